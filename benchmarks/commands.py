@@ -104,6 +104,8 @@ NOTHING_THERE = (
     "scaling fit no",
     "scaling code-length no no2",
     "report no",
+    "serve --models no",
+    "worker --runs-at-once no",
 )
 """Each command with a name of something that is not there."""
 NEEDS_NOTHING = (

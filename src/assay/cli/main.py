@@ -35,6 +35,8 @@ _COMMANDS = {
     "decide": ("assay.cli.decide", "Scale, narrow or stop: judge a campaign again, write its memo."),
     "evidence": ("assay.cli.evidence", "What a comparison could find; which small scale tells the truth."),
     "scaling": ("assay.cli.scaling", "Fit loss over scale, predict larger runs; compare learning speed."),
+    "serve": ("assay.cli.serve", "OpenAI's fine-tuning API on this machine."),
+    "worker": ("assay.cli.worker", "Train what was asked for over the API."),
     "triage": ("assay.cli.triage.group", "Why attempts fail, over a whole fleet, and whether the fix worked."),
     "report": ("assay.cli.report", "One self-contained HTML page about a run."),
 }

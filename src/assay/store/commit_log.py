@@ -20,8 +20,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import NamedTuple, Protocol
 
-from assay.base.digest import canonical_json, sha256_of_json
-from assay.base.errors import DamagedDataError, DataError, FencedError, StoreError
+from assay.base.errors import DataError, FencedError, StoreError
 from assay.records.commit import (
     ENTRY_CLASSES,
     AttemptBegan,
@@ -31,6 +30,7 @@ from assay.records.commit import (
     RunFinished,
 )
 from assay.records.log_summary import LogSummary
+from assay.store.logs.entry import Known, changed, entry_text, read_entry
 from assay.store.objects import ObjectStore
 
 LOG_PREFIX = "log/"
@@ -47,16 +47,6 @@ ABANDONED_S = 3600.0
 _READ_BYTES = 32 << 20
 
 
-class _Known(NamedTuple):
-    """An entry that was read or put."""
-
-    entry: LogEntry
-    sha256: str
-    """The digest of the entry and its place."""
-    previous_sha256: str | None
-    """The digest of the one before it, as it says; None where an older assay wrote it."""
-
-
 class CommitLog:
     """Reads and appends the log of one run."""
 
@@ -66,7 +56,7 @@ class CommitLog:
         self.attempt = attempt
         self._is_read = False
         self._base = LogSummary()
-        self._known: list[_Known] = []
+        self._known: list[Known[LogEntry]] = []
         """The entries behind `_base`."""
         self._summary = LogSummary()
         """The summary of `_base` and the entries behind it."""
@@ -264,14 +254,14 @@ class CommitLog:
         self._is_read = True
         self._num_summarized = max(self._num_summarized, base.num_entries)
 
-    def _accept(self, read: _Known, key: str) -> None:
+    def _accept(self, read: Known[LogEntry], key: str) -> None:
         """Take an entry for the next one."""
         before = self._known[-1].previous_sha256 if self._known else None
         is_linked = self._base.num_entries > 0 or before is not None
         if read.previous_sha256 != self._summary.entry_sha256 and (
             is_linked or read.previous_sha256 is not None
         ):
-            raise _changed(key, "it does not follow the entry before it, so one of the two was replaced")
+            raise changed(key, "it does not follow the entry before it, so one of the two was replaced")
         self._known.append(read)
         self._summary = self._summary.after(read.entry, read.sha256)
 
@@ -283,11 +273,10 @@ class CommitLog:
 
     def _put(self, entry: LogEntry) -> bool:
         key, previous = self._next_key(), self._summary.entry_sha256
-        tree = {**entry.to_tree(), "type": entry.type, "previous_sha256": previous}
-        sha256 = _entry_sha256(tree, key)
-        if not self.store.put_if_absent(key, canonical_json({**tree, "entry_sha256": sha256}).encode()):
+        data, known = entry_text(entry, key, previous)
+        if not self.store.put_if_absent(key, data):
             return False
-        self._accept(_Known(entry, sha256, previous), key)
+        self._accept(known, key)
         return True
 
     def _summarize(self) -> None:
@@ -389,28 +378,5 @@ def _summary_in(data: bytes, key: str) -> LogSummary | None:
     return summary if summary.num_entries and key == _summary_key(summary.num_entries) else None
 
 
-def _parse(data: bytes, key: str) -> _Known:
-    import json
-
-    try:
-        tree = json.loads(data)
-        entry_class = ENTRY_CLASSES[tree["type"]]
-        digest = tree.pop("entry_sha256", None)  # none in a log of an older assay
-        sha256 = _entry_sha256(tree, key)
-        previous = tree.pop("previous_sha256", None)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise _changed(key, f"not an entry of a commit log ({error})") from error
-    if digest not in (None, sha256):
-        raise _changed(key, "it has not the digest that it was put with")
-    return _Known(entry_class.from_tree(tree, source=key), sha256, previous)
-
-
-def _entry_sha256(tree: dict[str, object], key: str) -> str:
-    """The digest of an entry and its place: another entry in its place shows, too."""
-    return sha256_of_json({"entry": tree, "key": key})
-
-
-def _changed(key: str, what: str) -> DamagedDataError:
-    return DamagedDataError(
-        f"{key}: {what}. The file was changed after it was put; restore it from a backup of the run's store."
-    )
+def _parse(data: bytes, key: str) -> Known[LogEntry]:
+    return read_entry(data, key, ENTRY_CLASSES, of="commit log")

@@ -4,6 +4,7 @@
       RUN/                 a run's folder: run.json and all that the run left
       campaigns/NAME/      a campaign's
       cases/NAME.json      an investigation's notebook
+      api/                 files and jobs of `assay serve`
       settings.yaml        prices, and who is told what happens (optional)
       ledger.db            the index over them, unless $ASSAY_LEDGER names another
 
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 CAMPAIGNS = "campaigns"
 CASES = "cases"
+API = "api"
+"""What `assay serve` and `assay worker` keep: files, jobs, datasets."""
 CAMPAIGN_FILE = "campaign.json"
 """A campaign's declaration, in its folder."""
 PIPELINE_FILE = "pipeline.json"
@@ -65,8 +68,9 @@ class Home:
 
     def run_dir(self, run_id: str) -> Path:
         """The folder of a run, or of results that are filed under such a name; it need not be there."""
-        if run_id in (CAMPAIGNS, CASES):
-            raise ConfigError(f"'{run_id}' is the folder of all {run_id}, not a run. Choose another name.")
+        if run_id in (CAMPAIGNS, CASES, API):
+            of = "the API" if run_id == API else f"all {run_id}"
+            raise ConfigError(f"'{run_id}' is the folder of {of}, not a run. Choose another name.")
         return (self.folder / checked_name(run_id, of="the run's id")).resolve()
 
     def store_of(self, run_id: str) -> "ObjectStore":
@@ -180,6 +184,11 @@ class Home:
     def cases(self) -> Path:
         """The folder of all cases; it need not be there."""
         return (self.folder / CASES).resolve()
+
+    @property
+    def api(self) -> Path:
+        """The folder of what the API keeps; it need not be there."""
+        return (self.folder / API).resolve()
 
     def settings(self) -> "Settings":
         """What holds for all of its runs."""

@@ -1,0 +1,44 @@
+"""`assay serve`: OpenAI's fine-tuning API on this machine; `assay worker` does what it promises."""
+
+from pathlib import Path
+
+import click
+
+from assay.base.errors import ConfigError
+from assay.cli.given import given_home
+
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+@click.command()
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--port", default=8017, show_default=True, help="Port to listen on; 0 takes any that is free.")
+@click.option(
+    "--models",
+    type=click.Path(path_type=Path),
+    default=Path("models"),
+    show_default=True,
+    help="Folder with a file NAME.yaml for each base model.",
+)
+def serve(host: str, port: int, models: Path) -> None:
+    """Answer OpenAI's fine-tuning API: files, jobs, events, checkpoints, models.
+
+    What is asked for is written to $ASSAY_HOME/api, durable before the answer leaves; 'assay worker' trains it.
+    Clients take http://HOST:PORT/v1 as their base URL, and any key.
+    """
+    if host not in LOOPBACK:
+        raise ConfigError(
+            f"--host {host}: a server without keys listens on this machine only. Use 127.0.0.1, and reach it "
+            "from elsewhere through ssh -L."
+        )
+    if not models.is_dir():
+        raise ConfigError(
+            f"{models}: no such folder. Make it and put a file NAME.yaml into it for each model that may be "
+            "trained (docs/serve.md shows one), or name another with --models."
+        )
+    from assay.serving.base_models import read_base_models
+
+    found = read_base_models(models)
+    from assay.serving.server import run_server
+
+    run_server(given_home(), found, host=host, port=port, say=lambda text: click.echo(text, err=True))

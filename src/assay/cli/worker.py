@@ -1,0 +1,39 @@
+"""`assay worker`: works at the jobs that `assay serve` was asked for."""
+
+import click
+
+from assay.cli.given import given_home
+
+
+@click.command()
+@click.option(
+    "--runs-at-once",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Runs that train at a time.",
+)
+@click.option(
+    "--every",
+    "every_s",
+    type=click.FloatRange(min=0.05),
+    default=1.0,
+    show_default=True,
+    help="Seconds a look.",
+)
+@click.option("--until-idle", is_flag=True, help="Leave when no job is left that goes on by itself.")
+def worker(runs_at_once: int, every_s: float, until_idle: bool) -> None:
+    """Validate, train and watch the jobs of $ASSAY_HOME/api on this machine, until told to stop.
+
+    Runs are processes of their own: they go on when a worker leaves or dies, and the next worker finds them.
+    Any number of workers may run, on any machine that sees the folder.
+    """
+    from assay.launch.fine_tuning.process import run_worker
+
+    run_worker(
+        given_home(),
+        runs_at_once=runs_at_once,
+        every_s=every_s,
+        until_idle=until_idle,
+        say=lambda text: click.echo(text, err=True),
+    )

@@ -1,0 +1,358 @@
+"""A job's run: made from its files and its base model's recipe, launched, and looked after.
+
+    $ASSAY_HOME/api/datasets/JOB/   rows.jsonl, shards, manifest: made once, gone on with where that was
+    interrupted $ASSAY_HOME/JOB/                the run: its id is the job's, so made twice it is made once
+
+The run is one like any other: `assay show`, `audit`, `replay` take it, and it outlives whoever launched it.
+"""
+
+import io
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from assay.base.clock import Clock, SystemClock
+from assay.base.errors import DataError
+from assay.data.dataset.build import build_dataset
+from assay.data.dataset.fields import BuildConfig, row_reader
+from assay.evaluation.evidence.predictions import EVALUATION_FILE, evaluation_folder, load_evaluation
+from assay.launch.fine_tuning.training_file import read_training_file
+from assay.launch.places.launcher import Launcher
+from assay.launch.places.launches import last_launch, state_of, stop
+from assay.launch.run import (
+    VALIDATION,
+    check_new,
+    existing_run,
+    finished_entry,
+    planned_run,
+    planned_steps,
+    save_run,
+)
+from assay.records.fine_tuning_job import JobCreated, JobSucceeded, JobValidated, MetricPoint
+from assay.records.launch import Launch
+from assay.records.run import Run
+from assay.records.uploaded_file import FileCreated
+from assay.serving.base_models import TrainableConfig, concrete_hyperparameters, job_recipe, stored_base
+from assay.serving.files import FileShelf
+from assay.serving.ids import same_moment
+from assay.serving.methods import SERVED_METHODS, ServedMethod
+from assay.store.attempts import saved_attempts
+from assay.store.commit_log import CommitLog
+from assay.store.findings import saved_audit
+from assay.store.home import Home
+from assay.store.launches import saved_launches
+from assay.store.metrics.recorded import recorded_series
+from assay.store.objects import open_store
+from assay.training.recipe import recipe_of
+
+MAX_METRIC_EVENTS = 10_000
+RESULT_PURPOSE = "fine-tune-results"
+_METRICS = {"loss": "train_loss", "token_accuracy": "train_mean_token_accuracy", "accuracy": "train_accuracy"}
+"""Our name -> the API's; those of the evaluation (`validation_*`) keep theirs."""
+ROWS_FILE = "rows.jsonl"
+
+
+class InvalidFileError(DataError):
+    """A file that cannot be trained on; `param` is the parameter that named it."""
+
+    def __init__(self, message: str, param: str) -> None:
+        super().__init__(message)
+        self.param = param
+
+
+class Commitment(NamedTuple):
+    """A commit of a run, and what its steps measured since the one before."""
+
+    step: int
+    at_s: float
+    weights_digest: str
+    kept_steps: tuple[int, ...]
+    """The steps of all commits that there are."""
+    points: tuple[MetricPoint, ...]
+
+
+class RunStanding(NamedTuple):
+    """How far a run is."""
+
+    is_living: bool
+    """Whether its launch may still do something."""
+    is_done: bool
+    """Whether it has reached its last step, was evaluated and audited."""
+    step: int
+    """The step of its last commit; 0 where there is none."""
+    failure: str = ""
+    """Why it would fail again; empty where it would not."""
+    last_words: str = ""
+    """The end of what its launch printed, once that is over."""
+
+
+class JobRuns(Protocol):
+    """What a worker asks for: here by real runs; in a simulation by something that is over at once."""
+
+    def prepare(self, created: JobCreated, lease: int) -> JobValidated:
+        """Make dataset and run; `InvalidFileError` or another `AssayError` says why there can be none."""
+        ...
+
+    def next_launch(self, run_id: str) -> int:
+        """The number that the next launch of a run will have."""
+        ...
+
+    def launch_from(self, run_id: str, number: int) -> Launch | None:
+        """The newest launch of a run with that number or a later one; None where there is none."""
+        ...
+
+    def start(self, created: JobCreated, run_id: str) -> Launch:
+        """Launch it, unless a launch of it is living: then that one."""
+        ...
+
+    def stop(self, launch: Launch) -> None:
+        """Ask it to commit and leave."""
+        ...
+
+    def standing(self, launch: Launch) -> RunStanding:
+        """How far it is."""
+        ...
+
+    def commits_behind(self, run_id: str, step: int) -> list[Commitment]:
+        """Its commits of later steps, with what they measured."""
+        ...
+
+    def result(self, created: JobCreated, run_id: str, lease: int) -> JobSucceeded:
+        """Write the result file of a run that is done."""
+        ...
+
+
+class RunsOfHome:
+    """Real ones."""
+
+    def __init__(self, home: Home, files: FileShelf, launcher: Launcher, clock: Clock | None = None) -> None:
+        self._home = home
+        self._files = files
+        self._launcher = launcher
+        self._clock = clock or SystemClock()
+
+    def prepare(self, created: JobCreated, lease: int) -> JobValidated:
+        """See `JobRuns`; so for all that follows."""
+        base = stored_base(created.base, where=f"job {created.job_id}: its base model")
+        method, trainable = SERVED_METHODS[created.method], base.methods[created.method]
+        asked = concrete_hyperparameters(trainable, method, created.hyperparameters)
+        run_id = created.job_id
+        if not self._home.has_run(run_id):
+            dataset = self._dataset(created, trainable, method, base.tokenizer)
+            loaded = job_recipe(
+                trainable,
+                method,
+                asked,
+                name=created.model,
+                dataset=str(dataset),
+                split={
+                    "type": "hash",
+                    "column": "shard_id",
+                    "validation_fraction": trainable.validation_fraction,
+                },
+                seed=created.seed,
+            )
+            run = planned_run(self._home, loaded, world_size=base.workers, run_id=run_id, store_url=None)
+            check_new(recipe_of(run), planned_steps(run))
+            save_run(self._home, run)
+        run = existing_run(self._home, run_id)
+        return JobValidated(
+            at_s=self._clock.now_s(),
+            lease=lease,
+            run_id=run_id,
+            num_rows=_num_rows(run),
+            dataset_fingerprint=run.dataset_fingerprint,
+            num_steps=planned_steps(run),
+            hyperparameters=asked,
+        )
+
+    def _dataset(
+        self, created: JobCreated, trainable: TrainableConfig, method: ServedMethod, tokenizer: str
+    ) -> Path:
+        folder = self._home.api / "datasets" / created.job_id
+        folder.mkdir(parents=True, exist_ok=True)
+        config = BuildConfig(
+            tokenizer=tokenizer,
+            format=method.format,
+            label_field="label" if method.format == "labelled" else None,
+            key_is_text=True,
+            max_tokens=trainable.max_tokens,
+        )
+        source = folder / ROWS_FILE
+        unfinished = source.with_suffix(".unfinished")
+        if self._files.find(created.training_file, created.project) is None:
+            raise InvalidFileError(
+                f"File {created.training_file} was deleted before the job could read it.", "training_file"
+            )
+        with unfinished.open("wb") as out:
+            read = read_training_file(self._files.lines(created.training_file), row_reader(config), out)
+        if (problem := read.problem(created.training_file)) is not None:
+            raise InvalidFileError(problem, "training_file")
+        unfinished.replace(source)
+        try:
+            build_dataset([source], folder, config, name=created.job_id, workers=1)
+        except DataError as error:
+            raise InvalidFileError(f"Invalid file {created.training_file}: {error}", "training_file") from error
+        return folder
+
+    def next_launch(self, run_id: str) -> int:
+        return len(saved_launches(self._home.run(run_id))) + 1
+
+    def launch_from(self, run_id: str, number: int) -> Launch | None:
+        launch = last_launch(self._home.run(run_id))
+        return launch if launch is not None and launch.number >= number else None
+
+    def start(self, created: JobCreated, run_id: str) -> Launch:
+        run = self._home.run(run_id)
+        launch = last_launch(run)
+        if launch is not None and state_of(launch) != "ended":
+            return launch  # a second supervisor beside a living one would take the run from it
+        base = stored_base(created.base, where=f"job {created.job_id}: its base model")
+        return self._launcher.start(run, world_size=base.workers)
+
+    def stop(self, launch: Launch) -> None:
+        if state_of(launch) != "elsewhere":
+            stop(launch)
+
+    def standing(self, launch: Launch) -> RunStanding:
+        is_living = state_of(launch) != "ended"  # before the rest: what ends meanwhile is seen the next time
+        run = self._home.run(launch.run_id)
+        log = self._log(run)
+        summary = log.summary()
+        step = summary.commits[-1].step if summary.commits else 0
+        finished = finished_entry(log)
+        if finished is None:
+            if is_living:
+                return RunStanding(True, False, step)
+            return RunStanding(False, False, step, _failure(run, launch), _last_words(launch))
+        audit = saved_audit(run.run_dir)
+        folder = evaluation_folder(Path(run.run_dir), step=finished.step, split=VALIDATION)
+        is_done = audit is not None and (folder / EVALUATION_FILE).is_file()
+        failed = audit is not None and audit.verdict == "fail"
+        return RunStanding(
+            is_living, is_done, step, "The run's audit failed: see 'assay audit'." if failed else ""
+        )
+
+    def commits_behind(self, run_id: str, step: int) -> list[Commitment]:
+        run = self._home.run(run_id)
+        commits = self._log(run).commits()
+        new = {each.step: each for each in commits if each.step > step}
+        if not new:
+            return []
+        kept = tuple(sorted({each.step for each in commits if each.step}))
+        series = recorded_series(Path(run.run_dir), _is_shown)
+        every = math.ceil(planned_steps(run) / MAX_METRIC_EVENTS)
+        found, last = [], step
+        for commit in sorted(new.values(), key=lambda each: each.step):
+            steps = [
+                each for each in range(last + 1, commit.step + 1) if each % every == 0 or each == commit.step
+            ]
+            points = tuple(_points(series, steps, commit.committed_s))
+            found.append(Commitment(commit.step, commit.committed_s, commit.weights_digest, kept, points))
+            last = commit.step
+        return found
+
+    def result(self, created: JobCreated, run_id: str, lease: int) -> JobSucceeded:
+        run = self._home.run(run_id)
+        finished = finished_entry(self._log(run))
+        assert finished is not None, "asked of a run that is done"
+        series = recorded_series(Path(run.run_dir), lambda name: _is_shown(name) or name == "tokens")
+        folder = evaluation_folder(Path(run.run_dir), step=finished.step, split=VALIDATION)
+        measured = {
+            each.metric.name: each.estimate.value
+            for each in load_evaluation(folder).overall.measured
+            if each.estimate is not None
+        }
+        return JobSucceeded(
+            at_s=self._clock.now_s(),
+            lease=lease,
+            step=finished.step,
+            weights_digest=finished.weights_digest,
+            result_file=self._result_file(created, series),
+            trained_tokens=int(sum(series.get("tokens", {}).values())),
+            measured=measured,
+        )
+
+    def _result_file(self, created: JobCreated, series: Mapping[str, Mapping[int, float]]) -> str:
+        file_id = same_moment("file", created.job_id)
+        data = _result_csv(series).encode()
+        sink = self._files.sink(file_id)
+        sink.write(data)
+        sink.finish()
+        self._files.put(
+            FileCreated(
+                file_id=file_id,
+                project=created.project,
+                at_s=self._clock.now_s(),
+                filename="step_metrics.csv",
+                purpose=RESULT_PURPOSE,
+                num_bytes=sink.num_bytes,
+                sha256=sink.sha256,
+            )
+        )
+        return file_id
+
+    def _log(self, run: Run) -> CommitLog:
+        return CommitLog(open_store(run.store_url))
+
+
+def _is_shown(name: str) -> bool:
+    return name in _METRICS or name in ("learning_rate", "gradient_norm") or name.startswith("validation_")
+
+
+def _points(series: Mapping[str, Mapping[int, float]], steps: list[int], at_s: float) -> Iterator[MetricPoint]:
+    for step in steps:
+        values = {
+            _METRICS.get(name, name): values[step]
+            for name, values in series.items()
+            if step in values and math.isfinite(values[step])
+        }
+        if values:
+            yield MetricPoint(step=step, at_s=at_s, values=values)
+
+
+def _result_csv(series: Mapping[str, Mapping[int, float]]) -> str:
+    """Old and new names of the columns, as clients in the wild read both; empty where nothing was measured."""
+    extra = sorted(name for name in series if name.startswith("validation_"))
+    columns = ("step", "train_loss", "train_accuracy", "train_mean_token_accuracy", "valid_loss",
+               "valid_mean_token_accuracy", "full_valid_loss", "full_valid_mean_token_accuracy")  # fmt: skip
+    out = io.StringIO()
+    out.write(",".join([*columns, *extra]) + "\n")
+    for step in sorted(series.get("loss", {})):
+        accuracy = series.get("token_accuracy", series.get("accuracy", {})).get(step)
+        row: dict[str, Any] = {
+            "step": step,
+            "train_loss": series["loss"][step],
+            "train_accuracy": accuracy,
+            "train_mean_token_accuracy": accuracy,
+            **{name: series[name].get(step) for name in extra},
+        }
+        out.write(
+            ",".join("" if row.get(name) is None else str(row[name]) for name in [*columns, *extra]) + "\n"
+        )
+    return out.getvalue()
+
+
+def _num_rows(run: Run) -> int:
+    from assay.data.dataset.dataset import Dataset
+
+    return Dataset.open(Path(recipe_of(run).data.dataset)).manifest.num_rows
+
+
+def _failure(run: Run, launch: Launch) -> str:
+    """Why a run that was left would fail again; empty where its driver died, or it was asked to leave."""
+    since = [each for each in saved_attempts(Path(run.run_dir)) if each.started_s >= launch.started_s]
+    if since and since[-1].outcome == "failed":
+        return since[-1].reason or "its last attempt failed"
+    return ""
+
+
+def _last_words(launch: Launch, *, num_bytes: int = 600) -> str:
+    """The end of what a launch printed."""
+    path = Path(launch.log) if launch.log else None
+    if path is None or not path.is_file():
+        return ""
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - num_bytes))
+        return file.read().decode(errors="replace").strip()

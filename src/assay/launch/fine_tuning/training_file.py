@@ -1,0 +1,114 @@
+"""The rows of a training file: read line by line, each fault with its line, written down as our own rows.
+
+A row that is for a language model is read by the very reader that the dataset is built with; so what passes
+here is built, and what is refused here would have been refused there, but one at a time.
+"""
+
+import json
+from collections.abc import Iterable, Iterator
+from typing import IO, Any, NamedTuple
+
+from assay.base.errors import DataError
+from assay.base.value_text import kind_text
+from assay.data.dataset.formats.rows import RowReader
+
+MAX_FAULTS = 100
+MAX_LINE_BYTES = 16 << 20
+_BOM = b"\xef\xbb\xbf"
+
+
+class Fault(NamedTuple):
+    """What is wrong with one line."""
+
+    line: int
+    """From 1."""
+    what: str
+
+    def __str__(self) -> str:
+        return f"line {self.line}: {self.what}"
+
+
+class ReadFile(NamedTuple):
+    """What became of a file."""
+
+    num_rows: int
+    faults: tuple[Fault, ...]
+    """At most `MAX_FAULTS`; where there are as many, the rest was not looked at."""
+
+    def problem(self, name: str) -> str | None:
+        """Why a job cannot use it; None where it can."""
+        if self.faults:
+            more = f" (the first {MAX_FAULTS} are named)" if len(self.faults) == MAX_FAULTS else ""
+            said = "; ".join(str(fault) for fault in self.faults)
+            lines = "line" if len(self.faults) == 1 else "lines"
+            return f"Invalid file {name}: {len(self.faults)} {lines} cannot be used{more}: {said}"
+        return None if self.num_rows else f"Invalid file {name}: it has no rows."
+
+
+def read_training_file(lines: Iterable[bytes], reader: RowReader, out: IO[bytes]) -> ReadFile:
+    """Check every line, and write the rows to `out`, one JSON object a line; memory is that of a line."""
+    faults: list[Fault] = []
+    num_rows = 0
+    for number, line in enumerate(lines, start=1):
+        text = line.removeprefix(_BOM) if number == 1 else line
+        if not text.strip():
+            continue
+        try:
+            row = _row_of(text, reader)
+        except DataError as error:
+            faults.append(Fault(number, str(error).removeprefix(": ").removesuffix(".")))
+            if len(faults) == MAX_FAULTS:
+                break
+            continue
+        num_rows += 1
+        out.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
+    return ReadFile(num_rows, tuple(faults))
+
+
+def _row_of(line: bytes, reader: RowReader) -> dict[str, Any]:
+    """One row as the dataset's builder reads it; `DataError` says what is wrong."""
+    if len(line) > MAX_LINE_BYTES:
+        raise DataError(f"it has more than {MAX_LINE_BYTES >> 20} MB")
+    try:
+        row = json.loads(line.decode())
+        json.dumps(row, ensure_ascii=False).encode()
+    except UnicodeDecodeError as error:
+        raise DataError(f"not UTF-8 (byte {error.start})") from error
+    except RecursionError as error:
+        raise DataError("lists or objects in one another a thousand deep") from error
+    except UnicodeEncodeError as error:
+        raise DataError("half a character (a lone surrogate)") from error
+    except ValueError as error:
+        raise DataError(f"not JSON: {error}") from error
+    if not isinstance(row, dict):
+        raise DataError(f"expected a JSON object, found {kind_text(row)}")
+    if reader.format == "labelled":
+        return _labelled(row)
+    if reader.read(row, "") is None:
+        raise DataError("it says nothing")
+    return row
+
+
+def _labelled(row: dict[str, Any]) -> dict[str, Any]:
+    """`{text, label}`, or `{messages, label}`, whose messages are joined to a text."""
+    if unknown := sorted(set(row) - {"text", "messages", "label"}):
+        raise DataError(f"unknown key {unknown[0]!r:.60}; a row has 'text' or 'messages', and 'label'")
+    label = row.get("label")
+    if not isinstance(label, str | int | float) or label == "":
+        raise DataError(f"'label' must be a text or a number, found {kind_text(label)}")
+    if ("text" in row) == ("messages" in row):
+        raise DataError("a row has either 'text' or 'messages'")
+    text = row["text"] if "text" in row else "\n\n".join(_contents(row["messages"]))
+    if not isinstance(text, str) or not text.strip():
+        raise DataError(f"'text' must be a text that says something, found {kind_text(text)}")
+    return {"text": text, "label": label}
+
+
+def _contents(messages: Any) -> Iterator[str]:
+    if not isinstance(messages, list) or not messages:
+        raise DataError(f"'messages' must be a list of messages, found {kind_text(messages)}")
+    for number, message in enumerate(messages, start=1):
+        content = message.get("content") if isinstance(message, dict) else None
+        if not isinstance(content, str):
+            raise DataError(f"message {number}: 'content' must be a text, found {kind_text(content)}")
+        yield content

@@ -1,0 +1,199 @@
+"""What happens to a fine-tuning job, as entries of its log: asked for over the API, done by a worker.
+
+    created  taken  validated  launching  launched  checkpoint ...  left  (resume)  launching  ...  succeeded
+             |------------------------ a worker, under its lease -----------------------------------------|
+             pause, resume, cancel: anybody who may, at any time
+
+Every worker's entry has the number of its lease: the newest `taken` says which number counts.
+"""
+
+from typing import Any, Literal
+
+from pydantic import NonNegativeInt, PositiveInt
+
+from assay.records.record import Record
+
+
+class JobCreated(Record):
+    """Somebody asked for a model."""
+
+    type: Literal["created"] = "created"
+    job_id: str
+    project: str
+    at_s: float
+    """Seconds since the Unix epoch; so for every entry."""
+    model: str
+    """The base model's name."""
+    base: dict[str, Any]
+    """The base model's file as it was then: what changes in it later changes no job."""
+    method: str
+    """The API's word: `classification`, `supervised`, ..."""
+    hyperparameters: dict[str, Any]
+    """As they were asked for; `auto` stands for what the base model's file says."""
+    training_file: str
+    validation_file: str | None = None
+    seed: NonNegativeInt
+    suffix: str | None = None
+    metadata: dict[str, str] | None = None
+    request_sha256: str
+    """Digest of the request: what tells a repeat of it."""
+
+
+class JobTaken(Record):
+    """A worker took the job over. Whoever held it before can append nothing any more."""
+
+    type: Literal["taken"] = "taken"
+    at_s: float
+    lease: PositiveInt
+    """The number of its lease: greater than that of every holder before."""
+    worker: str
+    """For people: host and process."""
+
+
+class JobValidated(Record):
+    """Its files are a dataset, and its run is made."""
+
+    type: Literal["validated"] = "validated"
+    at_s: float
+    lease: PositiveInt
+    run_id: str
+    num_rows: PositiveInt
+    """In both files."""
+    dataset_fingerprint: str
+    num_steps: PositiveInt
+    hyperparameters: dict[str, Any]
+    """Every one with its number."""
+
+
+class JobFailed(Record):
+    """Nothing goes on by itself: why, and of which parameter."""
+
+    type: Literal["failed"] = "failed"
+    at_s: float
+    lease: PositiveInt
+    code: str
+    message: str
+    param: str | None = None
+
+
+class LaunchPlanned(Record):
+    """A launch of the run will be made: whoever comes next looks for it before making another."""
+
+    type: Literal["launching"] = "launching"
+    at_s: float
+    lease: PositiveInt
+    number: PositiveInt
+    """Among the run's launches: the first that may be this one."""
+
+
+class LaunchMade(Record):
+    """It was made, or found."""
+
+    type: Literal["launched"] = "launched"
+    at_s: float
+    lease: PositiveInt
+    number: PositiveInt
+    where: str
+    """`process 345 on node7`."""
+    step: NonNegativeInt
+    """From which it goes on."""
+
+
+class MetricPoint(Record):
+    """What one step measured."""
+
+    step: PositiveInt
+    at_s: float
+    values: dict[str, float]
+
+
+class JobCheckpoint(Record):
+    """A commit of the run, and the steps up to it: nothing of them will be rolled back."""
+
+    type: Literal["checkpoint"] = "checkpoint"
+    at_s: float
+    lease: PositiveInt
+    step: PositiveInt
+    weights_digest: str
+    kept_steps: tuple[PositiveInt, ...]
+    """The steps of all commits that the run has now: those of others were retired, and cannot be used any
+    more."""
+    points: tuple[MetricPoint, ...]
+    """What the steps measured since the one before; of a long run, every so many-th."""
+
+
+class RunLeft(Record):
+    """The run stopped before its end, with a commit: it was asked to, or was preempted, or its driver died."""
+
+    type: Literal["left"] = "left"
+    at_s: float
+    lease: PositiveInt
+    step: NonNegativeInt
+    """The step of its last commit; 0 where it made none."""
+
+
+class PauseAsked(Record):
+    """Commit, and stop until somebody resumes."""
+
+    type: Literal["pause"] = "pause"
+    at_s: float
+
+
+class ResumeAsked(Record):
+    """Go on from the last commit."""
+
+    type: Literal["resume"] = "resume"
+    at_s: float
+
+
+class CancelAsked(Record):
+    """Commit, and stop for good."""
+
+    type: Literal["cancel"] = "cancel"
+    at_s: float
+
+
+class JobSucceeded(Record):
+    """The run reached its last step, and its audit proved that each row was learned exactly once."""
+
+    type: Literal["succeeded"] = "succeeded"
+    at_s: float
+    lease: PositiveInt
+    step: PositiveInt
+    weights_digest: str
+    result_file: str
+    trained_tokens: NonNegativeInt
+    measured: dict[str, float]
+    """What the evaluation of its last weights says, by metric."""
+
+
+JobEntry = (
+    JobCreated
+    | JobTaken
+    | JobValidated
+    | JobFailed
+    | LaunchPlanned
+    | LaunchMade
+    | JobCheckpoint
+    | RunLeft
+    | PauseAsked
+    | ResumeAsked
+    | CancelAsked
+    | JobSucceeded
+)
+
+JOB_ENTRIES: dict[str, type[JobEntry]] = {
+    "created": JobCreated,
+    "taken": JobTaken,
+    "validated": JobValidated,
+    "failed": JobFailed,
+    "launching": LaunchPlanned,
+    "launched": LaunchMade,
+    "checkpoint": JobCheckpoint,
+    "left": RunLeft,
+    "pause": PauseAsked,
+    "resume": ResumeAsked,
+    "cancel": CancelAsked,
+    "succeeded": JobSucceeded,
+}
+"""By an entry's `type`."""

@@ -1,0 +1,39 @@
+"""What happens to a file of the API, as entries of its log: it is made whole, and deleted."""
+
+from typing import Literal
+
+from pydantic import NonNegativeInt
+
+from assay.records.record import Record
+
+
+class FileCreated(Record):
+    """Its bytes are in the store, all of them."""
+
+    type: Literal["created"] = "created"
+    file_id: str
+    project: str
+    at_s: float
+    """Seconds since the Unix epoch."""
+    filename: str
+    """As it was given; never part of a key or a path."""
+    purpose: str
+    num_bytes: NonNegativeInt
+    sha256: str
+    expires_s: float | None = None
+    """When it counts as deleted; None for never."""
+    request_sha256: str = ""
+    """Digest of the request: what tells a repeat of it; empty for a file that a worker made."""
+
+
+class FileRemoved(Record):
+    """Somebody deleted it; its bytes go."""
+
+    type: Literal["removed"] = "removed"
+    at_s: float
+
+
+FileEntry = FileCreated | FileRemoved
+
+FILE_ENTRIES: dict[str, type[FileEntry]] = {"created": FileCreated, "removed": FileRemoved}
+"""By an entry's `type`."""

@@ -1,0 +1,56 @@
+"""Names of files, jobs and models: what is given is recognised or refused, and never becomes a key as it is.
+
+An id begins with the milliseconds of its day, so ids sort by age, and a list that is read page by page stays
+where it is while newer things come in front of it.
+"""
+
+import re
+import secrets
+from typing import Literal
+
+IdKind = Literal["file", "ftjob"]
+_MILLISECONDS_DIGITS = 11
+_RANDOM_DIGITS = 13
+_IN_A_FOLDER = 5
+"""Hexadecimal digits of ids that share a folder of the index: those of a quarter of an hour."""
+
+
+def new_id(kind: IdKind, now_s: float) -> str:
+    """An id that nobody has."""
+    return f"{kind}-{int(now_s * 1000):0{_MILLISECONDS_DIGITS}x}{secrets.token_hex(7)[:_RANDOM_DIGITS]}"
+
+
+def is_id(kind: IdKind, text: str) -> bool:
+    """Whether we could have given it."""
+    return re.fullmatch(rf"{kind}-[0-9a-f]{{{_MILLISECONDS_DIGITS + _RANDOM_DIGITS}}}", text) is not None
+
+
+def same_moment(kind: IdKind, other: str) -> str:
+    """The id of this kind that belongs to a thing of another: made twice it is the same."""
+    return f"{kind}-{other.rpartition('-')[2]}"
+
+
+def index_key(an_id: str) -> str:
+    """Where the index names an id: in a folder with others of its time."""
+    kind, _, digits = an_id.partition("-")
+    return f"index/{kind}/{digits[: _MILLISECONDS_DIGITS - _IN_A_FOLDER]}/{an_id}"
+
+
+def model_name(base: str, project: str, suffix: str | None, job_id: str) -> str:
+    """The name of the model that a job makes."""
+    return f"ft:{base}:{project}:{suffix or ''}:{job_id.rpartition('-')[2]}"
+
+
+def checkpoint_name(model: str, step: int) -> str:
+    """The name of the model at a checkpoint of its job."""
+    return f"{model}:ckpt-step-{step}"
+
+
+def job_of_model(name: str) -> str | None:
+    """The job that would have made a model of this name, or one of its checkpoints; None where none could."""
+    if not name.startswith("ft:"):
+        return None
+    parts = name.split(":")
+    digits = parts[-2] if parts[-1].startswith("ckpt-step-") else parts[-1]
+    job_id = f"ftjob-{digits}"
+    return job_id if is_id("ftjob", job_id) else None

@@ -1,0 +1,71 @@
+"""Jobs: created, paused, resumed and cancelled by whoever may; an answer leaves when its entry is durable."""
+
+from collections.abc import Callable
+
+from assay.base.clock import Clock
+from assay.records.fine_tuning_job import CancelAsked, JobCreated, JobEntry, PauseAsked, ResumeAsked
+from assay.serving.job import JOB_LOG, JobState
+from assay.serving.refusal import RefusedError
+from assay.serving.shelf import Shelf
+from assay.store.objects import ObjectStore
+
+
+class Jobs:
+    """All jobs of a store."""
+
+    def __init__(self, store: ObjectStore, clock: Clock) -> None:
+        self.shelf: Shelf[JobEntry, JobState] = Shelf(store, "ftjob", JOB_LOG, is_worked_at=True)
+        self._clock = clock
+
+    def put(self, created: JobCreated) -> JobState:
+        """Make a job; made twice it is made once."""
+        return self.shelf.begin(created.job_id, created)
+
+    def find(self, job_id: str, project: str) -> JobState | None:
+        """The job, if it is there and the project's."""
+        state = self.shelf.state(job_id)
+        return state if state is not None and state.created.project == project else None
+
+    def pause(self, job_id: str) -> JobState:
+        """Ask for a commit and a stop; a job that is paused already is answered with as it is."""
+        asked = PauseAsked(at_s=self._clock.now_s())
+        return self._ask(job_id, lambda state: asked if _may(state, "pause", wish="pause") else None)
+
+    def resume(self, job_id: str) -> JobState:
+        """Ask to go on from the last commit; likewise where it goes on already."""
+        asked = ResumeAsked(at_s=self._clock.now_s())
+        return self._ask(job_id, lambda state: asked if _may_resume(state) else None)
+
+    def cancel(self, job_id: str) -> JobState:
+        """Ask for a stop for good; likewise where it is cancelled already."""
+        asked = CancelAsked(at_s=self._clock.now_s())
+        return self._ask(job_id, lambda state: asked if _may(state, "cancel", wish="cancel") else None)
+
+    def _ask(self, job_id: str, decide: Callable[[JobState], JobEntry | None]) -> JobState:
+        state = self.shelf.log(job_id).append(lambda there: None if there is None else decide(there))
+        assert state is not None, f"{job_id} was found before"
+        return state
+
+
+def _may(state: JobState, verb: str, *, wish: str) -> bool:
+    """Whether it is to be asked: not where that was asked already; refused where it cannot be."""
+    if state.wish == wish and (wish == "cancel" or not state.has_ended):
+        return False
+    if state.has_ended:
+        raise _illegal(state, verb)
+    return True
+
+
+def _may_resume(state: JobState) -> bool:
+    if state.has_ended:
+        raise _illegal(state, "resume")
+    asks = [entry for entry in state.entries if isinstance(entry, PauseAsked | ResumeAsked)]
+    if not asks:
+        raise _illegal(state, "resume")
+    return isinstance(asks[-1], PauseAsked)
+
+
+def _illegal(state: JobState, verb: str) -> RefusedError:
+    status, job_id = state.status, state.created.job_id
+    cure = "Create a new job." if state.has_ended else "Only a job that was paused can be resumed."
+    return RefusedError(f"Job {job_id} is {status}: it cannot {verb}. {cure}", code="invalid_job_state")

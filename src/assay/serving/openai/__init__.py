@@ -1,0 +1,1 @@
+"""The wire: routes, bodies, pages and errors, as the official SDK has them."""

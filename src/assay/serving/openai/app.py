@@ -1,0 +1,62 @@
+"""The application: routes under `/v1`, and one envelope for every error.
+
+Knows no torch: what trains is a worker's, in another process.
+"""
+
+import logging
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp
+
+from assay.base.errors import StoreAwayError, StoreError
+from assay.serving.openai.door import Door
+from assay.serving.openai.file_routes import file_routes
+from assay.serving.openai.job_routes import job_routes
+from assay.serving.openai.model_routes import model_routes
+from assay.serving.openai.place import Place
+from assay.serving.refusal import RefusedError, not_served
+
+BASE_PATH = "/v1"
+RETRY_AFTER_S = 5
+
+
+def make_app(place: Place) -> ASGIApp:
+    """What a server runs."""
+    app = FastAPI(title="assay", docs_url=None, redoc_url=None, openapi_url=f"{BASE_PATH}/openapi.json")
+    for routes in (file_routes, job_routes, model_routes):
+        app.include_router(routes(place), prefix=BASE_PATH)
+    app.add_exception_handler(RefusedError, _refused)
+    app.add_exception_handler(HTTPException, _not_served)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(StoreError, _store_in_trouble)
+    app.add_exception_handler(Exception, _unforeseen)
+    return Door(app)
+
+
+def _refused(_: Request, error: Exception) -> Response:
+    assert isinstance(error, RefusedError)
+    return JSONResponse(error.envelope(), error.status, error.headers)
+
+
+def _not_served(request: Request, _: Exception) -> Response:
+    return _refused(request, not_served(f"{request.method} {request.url.path}"))
+
+
+def _invalid(request: Request, error: Exception) -> Response:
+    return _refused(request, RefusedError(f"The request cannot be read: {error}"[:500]))
+
+
+def _store_in_trouble(request: Request, error: Exception) -> Response:
+    """Nothing was half made: what is not whole is not there. The same request goes on later."""
+    kind = "store_away" if isinstance(error, StoreAwayError) else "store_error"
+    headers = {"retry-after": str(RETRY_AFTER_S)}
+    said = f"The store does not take this now; ask again. {error}"
+    return _refused(request, RefusedError(said, status=503, code=kind, headers=headers))
+
+
+def _unforeseen(request: Request, error: Exception) -> Response:
+    logging.getLogger("assay.serving").error("%s %s", request.method, request.url.path, exc_info=error)
+    return _refused(request, RefusedError("Something went wrong here, which is our mistake.", status=500))

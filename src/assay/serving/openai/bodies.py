@@ -1,0 +1,114 @@
+"""What requests hold: a parameter that is unknown, or whose value cannot be, is a 400 that names it.
+
+A request's JSON is read here and nowhere else, so that what is too long, too deep or no text is refused before
+anybody looks into it.
+"""
+
+import json
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from starlette.requests import Request
+
+from assay.base.digest import sha256_of_json
+from assay.serving.refusal import RefusedError
+
+MAX_JSON_BYTES = 1 << 20
+MAX_SEED = 2**31 - 1
+BodyT = TypeVar("BodyT", bound=BaseModel)
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+Metadata = dict[Annotated[str, Field(max_length=64, min_length=1)], Annotated[str, Field(max_length=512)]]
+NumberOrAuto = Literal["auto"] | float | int
+
+
+class MethodBody(_Body):
+    """`method` of a job: its type, and the hyperparameters under the type's own name."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, strict=True)
+    type: str
+
+
+class JobBody(_Body):
+    """`fine_tuning.jobs.create`."""
+
+    model: str
+    training_file: str
+    validation_file: str | None = None
+    seed: int | None = Field(default=None, ge=0, le=MAX_SEED)
+    suffix: str | None = Field(default=None, min_length=1, max_length=64, pattern=r"^[A-Za-z0-9._-]+$")
+    metadata: Metadata | None = Field(default=None, max_length=16)
+    method: MethodBody | None = None
+    hyperparameters: dict[str, NumberOrAuto] | None = None
+    integrations: list[Any] | None = None
+
+    @field_validator("integrations")
+    @classmethod
+    def _are_not_served(cls, integrations: list[Any] | None) -> None:
+        if integrations:
+            raise ValueError(
+                "integrations are not served; a run's metrics go to W&B by 'sinks' of settings.yaml"
+            )
+
+
+class NoBody(_Body):
+    """Calls that send nothing."""
+
+
+async def read_json(request: Request) -> Any:
+    """The JSON of a request; an empty body is an empty object."""
+    if request.headers.get("content-encoding", "identity") != "identity":
+        raise RefusedError("Compressed bodies are not read: send it plain.", code="unsupported_encoding")
+    data = b""
+    async for block in request.stream():
+        data += block
+        if len(data) > MAX_JSON_BYTES:
+            raise RefusedError(f"The body is longer than {MAX_JSON_BYTES:,} bytes.", code="body_too_long")
+    if not data:
+        return {}
+    try:
+        value = json.loads(data.decode())
+        json.dumps(value, ensure_ascii=False).encode()
+    except RecursionError:
+        raise RefusedError("The body's JSON is nested too deeply.", code="invalid_json") from None
+    except ValueError as error:  # half characters, too
+        raise RefusedError(f"The body is not JSON in UTF-8: {error}.", code="invalid_json") from None
+    if "\\u0000" in data.decode() or "\0" in data.decode():
+        raise RefusedError("The body holds a NUL character: no text of ours has one.", code="invalid_json")
+    return value
+
+
+def parsed(body_class: type[BodyT], value: Any) -> BodyT:
+    """The body, or a 400 that names the first parameter that is wrong."""
+    if not isinstance(value, dict):
+        raise RefusedError("The body must be a JSON object.", code="invalid_json")
+    try:
+        return body_class.model_validate(value)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        # A union's branches stand in the place of what is wrong; they are no part of its name.
+        names = [str(part) for part in first["loc"] if not str(part).startswith(("literal[", "function-"))]
+        param = ".".join(name for name in names if name not in ("float", "int", "str"))
+        if first["type"] == "extra_forbidden":
+            raise RefusedError(
+                f"Unknown parameter: '{param}'. It is not honoured here, so it is refused rather than ignored.",
+                param=param,
+                code="unknown_parameter",
+            ) from None
+        if first["type"] == "missing":
+            raise RefusedError(
+                f"Missing required parameter: '{param}'.", param=param, code="missing_required_parameter"
+            ) from None
+        message = first["msg"].removeprefix("Value error, ")
+        raise RefusedError(
+            f"Invalid value of '{param}': {message}.", param=param, code="invalid_value"
+        ) from None
+
+
+def request_sha256(project: str, route: str, value: Any) -> str:
+    """What tells a repeat of a request from another."""
+    return sha256_of_json([project, route, value])

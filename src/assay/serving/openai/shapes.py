@@ -1,0 +1,114 @@
+"""Files, jobs, events, checkpoints and models as the SDK's types have them; what is ours stands in
+`x_assay`."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from assay.records.fine_tuning_job import JobCheckpoint
+from assay.records.uploaded_file import FileCreated
+from assay.serving.ids import checkpoint_name
+from assay.serving.job import JobEvent, JobState
+from assay.serving.methods import SERVED_METHODS
+
+_IN_EVERY_JOB = ("n_epochs", "batch_size", "learning_rate_multiplier")
+"""Hyperparameters that the type of a job always has."""
+
+
+def file_shape(file: FileCreated) -> dict[str, Any]:
+    """`FileObject`."""
+    return {
+        "id": file.file_id,
+        "object": "file",
+        "bytes": file.num_bytes,
+        "created_at": int(file.at_s),
+        "expires_at": None if file.expires_s is None else int(file.expires_s),
+        "filename": file.filename,
+        "purpose": file.purpose,
+        "status": "processed",
+        "status_details": None,
+        "x_assay": {"sha256": file.sha256},
+    }
+
+
+def job_shape(state: JobState) -> dict[str, Any]:
+    """`FineTuningJob`; hyperparameters are numbers once its files are validated."""
+    created, validated, succeeded = state.created, state.validated, state.succeeded
+    names = SERVED_METHODS[created.method].hyperparameters
+    concrete = validated.hyperparameters if validated is not None else {}
+    shown = {name: concrete.get(name, created.hyperparameters.get(name, "auto")) for name in names}
+    failed = None if state.wish == "cancel" else state.failed
+    return {
+        "id": created.job_id,
+        "object": "fine_tuning.job",
+        "created_at": int(created.at_s),
+        "error": None
+        if failed is None
+        else {"code": failed.code, "message": failed.message, "param": failed.param},
+        "estimated_finish": None,
+        "fine_tuned_model": state.model if succeeded is not None else None,
+        "finished_at": None if state.ended_s is None else int(state.ended_s),
+        "hyperparameters": {name: shown[name] for name in _IN_EVERY_JOB},
+        "integrations": None,
+        "metadata": created.metadata,
+        "method": {"type": created.method, created.method: {"hyperparameters": shown}},
+        "model": created.model,
+        "organization_id": created.project,
+        "result_files": [] if succeeded is None else [succeeded.result_file],
+        "seed": created.seed,
+        "status": state.status,
+        "trained_tokens": None if succeeded is None else succeeded.trained_tokens,
+        "training_file": created.training_file,
+        "validation_file": created.validation_file,
+        "x_assay": _ours(state),
+    }
+
+
+def _ours(state: JobState) -> dict[str, Any]:
+    validated, launched, succeeded = state.validated, state.launched, state.succeeded
+    return {
+        "run": None if validated is None else validated.run_id,
+        "num_rows": None if validated is None else validated.num_rows,
+        "total_steps": None if validated is None else validated.num_steps,
+        "committed_step": state.last_step,
+        "where": None if launched is None else launched.where,
+        "weights_digest": None if succeeded is None else succeeded.weights_digest,
+        "measured": None if succeeded is None else succeeded.measured,
+    }
+
+
+def event_shape(event: JobEvent) -> dict[str, Any]:
+    """`FineTuningJobEvent`."""
+    return {
+        "id": event.event_id,
+        "object": "fine_tuning.job.event",
+        "created_at": int(event.at_s),
+        "level": event.level,
+        "message": event.message,
+        "type": "message" if event.data is None else "metrics",
+        "data": event.data,
+    }
+
+
+def checkpoint_shape(state: JobState, checkpoint: JobCheckpoint) -> dict[str, Any]:
+    """`FineTuningJobCheckpoint`; its metrics are those of its last step."""
+    values: Mapping[str, float] = checkpoint.points[-1].values if checkpoint.points else {}
+    return {
+        "id": checkpoint_id(state, checkpoint.step),
+        "object": "fine_tuning.job.checkpoint",
+        "created_at": int(checkpoint.at_s),
+        "fine_tuned_model_checkpoint": checkpoint_name(state.model, checkpoint.step),
+        "fine_tuning_job_id": state.created.job_id,
+        "metrics": {"step": checkpoint.step, **values},
+        "step_number": checkpoint.step,
+        "x_assay": {"weights_digest": checkpoint.weights_digest},
+    }
+
+
+def checkpoint_id(state: JobState, step: int) -> str:
+    """Its ids sort by step."""
+    return f"ftckpt_{state.created.job_id.rpartition('-')[2]}{step:010d}"
+
+
+def model_shape(name: str, created_s: float, owned_by: str) -> dict[str, Any]:
+    """`Model`."""
+    return {"id": name, "object": "model", "created": int(created_s), "owned_by": owned_by}

@@ -1,0 +1,49 @@
+"""What a client is told when its request is not served: one envelope, with what is wrong and the cure.
+
+The SDK tells errors apart by their status, repeats 408, 409, 429 and everything from 500 on, and nothing
+else. So what would be refused again is a 400, 401, 403 or 404.
+"""
+
+from typing import Any
+
+
+class RefusedError(Exception):
+    """A request that is answered with an error."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int = 400,
+        param: str | None = None,
+        code: str | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.status = status
+        self.param = param
+        self.code = code
+        self.headers = headers or {}
+
+    def envelope(self) -> dict[str, Any]:
+        """The body of the answer."""
+        kinds = {401: "authentication_error", 403: "permission_error", 404: "not_found_error"}
+        kind = kinds.get(self.status, "invalid_request_error" if self.status < 500 else "server_error")
+        return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
+
+
+def not_found(what: str, name: str, *, param: str | None = None) -> RefusedError:
+    """There is none, or it is another project's: nobody learns which."""
+    return RefusedError(
+        f"There is no {what} {name!r:.120} in this project.", status=404, param=param, code="not_found"
+    )
+
+
+def not_served(route: str) -> RefusedError:
+    """A call of the SDK that nobody answers here, on purpose."""
+    return RefusedError(
+        f"{route:.200} is not served here. What is stands in docs/compatibility.md.",
+        status=404,
+        code="endpoint_not_served",
+    )

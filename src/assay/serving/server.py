@@ -1,0 +1,43 @@
+"""Starts the server on a home: one process, no torch; everything that it keeps is in the home's `api`
+folder."""
+
+import socket
+from collections.abc import Callable, Mapping
+
+from assay.base.clock import SystemClock
+from assay.base.errors import ConfigError
+from assay.serving.base_models import BaseModelFile
+from assay.serving.files import FileShelf
+from assay.serving.jobs import Jobs
+from assay.store.home import Home
+from assay.store.objects import open_store
+
+
+def run_server(
+    home: Home, models: Mapping[str, BaseModelFile], *, host: str, port: int, say: Callable[[str], None]
+) -> None:
+    """Serve until told to stop; `say` gets the address once it is listened on."""
+    try:
+        import uvicorn
+
+        from assay.serving.openai.app import BASE_PATH, make_app
+        from assay.serving.openai.place import Place
+    except ImportError as error:
+        raise ConfigError(
+            f"'assay serve' needs {error.name}, which is not installed: pip install 'assay[serve]'."
+        ) from error
+    clock, store = SystemClock(), open_store(str(home.api))
+    app = make_app(Place(FileShelf(store, clock), Jobs(store, clock), models, clock))
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((host, port))
+        except OSError as error:
+            raise ConfigError(
+                f"--host {host} --port {port}: cannot be listened on: {error.strerror}. Choose another --port."
+            ) from error
+        shown = f"[{host}]" if ":" in host else host
+        say(f"serving http://{shown}:{listener.getsockname()[1]}{BASE_PATH}")
+        server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False, server_header=False))
+        server.run(sockets=[listener])

@@ -1,0 +1,70 @@
+"""One entry of a log whose entries are put only if absent: its text, its digest, and reading it back.
+
+Each holds the digest of the one before it and its own, which counts its key in: so none can be replaced, moved
+or taken out between others unnoticed.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+from assay.base.digest import canonical_json, sha256_of_json
+from assay.base.errors import DamagedDataError
+
+
+class LogRecord(Protocol):
+    """A record with a `type`, by which it is told from the others of its log."""
+
+    @property
+    def type(self) -> str: ...
+
+    def to_tree(self) -> dict[str, object]: ...
+
+
+EntryT = TypeVar("EntryT", bound=LogRecord)
+
+
+class Known(NamedTuple, Generic[EntryT]):
+    """An entry that was read or put."""
+
+    entry: EntryT
+    sha256: str
+    """The digest of the entry and its place."""
+    previous_sha256: str | None
+    """The digest of the one before it, as it says; None where an older assay wrote it."""
+
+
+def entry_text(entry: EntryT, key: str, previous_sha256: str) -> tuple[bytes, Known[EntryT]]:
+    """What is put under a key behind the entry with a digest; and what is known once it is there."""
+    tree = {**entry.to_tree(), "type": entry.type, "previous_sha256": previous_sha256}
+    sha256 = _entry_sha256(tree, key)
+    data = canonical_json({**tree, "entry_sha256": sha256}).encode()
+    return data, Known(entry, sha256, previous_sha256)
+
+
+def read_entry(data: bytes, key: str, classes: Mapping[str, type[Any]], *, of: str) -> Known[Any]:
+    """Read an entry of a log; `classes` by its type. `of`: what the log is called."""
+    import json
+
+    try:
+        tree = json.loads(data)
+        entry_class = classes[tree["type"]]
+        digest = tree.pop("entry_sha256", None)  # none in a log of an older assay
+        sha256 = _entry_sha256(tree, key)
+        previous = tree.pop("previous_sha256", None)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise changed(key, f"not an entry of a {of} ({error})") from error
+    if digest not in (None, sha256):
+        raise changed(key, "it has not the digest that it was put with")
+    return Known(entry_class.from_tree(tree, source=key), sha256, previous)
+
+
+def changed(key: str, what: str) -> DamagedDataError:
+    """What to raise of an entry that is not as it was put."""
+    return DamagedDataError(
+        f"{key}: {what}. The file was changed after it was put; restore it from a backup of the run's store."
+    )
+
+
+def _entry_sha256(tree: dict[str, object], key: str) -> str:
+    """The digest of an entry and its place: another entry in its place shows, too."""
+    return sha256_of_json({"entry": tree, "key": key})

@@ -1,0 +1,107 @@
+"""Something whose state is a fold of the entries of its log: FOLDER/00000000.json, 00000001.json, ...
+
+Each entry is put only if its number is free. So whoever appends decides on the newest state: who loses the
+number to another reads that one's entry, and decides again. What is decided never rests on a state that was
+not there.
+
+    state --decide--> entry --put if absent--> state of all entries
+      ^                           | the number was taken
+      +-------- read it ----------+
+
+Entries are immutable, so nobody reads one twice: to be up to date costs one look at whether the next number is
+taken. Any number of processes may append; threads of one process share a log.
+"""
+
+import re
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from assay.base.errors import DataError
+from assay.store.logs.entry import EntryT, changed, entry_text, read_entry
+from assay.store.objects import ObjectStore
+
+StateT = TypeVar("StateT")
+
+
+class LogKind(NamedTuple, Generic[EntryT, StateT]):
+    """What the logs of one kind of thing have in common."""
+
+    name: str
+    """For messages: `a job's log`."""
+    classes: Mapping[str, type[Any]]
+    """By an entry's `type`."""
+    fold: Callable[[StateT | None, EntryT], StateT]
+    """The state behind one more entry; the first entry finds None."""
+
+
+class EntryLog(Generic[EntryT, StateT]):
+    """Reads and appends one log."""
+
+    def __init__(self, store: ObjectStore, folder: str, kind: LogKind[EntryT, StateT]) -> None:
+        self._store = store
+        self._folder = folder
+        self._kind = kind
+        self._lock = threading.Lock()
+        self._state: StateT | None = None
+        self._num_entries = 0
+        self._sha256 = ""
+        self._is_read = False
+
+    def state(self) -> StateT | None:
+        """What all entries so far come to; None where there is none."""
+        with self._lock:
+            self._catch_up()
+            return self._state
+
+    def append(self, decide: Callable[[StateT | None], EntryT | None]) -> StateT | None:
+        """Put what `decide` makes of the newest state, unless it makes nothing; the state after that.
+
+        `decide` is asked again where somebody else appended meanwhile. It may raise: then nothing was put.
+        """
+        with self._lock:
+            self._catch_up()
+            while (entry := decide(self._state)) is not None:
+                key = self._next_key()
+                data, known = entry_text(entry, key, self._sha256)
+                if self._store.put_if_absent(key, data):
+                    self._accept(entry, known.sha256)
+                    break
+                num_known, sha256 = self._num_entries, known.sha256
+                self._catch_up(until=num_known + 1)
+                if self._sha256 == sha256:
+                    break  # our own put, whose answer got lost
+                self._catch_up()
+            return self._state
+
+    def _catch_up(self, *, until: int | None = None) -> None:
+        if not self._is_read:
+            self._read_all()
+        while self._num_entries != until and self._store.exists(key := self._next_key()):
+            self._read(key)
+
+    def _read_all(self) -> None:
+        """The first time: one list instead of a look for each."""
+        found = sorted(item.key for item in self._store.list(f"{self._folder}/"))
+        for key in (key for key in found if re.fullmatch(r"\d{8,}\.json", key.rpartition("/")[2])):
+            if key != self._next_key():
+                raise DataError(
+                    f"{key} is there, and {self._next_key()} is missing: this {self._kind.name} has a hole. "
+                    "Somebody deleted from the store; restore the file."
+                )
+            self._read(key)
+        self._is_read = True
+
+    def _read(self, key: str) -> None:
+        read = read_entry(self._store.get(key), key, self._kind.classes, of=self._kind.name)
+        if read.previous_sha256 != self._sha256:
+            raise changed(key, "it does not follow the entry before it, so one of the two was replaced")
+        self._accept(read.entry, read.sha256)
+
+    def _accept(self, entry: EntryT, sha256: str) -> None:
+        self._state = self._kind.fold(self._state, entry)
+        self._sha256 = sha256
+        self._num_entries += 1
+
+    def _next_key(self) -> str:
+        return f"{self._folder}/{self._num_entries:08d}.json"

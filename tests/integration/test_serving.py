@@ -1,0 +1,218 @@
+"""The API over a real server, a real worker and real runs, by the official SDK."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+from assay.base.config import LoadedConfig
+from assay.data.dataset.tokens import train_tokenizer
+from assay.launch.bookkeeping import writer_of
+from assay.launch.drive import drive
+from assay.launch.ranks.supervisor import RestartPolicy
+from assay.launch.run import planned_run, save_run
+from assay.store.commit_log import CommitLog
+from assay.store.findings import saved_audit
+from assay.store.home import Home
+from assay.store.launches import saved_launches
+from assay.store.objects import open_store
+from served import write_models
+from slurm_cluster import wait_until
+
+WORDS = ["alpha", "beta", "gamma", "delta", "return", "yield", "import", "class", "lambda", "pass"]
+ASSAY = [sys.executable, "-c", "from assay.cli.main import main; main()"]
+
+
+def rows(num_rows: int = 700) -> bytes:
+    """Random words; label: does 'return' occur more often than 'yield'?"""
+    rng = random.Random(0)
+    texts = [rng.choices(WORDS, k=rng.randrange(3, 40)) for _ in range(num_rows)]
+    lines = [
+        {"text": " ".join(words), "label": int(words.count("return") > words.count("yield"))} for words in texts
+    ]
+    return b"\n".join(json.dumps(line).encode() for line in lines)
+
+
+class Here:
+    """A home with processes of `assay` on it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.home = Home.at(folder / "home")
+        self.models = folder / "models"
+        self.models.mkdir()
+        texts = [json.loads(line)["text"] for line in rows().splitlines()]
+        train_tokenizer(texts, vocab_size=300).save(str(self.models / "tokenizer.json"))
+        write_models(self.models)
+        self._running: list[subprocess.Popen[str]] = []
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        """A process of its own, its first line read."""
+        process = subprocess.Popen(
+            [*ASSAY, *arguments],
+            env={**os.environ, **self.home.environment(), "OMP_NUM_THREADS": "1"},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self._running.append(process)
+        return process
+
+    def serve(self) -> tuple[subprocess.Popen[str], openai.OpenAI]:
+        server = self.start("serve", "--port", "0", "--models", str(self.models))
+        assert server.stderr is not None
+        address = server.stderr.readline().split()[-1]
+        return server, openai.OpenAI(base_url=address, api_key="any", max_retries=0)
+
+    def work(self) -> subprocess.Popen[str]:
+        return self.start("worker", "--every", "0.1")
+
+    def kill(self, *processes: subprocess.Popen[str]) -> None:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+    def end(self) -> None:
+        for process in self._running:
+            if process.poll() is None:
+                self.kill(process)
+            assert process.stderr is not None
+            process.stderr.close()
+        for path in self.home.folder.glob("*/run.json"):
+            for launch in saved_launches(self.home.run(path.parent.name)):
+                subprocess.run(["kill", "-9", launch.job], check=False, stderr=subprocess.DEVNULL)
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Iterator[Here]:
+    found = Here(tmp_path)
+    try:
+        yield found
+    finally:
+        found.end()
+
+
+def create(sdk: openai.OpenAI, *, n_epochs: int, **given):
+    file = sdk.files.create(file=("rows.jsonl", rows()), purpose="fine-tune")
+    method = {"type": "classification", "classification": {"hyperparameters": {"n_epochs": n_epochs}}}
+    return sdk.fine_tuning.jobs.create(model="tiny", training_file=file.id, seed=7, method=method, **given)
+
+
+def undisturbed_digest(here: Here, job_id: str) -> str:
+    """The weights of the same recipe on the same dataset, trained in one go."""
+    run = here.home.run(job_id)
+    twin = planned_run(
+        here.home, LoadedConfig(dict(run.recipe), {}), world_size=1, run_id="twin", store_url=None
+    )
+    save_run(here.home, twin)
+    with writer_of(here.home, twin) as writer:
+        drive(here.home, twin, writer, world_size=1, policy=RestartPolicy())
+    return CommitLog(open_store(twin.store_url)).finished().weights_digest
+
+
+def ours(job: Any) -> dict[str, Any]:
+    """What the SDK's type has no field for."""
+    return job.x_assay
+
+
+def messages(sdk: openai.OpenAI, job_id: str) -> list[str]:
+    events = [*sdk.fine_tuning.jobs.list_events(job_id, limit=100)]
+    return [event.message for event in reversed(events) if event.type == "message"]
+
+
+@pytest.mark.slow
+def test_a_job_lives_through_pause_and_kills_of_server_and_worker_to_the_undisturbed_weights(
+    here: Here,
+) -> None:
+    server, sdk = here.serve()
+    worker = here.work()
+    job = create(sdk, n_epochs=8, suffix="mine")
+    jobs = sdk.fine_tuning.jobs
+    wait_until(lambda: ours(jobs.retrieve(job.id))["committed_step"], "a first commit")
+
+    assert jobs.pause(job.id).status in ("pausing", "paused")
+    wait_until(lambda: jobs.retrieve(job.id).status == "paused", "the run to leave")
+    paused_at = ours(jobs.retrieve(job.id))["committed_step"]
+    here.kill(server, worker)
+    server, sdk = here.serve()
+    jobs = sdk.fine_tuning.jobs
+    worker = here.work()
+    assert ours(jobs.retrieve(job.id))["committed_step"] == paused_at
+    assert jobs.resume(job.id).status == "queued"
+    wait_until(lambda: ours(jobs.retrieve(job.id))["committed_step"] > paused_at, "a commit behind the pause")
+    here.kill(server, worker)  # the run goes on meanwhile
+    server, sdk = here.serve()
+    jobs = sdk.fine_tuning.jobs
+    here.work()
+    wait_until(lambda: jobs.retrieve(job.id).status == "succeeded", "the end")
+
+    job = jobs.retrieve(job.id)
+    assert ours(job)["weights_digest"] == undisturbed_digest(here, job.id)
+    assert saved_audit(here.home.run(job.id).run_dir).verdict == "pass"
+    assert len(saved_launches(here.home.run(job.id))) == 2  # one before the pause, one behind it
+    said = messages(sdk, job.id)
+    once = ("Fine-tuning job started", f"Paused at step {paused_at}", "The job has successfully completed")
+    assert [said.count(each) for each in once] == [1, 1, 1]
+    assert f"Fine-tuning job goes on from step {paused_at}" in said
+    measured = [event.data["step"] for event in jobs.list_events(job.id, limit=100) if event.type == "metrics"]
+    assert measured == [*range(ours(job)["total_steps"], 0, -1)]  # each step once, the newest first
+    assert jobs.checkpoints.list(job.id).data[0].step_number == ours(job)["total_steps"]
+    assert sdk.models.retrieve(job.fine_tuned_model).id.startswith("ft:tiny:default:mine:")
+    table = sdk.files.content(job.result_files[0]).text.splitlines()
+    assert table[0].startswith("step,train_loss,train_accuracy") and len(table) == len(measured) + 1
+    assert here.home.api.is_dir() and not [*(here.home.api / "open").glob("*/*")]
+
+
+@pytest.mark.slow
+def test_a_run_whose_supervisor_is_killed_comes_back_by_itself_and_a_cancelled_one_keeps_its_commit(
+    here: Here,
+) -> None:
+    _, sdk = here.serve()
+    here.work()
+    jobs = sdk.fine_tuning.jobs
+    first = create(sdk, n_epochs=6)
+    wait_until(lambda: ours(jobs.retrieve(first.id))["committed_step"], "a first commit")
+    (launch,) = saved_launches(here.home.run(first.id))
+    os.kill(int(launch.job), signal.SIGKILL)
+    wait_until(lambda: jobs.retrieve(first.id).status == "succeeded", "the end")
+    assert any(said.startswith("Interrupted at step") for said in messages(sdk, first.id))
+    assert ours(jobs.retrieve(first.id))["weights_digest"] == undisturbed_digest(here, first.id)
+
+    second = create(sdk, n_epochs=40)
+    wait_until(lambda: ours(jobs.retrieve(second.id))["committed_step"], "a first commit")
+    assert jobs.cancel(second.id).status == "cancelled"
+    wait_until(
+        lambda: any(said.startswith("Stopped at") for said in messages(sdk, second.id)), "the run to leave"
+    )
+    assert jobs.checkpoints.list(second.id).data
+    log = CommitLog(open_store(here.home.run(second.id).store_url))
+    assert log.last_intact_commit() is not None and log.finished() is None
+
+
+@pytest.mark.slow
+def test_a_file_that_cannot_be_trained_on_fails_its_job_with_its_lines(here: Here) -> None:
+    _, sdk = here.serve()
+    here.work()
+    data = b'{"text": "a", "label": 1}\n{"text": "b"}\nno json\n'
+    file = sdk.files.create(file=("rows.jsonl", data), purpose="fine-tune")
+    job = sdk.fine_tuning.jobs.create(model="tiny", training_file=file.id)
+    wait_until(lambda: sdk.fine_tuning.jobs.retrieve(job.id).status == "failed", "the verdict")
+    error = sdk.fine_tuning.jobs.retrieve(job.id).error
+    assert (error.code, error.param) == ("invalid_training_file", "training_file")
+    assert "line 2: 'label' must be" in error.message and "line 3: not JSON" in error.message
+
+
+def test_the_server_loads_nothing_that_trains() -> None:
+    program = (
+        "import sys\nimport assay.serving.server, assay.serving.openai.app\n"
+        "print([name for name in ('torch', 'transformers', 'ortools', 'sklearn') if name in sys.modules])"
+    )
+    out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert out.splitlines() == ["[]"]

@@ -1,0 +1,59 @@
+"""A server without a socket, and the official SDK before it."""
+
+from pathlib import Path
+from typing import Any
+
+import openai
+import yaml
+from starlette.testclient import TestClient
+
+from assay.serving.base_models import read_base_models
+from assay.serving.files import FileShelf
+from assay.serving.jobs import Jobs
+from assay.serving.openai.app import make_app
+from assay.serving.openai.place import Place
+from assay.store.objects import ObjectStore, open_store
+from clocks import HandClock
+
+RECIPE = {
+    "loader": {"lanes": 8, "global_batch_size": 32, "window_rows": 16, "threads": 1},
+    "method": {
+        "type": "classify",
+        "encoder": {
+            "type": "new", "vocab_size": 300, "hidden_size": 16, "num_layers": 1, "num_heads": 2,
+            "intermediate_size": 32, "max_tokens": 128, "dropout": 0.1, "attention_dropout": 0.1,
+        },
+    },
+    "trainer": {"commit_every": 5, "optimizer": {"learning_rate": 1e-3}},
+}  # fmt: skip
+"""A model of some ten thousand weights."""
+
+
+def write_models(folder: Path, **changes: Any) -> Path:
+    """A folder with one base model, `tiny`, and a tokenizer that a test may replace."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if not (folder / "tokenizer.json").exists():
+        (folder / "tokenizer.json").write_text("{}")
+    trainable = {"recipe": RECIPE, "max_tokens": 128, "auto": {"n_epochs": 2}, **changes}
+    model = {"tokenizer": "tokenizer.json", "methods": {"classification": trainable}}
+    (folder / "tiny.yaml").write_text(yaml.safe_dump(model))
+    return folder
+
+
+def place_in(folder: Path, store: ObjectStore | None = None) -> Place:
+    """What a server has, in memory unless a store is given; its clock stands until a test moves it."""
+    clock, store = HandClock(1_800_000_000.0), store or open_store("memory:")
+    models = read_base_models(write_models(folder / "models"))
+    return Place(FileShelf(store, clock), Jobs(store, clock), models, clock)
+
+
+def http_of(place: Place) -> TestClient:
+    """Plain HTTP, as any client sends it."""
+    return TestClient(make_app(place), base_url="http://localhost", raise_server_exceptions=False)
+
+
+def sdk_of(place: Place) -> openai.OpenAI:
+    """The SDK, which asks once."""
+    return openai.OpenAI(
+        base_url="http://localhost/v1", api_key="any", http_client=http_of(place), max_retries=0
+    )

@@ -1,0 +1,171 @@
+import io
+from functools import partial
+
+import openai
+import pytest
+from starlette.testclient import TestClient
+
+from assay.serving.openai.file_routes import PURPOSES
+from assay.serving.openai.place import Place
+from assay.store.objects import open_store
+from served import http_of, place_in, sdk_of
+
+FILE = b'--x\r\ncontent-disposition: form-data; name="file"; filename="f"\r\n\r\n1\r\n'
+PURPOSE = b'--x\r\ncontent-disposition: form-data; name="purpose"\r\n\r\nevals\r\n'
+
+
+@pytest.fixture(scope="module")
+def untouched(tmp_path_factory) -> Place:
+    """A place for what is refused."""
+    return place_in(tmp_path_factory.mktemp("untouched"))
+
+
+@pytest.fixture(scope="module")
+def refusing(untouched) -> tuple[openai.OpenAI, TestClient]:
+    """SDK and plain HTTP before it."""
+    return sdk_of(untouched), http_of(untouched)
+
+
+def upload(sdk: openai.OpenAI, data: bytes = b'{"text": "a", "label": 1}\n', **given):
+    return sdk.files.create(file=("rows.jsonl", data), **{"purpose": "fine-tune", **given})
+
+
+def test_a_file_comes_back_as_it_was_sent(tmp_path) -> None:
+    sdk = sdk_of(place_in(tmp_path))
+    data = bytes(range(256)) * 20_000  # more than one block, and every byte
+    file = upload(sdk, data)
+    assert (file.bytes, file.filename, file.purpose, file.status) == (
+        len(data),
+        "rows.jsonl",
+        "fine-tune",
+        "processed",
+    )
+    assert sdk.files.content(file.id).content == data
+    assert sdk.files.retrieve(file.id) == file
+    assert sdk.files.wait_for_processing(file.id) == file
+
+
+def test_another_server_on_the_same_folder_has_the_same_files(tmp_path) -> None:
+    first, second = (sdk_of(place_in(tmp_path, open_store(str(tmp_path / "api")))) for _ in range(2))
+    one = upload(first)
+    assert second.files.retrieve(one.id) == one
+    two = upload(second)
+    assert {file.id for file in first.files.list()} == {one.id, two.id}
+
+
+def test_a_deleted_file_is_gone_with_its_bytes_and_so_is_one_that_expired(tmp_path) -> None:
+    place = place_in(tmp_path)
+    sdk = sdk_of(place)
+    deleted = upload(sdk)
+    expiring = upload(sdk, expires_after={"anchor": "created_at", "seconds": 3600})
+    assert expiring.expires_at == expiring.created_at + 3600
+    assert sdk.files.delete(deleted.id).deleted
+    place.clock.sleep_s(3599)
+    assert [file.id for file in sdk.files.list()] == [expiring.id]
+    place.clock.sleep_s(1)
+    assert [*sdk.files.list()] == []
+    for gone in (deleted, expiring):
+        for ask in (sdk.files.retrieve, sdk.files.content, sdk.files.delete):
+            with pytest.raises(openai.NotFoundError) as refused:
+                ask(gone.id)
+            assert refused.value.code == "not_found"
+    assert not [item.key for item in place.files.shelf.store.list(f"file/{deleted.id}/content")]
+
+
+def test_a_list_goes_on_where_it_was_while_files_come_and_go(tmp_path) -> None:
+    place = place_in(tmp_path)
+    sdk = sdk_of(place)
+    made = []
+    for _ in range(7):
+        place.clock.sleep_s(1)
+        made.append(upload(sdk).id)
+    page = sdk.files.list(limit=3)
+    seen = [file.id for file in page.data]
+    upload(sdk)
+    sdk.files.delete(made[4])  # the cursor itself
+    sdk.files.delete(made[2])
+    while page.has_next_page():
+        page = page.get_next_page()
+        seen += [file.id for file in page.data]
+    assert seen == [made[n] for n in (6, 5, 4, 3, 1, 0)]
+    assert [file.id for file in sdk.files.list(order="asc", limit=2).data] == made[:2]
+
+
+@pytest.mark.parametrize(
+    ("given", "param"),
+    [
+        ({"purpose": "vision"}, "purpose"),
+        ({"expires_after": {"anchor": "created_at", "seconds": 5}}, "expires_after.seconds"),
+        ({"expires_after": {"anchor": "now", "seconds": 5000}}, "expires_after.anchor"),
+        ({"extra_body": {"nonsense": "1"}}, "nonsense"),
+        ({"extra_query": {"nonsense": "1"}}, "nonsense"),
+    ],
+)
+def test_what_is_not_honoured_is_refused_by_name_and_nothing_is_left(untouched, refusing, given, param) -> None:
+    with pytest.raises(openai.BadRequestError) as refused:
+        upload(refusing[0], **given)
+    assert refused.value.param == param
+    assert refused.value.request_id.startswith("req_")
+    assert [item.key for item in untouched.files.shelf.store.list("")] == []
+
+
+@pytest.mark.parametrize("name", ["../../etc/passwd", "/absolute", "a\\b", "x" * 255])
+def test_a_files_name_is_kept_and_leads_nowhere(tmp_path, name) -> None:
+    place = place_in(tmp_path, open_store(str(tmp_path / "api")))
+    sdk = sdk_of(place)
+    file = sdk.files.create(file=(name, b"1"), purpose="evals")
+    assert sdk.files.retrieve(file.id).filename == name
+    keys = [item.key for item in place.files.shelf.store.list("")]
+    assert all(set(key) <= set("0123456789abcdefghijklmnopqrstuvwxyz-/.") for key in keys)
+    assert {path.name for path in tmp_path.iterdir()} == {"api", "models"}
+
+
+@pytest.mark.parametrize(
+    "an_id", ["file-1", "..", "%2e%2e%2fx", "file-" + "0" * 24, "ftjob-" + "0" * 24, "file-" + "Z" * 24]
+)
+def test_an_id_that_is_none_of_ours_is_not_found(refusing, an_id) -> None:
+    answer = refusing[1].get(f"/v1/files/{an_id}")
+    assert (answer.status_code, set(answer.json()["error"])) == (404, {"message", "type", "param", "code"})
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b"", "cut short"),
+        (b"--x\r\n", "cut short"),
+        (b"garbage", "cannot be read"),
+        (PURPOSE + b"--x--\r\n", "'file'"),
+        (FILE + b"--x--\r\n", "'purpose'"),
+        (FILE.removesuffix(b"\r\n"), "cut short"),
+        (FILE * 2 + b"--x--\r\n", "one file"),
+        (PURPOSE * 2 + b"--x--\r\n", "two parts"),
+        (b'--x\r\ncontent-disposition: form-data; name="purpose"\r\n\r\n\xff\r\n--x--\r\n', "UTF-8"),
+    ],
+)  # fmt: skip
+def test_a_form_that_is_broken_is_refused_and_leaves_nothing(untouched, refusing, body, said) -> None:
+    answer = refusing[1].post(
+        "/v1/files", content=body, headers={"content-type": "multipart/form-data; boundary=x"}
+    )
+    assert answer.status_code == 400
+    assert said in answer.json()["error"]["message"]
+    assert [*untouched.files.shelf.store.list("")] == []
+
+
+def test_parts_may_come_in_any_order_and_in_blocks_of_any_size(tmp_path) -> None:
+    sdk, http = sdk_of(place := place_in(tmp_path)), http_of(place)
+    file = b'--x\r\ncontent-disposition: form-data; name="file"; filename="f"\r\n\r\none\r\n-two\r\n'
+    for parts in (file + PURPOSE, PURPOSE + file):
+        blocks = io.BytesIO(parts + b"--x--\r\n")
+        answer = http.post(
+            "/v1/files",
+            content=iter(partial(blocks.read, 3), b""),
+            headers={"content-type": "multipart/form-data; boundary=x"},
+        )
+        assert sdk.files.content(answer.json()["id"]).content == b"one\r\n-two"
+
+
+def test_every_purpose_is_kept(tmp_path) -> None:
+    sdk = sdk_of(place_in(tmp_path))
+    for purpose in PURPOSES:
+        upload(sdk, purpose=purpose)
+    assert [file.purpose for file in sdk.files.list(purpose="batch")] == ["batch"]

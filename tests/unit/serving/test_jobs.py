@@ -1,0 +1,330 @@
+import openai
+import pytest
+from starlette.testclient import TestClient
+
+from assay.records.fine_tuning_job import (
+    JobCheckpoint,
+    JobFailed,
+    JobSucceeded,
+    JobTaken,
+    JobValidated,
+    LaunchMade,
+    LaunchPlanned,
+    MetricPoint,
+    RunLeft,
+)
+from assay.serving.openai.place import Place
+from served import http_of, place_in, sdk_of
+
+AT = {"at_s": 1_800_000_100.0, "lease": 1}
+VALIDATED = JobValidated(
+    **AT, run_id="r", num_rows=9, dataset_fingerprint="f", num_steps=20,
+    hyperparameters={"n_epochs": 2, "batch_size": 32, "learning_rate_multiplier": 1.0},
+)  # fmt: skip
+PLANNED = LaunchPlanned(**AT, number=1)
+LAUNCHED = LaunchMade(**AT, number=1, where="process 1 on host", step=0)
+SUCCEEDED = JobSucceeded(
+    **AT, step=20, weights_digest="w", result_file="file-" + "0" * 24, trained_tokens=99, measured={"auc": 0.9}
+)
+
+
+def checkpoint(step: int, *kept: int) -> JobCheckpoint:
+    points = tuple(
+        MetricPoint(step=each, at_s=AT["at_s"], values={"train_loss": 1 / each})
+        for each in range(step - 4, step + 1)
+    )
+    return JobCheckpoint(**AT, step=step, weights_digest=f"w{step}", kept_steps=kept or (step,), points=points)
+
+
+@pytest.fixture
+def place(tmp_path) -> Place:
+    return place_in(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def untouched(tmp_path_factory) -> Place:
+    """A place for what is refused: nothing comes into it but files."""
+    return place_in(tmp_path_factory.mktemp("untouched"))
+
+
+@pytest.fixture(scope="module")
+def refusing(untouched) -> tuple[openai.OpenAI, TestClient]:
+    """SDK and plain HTTP before it."""
+    return sdk_of(untouched), http_of(untouched)
+
+
+@pytest.fixture
+def sdk(place) -> openai.OpenAI:
+    return sdk_of(place)
+
+
+def create(sdk: openai.OpenAI, **given):
+    file = sdk.files.create(file=("rows.jsonl", b'{"text": "a", "label": 1}\n'), purpose="fine-tune")
+    return sdk.fine_tuning.jobs.create(**{"model": "tiny", "training_file": file.id, **given})
+
+
+def happens(place: Place, job_id: str, *entries) -> None:
+    for entry in entries:
+        place.jobs.shelf.log(job_id).append(lambda _, entry=entry: entry)
+
+
+def test_a_job_is_made_of_what_was_asked_and_says_it_again(sdk) -> None:
+    job = create(
+        sdk, seed=7, suffix="mine", metadata={"team": "rl"},
+        method={"type": "classification", "classification": {"hyperparameters": {"n_epochs": 3}}},
+    )  # fmt: skip
+    assert (job.object, job.status, job.seed, job.metadata) == (
+        "fine_tuning.job",
+        "validating_files",
+        7,
+        {"team": "rl"},
+    )
+    assert (job.hyperparameters.n_epochs, job.hyperparameters.batch_size) == (3, "auto")
+    assert (job.fine_tuned_model, job.error, job.finished_at, job.result_files) == (None, None, None, [])
+    assert sdk.fine_tuning.jobs.retrieve(job.id) == job
+    assert create(sdk, hyperparameters={"n_epochs": 2}).hyperparameters.n_epochs == 2  # the old form
+    assert isinstance(create(sdk).seed, int)
+
+
+def test_the_life_of_a_job_in_statuses_and_events(place, sdk) -> None:
+    job_id = create(sdk, suffix="mine").id
+    seen = []
+    for entry in (
+        JobTaken(at_s=1.0, lease=1, worker="w"),
+        VALIDATED,
+        PLANNED,
+        LAUNCHED,
+        checkpoint(5),
+        SUCCEEDED,
+    ):
+        happens(place, job_id, entry)
+        seen.append(sdk.fine_tuning.jobs.retrieve(job_id).status)
+    assert seen == ["validating_files", "queued", "queued", "running", "running", "succeeded"]
+    job = sdk.fine_tuning.jobs.retrieve(job_id)
+    assert job.fine_tuned_model == f"ft:tiny:default:mine:{job_id.removeprefix('ftjob-')}"
+    assert (job.trained_tokens, job.hyperparameters.batch_size, job.x_assay["measured"]) == (
+        99,
+        32,
+        {"auc": 0.9},
+    )
+    events = [*sdk.fine_tuning.jobs.list_events(job_id, limit=3)]
+    assert [event.message for event in reversed(events) if event.type == "message"] == [
+        f"Created fine-tuning job: {job_id}",
+        f"Validating training file: {job.training_file}",
+        "Files validated, moving job to queued state",
+        "Fine-tuning job started",
+        "Checkpoint created at step 5",
+        f"New fine-tuned model created: {job.fine_tuned_model}",
+        "The job has successfully completed",
+    ]
+    measured = [event for event in reversed(events) if event.type == "metrics"]
+    assert [event.data["step"] for event in measured] == [1, 2, 3, 4, 5]
+    assert measured[1].message == "Step 2/20: training loss=0.5"
+    assert sdk.models.retrieve(job.fine_tuned_model).id in [model.id for model in sdk.models.list()]
+
+
+def test_events_keep_their_ids_while_others_come(place, sdk) -> None:
+    job_id = create(sdk).id
+    happens(place, job_id, VALIDATED, PLANNED, LAUNCHED, checkpoint(5))
+    before = [*sdk.fine_tuning.jobs.list_events(job_id)]
+    page = sdk.fine_tuning.jobs.list_events(job_id, limit=4)
+    happens(place, job_id, checkpoint(10), SUCCEEDED)
+    seen = [*page.data]
+    while page.has_next_page():
+        page = page.get_next_page()
+        seen += page.data
+    assert seen == before
+    assert [*sdk.fine_tuning.jobs.list_events(job_id)][8:] == before
+
+
+def test_only_checkpoints_that_were_not_retired_are_listed_and_are_models(place, sdk) -> None:
+    job_id = create(sdk).id
+    happens(place, job_id, VALIDATED, PLANNED, LAUNCHED, checkpoint(5), checkpoint(10), checkpoint(15, 10, 15))
+    found = [*sdk.fine_tuning.jobs.checkpoints.list(job_id)]
+    assert [each.step_number for each in found] == [15, 10]
+    assert found[1].metrics.train_loss == 0.1
+    name = found[1].fine_tuned_model_checkpoint
+    assert name.endswith(":ckpt-step-10") and sdk.models.retrieve(name).id == name
+    with pytest.raises(openai.NotFoundError):
+        sdk.models.retrieve(name.replace("step-10", "step-5"))
+
+
+def test_pause_and_resume_before_anything_was_begun(sdk) -> None:
+    job_id = create(sdk).id
+    assert sdk.fine_tuning.jobs.pause(job_id).status == "paused"
+    assert sdk.fine_tuning.jobs.pause(job_id).status == "paused"  # a repeat finds it there
+    assert sdk.fine_tuning.jobs.resume(job_id).status == "validating_files"
+    assert sdk.fine_tuning.jobs.resume(job_id).status == "validating_files"
+    messages = [event.message for event in sdk.fine_tuning.jobs.list_events(job_id)]
+    assert messages[:2] == ["Asked to resume, moving job to queued state", "Asked to pause"]
+
+
+def test_a_running_job_is_pausing_until_its_run_has_left(place, sdk) -> None:
+    job_id = create(sdk).id
+    happens(place, job_id, VALIDATED, PLANNED, LAUNCHED, checkpoint(5))
+    assert sdk.fine_tuning.jobs.pause(job_id).status == "pausing"
+    happens(place, job_id, RunLeft(**AT, step=5))
+    assert sdk.fine_tuning.jobs.retrieve(job_id).status == "paused"
+    assert next(iter(sdk.fine_tuning.jobs.list_events(job_id))).message == "Paused at step 5"
+    assert sdk.fine_tuning.jobs.resume(job_id).status == "queued"
+    happens(place, job_id, PLANNED, LaunchMade(**AT, number=2, where="there", step=5))
+    job = sdk.fine_tuning.jobs.retrieve(job_id)
+    assert (job.status, job.x_assay["committed_step"]) == ("running", 5)
+
+
+def test_a_preempted_job_is_queued_again_by_itself(place, sdk) -> None:
+    job_id = create(sdk).id
+    happens(place, job_id, VALIDATED, PLANNED, LAUNCHED, RunLeft(**AT, step=0))
+    assert sdk.fine_tuning.jobs.retrieve(job_id).status == "queued"
+    event = next(iter(sdk.fine_tuning.jobs.list_events(job_id)))
+    assert (event.level, event.message) == ("warn", "Interrupted at step 0; it goes on by itself")
+
+
+def test_a_cancelled_job_is_so_at_once_and_for_good_and_keeps_its_commits(place, sdk) -> None:
+    job_id = create(sdk).id
+    happens(place, job_id, VALIDATED, PLANNED, LAUNCHED, checkpoint(5))
+    job = sdk.fine_tuning.jobs.cancel(job_id)
+    assert (job.status, job.finished_at) == ("cancelled", int(place.clock.now_s()))
+    assert sdk.fine_tuning.jobs.cancel(job_id).status == "cancelled"
+    happens(place, job_id, RunLeft(**AT, step=5))
+    assert len([*sdk.fine_tuning.jobs.checkpoints.list(job_id)]) == 1
+    for verb in ("pause", "resume"):
+        with pytest.raises(openai.BadRequestError, match=f"is cancelled: it cannot {verb}"):
+            getattr(sdk.fine_tuning.jobs, verb)(job_id)
+
+
+@pytest.mark.parametrize("end", [SUCCEEDED, JobFailed(**AT, code="training_failed", message="Loss is NaN.")])
+def test_of_a_job_that_has_ended_nothing_can_be_asked(place, sdk, end) -> None:
+    job_id = create(sdk).id
+    happens(place, job_id, VALIDATED, PLANNED, LAUNCHED, end)
+    for verb in ("pause", "resume", "cancel"):
+        with pytest.raises(openai.BadRequestError) as refused:
+            getattr(sdk.fine_tuning.jobs, verb)(job_id)
+        assert refused.value.code == "invalid_job_state"
+
+
+def test_a_job_that_was_never_paused_cannot_be_resumed(sdk) -> None:
+    with pytest.raises(openai.BadRequestError, match="Only a job that was paused"):
+        sdk.fine_tuning.jobs.resume(create(sdk).id)
+
+
+def test_a_failed_job_says_why(place, sdk) -> None:
+    job_id = create(sdk).id
+    happens(
+        place,
+        job_id,
+        JobFailed(**AT, code="invalid_training_file", message="line 3: no", param="training_file"),
+    )
+    job = sdk.fine_tuning.jobs.retrieve(job_id)
+    assert (job.status, job.error.code, job.error.param) == ("failed", "invalid_training_file", "training_file")
+    event = next(iter(sdk.fine_tuning.jobs.list_events(job_id)))
+    assert (event.level, event.message) == ("error", "line 3: no")
+
+
+HYPER = "method.classification.hyperparameters"
+
+
+@pytest.mark.parametrize(
+    ("given", "param"),
+    [
+        ({"model": "nothing"}, "model"),
+        ({"training_file": "file-" + "0" * 24}, "training_file"),
+        ({"training_file": "../secret"}, "training_file"),
+        ({"validation_file": "x"}, "validation_file"),
+        ({"suffix": "x" * 65}, "suffix"),
+        ({"suffix": "a:b"}, "suffix"),
+        ({"seed": -1}, "seed"),
+        ({"metadata": {"k" * 65: "v"}}, "metadata"),
+        ({"metadata": {str(n): "v" for n in range(17)}}, "metadata"),
+        ({"integrations": [{"type": "wandb", "wandb": {"project": "p"}}]}, "integrations"),
+        ({"method": {"type": "reinforcement"}}, "method.type"),
+        ({"method": {"type": "classification", "dpo": {}}}, "method.dpo"),
+        (
+            {"method": {"type": "classification", "classification": {"grader": 1}}},
+            "method.classification.grader",
+        ),
+        (
+            {"method": {"type": "classification", "classification": {"hyperparameters": {"beta": 1}}}},
+            f"{HYPER}.beta",
+        ),
+        (
+            {"method": {"type": "classification", "classification": {"hyperparameters": {"n_epochs": 0}}}},
+            f"{HYPER}.n_epochs",
+        ),
+        (
+            {"method": {"type": "classification", "classification": {"hyperparameters": {"n_epochs": 1.5}}}},
+            f"{HYPER}.n_epochs",
+        ),
+        ({"extra_body": {"budget": 5}}, "budget"),
+        ({"extra_query": {"dry_run": "1"}}, "dry_run"),
+    ],
+)
+def test_a_parameter_that_cannot_be_honoured_is_a_400_that_names_it_and_makes_nothing(
+    untouched, refusing, given, param
+) -> None:
+    with pytest.raises(openai.BadRequestError) as refused:
+        create(refusing[0], **given)
+    assert refused.value.param.startswith(param)
+    place = untouched
+    assert place.jobs.shelf.ids() == place.jobs.shelf.open_ids() == []
+
+
+def test_a_file_of_another_purpose_or_a_deleted_one_trains_nothing(sdk) -> None:
+    other = sdk.files.create(file=("a", b"1"), purpose="evals")
+    with pytest.raises(openai.BadRequestError, match="purpose 'evals'"):
+        create(sdk, training_file=other.id)
+    sdk.files.delete(other.id)
+    with pytest.raises(openai.BadRequestError, match="no file"):
+        create(sdk, training_file=other.id)
+
+
+def test_jobs_are_listed_by_age_and_by_metadata(place, sdk) -> None:
+    made = []
+    for number in range(5):
+        place.clock.sleep_s(1)
+        made.append(create(sdk, metadata={"team": "rl" if number % 2 else "sft"}).id)
+    assert [job.id for job in sdk.fine_tuning.jobs.list(limit=2)] == made[::-1]
+    assert [job.id for job in sdk.fine_tuning.jobs.list(metadata={"team": "rl"})] == [made[3], made[1]]
+    assert [job.id for job in sdk.fine_tuning.jobs.list(extra_query={"metadata": "null"})] == []
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        (b"{", "invalid_json"),
+        (b"[" * 100_000, "invalid_json"),
+        (b"[]", "invalid_json"),
+        (b"\xff", "invalid_json"),
+        (b'{"model": "\\ud800"}', "invalid_json"),
+        (b'{"model": "\\u0000"}', "invalid_json"),
+        (b'{"model": NaN}', "invalid_value"),
+        (b" " * (1 << 20) + b"{}", "body_too_long"),
+        (b"{}", "missing_required_parameter"),
+    ],
+)
+def test_a_body_that_is_no_request_is_a_400_in_an_envelope(refusing, body, code) -> None:
+    answer = refusing[1].post("/v1/fine_tuning/jobs", content=body)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, code)
+    assert answer.headers["x-request-id"].startswith("req_")
+
+
+def test_what_is_not_served_says_so_and_a_strange_host_is_turned_away(refusing) -> None:
+    _, http = refusing
+    for method, path in (("GET", "/v1/assistants"), ("POST", "/v1/models"), ("GET", "/"), ("PUT", "/v1/files")):
+        answer = http.request(method, path)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (404, "endpoint_not_served")
+    for host, status in {
+        "evil.example": 403,
+        "localhost:1": 200,
+        "[::1]:80": 200,
+        "127.0.0.1": 200,
+        "": 403,
+    }.items():
+        assert http.get("/v1/models", headers={"host": host}).status_code == status, host
+
+
+@pytest.mark.parametrize("query", ["limit=0", "limit=101", "limit=x", "limit=1e3", "order=up", "nonsense=1"])
+def test_a_page_that_cannot_be_is_refused(refusing, query) -> None:
+    answer = refusing[1].get(f"/v1/fine_tuning/jobs?{query}")
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == query.partition("=")[0]
