@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from assay.data.dataset.dataset import Dataset
+from assay.data.dataset.held_out.selected import SelectedRows
 from assay.data.dataset.index import index_dataset
 from assay.data.dataset.split import DatasetView
 
@@ -48,7 +49,7 @@ def all_rows(dataset: Path) -> DatasetView:
         dataset=opened,
         fingerprint=opened.fingerprint,
         num_rows=sizes,
-        selection=tuple(np.ones(size, bool) for size in sizes.tolist()),
+        selection=SelectedRows(np.packbits(np.ones(int(sizes.sum()), bool)), opened.groups),
     )
 
 

@@ -102,8 +102,8 @@ def test_an_evaluation_of_the_copy_has_the_same_batches_as_one_of_the_dataset(
 @given(st.lists(st.lists(st.booleans(), max_size=20), min_size=1, max_size=8), st.booleans())
 def test_selected_rows_are_those_whose_bits_are_set(rows: list[list[bool]], others: bool) -> None:
     sizes = np.array([len(group) for group in rows])
-    groups = type("Groups", (), {"first_row": np.cumsum(sizes) - sizes, "num_rows": sizes})
-    groups.__len__ = lambda self: len(sizes)
+    of_group = {"first_row": np.cumsum(sizes) - sizes, "num_rows": sizes, "__len__": lambda self: len(sizes)}
+    groups = type("Groups", (), of_group)
     selected = SelectedRows(
         np.packbits(np.concatenate([np.array(group, bool) for group in rows])), groups(), others=others
     )
