@@ -203,10 +203,9 @@ def train(
         _print_check(recipe, overrides, workers, check_seconds, verbose=verbose, as_json=as_json)
         return
     place.check(workers)
-    if take_over and resume is None:
-        raise ConfigError("--take-over goes with --resume RUN: a new run is trained by nobody.")
     home = given_home()
     _refuse_names(home, overrides, resume=resume, store=store, run_id=run_id, check=check)
+    _refuse_to_take_over(home, resume, place, take_over=take_over)
     planned = _fault_plan(faults) if faults else None
     if place.on == "here" and not (place.dry_run or check or forked):
         _import_for_ranks(recipe, overrides, workers)
@@ -219,13 +218,10 @@ def train(
     os.environ["ASSAY_STORE_PATIENCE"] = str(restarts["store_patience"])  # for ranks, and what is beside them
     plan, new = planned or NO_FAULTS, {"world_size": workers, "run_id": run_id, "store_url": store}
     run = _asked_for(home, recipe, overrides, parallel, place, resume=resume, forked=forked, new=new)
-    if resume is not None and not (take_over or place.launched or place.on == "allocation"):
-        _refuse_to_take_over(run)
     if check:
         click.echo(f"{run.parent} can be forked so, to end at step {run.num_steps}; nothing was started")
         return
-    if place.on != "allocation" and not place.launched:
-        _heed_guards(home, run, workers, place)
+    _heed_guards(home, run, workers, place)
     if plan.faults:
         check_plan(plan, world_size=workers, num_steps=planned_steps(run))
     if resume is None and not place.dry_run:
@@ -244,7 +240,9 @@ def train(
 
 
 def _heed_guards(home: "Home", run: "Run", workers: int, place: PlaceOptions) -> None:
-    """On an allocation the scheduler was told before."""
+    """Where it was launched, and on an allocation, that was done before."""
+    if place.on == "allocation" or place.launched:
+        return
     from assay.launch.places.guards import heed_guards
 
     for warning in heed_guards(home, run, world_size=workers, host=place.host()):
@@ -321,14 +319,21 @@ def _told_apart(
     return recipe, overrides
 
 
-def _refuse_to_take_over(run: "Run") -> None:
-    """Raise `ConfigError` where a process of this host trains the run now.
+def _refuse_to_take_over(home: "Home", resume: str | None, place: PlaceOptions, *, take_over: bool) -> None:
+    """Raise `ConfigError` where a process of this host trains the run now, unless it is to be taken over.
 
     Of a job its scheduler would have to be asked."""
+    if resume is None:
+        if take_over:
+            raise ConfigError("--take-over goes with --resume RUN: a new run is trained by nobody.")
+        return
     from assay.store.launches import process_state, saved_launches
 
+    run = home.run(resume)
     last = next(reversed(saved_launches(run)), None)
-    if last is not None and last.place != "slurm" and process_state(last) == "running":
+    if take_over or place.launched or place.on == "allocation" or last is None or last.place == "slurm":
+        return
+    if process_state(last) == "running":
         raise ConfigError(
             f"run {run.run_id} is being trained by {last.where()}: 'assay show {run.run_id}' looks on, 'assay "
             f"stop {run.run_id}' ends it with a commit. If that process is stuck, --take-over goes on from the "

@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import yaml
 from assay.base.errors import ConfigError
 from assay.cli.main import main
 from assay.cli.train import _refuse_to_take_over
+from assay.cli.train_on import PlaceOptions
 from assay.records.audit import AuditReport
 from assay.records.commit import AttemptBegan, Commit, CommitQuarantined, FileDigest, LogEntry, RunFinished
 from assay.records.cursor import Cursor
@@ -315,12 +317,22 @@ def test_a_run_that_was_evaluated_on_the_way_is_not_said_to_be_without(
 def test_a_run_that_still_trains_is_not_resumed_beside_that(home: Path, pid: int, is_refused: bool) -> None:
     with Home.from_environment().open_ledger() as ledger:
         run = recorded_run(ledger, home)
+    Path(run.run_dir).mkdir(parents=True)
+    (Path(run.run_dir) / "run.json").write_text(run.to_sealed_json())
     save_launch(run, place="here", job=str(pid), world_size=1, process=process_key(pid) or "gone")
-    if not is_refused:
-        _refuse_to_take_over(run)
-        return
-    with pytest.raises(ConfigError, match=f"run tiny-1 is being trained by process {pid} on .*--take-over"):
-        _refuse_to_take_over(run)
+    here, asked = PlaceOptions("here", {}, False, False), Home.from_environment()
+    for take_over, place in ((True, here), (False, PlaceOptions("here", {}, False, launched=True))):
+        _refuse_to_take_over(asked, "tiny-1", place, take_over=take_over)
+    refused = pytest.raises(ConfigError, match=f"run tiny-1 is being trained by process {pid} on .*--take-over")
+    with refused if is_refused else nullcontext():
+        _refuse_to_take_over(asked, "tiny-1", here, take_over=False)
+
+
+def test_only_a_run_that_is_there_is_taken_over(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    home.mkdir(exist_ok=True)
+    (home / "recipe.yaml").write_text("name: any\n")
+    assert call("train", str(home / "recipe.yaml"), "--take-over") == 2
+    assert "--take-over goes with --resume RUN" in capsys.readouterr().err
 
 
 def begun_by(ledger: Ledger, home: Path, *, host: str = "", pid: int = 0, seen_s: float = 0.0) -> None:
