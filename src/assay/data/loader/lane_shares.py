@@ -10,11 +10,14 @@ without a gap.
     ranks
 """
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import accumulate, pairwise
 from typing import NamedTuple, Self
 
 import numpy as np
+from jaxtyping import Int64
 
 from assay.base.errors import ConfigError
 
@@ -39,6 +42,8 @@ class LaneShares:
     num_lanes: int
     world_size: int
     interleaved: bool = False
+    nodes: tuple[int, ...] = ()
+    """Ranks of each node, neighbours; by default, all are on one."""
     given_loads: tuple[int, ...] | None = None
     """[rank]: how many lanes it has, at least one; by default, see `equal_loads`."""
 
@@ -49,6 +54,7 @@ class LaneShares:
                 f"{self.num_lanes} workers, each with a lane at least. Use as many, or a recipe of more lanes, "
                 "which is another order of its rows."
             )
+        assert not self.nodes or (sum(self.nodes) == self.world_size and min(self.nodes) > 0), self.nodes
         loads = self.given_loads
         if loads is not None:
             assert len(loads) == self.world_size and min(loads) > 0 and sum(loads) == self.num_lanes, loads
@@ -64,23 +70,33 @@ class LaneShares:
         """[rank]: how many lanes it has."""
         if self.interleaved:
             return tuple(len(self.of_rank(rank)) for rank in range(self.world_size))
-        return self.given_loads or equal_loads(self.num_lanes, self.world_size)
+        return self.given_loads or equal_loads(self.num_lanes, self.nodes or (self.world_size,))
 
     @property
     def most(self) -> int:
         """Lanes of the rank that has the most."""
         return max(self.loads)
 
+    @property
+    def ranks_of_nodes(self) -> list[range]:
+        """[node]: its ranks."""
+        stops = accumulate(self.nodes or (self.world_size,))
+        return [range(first, stop) for first, stop in pairwise((0, *stops))]
+
     @cached_property
     def blocks(self) -> tuple[LaneBlock, ...]:
-        """Of all ranks, in lane order."""
+        """All ranks' blocks, in lane order."""
         assert not self.interleaved, "lanes of a round are no block of a rank"
-        sizes = [(size, rank) for rank, load in enumerate(self.loads) for size in powers_of_two(load)]
-        found, first = [], 0
-        for size, rank in sorted(sizes, key=lambda each: (-each[0], each[1])):
-            found.append(LaneBlock(first, size, rank))
-            first += size
-        return tuple(found)
+        of_nodes: list[list[range]] = [[] for _ in self.ranks_of_nodes]
+        sizes = [sum(self.loads[rank] for rank in ranks) for ranks in self.ranks_of_nodes]
+        for node, lanes in _handed_out(sizes, [range(self.num_lanes)]):
+            of_nodes[node].append(lanes)
+        found = [
+            LaneBlock(lanes.start, len(lanes), ranks[place])
+            for ranks, of_node in zip(self.ranks_of_nodes, of_nodes, strict=True)
+            for place, lanes in _handed_out([self.loads[rank] for rank in ranks], of_node)
+        ]
+        return tuple(sorted(found))
 
     def blocks_of(self, rank: int) -> tuple[LaneBlock, ...]:
         """In the order in which the rank works on them: the largest, whose sum is there last, comes last."""
@@ -93,38 +109,78 @@ class LaneShares:
         return tuple(lane for block in self.blocks_of(rank) for lane in block.lanes)
 
 
+def _handed_out(loads: Sequence[int], places: Sequence[range]) -> Iterator[tuple[int, range]]:
+    """Whose load it is, and an aligned block of lanes for each power of two in it; the largest first.
+
+    `places` are aligned blocks of as many lanes in all, the largest first. What is handed out fits between
+    their ends, since all are multiples of what is still to come.
+    """
+    lanes = [lane for place in places for lane in place]
+    sizes = [(size, place) for place, load in enumerate(loads) for size in powers_of_two(load)]
+    taken = 0
+    for size, place in sorted(sizes, key=lambda each: (-each[0], each[1])):
+        yield place, range(lanes[taken], lanes[taken] + size)
+        taken += size
+
+
 def powers_of_two(load: int) -> list[int]:
     """Those that add up to it, the largest first."""
     return [1 << power for power in reversed(range(load.bit_length())) if load >> power & 1]
 
 
 @lru_cache(maxsize=64)
-def equal_loads(num_lanes: int, world_size: int) -> tuple[int, ...]:
+def equal_loads(num_lanes: int, nodes: tuple[int, ...]) -> tuple[int, ...]:
     """Loads under which the rank with the most lanes has as few as may be; of these, those of the fewest
     blocks.
 
-    A step takes as long as that rank, and each block is a partial sum that crosses ranks. The larger loads come
-    first.
+    A step takes as long as that rank, and each block is a partial sum that crosses ranks: blocks of nodes,
+    whose ranks join theirs first, count before blocks of ranks. The larger loads come first.
     """
-    most = -(-num_lanes // world_size)
-    unreachable = np.iinfo(np.int32).max // 2
-    least = np.full(
-        num_lanes + 1, unreachable, np.int32
-    )  # [lanes]: the fewest blocks by which so many are shared
+    most = -(-num_lanes // sum(nodes))
+    of_load = np.full(most + 1, _UNREACHABLE, np.int64)
+    of_load[1:] = [load.bit_count() for load in range(1, most + 1)]
+    of_ranks = {size: _fewest_blocks([of_load] * size, num_lanes) for size in set(nodes)}
+    alone = np.array([load.bit_count() for load in range(num_lanes + 1)], np.int64)
+    more = num_lanes * len(nodes)
+    of_nodes = [np.minimum(more * alone + of_ranks[size][-1], _UNREACHABLE) for size in nodes]
+    found = list[int]()
+    for size, load in zip(nodes, _loads(of_nodes, num_lanes), strict=True):
+        found += sorted(_loads([of_load] * size, load), reverse=True)
+    return tuple(found)
+
+
+_UNREACHABLE = np.iinfo(np.int64).max // 4
+
+
+Costs = Int64[np.ndarray, "load"]
+"""[load]: of a rank or a node that has so many lanes."""
+
+
+def _fewest_blocks(costs: Sequence[Costs], num_lanes: int) -> list[Int64[np.ndarray, "lane"]]:
+    """[how many][lanes]: the least cost at which the first so many of them share so many lanes."""
+    least = np.full(num_lanes + 1, _UNREACHABLE, np.int64)
     least[0] = 0
     tables = [least]
-    for _ in range(world_size):
-        shared = np.full(num_lanes + 1, unreachable, np.int32)
-        for load in range(1, most + 1):
-            shared[load:] = np.minimum(shared[load:], tables[-1][:-load] + load.bit_count())
-        tables.append(shared)
+    for of_load in costs:
+        shared = np.full(num_lanes + 1, _UNREACHABLE, np.int64)
+        for load in np.flatnonzero(of_load[: num_lanes + 1] < _UNREACHABLE).tolist():
+            shared[load:] = np.minimum(shared[load:], tables[-1][: num_lanes + 1 - load] + of_load[load])
+        tables.append(np.minimum(shared, _UNREACHABLE))
+    return tables
+
+
+def _loads(costs: Sequence[Costs], num_lanes: int) -> list[int]:
+    """The loads of least cost; of several, the first has as much as may be."""
+    tables = _fewest_blocks(costs[::-1], num_lanes)
     left, loads = num_lanes, []
-    for num_ranks in range(world_size, 0, -1):
-        fewest, before = tables[num_ranks][left], tables[num_ranks - 1]
-        load = next(n for n in range(min(most, left), 0, -1) if before[left - n] + n.bit_count() == fewest)
+    for of_load, whole, rest in zip(costs, tables[:0:-1], tables[-2::-1], strict=True):
+        possible = range(min(len(of_load) - 1, left), 0, -1)
+        load = next(
+            n for n in possible if of_load[n] < _UNREACHABLE and rest[left - n] + of_load[n] == whole[left]
+        )
         loads.append(load)
         left -= load
-    return tuple(sorted(loads, reverse=True))
+    return loads
 
 
 def useful_world_size(num_lanes: int, world_size: int) -> int:

@@ -115,6 +115,8 @@ class NodeGroup:
         """Start each node's share of the ranks; they meet at a fresh port of this node."""
         nodes = [0, *sorted(self._peers)]
         shares = dict(zip(nodes, share_out(orders.attempt.world_size, len(nodes)), strict=True))
+        sizes = tuple(len(ranks) for ranks in shares.values() if ranks)
+        orders = orders.model_copy(update={"nodes": sizes})
         rendezvous = f"tcp://{self._host}:{_free_port()}"
         remote = [
             _RemoteRanks(orders, rendezvous, node, self._peers[node], shares[node], self.lose, self._clock)
@@ -410,6 +412,7 @@ class Follower:
         attempt, meets_at = message.orders.attempt, urlsplit(message.rendezvous)
         LaneShares(recipe_of(self._run).loader.lanes, attempt.world_size)  # or a `ConfigError`
         is_ours = attempt.run_id == self._run.run_id and ranks.stop <= attempt.world_size
+        is_ours &= sum(message.orders.nodes or (attempt.world_size,)) == attempt.world_size
         if not is_ours or (meets_at.scheme, meets_at.hostname) != ("tcp", self._lead_host):
             raise LinkLost(f"it asked for {ranks} of run '{attempt.run_id}', to meet at {message.rendezvous}")
         self._ranks = RankProcesses(self._context, self._run, message.orders, ranks, message.rendezvous)

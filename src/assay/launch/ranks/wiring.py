@@ -70,7 +70,7 @@ def train_rank(
     loader = _loader(recipe, "train")
     recorder.part("dataset")
     model = trained_model(method, recipe.trainer, seed=recipe.seed, device=ranks.device)
-    lane_sum = _lane_sum(recipe, model, ranks, recorder, gathers=isinstance(method, RolloutMethod))
+    lane_sum = _lane_sum(task, recipe, model, ranks, recorder, gathers=isinstance(method, RolloutMethod))
     lanes = lane_sum.shares.of_rank(ranks.rank)
     forward = _lane_forward(task, recipe, method, ranks, store, stop, lanes)
     optimizer = build_optimizer(model, recipe.trainer.optimizer)
@@ -196,9 +196,14 @@ def _lane_forward(
 
 
 def _lane_sum(
-    recipe: Recipe, model: Network, ranks: Ranks, recorder: RankRecorder, *, gathers: bool
+    task: RankTask, recipe: Recipe, model: Network, ranks: Ranks, recorder: RankRecorder, *, gathers: bool
 ) -> LaneSum | ShardedLaneSum:
-    shares = LaneShares(recipe.loader.lanes, ranks.world_size, interleaved=ranks.inner is not None)
+    shares = LaneShares(
+        recipe.loader.lanes,
+        ranks.world_size,
+        interleaved=ranks.inner is not None,
+        nodes=task.orders.nodes,
+    )
     if ranks.inner is None:
         return LaneSum(model, ranks, shares, recipe.trainer.gradient_sum, enter_phase=recorder.phase)
     return ShardedLaneSum(

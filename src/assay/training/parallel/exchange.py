@@ -31,7 +31,7 @@ def sum_over_ranks(
         slots.append((room[taken : taken + width], edges[cells.first]))
         taken += width
 
-    def at(slot: int, cells: Cells) -> Tensor:
+    def at(slot: int, cells: Cells) -> Float[Tensor, "part"]:
         memory, begin = slots[slot]
         return memory[edges[cells.first] - begin : edges[cells.stop] - begin]
 

@@ -17,7 +17,7 @@ and every sum must be bracketed as the binary tree over lanes.
 
 import math
 from collections import defaultdict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -67,7 +67,7 @@ class RankPlan(NamedTuple):
     blocks: tuple[LaneBlock, ...]
     """[slot]: whose sums it has when it begins, the largest first; whole buffers."""
     rooms: tuple[Cells, ...]
-    """Of the further slots, for what comes from others."""
+    """The further slots, for what comes from others."""
     rounds: tuple[ExchangeRound, ...]
 
 
@@ -79,9 +79,9 @@ class ExchangePlan(NamedTuple):
     ranks: tuple[RankPlan, ...]
 
 
-def exchange_plan(shares: LaneShares, nodes: Sequence[range] = ()) -> ExchangePlan:
-    """The plan for these shares, proved. `nodes`: the ranks of each; by default, all are on one."""
-    planner = _Planner(shares, nodes or [range(shares.world_size)])
+def exchange_plan(shares: LaneShares) -> ExchangePlan:
+    """The plan for these shares, proved."""
+    planner = _Planner(shares)
     planner.reduce_inside()
     planner.reduce_between()
     planner.gather_between()
@@ -112,7 +112,7 @@ class _Desk:
         self.rooms: list[Cells] = []
         self.rounds: list[_OpenRound] = []
         self.sums: dict[Cells, dict[_Node, int]] = {}
-        """Of the cells that it looks after: the slot of each sum that it has."""
+        """For the cells that it looks after, the slot of each sum that it has."""
 
     def own(self) -> "dict[_Node, int]":
         """The sums with which it begins."""
@@ -135,7 +135,7 @@ class _Desk:
 
 
 class _Node(NamedTuple):
-    """Of the tree over lanes."""
+    """A sum that the tree over lanes draws."""
 
     first: int
     size: int
@@ -150,9 +150,8 @@ class _Node(NamedTuple):
 
 
 class _Planner:
-    def __init__(self, shares: LaneShares, nodes: Sequence[range]) -> None:
-        assert [rank for ranks in nodes for rank in ranks] == list(range(shares.world_size)), nodes
-        self._nodes = nodes
+    def __init__(self, shares: LaneShares) -> None:
+        self._nodes = nodes = shares.ranks_of_nodes
         self.desks = [_Desk(shares.blocks_of(rank)[::-1]) for rank in range(shares.world_size)]
         self.num_cells = len(nodes) * math.lcm(*map(len, nodes))
         edges = sorted({edge for ranks in nodes for part in self._parts(ranks) for edge in part})
@@ -160,7 +159,7 @@ class _Planner:
         """Stretches of which each node has one rank that looks after them."""
 
     def _parts(self, ranks: range) -> list[Cells]:
-        """Of which each rank of a node looks after one."""
+        """The cells that each rank of a node looks after."""
         width = self.num_cells // len(ranks)
         return [Cells(place * width, (place + 1) * width) for place in range(len(ranks))]
 
@@ -203,7 +202,7 @@ class _Planner:
         return ranks[unit.first * len(ranks) // self.num_cells]
 
     def _share(self, unit: Cells, node: int) -> Cells:
-        """Of a unit, the cells whose sum over all lanes is made on this node."""
+        """The cells of a unit whose sum over all lanes is made on this node."""
         width = (unit.stop - unit.first) // len(self._nodes)
         return Cells(unit.first + node * width, unit.first + (node + 1) * width)
 

@@ -67,7 +67,7 @@ class TreeReduceScatter:
         self._of_lanes: list[Tensor] = []
         """[rank]: this rank's chunk of the gradient of that rank's lane, over the round's passes so far."""
         self._counter = PartialSums()
-        """Of chunks, over the step's rounds."""
+        """Adds chunks over the step's rounds."""
 
     def allocate(
         self, size: Sequence[int | torch.SymInt], *, dtype: torch.dtype, device: torch.device

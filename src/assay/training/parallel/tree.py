@@ -31,7 +31,7 @@ class PartialSums:
         self._sums: list[Gradients] = []
         self._sizes: list[int] = []
         self._num_kept = 0
-        """Of the sums, the first that lie in memory of their own."""
+        """The first so many sums lie in memory of their own."""
 
     def add(self, gradients: Gradients, num_lanes: int) -> None:
         """Take the sum over the next 1 or 2 lanes; its memory may be reused."""

@@ -69,7 +69,7 @@ def test_equal_loads_have_the_least_slowest_rank_and_then_the_fewest_blocks():
     for num_lanes, most_ranks in ((8, 8), (16, 6), (32, 4)):
         for world_size in range(1, most_ranks + 1):
             fewest = min(map(num_blocks, ways(num_lanes, world_size)))
-            loads = equal_loads(num_lanes, world_size)
+            loads = equal_loads(num_lanes, (world_size,))
             assert num_blocks(loads) == fewest and max(loads) == -(-num_lanes // world_size)
             assert sum(loads) == num_lanes and loads == tuple(sorted(loads, reverse=True))
 

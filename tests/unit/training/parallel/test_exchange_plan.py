@@ -12,22 +12,21 @@ from assay.training.parallel.exchange_plan import ExchangePlan, ExchangeRound, e
 
 
 @st.composite
-def shares_and_nodes(draw):
+def shares_of_nodes(draw):
     """Any loads of any number of ranks, cut into any nodes."""
     num_lanes = 2 ** draw(st.integers(0, 6))
     world_size = draw(st.integers(1, min(num_lanes, 9)))
     edges = st.sets(st.integers(1, max(1, num_lanes - 1)), min_size=world_size - 1, max_size=world_size - 1)
     loads = tuple(b - a for a, b in pairwise([0, *sorted(draw(edges)), num_lanes]))
     cuts = draw(st.sets(st.integers(1, max(1, world_size - 1)), max_size=min(3, world_size - 1)))
-    nodes = [range(a, b) for a, b in pairwise([0, *sorted(cuts), world_size])]
-    return LaneShares(num_lanes, world_size, given_loads=loads), nodes
+    nodes = tuple(b - a for a, b in pairwise([0, *sorted(cuts), world_size]))
+    return LaneShares(num_lanes, world_size, nodes=nodes, given_loads=draw(st.sampled_from([None, loads])))
 
 
 @settings(deadline=None, max_examples=80)
-@given(shares_and_nodes())
-def test_whatever_the_loads_and_the_nodes_a_plan_is_proved(found):
-    shares, nodes = found
-    plan = exchange_plan(shares, nodes)
+@given(shares_of_nodes())
+def test_whatever_the_loads_and_the_nodes_a_plan_is_proved(shares):
+    plan = exchange_plan(shares)
     for rank, of_rank in enumerate(plan.ranks):
         assert sorted(of_rank.blocks) == sorted(shares.blocks_of(rank))
         for made in of_rank.rounds:
@@ -96,3 +95,27 @@ def test_a_plan_that_sends_another_slot_or_leaves_out_a_message_or_a_sum_fails_i
     without = plan.ranks[0].rounds[adds]._replace(additions=())
     with pytest.raises(AssertionError, match=r"another sum|does not have"):
         prove(changed(plan, 0, adds, without))
+
+
+def leaving(plan: ExchangePlan, ranks: range) -> float:
+    """What goes out of a node, in buffers."""
+    parts = [part for rank in ranks for made in plan.ranks[rank].rounds for part in made.sends]
+    return sum(part.cells.stop - part.cells.first for part in parts if part.peer not in ranks) / plan.num_cells
+
+
+def test_seven_nodes_of_eight_send_out_at_most_1_6_times_the_bytes_of_a_ring():
+    nodes = (8,) * 7
+    by_node, flat = LaneShares(256, 56, nodes=nodes), LaneShares(256, 56)
+    loads = [sum(by_node.loads[rank] for rank in ranks) for ranks in by_node.ranks_of_nodes]
+    assert sorted(loads) == [32, 32, 32, 40, 40, 40, 40] and max(by_node.loads) == 5
+    ring = 2 * 6 / 7
+    plans = exchange_plan(by_node), exchange_plan(flat)
+    most, most_flat = (max(leaving(plan, ranks) for ranks in by_node.ranks_of_nodes) for plan in plans)
+    mean = sum(leaving(plans[0], ranks) for ranks in by_node.ranks_of_nodes) / 7
+    assert mean <= 1.6 * ring < 9 * ring < most_flat
+    assert most <= 1.8 * ring
+
+
+def test_nodes_that_have_equal_blocks_send_out_the_bytes_of_a_ring():
+    shares = LaneShares(64, 32, nodes=(8,) * 4)
+    assert all(leaving(exchange_plan(shares), ranks) == 2 * 3 / 4 for ranks in shares.ranks_of_nodes)
