@@ -11,9 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from assay.data.dataset.dataset import Dataset
-from assay.data.dataset.held_out.selected import SelectedRows
 from assay.data.dataset.index import index_dataset
-from assay.data.dataset.split import DatasetView
+from assay.data.dataset.split import DatasetView, whole_view
 
 VOCAB_SIZE = 4096
 MAX_TOKENS = 512
@@ -43,14 +42,7 @@ def write_rows(folder: Path, num_rows: int) -> Path:
 
 def all_rows(dataset: Path) -> DatasetView:
     """Nothing held out."""
-    opened = Dataset.open(dataset)
-    sizes = opened.groups.num_rows
-    return DatasetView(
-        dataset=opened,
-        fingerprint=opened.fingerprint,
-        num_rows=sizes,
-        selection=SelectedRows(np.packbits(np.ones(int(sizes.sum()), bool)), opened.groups),
-    )
+    return whole_view(Dataset.open(dataset))
 
 
 def rows_in_memory(dataset: Path) -> list[dict[str, object]]:

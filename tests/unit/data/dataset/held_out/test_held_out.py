@@ -17,6 +17,7 @@ from assay.data.dataset.held_out import copy, write
 from assay.data.dataset.held_out.selected import SelectedRows
 from assay.data.dataset.held_out.write import hold_out
 from assay.data.dataset.index import index_dataset
+from assay.data.dataset.row_groups import RowGroups
 from assay.data.dataset.split import HashSplit, TimeSplit, split_view
 from assay.data.loader.config import LoaderConfig
 from assay.data.loader.loader import Loader
@@ -102,10 +103,11 @@ def test_an_evaluation_of_the_copy_has_the_same_batches_as_one_of_the_dataset(
 @given(st.lists(st.lists(st.booleans(), max_size=20), min_size=1, max_size=8), st.booleans())
 def test_selected_rows_are_those_whose_bits_are_set(rows: list[list[bool]], others: bool) -> None:
     sizes = np.array([len(group) for group in rows])
-    of_group = {"first_row": np.cumsum(sizes) - sizes, "num_rows": sizes, "__len__": lambda self: len(sizes)}
-    groups = type("Groups", (), of_group)
+    nothing = np.zeros(len(rows), np.int64)
+    nowhere = nothing.astype(np.uint64)
+    groups = RowGroups(nothing, nothing, np.cumsum(sizes) - sizes, sizes, nothing, nothing, nothing, nowhere)
     selected = SelectedRows(
-        np.packbits(np.concatenate([np.array(group, bool) for group in rows])), groups(), others=others
+        np.packbits(np.concatenate([np.array(group, bool) for group in rows])), groups, others=others
     )
     assert [group.tolist() for group in selected] == [[row != others for row in group] for group in rows]
     assert selected.counts().tolist() == [sum(row != others for row in group) for group in rows]
