@@ -29,7 +29,7 @@ def _why_unfenced() -> str:
         with closing(PythonProcess("def grade(sample, item): return 0")) as process:
             process.grade({}, {})
     except ConfigError as error:
-        return str(error)
+        return str(error).partition(". ")[0]
     return ""
 
 

@@ -249,6 +249,7 @@ SAY = """said = {said}
 for descriptor in range(1, 9):
     try: os.write(descriptor, said if isinstance(said, bytes) else said.encode())
     except OSError: pass
+time.sleep(0.1)  # or it would be read with the answer
 return 0.25"""
 NAME = "sys._getframe(2).f_locals['asked']['of']"
 LINES = {
@@ -256,7 +257,7 @@ LINES = {
     "no name": "'{\"score\": 1}\\n'",
     "no object": "'[]\\n'",
     "null": "'null\\n'",
-    "a name of its own": '\'{"of": "", "score": 1}\\n\'',
+    "a name of its own": '\'{"of": "8", "score": 1}\\n\'',
     "lists in lists": "'[' * 10**5 + '\\n'",
     "half a character": "b'\\xff\\xfe\\n'",
     "a number beyond floats": f"'{{\"of\": \"' + {NAME} + '\", \"score\": 1' + '0' * 400 + '}}\\n'",
@@ -267,7 +268,7 @@ LINES = {
 }
 
 
-QUICK_LINES = ("no JSON", "lists in lists", "a number beyond floats", "two answers")
+QUICK_LINES = ("no JSON", "a name of its own", "lists in lists", "a number beyond floats", "two answers")
 
 
 @pytest.mark.parametrize("line", [*QUICK_LINES, *slow(*sorted(LINES.keys() - QUICK_LINES))])
@@ -299,9 +300,9 @@ LEFT_BEHIND = {
         "threading.Thread(target=exec, args=('while True: pass',), daemon=True).start()\nreturn 0.25"
     ),
     "an alarm that ends the process": "signal.setitimer(signal.ITIMER_REAL, 0.3)\nreturn 0.25",
-    "a second answer, by its own name": SAY.format(said=f'\'{{"of": "\' + {NAME} + \'", "score": 0.25}}\\n\'')
-    .replace("range(1, 9)", "range(3, 4)")
-    .replace("return", "time.sleep(0.1)\nreturn"),
+    "a second answer, by its own name": SAY.format(
+        said=f'\'{{"of": "\' + {NAME} + \'", "score": 0.25}}\\n\''
+    ).replace("range(1, 9)", "range(3, 4)"),
 }
 
 
@@ -310,9 +311,11 @@ def test_nothing_that_a_sample_left_behind_answers_for_the_next(left: str, fence
     with closing(PythonProcess(GRADER, LIMITS)) as process:
         assert process.grade({}, {"body": "return 1"}).score == 1.0
         assert process.grade({}, {"body": LEFT_BEHIND[left]}).score == 0.25
+        left_child = process._child
         time.sleep(0.4)
         for _ in range(3):
             assert process.grade({}, {"body": "return 1"}) == PythonAnswer(1.0)
+        assert process._child is not left_child, "it is not asked again"
 
 
 def test_a_thief_of_questions_succeeds_where_threads_are_not_counted(fenced: None) -> None:
@@ -360,3 +363,12 @@ def test_a_process_whose_parent_is_gone_ends_by_itself(fenced: None) -> None:
     with closing(PythonProcess(GRADER, limits)) as process:
         spent = process.grade({}, {"body": "return resource.getrlimit(resource.RLIMIT_CPU)[1]"})
     assert spent == PythonAnswer(60.0)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only a superuser has rights to give up")
+@pytest.mark.parametrize(("fence", "score"), [({"files"}, None), (set(), 1.0)])
+def test_rights_of_a_superuser_are_given_up(fence: set[str], score: float | None, fenced: None) -> None:
+    with closing(PythonProcess(GRADER, LIMITS, frozenset(fence))) as process:
+        answer = process.grade({}, {"body": "os.setgroups([]); return 1"})
+    assert answer.score == score
+    assert score or "Operation not permitted" in str(answer.failure)
