@@ -28,7 +28,14 @@ from campaign_simulation import (
     CampaignTruth,
     simulate_campaigns,
 )
-from evidence_coverage import beliefs, clusters_of_unequal_size, coverage, coverage_of_failure_rates, guardrails
+from evidence_coverage import (
+    beliefs,
+    clusters_of_unequal_size,
+    coverage,
+    coverage_of_failure_rates,
+    coverage_of_few,
+    guardrails,
+)
 from evidence_plots import looks_chart, outcomes_chart
 from evidence_scaling import chinchilla, chinchilla_file
 
@@ -47,6 +54,7 @@ def main() -> None:
         **campaigns(design, options.campaigns, options.folder),
         **families(design, options.campaigns),
         **coverage(options.tables),
+        **coverage_of_few(options.tables),
         **beliefs(options.tables),
         **clusters_of_unequal_size(options.tables // 10),
         **coverage_of_failure_rates(options.tables // 10),
