@@ -10,7 +10,7 @@ from assay.serving.shelf import Shelf
 from assay.store.objects import ObjectStore
 
 
-class Jobs:
+class JobShelf:
     """All jobs of a store."""
 
     def __init__(self, store: ObjectStore, clock: Clock) -> None:

@@ -12,7 +12,7 @@ from assay.launch.fine_tuning.runs import RunsOfHome
 from assay.launch.fine_tuning.worker import Worker
 from assay.launch.places.background import BackgroundLauncher
 from assay.serving.files import FileShelf
-from assay.serving.jobs import Jobs
+from assay.serving.jobs import JobShelf
 from assay.store.home import Home
 from assay.store.objects import open_store
 
@@ -25,7 +25,7 @@ def run_worker(
     files = FileShelf(store, clock)
     worker = Worker(
         store,
-        Jobs(store, clock),
+        JobShelf(store, clock),
         RunsOfHome(home, files, BackgroundLauncher(home), clock),
         name=f"process {os.getpid()} on {socket.gethostname()}",
         clock=clock,

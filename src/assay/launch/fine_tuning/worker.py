@@ -27,7 +27,7 @@ from assay.records.fine_tuning_job import (
 )
 from assay.records.launch import Launch
 from assay.serving.job import JobState
-from assay.serving.jobs import Jobs
+from assay.serving.jobs import JobShelf
 from assay.store.leases import Lease, LeaseWatch, holding
 from assay.store.objects import ObjectStore
 
@@ -42,7 +42,7 @@ class Worker:
     def __init__(
         self,
         store: ObjectStore,
-        jobs: Jobs,
+        jobs: JobShelf,
         runs: JobRuns,
         *,
         name: str,
@@ -99,16 +99,17 @@ class Worker:
         lease = self._watch_of_leases.take(f"ftjob/{job_id}", worker=self._name, term_s=self._term_s)
         if lease is None:
             return None
-        held = _Held(job_id, lease, self._jobs)
+        # Known before it is said: where the store refuses that, the next look finds that this lease is not the
+        # log's, and gives it back.
+        self._held[job_id] = held = _Held(job_id, lease, self._jobs)
         taken = JobTaken(at_s=self._clock.now_s(), lease=held.lease, worker=self._name)
         state = self._jobs.shelf.log(job_id).append(
             lambda now: taken if now is not None and now.lease < taken.lease else None
         )
         assert state is not None
         if state.lease != held.lease:  # a later one is at work: this lease was lost already
-            held.release()
+            self._let_go(job_id)
             return None
-        self._held[job_id] = held
         return held
 
     def _let_go(self, job_id: str) -> None:
@@ -218,7 +219,7 @@ def _if_later(checkpoint: JobCheckpoint, now: JobState) -> JobCheckpoint | None:
 class _Held:
     """A job under a lease of this worker; its beats go on in the background."""
 
-    def __init__(self, job_id: str, lease: Lease, jobs: Jobs) -> None:
+    def __init__(self, job_id: str, lease: Lease, jobs: JobShelf) -> None:
         self.job_id = job_id
         self.lease = lease.number
         self._jobs = jobs

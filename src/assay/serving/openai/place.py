@@ -8,7 +8,7 @@ from fastapi import Request
 from assay.base.clock import Clock
 from assay.serving.base_models import BaseModelFile
 from assay.serving.files import FileShelf
-from assay.serving.jobs import Jobs
+from assay.serving.jobs import JobShelf
 from assay.serving.refusal import RefusedError
 
 DEFAULT_PROJECT = "default"
@@ -19,7 +19,7 @@ class Place(NamedTuple):
     """One server's things."""
 
     files: FileShelf
-    jobs: Jobs
+    jobs: JobShelf
     models: Mapping[str, BaseModelFile]
     clock: Clock
 

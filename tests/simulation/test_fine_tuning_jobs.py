@@ -1,0 +1,303 @@
+"""A job's whole life, server and worker by turns, with the power cut at every write of it, and at pairs of
+them.
+
+The run is played: it goes on while worker and server are dead, or dies with them. Whatever happens, the job
+has one run, at most one launch of it lives at a time, it ends once, and every step, checkpoint and message is
+there once.
+"""
+
+import random
+from collections import Counter
+from contextlib import suppress
+
+import pytest
+
+from assay.base.errors import FencedError
+from assay.launch.fine_tuning.runs import Commitment, RunStanding
+from assay.launch.fine_tuning.worker import Worker
+from assay.records.fine_tuning_job import (
+    JobCheckpoint,
+    JobCreated,
+    JobSucceeded,
+    JobValidated,
+    MetricPoint,
+    PauseAsked,
+)
+from assay.records.launch import Launch
+from assay.serving.job import JobState, job_events
+from assay.serving.jobs import JobShelf
+from assay.store.objects import ObjectStore, open_store
+from clocks import HandClock
+from power_cut_store import PowerCut, PowerCutStore
+from variants import soaked
+
+JOB = "ftjob-" + "0" * 24
+CREATED = JobCreated(
+    job_id=JOB, project="p", at_s=1.0, model="tiny", base={}, method="classification", hyperparameters={},
+    training_file="file-" + "0" * 24, seed=1, request_sha256="",
+)  # fmt: skip
+STEPS, STEPS_A_COMMIT, MAX_LIVES = 6, 2, 60
+LOOK_S = 7.0
+
+
+class PlayedRuns:
+    """Runs as `RunsOfHome` has them: what they write goes through the store, what they do goes on without
+    it."""
+
+    def __init__(self) -> None:
+        self.store: ObjectStore = open_store("memory:")
+        self.step = 0
+        self.living: int | None = None
+        self.was_asked = False
+
+    def goes_on(self) -> None:
+        """One step further, or out."""
+        if self.living is not None:
+            self.step += 0 if self.was_asked and self.step % STEPS_A_COMMIT == 0 else 1
+            is_over = self.step >= STEPS or (self.was_asked and self.step % STEPS_A_COMMIT == 0)
+            self.living = None if is_over else self.living
+
+    def dies(self) -> None:
+        """With its machine: what was not committed is lost."""
+        self.living, self.step = None, self.committed()
+
+    def committed(self) -> int:
+        return self.step - self.step % STEPS_A_COMMIT
+
+    def prepare(self, created: JobCreated, lease: int) -> JobValidated:
+        self.store.put_if_absent("run/run.json", b"")
+        return JobValidated(
+            at_s=2.0,
+            lease=lease,
+            run_id="r",
+            num_rows=1,
+            dataset_fingerprint="f",
+            num_steps=STEPS,
+            hyperparameters={},
+        )
+
+    def _numbers(self) -> list[int]:
+        return sorted(int(item.key[-4:]) for item in self.store.list("run/launches/"))
+
+    def next_launch(self, run_id: str) -> int:
+        return len(self._numbers()) + 1
+
+    def launch_from(self, run_id: str, number: int) -> Launch | None:
+        return self._launch(self._numbers()[-1]) if self._numbers() and self._numbers()[-1] >= number else None
+
+    def _launch(self, number: int) -> Launch:
+        return Launch(
+            run_id="r", number=number, place="background", job="1", host="h", started_by="me", started_s=0.0,
+            world_size=1, log="",
+        )  # fmt: skip
+
+    def start(self, created: JobCreated, run_id: str) -> Launch:
+        if self.living is not None:
+            return self._launch(self.living)
+        return self.begin()
+
+    def begin(self) -> Launch:
+        """The record comes first, and then the word to begin."""
+        assert self.living is None, "a second supervisor beside a living one"
+        number = self.next_launch("r")
+        assert self.store.put_if_absent(f"run/launches/{number:04d}", b"")
+        self.living, self.was_asked = number, False
+        return self._launch(number)
+
+    def stop(self, launch: Launch) -> None:
+        self.was_asked = True
+
+    def standing(self, launch: Launch) -> RunStanding:
+        return RunStanding(self.living is not None, self.step >= STEPS, self.committed())
+
+    def commits_behind(self, run_id: str, step: int) -> list[Commitment]:
+        steps = range(step + STEPS_A_COMMIT, self.committed() + 1, STEPS_A_COMMIT)
+        return [Commitment(each, 3.0, f"w{each}", (each,), _points(each)) for each in steps]
+
+    def result(self, created: JobCreated, run_id: str, lease: int) -> JobSucceeded:
+        self.store.put("file/result", b"")
+        return JobSucceeded(
+            at_s=4.0,
+            lease=lease,
+            step=STEPS,
+            weights_digest="w",
+            result_file="f",
+            trained_tokens=1,
+            measured={},
+        )
+
+
+class ForgetfulRuns(PlayedRuns):
+    """Known to be bad: begins a run without looking whether one lives."""
+
+    def start(self, created: JobCreated, run_id: str) -> Launch:
+        return self.begin()
+
+    def launch_from(self, run_id: str, number: int) -> Launch | None:
+        return None
+
+
+def _points(step: int) -> tuple[MetricPoint, ...]:
+    return tuple(
+        MetricPoint(step=each, at_s=3.0, values={"train_loss": 0.5})
+        for each in range(step - STEPS_A_COMMIT + 1, step + 1)
+    )
+
+
+class World:
+    """One store and its runs, over as many lives of server and worker as it takes."""
+
+    def __init__(self, runs: PlayedRuns) -> None:
+        self.inner = open_store("memory:")
+        self.clock = HandClock()
+        self.runs = runs
+
+    def lives(self, store: ObjectStore, *, cancels: bool) -> None:
+        """One life of server and worker, by turns, until the job is over or the power is cut."""
+        self.runs.store = store
+        jobs, workers_jobs = JobShelf(store, self.clock), JobShelf(store, self.clock)
+        worker = Worker(store, workers_jobs, self.runs, name="w", clock=self.clock)
+        try:
+            while not self.client_is_done(jobs, cancels=cancels):
+                worker.look()
+                self.runs.goes_on()
+                self.clock.sleep_s(LOOK_S)
+            worker.look()
+            worker.leave()
+        except BaseException:
+            while worker._held:
+                with suppress(PowerCut):
+                    worker.leave()
+            raise
+
+    def client_is_done(self, jobs: JobShelf, *, cancels: bool) -> bool:
+        """What the client asks for next, by what it sees."""
+        state = jobs.find(JOB, "p") or jobs.put(CREATED)
+        if state.has_ended:
+            return not state.is_at_work
+        was_paused = any(isinstance(entry, PauseAsked) for entry in state.entries)
+        if state.last_step and not was_paused:
+            jobs.pause(JOB)
+        elif state.status == "paused":
+            (jobs.cancel if cancels else jobs.resume)(JOB)
+        return False
+
+    def state(self) -> JobState:
+        state = JobShelf(self.inner, self.clock).find(JOB, "p")
+        assert state is not None
+        return state
+
+
+def played(cuts: list[int], seed: int, *, runs: type[PlayedRuns] = PlayedRuns, cancels: bool = False) -> World:
+    """A world in which the power is cut at these writes of its lives, in turn, and then no more."""
+    rng, world = random.Random(seed), World(runs())
+    for cut in [*cuts, 10_000]:
+        try:
+            world.lives(PowerCutStore(world.inner, writes_left=cut, rng=rng), cancels=cancels)
+        except PowerCut:
+            for _ in range(rng.randrange(3)):
+                world.runs.goes_on()
+            if rng.random() < 0.5:
+                world.runs.dies()
+            continue
+        return world
+    raise AssertionError(f"{cuts}, seed {seed}: no end")
+
+
+def check(world: World) -> None:
+    state = world.state()
+    kinds = Counter(entry.type for entry in state.entries)
+    assert not state.is_at_work and world.runs.living is None
+    assert [*world.inner.list("open/")] == []
+    # A run that went on while everything else was dead may have ended before anybody could pause or cancel it.
+    ends = {"succeeded": kinds["succeeded"], "cancelled": kinds["cancel"]}
+    assert ends in ({"succeeded": 1, "cancelled": 0}, {"succeeded": 0, "cancelled": 1})
+    assert ends[state.status] == 1
+    assert (kinds["created"], kinds["validated"], kinds["failed"]) == (1, 1, 0)
+    assert kinds["resume"] <= kinds["pause"]
+    checkpoints = [entry for entry in state.entries if isinstance(entry, JobCheckpoint)]
+    steps = [point.step for entry in checkpoints for point in entry.points]
+    assert steps == [*range(1, state.last_step + 1)]
+    assert state.status == "cancelled" or state.last_step == STEPS
+    events = job_events(state)
+    assert len({event.event_id for event in events}) == len(events)
+    assert [event.event_id for event in events] == sorted(event.event_id for event in events)
+
+
+def num_writes(*, cancels: bool = False) -> int:
+    """Of a life that nothing disturbs."""
+    world = World(PlayedRuns())
+    counting = PowerCutStore(world.inner, writes_left=10_000, rng=random.Random(0))
+    world.lives(counting, cancels=cancels)
+    check(world)
+    return 10_000 - counting._writes_left
+
+
+@pytest.mark.parametrize("cancels", [False, True])
+def test_the_power_is_cut_at_every_write_of_a_jobs_life(cancels: bool) -> None:
+    writes = num_writes(cancels=cancels)
+    assert writes > 15
+    for cut in range(writes):
+        for seed in range(2):
+            check(played([cut], seed, cancels=cancels))
+
+
+@pytest.mark.parametrize("seed", [*range(20), *soaked(*range(20, 500))])
+def test_the_power_is_cut_at_several_writes(seed: int) -> None:
+    rng = random.Random(seed)
+    cancels = rng.random() < 0.3
+    check(played([rng.randrange(40) for _ in range(rng.randrange(2, 6))], seed, cancels=cancels))
+
+
+MOMENTS = ("prepare", "next_launch", "launch_from", "start", "standing", "commits_behind", "result")
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("verb", ["cancel", "pause"])
+def test_what_a_client_asks_in_the_midst_of_a_look_has_its_way(
+    monkeypatch: pytest.MonkeyPatch, moment: str, verb: str
+) -> None:
+    world, asked = World(PlayedRuns()), []
+    inside = getattr(PlayedRuns, moment)
+
+    def and_asked(runs: PlayedRuns, *given):
+        found = inside(runs, *given)
+        if not asked:
+            asked.append(getattr(JobShelf(world.inner, world.clock), verb)(JOB).status)
+        return found
+
+    monkeypatch.setattr(PlayedRuns, moment, and_asked)
+    world.lives(PowerCutStore(world.inner, writes_left=10_000, rng=random.Random(0)), cancels=False)
+    assert asked == ["cancelled"] if verb == "cancel" else asked in (["pausing"], ["paused"])
+    check(world)
+
+
+def test_a_worker_that_forgets_what_it_launched_is_caught() -> None:
+    def is_caught(cut: int) -> bool:
+        try:
+            played([cut], 3, runs=ForgetfulRuns)
+        except AssertionError as error:
+            return "second supervisor" in str(error)
+        return False
+
+    assert any(is_caught(cut) for cut in range(30))
+
+
+def test_a_worker_whose_lease_was_lost_can_append_nothing_more() -> None:
+    world = World(PlayedRuns())
+    world.runs.store = world.inner
+    shelves = [JobShelf(world.inner, world.clock) for _ in range(2)]
+    slow, quick = (Worker(world.inner, each, world.runs, name="w", clock=world.clock) for each in shelves)
+    shelves[0].put(CREATED)
+    slow.look()
+    while world.state().lease < 2:  # the slow one does not beat: its thread waits for seconds that are real
+        quick.look()
+        world.clock.sleep_s(LOOK_S)
+    before = world.state()
+    assert [entry.type for entry in before.entries] == ["created", "taken", "validated", "taken", "launching"]
+    held = slow._held[JOB]
+    with pytest.raises(FencedError):
+        slow._watch(held, before)
+    slow.look()
+    assert not slow._held and world.state() == before
+    quick.leave()
