@@ -140,6 +140,8 @@ def test_a_job_lives_through_pause_and_kills_of_server_and_worker_to_the_undistu
     assert jobs.pause(job.id).status in ("pausing", "paused")
     wait_until(lambda: jobs.retrieve(job.id).status == "paused", "the run to leave")
     paused_at = ours(jobs.retrieve(job.id))["committed_step"]
+    asked = here.start("train", "--resume", job.id, "--take-over")
+    assert asked.wait() == 2 and asked.stderr is not None and "which is paused" in asked.stderr.read()
     here.kill(server, worker)
     server, sdk = here.serve()
     jobs = sdk.fine_tuning.jobs

@@ -330,6 +330,8 @@ def _refuse_to_take_over(home: "Home", resume: str | None, place: PlaceOptions, 
     from assay.store.launches import process_state, saved_launches
 
     run = home.run(resume)
+    if not place.launched:
+        _refuse_beside_worker(home, run)
     last = next(reversed(saved_launches(run)), None)
     if take_over or place.launched or place.on == "allocation" or last is None or last.place == "slurm":
         return
@@ -339,6 +341,17 @@ def _refuse_to_take_over(home: "Home", resume: str | None, place: PlaceOptions, 
             f"stop {run.run_id}' ends it with a commit. If that process is stuck, --take-over goes on from the "
             "run's last commit."
         )
+
+
+def _refuse_beside_worker(home: "Home", run: "Run") -> None:
+    """Raise `ConfigError` where the run is a job's of the API: a worker alone goes on with it."""
+    if not (home.api / "ftjob" / run.run_id).is_dir():
+        return
+    from assay.base.clock import SystemClock
+    from assay.serving.jobs import refuse_beside_worker
+    from assay.store.objects import open_store
+
+    refuse_beside_worker(open_store(str(home.api)), run.run_id, SystemClock())
 
 
 def _asked_for(

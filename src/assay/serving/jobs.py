@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from assay.base.clock import Clock
+from assay.base.errors import ConfigError
 from assay.records.fine_tuning_job import CancelAsked, JobCreated, JobEntry, PauseAsked, ResumeAsked
 from assay.serving.job import JOB_LOG, JobState
 from assay.serving.refusal import RefusedError
@@ -45,6 +46,18 @@ class JobShelf:
         state = self.shelf.log(job_id).append(lambda there: None if there is None else decide(there))
         assert state is not None, f"{job_id} was found before"
         return state
+
+
+def refuse_beside_worker(store: ObjectStore, run_id: str, clock: Clock) -> None:
+    """Raise `ConfigError` where a run is a job's, and going on with it is not for its caller to decide."""
+    state = JobShelf(store, clock).shelf.state(run_id)
+    if state is None or state.status in ("succeeded", "failed"):
+        return
+    cure = {
+        "paused": "Resume it over the API (fine_tuning.jobs.resume).",
+        "cancelled": f"Begin a run of its own with its last commit: 'assay train --from {run_id}'.",
+    }.get(state.status, "'assay worker' goes on with it by itself.")
+    raise ConfigError(f"run {run_id} is that of a job of 'assay serve', which is {state.status}. {cure}")
 
 
 def _may(state: JobState, verb: str, *, wish: str) -> bool:

@@ -2,6 +2,7 @@ import openai
 import pytest
 from starlette.testclient import TestClient
 
+from assay.base.errors import ConfigError
 from assay.records.fine_tuning_job import (
     JobCheckpoint,
     JobFailed,
@@ -13,6 +14,7 @@ from assay.records.fine_tuning_job import (
     MetricPoint,
     RunLeft,
 )
+from assay.serving.jobs import refuse_beside_worker
 from assay.serving.openai.place import Place
 from served import http_of, place_in, sdk_of
 
@@ -219,6 +221,28 @@ def test_a_failed_job_says_why(place, sdk) -> None:
     assert (job.status, job.error.code, job.error.param) == ("failed", "invalid_training_file", "training_file")
     event = next(iter(sdk.fine_tuning.jobs.list_events(job_id)))
     assert (event.level, event.message) == ("error", "line 3: no")
+
+
+def test_nobody_but_a_worker_goes_on_with_the_run_of_a_job_that_may_go_on_or_must_not(place, sdk) -> None:
+    def refused(job_id: str) -> str:
+        try:
+            refuse_beside_worker(place.jobs.shelf.store, job_id, place.clock)
+        except ConfigError as error:
+            return str(error)
+        return ""
+
+    paused, cancelled, running, done = (create(sdk).id for _ in range(4))
+    sdk.fine_tuning.jobs.pause(paused)
+    sdk.fine_tuning.jobs.cancel(cancelled)
+    happens(place, running, VALIDATED, PLANNED, LAUNCHED)
+    happens(place, done, VALIDATED, PLANNED, LAUNCHED, SUCCEEDED)
+    assert "which is paused. Resume it over the API" in refused(paused)
+    assert (
+        f"which is cancelled. Begin a run of its own with its last commit: 'assay train --from {cancelled}"
+        in (refused(cancelled))
+    )
+    assert "which is running. 'assay worker' goes on" in refused(running)
+    assert refused(done) == refused("some-run") == ""
 
 
 HYPER = "method.classification.hyperparameters"
