@@ -8,8 +8,6 @@ import yaml
 from starlette.testclient import TestClient
 
 from assay.serving.base_models import read_base_models
-from assay.serving.files import FileShelf
-from assay.serving.jobs import JobShelf
 from assay.serving.openai.app import make_app
 from assay.serving.openai.place import Place
 from assay.store.objects import ObjectStore, open_store
@@ -44,7 +42,7 @@ def place_in(folder: Path, store: ObjectStore | None = None) -> Place:
     """What a server has, in memory unless a store is given; its clock stands until a test moves it."""
     clock, store = HandClock(1_800_000_000.0), store or open_store("memory:")
     models = read_base_models(write_models(folder / "models"))
-    return Place(FileShelf(store, clock), JobShelf(store, clock), models, clock)
+    return Place.of(store, models, clock)
 
 
 def http_of(place: Place) -> TestClient:

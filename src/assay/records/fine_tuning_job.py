@@ -167,6 +167,15 @@ class JobSucceeded(Record):
     """What the evaluation of its last weights says, by metric."""
 
 
+class JobClaimed(Record):
+    """A repeat of the request that created it was answered with it."""
+
+    type: Literal["claimed"] = "claimed"
+    at_s: float
+    retry_count: PositiveInt
+    """Which repeat: an answer to that may have been lost, too, and a later one of it is answered alike."""
+
+
 JobEntry = (
     JobCreated
     | JobTaken
@@ -180,6 +189,7 @@ JobEntry = (
     | ResumeAsked
     | CancelAsked
     | JobSucceeded
+    | JobClaimed
 )
 
 JOB_ENTRIES: dict[str, type[JobEntry]] = {
@@ -195,5 +205,6 @@ JOB_ENTRIES: dict[str, type[JobEntry]] = {
     "resume": ResumeAsked,
     "cancel": CancelAsked,
     "succeeded": JobSucceeded,
+    "claimed": JobClaimed,
 }
 """By an entry's `type`."""

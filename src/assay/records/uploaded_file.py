@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from pydantic import NonNegativeInt
+from pydantic import NonNegativeInt, PositiveInt
 
 from assay.records.record import Record
 
@@ -33,7 +33,19 @@ class FileRemoved(Record):
     at_s: float
 
 
-FileEntry = FileCreated | FileRemoved
+class FileClaimed(Record):
+    """A repeat of the request that created it was answered with it (see `JobClaimed`)."""
 
-FILE_ENTRIES: dict[str, type[FileEntry]] = {"created": FileCreated, "removed": FileRemoved}
+    type: Literal["claimed"] = "claimed"
+    at_s: float
+    retry_count: PositiveInt
+
+
+FileEntry = FileCreated | FileRemoved | FileClaimed
+
+FILE_ENTRIES: dict[str, type[FileEntry]] = {
+    "created": FileCreated,
+    "removed": FileRemoved,
+    "claimed": FileClaimed,
+}
 """By an entry's `type`."""

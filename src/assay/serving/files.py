@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import IO
 
 from assay.base.clock import Clock
-from assay.records.uploaded_file import FILE_ENTRIES, FileCreated, FileEntry, FileRemoved
+from assay.records.uploaded_file import FILE_ENTRIES, FileClaimed, FileCreated, FileEntry, FileRemoved
 from assay.serving.shelf import Shelf
 from assay.store.logs.entry_log import LogKind
 from assay.store.objects import ObjectStore
@@ -27,6 +27,8 @@ class FileState:
 
     created: FileCreated
     removed: FileRemoved | None = None
+    claim: int = 0
+    """The number of the last repeat of its request that was answered with it."""
 
     def is_there(self, now_s: float) -> bool:
         """Whether it was neither deleted nor has expired."""
@@ -40,6 +42,8 @@ def fold_file(state: FileState | None, entry: FileEntry) -> FileState:
         assert state is None, "a file is created once"
         return FileState(entry)
     assert state is not None
+    if isinstance(entry, FileClaimed):
+        return replace(state, claim=max(state.claim, entry.retry_count))
     return replace(state, removed=state.removed or entry)
 
 
@@ -88,9 +92,9 @@ class FileShelf:
         """Where the bytes of a new file go; they are a file once `created` was put."""
         return FileSink(self._store, file_id)
 
-    def put(self, created: FileCreated) -> FileCreated:
+    def put(self, created: FileCreated) -> FileState:
         """Make a file of bytes that are there; made twice it is made once."""
-        return self.shelf.begin(created.file_id, created).created
+        return self.shelf.begin(created.file_id, created)
 
     def find(self, file_id: str, project: str) -> FileCreated | None:
         """The file, if it is there and the project's."""

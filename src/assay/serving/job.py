@@ -20,6 +20,7 @@ from assay.records.fine_tuning_job import (
     JOB_ENTRIES,
     CancelAsked,
     JobCheckpoint,
+    JobClaimed,
     JobCreated,
     JobEntry,
     JobFailed,
@@ -61,6 +62,8 @@ class JobState:
     failed: JobFailed | None = None
     succeeded: JobSucceeded | None = None
     cancelled_s: float | None = None
+    claim: int = 0
+    """The number of the last repeat of its request that was answered with it."""
     left_in_vain: int = 0
     """How many launches in a row left, unasked, without a further commit."""
 
@@ -157,6 +160,8 @@ def _changes(state: JobState, entry: JobEntry) -> dict[str, Any]:
             return {"failed": entry, "planned": None, "launched": None}
         case JobSucceeded():
             return {"succeeded": entry, "planned": None, "launched": None}
+        case JobClaimed():
+            return {"claim": max(state.claim, entry.retry_count)}
         case JobCreated():
             raise AssertionError("a job is created once")
 
@@ -218,7 +223,7 @@ def _said(state: JobState, entry: JobEntry, wish: Wish) -> Iterator[_Said]:
         case JobSucceeded():
             yield at_s, "info", f"New fine-tuned model created: {state.model}", None
             yield at_s, "info", "The job has successfully completed", None
-        case JobTaken() | LaunchPlanned():
+        case JobTaken() | LaunchPlanned() | JobClaimed():
             return
 
 

@@ -7,8 +7,6 @@ from collections.abc import Callable, Mapping
 from assay.base.clock import SystemClock
 from assay.base.errors import ConfigError
 from assay.serving.base_models import BaseModelFile
-from assay.serving.files import FileShelf
-from assay.serving.jobs import JobShelf
 from assay.store.home import Home
 from assay.store.objects import open_store
 
@@ -27,7 +25,7 @@ def run_server(
             f"'assay serve' needs {error.name}, which is not installed: pip install 'assay[serve]'."
         ) from error
     clock, store = SystemClock(), open_store(str(home.api))
-    app = make_app(Place(FileShelf(store, clock), JobShelf(store, clock), models, clock))
+    app = make_app(Place.of(store, models, clock))
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -9,14 +9,15 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import StreamingResponse
 
 from assay.records.uploaded_file import FileCreated
-from assay.serving.files import FileSink
+from assay.serving.files import FileSink, FileState
 from assay.serving.ids import new_id
 from assay.serving.openai.bodies import request_sha256
 from assay.serving.openai.form import FilePart, FormStream
 from assay.serving.openai.pages import page_of
-from assay.serving.openai.place import Place, project_of, query_of
+from assay.serving.openai.place import Place, asked_for, project_of, query_of
 from assay.serving.openai.shapes import file_shape
 from assay.serving.refusal import RefusedError, not_found
+from assay.serving.repeats import AskedFor
 
 PURPOSES = ("fine-tune", "evals", "batch", "user_data")
 SHORTEST_S, LONGEST_S = 3600, 2_592_000
@@ -109,7 +110,19 @@ async def _uploaded(place: Place, request: Request, project: str) -> FileCreated
         raise
     assert sink is not None, "a form without a file was refused"
     await run_in_threadpool(sink.finish)
-    return await run_in_threadpool(place.files.put, created)
+    return await run_in_threadpool(_made, place, created, asked_for(request, created.request_sha256))
+
+
+def _made(place: Place, created: FileCreated, asked: AskedFor) -> FileCreated:
+    """The file, or the one that an earlier request for the same made; then these bytes are there already."""
+
+    def make(file_id: str) -> FileState:
+        return place.files.put(created.model_copy(update={"file_id": file_id}))
+
+    made = place.file_repeats.made(asked, created.file_id, make).created
+    if made.file_id != created.file_id:
+        place.files.drop_content(created.file_id)
+    return made
 
 
 def _checked(

@@ -21,7 +21,7 @@ from assay.serving.openai.bodies import (
     request_sha256,
 )
 from assay.serving.openai.pages import page_of
-from assay.serving.openai.place import Place, project_of, query_of
+from assay.serving.openai.place import Place, asked_for, project_of, query_of
 from assay.serving.openai.shapes import checkpoint_id, checkpoint_shape, event_shape, job_shape
 from assay.serving.refusal import RefusedError, not_found
 
@@ -38,7 +38,12 @@ def job_routes(place: Place) -> APIRouter:
         query_of(request)
         value, project = await read_json(request), project_of(request)
         created = await run_in_threadpool(_created, place, project, value)
-        return job_shape(await run_in_threadpool(place.jobs.put, created))
+        asked = asked_for(request, created.request_sha256)
+
+        def make(job_id: str) -> JobState:
+            return place.jobs.put(created.model_copy(update={"job_id": job_id}))
+
+        return job_shape(await run_in_threadpool(place.job_repeats.made, asked, created.job_id, make))
 
     @router.get("")
     def list_jobs(request: Request) -> dict[str, Any]:
