@@ -58,6 +58,10 @@ def test_ctrl_c_leaves_a_run_that_goes_on_to_the_undisturbed_weights(
     wait_until(lambda: told.exists() and told.read_text().endswith("\n"), "the command to be told")
     assert told.read_text() == f"stopped {attempt.end_step}\n"
 
+    audited, _ = started("audit", "pressed").communicate(timeout=120)
+    goes_on = "it stands at step {} of 20, and 'assay train --resume pressed' goes on"
+    assert audited.startswith("INCOMPLETE") and goes_on.format(attempt.end_step) in audited
+
     again = started("train", "--resume", "pressed")
     said, _ = again.communicate(timeout=120)
     assert again.returncode == 0, said

@@ -28,7 +28,12 @@ def data_warnings(recipe: Recipe, dataset: Dataset) -> list[Warned]:
     if isinstance(split, HashSplit):
         whole = split.model_copy(update={"drop_leaks": False})
         held_out = int(split_view(dataset, whole, "validation").num_rows.sum())
-        found += warnings_of_split(held_out, manifest.num_rows, asked=split.validation_fraction)
+        dropped = (
+            held_out - int(split_view(dataset, split, "validation").num_rows.sum()) if split.drop_leaks else 0
+        )
+        found += warnings_of_split(
+            held_out, manifest.num_rows, asked=split.validation_fraction, num_dropped=dropped
+        )
     metadata = [name for name in recipe.method.columns if name not in (TOKENS, LABEL)]
     for name, num_right, num_commonest in told_by_columns(dataset, metadata):
         found += warnings_of_column(

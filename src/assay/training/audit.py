@@ -11,7 +11,7 @@ records must be is the business of `audit_files`.
 
 import io
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -135,6 +135,8 @@ def audit_run(
         else:
             not_checked.append("whether the shards are still what was indexed")
         is_proved = log.finished() is not None
+        if not is_proved:
+            not_checked.insert(0, f"what comes next, for the run is not finished: {_goes_on(run, commits)}")
     has_journal = any(commit.prompts is not None for commit in commits)
     learned = _by_lane(receipts) if has_journal else {}
     account = audit_journal(log.store, commits, learned, recipe.method)
@@ -158,6 +160,12 @@ def audit_run(
         not_checked=tuple(not_checked),
         strays=_shortened(strays),
     )
+
+
+def _goes_on(run: Run, commits: Sequence[Commit]) -> str:
+    step = commits[-1].step if commits else 0
+    of_all = f" of {run.num_steps:,}" if run.num_steps is not None else ""
+    return f"it stands at step {step:,}{of_all}, and 'assay train --resume {run.run_id}' goes on"
 
 
 def _dataset_of(run: Run, folder: Path) -> Dataset:

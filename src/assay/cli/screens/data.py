@@ -293,7 +293,7 @@ def print_split(dataset: Path, found: SplitView, build: BuildSummary | None) -> 
             "whose tokens a training row has"
         )
     if (asked := found.split.get("validation_fraction")) is not None:
-        for warning in warnings_of_split(held_out, total, asked=asked):
+        for warning in warnings_of_split(held_out, total, asked=asked, num_dropped=found.num_dropped):
             print(f"warning     {warning.text} {cure_text(warning.rule)}")
     if (leak := found.leak) is not None:
         examples = f", e.g. rows {', '.join(map(str, leak.examples))}" if leak.examples else ""

@@ -358,14 +358,18 @@ def warnings_of_leaks(leaking: int, num_validation: int) -> list[Warned]:
     ]
 
 
-def warnings_of_split(held_out: int, num_rows: int, *, asked: float) -> list[Warned]:
-    """Where a split by hash holds out another share of the rows than was asked."""
+def warnings_of_split(held_out: int, num_rows: int, *, asked: float, num_dropped: int = 0) -> list[Warned]:
+    """Where a split by hash holds out another share of the rows than was asked.
+
+    `num_dropped`: so many of the held-out ones are left out again, for training rows are copies of them.
+    """
     found = held_out / num_rows
     if abs(found / asked - 1.0) <= SPLIT_SLACK:
         return []
-    said = (
-        f"{percent_text(found)} of the rows are held out, {percent_text(asked)} of the groups were asked for."
-    )
+    left = percent_text((held_out - num_dropped) / num_rows)
+    scored = f" ({left} without copies of training rows)" if num_dropped else ""
+    asked_for = f"{percent_text(asked)} of the groups were asked for."
+    said = f"{percent_text(found)} of the rows are held out{scored}, {asked_for}"
     return [Warned("uneven split", said)]
 
 

@@ -1,6 +1,6 @@
 """The sentence that opens a page, and the few numbers beside it: what a reader with ten seconds takes away."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from assay.base.units import count_text, duration_text, number_of, percent_text
@@ -160,7 +160,7 @@ def run_tiles(run: RunView) -> list[Tile]:
             device_hours_text(device_s) if device_s else "—",
             f"goodput {percent_text(useful)}" if useful is not None else "no phases recorded",
         ),
-        Tile("attempts", str(len(run.attempts)), f"world sizes {' → '.join(map(str, run.world_sizes))}"),
+        Tile("attempts", str(len(run.attempts)), _world_sizes(run.world_sizes)),
         Tile(
             "last commit",
             f"step {commit.step:,}" if commit else "—",
@@ -237,6 +237,12 @@ def _judged(found: "ComparisonView") -> str:
     return f"{found_out}. More rows are needed."
 
 
+def _world_sizes(sizes: Sequence[int]) -> str:
+    if not sizes:
+        return "on no rank yet"
+    return f"on {' → '.join(map(str, sizes))} ranks" if {*sizes} != {1} else "on 1 rank"
+
+
 def _learned(run: RunView) -> str:
     audit = run.audit
     assert audit is not None
@@ -248,7 +254,7 @@ def _learned(run: RunView) -> str:
         return f"Each of {rows} rows was learned exactly once {behind}{rest}."
     if audit.epochs == 1:
         return f"Each of {rows} rows was learned exactly once{rest}."
-    due = f"In {audit.epochs} epochs, the last perhaps in part, {rows} rows were due"
+    due = f"In {audit.epochs} epochs, {rows} rows were due up to the last step"
     return f"{due}, and each was learned exactly once{rest}."
 
 

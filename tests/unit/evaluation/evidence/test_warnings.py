@@ -169,6 +169,8 @@ def test_many_leaking_and_many_cut_rows_are_named():
 def test_a_split_that_holds_out_another_share_than_was_asked_is_named():
     (found,) = warnings_of_split(121, 1000, asked=0.2)
     assert found.rule == "uneven split" and "12.1% of the rows are held out, 20% of the groups" in found.text
+    (found,) = warnings_of_split(121, 1000, asked=0.2, num_dropped=20)
+    assert "12.1% of the rows are held out (10.1% without copies of training rows), 20% of" in found.text
     assert warnings_of_split(190, 1000, asked=0.2) == warnings_of_split(235, 1000, asked=0.2) == []
     assert [each.rule for each in warnings_of_split(250, 1000, asked=0.2)] == ["uneven split"]
 

@@ -102,7 +102,7 @@ def test_a_fork_claims_its_own_rows_only_and_two_epochs_are_not_halved(run_page)
         return run_verdict(run_page.view.model_copy(update={"audit": audit})).sentence
 
     assert said(epochs=1).startswith("Each of 4,008 rows was learned exactly once.")
-    assert "In 2 epochs, the last perhaps in part, 4,008 rows were due, and each" in said(epochs=2)
+    assert "In 2 epochs, 4,008 rows were due up to the last step, and each" in said(epochs=2)
     fork = said(epochs=2, forked_from="t1@40")
     assert "4,008 rows was learned exactly once behind t1@40, whose own audit tells of the rows before" in fork
     assert "2,004" not in said(epochs=2) + fork
