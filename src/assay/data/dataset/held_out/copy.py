@@ -6,6 +6,7 @@ of it; the order of an evaluation, its row ids and its batches stay what they ar
 """
 
 import threading
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
@@ -37,7 +38,9 @@ class HeldOutCopy:
         """`num_rows`: held out in each row group of the parent."""
         self.manifest = copy.manifest
         self._copy = copy
-        self._starts = np.concatenate([[0], np.cumsum(num_rows)])
+        # Lists, since each of thousands of groups asks for two numbers.
+        self._starts: list[int] = [0, *np.cumsum(num_rows).tolist()]
+        self._firsts: list[int] = copy.groups.first_row.tolist()
         self._cache: OrderedDict[tuple[int, tuple[str, ...]], pa.Table] = OrderedDict()
         self._cached_bytes = 0
         self._lock = threading.Lock()
@@ -64,12 +67,11 @@ class HeldOutCopy:
 
     def read(self, group: int, columns: Sequence[str]) -> pa.Table:
         """The held-out rows of a row group of the parent."""
-        begin, end = int(self._starts[group]), int(self._starts[group + 1])
-        firsts = self._copy.groups.first_row
-        first = int(np.searchsorted(firsts, begin, side="right")) - 1
+        begin, end = self._starts[group], self._starts[group + 1]
         parts = []
-        for each in range(first, int(np.searchsorted(firsts, max(end, begin + 1), side="left"))):
-            at = int(firsts[each])
+        first, stop = bisect_right(self._firsts, begin) - 1, bisect_left(self._firsts, max(end, begin + 1))
+        for each in range(first, stop):
+            at = self._firsts[each]
             table = self._decoded(each, tuple(columns))
             parts.append(table.slice(max(0, begin - at), min(end - at, len(table)) - max(0, begin - at)))
         return parts[0] if len(parts) == 1 else pa.concat_tables(parts)
