@@ -126,7 +126,7 @@ class HeldOutOf(Record):
     """Whose held-out rows these are, and by which split."""
 
     name: str
-    """Of the dataset that they were copied from, its parent."""
+    """The name of the dataset that they were copied from, their parent."""
     fingerprint: str
     split: dict[str, Any]
     """`data.split` of the recipes that evaluate on them."""

@@ -94,7 +94,7 @@ class DatasetView:
     """[row group]: selected rows."""
     selection: SelectedRows
     copy: HeldOutCopy | None = None
-    """Of the selected rows, where somebody wrote one: read in the place of the dataset."""
+    """The selected rows by themselves, where somebody wrote them: read in the place of the dataset."""
 
     @property
     def identities(self) -> Keys:
