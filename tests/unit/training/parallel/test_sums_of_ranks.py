@@ -6,6 +6,7 @@ The reference computes each lane by itself, adds its passes in their order, and 
 import time
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 
@@ -104,9 +105,12 @@ def steps_of(lane_sum, ranks: Ranks, passes: Sequence[int]) -> list[list[np.ndar
     return found
 
 
-def replicated(ranks: Ranks, passes: Sequence[int], gradient_sum: str = "tree"):
+def replicated(
+    ranks: Ranks, passes: Sequence[int], gradient_sum: str = "tree", loads: tuple[int, ...] | None = None
+):
     phases: list[str] = []
-    lane_sum = LaneSum(Network(), ranks, shares_of(ranks, NUM_LANES), gradient_sum, enter_phase=phases.append)
+    shares = replace(shares_of(ranks, NUM_LANES), given_loads=loads)
+    lane_sum = LaneSum(Network(), ranks, shares, gradient_sum, enter_phase=phases.append)
     found = steps_of(lane_sum, ranks, passes)
     lane_sum.close()
     assert phases == ["communication"] * STEPS
@@ -144,6 +148,12 @@ def test_whole_weights_get_the_bits_of_the_tree(world_size, passes, tmp_path: Pa
 )
 def test_sharded_weights_get_the_bits_of_the_tree(world_size, passes, tmp_path: Path) -> None:
     found = on_ranks(world_size, partial(sharded, passes=passes), tmp_path, shards_weights=True)
+    assert_is_the_tree(found, passes)
+
+
+@pytest.mark.parametrize("passes", [ONE_PASS, SEVERAL])
+def test_a_rank_of_three_blocks_gets_the_bits_of_the_tree(passes, tmp_path: Path) -> None:
+    found = on_ranks(2, partial(replicated, passes=passes, loads=(1, 7)), tmp_path)
     assert_is_the_tree(found, passes)
 
 

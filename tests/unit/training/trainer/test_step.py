@@ -143,7 +143,7 @@ def test_a_step_counts_rows_tokens_and_weight_and_says_what_was_not_asked(three_
         assert 0 <= totals.exchange_s < 30
 
 
-@pytest.mark.parametrize(("world_size", "shards_weights"), [(2, False), (4, False), (2, True), (4, True)])
+@pytest.mark.parametrize(("world_size", "shards_weights"), [(2, False), (3, False), (4, True), (3, True)])
 def test_ranks_make_the_steps_of_one_rank_bit_for_bit(
     three_steps, world_size, shards_weights, tmp_path
 ) -> None:
@@ -154,7 +154,7 @@ def test_ranks_make_the_steps_of_one_rank_bit_for_bit(
             assert weights == weights_alone
 
 
-@pytest.mark.parametrize(("world_size", "shards_weights"), [(1, False), (2, True)])
+@pytest.mark.parametrize(("world_size", "shards_weights"), [(1, False), (3, False), (3, True)])
 def test_a_checked_step_says_so_with_its_digests_and_computes_the_same(
     three_steps, world_size, shards_weights, tmp_path: Path
 ) -> None:
