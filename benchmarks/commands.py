@@ -105,12 +105,15 @@ NOTHING_THERE = (
     "scaling code-length no no2",
     "report no",
     "serve --models no",
+    "key create --project p --days no",
+    "key revoke no",
     "worker --runs-at-once no",
 )
 """Each command with a name of something that is not there."""
 NEEDS_NOTHING = (
     "demo",
     "runs",
+    "key list",
     "runs settings",
     "plan new",
     "plan keys",

@@ -128,12 +128,13 @@ def messages(sdk: openai.OpenAI, job_id: str) -> list[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_a_job_lives_through_pause_and_kills_of_server_and_worker_to_the_undisturbed_weights(
     here: Here,
 ) -> None:
     server, sdk = here.serve()
     worker = here.work()
-    job = create(sdk, n_epochs=8, suffix="mine")
+    job = create(sdk, n_epochs=6, suffix="mine")
     jobs = sdk.fine_tuning.jobs
     wait_until(lambda: ours(jobs.retrieve(job.id))["committed_step"], "a first commit")
 
@@ -173,13 +174,14 @@ def test_a_job_lives_through_pause_and_kills_of_server_and_worker_to_the_undistu
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_a_run_whose_supervisor_is_killed_comes_back_by_itself_and_a_cancelled_one_keeps_its_commit(
     here: Here,
 ) -> None:
     _, sdk = here.serve()
     here.work()
     jobs = sdk.fine_tuning.jobs
-    first = create(sdk, n_epochs=6)
+    first = create(sdk, n_epochs=4)
     wait_until(lambda: ours(jobs.retrieve(first.id))["committed_step"], "a first commit")
     (launch,) = saved_launches(here.home.run(first.id))
     os.kill(int(launch.job), signal.SIGKILL)
@@ -199,6 +201,7 @@ def test_a_run_whose_supervisor_is_killed_comes_back_by_itself_and_a_cancelled_o
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_a_file_that_cannot_be_trained_on_fails_its_job_with_its_lines(here: Here) -> None:
     _, sdk = here.serve()
     here.work()

@@ -36,6 +36,7 @@ _COMMANDS = {
     "evidence": ("assay.cli.evidence", "What a comparison could find; which small scale tells the truth."),
     "scaling": ("assay.cli.scaling", "Fit loss over scale, predict larger runs; compare learning speed."),
     "serve": ("assay.cli.serve", "OpenAI's fine-tuning API on this machine."),
+    "key": ("assay.cli.key", "Who may ask 'assay serve', and for which project."),
     "worker": ("assay.cli.worker", "Train what was asked for over the API."),
     "triage": ("assay.cli.triage.group", "Why attempts fail, over a whole fleet, and whether the fix worked."),
     "report": ("assay.cli.report", "One self-contained HTML page about a run."),

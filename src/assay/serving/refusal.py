@@ -6,6 +6,10 @@ else. So what would be refused again is a 400, 401, 403 or 404.
 
 from typing import Any
 
+from assay.base.errors import StoreAwayError, StoreError
+
+RETRY_AFTER_S = 5
+
 
 class RefusedError(Exception):
     """A request that is answered with an error."""
@@ -38,6 +42,14 @@ def not_found(what: str, name: str, *, param: str | None = None) -> RefusedError
     return RefusedError(
         f"There is no {what} {name!r:.120} in this project.", status=404, param=param, code="not_found"
     )
+
+
+def store_in_trouble(error: StoreError) -> RefusedError:
+    """Nothing was half made: what is not whole is not there. The same request goes on later."""
+    kind = "store_away" if isinstance(error, StoreAwayError) else "store_error"
+    headers = {"retry-after": str(RETRY_AFTER_S)}
+    said = f"The store does not take this now; ask again. {error}"
+    return RefusedError(said, status=503, code=kind, headers=headers)
 
 
 def not_served(route: str) -> RefusedError:

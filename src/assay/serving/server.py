@@ -19,13 +19,19 @@ def run_server(
         import uvicorn
 
         from assay.serving.openai.app import BASE_PATH, make_app
+        from assay.serving.openai.door import LOOPBACK_NAMES
         from assay.serving.openai.place import Place
     except ImportError as error:
         raise ConfigError(
             f"'assay serve' needs {error.name}, which is not installed: pip install 'assay[serve]'."
         ) from error
-    clock, store = SystemClock(), open_store(str(home.api))
-    app = make_app(Place.of(store, models, clock))
+    place = Place.of(open_store(str(home.api)), models, SystemClock())
+    if host not in LOOPBACK_NAMES and not place.keys.are_there():
+        raise ConfigError(
+            f"--host {host}: a server without keys listens on this machine only. Make one ('assay key "
+            "create'), or use 127.0.0.1, and reach it from elsewhere through ssh -L."
+        )
+    app = make_app(place)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

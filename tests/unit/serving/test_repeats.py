@@ -58,6 +58,7 @@ def test_a_job_whose_answer_was_lost_is_made_once(place, monkeypatch, lost) -> N
     sdk = patient_sdk(place, lost.__contains__)
     job = sdk.fine_tuning.jobs.create(model="tiny", training_file=file)
     assert place.jobs.shelf.ids() == [job.id]
+    place.clock.sleep_s(1)
     again = sdk.fine_tuning.jobs.create(model="tiny", training_file=file)  # another first request, another job
     assert place.jobs.shelf.ids() == [job.id, again.id]
 

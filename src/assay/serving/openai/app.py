@@ -11,16 +11,15 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp
 
-from assay.base.errors import StoreAwayError, StoreError
+from assay.base.errors import StoreError
 from assay.serving.openai.door import Door
 from assay.serving.openai.file_routes import file_routes
 from assay.serving.openai.job_routes import job_routes
 from assay.serving.openai.model_routes import model_routes
 from assay.serving.openai.place import Place
-from assay.serving.refusal import RefusedError, not_served
+from assay.serving.refusal import RefusedError, not_served, store_in_trouble
 
 BASE_PATH = "/v1"
-RETRY_AFTER_S = 5
 
 
 def make_app(place: Place) -> ASGIApp:
@@ -33,7 +32,7 @@ def make_app(place: Place) -> ASGIApp:
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(StoreError, _store_in_trouble)
     app.add_exception_handler(Exception, _unforeseen)
-    return Door(app)
+    return Door(app, place.keys)
 
 
 def _refused(_: Request, error: Exception) -> Response:
@@ -50,11 +49,8 @@ def _invalid(request: Request, error: Exception) -> Response:
 
 
 def _store_in_trouble(request: Request, error: Exception) -> Response:
-    """Nothing was half made: what is not whole is not there. The same request goes on later."""
-    kind = "store_away" if isinstance(error, StoreAwayError) else "store_error"
-    headers = {"retry-after": str(RETRY_AFTER_S)}
-    said = f"The store does not take this now; ask again. {error}"
-    return _refused(request, RefusedError(said, status=503, code=kind, headers=headers))
+    assert isinstance(error, StoreError)
+    return _refused(request, store_in_trouble(error))
 
 
 def _unforeseen(request: Request, error: Exception) -> Response:

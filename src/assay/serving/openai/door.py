@@ -1,7 +1,8 @@
-"""What every request passes: it gets an id, and says whom it means to talk to.
+"""What every request passes: it gets an id, and shows that its client may ask.
 
-A server without keys answers on loopback only, and only to those who name it so: a page of the web that has
-its own name resolve to this machine (DNS rebinding) sends that name as the Host, and is refused.
+From the first key on, every request brings one, and its project is that in which everything is looked up. A
+server without keys answers on loopback only, and only to those who name it so: a page of the web that has its
+own name resolve to this machine (DNS rebinding) sends that name as the Host, and is refused.
 """
 
 import json
@@ -9,18 +10,25 @@ import secrets
 from collections.abc import Mapping
 from typing import Any
 
+from starlette.concurrency import run_in_threadpool
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from assay.serving.refusal import RefusedError
+from assay.base.errors import StoreError
+from assay.serving.keys import KeyShelf
+from assay.serving.openai.place import DEFAULT_PROJECT, PROJECT
+from assay.serving.refusal import RefusedError, store_in_trouble
 
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
+_LOOKS = ("GET", "HEAD")
+"""What a key that may only read can ask."""
 
 
 class Door:
     """Wraps the whole application."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, keys: KeyShelf) -> None:
         self._app = app
+        self._keys = keys
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
@@ -35,11 +43,37 @@ class Door:
             await send(message)
 
         try:
-            _check_host(dict(scope["headers"]))
+            project = await run_in_threadpool(self._project, scope["method"], dict(scope["headers"]))
         except RefusedError as error:
             await _refuse(error, send_with_id)
             return
-        await self._app(scope, receive, send_with_id)
+        except StoreError as error:
+            await _refuse(store_in_trouble(error), send_with_id)
+            return
+        await self._app({**scope, PROJECT: project}, receive, send_with_id)
+
+    def _project(self, method: str, headers: Mapping[bytes, bytes]) -> str:
+        """That of the client, who may ask; `RefusedError` says why he may not."""
+        if not self._keys.are_there():
+            _check_host(headers)
+            return DEFAULT_PROJECT
+        kind, _, secret = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
+        key = self._keys.opening(secret.strip()) if kind.lower() == "bearer" else None
+        if key is None:
+            raise RefusedError(
+                "This key opens nothing: it is missing, wrong, revoked or expired. 'assay key create' makes "
+                "one; send it as 'Authorization: Bearer KEY'.",
+                status=401,
+                code="invalid_api_key",
+            )
+        needed = "read" if method in _LOOKS else "write"
+        if needed not in key.scopes:
+            raise RefusedError(
+                f"This key may only {' and '.join(key.scopes)}; this needs one that may {needed}.",
+                status=403,
+                code="insufficient_permissions",
+            )
+        return key.project
 
 
 def _check_host(headers: Mapping[bytes, bytes]) -> None:
@@ -48,7 +82,7 @@ def _check_host(headers: Mapping[bytes, bytes]) -> None:
     if name not in LOOPBACK_NAMES:
         raise RefusedError(
             f"This server has no keys, so it answers on this machine only, and not as {host!r:.120}. Use "
-            "http://127.0.0.1.",
+            "http://127.0.0.1, or make a key: 'assay key create'.",
             status=403,
             code="host_not_allowed",
         )
@@ -56,6 +90,7 @@ def _check_host(headers: Mapping[bytes, bytes]) -> None:
 
 async def _refuse(error: RefusedError, send: Send) -> None:
     body: Any = json.dumps(error.envelope()).encode()
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    named = {"content-type": "application/json", "content-length": str(len(body)), **error.headers}
+    headers = [(name.encode(), value.encode()) for name, value in named.items()]
     await send({"type": "http.response.start", "status": error.status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

@@ -12,11 +12,14 @@ from assay.serving.base_models import BaseModelFile
 from assay.serving.files import FileShelf, FileState
 from assay.serving.job import JobState
 from assay.serving.jobs import JobShelf
+from assay.serving.keys import KeyShelf
 from assay.serving.refusal import RefusedError
 from assay.serving.repeats import AskedFor, Repeats
 from assay.store.objects import ObjectStore
 
 MAX_KEY = 255
+PROJECT = "assay.project"
+"""Where a request's scope names the project of its client."""
 DEFAULT_PROJECT = "default"
 """The project of whoever asks without a key."""
 
@@ -26,6 +29,7 @@ class Place(NamedTuple):
 
     files: FileShelf
     jobs: JobShelf
+    keys: KeyShelf
     models: Mapping[str, BaseModelFile]
     clock: Clock
     job_repeats: Repeats[JobEntry, JobState]
@@ -38,6 +42,7 @@ class Place(NamedTuple):
         return cls(
             files,
             jobs,
+            KeyShelf(store, clock),
             models,
             clock,
             Repeats(jobs.shelf, lambda at_s, count: JobClaimed(at_s=at_s, retry_count=count), clock),
@@ -47,7 +52,7 @@ class Place(NamedTuple):
 
 def project_of(request: Request) -> str:
     """The project in which everything that is asked for is looked up."""
-    return str(request.scope.get("assay.project", DEFAULT_PROJECT))
+    return str(request.scope[PROJECT])
 
 
 def asked_for(request: Request, sha256: str) -> AskedFor:
