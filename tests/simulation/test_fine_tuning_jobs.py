@@ -12,7 +12,7 @@ from contextlib import suppress
 
 import pytest
 
-from assay.base.errors import FencedError
+from assay.base.errors import DamagedDataError, FencedError
 from assay.launch.fine_tuning.runs import Commitment, RunStanding
 from assay.launch.fine_tuning.worker import Worker
 from assay.records.fine_tuning_job import (
@@ -281,6 +281,19 @@ def test_a_worker_that_forgets_what_it_launched_is_caught() -> None:
         return False
 
     assert any(is_caught(cut) for cut in range(30))
+
+
+def test_a_job_that_fails_while_it_is_watched_leaves_no_run_behind() -> None:
+    class Damaged(PlayedRuns):
+        def commits_behind(self, run_id: str, step: int) -> list[Commitment]:
+            raise DamagedDataError("its log was changed")
+
+    world = World(Damaged())
+    world.lives(PowerCutStore(world.inner, writes_left=10_000, rng=random.Random(0)), cancels=False)
+    state = world.state()
+    assert state.status == "failed" and state.failed is not None
+    assert (state.failed.code, state.failed.message) == ("cannot_train", "its log was changed")
+    assert world.runs.was_asked
 
 
 def test_a_worker_whose_lease_was_lost_can_append_nothing_more() -> None:

@@ -3,7 +3,8 @@
     file/ID/content          the bytes, put first
     file/ID/log/00000000     the file: from now on it is there
 
-What was cut off before its entry is no file; nobody sees it, and its bytes go with the next sweep.
+What was cut off before its entry is no file; nobody sees it, and a server that starts a day later sweeps its
+bytes.
 """
 
 import hashlib
@@ -14,11 +15,14 @@ from typing import IO
 
 from assay.base.clock import Clock
 from assay.records.uploaded_file import FILE_ENTRIES, FileClaimed, FileCreated, FileEntry, FileRemoved
+from assay.serving.ids import is_id, made_s
 from assay.serving.shelf import Shelf
 from assay.store.logs.entry_log import LogKind
 from assay.store.objects import ObjectStore
 
 BLOCK_BYTES = 1 << 20
+ABANDONED_S = 86_400.0
+"""Nobody uploads one file for so long."""
 
 
 @dataclass(frozen=True)
@@ -112,6 +116,20 @@ class FileShelf:
     def drop_content(self, file_id: str) -> None:
         """Delete bytes that are no file, or none any more."""
         self._store.delete(_content_key(file_id))
+
+    def sweep(self) -> None:
+        """Delete bytes that never became a file, or whose deletion was cut short: a day after they came."""
+        before_s = self._clock.now_s() - ABANDONED_S
+        for item in [*self._store.list("file/")]:
+            _, file_id, name = (*item.key.split("/", 2), "", "")[:3]
+            if name != "content" or not is_id("file", file_id) or made_s(file_id) > before_s:
+                continue
+            state = self.shelf.state(file_id)
+            if state is None or state.removed is not None:
+                self._store.delete(item.key)
+        self._store.sweep_unfinished(
+            lambda folder, age_s: age_s > ABANDONED_S, lambda folder: folder.partition("/")[0] != "file"
+        )
 
     def blocks(self, file_id: str) -> Iterator[bytes]:
         """The bytes, block by block."""

@@ -30,6 +30,11 @@ def same_moment(kind: IdKind, other: str) -> str:
     return f"{kind}-{other.rpartition('-')[2]}"
 
 
+def made_s(an_id: str) -> float:
+    """When an id was given, in seconds since the Unix epoch."""
+    return int(an_id.partition("-")[2][:_MILLISECONDS_DIGITS], 16) / 1000
+
+
 def index_key(an_id: str) -> str:
     """Where the index names an id: in a folder with others of its time."""
     kind, _, digits = an_id.partition("-")

@@ -2,11 +2,13 @@
 folder."""
 
 import socket
+import threading
 from collections.abc import Callable, Mapping
 
 from assay.base.clock import SystemClock
-from assay.base.errors import ConfigError
+from assay.base.errors import ConfigError, StoreError
 from assay.serving.base_models import BaseModelFile
+from assay.serving.files import FileShelf
 from assay.store.home import Home
 from assay.store.objects import open_store
 
@@ -43,5 +45,13 @@ def run_server(
             ) from error
         shown = f"[{host}]" if ":" in host else host
         say(f"serving http://{shown}:{listener.getsockname()[1]}{BASE_PATH}")
+        threading.Thread(target=_sweep, args=(place.files, say), name="sweep", daemon=True).start()
         server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False, server_header=False))
         server.run(sockets=[listener])
+
+
+def _sweep(files: FileShelf, say: Callable[[str], None]) -> None:
+    try:
+        files.sweep()
+    except StoreError as error:
+        say(f"what was left half-uploaded was not swept: {error}")

@@ -5,6 +5,7 @@ import openai
 import pytest
 from starlette.testclient import TestClient
 
+from assay.serving.ids import new_id
 from assay.serving.openai.file_routes import PURPOSES
 from assay.serving.openai.place import Place
 from assay.store.objects import open_store
@@ -70,6 +71,20 @@ def test_a_deleted_file_is_gone_with_its_bytes_and_so_is_one_that_expired(tmp_pa
                 ask(gone.id)
             assert refused.value.code == "not_found"
     assert not [item.key for item in place.files.shelf.store.list(f"file/{deleted.id}/content")]
+
+
+def test_bytes_that_never_became_a_file_are_swept_a_day_later(tmp_path) -> None:
+    place = place_in(tmp_path, open_store(str(tmp_path / "api")))
+    kept = upload(sdk_of(place))
+    sink = place.files.sink(cut_off := new_id("file", place.clock.now_s()))
+    sink.write(b"all of it, but the power was cut before its entry")
+    sink.finish()
+    for seconds, contents in ((86_399, {kept.id, cut_off}), (2, {kept.id})):
+        place.clock.sleep_s(seconds)
+        place.files.sweep()
+        found = [item.key for item in place.files.shelf.store.list("file/") if item.key.endswith("/content")]
+        assert {key.split("/")[1] for key in found} == contents
+    assert sdk_of(place).files.content(kept.id).content
 
 
 def test_a_list_goes_on_where_it_was_while_files_come_and_go(tmp_path) -> None:

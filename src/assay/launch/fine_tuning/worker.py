@@ -129,7 +129,15 @@ class Worker:
         except InvalidFileError as error:
             self._fail(held, "invalid_training_file", str(error), param=error.param)
         except AssayError as error:
+            self._stop_run(state)
             self._fail(held, "cannot_train", str(error))
+
+    def _stop_run(self, state: JobState) -> None:
+        """A job that fails for what is found while it is watched leaves no run behind that goes on."""
+        if state.validated is not None and state.planned is not None:
+            launch = self._runs.launch_from(state.validated.run_id, state.planned.number)
+            if launch is not None:
+                self._runs.stop(launch)
 
     def _num_running(self) -> int:
         """Runs that this worker watches."""
