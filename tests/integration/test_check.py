@@ -64,6 +64,16 @@ def test_a_check_without_measuring_says_what_follows_from_recipe_and_data(recipe
     assert not (recipe.parent / "home").exists()
 
 
+def test_more_workers_that_gain_nothing_are_noted_with_the_number_that_would(recipe: Path, capfd) -> None:
+    for workers, is_noted in ((7, True), (4, False)):
+        assert run("train", recipe, "--check", "--check-seconds", "0", "--workers", workers) == 0
+        said = capfd.readouterr().out
+        noted = (
+            "--workers 7 is no faster than 4: of loader.lanes=8 the busiest has 2 lanes either way. 8 would be"
+        )
+        assert (noted in said) is is_noted, said
+
+
 @pytest.mark.slow
 def test_a_measured_check_leaves_nothing_and_its_run_makes_the_steps_and_commits_that_it_said(
     recipe: Path, capfd
