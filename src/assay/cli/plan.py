@@ -219,12 +219,13 @@ def export(
 
     ics: a calendar; csv: a table; slurm: reservations as a script; gantt and capacity: drawings (SVG).
     """
+    from assay.cli.screens.terminal import print_file
     from assay.reporting.pages.render import write_file
 
     file, found = _program_and_plan(program, solved)
     text = _exported(file.program, found, kind, account or file.program.name, partition)
     if out is None:
-        click.echo(text, nl=False)
+        print_file(text)
     else:
         write_file(out, text)
         click.echo(out)

@@ -47,6 +47,7 @@ def new(
     from the rows' lengths, lanes and the model's size from this machine, steps and commits from the number of
     rows.
     """
+    from assay.cli.screens.terminal import print_file
     from assay.evaluation.evidence.warnings import cure_text
     from assay.launch.new_recipe import new_recipe
     from assay.reporting.pages.render import write_file
@@ -57,7 +58,7 @@ def new(
     for warning in found.warnings:
         click.echo(f"warning: {warning.text} {cure_text(warning.rule)}", err=True)
     if out is None:
-        click.echo(found.text, nl=False)
+        print_file(found.text)
         return
     write_file(out, found.text)
     click.echo(f"wrote {out}\n\nnext: assay train {out} --check\n      assay train {out}")

@@ -129,10 +129,11 @@ def launch(
     from assay.store.place import refuse_copy, refuse_links
 
     if place.dry_run:
+        from assay.cli.screens.terminal import print_file
         from assay.launch.places.slurm import job_script
 
         script = job_script(home, run, place.slurm_config(), world_size=world_size, options=options)
-        click.echo(script, nl=False)
+        print_file(script)
         return True
     refuse_copy(run)
     refuse_links(Path(run.run_dir))

@@ -1,8 +1,12 @@
 """`assay plan` as a person uses it: new, check, solve, export, what-if, re-plan."""
 
 import json
+import os
+import pty
 import re
 import shutil
+import subprocess
+import sys
 from datetime import datetime
 from pathlib import Path
 
@@ -10,7 +14,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from assay.base.errors import ConfigError, StoreError
+from assay.base.visible import visible_output
 from assay.cli.main import cli
+from assay.cli.screens.terminal import print_file
 from assay.records.run import Attempt, PhaseSeconds, Run
 from assay.store.home import Home
 
@@ -74,6 +80,32 @@ def test_from_a_new_file_to_a_calendar(program: Path, tmp_path: Path) -> None:
         ("gantt", "<svg"),
     ]:
         assert run("export", str(program), str(plan), "--format", kind).stdout.startswith(begins)
+
+
+def test_a_file_that_is_printed_into_a_pipe_is_what_out_writes(under_way: Path) -> None:
+    program, plan, written = under_way / "mine.yaml", under_way / "offer" / "plan.json", under_way / "written"
+    title = "Replicate the pilot, two seeds of each arm"
+    program.write_text(program.read_text().replace(title, '"Ré\\u202eplicate → pilot"'))
+    arguments = ("export", str(program), str(plan), "--format", "ics")
+    command = [sys.executable, "-m", "assay", "plan", *arguments]
+    environment = os.environ | {"PYTHONIOENCODING": "latin-1"}
+    printed = subprocess.run(command, stdout=subprocess.PIPE, check=True, env=environment).stdout
+    run(*arguments, "--out", str(written))
+    assert re.sub(rb"DTSTAMP:\w+", b"", printed) == re.sub(rb"DTSTAMP:\w+", b"", written.read_bytes())
+    assert "\u202e".encode() in printed and printed.count(b"\r\n") == printed.count(b"\n") > 50
+
+
+def test_a_file_that_is_shown_on_a_terminal_is_obeyed_in_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = pty.openpty()
+    with os.fdopen(theirs, "w") as screen, visible_output():
+        monkeypatch.setattr(sys.stdout, "terminal", screen)
+        print_file("BEGIN:VEVENT\r\nSUMMARY:\u202eevil\x1b[2J\r\n")
+        screen.flush()
+        shown = ""
+        while "[2J" not in shown or not shown.endswith("\n"):
+            shown += os.read(ours, 4096).decode()
+    os.close(ours)
+    assert shown == "BEGIN:VEVENT\r\nSUMMARY:\\u202eevil\\u001b[2J\r\n", "each line's end is the terminal's own"
 
 
 def test_a_late_plan_is_shown_and_exits_with_one(program: Path) -> None:

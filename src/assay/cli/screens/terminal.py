@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
+from assay.base.visible import terminal_of
 from assay.cli.screens.words import STATUS_STYLES, STATUS_WORDS
 from assay.records.run import RunStatus
 from assay.reporting.figures import figure
@@ -52,6 +53,15 @@ class _Unpadded:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._file, name)
+
+
+def print_file(text: str) -> None:
+    """A file that the command was asked for: byte for byte into a pipe or a file, as `--out` writes it; on a
+    terminal like all that others wrote."""
+    if sys.stdout.isatty():
+        click.echo(text.replace("\r\n", "\n"), nl=False)
+    else:
+        click.echo(text.encode(), file=terminal_of(sys.stdout), nl=False)
 
 
 def number(heading: str) -> Column:
