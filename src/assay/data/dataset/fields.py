@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import date, datetime
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
@@ -35,6 +35,7 @@ from assay.data.dataset.formats.rows import (
 from assay.data.dataset.formats.template import ENDS, ChatTemplate, load_template, template_beside
 from assay.data.dataset.label_values import LabelFacts, LabelKind, is_unlabelled, spelled_number
 from assay.data.dataset.raw.span import RawSpan, Row
+from assay.data.dataset.raw.spelled import SpelledKind, spelled_kind, spelled_type, spelled_value
 from assay.data.dataset.tokens import (
     END,
     PADDING,
@@ -378,11 +379,7 @@ def metadata_array(values: list[Any], arrow_type: pa.DataType, name: str, where:
 
 def _as(value: Any, arrow_type: pa.DataType) -> Any:
     """What a text spells, where the column is not of text."""
-    if not isinstance(value, str) or pa.types.is_string(arrow_type):
-        return value
-    if pa.types.is_boolean(arrow_type):
-        return value.strip().lower() == "true"
-    return int(value) if pa.types.is_integer(arrow_type) else float(value)
+    return spelled_value(value, arrow_type) if isinstance(value, str) else value
 
 
 def _digest(text: str) -> int:
@@ -400,11 +397,6 @@ _ARROW_TYPES: Mapping[str, pa.DataType] = {
 }
 _WORDS = {"str": "text", "int": "a whole number", "float": "a number", "bool": "true or false"}
 _SPELLED = "text that spells "
-_SPELLINGS = (
-    ("int", re.compile(r"[+-]?(0|[1-9]\d{0,14})")),
-    ("float", re.compile(r"[+-]?((0|[1-9]\d*)(\.\d*)?|\.\d+)([eE][+-]?\d{1,3})?|[+-]?inf(inity)?|nan", re.I)),
-    ("bool", re.compile(r"true|false", re.I)),
-)
 
 
 def _kind_of(value: Any, name: str, where: str, *, is_spelled: bool) -> str | None:
@@ -415,8 +407,8 @@ def _kind_of(value: Any, name: str, where: str, *, is_spelled: bool) -> str | No
         refuse_half_characters(value, name, where)
         if not is_spelled:
             return "str"
-        spelled = (kind for kind, pattern in _SPELLINGS if pattern.fullmatch(value))
-        return next((_SPELLED + kind for kind in spelled), "str")
+        spelled = spelled_kind(value)
+        return "str" if spelled is None else _SPELLED + spelled
     if type(value) is int:
         if not -(2**63) <= value < 2**63:
             raise DataError(f"{where}: field '{name}' is {value}, beyond 64 bits. Write it as text.")
@@ -434,6 +426,8 @@ def _one_type(name: str, places: Mapping[str, str]) -> pa.DataType:
         return pa.string()
     if "str" in places and all(kind == "str" or kind.startswith(_SPELLED) for kind in places):
         return pa.string()
+    if all(kind.startswith(_SPELLED) for kind in places):
+        return spelled_type([cast(SpelledKind, kind.removeprefix(_SPELLED)) for kind in places])
     kinds: dict[str, str] = {}
     for kind, where in places.items():
         kinds.setdefault(kind.removeprefix(_SPELLED), where)
@@ -442,8 +436,6 @@ def _one_type(name: str, places: Mapping[str, str]) -> pa.DataType:
     (one, there), *others = (
         (kind, where) for kind, where in kinds.items() if kind != "int" or _LARGE not in kinds
     )
-    if others and all(kind.startswith(_SPELLED) for kind in places):
-        return pa.string()
     if others:
         other, here = others[0]
         raise DataError(

@@ -17,7 +17,7 @@ from assay.data.dataset.columns import PROMPT_TOKENS, REJECTED, TOKENS
 from assay.records.data_changes import DataChangeKind, DataChanges, DataFinding
 from assay.triage.data.found import Change, change
 from assay.triage.data.kinds import ColumnKind, kind_of
-from assay.triage.data.rows import VersionRows, read_rows
+from assay.triage.data.rows import VersionRows, read_versions
 from assay.triage.data.sizes import Size
 from assay.triage.data.texts import length_changes, template_changes
 from assay.triage.data.tokens import mask_changes, token_changes
@@ -50,7 +50,7 @@ EXPLAINS: dict[DataChangeKind, tuple[DataChangeKind, ...]] = {
 
 def compare_data(before: Path, after: Path, rng: np.random.Generator) -> DataChanges:
     """The changes between two datasets, files, or folders of files."""
-    old, new = read_rows(before), read_rows(after)
+    old, new = read_versions(before, after)
     if min(old.num_rows, new.num_rows) < LEAST_ROWS:
         few = min((old, new), key=lambda rows: rows.num_rows)
         raise DataError(

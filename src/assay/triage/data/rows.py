@@ -2,8 +2,9 @@
 
 Fields of structs and of JSON's objects are columns with dotted names; what a row lacks is missing there."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.manifest_file import MANIFEST_FILE
 from assay.data.dataset.raw.find import find_spans
 from assay.data.dataset.raw.lines import Files
+from assay.data.dataset.raw.spelled import spelled_kind, spelled_number
 from assay.data.dataset.raw.tables import column_values
 
 ROWS_AT_ONCE = 50_000
@@ -31,16 +33,25 @@ class VersionRows:
     num_rows: int
     columns: dict[str, list[Any]]
     """A value a row; None is missing. Values are as JSON holds them."""
+    is_spelled: bool = False
+    """Whether it is from CSV."""
 
     def only(self, rows: npt.NDArray[np.int64]) -> "VersionRows":
         """These rows."""
         chosen = rows.tolist()
         columns = {name: [values[row] for row in chosen] for name, values in self.columns.items()}
-        return VersionRows(self.name, self.digest, len(chosen), columns)
+        return VersionRows(self.name, self.digest, len(chosen), columns, self.is_spelled)
 
 
-def read_rows(source: Path) -> VersionRows:
-    """All rows of a dataset's folder, a file, or a folder of files."""
+def read_versions(before: Path, after: Path) -> tuple[VersionRows, VersionRows]:
+    """All rows of two datasets' folders, files, or folders of files; the same rows are the same in any format.
+
+    CSV says neither types nor whether a text is empty or missing: what the other version says of it counts."""
+    old, new = _read_rows(before), _read_rows(after)
+    return _read_alike(old, new), _read_alike(new, old)
+
+
+def _read_rows(source: Path) -> VersionRows:
     is_dataset = (source / MANIFEST_FILE).is_file()
     return _of_dataset(source) if is_dataset else _of_files(source)
 
@@ -67,10 +78,8 @@ def _of_files(source: Path) -> VersionRows:
         raise DataError(f"{source}: has no rows. Leave it out, or write it again.")
     names = dict.fromkeys(name for row in rows for name in row)
     columns = {name: [row.get(name) for row in rows] for name in names}
-    if all(span.is_spelled for span in spans):
-        columns = {name: _spelled(values) for name, values in columns.items()}
     digest = sha256_of_parts(span.digest(span.fields or ()).encode() for span in spans)
-    return VersionRows(str(source), digest, len(rows), columns)
+    return VersionRows(str(source), digest, len(rows), columns, all(span.is_spelled for span in spans))
 
 
 def _flat(row: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -81,24 +90,43 @@ def _flat(row: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield f"{prefix}{name}", value
 
 
-def _spelled(values: list[Any]) -> list[Any]:
-    """Numbers where nearly all of a column's texts spell one; what spells none stays text."""
-    numbers = [_number(value) for value in values]
-    present = sum(value is not None for value in values)
-    if sum(number is not None for number in numbers) < 0.9 * max(1, present):
-        return values
-    return [value if number is None else number for value, number in zip(values, numbers, strict=True)]
+def _read_alike(read: VersionRows, other: VersionRows) -> VersionRows:
+    """With CSV's texts as what they spell, and without what CSV cannot tell from nothing."""
+    columns = read.columns
+    if read.is_spelled:
+        columns = {name: _spelled(values, other, name) for name, values in columns.items()}
+    elif other.is_spelled:
+        columns = {name: [None if value == "" else value for value in columns[name]] for name in columns}
+    return replace(read, columns=columns)
 
 
-def _number(text: Any) -> float | int | None:
-    try:
-        return int(text)
-    except (TypeError, ValueError):
-        pass
-    try:
-        return float(text)
-    except (TypeError, ValueError):
-        return None
+def _spelled(texts: list[str | None], other: VersionRows, name: str) -> list[Any]:
+    """A column's values: of the other version's type, where that says its own, else as `data build` has them.
+
+    A slip among numbers is a finding, and no reason to take all of them for text."""
+    known = None if other.is_spelled else _most(other.columns.get(name, ()))
+    present = [text for text in texts if text is not None]
+    kinds = {spelled_kind(text) for text in present}
+    if known is str:
+        return list(texts)
+    if known is bool or (known is None and kinds == {"bool"}):
+        found = {text: text.lower() == "true" for text in set(present) if spelled_kind(text) == "bool"}
+        return [None if text is None else found.get(text, text) for text in texts]
+    numbers = [None if text is None else spelled_number(text) for text in texts]
+    is_of_numbers = sum(number is not None for number in numbers) >= 0.9 * max(1, len(present))
+    if known is None and not is_of_numbers:
+        return list(texts)
+    return [text if number is None else number for text, number in zip(texts, numbers, strict=True)]
+
+
+def _most(values: Iterable[Any]) -> type | None:
+    """What most values are: text, true or false, numbers; None where there are none."""
+    kinds = Counter(
+        bool if isinstance(value, bool) else str if isinstance(value, str) else float
+        for value in values
+        if value is not None and value != ""
+    )
+    return kinds.most_common(1)[0][0] if kinds else None
 
 
 def is_missing(values: Iterable[Any]) -> npt.NDArray[np.bool_]:

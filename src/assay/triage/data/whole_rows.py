@@ -13,7 +13,7 @@ from scipy import stats
 from assay.base.units import percent_text
 from assay.triage.data.found import Change, Strata, change, without
 from assay.triage.data.kinds import ColumnKind, is_number
-from assay.triage.data.rows import VersionRows
+from assay.triage.data.rows import VersionRows, is_missing
 from assay.triage.data.sizes import CHANCE, LEAST_POINTS, QUANTILE, Size, share_change
 from assay.triage.data.texts import as_text
 
@@ -47,6 +47,8 @@ def content_digests(rows: VersionRows, kinds: Mapping[str, ColumnKind]) -> Diges
     """A digest of each row: of its texts and tokens if it has any, else of all but its own names and times."""
     names = [name for name, kind in kinds.items() if kind in CONTENT]
     names = names or [name for name, kind in kinds.items() if kind not in ("names", "times")]
+    if not names:
+        return np.arange(rows.num_rows, dtype=np.uint64)  # names and times make no row a copy
     columns = [rows.columns[name] for name in names]
     return np.array(
         [
@@ -94,7 +96,8 @@ def changed_in_place(
     if len(shared) < max(50, LEAST_IN_BOTH * min(map(len, digests))):
         return
     pairs = zip(once[0][at_old].tolist(), once[1][at_new].tolist(), strict=True)
-    others = sum(old[row] != new[other] and old[row] is not None for row, other in pairs)
+    there = ~is_missing(old)
+    others = sum(bool(there[row]) and old[row] != new[other] for row, other in pairs)
     share = others / len(shared)
     size = share_change(0.0, len(shared), share, len(shared))
     if share >= LEAST_POINTS and size.p_value < CHANCE:

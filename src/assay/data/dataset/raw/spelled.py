@@ -1,0 +1,51 @@
+"""What the texts of CSV spell: a column is of numbers, or of true and false, if every value spells one.
+
+`00412` and ` 5` are text. Whole numbers of more than 15 digits are floats, unless whole ones are asked for."""
+
+import re
+from collections.abc import Collection
+from typing import Any, Literal
+
+import pyarrow as pa
+
+SpelledKind = Literal["int", "float", "bool"]
+_SPELLINGS: tuple[tuple[SpelledKind, re.Pattern[str]], ...] = (
+    ("int", re.compile(r"[+-]?(0|[1-9]\d{0,14})")),
+    ("float", re.compile(r"[+-]?((0|[1-9]\d*)(\.\d*)?|\.\d+)([eE][+-]?\d{1,3})?|[+-]?inf(inity)?|nan", re.I)),
+    ("bool", re.compile(r"true|false", re.I)),
+)
+_WHOLE = re.compile(r"[+-]?\d+")
+_ARROW_TYPES: dict[SpelledKind, pa.DataType] = {
+    "int": pa.int64(),
+    "float": pa.float64(),
+    "bool": pa.bool_(),
+}
+
+
+def spelled_kind(text: str) -> SpelledKind | None:
+    """What it spells; None for what is text."""
+    return next((kind for kind, pattern in _SPELLINGS if pattern.fullmatch(text)), None)
+
+
+def spelled_type(kinds: Collection[SpelledKind | None]) -> pa.DataType:
+    """The type of a column whose values spell these."""
+    if set(kinds) == {"int", "float"}:
+        return pa.float64()
+    one = next(iter(kinds)) if len(kinds) == 1 else None
+    return pa.string() if one is None else _ARROW_TYPES[one]
+
+
+def spelled_value(text: str, arrow_type: pa.DataType) -> Any:
+    """What a text spells in a column of this type."""
+    if pa.types.is_string(arrow_type):
+        return text
+    if pa.types.is_boolean(arrow_type):
+        return text.strip().lower() == "true"
+    return int(text) if pa.types.is_integer(arrow_type) else float(text)
+
+
+def spelled_number(text: str) -> int | float | None:
+    """The number that a text spells, whole ones exactly; None where it spells none."""
+    if spelled_kind(text) not in ("int", "float"):
+        return None
+    return int(text) if _WHOLE.fullmatch(text) else float(text)
