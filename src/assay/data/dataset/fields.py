@@ -6,7 +6,6 @@ a column is of numbers, or true and false, if every value spells one.
 """
 
 import difflib
-import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import date, datetime

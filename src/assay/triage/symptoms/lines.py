@@ -9,6 +9,8 @@ what merely happened to be said. Scripts that a shell echoes say nothing.
 import re
 from typing import NamedTuple
 
+from assay.triage.symptoms.zero_counts import COUNT_ABOVE_ZERO, without_zero_counts
+
 STAMP = re.compile(
     r"^\ufeff?\[?(?:\d{4}[-/]\d\d[-/]\d\d[T ])?\d\d:\d\d:\d\d(?:[.,]\d+)?"
     r"(?:Z|[+-]\d\d:?\d\d)?\]?(?:\s*[-|:])?\s?"
@@ -70,6 +72,8 @@ WORDS = re.compile(
     r"|stalled|hang)\b",
     re.IGNORECASE,
 )
+COUNTED = 3.6
+"""What a count of failures weighs, which names none of them."""
 PUT_AWAY = re.compile(
     r"exit(?:ed|s|ing)?(?: with)?(?: code| status)|process completed|upload|artifact|clean(?:ing|ed)?[ -]?up"
     r"|orphan"
@@ -158,6 +162,8 @@ def weigh(text: str, *, ends_traceback: bool) -> Weighed | None:
     """What a plain line is worth; None of a line that says nothing of a failure."""
     said = text.strip()
     strength = 8.0 if ends_traceback else _strength(said)
+    if strength and not ends_traceback:
+        strength = _strength(without_zero_counts(said))
     if not strength:
         return None
     is_exception = ends_traceback or EXCEPTION.match(said) is not None
@@ -186,7 +192,9 @@ def _strength(said: str) -> float:
         return 6.0
     if DOTTED.match(said):
         return 5.5
-    return 4.0 if WORDS.search(said) else 0.0
+    if WORDS.search(said):
+        return 4.0
+    return COUNTED if COUNT_ABOVE_ZERO.search(said) else 0.0
 
 
 def key_of(text: str) -> str:
