@@ -1,5 +1,7 @@
 """Runs every shape that is written in a signature: jaxtyping's annotations, checked by beartype, in all tests.
 
+`assay.base.shapes` takes them from jaxtyping where that has been imported, which this module does.
+
 A finder stands before Python's own and, when a module of `ROOMS` has been imported, puts a checking function in
 the place of each function and method that has a shape in its signature. So a shape that is wrong fails the test
 that comes by, and the program itself, which knows nothing of this, pays nothing. A check may take longer than
@@ -16,6 +18,7 @@ import types
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, get_args
 
+import jaxtyping  # before any module of assay: see above
 import numpy as np
 
 ROOMS = ("assay.data.loader", "assay.evaluation.evidence", "assay.training")
@@ -52,8 +55,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 class _Loader(importlib.machinery.SourceFileLoader):
     def exec_module(self, module: types.ModuleType) -> None:
         super().exec_module(module)
-        if "jaxtyping" in sys.modules:
-            _check(module, module.__name__)
+        _check(module, module.__name__)
 
 
 def _check(holder: Any, module_name: str) -> None:
@@ -71,7 +73,6 @@ def _check(holder: Any, module_name: str) -> None:
 def _checked(value: Any) -> Any | None:
     """The checking twin of a function, method or property; None where no shape stands in its signature."""
     from beartype import BeartypeConf, beartype
-    from jaxtyping import jaxtyped
 
     function = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
     if not isinstance(function, types.FunctionType):
@@ -84,7 +85,7 @@ def _checked(value: Any) -> Any | None:
             # What NumPy makes of an array whose last dimension is summed away is a number of its own.
             shape.array_type = np.ndarray | np.generic
     # A whole number will do where a float is asked for, as Python has it.
-    checked = jaxtyped(function, typechecker=beartype(conf=BeartypeConf(is_pep484_tower=True)))
+    checked = jaxtyping.jaxtyped(function, typechecker=beartype(conf=BeartypeConf(is_pep484_tower=True)))
     call = _now_and_then(function, checked)
     if isinstance(value, property):
         return property(call, value.fset, value.fdel, value.__doc__)
@@ -108,9 +109,7 @@ def _now_and_then(function: Callable[..., Any], checked: Callable[..., Any]) -> 
 
 def _shapes(annotation: Any) -> Iterator[Any]:
     """The jaxtyping annotations in an annotation."""
-    from jaxtyping import AbstractArray
-
-    if inspect.isclass(annotation) and issubclass(annotation, AbstractArray):
+    if inspect.isclass(annotation) and issubclass(annotation, jaxtyping.AbstractArray):
         yield annotation
     for part in get_args(annotation):
         yield from _shapes(part)

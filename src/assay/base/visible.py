@@ -11,7 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO, Any, cast
 
-from assay.base.written_out import OBEYED, written_out
+OBEYED = "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]"
+"""Characters that are obeyed and not seen, as a regular expression; the end of a line and the tabulator are
+none."""
 
 _COLOUR = r"(?:[0-4]|7|2[2-9]|[349][0-79]|10[0-7]|[34]8;5;\d{1,3}|[34]8(?:;\d{1,3}){4})"
 _NOT_SHOWN = re.compile(
@@ -19,6 +21,11 @@ _NOT_SHOWN = re.compile(
     r"|(?P<return>\A\r)"  # a line of progress that is written over
     rf"|{OBEYED}"
 )
+
+
+def written_out(text: str) -> str:
+    """The text with each of them written out."""
+    return re.sub(OBEYED, lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def visible(text: str) -> str:

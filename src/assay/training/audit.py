@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Int32, Int64, UInt64
 
 from assay.base.digest import sha256_of_bytes
 from assay.base.errors import AssayError, DamagedDataError, DataError, StoreAwayError, StoreError
+from assay.base.shapes import Int32, Int64, UInt64
 from assay.data.dataset.columns import sequences_of
 from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.manifest_file import MANIFEST_FILE

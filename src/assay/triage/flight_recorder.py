@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from assay.base.digest import sha256_of_bytes
 from assay.base.errors import DataError
-from assay.base.written_out import written_out
+from assay.base.visible import written_out
 from assay.triage.attempts.sources import bytes_of
 
 

@@ -11,11 +11,11 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from jaxtyping import Float64, Int64
 from scipy.stats import norm
 
 from assay.base.config import first_repeated
 from assay.base.errors import ConfigError, DataError
+from assay.base.shapes import Float64, Int64
 from assay.records.skew import Skew, SkewEffect
 from assay.triage.slow.detect import MAD_SIGMAS
 from assay.triage.slow.series import numbers, texts

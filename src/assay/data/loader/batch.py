@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from jaxtyping import Bool, Int, Int32, Int64, UInt64
 
+from assay.base.shapes import Bool, Int, Int32, Int64, UInt64
 from assay.data.dataset.columns import TOKENS, sequences_of
 from assay.records.commit import Quarantined
 from assay.records.cursor import Cursor

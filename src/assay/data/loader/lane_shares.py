@@ -17,9 +17,9 @@ from itertools import accumulate, pairwise
 from typing import NamedTuple, Self
 
 import numpy as np
-from jaxtyping import Int64
 
 from assay.base.errors import ConfigError
+from assay.base.shapes import Int64
 
 
 class LaneBlock(NamedTuple):

@@ -17,9 +17,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float64, Int, Int32, Int64, Shaped, UInt64
 
 from assay.base.seeds import derive_key, keyed_order, mix64
+from assay.base.shapes import Bool, Float64, Int, Int32, Int64, Shaped, UInt64
 from assay.data.loader.config import BucketedLayout, PackedLayout, PaddedLayout
 
 

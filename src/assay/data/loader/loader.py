@@ -14,9 +14,9 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Int32, UInt64
 
 from assay.base.errors import ConfigError, DamagedDataError, DataError
+from assay.base.shapes import Bool, Int32, UInt64
 from assay.data.dataset.columns import sequences_of
 from assay.data.loader.batch import LaneShare, StepShare
 from assay.data.loader.config import LoaderConfig, PackedLayout, PaddedLayout

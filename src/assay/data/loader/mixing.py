@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from jaxtyping import Bool, Float64, Int, Int32, Int64, UInt64
 
+from assay.base.shapes import Bool, Float64, Int, Int32, Int64, UInt64
 from assay.data.dataset.columns import sequences_of
 from assay.data.dataset.profile import NUM_TOP_VALUES
 from assay.data.dataset.split import DatasetView

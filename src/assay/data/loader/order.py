@@ -12,9 +12,9 @@ exactly `window_steps` steps. So the rows of any step are found without looking 
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Int, UInt64
 
 from assay.base.seeds import derive_key, keyed_order
+from assay.base.shapes import Int, UInt64
 
 
 class Span(NamedTuple):

@@ -11,9 +11,9 @@ was committed is kept from changing afterwards by the digest of its file, which 
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import UInt64
 
 from assay.base.seeds import mix64, unmix64
+from assay.base.shapes import UInt64
 
 MAX_ROW_ID = np.uint64(2**40)
 """No dataset has so many rows; a number above it is no row's id."""

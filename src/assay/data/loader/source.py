@@ -5,7 +5,8 @@ from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
-from jaxtyping import Int, UInt64
+
+from assay.base.shapes import Int, UInt64
 
 
 class RowSource(Protocol):

@@ -13,9 +13,9 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-from jaxtyping import Bool, Int, Int32, Int64, Shaped, UInt64
 
 from assay.base.errors import DamagedDataError, DataError
+from assay.base.shapes import Bool, Int, Int32, Int64, Shaped, UInt64
 from assay.data.dataset.columns import TOKENS, is_ragged, sequences_of
 from assay.data.loader.batch import MicroBatch, Packing, Ragged
 from assay.data.loader.layouts import Arrangement, Piece

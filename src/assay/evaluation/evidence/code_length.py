@@ -21,10 +21,10 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float64
 from scipy.special import stdtrit
 
 from assay.base.errors import DataError
+from assay.base.shapes import Float64
 from assay.evaluation.evidence.interval import CONFIDENCE, normal_quantile, symmetric
 from assay.records.commit import Commit
 from assay.records.evaluation import Estimate

@@ -33,10 +33,10 @@ All functions work on leading axes at once (checkpoints, campaigns) and know no 
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float64, Shaped
 from scipy.special import ndtri, stdtrit
 
 from assay.base.errors import DataError
+from assay.base.shapes import Float64, Shaped
 from assay.evaluation.evidence.interval import CONFIDENCE, clustered_variance, symmetric
 from assay.records.evaluation import Estimate
 

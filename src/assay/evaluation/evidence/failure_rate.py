@@ -12,9 +12,9 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float64, Int, Real
 from scipy.special import betainc, betaincinv, ndtri, stdtrit
 
+from assay.base.shapes import Bool, Float64, Int, Real
 from assay.evaluation.evidence.interval import ONE_SIDED, cluster_sums, clustered_variance
 
 _HALVINGS = 45

@@ -20,9 +20,9 @@ import math
 from typing import Literal, NamedTuple
 
 import numpy as np
-from jaxtyping import Float64, Shaped
 from scipy.special import stdtrit
 
+from assay.base.shapes import Float64, Shaped
 from assay.evaluation.evidence.effect import Effect, Leading, item_shares, paired_effect
 from assay.evaluation.evidence.failure_rate import mean_upper, rate_upper
 from assay.evaluation.evidence.interval import ONE_SIDED, cluster_sums, normal_quantile

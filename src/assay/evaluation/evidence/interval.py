@@ -16,8 +16,8 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float64, Int64, Shaped
 
+from assay.base.shapes import Float64, Int64, Shaped
 from assay.records.evaluation import Estimate
 
 CONFIDENCE = 0.95

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float64, Int64
 
 from assay.base.errors import DataError
+from assay.base.shapes import Float64, Int64
 from assay.evaluation.evidence.predictions import LABEL
 from assay.records.evaluation import ClassScore, NumberBin, NumberFit
 

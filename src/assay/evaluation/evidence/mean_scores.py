@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float64
 from scipy.special import stdtrit
 
 from assay.base.errors import DataError
+from assay.base.shapes import Bool, Float64
 from assay.evaluation.evidence.failure_rate import independent_trials
 from assay.evaluation.evidence.interval import (
     CONFIDENCE,

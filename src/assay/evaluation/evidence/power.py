@@ -15,11 +15,11 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float64, Shaped
 from scipy.optimize import brentq
 from scipy.special import gammaincinv, ndtr, ndtri
 
 from assay.base.errors import ConfigError
+from assay.base.shapes import Float64, Shaped
 from assay.base.units import number_of
 from assay.evaluation.evidence.effect import Effect, paired_effect
 from assay.evaluation.evidence.interval import cluster_sums

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from jaxtyping import UInt64
 
 from assay.base.digest import sha256_of_bytes
 from assay.base.errors import DamagedDataError, DataError
 from assay.base.names import checked_name
+from assay.base.shapes import UInt64
 from assay.data.dataset.split import key_hashes
 from assay.evaluation.evidence.interval import Clusters
 from assay.records.evaluation import AnyEvaluation, ClassifierEvaluation, evaluation_from_json

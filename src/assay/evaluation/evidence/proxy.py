@@ -14,10 +14,10 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float64, Int64
 from scipy.stats import rankdata
 
 from assay.base.errors import DataError
+from assay.base.shapes import Float64, Int64
 from assay.evaluation.evidence.interval import CONFIDENCE, LARGEST_SCORE
 from assay.records.evaluation import Estimate
 

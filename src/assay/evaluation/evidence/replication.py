@@ -25,10 +25,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float64
 from scipy.special import gammaincinv, log_ndtr, ndtr, ndtri
 
 from assay.base.errors import ConfigError
+from assay.base.shapes import Float64
 
 Leading = Float64[np.ndarray, "*#leading"]
 """One number for each comparison, or one that broadcasts to them."""

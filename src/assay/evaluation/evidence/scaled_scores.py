@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float64
 
 from assay.base.config import first_repeated
 from assay.base.errors import DataError
+from assay.base.shapes import Float64
 
 
 class ScaledScore(NamedTuple):

@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float64, Int64, Shaped
 
 from assay.base.errors import DataError
+from assay.base.shapes import Float64, Int64, Shaped
 from assay.evaluation.evidence.effect import (
     Effect,
     Leading,

@@ -12,9 +12,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Int64, Shaped
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
+
+from assay.base.shapes import Int64, Shaped
 
 
 class ItemCollection(NamedTuple):

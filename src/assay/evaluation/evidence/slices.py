@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from jaxtyping import Bool
 
+from assay.base.shapes import Bool
 from assay.base.units import count_text
 from assay.evaluation.evidence.predictions import CLUSTER, ROW_ID
 from assay.evaluation.evidence.verdict import SliceDifference

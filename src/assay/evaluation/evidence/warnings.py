@@ -13,8 +13,8 @@ from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 import numpy as np
-from jaxtyping import Float64, Int64
 
+from assay.base.shapes import Float64, Int64
 from assay.base.units import percent_text
 from assay.records.dataset import LengthProfile
 from assay.records.evaluation import ACCURACY, LOG_LOSS, AnyEvaluation, ClassifierMetrics, ScoreMetrics

@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Shaped
 from torch import nn
 
 from assay.base.digest import canonical_json, sha256_of_json
 from assay.base.errors import ConfigError, DamagedDataError, TrainingError
+from assay.base.shapes import Shaped
 from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.split import key_column, split_view
 from assay.data.loader.batch import MicroBatch

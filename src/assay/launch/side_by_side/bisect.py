@@ -7,12 +7,12 @@ from random import Random
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Bool
 
 from assay.base.clock import Clock
 from assay.base.config import read_config_file
 from assay.base.digest import sha256_of_json
 from assay.base.errors import ConfigError
+from assay.base.shapes import Bool
 from assay.launch.side_by_side.checkouts import Checkouts, CodeCommit, CodeRepository
 from assay.launch.side_by_side.compare import BlockPlan, measured_block
 from assay.launch.side_by_side.short_run import Variant, VariantError

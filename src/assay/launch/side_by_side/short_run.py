@@ -23,10 +23,10 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 import yaml
-from jaxtyping import Float64
 
 from assay.base.clock import Clock
 from assay.base.errors import StoreError, TrainingError
+from assay.base.shapes import Float64
 from assay.records.phase import STEP
 from assay.store.attempts import saved_attempts
 from assay.store.home import Home

@@ -12,10 +12,10 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float64
 from numpy.typing import NDArray
 from scipy.special import gammaincinv
 
+from assay.base.shapes import Bool, Float64
 from assay.evaluation.evidence.campaign.looks import LookPlan
 from assay.evaluation.evidence.campaign.rule import Bounds, CampaignRule, bounds_of_look, forecast_of
 from assay.evaluation.evidence.effect import Effect

@@ -19,12 +19,12 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float
 from numpy.typing import NDArray
 from scipy.special import gammaincinv, ndtri
 
 from assay.base.errors import ConfigError
 from assay.base.seeds import derive_key
+from assay.base.shapes import Float
 from assay.evaluation.evidence.replication import belief_after
 from assay.planning.program.campaign_rule import POINTS
 from assay.planning.program.program import Program

@@ -11,8 +11,9 @@ from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float
 from numpy.typing import NDArray
+
+from assay.base.shapes import Float
 
 Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float
 from numpy.typing import NDArray
 
+from assay.base.shapes import Float
 from assay.planning.program.program import Program
 from assay.planning.risk.compile import Baseline, Simulated, simulated
 from assay.planning.risk.luck import Luck, Verdicts, calm_luck, draw_luck, looks_of

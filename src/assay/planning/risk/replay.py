@@ -15,9 +15,9 @@ from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 
+from assay.base.shapes import Bool, Float
 from assay.planning.risk.network import DEVICES, Array, Flags, Network, PredecessorLink
 
 _WAITING, _PENDING, _BLOCKED, _RUNNING, _DONE, _CANCELLED = range(6)

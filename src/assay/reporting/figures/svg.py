@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from typing import NamedTuple
 
-from assay.base.written_out import written_out
+from assay.base.visible import written_out
 
 FONT_WIDTH = 6.2
 """Mean advance of a character at the plots' font size, in pixels: for space beside an axis."""

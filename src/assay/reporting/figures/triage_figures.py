@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 import numpy as np
-from jaxtyping import Float64
 
+from assay.base.shapes import Float64
 from assay.base.units import duration_text, number_of, percent_text
 from assay.evaluation.evidence.interval import normal_quantile, wilson_interval
 from assay.records.evaluation import Estimate

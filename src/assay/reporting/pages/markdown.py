@@ -6,7 +6,7 @@ Only what would be obeyed gets its backslash, so that sentences stay readable wh
 import re
 from collections.abc import Iterable, Iterator
 
-from assay.base.written_out import written_out
+from assay.base.visible import written_out
 from assay.reporting.figures.figure import Table
 
 _OBEYED = re.compile(

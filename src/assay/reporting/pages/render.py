@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from assay.base.clock import utc_text
 from assay.base.errors import ConfigError, StoreError, unwritten
-from assay.base.written_out import written_out
+from assay.base.visible import written_out
 from assay.reporting.figures.comparison_figures import (
     changes_table,
     cost_table,

@@ -20,7 +20,6 @@ import numpy as np
 import pyarrow as pa
 import torch
 import torch.distributed as dist
-from jaxtyping import Shaped
 from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict_saver import save
@@ -30,6 +29,7 @@ from torch.utils._pytree import tree_map_only
 from assay.base.clock import Clock
 from assay.base.digest import sha256_of_bytes, sha256_of_parts
 from assay.base.errors import StoreError
+from assay.base.shapes import Shaped
 from assay.base.units import duration_text
 from assay.records.commit import Commit, FileDigest, Quarantined
 from assay.records.cursor import Cursor

@@ -3,9 +3,9 @@
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Float32, Float64, Int64
 from torch import Tensor
 
+from assay.base.shapes import Float, Float32, Float64, Int64
 from assay.scoring.sampler import Sampling
 
 

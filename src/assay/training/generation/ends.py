@@ -7,8 +7,9 @@ whether a stop string can end inside it; only rows that drew such a token are sp
 from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
-from jaxtyping import Bool, Int64
 from tokenizers import Tokenizer
+
+from assay.base.shapes import Bool, Int64
 
 _UNFINISHED = "\ufffd"
 """How a character looks of which some bytes are in another token."""

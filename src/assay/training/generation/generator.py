@@ -21,13 +21,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int64
 from tokenizers import Tokenizer
 from torch import Tensor
 from transformers.cache_utils import DynamicCache
 
 from assay.base.errors import ConfigError
 from assay.base.seeds import mix64
+from assay.base.shapes import Float, Int64
 from assay.scoring.sampler import Sampling
 from assay.training.generation.draw import Drawn, draw
 from assay.training.generation.ends import Ends, StopStrings

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from assay.base.errors import ConfigError
 from assay.base.seeds import derive_key
+from assay.base.shapes import Float64, Int64
 from assay.data.dataset.formats.template import ChatTemplate
 from assay.scoring.sampler import Completion, Message, SamplerError, Sampling, as_text, refuse_no_room
 from assay.training.generation.generator import Generator

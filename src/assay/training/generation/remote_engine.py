@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Int64
 
 from assay.base.clock import Clock, SystemClock
 from assay.base.errors import AssayError, ConfigError
+from assay.base.shapes import Int64
 from assay.scoring.endpoint import Endpoint
 from assay.scoring.sampler import SamplerError, Sampling
 from assay.training.generation.remote_config import RemoteSampler

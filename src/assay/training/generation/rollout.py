@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
-from jaxtyping import Float32, Float64, Int64, UInt64
 
 from assay.base.seeds import mix64
+from assay.base.shapes import Float32, Float64, Int64, UInt64
 
 
 class Prompt(NamedTuple):

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Float, Int64
 from torch import Tensor
 from transformers.cache_utils import Cache, DynamicCache
 
+from assay.base.shapes import Float, Int64
 from assay.training.generation.room import padded
 
 

@@ -19,13 +19,13 @@ from functools import cache, partial
 from typing import Any
 
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from assay.base.errors import ConfigError
+from assay.base.shapes import Float
 from assay.training.model.causal import longest_sequence
 from assay.training.model.token_scores import hidden_states
 

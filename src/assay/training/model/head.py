@@ -11,9 +11,9 @@ one's are made: 4096 tokens of a vocabulary of 50,000 would be 820 MB, and as mu
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from assay.base.shapes import Bool, Float, Int
 from assay.training.model.causal_config import HEAD_NUMBERS
 
 CHUNK_NUMBERS = {"cpu": HEAD_NUMBERS}

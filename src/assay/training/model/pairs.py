@@ -7,8 +7,8 @@ line n + i       the same prompt, then what was rejected
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Int32, Int64
 
+from assay.base.shapes import Bool, Int32, Int64
 from assay.data.dataset.columns import PROMPT_TOKENS, REJECTED
 from assay.data.loader.batch import MicroBatch
 

@@ -3,9 +3,9 @@
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from assay.base.shapes import Float, Int
 from assay.training.model.causal import build_causal
 from assay.training.model.causal_config import NewCausalConfig, PretrainedCausalConfig
 from assay.training.model.token_scores import hidden_states

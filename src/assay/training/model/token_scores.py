@@ -9,10 +9,10 @@ sequence, and position ids that begin anew at each keep them apart.
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from assay.base.errors import ConfigError
+from assay.base.shapes import Bool, Float, Int
 from assay.training.model.causal import build_causal
 from assay.training.model.causal_config import NewCausalConfig, PretrainedCausalConfig
 from assay.training.model.head import head_scores

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
-from jaxtyping import Float
 from torch import Tensor
 
+from assay.base.shapes import Float
 from assay.training.parallel.exchange_plan import OWN, Cells, ExchangePlan
 from assay.training.parallel.swap import Transfer, swap
 

@@ -22,8 +22,8 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import UInt32
 
+from assay.base.shapes import UInt32
 from assay.data.loader.lane_shares import LaneBlock, LaneShares
 
 OWN = 0

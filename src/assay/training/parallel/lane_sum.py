@@ -15,12 +15,12 @@ from typing import Literal
 
 import torch
 import torch.distributed as dist
-from jaxtyping import Float
 from torch import Tensor, nn
 from torch._C._distributed_c10d import GradBucket
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
+from assay.base.shapes import Float
 from assay.data.loader.lane_shares import LaneShares
 from assay.records.phase import Phase
 from assay.training.parallel.exchange import laid_out_like, sum_over_ranks

@@ -25,12 +25,12 @@ from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
-from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 
+from assay.base.shapes import Float, Shaped
 from assay.data.loader.lane_shares import LaneShares
 from assay.records.phase import Phase
 from assay.training.parallel.lane_sum import OnOwnGradients

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch.distributed as dist
-from jaxtyping import Shaped
 from torch import Tensor
+
+from assay.base.shapes import Shaped
 
 
 class Transfer(NamedTuple):

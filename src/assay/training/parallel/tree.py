@@ -18,8 +18,9 @@ log2(lanes) partial sums: a binary counter whose carries are additions.
 from collections.abc import Sequence
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
+
+from assay.base.shapes import Float
 
 Gradients = list[Float[Tensor, "..."]]
 

@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float64, Int
 from torch import nn
 
+from assay.base.shapes import Bool, Float64, Int
 from assay.data.loader.batch import LaneShare, StepShare
 from assay.training.replay.replayer import Replayer
 

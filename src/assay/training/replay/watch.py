@@ -13,12 +13,12 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
-from jaxtyping import Int, UInt64
 from torch import Tensor, nn
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from assay.base.shapes import Int, UInt64
 from assay.data.dataset.columns import sequences_of
 from assay.data.loader.batch import MicroBatch
 from assay.records.replay import OperatorFinding

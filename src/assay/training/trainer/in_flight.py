@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 import torch
-from jaxtyping import UInt8, UInt64
 
 from assay.base.errors import DamagedDataError
+from assay.base.shapes import UInt8, UInt64
 from assay.data.dataset.columns import TOKENS
 from assay.data.loader.batch import LaneShare, MicroBatch, Ragged, StepShare
 from assay.training.checkpoint.journal import journal_file, journal_groups, journal_table

@@ -11,10 +11,10 @@ from dataclasses import replace
 from types import MappingProxyType
 
 import torch
-from jaxtyping import Shaped
 from torch import Tensor, nn
 
 from assay.base.seeds import derive_key
+from assay.base.shapes import Shaped
 from assay.data.loader.batch import LaneShare, MicroBatch, StepShare
 from assay.training.checkpoint.grade_book import GradeBook
 from assay.training.checkpoint.parts import ROLLOUTS, StatefulPart

@@ -7,9 +7,9 @@ are the same, on whichever rank. Spot checks, replays and the search for bad row
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
 
+from assay.base.shapes import Float
 from assay.data.loader.batch import LaneShare
 from assay.training.parallel.sharded_lane_sum import ShardedLaneSum
 from assay.training.trainer.in_flight import with_said

@@ -11,9 +11,9 @@ from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Float32, Shaped
 from torch import Tensor, nn
 
+from assay.base.shapes import Float32, Shaped
 from assay.data.loader.batch import LaneShare, MicroBatch
 from assay.records.exported_model import ModelForm
 from assay.records.journal import JournaledGroup

@@ -9,9 +9,9 @@ from contextlib import AbstractContextManager, nullcontext
 
 import torch
 import xxhash
-from jaxtyping import Float, Shaped
 from torch import Tensor
 
+from assay.base.shapes import Float, Shaped
 from assay.training.trainer.config import Precision
 
 DIGEST_BITS = 52

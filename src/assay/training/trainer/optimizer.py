@@ -5,10 +5,10 @@ from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
-from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from assay.base.shapes import Float, Shaped
 from assay.training.trainer.config import OptimizerConfig, ScheduleConfig
 
 

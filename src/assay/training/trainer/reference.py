@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 import torch
-from jaxtyping import Float32, Int64
 from torch import nn
 
 from assay.base.errors import ConfigError
+from assay.base.shapes import Float32, Int64
 from assay.data.dataset.columns import PROMPT_TOKENS, SEQUENCES
 from assay.data.loader.batch import MicroBatch, Ragged
 from assay.records.dataset import DatasetManifest

@@ -22,10 +22,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import torch.distributed as dist
-from jaxtyping import Float
 from torch import Tensor
 
 from assay.base.seeds import derive_key
+from assay.base.shapes import Float
 from assay.data.loader.batch import LaneShare, StepShare
 from assay.records.suspect import Suspect, WrongArithmeticError
 from assay.training.parallel.lane_sum import OnOwnGradients

@@ -17,10 +17,10 @@ from typing import NamedTuple, Protocol
 
 import torch
 import torch.distributed as dist
-from jaxtyping import Float, Float64
 from torch import Tensor, nn
 
 from assay.base.seeds import derive_key
+from assay.base.shapes import Float, Float64
 from assay.data.loader.batch import LaneShare, StepShare
 from assay.data.loader.lane_shares import LaneShares
 from assay.records.journal import JournaledGroup

@@ -6,11 +6,11 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from jaxtyping import Float64, Int64
 
 from assay.base.config import first_repeated
 from assay.base.errors import ConfigError, DataError
-from assay.base.written_out import written_out
+from assay.base.shapes import Float64, Int64
+from assay.base.visible import written_out
 from assay.triage.attempts.columns import SEVERAL, Columns
 from assay.triage.attempts.moments import moments
 from assay.triage.attempts.table import AttemptTable, Factor

@@ -8,10 +8,10 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float64
 
 from assay.base.errors import ConfigError, DataError
-from assay.base.written_out import written_out
+from assay.base.shapes import Bool, Float64
+from assay.base.visible import written_out
 
 LATEST_S = 1e11
 """Seconds since the epoch in the year 5138: what is beyond is milliseconds."""

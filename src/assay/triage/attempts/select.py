@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 import numpy as np
-from jaxtyping import Bool
 
 from assay.base.errors import ConfigError
+from assay.base.shapes import Bool
 from assay.triage.attempts.table import AttemptTable
 
 

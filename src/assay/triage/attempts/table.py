@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
-from jaxtyping import Bool, Float64, Int, Int64
+
+from assay.base.shapes import Bool, Float64, Int, Int64
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from assay.base.errors import ConfigError
-from assay.base.written_out import written_out
+from assay.base.visible import written_out
 from assay.records.case import Outcome
 
 ANSWERS = (0, 1, 3)

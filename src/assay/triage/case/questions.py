@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Sequence
 
 from assay.base.errors import ConfigError
-from assay.base.written_out import written_out
+from assay.base.visible import written_out
 
 ASKING = (
     ("show",),

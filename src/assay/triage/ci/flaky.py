@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Int64
 
+from assay.base.shapes import Int64
 from assay.records.ci_report import FlakyTest
 from assay.triage.ci.recorded import FileRun
 

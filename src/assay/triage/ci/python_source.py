@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from assay.base.written_out import written_out
+from assay.base.visible import written_out
 
 IMPORTING_CALLS = {"import_module", "__import__", "importorskip", "run_module"}
 HOLE = "*"

@@ -11,7 +11,7 @@ from xml.etree.ElementTree import Element
 
 from assay.base.digest import sha256_of_bytes
 from assay.base.errors import ConfigError, DataError
-from assay.base.written_out import written_out
+from assay.base.visible import written_out
 from assay.triage.attempts.github import FAILED
 from assay.triage.attempts.junit import junit_root, name_of_test, suites_of
 from assay.triage.attempts.moments import moments

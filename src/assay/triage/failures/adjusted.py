@@ -8,8 +8,8 @@ hosts) leaves nothing to compare, and is no stratum; nor is one after which hard
 import math
 
 import numpy as np
-from jaxtyping import Bool, Float64, Int64
 
+from assay.base.shapes import Bool, Float64, Int64
 from assay.records.failure_causes import AdjustedRatio
 from assay.triage.attempts.table import AttemptTable, Factor
 

@@ -4,8 +4,8 @@ The baseline's rates by each factor alone, multiplied: each rate is drawn toward
 if by twenty more attempts, so that a value which was hardly seen expects nothing of its own."""
 
 import numpy as np
-from jaxtyping import Float64
 
+from assay.base.shapes import Float64
 from assay.triage.attempts.table import AttemptTable, Factor
 
 WEIGHT = 20.0

@@ -3,9 +3,9 @@
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float64
 from scipy.special import betaincinv, gammaincinv
 
+from assay.base.shapes import Bool, Float64
 from assay.records.failure_causes import AdjustedRatio, FailureCause
 from assay.triage.attempts.table import AttemptTable
 from assay.triage.failures.scan import Region, Scan

@@ -8,10 +8,10 @@ from collections.abc import ItemsView, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float64, Int64
 
 from assay.base.clock import utc_text
 from assay.base.errors import ConfigError, DataError
+from assay.base.shapes import Bool, Float64, Int64
 from assay.base.units import number_of
 from assay.records.failure_causes import (
     AdjustedRatio,

@@ -11,10 +11,10 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float64
 from scipy.special import betainc, betaln
 
 from assay.base.errors import ConfigError
+from assay.base.shapes import Float64
 from assay.evaluation.evidence.failure_rate import rate_lower, rate_upper
 from assay.records.fix_check import FixCheck
 from assay.triage.attempts.table import AttemptTable

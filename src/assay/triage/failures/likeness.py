@@ -9,9 +9,9 @@ beta distribution."""
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float32, Float64
 from scipy.special import betaln
 
+from assay.base.shapes import Float32, Float64
 from assay.triage.attempts.table import AttemptTable
 
 CORRELATIONS = np.concatenate(([0.0], np.geomspace(1e-3, 0.95, 60)))

@@ -10,9 +10,9 @@ from itertools import combinations
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Int64
 from scipy.sparse import coo_matrix
 
+from assay.base.shapes import Int64
 from assay.triage.attempts.table import AttemptTable
 
 MOST_FACTORS = 3

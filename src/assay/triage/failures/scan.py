@@ -9,8 +9,8 @@ import heapq
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float32, Float64, Int64
 
+from assay.base.shapes import Float32, Float64, Int64
 from assay.triage.attempts.table import AttemptTable
 from assay.triage.failures.likeness import likeness, null_failures
 from assay.triage.failures.regions import Regions, all_regions

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Float64
+
+from assay.base.shapes import Float, Float64
 
 TINY = 1e-30
 

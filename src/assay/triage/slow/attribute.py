@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float64, Int64
 from scipy.stats import chi2
 
+from assay.base.shapes import Float64, Int64
 from assay.triage.slow.detect import LevelChange, LevelNoise
 
 NEAR = 10

@@ -17,7 +17,8 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float64
+
+from assay.base.shapes import Bool, Float64
 
 
 class CannotRun(Exception):  # noqa: N818

@@ -19,7 +19,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
-from jaxtyping import Float64
+
+from assay.base.shapes import Float64
 
 PRIOR_VARIANCE = 4.0
 """The prior's, in standard deviations of a block. It moves when one may stop, not how often that is wrong."""

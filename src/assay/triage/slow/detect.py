@@ -11,9 +11,10 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float64
 from scipy.ndimage import median_filter
 from scipy.stats import mannwhitneyu, norm
+
+from assay.base.shapes import Float64
 
 SHORTEST = 5
 """Measurements of a segment."""

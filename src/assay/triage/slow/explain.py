@@ -4,10 +4,10 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from jaxtyping import Float64
 from scipy.stats import norm
 
 from assay.base.errors import ConfigError
+from assay.base.shapes import Float64
 from assay.records.slow_changes import SlowChange, SlowChanges
 from assay.triage.slow.attribute import (
     ChangedFactor,

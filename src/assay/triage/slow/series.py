@@ -6,12 +6,12 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from jaxtyping import Float64
 
 from assay.base.config import first_repeated
 from assay.base.digest import sha256_of_bytes
 from assay.base.errors import ConfigError, DataError
-from assay.base.written_out import written_out
+from assay.base.shapes import Float64
+from assay.base.visible import written_out
 from assay.triage.attempts.columns import Columns
 from assay.triage.attempts.moments import moments
 from assay.triage.attempts.sources import bytes_of, read_columns

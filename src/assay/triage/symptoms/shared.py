@@ -15,10 +15,10 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from jaxtyping import Bool, Float64, Int64
 from scipy.stats import binom
 
 from assay.base.errors import ConfigError
+from assay.base.shapes import Bool, Float64, Int64
 from assay.base.units import number_of
 from assay.records.symptoms import RecordedSymptom, SharedCause
 from assay.store.ledger.ledger import Ledger

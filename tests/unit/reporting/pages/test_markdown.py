@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from assay.base.written_out import written_out
+from assay.base.visible import written_out
 from assay.reporting.figures.figure import Table
 from assay.reporting.pages.markdown import code, fenced, markdown_table, plain
 

@@ -18,12 +18,12 @@ from functools import lru_cache
 from typing import Self
 
 import numpy as np
-from jaxtyping import Float64
 from pydantic import Field, model_validator
 from scipy.special import ndtr, ndtri, stdtr
 
 from assay.base.config import FrozenConfig
 from assay.base.errors import ConfigError
+from assay.base.shapes import Float64
 from assay.records.evidence import Look
 
 _PATHS = 200_000

@@ -24,11 +24,11 @@ from functools import reduce
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Shaped
 from pydantic import Field
 from scipy.special import ndtr, ndtri
 
 from assay.base.config import FrozenConfig
+from assay.base.shapes import Bool, Shaped
 from assay.evaluation.evidence.effect import Effect, Leading, Level
 from assay.evaluation.evidence.replication import PRIOR_SD, GainBelief, gain_belief
 

@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from jaxtyping import Float64
 
+from assay.base.shapes import Float64
 from assay.evaluation.evidence.classifier.rows import ScoredRows, scored_rows
 from assay.evaluation.evidence.interval import clustered, normal_quantile, one_cluster, symmetric
 from assay.records.evaluation import Estimate

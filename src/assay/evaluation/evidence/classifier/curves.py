@@ -3,8 +3,8 @@
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float64, Int64
 
+from assay.base.shapes import Float64, Int64
 from assay.evaluation.evidence.classifier.rows import ScoredRows
 
 

@@ -9,8 +9,8 @@ bootstrap over rows converges to, without the thousand resamples and without the
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float64, Int, Num
 
+from assay.base.shapes import Float64, Int, Num
 from assay.evaluation.evidence.classifier.auc import auc_estimate, on_logit_scale
 from assay.evaluation.evidence.classifier.rows import ScoredRows
 from assay.evaluation.evidence.interval import clustered, normal_quantile, one_cluster, symmetric

@@ -4,9 +4,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from jaxtyping import Bool, Float64, Int
 
 from assay.base.errors import DataError
+from assay.base.shapes import Bool, Float64, Int
 from assay.base.units import number_of
 from assay.evaluation.evidence.interval import Clusters
 from assay.evaluation.evidence.predictions import clusters_of

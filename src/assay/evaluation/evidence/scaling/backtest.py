@@ -27,9 +27,9 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float64, Int
 
 from assay.base.errors import DataError
+from assay.base.shapes import Float64, Int
 from assay.base.units import number_of
 from assay.evaluation.evidence.interval import normal_quantile
 

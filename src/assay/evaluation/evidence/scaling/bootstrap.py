@@ -9,8 +9,8 @@ by 5% between two sets of 4,000 resamples.
 """
 
 import numpy as np
-from jaxtyping import Int64
 
+from assay.base.shapes import Int64
 from assay.evaluation.evidence.interval import CONFIDENCE
 from assay.evaluation.evidence.scaling.fit import ScalingFit, falling_deltas
 from assay.evaluation.evidence.scaling.solver import Thetas, minimise

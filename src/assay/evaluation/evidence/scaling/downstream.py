@@ -13,12 +13,12 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float64, Int, Int64, Real
 from scipy.optimize import least_squares, minimize_scalar
 from scipy.special import expit
 from scipy.stats import f as f_distribution
 
 from assay.base.errors import ConfigError, DataError
+from assay.base.shapes import Float64, Int, Int64, Real
 from assay.evaluation.evidence.interval import symmetric
 from assay.evaluation.evidence.scaling.backtest import (
     BackTest,

@@ -11,9 +11,9 @@ from contextlib import suppress
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Int
 
 from assay.base.errors import AssayError, ConfigError, DataError
+from assay.base.shapes import Int
 from assay.base.units import count_text, power_text
 from assay.evaluation.evidence.interval import normal_quantile
 from assay.evaluation.evidence.scaling.backtest import (

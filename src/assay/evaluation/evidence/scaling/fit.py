@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float64
 
 from assay.base.errors import DataError
+from assay.base.shapes import Float64
 from assay.evaluation.evidence.scaling.forms import FORMS, ScalingForm
 from assay.evaluation.evidence.scaling.points import ScalingPoints, Variables
 from assay.evaluation.evidence.scaling.solver import (

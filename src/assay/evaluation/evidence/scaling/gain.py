@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float64, Int
 
 from assay.base.errors import DataError
+from assay.base.shapes import Float64, Int
 from assay.base.units import power_text
 from assay.evaluation.evidence.interval import symmetric
 from assay.evaluation.evidence.scaling.backtest import BackTest, Claim, back_test

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from jaxtyping import Bool, Float64, Int, Int64
 
 from assay.base.digest import sha256_of_json
 from assay.base.errors import DataError
+from assay.base.shapes import Bool, Float64, Int, Int64
 
 Variables = Mapping[str, Float64[np.ndarray, "point"]]
 """By name: `parameters`, `tokens`, `compute`."""

@@ -19,7 +19,8 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from jaxtyping import Bool, Float64
+
+from assay.base.shapes import Bool, Float64
 
 Features = Float64[np.ndarray, "point term parameter"]
 Thetas = Float64[np.ndarray, "fit parameter"]

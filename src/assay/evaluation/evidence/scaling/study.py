@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float64
 
 from assay.base.errors import AssayError, DataError
+from assay.base.shapes import Float64
 from assay.evaluation.evidence.scaling.backtest import BackTest, band_scale
 from assay.evaluation.evidence.scaling.bootstrap import NUM_RESAMPLES, resampled, scaling_law
 from assay.evaluation.evidence.scaling.downstream import (

@@ -6,10 +6,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 import xxhash
-from jaxtyping import Int64, Shaped
 from torch import Tensor
 
 from assay.base.errors import DataError
+from assay.base.shapes import Int64, Shaped
 from assay.data.dataset.columns import LABEL
 from assay.data.loader.batch import MicroBatch
 from assay.training.methods.classify.config import ClassifyConfig

@@ -14,11 +14,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import torch
-from jaxtyping import Float, Int, Num, Shaped
 from torch import Tensor
 from torch.nn.functional import log_softmax
 
 from assay.base.errors import DataError
+from assay.base.shapes import Float, Int, Num, Shaped
 from assay.training.methods.classify.label_config import BinaryLabel, ClassesLabel, NumberLabel
 from assay.training.methods.classify.loss import (
     class_cross_entropy_sum,

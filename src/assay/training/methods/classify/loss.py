@@ -1,8 +1,9 @@
 """The losses, each a sum over rows."""
 
-from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, mse_loss
+
+from assay.base.shapes import Float, Int
 
 
 def cross_entropy_sum(logits: Float[Tensor, "row"], labels: Float[Tensor, "row"]) -> Float[Tensor, ""]:

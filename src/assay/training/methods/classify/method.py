@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
 from assay.base.errors import ConfigError
+from assay.base.shapes import Float, Shaped
 from assay.data.loader.batch import MicroBatch
 from assay.records.exported_model import ModelForm
 from assay.training.methods.classify.batch import classifier_tensors

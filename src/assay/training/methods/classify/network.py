@@ -5,9 +5,9 @@ Bucket 0 of every metadata column means *missing*: the model can learn what a mi
 
 from typing import Any, Self
 
-from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from assay.base.shapes import Bool, Float, Int
 from assay.training.methods.classify.config import NUMERIC_BUCKETS, ClassifyConfig
 from assay.training.model.encoder import build_encoder
 

@@ -24,10 +24,10 @@ To each may be added the surprise at the chosen completion, -log pi per token, t
 arXiv:2404.19733): it holds up the likelihood of what was chosen, which the losses above may lower, too.
 """
 
-from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
+from assay.base.shapes import Float
 from assay.training.methods.dpo.config import IpoLoss, RobustLoss, SigmoidLoss
 
 

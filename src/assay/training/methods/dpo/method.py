@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
+from assay.base.shapes import Float, Shaped
 from assay.data.dataset.columns import REFERENCE_LOG_PROBS
 from assay.data.loader.batch import MicroBatch
 from assay.records.evaluation import ACCURACY, CHOSEN_REWARD, REJECTED_REWARD

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from jaxtyping import Int64, Shaped
 from torch import Tensor
 
+from assay.base.shapes import Int64, Shaped
 from assay.data.dataset.columns import ITEM, PROMPT_TOKENS, TOKENS
 from assay.data.loader.batch import MicroBatch, Ragged
 from assay.training.generation.rollout import Rollout

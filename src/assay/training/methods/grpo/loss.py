@@ -23,9 +23,9 @@ it.
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float, Float32, Float64
 from torch import Tensor
 
+from assay.base.shapes import Bool, Float, Float32, Float64
 from assay.training.generation.remote_config import LogProbGap
 from assay.training.methods.grpo.config import AnyLoss, CispoLoss, DrGrpoLoss, GrpoLoss, GspoLoss
 

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from jaxtyping import Float64, Shaped
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from assay.base.seeds import derive_key
+from assay.base.shapes import Float64, Shaped
 from assay.data.dataset.tokens import end_tokens, load_tokenizer, tokenizer_file
 from assay.data.loader.batch import LaneShare, MicroBatch
 from assay.records.exported_model import ModelForm

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Float64, Int
 
+from assay.base.shapes import Float64, Int
 from assay.records.journal import JournaledGroup, Outcome
 
 if TYPE_CHECKING:

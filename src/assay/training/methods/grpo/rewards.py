@@ -16,11 +16,11 @@ from typing import Any, NamedTuple, get_args
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from assay.base.digest import canonical_json
 from assay.base.errors import DataError, TrainingError
+from assay.base.shapes import Float, Int64
 from assay.data.dataset.columns import ITEM
 from assay.data.loader.batch import MicroBatch
 from assay.scoring.grade import Grade, GraderRunner, Values, sample_values

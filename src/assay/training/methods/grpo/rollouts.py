@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 import numpy as np
 import xxhash
-from jaxtyping import Float32, Float64
 
 from assay.base.seeds import derive_key
+from assay.base.shapes import Float32, Float64
 from assay.data.loader.batch import LaneShare
 from assay.records.journal import JournaledAnswer, JournaledGroup, Outcome
 from assay.training.generation.remote_config import RemoteSampler

@@ -9,9 +9,10 @@ the rest of the first term is Ouyang et al. 2022, arXiv:2203.02155. Only differe
 rewards drift; the second term keeps their mean near zero (Eisenstein et al. 2023, arXiv:2312.09244, 4).
 """
 
-from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import logsigmoid
+
+from assay.base.shapes import Float
 
 
 def reward_losses(

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
+from assay.base.shapes import Float, Shaped
 from assay.data.dataset.columns import REJECTED
 from assay.data.loader.batch import MicroBatch
 from assay.records.evaluation import ACCURACY, CHOSEN_REWARD, LOG_LOSS, REJECTED_REWARD

@@ -2,9 +2,9 @@
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Shaped
 from torch import Tensor
 
+from assay.base.shapes import Bool, Shaped
 from assay.data.dataset.columns import SPANS
 from assay.data.loader.batch import MicroBatch
 from assay.training.methods.sft.config import SftConfig

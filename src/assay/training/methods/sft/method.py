@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
-from jaxtyping import Float64, Shaped
 from torch import Tensor, nn
 
+from assay.base.shapes import Float64, Shaped
 from assay.data.loader.batch import MicroBatch
 from assay.records.evaluation import TRAINED_TOKENS
 from assay.records.exported_model import ModelForm
