@@ -37,6 +37,11 @@ def duration_text(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60:02} min"
 
 
+def days_text(days: float) -> str:
+    """`41.63` -> `41.6 days`; below a day as a duration."""
+    return duration_text(days * 86_400.0) if days < 1.0 else f"{days:,.1f} days"
+
+
 def age_text(seconds: float) -> str:
     """`200` -> `3 min`; `90_000` -> `25 h`; `200_000` -> `2 d`: as far as one wants to know it."""
     for size, unit, least in ((86400, "d", 48 * 3600), (3600, "h", 3600), (60, "min", 60)):

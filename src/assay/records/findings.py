@@ -18,7 +18,8 @@ class Finding(Record):
     is_confirmed: bool
     """Whether the record shows it; else it is the next to suspect."""
     device_hours_a_week: NonNegativeFloat | None
-    """What it costs; None where that is not on record."""
+    """What it costs, as a mean over the weeks on record; all that it cost where less than a week is. None where
+    that is not on record."""
     next: str
     """The command, or the deed, that comes next."""
 
@@ -33,9 +34,14 @@ class TriageFindings(Record):
     failures: NonNegativeInt
     """Those among them that failed."""
     days: NonNegativeFloat
-    """From the first attempt's start to the last one's end, at least one."""
+    """From the first attempt's start to the last one's end."""
     device_hours: NonNegativeFloat
     """Held by all attempts, as `assay goodput` counts them."""
     findings: tuple[Finding, ...]
     not_looked_at: dict[str, str]
     """Question -> why it could not be asked of this record."""
+
+    @property
+    def is_of_weeks(self) -> bool:
+        """Whether enough is on record for a loss a week."""
+        return self.days >= 7.0

@@ -76,9 +76,7 @@ def look_at(ledger: Ledger) -> Fleet:
     if series is not None:
         changes = explain_changes(series, least=LEAST_RISE)
     spent_s = _by_phase([each for each in ledger.phase_seconds() if each.run_id in runs])
-    days = max(
-        1.0, (max(each.ended_s or 0.0 for each in ended) - min(each.started_s for each in ended)) / DAY_S
-    )
+    days = max(0.0, max(each.ended_s or 0.0 for each in ended) - min(each.started_s for each in ended)) / DAY_S
     found = [*_of_failures(table, diagnosis), *_of_rises(changes, ended), *_of_phases(spent_s)]
     findings = TriageFindings(
         runs=len(runs),
@@ -86,7 +84,7 @@ def look_at(ledger: Ledger) -> Fleet:
         failures=0 if table is None else int(table.failures.sum()),
         days=days,
         device_hours=sum(spent_s.values()) / HOUR_S,
-        findings=tuple(_ranked(found, weeks=days / DAYS_A_WEEK)),
+        findings=tuple(_ranked(found, weeks=max(1.0, days / DAYS_A_WEEK))),
         not_looked_at=not_looked_at,
     )
     return Fleet(findings, table, diagnosis, series, changes, spent_s)
@@ -101,7 +99,9 @@ def _asked(question: str, refused: dict[str, str], ask: Callable[[], Answer]) ->
 
 
 def _ranked(found: Sequence[Finding], *, weeks: float) -> list[Finding]:
-    """Confirmed before suspected, the dearest first; hours of all the time become those of a week."""
+    """Confirmed before suspected, the dearest first; hours of all the time become those of a week.
+
+    Of less than a week they stay what they are: nobody knows how the rest of the week goes."""
     weekly = [
         each
         if each.device_hours_a_week is None

@@ -8,6 +8,7 @@ import pytest
 
 from assay.base.errors import ConfigError
 from assay.cli.main import main
+from assay.cli.screens.findings import print_findings
 from assay.records.findings import Finding
 from assay.reporting.pages.render import render_document
 from assay.reporting.pages.triage_page import triage_document
@@ -60,6 +61,21 @@ def test_each_planted_thing_is_found_with_what_it_cost_the_dearest_first(planted
     assert steps < (slower.device_hours_a_week or 0.0) < 1.5 * steps
     assert slower.what.startswith(("steps take 30", "steps take 29")) and "due to code" in slower.what
     assert failures.what.startswith("host=n05: ") and "elsewhere" in failures.what
+
+
+def test_of_less_than_a_week_the_loss_is_what_was_lost_and_no_rate(tmp_path: Path, capsys) -> None:
+    home = Home.at(tmp_path / "home")
+    recorded_fleet(home, num_runs=4, fails=lambda *_: 0.0)
+    fleet = looked_at(home)
+    found, spent = fleet.findings, one(fleet.findings.findings, "spent")
+    assert 3 / 24 < found.days < 4 / 24
+    assert spent.device_hours_a_week == pytest.approx(fleet.spent_s["startup"] / 3600)
+    assert spent.device_hours_a_week < found.device_hours
+    print_findings(found)
+    shown = capsys.readouterr().out
+    assert " on record" in shown and " in 3 h 0" in shown and "a week" not in shown
+    page = render_document(triage_document(fleet, None, None, made_s=0.0))
+    assert "lost, on record" in page and "lost a week" not in page
 
 
 @pytest.mark.slow

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from assay.base.clock import utc_text
-from assay.base.units import number_of, percent_text
+from assay.base.units import days_text, number_of, percent_text
 from assay.evaluation.decision.words import device_time_text
 from assay.records.ci_report import CiReport
 from assay.records.findings import Finding
@@ -36,8 +36,8 @@ def triage_document(fleet: Fleet, startup: Startup | None, ci: CiReport | None, 
         verdict=_verdict(found.findings),
         tiles=[
             Tile("attempts that failed", percent_text(rate), f"{found.failures:,} of {found.attempts:,}"),
-            Tile("held", device_time_text(found.device_hours * HOUR_S), f"in {found.days:,.1f} days"),
-            Tile("dearest", "—" if dearest is None else _hours_text(dearest), "lost a week"),
+            Tile("held", device_time_text(found.device_hours * HOUR_S), f"in {days_text(found.days)}"),
+            Tile("dearest", "—" if dearest is None else _hours_text(dearest), _lost(fleet)),
         ],
         sections=[section for section in sections if section.blocks],
         foot="Made anew by: assay triage --page FILE. The same facts as JSON: assay triage --json.",
@@ -57,13 +57,17 @@ def _first(fleet: Fleet) -> Iterator[Block]:
         "Findings",
         "Confirmed before suspected, the dearest first. Parts overlap, so they are no sum.",
         fleet.findings.findings,
-        ("lost a week", _hours_text),
+        (_lost(fleet), _hours_text),
         ("what", lambda each: each.what),
         ("", lambda each: "confirmed" if each.is_confirmed else "suspected"),
         ("next", lambda each: each.next),
     )
     for question, why in fleet.findings.not_looked_at.items():
         yield Passage(f"Not looked at: {question}: {why}")
+
+
+def _lost(fleet: Fleet) -> str:
+    return "lost a week" if fleet.findings.is_of_weeks else "lost, on record"
 
 
 def _hours_text(each: Finding) -> str:

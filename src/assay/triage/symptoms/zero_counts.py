@@ -13,11 +13,12 @@ _COUNTED = (
     r"|stalled|unreachable)"
 )
 _OF = (
-    r"(?:(?:of|out of) [\d,]+ |/ ?[\d,]+ )?(?:(?:new|test|build|lint|type|syntax|compiler?|compilation|data|fatal"
+    r"(?:(?:of|out of) [\d,]+ |/ ?[\d,]+ )?(?:(?:new|test|build|lint|type"
+    r"|syntax|compiler?|compilation|data|fatal"
     r"|critical|assertion|import|validation|parse|total|unit)[ -])?"
     r"(?:(?:tests?|examples?|rows?|records?|files?|jobs?|tasks?|steps?|suites?|checks?|items?|cases?|assertions?"
-    r"|requests?|messages?"
-    r"|documents?|batches|targets?|packages?|modules?|were|have|has|are|is) ){0,2}"
+    r"|requests?"
+    r"|messages?|documents?|batches|targets?|packages?|modules?|were|have|has|are|is) ){0,2}"
 )
 _BEFORE = (
     r"(?:^|[,;(\[{|/]\s*|(?<!rank)(?<!task)(?<!node)(?<!gpu)(?<!device)(?<!worker)(?<!process)"
