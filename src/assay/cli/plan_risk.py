@@ -1,6 +1,7 @@
 """`assay plan offer`, `risk`: the plan that is safe to offer, and what it hangs on."""
 
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +16,9 @@ if TYPE_CHECKING:
     from assay.planning.program.offer import Offer, Safety
     from assay.planning.program.program import Program
     from assay.planning.risk.drivers import Driver
+    from assay.planning.risk.forecast import Alarm
     from assay.records.failure_rates import FailureRates
-    from assay.reporting.views.forecast import ForecastView
+    from assay.reporting.views.forecast import AlarmView, ForecastView
     from assay.store.settings import HourPrice
 
 _program = click.argument("program", type=FILE)
@@ -177,6 +179,7 @@ def status(folder: Path, as_json: bool, **where: Any) -> None:
     status (HTML and Markdown) into FOLDER, with the burn-down and the forecast at completion. Exit code 1 if
     there is an alarm to act on. A status that was made with notes is not replaced by one without.
     """
+    from assay.planning.risk.course import course_of
     from assay.reporting.pages.plan_folder import write_told
     from assay.reporting.pages.status_documents import WITHOUT_NOTES, weekly_status
     from assay.reporting.views.forecast import forecast_view
@@ -192,7 +195,7 @@ def status(folder: Path, as_json: bool, **where: Any) -> None:
         if notes is None:
             click.secho(f"  {WITHOUT_NOTES}", fg="yellow")
         click.echo(page)
-    sys.exit(1 if any(alarm.level == "act" for alarm in found.alarms) else 0)
+    sys.exit(1 if course_of(found).must_act else 0)
 
 
 @click.command("review")
@@ -204,9 +207,12 @@ def status(folder: Path, as_json: bool, **where: Any) -> None:
 def review_command(folder: Path, **where: Any) -> None:
     """Write the review of the program in FOLDER: scale, narrow or stop, and what it cost by the ledger.
 
-    A gate that names a campaign takes that campaign's decision, and the review shows its clauses. A review that
-    was made with notes is not replaced by one without.
+    The gates' verdicts and the stop conditions that are raised add up to it, as of the notes' moment. A gate
+    that names a campaign takes that campaign's decision, and the review shows its clauses. Exit code 1 if there
+    is an alarm to act on, as of 'status'. A review that was made with notes is not replaced by one without.
     """
+    from assay.cli.screens.terminal import TONE_STYLES
+    from assay.planning.risk.course import course_of
     from assay.reporting.pages.plan_folder import write_told
     from assay.reporting.pages.status_documents import review
 
@@ -214,9 +220,11 @@ def review_command(folder: Path, **where: Any) -> None:
     decisions = [(each.decision, each.path) for each in found.decisions]
     document = review(found.forecast, found.offer, decisions)
     page = write_told(document, folder, found.notes)
-    click.secho(document.verdict.word.upper(), bold=True)
+    click.secho(document.verdict.word.upper(), bold=True, fg=TONE_STYLES[document.verdict.tone])
     click.echo(f"  {document.verdict.sentence}")
+    _print_alarms(found.forecast.alarms)
     click.echo(page)
+    sys.exit(1 if course_of(found.forecast).must_act else 0)
 
 
 def _standing(
@@ -239,7 +247,11 @@ def print_forecast(program: "Program", found: "ForecastView", price: "HourPrice 
         spent += f", {price.of(found.spent_device_hours)}"
     click.echo(f"{spent}; to come of what has begun: {found.to_come_device_hours:,.4g}")
     print_safety(program, found.forecast, price)
-    for alarm in found.alarms:
+    _print_alarms(found.alarms)
+
+
+def _print_alarms(alarms: "Iterable[Alarm | AlarmView]") -> None:
+    for alarm in alarms:
         click.secho(f"  {alarm.level}: {alarm.text}", fg="red" if alarm.level == "act" else "yellow")
 
 

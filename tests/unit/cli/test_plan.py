@@ -247,6 +247,25 @@ def test_a_page_made_with_notes_is_not_replaced_by_one_without(under_way: Path) 
         assert [path.read_text() for path in paths] != kept
 
 
+def test_status_and_review_agree_that_a_raised_stop_narrows_what_every_gate_passed(under_way: Path) -> None:
+    given = (str(under_way / "mine.yaml"), str(under_way / "offer"), "--notes", str(under_way / "notes.yaml"))
+    (under_way / "notes.yaml").write_text(
+        "now: 2027-03-12\nactivities:\n"
+        "  prepare: {started: 2027-03-01T09:00, ended: 2027-03-05T17:00}\n"
+        "  replicate: {started: 2027-03-08T00:00, ended: 2027-03-08T20:00, device_hours: 2950}\n"
+        "  analyse: {started: 2027-03-09T09:00, ended: 2027-03-11T12:00}\n"
+        "  worth_it: {started: 2027-03-11T13:00, ended: 2027-03-11T17:00}\n"
+        "events: {new_data: 2027-03-08}\nverdicts: {worth_it: pass}\n"
+    )
+    status, review = run("status", *given), run("review", *given)
+    assert status.exit_code == review.exit_code == 1
+    alarms = [line for line in status.stdout.splitlines() if line.startswith(("  act: ", "  watch: "))]
+    assert alarms == [line for line in review.stdout.splitlines() if line.startswith(("  act: ", "  watch: "))]
+    assert "  act: Forecast passes the budget (100% likely): then narrow." in alarms
+    assert review.stdout.startswith("NARROW\n  Raised: Forecast passes the budget (100% likely)")
+    assert "On 12 March 2027 the program is not over: 'Memo and sign-off' makes" in review.stdout
+
+
 def test_a_plan_of_an_older_program_is_exported_with_a_warning(program: Path, tmp_path: Path) -> None:
     plan = tmp_path / "plan.json"
     run("solve", str(program), "--out", str(plan))

@@ -65,6 +65,8 @@ class Alarm(NamedTuple):
     level: Literal["act", "watch"]
     what: str
     text: str
+    then: Literal["stop", "narrow", "review"] | None = None
+    """What a stop condition asks for; None: it is none."""
 
 
 class StageForecast(NamedTuple):
@@ -479,7 +481,7 @@ def _stop_alarms(found: ProgramForecast) -> Iterator[Alarm]:
             if stop.watch == "failure_share":
                 seen = f"seen: {percent_text(float(known[stop.watch][0]))}"
             text = f"{stop.title} ({seen}): then {stop.then}."
-            yield Alarm("act" if chance >= 0.5 else "watch", name, text)
+            yield Alarm("act" if chance >= 0.5 else "watch", name, text, stop.then)
 
 
 def _passes(values: Array, stop: StopCondition) -> Flags:
@@ -496,7 +498,7 @@ def _gain_alarm(gain: Estimate, name: str, stop: StopCondition) -> Iterator[Alar
         return
     is_whole = bool(_passes(np.array([low, high]), stop).all()) and gain.low is not None
     seen = f"seen: {gain.value:+.2f} points, {low:+.2f} to {high:+.2f}"
-    yield Alarm("act" if is_whole else "watch", name, f"{stop.title} ({seen}): then {stop.then}.")
+    yield Alarm("act" if is_whole else "watch", name, f"{stop.title} ({seen}): then {stop.then}.", stop.then)
 
 
 def unwatched(found: ProgramForecast) -> list[StopCondition]:

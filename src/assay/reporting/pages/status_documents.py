@@ -15,8 +15,10 @@ from assay.planning.actuals import Spend
 from assay.planning.program.offer import Offer
 from assay.planning.program.program import Program
 from assay.planning.program.progress import Actual, Progress, RunActual, called_off
+from assay.planning.risk.course import Course, course_of, left_to_do
 from assay.planning.risk.forecast import (
     LEAST_LIKE_US,
+    Alarm,
     ProgramForecast,
     left_ahead,
     left_by_day,
@@ -26,8 +28,8 @@ from assay.records.decision import Decision
 from assay.reporting.figures.figure import Table
 from assay.reporting.figures.risk_figures import BurnDown, burn_down_figure
 from assay.reporting.pages.document import Block, Document, DocumentSection, Listing, Passage, TitledTable
-from assay.reporting.pages.plan_documents import cost_note, deadline_text, judged_text, made_text
-from assay.reporting.views.verdict import Tile, Verdict
+from assay.reporting.pages.plan_documents import cost_note, deadline_text, judged_text
+from assay.reporting.views.verdict import Tile, Tone, Verdict, worst
 from assay.store.settings import HourPrice
 
 FOOT = (
@@ -69,22 +71,23 @@ def weekly_status(
 
 
 def review(found: ProgramForecast, offer: Offer, decisions: Sequence[tuple[Decision, Path]] = ()) -> Document:
-    """Scale, narrow or stop: what was asked, what was found, what it cost; the campaigns' decisions with their
-    records."""
+    """Scale, narrow or stop, as `course_of` has it: what was asked, what was found, what it cost; the
+    campaigns' decisions with their records."""
     program = found.program
     evidence = [block for decision, path in decisions for block in _decision(decision, path)]
     return Document(
         name="review",
         title=f"Review: {program.title}",
-        kind=f"review, {_review_text(program)}",
-        made=made_text(program),
+        kind=f"review, to be presented {_review_text(program)}",
+        made=f"{program.name} · {_today(found)}",
         verdict=_recommendation(found),
         tiles=_review_tiles(found, offer),
         sections=[
+            DocumentSection("What to act on", [_alarms(found)]),
             DocumentSection("What the gates said", [_gate_table(found)]),
             *([DocumentSection("The evidence", evidence)] if evidence else []),
             DocumentSection("What it cost", list(_costs(found))),
-            DocumentSection("What was not done", [_not_done(found)]),
+            DocumentSection("What was not done", list(_not_done(found))),
         ],
         foot=FOOT,
     )
@@ -94,16 +97,6 @@ def _review_text(program: Program) -> str:
     if (review := program.decision.review) is None:
         return "after the decision"
     return f"{review} ({program.calendar.day_text(program.calendar.hour_of(review), begins=True)})"
-
-
-def recommended(program: Program, progress: Progress) -> str | None:
-    """`scale`, `narrow` or `stop`, as the gates' verdicts add up; None while they are open."""
-    last = {name: said[-1] for name, said in progress.verdicts.items() if said}
-    if "stop" in last.values():
-        return "stop"
-    if set(last) != set(program.gates) or "again" in last.values():
-        return None
-    return "narrow" if "narrow" in last.values() else "scale"
 
 
 # The status
@@ -120,18 +113,25 @@ def _today(found: ProgramForecast) -> str:
 
 def _status_verdict(found: ProgramForecast, offer: Offer) -> Verdict:
     program, outcome = found.program, found.outcome
-    on_time, over = outcome.p_on_time(), outcome.p_over_budget()
+    on_time = outcome.p_on_time()
     low, middle, high = np.quantile(outcome.device_hours, (0.1, 0.5, 0.9))
     sentence = (
         f"A decision by the {deadline_text(program)} is {percent_text(on_time)} likely (promised: "
         f"{percent_text(offer.promised_on_time)}). At completion {middle:,.0f} device-hours are the median, "
         f"{low:,.0f} to {high:,.0f} in four of five worlds, of {program.budget.device_hours:,.0f}."
     )
-    must_act = [alarm for alarm in found.alarms if alarm.level == "act"]
-    if must_act or on_time < offer.promised_on_time or over > offer.promised_over_budget:
-        count = len(must_act)
-        return Verdict("bad", f"{number_of(count, 'alarm')}: act", sentence)
-    return Verdict("open" if found.alarms else "good", "watch" if found.alarms else "on course", sentence)
+    must_act = course_of(found).must_act
+    word = _act_text(must_act) if must_act else "watch" if found.alarms else "on course"
+    return Verdict(_alarmed(found), word, sentence)
+
+
+def _alarmed(found: ProgramForecast) -> Tone:
+    """The tone of the status, and the best that the review may have."""
+    return "bad" if course_of(found).must_act else "open" if found.alarms else "good"
+
+
+def _act_text(alarms: Sequence[Alarm]) -> str:
+    return f"{number_of(len(alarms), 'alarm')}: act"
 
 
 def _tiles(found: ProgramForecast, price: HourPrice | None) -> list[Tile]:
@@ -275,22 +275,46 @@ def _line(found: ProgramForecast, name: str, actual: Actual) -> str:
 
 
 def _recommendation(found: ProgramForecast) -> Verdict:
+    course = course_of(found)
+    word: str = course.word or "not decided yet"
+    if course.must_act and course.word in (None, "scale"):
+        word = f"{word}, {_act_text(course.must_act)}"
+    tones: dict[str | None, Tone] = {"scale": "good", "stop": "ended"}
+    tone = worst((tones.get(course.word, "open"), _alarmed(found)))
+    spent = f"{found.spent:,.4g} of {found.program.budget.device_hours:,.0f} device-hours were spent"
+    raised = [f"Raised: {alarm.text}" for alarm in course.raised]
+    return Verdict(tone, word, " ".join([*raised, _of_gates(found, course, spent), *_not_over(found)]))
+
+
+def _of_gates(found: ProgramForecast, course: Course, spent: str) -> str:
     program, progress = found.program, found.progress
-    word = recommended(program, progress)
-    spent = f"{found.spent:,.4g} of {program.budget.device_hours:,.0f} device-hours were spent"
-    if word is None:
+    if course.by_gates is None:
         missing = [f"'{gate.title}'" for name, gate in program.gates.items() if name not in progress.verdicts]
-        return Verdict("open", "not decided yet", f"Open: {', '.join(missing) or 'a repeat'}. So far {spent}.")
-    if word == "scale":
-        return Verdict("good", word, f"Scale further: every gate passed; {spent}.")
-    gate = next(program.gates[name] for name, said in progress.verdicts.items() if said[-1] == word)
-    if word == "narrow":
-        return Verdict("open", word, f"Narrow the scope: '{gate.title}' asked for it; {spent}.")
+        return f"Open: {', '.join(missing) or 'a repeat'}. So far {spent}."
+    if course.by_gates == "scale":
+        advice = "Scale further: every gate passed" if not course.must_act else "Every gate passed"
+        return f"{advice}; {spent}."
+    gate = next(program.gates[name] for name, said in progress.verdicts.items() if said[-1] == course.by_gates)
+    if course.by_gates == "narrow":
+        return f"Narrow the scope: '{gate.title}' asked for it; {spent}."
     found_out = (
         "found too little gain to go on" if gate.evidence is not None else "says that it goes no further"
     )
     left = f"{max(0.0, program.budget.device_hours - found.spent):,.0f} are left for something else"
-    return Verdict("ended", word, f"Stop: '{gate.title}' {found_out}; {spent}, and {left}.")
+    return f"Stop: '{gate.title}' {found_out}; {spent}, and {left}."
+
+
+def _not_over(found: ProgramForecast) -> Iterator[str]:
+    program = found.program
+    if left := left_to_do(program, found.progress):
+        nodes, decides = program.nodes(), program.decision.made_by
+        what = (
+            f"'{nodes[decides].title}' makes the decision and has not ended"
+            if decides in left
+            else f"still to end: {', '.join(nodes[name].title for name in left)}"
+        )
+        moment = program.calendar.date_of(round(found.now_h))
+        yield f"On {moment.day} {moment:%B %Y} the program is not over: {what}."
 
 
 def _review_tiles(found: ProgramForecast, offer: Offer) -> list[Tile]:
@@ -357,10 +381,21 @@ def _costs(found: ProgramForecast) -> Iterator[Block]:
         )
 
 
-def _not_done(found: ProgramForecast) -> Block:
-    told = found.progress.activities
-    titles = [node.title for name, node in found.program.nodes().items() if name not in told]
-    return Listing(titles) if titles else Passage("Everything that was planned was done.")
+def _not_done(found: ProgramForecast) -> Iterator[Block]:
+    """Apart: what is still to come, what the gates called off, and what a program that is over never began."""
+    program, told, nodes = found.program, found.progress, found.program.nodes()
+    left, off = left_to_do(program, told), called_off(program, told)
+    begun = {*told.activities, *told.verdicts}
+    never = [name for name in nodes if name not in {*left, *off, *begun}]
+    decides = program.decision.made_by
+    parts = {
+        "Not over yet": [f"{nodes[each].title}{' (makes the decision)' * (each == decides)}" for each in left],
+        "Called off by the gates": [nodes[each].title for each in nodes if each in off],
+        "Never begun": [nodes[each].title for each in never],
+    }
+    yield from (Listing(titles, title=title) for title, titles in parts.items() if titles)
+    if not any(parts.values()):
+        yield Passage("Everything that was planned was done.")
 
 
 def _runs(progress: Progress) -> list[RunActual]:

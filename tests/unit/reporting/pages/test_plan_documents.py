@@ -13,8 +13,9 @@ from assay.planning.actuals import Spend
 from assay.planning.program.file import read_program
 from assay.planning.program.offer import TakenMove, TriedScope
 from assay.planning.program.progress import Progress
+from assay.planning.risk.course import course_of, recommended
 from assay.planning.risk.dossier import make_dossier
-from assay.planning.risk.forecast import forecast
+from assay.planning.risk.forecast import Alarm, forecast
 from assay.planning.risk.offer import baseline_of, make_offer
 from assay.reporting.figures.figure import Table
 from assay.reporting.pages.document import Document, DocumentSection, Listing, Passage, TitledTable, markdown
@@ -28,7 +29,7 @@ from assay.reporting.pages.plan_documents import (
 from assay.reporting.pages.plan_folder import read_offer, write_documents, write_offer
 from assay.reporting.pages.render import render_document
 from assay.reporting.pages.risk_document import risk_register
-from assay.reporting.pages.status_documents import recommended, review, weekly_status
+from assay.reporting.pages.status_documents import review, weekly_status
 from assay.reporting.views.forecast import forecast_view
 from assay.reporting.views.verdict import Tile, Verdict, signed_text
 
@@ -162,7 +163,7 @@ def test_days_stand_with_their_dates(dossier, documents):
     assert f"| {program.nodes()[first.name].title} | day 1, 4 Jan | {ends} |" in text
     assert "by the end of week 8 (day 56, 28 Feb)" in text
     days = re.findall(r"(?<!the )\b[Dd]ay (\d+)(, \d+ [A-Z][a-z]{2})?", " ".join(map(markdown, documents)))
-    assert days and [number for number, date in days if not date] == ["18"], "whose head has the date"
+    assert days and [number for number, date in days if not date] == ["18"] * 2, "whose heads have the date"
 
 
 def test_a_share_that_was_not_seen_in_few_worlds_is_not_none():
@@ -215,12 +216,12 @@ def test_a_gate_that_says_stop_has_answered_and_not_failed(dossier):
         progress = Progress.model_validate({**NOTES.model_dump(), "verdicts": said})
         baseline = baseline_of(offered.offer.plan)
         found = forecast(offered.program, offered.offer, progress, baseline=baseline, num_worlds=200)
-        return review(found, offered.offer)
+        return review(found._replace(alarms=()), offered.offer)
 
     measured, judged = (verdict_of({gate: ("stop",)}) for gate in ("replication", "safety_gate"))
     assert measured.verdict.tone == judged.verdict.tone == "ended"
     assert "found too little gain to go on; 3,400 of 18,000" in measured.verdict.sentence
-    assert measured.verdict.sentence.endswith("and 14,600 are left for something else.")
+    assert "and 14,600 are left for something else." in measured.verdict.sentence
     assert "says that it goes no further; " in judged.verdict.sentence, "people judged, and of no gain"
     page = render_document(measured)
     assert "✕" not in page and "■ stop" in page
@@ -267,8 +268,11 @@ def test_a_plan_that_breaks_a_promise_claims_to_keep_none(dossier):
     assert "keep" in kept.partition("## What was chosen")[2][:400]
 
 
-def test_a_review_before_the_gates_recommends_nothing(documents):
-    assert documents[5].verdict.word == "not decided yet"
+def test_a_review_before_the_gates_recommends_nothing_unless_a_stop_is_raised(dossier, running, documents):
+    calm = running._replace(alarms=())
+    assert review(calm, dossier.offered.offer).verdict.word == "not decided yet"
+    assert documents[5].verdict.word == "narrow"
+    assert "Raised: Forecast passes " in documents[5].verdict.sentence
 
 
 @pytest.mark.parametrize(
@@ -285,6 +289,55 @@ def test_the_gates_add_up_to_a_recommendation(dossier, said, word):
     program = dossier.offered.program
     verdicts = {gate: (each,) for gate, each in zip(program.gates, said, strict=True) if each}
     assert recommended(program, NOTES.model_copy(update={"verdicts": verdicts})) == word
+
+
+OVERSPENT = Alarm("act", "overspend", "Forecast passes the budget: then narrow.", "narrow")
+HARMFUL = Alarm("act", "harmful", "It does harm: then stop.", "stop")
+LATE = Alarm("act", "date", "A decision by the end has become 40% likely.")
+NEARLY = Alarm("watch", "harmful", "It may do harm: then stop.", "stop")
+
+
+@pytest.mark.parametrize(
+    ("said", "alarms", "word", "tone"),
+    [
+        ("pass", [], "scale", "good"),
+        ("pass", [NEARLY], "scale", "open"),
+        ("pass", [LATE], "scale, 1 alarm: act", "bad"),
+        ("pass", [OVERSPENT, LATE], "narrow", "bad"),
+        ("pass", [HARMFUL, OVERSPENT], "stop", "bad"),
+        ("narrow", [HARMFUL], "stop", "bad"),
+        ("stop", [OVERSPENT], "stop", "bad"),
+        ("stop", [], "stop", "ended"),
+        ("again", [], "not decided yet", "open"),
+        ("again", [OVERSPENT], "narrow", "bad"),
+        ("again", [OVERSPENT._replace(then="review")], "review", "bad"),
+    ],
+)
+def test_the_review_says_what_gates_and_stops_ask_for_and_must_act_where_the_status_does(
+    dossier, running, said, alarms, word, tone
+):
+    program, offer = dossier.offered.program, dossier.offered.offer
+    progress = NOTES.model_copy(update={"verdicts": dict.fromkeys(program.gates, (said,))})
+    found = running._replace(progress=progress, alarms=tuple(alarms))
+    reviewed, status = review(found, offer), weekly_status(found, offer, [])
+    assert (reviewed.verdict.word, reviewed.verdict.tone) == (word, tone)
+    assert (reviewed.verdict.tone == "bad") == (status.verdict.tone == "bad") == bool(course_of(found).must_act)
+    for alarm in alarms:
+        assert alarm.text in markdown(reviewed) and alarm.text in markdown(status)
+        assert (f"Raised: {alarm.text}" in reviewed.verdict.sentence) == (alarm in course_of(found).raised)
+
+
+def test_a_review_says_of_what_day_it_is_and_that_what_decides_has_not_ended(dossier, running):
+    program, offer = dossier.offered.program, dossier.offered.offer
+    decides = program.decision.made_by
+    ended = {"started": "2027-02-01T09:00", "ended": "2027-02-02T17:00"}
+    over = Progress.model_validate({**NOTES.model_dump(), "activities": {decides: ended}})
+    title = program.nodes()[decides].title
+    before, after = (review(running._replace(progress=each), offer) for each in (NOTES, over))
+    assert before.made.endswith("21 January 2027, day 18, week 3")
+    assert f"On 21 January 2027 the program is not over: '{title}' makes the dec" in before.verdict.sentence
+    assert f"- {title} (makes the decision)" in markdown(before).partition("**Not over yet**")[2]
+    assert "not over" not in markdown(after).lower() and "**Never begun**" in markdown(after)
 
 
 def test_an_offer_is_read_as_it_was_written(dossier, tmp_path):
