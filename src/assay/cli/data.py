@@ -117,8 +117,9 @@ def index(source: str, out: Path, name: str | None, no_label: bool, workers: int
     "--drop",
     multiple=True,
     type=click.Choice(["doubled", "conflicting", "unusable"]),
-    help="Leave out rows whose text an earlier row has, all rows of a text with several labels, or rows from "
-    "which nothing can be learned as they are.",
+    help="Leave out rows whose text an earlier row has, all rows of a text with several labels, or "
+    "'unusable' rows, which else stop the build: lines that are no JSON object or no UTF-8, rows of CSV with "
+    "too few or too many values, and rows from which nothing can be learned as they are. They are counted.",
 )
 @click.option("--max-tokens", default=2048, show_default=True, help="Longer rows are cut, or left out.")
 @click.option("--rows-per-shard", default=100_000, show_default=True)

@@ -87,7 +87,7 @@ class BuildSummary(Record):
     first_long: str = ""
     """Where the first of them is."""
     num_unusable: NonNegativeInt = 0
-    """Left out because `drop` asks for it: nothing can be learned from them."""
+    """Left out because `drop` asks for it: they cannot be read, or nothing learned from them."""
     first_unusable: str = ""
     """What is wrong with the first of them."""
     num_numbers: NonNegativeInt = 0

@@ -309,7 +309,7 @@ def test_rows_for_a_language_model_are_built_by_their_format(corpus: Path, capsy
     assert code == 2 and "chat.jsonl: line 10: 'completion' is empty" in said and not Path("two").exists()
     code, built, _ = run(capsys, *command, "--tokenizer", "tokenizer.json", "--drop", "unusable")
     assert code == 0
-    assert "left out 1 row of which nothing can be learned. The first: chat.jsonl: line 10" in built
+    assert "left out 1 row that cannot be read or learned from. The first: chat.jsonl: line 10" in built
     code, _, said = run(capsys, "recipe", "new", "two", "--method", "reward", "--out", "recipe.yaml")
     assert code == 2 and "rows of format chat, as two has them, are for sft" in said
     assert "of the format 'chat'; " in built and "% of the tokens are trained" in built

@@ -108,7 +108,7 @@ def print_build(manifest: DatasetManifest, dataset: Path) -> None:
         )
     if build.num_unusable:
         lines.append(
-            f"left out {_counted(build.num_unusable, 'row')} of which nothing can be learned. The first: "
+            f"left out {_counted(build.num_unusable, 'row')} that cannot be read or learned from. The first: "
             f"{build.first_unusable}"
         )
     if build.num_doubled:

@@ -34,6 +34,7 @@ from assay.base.versioned import FOR_DIGEST
 from assay.data.dataset.columns import KEY, LABEL, TIME, is_ragged
 from assay.data.dataset.doubles import Doubles, find_doubles
 from assay.data.dataset.fields import (
+    SHOWN_FAULTS,
     BuildConfig,
     FieldTypes,
     Left,
@@ -51,6 +52,8 @@ from assay.data.dataset.fields import (
 )
 from assay.data.dataset.formats.encode import (
     COLUMNS,
+    LEAVES_OUT,
+    LEAVES_OUT_ALL,
     EncodedRow,
     Encoder,
     KeptRow,
@@ -121,7 +124,10 @@ def build_dataset(
         check_fields(config, (name for span in spans for name in span.fields or ()), said)
     with _workers(spans, workers) as pool:
         facts = _each(pool, check_span, [(span, config) for span in spans], checking)
-        check_fields(config, (name for each in facts for name in each.fields), said)
+        if "unusable" not in config.drop:
+            _refuse_unusable(facts, said)
+        if any(each.fields for each in facts):
+            check_fields(config, (name for each in facts for name in each.fields), said)
         plan, doubles = _column_plan(facts, config), find_doubles(facts, config.drop)
         _refuse_nothing_left(facts, doubles, said)
         config = _kept_tokenizer(spans, doubles, config, out, replacing)
@@ -172,6 +178,19 @@ def _column_plan(facts: Sequence[SpanFacts], config: BuildConfig) -> ColumnPlan:
     field = config.label_field
     kind = kind_of_labels(labels, config.label_kind, field=field) if field is not None else None
     return ColumnPlan(field_types((each.seen for each in facts), config), kind)
+
+
+def _refuse_unusable(facts: Sequence[SpanFacts], said: str) -> None:
+    """Name all rows that cannot be read or learned from, as far as a person reads a list."""
+    count = sum(each.unusable.num_rows for each in facts)
+    if not count:
+        return
+    faults = [fault for each in facts for fault in each.faults][:SHOWN_FAULTS]
+    if count == 1:
+        raise DataError(f"{faults[0]} {LEAVES_OUT}")
+    more = f"\n  and {count - len(faults):,} more" if count > len(faults) else ""
+    listed = "".join(f"\n  {fault}" for fault in faults)
+    raise DataError(f"{said}: {count:,} rows cannot be used:{listed}{more}\n{LEAVES_OUT_ALL}")
 
 
 def _refuse_nothing_left(facts: Sequence[SpanFacts], doubles: Doubles, said: str) -> None:

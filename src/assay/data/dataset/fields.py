@@ -33,6 +33,7 @@ from assay.data.dataset.formats.rows import (
 )
 from assay.data.dataset.formats.template import ENDS, ChatTemplate, load_template, template_beside
 from assay.data.dataset.label_values import LabelFacts, LabelKind, is_unlabelled, spelled_number
+from assay.data.dataset.raw.lines import MEND
 from assay.data.dataset.raw.span import RawSpan, Row
 from assay.data.dataset.raw.spelled import SpelledKind, spelled_kind, spelled_type, spelled_value
 from assay.data.dataset.tokens import (
@@ -90,7 +91,7 @@ class BuildConfig(FrozenConfig):
 
     drop: tuple[Literal["doubled", "conflicting", "unusable"], ...] = ()
     """`doubled`: rows whose text an earlier row has; `conflicting`: all rows of a text with several labels;
-    `unusable`: rows that would be refused because nothing can be learned from them, as they are."""
+    `unusable`: rows that would be refused because they cannot be read, or nothing learned from them."""
 
     max_tokens: PositiveInt = 2048
     """Longer labelled rows are cut at their end; the tokenizer's own closing token stays. Longer texts for a
@@ -188,7 +189,9 @@ class SpanFacts(NamedTuple):
     """Rows without text."""
     unlabelled: Left
     unusable: Left
-    """Rows that `drop` leaves out for what they say; the first by what is wrong with it."""
+    """Rows that cannot be read or learned from, which `drop` leaves out; the first by what is wrong with it."""
+    faults: tuple[str, ...]
+    """What is wrong with the first `SHOWN_FAULTS` of those."""
     num_numbers: int
     """Labelled rows whose text is a number and nothing else."""
     texts: Keys
@@ -205,11 +208,13 @@ def check_span(span: RawSpan, config: BuildConfig) -> SpanFacts:
     fields: set[str] = set(span.fields or ())
     labels, left = LabelFacts(), dict.fromkeys(_REASONS, Left())
     digests: list[tuple[int, int, int]] = []
-    num_numbers = 0
+    num_numbers, faults = 0, list[str]()
     for read in _read_rows(span, config):
         where, row, said = read.where, read.row, read.said
         if span.fields is None:
             fields.update(row)
+        if read.why and len(faults) < SHOWN_FAULTS:
+            faults.append(read.why)
         if said is None:
             left[read.reason] = left[read.reason].and_later(Left(1, read.why or where))
             continue
@@ -233,7 +238,17 @@ def check_span(span: RawSpan, config: BuildConfig) -> SpanFacts:
     texts, label_digests, keys = np.array(digests, np.uint64).reshape(-1, 3).T
     empty, unlabelled, unusable = (left[reason] for reason in _REASONS)
     return SpanFacts(
-        frozenset(fields), seen, labels, empty, unlabelled, unusable, num_numbers, texts, label_digests, keys
+        frozenset(fields),
+        seen,
+        labels,
+        empty,
+        unlabelled,
+        unusable,
+        tuple(faults),
+        num_numbers,
+        texts,
+        label_digests,
+        keys,
     )
 
 
@@ -267,6 +282,8 @@ def field_types(parts: Iterable[SeenTypes], config: BuildConfig) -> FieldTypes:
 def kept_rows(span: RawSpan, config: BuildConfig) -> Iterator[KeptRow]:
     """The rows that say something and, where one is asked for, have a label."""
     for read in _read_rows(span, config):
+        if read.reason == "unusable" and "unusable" not in config.drop:
+            raise DataError(f"{read.why} {LEAVES_OUT}")
         if read.said is not None:
             yield KeptRow(read.where, read.row, read.said)
 
@@ -315,6 +332,7 @@ def _template_of(config: BuildConfig, special: Mapping[str, str]) -> ChatTemplat
 
 
 _Reason = Literal["empty", "unlabelled", "unusable"]
+SHOWN_FAULTS = 20
 _REASONS: tuple[_Reason, ...] = ("empty", "unlabelled", "unusable")
 
 
@@ -331,20 +349,27 @@ class _ReadRow(NamedTuple):
 
 def _read_rows(span: RawSpan, config: BuildConfig) -> Iterator[_ReadRow]:
     """Every row; one that is left out because of what is not there is not wrong."""
+    refused: list[DataError] = []
     reader = row_reader(config)
     has_structs = span.fields is not None and config.format not in ("labelled", "text")
-    for where, row in span.rows(columns_of(span, config)):
+    for where, row in span.rows(columns_of(span, config), refused.append):
+        yield from _unreadable(span, refused)
         try:
             said = reader.read(nested(row) if has_structs else row, where)
         except DataError as error:
-            if "unusable" not in config.drop:
-                raise DataError(f"{error} {LEAVES_OUT}") from error
             yield _ReadRow(where, row, None, "unusable", str(error))
             continue
         if said is not None and config.label_field is not None and is_unlabelled(row.get(config.label_field)):
             yield _ReadRow(where, row, None, "unlabelled")
         else:
             yield _ReadRow(where, row, said)
+    yield from _unreadable(span, refused)
+
+
+def _unreadable(span: RawSpan, refused: list[DataError]) -> Iterator[_ReadRow]:
+    """The rows that could not be read since it was asked last."""
+    while refused:
+        yield _ReadRow(str(span.source), {}, None, "unusable", str(refused.pop(0)).removesuffix(f" {MEND}"))
 
 
 def time_of(row: Row, field: str, where: str) -> datetime | None:

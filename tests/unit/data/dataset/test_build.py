@@ -15,7 +15,7 @@ from tokenizers.processors import TemplateProcessing
 
 from assay.base.errors import ConfigError, DataError
 from assay.data.dataset import build
-from assay.data.dataset.build import _column_plan, _write_shard, build_dataset
+from assay.data.dataset.build import _column_plan, _refuse_unusable, _write_shard, build_dataset
 from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.fields import BuildConfig, check_span
 from assay.data.dataset.index import index_dataset
@@ -85,7 +85,7 @@ def test_a_build_goes_on_where_it_stopped_and_ends_with_the_same_dataset(tmp_pat
     ("line", "says"),
     [
         (b'{"text": "caf\xe9", "label": 0}', r"line 12: not UTF-8 \(byte 13 of the line is 0xe9\)"),
-        (b'{"text": "half', "line 12: not JSON"),
+        (b'{"text": "half', "line 12, column 10: not JSON: unterminated string"),
         (b"[1]", "line 12: expected a JSON object, found a list"),
         (b'{"text": 3, "label": 0}', "line 12: field 'text' is a number; expected text"),
         (b'{"text": [{}], "label": 0}', "line 12: field 'text' is a list; .* with --format chat"),
@@ -134,6 +134,7 @@ def test_rows_that_pass_the_check_can_be_written_and_the_others_are_named(tmp_pa
     try:
         (span,) = find_spans([folder / "rows.jsonl"], config.rows_per_shard)
         facts = check_span(span, config)
+        _refuse_unusable([facts], "rows.jsonl")
         plan = _column_plan([facts], config)
     except DataError as error:
         assert "rows.jsonl: line " in str(error)

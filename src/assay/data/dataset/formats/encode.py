@@ -40,7 +40,9 @@ COLUMNS: Mapping[Format, Mapping[str, pa.DataType]] = {
 """What a row of each format is trained on."""
 _WITHOUT_OFFSETS = ("labelled", "text", "prompts")
 LEAVES_OUT = "Mend the row, or have all such rows left out, and counted: '--drop unusable'."
-"""The cure behind what is wrong with the first of them."""
+"""The cure behind what is wrong with the only one,"""
+LEAVES_OUT_ALL = "Mend them, or have them left out, and counted: '--drop unusable'."
+"""and behind all."""
 
 
 class KeptRow(NamedTuple):

@@ -15,7 +15,7 @@ from assay.base.digest import sha256_of_bytes, sha256_of_parts
 from assay.base.errors import DataError
 from assay.base.units import number_of
 from assay.data.dataset.raw.lines import BLOCK_BYTES, decoded
-from assay.data.dataset.raw.span import Row
+from assay.data.dataset.raw.span import Refused, Row
 
 DELIMITERS = {".tsv": "\t", ".csv": ",;\t|"}
 """By suffix; of several, the one that the header holds most of."""
@@ -56,18 +56,26 @@ class Delimited:
             for place in range(file.seek(self.start), self.stop, BLOCK_BYTES):
                 yield file.read(min(BLOCK_BYTES, self.stop - place))
 
-    def rows(self, columns: Collection[str] | None = None) -> Iterator[tuple[str, Row]]:  # noqa: ARG002
+    def rows(
+        self,
+        columns: Collection[str] | None = None,  # noqa: ARG002
+        refused: Refused | None = None,
+    ) -> Iterator[tuple[str, Row]]:
         """See `RawSpan`; an empty value is missing."""
         for record in _records(self.source, self.delimiter, self.start, self.first_line):
             if record.start >= self.stop:
                 return
             if len(record.values) != len(self.header):
-                raise DataError(
+                error = DataError(
                     f"{record.where}: {number_of(len(record.values), 'value')}, and the header names "
                     f"{len(self.header)}. A text that holds the delimiter or a line break stands between "
                     "quotes, and a quote in it is "
                     "doubled."
                 )
+                if refused is None:
+                    raise error
+                refused(error)
+                continue
             yield (
                 record.where,
                 {name: value or None for name, value in zip(self.header, record.values, strict=True)},

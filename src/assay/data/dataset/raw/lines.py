@@ -19,10 +19,12 @@ from pathlib import Path
 from assay.base.digest import sha256_of_bytes, sha256_of_json, sha256_of_parts
 from assay.base.errors import DataError
 from assay.base.value_text import kind_text
-from assay.data.dataset.raw.span import Row
+from assay.data.dataset.raw.span import Refused, Row
 
 BLOCK_BYTES = 8 * 1024 * 1024
 TEXT_SUFFIX = ".txt"
+MEND = "Mend or drop the line."
+_BYTE_ORDER_MARK = "\ufeff"
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,11 @@ class Lines:
             for place in range(file.seek(self.start), self.stop, BLOCK_BYTES):
                 yield file.read(min(BLOCK_BYTES, self.stop - place))
 
-    def rows(self, columns: Collection[str] | None = None) -> Iterator[tuple[str, Row]]:  # noqa: ARG002
+    def rows(
+        self,
+        columns: Collection[str] | None = None,  # noqa: ARG002
+        refused: Refused | None = None,
+    ) -> Iterator[tuple[str, Row]]:
         """See `RawSpan`."""
         is_text = self.source.suffix == TEXT_SUFFIX
         with self.source.open("rb") as file:
@@ -63,9 +69,15 @@ class Lines:
             for number, line in enumerate(file, start=self.first_line):
                 place += len(line)
                 where = f"{self.source}: line {number}"
-                text = decoded(line, where, unit="line")
-                if text.strip():
-                    yield where, {"text": text.rstrip("\r\n")} if is_text else _parsed(text, where)
+                try:
+                    row = _row_of(line, where, is_text=is_text, is_first=number == 1)
+                except DataError as error:
+                    if refused is None:
+                        raise
+                    refused(error)
+                else:
+                    if row is not None:
+                        yield where, row
                 if place >= self.stop:
                     return
 
@@ -95,11 +107,21 @@ class Files:
             [[path, file.parent.name, sha256_of_bytes(file.read_bytes())] for path, file in files]
         )
 
-    def rows(self, columns: Collection[str] | None = None) -> Iterator[tuple[str, Row]]:  # noqa: ARG002
+    def rows(
+        self,
+        columns: Collection[str] | None = None,  # noqa: ARG002
+        refused: Refused | None = None,
+    ) -> Iterator[tuple[str, Row]]:
         """See `RawSpan`."""
         for path in self.paths:
             file = self.source / path
-            text = decoded(file.read_bytes(), str(file), unit="file")
+            try:
+                text = decoded(file.read_bytes(), str(file), unit="file")
+            except DataError as error:
+                if refused is None:
+                    raise
+                refused(error)
+                continue
             yield str(file), {"text": text, "path": path, "folder": file.parent.name}
 
 
@@ -135,6 +157,25 @@ def decoded(data: bytes, where: str, *, unit: str) -> str:
         ) from error
 
 
+def json_fault(error: ValueError) -> tuple[str, str]:
+    """`, column 19` where it is known, and what is wrong there, in place of the parser's own count of lines."""
+    if isinstance(error, json.JSONDecodeError):
+        what = error.msg.removesuffix(" at").removesuffix(" starting")
+        return f", column {error.colno}", what[:1].lower() + what[1:]
+    return "", "a whole number of thousands of digits"
+
+
+def _row_of(line: bytes, where: str, *, is_text: bool, is_first: bool) -> Row | None:
+    """None for a blank line. A byte order mark begins a file, or one that was put behind another."""
+    text = decoded(line, where, unit="line")
+    if is_first or not is_text:
+        text = text.removeprefix(_BYTE_ORDER_MARK)
+    if not text.strip():
+        return None
+    text = text.rstrip("\r\n")
+    return {"text": text} if is_text else _parsed(text, where)
+
+
 def _parsed(text: str, where: str) -> Row:
     try:
         row = json.loads(text)
@@ -142,9 +183,10 @@ def _parsed(text: str, where: str) -> Row:
         cure = (
             "It looks like one JSON array: write an object a line (jq -c '.[]')."
             if text.lstrip().startswith("[")
-            else "Mend or drop the line."
+            else MEND
         )
-        raise DataError(f"{where}: not JSON: {error}. {cure}") from error
+        column, what = json_fault(error)
+        raise DataError(f"{where}{column}: not JSON: {what}. {cure}") from error
     except RecursionError as error:
         raise DataError(
             f"{where}: lists or objects in one another a thousand deep. Flatten the row."

@@ -112,18 +112,24 @@ def propose(sources: Sequence[Path], given: AskedFields) -> Proposal:
 
 
 def _sample(sources: Sequence[Path]) -> tuple[dict[str, list[Any]], int]:
-    """Field -> its values in the first rows, without those that are missing; and how many rows those are."""
+    """Field -> its values in the first rows, without those that are missing; and how many rows those are.
+
+    Rows that cannot be read are for the build to refuse, all at once."""
     per_source = -(-SAMPLE_ROWS // max(1, len(sources)))
     columns: dict[str, list[Any]] = {}
-    num_rows = 0
+    num_rows, refused = 0, list[DataError]()
     for source in sources:
-        rows = chain.from_iterable(span.rows() for span in each_span([source], SAMPLE_ROWS))
+        rows = chain.from_iterable(
+            span.rows(refused=refused.append) for span in each_span([source], SAMPLE_ROWS)
+        )
         for _, row in islice(rows, per_source):
             num_rows += 1
             for name, value in row.items():
                 values = columns.setdefault(name, [])
                 if not is_unlabelled(value):
                     values.append(value)
+    if refused and not num_rows:
+        raise refused[0]
     return columns, num_rows
 
 

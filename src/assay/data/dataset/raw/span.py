@@ -1,10 +1,14 @@
 """What every kind of file is read as: spans, each of which becomes one shard."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
+from assay.base.errors import DataError
+
 Row = dict[str, Any]
+Refused = Callable[[DataError], None]
+"""Is told what is wrong with a row that cannot be read."""
 
 
 class RawSpan(Protocol):
@@ -29,6 +33,11 @@ class RawSpan(Protocol):
         """SHA-256 of these rows: wherever the file lies, the same rows have the same name."""
         ...
 
-    def rows(self, columns: Collection[str] | None = None) -> Iterator[tuple[str, Row]]:
-        """Each row with where it is; with these columns at least, or all."""
+    def rows(
+        self, columns: Collection[str] | None = None, refused: Refused | None = None
+    ) -> Iterator[tuple[str, Row]]:
+        """Each row with where it is; with these columns at least, or all.
+
+        A row that cannot be read is left out where `refused` is told of it, and else raises `DataError`; a
+        file in which no row can be told from the next raises in any case."""
         ...

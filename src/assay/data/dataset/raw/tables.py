@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from assay.base.digest import sha256_of_parts
 from assay.base.errors import DataError
-from assay.data.dataset.raw.span import Row
+from assay.data.dataset.raw.span import Refused, Row
 
 ARROW_SUFFIXES = (".arrow", ".feather", ".ipc")
 PARQUET_SUFFIX = ".parquet"
@@ -50,7 +50,11 @@ class TableRows:
         batches = (batch for _, batch in self._batches(columns))
         return sha256_of_parts(part for batch in batches for part in _bytes_of(batch))
 
-    def rows(self, columns: Collection[str] | None = None) -> Iterator[tuple[str, Row]]:
+    def rows(
+        self,
+        columns: Collection[str] | None = None,
+        refused: Refused | None = None,  # noqa: ARG002
+    ) -> Iterator[tuple[str, Row]]:
         """See `RawSpan`."""
         with _opened(self.source) as table:
             names = class_names(table.schema)
