@@ -124,10 +124,8 @@ def build_dataset(
         check_fields(config, (name for span in spans for name in span.fields or ()), said)
     with _workers(spans, workers) as pool:
         facts = _each(pool, check_span, [(span, config) for span in spans], checking)
-        if "unusable" not in config.drop:
-            _refuse_unusable(facts, said)
-        if any(each.fields for each in facts):
-            check_fields(config, (name for each in facts for name in each.fields), said)
+        _refuse_unusable(facts, config, said)
+        _refuse_missing_fields(facts, config, said)
         plan, doubles = _column_plan(facts, config), find_doubles(facts, config.drop)
         _refuse_nothing_left(facts, doubles, said)
         config = _kept_tokenizer(spans, doubles, config, out, replacing)
@@ -180,17 +178,22 @@ def _column_plan(facts: Sequence[SpanFacts], config: BuildConfig) -> ColumnPlan:
     return ColumnPlan(field_types((each.seen for each in facts), config), kind)
 
 
-def _refuse_unusable(facts: Sequence[SpanFacts], said: str) -> None:
+def _refuse_unusable(facts: Sequence[SpanFacts], config: BuildConfig, said: str) -> None:
     """Name all rows that cannot be read or learned from, as far as a person reads a list."""
-    count = sum(each.unusable.num_rows for each in facts)
-    if not count:
-        return
+    count = 0 if "unusable" in config.drop else sum(each.unusable.num_rows for each in facts)
     faults = [fault for each in facts for fault in each.faults][:SHOWN_FAULTS]
     if count == 1:
         raise DataError(f"{faults[0]} {LEAVES_OUT}")
-    more = f"\n  and {count - len(faults):,} more" if count > len(faults) else ""
-    listed = "".join(f"\n  {fault}" for fault in faults)
-    raise DataError(f"{said}: {count:,} rows cannot be used:{listed}{more}\n{LEAVES_OUT_ALL}")
+    if count:
+        more = f"\n  and {count - len(faults):,} more" if count > len(faults) else ""
+        listed = "".join(f"\n  {fault}" for fault in faults)
+        raise DataError(f"{said}: {count:,} rows cannot be used:{listed}{more}\n{LEAVES_OUT_ALL}")
+
+
+def _refuse_missing_fields(facts: Sequence[SpanFacts], config: BuildConfig, said: str) -> None:
+    """Refuse a field that no row has, where any row could be read."""
+    if names := {name for each in facts for name in each.fields}:
+        check_fields(config, names, said)
 
 
 def _refuse_nothing_left(facts: Sequence[SpanFacts], doubles: Doubles, said: str) -> None:
