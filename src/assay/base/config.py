@@ -7,6 +7,7 @@ key that was probably meant.
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import date
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
@@ -125,9 +126,12 @@ def dotted_leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[s
 def given_text(value: Any) -> str:
     """The value that was seen, to stand behind a message; nothing for a whole section.
 
-    A section's first 80 characters tell nobody anything: its key says where it is.
+    A section's first 80 characters tell nobody anything: its key says where it is. A date is as YAML has it.
     """
-    return "" if isinstance(value, Mapping | list | tuple) else f" (given: {value!r:.80})"
+    if isinstance(value, Mapping | list | tuple):
+        return ""
+    shown = value.isoformat() if isinstance(value, date) else repr(value)
+    return f" (given: {shown:.80})"
 
 
 def _problems(

@@ -20,6 +20,7 @@ from assay.base.value_text import kind_text, message_of
 from assay.planning.program.campaign_rule import with_campaigns
 from assay.planning.program.checks import ProgramMistake, problems_of, short_budgets
 from assay.planning.program.gate_notes import mistakes_in_notes
+from assay.planning.program.other_files import other_kind
 from assay.planning.program.program import Program
 from assay.planning.program.progress import Progress
 from assay.planning.program.readable import readable
@@ -123,6 +124,8 @@ def _read(
 ) -> tuple[ReadT, dict[str, int]]:
     """A file's content and its keys' lines; one `ConfigError` lists everything that is wrong with it."""
     values, lines = _read_yaml(path, cure=cure)
+    if (other := other_kind(values, str(path), expected=schema.kind)) is not None:
+        raise ConfigError(f"{path} is no valid {schema.kind}: {other}")
     unprepared: list[ProgramMistake] = list(prepare(values, path.parent)) if prepare is not None else []
     try:
         found = schema.model_validate(values)

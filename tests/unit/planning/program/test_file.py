@@ -434,3 +434,44 @@ def test_a_deadline_is_said_with_its_last_day() -> None:
     said = [calendar.deadline_text(moment) for moment in ("end of week 6", "week 7", "2027-01-11")]
     last = "day 42, 10 Jan"
     assert said == [f"end of week 6 ({last})", f"week 7 (end of {last})", f"2027-01-11 (end of {last})"]
+
+
+NOTES = "now: 2026-12-11\nevents: {new_data: 2026-12-07}\nactivities: {}\n"
+ROOT = Path(__file__).parents[4]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (NOTES, "notes on a program's progress: 'assay plan status PROGRAM FOLDER --notes {path}' takes it"),
+        ((ROOT / "recipes/minilm.yaml").read_text(), "a recipe: 'assay train {path} --check' takes it"),
+        ((ROOT / "recipes/pipeline/digits.yaml").read_text(), "a pipeline: 'assay train {path} --check'"),
+        ((ROOT / "recipes/campaigns/preferences.yaml").read_text(), "a campaign: 'assay campaign run {path}'"),
+        ('{"kind": "plan", "version": 1, "items": []}', "a plan that was solved: 'assay plan export PROGRAM"),
+    ],
+)
+def test_another_file_than_a_program_is_told_once_what_it_is_and_what_takes_it(
+    tmp_path: Path, text: str, said: str
+) -> None:
+    path = tmp_path / "given.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        read_program(path)
+    assert str(caught.value).startswith(f"{path} is no valid program: this looks like {said.format(path=path)}")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_program_given_as_notes_is_told_so_and_one_with_a_stray_section_gets_its_line(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no valid progress: this looks like a program: 'assay plan check"):
+        read_progress(CASE, read_program(CASE).program)
+    path = tmp_path / "p.yaml"
+    path.write_text(CASE.read_text() + "method: {type: classify}\ntrainer: {epochs: 1}\nnow: 2027-01-04\n")
+    with pytest.raises(ConfigError, match=r"p\.yaml:\d+: trainer: no such key"):
+        read_program(path)
+
+
+def test_a_date_in_the_place_of_something_else_is_shown_as_a_date(tmp_path: Path) -> None:
+    path = tmp_path / "p.yaml"
+    path.write_text(CASE.read_text().replace("events:\n", "events:\n  early: 2026-12-07\n", 1))
+    with pytest.raises(ConfigError, match=r"events\.early: expected .* \(given: 2026-12-07\)"):
+        read_program(path)
