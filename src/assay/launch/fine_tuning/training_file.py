@@ -11,6 +11,7 @@ from typing import IO, Any, NamedTuple
 from assay.base.errors import DataError
 from assay.base.value_text import kind_text
 from assay.data.dataset.formats.rows import RowReader
+from assay.data.dataset.raw.lines import json_fault
 
 MAX_FAULTS = 100
 MAX_LINE_BYTES = 16 << 20
@@ -79,7 +80,8 @@ def _row_of(line: bytes, reader: RowReader) -> dict[str, Any]:
     except UnicodeEncodeError as error:
         raise DataError("half a character (a lone surrogate)") from error
     except ValueError as error:
-        raise DataError(f"not JSON: {error}") from error
+        column, fault = json_fault(error)
+        raise DataError(f"not JSON{column}: {fault}") from error
     if not isinstance(row, dict):
         raise DataError(f"expected a JSON object, found {kind_text(row)}")
     if reader.format == "labelled":
