@@ -62,6 +62,7 @@ def test_the_stated_power_is_a_lower_bound_elsewhere_too(gain):
     assert simulated(gain=gain).share("scale") >= stated_power(DESIGN, gain) - 0.02
 
 
+@pytest.mark.slow
 def test_a_gain_that_comes_from_one_benchmark_is_rarely_scaled():
     spread, carried = simulated(gain=0.04), simulated(gain=0.04, only_one_benchmark=True)
     assert carried.share("scale") < 0.1 * spread.share("scale")

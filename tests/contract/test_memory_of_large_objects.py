@@ -49,7 +49,7 @@ def grown_mb(url: str, how: str, num_mb: int) -> tuple[float, str]:
     return float(grown), digest
 
 
-@pytest.mark.parametrize("kind", ["folder", "s3"])
+@pytest.mark.parametrize("kind", ["folder", pytest.param("s3", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("num_mb", [128])
 def test_a_large_object_is_written_and_read_in_little_memory(
     request: pytest.FixtureRequest, tmp_path: Path, kind: str, num_mb: int

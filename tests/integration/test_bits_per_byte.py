@@ -114,6 +114,7 @@ def test_training_on_other_packages_saves_bits_on_our_own_source(checkpoints, su
     assert "1 of 2 failure modes would be noticed" in shown
 
 
+@pytest.mark.slow
 def test_a_planted_leak_is_found_and_the_score_without_it_is_given(checkpoints, suite, tmp_path, capfd):
     leaked = tmp_path / "training"
     leaked.mkdir()

@@ -25,7 +25,7 @@ from assay.records.cursor import Cursor
 
 COLUMNS = ("input_ids", "label", "created_at", "shard_id")
 UNDISTURBED = settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 
 
