@@ -29,7 +29,7 @@ def test_a_preempted_job_commits_is_requeued_and_ends_with_the_undisturbed_weigh
     other = slurm.preempt(seconds=0.5)
     wait_until(lambda: slurm.state(other) == "COMPLETED", "the job of a higher priority")
     assert log.finished() is None
-    wait_until(lambda: slurm.state(launched.job) not in ("PENDING", "RUNNING"), "our job")
+    wait_until(lambda: slurm.state(launched.job) not in ("PENDING", "RUNNING", "COMPLETING"), "our job")
 
     assert slurm.state(launched.job) == "COMPLETED", Path(launched.log).read_text()
     assert log.finished().weights_digest == undisturbed.finished().weights_digest
