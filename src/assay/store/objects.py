@@ -486,9 +486,9 @@ def _sync(file: IO[bytes]) -> None:
 
 
 def _opened(path: Path) -> IO[bytes]:
-    """A new file, and its folder; that may be deleted meanwhile with the last file in it."""
+    """A new file, and its folder; that may be made and deleted by others meanwhile, with the last file in it."""
     for _ in range(100):
-        with suppress(FileNotFoundError):
+        with suppress(FileNotFoundError, FileExistsError):
             _make_folder(path.parent)
             return path.open("wb")
     _make_folder(path.parent)

@@ -85,6 +85,29 @@ def test_what_vanishes_while_a_folder_is_listed_or_written_is_no_error(tmp_path:
     assert errors == []
 
 
+def test_a_folder_that_another_makes_and_deletes_within_a_write_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, folder, times = FolderStore(tmp_path), tmp_path / "checkpoints", []
+    mkdir = os.mkdir
+
+    def another_is_faster(path: "str | os.PathLike[str]", *args: int) -> None:
+        if Path(path) != folder or times:
+            return mkdir(path, *args)
+        times.append(path)
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
+
+    monkeypatch.setattr(os, "mkdir", another_is_faster)
+    assert store.put_if_absent("checkpoints/7", b"x") and times == [folder]
+    assert store.get("checkpoints/7") == b"x"
+
+
+def test_a_file_where_a_folder_belongs_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").write_bytes(b"")
+    with pytest.raises(StoreError, match="checkpoints/7: cannot write it"):
+        FolderStore(tmp_path).put("checkpoints/7", b"x")
+
+
 def test_what_dead_writers_left_half_written_is_swept_and_nothing_else(tmp_path: Path) -> None:
     store = FolderStore(tmp_path)
     for folder in ("log", "checkpoints/00000004-0001", "checkpoints/00000008-0002"):
