@@ -201,6 +201,7 @@ def furnished(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_what_is_wrong_is_said_before_what_computes_is_imported(furnished: Path) -> None:
     found = _answers(furnished, [command for command, _ in WRONG], HEAVY)
     assert [

@@ -63,6 +63,7 @@ READS_ENVIRONMENT = {
     "training/methods/grpo/reward_config.py": "where judges answer, which may change while a run lives",
     "training/parallel/ranks.py": "gloo's interface",
     "data/dataset/build.py": "what the tokenizer forks with",
+    "cli/main.py": "that pydantic looks for no plugins",
     "cli/train.py": "the allocation that srun tells of",
     "cli/train_on.py": "likewise",
     "launch/detached.py": "what a process is started with",

@@ -68,6 +68,7 @@ def test_a_gain_that_comes_from_one_benchmark_is_rarely_scaled():
     assert carried.share("scale") < 0.1 * spread.share("scale")
 
 
+@pytest.mark.slow
 def test_harm_on_a_guardrail_or_failures_block_any_gain():
     assert simulated(gain=0.06, harm=0.03).share("scale") == 0.0
     assert simulated(gain=0.06, failure_rate=0.02).share("stop") == 1.0

@@ -71,6 +71,7 @@ def spiky(run_here, dataset, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         yield run.run_id, spike(run, after=30)
 
 
+@pytest.mark.slow
 def test_a_spike_made_by_rows_with_wrong_labels_is_bad_data_and_names_them(spiky, capfd) -> None:
     report = replayed(capfd, *spiky, "--explain")
     assert report["verdict"] == "equal"
@@ -86,6 +87,7 @@ def test_without_a_search_the_same_spike_is_an_equal_replay_and_no_row_is_named(
     assert (report["verdict"], report["rows"], report["explanation"]) == ("equal", None, None)
 
 
+@pytest.mark.slow
 def test_a_spike_made_by_too_large_steps_is_optimisation_and_names_no_row(run_it, dataset, capfd) -> None:
     schedule = {"type": "linear", "warmup_steps": 40, "final_fraction": 1.0}
     run, _, _ = run_it(

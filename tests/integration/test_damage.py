@@ -230,6 +230,7 @@ def restore(trained: Trained, before: dict[Path, bytes]) -> None:
             path.write_bytes(data)
 
 
+@pytest.mark.slow
 def test_damage_to_what_decides_is_found(trained: Trained) -> None:
     """One file of each kind; the table, with all of them, is a slow test."""
     wanted = {"log/00000001", "LAST/__0", "run.json", "splits/", "manifest.json"}

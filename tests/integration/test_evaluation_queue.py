@@ -123,6 +123,7 @@ def let_leases_run_out(run: Run) -> None:
         path.write_text(json.dumps({**json.loads(path.read_text()), "is_released": True}))
 
 
+@pytest.mark.slow
 def test_killed_at_any_point_the_queue_resumes_with_each_item_once(
     new_tiny_run: Callable[..., Run], suite: str, tmp_path: Path
 ):

@@ -90,6 +90,7 @@ def logits_without_assay(
     return logits, answers
 
 
+@pytest.mark.slow
 def test_plain_transformers_finds_the_runs_logits_in_the_exported_folder(
     home: Path, tmp_path: Path, validated_rows, capfd
 ) -> None:

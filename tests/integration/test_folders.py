@@ -66,6 +66,7 @@ def elsewhere(tmp_path: Path, requires: Callable[..., None]) -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
+@pytest.mark.slow
 def test_a_store_on_another_file_system_also_behind_a_link_is_as_good(
     new_tiny_run: Callable[..., Run], tmp_path: Path, elsewhere: Path, undisturbed: str
 ) -> None:

@@ -80,6 +80,7 @@ def test_a_fork_learns_what_was_to_come_and_its_audit_says_from_where(parent: Ru
         assert f"A fork of `parent@5`: {whose}" in card and "of what was learned behind parent@5" in card
 
 
+@pytest.mark.slow
 def test_a_fork_stands_by_itself_once_its_parent_is_gone(parent: Run, capfd) -> None:
     weights = last(parent.run_id).weights_digest
     assert assay("train", "--from", f"{parent.run_id}@5", "--run-id", "a") == 0

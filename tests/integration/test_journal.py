@@ -107,6 +107,7 @@ def changed(groups: list[Any], change: str) -> list[Any]:
     return [*groups[:at], group._replace(answers=(answer, *group.answers[1:])), *groups[at + 1 :]]
 
 
+@pytest.mark.slow
 def test_a_judge_is_asked_once_of_each_answer_and_a_replay_asks_nobody(dataset: Path, tmp_path: Path) -> None:
     with moody_judge(fails_every=40) as judge:
         tree = recipe(dataset, tmp_path, **PAID_BY_A_JUDGE, judge={"url": judge.url}, max_reward_failures=0.3)

@@ -184,6 +184,7 @@ def test_a_run_that_was_judged_on_rows_it_learned_is_warned_of(
         assert shown["commits"][-1]["is_evaluated"]
 
 
+@pytest.mark.slow
 def test_pairs_have_a_recipe_of_dpo_that_begins_with_the_model_that_is_named(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from assay.training.methods.registry import METHODS
 
 from .conftest import tiny_recipe
@@ -35,6 +37,7 @@ _OF_NO_USE = {
 """Each would put off every first step."""
 
 
+@pytest.mark.slow
 def test_all_that_a_rank_imports_has_been_imported_before_the_fork(tiny_dataset: Path, tmp_path: Path) -> None:
     recipe = tiny_recipe(tiny_dataset, trainer__max_steps=2, trainer__commit_every=1).values
     command = [sys.executable, "-c", _TRAIN, json.dumps(recipe), str(tmp_path)]

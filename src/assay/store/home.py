@@ -134,7 +134,8 @@ class Home:
         """A run as the ledger has it, with its places as they are here, if it lies here."""
         from assay.store.place import opened_in
 
-        return opened_in(run, self.run_dir(run.run_id)) if self.has_run(run.run_id) else run
+        folder = self.run_dir(run.run_id)
+        return opened_in(run, folder) if (folder / RUN_FILE).is_file() else run
 
     def runs(self) -> "list[Run]":
         """All runs whose record can be read, by id."""

@@ -82,6 +82,7 @@ def test_a_person_builds_looks_splits_and_compares(corpus: Path, capsys) -> None
     assert same.startswith("equal: 60 rows")
 
 
+@pytest.mark.slow
 def test_rows_that_a_window_mixes_badly_are_said_with_what_mends_it(corpus: Path, capsys) -> None:
     lines = [{"text": f"row {n % 9}", "label": 0, "language": f"l{n // 400}"} for n in range(4000)]
     (corpus / "rows.jsonl").write_text("\n".join(map(json.dumps, lines)))

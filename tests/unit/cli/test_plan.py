@@ -224,6 +224,7 @@ def test_status_and_solve_say_the_same_of_notes_and_of_the_ledgers_runs(under_wa
     assert told.startswith("(160 spent; ") and told in solved
 
 
+@pytest.mark.slow
 def test_a_page_made_with_notes_is_not_replaced_by_one_without(under_way: Path) -> None:
     program, folder, notes = (under_way / name for name in ("mine.yaml", "offer", "notes.yaml"))
     began = "prepare: {started: 2027-03-01T09:00, ended: 2027-03-05T17:00}"

@@ -50,7 +50,7 @@ def test_a_law_is_fitted_and_a_larger_run_predicted(runs_csv, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("name", "within"),
     [
-        ("redpajama", (0.02, 0.005, 0.005)),
+        pytest.param("redpajama", (0.02, 0.005, 0.005), marks=pytest.mark.slow),
         pytest.param("c4", (0.02, 0.02, 0.06), marks=pytest.mark.slow),
         pytest.param("refinedweb", (0.02,) * 3, marks=pytest.mark.slow),
     ],

@@ -16,6 +16,7 @@ from assay.planning.what_if import Solver, readings
 EFFORT = Effort(seconds=20, workers=1)
 
 
+@pytest.mark.slow
 def test_data_a_week_late_moves_the_decision_by_at_most_that(case: Program, case_plan: Plan) -> None:
     changes = case.what_ifs["data_week_late"].changes
     late = Solver(EFFORT).answer(case, "", changes)

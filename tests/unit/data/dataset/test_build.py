@@ -315,6 +315,7 @@ def test_processes_beside_this_one_write_the_same_dataset(
     assert len(alone.shards) > 1 and shared.fingerprint == alone.fingerprint and shared.build == alone.build
 
 
+@pytest.mark.slow
 def test_a_build_that_is_killed_leaves_no_process_and_goes_on(tmp_path: Path, config) -> None:
     lines = [{**LINES[n % 25], "text": f"{n} " * 80, "unread": "x" * 1_000} for n in range(4_000)]
     source = write(tmp_path / "rows.jsonl", [json.dumps(line).encode() for line in lines])

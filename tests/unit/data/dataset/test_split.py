@@ -142,6 +142,7 @@ def test_a_cache_that_was_cut_short_is_computed_anew(dataset: Dataset) -> None:
         np.testing.assert_array_equal(split_view(dataset, config, "train").num_rows, first.num_rows)
 
 
+@pytest.mark.slow
 def test_a_flipped_bit_anywhere_in_a_cache_changes_no_side(dataset: Dataset) -> None:
     config = HashSplit(validation_fraction=0.3)
     first = split_view(dataset, config, "train")

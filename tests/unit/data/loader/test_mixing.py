@@ -129,7 +129,11 @@ def test_rows_of_a_row_group_that_is_a_lane_come_in_the_files_order_every_epoch(
 
 @pytest.mark.parametrize(
     ("layout", "least", "most"),
-    [(PaddedLayout(), 1, 2), (BucketedLayout(), 6, 20), (BucketedLayout(jitter=0.4), 2, 5)],
+    [
+        pytest.param(PaddedLayout(), 1, 2, marks=pytest.mark.slow),
+        (BucketedLayout(), 6, 20),
+        pytest.param(BucketedLayout(jitter=0.4), 2, 5, marks=pytest.mark.slow),
+    ],
 )
 def test_bucketing_brings_the_same_pairs_together_again(
     sorted_dataset, layout, least: float, most: float
@@ -276,6 +280,7 @@ def test_pairs_that_meet_again_are_what_plain_loops_count(sorted_dataset) -> Non
     assert _num_pairs(np.array([3, 3, 3, 8, 8, 1])) == 4
 
 
+@pytest.mark.slow
 def test_the_mend_is_as_many_rows_as_the_larger_of_window_and_row_group_times_the_factor(
     sorted_dataset,
 ) -> None:

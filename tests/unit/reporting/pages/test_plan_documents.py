@@ -377,6 +377,7 @@ def test_nothing_has_no_sign(value, text):
     assert signed_text(value) == text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [1280, 420])
 def test_documents_show_whole_and_quietly(browser, documents, tmp_path, width):
     complaints: list[str] = []
@@ -399,6 +400,7 @@ def test_the_seeds_of_the_last_gate_are_read_to_their_last_column_at_1200(browse
     page.close()
 
 
+@pytest.mark.slow
 def test_on_a_telephone_rows_are_cards_and_none_is_cut(browser, documents, tmp_path):
     for path in write_documents(documents, tmp_path):
         page = browser.new_page(viewport={"width": 400, "height": 900})

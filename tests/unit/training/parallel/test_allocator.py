@@ -25,6 +25,7 @@ print(resident_mib() - before)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc's allocator is Linux's")
 def test_what_is_freed_stays_with_the_process() -> None:
     assert freed_but_resident_mib("keeps") > 20

@@ -128,6 +128,7 @@ SUITE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["xunit1", "xunit2"])
 def test_pytests_own_results_are_understood_classes_and_failed_imports_too(
     tmp_path, capsys, family, monkeypatch

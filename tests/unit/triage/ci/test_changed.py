@@ -216,6 +216,7 @@ def own_tree():
     return opened_repository(CHECKOUT).working_tree()
 
 
+@pytest.mark.slow
 def test_this_repository_takes_seconds(own_tree):
     begun = time.process_time()
     reach = reach_of(own_tree, ["src/assay/base/units.py"])

@@ -223,7 +223,8 @@ def test_a(k, slow_fixture):
 """
 
 
-@pytest.mark.parametrize("workers", [2, *slow(0)])
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [2, 0])
 def test_real_files_of_pytest_with_the_hook_of_the_docs_say_it_all(tmp_path, capsys, workers):
     docs = (Path(__file__).parents[4] / "docs" / "triage.md").read_text()
     (hook,) = re.findall(r"# conftest.py\n.*?(?=\n```)", docs, re.DOTALL)

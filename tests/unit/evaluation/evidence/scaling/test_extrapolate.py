@@ -75,6 +75,7 @@ def test_a_target_beyond_what_was_tested_gets_its_band_and_its_mark(ladder):
     assert widths[1] > widths[0]
 
 
+@pytest.mark.slow
 def test_a_score_that_cannot_be_tested_is_refused_beside_the_loss_and_never_in_silence():
     """Scores need more points below an origin than losses do."""
     tokens = np.geomspace(1e6, 1e9, 16)

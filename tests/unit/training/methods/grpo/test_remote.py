@@ -189,6 +189,7 @@ def recipe(dataset: Path, base: Path, engine: CompletionsServer, tmp_path: Path,
     return tree | {"method": tree["method"] | {"sampler": sampler(engine, tmp_path, log_prob_gap=gap)}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["lying", *slow("hot")])
 def test_an_engine_that_draws_otherwise_is_named_by_the_gap_and_by_nothing_else(
     way: str, dataset: Path, base: Path, engine: CompletionsServer, tmp_path: Path
