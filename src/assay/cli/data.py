@@ -24,7 +24,7 @@ from assay.cli.given import (
 
 if TYPE_CHECKING:
     from assay.data.dataset.raw.propose import AskedFields, Proposal
-    from assay.data.dataset.split import HashSplit, TimeSplit
+    from assay.data.dataset.split import SplitConfig
     from assay.records.dataset import DatasetManifest
 
 
@@ -329,7 +329,7 @@ _SPLIT_OPTIONS = (
         "--by",
         "column",
         help="Column that decides; input_ids keeps copies of a text together.  [default: shard_id; created_at "
-        "with --from]",
+        "with --from, split with --value]",
     ),
     click.option(
         "--fraction", default=0.1, show_default=True, help="Share of the column's values to hold out, by hash."
@@ -340,6 +340,12 @@ _SPLIT_OPTIONS = (
         "moment",
         type=click.DateTime(),
         help="Hold out the rows from this moment on (UTC), instead of by hash.",
+    ),
+    click.option(
+        "--value",
+        "values",
+        multiple=True,
+        help="Hold out the rows whose column has this value, as whoever made the data split it; repeatable.",
     ),
     click.option(
         "--drop-leaks",
@@ -357,11 +363,23 @@ def _split_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _split_of(
-    column: str | None, fraction: float, seed: int, moment: object, *, drop_leaks: bool
-) -> "HashSplit | TimeSplit":
+    column: str | None,
+    fraction: float,
+    seed: int,
+    moment: object,
+    values: tuple[str, ...],
+    *,
+    drop_leaks: bool,
+) -> "SplitConfig":
     from assay.base.config import LoadedConfig, validated
-    from assay.data.dataset.split import HashSplit, TimeSplit
+    from assay.data.dataset.split import ColumnSplit, HashSplit, TimeSplit
 
+    if values and moment is not None:
+        raise ConfigError("--from and --value are two ways to hold out. Give one.")
+    by_value = {"type": "column", "column": column or "split", "validation": values}
+    if values:
+        found = validated(ColumnSplit, LoadedConfig(by_value, {}))
+        return found.model_copy(update={"drop_leaks": drop_leaks})
     by_hash = {"column": column or "shard_id", "validation_fraction": fraction, "seed": seed}
     by_time = {"type": "time", "column": column or "created_at", "validation_from": moment}
     config = (
@@ -383,11 +401,13 @@ def split(
     fraction: float,
     seed: int,
     moment: object,
+    values: tuple[str, ...],
     check_leaks: bool,
     drop_leaks: bool,
     as_json: bool,
 ) -> None:
-    """How DATASET would split: by hash of a key or by time, never by row at random, so that nothing leaks.
+    """How DATASET would split: by a key's hash, by time or as a column says, never by row at random, so that
+    nothing leaks.
 
     Prints the lines to put under 'data:' in a recipe.
     """
@@ -397,7 +417,7 @@ def split(
     from assay.data.dataset.split import split_view
     from assay.reporting.views.dataset_split import dataset_split_view
 
-    config = _split_of(column, fraction, seed, moment, drop_leaks=drop_leaks)
+    config = _split_of(column, fraction, seed, moment, values, drop_leaks=drop_leaks)
     opened = Dataset.open(dataset)
     train, validation = split_view(opened, config, "train"), split_view(opened, config, "validation")
     leak = find_leaks(train, validation) if check_leaks else None
@@ -418,6 +438,7 @@ def hold_out(
     fraction: float,
     seed: int,
     moment: object,
+    values: tuple[str, ...],
     drop_leaks: bool,
     as_json: bool,
 ) -> None:
@@ -431,7 +452,8 @@ def hold_out(
     from assay.data.dataset.held_out.copy import copy_folder
     from assay.data.dataset.held_out.write import hold_out as write_held_out
 
-    opened, config = Dataset.open(dataset), _split_of(column, fraction, seed, moment, drop_leaks=drop_leaks)
+    opened = Dataset.open(dataset)
+    config = _split_of(column, fraction, seed, moment, values, drop_leaks=drop_leaks)
     manifest = write_held_out(opened, config, partial(show_progress, "holding out", unit=" row groups"))
     assert manifest.held_out_of is not None
     _print(manifest, copy_folder(dataset, manifest.held_out_of.split_sha256), as_json=as_json)

@@ -30,7 +30,8 @@ class DataConfig(FrozenConfig):
     """Folder of the manifest, as `assay data index` or `assay data build` wrote it."""
 
     split: SplitConfig
-    """Which rows are held out for validation: by time or by hash of a key, never by row at random."""
+    """Which rows are held out for validation: by time, by hash of a key or as a column says, never by row at
+    random."""
 
 
 class EvaluationConfig(FrozenConfig):

@@ -10,7 +10,7 @@ import numpy as np
 
 from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.row_digests import token_digests
-from assay.data.dataset.split import DatasetView, HashSplit, TimeSplit, split_view
+from assay.data.dataset.split import DatasetView, SplitConfig, split_view
 
 QUICK_TOKENS = 50_000_000
 """What a dataset may have that is searched without being asked: some seconds."""
@@ -37,7 +37,7 @@ def find_leaks(train: DatasetView, validation: DatasetView) -> Leak:
     return Leak(len(leaked), len(held_out), tuple(leaked[:5].tolist()))
 
 
-def quick_leaks(dataset: Dataset, split: HashSplit | TimeSplit) -> Leak | None:
+def quick_leaks(dataset: Dataset, split: SplitConfig) -> Leak | None:
     """What leaks in a dataset of at most `QUICK_TOKENS` tokens; None of a larger one, which nobody searched."""
     if dataset.manifest.num_tokens > QUICK_TOKENS:
         return None

@@ -1,4 +1,5 @@
-"""Which rows are for training and which are held out: by time or by a key's hash, never by row at random.
+"""Which rows are for training and which are held out: by time, by a key's hash or as a column says, never at
+random.
 
 Rows that share a key (a conversation, a document, a file) are on the same side, so nothing that was trained on
 comes back in validation.
@@ -81,7 +82,25 @@ class TimeSplit(FrozenConfig):
     rows, once."""
 
 
-SplitConfig = Annotated[HashSplit | TimeSplit, Field(discriminator="type")]
+class ColumnSplit(FrozenConfig):
+    """A column says which rows are held out: whoever made the data had split it already."""
+
+    also_called: ClassVar = {"value": "validation", "values": "validation", "key": "column"}
+
+    type: Literal["column"]
+
+    column: str = "split"
+
+    validation: tuple[str, ...] = Field(default=("validation",), min_length=1)
+    """The values, as text (`true` of a truth), whose rows are held out; all other rows are trained on, those
+    without a value, too."""
+
+    drop_leaks: bool = False
+    """Leave out of validation what training has, too: rows with the very tokens of a training row. Reads all
+    rows, once."""
+
+
+SplitConfig = Annotated[HashSplit | TimeSplit | ColumnSplit, Field(discriminator="type")]
 
 
 @dataclass(frozen=True)
@@ -126,7 +145,7 @@ class DatasetView:
         return self.dataset.shard_path(group)
 
 
-def split_view(dataset: Dataset, config: HashSplit | TimeSplit, part: Part) -> DatasetView:
+def split_view(dataset: Dataset, config: SplitConfig, part: Part) -> DatasetView:
     """The rows of one side; reads the split column once and keeps the answer beside the manifest."""
     sides = config.model_copy(update={"drop_leaks": False})
     bits = _kept_or(dataset, sides, lambda: _held_out(dataset, sides))
@@ -146,7 +165,7 @@ def split_view(dataset: Dataset, config: HashSplit | TimeSplit, part: Part) -> D
     )
 
 
-def split_sha256(dataset: Dataset, config: HashSplit | TimeSplit) -> str:
+def split_sha256(dataset: Dataset, config: SplitConfig) -> str:
     """Names a dataset and how it is split."""
     return sha256_of_json(_named(dataset, config))
 
@@ -158,14 +177,12 @@ def whole_view(dataset: Dataset) -> DatasetView:
     return DatasetView(dataset, dataset.fingerprint, dataset.groups.num_rows, selection)
 
 
-def _named(dataset: Dataset, config: HashSplit | TimeSplit) -> list[Any]:
+def _named(dataset: Dataset, config: SplitConfig) -> list[Any]:
     """What a split is told by."""
     return [dataset.fingerprint, config.model_dump(mode="json", context=FOR_DIGEST)]
 
 
-def _kept_or(
-    dataset: Dataset, config: HashSplit | TimeSplit, decide: Callable[[], npt.NDArray[np.bool_]]
-) -> Bits:
+def _kept_or(dataset: Dataset, config: SplitConfig, decide: Callable[[], npt.NDArray[np.bool_]]) -> Bits:
     """[row of the dataset]: whether it is for validation; decided where that is not kept already."""
     key = split_sha256(dataset, config)
     cache = dataset.folder / "splits" / f"{key[:16]}.bits"
@@ -189,7 +206,7 @@ def _not_learned(dataset: Dataset, held_out: npt.NDArray[np.bool_]) -> npt.NDArr
     return clean
 
 
-def _held_out(dataset: Dataset, config: HashSplit | TimeSplit) -> npt.NDArray[np.bool_]:
+def _held_out(dataset: Dataset, config: SplitConfig) -> npt.NDArray[np.bool_]:
     if config.column not in dataset.manifest.columns:
         build = dataset.manifest.build
         is_group = build is not None and build.group == config.column
@@ -205,19 +222,21 @@ def _held_out(dataset: Dataset, config: HashSplit | TimeSplit) -> npt.NDArray[np
 
     held_out = np.concatenate(dataset.each_group(decide))
     if held_out.all() or not held_out.any():
-        other = "moment" if config.type == "time" else "column, fraction or seed"
+        others = {"time": "moment", "hash": "column, fraction or seed", "column": "column or values"}
         raise ConfigError(
             f"data.split puts {'all' if held_out.all() else 'none'} of the {len(held_out):,} rows into "
-            f"validation. Choose another {other}; 'assay data show' prints what the columns hold."
+            f"validation. Choose another {others[config.type]}; 'assay data show' prints what the columns hold."
         )
     return held_out
 
 
-def _decide(column: pa.ChunkedArray, config: HashSplit | TimeSplit, *, where: str) -> npt.NDArray[np.bool_]:
+def _decide(column: pa.ChunkedArray, config: SplitConfig, *, where: str) -> npt.NDArray[np.bool_]:
     try:
-        return _by_hash(column, config) if config.type == "hash" else _by_time(column, config, where)
+        if config.type == "hash":
+            return _by_hash(column, config)
+        return _by_time(column, config, where) if config.type == "time" else _by_value(column, config)
     except pa.ArrowException as error:
-        expected = "one value a row" if config.type == "hash" else "times, dates or ISO 8601 text"
+        expected = "times, dates or ISO 8601 text" if config.type == "time" else "one value a row"
         raise DataError(
             f"{where} has type {column.type}, which cannot split rows: {error}. Expected {expected}; choose "
             "another data.split.column."
@@ -238,7 +257,7 @@ def key_hashes(column: pa.ChunkedArray) -> Keys:
     return found
 
 
-def key_column(config: HashSplit | TimeSplit) -> str | None:
+def key_column(config: SplitConfig) -> str | None:
     """The column of metadata whose rows were kept together; None where rows were split one by one."""
     return config.column if config.type == "hash" and config.column != TOKENS else None
 
@@ -246,6 +265,14 @@ def key_column(config: HashSplit | TimeSplit) -> str | None:
 def _is_held_out(hashes: Keys, config: HashSplit) -> npt.NDArray[np.bool_]:
     mixed = mix64(hashes ^ np.uint64(derive_key(config.seed, "split")))
     held_out: npt.NDArray[np.bool_] = mixed < np.uint64(int(config.validation_fraction * 2**64))
+    return held_out
+
+
+def _by_value(column: pa.ChunkedArray, config: ColumnSplit) -> npt.NDArray[np.bool_]:
+    values = column.combine_chunks().cast(pa.string())
+    held_out: npt.NDArray[np.bool_] = pc.is_in(values, pa.array(config.validation, pa.string())).to_numpy(
+        zero_copy_only=False
+    )
     return held_out
 
 

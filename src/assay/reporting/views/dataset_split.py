@@ -4,7 +4,7 @@ from typing import Any
 
 from assay.base.versioned import FOR_DIGEST
 from assay.data.dataset.leaks import Leak
-from assay.data.dataset.split import DatasetView, HashSplit, TimeSplit
+from assay.data.dataset.split import DatasetView, SplitConfig
 from assay.reporting.views.view import View
 
 
@@ -40,7 +40,7 @@ class SplitView(View):
 
 
 def dataset_split_view(
-    train: DatasetView, validation: DatasetView, config: HashSplit | TimeSplit, leak: Leak | None
+    train: DatasetView, validation: DatasetView, config: SplitConfig, leak: Leak | None
 ) -> SplitView:
     """The view of the two sides that `config` makes."""
     sides = (_side(train), _side(validation))

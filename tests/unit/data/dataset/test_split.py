@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from assay.base.errors import ConfigError, DataError
 from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.index import index_dataset
-from assay.data.dataset.split import HashSplit, TimeSplit, split_view
+from assay.data.dataset.split import ColumnSplit, HashSplit, TimeSplit, split_view
 
 
 @pytest.fixture
@@ -44,6 +44,27 @@ def test_the_future_is_held_out(dataset: Dataset) -> None:
     config = TimeSplit(type="time", validation_from=border)
     assert max(values(split_view(dataset, config, "train"), "created_at")) < border
     assert min(values(split_view(dataset, config, "validation"), "created_at")) >= border
+
+
+def test_what_a_column_says_is_held_out_is_and_nothing_else(dataset: Dataset) -> None:
+    config = ColumnSplit(type="column", column="language", validation=("de",))
+    train, held_out = split_view(dataset, config, "train"), split_view(dataset, config, "validation")
+    assert set(values(held_out, "language")) == {"de"}
+    assert set(values(train, "language")) == {"en", None}  # a row without a value is trained on
+    assert len(values(train, "label")) + len(values(held_out, "label")) == 240
+    every = ColumnSplit(type="column", column="label", validation=("0", "1"))
+    with pytest.raises(
+        ConfigError, match="all of the 240 rows into validation. Choose another column or values"
+    ):
+        split_view(dataset, every, "train")
+
+
+def test_a_column_of_truths_splits_by_the_word(tmp_path: Path, write_shard) -> None:
+    write_shard("a", 6, held_out=pa.array([True, False, None, True, False, False]))
+    index_dataset(str(tmp_path / "source"), tmp_path / "dataset")
+    config = ColumnSplit(type="column", column="held_out", validation=("true",))
+    view = split_view(Dataset.open(tmp_path / "dataset"), config, "validation")
+    assert view.row_ids(0).tolist() == [0, 3]
 
 
 def test_a_split_is_read_from_its_cache_and_is_the_same(dataset: Dataset) -> None:

@@ -17,7 +17,7 @@ from assay.data.dataset.columns import LABEL
 from assay.data.dataset.dataset import NUM_READERS, Dataset
 from assay.data.dataset.held_out.copy import copy_folder
 from assay.data.dataset.index import KeptFiles, index_dataset
-from assay.data.dataset.split import HashSplit, TimeSplit, split_sha256, split_view
+from assay.data.dataset.split import SplitConfig, split_sha256, split_view
 from assay.records.dataset import DatasetManifest, HeldOutOf
 from assay.store.objects import open_store
 
@@ -27,9 +27,7 @@ AT_ONCE = 64
 """Row groups of the parent that are read before their rows are written."""
 
 
-def hold_out(
-    dataset: Dataset, split: HashSplit | TimeSplit, progress: Callable[[int, int], None]
-) -> DatasetManifest:
+def hold_out(dataset: Dataset, split: SplitConfig, progress: Callable[[int, int], None]) -> DatasetManifest:
     """The copy beside the manifest, made or found; `progress` hears of the row groups that were read."""
     sha256 = split_sha256(dataset, split)
     view = split_view(dataset, split, "validation")
