@@ -7,15 +7,17 @@
 Every worker's entry has the number of its lease: the newest `taken` says which number counts.
 """
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
-from pydantic import NonNegativeInt, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveInt
 
 from assay.records.record import Record
 
 
 class JobCreated(Record):
     """Somebody asked for a model."""
+
+    added: ClassVar = frozenset({"grader"})
 
     type: Literal["created"] = "created"
     job_id: str
@@ -30,6 +32,8 @@ class JobCreated(Record):
     """The API's word: `classification`, `supervised`, ..."""
     hyperparameters: dict[str, Any]
     """As they were asked for; `auto` stands for what the base model's file says."""
+    grader: dict[str, Any] | None = None
+    """What pays answers, where a method learns from that."""
     training_file: str
     validation_file: str | None = None
     seed: NonNegativeInt
@@ -156,6 +160,8 @@ class CancelAsked(Record):
 class JobSucceeded(Record):
     """The run reached its last step, and its audit proved that each row was learned exactly once."""
 
+    added: ClassVar = frozenset({"validation"})
+
     type: Literal["succeeded"] = "succeeded"
     at_s: float
     lease: PositiveInt
@@ -165,6 +171,8 @@ class JobSucceeded(Record):
     trained_tokens: NonNegativeInt
     measured: dict[str, float]
     """What the evaluation of its last weights says, by metric."""
+    validation: dict[str, float] = Field(default_factory=dict)
+    """Likewise, by the API's names."""
 
 
 class JobClaimed(Record):

@@ -1,6 +1,7 @@
 """A base model is a file: `models/NAME.yaml`. What clients call it, and what a job that names it becomes.
 
     tokenizer: tokenizer.json          # beside the file, or absolute, or package:NAME/FOLDER
+    chat_template: chatml              # where messages are rendered, and the tokenizer comes with none
     methods:
       classification:
         recipe: {loader: ..., method: ..., trainer: ...}      # a recipe without `name` and `data`
@@ -20,6 +21,14 @@ from assay.base.errors import ConfigError
 from assay.base.names import checked_name
 from assay.serving.methods import SERVED_METHODS, WHOLE_NUMBERS, ServedMethod
 from assay.training.recipe import Recipe
+
+_SOME_GRADER = {
+    "type": "string_check",
+    "name": "some",
+    "input": "{{ sample.output_text }}",
+    "reference": "",
+    "operation": "eq",
+}
 
 
 class TrainableConfig(FrozenConfig):
@@ -49,6 +58,9 @@ class BaseModelConfig(FrozenConfig):
     tokenizer: str
     """A `tokenizer.json`, or a folder with one, relative to the file; or `package:NAME/FOLDER`."""
 
+    chat_template: str | None = None
+    """A .jinja file, relative to the file, or `chatml`: renders messages. None for the tokenizer's own."""
+
     owned_by: str = "assay"
     """What `models.list` says."""
 
@@ -56,7 +68,7 @@ class BaseModelConfig(FrozenConfig):
     """Ranks of a job's run."""
 
     methods: dict[str, TrainableConfig] = Field(min_length=1)
-    """By the API's word: `classification`, `supervised`, `dpo`, `reward_model`."""
+    """By the API's word: `classification`, `supervised`, `dpo`, `reinforcement`, `reward_model`."""
 
     @field_validator("methods")
     @classmethod
@@ -100,6 +112,12 @@ def stored_base(tree: Mapping[str, Any], *, where: str) -> BaseModelConfig:
     return stored(BaseModelConfig, tree, where=where)
 
 
+def asks_for_grader(recipe: Mapping[str, Any]) -> bool:
+    """Whether a job of this template has to say what pays answers, since the template does not."""
+    kinds = {each.recipe_type for each in SERVED_METHODS.values() if each.takes_grader}
+    return recipe["method"].get("type") in kinds and not recipe["method"].get("rewards")
+
+
 def job_recipe(
     trainable: TrainableConfig,
     method: ServedMethod,
@@ -109,9 +127,10 @@ def job_recipe(
     dataset: str,
     split: Mapping[str, Any],
     seed: int,
+    grader: Mapping[str, Any] | None = None,
 ) -> LoadedConfig:
     """The recipe of a job; `hyperparameters` are those of `concrete_hyperparameters`."""
-    tree: dict[str, Any] = {**_copied(trainable.recipe), "name": name, "seed": seed}
+    tree: dict[str, Any] = {**_with_grader(trainable.recipe, grader), "name": name, "seed": seed}
     tree["data"] = {"dataset": dataset, "split": dict(split)}
     set_dotted(tree, "loader.seed", seed, where="in the recipe")
     for key, value in hyperparameters.items():
@@ -133,8 +152,16 @@ def concrete_hyperparameters(
             value = trainable.auto[name]
         elif value == "auto":
             value = 1.0 if name == "learning_rate_multiplier" else _dotted(recipe, key)
-        found[name] = int(value) if name in WHOLE_NUMBERS else value
+        found[name] = int(value) if name in WHOLE_NUMBERS and value is not None else value
     return found
+
+
+def _with_grader(recipe: Mapping[str, Any], grader: Mapping[str, Any] | None) -> dict[str, Any]:
+    """A recipe, copied, whose rewards are a job's grader; the template's stay where a job says none."""
+    tree = _copied(recipe)
+    if grader is not None:
+        set_dotted(tree, "method.rewards", [{"grader": dict(grader)}], where="in the recipe")
+    return tree
 
 
 def _learning_rate(trainable: TrainableConfig) -> float:
@@ -144,8 +171,10 @@ def _learning_rate(trainable: TrainableConfig) -> float:
 
 
 def _checked_recipe(template: Mapping[str, Any]) -> Recipe:
-    """The template as a recipe on some dataset."""
+    """The template as a recipe on some dataset; where each job says what pays, for something that pays."""
     tree = {**template, "name": "template", "data": {"dataset": ".", "split": {"type": "hash"}}}
+    if asks_for_grader(template):
+        tree = {**tree, **_with_grader(template, _SOME_GRADER)}
     return validated(Recipe, LoadedConfig(tree, {}))
 
 
@@ -170,9 +199,24 @@ def _read(path: Path) -> BaseModelFile:
         tokenizer = str((path.parent / tokenizer).resolve())
         if not Path(tokenizer).exists():
             raise ConfigError(f"{path}: tokenizer {tokenizer}: no such file or folder.")
-    return BaseModelFile(
-        name, config.model_copy(update={"tokenizer": tokenizer, "methods": methods}), path.stat().st_mtime
-    )
+    changes = {"tokenizer": tokenizer, "chat_template": _template(config, path), "methods": methods}
+    return BaseModelFile(name, config.model_copy(update=changes), path.stat().st_mtime)
+
+
+def _template(config: BaseModelConfig, path: Path) -> str | None:
+    """The chat template, read once, so that what is wrong shows before a job asks for it."""
+    if config.chat_template is None:
+        return None
+    # Here, since most models come with their own.
+    from assay.data.dataset.formats.template import load_template
+
+    beside = path.parent / config.chat_template
+    named = str(beside.resolve()) if beside.is_file() else config.chat_template
+    try:
+        load_template(named, {})
+    except ConfigError as error:
+        raise ConfigError(f"{path}: chat_template: {error}") from error
+    return named
 
 
 def _with_paths(tree: Mapping[str, Any], folder: Path) -> dict[str, Any]:

@@ -221,6 +221,8 @@ def _said(state: JobState, entry: JobEntry, wish: Wish) -> Iterator[_Said]:
         case JobFailed():
             yield at_s, "error", entry.message, None
         case JobSucceeded():
+            if (loss := entry.validation.get("full_valid_loss")) is not None:
+                yield at_s, "info", f"Step {entry.step}: full validation loss={loss:.4g}", None
             yield at_s, "info", f"New fine-tuned model created: {state.model}", None
             yield at_s, "info", "The job has successfully completed", None
         case JobTaken() | LaunchPlanned() | JobClaimed():

@@ -16,6 +16,10 @@ class ServedMethod(NamedTuple):
     """What rows of its training file become."""
     hyperparameters: dict[str, str]
     """Each one's name -> the key of the recipe that it sets; `learning_rate_multiplier` multiplies it."""
+    left_to_us: tuple[str, ...] = ()
+    """Hyperparameters that the API has and the method has not: `auto` may be said, a value is refused."""
+    takes_grader: bool = False
+    """Whether a job says what pays answers."""
 
 
 _COMMON = {
@@ -30,11 +34,19 @@ SERVED_METHODS = {
         ServedMethod("classification", "classify", "labelled", _COMMON),
         ServedMethod("supervised", "sft", "chat", _COMMON),
         ServedMethod("dpo", "dpo", "pairs", {**_COMMON, "beta": "method.loss.beta"}),
+        ServedMethod(
+            "reinforcement",
+            "grpo",
+            "prompts",
+            {**_COMMON, "eval_interval": "trainer.evaluate_every"},
+            left_to_us=("compute_multiplier", "eval_samples", "reasoning_effort"),
+            takes_grader=True,
+        ),
         ServedMethod("reward_model", "reward", "pairs", _COMMON),
     )
 }
 """By name."""
-WHOLE_NUMBERS = ("n_epochs", "batch_size")
+WHOLE_NUMBERS = ("n_epochs", "batch_size", "eval_interval")
 """Hyperparameters that are counted."""
 DEFAULT_METHOD = "supervised"
 """The method of a job that names none, as the hosted API has it; a base model without it takes its first."""

@@ -6,18 +6,14 @@
 The run is one like any other: `assay show`, `audit`, `replay` take it, and it outlives whoever launched it.
 """
 
-import io
 import math
-from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from assay.base.clock import Clock, SystemClock
-from assay.base.errors import DataError
-from assay.data.dataset.build import build_dataset
-from assay.data.dataset.fields import BuildConfig, row_reader
 from assay.evaluation.evidence.predictions import EVALUATION_FILE, evaluation_folder, load_evaluation
-from assay.launch.fine_tuning.training_file import read_training_file
+from assay.launch.fine_tuning.job_dataset import build_job_dataset, job_split
+from assay.launch.fine_tuning.job_metrics import Series, evaluated, is_shown, result_table, step_points
 from assay.launch.places.launcher import Launcher
 from assay.launch.places.launches import last_launch, state_of, stop
 from assay.launch.run import (
@@ -33,10 +29,10 @@ from assay.records.fine_tuning_job import JobCreated, JobSucceeded, JobValidated
 from assay.records.launch import Launch
 from assay.records.run import Run
 from assay.records.uploaded_file import FileCreated
-from assay.serving.base_models import TrainableConfig, concrete_hyperparameters, job_recipe, stored_base
+from assay.serving.base_models import concrete_hyperparameters, job_recipe, stored_base
 from assay.serving.files import FileShelf
 from assay.serving.ids import same_moment
-from assay.serving.methods import SERVED_METHODS, ServedMethod
+from assay.serving.methods import SERVED_METHODS
 from assay.store.attempts import saved_attempts
 from assay.store.commit_log import CommitLog
 from assay.store.findings import saved_audit
@@ -48,17 +44,6 @@ from assay.training.recipe import recipe_of
 
 MAX_METRIC_EVENTS = 10_000
 RESULT_PURPOSE = "fine-tune-results"
-_METRICS = {"loss": "train_loss", "token_accuracy": "train_mean_token_accuracy", "accuracy": "train_accuracy"}
-"""Our name -> the API's; those of the evaluation (`validation_*`) keep theirs."""
-ROWS_FILE = "rows.jsonl"
-
-
-class InvalidFileError(DataError):
-    """A file that cannot be trained on; `param` is the parameter that named it."""
-
-    def __init__(self, message: str, param: str) -> None:
-        super().__init__(message)
-        self.param = param
 
 
 class Commitment(NamedTuple):
@@ -139,19 +124,17 @@ class RunsOfHome:
         asked = concrete_hyperparameters(trainable, method, created.hyperparameters)
         run_id = created.job_id
         if not self._home.has_run(run_id):
-            dataset = self._dataset(created, trainable, method, base.tokenizer)
+            folder = self._home.api / "datasets" / created.job_id
+            build_job_dataset(folder, self._files, created, base=base, trainable=trainable, method=method)
             loaded = job_recipe(
                 trainable,
                 method,
                 asked,
                 name=created.model,
-                dataset=str(dataset),
-                split={
-                    "type": "hash",
-                    "column": "shard_id",
-                    "validation_fraction": trainable.validation_fraction,
-                },
+                dataset=str(folder),
+                split=job_split(created, trainable),
                 seed=created.seed,
+                grader=created.grader,
             )
             run = planned_run(self._home, loaded, world_size=base.workers, run_id=run_id, store_url=None)
             check_new(recipe_of(run), planned_steps(run))
@@ -166,35 +149,6 @@ class RunsOfHome:
             num_steps=planned_steps(run),
             hyperparameters=asked,
         )
-
-    def _dataset(
-        self, created: JobCreated, trainable: TrainableConfig, method: ServedMethod, tokenizer: str
-    ) -> Path:
-        folder = self._home.api / "datasets" / created.job_id
-        folder.mkdir(parents=True, exist_ok=True)
-        config = BuildConfig(
-            tokenizer=tokenizer,
-            format=method.format,
-            label_field="label" if method.format == "labelled" else None,
-            key_is_text=True,
-            max_tokens=trainable.max_tokens,
-        )
-        source = folder / ROWS_FILE
-        unfinished = source.with_suffix(".unfinished")
-        if self._files.find(created.training_file, created.project) is None:
-            raise InvalidFileError(
-                f"File {created.training_file} was deleted before the job could read it.", "training_file"
-            )
-        with unfinished.open("wb") as out:
-            read = read_training_file(self._files.lines(created.training_file), row_reader(config), out)
-        if (problem := read.problem(created.training_file)) is not None:
-            raise InvalidFileError(problem, "training_file")
-        unfinished.replace(source)
-        try:
-            build_dataset([source], folder, config, name=created.job_id, workers=1)
-        except DataError as error:
-            raise InvalidFileError(f"Invalid file {created.training_file}: {error}", "training_file") from error
-        return folder
 
     def next_launch(self, run_id: str) -> int:
         return len(saved_launches(self._home.run(run_id))) + 1
@@ -241,14 +195,14 @@ class RunsOfHome:
         if not new:
             return []
         kept = tuple(sorted({each.step for each in commits if each.step}))
-        series = recorded_series(Path(run.run_dir), _is_shown)
+        series = recorded_series(Path(run.run_dir), is_shown)
         every = math.ceil(planned_steps(run) / MAX_METRIC_EVENTS)
         found, last = [], step
         for commit in sorted(new.values(), key=lambda each: each.step):
             steps = [
                 each for each in range(last + 1, commit.step + 1) if each % every == 0 or each == commit.step
             ]
-            points = tuple(_points(series, steps, commit.committed_s))
+            points = tuple(step_points(run, series, steps, commit.committed_s))
             found.append(Commitment(commit.step, commit.committed_s, commit.weights_digest, kept, points))
             last = commit.step
         return found
@@ -257,7 +211,7 @@ class RunsOfHome:
         run = self._home.run(run_id)
         finished = finished_entry(self._log(run))
         assert finished is not None, "asked of a run that is done"
-        series = recorded_series(Path(run.run_dir), lambda name: _is_shown(name) or name == "tokens")
+        series = recorded_series(Path(run.run_dir), lambda name: is_shown(name) or name == "tokens")
         folder = evaluation_folder(Path(run.run_dir), step=finished.step, split=VALIDATION)
         measured = {
             each.metric.name: each.estimate.value
@@ -269,14 +223,15 @@ class RunsOfHome:
             lease=lease,
             step=finished.step,
             weights_digest=finished.weights_digest,
-            result_file=self._result_file(created, series),
+            result_file=self._result_file(created, run, series),
             trained_tokens=int(sum(series.get("tokens", {}).values())),
             measured=measured,
+            validation=evaluated(run, finished.step),
         )
 
-    def _result_file(self, created: JobCreated, series: Mapping[str, Mapping[int, float]]) -> str:
+    def _result_file(self, created: JobCreated, run: Run, series: Series) -> str:
         file_id = same_moment("file", created.job_id)
-        data = _result_csv(series).encode()
+        data = result_table(run, series).encode()
         sink = self._files.sink(file_id)
         sink.write(data)
         sink.finish()
@@ -295,43 +250,6 @@ class RunsOfHome:
 
     def _log(self, run: Run) -> CommitLog:
         return CommitLog(open_store(run.store_url))
-
-
-def _is_shown(name: str) -> bool:
-    return name in _METRICS or name in ("learning_rate", "gradient_norm") or name.startswith("validation_")
-
-
-def _points(series: Mapping[str, Mapping[int, float]], steps: list[int], at_s: float) -> Iterator[MetricPoint]:
-    for step in steps:
-        values = {
-            _METRICS.get(name, name): values[step]
-            for name, values in series.items()
-            if step in values and math.isfinite(values[step])
-        }
-        if values:
-            yield MetricPoint(step=step, at_s=at_s, values=values)
-
-
-def _result_csv(series: Mapping[str, Mapping[int, float]]) -> str:
-    """Old and new names of the columns, as clients in the wild read both; empty where nothing was measured."""
-    extra = sorted(name for name in series if name.startswith("validation_"))
-    columns = ("step", "train_loss", "train_accuracy", "train_mean_token_accuracy", "valid_loss",
-               "valid_mean_token_accuracy", "full_valid_loss", "full_valid_mean_token_accuracy")  # fmt: skip
-    out = io.StringIO()
-    out.write(",".join([*columns, *extra]) + "\n")
-    for step in sorted(series.get("loss", {})):
-        accuracy = series.get("token_accuracy", series.get("accuracy", {})).get(step)
-        row: dict[str, Any] = {
-            "step": step,
-            "train_loss": series["loss"][step],
-            "train_accuracy": accuracy,
-            "train_mean_token_accuracy": accuracy,
-            **{name: series[name].get(step) for name in extra},
-        }
-        out.write(
-            ",".join("" if row.get(name) is None else str(row[name]) for name in [*columns, *extra]) + "\n"
-        )
-    return out.getvalue()
 
 
 def _num_rows(run: Run) -> int:

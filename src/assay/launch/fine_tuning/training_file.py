@@ -1,12 +1,14 @@
-"""The rows of a training file: read line by line, each fault with its line, written down as our own rows.
+"""The rows of a training or validation file: read line by line, each fault with its line, and written down.
 
 A row that is for a language model is read by the very reader that the dataset is built with; so what passes
 here is built, and what is refused here would have been refused there, but one at a time.
 """
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import IO, Any, NamedTuple
+
+import xxhash
 
 from assay.base.errors import DataError
 from assay.base.value_text import kind_text
@@ -46,8 +48,23 @@ class ReadFile(NamedTuple):
         return None if self.num_rows else f"Invalid file {name}: it has no rows."
 
 
-def read_training_file(lines: Iterable[bytes], reader: RowReader, out: IO[bytes]) -> ReadFile:
-    """Check every line, and write the rows to `out`, one JSON object a line; memory is that of a line."""
+def nobody_listens(line: int, digest: int) -> None:
+    """For who does not ask which rows there are."""
+
+
+def read_training_file(
+    lines: Iterable[bytes],
+    reader: RowReader,
+    out: IO[bytes],
+    *,
+    beside: Mapping[str, Any] | None = None,
+    seen: Callable[[int, int], object] = nobody_listens,
+) -> ReadFile:
+    """Check every line, and write the rows to `out`, one JSON object a line; memory is that of a line.
+
+    `beside`: what is written beside each row. `seen` is called with the line of each row, and a digest of what
+    is learned of it: rows that share it are copies.
+    """
     faults: list[Fault] = []
     num_rows = 0
     for number, line in enumerate(lines, start=1):
@@ -55,19 +72,29 @@ def read_training_file(lines: Iterable[bytes], reader: RowReader, out: IO[bytes]
         if not text.strip():
             continue
         try:
-            row = _row_of(text, reader)
+            row, learned = _row_of(text, reader)
         except DataError as error:
             faults.append(Fault(number, str(error).removeprefix(": ").removesuffix(".")))
             if len(faults) == MAX_FAULTS:
                 break
             continue
         num_rows += 1
-        out.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
+        seen(number, xxhash.xxh3_64_intdigest(learned.encode()))
+        out.write(json.dumps(_beside(row, beside, reader), ensure_ascii=False).encode() + b"\n")
     return ReadFile(num_rows, tuple(faults))
 
 
-def _row_of(line: bytes, reader: RowReader) -> dict[str, Any]:
-    """One row as the dataset's builder reads it; `DataError` says what is wrong."""
+def _beside(row: dict[str, Any], beside: Mapping[str, Any] | None, reader: RowReader) -> dict[str, Any]:
+    """The row with what stands beside it, which graders do not see: theirs is the row as it was."""
+    if beside is None:
+        return row
+    is_item = reader.format == "prompts" and row.get("item") is None
+    return {**row, **({"item": row} if is_item else {}), **beside}
+
+
+def _row_of(line: bytes, reader: RowReader) -> tuple[dict[str, Any], str]:
+    """One row as the dataset's builder reads it, and the text that copies share; `DataError` says what is
+    wrong."""
     if len(line) > MAX_LINE_BYTES:
         raise DataError(f"it has more than {MAX_LINE_BYTES >> 20} MB")
     try:
@@ -85,10 +112,11 @@ def _row_of(line: bytes, reader: RowReader) -> dict[str, Any]:
     if not isinstance(row, dict):
         raise DataError(f"expected a JSON object, found {kind_text(row)}")
     if reader.format == "labelled":
-        return _labelled(row)
-    if reader.read(row, "") is None:
+        labelled = _labelled(row)
+        return labelled, labelled["text"]
+    if (said := reader.read(row, "")) is None:
         raise DataError("it says nothing")
-    return row
+    return row, said.group if reader.format == "prompts" else said.text
 
 
 def _labelled(row: dict[str, Any]) -> dict[str, Any]:

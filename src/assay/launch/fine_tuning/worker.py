@@ -15,7 +15,8 @@ from functools import partial
 
 from assay.base.clock import Clock
 from assay.base.errors import AssayError, FencedError, StoreError
-from assay.launch.fine_tuning.runs import InvalidFileError, JobRuns, RunStanding
+from assay.launch.fine_tuning.job_dataset import InvalidFileError
+from assay.launch.fine_tuning.runs import JobRuns, RunStanding
 from assay.records.fine_tuning_job import (
     JobCheckpoint,
     JobEntry,
@@ -127,7 +128,7 @@ class Worker:
         except (FencedError, StoreError):
             raise
         except InvalidFileError as error:
-            self._fail(held, "invalid_training_file", str(error), param=error.param)
+            self._fail(held, f"invalid_{error.param}", str(error), param=error.param)
         except AssayError as error:
             self._stop_run(state)
             self._fail(held, "cannot_train", str(error))

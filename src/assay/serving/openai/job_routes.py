@@ -8,10 +8,8 @@ from fastapi import APIRouter, Request
 from starlette.concurrency import run_in_threadpool
 
 from assay.records.fine_tuning_job import JobCreated
-from assay.serving.base_models import BaseModelFile
 from assay.serving.ids import new_id
 from assay.serving.job import JobState, is_event_id, job_events
-from assay.serving.methods import DEFAULT_METHOD, SERVED_METHODS, WHOLE_NUMBERS, ServedMethod
 from assay.serving.openai.bodies import (
     MAX_SEED,
     JobBody,
@@ -20,6 +18,7 @@ from assay.serving.openai.bodies import (
     read_json,
     request_sha256,
 )
+from assay.serving.openai.method_body import asked_method
 from assay.serving.openai.pages import page_of
 from assay.serving.openai.place import Place, asked_for, project_of, query_of
 from assay.serving.openai.shapes import checkpoint_id, checkpoint_shape, event_shape, job_shape
@@ -119,14 +118,11 @@ def _created(place: Place, project: str, value: Any) -> JobCreated:
             param="model",
             code="model_not_found",
         )
-    method, hyperparameters = _method_of(base, body)
+    asked = asked_method(base, body)
     _check_file(place, project, body.training_file, "training_file")
     if body.validation_file is not None:
-        raise RefusedError(
-            "A validation file is not read yet: leave it out, and a part of the training file is held out.",
-            param="validation_file",
-            code="invalid_value",
-        )
+        _check_file(place, project, body.validation_file, "validation_file")
+        _refuse_one_file_twice(place, project, body.training_file, body.validation_file)
     now_s = place.clock.now_s()
     return JobCreated(
         job_id=new_id("ftjob", now_s),
@@ -134,8 +130,9 @@ def _created(place: Place, project: str, value: Any) -> JobCreated:
         at_s=now_s,
         model=body.model,
         base=base.config.model_dump(mode="json"),
-        method=method.name,
-        hyperparameters=hyperparameters,
+        method=asked.method.name,
+        hyperparameters=asked.hyperparameters,
+        grader=asked.grader,
         training_file=body.training_file,
         validation_file=body.validation_file,
         seed=secrets.randbelow(MAX_SEED) if body.seed is None else body.seed,
@@ -160,70 +157,13 @@ def _check_file(place: Place, project: str, file_id: str, param: str) -> None:
         )
 
 
-def _method_of(base: BaseModelFile, body: JobBody) -> tuple[ServedMethod, dict[str, Any]]:
-    """The method that is asked for, and its hyperparameters as they are asked for."""
-    there = list(base.config.methods)
-    name = DEFAULT_METHOD if DEFAULT_METHOD in there else there[0]
-    asked: dict[str, Any] = {}
-    if body.method is not None:
-        name = body.method.type
-    if name not in there:
+def _refuse_one_file_twice(place: Place, project: str, training_file: str, validation_file: str) -> None:
+    """The same bytes cannot be both; a few rows that both have are found when the files are read."""
+    both = (place.files.find(training_file, project), place.files.find(validation_file, project))
+    if len({file.sha256 for file in both if file is not None}) == 1:
         raise RefusedError(
-            f"Model '{base.name}' is not trained by {name!r:.60}; it is by: {', '.join(there)}.",
-            param="method.type",
-            code="method_not_served",
-        )
-    if body.method is not None:
-        asked = _asked_under(name, body.method.model_dump())
-    if body.hyperparameters is not None:
-        if asked:
-            raise RefusedError(
-                "hyperparameters are given twice; leave out the old form and keep those of 'method'.",
-                param="hyperparameters",
-                code="invalid_value",
-            )
-        asked = body.hyperparameters
-    method = SERVED_METHODS[name]
-    for key, value in asked.items():
-        _check_hyperparameter(method, key, value)
-    return method, asked
-
-
-def _asked_under(name: str, tree: dict[str, Any]) -> dict[str, Any]:
-    """What stands under the method's own name; anything beside it is unknown."""
-    for key, value in tree.items():
-        if key not in ("type", name) and value is not None:
-            raise RefusedError(
-                f"Unknown parameter: 'method.{key:.80}'.", param=f"method.{key}", code="unknown_parameter"
-            )
-    inside = tree.get(name) or {}
-    if not isinstance(inside, dict) or not isinstance(inside.get("hyperparameters") or {}, dict):
-        raise RefusedError(
-            f"method.{name} is an object with 'hyperparameters'.", param=f"method.{name}", code="invalid_value"
-        )
-    if unknown := [key for key in inside if key != "hyperparameters"]:
-        param = f"method.{name}.{unknown[0]}"
-        raise RefusedError(f"Unknown parameter: '{param:.120}'.", param=param, code="unknown_parameter")
-    return dict(inside.get("hyperparameters") or {})
-
-
-def _check_hyperparameter(method: ServedMethod, key: str, value: Any) -> None:
-    param = f"method.{method.name}.hyperparameters.{key}"
-    if key not in method.hyperparameters:
-        there = ", ".join(method.hyperparameters)
-        raise RefusedError(
-            f"Unknown parameter: '{param:.160}'; '{method.name}' has: {there}.",
-            param=param,
-            code="unknown_parameter",
-        )
-    if value == "auto":
-        return
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    is_whole = is_number and (isinstance(value, int) or value.is_integer())
-    if not is_number or not 0 < value < 1e9 or (key in WHOLE_NUMBERS and not is_whole):
-        kind = "whole number" if key in WHOLE_NUMBERS else "number"
-        raise RefusedError(
-            f"Invalid value of '{param}': expected 'auto' or a positive {kind}, not {value!r:.40}.",
-            param=param,
-            code="invalid_value",
+            "The validation file is the training file: what was learned by heart would count as understood. "
+            "Leave it out, and a part of the training file is held out.",
+            param="validation_file",
+            code="invalid_validation_file",
         )

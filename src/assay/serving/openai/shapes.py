@@ -37,6 +37,7 @@ def job_shape(state: JobState) -> dict[str, Any]:
     concrete = validated.hyperparameters if validated is not None else {}
     shown = {name: concrete.get(name, created.hyperparameters.get(name, "auto")) for name in names}
     failed = None if state.wish == "cancel" else state.failed
+    paid = {} if created.grader is None else {"grader": created.grader}
     return {
         "id": created.job_id,
         "object": "fine_tuning.job",
@@ -50,7 +51,7 @@ def job_shape(state: JobState) -> dict[str, Any]:
         "hyperparameters": {name: shown[name] for name in _IN_EVERY_JOB},
         "integrations": None,
         "metadata": created.metadata,
-        "method": {"type": created.method, created.method: {"hyperparameters": shown}},
+        "method": {"type": created.method, created.method: {"hyperparameters": shown, **paid}},
         "model": created.model,
         "organization_id": created.project,
         "result_files": [] if succeeded is None else [succeeded.result_file],
@@ -90,8 +91,10 @@ def event_shape(event: JobEvent) -> dict[str, Any]:
 
 
 def checkpoint_shape(state: JobState, checkpoint: JobCheckpoint) -> dict[str, Any]:
-    """`FineTuningJobCheckpoint`; its metrics are those of its last step."""
+    """`FineTuningJobCheckpoint`; its metrics are those of its last step, and of its weights' evaluation."""
     values: Mapping[str, float] = checkpoint.points[-1].values if checkpoint.points else {}
+    if state.succeeded is not None and state.succeeded.step == checkpoint.step:
+        values = {**values, **state.succeeded.validation}
     return {
         "id": checkpoint_id(state, checkpoint.step),
         "object": "fine_tuning.job.checkpoint",
