@@ -18,13 +18,19 @@ from assay.cli.given import given_home
     show_default=True,
     help="Folder with a file NAME.yaml for each base model.",
 )
-def serve(host: str, port: int, models: Path) -> None:
+@click.option("--openapi", is_flag=True, help="Print the API as OpenAPI describes it, and serve nothing.")
+def serve(host: str, port: int, models: Path, *, openapi: bool) -> None:
     """Answer OpenAI's fine-tuning API: files, jobs, events, checkpoints, models.
 
     What is asked for is written to $ASSAY_HOME/api, durable before the answer leaves; 'assay worker' trains it.
     Clients take http://HOST:PORT/v1 as their base URL. Without keys ('assay key') it listens on this machine
     only.
     """
+    if openapi:
+        from assay.serving.openai.app import openapi_text
+
+        click.echo(openapi_text(), nl=False)
+        return
     if not models.is_dir():
         raise ConfigError(
             f"{models}: no such folder. Make it and put a file NAME.yaml into it for each model that may be "

@@ -14,8 +14,10 @@ from typing import IO, Any, NamedTuple
 
 from assay.base.errors import DataError
 from assay.data.dataset.build import build_dataset
+from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.fields import BuildConfig, row_reader
 from assay.data.dataset.formats.rows import RowReader
+from assay.data.dataset.split import whole_view
 from assay.launch.fine_tuning.training_file import MAX_FAULTS, nobody_listens, read_training_file
 from assay.records.fine_tuning_job import JobCreated
 from assay.serving.base_models import BaseModelConfig, TrainableConfig
@@ -80,6 +82,21 @@ def build_job_dataset(
     except DataError as error:
         message = f"Invalid file {created.training_file}: {error}"
         raise InvalidFileError(message, "training_file") from error
+    if created.validation_file is not None:
+        _refuse_empty_side(Dataset.open(folder), created, trainable.max_tokens)
+
+
+def _refuse_empty_side(dataset: Dataset, created: JobCreated, max_tokens: int) -> None:
+    """Rows that must not be cut are left out where they are too long: all of a file's may be."""
+    held_out = int(whole_view(dataset).sum_of(HELD_OUT))
+    sides = {"training_file": dataset.manifest.num_rows - held_out, "validation_file": held_out}
+    for param, num_rows in sides.items():
+        if not num_rows:
+            raise InvalidFileError(
+                f"Invalid file {getattr(created, param)}: each of its rows has more than {max_tokens:,} "
+                "tokens, which this model is not trained on.",
+                param,
+            )
 
 
 def _write_rows(files: FileShelf, created: JobCreated, reader: RowReader, out: IO[bytes]) -> None:

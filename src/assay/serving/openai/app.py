@@ -3,7 +3,9 @@
 Knows no torch: what trains is a worker's, in another process.
 """
 
+import json
 import logging
+from functools import partial
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -11,20 +13,35 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp
 
+from assay.base.clock import SystemClock
 from assay.base.errors import StoreError
+from assay.serving.openai.declared import described, operation_name
 from assay.serving.openai.door import Door
 from assay.serving.openai.file_routes import file_routes
 from assay.serving.openai.job_routes import job_routes
 from assay.serving.openai.model_routes import model_routes
 from assay.serving.openai.place import Place
 from assay.serving.refusal import RefusedError, not_served, store_in_trouble
+from assay.store.objects import open_store
 
 BASE_PATH = "/v1"
 
 
 def make_app(place: Place) -> ASGIApp:
     """What a server runs."""
-    app = FastAPI(title="assay", docs_url=None, redoc_url=None, openapi_url=f"{BASE_PATH}/openapi.json")
+    return Door(make_api(place), place.keys)
+
+
+def make_api(place: Place) -> FastAPI:
+    """All routes, without the door before them."""
+    app = FastAPI(
+        title="assay",
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=f"{BASE_PATH}/openapi.json",
+        generate_unique_id_function=operation_name,
+    )
+    app.openapi = partial(described, app)  # type: ignore[method-assign]
     for routes in (file_routes, job_routes, model_routes):
         app.include_router(routes(place), prefix=BASE_PATH)
     app.add_exception_handler(RefusedError, _refused)
@@ -32,7 +49,13 @@ def make_app(place: Place) -> ASGIApp:
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(StoreError, _store_in_trouble)
     app.add_exception_handler(Exception, _unforeseen)
-    return Door(app, place.keys)
+    return app
+
+
+def openapi_text() -> str:
+    """The document of every server, as `docs/openapi.json` has it."""
+    nothing = Place.of(open_store("memory:"), {}, SystemClock())
+    return json.dumps(make_api(nothing).openapi(), indent=1, sort_keys=True) + "\n"
 
 
 def _refused(_: Request, error: Exception) -> Response:

@@ -12,6 +12,7 @@ from assay.records.uploaded_file import FileCreated
 from assay.serving.files import FileSink, FileState
 from assay.serving.ids import new_id
 from assay.serving.openai.bodies import request_sha256
+from assay.serving.openai.declared import takes
 from assay.serving.openai.form import FilePart, FormStream
 from assay.serving.openai.pages import page_of
 from assay.serving.openai.place import Place, asked_for, project_of, query_of
@@ -24,22 +25,32 @@ SHORTEST_S, LONGEST_S = 3600, 2_592_000
 """The limits of `expires_after`, as the hosted API has it: an hour, thirty days."""
 MAX_FILENAME = 255
 _ANCHOR, _SECONDS = "expires_after[anchor]", "expires_after[seconds]"
+_FORM = {
+    "type": "object",
+    "required": ["file", "purpose"],
+    "properties": {
+        "file": {"type": "string", "format": "binary"},
+        "purpose": {"enum": list(PURPOSES)},
+        _ANCHOR: {"enum": ["created_at"]},
+        _SECONDS: {"type": "integer", "minimum": SHORTEST_S, "maximum": LONGEST_S},
+    },
+}
 
 
 def file_routes(place: Place) -> APIRouter:
     """The routes."""
     router = APIRouter(tags=["files"])
 
-    @router.post("/files")
+    @router.post("/files", openapi_extra=takes(form=_FORM))
     async def create(request: Request) -> dict[str, Any]:
         """Upload a file."""
         query_of(request)
         return file_shape(await _uploaded(place, request, project_of(request)))
 
-    @router.get("/files")
+    @router.get("/files", openapi_extra=takes("after", "limit", "order", "purpose"))
     def list_files(request: Request) -> dict[str, Any]:
         """All files, the newest first."""
-        query = query_of(request, "after", "limit", "order", "purpose")
+        query = query_of(request)
         project, purpose = project_of(request), query.get("purpose")
 
         def shown(file_id: str) -> dict[str, Any] | None:

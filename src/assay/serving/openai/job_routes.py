@@ -18,6 +18,7 @@ from assay.serving.openai.bodies import (
     read_json,
     request_sha256,
 )
+from assay.serving.openai.declared import takes
 from assay.serving.openai.method_body import asked_method
 from assay.serving.openai.pages import page_of
 from assay.serving.openai.place import Place, asked_for, project_of, query_of
@@ -31,7 +32,7 @@ def job_routes(place: Place) -> APIRouter:
     """The routes."""
     router = APIRouter(prefix="/fine_tuning/jobs", tags=["fine-tuning"])
 
-    @router.post("")
+    @router.post("", openapi_extra=takes(body=JobBody))
     async def create(request: Request) -> dict[str, Any]:
         """Create a job."""
         query_of(request)
@@ -44,10 +45,10 @@ def job_routes(place: Place) -> APIRouter:
 
         return job_shape(await run_in_threadpool(place.job_repeats.made, asked, created.job_id, make))
 
-    @router.get("")
+    @router.get("", openapi_extra=takes("after", "limit", "metadata"))
     def list_jobs(request: Request) -> dict[str, Any]:
         """All jobs, the newest first."""
-        query, project = query_of(request, "after", "limit", "metadata"), project_of(request)
+        query, project = query_of(request), project_of(request)
 
         def shown(job_id: str) -> dict[str, Any] | None:
             state = place.jobs.find(job_id, project)
@@ -61,26 +62,26 @@ def job_routes(place: Place) -> APIRouter:
         query_of(request)
         return job_shape(_found(place, request, job_id))
 
-    @router.get("/{job_id}/events")
+    @router.get("/{job_id}/events", openapi_extra=takes("after", "limit"))
     def list_events(request: Request, job_id: str) -> dict[str, Any]:
         """What happened, the newest first."""
-        query = query_of(request, "after", "limit")
+        query = query_of(request)
         if not is_event_id(after := query.get("after", "ftevent-" + "0" * 36)):
             raise not_found("event", after, param="after")
         events = {event.event_id: event for event in job_events(_found(place, request, job_id))}
         return page_of(events, lambda each: event_shape(events[each]), query, limit=20, max_limit=MAX_PAGE)
 
-    @router.get("/{job_id}/checkpoints")
+    @router.get("/{job_id}/checkpoints", openapi_extra=takes("after", "limit"))
     def list_checkpoints(request: Request, job_id: str) -> dict[str, Any]:
         """Its commits, the newest first."""
-        query, state = query_of(request, "after", "limit"), _found(place, request, job_id)
+        query, state = query_of(request), _found(place, request, job_id)
         made = {checkpoint_id(state, each.step): each for each in state.usable_checkpoints}
         return page_of(
             made, lambda each: checkpoint_shape(state, made[each]), query, limit=10, max_limit=MAX_PAGE
         )
 
     def asks(verb: str, ask: Callable[[str], JobState]) -> None:
-        @router.post(f"/{{job_id}}/{verb}", operation_id=verb)
+        @router.post(f"/{{job_id}}/{verb}", openapi_extra=takes(body=NoBody))
         async def asked(request: Request, job_id: str) -> dict[str, Any]:
             query_of(request)
             parsed(NoBody, await read_json(request))

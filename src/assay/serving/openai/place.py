@@ -13,6 +13,7 @@ from assay.serving.files import FileShelf, FileState
 from assay.serving.job import JobState
 from assay.serving.jobs import JobShelf
 from assay.serving.keys import KeyShelf
+from assay.serving.openai.declared import declared_query
 from assay.serving.refusal import RefusedError
 from assay.serving.repeats import AskedFor, Repeats
 from assay.store.objects import ObjectStore
@@ -66,7 +67,9 @@ def asked_for(request: Request, sha256: str) -> AskedFor:
 
 
 def query_of(request: Request, *names: str) -> Mapping[str, str]:
-    """What stands behind the path's question mark; anything but `names` is refused."""
+    """What stands behind the path's question mark; anything but what the route declares, and `names`, is
+    refused."""
+    names = (*names, *declared_query(request))
     for name in request.query_params:
         if name not in names and not (name.startswith("metadata[") and "metadata" in names):
             raise RefusedError(

@@ -53,9 +53,7 @@ def test_what_a_column_says_is_held_out_is_and_nothing_else(dataset: Dataset) ->
     assert set(values(train, "language")) == {"en", None}  # a row without a value is trained on
     assert len(values(train, "label")) + len(values(held_out, "label")) == 240
     every = ColumnSplit(type="column", column="label", validation=("0", "1"))
-    with pytest.raises(
-        ConfigError, match="all of the 240 rows into validation. Choose another column or values"
-    ):
+    with pytest.raises(ConfigError, match="Choose another column or values"):
         split_view(dataset, every, "train")
 
 

@@ -44,6 +44,12 @@ def put(files: FileShelf, data: bytes) -> str:
     return file_id
 
 
+def long_row() -> dict:
+    """Of more tokens than `talker` is trained on."""
+    asked = {"role": "user", "content": "return " * 300}
+    return {"messages": [asked, {"role": "assistant", "content": "yield"}]}
+
+
 def build(files: FileShelf, talker, folder: Path, method: str, training: bytes, validation: bytes | None):
     """The dataset, and the split of its job's recipe."""
     created = JobCreated(
@@ -107,6 +113,8 @@ def test_a_prompt_that_both_files_ask_is_shared_whatever_stands_beside_it(files,
         (b"{}\n", None, "training_file"),
         (b"no json\n", None, "training_file"),
         (lines(rows("supervised", 2)), b"", "validation_file"),
+        (lines(rows("supervised", 2)), lines([long_row()]), "validation_file"),
+        (lines([long_row()]), lines(rows("supervised", 2)), "training_file"),
         (lines(rows("supervised", 2)), b'{"messages": [{"role": "human", "content": "a"}]}', "validation_file"),
     ],
 )
