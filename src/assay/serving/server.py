@@ -39,6 +39,7 @@ def run_server(
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((host, port))
+            listener.listen()  # whoever is told the address may ask at once, and waits till the rest is up
         except OSError as error:
             raise ConfigError(
                 f"--host {host} --port {port}: cannot be listened on: {error.strerror}. Choose another --port."
