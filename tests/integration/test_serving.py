@@ -65,8 +65,8 @@ class Here:
         self._running.append(process)
         return process
 
-    def serve(self) -> tuple[subprocess.Popen[str], openai.OpenAI]:
-        server = self.start("serve", "--port", "0", "--models", str(self.models))
+    def serve(self, port: int = 0) -> tuple[subprocess.Popen[str], openai.OpenAI]:
+        server = self.start("serve", "--port", str(port), "--models", str(self.models))
         assert server.stderr is not None
         address = server.stderr.readline().split()[-1]
         return server, openai.OpenAI(base_url=address, api_key="any", max_retries=0)

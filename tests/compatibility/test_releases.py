@@ -1,0 +1,86 @@
+"""Three releases of the official SDK, each alone in an environment, drive a job's whole life by one script."""
+
+import json
+import subprocess
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+from assay.store.findings import saved_audit
+from assay.store.launches import saved_launches
+from compatibility.environment import python_with
+from compatibility.page import CALLS, RELEASES
+from integration.test_serving import Here, rows, undisturbed_digest
+
+HERE = Path(__file__).parent
+
+
+@pytest.fixture(scope="module", params=RELEASES)
+def release(request) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def python(release: str) -> str:
+    """The interpreter of an environment that holds this release, and what it needs."""
+    return python_with(f"openai-{release}")
+
+
+@pytest.fixture
+def here(tmp_path: Path):
+    found = Here(tmp_path)
+    try:
+        yield found
+    finally:
+        found.end()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_calls_of_a_release_are_those_that_are_kept(python: str, release: str) -> None:
+    """Rewrite with: build/openai-VERSION/bin/python tests/compatibility/walk.py > calls/openai-VERSION.json."""
+    walked = subprocess.run([python, str(HERE / "walk.py")], capture_output=True, text=True, check=True).stdout
+    assert json.loads(walked) == json.loads((CALLS / f"openai-{release}.json").read_text())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_one_script_drives_a_whole_life_though_server_and_worker_are_killed(
+    here: Here, python: str, release: str, tmp_path: Path
+) -> None:
+    (tmp_path / "rows.jsonl").write_bytes(rows())
+    server, sdk = here.serve()
+    worker = here.work()
+    script = [python, str(HERE / "whole_life.py"), str(sdk.base_url), "any", "tiny", "classification"]
+    with subprocess.Popen(
+        [*script, str(tmp_path / "rows.jsonl")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={"PATH": "/usr/bin:/bin", "PYTHONWARNINGS": "error"},
+    ) as life:
+        assert life.stdin is not None and life.stdout is not None
+        assert line_of(life.stdout) == "paused"
+        here.kill(server, worker)
+        here.serve(port=sdk.base_url.port)
+        here.work()
+        life.stdin.write("go on\n")
+        life.stdin.flush()
+        seen = json.loads(line_of(life.stdout))
+    assert life.returncode == 0 and seen["openai"] == release
+    run = here.home.run(seen["job"])
+    assert seen["weights"] == undisturbed_digest(here, seen["job"])
+    assert saved_audit(run.run_dir).verdict == "pass"
+    assert len(saved_launches(run)) == 2  # one before the pause, one behind it
+    steps = seen["measured_steps"]
+    assert steps == [*range(steps[0], 0, -1)]  # each once, page by page
+    assert seen["messages"].count("Fine-tuning job started") == 1
+    assert seen["checkpoints"] == sorted(set(seen["checkpoints"]), reverse=True)
+
+
+def line_of(output: IO[str]) -> str:
+    """The next line, which a script that failed never says."""
+    line = output.readline().strip()
+    assert line, "the script ended; what went wrong stands above"
+    return line

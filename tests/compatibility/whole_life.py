@@ -1,0 +1,83 @@
+"""A job's whole life by the official SDK, the same on each of its releases: needs nothing but the SDK.
+
+    python whole_life.py BASE_URL KEY MODEL METHOD TRAINING_FILE
+
+Says `paused` when the job is, and waits for a line before it goes on: server and worker may be killed then.
+Its last line is JSON with what it saw.
+"""
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import openai
+
+
+def whole_life(client, model, method, name):
+    """Upload; job, events, pause, resume, checkpoints, the model."""
+    path = Path(name)
+    with path.open("rb") as file:
+        training = client.files.create(file=file, purpose="fine-tune")
+    assert client.files.retrieve(training.id) == training
+    assert training.id in [each.id for each in client.files.list(purpose="fine-tune")]
+    assert client.files.content(training.id).read() == path.read_bytes()
+
+    jobs = client.fine_tuning.jobs
+    job = jobs.create(
+        model=model,
+        training_file=training.id,
+        suffix="whole-life",
+        seed=7,
+        metadata={"sdk": openai.__version__},
+        method={"type": method, method: {"hyperparameters": {"n_epochs": 6}}},
+    )
+    until(lambda: committed(jobs.retrieve(job.id)), "a first commit")
+    jobs.pause(job.id)
+    until(lambda: jobs.retrieve(job.id).status == "paused", "the run to leave")
+    print("paused", flush=True)
+    sys.stdin.readline()
+
+    assert [each.id for each in jobs.list(metadata={"sdk": openai.__version__})] == [job.id]
+    jobs.resume(job.id)
+    until(lambda: jobs.retrieve(job.id).status in ("succeeded", "failed"), "the end")
+    job = jobs.retrieve(job.id)
+    assert job.status == "succeeded", job.error
+    events = [*jobs.list_events(job.id, limit=7)]
+    checkpoints = [*jobs.checkpoints.list(job.id, limit=1)]
+    assert client.models.retrieve(job.fine_tuned_model).id == job.fine_tuned_model
+    assert client.models.retrieve(checkpoints[0].fine_tuned_model_checkpoint).object == "model"
+    assert job.fine_tuned_model in [each.id for each in client.models.list()]
+    assert client.files.content(job.result_files[0]).text.startswith("step,train_loss")
+    client.files.delete(training.id)
+    try:
+        client.files.retrieve(training.id)
+    except openai.NotFoundError as error:
+        assert error.code == "not_found"
+    return {
+        "openai": openai.__version__,
+        "job": job.id,
+        "weights": job.x_assay["weights_digest"],
+        "messages": [each.message for each in events if each.type == "message"],
+        "measured_steps": [each.data["step"] for each in events if each.type == "metrics"],
+        "checkpoints": [each.step_number for each in checkpoints],
+    }
+
+
+def committed(job):
+    """The step of its last commit; the SDK's type has no field for it."""
+    return job.x_assay["committed_step"]
+
+
+def until(has_come, what):
+    """Wait, in vain for ten minutes."""
+    for _ in range(6000):
+        if has_come():
+            return
+        time.sleep(0.1)
+    raise SystemExit(f"waited in vain for {what}")
+
+
+if __name__ == "__main__":
+    base_url, key, *rest = sys.argv[1:]
+    print(json.dumps(whole_life(openai.OpenAI(base_url=base_url, api_key=key), *rest)))
