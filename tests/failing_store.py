@@ -68,8 +68,8 @@ class FailingStore:
         whole = bytes(data)
         return self._ask(lambda: self._inner.put_if_absent(key, whole))
 
-    def list(self, prefix: str, after: str = "") -> Iterator[ObjectInfo]:
-        return iter(self._ask(lambda: [*self._inner.list(prefix, after)]))
+    def list(self, prefix: str, after: str = "", limit: int | None = None) -> Iterator[ObjectInfo]:
+        return iter(self._ask(lambda: [*self._inner.list(prefix, after, limit)]))
 
     def exists(self, key: str) -> bool:
         return self._ask(lambda: self._inner.exists(key))

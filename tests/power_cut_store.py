@@ -50,9 +50,9 @@ class PowerCutStore:
             self._inner.put_if_absent(key, data)
         raise PowerCut
 
-    def list(self, prefix: str, after: str = "") -> Iterator[ObjectInfo]:
+    def list(self, prefix: str, after: str = "", limit: int | None = None) -> Iterator[ObjectInfo]:
         self._check()
-        return self._inner.list(prefix, after)
+        return self._inner.list(prefix, after, limit)
 
     def exists(self, key: str) -> bool:
         self._check()

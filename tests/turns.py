@@ -147,9 +147,9 @@ class TurnStore:
         self._program.end_turn()
         return self._inner.put_if_absent(key, data)
 
-    def list(self, prefix: str, after: str = "") -> Iterator[ObjectInfo]:
+    def list(self, prefix: str, after: str = "", limit: int | None = None) -> Iterator[ObjectInfo]:
         self._program.end_turn()
-        return self._inner.list(prefix, after)
+        return self._inner.list(prefix, after, limit)
 
     def exists(self, key: str) -> bool:
         self._program.end_turn()

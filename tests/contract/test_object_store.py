@@ -177,8 +177,10 @@ def test_a_listing_begins_behind_a_key(store: ObjectStore) -> None:
         store.put(key, b"x")
     for after in ("a/1", "a/2", "a/2-1/x", "a/2-1/z", "a/3", "a/3-1/y/z", "a-b", "c", ""):
         for prefix in ("", "a/", "b/"):
-            found = sorted(item.key for item in store.list(prefix, after))
-            assert found == sorted(key for key in keys if key.startswith(prefix) and key > after)
+            wanted = sorted(key for key in keys if key.startswith(prefix) and key > after)
+            assert sorted(item.key for item in store.list(prefix, after)) == wanted
+            for limit in (1, 3, 100):  # the first ones, in the order of keys
+                assert [item.key for item in store.list(prefix, after, limit)] == wanted[:limit]
 
 
 def test_ranges_are_the_bytes_asked_for(store: ObjectStore) -> None:

@@ -16,7 +16,6 @@ from assay.base.errors import DamagedDataError, FencedError
 from assay.launch.fine_tuning.runs import Commitment, RunStanding
 from assay.launch.fine_tuning.worker import Worker
 from assay.records.fine_tuning_job import (
-    JobCheckpoint,
     JobCreated,
     JobSucceeded,
     JobValidated,
@@ -24,7 +23,7 @@ from assay.records.fine_tuning_job import (
     PauseAsked,
 )
 from assay.records.launch import Launch
-from assay.serving.job import JobState, job_events
+from assay.serving.job import JobState, newest_events
 from assay.serving.jobs import JobShelf
 from assay.store.objects import ObjectStore, open_store
 from clocks import HandClock
@@ -215,11 +214,9 @@ def check(world: World) -> None:
     assert ends[state.status] == 1
     assert (kinds["created"], kinds["validated"], kinds["failed"]) == (1, 1, 0)
     assert kinds["resume"] <= kinds["pause"]
-    checkpoints = [entry for entry in state.entries if isinstance(entry, JobCheckpoint)]
-    steps = [point.step for entry in checkpoints for point in entry.points]
-    assert steps == [*range(1, state.last_step + 1)]
+    events = [*newest_events(state, JobShelf(world.inner, world.clock).shelf.log(JOB).entry)][::-1]
+    assert [each.data["step"] for each in events if each.data] == [*range(1, state.last_step + 1)]
     assert state.status == "cancelled" or state.last_step == STEPS
-    events = job_events(state)
     assert len({event.event_id for event in events}) == len(events)
     assert [event.event_id for event in events] == sorted(event.event_id for event in events)
 
@@ -314,3 +311,23 @@ def test_a_worker_whose_lease_was_lost_can_append_nothing_more() -> None:
     slow.look()
     assert not slow._held and world.state() == before
     quick.leave()
+
+
+def test_what_another_worker_recorded_meanwhile_is_recorded_once() -> None:
+    world = World(PlayedRuns())
+    world.runs.store = world.inner
+    worker = Worker(world.inner, JobShelf(world.inner, world.clock), world.runs, name="w", clock=world.clock)
+    JobShelf(world.inner, world.clock).put(CREATED)
+    while world.state().launched is None:
+        worker.look()
+    old = world.state()  # as a worker knows it that takes the job over when the other has written on
+    for _ in range(STEPS):
+        world.runs.goes_on()
+        worker.look()
+        if world.state().last_step == STEPS - STEPS_A_COMMIT:
+            break
+    before = world.state()
+    assert before.last_step > old.last_step == 0
+    worker._record_commits(worker._held[JOB], "r", old.last_step)
+    assert world.state() == before
+    worker.leave()

@@ -1,7 +1,8 @@
 """Names of files, jobs and models: what is given is recognised or refused, and never becomes a key as it is.
 
-An id begins with the milliseconds of its day, so ids sort by age, and a list that is read page by page stays
-where it is while newer things come in front of it.
+An id begins with the milliseconds of its day, so ids sort by age. The index names them with their digits turned
+(0 for f, 1 for e, ...): so the newest come first in the order in which a store lists keys, and whoever reads
+page by page goes on behind the last one, wherever newer things come.
 """
 
 import re
@@ -11,8 +12,7 @@ from typing import Literal
 IdKind = Literal["file", "ftjob", "key"]
 _MILLISECONDS_DIGITS = 11
 _RANDOM_DIGITS = 13
-_IN_A_FOLDER = 5
-"""Hexadecimal digits of ids that share a folder of the index: those of a quarter of an hour."""
+_TURNED = str.maketrans("0123456789abcdef", "fedcba9876543210")
 
 
 def new_id(kind: IdKind, now_s: float) -> str:
@@ -35,10 +35,22 @@ def made_s(an_id: str) -> float:
     return int(an_id.partition("-")[2][:_MILLISECONDS_DIGITS], 16) / 1000
 
 
-def index_key(an_id: str) -> str:
-    """Where the index names an id: in a folder with others of its time."""
+def index_folder(kind: IdKind, owner: str) -> str:
+    """What the index's names of an owner's things of one kind begin with."""
+    return f"index/{kind}/{owner}/"
+
+
+def index_key(owner: str, an_id: str) -> str:
+    """Where the index names an id: in the folders of its three days, its quarter of an hour and its four
+    seconds, so that a folder has few names however many things there are."""
     kind, _, digits = an_id.partition("-")
-    return f"index/{kind}/{digits[: _MILLISECONDS_DIGITS - _IN_A_FOLDER]}/{an_id}"
+    turned = digits.translate(_TURNED)
+    return f"index/{kind}/{owner}/{turned[:4]}/{turned[4:6]}/{turned[6:8]}/{turned}"
+
+
+def named_by(kind: IdKind, key: str) -> str:
+    """What a key of the index names; no id where it is none of ours."""
+    return f"{kind}-{key.rpartition('/')[2].translate(_TURNED)}"
 
 
 def model_name(base: str, project: str, suffix: str | None, job_id: str) -> str:

@@ -12,7 +12,7 @@ its id is the number of its entry.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
@@ -41,6 +41,8 @@ JobStatus = Literal[
 ]
 Wish = Literal["run", "pause", "cancel"]
 ENDS = ("succeeded", "failed", "cancelled")
+_WISHES: dict[str, Wish] = {"pause": "pause", "resume": "run", "cancel": "cancel"}
+"""By the type of the entry after which it is so."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,7 @@ class JobState:
 
     created: JobCreated
     entries: tuple[JobEntry, ...]
+    """A checkpoint has the last of its points here; the log has them all."""
     lease: int = 0
     """The number of the newest lease: what is appended under another is refused."""
     wish: Wish = "run"
@@ -166,24 +169,48 @@ def _changes(state: JobState, entry: JobEntry) -> dict[str, Any]:
             raise AssertionError("a job is created once")
 
 
-JOB_LOG: LogKind[JobEntry, JobState] = LogKind("job's log", JOB_ENTRIES, fold_job)
+def _light(entry: JobEntry) -> JobEntry:
+    """A checkpoint without what the steps before it measured: of a long run that is most of its log."""
+    if isinstance(entry, JobCheckpoint) and len(entry.points) > 1:
+        return entry.model_copy(update={"points": entry.points[-1:]})
+    return entry
 
 
-def job_events(state: JobState) -> list[JobEvent]:
-    """All events, the oldest first."""
-    found: list[JobEvent] = []
-    digits = state.created.job_id.rpartition("-")[2]
-    wish: Wish = "run"
-    for number, entry in enumerate(state.entries):
-        wish = {"pause": "pause", "resume": "run", "cancel": "cancel"}.get(entry.type, wish)  # type: ignore[assignment]
-        for place, (at_s, level, message, data) in enumerate(_said(state, entry, wish)):
-            found.append(JobEvent(f"ftevent-{digits}{number:06x}{place:06x}", at_s, level, message, data))
-    return found
+JOB_LOG: LogKind[JobEntry, JobState] = LogKind("job's log", JOB_ENTRIES, fold_job, _light)
 
 
-def is_event_id(text: str) -> bool:
-    """Whether an event could have it."""
-    return re.fullmatch(r"ftevent-[0-9a-f]{36,}", text) is not None
+def newest_events(
+    state: JobState, whole: Callable[[int], JobEntry], behind: tuple[int, int] | None = None
+) -> Iterator[JobEvent]:
+    """The newest first, or those older than the one in a place; only what is asked for is read and put into
+    words. `whole` has the entry of a number with all its points."""
+    last, end = behind or (len(state.entries) - 1, _NO_END)
+    wishes: list[Wish] = ["run"]
+    for entry in state.entries[: last + 1]:
+        wishes.append(_WISHES.get(entry.type, wishes[-1]))
+    for number in range(last, -1, -1):
+        entry = state.entries[number]
+        entry = whole(number) if isinstance(entry, JobCheckpoint) else entry
+        said = _said(state, entry, wishes[number + 1])
+        for place, (at_s, level, message, data) in reversed([*enumerate(said)]):
+            if place < end:
+                yield JobEvent(f"{_event_prefix(state)}{number:06x}{place:06x}", at_s, level, message, data)
+        end = _NO_END
+
+
+def event_place(state: JobState, event_id: str) -> tuple[int, int] | None:
+    """The number of an event's entry, and its own in what that says; None where the job has none of this id."""
+    found = re.fullmatch(rf"{_event_prefix(state)}([0-9a-f]{{6}})([0-9a-f]{{6}})", event_id)
+    if found is None or (number := int(found[1], 16)) >= len(state.entries):
+        return None
+    return number, int(found[2], 16)
+
+
+_NO_END = 1 << 24
+
+
+def _event_prefix(state: JobState) -> str:
+    return f"ftevent-{state.created.job_id.rpartition('-')[2]}"
 
 
 _Said = tuple[float, Literal["info", "warn", "error"], str, dict[str, Any] | None]

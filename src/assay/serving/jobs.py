@@ -1,6 +1,6 @@
 """Jobs: created, paused, resumed and cancelled by whoever may; an answer leaves when its entry is durable."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from assay.base.clock import Clock
 from assay.base.errors import ConfigError
@@ -26,6 +26,15 @@ class JobShelf:
         """The job, if it is there and the project's."""
         state = self.shelf.state(job_id)
         return state if state is not None and state.created.project == project else None
+
+    def note_model(self, created: JobCreated) -> None:
+        """From now on the job may have made a model: to be noted before it has."""
+        self.shelf.store.put(f"{_made(created.project)}{created.job_id}", b"")
+
+    def with_models(self, project: str) -> Iterator[JobState]:
+        """The project's jobs that have, the oldest first."""
+        found = (item.key.rpartition("/")[2] for item in self.shelf.store.list(_made(project)))
+        return (state for _, state in self.shelf.states(sorted(found)) if state.succeeded is not None)
 
     def pause(self, job_id: str) -> JobState:
         """Ask for a commit and a stop; a job that is paused already is answered with as it is."""
@@ -58,6 +67,10 @@ def refuse_beside_worker(store: ObjectStore, run_id: str, clock: Clock) -> None:
         "cancelled": f"Begin a run of its own with its last commit: 'assay train --from {run_id}'.",
     }.get(state.status, "'assay worker' goes on with it by itself.")
     raise ConfigError(f"run {run_id} is that of a job of 'assay serve', which is {state.status}. {cure}")
+
+
+def _made(project: str) -> str:
+    return f"made/ftjob/{project}/"
 
 
 def _may(state: JobState, verb: str, *, wish: str) -> bool:

@@ -2,6 +2,9 @@
 
 key/ID/log/00000000.json     the key, and later that it was revoked
 secret/SHA256                its id: found by the digest of what a client sends, so nothing is compared in turn
+
+Whose a secret is never changes and stays in memory; whether it still opens is looked up at each request: that
+is one look at whether the key's log has gone on.
 """
 
 import hashlib
@@ -12,7 +15,7 @@ from typing import NamedTuple
 
 from assay.base.clock import Clock
 from assay.records.api_key import KEY_ENTRIES, KeyCreated, KeyEntry, KeyRevoked, KeyScope
-from assay.serving.ids import is_id, new_id
+from assay.serving.ids import new_id
 from assay.serving.shelf import Shelf
 from assay.store.logs.entry_log import LogKind
 from assay.store.objects import ObjectStore
@@ -61,10 +64,12 @@ class KeyShelf:
         self._store = store
         self._clock = clock
         self._are_there = False
+        self._known: dict[str, str] = {}
+        """Where a secret's key is named -> the key's id."""
 
     def are_there(self) -> bool:
         """Whether any was ever made: from then on nobody asks without one."""
-        self._are_there = self._are_there or bool(self.shelf.ids())
+        self._are_there = self._are_there or not self.shelf.is_empty()
         return self._are_there
 
     def make(self, *, project: str, name: str, scopes: Sequence[KeyScope], lives_s: float | None) -> NewKey:
@@ -87,10 +92,11 @@ class KeyShelf:
     def opening(self, secret: str) -> KeyCreated | None:
         """The key that a client sent, if it opens anything."""
         where = _secret_key(secret)
-        if not secret.startswith(PREFIX) or not self._store.exists(where):
-            return None
-        key_id = self._store.get(where).decode()
-        state = self.shelf.state(key_id) if is_id("key", key_id) else None
+        if where not in self._known:
+            if not secret.startswith(PREFIX) or not self._store.exists(where):
+                return None
+            self._known[where] = self._store.get(where).decode()
+        state = self.shelf.state(self._known[where])
         return state.created if state is not None and state.opens(self._clock.now_s()) else None
 
     def revoke(self, key_id: str) -> KeyState | None:

@@ -120,7 +120,7 @@ class Repeats(Generic[EntryT, StateT]):
 
     def _claim(self, asked: AskedFor) -> StateT | None:
         """What an earlier request for the same made, if no such repeat was answered with it."""
-        found = [(an_id, state) for an_id, state in self._recent() if self._fits(asked, state)]
+        found = [(an_id, state) for an_id, state in self._recent(asked.project) if self._fits(asked, state)]
         # That which the repeat before claimed is likelier ours than what nobody claimed.
         found.sort(key=lambda each: each[1].claim, reverse=True)
         for an_id, _ in found:
@@ -138,9 +138,9 @@ class Repeats(Generic[EntryT, StateT]):
                 return state
         return None
 
-    def _recent(self) -> Iterator[tuple[str, StateT]]:
+    def _recent(self, project: str) -> Iterator[tuple[str, StateT]]:
         since_s = self._clock.now_s() - REMEMBERED_S
-        for an_id, state in self._shelf.states(self._shelf.ids()[::-1]):
+        for an_id, state in self._shelf.states(self._shelf.newest(project)):
             if state.created.at_s < since_s:
                 return
             yield an_id, state

@@ -11,6 +11,10 @@ from assay.serving.base_models import BaseModelFile
 from assay.serving.files import FileShelf
 from assay.store.home import Home
 from assay.store.objects import open_store
+from assay.store.patience import Patience, at_once
+
+PATIENCE_S = 5.0
+"""How long a store may be away before a client is told so (503), which asks again by itself."""
 
 
 def run_server(
@@ -27,7 +31,8 @@ def run_server(
         raise ConfigError(
             f"'assay serve' needs {error.name}, which is not installed: pip install 'assay[serve]'."
         ) from error
-    place = Place.of(open_store(str(home.api)), models, SystemClock())
+    store = open_store(str(home.api), Patience(PATIENCE_S, make_call=at_once, say=say))
+    place = Place.of(store, models, SystemClock())
     if host not in LOOPBACK_NAMES and not place.keys.are_there():
         raise ConfigError(
             f"--host {host}: a server without keys listens on this machine only. Make one ('assay key "

@@ -1,25 +1,33 @@
 """All things of one kind, each with a log of its own: found by id, and listed by age.
 
-    KIND/ID/log/00000000.json ...    what happened to it
-    index/KIND/DAY/ID                that there may be such a thing: put before its first entry
-    open/KIND/ID                     that somebody may have to do something about it: likewise; gone when done
+    KIND/ID/log/00000000.json ...           what happened to it
+    index/KIND/PROJECT/.../TURNED DIGITS    that there may be such a thing: put before its first entry
+    open/KIND/ID                            that somebody may have to do something about it: likewise; gone when
+                                            done
 
-Both marks are put before the thing is there, so what is there is found; a mark without a thing is passed
-over. That is all the index there is: names, in an order that a store lists quickly.
+Both marks are put before the thing is there, so what is there is found; a mark without a thing is passed over.
+That is all the index there is: names, in the order in which a store lists them. A page costs the names and the
+logs of its own things, whatever else there is.
+
+A state that was read stays in memory, and costs one look at whether its log's next entry is there.
 """
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Generic, TypeVar
 
-from assay.serving.ids import IdKind, index_key, is_id
-from assay.store.logs.entry import EntryT
+from assay.serving.ids import IdKind, index_folder, index_key, is_id, named_by
+from assay.store.logs.entry import EntryT, LogRecord
 from assay.store.logs.entry_log import EntryLog, LogKind
 from assay.store.objects import ObjectStore
 
 StateT = TypeVar("StateT")
-MAX_LOGS = 10_000
-"""States that stay in memory."""
+MAX_LOGS, MAX_BYTES = 4096, 4 << 20
+"""Logs whose states stay in memory, and the bytes of their entries, which take ten times that as objects."""
+WEIGHED_EVERY = 64
+NAMES_AT_ONCE = 128
+NOBODYS = "-"
+"""The owner of what is in no project."""
 
 
 class Shelf(Generic[EntryT, StateT]):
@@ -34,52 +42,100 @@ class Shelf(Generic[EntryT, StateT]):
         self._log_kind = log_kind
         self._is_worked_at = is_worked_at
         self._logs: dict[str, EntryLog[EntryT, StateT]] = {}
+        """The one that was asked for last is the last."""
+        self._num_asked = 0
         self._lock = threading.Lock()
 
     def log(self, an_id: str) -> EntryLog[EntryT, StateT]:
         """The log of an id that was recognised (`is_id`)."""
         assert is_id(self.id_kind, an_id), an_id
         with self._lock:
-            if len(self._logs) >= MAX_LOGS:
-                self._logs.pop(next(iter(self._logs)))
-            if an_id not in self._logs:
-                self._logs[an_id] = EntryLog(self.store, f"{self.id_kind}/{an_id}/log", self._log_kind)
-            return self._logs[an_id]
+            log = self._logs.pop(an_id, None)
+            if log is None:
+                log = EntryLog(self.store, f"{self.id_kind}/{an_id}/log", self._log_kind)
+            self._logs[an_id] = log
+            self._num_asked += 1
+            if self._num_asked % WEIGHED_EVERY == 0:
+                self._forget_the_oldest()
+            return log
+
+    def _forget_the_oldest(self) -> None:
+        num_bytes = sum(log.num_bytes for log in self._logs.values())
+        for an_id, log in [*self._logs.items()][:-1]:
+            if num_bytes <= MAX_BYTES and len(self._logs) <= MAX_LOGS:
+                break
+            num_bytes -= log.num_bytes
+            del self._logs[an_id]
 
     def state(self, an_id: str) -> StateT | None:
         """What has become of it; None where there is no such thing."""
         return self.log(an_id).state() if is_id(self.id_kind, an_id) else None
 
     def begin(self, an_id: str, entry: EntryT) -> StateT:
-        """Put the first entry; where there is one already, nothing happens."""
-        self.store.put(index_key(an_id), b"")
+        """Put the first entry; where there is one already, nothing happens. It is listed with its project's."""
+        self.store.put(index_key(_owner(entry), an_id), b"")
         if self._is_worked_at:
-            self.store.put(self._open_key(an_id), b"")
+            self.open(an_id)
         state = self.log(an_id).append(lambda there: entry if there is None else None)
         assert state is not None
         return state
 
+    def open(self, an_id: str) -> None:
+        """Somebody may have to do something about it."""
+        self.store.put(self._open_key(an_id), b"")
+
     def close(self, an_id: str) -> None:
-        """Nobody has to do anything about it any more."""
+        """It is over: nobody has to do anything about it any more."""
+        self.log(an_id).write_brief()
         self.store.delete(self._open_key(an_id))
 
+    def unlist(self, an_id: str, owner: str) -> None:
+        """It is in no list any more."""
+        self.store.delete(index_key(owner, an_id))
+
+    def is_empty(self) -> bool:
+        """Whether no id was ever named."""
+        return not [*self.store.list(f"index/{self.id_kind}/", limit=1)]
+
     def ids(self) -> list[str]:
-        """All ids, the oldest first."""
-        return self._named(f"index/{self.id_kind}/")
+        """All ids, the oldest first: each of their names is read."""
+        return sorted(self._recognised(item.key for item in self.store.list(f"index/{self.id_kind}/")))
+
+    def newest(self, owner: str, behind: str | None = None) -> Iterator[str]:
+        """The ids of an owner's things, the newest first, or those older than one; names are read as they are
+        asked for."""
+        key = "" if behind is None else index_key(owner, behind)
+        while True:
+            listed = self.store.list(index_folder(self.id_kind, owner), key, NAMES_AT_ONCE)
+            found = [item.key for item in listed]
+            yield from self._recognised(found)
+            if len(found) < NAMES_AT_ONCE:
+                return
+            key = found[-1]
+
+    def oldest(self, owner: str, behind: str | None = None) -> Iterator[str]:
+        """Likewise, the oldest first, or those newer than one; all of the owner's names are read."""
+        keys = (item.key for item in self.store.list(index_folder(self.id_kind, owner)))
+        return (an_id for an_id in sorted(self._recognised(keys)) if behind is None or an_id > behind)
 
     def open_ids(self) -> list[str]:
-        """Those about which somebody may have to do something, likewise."""
-        return self._named(f"open/{self.id_kind}/")
+        """Those about which somebody may have to do something, the oldest first."""
+        found = (item.key.rpartition("/")[2] for item in self.store.list(f"open/{self.id_kind}/"))
+        return sorted(an_id for an_id in found if is_id(self.id_kind, an_id))
 
-    def states(self, ids: list[str]) -> Iterator[tuple[str, StateT]]:
+    def states(self, ids: Iterable[str]) -> Iterator[tuple[str, StateT]]:
         """What has become of each of them that is there."""
         for an_id in ids:
             if (state := self.state(an_id)) is not None:
                 yield an_id, state
 
-    def _named(self, prefix: str) -> list[str]:
-        found = (item.key.rpartition("/")[2] for item in self.store.list(prefix))
-        return sorted(an_id for an_id in found if is_id(self.id_kind, an_id))
+    def _recognised(self, keys: Iterable[str]) -> Iterator[str]:
+        found = (named_by(self.id_kind, key) for key in keys)
+        return (an_id for an_id in found if is_id(self.id_kind, an_id))
 
     def _open_key(self, an_id: str) -> str:
         return f"open/{self.id_kind}/{an_id}"
+
+
+def _owner(entry: LogRecord) -> str:
+    return str(getattr(entry, "project", NOBODYS))

@@ -43,8 +43,8 @@ class FlakyStore:
         with self._writing(key):
             return self._inner.put_if_absent(key, data)
 
-    def list(self, prefix: str, after: str = "") -> Iterator[ObjectInfo]:
-        return self._inner.list(prefix, after)
+    def list(self, prefix: str, after: str = "", limit: int | None = None) -> Iterator[ObjectInfo]:
+        return self._inner.list(prefix, after, limit)
 
     def exists(self, key: str) -> bool:
         return self._inner.exists(key)

@@ -67,6 +67,8 @@ def create(sdk: openai.OpenAI, **given):
 
 def happens(place: Place, job_id: str, *entries) -> None:
     for entry in entries:
+        if isinstance(entry, JobSucceeded):
+            place.jobs.note_model(place.jobs.shelf.state(job_id).created)
         place.jobs.shelf.log(job_id).append(lambda _, entry=entry: entry)
 
 
@@ -137,6 +139,21 @@ def test_events_keep_their_ids_while_others_come(place, sdk) -> None:
         seen += page.data
     assert seen == before
     assert [*sdk.fine_tuning.jobs.list_events(job_id)][8:] == before
+
+
+def test_a_page_of_events_reads_what_it_shows_and_a_job_no_point_but_the_last(place, sdk) -> None:
+    job_id = create(sdk).id
+    happens(place, job_id, VALIDATED, PLANNED, LAUNCHED, *(checkpoint(step) for step in range(5, 105, 5)))
+    state = place.jobs.shelf.state(job_id)
+    assert sum(len(each.points) for each in state.checkpoints) == len(state.checkpoints) == 20
+    read = []
+    log = place.jobs.shelf.log(job_id)
+    whole, log.entry = log.entry, lambda number: read.append(number) or whole(number)
+    page = sdk.fine_tuning.jobs.list_events(job_id, limit=7)
+    assert [event.data["step"] for event in page.data if event.data] == [100, 99, 98, 97, 96]
+    assert len(read) == 2
+    measured = [each.data["step"] for each in sdk.fine_tuning.jobs.list_events(job_id, limit=7) if each.data]
+    assert measured == [*range(100, 0, -1)]
 
 
 def test_only_checkpoints_that_were_not_retired_are_listed_and_are_models(place, sdk) -> None:

@@ -106,8 +106,8 @@ def test_a_log_counts_what_others_appended_and_gives_out_copies(store) -> None:
 class BackToFront(FlakyStore):
     """Lists in the order that a store may."""
 
-    def list(self, prefix, after=""):
-        return iter(sorted(super().list(prefix, after), reverse=True))
+    def list(self, prefix, after="", limit=None):
+        return iter(sorted(super().list(prefix, after, limit), reverse=True))
 
 
 def test_entries_are_in_the_order_of_their_numbers_however_the_store_lists_them(store) -> None:
@@ -541,8 +541,8 @@ class Counted(FlakyStore):
 
     cost = 0
 
-    def list(self, prefix, after=""):
-        found = list(super().list(prefix, after))
+    def list(self, prefix, after="", limit=None):
+        found = list(super().list(prefix, after, limit))
         self.cost += 1 + len(found)
         return iter(found)
 

@@ -10,7 +10,7 @@ import failing_store
 from assay.base.errors import ConfigError, StoreAwayError, StoreError
 from assay.store.commit_log import CommitLog
 from assay.store.objects import FolderStore, PatientStore, open_store
-from assay.store.patience import HURRIED_S, PATIENCE_S, Patience
+from assay.store.patience import HURRIED_S, PATIENCE_S, Patience, at_once
 from clocks import HandClock
 from failing_store import FailingStore, patient
 
@@ -55,6 +55,29 @@ def test_who_is_asked_to_stop_waits_no_longer() -> None:
     with pytest.raises(StoreAwayError):
         store.get("key")
     assert clock.at_s <= HURRIED_S + 1
+
+
+def test_a_server_asks_in_the_thread_of_the_request_and_soon_says_that_the_store_is_away() -> None:
+    clock, threads = HandClock(), []
+
+    class Told(FailingStore):
+        def get(self, key: str) -> bytes:
+            threads.append(threading.get_ident())
+            return super().get(key)
+
+    for outage_s, comes_back in ((2.0, True), (1e9, False)):
+        began_s = clock.at_s
+        inner = open_store("memory:")
+        inner.put("key", b"bytes")
+        failing = Told(inner, {0: "error"}, clock, outage_s=outage_s)
+        store = PatientStore(failing, Patience(5.0, clock=clock, make_call=at_once, say=lambda text: None))
+        if comes_back:
+            assert store.get("key") == b"bytes"
+        else:
+            with pytest.raises(StoreAwayError):
+                store.get("key")
+        assert clock.at_s - began_s <= 6
+    assert set(threads) == {threading.get_ident()}
 
 
 def test_a_call_that_never_returns_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -205,6 +205,7 @@ class Worker:
             self._fail(held, "training_failed", standing.failure)
         elif standing.is_done and newest.wish != "cancel":
             succeeded = self._runs.result(state.created, state.validated.run_id, held.lease)
+            self._jobs.note_model(state.created)
             held.append(lambda now: succeeded if now.wish != "cancel" and not now.has_ended else None)
         elif newest.left_in_vain + 1 >= LEFT_IN_VAIN and newest.wish == "run":
             said = f"{LEFT_IN_VAIN} launches in a row ended without a further commit. The last one's last words"

@@ -14,7 +14,7 @@ from assay.serving.ids import new_id
 from assay.serving.openai.bodies import request_sha256
 from assay.serving.openai.declared import takes
 from assay.serving.openai.form import FilePart, FormStream
-from assay.serving.openai.pages import page_of
+from assay.serving.openai.pages import page_of_shelf
 from assay.serving.openai.place import Place, asked_for, project_of, query_of
 from assay.serving.openai.shapes import file_shape
 from assay.serving.refusal import RefusedError, not_found
@@ -57,7 +57,7 @@ def file_routes(place: Place) -> APIRouter:
             file = place.files.find(file_id, project)
             return file_shape(file) if file and purpose in (None, file.purpose) else None
 
-        return page_of(place.files.shelf.ids(), shown, query, limit=10_000, max_limit=10_000)
+        return page_of_shelf(place.files.shelf, project, shown, query, limit=10_000, max_limit=10_000)
 
     @router.get("/files/{file_id}")
     def retrieve(request: Request, file_id: str) -> dict[str, Any]:

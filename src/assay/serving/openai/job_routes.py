@@ -1,7 +1,7 @@
 """`fine_tuning.jobs.*`: a request is an entry of a job's log, and the answer leaves when that is durable."""
 
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -9,7 +9,7 @@ from starlette.concurrency import run_in_threadpool
 
 from assay.records.fine_tuning_job import JobCreated
 from assay.serving.ids import new_id
-from assay.serving.job import JobState, is_event_id, job_events
+from assay.serving.job import JobEvent, JobState, event_place, newest_events
 from assay.serving.openai.bodies import (
     MAX_SEED,
     JobBody,
@@ -20,7 +20,7 @@ from assay.serving.openai.bodies import (
 )
 from assay.serving.openai.declared import takes
 from assay.serving.openai.method_body import asked_method
-from assay.serving.openai.pages import page_of
+from assay.serving.openai.pages import Order, page_behind, page_of, page_of_shelf
 from assay.serving.openai.place import Place, asked_for, project_of, query_of
 from assay.serving.openai.shapes import checkpoint_id, checkpoint_shape, event_shape, job_shape
 from assay.serving.refusal import RefusedError, not_found
@@ -54,7 +54,7 @@ def job_routes(place: Place) -> APIRouter:
             state = place.jobs.find(job_id, project)
             return job_shape(state) if state and _has_metadata(state, query) else None
 
-        return page_of(place.jobs.shelf.ids(), shown, query, limit=20, max_limit=MAX_PAGE)
+        return page_of_shelf(place.jobs.shelf, project, shown, query, limit=20, max_limit=MAX_PAGE)
 
     @router.get("/{job_id}")
     def retrieve(request: Request, job_id: str) -> dict[str, Any]:
@@ -65,11 +65,15 @@ def job_routes(place: Place) -> APIRouter:
     @router.get("/{job_id}/events", openapi_extra=takes("after", "limit"))
     def list_events(request: Request, job_id: str) -> dict[str, Any]:
         """What happened, the newest first."""
-        query = query_of(request)
-        if not is_event_id(after := query.get("after", "ftevent-" + "0" * 36)):
-            raise not_found("event", after, param="after")
-        events = {event.event_id: event for event in job_events(_found(place, request, job_id))}
-        return page_of(events, lambda each: event_shape(events[each]), query, limit=20, max_limit=MAX_PAGE)
+        query, state = query_of(request), _found(place, request, job_id)
+
+        def behind(after: str | None, _: Order) -> Iterable[JobEvent]:
+            cursor = None if after is None else event_place(state, after)
+            if after is not None and cursor is None:
+                raise not_found("event", after, param="after")
+            return newest_events(state, place.jobs.shelf.log(job_id).entry, cursor)
+
+        return page_behind(behind, event_shape, query, limit=20, max_limit=MAX_PAGE)
 
     @router.get("/{job_id}/checkpoints", openapi_extra=takes("after", "limit"))
     def list_checkpoints(request: Request, job_id: str) -> dict[str, Any]:

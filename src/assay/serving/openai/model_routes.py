@@ -21,9 +21,9 @@ def model_routes(place: Place) -> APIRouter:
         query_of(request)
         found = [model_shape(each.name, each.created_s, each.config.owned_by) for each in place.models.values()]
         project = project_of(request)
-        for _, state in place.jobs.shelf.states(place.jobs.shelf.ids()):
-            if state.succeeded is not None and state.created.project == project:
-                found.append(model_shape(state.model, state.succeeded.at_s, project))
+        for state in place.jobs.with_models(project):
+            assert state.succeeded is not None
+            found.append(model_shape(state.model, state.succeeded.at_s, project))
         return {"object": "list", "data": found}
 
     @router.get("/{name:path}")

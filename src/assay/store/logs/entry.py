@@ -7,7 +7,7 @@ or taken out between others unnoticed.
 from collections.abc import Mapping
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from assay.base.digest import canonical_json, sha256_of_json
+from assay.base.digest import canonical_json, sha256_of_bytes, sha256_of_json
 from assay.base.errors import DamagedDataError
 
 
@@ -49,7 +49,8 @@ def read_entry(data: bytes, key: str, classes: Mapping[str, type[Any]], *, of: s
         tree = json.loads(data)
         entry_class = classes[tree["type"]]
         digest = tree.pop("entry_sha256", None)  # none in a log of an older assay
-        sha256 = _entry_sha256(tree, key)
+        is_as_put = digest is not None and _as_put_sha256(data, digest, key) == digest
+        sha256 = digest if is_as_put else _entry_sha256(tree, key)
         previous = tree.pop("previous_sha256", None)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise changed(key, f"not an entry of a {of} ({error})") from error
@@ -63,6 +64,13 @@ def changed(key: str, what: str) -> DamagedDataError:
     return DamagedDataError(
         f"{key}: {what}. The file was changed after it was put; restore it from a backup of the run's store."
     )
+
+
+def _as_put_sha256(data: bytes, digest: str, key: str) -> str:
+    """The digest of an entry whose text is spelled as `entry_text` has it, which spares spelling it again; of
+    another text it is another."""
+    entry = data.replace(f'"entry_sha256":"{digest}",'.encode(), b"", 1)
+    return sha256_of_bytes(b'{"entry":%b,"key":%b}' % (entry, canonical_json(key).encode()))
 
 
 def _entry_sha256(tree: dict[str, object], key: str) -> str:

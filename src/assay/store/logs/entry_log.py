@@ -10,18 +10,27 @@ not there.
 
 Entries are immutable, so nobody reads one twice: to be up to date costs one look at whether the next number is
 taken. Any number of processes may append; threads of one process share a log.
+
+Of a kind whose entries hold much that a state is not asked for, only `light` ones stay in memory. The light
+entries of a log that is over are put once more, as one object, its *brief*: who has read nothing yet reads
+that. It is a copy and no more: where it is missing, damaged or of another assay, the entries are read.
 """
 
+import json
 import re
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from assay.base.digest import canonical_json, sha256_of_bytes
 from assay.base.errors import DataError
-from assay.store.logs.entry import EntryT, changed, entry_text, read_entry
+from assay.store.logs.entry import EntryT, LogRecord, changed, entry_text, read_entry
 from assay.store.objects import ObjectStore
 
 StateT = TypeVar("StateT")
+BRIEF = "brief"
+LIGHT_BYTES = 400
+"""About what is left of a long entry."""
 
 
 class LogKind(NamedTuple, Generic[EntryT, StateT]):
@@ -33,6 +42,8 @@ class LogKind(NamedTuple, Generic[EntryT, StateT]):
     """By an entry's `type`."""
     fold: Callable[[StateT | None, EntryT], StateT]
     """The state behind one more entry; the first entry finds None."""
+    light: Callable[[EntryT], EntryT] | None = None
+    """What of an entry its state holds; None for all of it."""
 
 
 class EntryLog(Generic[EntryT, StateT]):
@@ -47,6 +58,8 @@ class EntryLog(Generic[EntryT, StateT]):
         self._num_entries = 0
         self._sha256 = ""
         self._is_read = False
+        self.num_bytes = 0
+        """How long the entries are that the state is of."""
 
     def state(self) -> StateT | None:
         """What all entries so far come to; None where there is none."""
@@ -65,7 +78,7 @@ class EntryLog(Generic[EntryT, StateT]):
                 key = self._next_key()
                 data, known = entry_text(entry, key, self._sha256)
                 if self._store.put_if_absent(key, data):
-                    self._accept(entry, known.sha256)
+                    self._accept(entry, known.sha256, len(data))
                     break
                 num_known, sha256 = self._num_entries, known.sha256
                 self._catch_up(until=num_known + 1)
@@ -74,9 +87,26 @@ class EntryLog(Generic[EntryT, StateT]):
                 self._catch_up()
             return self._state
 
+    def entry(self, number: int) -> EntryT:
+        """One entry that is there, all of it."""
+        key = self._key(number)
+        entry: EntryT = read_entry(self._store.get(key), key, self._kind.classes, of=self._kind.name).entry
+        return entry
+
+    def write_brief(self) -> None:
+        """Put the light entries of a log that is over as one object; nothing where none is light."""
+        if self._kind.light is None:
+            return
+        with self._lock:
+            self._catch_up()
+            entries = [self._kind.light(self.entry(number)) for number in range(self._num_entries)]
+            self._store.put(f"{self._folder}/{BRIEF}", brief_text(entries, self._sha256))
+
     def _catch_up(self, *, until: int | None = None) -> None:
         if not self._is_read:
-            self._read_all()
+            if not self._read_brief():
+                self._read_all()
+            self._is_read = True
         while self._num_entries != until and self._store.exists(key := self._next_key()):
             self._read(key)
 
@@ -90,18 +120,48 @@ class EntryLog(Generic[EntryT, StateT]):
                     "Somebody deleted from the store; restore the file."
                 )
             self._read(key)
-        self._is_read = True
+
+    def _read_brief(self) -> bool:
+        """Likewise, from one object; whether it could be."""
+        key = f"{self._folder}/{BRIEF}"
+        if self._kind.light is None or not self._store.exists(key):
+            return False
+        sha256, _, text = self._store.get(key).partition(b"\n")
+        if sha256_of_bytes(text).encode() != sha256:
+            return False
+        tree = json.loads(text)
+        try:
+            entries = [self._kind.classes[each["type"]].from_tree(each, source=key) for each in tree["entries"]]
+        except (DataError, KeyError):  # of another assay
+            return False
+        for entry in entries:
+            self._accept(entry, tree["entry_sha256"], 0)
+        self.num_bytes = len(text)
+        return True
 
     def _read(self, key: str) -> None:
-        read = read_entry(self._store.get(key), key, self._kind.classes, of=self._kind.name)
+        data = self._store.get(key)
+        read = read_entry(data, key, self._kind.classes, of=self._kind.name)
         if read.previous_sha256 != self._sha256:
             raise changed(key, "it does not follow the entry before it, so one of the two was replaced")
-        self._accept(read.entry, read.sha256)
+        self._accept(read.entry, read.sha256, len(data))
 
-    def _accept(self, entry: EntryT, sha256: str) -> None:
-        self._state = self._kind.fold(self._state, entry)
+    def _accept(self, entry: EntryT, sha256: str, num_bytes: int) -> None:
+        light = entry if self._kind.light is None else self._kind.light(entry)
+        self._state = self._kind.fold(self._state, light)
         self._sha256 = sha256
         self._num_entries += 1
+        self.num_bytes += num_bytes if light is entry else min(num_bytes, LIGHT_BYTES)
 
     def _next_key(self) -> str:
-        return f"{self._folder}/{self._num_entries:08d}.json"
+        return self._key(self._num_entries)
+
+    def _key(self, number: int) -> str:
+        return f"{self._folder}/{number:08d}.json"
+
+
+def brief_text(entries: Sequence[LogRecord], sha256: str) -> bytes:
+    """The brief of a log of these light entries, whose last one has a digest."""
+    trees = [{**entry.to_tree(), "type": entry.type} for entry in entries]
+    text = canonical_json({"entries": trees, "entry_sha256": sha256}).encode()
+    return sha256_of_bytes(text).encode() + b"\n" + text

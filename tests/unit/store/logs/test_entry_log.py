@@ -2,12 +2,16 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from assay.base.digest import sha256_of_bytes
 from assay.base.errors import DamagedDataError, DataError
+from assay.records.fine_tuning_job import JOB_ENTRIES, JobCreated
 from assay.records.uploaded_file import FILE_ENTRIES, FileCreated, FileEntry, FileRemoved
-from assay.store.logs.entry_log import EntryLog, LogKind
+from assay.store.faulty import FlakyStore
+from assay.store.logs.entry import entry_text, read_entry
+from assay.store.logs.entry_log import EntryLog, LogKind, brief_text
 from assay.store.objects import ObjectStore, open_store
 from clocks import HandClock
 from failing_store import TROUBLES, FailingStore, patient
@@ -100,3 +104,92 @@ def test_what_is_no_entry_is_passed_over() -> None:
     log.append(lambda _: created)
     store.put("file/a/log/notes.txt", b"mine")
     assert log_in(store).state() == [created]
+
+
+PIECE = '"entry_sha256":"' + "0" * 64 + '",'
+ODD_TEXTS = st.text(max_size=8) | st.sampled_from([PIECE, "entry_sha256", '"', "\\", "\u2028", "ä"])
+ODD_TREES = st.recursive(
+    ODD_TEXTS
+    | st.integers(-5, 5)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.none()
+    | st.booleans(),
+    lambda inside: st.lists(inside, max_size=3) | st.dictionaries(ODD_TEXTS, inside, max_size=3),
+    max_leaves=4,
+)
+
+
+@settings(max_examples=25, deadline=None)
+@given(base=st.dictionaries(ODD_TEXTS, ODD_TREES, max_size=3), indent=st.sampled_from([None, 1]))
+def test_an_entry_is_read_as_it_was_put_and_however_it_is_spelled(base: dict, indent: int | None) -> None:
+    created = JobCreated(
+        job_id="j", project="p", at_s=1.0, model="m", base=base, method="dpo", hyperparameters={},
+        training_file="f", seed=1, request_sha256="",
+    )  # fmt: skip
+    data, known = entry_text(created, "log/1", "before")
+    assert read_entry(data, "log/1", JOB_ENTRIES, of="log") == known
+    spelled_anew = json.dumps(json.loads(data), indent=indent).encode()
+    assert read_entry(spelled_anew, "log/1", JOB_ENTRIES, of="log") == known
+    for changed_data, key in ((data, "log/2"), (data.replace(b'"at_s":1.0', b'"at_s":2.0', 1), "log/1")):
+        with pytest.raises(DamagedDataError, match="not the digest"):
+            read_entry(changed_data, key, JOB_ENTRIES, of="log")
+
+
+class Counting(FlakyStore):
+    """Counts what is read."""
+
+    num_read = 0
+
+    def get(self, key):
+        self.num_read += 1
+        return super().get(key)
+
+
+LIGHT = KIND._replace(light=lambda entry: entry.model_copy(update={"at_s": float(int(entry.at_s))}))
+
+
+def test_a_log_that_is_over_is_read_as_one_object_and_its_entries_are_whole() -> None:
+    store = Counting(open_store("memory:"))
+    log = EntryLog(store, "file/a/log", LIGHT)
+    for number in range(5):
+        log.append(lambda _, number=number: removed(number + 0.5))
+    assert [entry.at_s for entry in log.state()] == [0, 1, 2, 3, 4]
+    log.write_brief()
+    log.append(lambda _: removed(5.5))  # all the same
+    store.num_read = 0
+    late = EntryLog(store, "file/a/log", LIGHT)
+    assert late.state() == log.state() and store.num_read == 2
+    assert [late.entry(number).at_s for number in range(6)] == [0.5, 1.5, 2.5, 3.5, 4.5, 5.5]
+    late.append(lambda _: removed(6.5))
+    assert [entry.at_s for entry in log_in(store).state()] == [number + 0.5 for number in range(7)]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda data: b"",
+        lambda data: data[:-1],
+        lambda data: data.replace(b"removed", b"revoked"),
+    ],
+)
+def test_a_brief_that_is_damaged_or_of_another_assay_is_passed_over(damage) -> None:
+    store = open_store("memory:")
+    log = EntryLog(store, "file/a/log", LIGHT)
+    for number in range(3):
+        log.append(lambda _, number=number: removed(number))
+    log.write_brief()
+    data = damage(store.get("file/a/log/brief"))
+    store.put("file/a/log/brief", data)
+    late = EntryLog(store, "file/a/log", LIGHT)
+    assert late.state() == log.state()
+    late.append(lambda _: removed(3.0))
+    assert len(log.state()) == 4
+
+
+def test_a_brief_of_types_that_are_unknown_is_passed_over() -> None:
+    store = open_store("memory:")
+    log = EntryLog(store, "file/a/log", LIGHT)
+    log.append(lambda _: removed(1.0))
+    text = brief_text([removed(9.0)], "x").partition(b"\n")[2].replace(b'"removed"', b'"later"')
+    store.put("file/a/log/brief", sha256_of_bytes(text).encode() + b"\n" + text)
+    assert [entry.at_s for entry in EntryLog(store, "file/a/log", LIGHT).state()] == [1.0]

@@ -1,0 +1,194 @@
+"""What a page costs, and that it goes on where it was."""
+
+import os
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from assay.records.uploaded_file import FileCreated
+from assay.serving import shelf as shelf_module
+from assay.serving.ids import index_key, made_s, named_by, new_id
+from assay.serving.openai.place import Place
+from assay.store.faulty import FlakyStore
+from assay.store.objects import open_store
+from served import http_of, place_in, sdk_of
+
+NOW_S = 1_800_000_000.0
+
+
+class CountingStore(FlakyStore):
+    """Counts what is asked for, and the names that are listed."""
+
+    def __init__(self) -> None:
+        super().__init__(open_store("memory:"))
+        self.cost: Counter[str] = Counter()
+
+    def list(self, prefix, after="", limit=None):
+        found = list(super().list(prefix, after, limit))
+        self.cost["listed"] += len(found)
+        return iter(found)
+
+    def get(self, key):
+        self.cost["read"] += 1
+        return super().get(key)
+
+    def exists(self, key):
+        self.cost["looked up"] += 1
+        return super().exists(key)
+
+
+def a_file(place: Place, project: str = "default") -> str:
+    """A file without its bytes: only lists are asked for it."""
+    now_s = place.clock.now_s()
+    created = FileCreated(
+        file_id=new_id("file", now_s), project=project, at_s=now_s, filename="f", purpose="evals", num_bytes=0,
+        sha256="",
+    )  # fmt: skip
+    place.files.shelf.begin(created.file_id, created)
+    return created.file_id
+
+
+def listed(place: Place, **query: Any) -> dict[str, Any]:
+    answer = http_of(place).get("/v1/files", params=query)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def test_a_page_costs_its_own_things_whatever_else_there_is(tmp_path: Path) -> None:
+    store = CountingStore()
+    place = place_in(tmp_path, store)
+    costs = []
+    for num_more in (30, 1000):
+        for number in range(num_more):
+            place.clock.sleep_s(0.7)
+            a_file(place, "default" if number % 3 else "another")
+        page = listed(place, limit=5)
+        place = place_in(tmp_path, store)  # a server that has read nothing yet
+        place.clock.sleep_s(10_000)
+        store.cost.clear()
+        behind = listed(place, limit=5, after=page["last_id"])
+        assert len(behind["data"]) == 5
+        costs.append(dict(store.cost))
+    assert costs[0]["read"] == costs[1]["read"] == 6  # one more says whether there are more
+    assert costs[1]["listed"] <= shelf_module.NAMES_AT_ONCE + 6
+    store.cost.clear()
+    listed(place, limit=5, after=page["last_id"])
+    assert (store.cost["read"], store.cost["looked up"]) == (0, 6)  # what was read is looked at
+
+
+def test_a_folder_reads_few_folders_for_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = place_in(tmp_path, open_store(str(tmp_path / "api")))
+    index = tmp_path / "api"
+    for number in range(600):  # marks alone: as many as four seconds, a day and a year have of them
+        step_s = (0.01, 600.0, 200_000.0)[number % 3]
+        path = index / index_key("default", new_id("file", NOW_S - number * step_s))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    seen: Counter[str] = Counter()
+    scandir = os.scandir
+
+    class Counted:
+        def __init__(self, folder: Any) -> None:
+            seen["folders"] += 1
+            self.inside = scandir(folder)
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            self.inside.close()
+
+        def __iter__(self):
+            for entry in self.inside:
+                seen["names"] += 1
+                yield entry
+
+    monkeypatch.setattr("assay.store.objects.os.scandir", Counted)
+    found = [*place.files.shelf.store.list("index/file/default/", limit=20)]
+    assert len(found) == 20 and seen["folders"] < 30
+    ids = [named_by("file", item.key) for item in found]
+    assert ids == sorted(ids, reverse=True) and made_s(ids[0]) == NOW_S
+
+
+@pytest.mark.parametrize("asked", ["nonsense", "ftjob-" + "0" * 24, "../../x"])
+def test_a_cursor_that_is_none_is_not_found(tmp_path: Path, asked: str) -> None:
+    answer = http_of(place_in(tmp_path)).get("/v1/files", params={"after": asked})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (404, "after")
+
+
+class Reader:
+    """Reads a list page by page."""
+
+    def __init__(self, place: Place, order: str) -> None:
+        self.place, self.order = place, order
+        self.seen: list[str] = []
+        self.has_more = True
+
+    def read(self, limit: int) -> None:
+        cursor = {"after": self.seen[-1]} if self.seen else {}
+        page = listed(self.place, limit=limit, order=self.order, **cursor)
+        self.seen += [each["id"] for each in page["data"]]
+        self.has_more = page["has_more"]
+
+
+def check_walk(place: Place, there: list[str], rng: Any, order: str, *, limit: int, changes: int) -> None:
+    """Files come and go between the pages; those that stay are seen once each, in their order."""
+    reader, gone = Reader(place, order), set()
+    while reader.has_more:
+        reader.read(rng.randint(1, limit))
+        for _ in range(rng.randint(0, changes)):
+            if rng.random() < 0.5:
+                place.clock.sleep_s(rng.choice([0.0, 0.001, 3.0]))
+                a_file(place)
+            elif there:
+                gone.add(one := there[rng.randrange(len(there))])
+                place.files.remove(one)
+        if len(reader.seen) > 3 * len(there) + 100:  # with the oldest first, what comes is met again and again
+            changes = 0
+    assert len(set(reader.seen)) == len(reader.seen)
+    stayed = sorted(set(there) - gone, reverse=order == "desc")
+    assert [each for each in reader.seen if each in set(stayed)] == stayed
+
+
+@settings(max_examples=6, deadline=None)
+@given(rng=st.randoms(use_true_random=False), size=st.integers(0, 40), order=st.sampled_from(["desc", "asc"]))
+def test_nothing_that_stayed_is_missed_or_doubled(
+    tmp_path_factory: pytest.TempPathFactory, rng: Any, size: int, order: str
+) -> None:
+    place = place_in(tmp_path_factory.mktemp("walk"))
+    there = []
+    for _ in range(size):
+        place.clock.sleep_s(rng.choice([0.0, 0.001, 2.0, 2_000.0]))
+        there.append(a_file(place))
+    check_walk(place, there, rng, order, limit=9, changes=4)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@settings(max_examples=3, deadline=None)
+@given(rng=st.randoms(use_true_random=False))
+def test_nothing_of_ten_thousand_that_stayed_is_missed_or_doubled(
+    tmp_path_factory: pytest.TempPathFactory, rng: Any
+) -> None:
+    place = place_in(tmp_path_factory.mktemp("walk"))
+    there = []
+    for _ in range(10_000):
+        place.clock.sleep_s(rng.choice([0.0, 0.001, 0.5]))
+        there.append(a_file(place))
+    check_walk(place, there, rng, "desc", limit=400, changes=60)
+
+
+def test_what_is_kept_in_memory_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shelf_module, "MAX_BYTES", 10_000)
+    monkeypatch.setattr(shelf_module, "WEIGHED_EVERY", 1)
+    place = place_in(tmp_path)
+    made = [a_file(place) for _ in range(100)]
+    logs = place.files.shelf._logs
+    assert sum(log.num_bytes for log in logs.values()) <= 11_000
+    assert made[-1] in logs and made[0] not in logs
+    assert sdk_of(place).files.retrieve(made[0]).id == made[0]  # read again
+    assert made[0] in logs
