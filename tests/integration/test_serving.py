@@ -1,5 +1,6 @@
 """The API over a real server, a real worker and real runs, by the official SDK."""
 
+import hashlib
 import json
 import os
 import random
@@ -212,6 +213,36 @@ def test_a_file_that_cannot_be_trained_on_fails_its_job_with_its_lines(here: Her
     error = sdk.fine_tuning.jobs.retrieve(job.id).error
     assert (error.code, error.param) == ("invalid_training_file", "training_file")
     assert "line 2: 'label' must be" in error.message and "line 3: not JSON" in error.message
+
+
+def highest_memory_mb(process: subprocess.Popen[str]) -> float:
+    lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM:"))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_large_files_come_in_and_go_out_in_constant_memory(here: Here, tmp_path: Path) -> None:
+    server, sdk = here.serve()
+    sizes, sums, memory_mb = (1 << 20, 512 << 20), [], []
+    for size in sizes:
+        path = tmp_path / f"{size}.bin"
+        with path.open("wb") as file:
+            file.truncate(size)
+            file.write(b"x")
+        with path.open("rb") as file:
+            whole = sdk.files.create(file=file, purpose="user_data")
+        parts = sdk.uploads.upload_file_chunked(file=path, mime_type="x/y", purpose="user_data").file
+        assert parts is not None and parts.bytes == whole.bytes == size
+        for each in (whole, parts):
+            with sdk.files.with_streaming_response.content(each.id) as answer:
+                sums.append(hashlib.sha256())
+                for block in answer.iter_bytes(1 << 20):
+                    sums[-1].update(block)
+            assert sums[-1].hexdigest() == ours(each)["sha256"]
+        memory_mb.append(highest_memory_mb(server))
+    assert memory_mb[1] - memory_mb[0] < 64
+    assert len([*(here.home.api / "bytes").iterdir()]) == 2  # equal bytes lie once
 
 
 def test_the_server_loads_nothing_that_trains() -> None:

@@ -1,6 +1,7 @@
-"""What happens to a file of the API, as entries of its log: it is made whole, and deleted."""
+"""What happens to a file of the API, as entries of its log: it is made whole, and deleted. And what happens to
+bytes: files hold them, and release them."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import NonNegativeInt, PositiveInt
 
@@ -24,6 +25,10 @@ class FileCreated(Record):
     """When it counts as deleted; None for never."""
     request_sha256: str = ""
     """Digest of the request: what tells a repeat of it; empty for a file that a worker made."""
+    content: str = ""
+    """Under which name its bytes lie; empty where they lie under its id, as an older assay put them."""
+
+    added: ClassVar[frozenset[str]] = frozenset({"content"})
 
 
 class FileRemoved(Record):
@@ -41,6 +46,24 @@ class FileClaimed(Record):
     retry_count: PositiveInt
 
 
+class BytesHeld(Record):
+    """A file is of these bytes."""
+
+    type: Literal["held"] = "held"
+    at_s: float
+    file_id: str
+    content: str
+    """Under which name they lie: that of the first file since nobody held them."""
+
+
+class BytesReleased(Record):
+    """A file is of them no more. When it was the last, they go, and are never held again under that name."""
+
+    type: Literal["released"] = "released"
+    at_s: float
+    file_id: str
+
+
 FileEntry = FileCreated | FileRemoved | FileClaimed
 
 FILE_ENTRIES: dict[str, type[FileEntry]] = {
@@ -49,3 +72,8 @@ FILE_ENTRIES: dict[str, type[FileEntry]] = {
     "claimed": FileClaimed,
 }
 """By an entry's `type`."""
+
+BytesEntry = BytesHeld | BytesReleased
+
+BYTES_ENTRIES: dict[str, type[BytesEntry]] = {"held": BytesHeld, "released": BytesReleased}
+"""Likewise."""

@@ -1,28 +1,25 @@
 """Files of the API: bytes that were streamed into the store, and a log that says whose they are.
 
-    file/ID/content          the bytes, put first
+    bytes/NAME               the bytes, put first (see `held_bytes`)
     file/ID/log/00000000     the file: from now on it is there
+    open/file/ID             that it is to go some time: put before it expires, or its deletion begins
 
-What was cut off before its entry is no file; nobody sees it, and a server that starts a day later sweeps its
-bytes.
+What was cut off before its entry is no file; nobody sees it, and its bytes are swept a day later.
 """
 
-import hashlib
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import IO
 
 from assay.base.clock import Clock
 from assay.records.uploaded_file import FILE_ENTRIES, FileClaimed, FileCreated, FileEntry, FileRemoved
-from assay.serving.ids import is_id, made_s
+from assay.serving.held_bytes import ByteSink, HeldBytes, bytes_key
 from assay.serving.shelf import Shelf
 from assay.store.logs.entry_log import LogKind
 from assay.store.objects import ObjectStore
 
 BLOCK_BYTES = 1 << 20
-ABANDONED_S = 86_400.0
-"""Nobody uploads one file for so long."""
 
 
 @dataclass(frozen=True)
@@ -54,51 +51,39 @@ def fold_file(state: FileState | None, entry: FileEntry) -> FileState:
 FILE_LOG: LogKind[FileEntry, FileState] = LogKind("file's log", FILE_ENTRIES, fold_file)
 
 
-class FileSink:
-    """Bytes on their way into the store; the digest and the count go along. Ends by `finish` or `abandon`."""
-
-    def __init__(self, store: ObjectStore, file_id: str) -> None:
-        self.num_bytes = 0
-        self._digest = hashlib.sha256()
-        self._opened: AbstractContextManager[IO[bytes]] = store.open_writer(_content_key(file_id))
-        self._writer = self._opened.__enter__()
-
-    def finish(self) -> None:
-        """Make what was written durable."""
-        self._opened.__exit__(None, None, None)
-
-    def abandon(self, error: BaseException) -> None:
-        """Leave nothing behind."""
-        with suppress(BaseException):
-            self._opened.__exit__(type(error), error, error.__traceback__)
-
-    def write(self, data: bytes) -> None:
-        """One block more."""
-        self._writer.write(data)
-        self._digest.update(data)
-        self.num_bytes += len(data)
-
-    @property
-    def sha256(self) -> str:
-        """The digest of all that was written."""
-        return self._digest.hexdigest()
-
-
 class FileShelf:
     """All files of a store."""
 
     def __init__(self, store: ObjectStore, clock: Clock) -> None:
         self.shelf: Shelf[FileEntry, FileState] = Shelf(store, "file", FILE_LOG, is_worked_at=False)
+        self._bytes = HeldBytes(store, clock)
         self._store = store
         self._clock = clock
 
-    def sink(self, file_id: str) -> FileSink:
-        """Where the bytes of a new file go; they are a file once `created` was put."""
-        return FileSink(self._store, file_id)
+    def sink(self, name: str) -> ByteSink:
+        """Where the bytes of a new file go; they are a file once `created` was put. `name`: an id that is given
+        for them alone, by which `created.content` calls them; where that is empty, the file's own."""
+        return self._bytes.sink(name)
 
     def put(self, created: FileCreated) -> FileState:
         """Make a file of bytes that are there; made twice it is made once."""
-        return self.shelf.begin(created.file_id, created)
+        file_id, name = created.file_id, created.content or created.file_id
+        if (there := self.shelf.state(file_id)) is None:
+            content = self._bytes.hold(name, file_id=file_id, sha256=created.sha256)
+            if created.expires_s is not None:
+                self.shelf.open(file_id)
+            there = self.shelf.begin(file_id, created.model_copy(update={"content": content}))
+            if there.removed is not None or there.created.content != content:
+                # Another was quicker with this file, and it is of other bytes or gone by now.
+                self._bytes.release(file_id=file_id, sha256=created.sha256)
+            if there.removed is not None:
+                self.shelf.unlist(file_id, created.project)
+        self.drop(name, there.created)
+        return there
+
+    def drop(self, name: str, made: FileCreated) -> None:
+        """Delete bytes that came under a name for a file that was made of others; of these, nothing."""
+        self._bytes.settle(name, made.content)
 
     def find(self, file_id: str, project: str) -> FileCreated | None:
         """The file, if it is there and the project's."""
@@ -108,40 +93,56 @@ class FileShelf:
         return state.created
 
     def remove(self, file_id: str) -> None:
-        """Delete a file; its bytes go once that is durable."""
+        """Delete a file; its bytes go once that is durable, unless another file is of the same."""
+        self.shelf.open(file_id)
         removed = FileRemoved(at_s=self._clock.now_s())
-        self.shelf.log(file_id).append(lambda state: None if state is None or state.removed else removed)
-        self.drop_content(file_id)
-
-    def drop_content(self, file_id: str) -> None:
-        """Delete bytes that are no file, or none any more."""
-        self._store.delete(_content_key(file_id))
+        state = self.shelf.log(file_id).append(lambda now: None if now is None or now.removed else removed)
+        if state is not None:
+            self._forget(state.created)
 
     def sweep(self) -> None:
-        """Delete bytes that never became a file, or whose deletion was cut short: a day after they came."""
-        before_s = self._clock.now_s() - ABANDONED_S
-        for item in [*self._store.list("file/")]:
-            _, file_id, name = (*item.key.split("/", 2), "", "")[:3]
-            if name != "content" or not is_id("file", file_id) or made_s(file_id) > before_s:
-                continue
+        """Delete the bytes of files that have expired or whose deletion was cut short, and those that never
+        became a file."""
+        for file_id in self.shelf.open_ids():
             state = self.shelf.state(file_id)
-            if state is None or state.removed is not None:
-                self._store.delete(item.key)
-        self._store.sweep_unfinished(
-            lambda folder, age_s: age_s > ABANDONED_S, lambda folder: folder.partition("/")[0] != "file"
-        )
+            if state is not None and not state.is_there(self._clock.now_s()):
+                self._forget(state.created)
+        self._bytes.sweep(self._content_of)
 
-    def blocks(self, file_id: str) -> Iterator[bytes]:
-        """The bytes, block by block."""
-        with self._store.open_reader(_content_key(file_id)) as reader:
-            while block := reader.read(BLOCK_BYTES):
+    def _forget(self, created: FileCreated) -> None:
+        self.shelf.unlist(created.file_id, created.project)
+        if created.content:
+            self._bytes.release(file_id=created.file_id, sha256=created.sha256)
+        else:
+            self._store.delete(_content_key(created))
+        self.shelf.close(created.file_id)
+
+    def _content_of(self, file_id: str, sha256: str) -> str | None:
+        state = self.shelf.state(file_id)
+        if state is None or not state.is_there(self._clock.now_s()):
+            return None
+        return state.created.content if sha256 in ("", state.created.sha256) else None
+
+    def blocks(self, file_id: str, begin: int = 0, end: int | None = None) -> Iterator[bytes]:
+        """The bytes [begin, end), block by block."""
+        with self._reader(file_id) as reader:
+            reader.seek(begin)
+            num_left = BLOCK_BYTES if end is None else end - begin
+            while block := reader.read(min(BLOCK_BYTES, num_left)):
+                num_left -= 0 if end is None else len(block)
                 yield block
 
     def lines(self, file_id: str) -> Iterator[bytes]:
         """The bytes, line by line."""
-        with self._store.open_reader(_content_key(file_id)) as reader:
+        with self._reader(file_id) as reader:
             yield from reader
 
+    def _reader(self, file_id: str) -> AbstractContextManager[IO[bytes]]:
+        state = self.shelf.state(file_id)
+        assert state is not None, f"{file_id} was found before"
+        return self._store.open_reader(_content_key(state.created))
 
-def _content_key(file_id: str) -> str:
-    return f"file/{file_id}/content"
+
+def _content_key(created: FileCreated) -> str:
+    """Older files have their bytes beside their log."""
+    return bytes_key(created.content) if created.content else f"file/{created.file_id}/content"

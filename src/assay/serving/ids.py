@@ -9,7 +9,7 @@ import re
 import secrets
 from typing import Literal
 
-IdKind = Literal["file", "ftjob", "key"]
+IdKind = Literal["file", "ftjob", "key", "part", "upload"]
 _MILLISECONDS_DIGITS = 11
 _RANDOM_DIGITS = 13
 _TURNED = str.maketrans("0123456789abcdef", "fedcba9876543210")

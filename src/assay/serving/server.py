@@ -4,17 +4,21 @@ folder."""
 import socket
 import threading
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from assay.base.clock import SystemClock
 from assay.base.errors import ConfigError, StoreError
 from assay.serving.base_models import BaseModelFile
-from assay.serving.files import FileShelf
 from assay.store.home import Home
 from assay.store.objects import open_store
 from assay.store.patience import Patience, at_once
 
+if TYPE_CHECKING:
+    from assay.serving.openai.place import Place
+
 PATIENCE_S = 5.0
 """How long a store may be away before a client is told so (503), which asks again by itself."""
+SWEEP_EVERY_S = 3600.0
 
 
 def run_server(
@@ -51,13 +55,16 @@ def run_server(
             ) from error
         shown = f"[{host}]" if ":" in host else host
         say(f"serving http://{shown}:{listener.getsockname()[1]}{BASE_PATH}")
-        threading.Thread(target=_sweep, args=(place.files, say), name="sweep", daemon=True).start()
+        threading.Thread(target=_sweep_by_and_by, args=(place, say), name="sweep", daemon=True).start()
         server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False, server_header=False))
         server.run(sockets=[listener])
 
 
-def _sweep(files: FileShelf, say: Callable[[str], None]) -> None:
-    try:
-        files.sweep()
-    except StoreError as error:
-        say(f"what was left half-uploaded was not swept: {error}")
+def _sweep_by_and_by(place: "Place", say: Callable[[str], None]) -> None:
+    while True:
+        try:
+            place.uploads.sweep()
+            place.files.sweep()
+        except StoreError as error:
+            say(f"what expired or was left half-uploaded was not swept; it is in an hour: {error}")
+        place.clock.sleep_s(SWEEP_EVERY_S)

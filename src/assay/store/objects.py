@@ -509,7 +509,7 @@ def _sync(file: IO[bytes]) -> None:
 
 
 def _opened(path: Path) -> IO[bytes]:
-    """A new file, and its folder; that may be made and deleted by others meanwhile, with the last file in it."""
+    """A new file, and its folder; others may make and delete that meanwhile, with the last file in it."""
     for _ in range(100):
         with suppress(FileNotFoundError, FileExistsError):
             _make_folder(path.parent)

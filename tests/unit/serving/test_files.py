@@ -6,7 +6,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from assay.serving.ids import new_id
-from assay.serving.openai.file_routes import PURPOSES
+from assay.serving.openai.incoming import PURPOSES
 from assay.serving.openai.place import Place
 from assay.store.objects import open_store
 from served import http_of, place_in, sdk_of
@@ -57,7 +57,7 @@ def test_another_server_on_the_same_folder_has_the_same_files(tmp_path) -> None:
 def test_a_deleted_file_is_gone_with_its_bytes_and_so_is_one_that_expired(tmp_path) -> None:
     place = place_in(tmp_path)
     sdk = sdk_of(place)
-    deleted = upload(sdk)
+    deleted = upload(sdk, b"1")
     expiring = upload(sdk, expires_after={"anchor": "created_at", "seconds": 3600})
     assert expiring.expires_at == expiring.created_at + 3600
     assert sdk.files.delete(deleted.id).deleted
@@ -70,7 +70,7 @@ def test_a_deleted_file_is_gone_with_its_bytes_and_so_is_one_that_expired(tmp_pa
             with pytest.raises(openai.NotFoundError) as refused:
                 ask(gone.id)
             assert refused.value.code == "not_found"
-    assert not [item.key for item in place.files.shelf.store.list(f"file/{deleted.id}/content")]
+    assert not place.files.shelf.store.exists(f"bytes/{deleted.id}")
 
 
 def test_bytes_that_never_became_a_file_are_swept_a_day_later(tmp_path) -> None:
@@ -82,8 +82,8 @@ def test_bytes_that_never_became_a_file_are_swept_a_day_later(tmp_path) -> None:
     for seconds, contents in ((86_399, {kept.id, cut_off}), (2, {kept.id})):
         place.clock.sleep_s(seconds)
         place.files.sweep()
-        found = [item.key for item in place.files.shelf.store.list("file/") if item.key.endswith("/content")]
-        assert {key.split("/")[1] for key in found} == contents
+        found = {item.key.removeprefix("bytes/") for item in place.files.shelf.store.list("bytes/")}
+        assert found == contents
     assert sdk_of(place).files.content(kept.id).content
 
 

@@ -68,8 +68,7 @@ def test_a_file_whose_answer_was_lost_is_there_once_and_its_bytes_too(place, mon
     monkeypatch.setattr("openai._base_client.INITIAL_RETRY_DELAY", 0.01)
     file = patient_sdk(place, lost.__contains__).files.create(file=("f", b"123"), purpose="evals")
     assert place.files.shelf.ids() == [file.id]
-    contents = [item.key for item in place.files.shelf.store.list("file/") if item.key.endswith("/content")]
-    assert contents == [f"file/{file.id}/content"]
+    assert [item.key for item in place.files.shelf.store.list("bytes/")] == [f"bytes/{file.id}"]
 
 
 def created(place: Place, file: str, **headers: str):

@@ -31,7 +31,7 @@ from assay.records.run import Run
 from assay.records.uploaded_file import FileCreated
 from assay.serving.base_models import concrete_hyperparameters, job_recipe, stored_base
 from assay.serving.files import FileShelf
-from assay.serving.ids import same_moment
+from assay.serving.ids import new_id, same_moment
 from assay.serving.methods import SERVED_METHODS
 from assay.store.attempts import saved_attempts
 from assay.store.commit_log import CommitLog
@@ -232,7 +232,7 @@ class RunsOfHome:
     def _result_file(self, created: JobCreated, run: Run, series: Series) -> str:
         file_id = same_moment("file", created.job_id)
         data = result_table(run, series).encode()
-        sink = self._files.sink(file_id)
+        sink = self._files.sink(name := new_id("file", self._clock.now_s()))
         sink.write(data)
         sink.finish()
         self._files.put(
@@ -244,6 +244,7 @@ class RunsOfHome:
                 purpose=RESULT_PURPOSE,
                 num_bytes=sink.num_bytes,
                 sha256=sink.sha256,
+                content=name,
             )
         )
         return file_id

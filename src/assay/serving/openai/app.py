@@ -21,6 +21,7 @@ from assay.serving.openai.file_routes import file_routes
 from assay.serving.openai.job_routes import job_routes
 from assay.serving.openai.model_routes import model_routes
 from assay.serving.openai.place import Place
+from assay.serving.openai.upload_routes import upload_routes
 from assay.serving.refusal import RefusedError, not_served, store_in_trouble
 from assay.store.objects import open_store
 
@@ -42,7 +43,7 @@ def make_api(place: Place) -> FastAPI:
         generate_unique_id_function=operation_name,
     )
     app.openapi = partial(described, app)  # type: ignore[method-assign]
-    for routes in (file_routes, job_routes, model_routes):
+    for routes in (file_routes, upload_routes, job_routes, model_routes):
         app.include_router(routes(place), prefix=BASE_PATH)
     app.add_exception_handler(RefusedError, _refused)
     app.add_exception_handler(HTTPException, _not_served)

@@ -15,6 +15,7 @@ from assay.serving.refusal import RefusedError
 
 MAX_JSON_BYTES = 1 << 20
 MAX_SEED = 2**31 - 1
+MAX_UPLOAD_BYTES = 1 << 40
 BodyT = TypeVar("BodyT", bound=BaseModel)
 
 
@@ -53,6 +54,30 @@ class JobBody(_Body):
             raise ValueError(
                 "integrations are not served; a run's metrics go to W&B by 'sinks' of settings.yaml"
             )
+
+
+class ExpiresAfterBody(_Body):
+    """`expires_after` of a file: so long after it was made it is gone."""
+
+    anchor: str
+    seconds: int
+
+
+class UploadBody(_Body):
+    """`uploads.create`."""
+
+    bytes: int = Field(gt=0, le=MAX_UPLOAD_BYTES)
+    filename: str
+    mime_type: str = Field(min_length=1, max_length=255)
+    purpose: str
+    expires_after: ExpiresAfterBody | None = None
+
+
+class UploadCompleteBody(_Body):
+    """`uploads.complete`."""
+
+    part_ids: list[str] = Field(min_length=1)
+    md5: str | None = None
 
 
 class NoBody(_Body):

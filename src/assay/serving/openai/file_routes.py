@@ -1,29 +1,36 @@
 """`files.*`: a file goes into the store while it comes in, and out of it while it goes out."""
 
+import re
 from collections.abc import Iterator
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 from fastapi import APIRouter, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import StreamingResponse
 
 from assay.records.uploaded_file import FileCreated
-from assay.serving.files import FileSink, FileState
+from assay.serving.files import FileState
 from assay.serving.ids import new_id
 from assay.serving.openai.bodies import request_sha256
 from assay.serving.openai.declared import takes
-from assay.serving.openai.form import FilePart, FormStream
+from assay.serving.openai.incoming import (
+    LONGEST_S,
+    PURPOSES,
+    SHORTEST_S,
+    Received,
+    check_filename,
+    check_purpose,
+    lifetime_s,
+    missing,
+    received,
+)
 from assay.serving.openai.pages import page_of_shelf
 from assay.serving.openai.place import Place, asked_for, project_of, query_of
 from assay.serving.openai.shapes import file_shape
 from assay.serving.refusal import RefusedError, not_found
 from assay.serving.repeats import AskedFor
 
-PURPOSES = ("fine-tune", "evals", "batch", "user_data")
-SHORTEST_S, LONGEST_S = 3600, 2_592_000
-"""The limits of `expires_after`, as the hosted API has it: an hour, thirty days."""
-MAX_FILENAME = 255
 _ANCHOR, _SECONDS = "expires_after[anchor]", "expires_after[seconds]"
 _FORM = {
     "type": "object",
@@ -74,15 +81,21 @@ def file_routes(place: Place) -> APIRouter:
 
     @router.get("/files/{file_id}/content", response_class=StreamingResponse)
     def content(request: Request, file_id: str) -> StreamingResponse:
-        """Its bytes."""
+        """Its bytes, or a range of them."""
         query_of(request)
         file = _found(place, request, file_id)
-        blocks: Iterator[bytes] = place.files.blocks(file_id)
+        asked = _range_of(request, file)
+        begin, end = asked or (0, file.num_bytes)
+        blocks: Iterator[bytes] = place.files.blocks(file_id, begin, end)
         first = next(blocks, b"")  # what is wrong shows before the answer begins
+        headers = {"content-length": str(end - begin), "accept-ranges": "bytes", "etag": _etag(file)}
+        if asked is not None:
+            headers["content-range"] = f"bytes {begin}-{end - 1}/{file.num_bytes}"
         return StreamingResponse(
             chain((first,), blocks),
+            206 if asked is not None else 200,
             media_type="application/octet-stream",
-            headers={"content-length": str(file.num_bytes)},
+            headers=headers,
         )
 
     return router
@@ -95,32 +108,50 @@ def _found(place: Place, request: Request, file_id: str) -> FileCreated:
     return file
 
 
+class _Range(NamedTuple):
+    begin: int
+    end: int
+    """Behind its last byte."""
+
+
+def _etag(file: FileCreated) -> str:
+    return f'"{file.sha256}"'
+
+
+def _range_of(request: Request, file: FileCreated) -> _Range | None:
+    """The bytes that are asked for; None for all of them."""
+    text = request.headers.get("range")
+    if text is None or request.headers.get("if-range", _etag(file)) != _etag(file):
+        return None
+    found = re.fullmatch(r"bytes=(\d{0,18})-(\d{0,18})", text.replace(" ", ""), re.ASCII)
+    if found is None or not (found[1] or found[2]) or (found[1] and found[2] and int(found[1]) > int(found[2])):
+        raise RefusedError(
+            f"Range is one of bytes: 'bytes=FIRST-LAST', 'bytes=FIRST-' or 'bytes=-LENGTH', not {text!r:.80}.",
+            param="range",
+            code="invalid_value",
+        )
+    size = file.num_bytes
+    begin = int(found[1]) if found[1] else max(0, size - int(found[2]))
+    end = min(size, int(found[2]) + 1) if found[1] and found[2] else size
+    if begin >= end:
+        raise RefusedError(
+            f"The file has {size:,} bytes: there are none of {text!r:.80}.",
+            status=416,
+            param="range",
+            code="range_not_satisfiable",
+            headers={"content-range": f"bytes */{size}"},
+        )
+    return _Range(begin, end)
+
+
 async def _uploaded(place: Place, request: Request, project: str) -> FileCreated:
-    form = FormStream(request.headers.get("content-type", ""))
     file_id = new_id("file", place.clock.now_s())
-    sink: FileSink | None = None
-    filename = ""
-    try:
-        async for block in request.stream():
-            for found in form.feed(block):
-                if isinstance(found, FilePart):
-                    if sink is not None or found.name != "file":
-                        raise RefusedError(
-                            f"The form has one file, 'file'; this is another: '{found.name:.80}'.", param="file"
-                        )
-                    filename = found.filename
-                    sink = await run_in_threadpool(place.files.sink, file_id)
-                else:
-                    assert sink is not None, "a file's bytes follow its beginning"
-                    await run_in_threadpool(sink.write, found)
-        form.finish()
-        created = _checked(place, form.fields, sink, filename, project=project, file_id=file_id)
-    except BaseException as error:
-        if sink is not None:
-            sink.abandon(error)
-        raise
-    assert sink is not None, "a form without a file was refused"
-    await run_in_threadpool(sink.finish)
+    created = await received(
+        request,
+        "file",
+        lambda: place.files.sink(file_id),
+        lambda form: _checked(place, form, project=project, file_id=file_id),
+    )
     return await run_in_threadpool(_made, place, created, asked_for(request, created.request_sha256))
 
 
@@ -131,72 +162,33 @@ def _made(place: Place, created: FileCreated, asked: AskedFor) -> FileCreated:
         return place.files.put(created.model_copy(update={"file_id": file_id}))
 
     made = place.file_repeats.made(asked, created.file_id, make).created
-    if made.file_id != created.file_id:
-        place.files.drop_content(created.file_id)
+    place.files.drop(created.content, made)
     return made
 
 
-def _checked(
-    place: Place,
-    fields: dict[str, str],
-    sink: FileSink | None,
-    filename: str,
-    *,
-    project: str,
-    file_id: str,
-) -> FileCreated:
+def _checked(place: Place, form: Received, *, project: str, file_id: str) -> FileCreated:
+    fields, sink = form.fields, form.sink
     if unknown := sorted(set(fields) - {"purpose", _ANCHOR, _SECONDS}):
         raise RefusedError(
             f"Unknown parameter: '{unknown[0]:.80}'.", param=unknown[0], code="unknown_parameter"
         )
-    if sink is None:
-        raise RefusedError(
-            "Missing required parameter: 'file'.", param="file", code="missing_required_parameter"
-        )
     if "purpose" not in fields:
-        raise RefusedError(
-            "Missing required parameter: 'purpose'.", param="purpose", code="missing_required_parameter"
-        )
-    if (purpose := fields["purpose"]) not in PURPOSES:
-        raise RefusedError(
-            f"purpose is one of {', '.join(PURPOSES)}, not {purpose!r:.60}.",
-            param="purpose",
-            code="invalid_value",
-        )
-    if not filename or len(filename) > MAX_FILENAME or not filename.isprintable():
-        raise RefusedError(
-            f"The file's name must have 1 to {MAX_FILENAME} printable characters.",
-            param="file",
-            code="invalid_value",
-        )
+        raise missing("purpose")
+    check_purpose(purpose := fields["purpose"])
+    check_filename(form.filename, "file")
     now_s = place.clock.now_s()
-    lives_s = _lives_s(fields)
-    parts = [filename, purpose, lives_s, sink.sha256]
+    expires = _ANCHOR in fields or _SECONDS in fields
+    lives_s = lifetime_s(fields.get(_ANCHOR), fields.get(_SECONDS, "")) if expires else None
+    parts = [form.filename, purpose, lives_s, sink.sha256]
     return FileCreated(
         file_id=file_id,
         project=project,
         at_s=now_s,
-        filename=filename,
+        filename=form.filename,
         purpose=purpose,
         num_bytes=sink.num_bytes,
         sha256=sink.sha256,
         expires_s=None if lives_s is None else now_s + lives_s,
         request_sha256=request_sha256(project, "files.create", parts),
+        content=file_id,
     )
-
-
-def _lives_s(fields: dict[str, str]) -> int | None:
-    if _ANCHOR not in fields and _SECONDS not in fields:
-        return None
-    if fields.get(_ANCHOR) != "created_at":
-        raise RefusedError(
-            "expires_after.anchor must be 'created_at'.", param="expires_after.anchor", code="invalid_value"
-        )
-    text = fields.get(_SECONDS, "")
-    if not (text.isascii() and text.isdigit() and len(text) < 9 and SHORTEST_S <= int(text) <= LONGEST_S):
-        raise RefusedError(
-            f"expires_after.seconds is a whole number from {SHORTEST_S:,} to {LONGEST_S:,}, not {text!r:.40}.",
-            param="expires_after.seconds",
-            code="invalid_value",
-        )
-    return int(text)

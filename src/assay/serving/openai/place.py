@@ -6,6 +6,7 @@ from typing import NamedTuple, Self
 from fastapi import Request
 
 from assay.base.clock import Clock
+from assay.records.chunked_upload import UploadClaimed, UploadEntry
 from assay.records.fine_tuning_job import JobClaimed, JobEntry
 from assay.records.uploaded_file import FileClaimed, FileEntry
 from assay.serving.base_models import BaseModelFile
@@ -16,6 +17,7 @@ from assay.serving.keys import KeyShelf
 from assay.serving.openai.declared import declared_query
 from assay.serving.refusal import RefusedError
 from assay.serving.repeats import AskedFor, Repeats
+from assay.serving.uploads import UploadShelf, UploadState
 from assay.store.objects import ObjectStore
 
 MAX_KEY = 255
@@ -35,11 +37,14 @@ class Place(NamedTuple):
     clock: Clock
     job_repeats: Repeats[JobEntry, JobState]
     file_repeats: Repeats[FileEntry, FileState]
+    uploads: UploadShelf
+    upload_repeats: Repeats[UploadEntry, UploadState]
 
     @classmethod
     def of(cls, store: ObjectStore, models: Mapping[str, BaseModelFile], clock: Clock) -> Self:
         """What lies in a store."""
         files, jobs = FileShelf(store, clock), JobShelf(store, clock)
+        uploads = UploadShelf(store, files, clock)
         return cls(
             files,
             jobs,
@@ -48,6 +53,8 @@ class Place(NamedTuple):
             clock,
             Repeats(jobs.shelf, lambda at_s, count: JobClaimed(at_s=at_s, retry_count=count), clock),
             Repeats(files.shelf, lambda at_s, count: FileClaimed(at_s=at_s, retry_count=count), clock),
+            uploads,
+            Repeats(uploads.shelf, lambda at_s, count: UploadClaimed(at_s=at_s, retry_count=count), clock),
         )
 
 

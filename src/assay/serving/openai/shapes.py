@@ -4,11 +4,13 @@
 from collections.abc import Mapping
 from typing import Any
 
+from assay.records.chunked_upload import PartAdded
 from assay.records.fine_tuning_job import JobCheckpoint
 from assay.records.uploaded_file import FileCreated
 from assay.serving.ids import checkpoint_name
 from assay.serving.job import JobEvent, JobState
 from assay.serving.methods import SERVED_METHODS
+from assay.serving.uploads import UploadState
 
 _IN_EVERY_JOB = ("n_epochs", "batch_size", "learning_rate_multiplier")
 """Hyperparameters that the type of a job always has."""
@@ -28,6 +30,27 @@ def file_shape(file: FileCreated) -> dict[str, Any]:
         "status_details": None,
         "x_assay": {"sha256": file.sha256},
     }
+
+
+def upload_shape(state: UploadState, now_s: float, file: FileCreated | None = None) -> dict[str, Any]:
+    """`Upload`."""
+    created = state.created
+    return {
+        "id": created.upload_id,
+        "object": "upload",
+        "bytes": created.num_bytes,
+        "created_at": int(created.at_s),
+        "expires_at": int(created.expires_s),
+        "filename": created.filename,
+        "purpose": created.purpose,
+        "status": state.status(now_s),
+        "file": None if file is None else file_shape(file),
+    }
+
+
+def part_shape(upload_id: str, part: PartAdded) -> dict[str, Any]:
+    """`UploadPart`."""
+    return {"id": part.part_id, "object": "upload.part", "created_at": int(part.at_s), "upload_id": upload_id}
 
 
 def job_shape(state: JobState) -> dict[str, Any]:

@@ -1,0 +1,73 @@
+"""What happens to an upload in parts, as entries of its log: parts come, and become a file, or nothing."""
+
+from typing import Literal
+
+from pydantic import NonNegativeInt, PositiveInt
+
+from assay.records.record import Record
+
+
+class UploadCreated(Record):
+    """Somebody will send a file in parts."""
+
+    type: Literal["created"] = "created"
+    upload_id: str
+    project: str
+    at_s: float
+    """Seconds since the Unix epoch; so for every entry."""
+    filename: str
+    """As it was given; never part of a key or a path."""
+    mime_type: str
+    purpose: str
+    num_bytes: PositiveInt
+    """That the whole file has."""
+    expires_s: float
+    """When parts are taken no more."""
+    file_lives_s: PositiveInt | None = None
+    """How long the file will be there; None for ever."""
+    request_sha256: str
+    """Digest of the request: what tells a repeat of it."""
+
+
+class PartAdded(Record):
+    """A part's bytes are in the store, all of them."""
+
+    type: Literal["part"] = "part"
+    at_s: float
+    part_id: str
+    num_bytes: NonNegativeInt
+
+
+class UploadCompleted(Record):
+    """Its parts are a file; they themselves go."""
+
+    type: Literal["completed"] = "completed"
+    at_s: float
+    file_id: str
+
+
+class UploadCancelled(Record):
+    """Nothing comes of it; its parts go."""
+
+    type: Literal["cancelled"] = "cancelled"
+    at_s: float
+
+
+class UploadClaimed(Record):
+    """A repeat of the request that created it was answered with it (see `JobClaimed`)."""
+
+    type: Literal["claimed"] = "claimed"
+    at_s: float
+    retry_count: PositiveInt
+
+
+UploadEntry = UploadCreated | PartAdded | UploadCompleted | UploadCancelled | UploadClaimed
+
+UPLOAD_ENTRIES: dict[str, type[UploadEntry]] = {
+    "created": UploadCreated,
+    "part": PartAdded,
+    "completed": UploadCompleted,
+    "cancelled": UploadCancelled,
+    "claimed": UploadClaimed,
+}
+"""By an entry's `type`."""

@@ -1,0 +1,249 @@
+"""Uploads in parts: each lies in the store until the upload is completed; then they are one file.
+
+    upload/ID/part/PART      bytes of a part, put first
+    upload/ID/log/...        the upload, its parts, and what became of it
+    open/upload/ID           as long as parts may lie there
+
+The file's id follows from the upload's, so completed twice it is one file. A part that was sent twice, since
+the answer to the first was lost, is two parts: the client names those that count, in order, when it completes.
+"""
+
+import hashlib
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
+
+from assay.base.clock import Clock
+from assay.records.chunked_upload import (
+    UPLOAD_ENTRIES,
+    PartAdded,
+    UploadCancelled,
+    UploadClaimed,
+    UploadCompleted,
+    UploadCreated,
+    UploadEntry,
+)
+from assay.records.uploaded_file import FileCreated
+from assay.serving.files import BLOCK_BYTES, FileShelf
+from assay.serving.held_bytes import ABANDONED_S, ByteSink
+from assay.serving.ids import made_s, new_id, same_moment
+from assay.serving.refusal import RefusedError
+from assay.serving.shelf import Shelf
+from assay.store.logs.entry_log import LogKind
+from assay.store.objects import ObjectStore
+
+LIVES_S = 3600.0
+"""How long parts are taken, as the hosted API has it."""
+UploadStatus = Literal["pending", "completed", "cancelled", "expired"]
+
+
+@dataclass(frozen=True)
+class UploadState:
+    """An upload as its entries say."""
+
+    created: UploadCreated
+    parts: tuple[PartAdded, ...] = ()
+    completed: UploadCompleted | None = None
+    cancelled: UploadCancelled | None = None
+    claim: int = 0
+    """The number of the last repeat of its request that was answered with it."""
+
+    def status(self, now_s: float) -> UploadStatus:
+        """As the API has it."""
+        if self.completed is not None:
+            return "completed"
+        if self.cancelled is not None:
+            return "cancelled"
+        return "expired" if now_s >= self.created.expires_s else "pending"
+
+
+def fold_upload(state: UploadState | None, entry: UploadEntry) -> UploadState:
+    """The state behind one more entry."""
+    if isinstance(entry, UploadCreated):
+        assert state is None, "an upload is created once"
+        return UploadState(entry)
+    assert state is not None
+    match entry:
+        case PartAdded():
+            return replace(state, parts=(*state.parts, entry))
+        case UploadCompleted():
+            return replace(state, completed=entry)
+        case UploadCancelled():
+            return replace(state, cancelled=entry)
+        case UploadClaimed():
+            return replace(state, claim=max(state.claim, entry.retry_count))
+
+
+UPLOAD_LOG: LogKind[UploadEntry, UploadState] = LogKind("upload's log", UPLOAD_ENTRIES, fold_upload)
+
+
+class Completed(NamedTuple):
+    """An upload that is over, and its file; None where that was deleted since."""
+
+    upload: UploadState
+    file: FileCreated | None
+
+
+class UploadShelf:
+    """All uploads of a store."""
+
+    def __init__(self, store: ObjectStore, files: FileShelf, clock: Clock) -> None:
+        self.shelf: Shelf[UploadEntry, UploadState] = Shelf(store, "upload", UPLOAD_LOG, is_worked_at=True)
+        self._store = store
+        self._files = files
+        self._clock = clock
+
+    def put(self, created: UploadCreated) -> UploadState:
+        """Begin an upload; begun twice it is begun once."""
+        return self.shelf.begin(created.upload_id, created)
+
+    def find(self, upload_id: str, project: str) -> UploadState | None:
+        """The upload, if it is there and the project's."""
+        state = self.shelf.state(upload_id)
+        return state if state is not None and state.created.project == project else None
+
+    def part_sink(self, upload_id: str, part_id: str) -> ByteSink:
+        """Where the bytes of a part go; they are one once it was added."""
+        self.shelf.open(upload_id)
+        return ByteSink(self._store, _part_key(upload_id, part_id))
+
+    def add(self, upload_id: str, part: PartAdded) -> None:
+        """Add a part whose bytes are there."""
+
+        def decide(now: UploadState | None) -> UploadEntry:
+            self._require_pending(now)
+            return part
+
+        try:
+            self.shelf.log(upload_id).append(decide)
+        except RefusedError:
+            self._store.delete(_part_key(upload_id, part.part_id))
+            raise
+
+    def complete(self, upload_id: str, part_ids: Sequence[str], md5: str | None) -> Completed:
+        """Make the file of these parts, in this order; an upload that is completed already stays as it is."""
+        state = self.shelf.state(upload_id)
+        assert state is not None, f"{upload_id} was found before"
+        file_id = same_moment("file", upload_id)
+        if state.completed is None:
+            self._require_pending(state)
+            _check_parts(state, part_ids)
+            if self._files.shelf.state(file_id) is None:
+                self._files.put(self._joined(state, part_ids, md5, file_id))
+            completed = UploadCompleted(at_s=self._clock.now_s(), file_id=file_id)
+            appended = self.shelf.log(upload_id).append(
+                lambda now: None if now is None or now.completed or now.cancelled else completed
+            )
+            assert appended is not None
+            state = appended
+            if state.completed is None:  # somebody cancelled it meanwhile
+                self._files.remove(file_id)
+                self._require_pending(state)
+            self._drop_parts(upload_id)
+        return Completed(state, self._files.find(file_id, state.created.project))
+
+    def cancel(self, upload_id: str) -> UploadState:
+        """Have nothing come of it; one that is cancelled already stays as it is."""
+        cancelled = UploadCancelled(at_s=self._clock.now_s())
+
+        def decide(now: UploadState | None) -> UploadEntry | None:
+            if now is not None and now.cancelled is not None:
+                return None
+            self._require_pending(now)
+            return cancelled
+
+        state = self.shelf.log(upload_id).append(decide)
+        assert state is not None
+        self._end(upload_id)
+        return state
+
+    def sweep(self) -> None:
+        """Delete the parts of what is over, a day after it had to be."""
+        now_s = self._clock.now_s()
+        for upload_id in self.shelf.open_ids():
+            if made_s(upload_id) + LIVES_S + ABANDONED_S > now_s:
+                continue
+            state = self.shelf.state(upload_id)
+            if state is None or state.completed is not None:
+                self._drop_parts(upload_id)
+            else:
+                self._end(upload_id)
+
+    def _end(self, upload_id: str) -> None:
+        """Nothing comes of it: not the file either, which may have been made before the power was cut."""
+        file_id = same_moment("file", upload_id)
+        if self._files.shelf.state(file_id) is not None:
+            self._files.remove(file_id)
+        self._drop_parts(upload_id)
+
+    def _joined(
+        self, state: UploadState, part_ids: Sequence[str], md5: str | None, file_id: str
+    ) -> FileCreated:
+        """The parts' bytes as those of a file, which is not put yet."""
+        created, now_s = state.created, self._clock.now_s()
+        whole, name = hashlib.md5(usedforsecurity=False), new_id("file", now_s)
+        sink = self._files.sink(name)
+        try:
+            for part_id in part_ids:
+                with self._store.open_reader(_part_key(created.upload_id, part_id)) as reader:
+                    while block := reader.read(BLOCK_BYTES):
+                        whole.update(block)
+                        sink.write(block)
+            if md5 is not None and md5.lower() != whole.hexdigest():
+                raise RefusedError(
+                    f"The parts' md5 is {whole.hexdigest()}, not {md5:.40}: a part is damaged, or another "
+                    "order was meant. Upload it again.",
+                    param="md5",
+                    code="md5_mismatch",
+                )
+        except BaseException as error:
+            sink.abandon(error)
+            raise
+        sink.finish()
+        return FileCreated(
+            file_id=file_id,
+            project=created.project,
+            at_s=now_s,
+            filename=created.filename,
+            purpose=created.purpose,
+            num_bytes=sink.num_bytes,
+            sha256=sink.sha256,
+            expires_s=None if created.file_lives_s is None else now_s + created.file_lives_s,
+            content=name,
+        )
+
+    def _drop_parts(self, upload_id: str) -> None:
+        for item in [*self._store.list(f"upload/{upload_id}/part/")]:
+            self._store.delete(item.key)
+        self.shelf.close(upload_id)
+
+    def _require_pending(self, state: UploadState | None) -> None:
+        assert state is not None, "it was found before"
+        if (status := state.status(self._clock.now_s())) != "pending":
+            raise RefusedError(
+                f"Upload {state.created.upload_id} is {status}. Create a new one.", code="invalid_upload_state"
+            )
+
+
+def _check_parts(state: UploadState, part_ids: Sequence[str]) -> None:
+    """Refuse what does not make the file that was announced."""
+    sizes = {part.part_id: part.num_bytes for part in state.parts}
+    if unknown := [each for each in part_ids if each not in sizes]:
+        raise _unusable(f"Upload {state.created.upload_id} has no part {unknown[0]!r:.60}.")
+    if twice := [each for each, number in Counter(part_ids).items() if number > 1]:
+        raise _unusable(f"Part {twice[0]} is named twice. Name each once, in the order of the file.")
+    num_bytes = sum(sizes[each] for each in part_ids)
+    if num_bytes != state.created.num_bytes:
+        raise _unusable(
+            f"These {len(part_ids)} parts have {num_bytes:,} bytes, and the upload was created for "
+            f"{state.created.num_bytes:,}: one is missing, or too many. Name those of the file."
+        )
+
+
+def _unusable(message: str) -> RefusedError:
+    return RefusedError(message, param="part_ids", code="invalid_parts")
+
+
+def _part_key(upload_id: str, part_id: str) -> str:
+    return f"upload/{upload_id}/part/{part_id}"
