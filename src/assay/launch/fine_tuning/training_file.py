@@ -18,6 +18,7 @@ from assay.data.dataset.raw.lines import json_fault
 MAX_FAULTS = 100
 MAX_LINE_BYTES = 16 << 20
 _BOM = b"\xef\xbb\xbf"
+"""Begins a file, or one that was put behind another: as in a dataset's sources."""
 
 
 class Fault(NamedTuple):
@@ -68,7 +69,7 @@ def read_training_file(
     faults: list[Fault] = []
     num_rows = 0
     for number, line in enumerate(lines, start=1):
-        text = line.removeprefix(_BOM) if number == 1 else line
+        text = line.removeprefix(_BOM)
         if not text.strip():
             continue
         try:

@@ -21,6 +21,8 @@ def test_rows_are_read_whatever_ends_their_lines() -> None:
         row + b"\n" + row,
         row + b"\r\n" + row + b"\r\n",
         b"\xef\xbb\xbf" + row + b"\n\n" + row + b"\n\n",
+        (b"\xef\xbb\xbf" + row + b"\n") * 2,
+        b"\xef\xbb\xbf\n" + row + b"\n" + row,
     ):
         found, rows = read(data)
         assert (found.num_rows, found.faults, rows) == (2, (), [{"text": "aé", "label": 1}] * 2)
