@@ -91,6 +91,7 @@ bench: .venv-bench-loader/.installed .venv-bench-trainer/.installed .venv-bench-
 	$(BIN)/python benchmarks/triage.py
 	$(BIN)/python benchmarks/faults.py
 	$(BIN)/python benchmarks/commands.py
+	$(BIN)/python benchmarks/serve.py --train
 
 clean:
 	rm -rf $(VENV) .venv-sinks .venv-lora .venv-bench-* .mypy_cache .pytest_cache .ruff_cache build
