@@ -17,6 +17,7 @@ from assay.scoring.graders import (
     Grader,
     JudgeSampling,
     LabelModel,
+    MathAnswer,
     Multi,
     PythonGrader,
     ScoreModel,
@@ -27,6 +28,7 @@ from assay.scoring.graders import (
 )
 from assay.scoring.item_failure import ItemFailure
 from assay.scoring.judge_answer import label_in, result_in
+from assay.scoring.math_answer import SOURCE, math_answer, math_process, refuse_missing
 from assay.scoring.python_graders import fence_wanted
 from assay.scoring.python_process import Limits, PythonProcess
 from assay.scoring.sampler import Completion, Embedder, Message, Sampler, SamplerError, Sampling
@@ -106,6 +108,8 @@ class GraderRunner:
     def _check(self, grader: SingleGrader) -> None:
         if isinstance(grader, ScoreModel | LabelModel):
             self._judge(grader.model)
+        if isinstance(grader, MathAnswer):
+            refuse_missing(f"grader '{grader.name}'")
         if (
             isinstance(grader, TextSimilarity)
             and grader.evaluation_metric == "cosine"
@@ -124,7 +128,7 @@ class GraderRunner:
 
     def _single(self, grader: SingleGrader, samples: Sequence[Values]) -> list[Grade]:
         match grader:
-            case StringCheck() | TextSimilarity():
+            case StringCheck() | TextSimilarity() | MathAnswer():
                 return [self._guarded_text(grader, values) for values in samples]
             case PythonGrader():
                 return [self._python(grader, values) for values in samples]
@@ -132,7 +136,7 @@ class GraderRunner:
                 return self._judged(grader, samples)
         raise AssertionError(f"unknown grader {grader!r}")
 
-    def _guarded_text(self, grader: StringCheck | TextSimilarity, values: Values) -> Grade:
+    def _guarded_text(self, grader: StringCheck | TextSimilarity | MathAnswer, values: Values) -> Grade:
         try:
             # One character can be written in several ways that nobody sees.
             text, reference = (
@@ -140,6 +144,11 @@ class GraderRunner:
             )
         except UnknownVariableError as error:
             return Grade(None, ItemFailure("invalid_variable_error", str(error)))
+        if isinstance(grader, MathAnswer):
+            process = self._processes.get(SOURCE)
+            if process is None:
+                process = self._processes[SOURCE] = math_process(fence_wanted())
+            return Grade(*math_answer(process, text, reference))
         if isinstance(grader, StringCheck):
             return Grade(float(string_check(grader.operation, text, reference)))
         if grader.evaluation_metric != "cosine":

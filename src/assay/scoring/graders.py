@@ -1,4 +1,5 @@
-"""Graders as the API writes them: string_check, text_similarity, python, score_model, label_model, multi.
+"""Graders as the API writes them: string_check, text_similarity, python, score_model, label_model, multi; and
+math_answer, which it has not.
 
 The same objects judge benchmarks and pay rewards, so that what is trained for and what is measured cannot drift
 apart. These classes only say what a grader is; `assay.scoring.grade` applies it.
@@ -73,6 +74,23 @@ class TextSimilarity(FrozenConfig):
     evaluation_metric: Measure
     pass_threshold: float | None = None
     """Score from which a sample passes."""
+
+
+class MathAnswer(FrozenConfig):
+    """1 if the last number or formula in the input is the reference's, however it is written, else 0.
+
+    Needs the extra `math` (math-verify)."""
+
+    type: Literal["math_answer"] = "math_answer"
+    name: str = "math_answer"
+    """Stands in metrics and messages."""
+
+    input: Template
+    """What is judged: a template, usually `{{ sample.output_text }}`."""
+
+    reference: Template
+    """The right answer, in plain text or LaTeX: `3/4`, `0.75`, `\\frac{3}{4}`, or a solution that ends with
+    it."""
 
 
 class PythonGrader(FrozenConfig):
@@ -201,7 +219,8 @@ class LabelModel(FrozenConfig):
 
 
 SingleGrader = Annotated[
-    StringCheck | TextSimilarity | PythonGrader | ScoreModel | LabelModel, Field(discriminator="type")
+    StringCheck | TextSimilarity | MathAnswer | PythonGrader | ScoreModel | LabelModel,
+    Field(discriminator="type"),
 ]
 
 
@@ -246,7 +265,8 @@ class Multi(FrozenConfig):
 
 
 Grader = Annotated[
-    StringCheck | TextSimilarity | PythonGrader | ScoreModel | LabelModel | Multi, Field(discriminator="type")
+    StringCheck | TextSimilarity | MathAnswer | PythonGrader | ScoreModel | LabelModel | Multi,
+    Field(discriminator="type"),
 ]
 
 
@@ -308,7 +328,7 @@ def _templates(grader: Grader) -> list[str]:
     texts: list[str] = []
     for single in single_graders(grader):
         match single:
-            case StringCheck() | TextSimilarity():
+            case StringCheck() | TextSimilarity() | MathAnswer():
                 texts += [single.input, single.reference]
             case ScoreModel() | LabelModel():
                 texts += [turn.template() for turn in single.input]
@@ -317,6 +337,11 @@ def _templates(grader: Grader) -> list[str]:
     return texts
 
 
+def has_own_process(grader: Grader) -> bool:
+    """Whether a part of it runs in a process of its own, which takes one answer after the other."""
+    return any(isinstance(each, PythonGrader | MathAnswer) for each in single_graders(grader))
+
+
 def python_sources(grader: Grader) -> list[str]:
-    """The sources that it runs."""
+    """The sources of users that it runs."""
     return [each.source for each in single_graders(grader) if isinstance(each, PythonGrader)]

@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from contextlib import closing
 
 from assay.base.errors import ConfigError
+from assay.scoring.graders import Grader, MathAnswer, has_own_process, single_graders
+from assay.scoring.math_answer import refuse_missing
 from assay.scoring.python_fence import FENCE
 from assay.scoring.python_process import PythonProcess
 from assay.store.home import Home
@@ -29,11 +31,16 @@ def fence_wanted() -> frozenset[str]:
     return frozenset() if is_trusted else FENCE
 
 
-def refuse_unfenced(sources: Iterable[str]) -> None:
-    """Raise `ConfigError` where one of these sources is to be fenced and this kernel cannot.
+def refuse_unfenced(graders: Iterable[Grader]) -> None:
+    """Raise `ConfigError` where one of them runs what others wrote, and this kernel cannot keep it in, or where
+    the package that one needs is missing.
 
-    A process is tried, for a container's profile may forbid what the kernel can. It reads none of them.
+    A process is tried, for a container's profile may forbid what the kernel can. It reads no grader.
     """
-    if any(True for _ in sources) and (fence := fence_wanted()):
+    asked = [*graders]
+    for single in (single for each in asked for single in single_graders(each)):
+        if isinstance(single, MathAnswer):
+            refuse_missing(f"grader '{single.name}'")
+    if any(map(has_own_process, asked)) and (fence := fence_wanted()):
         with closing(PythonProcess("def grade(sample, item): return 0", fence=fence)) as process:
             process.grade({}, {})

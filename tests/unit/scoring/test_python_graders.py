@@ -19,7 +19,7 @@ from assay.scoring.graders import PythonGrader
 from assay.scoring.python_graders import refuse_unfenced
 source = "import pathlib\\ndef grade(sample, item): return len(pathlib.Path('/etc/passwd').read_text()) > 0"
 try:
-    refuse_unfenced([source])
+    refuse_unfenced([PythonGrader(source=source)])
     with closing(GraderRunner(PythonGrader(source=source))) as runner:
         print(runner.grade([sample_values("x", {})])[0])
 except ConfigError as error:

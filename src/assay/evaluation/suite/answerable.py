@@ -16,7 +16,6 @@ from assay.evaluation.suite.config import (
     read_suite,
 )
 from assay.evaluation.suite.items import checked_choices, checked_items
-from assay.scoring.graders import python_sources
 from assay.scoring.python_graders import refuse_unfenced
 from assay.scoring.sampler import refuse_no_room
 from assay.training.trainer.method_config import BinaryPredictions, ClassPredictions, MethodConfig
@@ -39,10 +38,9 @@ def answerable_suite(path: Path, method: MethodConfig, *, whose: str) -> Suite:
 
 
 def refuse_unfenced_graders(suite: Suite) -> None:
-    """Raise `ConfigError` where the suite has a python grader that is not trusted, and the kernel here cannot
-    keep it in."""
-    graders = [each.grader for each in suite.benchmarks if isinstance(each, Generation)]
-    refuse_unfenced([source for grader in graders for source in python_sources(grader)])
+    """Raise `ConfigError` where the suite has a grader that is not trusted, and the kernel here cannot keep it
+    in; or that needs a package which is missing."""
+    refuse_unfenced(each.grader for each in suite.benchmarks if isinstance(each, Generation))
 
 
 def refuse_what_it_cannot_answer(suite: Suite, suite_path: str, method: MethodConfig, *, whose: str) -> None:

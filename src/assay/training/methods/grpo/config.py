@@ -22,7 +22,6 @@ from assay.data.loader.config import LoaderConfig
 from assay.records.dataset import DatasetManifest
 from assay.records.evaluation import Metric
 from assay.records.journal import JournaledGroup
-from assay.scoring.graders import python_sources
 from assay.scoring.python_graders import refuse_unfenced
 from assay.scoring.sampler import Sampling
 from assay.training.checkpoint.named_commit import CommitName
@@ -391,7 +390,7 @@ class GrpoConfig(MethodConfig):
     def check_services(self, manifest: DatasetManifest) -> None:
         """See `MethodConfig`."""
         paid = [each for each in (*self.rewards, *self.held_out) if isinstance(each, GraderReward)]
-        refuse_unfenced([source for each in paid for source in python_sources(each.grader)])
+        refuse_unfenced(each.grader for each in paid)
         if isinstance(self.sampler, RemoteSampler):
             # Here, since it brings torch along, and most recipes need not ask.
             from assay.training.methods.grpo.remote import refuse_engine

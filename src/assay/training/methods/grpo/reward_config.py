@@ -22,11 +22,11 @@ from assay.scoring.grade import Tools
 from assay.scoring.graders import (
     Grader,
     LabelModel,
-    PythonGrader,
     ScoreModel,
     TextSimilarity,
     check_item_fields,
     check_sample_fields,
+    has_own_process,
     single_graders,
 )
 from assay.scoring.http_sampler import HttpSampler
@@ -115,9 +115,8 @@ def asks_judge(reward: GraderReward | RunReward) -> bool:
 
 
 def judges_of(reward: GraderReward, endpoint: JudgeEndpoint, group_size: int) -> int:
-    """Groups that may be judged at a time; a python grader takes one answer after the other."""
-    has_python = any(isinstance(single, PythonGrader) for single in single_graders(reward.grader))
-    return 1 if has_python else max(1, endpoint.concurrency // group_size)
+    """Groups that may be judged at a time; one with a process takes one answer after the other."""
+    return 1 if has_own_process(reward.grader) else max(1, endpoint.concurrency // group_size)
 
 
 def tools_at(endpoint: JudgeEndpoint, rewards: Sequence[GraderReward]) -> Tools:
