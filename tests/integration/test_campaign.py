@@ -372,6 +372,35 @@ def test_the_power_of_each_look_is_said_before_anything_runs(
     assert not (tmp_path / "home" / "campaigns").exists()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("over_seeds", "other"),
+    [("mean", "without the best and the worst seed (over_seeds: trimmed):"), ("trimmed", "with every seed (")],
+)
+def test_the_power_of_the_mean_and_of_the_typical_seed_stand_beside_each_other(
+    campaign_file: Path, capfd: pytest.CaptureFixture[str], over_seeds: str, other: str
+) -> None:
+    rows = "benchmarks=[{type: predictions, name: right, score: correct, cluster: null}]"
+    rule = [
+        rows,
+        "rule.primary=[right]",
+        "rule.guardrails=[]",
+        "rule.safety=[]",
+        "gates=[]",
+        f"rule.over_seeds={over_seeds}",
+    ]
+    command = ["campaign", "run", str(campaign_file), "seeds=8", "looks=[5]", *rule]
+    with pytest.raises(SystemExit) as ended:
+        main([*command, "--check", "--check-seconds", "0"])
+    assert not ended.value.code
+    lines = capfd.readouterr().out.splitlines()
+    (place,) = [place for place, line in enumerate(lines) if line.strip().startswith(other)]
+    looks = [line.strip() for line in lines if line.strip().startswith("look at ")]
+    assert [line.split(":")[0] for line in looks] == ["look at 5 seeds", "look at 8 seeds"] * 2
+    assert lines[place + 1].strip() == looks[2]
+    assert len(set(looks)) == 4, "they are not the same powers"
+
+
 def test_what_a_guardrail_can_see_is_said_before_anything_runs(
     campaign_file: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

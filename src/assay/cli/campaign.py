@@ -138,7 +138,7 @@ def _print_forecast(config: "CampaignConfig", power: "StatedPower", file: Path, 
     if seconds:
         click.echo(f"measuring {seconds:g} s of real steps, in a folder that is removed ...", err=True)
         click.echo(expected_cost(config, beside=file.parent, seconds=seconds).line())
-    for line in power_lines(power):
+    for line in power_lines(power, over_seeds=config.rule.over_seeds):
         click.echo(line)
 
 

@@ -17,11 +17,13 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
 from assay.base.config import FrozenConfig, first_repeated
+from assay.base.units import number_of
 from assay.evaluation.decision.candidate import BASELINE
 from assay.evaluation.evidence.campaign.looks import LookPlan
 from assay.evaluation.evidence.campaign.rule import CampaignRule
+from assay.evaluation.evidence.trimmed import FEWEST_SEEDS, OverSeeds
 
-LATEST_EDITION: Final = 4
+LATEST_EDITION: Final = 5
 """The edition of the statistics by which campaigns are judged (decision 27)."""
 
 ROW_SCORES = ("correct", "ranking", "log_likelihood")
@@ -196,12 +198,18 @@ class StandardRule(FrozenConfig):
     least_chance: Annotated[float, Field(ge=0.0, lt=0.5)] = 0.02
     """Over, and open for want of power, where `scale` by the last look has less than this chance."""
 
-    edition: Literal[1, 2, 3, 4] = LATEST_EDITION
-    """Which statistics judge it: those of the day it was declared. Up to the third edition, clusters of items
-    are taken to be of one size, the variance of few seeds to be known, and each candidate has the whole error;
-    up to the second, harm that no item shows is none; in the first, a guardrail passes and fails only where its
-    standard error is at most margin / 3.9, and a `cluster` of a benchmark's own is no other benchmark's. Leave
-    it out."""
+    over_seeds: OverSeeds = "mean"
+    """`trimmed`: the effect is that of the typical seed, without the best and the worst one, for which every
+    look needs five seeds or more; guardrails and safety still count them all. It bears a run that crashes, and
+    needs more seeds where none does: `--check` says both powers."""
+
+    edition: Literal[1, 2, 3, 4, 5] = LATEST_EDITION
+    """Which statistics judge it: those of the day it was declared. Up to the fourth edition, the effect's
+    interval does not allow for items that were not seen, or are far from normal; up to the third, clusters of
+    items are taken to be of one size, the variance of few seeds to be known, and each candidate has the whole
+    error; up to the second, harm that no item shows is none; in the first, a guardrail passes and fails only
+    where its standard error is at most margin / 3.9, and a `cluster` of a benchmark's own is no other
+    benchmark's. Leave it out."""
 
     unscheduled_share: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.1
     """Share of the error kept for looks between the declared ones (`assay decide NAME --now`)."""
@@ -318,6 +326,11 @@ def _third_edition(tree: dict[str, Any]) -> dict[str, Any]:
     return _of_edition(3, tree)
 
 
+def _fourth_edition(tree: dict[str, Any]) -> dict[str, Any]:
+    """Likewise of the fourth until there was a fifth."""
+    return _of_edition(4, tree)
+
+
 def _of_edition(edition: int, tree: dict[str, Any]) -> dict[str, Any]:
     return {**tree, "rule": {"edition": edition, **tree.get("rule", {})}}
 
@@ -325,7 +338,7 @@ def _of_edition(edition: int, tree: dict[str, Any]) -> dict[str, Any]:
 class CampaignConfig(FrozenConfig):
     """Baseline and candidates x seeds, judged by gates that were declared before the first run."""
 
-    upgrades: ClassVar = (_rows_alone, _first_edition, _second_edition, _third_edition)
+    upgrades: ClassVar = (_rows_alone, _first_edition, _second_edition, _third_edition, _fourth_edition)
 
     name: Name
     """Part of its runs' ids; its folder is `runs/campaigns/NAME`."""
@@ -347,7 +360,10 @@ class CampaignConfig(FrozenConfig):
     """Paired seeds at the last look. A claim about a recipe needs several: the seed is what is replicated."""
 
     looks: tuple[PositiveInt, ...] = ()
-    """Numbers of seeds at which the gates are judged before that; the error is spent over all looks."""
+    """Numbers of seeds at which the gates are judged before that; the error is spent over all looks. Taken for
+    granted: each seed is a draw of its own, and gains scatter over seeds like a normal law. Where runs crash
+    now and then, or seeds have something in common, gains are claimed more often than the error says
+    (docs/evidence.md); the memo names what the scores show of either."""
 
     first_seed: int = Field(default=0, ge=0)
     """Seeds are counted from here; a replication begins where the first campaign ended."""
@@ -518,6 +534,12 @@ class CampaignConfig(FrozenConfig):
             raise ValueError(f"looks={late} are not before the last one, at seeds={self.seeds}")
         if (first := self.all_looks[0]) < 2:
             raise ValueError(f"a look at {first} seed cannot tell luck from effect; look at 2 seeds or more")
+        if self.rule.over_seeds == "trimmed" and first < FEWEST_SEEDS:
+            raise ValueError(
+                "over_seeds: trimmed leaves the best and the worst seed out, so a look at "
+                f"{number_of(first, 'seed')} has too few left. Look at {FEWEST_SEEDS} seeds or more, or take "
+                "the mean"
+            )
         return self
 
 

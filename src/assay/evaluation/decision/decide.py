@@ -16,6 +16,7 @@ from assay.evaluation.decision.config import CampaignConfig
 from assay.evaluation.decision.facts import BenchmarkFacts, Facts
 from assay.evaluation.decision.gates import JudgedGates, blocking_clause, judge_gates, not_asked
 from assay.evaluation.decision.meaning import calibration_alone, meaning, not_moved, relative_words
+from assay.evaluation.decision.odd_seeds import left_out_words, warnings_of_seeds
 from assay.evaluation.decision.sensitivity import flips_of, fragility, variations
 from assay.evaluation.decision.words import (
     chances_text,
@@ -94,6 +95,7 @@ def _warnings(config: CampaignConfig, facts: Facts) -> Iterator[str]:
     for found in [each for each in guardrails if each.unit == "share"]:
         yield from (each.text for each in warnings_of_guardrail(found.name, found.baseline, found.candidate))
     yield from (each.text for each in warnings_of_clusters(config.differing_clusters()))
+    yield from (each.text for each in warnings_of_seeds(config, facts))
     yield from _warned_runs(facts.runs)
 
 
@@ -151,7 +153,7 @@ def _verdict(facts: Facts, found: JudgedGates, blocking: Clause | None, notes: S
     said = "".join(f" {note}" for note in notes if note)
     name, gain = facts.candidate, interval_words(estimate_of(facts.composite), facts.unit)
     gain += relative_words(facts)
-    over = f"over {number_of(facts.num_seeds, 'seed')}{_of_a_loss(facts)}"
+    over = f"over {number_of(facts.num_seeds, 'seed')}{left_out_words(facts)}{_of_a_loss(facts)}"
     if found.recommendation == "scale":
         thin = ", ".join(clause.name for clause in found.scale.clauses if clause.is_thin)
         sentence = f"Scale {name}: it gains {gain} {over}; {found.scale.reason}"

@@ -8,6 +8,7 @@ Plain values, gathered once (`launch.campaign.gather`) and judged by pure functi
 varied: a condition that wants to look at anything else cannot.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
@@ -25,6 +26,7 @@ from assay.evaluation.evidence.guardrail import Harm, harm_as_seen, harm_of
 from assay.evaluation.evidence.predictions import CLUSTER
 from assay.evaluation.evidence.several import Breadth, breadth
 from assay.evaluation.evidence.shared_items import ItemCollection, common_draws
+from assay.evaluation.evidence.trimmed import FEWEST_SEEDS, OverSeeds, kept_seeds, over_typical_seeds
 from assay.records.benchmark import BenchmarkResult
 from assay.records.campaign import CampaignRun
 from assay.records.coverage import Coverage
@@ -86,8 +88,8 @@ class BenchmarkFacts(NamedTuple):
         return self._replace(
             baseline=self.baseline[kept],
             candidate=self.candidate[kept],
-            effect=paired_effect(
-                self.differences[kept], self.clusters, self.weights, as_if_equal=self.edition < 4
+            effect=_effect(
+                self.differences[kept], self.clusters, self.weights, unit=self.unit, edition=self.edition
             ),
         )
 
@@ -186,6 +188,8 @@ class Facts(NamedTuple):
     """What else the primary benchmarks' rows say; nothing is judged by it."""
     most_items: Mapping[str, int] = MappingProxyType({})
     """Benchmark -> how many items it had if all rows of the dataset were held out; of rows only."""
+    over_seeds: OverSeeds = "mean"
+    """How the composite puts their gains together."""
     seal: SealFacts | None = None
     """None while the sealed benchmark is closed, or where there is none."""
 
@@ -209,6 +213,11 @@ class Facts(NamedTuple):
         """The primary effect."""
         return self.breadth.composite
 
+    @property
+    def can_spare_a_seed(self) -> bool:
+        """Whether something could be said with one fewer."""
+        return self.num_seeds > (FEWEST_SEEDS if self.over_seeds == "trimmed" else 2)
+
     def without_seed(self, place: int) -> "Facts":
         """As if the seed at `place` had not been trained; the look's level stays."""
         kept = np.arange(self.num_seeds) != place
@@ -220,7 +229,7 @@ class Facts(NamedTuple):
         return self._replace(
             look=self.look.model_copy(update={"num_seeds": self.num_seeds - 1}),
             benchmarks=found,
-            breadth=_breadth([found[name] for name in self.breadth.of_benchmarks]),
+            breadth=_breadth([found[name] for name in self.breadth.of_benchmarks], self.over_seeds),
             runs=tuple(run for run, is_kept in zip(self.runs, both, strict=True) if is_kept),
             seal=seal,
         )
@@ -228,7 +237,7 @@ class Facts(NamedTuple):
     def without_primary(self, benchmark: str) -> "Facts":
         """As if the benchmark were not among the primary ones."""
         others = [self.benchmarks[name] for name in self.breadth.of_benchmarks if name != benchmark]
-        return self._replace(breadth=_breadth(others))
+        return self._replace(breadth=_breadth(others, self.over_seeds))
 
 
 def _refuse_unpaired(campaign: str, runs: Sequence[CampaignRun]) -> None:
@@ -269,8 +278,9 @@ def facts_of(
         candidate=candidate,
         look=look,
         benchmarks=found,
-        breadth=_breadth(list(primary.values())),
+        breadth=_breadth(list(primary.values()), config.rule.over_seeds),
         unit=_one_unit(primary),
+        over_seeds=config.rule.over_seeds,
         runs=tuple(runs),
         budget_s=config.budget_device_hours * 3600.0,
         recipe=recipe,
@@ -310,7 +320,9 @@ def benchmark_facts(
         candidate=candidate,
         clusters=matrix.clusters,
         weights=matrix.weights,
-        effect=paired_effect(candidate - baseline, matrix.clusters, matrix.weights, as_if_equal=edition < 4),
+        effect=_effect(
+            candidate - baseline, matrix.clusters, matrix.weights, unit=result.unit, edition=edition
+        ),
         num_dropped=matrix.num_dropped,
         failed=_failed_in_worst_seed(matrix.scores[num_seeds:], higher_is_better=result.higher_is_better),
         results=scores.results,
@@ -321,13 +333,18 @@ def benchmark_facts(
 
 
 def _collection(benchmark: Benchmark, matrix: ScoreMatrix, edition: int) -> ItemCollection:
-    """Predictions are of one split's rows, of which a column says the same to every benchmark. Other benchmarks
-    share items where ids and clusters are all equal: line numbers of unrelated files are equal, too, but then
-    their luck is unrelated, and adding it item by item says the same as adding variances."""
+    """Predictions are of one split's rows, of which a column says the same to every benchmark.
+
+    Other benchmarks share items of equal ids, if each is alone, and else where ids and clusters are all equal:
+    line numbers of unrelated files are equal, too, but then their luck is unrelated, and adding it item by item
+    says the same as adding variances. (Clusters of unrelated files would be joined by their line numbers, to
+    one in the end.)"""
     if benchmark.type == "predictions":
         is_common = benchmark.cluster == CLUSTER or (benchmark.cluster is not None and edition > 1)
         names = [f"{benchmark.cluster}: {name}" for name in matrix.cluster_names] if is_common else None
         return ItemCollection("rows", matrix.item_ids, matrix.clusters, names)
+    if edition > 4 and len(set(matrix.clusters.tolist())) == len(matrix.item_ids):
+        return ItemCollection("items", matrix.item_ids, matrix.clusters)
     equal = sha256_of_json({"ids": matrix.item_ids, "clusters": matrix.clusters.tolist()})
     return ItemCollection(equal, matrix.item_ids, matrix.clusters)
 
@@ -338,15 +355,41 @@ def _failed_in_worst_seed(scores: Floats, *, higher_is_better: bool) -> npt.NDAr
     return worst
 
 
-def _breadth(primary: Sequence[BenchmarkFacts]) -> Breadth:
+def _effect(
+    differences: Floats,
+    clusters: npt.NDArray[np.intp],
+    weights: Floats,
+    *,
+    unit: str,
+    edition: int,
+) -> Effect:
+    largest = largest_difference(unit) if edition > 4 else None
+    return paired_effect(differences, clusters, weights, as_if_equal=edition < 4, largest=largest)
+
+
+def largest_difference(unit: str) -> float:
+    """By what scores in that unit can differ."""
+    return 1.0 if unit == "share" else math.inf
+
+
+def _breadth(primary: Sequence[BenchmarkFacts], over_seeds: OverSeeds) -> Breadth:
+    """With `over_seeds: trimmed`, of the seeds without the best and the worst of the composite."""
+    by_seed = np.mean([each.by_seed for each in primary], axis=0)
+    kept = kept_seeds(by_seed) if over_seeds == "trimmed" else np.ones(by_seed.size, bool)
     known = {each.name: each.items for each in primary if each.items is not None}
-    return breadth(
-        {each.name: each.differences for each in primary},
+    found = breadth(
+        {each.name: each.differences[kept] for each in primary},
         {each.name: each.clusters for each in primary},
         {each.name: each.weights for each in primary},
         None if len(known) < len(primary) else common_draws(known),
         as_if_equal=primary[0].edition < 4,
+        largest={each.name: largest_difference(each.unit) for each in primary}
+        if primary[0].edition > 4
+        else None,
     )
+    if over_seeds == "mean":
+        return found
+    return found._replace(composite=over_typical_seeds(found.composite, by_seed))
 
 
 def _one_unit(primary: Mapping[str, BenchmarkFacts]) -> str:

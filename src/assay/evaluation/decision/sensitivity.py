@@ -82,7 +82,7 @@ def _variations(config: CampaignConfig, facts: Facts) -> Iterator[tuple[str, Fac
         facts,
         rule.model_copy(update={"least_effect": 2 * rule.least_effect}),
     )
-    if facts.num_seeds > 2:
+    if facts.can_spare_a_seed:
         for place in range(facts.num_seeds):
             yield f"without seed {facts.runs[place].seed}", facts.without_seed(place), rule
     if len(config.rule.primary) > 1:

@@ -149,7 +149,7 @@ def allowance_for_unseen(components: VarianceComponents, *, num_items: int, is_s
     """As the bound of n items with k failures is: k + z^2 / 2 + z (k + 1)^(1/2), over n."""
     size = _unseen_size(components, is_share=is_share)
     shorter = size * normal_quantile(2 * ONE_SIDED - 1.0) ** 2 / 2.0 / num_items
-    return Allowance(shorter, components._replace(item=components.item + size**2 / num_items))
+    return Allowance(shorter, components._replace(item=components.item + size**2 / num_items, unseen=0.0))
 
 
 def _unseen_size(components: VarianceComponents, *, is_share: bool) -> float:

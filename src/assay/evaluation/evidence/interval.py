@@ -10,6 +10,13 @@ of clusters whose means vary alike its square is too small by 1 - 2 g + Q, and i
 McCaffrey 2002, CR2); Student's quantile has the degrees of freedom of such a sum of squares (Satterthwaite). Of
 G clusters that count the same that is G / (G - 1), and G - 1. With a dozen degrees of freedom or more 95%
 intervals cover 94 to 97%, with fewer up to all: one cluster then says next to nothing of the others.
+
+Where few clusters have most of the squares (two of a thousand items differ, or some differ by very much), their
+sum is itself hardly known, and what is rarer was not seen at all. `allowing_for_unseen` therefore counts one
+further cluster that differs by as much as can be; it lessens the degrees of freedom by the kurtosis k of the
+clusters' deviations, for the variance of a sum of squares is (k - 1) / 2 times the normal one's; and where they
+are skewed it widens by what skewness g does to Student's t of n draws, g (1 + 2 t^2) / (6 n^(1/2)) (Johnson
+1978).
 """
 
 import math
@@ -119,7 +126,7 @@ class ClusteredVariance(NamedTuple):
     """The variance of sums of deviations, and how much is known of it."""
 
     variance: Float64[np.ndarray, "*leading"]
-    degrees: float
+    degrees: float | Float64[np.ndarray, "*leading"]
     """Degrees of freedom."""
 
 
@@ -127,11 +134,14 @@ def clustered_variance(
     deviations: Float64[np.ndarray, "*leading item"],
     clusters: Shaped[np.ndarray, "item"] | None,
     weights: Float64[np.ndarray, "item"] | None,
+    *,
+    largest: float | None = None,
 ) -> ClusteredVariance:
     """The variance of the sum of [..., item] weighted deviations, a cluster being one draw; infinite with one.
 
     `weights` [item]: what each counts for in the mean that the deviations are from, in any unit; None: as if
-    all clusters counted the same.
+    all clusters counted the same. `largest`: by what an item that was not seen may deviate; infinite: by as
+    much as those that were, in the mean of squares; None: what was not seen does not count.
     """
     sums = cluster_sums(deviations, clusters)
     count = sums.shape[-1]
@@ -139,13 +149,62 @@ def clustered_variance(
         return ClusteredVariance(np.full(deviations.shape[:-1], np.inf), 0.0)
     if weights is None:
         variance: np.ndarray = np.einsum("...c,...c->...", sums, sums) * (count / (count - 1.0))
-        return ClusteredVariance(variance, count - 1.0)
+        found = ClusteredVariance(variance, count - 1.0)
+        if largest is None:
+            return found
+        return allowing_for_unseen(found, sums, np.full(count, 1.0 / count), largest=largest)
     of_clusters = cluster_sums(weights, clusters)
     shares = of_clusters / of_clusters.sum()
     if shares.max() >= _ALL:
         return ClusteredVariance(np.full(deviations.shape[:-1], np.inf), 0.0)
     factors, degrees = _correction(shares)
-    return ClusteredVariance(np.einsum("...c,...c,c->...", sums, sums, factors), degrees)
+    found = ClusteredVariance(np.einsum("...c,...c,c->...", sums, sums, factors), degrees)
+    return found if largest is None else allowing_for_unseen(found, sums, shares, largest=largest)
+
+
+def allowing_for_unseen(
+    found: ClusteredVariance,
+    sums: Float64[np.ndarray, "*leading cluster"],
+    shares: Float64[np.ndarray, "cluster"],
+    *,
+    largest: float,
+) -> ClusteredVariance:
+    """What few clusters that differ leave open; see the module. `sums`: weighted deviations of each cluster.
+
+    Of clusters of unequal size, their means may vary alike or as independent items' do: what is nearer to a
+    normal law is believed.
+    """
+    from scipy.special import stdtrit  # here, for ranks import this module, too
+
+    sums, shares = sums[..., shares > 0.0], shares[shares > 0.0]
+    unseen_share = float(shares @ shares)
+    deviations = sums / shares
+    size = np.sqrt(np.square(deviations).mean(axis=-1)) if np.isinf(largest) else np.float64(largest)
+    scaled = [sums / np.sqrt(shares * unseen_share), deviations]
+    moments = [_skewness_and_kurtosis(each, size) for each in scaled]
+    skewness, kurtosis = (np.minimum(first, second) for first, second in zip(*moments, strict=True))
+    least = np.minimum(found.degrees, 1.0)
+    degrees = np.maximum(found.degrees * np.minimum(1.0, 2.0 / np.maximum(kurtosis - 1.0, 1e-300)), least)
+    student = stdtrit(degrees, 0.5 + CONFIDENCE / 2.0)
+    beyond_luck = np.maximum(skewness - np.sqrt(6.0 * unseen_share), 0.0)
+    wider = 1.0 + beyond_luck * np.sqrt(unseen_share) / 6.0 * (1.0 / student + 2.0 * student)
+    variance: np.ndarray = (found.variance + np.square(size * unseen_share)) * np.square(wider)
+    return ClusteredVariance(variance, degrees)
+
+
+def _skewness_and_kurtosis(
+    deviations: Float64[np.ndarray, "*leading cluster"], unseen: Float64[np.ndarray, "*#leading"]
+) -> tuple[Float64[np.ndarray, "*leading"], Float64[np.ndarray, "*leading"]]:
+    """Without its sign, of the clusters; and with one more that deviates by `unseen`. A normal law's where none
+    deviates."""
+    squares = np.square(deviations)
+    second, count = squares.mean(axis=-1), deviations.shape[-1]
+    with_unseen = (second * count + np.square(unseen)) / (count + 1.0)
+    fourth = (np.square(squares).sum(axis=-1) + np.square(np.square(unseen))) / (count + 1.0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        skewness = np.abs((squares * deviations).mean(axis=-1)) / second**1.5
+        kurtosis = fourth / np.square(with_unseen)
+    return np.where(second > 0.0, skewness, 0.0), np.where(with_unseen > 0.0, kurtosis, 3.0)
 
 
 def _correction(shares: Float64[np.ndarray, "cluster"]) -> tuple[Float64[np.ndarray, "cluster"], float]:

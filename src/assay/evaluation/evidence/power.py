@@ -23,6 +23,7 @@ from assay.base.shapes import Float64, Shaped
 from assay.base.units import number_of
 from assay.evaluation.evidence.effect import Effect, paired_effect
 from assay.evaluation.evidence.interval import cluster_sums
+from assay.evaluation.evidence.trimmed import OverSeeds, of_normal_seeds
 
 POWER = 0.80
 LEVEL = 0.95
@@ -40,6 +41,9 @@ class VarianceComponents(NamedTuple):
     """Between items: what all seeds of an item have in common; with clusters, times the design effect."""
     residual: float
     """What belongs to one seed on one item; with clusters, times the design effect."""
+    unseen: float = 0.0
+    """The square of what an item may differ by that is not seen: 1 of a share; 0 where that does not count. It
+    is no part of the luck, but of what an interval allows for it."""
 
     def variance(self, *, num_seeds: int, num_items: int) -> float:
         """The variance of the mean difference over so many seeds and items."""
@@ -79,7 +83,7 @@ def components_from_discordance(
     its seeds, as a share. `seed_correlation`: what pairing seeds wins; 0 is the cautious choice.
     """
     assert 0.0 < discordance <= 1.0 and seed_sd >= 0.0, (discordance, seed_sd)
-    return VarianceComponents(2.0 * seed_sd**2 * (1.0 - seed_correlation), discordance, 0.0)
+    return VarianceComponents(2.0 * seed_sd**2 * (1.0 - seed_correlation), discordance, 0.0, unseen=1.0)
 
 
 def power(
@@ -146,19 +150,46 @@ def detectable_difference(num_items: int, *, discordance: float, wanted_power: f
     return difference if difference <= discordance else math.inf
 
 
-def variance_scatter(components: VarianceComponents, *, num_seeds: int, num_items: int) -> Effect:
+def error_of_design(
+    components: VarianceComponents, *, num_seeds: int, num_items: int, over_seeds: OverSeeds = "mean"
+) -> float:
+    """The standard error of what the design measures: of the mean over seeds, or without both ends of them."""
+    variance = components.variance(num_seeds=num_seeds, num_items=num_items)
+    if over_seeds == "trimmed":
+        of_seeds = components.seed / num_seeds + components.residual / (num_seeds * num_items)
+        variance += of_seeds * (of_normal_seeds(num_seeds).variance - 1.0)
+    return math.sqrt(variance)
+
+
+def variance_scatter(
+    components: VarianceComponents, *, num_seeds: int, num_items: int, over_seeds: OverSeeds = "mean"
+) -> Effect:
     """What a design will estimate of no effect: equally likely points of the seed part, beside the item part.
 
-    The scatter of the seed part is a chi-square's; items are many, so theirs is left out.
+    The scatter of the seed part is a chi-square's, or that of a Winsorized variance; items are many, so theirs
+    is left out.
     """
     degrees = max(num_seeds - 1, 1)
     points = 2.0 * gammaincinv(degrees / 2.0, (np.arange(_CHI2_POINTS) + 0.5) / _CHI2_POINTS) / degrees
-    residual = components.residual / (num_seeds * num_items)
+    left = num_seeds
+    if over_seeds == "trimmed":
+        points, left = of_normal_seeds(num_seeds).estimates, num_seeds - 2
+    residual = components.residual / (left * num_items)
+    of_seeds = components.seed / num_seeds + components.residual / (num_seeds * num_items)
     return Effect(
         mean=np.zeros(_CHI2_POINTS),
-        seed_variance=(components.seed / num_seeds + residual) * points,
-        item_variance=np.asarray(components.item / num_items + residual),
+        seed_variance=of_seeds * points,
+        item_variance=np.asarray(components.item / num_items + residual + components.unseen / num_items**2),
         residual_variance=np.asarray(residual),
-        seed_degrees=np.asarray(num_seeds - 1.0),
-        item_degrees=num_items - 1,
+        seed_degrees=np.asarray(left - 1.0),
+        item_degrees=_item_degrees(components, num_items),
     )
+
+
+def _item_degrees(components: VarianceComponents, num_items: int) -> float:
+    """As few as `interval.allowing_for_unseen` has of items that hardly differ: their kurtosis is 1 /
+    discordance."""
+    if components.unseen <= 3.0 * components.item or num_items < 3:
+        return num_items - 1.0
+    kurtosis = min(components.unseen / max(components.item, 1e-300), float(num_items))
+    return (num_items - 1.0) * min(1.0, 2.0 / max(kurtosis - 1.0, 1e-300))

@@ -56,11 +56,12 @@ def breadth(
     draws: Mapping[str, Int64[np.ndarray, "_"]] | None = None,
     *,
     as_if_equal: bool = False,
+    largest: Mapping[str, float] | None = None,
 ) -> Breadth:
     """The composite of [seed, item] differences, and of the rest when each benchmark is left out.
 
     `draws`: which items of different benchmarks are one draw (`shared_items.common_draws`); None: none are.
-    `as_if_equal`: as campaigns declared it once, see `effect.paired_effect`.
+    `as_if_equal`, and `largest` by benchmark: see `effect.paired_effect`.
     """
     if not differences:
         raise DataError("No benchmark to compare on. Evaluate baseline and candidate on at least one.")
@@ -75,6 +76,7 @@ def breadth(
             (weights or {}).get(name),
             (draws or {}).get(name),
             as_if_equal=as_if_equal,
+            largest=None if largest is None else largest[name],
         )
         for name, values in differences.items()
     }
@@ -95,6 +97,7 @@ class _Benchmark(NamedTuple):
     differences: Float64[np.ndarray, "*leading seed item"]
     share: Float64[np.ndarray, "item"]
     draws: Int64[np.ndarray, "item"] | None
+    largest: float | None
 
 
 def _benchmark(
@@ -104,10 +107,11 @@ def _benchmark(
     draws: Int64[np.ndarray, "item"] | None,
     *,
     as_if_equal: bool,
+    largest: float | None,
 ) -> _Benchmark:
     share = item_shares(weights, differences.shape[-1])
-    effect = paired_effect(differences, clusters, weights, as_if_equal=as_if_equal)
-    return _Benchmark(effect, differences @ share, differences, share, draws)
+    effect = paired_effect(differences, clusters, weights, as_if_equal=as_if_equal, largest=largest)
+    return _Benchmark(effect, differences @ share, differences, share, draws, largest)
 
 
 def _composite(benchmarks: Mapping[str, _Benchmark], as_if_equal: bool) -> Effect:
@@ -140,7 +144,7 @@ def _degrees(parts: Sequence[Effect], variance: Leading) -> Leading:
 
 def _of_group(group: Sequence[_Benchmark], as_if_equal: bool) -> Effect:
     """Benchmarks that score the same items, with the item and residual variance of their sum."""
-    first = group[0].effect
+    first, first_largest = group[0].effect, group[0].largest
     if len(group) == 1:
         return first
     of_items, residuals = zip(*(_deviations(each) for each in group), strict=True)
@@ -148,7 +152,8 @@ def _of_group(group: Sequence[_Benchmark], as_if_equal: bool) -> Effect:
     shares = None if as_if_equal else np.concatenate([each.share for each in group])
     num_seeds = group[0].differences.shape[-2]
     of_seeds = clustered_variance(np.concatenate(residuals, axis=-1), joined, shares).variance.sum(axis=-1)
-    together = clustered_variance(np.concatenate(of_items, axis=-1), joined, shares)
+    largest = None if first_largest is None else sum(each.largest or 0.0 for each in group)
+    together = clustered_variance(np.concatenate(of_items, axis=-1), joined, shares, largest=largest)
     return first._replace(
         item_variance=together.variance,
         residual_variance=of_seeds / max(num_seeds * (num_seeds - 1), 1),

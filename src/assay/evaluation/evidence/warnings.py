@@ -74,6 +74,8 @@ RuleName = Literal[
     "campaign lacks power",
     "guardrail lacks power",
     "clusters differ",
+    "seed stands apart",
+    "seeds agree too well",
     "several changes",
 ]
 
@@ -234,6 +236,18 @@ RULES: Mapping[str, Rule] = {
         "primary benchmarks ask different rows and count them by different columns",
         "give them one `cluster`: luck that rows share by one column and not by the other counts as if it were "
         "that benchmark's alone, and the interval of their mean may be too narrow",
+    ),
+    "seed stands apart": Rule(
+        "of the runs that a campaign compares one scores further from its arm's others than such runs scatter, "
+        "by an outlier test that errs in one memo of twenty; of three seeds or more",
+        "look at that run before you believe the mean; a campaign of five seeds or more can declare "
+        "`rule.over_seeds: trimmed`",
+    ),
+    "seeds agree too well": Rule(
+        "two seeds of an arm ended with the same weights; or the gains of three seeds or more scatter less "
+        "than the luck on their own items would make them, which errs in one memo of a hundred",
+        "find what they have in common (a seed that nothing reads, a commit that they began with); their "
+        "number counts only as far as they are runs of their own",
     ),
     "several changes": Rule(
         "a candidate's patch has more than one key",

@@ -17,6 +17,7 @@ from assay.evaluation.evidence.campaign.look_power import LookPower, cure_of, po
 from assay.evaluation.evidence.failure_rate import rate_upper, trials_needed
 from assay.evaluation.evidence.guardrail import Allowance, allowance_for_unseen, chance_to_pass
 from assay.evaluation.evidence.power import MAX_SEEDS, POWER, minimum_detectable_effect, seeds_needed
+from assay.evaluation.evidence.trimmed import FEWEST_SEEDS, OverSeeds
 from assay.evaluation.evidence.warnings import LEAST_FOUND, MOST_LOST, Warned, warnings_of_clusters
 from assay.launch.campaign.paired_noise import ItemDraws, NoiseBeforehand, PairedNoise
 from assay.store.home import Home
@@ -56,6 +57,8 @@ class StatedPower(NamedTuple):
     noise: PairedNoise | None
     """That of the primary benchmarks; None where nobody knows it before the first look."""
     looks: list[LookPower]
+    otherwise: list[LookPower]
+    """By the other `rule.over_seeds`; empty where a look has too few for it."""
     guardrails: list[GuardrailPower]
     safety: list[SafetyPower]
     warnings: list[Warned]
@@ -64,10 +67,11 @@ class StatedPower(NamedTuple):
 def stated_power(config: CampaignConfig, home: Home, *, beside: Path) -> StatedPower:
     """Look by look and guardrail by guardrail, with what to do where too little would be decided."""
     beforehand = NoiseBeforehand(config, home, beside=beside)
-    noise, looks = beforehand.of(config.rule.primary), []
+    noise, looks, otherwise = beforehand.of(config.rule.primary), [], []
     if noise is not None:
-        plan, rule = config.look_plan(), config.rule.thresholds()
-        looks = power_of_looks(plan, rule, noise.components, num_items=noise.draws.number)
+        looks = _looks(config, noise, config.rule.over_seeds)
+        if config.all_looks[0] >= FEWEST_SEEDS:
+            otherwise = _looks(config, noise, "mean" if config.rule.over_seeds == "trimmed" else "trimmed")
     guardrails = [
         _of_guardrail(each, beforehand.of((each.benchmark,)), config.seeds) for each in config.rule.guardrails
     ]
@@ -76,10 +80,20 @@ def stated_power(config: CampaignConfig, home: Home, *, beside: Path) -> StatedP
     warnings += _of_looks(config, noise, looks) if noise is not None else []
     warnings += _of_guards(guardrails, safety, config.seeds)
     warnings += warnings_of_clusters(config.differing_clusters())
-    return StatedPower(noise, looks, guardrails, safety, warnings)
+    return StatedPower(noise, looks, otherwise, guardrails, safety, warnings)
 
 
-def power_lines(found: StatedPower) -> list[str]:
+def _looks(config: CampaignConfig, noise: PairedNoise, over_seeds: OverSeeds) -> list[LookPower]:
+    return power_of_looks(
+        config.look_plan(),
+        config.rule.thresholds(),
+        noise.components,
+        num_items=noise.draws.number,
+        over_seeds=over_seeds,
+    )
+
+
+def power_lines(found: StatedPower, *, over_seeds: OverSeeds) -> list[str]:
     """What `--check` prints of it."""
     lines = [
         "power: not known before the first look: no campaign on record measured these primary benchmarks, and "
@@ -87,16 +101,20 @@ def power_lines(found: StatedPower) -> list[str]:
     ]
     if found.noise is not None:
         unit = found.noise.unit
-        lines = [
-            f"power, {found.noise.source}:",
-            *(
-                f"  look at {number_of(each.num_seeds, 'seed')}: {_scaled_text(each, unit)}; of candidates "
-                f"that are worth having it scales {chance_text(each.scales)}, stops {chance_text(each.stops)}"
-                + (f", gives up on {chance_text(each.gives_up)}" if each.gives_up >= 0.005 else "")
-                for each in found.looks
-            ),
-        ]
+        lines = [f"power, {found.noise.source}:", *(_look_line(each, unit) for each in found.looks)]
+        if found.otherwise:
+            other = "without the best and the worst seed (over_seeds: trimmed)"
+            lines.append(f"  {other if over_seeds == 'mean' else 'with every seed (over_seeds: mean)'}:")
+            lines += [f"  {_look_line(each, unit)}" for each in found.otherwise]
     return [*lines, *map(_guardrail_line, found.guardrails), *map(_safety_line, found.safety)]
+
+
+def _look_line(each: LookPower, unit: str) -> str:
+    return (
+        f"  look at {number_of(each.num_seeds, 'seed')}: {_scaled_text(each, unit)}; of candidates that are "
+        f"worth having it scales {chance_text(each.scales)}, stops {chance_text(each.stops)}"
+        + (f", gives up on {chance_text(each.gives_up)}" if each.gives_up >= 0.005 else "")
+    )
 
 
 def _scaled_text(each: LookPower, unit: str) -> str:
@@ -226,7 +244,9 @@ def _wanted(draws: ItemDraws, number: int, *, instead: bool = False) -> str:
 
 def _cure_text(config: CampaignConfig, noise: PairedNoise) -> str:
     plan, rule = config.look_plan(), config.rule.thresholds()
-    cure = cure_of(plan, rule, noise.components, num_items=noise.draws.number)
+    cure = cure_of(
+        plan, rule, noise.components, num_items=noise.draws.number, over_seeds=config.rule.over_seeds
+    )
     if cure is None:
         return (
             f"Neither seeds nor items would do: ask for more than {bound_text(rule.least_effect, noise.unit)}."

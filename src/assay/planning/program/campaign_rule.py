@@ -11,6 +11,11 @@ from assay.planning.program.checks import ProgramMistake
 POINTS = 100.0
 """A share of 1 is 100 points."""
 
+_KEPT = (
+    "confidence", "probability", "stop_probability", "least_chance", "unscheduled_share", "over_seeds",
+)  # fmt: skip
+"""Keys that mean the same in both."""
+
 
 def with_campaigns(values: dict[str, Any], folder: Path) -> Iterator[ProgramMistake]:
     """Put a campaign's rule where a gate of the program's tree names its file, relative to `folder`."""
@@ -40,8 +45,5 @@ def _rule(path: Path) -> dict[str, Any]:
         "guardrails": [
             {"benchmark": each.benchmark, "margin": each.margin * POINTS} for each in rule.guardrails
         ],
-        **{
-            key: getattr(rule, key)
-            for key in ("confidence", "probability", "stop_probability", "least_chance", "unscheduled_share")
-        },
+        **{key: getattr(rule, key) for key in _KEPT},
     }

@@ -169,6 +169,8 @@ class PlayedGuardrail(FrozenConfig):
 class PlayedRule(FrozenConfig):
     """The rule of the campaign that decides a gate (docs/decide.md), with effects in points."""
 
+    added: ClassVar = frozenset({"over_seeds"})
+
     least_effect: PositiveFloat
     """Points of gain that are worth having."""
 
@@ -191,6 +193,9 @@ class PlayedRule(FrozenConfig):
 
     candidates: PositiveInt = 1
     """How many share its error."""
+
+    over_seeds: Literal["mean", "trimmed"] = "mean"
+    """`trimmed`: without the best and the worst seed, at looks of five seeds or more."""
 
     guardrails: tuple[PlayedGuardrail, ...] = ()
     """All must pass for the gate to pass."""

@@ -21,6 +21,7 @@ from assay.evaluation.evidence.campaign.rule import Bounds, CampaignRule, bounds
 from assay.evaluation.evidence.effect import Effect
 from assay.evaluation.evidence.guardrail import chance_to_pass
 from assay.evaluation.evidence.power import VarianceComponents, components_from_discordance
+from assay.evaluation.evidence.trimmed import FEWEST_SEEDS, kept_seeds, of_normal_seeds, trimmed_variance
 from assay.planning.program.campaign_rule import POINTS
 from assay.planning.program.program import Program
 from assay.planning.program.work import Evidence, PlayedRule
@@ -53,9 +54,8 @@ def play_campaign(
     estimate = scores.mean(axis=0) if num_seeds else np.full(num_worlds, np.nan)
     ended = np.full(num_worlds, num_seeds)
     design = _Design(evidence.rule, *_noise(program, evidence.benchmark), num_seeds)
-    for look in design.plan().gate_seeds if num_seeds > 1 else ():
-        mean = scores[:look].mean(axis=0) / POINTS
-        error = scores[:look].var(axis=0, ddof=1) / look / POINTS**2
+    for look in design.plan().gate_seeds if num_seeds >= design.fewest_seeds() else ():
+        mean, error = design.seen(scores[:look].T / POINTS)
         bounds = _bounds_at(design, look, error)
         is_harmless = _passes_guardrails(program, evidence.rule, look, shares)
         says = np.where(mean < bounds.stops, "stop", "narrow")
@@ -84,10 +84,29 @@ class _Design(NamedTuple):
     num_items: int
     num_seeds: int
 
+    @property
+    def is_trimmed(self) -> bool:
+        return self.rule.over_seeds == "trimmed"
+
+    def fewest_seeds(self) -> int:
+        """Of a look that says anything."""
+        return FEWEST_SEEDS if self.is_trimmed else 2
+
+    def seen(
+        self, by_seed: Float64[np.ndarray, "world seed"]
+    ) -> tuple[Float64[np.ndarray, " world"], Float64[np.ndarray, " world"]]:
+        """The mean that the rule goes by, and its variance."""
+        if self.is_trimmed:
+            return np.mean(by_seed, axis=1, where=kept_seeds(by_seed)), trimmed_variance(by_seed)
+        return by_seed.mean(axis=1), by_seed.var(axis=1, ddof=1) / by_seed.shape[1]
+
     def plan(self) -> LookPlan:
         """The declared looks that the runs reach; the last is at all of them."""
         return LookPlan(
-            gate_seeds=(*(each for each in self.rule.looks if each < self.num_seeds), self.num_seeds),
+            gate_seeds=(
+                *(each for each in self.rule.looks if self.fewest_seeds() <= each < self.num_seeds),
+                self.num_seeds,
+            ),
             error_rate=(1.0 - self.rule.confidence) / self.rule.candidates,
             unscheduled_share=self.rule.unscheduled_share,
         )
@@ -110,9 +129,11 @@ class _Design(NamedTuple):
 def _solved(design: _Design, look: int) -> tuple[NDArray[np.float64], Bounds]:
     """The clauses at a look, for each of the variances that its seeds may show."""
     components, plan, rule = design.components, design.plan(), design.thresholds()
-    degrees = look - 1
+    degrees, expected = look - 1, components.seed / look
+    if design.is_trimmed:
+        degrees, expected = look - 3, expected * of_normal_seeds(look).variance
     least, most = 2.0 * gammaincinv(degrees / 2.0, np.array([1e-7, 1.0 - 1e-7])) / degrees
-    variances = components.seed / look * np.geomspace(max(least, 1e-9), most, _VARIANCES)
+    variances = expected * np.geomspace(max(least, 1e-9), most, _VARIANCES)
     seen = Effect(
         mean=np.zeros(_VARIANCES),
         seed_variance=variances,

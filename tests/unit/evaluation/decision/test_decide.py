@@ -198,6 +198,54 @@ def test_what_several_runs_of_an_arm_are_warned_of_is_one_line(config_of, facts_
     ]
 
 
+def moved_seeds(facts, gains):
+    """The facts with these gains of the seeds, on both primary benchmarks."""
+    moved = {}
+    for name in ("code", "prose"):
+        found = facts.benchmarks[name]
+        candidate = found.candidate + np.array(gains)[:, None] - found.differences.mean(axis=1, keepdims=True)
+        moved[name] = found._replace(candidate=candidate).of_seeds(np.ones(len(gains), bool))
+    return facts._replace(benchmarks={**facts.benchmarks, **moved}).without_primary("")
+
+
+def test_a_run_that_crashed_and_seeds_that_are_one_run_are_named_in_the_memo(config_of, facts_of):
+    config, facts = config_of(), facts_of(config_of(), {"code": 0.05, "prose": 0.05}, num_seeds=5)
+    assert decide(config, campaign_of(config), facts).warnings == ()
+
+    crashed = moved_seeds(facts, [0.051, 0.052, -0.4, 0.049, 0.048])
+    (said,) = decide(config, campaign_of(config), crashed).warnings
+    assert said.startswith("treated with seed 2 scores 45.00 points below the mean of its other seeds")
+    assert said.endswith("A campaign that declares over_seeds: trimmed goes by the others.")
+
+    runs = [run.model_copy(update={"weights_digest": "w" if run.seed < 2 else str(run)}) for run in facts.runs]
+    baseline, _ = decide(config, campaign_of(config), facts._replace(runs=tuple(runs))).warnings
+    assert baseline == (
+        "baseline with seeds 0 and 1 ended with the same weights: that is one run, counted 2 times."
+    )
+
+
+def test_what_is_declared_for_the_typical_seed_bears_a_run_that_crashed(config_of, facts_of):
+    names = {"primary": ["code", "prose"], "least_effect": 0.015}
+    gains = [0.051, 0.052, -0.4, 0.049, 0.048, 0.05]
+
+    def decided(over_seeds):
+        config = config_of(seeds=6, looks=[], rule={**names, "over_seeds": over_seeds})
+        facts = facts_of(config, {}, num_seeds=6)._replace(over_seeds=over_seeds)
+        return decide(config, campaign_of(config), moved_seeds(facts, gains))
+
+    mean, typical = decided("mean"), decided("trimmed")
+    assert (mean.recommendation, typical.recommendation) == ("narrow", "scale")
+    assert typical.effect.value == pytest.approx(np.mean([0.051, 0.049, 0.048, 0.05]))
+    assert "over 6 seeds, without the best and the worst of them (seeds 1 and 2)" in typical.sentence
+    assert any("treated with seed 2 scores" in each for each in typical.warnings)
+
+
+def test_the_typical_seed_needs_five_at_every_look(config_of):
+    rule = {"primary": ["code", "prose"], "least_effect": 0.015, "over_seeds": "trimmed"}
+    with pytest.raises(ValueError, match=r"a look at 3 seeds has too few left\. Look at 5"):
+        config_of(rule=rule)
+
+
 @pytest.mark.parametrize(("num_dead", "is_said"), [(0, False), (2, False), (3, True), (6, True)])
 def test_a_verdict_on_models_that_give_one_answer_says_so(num_dead: int, is_said: bool, config_of, facts_of):
     config, facts = config_of(), facts_of(config_of(), {"code": 0.05, "prose": 0.05})

@@ -16,6 +16,7 @@ from assay.evaluation.evidence.benchmark_items import (
     summarise,
 )
 from assay.evaluation.evidence.campaign.looks import take_look
+from assay.evaluation.evidence.effect import Effect
 from assay.records.benchmark import BenchmarkResult
 from assay.records.campaign import CampaignRun
 from assay.records.decision import Source
@@ -105,7 +106,45 @@ def test_campaigns_of_before_took_clusters_to_be_of_one_size(config_of):
     assert float(today.composite.half_width(0.95)) > 1.5 * float(before.composite.half_width(0.95))
 
 
-@pytest.mark.parametrize(("edition", "share"), [(4, 1.0), (3, 1.0), (2, 1.0), (1, 0.5)])
+@pytest.mark.parametrize(("edition", "is_found"), [(5, True), (4, False)])
+def test_benchmarks_of_suites_that_have_some_items_in_common_are_known_by_their_ids(
+    config_of, edition: int, is_found: bool
+):
+    """Sixty of eighty ids stand in both."""
+    rule = {"primary": ["code", "prose"], "least_effect": 0.015, "edition": edition}
+    shift = {"code": 0, "prose": 20}
+    found = facts(
+        config_of(rule=rule),
+        lambda name: [(str(i + shift.get(name, 0)),) * 2 for i in range(ROWS.size)],
+    )
+    draws = found.benchmarks["code"].items, found.benchmarks["prose"].items
+    assert (draws[0].name == draws[1].name) is is_found
+    alone = sum(float(found.benchmarks[name].effect.item_variance) for name in shift) / 4
+    assert (float(found.composite.item_variance) != pytest.approx(alone, rel=0.02)) is is_found
+
+
+@pytest.mark.parametrize("kind", ["predictions", "suite"])
+def test_campaigns_of_the_fourth_edition_do_not_allow_for_items_that_were_not_seen(config_of, kind: str):
+    names = ["code", "prose"]
+
+    def judged_by(edition: int) -> Facts:
+        benchmarks = [{"type": kind, "name": name} for name in names]
+        rule = {"primary": names, "least_effect": 0.015, "edition": edition}
+        return facts(config_of(benchmarks=benchmarks, rule=rule))
+
+    before, today = judged_by(4), judged_by(5)
+    seeds = np.array([True, False, True])
+    for found, earlier in zip(_effects_of(today, seeds), _effects_of(before, seeds), strict=True):
+        assert float(found.mean) == float(earlier.mean)
+        assert float(found.item_variance) > float(earlier.item_variance)
+
+
+def _effects_of(found: Facts, seeds: np.ndarray) -> list[Effect]:
+    code = found.benchmarks["code"]
+    return [code.effect, code.of_seeds(seeds).effect, found.composite, found.without_seed(0).composite]
+
+
+@pytest.mark.parametrize(("edition", "share"), [(5, 1.0), (4, 1.0), (3, 1.0), (2, 1.0), (1, 0.5)])
 def test_other_rows_of_the_same_authors_share_the_authors_luck(config_of, edition: int, share: float):
     """In campaigns that were declared before there were editions, each benchmark's authors are its own."""
     benchmarks = [{"type": "predictions", "name": name, "cluster": "author"} for name in ("code", "prose")]

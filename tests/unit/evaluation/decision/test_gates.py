@@ -348,7 +348,12 @@ def test_candidates_share_one_error(config_of):
     """Bonferroni's share: whether any of them is said to gain though none does is at most 5% for all."""
     patch = {"trainer.optimizer.learning_rate": 1e-3}
     both = [{"name": name, "patch": patch} for name in ("treated", "other")]
-    for candidates, edition, error in ((both[:1], 4, 0.05), (both, 4, 0.025), (both, 3, 0.05)):
+    for candidates, edition, error in (
+        (both[:1], 5, 0.05),
+        (both, 5, 0.025),
+        (both, 4, 0.025),
+        (both, 3, 0.05),
+    ):
         rule = {"primary": ["code", "prose"], "least_effect": 0.015, "edition": edition}
         looks = config_of(candidates=candidates, rule=rule).look_plan()
         assert looks.error_rate == pytest.approx(error)
@@ -357,7 +362,7 @@ def test_candidates_share_one_error(config_of):
 def test_a_campaign_keeps_the_edition_of_the_day_it_was_declared(config_of):
     today = config_of().model_dump(mode="json")
     rule = {key: today["rule"][key] for key in ("primary", "least_effect")}
-    trees = [today, *({**today, "version": version, "rule": rule} for version in (4, 3, 2))]
+    trees = [today, *({**today, "version": version, "rule": rule} for version in (5, 4, 3, 2))]
     rules = [CampaignConfig.from_stored(tree).rule for tree in trees]
-    assert [rule.edition for rule in rules] == [4, 3, 2, 1]
-    assert [rule.thresholds().is_variance_known for rule in rules] == [False, True, True, True]
+    assert [rule.edition for rule in rules] == [5, 4, 3, 2, 1]
+    assert [rule.thresholds().is_variance_known for rule in rules] == [False, False, True, True, True]

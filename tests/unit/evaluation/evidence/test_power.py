@@ -57,17 +57,16 @@ def test_where_only_seeds_vary_power_is_the_noncentral_t(num_seeds):
     assert float(found) == pytest.approx(exact, abs=0.005)
 
 
-@pytest.mark.parametrize(("num_seeds", "effect"), [(3, 0.04), (5, 0.02)])
+@pytest.mark.parametrize(("num_seeds", "effect"), [(2, 0.09), (2, 0.05), (3, 0.04), (5, 0.02)])
 def test_power_is_what_a_simulation_finds(num_seeds, effect):
     rng = np.random.default_rng(0)
     shape = (6000, num_seeds, 100)
     components = VarianceComponents(seed=2e-4, item=0.01, residual=0.01)
     tables = effect + math.sqrt(2e-4) * rng.normal(size=(*shape[:2], 1))
     tables = tables + 0.1 * rng.normal(size=(shape[0], 1, shape[2])) + 0.1 * rng.normal(size=shape)
-    found = np.mean(paired_effect(tables).lower(0.95) > 0.0)
-    assert found == pytest.approx(
-        float(power(effect, components, num_seeds=num_seeds, num_items=100)), abs=0.025
-    )
+    found = np.mean(paired_effect(tables, largest=np.inf).lower(0.95) > 0.0)
+    stated = float(power(effect, components, num_seeds=num_seeds, num_items=100))
+    assert found - 0.025 <= stated <= found + 0.02
 
 
 @pytest.mark.parametrize("num_seeds", [2, 3, 8])

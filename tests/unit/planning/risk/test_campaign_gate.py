@@ -21,6 +21,7 @@ from assay.evaluation.evidence.campaign.rule import (
     needed_by_end,
 )
 from assay.evaluation.evidence.effect import Effect
+from assay.evaluation.evidence.trimmed import kept_seeds, over_typical_seeds
 from assay.planning.program.file import read_program
 from assay.planning.program.program import Program
 from assay.planning.risk.compile import simulated
@@ -42,7 +43,9 @@ def luck_of(program: Program) -> Luck:
     return draw_luck(simulated(program, sketch(program)), num_worlds=NUM_WORLDS)
 
 
-def campaigns(program: Program, rule: CampaignRule, plan: LookPlan, gain: np.ndarray, seed: int) -> np.ndarray:
+def campaigns(
+    program: Program, rule: CampaignRule, plan: LookPlan, gain: np.ndarray, seed: int, *, is_trimmed: bool
+) -> np.ndarray:
     """What a campaign recommends in each world; `gain`: true ones, as shares."""
     rng, stated = np.random.default_rng(seed), program.benchmarks["wins"]
     most, worlds = plan.gate_seeds[-1], len(gain)
@@ -59,6 +62,10 @@ def campaigns(program: Program, rule: CampaignRule, plan: LookPlan, gain: np.nda
             np.full(worlds, seeds - 1.0),
             stated.items - 1,
         )
+        if is_trimmed:
+            effect = over_typical_seeds(
+                effect._replace(mean=np.mean(seen, axis=1, where=kept_seeds(seen))), seen
+            )
         again = effect.items_alone + effect.seed_variance * seeds / most
         ahead: dict[str, Any] = {
             "num_seeds": seeds, "end_seeds": most, "end_level": plan.gate_levels()[-1],
@@ -89,7 +96,7 @@ def shares(small: Program, rule: dict[str, Any], **design: Any) -> tuple[dict[st
     plan = LookPlan(gate_seeds=(*rule.get("looks", ()), seeds), error_rate=0.05 / rule.get("candidates", 1))
     assert program.pilot is not None
     gain = quantile_of_belief(program.pilot, (np.arange(NUM_CAMPAIGNS) + 0.5) / NUM_CAMPAIGNS) / 100
-    said = campaigns(program, thresholds, plan, gain, seed=1)
+    said = campaigns(program, thresholds, plan, gain, seed=1, is_trimmed=rule.get("over_seeds") == "trimmed")
     words = {"scale": "pass", "narrow": "narrow", "stop": "stop"}
     return {word: float((found == verdict).mean()) for word, verdict in words.items()}, {
         word: float((said == word).mean()) for word in words
@@ -124,6 +131,19 @@ def test_of_random_programs_too(small: Program, seed: int) -> None:
     }
     planned, simulated_ones = shares(small, rule, seeds=seeds, **design)
     assert planned == pytest.approx(simulated_ones, abs=0.01), (rule, design)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("seeds", "looks"), [(5, []), (8, [5]), (9, [6, 7])])
+def test_of_campaigns_that_leave_out_both_ends_of_their_seeds_too(
+    small: Program, seeds: int, looks: list[int]
+) -> None:
+    rule = {"least_effect": 1.0, "looks": looks, "over_seeds": "trimmed"}
+    design = {"benchmarks.wins.items": 20_000, "pilot.gains": [2.5]}
+    planned, simulated_ones = shares(small, rule, seeds=seeds, **design)
+    assert planned == pytest.approx(simulated_ones, abs=0.01)
+    by_mean, _ = shares(small, {**rule, "over_seeds": "mean"}, seeds=seeds, **design)
+    assert planned["scale"] < by_mean["scale"]
 
 
 def test_a_guardrail_takes_the_share_of_gains_that_its_margin_would_not_pass(small: Program) -> None:

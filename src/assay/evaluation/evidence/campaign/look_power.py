@@ -14,8 +14,9 @@ from scipy.special import ndtr, ndtri
 
 from assay.evaluation.evidence.campaign.looks import LookPlan
 from assay.evaluation.evidence.campaign.rule import CampaignRule, bounds_of_look
-from assay.evaluation.evidence.effect import Leading
-from assay.evaluation.evidence.power import POWER, VarianceComponents, variance_scatter
+from assay.evaluation.evidence.effect import Effect, Leading
+from assay.evaluation.evidence.power import POWER, VarianceComponents, error_of_design, variance_scatter
+from assay.evaluation.evidence.trimmed import OverSeeds
 from assay.evaluation.evidence.warnings import LEAST_FOUND
 
 _POINTS = 64
@@ -49,16 +50,26 @@ class Cure(NamedTuple):
 
 
 def power_of_looks(
-    plan: LookPlan, rule: CampaignRule, components: VarianceComponents, *, num_items: int
+    plan: LookPlan,
+    rule: CampaignRule,
+    components: VarianceComponents,
+    *,
+    num_items: int,
+    over_seeds: OverSeeds = "mean",
 ) -> list[LookPower]:
     """Each declared look."""
     gates = list(zip(plan.gate_seeds, plan.gate_levels(), strict=True))
-    end = gates[-1]
-    return [_power(gate, end, rule, components, num_items) for gate in gates]
+    end, design = gates[-1], _Design(components, num_items, over_seeds)
+    return [_power(gate, end, rule, design) for gate in gates]
 
 
 def cure_of(
-    plan: LookPlan, rule: CampaignRule, components: VarianceComponents, *, num_items: int
+    plan: LookPlan,
+    rule: CampaignRule,
+    components: VarianceComponents,
+    *,
+    num_items: int,
+    over_seeds: OverSeeds = "mean",
 ) -> Cure | None:
     """The fewest seeds that scale half of what is worth having; if there are none, the fewest items with them.
     None where neither does."""
@@ -66,7 +77,8 @@ def cure_of(
 
     def is_enough(cure: Cure) -> bool:
         gate = cure.num_seeds, level
-        return _power(gate, gate, rule, components, cure.items_factor * num_items).scales >= LEAST_FOUND
+        design = _Design(components, cure.items_factor * num_items, over_seeds)
+        return _power(gate, gate, rule, design).scales >= LEAST_FOUND
 
     designs = [Cure(seeds, 1) for seeds in range(last, MOST_SEEDS + 1)]
     factors = [factor for factor in (2, 4, 8, 16, 32, 64) if factor <= MOST_ITEMS_FACTOR]
@@ -74,25 +86,37 @@ def cure_of(
     return next((each for each in designs if is_enough(each)), None)
 
 
-def _power(
-    gate: tuple[int, float],
-    end: tuple[int, float],
-    rule: CampaignRule,
-    components: VarianceComponents,
-    num_items: int,
-) -> LookPower:
+class _Design(NamedTuple):
+    components: VarianceComponents
+    num_items: int
+    over_seeds: OverSeeds
+
+    def error(self, num_seeds: int) -> float:
+        """Of what is measured with so many seeds."""
+        return error_of_design(
+            self.components, num_seeds=num_seeds, num_items=self.num_items, over_seeds=self.over_seeds
+        )
+
+    def seen(self, num_seeds: int) -> Effect:
+        """What its variance may be taken for."""
+        return variance_scatter(
+            self.components, num_seeds=num_seeds, num_items=self.num_items, over_seeds=self.over_seeds
+        )
+
+
+def _power(gate: tuple[int, float], end: tuple[int, float], rule: CampaignRule, design: _Design) -> LookPower:
     """Noise of a look with so many seeds at a level, where the last one has `end`'s."""
     (num_seeds, level), (end_seeds, end_level) = gate, end
     bounds = bounds_of_look(
-        variance_scatter(components, num_seeds=num_seeds, num_items=num_items),
+        design.seen(num_seeds),
         num_seeds=num_seeds,
         level=level,
         end_seeds=end_seeds,
         end_level=end_level,
-        replication_variance=components.variance(num_seeds=end_seeds, num_items=num_items),
+        replication_variance=design.error(end_seeds) ** 2,
         rule=rule,
     )
-    error = max(components.standard_error(num_seeds=num_seeds, num_items=num_items), 1e-300)
+    error = max(design.error(num_seeds), 1e-300)
     worthy = _gains_worth_having(rule)[:, None]
 
     def below(bound: Leading) -> float:

@@ -294,7 +294,8 @@ def _with_seeds(effect: Effect, num_seeds: int, other_seeds: int) -> Effect:
         seed_variance=effect.seed_variance * seen,
         item_variance=effect.items_alone + effect.residual_variance * seen,
         residual_variance=effect.residual_variance * seen,
-        seed_degrees=np.full(np.shape(effect.mean), other_seeds - 1.0),
+        # Without both ends of the seeds there are two fewer, of however many.
+        seed_degrees=np.full(np.shape(effect.mean), effect.seed_degrees + other_seeds - num_seeds),
     )
 
 

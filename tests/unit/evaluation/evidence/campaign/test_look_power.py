@@ -13,7 +13,8 @@ from assay.evaluation.evidence.campaign.rule import (
     needed_by_end,
 )
 from assay.evaluation.evidence.effect import Effect
-from assay.evaluation.evidence.power import VarianceComponents
+from assay.evaluation.evidence.power import VarianceComponents, error_of_design
+from assay.evaluation.evidence.trimmed import kept_seeds, over_typical_seeds
 
 RULE = CampaignRule()
 PLAN = LookPlan(gate_seeds=(3, 6))
@@ -22,7 +23,10 @@ LOUD = VarianceComponents(seed=2 * 0.03**2, item=0.2, residual=0.0)
 ITEMS = 4000
 
 
-def judged(gains: np.ndarray, seeds: int, noise: VarianceComponents):
+TRIMMED = LookPlan(gate_seeds=(5, 6))
+
+
+def judged(gains: np.ndarray, seeds: int, noise: VarianceComponents, plan: LookPlan = PLAN):
     """Looks at `seeds` of the plan's six, at candidates with these true gains."""
     rng, count = np.random.default_rng(3), gains.size
     by_seed = gains[:, None] + np.sqrt(noise.seed) * rng.normal(size=(count, seeds))
@@ -35,8 +39,12 @@ def judged(gains: np.ndarray, seeds: int, noise: VarianceComponents):
         seed_degrees=np.full(count, seeds - 1.0),
         item_degrees=ITEMS - 1,
     )
-    replication = noise.variance(num_seeds=6, num_items=ITEMS)
-    levels = dict(zip(PLAN.gate_seeds, PLAN.gate_levels(), strict=True))
+    over_seeds = "trimmed" if plan is TRIMMED else "mean"
+    if plan is TRIMMED:
+        kept = np.mean(by_seed, axis=1, where=kept_seeds(by_seed)) + items
+        effect = over_typical_seeds(effect._replace(mean=kept), by_seed)
+    replication = error_of_design(noise, num_seeds=6, num_items=ITEMS, over_seeds=over_seeds) ** 2
+    levels = dict(zip(plan.gate_seeds, plan.gate_levels(), strict=True))
     ahead = {"num_seeds": seeds, "end_seeds": 6, "end_level": levels[6]}
     ahead |= {"replication_variance": replication, "rule": RULE}
     evidence = CampaignEvidence(
@@ -47,12 +55,15 @@ def judged(gains: np.ndarray, seeds: int, noise: VarianceComponents):
     return judge(evidence, RULE)
 
 
+@pytest.mark.parametrize(("plan", "over_seeds"), [(PLAN, "mean"), (TRIMMED, "trimmed")])
 @pytest.mark.parametrize("noise", [NOISE, LOUD])
 @pytest.mark.parametrize("place", [0, 1])
-def test_what_becomes_of_gains_worth_having_is_what_becomes_of_them_in_simulated_looks(noise, place):
-    stated = power_of_looks(PLAN, RULE, noise, num_items=ITEMS)[place]
+def test_what_becomes_of_gains_worth_having_is_what_becomes_of_them_in_simulated_looks(
+    noise, place, plan, over_seeds
+):
+    stated = power_of_looks(plan, RULE, noise, num_items=ITEMS, over_seeds=over_seeds)[place]
     gains = RULE.prior_sd * np.random.default_rng(1).normal(size=40_000)
-    found = judged(gains[gains >= RULE.least_effect], stated.num_seeds, noise)
+    found = judged(gains[gains >= RULE.least_effect], stated.num_seeds, noise, plan)
     shares = [
         np.mean(found.recommendation == "scale"),
         np.mean(found.recommendation == "stop"),
