@@ -26,7 +26,9 @@ from assay.launch.ranks.task import AttemptEnd, Orders
 from assay.records.commit import CommitQuarantined, RunFinished
 from assay.records.cursor import Cursor
 from assay.records.failure import Failure, FailureKind
+from assay.records.rank_device import RankDevice
 from assay.records.run import Run
+from assay.records.surroundings import Surroundings
 from assay.records.suspect import WrongArithmeticError
 from assay.store.attempts import saved_attempts
 from assay.store.commit_log import CommitLog
@@ -74,8 +76,8 @@ class RanksHere:
     def hosts(self) -> list[str]:
         return ["host-0"]
 
-    def devices(self) -> list[str]:
-        return ["cpu"]
+    def devices(self) -> list[RankDevice]:
+        return [RankDevice("cpu")]
 
     def wait_for_news(self, timeout_s: float) -> None: ...
 
@@ -145,6 +147,9 @@ class NodesHere:
         self._ranks = ranks
         self._ranks_type = ranks_type
         self.processor = processor_here({})
+
+    def elsewhere(self) -> dict[str, Surroundings]:
+        return {}
 
     def fitting(self, world_size: int) -> int:
         return world_size

@@ -2,7 +2,7 @@
 
 from typing import Any, ClassVar, Literal
 
-from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from assay.base.names import Name
 from assay.records.failure import Failure
@@ -73,7 +73,10 @@ class Attempt(Record):
     """One life of a run: from the start of its ranks to the end of the last of them."""
 
     added: ClassVar = frozenset(
-        ("failure", "code_version", "hosts", "devices", "folder", "processor", "surroundings")
+        (
+            *("failure", "code_version", "hosts", "devices", "serials", "folder", "processor"),
+            *("surroundings", "elsewhere"),
+        )
     )
 
     run_id: str
@@ -99,11 +102,15 @@ class Attempt(Record):
     processor: Processor | None = None
     """What its ranks compute on, on all nodes alike; None where an older assay wrote it down."""
     surroundings: Surroundings | None = None
-    """Python, kernel, driver, image, user, job; None where an older assay wrote it down."""
+    """Python, kernel, driver, image, user, job, CUDA on its first node; None where an older assay wrote it."""
+    elsewhere: dict[str, Surroundings] = Field(default_factory=dict)
+    """Host -> what it has around its ranks, for those where that is not what the first node has."""
     hosts: tuple[str, ...] = ()
     """Name of each rank's machine; empty before the ranks were started."""
     devices: tuple[str, ...] = ()
     """Each rank's device, e.g. `cuda:3`; known once it ended, empty for a rank that died before it had one."""
+    serials: tuple[str, ...] = ()
+    """The UUID of each rank's device, which goes with it to another host; likewise, and empty for a CPU."""
     suspects: tuple[Suspect, ...] = ()
     """Devices that a spot check found to compute wrongly."""
     stalled_s: NonNegativeFloat = 0.0

@@ -1,10 +1,14 @@
 """What an attempt ran in, beside its processor: what may be at fault where many of them fail."""
 
+from typing import ClassVar
+
 from assay.records.record import Record
 
 
 class Surroundings(Record):
-    """What is around its ranks on the first node; a text is empty where nothing says it."""
+    """What is around its ranks on one node; a text is empty where nothing says it."""
+
+    added: ClassVar = frozenset(("cuda", "nccl"))
 
     python: str
     """Version of Python."""
@@ -22,3 +26,8 @@ class Surroundings(Record):
     """The scheduler's number of that job."""
     partition: str
     """The part of the cluster that the job queued for."""
+    cuda: str = ""
+    """Version of CUDA that torch was built with, where ranks compute on it; empty in a record by an assay that
+    did not say."""
+    nccl: str = ""
+    """Version of NCCL that torch has loaded; likewise."""

@@ -32,6 +32,8 @@ from assay.base.clock import Clock
 from assay.base.errors import TrainingError
 from assay.launch.ranks.task import AttemptEnd, Orders
 from assay.records.processor import Processor
+from assay.records.rank_device import RankDevice
+from assay.records.surroundings import Surroundings
 from assay.store.heartbeat import Beat
 
 KEY_FILE = "link.key"
@@ -57,6 +59,7 @@ class Hello(_Message):
     host: str
     """Name of its machine."""
     processor: Processor
+    surroundings: Surroundings
 
 
 class Start(_Message):
@@ -75,8 +78,8 @@ class Beats(_Message):
     type: Literal["beats"] = "beats"
     beats: tuple[Beat | None, ...]
     """None before the first sign."""
-    devices: tuple[str, ...]
-    """Empty for a rank that has not said yet."""
+    devices: tuple[RankDevice, ...]
+    """What each computes on, as far as it has said."""
 
 
 class TakeStacks(_Message):

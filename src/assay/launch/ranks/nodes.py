@@ -46,10 +46,13 @@ from assay.launch.ranks.node_link import (
 from assay.launch.ranks.processes import AttemptRanks, RankProcesses
 from assay.launch.ranks.processor import processor_here, refuse_mixed
 from assay.launch.ranks.supervisor import POLL_S
+from assay.launch.ranks.surroundings import surroundings_here
 from assay.launch.ranks.task import AttemptEnd, Orders
 from assay.records.failure import Failure
 from assay.records.processor import Processor
+from assay.records.rank_device import RankDevice
 from assay.records.run import Run
+from assay.records.surroundings import Surroundings
 from assay.store.heartbeat import Beat
 from assay.training.recipe import recipe_of
 
@@ -80,6 +83,7 @@ class _Peer(NamedTuple):
     link: Link
     host: str
     processor: Processor
+    surroundings: Surroundings
 
 
 class NodeGroup:
@@ -106,6 +110,10 @@ class NodeGroup:
         self.processor = processor_here()
         hosts = {f"node {node} ({peer.host})": peer.processor for node, peer in sorted(self._peers.items())}
         refuse_mixed({f"node 0 ({socket.gethostname()})": self.processor, **hosts})
+
+    def elsewhere(self) -> dict[str, Surroundings]:
+        """What the nodes that are left have around their ranks, by host."""
+        return {peer.host: peer.surroundings for _, peer in sorted(self._peers.items())}
 
     def fitting(self, world_size: int) -> int:
         """`world_size`, or the most ranks that find room on the nodes that are left."""
@@ -171,7 +179,7 @@ class _RemoteRanks:
         self._link = peer.link
         self.host = peer.host
         self.beats = [_NO_BEAT] * len(ranks)
-        self.devices = [""] * len(ranks)
+        self.devices = [RankDevice()] * len(ranks)
         self.process_state: str | None = None
         self._lose = lose
         self.ranks = ranks
@@ -304,7 +312,7 @@ class _GroupRanks:
         """The machine of each node's ranks."""
         return self._local.hosts() + [ranks.host for ranks in self._remote for _ in ranks.ranks]
 
-    def devices(self) -> list[str]:
+    def devices(self) -> list[RankDevice]:
         """Those of the other nodes came with their signs of life."""
         return self._local.devices() + [device for ranks in self._remote for device in ranks.devices]
 
@@ -347,7 +355,7 @@ class Follower:
         self._lead_host = host.lower()
         self._clock = clock
         self._next_beats_s = 0.0
-        self._told_devices: tuple[str, ...] = ()
+        self._told_devices: tuple[RankDevice, ...] = ()
         self._context = fork_context()
         self._link = connect_link(host, port, link_key(Path(run.run_dir)), clock, timeout_s=GATHER_S)
         self._ranks: RankProcesses | None = None
@@ -358,8 +366,13 @@ class Follower:
         """Return when the lead has left too. Raises `TrainingError` if it left without a word."""
         signal.signal(signal.SIGTERM, self._ask_to_stop)
         try:
-            processor = processor_here()
-            self._link.send(Hello(node=self._node, host=socket.gethostname(), processor=processor))
+            here = Hello(
+                node=self._node,
+                host=socket.gethostname(),
+                processor=processor_here(),
+                surroundings=surroundings_here(),
+            )
+            self._link.send(here)
             while not isinstance(message := self._next_message(), Bye):
                 self._obey(message)
             self._wait_for_the_lead()
@@ -449,7 +462,7 @@ def _gather(num_followers: int, port: int, key: bytes, clock: Clock, timeout_s: 
         if link is None:
             return
         if isinstance(hello, Hello) and hello.node <= num_followers:
-            peers[hello.node] = _Peer(link, hello.host, hello.processor)
+            peers[hello.node] = _Peer(link, hello.host, hello.processor, hello.surroundings)
         else:
             link.close()
 

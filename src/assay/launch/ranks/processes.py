@@ -19,6 +19,7 @@ from assay.launch.ranks.failures import distance_from_cause, whereabouts
 from assay.launch.ranks.rank import rank_main
 from assay.launch.ranks.task import AttemptEnd, Orders, RankBegan, RankReport, RankTask
 from assay.records.failure import Failure, FailureKind
+from assay.records.rank_device import RankDevice
 from assay.records.run import Run
 from assay.store.heartbeat import Beat, Heartbeats, heartbeat_path
 from assay.triage.hang import ask_for_flight, ask_for_stacks, flight_path, process_state
@@ -54,8 +55,8 @@ class AttemptRanks(Protocol):
         """Name of each rank's machine."""
         ...
 
-    def devices(self) -> list[str]:
-        """The device of each rank, as far as it has said."""
+    def devices(self) -> list[RankDevice]:
+        """What each rank computes on, as far as it has said."""
         ...
 
     def take_stacks(self, rank: int) -> str:
@@ -86,7 +87,7 @@ class RankProcesses:
         self._ranks = ranks
         self._attempt = orders.attempt
         self._run_dir = Path(run.run_dir)
-        self._devices = [""] * len(ranks)
+        self._devices = [RankDevice()] * len(ranks)
         page = heartbeat_path(self._run_dir, self._attempt.attempt, ranks)
         self._heartbeats = Heartbeats.create(page, self._attempt.world_size)
         self._processes: list[BaseProcess] = []
@@ -126,8 +127,8 @@ class RankProcesses:
         """This machine's name, for each of its ranks."""
         return [socket.gethostname()] * len(self._ranks)
 
-    def devices(self) -> list[str]:
-        """The devices of this machine's ranks."""
+    def devices(self) -> list[RankDevice]:
+        """What this machine's ranks compute on."""
         return list(self._devices)
 
     def take_stacks(self, rank: int) -> str:
@@ -205,7 +206,7 @@ class RankProcesses:
             run_id=self._attempt.run_id,
             attempt=self._attempt.attempt,
             host=socket.gethostname(),
-            device=self._devices[index],
+            device=self._devices[index].name,
             rank=self._ranks[index],
             phase=place.phase,
             step=place.step,

@@ -16,6 +16,7 @@ from assay.base.errors import known_error
 from assay.base.visible import visible_output
 from assay.launch.ranks.failures import failure_of
 from assay.launch.ranks.task import RankBegan, RankReport, RankTask, StopFlag
+from assay.records.rank_device import RankDevice
 from assay.triage.hang import FLIGHT_SIGNAL, flight_path, stacks_path
 
 REMEMBERED = 256
@@ -30,9 +31,9 @@ def rank_main(task: RankTask, pipe: Connection) -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, {FLIGHT_SIGNAL})  # in every thread that is to come
     stop = StopFlag()
     said_all = _die_with_supervisor(pipe)
-    devices = [""]
+    devices = [RankDevice()]
 
-    def began(device: str) -> None:
+    def began(device: RankDevice) -> None:
         devices.append(device)
         pipe.send(RankBegan(device))
 
@@ -46,7 +47,7 @@ def rank_main(task: RankTask, pipe: Connection) -> None:
         code = 0
     except BaseException as error:
         known = known_error(error)
-        pipe.send(RankReport("failed", failure_of(known or error, task, device=devices[-1]), known))
+        pipe.send(RankReport("failed", failure_of(known or error, task, device=devices[-1].name), known))
         code = 1
     said_all.set()
     pipe.close()

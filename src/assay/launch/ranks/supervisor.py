@@ -12,7 +12,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
@@ -35,13 +35,14 @@ from assay.launch.ranks.faults import NO_FAULTS, FaultPlan, describe_fault, have
 from assay.launch.ranks.fork_server import fork_context
 from assay.launch.ranks.processes import AttemptRanks, RankProcesses
 from assay.launch.ranks.processor import processor_here, refuse_other_processor
-from assay.launch.ranks.surroundings import surroundings_here
+from assay.launch.ranks.surroundings import placed, surroundings_here, with_devices
 from assay.launch.ranks.task import AttemptEnd, Orders, Parallel
 from assay.records.commit import Commit
 from assay.records.failure import FROM_OUTSIDE, Failure, FailureKind
 from assay.records.notice import Notice, NoticeKind
 from assay.records.processor import Processor
 from assay.records.run import Attempt, Run
+from assay.records.surroundings import Surroundings
 from assay.records.suspect import WrongArithmeticError
 from assay.store.attempts import close_abandoned_attempts, save_attempt, saved_attempts
 from assay.store.commit_log import LOG_PREFIX, CommitLog
@@ -142,6 +143,10 @@ class Nodes(Protocol):
     processor: Processor
     """What they compute on, all alike."""
 
+    def elsewhere(self) -> Mapping[str, Surroundings]:
+        """What the other nodes have around their ranks, by host."""
+        ...
+
     def fitting(self, world_size: int) -> int:
         """`world_size`, or the most ranks that the nodes still have room for."""
         ...
@@ -158,6 +163,10 @@ class ThisMachine:
         self._run = run
         self._context = fork_context()
         self.processor = processor_here()
+
+    def elsewhere(self) -> dict[str, Surroundings]:
+        """There are no others."""
+        return {}
 
     def fitting(self, world_size: int) -> int:
         """Any number of ranks; they share what there is."""
@@ -375,13 +384,13 @@ class Supervisor:
         """The attempt, with where its ranks were, and how it ended."""
         ranks = self._nodes.start(self._orders(attempt, commit))
         try:
-            attempt = attempt.model_copy(update={"hosts": tuple(ranks.hosts())})
+            attempt = placed(attempt, ranks.hosts(), self._nodes.elsewhere())
             save_attempt(Path(self._run.run_dir), attempt)
             for watcher in self._watchers:
                 watcher.attempt_began(attempt, ranks.pids)
             end = self._watch(ranks, attempt)
             self._notice_faults(attempt)
-            return attempt.model_copy(update={"devices": tuple(ranks.devices())}), end
+            return with_devices(attempt, ranks.devices()), end
         finally:
             ranks.stop()
 
@@ -472,7 +481,7 @@ class Supervisor:
             phase=place.phase,
             step=place.step,
             host=attempt.hosts[hung.rank],
-            device=ranks.devices()[hung.rank],
+            device=ranks.devices()[hung.rank].name,
             signature=f"hang in {place.phase}",
             text=describe_silence(hung, state),
             # A rank that hangs in its first moments cannot write any.

@@ -1,12 +1,15 @@
-"""What this process's ranks run in: read once per attempt, from files and variables, without torch."""
+"""What ranks run in: read once per attempt and node, from files and variables, without torch; and what each
+rank says of its own device, which only torch knows."""
 
 import getpass
 import os
 import platform
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from assay.records.rank_device import RankDevice
+from assay.records.run import Attempt
 from assay.records.surroundings import Surroundings
 
 IMAGES = (
@@ -35,6 +38,36 @@ def surroundings_here(variables: Mapping[str, str] | None = None, *, driver: Pat
         job=job,
         partition=known.get("SLURM_JOB_PARTITION", ""),
     )
+
+
+def placed(attempt: Attempt, hosts: Sequence[str], nodes: Mapping[str, Surroundings]) -> Attempt:
+    """An attempt whose ranks were started: on which hosts, and what those of `nodes` have around them, where
+    that is not what the first has."""
+    first = attempt.surroundings
+    elsewhere = {host: nodes[host] for host in dict.fromkeys(hosts) if nodes.get(host, first) != first}
+    return attempt.model_copy(update={"hosts": tuple(hosts), "elsewhere": elsewhere})
+
+
+def with_devices(attempt: Attempt, said: Sequence[RankDevice]) -> Attempt:
+    """An attempt with what its ranks said: devices, their serial numbers, and of each host the versions of CUDA
+    and NCCL that the first of its ranks to know them has."""
+    found: dict[str, object] = {
+        "devices": tuple(each.name for each in said),
+        "serials": tuple(each.serial for each in said) if any(each.serial for each in said) else (),
+    }
+    first, versions = attempt.surroundings, dict[str, dict[str, str]]()
+    for host, each in zip(attempt.hosts, said, strict=True):
+        if each.cuda:
+            versions.setdefault(host, {"cuda": each.cuda, "nccl": each.nccl})
+    if first is not None and versions:
+        around = {
+            host: attempt.elsewhere.get(host, first).model_copy(update=versions.get(host, {}))
+            for host in dict.fromkeys(attempt.hosts)
+        }
+        first = around.pop(attempt.hosts[0])
+        elsewhere = {host: each for host, each in around.items() if each != first}
+        found |= {"surroundings": first, "elsewhere": elsewhere}
+    return attempt.model_copy(update=found)
 
 
 def _driver(file: Path) -> str:

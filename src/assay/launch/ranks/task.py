@@ -12,6 +12,7 @@ from assay.base.errors import AssayError
 from assay.launch.ranks.faults import FaultPlan
 from assay.records.commit import Commit
 from assay.records.failure import Failure
+from assay.records.rank_device import RankDevice
 from assay.records.run import Attempt, Run
 from assay.records.suspect import Suspect, WrongArithmeticError
 
@@ -57,7 +58,7 @@ class RankTask:
 class RankBegan:
     """A rank's first words: it has met the others."""
 
-    device: str
+    device: RankDevice
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from assay.launch.ranks.recorder import RankRecorder
 from assay.launch.ranks.task import RankTask, StopFlag
 from assay.records.commit import Commit, RunFinished
 from assay.records.cursor import Cursor
+from assay.records.rank_device import RankDevice
 from assay.store.commit_log import CommitLog
 from assay.store.heartbeat import Heartbeats
 from assay.store.home import Home
@@ -38,6 +39,7 @@ from assay.training.checkpoint.saver import Saver
 from assay.training.methods.registry import method_of
 from assay.training.parallel.allocator import keep_freed_memory
 from assay.training.parallel.lane_sum import LaneSum
+from assay.training.parallel.rank_device import rank_device
 from assay.training.parallel.ranks import Ranks
 from assay.training.parallel.sharded_lane_sum import ShardedLaneSum
 from assay.training.recipe import EvaluationConfig, Recipe, recipe_of
@@ -53,18 +55,18 @@ from assay.training.trainer.trainer import Trainer, TrainingPosition, num_steps
 
 
 def train_rank(
-    task: RankTask, stop: StopFlag, began: Callable[[str], None] = lambda device: None
+    task: RankTask, stop: StopFlag, began: Callable[[RankDevice], None] = lambda device: None
 ) -> Literal["finished", "stopped"]:
     """Train this rank's lanes to the end, or until `stop` is set; evaluate at the end.
 
-    `began` is told the rank's device, once it has met the others.
+    `began` is told what the rank computes on, once it has met the others.
     """
     recipe = recipe_of(task.run)
     faults = _faults(task)
     clock, store = faults.clock, faults.store
     recorder = _recorder(task, faults)
     ranks = _ranks(task, recipe)
-    began(str(ranks.device))
+    began(rank_device(ranks.device))
     recorder.part("rendezvous")
     method = method_of(recipe.method)
     loader = _loader(recipe, "train")

@@ -5,7 +5,7 @@ if few values are shared by many. What an older assay did not write down is no v
 were preempted, or that a drill hurt on purpose, say nothing of failure."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from assay.base.config import dotted_leaves
@@ -22,7 +22,9 @@ MOST_KEYS = 12
 """Recipe keys that are looked at, those with the fewest values first."""
 OVER = ("succeeded", "failed", "killed")
 HOUR_S = 3_600.0
-SURROUNDINGS = ("model", "torch", "python", "kernel", "driver", "image", "user", "place", "partition")
+SURROUNDINGS = (
+    *("model", "torch", "cuda", "nccl", "python", "kernel", "driver", "image", "user", "place", "partition"),
+)
 """What an attempt ran on and in."""
 RECIPE = "recipe."
 """What stands before a recipe's key as a factor."""
@@ -33,14 +35,26 @@ SHOWN_FINGERPRINT = 12
 def ledger_attempts(ledger: Ledger, names: ColumnNames) -> AttemptTable:
     """All attempts that are over."""
     columns, _ = ledger_columns(ledger, names.factors or ())
+    return table_of_columns(columns, names)
+
+
+def table_of_columns(columns: Columns, names: ColumnNames) -> AttemptTable:
+    """The same of columns that were read already."""
     return built([("the ledger", columns)], names, {"ledger": sha256_of_json(columns.table.to_pylist())})
 
 
 def ledger_columns(ledger: Ledger, asked: Sequence[str] = ()) -> tuple[Columns, list[Attempt]]:
+    """See `columns_of_attempts`."""
+    return columns_of_attempts(ledger.runs(), ledger.attempts(), asked)
+
+
+def columns_of_attempts(
+    recorded: Iterable[Run], made: Iterable[Attempt], asked: Sequence[str] = ()
+) -> tuple[Columns, list[Attempt]]:
     """A row for each attempt that is over, and the attempts themselves, in one order; with the recipe's keys
     that tell runs apart, and those among the factors that were asked for."""
-    runs = {run.run_id: run for run in ledger.runs() if not run.is_drill}
-    attempts = [each for each in ledger.attempts() if each.run_id in runs and each.outcome in OVER]
+    runs = {run.run_id: run for run in recorded if not run.is_drill}
+    attempts = [each for each in made if each.run_id in runs and each.outcome in OVER]
     if not attempts:
         raise ConfigError("the ledger has no attempt that is over. 'assay runs' lists what it has.")
     recipes = {run_id: recipe_texts(run) for run_id, run in runs.items()}
@@ -49,18 +63,20 @@ def ledger_columns(ledger: Ledger, asked: Sequence[str] = ()) -> tuple[Columns, 
     keys = list(dict.fromkeys([*telling, *(name.removeprefix(RECIPE) for name in asked)]))
     keys = [key for key in keys if key in there]
     units = {run_id: sha256_of_json(recipe) for run_id, recipe in recipes.items()}
+    serials = _telling_serials(attempts)
     rows = [
         {
             **_row(attempt, runs[attempt.run_id]),
+            "serial": several([serial for serial in attempt.serials if serial in serials]),
             "unit": units[attempt.run_id],
             **{f"{RECIPE}{key}": recipes[attempt.run_id].get(key) for key in keys},
         }
         for attempt in attempts
     ]
-    devices = ("device",) if _devices_tell(attempts) else ()
     factors = (
         "host",
-        *devices,
+        *(("device",) if _devices_tell(attempts) else ()),
+        *(("serial",) if serials else ()),
         "code",
         *SURROUNDINGS,
         "dataset",
@@ -85,6 +101,20 @@ def _devices_tell(attempts: Sequence[Attempt]) -> bool:
     return any(len(found) > 1 for found in sets.values())
 
 
+def _telling_serials(attempts: Sequence[Attempt]) -> set[str]:
+    """Serial numbers of devices that were moved, or took turns in a place; else a number is another name for
+    its host, or for its place there."""
+    of_serial, of_place = defaultdict[str, set[int]](set), defaultdict[str, set[int]](set)
+    for number, attempt in enumerate(attempts):
+        for host, device, serial in zip(attempt.hosts, attempt.devices, attempt.serials, strict=False):
+            if serial:
+                of_serial[serial].add(number)
+                of_place[host].add(number)
+                of_place[f"{host}/{device}"].add(number)
+    names = {frozenset(found) for found in of_place.values()}
+    return {serial for serial, found in of_serial.items() if frozenset(found) not in names}
+
+
 def _row(attempt: Attempt, run: Run) -> dict[str, str | None]:
     held_s = max((attempt.ended_s or attempt.started_s) - attempt.started_s, 0.0) * attempt.world_size
     return {
@@ -101,12 +131,13 @@ def _row(attempt: Attempt, run: Run) -> dict[str, str | None]:
 
 
 def _surroundings(attempt: Attempt) -> dict[str, str | None]:
-    """What was not recorded is no value."""
-    processor, surroundings = attempt.processor, attempt.surroundings
-    known = {} if surroundings is None else {name: getattr(surroundings, name, "") for name in SURROUNDINGS}
+    """What is around the ranks on all its nodes; what was not recorded is no value."""
+    processor, first = attempt.processor, attempt.surroundings
+    nodes = [] if first is None else [first, *attempt.elsewhere.values()]
+    known = {name: several([getattr(each, name, "") for each in nodes]) for name in SURROUNDINGS}
     if processor is not None:
         known |= {"model": processor.model, "torch": processor.torch}
-    return {name: known.get(name) or None for name in SURROUNDINGS}
+    return {name: known[name] or None for name in SURROUNDINGS}
 
 
 def recipe_texts(run: Run) -> dict[str, str | None]:

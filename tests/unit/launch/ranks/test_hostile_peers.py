@@ -34,13 +34,16 @@ from assay.launch.ranks.node_link import (
 )
 from assay.launch.ranks.nodes import Follower, _gather, _RemoteRanks
 from assay.launch.ranks.processor import processor_here
+from assay.launch.ranks.surroundings import surroundings_here
 from assay.launch.ranks.task import AttemptEnd, Orders
 from assay.records.failure import Failure
+from assay.records.rank_device import RankDevice
 from assay.records.run import Attempt, Run
 from assay.training.recipe import recipe_sha256
 from tiny_recipe import tiny_recipe
 
-HERE = processor_here({})
+HERE, AROUND = processor_here({}), surroundings_here({})
+CPU, SILENT = RankDevice("cpu"), RankDevice()
 KEY = b"secret"
 CLOCK = SystemClock()
 ATTEMPT = Attempt(run_id="ours", attempt=3, world_size=4, start_step=0, started_s=0.0)
@@ -64,7 +67,7 @@ def linked(between: Callable[[socket.socket], socket.socket] = lambda each: each
 
 
 def remote(link: Link) -> _RemoteRanks:
-    peer = nodes._Peer(link, "there", HERE)
+    peer = nodes._Peer(link, "there", HERE, AROUND)
     return _RemoteRanks(orders(world_size=4), "tcp://here:1", 1, peer, range(2, 4), lambda _: None, CLOCK)
 
 
@@ -87,7 +90,7 @@ def test_who_does_not_know_the_key_is_let_go_and_holds_nobody_up(port: int, said
         stranger.setblocking(False)
         stranger.send(said)
     link = connect_link("127.0.0.1", port, KEY, CLOCK, timeout_s=20.0)
-    link.send(Hello(node=1, host="there", processor=HERE))
+    link.send(Hello(node=1, host="there", processor=HERE, surroundings=AROUND))
     lead.join(5)
     assert set(found) == {1}
     for stranger in strangers:
@@ -96,7 +99,11 @@ def test_who_does_not_know_the_key_is_let_go_and_holds_nobody_up(port: int, said
 
 @pytest.mark.parametrize(
     "hello",
-    [Hello(node=2, host="x", processor=HERE), Stop(), Ended(end=AttemptEnd("succeeded", 1))],
+    [
+        Hello(node=2, host="x", processor=HERE, surroundings=AROUND),
+        Stop(),
+        Ended(end=AttemptEnd("succeeded", 1)),
+    ],
 )
 def test_a_node_that_was_not_asked_for_is_none_of_the_run(port: int, hello: Any) -> None:
     def come() -> None:
@@ -130,9 +137,9 @@ BEAT = {"step": 1, "phase": "compute", "at_s": 1.0, "own_s": 0.0, "longest_step_
 @pytest.mark.parametrize(
     "said",
     [
-        Beats(beats=(None,), devices=("cpu",)),
+        Beats(beats=(None,), devices=(CPU,)),
         Beats(beats=(None, None), devices=()),
-        Beats(beats=(None,) * 3, devices=("",) * 3),
+        Beats(beats=(None,) * 3, devices=(SILENT, SILENT, SILENT)),
         Ended(end=AttemptEnd("succeeded", 3)),
         Ended(end=AttemptEnd("succeeded", -1)),
         Ended(end=AttemptEnd("failed", 1, failure=FAILURE.model_copy(update={"run_id": "theirs"}))),
@@ -183,7 +190,7 @@ def test_a_node_that_never_stops_talking_does_not_keep_the_lead_from_its_work() 
     def talk() -> None:
         try:
             while True:
-                node.send(Beats(beats=(None, None), devices=("", "")))
+                node.send(Beats(beats=(None, None), devices=(SILENT, SILENT)))
         except LinkLost:
             return
 
@@ -317,8 +324,8 @@ class _DiesYoung:
     def beats(self) -> list[Any]:
         return [nodes._NO_BEAT]
 
-    def devices(self) -> list[str]:
-        return ["cpu" if self.polls > 1 else ""]
+    def devices(self) -> list[RankDevice]:
+        return [CPU if self.polls > 1 else SILENT]
 
     def end(self) -> AttemptEnd | None:
         return AttemptEnd("killed", 0) if self.polls > 1 else None
@@ -349,10 +356,10 @@ def test_a_rank_that_dies_young_has_its_device_told_before_its_end(
         threading.Thread(target=lead, daemon=True).start()
         Follower(run, node=1, host="127.0.0.1", port=port, clock=CLOCK).follow()
     told = [each.devices if isinstance(each, Beats) else "ended" for each in heard if each]
-    assert told == [("",), ("cpu",), "ended"] * 2
+    assert told == [(SILENT,), (CPU,), "ended"] * 2
 
 
 def test_a_message_that_is_one_is_still_read() -> None:
     lead, node = linked()
-    frame_of(node, json.dumps({"type": "beats", "beats": [BEAT, None], "devices": ["cpu", ""]}).encode())
+    frame_of(node, json.dumps({"type": "beats", "beats": [BEAT, None], "devices": [CPU, SILENT]}).encode())
     assert isinstance(lead.receive(1.0), Beats)

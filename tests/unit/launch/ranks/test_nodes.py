@@ -13,6 +13,7 @@ from assay.base.errors import AssayError, DataError, TrainingError
 from assay.launch.ranks.node_link import Bye, Ended, Hello, LinkLost, Stop, accept_link, connect_link, link_key
 from assay.launch.ranks.nodes import _gather, share_out
 from assay.launch.ranks.processor import processor_here
+from assay.launch.ranks.surroundings import surroundings_here
 from assay.launch.ranks.task import AttemptEnd
 from assay.records.failure import Failure
 from assay.records.suspect import Suspect, WrongArithmeticError
@@ -50,7 +51,8 @@ def test_the_lead_gathers_those_who_know_the_key_though_strangers_come_first(por
 
     def come(node: int) -> None:
         links.append(connect_link("127.0.0.1", port, KEY, CLOCK, timeout_s=20.0))
-        links[-1].send(Hello(node=node, host="there", processor=processor_here({})))
+        here = {"processor": processor_here({}), "surroundings": surroundings_here({})}
+        links[-1].send(Hello(node=node, host="there", **here))
 
     in_thread(come, 1).join()
     with socket.create_connection(("127.0.0.1", port)):  # says nothing

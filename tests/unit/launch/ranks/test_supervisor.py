@@ -12,6 +12,8 @@ from assay.launch.ranks.processor import processor_here
 from assay.launch.ranks.supervisor import RestartPolicy, Supervisor
 from assay.launch.ranks.task import AttemptEnd
 from assay.records.failure import Failure, FailureKind
+from assay.records.rank_device import RankDevice
+from assay.records.surroundings import Surroundings
 from assay.store.attempts import saved_attempts
 from assay.store.commit_log import CommitLog
 from assay.store.heartbeat import Beat
@@ -43,8 +45,8 @@ class KilledRanks:
     def hosts(self) -> list[str]:
         return ["host-0"]
 
-    def devices(self) -> list[str]:
-        return ["cpu"]
+    def devices(self) -> list[RankDevice]:
+        return [RankDevice("cpu")]
 
     def wait_for_news(self, timeout_s: float) -> None:
         pass
@@ -65,6 +67,9 @@ class KillingNodes:
         self.processor = processor_here({})
         self._failure = failure
         self._moves = moves
+
+    def elsewhere(self) -> dict[str, Surroundings]:
+        return {}
 
     def fitting(self, world_size: int) -> int:
         return world_size

@@ -1,0 +1,34 @@
+"""What torch says of a rank's device: which one it is of all that there are, and the libraries that drive it.
+
+Only what torch says is said: a rank on a CPU has no serial number, and no CUDA that could be at fault.
+"""
+
+from collections.abc import Sequence
+
+import torch
+
+from assay.records.rank_device import RankDevice
+
+
+def rank_device(device: torch.device) -> RankDevice:
+    """All of it; NCCL is asked for what is loaded, which need not be what torch was built with."""
+    if device.type != "cuda":
+        return RankDevice(str(device))
+    return RankDevice(
+        name=str(device),
+        serial=serial_of(torch.cuda.get_device_properties(device)),
+        cuda=torch.version.cuda or "",
+        nccl=version_text(torch.cuda.nccl.version()) if torch.distributed.is_nccl_available() else "",
+    )
+
+
+def serial_of(properties: object) -> str:
+    """The UUID of a device's properties, as the driver's tools write it; empty where torch has none."""
+    uuid = str(getattr(properties, "uuid", "")).removeprefix("GPU-")
+    return f"GPU-{uuid}" if uuid.strip("0-") else ""
+
+
+def version_text(numbers: Sequence[int | str]) -> str:
+    """`2.27.3`, of the numbers that `torch.cuda.nccl.version()` gives; a suffix stays one (`2.27.3-rc1`)."""
+    suffix = "".join(f"-{str(each).lstrip('-')}" for each in numbers[3:])
+    return ".".join(map(str, numbers[:3])) + suffix
