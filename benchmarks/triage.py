@@ -4,7 +4,8 @@
 
 failures  made-up fleets (`triage_fleets.py`) of 500 attempts with a culprit of one of seven kinds, and
           without; beside it the same scan with each attempt taken as independent, and a G-test
-size      100,000 attempts x 8 factors by the command itself, in a process of its own
+size      100,000 attempts x 8 factors, and all that `assay triage` asks of 1,000 runs on record, each by
+          the command itself, in a process of its own
 changes   steps of two standard deviations in published benchmark results; noise alone (`triage_series.py`);
           beside it t-tests of neighbours, and `ruptures` with its defaults if it is installed
 logs      real logs of failed CI jobs; beside it the last line with "error", and TF-IDF with a logistic
@@ -20,18 +21,24 @@ import csv
 import json
 import math
 import os
+import resource
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float64
 
+from assay.base.config import read_config_file, validated
 from assay.records.failure_causes import FailureDiagnosis
+from assay.store.home import Home
+from assay.store.known_runs import RUN_FILE
+from assay.training.recipe import Recipe
 from assay.triage.attempts.build import ColumnNames
 from assay.triage.attempts.sources import read_attempts
 from assay.triage.attempts.table import AttemptTable
@@ -40,6 +47,7 @@ from assay.triage.failures.fixed import check_fix
 from assay.triage.failures.scan import scan
 from assay.triage.slow.detect import find_levels
 from assay.triage.symptoms.logs import read_log
+from fleet_ledger import recorded_fleet
 from triage_fleets import CULPRITS, FACTORS, Fleet, made_fleet
 from triage_peers import (
     LEVEL,
@@ -55,11 +63,14 @@ from triage_peers import (
 from triage_series import NOISES, benchmark_histories, with_step
 
 CHECKOUT = Path(__file__).parents[1]
+RECIPE = CHECKOUT / "recipes" / "production.yaml"
 COLUMNS = ColumnNames(failed="failed", at="at", unit="recipe", factors=FACTORS)
 FLEETS_OF_SD = {0.0: 70, 0.5: 100, 1.5: 70}
 """By how much the log-odds of recipes differ (independent, as the tests have it, clustered), and fleets of each
 kind of culprit: over all kinds the share named is known to within 3 points."""
 USUAL_SD = 0.5
+CALLS = 5
+"""Of `assay triage`."""
 LEAST_CHANGE = math.log1p(0.005)
 NEAR_STEPS, NEAR_LINES = 3, 5
 
@@ -173,35 +184,70 @@ def _diagnosis(table: AttemptTable) -> FailureDiagnosis:
 
 
 def size(quick: int) -> dict[str, float]:
-    """`scan_cpu_s` and `scan_peak_gb` of the slower of two tables."""
+    """`scan_cpu_s` and `scan_peak_gb`, the worst of three tables; `triage_cpu_s`, the median of five calls."""
     number = 100_000 // quick
     costs = []
     for culprit in ((), ("host",), ("image", "driver")):
         fleet = made_fleet(number, culprit, unit_sd=USUAL_SD, rng=np.random.default_rng(1))
-        cpu_s, peak_gb, verdict = _command(fleet)
+        cpu_s, peak_gb, verdict = _scanned(fleet)
         what = "+".join(culprit) or "nothing"
         print(f"  {number:,} attempts, {what} at fault: {cpu_s:.1f} CPU-seconds, {peak_gb:.2f} GB, '{verdict}'")
         costs.append((cpu_s, peak_gb))
-    return {"scan_cpu_s": max(cost[0] for cost in costs), "scan_peak_gb": max(cost[1] for cost in costs)}
+    return {
+        "scan_cpu_s": max(cost[0] for cost in costs),
+        "scan_peak_gb": max(cost[1] for cost in costs),
+        "triage_cpu_s": _looked_at(max(1_000 // quick, 50)),
+    }
 
 
-def _command(fleet: Fleet) -> tuple[float, float, str]:
+def _scanned(fleet: Fleet) -> tuple[float, float, str]:
     """CPU-seconds, peak memory in GB and verdict of `assay triage failures` on a table of attempts."""
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "attempts.csv").write_text(fleet.csv())
-        command = [sys.executable, "-m", "assay", "triage", "failures", "attempts.csv", "--json"]
-        command += ["--failed", "failed", "--at", "at", "--unit", "recipe", "--factors", ",".join(FACTORS)]
-        environment = {**os.environ, "ASSAY_HOME": folder, "PYTHONPATH": str(CHECKOUT / "src")}
-        with (
-            (Path(folder) / "found.json").open("w+") as answer,
-            subprocess.Popen(command, cwd=folder, env=environment, stdout=answer) as process,
-        ):
-            _, status, usage = os.wait4(process.pid, 0)
-            process.returncode = os.waitstatus_to_exitcode(status)
-            assert process.returncode == 0, process.returncode
-            answer.seek(0)
-            verdict = json.load(answer)["verdict"]
-    return usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 2**20, verdict
+        named = ["--failed", "failed", "--at", "at", "--unit", "recipe", "--factors", ",".join(FACTORS)]
+        usage, answer = _command(Path(folder), "failures", "attempts.csv", *named)
+    return usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 2**20, answer["verdict"]
+
+
+def _looked_at(runs: int) -> float:
+    """CPU-seconds of `assay triage` on a ledger in which a host fails often and a version is slower."""
+    with tempfile.TemporaryDirectory() as folder:
+        home = Home.at(Path(folder))
+        recorded_fleet(
+            home,
+            num_runs=runs,
+            fails=lambda _, host: 0.3 if host == "n05" else 0.04,
+            step_s=lambda run: 1.3 if run >= 0.3 * runs else 1.0,
+            version_of=lambda run: "0.1+b" if run >= 0.3 * runs else "0.1+a",
+            common=validated(Recipe, read_config_file(RECIPE, [])).model_dump(mode="json"),
+        )
+        with home.open_ledger() as ledger:
+            for run in ledger.runs():
+                home.run_dir(run.run_id).mkdir()
+                (home.run_dir(run.run_id) / RUN_FILE).write_text(run.to_sealed_json())
+        costs = [_command(home.folder) for _ in range(CALLS)]
+    cpu_s = statistics.median(usage.ru_utime + usage.ru_stime for usage, _ in costs)
+    about = ", ".join(found["about"] for found in costs[0][1]["findings"])
+    print(f"  'assay triage', {runs:,} runs: {cpu_s:.2f} CPU-seconds, found: {about}")
+    return cpu_s
+
+
+def _command(home: Path, *arguments: str) -> tuple[resource.struct_rusage, Any]:
+    """What `assay triage ... --json` costs in a process of its own, and its answer."""
+    environment = {**os.environ, "ASSAY_HOME": str(home), "PYTHONPATH": str(CHECKOUT / "src")}
+    environment.pop("ASSAY_LEDGER", None)
+    with (
+        (home / "found.json").open("w+") as answer,
+        subprocess.Popen(
+            [sys.executable, "-m", "assay", "triage", *arguments, "--json"],
+            cwd=home, env=environment, stdout=answer,
+        ) as process,
+    ):  # fmt: skip
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        assert process.returncode == 0, process.returncode
+        answer.seek(0)
+        return usage, json.load(answer)
 
 
 def changes(quick: int) -> dict[str, float]:

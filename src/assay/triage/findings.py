@@ -24,11 +24,11 @@ from assay.records.run import Attempt, PhaseSeconds
 from assay.records.slow_changes import SlowChange, SlowChanges
 from assay.store.ledger.ledger import Ledger
 from assay.triage.attempts.build import ColumnNames
-from assay.triage.attempts.ledger import ledger_attempts
+from assay.triage.attempts.ledger import columns_of_attempts, table_of_columns
 from assay.triage.attempts.table import AttemptTable
 from assay.triage.failures.diagnose import diagnose
 from assay.triage.slow.explain import explain_changes
-from assay.triage.slow.ledger import ledger_series
+from assay.triage.slow.ledger import series_of_attempts
 from assay.triage.slow.series import MeasuredSeries, SeriesNames
 
 HOUR_S, DAY_S = 3_600.0, 86_400.0
@@ -63,19 +63,28 @@ class Fleet(NamedTuple):
 
 def look_at(ledger: Ledger) -> Fleet:
     """All runs on record; `ConfigError` where no attempt is over."""
-    runs = {run.run_id for run in ledger.runs() if not run.is_drill}
-    ended = [each for each in ledger.attempts() if each.run_id in runs and each.ended_s is not None]
+    runs = {run.run_id: run for run in ledger.runs() if not run.is_drill}
+    attempts = [each for each in ledger.attempts() if each.run_id in runs]
+    ended = [each for each in attempts if each.ended_s is not None]
     if not ended:
         raise ConfigError("the ledger has no attempt that is over. 'assay runs' lists what it has.")
+    spent = [each for each in ledger.phase_seconds() if each.run_id in runs]
     not_looked_at: dict[str, str] = {}
-    table = _asked("failures", not_looked_at, lambda: ledger_attempts(ledger, ColumnNames()))
-    series = _asked("slower", not_looked_at, lambda: ledger_series(ledger, SeriesNames()))
-    diagnosis = changes = None
+    recorded = _asked("failures", not_looked_at, lambda: columns_of_attempts(runs.values(), attempts))
+    table = series = diagnosis = changes = None
+    if recorded is None:
+        not_looked_at["slower"] = not_looked_at["failures"]
+    else:
+        columns, over = recorded
+        table = _asked("failures", not_looked_at, lambda: table_of_columns(columns, ColumnNames()))
+        series = _asked(
+            "slower", not_looked_at, lambda: series_of_attempts(columns, over, spent, SeriesNames())
+        )
     if table is not None:
         diagnosis = diagnose(table, window=None, baseline=None, rng=np.random.default_rng(0))
     if series is not None:
         changes = explain_changes(series, least=LEAST_RISE)
-    spent_s = _by_phase([each for each in ledger.phase_seconds() if each.run_id in runs])
+    spent_s = _by_phase(spent)
     days = max(0.0, max(each.ended_s or 0.0 for each in ended) - min(each.started_s for each in ended)) / DAY_S
     found = [*_of_failures(table, diagnosis), *_of_rises(changes, ended), *_of_phases(spent_s)]
     findings = TriageFindings(

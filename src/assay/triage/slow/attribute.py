@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy.stats import chi2
+from scipy.special import chdtrc
 
 from assay.base.shapes import Float64, Int64
 from assay.triage.slow.detect import LevelChange, LevelNoise
@@ -151,7 +151,7 @@ def _is_contradicted(
     if freedom < 1:
         return False
     means = np.bincount(of_row, residuals) / counts
-    return bool(chi2.sf((counts * means**2).sum() / noise.long_run_variance(), freedom) < CONTRADICTED_P)
+    return bool(chdtrc(freedom, (counts * means**2).sum() / noise.long_run_variance()) < CONTRADICTED_P)
 
 
 def telling_runs(changed: Sequence[ChangedFactor], change: LevelChange, noise: LevelNoise) -> tuple[str, int]:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from scipy.stats import norm
+from scipy.special import ndtri
 
 from assay.base.errors import ConfigError
 from assay.base.shapes import Float64
@@ -19,8 +19,8 @@ from assay.triage.slow.attribute import (
 from assay.triage.slow.detect import SHORTEST, LevelChange, LevelNoise, find_levels
 from assay.triage.slow.series import MeasuredSeries
 
-INTERVAL_Z = float(norm.ppf(0.975))
-SURE_EFFECT_Z = float(norm.ppf(0.995))
+INTERVAL_Z = float(ndtri(0.975))
+SURE_EFFECT_Z = float(ndtri(0.995))
 """Standard errors of an effect that is not nothing."""
 
 

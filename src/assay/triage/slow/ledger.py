@@ -1,5 +1,6 @@
 """Seconds per step of assay's own runs, by attempt, and what each ran on and with."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from assay.base.digest import sha256_of_json
@@ -7,6 +8,7 @@ from assay.base.errors import ConfigError
 from assay.records.phase import STEP
 from assay.records.run import Attempt, PhaseSeconds
 from assay.store.ledger.ledger import Ledger
+from assay.triage.attempts.columns import Columns
 from assay.triage.attempts.ledger import ledger_columns
 from assay.triage.slow.series import MeasuredSeries, SeriesNames, series_of
 
@@ -17,7 +19,14 @@ def ledger_series(ledger: Ledger, names: SeriesNames) -> MeasuredSeries:
     """One measurement for each attempt that made steps: rank 0's seconds per committed step, and each phase's
     share of them. Work that was rolled back is no step."""
     columns, attempts = ledger_columns(ledger)
-    phases = {(each.run_id, each.attempt): each for each in ledger.phase_seconds() if each.rank == 0}
+    return series_of_attempts(columns, attempts, ledger.phase_seconds(), names)
+
+
+def series_of_attempts(
+    columns: Columns, attempts: Sequence[Attempt], spent: Iterable[PhaseSeconds], names: SeriesNames
+) -> MeasuredSeries:
+    """The same of records that were read already: a row of the columns for each attempt, in their order."""
+    phases = {(each.run_id, each.attempt): each for each in spent if each.rank == 0}
     rows = [_step_seconds(each, phases.get((each.run_id, each.attempt))) for each in attempts]
     if not any(rows):
         raise ConfigError("no run on record made a step whose time is known. Give a SOURCE with --value.")

@@ -1,6 +1,7 @@
 """A ledger of runs that nobody trained: hosts, recipes, versions, failures and step times as planted."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -23,18 +24,20 @@ def recorded_fleet(
     hosts: int = 16,
     noise: float = 0.01,
     seed: int = 0,
+    common: Mapping[str, Any] = {},
 ) -> None:
     """One attempt a run of 8 ranks and 100 steps, one an hour. `fails`: run, host -> its chance; `step_s`: run
-    -> seconds a step."""
+    -> seconds a step; `common`: what all recipes have besides."""
     rng = np.random.default_rng(seed)
     with home.open_ledger() as ledger:
         for number in range(num_runs):
             host, run_id = f"n{rng.integers(hosts):02}", f"r{number:04}"
             recipe = {
+                **common,
                 "name": run_id,
                 "seed": number,
-                "trainer": {"rate": f"{rng.integers(6)}e-4"},
-                "data": {"dataset": f"d{rng.integers(3)}"},
+                "trainer": {**common.get("trainer", {}), "rate": f"{rng.integers(6)}e-4"},
+                "data": {**common.get("data", {}), "dataset": f"d{rng.integers(3)}"},
             }
             version, began_s = version_of(number), BEGAN_S + number * HOUR_S
             ledger.record_run(
