@@ -156,6 +156,16 @@ def test_a_slow_rank_is_named_while_the_run_goes_on(suffer) -> None:
     assert notices[1].at_s < attempts[0].ended_s
 
 
+@pytest.mark.slow
+def test_a_slow_rank_gets_fewer_lanes_in_the_next_attempt_and_no_bit_changes(suffer, undisturbed) -> None:
+    slow, kill = {**SLOW, "step": 1}, {"type": "kill", "rank": 0, "step": 12}
+    run, log, _ = suffer(slow, kill, share="speed")
+    first, second = saved_attempts(Path(run.run_dir))
+    assert first.loads == (4, 4)
+    assert second.loads[0] > 4 > second.loads[1] and sum(second.loads) == 8
+    assert_as_if_nothing_had_happened(run, log, undisturbed)
+
+
 @pytest.mark.soak
 def test_without_straggler_detection_nobody_knows_of_a_slow_rank(suffer, monkeypatch) -> None:
     monkeypatch.setattr(straggler, "SLOW_FACTOR", math.inf)

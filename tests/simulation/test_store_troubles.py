@@ -51,6 +51,7 @@ from simulation.test_power_cuts import (
 )
 from simulation.test_power_cuts import many_summaries as many_summaries
 from simulation.test_power_cuts import ranks as ranks
+from tiny_recipe import tiny_recipe
 from variants import soaked
 
 RETENTION = RetentionConfig(keep_last=2, keep_best=1)
@@ -154,6 +155,9 @@ class NodesHere:
     def fitting(self, world_size: int) -> int:
         return world_size
 
+    def hosts(self, world_size: int) -> list[str]:
+        return ["host-0"] * world_size
+
     def start(self, orders: Orders) -> RanksHere:
         return self._ranks_type(self._store, orders, self._ranks)
 
@@ -163,7 +167,7 @@ def run_in(folder: Path) -> Run:
     return Run(
         run_id="r",
         created_s=0.0,
-        recipe={},
+        recipe=tiny_recipe(),
         recipe_sha256="0" * 64,
         dataset_fingerprint="f" * 64,
         code_version="test",

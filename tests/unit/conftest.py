@@ -9,6 +9,7 @@ import pytest
 
 from assay.records.run import Run
 from assay.scoring.sampler import Completion, Message, SamplerError, Sampling
+from tiny_recipe import tiny_recipe
 
 if TYPE_CHECKING:
     from assay.training.generation.local_model import LocalModel
@@ -49,7 +50,7 @@ def run(tmp_path: Path) -> Run:
     return Run(
         run_id="r",
         created_s=0.0,
-        recipe={},
+        recipe=tiny_recipe(),
         recipe_sha256="",
         dataset_fingerprint="",
         code_version="",

@@ -83,6 +83,14 @@ def _print_keys(context: click.Context, option: click.Parameter, asked: bool) ->
     help="Every worker holds all weights, or a shard of them: the same numbers. May differ at every resume.",
 )
 @click.option(
+    "--share",
+    type=click.Choice(["equal", "speed"]),
+    default="equal",
+    show_default=True,
+    help="Lanes of each worker: as equal as may be, or by how fast it was in the attempts before, so that a "
+    "slow one gets fewer. The same numbers.",
+)
+@click.option(
     "--hang-after",
     "hang_s",
     default=60.0,
@@ -217,6 +225,7 @@ def train(
 
     os.environ["ASSAY_STORE_PATIENCE"] = str(restarts["store_patience"])  # for ranks, and what is beside them
     plan, new = planned or NO_FAULTS, {"world_size": workers, "run_id": run_id, "store_url": store}
+    policy = RestartPolicy(**restarts, parallel=(parallel,), grace_s=leave_within, faults=plan)
     run = _asked_for(home, recipe, overrides, parallel, place, resume=resume, forked=forked, new=new)
     if check:
         click.echo(f"{run.parent} can be forked so, to end at step {run.num_steps}; nothing was started")
@@ -227,7 +236,6 @@ def train(
     if resume is None and not place.dry_run:
         save_run(home, run)
         bring_commit(home, run)
-    policy = RestartPolicy(**restarts, parallel=(parallel,), grace_s=leave_within, faults=plan)
     passed_on = _passed_on(*restarts, "parallel", "leave_within", "faults", "python_graders")
     if resume is not None and not place.dry_run and _has_finished(run):
         # What a launch that was killed had yet to do, evaluation and audit, is done here; nothing is trained.

@@ -75,7 +75,7 @@ class Attempt(Record):
     added: ClassVar = frozenset(
         (
             *("failure", "code_version", "hosts", "devices", "serials", "folder", "processor"),
-            *("surroundings", "elsewhere"),
+            *("surroundings", "elsewhere", "loads"),
         )
     )
 
@@ -111,6 +111,8 @@ class Attempt(Record):
     """Each rank's device, e.g. `cuda:3`; known once it ended, empty for a rank that died before it had one."""
     serials: tuple[str, ...] = ()
     """The UUID of each rank's device, which goes with it to another host; likewise, and empty for a CPU."""
+    loads: tuple[PositiveInt, ...] = ()
+    """How many lanes each rank has; empty where weights are sharded, and where an older assay wrote it down."""
     suspects: tuple[Suspect, ...] = ()
     """Devices that a spot check found to compute wrongly."""
     stalled_s: NonNegativeFloat = 0.0

@@ -1,7 +1,8 @@
 """Names the rank that is slow while the run goes on.
 
 A collective hides it: everybody's step takes as long as the slowest one's. So only the time before a rank
-enters the exchange counts, window by window of steps, against the median of the other ranks.
+enters the exchange counts, window by window of steps, against the median of the other ranks. Who has more lanes
+works longer and is not slow: a rank has to be so by the lane, too.
 """
 
 import statistics
@@ -31,9 +32,11 @@ class Straggler(NamedTuple):
 class StragglerWatch:
     """Looks at the heartbeats of one attempt now and then; names a rank once."""
 
-    def __init__(self, num_ranks: int) -> None:
+    def __init__(self, loads: Sequence[int]) -> None:
+        """`loads`: how many lanes each rank has."""
+        self._loads = loads
         self._window_began: list[Beat] | None = None
-        self._slow_windows = [0] * num_ranks
+        self._slow_windows = [0] * len(loads)
         self._named: set[int] = set()
 
     def look(self, beats: Sequence[Beat]) -> Straggler | None:
@@ -54,13 +57,20 @@ class StragglerWatch:
 
     def _judge(self, own: Sequence[float], step: int) -> Straggler | None:
         found = None
+        of_lanes = [seconds / load for seconds, load in zip(own, self._loads, strict=True)]
         for rank, seconds in enumerate(own):
-            others_s = statistics.median([*own[:rank], *own[rank + 1 :]])
-            self._slow_windows[rank] = self._slow_windows[rank] + 1 if seconds > SLOW_FACTOR * others_s else 0
+            others_s = _median_of_others(own, rank)
+            is_slow = seconds > SLOW_FACTOR * others_s
+            is_slow &= of_lanes[rank] > SLOW_FACTOR * _median_of_others(of_lanes, rank)
+            self._slow_windows[rank] = self._slow_windows[rank] + 1 if is_slow else 0
             if self._slow_windows[rank] >= SLOW_WINDOWS and rank not in self._named:
                 self._named.add(rank)
                 found = Straggler(rank, step, seconds, others_s)
         return found
+
+
+def _median_of_others(numbers: Sequence[float], rank: int) -> float:
+    return statistics.median([*numbers[:rank], *numbers[rank + 1 :]])
 
 
 def describe_straggler(slow: Straggler) -> str:

@@ -64,8 +64,8 @@ def test_of_ranks_at_the_same_place_the_one_heard_of_longest_ago_hangs() -> None
     assert found is not None and found.rank == 1
 
 
-def watched(own_per_step: list[float], windows: int) -> list:
-    watch = StragglerWatch(len(own_per_step))
+def watched(own_per_step: list[float], windows: int, loads: tuple[int, ...] = ()) -> list:
+    watch = StragglerWatch(loads or (1,) * len(own_per_step))
     found = []
     for window in range(windows + 1):
         step = window * WINDOW_STEPS
@@ -78,6 +78,13 @@ def test_a_slow_rank_is_named_once_after_several_windows() -> None:
     assert watched([1.0, 1.5, 1.0, 1.1], SLOW_WINDOWS - 1) == []
     (slow,) = watched([1.0, 1.5, 1.0, 1.1], SLOW_WINDOWS + 3)
     assert (slow.rank, slow.step) == (1, SLOW_WINDOWS * WINDOW_STEPS)
+
+
+def test_who_has_more_lanes_is_not_slow_and_who_is_slow_by_the_lane_has_to_hold_up_the_others() -> None:
+    assert watched([2.0, 1.0, 1.0, 1.0], 5, loads=(2, 1, 1, 1)) == []
+    assert watched([1.0, 1.0, 1.0, 1.0], 5, loads=(4, 4, 4, 2)) == []
+    (slow,) = watched([3.0, 1.0, 1.0, 1.0], 5, loads=(2, 1, 1, 1))
+    assert slow.rank == 0
 
 
 def test_equal_ranks_and_a_rank_alone_are_not_slow() -> None:

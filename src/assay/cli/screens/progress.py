@@ -172,6 +172,8 @@ class LogLines:
         self._began, self._step, self._committed_step = None, attempt.start_step, attempt.start_step
         self._phase, self._phase_s = "startup", self._clock.monotonic_s()
         of = f"{attempt.world_size} worker{'s' if attempt.world_size > 1 else ''}"
+        if len(set(attempt.loads)) > 1:
+            of += f" with {', '.join(map(str, attempt.loads))} lanes"
         at = f"at step {attempt.start_step:,} of {self._num_steps:,}"
         self.say(f"run {attempt.run_id}: attempt {attempt.attempt} begins on {of} {at}")
 

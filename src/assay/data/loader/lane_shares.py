@@ -10,6 +10,8 @@ without a gap.
     ranks
 """
 
+import heapq
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -45,7 +47,7 @@ class LaneShares:
     nodes: tuple[int, ...] = ()
     """Ranks of each node, neighbours; by default, all are on one."""
     given_loads: tuple[int, ...] | None = None
-    """[rank]: how many lanes it has, at least one; by default, see `equal_loads`."""
+    """[rank]: how many lanes it has, at least one, e.g. `loads_by_speed`; by default, `equal_loads`."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.world_size <= self.num_lanes:
@@ -133,20 +135,79 @@ def equal_loads(num_lanes: int, nodes: tuple[int, ...]) -> tuple[int, ...]:
     """Loads under which the rank with the most lanes has as few as may be; of these, those of the fewest
     blocks.
 
-    A step takes as long as that rank, and each block is a partial sum that crosses ranks: blocks of nodes,
-    whose ranks join theirs first, count before blocks of ranks. The larger loads come first.
+    A step takes as long as that rank, and each block is a partial sum that crosses ranks. The larger loads of a
+    node come first.
     """
     most = -(-num_lanes // sum(nodes))
-    of_load = np.full(most + 1, _UNREACHABLE, np.int64)
-    of_load[1:] = [load.bit_count() for load in range(1, most + 1)]
-    of_ranks = {size: _fewest_blocks([of_load] * size, num_lanes) for size in set(nodes)}
+    loads = _of_fewest_blocks([most] * sum(nodes), num_lanes, nodes)
+    return tuple(load for ranks in _neighbours(nodes, loads) for load in sorted(ranks, reverse=True))
+
+
+LEAST_GAIN = 0.05
+"""Of a step's time. Less is within what a measurement says of itself, and unequal loads may be more blocks."""
+
+
+def loads_by_speed(lane_s: Sequence[float], num_lanes: int, nodes: tuple[int, ...] = ()) -> tuple[int, ...]:
+    """Loads under which the slowest rank is done soonest, where rank r takes `lane_s[r]` seconds for a lane; of
+    these, those of the fewest blocks. Every rank has a lane at least.
+
+    Equal loads where others gain less than `LEAST_GAIN`.
+    """
+    nodes = nodes or (len(lane_s),)
+    equal = equal_loads(num_lanes, nodes)
+    least_s = _least_seconds(lane_s, num_lanes)
+    if least_s > (1 - LEAST_GAIN) * max(load * each for load, each in zip(equal, lane_s, strict=True)):
+        return equal
+    # A product that is divided again may come out as a little less than it was.
+    most = [max(1, math.floor(least_s / each * (1 + 1e-9))) for each in lane_s]
+    return tuple(_of_fewest_blocks(most, num_lanes, nodes))
+
+
+def _least_seconds(lane_s: Sequence[float], num_lanes: int) -> float:
+    """That the slowest rank takes at best: lanes are alike, so each goes to who would be done with it first."""
+    done_s = [(2 * each, each) for each in lane_s]
+    heapq.heapify(done_s)
+    least_s = max(lane_s)
+    for _ in range(num_lanes - len(lane_s)):
+        now_s, each = done_s[0]
+        heapq.heapreplace(done_s, (now_s + each, each))
+        least_s = max(least_s, now_s)
+    return least_s
+
+
+def _neighbours(nodes: Sequence[int], of_ranks: Sequence[int]) -> Iterator[Sequence[int]]:
+    """[node]: what its ranks have."""
+    for first, stop in pairwise((0, *accumulate(nodes))):
+        yield of_ranks[first:stop]
+
+
+def _of_fewest_blocks(most: Sequence[int], num_lanes: int, nodes: tuple[int, ...]) -> list[int]:
+    """Loads of at most `most[rank]` lanes that have the fewest blocks.
+
+    Blocks of nodes, whose ranks join theirs first, count before blocks of ranks.
+    """
+    of_load = {each: _blocks_up_to(each) for each in set(most)}
+    ranks_of_nodes = [[of_load[each] for each in ranks] for ranks in _neighbours(nodes, most)]
+    of_ranks = {
+        tuple(ranks): _fewest_blocks([of_load[each] for each in ranks], num_lanes)[-1]
+        for ranks in set(map(tuple, _neighbours(nodes, most)))
+    }
     alone = np.array([load.bit_count() for load in range(num_lanes + 1)], np.int64)
     more = num_lanes * len(nodes)
-    of_nodes = [np.minimum(more * alone + of_ranks[size][-1], _UNREACHABLE) for size in nodes]
-    found = list[int]()
-    for size, load in zip(nodes, _loads(of_nodes, num_lanes), strict=True):
-        found += sorted(_loads([of_load] * size, load), reverse=True)
-    return tuple(found)
+    of_nodes = [
+        np.minimum(more * alone + of_ranks[tuple(ranks)], _UNREACHABLE) for ranks in _neighbours(nodes, most)
+    ]
+    shared = _loads(of_nodes, num_lanes)
+    return [
+        load for costs, of_node in zip(ranks_of_nodes, shared, strict=True) for load in _loads(costs, of_node)
+    ]
+
+
+def _blocks_up_to(most: int) -> "Costs":
+    """Of a rank that has at least one lane and at most `most`."""
+    blocks = np.array([load.bit_count() for load in range(most + 1)], np.int64)
+    blocks[0] = _UNREACHABLE
+    return blocks
 
 
 _UNREACHABLE = np.iinfo(np.int64).max // 4

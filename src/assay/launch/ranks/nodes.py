@@ -119,6 +119,12 @@ class NodeGroup:
         """`world_size`, or the most ranks that find room on the nodes that are left."""
         return min(world_size, (1 + len(self._peers)) * self._ranks_per_node)
 
+    def hosts(self, world_size: int) -> list[str]:
+        """By the share of each node."""
+        names = [socket.gethostname(), *(peer.host for _, peer in sorted(self._peers.items()))]
+        shares = share_out(world_size, len(names))
+        return [name for name, ranks in zip(names, shares, strict=True) for _ in ranks]
+
     def start(self, orders: Orders) -> AttemptRanks:
         """Start each node's share of the ranks; they meet at a fresh port of this node."""
         nodes = [0, *sorted(self._peers)]

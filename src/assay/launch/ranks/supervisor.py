@@ -10,6 +10,7 @@ torch, and not where the ranks run: `ThisMachine` starts them here, `launch.node
 
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -21,6 +22,7 @@ from assay.base.clock import Clock
 from assay.base.code_version import code_version
 from assay.base.errors import (
     AssayError,
+    ConfigError,
     DamagedDataError,
     Interrupted,
     StoreAwayError,
@@ -33,6 +35,7 @@ from assay.launch.capsules import save_failing_step
 from assay.launch.ranks.failures import whereabouts
 from assay.launch.ranks.faults import NO_FAULTS, FaultPlan, describe_fault, have_struck
 from assay.launch.ranks.fork_server import fork_context
+from assay.launch.ranks.lane_times import Share, loads_of
 from assay.launch.ranks.processes import AttemptRanks, RankProcesses
 from assay.launch.ranks.processor import processor_here, refuse_other_processor
 from assay.launch.ranks.surroundings import placed, surroundings_here, with_devices
@@ -99,12 +102,21 @@ class RestartPolicy:
     """What shall go wrong."""
     parallel: tuple[Parallel, ...] = ("ddp",)
     """How the ranks hold the weights: of the first attempts in turn, then the last one."""
+    share: Share = "equal"
+    """How many lanes each rank gets: as equally as may be, or by the speed that it had."""
     verify_commits: int = 20
     """The first commit of an attempt, and then one in so many, is read back; 0 for none."""
     store_patience: float = PATIENCE_S
     """Seconds in which attempts may die of a store that does not answer, one after the other."""
     other_device: bool = False
     """Go on with a run that another kind of processor began: to other bits."""
+
+    def __post_init__(self) -> None:
+        if self.share == "speed" and "fsdp2" in self.parallel:
+            raise ConfigError(
+                "--share speed: with --parallel fsdp2 all workers gather the weights together for every lane, "
+                "so the others wait for a slow one however few lanes it has. Leave out one of the two."
+            )
 
 
 OF_THEIR_RANK: frozenset[FailureKind] = frozenset(("crashed", "hang", "exited"))
@@ -151,6 +163,10 @@ class Nodes(Protocol):
         """`world_size`, or the most ranks that the nodes still have room for."""
         ...
 
+    def hosts(self, world_size: int) -> list[str]:
+        """The machine of each rank, were so many started now."""
+        ...
+
     def start(self, orders: Orders) -> AttemptRanks:
         """Start the ranks of an attempt."""
         ...
@@ -171,6 +187,10 @@ class ThisMachine:
     def fitting(self, world_size: int) -> int:
         """Any number of ranks; they share what there is."""
         return world_size
+
+    def hosts(self, world_size: int) -> list[str]:
+        """This one's name, for each."""
+        return [socket.gethostname()] * world_size
 
     def start(self, orders: Orders) -> AttemptRanks:
         """Fork the ranks."""
@@ -321,6 +341,7 @@ class Supervisor:
             code_version=code_version(),
             processor=self._nodes.processor,
             surroundings=surroundings_here(),
+            loads=self._loads(world_size),
         )
         save_attempt(Path(self._run.run_dir), attempt)
         self._notice_other_code(attempt)
@@ -394,8 +415,19 @@ class Supervisor:
         finally:
             ranks.stop()
 
+    @property
+    def _parallel(self) -> Parallel:
+        """Of the attempt that begins next."""
+        return self._policy.parallel[: self._num_attempts + 1][-1]
+
+    def _loads(self, world_size: int) -> tuple[int, ...]:
+        """Nothing where lanes are dealt in rounds."""
+        if self._parallel == "fsdp2":
+            return ()
+        return loads_of(self._run, self._policy.share, self._nodes.hosts(world_size))
+
     def _orders(self, attempt: Attempt, commit: Commit | None) -> Orders:
-        parallel = self._policy.parallel[: self._num_attempts + 1][-1]
+        parallel = self._parallel
         self._num_attempts += 1
         return Orders(
             attempt=attempt,
@@ -410,7 +442,7 @@ class Supervisor:
         leave_by_s: float | None = None
         sign: _SignOfLife | None = None
         began_s, least_s = self._clock.monotonic_s(), self._policy.hang_s
-        stragglers = StragglerWatch(attempt.world_size)
+        stragglers = StragglerWatch(attempt.loads or (1,) * attempt.world_size)
         while True:
             if self._stop_asked and leave_by_s is None:
                 ranks.signal(signal.SIGTERM)

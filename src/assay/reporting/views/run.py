@@ -74,6 +74,8 @@ class AttemptView(View):
     """Name of each rank's machine."""
     devices: tuple[str, ...]
     """Each rank's device, e.g. `cuda:3`; known once it ended."""
+    loads: tuple[int, ...]
+    """How many lanes each rank had; empty where weights are sharded, and where an older assay wrote it down."""
     processor: str | None
     """What its ranks computed on, with the version of PyTorch; null where an older assay wrote it down."""
     code_version: str

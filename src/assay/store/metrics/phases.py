@@ -12,10 +12,12 @@ from pathlib import Path
 
 import numpy as np
 
-from assay.records.phase import STEP, Phase
+from assay.base.shapes import Float64
+from assay.records.phase import STEP, WAITING, Phase
 from assay.records.run import Attempt, PhaseSeconds, Run
 from assay.store.metrics.segment import SegmentData, read_segment, segment_path
 
+_OWN_WORK: frozenset[Phase] = frozenset(STEP) - frozenset(WAITING)
 _UPKEEP: frozenset[Phase] = frozenset({"checkpoint", "evaluation"})
 
 
@@ -71,6 +73,25 @@ def device_nanoseconds(
         if ends > begins:
             spent[phase] = spent.get(phase, 0) + ends - begins
     return spent
+
+
+def own_step_seconds(segment: SegmentData) -> Float64[np.ndarray, "step"]:
+    """Of each step but the first: a rank's own work, without its waiting for others, commits and evaluations.
+
+    A collective makes every rank's step as long as the slowest one's; this tells them apart.
+    """
+    began_s, phases = segment.phase_changes
+    if not len(began_s):
+        return np.empty(0)
+    is_own = np.array([phase in _OWN_WORK for phase in phases], np.float64)
+    worked_s = np.concatenate(([0.0], np.cumsum(np.diff(began_s) * is_own[:-1])))
+    # [change of phase]: so far. An evaluation is logged once more under the step whose weights it is of.
+    _, first = np.unique(segment.step_ends.steps, return_index=True)
+    ended_s = segment.step_ends.at_s[first]
+    last = np.maximum(np.searchsorted(began_s, ended_s, side="right") - 1, 0)
+    until_s = worked_s[last] + np.maximum(ended_s - began_s[last], 0.0) * is_own[last]
+    own_s: Float64[np.ndarray, "step"] = np.diff(until_s)
+    return own_s
 
 
 def _without_rolled_back(segment: SegmentData, committed_step: int) -> list[Phase]:

@@ -1,4 +1,4 @@
-from itertools import pairwise, product
+from itertools import combinations, pairwise, product
 
 import pytest
 from hypothesis import given, settings
@@ -6,9 +6,11 @@ from hypothesis import strategies as st
 
 from assay.base.errors import ConfigError
 from assay.data.loader.lane_shares import (
+    LEAST_GAIN,
     LaneBlock,
     LaneShares,
     equal_loads,
+    loads_by_speed,
     next_useful_world_size,
     powers_of_two,
     useful_world_size,
@@ -72,6 +74,47 @@ def test_equal_loads_have_the_least_slowest_rank_and_then_the_fewest_blocks():
             loads = equal_loads(num_lanes, (world_size,))
             assert num_blocks(loads) == fewest and max(loads) == -(-num_lanes // world_size)
             assert sum(loads) == num_lanes and loads == tuple(sorted(loads, reverse=True))
+
+
+def ways_of(num_lanes: int, world_size: int):
+    """All loads that there are."""
+    for cuts in combinations(range(1, num_lanes), world_size - 1):
+        yield tuple(b - a for a, b in pairwise([0, *cuts, num_lanes]))
+
+
+@given(
+    st.sampled_from([4, 8, 16]),
+    st.lists(st.sampled_from([0.3, 0.5, 0.9, 1.0, 1.1, 2.0, 7.0]), min_size=1, max_size=4),
+)
+def test_loads_by_speed_are_done_soonest_of_all_and_then_have_the_fewest_blocks(num_lanes, lane_s):
+    def slowest_s(loads) -> float:
+        return max(load * each for load, each in zip(loads, lane_s, strict=True))
+
+    loads, equal = loads_by_speed(lane_s, num_lanes), equal_loads(num_lanes, (len(lane_s),))
+    assert sum(loads) == num_lanes and min(loads) >= 1
+    least_s = min(map(slowest_s, ways_of(num_lanes, len(lane_s))))
+    if least_s > (1 - LEAST_GAIN) * slowest_s(equal):
+        assert loads == equal
+        return
+    assert slowest_s(loads) <= least_s * (1 + 1e-9)
+    blocks = [
+        sum(load.bit_count() for load in each)
+        for each in ways_of(num_lanes, len(lane_s))
+        if slowest_s(each) <= least_s * (1 + 1e-9)
+    ]
+    assert sum(load.bit_count() for load in loads) == min(blocks)
+
+
+def test_one_of_four_ranks_at_half_speed_gets_half_the_lanes_and_the_step_is_1_6_times_as_fast():
+    loads = loads_by_speed([1.0, 1.0, 1.0, 2.0], 32)
+    assert sorted(loads[:3]) == [8, 10, 10] or sorted(loads[:3]) == [9, 9, 10]
+    assert max(*loads[:3], 2 * loads[3]) == 10 and 16 / 10 == 1.6
+
+
+def test_speeds_that_hardly_differ_change_nothing_and_nodes_keep_their_ranks():
+    assert loads_by_speed([1.0, 1.02, 0.99, 1.01], 64) == (16,) * 4
+    by_node = loads_by_speed([1.0, 1.0, 3.0, 3.0], 16, (2, 2))
+    assert sum(by_node) == 16 and by_node == (6, 6, 2, 2)
 
 
 def test_shares_as_they_were_where_all_are_equal():

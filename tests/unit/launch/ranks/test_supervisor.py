@@ -74,6 +74,9 @@ class KillingNodes:
     def fitting(self, world_size: int) -> int:
         return world_size
 
+    def hosts(self, world_size: int) -> list[str]:
+        return ["host-0"] * world_size
+
     def start(self, orders) -> KilledRanks:
         self.num_starts += 1
         changes = {

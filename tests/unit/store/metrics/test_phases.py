@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assay.records.phase import Phase
-from assay.store.metrics.phases import device_nanoseconds
+from assay.store.metrics.phases import device_nanoseconds, own_step_seconds
 from assay.store.metrics.segment import SegmentData, SegmentWriter, read_segment
 
 
@@ -129,3 +129,18 @@ def test_the_phases_sum_to_the_held_time_to_the_nanosecond(
     )
     assert sum(spent.values()) == round(held_to_s * 1e9) - round(held_from_s * 1e9)
     assert all(nanoseconds > 0 for nanoseconds in spent.values())
+
+
+def test_a_ranks_own_work_is_a_step_without_what_it_waits_for_and_commits(tmp_path: Path) -> None:
+    story: list[tuple[float, Phase | int]] = [
+        (5, "data"), (1, "compute"), (4, "communication"), (7, "compute"), (1, 1),
+        (0, "data"), (2, "compute"), (3, "communication"), (9, "compute"), (1, 2), (0, "evaluation"), (8, 2),
+        (1, "checkpoint"), (2, "data"), (1, "compute"), (1, 3), (1, 4), (0, "idle"), (9, 5),
+    ]  # fmt: skip
+    assert own_step_seconds(lived(tmp_path, story)).tolist() == [2 + 3 + 1, 1 + 1, 1, 0]
+
+
+def test_of_what_has_no_steps_no_own_work_is_known(tmp_path: Path) -> None:
+    assert own_step_seconds(lived(tmp_path, [])).tolist() == []
+    (tmp_path / "b").mkdir()
+    assert own_step_seconds(lived(tmp_path / "b", [(1, "data"), (1, 1)])).tolist() == []
