@@ -3,13 +3,16 @@
 A plan is data, compiled once per attempt from which rank has which blocks of lanes. A buffer is cut into
 cells; a rank's own blocks, and what comes from others, lie in its slots:
 
-    inside a node     each rank gets its part of the buffer of all its node's blocks, and joins what are halves
+    early             each rank gets its part of the buffer of its node's blocks but the largest of each rank,
+                      which are done first: they travel while the largest are computed
+    inside a node     likewise of the largest, and joins what are halves
     between nodes     ranks that hold the same part on their nodes share it out, get each other's sums, and join
     back              the finished cells go the same two ways
 
 in rounds: in each, every rank sends to one and receives from one. With all ranks on one node that is the
-direct exchange, of the bytes of a ring where a rank has one block; with several, what leaves a node is one
-sum for each block of the *node*, however many ranks it has.
+direct exchange, of the bytes of a ring where a rank has one block, and of as many that anybody waits for where
+it has several; on several nodes, what leaves a node is one sum for each block of the *node*, however many ranks
+it has.
 
 Floating-point addition does not associate, so the plan is proved, not trusted: `prove` runs it on symbols,
 and every sum must be bracketed as the binary tree over lanes.
@@ -17,7 +20,7 @@ and every sum must be bracketed as the binary tree over lanes.
 
 import math
 from collections import defaultdict, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -77,11 +80,18 @@ class ExchangePlan(NamedTuple):
     num_lanes: int
     num_cells: int
     ranks: tuple[RankPlan, ...]
+    num_early: int = 0
+    """The first so many rounds touch no rank's largest block."""
 
 
-def exchange_plan(shares: LaneShares) -> ExchangePlan:
-    """The plan for these shares, proved."""
+def exchange_plan(shares: LaneShares, *, early: bool = True) -> ExchangePlan:
+    """The plan for these shares, proved.
+
+    `early`: what is done first travels first, in rounds of its own. A rank of one block sends nothing in these.
+    """
     planner = _Planner(shares)
+    if early:
+        planner.reduce_early()
     planner.reduce_inside()
     planner.reduce_between()
     planner.gather_between()
@@ -90,7 +100,7 @@ def exchange_plan(shares: LaneShares) -> ExchangePlan:
         RankPlan(desk.blocks, tuple(desk.rooms), tuple(made.frozen() for made in desk.rounds))
         for desk in planner.desks
     )
-    plan = ExchangePlan(shares.num_lanes, planner.num_cells, ranks)
+    plan = ExchangePlan(shares.num_lanes, planner.num_cells, ranks, planner.num_early)
     prove(plan)
     return plan
 
@@ -157,6 +167,7 @@ class _Planner:
         edges = sorted({edge for ranks in nodes for part in self._parts(ranks) for edge in part})
         self._units = [Cells(*pair) for pair in pairwise(edges)]
         """Stretches of which each node has one rank that looks after them."""
+        self.num_early = 0
 
     def _parts(self, ranks: range) -> list[Cells]:
         """The cells that each rank of a node looks after."""
@@ -206,14 +217,25 @@ class _Planner:
         width = (unit.stop - unit.first) // len(self._nodes)
         return Cells(unit.first + node * width, unit.first + (node + 1) * width)
 
+    def reduce_early(self) -> None:
+        """Each rank of a node gets its part of the sums of all blocks but each rank's largest."""
+        if any(len(desk.blocks) > 1 for desk in self.desks):
+            self._hand_round(lambda slot: slot != OWN)
+            self.num_early = len(self.desks[0].rounds)
+
     def reduce_inside(self) -> None:
         """Each rank of a node gets its part of the node's sums."""
+        self._hand_round(lambda slot: slot == OWN or not self.num_early)
+
+    def _hand_round(self, is_handed: Callable[[int], bool]) -> None:
+        """Each rank's blocks in these slots to its neighbours."""
+        handed = [{node: slot for node, slot in desk.own().items() if is_handed(slot)} for desk in self.desks]
         for ranks in self._nodes:
             for rank, part in zip(ranks, self._parts(ranks), strict=True):
-                self.desks[rank].sums[part] = self.desks[rank].own()
+                self.desks[rank].sums.setdefault(part, {}).update(handed[rank])
         for pairs in self._inside():
             for sender, receiver, _, cells in pairs:
-                self._send_sums(sender, receiver, self.desks[sender].own(), cells)
+                self._send_sums(sender, receiver, handed[sender], cells)
 
     def reduce_between(self) -> None:
         """What a node has joined goes to the node that makes the sum over all lanes."""
@@ -262,7 +284,9 @@ def prove(plan: ExchangePlan) -> None:
     slots = [_symbols(of_rank, plan, leaves) for of_rank in plan.ranks]
     num_rounds = {len(of_rank.rounds) for of_rank in plan.ranks}
     assert len(num_rounds) == 1, f"ranks take part in {num_rounds} rounds"
-    for now in zip(*(of_rank.rounds for of_rank in plan.ranks), strict=True):
+    for number, now in enumerate(zip(*(of_rank.rounds for of_rank in plan.ranks), strict=True)):
+        if number < plan.num_early:
+            assert OWN not in _touched(now), f"round {number} is early and waits for a largest block"
         under_way: dict[tuple[int, int], deque[Symbols]] = defaultdict(deque)
         for rank, of_rank in enumerate(now):
             for part in of_rank.sends:
@@ -281,6 +305,13 @@ def prove(plan: ExchangePlan) -> None:
     wanted = _as_drawn(_Node(0, plan.num_lanes), leaves, made)
     for rank, symbols in enumerate(slots):
         assert (symbols[OWN] == wanted).all(), f"rank {rank} ends with another sum than the tree's"
+
+
+def _touched(now: Iterable[ExchangeRound]) -> set[int]:
+    """The slots of a round that anybody reads or writes."""
+    parts = (part for made in now for part in (*made.sends, *made.receives))
+    additions = (addition for made in now for addition in made.additions)
+    return {part.slot for part in parts} | {slot for each in additions for slot in (each.into, each.added)}
 
 
 Symbols = UInt32[np.ndarray, "cell"]

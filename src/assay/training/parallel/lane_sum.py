@@ -5,13 +5,20 @@ DDP calls the hook with a bucket of the very last lane's gradients as soon as ba
 completes the last block's sum; then ranks exchange the sums of all blocks, as the `exchange_plan` says, which
 adds them in an order that no world size can change. One thread does the exchanges in the order of the buckets
 (the same on all ranks), while backward goes on with the next bucket.
+
+What of the exchange needs no largest block begins when this rank starts on its own, in buckets as the last
+steps had them, so that only one block's exchange is waited for:
+
+    small blocks | largest block, lane by lane ... last backward
+                 |-- early rounds of all buckets |-- bucket 1 --|-- bucket 2 --|
 """
 
+import concurrent.futures
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -21,9 +28,9 @@ from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
 from assay.base.shapes import Float
-from assay.data.loader.lane_shares import LaneShares
+from assay.data.loader.lane_shares import LaneShares, powers_of_two
 from assay.records.phase import Phase
-from assay.training.parallel.exchange import laid_out_like, sum_over_ranks
+from assay.training.parallel.exchange import Exchange, FlatLayout
 from assay.training.parallel.exchange_plan import exchange_plan
 from assay.training.parallel.ranks import Ranks
 from assay.training.parallel.tree import Gradients, PartialSums
@@ -35,6 +42,24 @@ BUCKET_MB = 25
 
 OnOwnGradients = Callable[[int, Sequence[int], Sequence[Float[Tensor, "..."]]], None]
 """Takes the lane's position among the rank's lanes, indices of parameters, and their gradients."""
+
+
+class _UnderWay(NamedTuple):
+    """The exchange of a bucket."""
+
+    exchange: Exchange
+    begun: "concurrent.futures.Future[None] | None" = None
+    """Its early rounds; None where they come with the others."""
+    earlier: Sequence[Float[Tensor, "number"]] = ()
+    """The sums of this rank's other blocks, where nothing travels yet."""
+
+    def finish(self, largest: Float[Tensor, "number"]) -> None:
+        """Make that of the largest block the sum over all lanes."""
+        if self.begun is None:
+            self.exchange.begin()
+        else:
+            self.begun.result()
+        self.exchange.finish(largest)
 
 
 class LaneSum:
@@ -73,7 +98,17 @@ class LaneSum:
         assert ranks.outer is not None, "these ranks shard their weights"
         self._group = ranks.outer
         self._ranks = ranks
-        self._plan = exchange_plan(shares)
+        # A rank of one block would receive and send nothing, which NCCL is said not to take.
+        self._plan = exchange_plan(shares, early=ranks.device.type == "cpu" and gradient_sum == "tree")
+        self._early_at = _early_at(shares, ranks.rank)
+        self._layouts: list[FlatLayout] = []
+        """Of the buckets of the step under way, so far."""
+        self._last_layouts: list[FlatLayout] = []
+        """Of the step before."""
+        self._is_settled = False
+        """The step before that had the same: DDP makes its buckets anew behind the first."""
+        self._begun: list[_UnderWay] = []
+        """[bucket]: what travels already."""
         self._gradient_sum = gradient_sum
         self.enter_phase = enter_phase
         self._exchanger = ThreadPoolExecutor(1, thread_name_prefix="gradient-exchange")
@@ -127,7 +162,17 @@ class LaneSum:
             self._take_gradients()
         if position and place == 0:
             self._earlier_blocks.append(self._partial_sums.take())
+        if position == self._early_at and self._plan.num_early and self._is_settled:
+            self._begin_exchanges()
         self._lanes_in_grad += 1
+
+    def _begin_exchanges(self) -> None:
+        """Let the earlier blocks' sums travel."""
+        for layout in self._last_layouts:
+            earlier = [layout.laid_out(gradients) for gradients in reversed(self._earlier_blocks)]
+            exchange = Exchange(layout.empty(), earlier, self._plan, self._group)
+            self._begun.append(_UnderWay(exchange, self._exchanger.submit(exchange.begin)))
+        self._earlier_blocks.clear()
 
     def _take_gradients(self) -> None:
         gradients = []
@@ -142,6 +187,9 @@ class LaneSum:
         """Forget the step's partial sums; returns the seconds that backward waited for the exchange alone."""
         self._partial_sums.clear()
         self._earlier_blocks.clear()
+        self._begun.clear()
+        self._is_settled = self._layouts == self._last_layouts
+        self._last_layouts, self._layouts = self._layouts, []
         self._lanes_in_grad = 0
         return time.monotonic() - self._last_bucket_s
 
@@ -154,7 +202,7 @@ class LaneSum:
         if self.on_own_gradients is not None:
             self.on_own_gradients(self._position, indices, bucket.gradients())
         self._partial_sums.add_to(bucket.gradients(), indices, self._lanes_in_grad)
-        sums = [bucket.buffer(), *self._of_earlier_blocks(bucket, indices)]
+        under_way = self._exchange_of(bucket, indices)
         if bucket.is_last():
             # Backward has nothing left to compute: from here on it waits for the other ranks.
             self._last_bucket_s = time.monotonic()
@@ -165,20 +213,24 @@ class LaneSum:
             reduced.set_result(bucket.buffer())
         else:
             ready = torch.cuda.current_stream().record_event() if self._side_stream else None
-            self._exchanger.submit(self._exchange, sums, ready, reduced)
+            self._exchanger.submit(self._finish, under_way, bucket.buffer(), ready, reduced)
         return reduced
 
-    def _of_earlier_blocks(self, bucket: GradBucket, indices: Sequence[int]) -> list[Float[Tensor, "number"]]:
-        """Their sums of a bucket's parameters, the largest block first."""
-        buffer, views = bucket.buffer(), bucket.gradients()
-        return [
-            laid_out_like(buffer, views, [gradients[index] for index in indices])
-            for gradients in reversed(self._earlier_blocks)
-        ]
+    def _exchange_of(self, bucket: GradBucket, indices: Sequence[int]) -> "_UnderWay":
+        """What travels of a bucket already, or will with the rest of it."""
+        layout = FlatLayout.of(bucket.buffer(), bucket.gradients(), indices)
+        number = len(self._layouts)
+        self._layouts.append(layout)
+        if self._begun:
+            assert layout == self._last_layouts[number], "DDP has made its buckets anew"
+            return self._begun[number]
+        earlier = [layout.laid_out(gradients) for gradients in reversed(self._earlier_blocks)]
+        return _UnderWay(Exchange(bucket.buffer(), earlier, self._plan, self._group), earlier=earlier)
 
-    def _exchange(
+    def _finish(
         self,
-        sums: list[Float[Tensor, "number"]],
+        under_way: "_UnderWay",
+        largest: Float[Tensor, "number"],
         ready: torch.cuda.Event | None,
         reduced: Future[Float[Tensor, "number"]],
     ) -> None:
@@ -187,11 +239,20 @@ class LaneSum:
                 if ready is not None:
                     ready.wait()
                 if self._gradient_sum == "tree":
-                    sum_over_ranks(sums, self._plan, self._group)
+                    under_way.finish(largest)
                 else:
-                    for of_block in sums[1:]:
-                        sums[0] += of_block
-                    dist.all_reduce(sums[0], group=self._group)
-                reduced.set_result(sums[0])
+                    for of_block in under_way.earlier:
+                        largest += of_block
+                    dist.all_reduce(largest, group=self._group)
+                reduced.set_result(largest)
         except BaseException as error:
             reduced.set_exception(error)  # type: ignore[arg-type]
+
+
+def _early_at(shares: LaneShares, rank: int) -> int:
+    """The position at which a rank lets travel what is done: that of the first lane of its largest block.
+
+    Who has but one block has nothing to send, and takes in the others' from about the same time on.
+    """
+    before = [load - powers_of_two(load)[0] for load in shares.loads]
+    return before[rank] or min(max(before), shares.loads[rank] - 1)

@@ -26,6 +26,7 @@ def shares_of_nodes(draw):
 @settings(deadline=None, max_examples=80)
 @given(shares_of_nodes())
 def test_whatever_the_loads_and_the_nodes_a_plan_is_proved(shares):
+    exchange_plan(shares, early=False)
     plan = exchange_plan(shares)
     for rank, of_rank in enumerate(plan.ranks):
         assert sorted(of_rank.blocks) == sorted(shares.blocks_of(rank))
@@ -36,11 +37,34 @@ def test_whatever_the_loads_and_the_nodes_a_plan_is_proved(shares):
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 5, 7, 8, 16])
 def test_on_one_node_a_rank_has_one_partner_each_way_in_every_round(world_size):
+    """But that a rank of one block sends nothing early, where others do."""
+    for plan in (exchange_plan(LaneShares(32, world_size), early=early) for early in (False, True)):
+        for of_rank in plan.ranks:
+            assert len(of_rank.rounds) == plan.num_early + 2 * (world_size - 1)
+            for number, made in enumerate(of_rank.rounds):
+                sends, receives = ({part.peer for part in parts} for parts in (made.sends, made.receives))
+                is_early = number < plan.num_early
+                assert len(sends) == (not is_early or len(of_rank.blocks) > 1)
+                assert len(receives) == 1 or (is_early and not receives)
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4, 5, 6, 7, 8])
+def test_of_several_blocks_one_is_waited_for_and_the_others_travel_early(world_size):
     plan = exchange_plan(LaneShares(32, world_size))
-    for of_rank in plan.ranks:
-        assert len(of_rank.rounds) == 2 * (world_size - 1)
-        for made in of_rank.rounds:
-            assert len({part.peer for part in made.sends}) == len({part.peer for part in made.receives}) == 1
+    is_cut = any(len(of_rank.blocks) > 1 for of_rank in plan.ranks)
+    assert plan.num_early == (world_size - 1 if is_cut else 0)
+    late = plan._replace(
+        ranks=tuple(each._replace(rounds=each.rounds[plan.num_early :]) for each in plan.ranks)
+    )
+    for rank in range(world_size):
+        assert math.isclose(sent(late, rank), 2 * (world_size - 1) / world_size)
+    assert exchange_plan(LaneShares(32, world_size), early=False).num_early == 0
+
+
+def test_a_plan_that_needs_a_largest_block_early_fails_its_proof():
+    plan = exchange_plan(LaneShares(16, 3))
+    with pytest.raises(AssertionError, match="early and waits for a largest block"):
+        prove(plan._replace(num_early=plan.num_early + 1))
 
 
 def sent(plan: ExchangePlan, rank: int) -> float:
@@ -68,7 +92,7 @@ def changed(plan: ExchangePlan, rank: int, number: int, made: ExchangeRound) -> 
 
 
 def test_a_plan_with_two_additions_swapped_fails_its_proof():
-    plan, found = exchange_plan(LaneShares(16, 5)), 0
+    plan, found = exchange_plan(LaneShares(16, 5), early=False), 0
     for rank, of_rank in enumerate(plan.ranks):
         for number, made in enumerate(of_rank.rounds):
             for i, (a, b) in enumerate(pairwise(made.additions)):
@@ -81,7 +105,7 @@ def test_a_plan_with_two_additions_swapped_fails_its_proof():
 
 
 def test_a_plan_that_sends_another_slot_or_leaves_out_a_message_or_a_sum_fails_its_proof():
-    plan = exchange_plan(LaneShares(8, 3))
+    plan = exchange_plan(LaneShares(8, 3), early=False)
     made = plan.ranks[0].rounds[0]
     first, second = made.sends
     crossed = made._replace(sends=(first._replace(slot=second.slot), second._replace(slot=first.slot)))

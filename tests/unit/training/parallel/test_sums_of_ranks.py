@@ -3,6 +3,7 @@
 The reference computes each lane by itself, adds its passes in their order, and brackets the lanes by number.
 """
 
+import threading
 import time
 import warnings
 from collections.abc import Sequence
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from assay.training.parallel import lane_sum as lane_sum_module
-from assay.training.parallel.exchange import sum_over_ranks
+from assay.training.parallel.exchange import Exchange, sum_over_ranks
 from assay.training.parallel.exchange_plan import exchange_plan
 from assay.training.parallel.lane_sum import LaneSum
 from assay.training.parallel.ranks import Ranks
@@ -29,7 +30,8 @@ from shared_lanes import shares_of
 NUM_LANES = 8
 ONE_PASS = (1,) * NUM_LANES
 SEVERAL = (1, 3, 2, 1, 2, 1, 1, 2)
-STEPS = 2
+STEPS = 4
+"""DDP makes its buckets anew behind the first; two alike, and sums travel early from the fourth on."""
 Told = list[tuple[int, dict[int, np.ndarray]]]
 """[(position, {parameter: gradient})], as `on_own_gradients` was told."""
 
@@ -91,7 +93,7 @@ def backward(lane_sum, lanes: Sequence[int], passes: Sequence[int], step: int) -
 
 
 def steps_of(lane_sum, ranks: Ranks, passes: Sequence[int]) -> list[list[np.ndarray]]:
-    """The whole gradient after each of two steps."""
+    """The whole gradient after each step."""
     lanes = lane_sum.shares.of_rank(ranks.rank)
     found = []
     for step in range(STEPS):
@@ -155,6 +157,38 @@ def test_sharded_weights_get_the_bits_of_the_tree(world_size, passes, tmp_path: 
 def test_a_rank_of_three_blocks_gets_the_bits_of_the_tree(passes, tmp_path: Path) -> None:
     found = on_ranks(2, partial(replicated, passes=passes, loads=(1, 7)), tmp_path)
     assert_is_the_tree(found, passes)
+
+
+def early_before_the_last_lane(ranks: Ranks, loads: tuple[int, ...] | None) -> list[bool]:
+    """[step]: whether all early rounds were over before this rank began its last lane."""
+    shares = replace(shares_of(ranks, NUM_LANES), given_loads=loads)
+    lane_sum = LaneSum(Network(), ranks, shares)
+    lanes, over, found = shares.of_rank(ranks.rank), threading.Event(), []
+    begin = Exchange.begin
+
+    def noted(exchange: Exchange) -> None:
+        begin(exchange)
+        over.set()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Exchange, "begin", noted)
+        for step in range(STEPS + 1):
+            over.clear()
+            lane_sum.begin_step([1] * len(lanes))
+            for position, lane in enumerate(lanes):
+                with lane_sum.backward_pass(position, 0):
+                    if position + 1 == len(lanes):
+                        found.append(over.wait(20.0 if step >= STEPS - 1 else 0.0))
+                    lane_sum.module(rows_of(step, lane, 0)).backward()
+            lane_sum.step_is_done()
+    lane_sum.close()
+    return found
+
+
+@pytest.mark.parametrize(("world_size", "loads"), [(2, (1, 7)), (3, None)])
+def test_what_is_done_first_travels_while_the_largest_block_is_computed(world_size, loads, tmp_path) -> None:
+    found = on_ranks(world_size, partial(early_before_the_last_lane, loads=loads), tmp_path)
+    assert all(of_rank[0] is False and of_rank[-2:] == [True, True] for of_rank in found), found
 
 
 def test_the_backends_sum_is_near_the_tree_and_the_same_on_all_ranks(tmp_path: Path) -> None:
@@ -305,10 +339,10 @@ class Exchanges:
         self.sizes: list[int] = []
         self._under_way = 0
 
-    def __call__(self, sums: list[Tensor], plan: object, group: object) -> None:
+    def __call__(self, largest: Tensor) -> None:
         self._under_way += 1
         self.most_at_once = max(self.most_at_once, self._under_way)
-        self.sizes.append(sums[0].numel())
+        self.sizes.append(largest.numel())
         time.sleep(0.02)
         self._under_way -= 1
 
@@ -319,7 +353,8 @@ def exchanged(ranks: Ranks) -> tuple[int, list[int]]:
         patch.setattr(lane_sum_module, "BUCKET_MB", 1e-6)
         lane_sum = LaneSum(Network(), ranks, shares_of(ranks, 4))
         for step in range(2):
-            patch.setattr(lane_sum_module, "sum_over_ranks", exchanges := Exchanges())
+            exchanges = Exchanges()
+            patch.setattr(Exchange, "finish", lambda _, largest, noted=exchanges: noted(largest))
             lane_sum.module.zero_grad()
             backward(lane_sum, range(2), (1, 1), step)
             lane_sum.step_is_done()
@@ -466,7 +501,7 @@ def broken_line(ranks: Ranks) -> None:
     """The other rank is gone before the exchange."""
     lane_sum = LaneSum(Network(), ranks, shares_of(ranks, 4))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lane_sum_module, "sum_over_ranks", unplugged)
+        patch.setattr(Exchange, "finish", unplugged)
         backward(lane_sum, range(2), (1, 1), 0)
 
 
