@@ -57,6 +57,7 @@ NOTHING_THERE = (
     "predict no no.csv",
     "chat no --prompt x",
     "sink no tensorboard:x",
+    "join no",
     "stop no",
     "show no",
     "goodput no",

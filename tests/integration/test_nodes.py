@@ -1,10 +1,13 @@
-"""Two supervisors on one machine, as on two nodes: this process leads, a process of its own follows."""
+"""Supervisors on one machine, as on several nodes: this process leads, processes of their own follow."""
 
 import os
+import random
 import signal
 import socket
 import subprocess
-from collections.abc import Callable, Iterator
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -12,13 +15,14 @@ import pytest
 from assay.base.clock import SystemClock
 from assay.base.errors import ConfigError
 from assay.launch.places.launcher import resume_command
-from assay.launch.ranks.faults import FaultPlan, Hang
+from assay.launch.ranks.faults import FaultPlan, Hang, Slow
 from assay.launch.ranks.nodes import NodeGroup
 from assay.launch.ranks.supervisor import RestartPolicy, Supervisor
-from assay.records.run import Run
+from assay.records.run import Attempt, Run
 from assay.store.commit_log import CommitLog
 from assay.store.objects import open_store
 from assay.training.audit import audit_run
+from variants import soaked
 
 
 def free_port() -> int:
@@ -26,25 +30,20 @@ def free_port() -> int:
         return server.getsockname()[1]
 
 
-def two_nodes(run: Run, port: int) -> NodeGroup:
-    return NodeGroup(run, num_nodes=2, host="127.0.0.1", port=port, ranks_per_node=1, clock=SystemClock())
+def led_nodes(run: Run, port: int, num_nodes: int = 2) -> NodeGroup:
+    return NodeGroup(
+        run, num_nodes=num_nodes, host="127.0.0.1", port=port, ranks_per_node=1, clock=SystemClock()
+    )
 
 
 @pytest.fixture
-def start_follower(tmp_path: Path) -> Iterator[Callable[[Run, int], subprocess.Popen]]:
-    """Start `assay train --on allocation` as node 1 of 2; its words are in `follower.log`."""
+def start_process(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen]]:
+    """Start a command whose words go to a file of the test's folder; killed at the end."""
     started: list[subprocess.Popen] = []
 
-    def start(run: Run, port: int, **limits: str) -> subprocess.Popen:
-        step = {"NODEID": 1, "NTASKS": 2, "STEP_NUM_NODES": 2, "JOB_ID": 1, "LAUNCH_NODE_IPADDR": "127.0.0.1"}
-        variables = {f"SLURM_{name}": str(value) for name, value in step.items()}
-        with (tmp_path / "follower.log").open("w") as words:
-            process = subprocess.Popen(
-                resume_command(run, world_size=2, options=("--on", "allocation")),
-                env={**os.environ, **variables, "ASSAY_LINK_PORT": str(port), **limits},
-                stdout=words,
-                stderr=words,
-            )
+    def start(command: Sequence[str], words: str, **variables: str) -> subprocess.Popen:
+        with (tmp_path / words).open("a") as file:
+            process = subprocess.Popen(command, env={**os.environ, **variables}, stdout=file, stderr=file)
         started.append(process)
         return process
 
@@ -52,6 +51,31 @@ def start_follower(tmp_path: Path) -> Iterator[Callable[[Run, int], subprocess.P
     for process in started:
         process.kill()
         process.wait()
+
+
+@pytest.fixture
+def start_follower(start_process) -> Callable[..., subprocess.Popen]:
+    """Start `assay train --on allocation` as node 1 of 2, or another; its words are in `follower.log`."""
+
+    def start(run: Run, port: int, node: int = 1, num_nodes: int = 2, **limits: str) -> subprocess.Popen:
+        step = {
+            "NODEID": node,
+            "NTASKS": num_nodes,
+            "STEP_NUM_NODES": num_nodes,
+            "JOB_ID": 1,
+            "LAUNCH_NODE_IPADDR": "127.0.0.1",
+        }
+        variables = {f"SLURM_{name}": str(value) for name, value in step.items()}
+        command = resume_command(run, world_size=num_nodes, options=("--on", "allocation"))
+        return start_process(command, "follower.log", **variables, ASSAY_LINK_PORT=str(port), **limits)
+
+    return start
+
+
+@pytest.fixture
+def lend(start_process) -> Callable[[Run], subprocess.Popen]:
+    """Start `assay join`."""
+    return lambda run: start_process([sys.executable, "-m", "assay", "join", run.run_id], "lent.log")
 
 
 def children(pid: int) -> list[int]:
@@ -92,7 +116,7 @@ def test_when_a_rank_and_then_a_node_die_the_run_still_ends_with_the_undisturbed
     disturb = Disturb(
         log, [lambda: os.kill(ranks_of(follower.pid)[0], signal.SIGKILL), lambda: follower.kill()]
     )
-    nodes = two_nodes(run, port)
+    nodes = led_nodes(run, port)
 
     Supervisor(
         run,
@@ -114,6 +138,139 @@ def test_when_a_rank_and_then_a_node_die_the_run_still_ends_with_the_undisturbed
     assert audit_run(run, log).verdict == "pass"
 
 
+def supervise(run: Run, nodes: NodeGroup, watcher, world_size: int, **policy) -> Attempt:
+    supervisor = Supervisor(
+        run,
+        CommitLog(open_store(run.store_url)),
+        policy=RestartPolicy(**policy),
+        watchers=[watcher],
+        clock=SystemClock(),
+        nodes=nodes,
+    )
+    last = supervisor.run(world_size)
+    nodes.close()
+    return last
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + 120
+    while not is_so():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.05)
+
+
+@pytest.mark.slow
+def test_one_node_is_told_to_stop_and_leaves_another_is_lent_and_the_weights_are_the_undisturbed_ones(
+    new_tiny_run, run_it, start_follower, lend, tmp_path: Path
+) -> None:
+    _, undisturbed, _ = run_it(trainer__epochs=4)
+    run, port = new_tiny_run(trainer__epochs=4), free_port()
+    log = CommitLog(open_store(run.store_url))
+    stays, leaves = (start_follower(run, port, node=node, num_nodes=3) for node in (1, 2))
+    nodes = led_nodes(run, port, 3)
+
+    def kill_a_rank_once_another_node_waits() -> None:
+        lend(run)
+        until(lambda: nodes.room(3) == 3)
+        os.kill(ranks_of(stays.pid)[0], signal.SIGKILL)
+
+    disturb = Disturb(log, [leaves.terminate, kill_a_rank_once_another_node_waits])
+    supervise(run, nodes, disturb, 3)
+    assert [attempt.world_size for attempt in disturb.ended] == [3, 2, 3]
+    assert [attempt.outcome for attempt in disturb.ended] == ["preempted", "killed", "succeeded"]
+    assert disturb.ended[0].reason.startswith("node 2 (") and "the others go on" in disturb.ended[0].reason
+    assert disturb.ended[0].end_step > 0, "it committed"
+    assert disturb.ended[1].start_step == disturb.ended[0].end_step, "no step was lost"
+    assert leaves.wait(20) == 0 and stays.wait(20) == 0
+    assert "Traceback" not in (tmp_path / "follower.log").read_text() + (tmp_path / "lent.log").read_text()
+    assert log.finished().weights_digest == undisturbed.finished().weights_digest
+    assert audit_run(run, log).verdict == "pass"
+
+
+@pytest.mark.slow
+def test_a_run_commits_and_restarts_for_a_node_that_is_lent_where_that_pays(
+    new_tiny_run, run_it, start_follower, lend
+) -> None:
+    _, undisturbed, _ = run_it(trainer__epochs=4)
+    run, port = new_tiny_run(trainer__epochs=4), free_port()
+    start_follower(run, port)
+    nodes, ended = led_nodes(run, port), Disturb(CommitLog(open_store(run.store_url)), [lambda: lend(run)])
+    slow = Slow(type="slow", rank=0, step=1, extra_s=1.0)
+    last = supervise(run, nodes, ended, 3, faults=FaultPlan(faults=(slow,)))
+    assert [attempt.world_size for attempt in ended.ended] == [2, 3]
+    assert ended.ended[0].reason.startswith("3 ranks find room now that nodes have come: committed")
+    assert last.start_step == ended.ended[0].end_step
+    assert ended.log.finished().weights_digest == undisturbed.finished().weights_digest
+    assert audit_run(run, ended.log).verdict == "pass"
+
+
+class ComeAndGo:
+    """Nodes that leave and come, one thing an attempt, each as a seed says and once a commit was made."""
+
+    def __init__(
+        self, run: Run, nodes: NodeGroup, followers: dict[int, subprocess.Popen], lend, seed: int
+    ) -> None:
+        self.run, self.nodes, self.followers, self.lend = run, nodes, followers, lend
+        self.rng, self.left, self.did = random.Random(seed), 3, []
+        self.log = CommitLog(open_store(run.store_url))
+        self.asked = 1 + len(followers)
+        self.lent: list[subprocess.Popen] = []
+
+    def attempt_began(self, attempt, pids) -> None:
+        self.commits_before, self.is_done = len(self.log.commits()), False
+
+    def tick(self, attempt) -> None:
+        if not self.is_done and self.left and len(self.log.commits()) > self.commits_before:
+            self.is_done, self.left = True, self.left - 1
+            self.do(self.rng.choice(["kill", "leave", "cut", "join"]))
+
+    def do(self, what: str) -> None:
+        there = sorted(self.nodes._peers.keys() & self.followers.keys())
+        if what == "join" or not there:
+            self.lent.append(self.lend(self.run))
+            there_now = self.nodes.room(99)
+            until(lambda: self.nodes.room(99) > there_now)
+            what, there = "kill", there or [0]
+            self.did.append("join")
+        node = self.rng.choice(there)
+        self.did.append(f"{what} {node}")
+        if what == "leave":
+            self.followers[node].terminate()
+        elif what == "cut":
+            self.nodes._peers[node].link.close()
+        elif node == 0:
+            os.kill(ranks_of(os.getpid())[0], signal.SIGKILL)
+        else:
+            self.followers[node].kill()
+
+    def attempt_ended(self, attempt) -> None: ...
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, *soaked(*range(1, 50))])
+def test_whatever_nodes_come_and_go_the_weights_are_the_undisturbed_ones(
+    seed: int, new_tiny_run, undisturbed_4, start_follower, lend
+) -> None:
+    rng = random.Random(seed)
+    run, port, num_nodes = new_tiny_run(trainer__epochs=4), free_port(), rng.randint(3, 3 if seed < 5 else 8)
+    followers = {node: start_follower(run, port, node, num_nodes) for node in range(1, num_nodes)}
+    nodes = led_nodes(run, port, num_nodes)
+    life = ComeAndGo(run, nodes, followers, lend, seed)
+    last = supervise(run, nodes, life, num_nodes)
+    assert last.outcome == "succeeded", life.did
+    assert life.log.finished().weights_digest == undisturbed_4, life.did
+    assert audit_run(run, life.log).verdict == "pass"
+
+
+@pytest.fixture(scope="module")
+def undisturbed_4(tmp_path_factory, run_here) -> str:
+    """What four epochs end with when nothing happens."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ASSAY_HOME", str(tmp_path_factory.mktemp("undisturbed")))
+        _, log, _ = run_here(trainer__epochs=4)
+    return log.finished().weights_digest
+
+
 @pytest.mark.slow
 def test_a_node_of_another_kind_is_refused_by_name_before_anything_is_begun(
     new_tiny_run, start_follower
@@ -121,14 +278,14 @@ def test_a_node_of_another_kind_is_refused_by_name_before_anything_is_begun(
     run, port = new_tiny_run(), free_port()
     start_follower(run, port, ATEN_CPU_CAPABILITY="default")
     with pytest.raises(ConfigError, match=r"of several kinds.*; node 1 \(.*\) is .*ATen DEFAULT"):
-        two_nodes(run, port)
+        led_nodes(run, port)
     assert CommitLog(open_store(run.store_url)).entries() == []
 
 
 def test_a_follower_whose_lead_is_gone_says_so_and_leaves(new_tiny_run, start_follower, tmp_path: Path) -> None:
     run, port = new_tiny_run(), free_port()
     follower = start_follower(run, port)
-    nodes = two_nodes(run, port)
+    nodes = led_nodes(run, port)
     nodes.lose(1)  # as the end of this process would: the connection ends, without a word
     assert follower.wait(timeout=60) == 1
     words = (tmp_path / "follower.log").read_text()
@@ -142,7 +299,7 @@ def test_a_rank_that_hangs_on_another_node_is_named_with_its_stacks(new_tiny_run
     start_follower(run, port)
     hang = Hang(type="hang", rank=1, step=7)
     ended = Disturb(CommitLog(open_store(run.store_url)), [])
-    nodes = two_nodes(run, port)
+    nodes = led_nodes(run, port)
 
     Supervisor(
         run,

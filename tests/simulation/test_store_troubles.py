@@ -155,6 +155,12 @@ class NodesHere:
     def fitting(self, world_size: int) -> int:
         return world_size
 
+    def room(self, world_size: int) -> int:
+        return world_size
+
+    def leaving(self) -> list[str]:
+        return []
+
     def hosts(self, world_size: int) -> list[str]:
         return ["host-0"] * world_size
 

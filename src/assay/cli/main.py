@@ -16,6 +16,7 @@ _COMMANDS = {
     "recipe": ("assay.cli.recipe", "Write the first recipe for a dataset, each line explained."),
     "demo": ("assay.cli.demo", "The whole story on this machine, in under five minutes."),
     "train": ("assay.cli.train", "Train a recipe; resume it where it stopped."),
+    "join": ("assay.cli.join", "Lend this machine to a run that is led on several nodes."),
     "stop": ("assay.cli.stop", "Ask a run to commit and leave, wherever it was started."),
     "runs": ("assay.cli.runs", "List the runs; tag, note and delete them."),
     "show": ("assay.cli.show", "What a run did, cost and measured."),

@@ -120,7 +120,8 @@ _SCRIPT = """\
 export ASSAY_HOME={home}
 
 # One supervisor a node starts the ranks of that node; the first node's decides.
-srun --kill-on-bad-exit=1 --cpus-per-task="${{SLURM_CPUS_PER_TASK:-1}}" \\
+# A node that was asked to leave is done before the others, which are not ended for it (--wait=0).
+srun --kill-on-bad-exit=1 --wait=0 --cpus-per-task="${{SLURM_CPUS_PER_TASK:-1}}" \\
   {command}
 code=$?
 {ending}

@@ -8,6 +8,8 @@
        | -- Ended(outcome, failure) ---> |   how they ended
        | <-- Stop ---------------------- |   make sure that none is left
        | -- Stopped -------------------> |
+       | -- Leave ---------------------> |   this node was asked to stop: commit, and go on without it
+       | <-- Dismiss ------------------- |   so it may leave
        | <-- Bye ----------------------- |   no more attempts
 
 A connection rather than files in the run's folder: its end tells that a node is gone, and a network file
@@ -55,10 +57,13 @@ class Hello(_Message):
     """A follower is there."""
 
     type: Literal["hello"] = "hello"
-    node: PositiveInt
+    node: PositiveInt | None
+    """Its number in the allocation; None of one that is lent to the run."""
     host: str
     """Name of its machine."""
     processor: Processor
+    code_version: str
+    """The version of assay that it has."""
     surroundings: Surroundings
 
 
@@ -110,6 +115,20 @@ class Stop(_Message):
     type: Literal["stop"] = "stop"
 
 
+class Leave(_Message):
+    """The follower was asked to stop, and it alone as far as it knows."""
+
+    type: Literal["leave"] = "leave"
+
+
+class Dismiss(_Message):
+    """The follower may leave, and the others go on."""
+
+    type: Literal["dismiss"] = "dismiss"
+    refused: str = ""
+    """Why it cannot be taken in, where it was not."""
+
+
 class Bye(_Message):
     """There will be no more attempts."""
 
@@ -129,7 +148,9 @@ class Stopped(_Message):
     type: Literal["stopped"] = "stopped"
 
 
-Message = Hello | Start | Beats | TakeStacks | ProcessState | Signal | Stop | Bye | Ended | Stopped
+Message = (
+    Hello | Start | Beats | TakeStacks | ProcessState | Signal | Stop | Leave | Dismiss | Bye | Ended | Stopped
+)
 _MESSAGE: TypeAdapter[Message] = TypeAdapter(Annotated[Message, Field(discriminator="type")])
 
 

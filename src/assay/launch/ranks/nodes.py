@@ -7,30 +7,35 @@
 The lead alone begins attempts, verifies commits and writes to the ledger, exactly as on one machine; a follower
 forks the ranks it is told to, and says how they ended. So there is one decision about each attempt, and what a
 supervisor does for its own ranks it does on every node. A node whose link breaks has lost its ranks: the next
-attempt runs on those that are left. A follower whose lead is gone kills its ranks and leaves.
+attempt runs on those that are left. A node that is asked to stop says so: its ranks, and with them all others,
+commit; then it leaves and the others go on. A node that comes, or comes back, waits outside until an attempt
+begins (`node_door`). A follower whose lead is gone kills its ranks and leaves; the lead that is asked to stop
+ends the run on all nodes.
 """
 
 import signal
 import socket
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import Protocol
 from urllib.parse import urlsplit
 
-from assay.base.clock import Clock
-from assay.base.errors import TrainingError
+from assay.base.clock import Clock, SystemClock
+from assay.base.code_version import code_version
+from assay.base.errors import ConfigError, TrainingError
 from assay.base.units import number_of
 from assay.data.loader.lane_shares import LaneShares
 from assay.launch.ranks.failures import distance_from_cause
 from assay.launch.ranks.fork_server import fork_context
+from assay.launch.ranks.node_door import LEAD_FILE, Door, LeadAddress, Outside, Peer, dismiss, gather, lead_of
 from assay.launch.ranks.node_link import (
     Beats,
     Bye,
+    Dismiss,
     Ended,
     Hello,
-    Link,
+    Leave,
     LinkLost,
     Message,
     ProcessState,
@@ -39,7 +44,6 @@ from assay.launch.ranks.node_link import (
     Stop,
     Stopped,
     TakeStacks,
-    accept_link,
     connect_link,
     link_key,
 )
@@ -49,15 +53,18 @@ from assay.launch.ranks.supervisor import POLL_S
 from assay.launch.ranks.surroundings import surroundings_here
 from assay.launch.ranks.task import AttemptEnd, Orders
 from assay.records.failure import Failure
-from assay.records.processor import Processor
 from assay.records.rank_device import RankDevice
 from assay.records.run import Run
 from assay.records.surroundings import Surroundings
 from assay.store.heartbeat import Beat
+from assay.store.objects import open_store
 from assay.training.recipe import recipe_of
 
 GATHER_S = 300.0
 """How long the lead and the followers wait for each other at the start."""
+
+JOIN_S = 60.0
+"""How long a node that is lent waits for the lead to answer."""
 
 CAUSE_S = 1.0
 """When ranks of one node fail, those of others soon fail for want of them: so long the cause is waited for."""
@@ -77,15 +84,6 @@ STATE_S = 2.0
 _NO_BEAT = Beat(0, "startup", 0.0, 0.0, 0.0)
 
 
-class _Peer(NamedTuple):
-    """A follower, as the lead knows it."""
-
-    link: Link
-    host: str
-    processor: Processor
-    surroundings: Surroundings
-
-
 class NodeGroup:
     """The lead's side: where ranks can be started, as the supervisor's `Nodes`."""
 
@@ -99,25 +97,85 @@ class NodeGroup:
         ranks_per_node: int,
         clock: Clock,
     ) -> None:
-        """Wait until every follower has come; `ConfigError` where one computes on another kind of processor.
-        `host` is this node as the others reach it."""
+        """Wait until every follower has come; `ConfigError` where one computes on another kind of processor, or
+        by other code. `host` is this node as the others reach it."""
         self._run = run
         self._clock = clock
         self._context = fork_context()
         self._host = host
         self._ranks_per_node = ranks_per_node
-        self._peers = _gather(num_nodes - 1, port, link_key(Path(run.run_dir)), clock, GATHER_S)
         self.processor = processor_here()
-        hosts = {f"node {node} ({peer.host})": peer.processor for node, peer in sorted(self._peers.items())}
-        refuse_mixed({f"node 0 ({socket.gethostname()})": self.processor, **hosts})
+        self._leaving: set[int] = set()
+        """Nodes that were asked to stop."""
+        self._door = Door(port, link_key(Path(run.run_dir)))
+        try:
+            self._peers, others = gather(self._door, num_nodes - 1, clock, GATHER_S)
+            self._refuse_strange()
+        except BaseException:
+            self._door.close()
+            raise
+        self._last_number = max(self._peers, default=0)
+        self._outside = Outside(self._door, self._refusal, others)
+        address = LeadAddress(host=host, port=port)
+        open_store(run.run_dir).put(LEAD_FILE, address.model_dump_json().encode())
+
+    def _refuse_strange(self) -> None:
+        """Raise `ConfigError` about followers whose bits would not be this node's."""
+        names = {f"node {node} ({peer.host})": peer for node, peer in sorted(self._peers.items())}
+        ours = f"node 0 ({socket.gethostname()})"
+        refuse_mixed({ours: self.processor, **{name: peer.processor for name, peer in names.items()}})
+        for name, peer in names.items():
+            _refuse_other_code(name, peer, ours)
+
+    def _refusal(self, peer: Peer) -> str | None:
+        name, ours = f"this node ({peer.host})", f"node 0 ({socket.gethostname()})"
+        try:
+            refuse_mixed({ours: self.processor, name: peer.processor})
+            _refuse_other_code(name, peer, ours)
+        except ConfigError as error:
+            return str(error)
+        return None
 
     def elsewhere(self) -> dict[str, Surroundings]:
         """What the nodes that are left have around their ranks, by host."""
         return {peer.host: peer.surroundings for _, peer in sorted(self._peers.items())}
 
     def fitting(self, world_size: int) -> int:
-        """`world_size`, or the most ranks that find room on the nodes that are left."""
+        """`world_size`, or the most ranks that find room; those who leave are let go, those outside let in."""
+        for node, peer in list(self._peers.items()):
+            self._hear(node, peer)
+        for node in sorted(self._leaving & self._peers.keys()):
+            dismiss(self._peers.pop(node))
+        self._leaving.clear()
+        for peer in self._outside.let_in():
+            number = peer.node or self._last_number + 1
+            self._last_number = max(number, self._last_number)
+            self.lose(number)  # who comes back is there twice until its first link is known to be broken
+            self._peers[number] = peer
         return min(world_size, (1 + len(self._peers)) * self._ranks_per_node)
+
+    def _hear(self, node: int, peer: Peer) -> None:
+        """What a follower says between two attempts."""
+        try:
+            while (said := peer.link.receive(0.0)) is not None:
+                if isinstance(said, Leave):
+                    self._leaving.add(node)
+        except LinkLost:
+            self.lose(node)
+
+    def room(self, world_size: int) -> int:
+        """`world_size`, or the most ranks that would find room if those outside were let in."""
+        waiting = self._outside.waiting()
+        numbers = {peer.node for peer in waiting if peer.node is not None}
+        lent = sum(peer.node is None for peer in waiting)
+        there = len((self._peers.keys() - self._leaving) | numbers) + lent
+        return min(world_size, (1 + there) * self._ranks_per_node)
+
+    def leaving(self) -> list[str]:
+        """Names of the nodes that were asked to stop."""
+        return [
+            f"node {node} ({self._peers[node].host})" for node in sorted(self._leaving & self._peers.keys())
+        ]
 
     def hosts(self, world_size: int) -> list[str]:
         """By the share of each node."""
@@ -133,7 +191,7 @@ class NodeGroup:
         orders = orders.model_copy(update={"nodes": sizes})
         rendezvous = f"tcp://{self._host}:{_free_port()}"
         remote = [
-            _RemoteRanks(orders, rendezvous, node, self._peers[node], shares[node], self.lose, self._clock)
+            _RemoteRanks(orders, rendezvous, node, self._peers[node], shares[node], self, self._clock)
             for node in nodes[1:]
             if shares[node]
         ]
@@ -145,8 +203,16 @@ class NodeGroup:
         if node in self._peers:
             self._peers.pop(node).link.close()
 
+    def leaves(self, node: int) -> None:
+        """A node was asked to stop."""
+        self._leaving.add(node)
+
     def close(self) -> None:
         """Send the followers home."""
+        (Path(self._run.run_dir) / LEAD_FILE).unlink(missing_ok=True)
+        self._door.close()
+        for peer in self._outside.let_in():
+            dismiss(peer)
         for node, peer in list(self._peers.items()):
             try:
                 peer.link.send(Bye())
@@ -165,6 +231,18 @@ def share_out(world_size: int, num_nodes: int) -> list[range]:
     return shares
 
 
+class _Group(Protocol):
+    """Who is told that a node is gone, or goes."""
+
+    def lose(self, node: int) -> None:
+        """It is gone."""
+        ...
+
+    def leaves(self, node: int) -> None:
+        """It was asked to stop."""
+        ...
+
+
 class _RemoteRanks:
     """The lead's view of one follower's ranks."""
 
@@ -173,9 +251,9 @@ class _RemoteRanks:
         orders: Orders,
         rendezvous: str,
         node: int,
-        peer: _Peer,
+        peer: Peer,
         ranks: range,
-        lose: Callable[[int], None],
+        group: "_Group",
         clock: Clock,
     ) -> None:
         """Have the follower start them. A node that is gone is an end of its ranks, as it is later."""
@@ -187,7 +265,7 @@ class _RemoteRanks:
         self.beats = [_NO_BEAT] * len(ranks)
         self.devices = [RankDevice()] * len(ranks)
         self.process_state: str | None = None
-        self._lose = lose
+        self._group = group
         self.ranks = ranks
         self.ended: AttemptEnd | None = None
         self.is_stopped = False
@@ -221,6 +299,8 @@ class _RemoteRanks:
             self.is_stopped = True
         elif isinstance(message, ProcessState):
             self.process_state = message.state
+        elif isinstance(message, Leave):
+            self._group.leaves(self._node)
         elif isinstance(message, Beats):
             now_s = self._clock.monotonic_s()
             self.beats = [beat._replace(at_s=now_s - beat.at_s) if beat else _NO_BEAT for beat in message.beats]
@@ -246,7 +326,7 @@ class _RemoteRanks:
                 self._is_lost(LinkLost(f"no answer in {STOP_S:.0f} s"))
 
     def _is_lost(self, error: LinkLost) -> None:
-        self._lose(self._node)
+        self._group.lose(self._node)
         self.is_stopped = True
         if self.ended is None or self.ended.outcome != "succeeded":
             first, last = self.ranks.start, self.ranks.stop - 1
@@ -354,8 +434,10 @@ class _GroupRanks:
 class Follower:
     """The supervisor of a node other than 0: starts the ranks it is told to, until it is sent home."""
 
-    def __init__(self, run: Run, *, node: int, host: str, port: int, clock: Clock) -> None:
-        """Come to the lead, at `host`."""
+    def __init__(
+        self, run: Run, *, node: int | None, host: str, port: int, clock: Clock, patience_s: float = GATHER_S
+    ) -> None:
+        """Come to the lead, at `host`. `node`: its number in the allocation; None of one that is lent."""
         self._run = run
         self._node = node
         self._lead_host = host.lower()
@@ -363,28 +445,37 @@ class Follower:
         self._next_beats_s = 0.0
         self._told_devices: tuple[RankDevice, ...] = ()
         self._context = fork_context()
-        self._link = connect_link(host, port, link_key(Path(run.run_dir)), clock, timeout_s=GATHER_S)
+        self._link = connect_link(host, port, link_key(Path(run.run_dir)), clock, timeout_s=patience_s)
         self._ranks: RankProcesses | None = None
         self._has_ended = False
-        self._stop_asked = False
+        self._stop_asked = self._has_said_so = False
 
     def follow(self) -> None:
-        """Return when the lead has left too. Raises `TrainingError` if it left without a word."""
+        """Return when the lead has left too, or let this node go, which was asked to stop.
+
+        Raises `TrainingError` if the lead left without a word, `ConfigError` if it does not take this node in.
+        """
         signal.signal(signal.SIGTERM, self._ask_to_stop)
         try:
-            here = Hello(
-                node=self._node,
-                host=socket.gethostname(),
-                processor=processor_here(),
-                surroundings=surroundings_here(),
+            self._link.send(
+                Hello(
+                    node=self._node,
+                    host=socket.gethostname(),
+                    processor=processor_here(),
+                    code_version=code_version(),
+                    surroundings=surroundings_here(),
+                )
             )
-            self._link.send(here)
-            while not isinstance(message := self._next_message(), Bye):
+            while not isinstance(message := self._next_message(), Bye | Dismiss):
                 self._obey(message)
-            self._wait_for_the_lead()
+            if isinstance(message, Bye):
+                self._wait_for_the_lead()
+            elif message.refused:
+                raise ConfigError(f"run '{self._run.run_id}': {message.refused}")
         except LinkLost as error:
+            here = "this node" if self._node is None else f"node {self._node}"
             raise TrainingError(
-                f"run {self._run.run_id}, node {self._node}: the supervisor of node 0 is gone ({error}); the "
+                f"run {self._run.run_id}, {here}: the supervisor of node 0 is gone ({error}); the "
                 "ranks here were stopped. All commits are intact: the next attempt goes on from the last."
             ) from error
         finally:
@@ -392,11 +483,18 @@ class Follower:
 
     def _next_message(self) -> Message:
         while True:
+            self._say_if_it_leaves()
             is_busy = self._ranks is not None and not self._has_ended
             if (message := self._link.receive(0.0 if is_busy else POLL_S)) is not None:
                 return message
             if is_busy:
                 self._watch_ranks()
+
+    def _say_if_it_leaves(self) -> None:
+        """Not where the signal is handled, which may be in the midst of another message."""
+        if self._stop_asked and not self._has_said_so:
+            self._has_said_so = True
+            self._link.send(Leave())
 
     def _watch_ranks(self) -> None:
         assert self._ranks is not None
@@ -411,6 +509,7 @@ class Follower:
             self._link.send(Beats(beats=beats, devices=devices))
         if (end := self._ranks.end()) is not None:
             self._has_ended = True
+            self._say_if_it_leaves()  # before what comes of it
             self._link.send(Ended(end=end))
 
     def _obey(self, message: Message) -> None:
@@ -458,54 +557,18 @@ class Follower:
             self._ranks.signal(signal.SIGTERM)
 
 
-def _gather(num_followers: int, port: int, key: bytes, clock: Clock, timeout_s: float) -> dict[int, _Peer]:
-    """Accept until every follower has said which node it is. A stranger that says nothing holds nobody up."""
-    peers: dict[int, _Peer] = {}
-
-    def greet(accepted: socket.socket) -> None:
-        link = accept_link(accepted, key)
-        hello = link.first(timeout_s) if link else None
-        if link is None:
-            return
-        if isinstance(hello, Hello) and hello.node <= num_followers:
-            peers[hello.node] = _Peer(link, hello.host, hello.processor, hello.surroundings)
-        else:
-            link.close()
-
-    deadline_s = clock.monotonic_s() + timeout_s
-    with _listen(port) as listener:
-        listener.settimeout(POLL_S)
-        while True:
-            if len(peers) == num_followers:
-                return dict(peers)
-            if clock.monotonic_s() > deadline_s:
-                _refuse(set(range(1, num_followers + 1)) - set(peers), timeout_s)
-            try:
-                accepted, _ = listener.accept()
-            except TimeoutError:
-                continue
-            except OSError:  # strangers hold all the connections that this process may have, for a while
-                clock.sleep_s(POLL_S)
-                continue
-            threading.Thread(target=greet, args=(accepted,), daemon=True).start()
+def join_lead(run: Run) -> None:
+    """Lend this machine to a run that is led on another, until it is done or this process is asked to stop."""
+    lead = lead_of(Path(run.run_dir))
+    Follower(run, node=None, host=lead.host, port=lead.port, clock=SystemClock(), patience_s=JOIN_S).follow()
 
 
-def _listen(port: int) -> socket.socket:
-    try:
-        return socket.create_server(("", port))
-    except OSError as error:
-        raise TrainingError(
-            f"port {port} of node 0, where the other nodes' supervisors come: {error}. Choose another for all "
-            "nodes with ASSAY_LINK_PORT."
-        ) from error
-
-
-def _refuse(missing: set[int], timeout_s: float) -> NoReturn:
-    names = ", ".join(map(str, sorted(missing)))
-    raise TrainingError(
-        f"node {names} did not come within {timeout_s:.0f} s. Read its part of the job's log: its supervisor "
-        "must start there, see the run's folder, and reach node 0."
-    )
+def _refuse_other_code(name: str, peer: Peer, lead: str) -> None:
+    if peer.code_version != (ours := code_version()):
+        raise ConfigError(
+            f"{name} has assay {peer.code_version}, and {lead} has {ours}, which may round otherwise: no two "
+            "runs would agree. Install the same on all nodes."
+        )
 
 
 def _free_port() -> int:

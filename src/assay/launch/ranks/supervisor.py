@@ -38,6 +38,7 @@ from assay.launch.ranks.fork_server import fork_context
 from assay.launch.ranks.lane_times import Share, loads_of
 from assay.launch.ranks.processes import AttemptRanks, RankProcesses
 from assay.launch.ranks.processor import processor_here, refuse_other_processor
+from assay.launch.ranks.regroup import RegroupWatch
 from assay.launch.ranks.surroundings import placed, surroundings_here, with_devices
 from assay.launch.ranks.task import AttemptEnd, Orders, Parallel
 from assay.records.commit import Commit
@@ -53,6 +54,7 @@ from assay.store.known_runs import RUN_FILE
 from assay.store.notices import append_notice
 from assay.store.objects import ObjectStore
 from assay.store.patience import PATIENCE_S, Patience
+from assay.training.recipe import recipe_of
 from assay.triage.hang import HungRank, are_stacks_whole, describe_silence, find_hung_rank, stacks_path
 from assay.triage.straggler import StragglerWatch, describe_straggler
 
@@ -163,6 +165,14 @@ class Nodes(Protocol):
         """`world_size`, or the most ranks that the nodes still have room for."""
         ...
 
+    def room(self, world_size: int) -> int:
+        """Likewise, if the nodes that wait outside were let in, as `fitting` does."""
+        ...
+
+    def leaving(self) -> Sequence[str]:
+        """Names of the nodes that were asked to stop: an attempt that ends for it is followed by another."""
+        ...
+
     def hosts(self, world_size: int) -> list[str]:
         """The machine of each rank, were so many started now."""
         ...
@@ -187,6 +197,14 @@ class ThisMachine:
     def fitting(self, world_size: int) -> int:
         """Any number of ranks; they share what there is."""
         return world_size
+
+    def room(self, world_size: int) -> int:
+        """Nobody waits outside."""
+        return world_size
+
+    def leaving(self) -> Sequence[str]:
+        """None: who is asked to stop here is the supervisor."""
+        return ()
 
     def hosts(self, world_size: int) -> list[str]:
         """This one's name, for each."""
@@ -222,8 +240,10 @@ class Supervisor:
         self._watchers = watchers
         self._clock = clock
         self._stop_asked = False
+        self._regroups_for = ""
+        """Why the attempt under way was stopped, where another follows: nodes leave, or have come."""
         self._is_interrupted = False
-        self._num_attempts = 0
+        self._num_attempts = self._asked_size = 0
         self._nodes = nodes or ThisMachine(run)
         self._patience = patience
         self._known_faults = have_struck(policy.faults, Path(run.run_dir))
@@ -257,8 +277,10 @@ class Supervisor:
         while True:
             if sizes:
                 world_size = sizes.pop(0)
-            world_size = self._nodes.fitting(world_size)
-            attempt, end = self._one_attempt(world_size)
+            self._asked_size, self._regroups_for = world_size, ""
+            attempt, end = self._one_attempt(self._nodes.fitting(world_size))
+            if end.outcome == "preempted" and self._regroups_for and not self._stop_asked:
+                continue
             if end.outcome in ("succeeded", "preempted"):
                 return attempt
             if isinstance(end.error, TrainingError):
@@ -443,8 +465,9 @@ class Supervisor:
         sign: _SignOfLife | None = None
         began_s, least_s = self._clock.monotonic_s(), self._policy.hang_s
         stragglers = StragglerWatch(attempt.loads or (1,) * attempt.world_size)
+        regroup = self._regroup_watch(attempt, began_s)
         while True:
-            if self._stop_asked and leave_by_s is None:
+            if leave_by_s is None and (self._stop_asked or self._regroups(regroup, attempt)):
                 ranks.signal(signal.SIGTERM)
                 leave_by_s = self._clock.monotonic_s() + self._policy.grace_s
             ranks.wait_for_news(POLL_S)
@@ -455,8 +478,11 @@ class Supervisor:
                 # Who asked to stop wants no other attempt, even if a rank did not survive the asking.
                 is_away = isinstance(end.error, StoreAwayError)
                 died = end.outcome in ("killed", "failed") and (end.error is None or is_away)
+                if end.outcome == "preempted" and not self._stop_asked and self._regroups(regroup, attempt):
+                    return replace(end, said=f"{self._regroups_for}: committed, and the others go on")
                 return replace(end, outcome="preempted") if self._stop_asked and died else end
             now_s, beats = self._clock.monotonic_s(), ranks.beats()
+            regroup.look(beats, now_s)
             if leave_by_s is not None and now_s > leave_by_s:
                 return self._end_late(attempt)
             if leave_by_s is not None and (sign is None or not sign.is_alive()):
@@ -471,6 +497,19 @@ class Supervisor:
             hung = find_hung_rank(beats, now_s=now_s, least_s=least_s, began_s=began_s)
             if hung is not None:
                 return self._end_hung(ranks, attempt, hung)
+
+    def _regroup_watch(self, attempt: Attempt, began_s: float) -> RegroupWatch:
+        num_lanes = recipe_of(self._run).loader.lanes
+        return RegroupWatch(attempt, num_lanes=num_lanes, num_steps=self._run.num_steps, began_s=began_s)
+
+    def _regroups(self, watch: RegroupWatch, attempt: Attempt) -> bool:
+        """Whether the attempt is to end for another on other nodes."""
+        if not self._regroups_for and (names := self._nodes.leaving()):
+            self._regroups_for = f"{', '.join(names)} {'leaves' if len(names) == 1 else 'leave'}"
+        room = self._nodes.room(self._asked_size)
+        if not self._regroups_for and room > attempt.world_size and watch.pays(room):
+            self._regroups_for = f"{number_of(room, 'rank')} find room now that nodes have come"
+        return bool(self._regroups_for)
 
     def _end_late(self, attempt: Attempt) -> AttemptEnd:
         failure = Failure(

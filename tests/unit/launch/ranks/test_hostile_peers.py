@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from assay.base.clock import SystemClock
 from assay.base.errors import AssayError, TrainingError
 from assay.launch.ranks import nodes
 from assay.launch.ranks.faults import NO_FAULTS
+from assay.launch.ranks.node_door import Door, Peer, gather
 from assay.launch.ranks.node_link import (
     MAX_MESSAGE_BYTES,
     Beats,
@@ -32,7 +34,7 @@ from assay.launch.ranks.node_link import (
     connect_link,
     link_key,
 )
-from assay.launch.ranks.nodes import Follower, _gather, _RemoteRanks
+from assay.launch.ranks.nodes import Follower, _RemoteRanks
 from assay.launch.ranks.processor import processor_here
 from assay.launch.ranks.surroundings import surroundings_here
 from assay.launch.ranks.task import AttemptEnd, Orders
@@ -66,9 +68,22 @@ def linked(between: Callable[[socket.socket], socket.socket] = lambda each: each
     return ours, ends[0]
 
 
+class Nobody:
+    """Is told that nodes go, and does nothing about it."""
+
+    def lose(self, node: int) -> None: ...
+
+    def leaves(self, node: int) -> None: ...
+
+
 def remote(link: Link) -> _RemoteRanks:
-    peer = nodes._Peer(link, "there", HERE, AROUND)
-    return _RemoteRanks(orders(world_size=4), "tcp://here:1", 1, peer, range(2, 4), lambda _: None, CLOCK)
+    peer = Peer(link, "there", HERE, "v", AROUND)
+    return _RemoteRanks(orders(world_size=4), "tcp://here:1", 1, peer, range(2, 4), Nobody(), CLOCK)
+
+
+def gathered(num_followers: int, port: int, timeout_s: float) -> dict[int, Peer]:
+    with closing(Door(port, KEY)) as door:
+        return gather(door, num_followers, CLOCK, timeout_s)[0]
 
 
 def frame_of(link: Link, data: bytes) -> None:
@@ -82,7 +97,7 @@ NOTHING = b"\0" * 68
 @pytest.mark.parametrize("said", [b"", b"GET / HTTP/1.0\r\n\r\n" * 8, NOTHING, b"\xff" * 200, b"x" * 4_000_000])
 def test_who_does_not_know_the_key_is_let_go_and_holds_nobody_up(port: int, said: bytes) -> None:
     found: dict[int, Any] = {}
-    lead = threading.Thread(target=lambda: found.update(_gather(1, port, KEY, CLOCK, 20.0)), daemon=True)
+    lead = threading.Thread(target=lambda: found.update(gathered(1, port, 20.0)), daemon=True)
     lead.start()
     time.sleep(0.1)
     strangers = [socket.create_connection(("127.0.0.1", port)) for _ in range(20)]
@@ -90,7 +105,7 @@ def test_who_does_not_know_the_key_is_let_go_and_holds_nobody_up(port: int, said
         stranger.setblocking(False)
         stranger.send(said)
     link = connect_link("127.0.0.1", port, KEY, CLOCK, timeout_s=20.0)
-    link.send(Hello(node=1, host="there", processor=HERE, surroundings=AROUND))
+    link.send(Hello(node=1, host="there", processor=HERE, code_version="v", surroundings=AROUND))
     lead.join(5)
     assert set(found) == {1}
     for stranger in strangers:
@@ -100,7 +115,7 @@ def test_who_does_not_know_the_key_is_let_go_and_holds_nobody_up(port: int, said
 @pytest.mark.parametrize(
     "hello",
     [
-        Hello(node=2, host="x", processor=HERE, surroundings=AROUND),
+        Hello(node=2, host="x", processor=HERE, code_version="v", surroundings=AROUND),
         Stop(),
         Ended(end=AttemptEnd("succeeded", 1)),
     ],
@@ -111,7 +126,7 @@ def test_a_node_that_was_not_asked_for_is_none_of_the_run(port: int, hello: Any)
 
     threading.Thread(target=come, daemon=True).start()
     with pytest.raises(TrainingError, match="node 1 did not come"):
-        _gather(1, port, KEY, CLOCK, 0.4)
+        gathered(1, port, 0.4)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,10 @@
+import signal
 import socket
 import stat
 import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,13 +13,31 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from assay.base.clock import SystemClock
-from assay.base.errors import AssayError, DataError, TrainingError
-from assay.launch.ranks.node_link import Bye, Ended, Hello, LinkLost, Stop, accept_link, connect_link, link_key
-from assay.launch.ranks.nodes import _gather, share_out
+from assay.base.code_version import code_version
+from assay.base.errors import AssayError, ConfigError, DataError, TrainingError
+from assay.launch.ranks import nodes as nodes_module
+from assay.launch.ranks.faults import NO_FAULTS
+from assay.launch.ranks.node_door import LEAD_FILE, Door, Peer, gather, lead_of
+from assay.launch.ranks.node_link import (
+    Bye,
+    Dismiss,
+    Ended,
+    Hello,
+    Leave,
+    Link,
+    LinkLost,
+    Start,
+    Stop,
+    accept_link,
+    connect_link,
+    link_key,
+)
+from assay.launch.ranks.nodes import Follower, NodeGroup, share_out
 from assay.launch.ranks.processor import processor_here
 from assay.launch.ranks.surroundings import surroundings_here
-from assay.launch.ranks.task import AttemptEnd
+from assay.launch.ranks.task import AttemptEnd, Orders
 from assay.records.failure import Failure
+from assay.records.run import Attempt, Run
 from assay.records.suspect import Suspect, WrongArithmeticError
 
 KEY = b"secret"
@@ -34,6 +56,11 @@ def in_thread(function, *arguments) -> threading.Thread:
     return thread
 
 
+def gathered(num_followers: int, port: int, timeout_s: float) -> dict[int, Peer]:
+    with closing(Door(port, KEY)) as door:
+        return gather(door, num_followers, CLOCK, timeout_s)[0]
+
+
 @given(st.integers(0, 64), st.integers(1, 17))
 def test_every_rank_is_on_one_node_in_order_and_no_node_has_two_more_than_another(
     world_size: int, num_nodes: int
@@ -46,13 +73,13 @@ def test_every_rank_is_on_one_node_in_order_and_no_node_has_two_more_than_anothe
 
 def test_the_lead_gathers_those_who_know_the_key_though_strangers_come_first(port: int) -> None:
     found: dict = {}
-    lead = in_thread(lambda: found.update(_gather(2, port, KEY, CLOCK, 20.0)))
+    lead = in_thread(lambda: found.update(gathered(2, port, 20.0)))
     links = []
 
     def come(node: int) -> None:
         links.append(connect_link("127.0.0.1", port, KEY, CLOCK, timeout_s=20.0))
         here = {"processor": processor_here({}), "surroundings": surroundings_here({})}
-        links[-1].send(Hello(node=node, host="there", **here))
+        links[-1].send(Hello(node=node, host="there", code_version="v", **here))
 
     in_thread(come, 1).join()
     with socket.create_connection(("127.0.0.1", port)):  # says nothing
@@ -65,14 +92,14 @@ def test_the_lead_gathers_those_who_know_the_key_though_strangers_come_first(por
 
 def test_a_node_that_does_not_come_is_named(port: int) -> None:
     with pytest.raises(TrainingError, match=r"node 1, 2 did not come within 0 s"):
-        _gather(2, port, KEY, CLOCK, 0.3)
+        gathered(2, port, 0.3)
 
 
 def test_a_port_that_is_taken_is_one_clear_error() -> None:
     with socket.create_server(("", 0)) as taken:
         number = taken.getsockname()[1]
         with pytest.raises(TrainingError, match=rf"port {number}.*ASSAY_LINK_PORT"):
-            _gather(1, number, KEY, CLOCK, 1.0)
+            gathered(1, number, 1.0)
 
 
 def test_messages_arrive_in_order_and_the_end_of_a_link_is_noticed(port: int) -> None:
@@ -119,3 +146,189 @@ def test_a_key_that_came_with_the_folder_is_replaced_when_a_job_is_submitted(tmp
     assert len(ours) == 64
     assert link_key(tmp_path) == ours
     assert stat.S_IMODE((tmp_path / "link.key").stat().st_mode) == 0o600
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + 20
+    while not is_so():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.02)
+
+
+class Coming:
+    """Nodes that come to the lead of a run, and only talk."""
+
+    def __init__(self, run: Run, port: int) -> None:
+        self._run, self._port = run, port
+
+    def comes(self, node: int | None, host: str, version: str = "") -> Link:
+        link = connect_link("127.0.0.1", self._port, link_key(Path(self._run.run_dir)), CLOCK, timeout_s=20.0)
+        code = version or code_version()
+        here = {"processor": processor_here(), "surroundings": surroundings_here({})}
+        link.send(Hello(node=node, host=host, code_version=code, **here))
+        return link
+
+
+@pytest.fixture
+def coming(run: Run, port: int, monkeypatch: pytest.MonkeyPatch) -> Coming:
+    monkeypatch.setattr(nodes_module, "fork_context", lambda: None)
+    monkeypatch.setattr(socket, "gethostname", lambda: "lead")
+    Path(run.run_dir).mkdir()
+    return Coming(run, port)
+
+
+@pytest.fixture
+def led(run: Run, port: int, coming: Coming) -> Iterator[tuple[NodeGroup, Link]]:
+    """The lead of two nodes with room for two ranks each, and the other one's end of the link."""
+    links: list[Link] = []
+    thread = in_thread(lambda: links.append(coming.comes(1, "b")))
+    group = NodeGroup(run, num_nodes=2, host="127.0.0.1", port=port, ranks_per_node=2, clock=CLOCK)
+    thread.join()
+    yield group, links[0]
+    group.close()
+
+
+def test_a_node_that_comes_waits_outside_until_an_attempt_begins(led, coming: Coming) -> None:
+    group, _ = led
+    assert (group.fitting(8), group.hosts(4)) == (4, ["lead", "lead", "b", "b"])
+    lent = [coming.comes(None, "c"), coming.comes(None, "d")]
+    until(lambda: group.room(8) == 8)
+    assert group.room(5) == 5 and len(group.hosts(4)) == 4 and "c" not in group.hosts(4)
+    assert group.fitting(8) == 8
+    assert sorted(group.hosts(8)) == ["b", "b", "c", "c", "d", "d", "lead", "lead"]
+    lent[0].close()
+    assert group.fitting(8) == 6 and "c" not in group.hosts(6)
+
+
+def test_a_node_that_was_asked_to_stop_is_let_go_when_the_attempt_is_over(led) -> None:
+    group, link = led
+    link.send(Leave())
+    time.sleep(0.1)
+    assert group.fitting(4) == 2 and group.leaving() == []
+    assert link.receive(1.0) == Dismiss()
+    with pytest.raises(LinkLost):
+        link.receive(1.0)
+
+
+def test_who_waits_outside_may_leave_and_a_link_that_breaks_there_is_no_loss(led, coming: Coming) -> None:
+    group, _ = led
+    leaves, breaks = coming.comes(None, "c"), coming.comes(None, "d")
+    until(lambda: group.room(8) == 8)
+    leaves.send(Leave())
+    breaks.close()
+    until(lambda: group.room(8) == 4)
+    assert leaves.receive(1.0) == Dismiss()
+    assert group.fitting(8) == 4
+
+
+def test_a_node_that_comes_back_takes_its_own_place(led, coming: Coming) -> None:
+    group, first = led
+    again = coming.comes(1, "b")
+    until(lambda: group.room(8) == 4 and len(group._outside.waiting()) == 1)
+    assert group.fitting(8) == 4
+    with pytest.raises(LinkLost):
+        first.receive(1.0)
+    assert again.receive(0.0) is None
+
+
+def test_a_node_with_other_code_is_told_why_it_is_not_taken_in(led, coming: Coming) -> None:
+    group, _ = led
+    link = coming.comes(None, "c", version="0.0.1")
+    said: list = []
+    until(lambda: group.room(8) == 4 and (said.append(link.receive(0.0)) or said[-1] is not None))
+    assert isinstance(said[-1], Dismiss)
+    assert "this node (c) has assay 0.0.1, and node 0 (lead) has" in said[-1].refused
+    assert group.fitting(8) == 4
+
+
+def test_followers_with_other_code_are_refused_before_anything_is_begun(run, port, coming: Coming) -> None:
+    in_thread(coming.comes, 1, "b", "0.0.1")
+    with pytest.raises(ConfigError, match=r"node 1 \(b\) has assay 0.0.1"):
+        NodeGroup(run, num_nodes=2, host="127.0.0.1", port=port, ranks_per_node=1, clock=CLOCK)
+    with socket.create_server(("", port)):
+        pass  # and the port is free again
+
+
+def test_where_a_run_takes_nodes_in_stands_in_its_folder_while_it_is_led(led, run, port: int) -> None:
+    group, link = led
+    assert lead_of(Path(run.run_dir)).port == port
+    group.close()
+    assert link.receive(1.0) == Bye()
+    with pytest.raises(ConfigError, match=rf"takes in no nodes now.*{LEAD_FILE}"):
+        lead_of(Path(run.run_dir))
+
+
+class _StopsWhenTold:
+    """Ranks that have committed and left as soon as they are told to."""
+
+    def __init__(self, *_: object) -> None:
+        self.told: list[int] = []
+
+    def wait_for_news(self, timeout_s: float) -> None:
+        time.sleep(0.01)
+
+    def beats(self) -> list:
+        return []
+
+    def devices(self) -> list[str]:
+        return []
+
+    def signal(self, number: int) -> None:
+        self.told.append(number)
+
+    def end(self) -> AttemptEnd | None:
+        return AttemptEnd("preempted", 1, said="left") if self.told else None
+
+    def stop(self) -> None: ...
+
+
+def test_a_follower_that_is_asked_to_stop_says_so_before_its_ranks_end_and_leaves_when_it_is_let_go(
+    run, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handlers: list = []
+    Path(run.run_dir).mkdir()
+    monkeypatch.setattr(nodes_module, "RankProcesses", _StopsWhenTold)
+    monkeypatch.setattr(nodes_module, "fork_context", lambda: None)
+    monkeypatch.setattr(signal, "signal", lambda number, handler: handlers.append((number, handler)))
+    heard: list = []
+
+    def lead() -> None:
+        link = accept_link(server.accept()[0], link_key(Path(run.run_dir)))
+        heard.append(link.first(5.0))
+        link.send(a_start())
+        handlers[0][1]()
+        while not isinstance(heard[-1], Ended):
+            heard.append(link.receive(5.0))
+        link.send(Stop())
+        heard.append(link.receive(5.0))
+        link.send(Dismiss())
+
+    with socket.create_server(("127.0.0.1", port)) as server:
+        thread = in_thread(lead)
+        Follower(run, node=1, host="127.0.0.1", port=port, clock=CLOCK).follow()
+        thread.join(10)
+    kinds = [each.type for each in heard if each is not None and each.type != "beats"]
+    assert kinds == ["hello", "leave", "ended", "stopped"]
+    assert handlers[0][0] == signal.SIGTERM
+
+
+def a_start() -> Start:
+    attempt = Attempt(run_id="r", attempt=1, world_size=2, start_step=0, started_s=0.0)
+    orders = Orders(attempt=attempt, commit=None, faults=NO_FAULTS, parallel="ddp", failure_s=1.0)
+    return Start(orders=orders, first_rank=1, num_ranks=1, rendezvous="tcp://127.0.0.1:80")
+
+
+def test_a_node_that_is_refused_says_why(run, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path(run.run_dir).mkdir()
+    monkeypatch.setattr(nodes_module, "fork_context", lambda: None)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+
+    def lead() -> None:
+        link = accept_link(server.accept()[0], link_key(Path(run.run_dir)))
+        link.first(5.0)
+        link.send(Dismiss(refused="it has another processor"))
+
+    with socket.create_server(("127.0.0.1", port)) as server:
+        in_thread(lead)
+        with pytest.raises(ConfigError, match="run 'r': it has another processor"):
+            Follower(run, node=None, host="127.0.0.1", port=port, clock=CLOCK).follow()

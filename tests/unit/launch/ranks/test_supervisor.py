@@ -1,5 +1,6 @@
 """When the supervisor starts ranks and when it does not, with ranks that only pretend."""
 
+import itertools
 import os
 import signal
 from pathlib import Path
@@ -74,6 +75,12 @@ class KillingNodes:
     def fitting(self, world_size: int) -> int:
         return world_size
 
+    def room(self, world_size: int) -> int:
+        return world_size
+
+    def leaving(self) -> list[str]:
+        return []
+
     def hosts(self, world_size: int) -> list[str]:
         return ["host-0"] * world_size
 
@@ -142,6 +149,8 @@ def test_a_full_disk_costs_one_attempt_and_says_how_to_go_on(run) -> None:
 class InterruptedRanks(KilledRanks):
     """While they run, Ctrl-C is pressed so many times; asked to stop, they commit and leave."""
 
+    is_done = False
+
     def __init__(self, times: int) -> None:
         self._times = times
         self.sent: list[int] = []
@@ -158,6 +167,8 @@ class InterruptedRanks(KilledRanks):
         return [Beat(0, "compute", 0.0, 0.0, 0.0)]
 
     def end(self) -> AttemptEnd | None:
+        if self.is_done:
+            return AttemptEnd("succeeded", 1, said="reached the last step")
         return AttemptEnd("preempted", 1, said="asked to stop; committed and left") if self.sent else None
 
 
@@ -307,3 +318,87 @@ def test_another_version_of_assay_is_noticed_once_and_on_record(run, monkeypatch
     (notice,) = read_notices(folder)
     assert (notice.notice, notice.attempt) == ("other_code", 2)
     assert "0.1.0+gnew now and was 0.1.0+gold" in notice.text
+
+
+class LeavingNodes(InterruptedNodes):
+    """Two nodes of a rank each, then one: the other is asked to stop in the first attempt, and comes back after
+    the second, whose rank is killed."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+        self.sizes: list[int] = []
+        self.names = ["node 1 (b)"]
+
+    def fitting(self, world_size: int) -> int:
+        assert world_size == 2, "as many as were asked for at first"
+        self.sizes.append(1 if len(self.sizes) == 1 else 2)
+        return self.sizes[-1]
+
+    def leaving(self) -> list[str]:
+        return self.names if len(self.sizes) == 1 else []
+
+    def start(self, orders) -> KilledRanks:
+        if len(self.sizes) == 2:
+            return KilledRanks(KILL)
+        self.ranks.sent.clear()
+        self.ranks.is_done = len(self.sizes) == 3
+        return self.ranks
+
+
+def test_a_node_that_leaves_ends_the_attempt_and_not_the_run_and_one_that_is_back_is_used(run) -> None:
+    nodes, log = LeavingNodes(), CommitLog(open_store("memory:"))
+    supervisor = Supervisor(
+        run, log, policy=RestartPolicy(), watchers=[], clock=ClockThatStops(""), nodes=nodes
+    )
+    last = supervisor.run(2)
+    assert (nodes.sizes, last.outcome) == ([2, 1, 2], "succeeded")
+    first, killed, _ = saved_attempts(Path(run.run_dir))
+    assert (first.outcome, killed.outcome) == ("preempted", "killed")
+    assert first.reason == "node 1 (b) leaves: committed, and the others go on"
+
+
+def test_who_is_asked_to_stop_while_a_node_leaves_begins_no_other_attempt(run) -> None:
+    nodes, log = LeavingNodes(), CommitLog(open_store("memory:"))
+    supervisor = Supervisor(
+        run, log, policy=RestartPolicy(), watchers=[], clock=ClockThatStops(""), nodes=nodes
+    )
+    nodes.ranks.wait_for_news = lambda timeout_s: supervisor.ask_to_stop()
+    assert supervisor.run(2).outcome == "preempted"
+    assert nodes.sizes == [2]
+
+
+class RoomierNodes(InterruptedNodes):
+    """One node; another waits outside from the first step of the first attempt on."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+        self.sizes: list[int] = []
+
+    def fitting(self, world_size: int) -> int:
+        self.sizes.append(2 if self.sizes else 1)
+        return self.sizes[-1]
+
+    def room(self, world_size: int) -> int:
+        return 2
+
+    def start(self, orders) -> InterruptedRanks:
+        self.ranks.sent.clear()
+        self.ranks.is_done = len(self.sizes) == 2
+        return self.ranks
+
+
+def test_a_run_restarts_for_a_node_that_has_come_once_it_is_known_to_pay(run) -> None:
+    nodes, log, clock = RoomierNodes(), CommitLog(open_store("memory:")), ClockThatStops("")
+    steps = itertools.count()
+
+    def beats() -> list[Beat]:
+        clock.at_s += 1.0
+        return [Beat(next(steps), "compute", clock.at_s, 0.0, 1.0)]
+
+    nodes.ranks.beats = beats
+    run = run.model_copy(update={"num_steps": 1000})
+    supervisor = Supervisor(run, log, policy=RestartPolicy(), watchers=[], clock=clock, nodes=nodes)
+    assert supervisor.run(2).outcome == "succeeded"
+    assert nodes.sizes == [1, 2] and 5 < next(steps) < 12
+    first, _ = saved_attempts(Path(run.run_dir))
+    assert first.reason == "2 ranks find room now that nodes have come: committed, and the others go on"
