@@ -22,10 +22,10 @@ from assay.launch.run import planned_run, save_run
 from assay.store.commit_log import CommitLog
 from assay.store.findings import saved_audit
 from assay.store.home import Home
-from assay.store.launches import saved_launches
+from assay.store.launches import process_state, saved_launches
 from assay.store.objects import open_store
 from served import write_models
-from slurm_cluster import wait_until
+from slurm_cluster import SlurmCluster, wait_until
 
 WORDS = ["alpha", "beta", "gamma", "delta", "return", "yield", "import", "class", "lambda", "pass"]
 ASSAY = [sys.executable, "-c", "from assay.cli.main import main; main()"]
@@ -71,8 +71,8 @@ class Here:
         address = server.stderr.readline().split()[-1]
         return server, openai.OpenAI(base_url=address, api_key="any", max_retries=0)
 
-    def work(self) -> subprocess.Popen[str]:
-        return self.start("worker", "--every", "0.1")
+    def work(self, *options: str) -> subprocess.Popen[str]:
+        return self.start("worker", "--every", "0.1", *options)
 
     def kill(self, *processes: subprocess.Popen[str]) -> None:
         for process in processes:
@@ -87,7 +87,8 @@ class Here:
             process.stderr.close()
         for path in self.home.folder.glob("*/run.json"):
             for launch in saved_launches(self.home.run(path.parent.name)):
-                subprocess.run(["kill", "-9", launch.job], check=False, stderr=subprocess.DEVNULL)
+                if launch.place == "background" and process_state(launch) == "running":
+                    os.kill(int(launch.job), signal.SIGKILL)
 
 
 @pytest.fixture
@@ -212,6 +213,34 @@ def test_a_file_that_cannot_be_trained_on_fails_its_job_with_its_lines(here: Her
     error = sdk.fine_tuning.jobs.retrieve(job.id).error
     assert (error.code, error.param) == ("invalid_training_file", "training_file")
     assert "line 2: 'label' must be" in error.message and "line 3: not JSON" in error.message
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_a_job_on_slurm_says_what_the_scheduler_waits_for_and_comes_back_from_a_preemption(
+    here: Here, slurm: SlurmCluster
+) -> None:
+    _, sdk = here.serve()
+    here.work("--on", "slurm", "--partition", "low", "--nodes", "1")
+    jobs = sdk.fine_tuning.jobs
+    job = create(sdk, n_epochs=6)
+    wait_until(lambda: ours(jobs.retrieve(job.id))["committed_step"], "a first commit")
+    assert jobs.retrieve(job.id).status == "running"
+    assert ours(jobs.retrieve(job.id))["where"].startswith("Slurm job ")
+    slurm.preempt(seconds=4)
+    wait_until(lambda: (ours(jobs.retrieve(job.id))["queue"] or {}).get("code") == "scheduler", "Slurm's word")
+    held = jobs.retrieve(job.id)
+    assert held.status == "queued" and "is pending: " in ours(held)["queue"]["blocked_by"]
+    wait_until(lambda: jobs.retrieve(job.id).status == "succeeded", "the end", timeout_s=300)
+    assert ours(jobs.retrieve(job.id))["weights_digest"] == undisturbed_digest(here, job.id)
+    assert "The cluster's scheduler lets it run" in messages(sdk, job.id)
+    (launch,) = saved_launches(here.home.run(job.id))  # the same job of Slurm's all the time
+
+    second = create(sdk, n_epochs=40)
+    wait_until(lambda: ours(jobs.retrieve(second.id))["committed_step"], "a first commit")
+    jobs.pause(second.id)
+    wait_until(lambda: jobs.retrieve(second.id).status == "paused", "the run to leave")
+    assert slurm.call("squeue", "-h") == ""
 
 
 def test_the_server_loads_nothing_that_trains() -> None:

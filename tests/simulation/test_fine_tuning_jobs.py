@@ -8,13 +8,14 @@ there once.
 
 import random
 from collections import Counter
+from concurrent.futures import Future
 from contextlib import suppress
 
 import pytest
 
 from assay.base.errors import DamagedDataError, FencedError
 from assay.launch.fine_tuning.runs import Commitment, RunStanding
-from assay.launch.fine_tuning.worker import Worker
+from assay.launch.fine_tuning.worker import Prepare, Worker
 from assay.records.fine_tuning_job import (
     JobCheckpoint,
     JobCreated,
@@ -137,6 +138,13 @@ class ForgetfulRuns(PlayedRuns):
         return None
 
 
+def at_once(prepare: Prepare) -> Future[JobValidated]:
+    """Files are validated within the look."""
+    done: Future[JobValidated] = Future()
+    done.set_result(prepare())
+    return done
+
+
 def _points(step: int) -> tuple[MetricPoint, ...]:
     return tuple(
         MetricPoint(step=each, at_s=3.0, values={"train_loss": 0.5})
@@ -156,7 +164,7 @@ class World:
         """One life of server and worker, by turns, until the job is over or the power is cut."""
         self.runs.store = store
         jobs, workers_jobs = JobShelf(store, self.clock), JobShelf(store, self.clock)
-        worker = Worker(store, workers_jobs, self.runs, name="w", clock=self.clock)
+        worker = Worker(store, workers_jobs, self.runs, name="w", clock=self.clock, beside=at_once)
         try:
             while not self.client_is_done(jobs, cancels=cancels):
                 worker.look()
@@ -300,7 +308,9 @@ def test_a_worker_whose_lease_was_lost_can_append_nothing_more() -> None:
     world = World(PlayedRuns())
     world.runs.store = world.inner
     shelves = [JobShelf(world.inner, world.clock) for _ in range(2)]
-    slow, quick = (Worker(world.inner, each, world.runs, name="w", clock=world.clock) for each in shelves)
+    slow, quick = (
+        Worker(world.inner, each, world.runs, name="w", clock=world.clock, beside=at_once) for each in shelves
+    )
     shelves[0].put(CREATED)
     slow.look()
     while world.state().lease < 2:  # the slow one does not beat: its thread waits for seconds that are real

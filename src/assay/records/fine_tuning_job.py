@@ -2,7 +2,7 @@
 
     created  taken  validated  launching  launched  checkpoint ...  left  (resume)  launching  ...  succeeded
              |------------------------ a worker, under its lease -----------------------------------------|
-             pause, resume, cancel: anybody who may, at any time
+             pause, resume, cancel: anybody who may, at any time;  waits: any worker
 
 Every worker's entry has the number of its lease: the newest `taken` says which number counts.
 """
@@ -12,6 +12,10 @@ from typing import Any, Literal
 from pydantic import NonNegativeInt, PositiveInt
 
 from assay.records.record import Record
+
+WaitCode = Literal["no_worker", "files", "starting", "turn", "places_taken", "scheduler"]
+"""The one thing that a job waits for: a worker; its files' validation; its launch, which is at hand; others of
+the queue; a place at a worker; the cluster's scheduler."""
 
 
 class JobCreated(Record):
@@ -99,6 +103,24 @@ class LaunchMade(Record):
     """From which it goes on."""
 
 
+class JobWaits(Record):
+    """What the job waits for is another thing than before."""
+
+    type: Literal["waits"] = "waits"
+    at_s: float
+    code: WaitCode
+    message: str
+    """In words, for its owner."""
+
+
+class RunBegan(Record):
+    """The scheduler that holds its launch lets it run."""
+
+    type: Literal["began"] = "began"
+    at_s: float
+    lease: PositiveInt
+
+
 class MetricPoint(Record):
     """What one step measured."""
 
@@ -183,6 +205,8 @@ JobEntry = (
     | JobFailed
     | LaunchPlanned
     | LaunchMade
+    | JobWaits
+    | RunBegan
     | JobCheckpoint
     | RunLeft
     | PauseAsked
@@ -199,6 +223,8 @@ JOB_ENTRIES: dict[str, type[JobEntry]] = {
     "failed": JobFailed,
     "launching": LaunchPlanned,
     "launched": LaunchMade,
+    "waits": JobWaits,
+    "began": RunBegan,
     "checkpoint": JobCheckpoint,
     "left": RunLeft,
     "pause": PauseAsked,

@@ -27,10 +27,12 @@ from assay.records.fine_tuning_job import (
     JobSucceeded,
     JobTaken,
     JobValidated,
+    JobWaits,
     LaunchMade,
     LaunchPlanned,
     PauseAsked,
     ResumeAsked,
+    RunBegan,
     RunLeft,
 )
 from assay.serving.ids import model_name
@@ -58,6 +60,8 @@ class JobState:
     """The launch that is under way: planned, and perhaps made."""
     launched: LaunchMade | None = None
     """Likewise, once it was made."""
+    waits: JobWaits | None = None
+    """What it was last said to wait for; None once that is over."""
     checkpoints: tuple[JobCheckpoint, ...] = ()
     failed: JobFailed | None = None
     succeeded: JobSucceeded | None = None
@@ -78,7 +82,7 @@ class JobState:
             return "failed"
         if self.wish == "pause":
             return "pausing" if self.is_at_work else "paused"
-        if self.launched is not None:
+        if self.launched is not None and not self.is_queued_outside:
             return "running"
         return "validating_files" if self.validated is None else "queued"
 
@@ -86,6 +90,16 @@ class JobState:
     def is_at_work(self) -> bool:
         """Whether a run of it may be going on."""
         return self.planned is not None
+
+    @property
+    def is_queued_outside(self) -> bool:
+        """Whether the scheduler of a cluster holds its launch."""
+        return self.is_at_work and self.waits is not None and self.waits.code == "scheduler"
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it could be launched, were it its turn."""
+        return not (self.has_ended or self.is_at_work or self.validated is None) and self.wish == "run"
 
     @property
     def has_ended(self) -> bool:
@@ -142,14 +156,18 @@ def _changes(state: JobState, entry: JobEntry) -> dict[str, Any]:
         case JobValidated():
             return {"validated": entry}
         case LaunchPlanned():
-            return {"planned": entry, "launched": None}
+            return {"planned": entry, "launched": None, "waits": None}
         case LaunchMade():
             return {"launched": entry}
+        case JobWaits():
+            return {"waits": entry}
+        case RunBegan():
+            return {"waits": None}
         case JobCheckpoint():
             return {"checkpoints": (*state.checkpoints, entry), "left_in_vain": 0}
         case RunLeft():
             in_vain = state.left_in_vain + 1 if state.wish == "run" else 0
-            return {"planned": None, "launched": None, "left_in_vain": in_vain}
+            return {"planned": None, "launched": None, "waits": None, "left_in_vain": in_vain}
         case PauseAsked():
             return {"wish": "pause"}
         case ResumeAsked():
@@ -201,6 +219,10 @@ def _said(state: JobState, entry: JobEntry, wish: Wish) -> Iterator[_Said]:
             yield at_s, "info", "Fine-tuning job started", None
         case LaunchMade():
             yield at_s, "info", f"Fine-tuning job goes on from step {entry.step}", None
+        case JobWaits():
+            yield at_s, "info", f"Waiting: {entry.message}", None
+        case RunBegan():
+            yield at_s, "info", "The cluster's scheduler lets it run", None
         case JobCheckpoint():
             total = state.validated.num_steps if state.validated else entry.step
             for point in entry.points:

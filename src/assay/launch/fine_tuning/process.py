@@ -10,7 +10,7 @@ from assay.base.clock import SystemClock
 from assay.base.errors import StoreError
 from assay.launch.fine_tuning.runs import RunsOfHome
 from assay.launch.fine_tuning.worker import Worker
-from assay.launch.places.background import BackgroundLauncher
+from assay.launch.places.launcher import Launcher
 from assay.serving.files import FileShelf
 from assay.serving.jobs import JobShelf
 from assay.store.home import Home
@@ -18,7 +18,13 @@ from assay.store.objects import open_store
 
 
 def run_worker(
-    home: Home, *, runs_at_once: int, every_s: float, until_idle: bool, say: Callable[[str], None]
+    home: Home,
+    launcher: Launcher,
+    *,
+    runs_at_once: int,
+    every_s: float,
+    until_idle: bool,
+    say: Callable[[str], None],
 ) -> None:
     """Work until told to stop; or, `until_idle`, until nothing goes on by itself."""
     clock, store = SystemClock(), open_store(str(home.api))
@@ -26,7 +32,7 @@ def run_worker(
     worker = Worker(
         store,
         JobShelf(store, clock),
-        RunsOfHome(home, files, BackgroundLauncher(home), clock),
+        RunsOfHome(home, files, launcher, clock),
         name=f"process {os.getpid()} on {socket.gethostname()}",
         clock=clock,
         runs_at_once=runs_at_once,

@@ -8,18 +8,18 @@ The run is one like any other: `assay show`, `audit`, `replay` take it, and it o
 
 import io
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from assay.base.clock import Clock, SystemClock
-from assay.base.errors import DataError
+from assay.base.errors import DataError, StoreAwayError, TrainingError
 from assay.data.dataset.build import build_dataset
 from assay.data.dataset.fields import BuildConfig, row_reader
 from assay.evaluation.evidence.predictions import EVALUATION_FILE, evaluation_folder, load_evaluation
 from assay.launch.fine_tuning.training_file import read_training_file
 from assay.launch.places.launcher import Launcher
-from assay.launch.places.launches import last_launch, state_of, stop
+from assay.launch.places.launches import last_launch, state_of, stop, waiting_words
 from assay.launch.run import (
     VALIDATION,
     check_new,
@@ -51,6 +51,7 @@ RESULT_PURPOSE = "fine-tune-results"
 _METRICS = {"loss": "train_loss", "token_accuracy": "train_mean_token_accuracy", "accuracy": "train_accuracy"}
 """Our name -> the API's; those of the evaluation (`validation_*`) keep theirs."""
 ROWS_FILE = "rows.jsonl"
+AnswerT = TypeVar("AnswerT")
 
 
 class InvalidFileError(DataError):
@@ -85,6 +86,8 @@ class RunStanding(NamedTuple):
     """Why it would fail again; empty where it would not."""
     last_words: str = ""
     """The end of what its launch printed, once that is over."""
+    waits_for: str = ""
+    """What the scheduler that holds its launch says; empty where it is at work."""
 
 
 class JobRuns(Protocol):
@@ -206,17 +209,18 @@ class RunsOfHome:
     def start(self, created: JobCreated, run_id: str) -> Launch:
         run = self._home.run(run_id)
         launch = last_launch(run)
-        if launch is not None and state_of(launch) != "ended":
+        if launch is not None and _of_scheduler(launch, state_of) != "ended":
             return launch  # a second supervisor beside a living one would take the run from it
         base = stored_base(created.base, where=f"job {created.job_id}: its base model")
         return self._launcher.start(run, world_size=base.workers)
 
     def stop(self, launch: Launch) -> None:
-        if state_of(launch) != "elsewhere":
+        if _of_scheduler(launch, state_of) != "elsewhere":
             stop(launch)
 
     def standing(self, launch: Launch) -> RunStanding:
-        is_living = state_of(launch) != "ended"  # before the rest: what ends meanwhile is seen the next time
+        launch_state = _of_scheduler(launch, state_of)  # before the rest: what ends meanwhile is seen the next time
+        is_living = launch_state != "ended"
         run = self._home.run(launch.run_id)
         log = self._log(run)
         summary = log.summary()
@@ -224,7 +228,8 @@ class RunsOfHome:
         finished = finished_entry(log)
         if finished is None:
             if is_living:
-                return RunStanding(True, False, step)
+                said = _of_scheduler(launch, waiting_words) if launch_state == "queued" else ""
+                return RunStanding(True, False, step, waits_for=said)
             return RunStanding(False, False, step, _failure(run, launch), _last_words(launch))
         audit = saved_audit(run.run_dir)
         folder = evaluation_folder(Path(run.run_dir), step=finished.step, split=VALIDATION)
@@ -295,6 +300,14 @@ class RunsOfHome:
 
     def _log(self, run: Run) -> CommitLog:
         return CommitLog(open_store(run.store_url))
+
+
+def _of_scheduler(launch: Launch, ask: Callable[[Launch], AnswerT]) -> AnswerT:
+    """A scheduler that does not answer for a moment says nothing about a launch: it is asked again."""
+    try:
+        return ask(launch)
+    except TrainingError as error:
+        raise StoreAwayError(f"run {launch.run_id}: {launch.where()} cannot be asked after: {error}") from error
 
 
 def _is_shown(name: str) -> bool:

@@ -2,7 +2,7 @@
 
 from assay.launch.places.background import stop_process
 from assay.launch.places.launcher import LaunchState
-from assay.launch.places.slurm import cancel_job, job_state
+from assay.launch.places.slurm import cancel_job, job_state, pending_reason
 from assay.records.launch import Launch
 from assay.records.run import Run
 from assay.store.launches import process_state, saved_launches
@@ -11,6 +11,11 @@ from assay.store.launches import process_state, saved_launches
 def state_of(launch: Launch) -> LaunchState:
     """Whether it waits, runs, or is no more."""
     return job_state(launch.job) if launch.place == "slurm" else process_state(launch)
+
+
+def waiting_words(launch: Launch) -> str:
+    """What a launch that is queued waits for, as its scheduler says."""
+    return f"{launch.where()} is pending: {pending_reason(launch.job)}"
 
 
 def stop(launch: Launch) -> None:

@@ -183,6 +183,12 @@ def job_state(job: str) -> LaunchState:
     return "running" if states[0] in _ACTIVE else "queued"
 
 
+def pending_reason(job: str) -> str:
+    """Slurm's word for what a job waits for, e.g. `Resources`; a job may have begun meanwhile."""
+    said = _slurm("squeue", "--noheader", "--format=%r", f"--jobs={job}").split()
+    return said[0] if said else "None"
+
+
 def cancel_job(job: str) -> None:
     """Its ranks have the cluster's KillWait to commit and leave."""
     if not re.fullmatch(r"\d+(_\d+)?", job):  # it is read from a file, and scancel takes options

@@ -43,7 +43,9 @@ def job_routes(place: Place) -> APIRouter:
         def make(job_id: str) -> JobState:
             return place.jobs.put(created.model_copy(update={"job_id": job_id}))
 
-        return job_shape(await run_in_threadpool(place.job_repeats.made, asked, created.job_id, make))
+        return await run_in_threadpool(
+            lambda: _shape(place, place.job_repeats.made(asked, created.job_id, make))
+        )
 
     @router.get("")
     def list_jobs(request: Request) -> dict[str, Any]:
@@ -52,7 +54,7 @@ def job_routes(place: Place) -> APIRouter:
 
         def shown(job_id: str) -> dict[str, Any] | None:
             state = place.jobs.find(job_id, project)
-            return job_shape(state) if state and _has_metadata(state, query) else None
+            return _shape(place, state) if state and _has_metadata(state, query) else None
 
         return page_of(place.jobs.shelf.ids(), shown, query, limit=20, max_limit=MAX_PAGE)
 
@@ -60,7 +62,7 @@ def job_routes(place: Place) -> APIRouter:
     def retrieve(request: Request, job_id: str) -> dict[str, Any]:
         """One job."""
         query_of(request)
-        return job_shape(_found(place, request, job_id))
+        return _shape(place, _found(place, request, job_id))
 
     @router.get("/{job_id}/events")
     def list_events(request: Request, job_id: str) -> dict[str, Any]:
@@ -86,12 +88,16 @@ def job_routes(place: Place) -> APIRouter:
             query_of(request)
             parsed(NoBody, await read_json(request))
             await run_in_threadpool(_found, place, request, job_id)
-            return job_shape(await run_in_threadpool(ask, job_id))
+            return await run_in_threadpool(lambda: _shape(place, ask(job_id)))
 
     asks("cancel", place.jobs.cancel)
     asks("pause", place.jobs.pause)
     asks("resume", place.jobs.resume)
     return router
+
+
+def _shape(place: Place, state: JobState) -> dict[str, Any]:
+    return job_shape(state, place.queue.standing(state))
 
 
 def _found(place: Place, request: Request, job_id: str) -> JobState:

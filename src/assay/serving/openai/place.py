@@ -13,6 +13,7 @@ from assay.serving.files import FileShelf, FileState
 from assay.serving.job import JobState
 from assay.serving.jobs import JobShelf
 from assay.serving.keys import KeyShelf
+from assay.serving.queue.standing import QueueView
 from assay.serving.refusal import RefusedError
 from assay.serving.repeats import AskedFor, Repeats
 from assay.store.objects import ObjectStore
@@ -30,6 +31,7 @@ class Place(NamedTuple):
     files: FileShelf
     jobs: JobShelf
     keys: KeyShelf
+    queue: QueueView
     models: Mapping[str, BaseModelFile]
     clock: Clock
     job_repeats: Repeats[JobEntry, JobState]
@@ -43,6 +45,7 @@ class Place(NamedTuple):
             files,
             jobs,
             KeyShelf(store, clock),
+            QueueView(jobs, clock),
             models,
             clock,
             Repeats(jobs.shelf, lambda at_s, count: JobClaimed(at_s=at_s, retry_count=count), clock),

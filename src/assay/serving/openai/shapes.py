@@ -9,6 +9,7 @@ from assay.records.uploaded_file import FileCreated
 from assay.serving.ids import checkpoint_name
 from assay.serving.job import JobEvent, JobState
 from assay.serving.methods import SERVED_METHODS
+from assay.serving.queue.standing import JobStanding
 
 _IN_EVERY_JOB = ("n_epochs", "batch_size", "learning_rate_multiplier")
 """Hyperparameters that the type of a job always has."""
@@ -30,13 +31,14 @@ def file_shape(file: FileCreated) -> dict[str, Any]:
     }
 
 
-def job_shape(state: JobState) -> dict[str, Any]:
-    """`FineTuningJob`; hyperparameters are numbers once its files are validated."""
+def job_shape(state: JobState, standing: JobStanding | None) -> dict[str, Any]:
+    """`FineTuningJob`; hyperparameters are numbers once its files are validated. `standing`: in the queue."""
     created, validated, succeeded = state.created, state.validated, state.succeeded
     names = SERVED_METHODS[created.method].hyperparameters
     concrete = validated.hyperparameters if validated is not None else {}
     shown = {name: concrete.get(name, created.hyperparameters.get(name, "auto")) for name in names}
     failed = None if state.wish == "cancel" else state.failed
+    finish_s = None if standing is None else standing.estimate.finish_s
     return {
         "id": created.job_id,
         "object": "fine_tuning.job",
@@ -44,7 +46,7 @@ def job_shape(state: JobState) -> dict[str, Any]:
         "error": None
         if failed is None
         else {"code": failed.code, "message": failed.message, "param": failed.param},
-        "estimated_finish": None,
+        "estimated_finish": None if finish_s is None else int(finish_s),
         "fine_tuned_model": state.model if succeeded is not None else None,
         "finished_at": None if state.ended_s is None else int(state.ended_s),
         "hyperparameters": {name: shown[name] for name in _IN_EVERY_JOB},
@@ -59,11 +61,11 @@ def job_shape(state: JobState) -> dict[str, Any]:
         "trained_tokens": None if succeeded is None else succeeded.trained_tokens,
         "training_file": created.training_file,
         "validation_file": created.validation_file,
-        "x_assay": _ours(state),
+        "x_assay": _ours(state, standing),
     }
 
 
-def _ours(state: JobState) -> dict[str, Any]:
+def _ours(state: JobState, standing: JobStanding | None) -> dict[str, Any]:
     validated, launched, succeeded = state.validated, state.launched, state.succeeded
     return {
         "run": None if validated is None else validated.run_id,
@@ -73,7 +75,20 @@ def _ours(state: JobState) -> dict[str, Any]:
         "where": None if launched is None else launched.where,
         "weights_digest": None if succeeded is None else succeeded.weights_digest,
         "measured": None if succeeded is None else succeeded.measured,
+        "queue": None
+        if standing is None or standing.code is None
+        else {
+            "place": standing.place,
+            "waiting": standing.num_waiting,
+            "code": standing.code,
+            "blocked_by": standing.blocked_by,
+        },
+        "estimate": _why_no_estimate(state) if standing is None else standing.estimate.rests_on,
     }
+
+
+def _why_no_estimate(state: JobState) -> str | None:
+    return None if state.has_ended else f"it is {state.status}"
 
 
 def event_shape(event: JobEvent) -> dict[str, Any]:
