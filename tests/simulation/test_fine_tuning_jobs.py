@@ -14,6 +14,7 @@ from contextlib import suppress
 import pytest
 
 from assay.base.errors import DamagedDataError, FencedError
+from assay.launch.fine_tuning.held_time import AttemptTime
 from assay.launch.fine_tuning.runs import Commitment, RunStanding
 from assay.launch.fine_tuning.worker import Prepare, Worker
 from assay.records.fine_tuning_job import (
@@ -107,6 +108,18 @@ class PlayedRuns:
 
     def stop(self, launch: Launch) -> None:
         self.was_asked = True
+
+    def end(self, launch: Launch) -> None:
+        self.dies()
+
+    def held(self, run_id: str) -> list[AttemptTime]:
+        """Each launch is an attempt that held a device for an hour."""
+        return [
+            AttemptTime(number, 3600.0 * number, 3600.0 * (number + 1), 3600.0) for number in self._numbers()
+        ]
+
+    def settled(self, run_id: str) -> list[AttemptTime]:
+        return self.held(run_id)
 
     def standing(self, launch: Launch) -> RunStanding:
         return RunStanding(self.living is not None, self.step >= STEPS, self.committed())
@@ -227,6 +240,8 @@ def check(world: World) -> None:
     steps = [point.step for entry in checkpoints for point in entry.points]
     assert steps == [*range(1, state.last_step + 1)]
     assert state.status == "cancelled" or state.last_step == STEPS
+    charged = [entry.attempt for entry in state.entries if entry.type == "charged"]
+    assert sorted(charged) == sorted(set(charged)) == world.runs._numbers()  # each charge once
     events = job_events(state)
     assert len({event.event_id for event in events}) == len(events)
     assert [event.event_id for event in events] == sorted(event.event_id for event in events)

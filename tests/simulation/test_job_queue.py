@@ -2,14 +2,19 @@
 
 from concurrent.futures import Future
 from contextlib import suppress
+from datetime import timedelta
 
 import pytest
 
+from assay.launch.fine_tuning.held_time import AttemptTime
 from assay.launch.fine_tuning.runs import Commitment, RunStanding
 from assay.launch.fine_tuning.worker import Prepare, Worker
 from assay.records.fine_tuning_job import JobCreated, JobSucceeded, JobValidated, JobWaits
 from assay.records.launch import Launch
+from assay.serving.admin.projects import ProjectShelf
+from assay.serving.admin.spend import costs_of_day, day_of
 from assay.serving.jobs import JobShelf
+from assay.serving.refusal import RefusedError
 from assay.store.objects import open_store
 from clocks import HandClock
 
@@ -19,7 +24,13 @@ LOOKS_A_RUN = 3
 class ManyRuns:
     """Each run is done after so many looks at it."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: HandClock) -> None:
+        self.clock = clock
+        self.times: dict[str, list[tuple[float, float | None]]] = {}
+        self.stays = False
+        """Whether a run that is asked to leave does not."""
+        self.unfinished: set[str] = set()
+        self.ended: list[str] = []
         self.launches: dict[str, list[int]] = {}
         self.left: dict[str, int] = {}
         self.order: list[str] = []
@@ -30,6 +41,9 @@ class ManyRuns:
     def go_on(self) -> None:
         for run_id in self.at_work():
             self.left[run_id] -= 1
+        for run_id, times in self.times.items():
+            if times[-1][1] is None and not self.left[run_id]:
+                times[-1] = (times[-1][0], self.clock.now_s())
 
     def prepare(self, created: JobCreated, lease: int) -> JobValidated:
         return JobValidated(
@@ -47,6 +61,8 @@ class ManyRuns:
         number = self.next_launch(run_id)
         self.launches.setdefault(run_id, []).append(number)
         self.left[run_id] = LOOKS_A_RUN
+        self.unfinished.discard(run_id)
+        self.times.setdefault(run_id, []).append((self.clock.now_s(), None))
         self.order.append(created.project)
         return self._launch(run_id, number)
 
@@ -57,11 +73,35 @@ class ManyRuns:
         )  # fmt: skip
 
     def stop(self, launch: Launch) -> None:
-        self.left[launch.run_id] = 0
+        if not self.stays:
+            self.leave(launch.run_id)
+
+    def end(self, launch: Launch) -> None:
+        self.leave(launch.run_id)
+        self.ended.append(launch.run_id)
+
+    def leave(self, run_id: str) -> None:
+        """Before its end."""
+        self.left[run_id] = 0
+        self.unfinished.add(run_id)
+        self.times[run_id][-1] = (self.times[run_id][-1][0], self.clock.now_s())
+
+    def held(self, run_id: str) -> list[AttemptTime]:
+        """From the launch to its end, or to now."""
+        return [
+            AttemptTime(
+                number, began_s, ended_s or self.clock.now_s(), (ended_s or self.clock.now_s()) - began_s
+            )
+            for number, (began_s, ended_s) in enumerate(self.times.get(run_id, []), start=1)
+        ]
+
+    def settled(self, run_id: str) -> list[AttemptTime]:
+        return self.held(run_id)
 
     def standing(self, launch: Launch) -> RunStanding:
         is_living = self.left[launch.run_id] > 0
-        return RunStanding(is_living, not is_living, 0 if is_living else 1)
+        is_done = not is_living and launch.run_id not in self.unfinished
+        return RunStanding(is_living, is_done, 1 if is_done else 0)
 
     def commits_behind(self, run_id: str, step: int) -> list[Commitment]:
         return []
@@ -76,7 +116,8 @@ class Yard:
     """Workers with so many places each, over the same jobs."""
 
     def __init__(self, *places: int) -> None:
-        self.store, self.clock, self.runs = open_store("memory:"), HandClock(1e9), ManyRuns()
+        self.store, self.clock = open_store("memory:"), HandClock(1e9)
+        self.runs = ManyRuns(self.clock)
         self.jobs = JobShelf(self.store, self.clock)
         self.workers = [
             Worker(
@@ -86,11 +127,12 @@ class Yard:
             for n, count in enumerate(places)
         ]  # fmt: skip
 
-    def submit(self, project: str, number: int) -> str:
+    def submit(self, project: str, number: int, *, budget: float | None = None) -> str:
         job_id = f"ftjob-{number:024x}"
         created = JobCreated(
             job_id=job_id, project=project, at_s=1.0, model="tiny", base={}, method="classification",
             hyperparameters={}, training_file="f", seed=1, request_sha256="",
+            budget_device_hours=budget,
         )  # fmt: skip
         self.jobs.put(created)
         return job_id
@@ -188,4 +230,101 @@ def test_runs_are_watched_while_files_are_validated() -> None:
     for _ in range(8):
         yard.look()
     assert yard.jobs.shelf.state(second).status == "succeeded"
+    yard.leave()
+
+
+LONG = 10**6
+
+
+def until_at_work(yard: Yard, job_id: str) -> float:
+    """Have it go on for ever; when it was launched."""
+    for _ in range(10):
+        yard.look()
+        if job_id in yard.runs.at_work():
+            yard.runs.left[job_id] = LONG
+            return yard.runs.times[job_id][-1][0]
+    raise AssertionError("it was not launched")
+
+
+@pytest.mark.parametrize("stays", [False, True])
+def test_a_job_over_its_budget_holds_its_device_for_at_most_15_s_more(stays) -> None:
+    yard = Yard(1)
+    job_id = yard.submit("a", 1, budget=60 / 3600)
+    yard.runs.stays = stays
+    launched_s = until_at_work(yard, job_id)
+    while job_id in yard.runs.at_work():
+        yard.look()
+    held_s = yard.runs.times[job_id][0][1] - launched_s
+    assert 60 <= held_s <= 60 + (15 if stays else 2)
+    assert yard.runs.ended == ([job_id] if stays else [])
+    for _ in range(3):
+        yard.look()
+    state = yard.jobs.shelf.state(job_id)
+    assert (state.status, state.budget_spent.of, state.charged_s) == ("paused", "job", held_s)
+    for budget in (None, 60 / 3600, held_s / 3600):
+        with pytest.raises(RefusedError, match="Give it more"):
+            yard.jobs.resume(job_id, budget)
+    yard.jobs.resume(job_id, 1.0)
+    yard.runs.stays = False
+    for _ in range(12):
+        yard.look()
+    assert yard.jobs.shelf.state(job_id).status == "succeeded"
+    yard.leave()
+
+
+def test_a_spent_limit_of_a_project_pauses_its_jobs_and_launches_none_until_the_next_month() -> None:
+    yard = Yard(2)
+    projects = ProjectShelf(yard.store, yard.clock)
+    projects.ensure("a", by="me")
+    projects.limit("a", 100 / 3600, by="me")
+    first, other, third = yard.submit("a", 1), yard.submit("b", 2), yard.submit("a", 3)
+    launched_s = until_at_work(yard, first)
+    yard.runs.left[other] = LONG
+    while yard.jobs.shelf.state(first).status != "paused":
+        yard.look()
+    assert 100 <= yard.clock.now_s() - launched_s <= 115
+    spent = yard.jobs.shelf.state(first).budget_spent
+    assert (spent.of, spent.limit_device_s) == ("project", 100.0)
+    for _ in range(4):
+        yard.look()
+    assert yard.runs.at_work() == [other]
+    waits = yard.jobs.shelf.state(third).waits
+    assert waits.code == "project_limit" and "its limit is 0.02778" in waits.message
+    yard.jobs.resume(first)
+    yard.look()
+    assert yard.jobs.shelf.state(first).waits.code == "project_limit"
+    yard.clock.sleep_s(32 * 86_400)
+    for _ in range(20):
+        yard.look()
+    assert {yard.jobs.shelf.state(each).status for each in (first, third)} == {"succeeded"}
+    yard.leave()
+
+
+def test_a_job_without_any_budget_left_is_not_launched_again() -> None:
+    yard = Yard(1)
+    job_id = yard.submit("a", 1, budget=30 / 3600)
+    until_at_work(yard, job_id)
+    yard.clock.sleep_s(40)
+    yard.runs.leave(job_id)  # preempted, before anybody looked
+    for _ in range(4):
+        yard.look()
+    state = yard.jobs.shelf.state(job_id)
+    assert (state.status, len(yard.runs.launches[job_id])) == ("paused", 1)
+    yard.leave()
+
+
+def test_days_sum_to_what_was_held() -> None:
+    yard = Yard(1)
+    job_id = yard.submit("a", 1)
+    until_at_work(yard, job_id)
+    yard.clock.sleep_s(2.5 * 86_400)
+    yard.runs.left[job_id] = 0
+    for _ in range(4):
+        yard.look()
+    state = yard.jobs.shelf.state(job_id)
+    first = day_of(yard.runs.times[job_id][0][0])
+    by_day = [costs_of_day(yard.jobs, first + timedelta(days=number)) for number in range(-1, 5)]
+    assert [[each.job_id for each in day] for day in by_day] == [[], [job_id], [job_id], [job_id], [], []]
+    assert sum(each.device_s for day in by_day for each in day) == pytest.approx(state.charged_s, rel=1e-12)
+    assert by_day[2][0].device_s == 86_400
     yard.leave()

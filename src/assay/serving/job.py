@@ -18,7 +18,9 @@ from typing import Any, Literal, NamedTuple
 
 from assay.records.fine_tuning_job import (
     JOB_ENTRIES,
+    BudgetSpent,
     CancelAsked,
+    JobCharged,
     JobCheckpoint,
     JobClaimed,
     JobCreated,
@@ -43,6 +45,8 @@ JobStatus = Literal[
 ]
 Wish = Literal["run", "pause", "cancel"]
 ENDS = ("succeeded", "failed", "cancelled")
+_WISHES: dict[str, Wish] = {"pause": "pause", "budget": "pause", "resume": "run", "cancel": "cancel"}
+"""By the type of the entry after which it is so."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +67,12 @@ class JobState:
     waits: JobWaits | None = None
     """What it was last said to wait for; None once that is over."""
     checkpoints: tuple[JobCheckpoint, ...] = ()
+    charges: tuple[JobCharged, ...] = ()
+    """What its run cost, by attempt."""
+    budget_device_hours: float | None = None
+    """What it may hold devices for."""
+    budget_spent: BudgetSpent | None = None
+    """What stopped it, until it is resumed."""
     failed: JobFailed | None = None
     succeeded: JobSucceeded | None = None
     cancelled_s: float | None = None
@@ -124,6 +134,11 @@ class JobState:
         return tuple(each for each in self.checkpoints if each.step in kept)
 
     @property
+    def charged_s(self) -> float:
+        """The device-seconds of all that is over of its run."""
+        return sum(each.device_s for each in self.charges)
+
+    @property
     def model(self) -> str:
         """The name of what it makes."""
         created = self.created
@@ -145,7 +160,7 @@ def fold_job(state: JobState | None, entry: JobEntry) -> JobState:
     """The state behind one more entry."""
     if state is None:
         assert isinstance(entry, JobCreated), f"a job's log begins with {entry.type}"
-        return JobState(created=entry, entries=(entry,))
+        return JobState(created=entry, entries=(entry,), budget_device_hours=entry.budget_device_hours)
     return replace(state, entries=(*state.entries, entry), **_changes(state, entry))
 
 
@@ -171,7 +186,13 @@ def _changes(state: JobState, entry: JobEntry) -> dict[str, Any]:
         case PauseAsked():
             return {"wish": "pause"}
         case ResumeAsked():
-            return {"wish": "run", "left_in_vain": 0}
+            budget = entry.budget_device_hours or state.budget_device_hours
+            return {"wish": "run", "left_in_vain": 0, "budget_device_hours": budget, "budget_spent": None}
+        case BudgetSpent():
+            return {"wish": "pause", "budget_spent": entry}
+        case JobCharged():
+            others = (each for each in state.charges if each.attempt != entry.attempt)
+            return {"charges": tuple(sorted((*others, entry), key=lambda each: each.attempt))}
         case CancelAsked():
             return {"wish": "cancel", "cancelled_s": entry.at_s}
         case JobFailed():
@@ -193,8 +214,8 @@ def job_events(state: JobState) -> list[JobEvent]:
     digits = state.created.job_id.rpartition("-")[2]
     wish: Wish = "run"
     for number, entry in enumerate(state.entries):
-        wish = {"pause": "pause", "resume": "run", "cancel": "cancel"}.get(entry.type, wish)  # type: ignore[assignment]
-        for place, (at_s, level, message, data) in enumerate(_said(state, entry, wish)):
+        before, wish = wish, _WISHES.get(entry.type, wish)
+        for place, (at_s, level, message, data) in enumerate(_said(state, entry, before, wish)):
             found.append(JobEvent(f"ftevent-{digits}{number:06x}{place:06x}", at_s, level, message, data))
     return found
 
@@ -207,7 +228,7 @@ def is_event_id(text: str) -> bool:
 _Said = tuple[float, Literal["info", "warn", "error"], str, dict[str, Any] | None]
 
 
-def _said(state: JobState, entry: JobEntry, wish: Wish) -> Iterator[_Said]:
+def _said(state: JobState, entry: JobEntry, before: Wish, wish: Wish) -> Iterator[_Said]:
     at_s = entry.at_s
     match entry:
         case JobCreated():
@@ -237,7 +258,17 @@ def _said(state: JobState, entry: JobEntry, wish: Wish) -> Iterator[_Said]:
         case PauseAsked():
             yield at_s, "info", "Asked to pause", None
         case ResumeAsked():
-            yield at_s, "info", "Asked to resume, moving job to queued state", None
+            if entry.budget_device_hours is not None:
+                yield (
+                    at_s,
+                    "info",
+                    f"The job's budget is {entry.budget_device_hours:.4g} device-hours now",
+                    None,
+                )
+            if before != "run":
+                yield at_s, "info", "Asked to resume, moving job to queued state", None
+        case BudgetSpent():
+            yield at_s, "warn", budget_words(state, entry), None
         case CancelAsked():
             yield at_s, "info", "Fine-tuning job cancelled", None
         case JobFailed():
@@ -245,8 +276,23 @@ def _said(state: JobState, entry: JobEntry, wish: Wish) -> Iterator[_Said]:
         case JobSucceeded():
             yield at_s, "info", f"New fine-tuned model created: {state.model}", None
             yield at_s, "info", "The job has successfully completed", None
-        case JobTaken() | LaunchPlanned() | JobClaimed():
+        case JobTaken() | LaunchPlanned() | JobClaimed() | JobCharged():
             return
+
+
+def budget_words(state: JobState, spent: BudgetSpent) -> str:
+    """What stopped a job, and what lets it go on."""
+    amount, limit = hours_text(spent.device_s), hours_text(spent.limit_device_s)
+    if spent.of == "job":
+        cure = "Resume it with a larger budget (x_assay.budget_device_hours)."
+        return f"The job's budget is spent: {amount} of {limit} device-hours. {cure}"
+    whose = f"The limit of project {state.created.project} for this month is spent"
+    return f"{whose}: {amount} of {limit} device-hours. Raise it, or wait for the next month; then resume."
+
+
+def hours_text(device_s: float) -> str:
+    """Device-seconds in hours, as far as people want to know them."""
+    return f"{device_s / 3600:.4g}"
 
 
 def _step_text(step: int, total: int, values: dict[str, float]) -> str:

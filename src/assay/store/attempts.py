@@ -46,8 +46,10 @@ def _readable_attempts(run_dir: Path) -> tuple[list[Attempt], list[str]]:
     return attempts, problems
 
 
-def close_abandoned_attempts(run: Run, log: CommitLog, successor: Attempt) -> None:
+def close_abandoned_attempts(run: Run, log: CommitLog, successor: Attempt | None = None) -> None:
     """End on paper the attempts before `successor` whose end nobody wrote down: their supervisor died.
+
+    All of them, where there is no successor, and none who drives the run.
 
     They held their devices until the last sign of life of any rank. Should one only have been asleep, it writes
     its own end over this one when it wakes up.
@@ -58,7 +60,8 @@ def close_abandoned_attempts(run: Run, log: CommitLog, successor: Attempt) -> No
     )
 
     for attempt in saved_attempts(Path(run.run_dir)):
-        if attempt.attempt >= successor.attempt or attempt.ended_s is not None:
+        is_abandoned = successor is None or attempt.attempt < successor.attempt
+        if attempt.ended_s is not None or not is_abandoned:
             continue
         paths = [segment_path(Path(run.run_dir), attempt.attempt, rank) for rank in range(attempt.world_size)]
         seen_s = [read_segment(path).last_at_s() for path in paths if path.exists()]

@@ -28,12 +28,12 @@ def run_worker(
 ) -> None:
     """Work until told to stop; or, `until_idle`, until nothing goes on by itself."""
     clock, store = SystemClock(), open_store(str(home.api))
-    files = FileShelf(store, clock)
+    files, name = FileShelf(store, clock), f"process {os.getpid()} on {socket.gethostname()}"
     worker = Worker(
         store,
         JobShelf(store, clock),
         RunsOfHome(home, files, launcher, clock),
-        name=f"process {os.getpid()} on {socket.gethostname()}",
+        name=name,
         clock=clock,
         runs_at_once=runs_at_once,
     )

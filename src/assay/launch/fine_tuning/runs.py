@@ -9,17 +9,19 @@ The run is one like any other: `assay show`, `audit`, `replay` take it, and it o
 import io
 import math
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from assay.base.clock import Clock, SystemClock
-from assay.base.errors import DataError, StoreAwayError, TrainingError
+from assay.base.errors import DataError, StoreAwayError, StoreError, TrainingError
 from assay.data.dataset.build import build_dataset
 from assay.data.dataset.fields import BuildConfig, row_reader
 from assay.evaluation.evidence.predictions import EVALUATION_FILE, evaluation_folder, load_evaluation
+from assay.launch.fine_tuning.held_time import AttemptTime, close_on_paper, held_by, tell_ledger
 from assay.launch.fine_tuning.training_file import read_training_file
 from assay.launch.places.launcher import Launcher
-from assay.launch.places.launches import last_launch, state_of, stop, waiting_words
+from assay.launch.places.launches import end, last_launch, state_of, stop, waiting_words
 from assay.launch.run import (
     VALIDATION,
     check_new,
@@ -111,6 +113,18 @@ class JobRuns(Protocol):
 
     def stop(self, launch: Launch) -> None:
         """Ask it to commit and leave."""
+        ...
+
+    def end(self, launch: Launch) -> None:
+        """Take its devices from it at once: what lies behind its last commit is lost."""
+        ...
+
+    def held(self, run_id: str) -> list[AttemptTime]:
+        """What its attempts held devices for, one that goes on until now."""
+        ...
+
+    def settled(self, run_id: str) -> list[AttemptTime]:
+        """Likewise, of a run that nobody drives any more."""
         ...
 
     def standing(self, launch: Launch) -> RunStanding:
@@ -218,8 +232,25 @@ class RunsOfHome:
         if _of_scheduler(launch, state_of) != "elsewhere":
             stop(launch)
 
+    def end(self, launch: Launch) -> None:
+        if _of_scheduler(launch, state_of) != "elsewhere":
+            end(launch)
+
+    def held(self, run_id: str) -> list[AttemptTime]:
+        run = self._home.run(run_id)
+        return held_by(run, open_store(run.store_url), now_s=self._clock.now_s())
+
+    def settled(self, run_id: str) -> list[AttemptTime]:
+        run = self._home.run(run_id)
+        if closed := close_on_paper(run, self._log(run)):
+            with suppress(StoreError), self._home.open_ledger() as ledger:  # an index: it can be made anew
+                tell_ledger(ledger, run, closed)
+        return self.held(run_id)
+
     def standing(self, launch: Launch) -> RunStanding:
-        launch_state = _of_scheduler(launch, state_of)  # before the rest: what ends meanwhile is seen the next time
+        launch_state = _of_scheduler(
+            launch, state_of
+        )  # before the rest: what ends meanwhile is seen the next time
         is_living = launch_state != "ended"
         run = self._home.run(launch.run_id)
         log = self._log(run)

@@ -14,15 +14,18 @@ id. So it may be killed anywhere; the next one goes on, and nothing is done twic
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 
 from assay.base.clock import Clock
 from assay.base.errors import AssayError, FencedError, StoreError
+from assay.launch.fine_tuning.budgets import LEAVE_S, Budgets
+from assay.launch.fine_tuning.held_time import AttemptTime
 from assay.launch.fine_tuning.runs import InvalidFileError, JobRuns, RunStanding
 from assay.records.fine_tuning_job import (
+    JobCharged,
     JobCheckpoint,
     JobEntry,
     JobFailed,
@@ -35,6 +38,8 @@ from assay.records.fine_tuning_job import (
     RunLeft,
 )
 from assay.records.launch import Launch
+from assay.serving.admin.projects import ProjectShelf
+from assay.serving.admin.spend import HeldTime, mark_charged
 from assay.serving.job import JobState
 from assay.serving.jobs import JobShelf
 from assay.serving.queue.board import PlaceOnBoard, WorkerBoard
@@ -89,6 +94,8 @@ class Worker:
         self._watch_of_leases = LeaseWatch(store, clock)
         self._term_s = term_s
         self._beside = beside
+        self._budgets = Budgets(jobs, ProjectShelf(store, clock), self._held_by, clock)
+        self._at_work: list[JobState] = []
         self._held: dict[str, _Held] = {}
         self._validating: dict[str, Future[JobValidated]] = {}
         self._board = WorkerBoard(store, clock)
@@ -99,6 +106,7 @@ class Worker:
         """Bring every job one step further; whether one of them is at work, or waits."""
         self._line.say()
         due = self._due()
+        self._at_work = [state for state in due if state.is_at_work]
         for state in due:
             if state.is_at_work:
                 self._step(state, self._watch)
@@ -110,6 +118,7 @@ class Worker:
                 due,
                 self._board.seen(),
                 last_turns(self._store, {state.created.project for state in waiting}),
+                self._budgets.limits.blocked(due),
                 now_s=self._clock.now_s(),
             )
             self._launch_in_turn(queue)
@@ -147,12 +156,11 @@ class Worker:
 
     def _say_what_they_wait_for(self, queue: JobQueue) -> None:
         """Once, until it is another thing; no lease is needed, as it moves nothing."""
-        for state in queue.in_turn:
-            standing = queue.standings[state.created.job_id]
-            if standing.code not in ("turn", "places_taken"):
+        for job_id, standing in queue.standings.items():
+            if standing.code not in ("turn", "places_taken", "project_limit"):
                 continue
             waits = JobWaits(at_s=self._clock.now_s(), code=standing.code, message=standing.blocked_by)
-            self._jobs.shelf.log(state.created.job_id).append(partial(_if_news, waits))
+            self._jobs.shelf.log(job_id).append(partial(_if_news, waits))
 
     def _step(self, state: JobState, bring: Callable[["_Held", JobState], None]) -> None:
         """Bring a job further, if it is ours or nobody's."""
@@ -184,7 +192,7 @@ class Worker:
         return held
 
     def _let_go(self, job_id: str) -> None:
-        """Give its lease back, unless something of ours still writes under it: then it runs out, at the latest."""
+        """Give its lease back, unless something of ours still writes under it."""
         if (validation := self._validating.get(job_id)) is not None and not validation.done():
             return
         self._validating.pop(job_id, None)
@@ -199,12 +207,14 @@ class Worker:
         except InvalidFileError as error:
             self._fail(held, "invalid_training_file", str(error), param=error.param)
         except AssayError as error:
-            self._stop_run(state)
+            self._stop_run(held, state)
             self._fail(held, "cannot_train", str(error))
 
-    def _stop_run(self, state: JobState) -> None:
+    def _stop_run(self, held: "_Held", state: JobState) -> None:
         """A job that fails for what is found while it is watched leaves no run behind that goes on."""
         if state.validated is not None and state.planned is not None:
+            with suppress(AssayError):  # of what is damaged, the account may be, too
+                self._charge(held, self._runs.held(state.validated.run_id))
             launch = self._runs.launch_from(state.validated.run_id, state.planned.number)
             if launch is not None:
                 self._runs.stop(launch)
@@ -230,6 +240,9 @@ class Worker:
 
     def _plan_launch(self, held: "_Held", state: JobState) -> None:
         assert state.validated is not None
+        if (spent := self._budgets.spent(state, self._at_work, held.lease)) is not None:
+            held.append(lambda now: spent if now.wish == "run" and not now.is_at_work else None)
+            return
         note_turn(self._store, state.created.project, self._clock.now_s())
         planned = LaunchPlanned(
             at_s=self._clock.now_s(),
@@ -257,13 +270,40 @@ class Worker:
                 step=state.last_step,
             )
             held.append(lambda now: made if now.launched is None else None)
-        if state.wish != "run" and not held.has_asked(launch):
-            self._runs.stop(launch)
+        if state.wish == "run" and (spent := self._budgets.spent(state, self._at_work, held.lease)) is not None:
+            state = held.append(lambda now: spent if now.wish == "run" else None)
+        self._ask_to_leave(held, state, launch)
         standing = self._runs.standing(launch)
         self._note_the_scheduler(held, standing)
         self._record_commits(held, run_id, state.last_step)
         if not standing.is_living:
             self._end(held, state, standing)
+
+    def _ask_to_leave(self, held: "_Held", state: JobState, launch: Launch) -> None:
+        """Once; whoever has no budget left does not take as long as it likes."""
+        now_s = self._clock.monotonic_s()
+        if state.wish == "run":
+            return
+        if launch.number not in held.asked_s:
+            held.asked_s[launch.number] = now_s
+            self._runs.stop(launch)
+        elif state.budget_spent is not None and now_s - held.asked_s[launch.number] >= LEAVE_S:
+            self._runs.end(launch)
+
+    def _held_by(self, run_id: str) -> list[tuple[int, HeldTime]]:
+        return [(each.attempt, each) for each in self._runs.held(run_id)]
+
+    def _charge(self, held: "_Held", times: Sequence[AttemptTime]) -> None:
+        """Write down what attempts cost, each once, or again where it is told otherwise."""
+        state = self._jobs.shelf.state(held.job_id)
+        assert state is not None
+        known = {(each.attempt, each.began_s, each.ended_s, each.device_s) for each in state.charges}
+        for each in times:
+            if tuple(each) in known:
+                continue
+            mark_charged(self._store, state.created.project, held.job_id, each)
+            charged = JobCharged(at_s=self._clock.now_s(), lease=held.lease, **each._asdict())
+            held.append(partial(_anyway, charged))
 
     def _note_the_scheduler(self, held: "_Held", standing: RunStanding) -> None:
         """A cluster's queue holds the launch, or no longer."""
@@ -288,8 +328,9 @@ class Worker:
             held.append(partial(_if_later, checkpoint))
 
     def _end(self, held: "_Held", state: JobState, standing: RunStanding) -> None:
-        """What becomes of a job whose launch is over."""
+        """What becomes of a job whose launch is over; first, what that cost."""
         assert state.validated is not None
+        self._charge(held, self._runs.settled(state.validated.run_id))
         newest = self._jobs.shelf.state(state.created.job_id)
         assert newest is not None
         if standing.failure and newest.wish != "cancel":
@@ -312,6 +353,10 @@ class Worker:
         held.append(lambda now: failed if not now.has_ended or now.is_at_work else None)
 
 
+def _anyway(charged: JobCharged, now: JobState) -> JobCharged:  # noqa: ARG001
+    return charged
+
+
 def _if_news(waits: JobWaits, now: JobState | None) -> JobWaits | None:
     if now is None or now.has_ended or now.is_at_work != (waits.code == "scheduler"):
         return None
@@ -329,7 +374,8 @@ class _Held:
         self.job_id = job_id
         self.lease = lease.number
         self._jobs = jobs
-        self._asked: set[int] = set()
+        self.asked_s: dict[int, float] = {}
+        """Launch -> when it was asked to leave, by the monotonic clock."""
         self._beating = ExitStack()
         self._beating.enter_context(holding(lease))
 
@@ -345,12 +391,6 @@ class _Held:
         state = self._jobs.shelf.log(self.job_id).append(decided)
         assert state is not None
         return state
-
-    def has_asked(self, launch: Launch) -> bool:
-        """Whether that launch was asked to leave before; from now on it was."""
-        was_asked = launch.number in self._asked
-        self._asked.add(launch.number)
-        return was_asked
 
     def release(self) -> None:
         """Stop beating; anybody may take the job."""

@@ -16,6 +16,7 @@ from assay.serving.openai.bodies import (
     MAX_SEED,
     JobBody,
     NoBody,
+    ResumeBody,
     parsed,
     read_json,
     request_sha256,
@@ -82,6 +83,13 @@ def job_routes(place: Place) -> APIRouter:
             made, lambda each: checkpoint_shape(state, made[each]), query, limit=10, max_limit=MAX_PAGE
         )
 
+    _add_asks(router, place)
+    return router
+
+
+def _add_asks(router: APIRouter, place: Place) -> None:
+    """What may be asked of a job that is there."""
+
     def asks(verb: str, ask: Callable[[str], JobState]) -> None:
         @router.post(f"/{{job_id}}/{verb}", operation_id=verb)
         async def asked(request: Request, job_id: str) -> dict[str, Any]:
@@ -92,8 +100,14 @@ def job_routes(place: Place) -> APIRouter:
 
     asks("cancel", place.jobs.cancel)
     asks("pause", place.jobs.pause)
-    asks("resume", place.jobs.resume)
-    return router
+
+    @router.post("/{job_id}/resume")
+    async def resume(request: Request, job_id: str) -> dict[str, Any]:
+        """Go on from the last commit, with a larger budget where one is given."""
+        query_of(request)
+        budget = parsed(ResumeBody, await read_json(request)).x_assay.budget_device_hours
+        await run_in_threadpool(_found, place, request, job_id)
+        return await run_in_threadpool(lambda: _shape(place, place.jobs.resume(job_id, budget)))
 
 
 def _shape(place: Place, state: JobState) -> dict[str, Any]:
@@ -148,6 +162,7 @@ def _created(place: Place, project: str, value: Any) -> JobCreated:
         suffix=body.suffix,
         metadata=body.metadata,
         request_sha256=request_sha256(project, "fine_tuning.jobs.create", value),
+        budget_device_hours=body.x_assay.budget_device_hours,
     )
 
 

@@ -7,7 +7,10 @@ from fastapi import Request
 
 from assay.base.clock import Clock
 from assay.records.fine_tuning_job import JobClaimed, JobEntry
+from assay.records.service_account import ServiceAccountClaimed, ServiceAccountEntry
 from assay.records.uploaded_file import FileClaimed, FileEntry
+from assay.serving.admin.accounts import AccountShelf, AccountState
+from assay.serving.admin.projects import ProjectShelf
 from assay.serving.base_models import BaseModelFile
 from assay.serving.files import FileShelf, FileState
 from assay.serving.job import JobState
@@ -21,6 +24,8 @@ from assay.store.objects import ObjectStore
 MAX_KEY = 255
 PROJECT = "assay.project"
 """Where a request's scope names the project of its client."""
+ASKER = "assay.asker"
+"""Where it names the id of its key; empty where there are no keys."""
 DEFAULT_PROJECT = "default"
 """The project of whoever asks without a key."""
 
@@ -31,31 +36,52 @@ class Place(NamedTuple):
     files: FileShelf
     jobs: JobShelf
     keys: KeyShelf
+    projects: ProjectShelf
+    accounts: AccountShelf
     queue: QueueView
     models: Mapping[str, BaseModelFile]
     clock: Clock
     job_repeats: Repeats[JobEntry, JobState]
     file_repeats: Repeats[FileEntry, FileState]
+    account_repeats: Repeats[ServiceAccountEntry, AccountState]
 
     @classmethod
-    def of(cls, store: ObjectStore, models: Mapping[str, BaseModelFile], clock: Clock) -> Self:
+    def of(
+        cls,
+        store: ObjectStore,
+        models: Mapping[str, BaseModelFile],
+        clock: Clock,
+    ) -> Self:
         """What lies in a store."""
         files, jobs = FileShelf(store, clock), JobShelf(store, clock)
+        projects, accounts = ProjectShelf(store, clock), AccountShelf(store, clock)
         return cls(
             files,
             jobs,
             KeyShelf(store, clock),
-            QueueView(jobs, clock),
+            projects,
+            accounts,
+            QueueView(jobs, projects, clock),
             models,
             clock,
             Repeats(jobs.shelf, lambda at_s, count: JobClaimed(at_s=at_s, retry_count=count), clock),
             Repeats(files.shelf, lambda at_s, count: FileClaimed(at_s=at_s, retry_count=count), clock),
+            Repeats(
+                accounts.shelf,
+                lambda at_s, count: ServiceAccountClaimed(at_s=at_s, retry_count=count),
+                clock,
+            ),
         )
 
 
 def project_of(request: Request) -> str:
     """The project in which everything that is asked for is looked up."""
     return str(request.scope[PROJECT])
+
+
+def asker_of(request: Request) -> str:
+    """The id of the key that asks."""
+    return str(request.scope[ASKER])
 
 
 def asked_for(request: Request, sha256: str) -> AskedFor:

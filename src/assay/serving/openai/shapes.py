@@ -83,6 +83,9 @@ def _ours(state: JobState, standing: JobStanding | None) -> dict[str, Any]:
             "code": standing.code,
             "blocked_by": standing.blocked_by,
         },
+        "charged_device_hours": state.charged_s / 3600,
+        "budget_device_hours": state.budget_device_hours,
+        "budget_spent": None if state.budget_spent is None else state.budget_spent.of,
         "estimate": _why_no_estimate(state) if standing is None else standing.estimate.rests_on,
     }
 

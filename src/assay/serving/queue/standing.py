@@ -5,15 +5,17 @@ same.
 """
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from assay.base.clock import Clock
 from assay.base.units import number_of
 from assay.records.fine_tuning_job import WaitCode
+from assay.serving.admin.projects import ProjectShelf
 from assay.serving.job import JobState
 from assay.serving.jobs import JobShelf
 from assay.serving.queue.board import WorkerBoard, WorkerSeen
+from assay.serving.queue.limits import ProjectLimits
 from assay.serving.queue.pace import FinishEstimate, estimates
 from assay.serving.queue.turns import in_turn, last_turns
 
@@ -45,11 +47,18 @@ class JobQueue(NamedTuple):
 
 
 def queue_of(
-    states: Sequence[JobState], workers: Sequence[WorkerSeen], turns: dict[str, float], *, now_s: float
+    states: Sequence[JobState],
+    workers: Sequence[WorkerSeen],
+    turns: Mapping[str, float],
+    blocked: Mapping[str, str],
+    *,
+    now_s: float,
 ) -> JobQueue:
-    """The queue of these open jobs; `turns`: project -> when it last got a place."""
+    """The queue of these open jobs. `turns`: project -> when it last got a place. `blocked`: project -> why
+    none of its jobs gets one."""
     at_work = [state for state in states if state.is_at_work]
-    order = in_turn([state for state in states if state.is_waiting], at_work, turns)
+    waiting = [state for state in states if state.is_waiting]
+    order = in_turn([each for each in waiting if each.created.project not in blocked], at_work, turns)
     places = sum(each.places for each in workers)
     known = estimates(at_work, order, places=places, now_s=now_s)
     found: dict[str, JobStanding] = {}
@@ -62,6 +71,11 @@ def queue_of(
         code, words = _blocked(index, order, free=free, places=places, workers=len(workers))
         estimate = known[state.created.job_id]
         found[state.created.job_id] = JobStanding(code, words, index + 1, len(order), estimate)
+    for state in waiting:
+        if (words := blocked.get(state.created.project)) is not None:
+            unknown = FinishEstimate(None, "its project's limit is spent")
+            standing = JobStanding("project_limit", words, None, len(order), unknown)
+            found[state.created.job_id] = standing
     for state in states:
         if state.wish == "run" and state.validated is None and not state.has_ended:
             found[state.created.job_id] = _unvalidated(len(order), is_worked_at=bool(workers))
@@ -94,8 +108,9 @@ def _no_worker() -> tuple[WaitCode, str]:
 class QueueView:
     """The queue as a server shows it."""
 
-    def __init__(self, jobs: JobShelf, clock: Clock) -> None:
+    def __init__(self, jobs: JobShelf, projects: ProjectShelf, clock: Clock) -> None:
         self._jobs = jobs
+        self._limits = ProjectLimits(jobs, projects, clock)
         self._clock = clock
         self._lock = threading.Lock()
         self._read_s: float | None = None
@@ -119,4 +134,5 @@ class QueueView:
         states = [state for _, state in shelf.states(shelf.open_ids())]
         turns = last_turns(shelf.store, {state.created.project for state in states if state.is_waiting})
         workers = WorkerBoard(shelf.store, self._clock).seen()
-        return queue_of(states, workers, turns, now_s=self._clock.now_s()).standings
+        blocked = self._limits.blocked(states)
+        return queue_of(states, workers, turns, blocked, now_s=self._clock.now_s()).standings
