@@ -19,6 +19,7 @@ def run_server(
     *,
     host: str,
     port: int,
+    judge: str | None,
     say: Callable[[str], None],
 ) -> None:
     """Serve until told to stop; `say` gets the address once it is listened on."""
@@ -36,6 +37,7 @@ def run_server(
         open_store(str(home.api)),
         models,
         SystemClock(),
+        judge=judge,
     )
     if host not in LOOPBACK_NAMES and not place.keys.are_there():
         raise ConfigError(

@@ -13,6 +13,7 @@ from assay.serving.admin.accounts import AccountShelf, AccountState
 from assay.serving.admin.projects import ProjectShelf
 from assay.serving.base_models import BaseModelFile
 from assay.serving.files import FileShelf, FileState
+from assay.serving.graders import GraderDesk
 from assay.serving.job import JobState
 from assay.serving.jobs import JobShelf
 from assay.serving.keys import KeyShelf
@@ -39,6 +40,7 @@ class Place(NamedTuple):
     projects: ProjectShelf
     accounts: AccountShelf
     queue: QueueView
+    graders: GraderDesk
     models: Mapping[str, BaseModelFile]
     clock: Clock
     job_repeats: Repeats[JobEntry, JobState]
@@ -51,8 +53,10 @@ class Place(NamedTuple):
         store: ObjectStore,
         models: Mapping[str, BaseModelFile],
         clock: Clock,
+        *,
+        judge: str | None = None,
     ) -> Self:
-        """What lies in a store."""
+        """What lies in a store. `judge`: the endpoint that model-graded graders ask."""
         files, jobs = FileShelf(store, clock), JobShelf(store, clock)
         projects, accounts = ProjectShelf(store, clock), AccountShelf(store, clock)
         return cls(
@@ -62,6 +66,7 @@ class Place(NamedTuple):
             projects,
             accounts,
             QueueView(jobs, projects, clock),
+            GraderDesk(judge),
             models,
             clock,
             Repeats(jobs.shelf, lambda at_s, count: JobClaimed(at_s=at_s, retry_count=count), clock),
