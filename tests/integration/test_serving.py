@@ -1,11 +1,13 @@
 """The API over a real server, a real worker and real runs, by the official SDK."""
 
+import http.server
 import json
 import os
 import random
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,12 +15,14 @@ from typing import Any
 import openai
 import pytest
 
+from assay.base.clock import SystemClock
 from assay.base.config import LoadedConfig
 from assay.data.dataset.tokens import train_tokenizer
 from assay.launch.bookkeeping import writer_of
 from assay.launch.drive import drive
 from assay.launch.ranks.supervisor import RestartPolicy
 from assay.launch.run import planned_run, save_run
+from assay.serving.keys import KeyShelf
 from assay.store.commit_log import CommitLog
 from assay.store.findings import saved_audit
 from assay.store.home import Home
@@ -215,6 +219,80 @@ def test_a_file_that_cannot_be_trained_on_fails_its_job_with_its_lines(here: Her
     assert "line 2: 'label' must be" in error.message and "line 3: not JSON" in error.message
 
 
+class Hook(http.server.ThreadingHTTPServer):
+    """Keeps what it is sent; the first time it is out of order."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Hooked)
+        self.got: list[tuple[dict[str, str], str]] = []
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+
+class _Hooked(http.server.BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["content-length"])).decode()
+        self.server.got.append((dict(self.headers), body))
+        self.send_response(503 if len(self.server.got) == 1 else 200)
+        self.end_headers()
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_a_budget_stops_a_job_its_costs_are_the_ledgers_and_its_end_is_told(here: Here) -> None:
+    here.home.folder.mkdir(parents=True, exist_ok=True)
+    (here.home.folder / "settings.yaml").write_text("webhook_hosts: [127.0.0.1]\n")
+    keys = KeyShelf(open_store(str(here.home.api)), SystemClock())
+    admin = keys.make(project="default", name="", scopes=("admin",), lives_s=None)
+    key = keys.make(project="ours", name="", scopes=("read", "write"), lives_s=None)
+    _, sdk = here.serve()
+    sdk = sdk.with_options(api_key=key.secret)
+    sdk.admin_api_key = admin.secret
+    here.work()
+    jobs, hook = sdk.fine_tuning.jobs, Hook()
+    told = sdk.webhooks.create(
+        name="h", url=f"http://127.0.0.1:{hook.server_address[1]}/", event_types=["fine_tuning.job.succeeded"]
+    )
+    budget_s = 8.0
+    job = create(sdk, n_epochs=60, extra_body={"x_assay": {"budget_device_hours": budget_s / 3600}})
+    wait_until(lambda: jobs.retrieve(job.id).status == "paused", "the budget to be spent", timeout_s=300)
+    paused = ours(jobs.retrieve(job.id))
+    assert paused["budget_spent"] == "job"
+    assert budget_s <= paused["charged_device_hours"] * 3600 <= budget_s + 15
+    with pytest.raises(openai.BadRequestError, match="Give it more"):
+        jobs.resume(job.id)
+    jobs.cancel(job.id)
+
+    second = create(sdk, n_epochs=6)
+    wait_until(lambda: ours(jobs.retrieve(second.id))["committed_step"], "a first commit")
+    (launch,) = saved_launches(here.home.run(second.id))
+    os.kill(int(launch.job), signal.SIGKILL)
+    wait_until(lambda: jobs.retrieve(second.id).status == "succeeded", "the end", timeout_s=300)
+    wait_until(lambda: len(hook.got) >= 2, "the message, again")
+    assert len({headers["webhook-id"] for headers, _ in hook.got}) == 1
+    event = sdk.webhooks.unwrap(hook.got[1][1], hook.got[1][0], secret=told.signing_secret)
+    assert (event.type, event.data.id) == ("fine_tuning.job.succeeded", second.id)
+    hook.shutdown()
+    hook.server_close()
+
+    with here.home.open_ledger() as ledger:
+        held_h = {
+            each: sum(part.held_s for part in ledger.phase_seconds(each)) / 3600 for each in (job.id, second.id)
+        }
+    page = sdk.admin.organization.usage.costs(start_time=int(job.created_at), group_by=["line_item"])
+    costs = {
+        each: sum(
+            result.quantity for bucket in page.data for result in bucket.results if result.line_item == each
+        )
+        for each in held_h
+    }
+    assert costs == pytest.approx(held_h, rel=1e-3)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_a_job_on_slurm_says_what_the_scheduler_waits_for_and_comes_back_from_a_preemption(
@@ -234,7 +312,7 @@ def test_a_job_on_slurm_says_what_the_scheduler_waits_for_and_comes_back_from_a_
     wait_until(lambda: jobs.retrieve(job.id).status == "succeeded", "the end", timeout_s=300)
     assert ours(jobs.retrieve(job.id))["weights_digest"] == undisturbed_digest(here, job.id)
     assert "The cluster's scheduler lets it run" in messages(sdk, job.id)
-    (launch,) = saved_launches(here.home.run(job.id))  # the same job of Slurm's all the time
+    assert len(saved_launches(here.home.run(job.id))) == 1  # the same job of Slurm's all the time
 
     second = create(sdk, n_epochs=40)
     wait_until(lambda: ours(jobs.retrieve(second.id))["committed_step"], "a first commit")

@@ -8,7 +8,7 @@ import re
 import secrets
 from typing import Literal
 
-IdKind = Literal["file", "ftjob", "key", "svcacct"]
+IdKind = Literal["file", "ftjob", "key", "svcacct", "webhook", "message"]
 _MILLISECONDS_DIGITS = 11
 _RANDOM_DIGITS = 13
 _IN_A_FOLDER = 5

@@ -38,6 +38,7 @@ def run_server(
         models,
         SystemClock(),
         judge=judge,
+        webhook_hosts=home.settings().webhook_hosts,
     )
     if host not in LOOPBACK_NAMES and not place.keys.are_there():
         raise ConfigError(

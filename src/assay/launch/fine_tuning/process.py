@@ -13,6 +13,7 @@ from assay.launch.fine_tuning.worker import Worker
 from assay.launch.places.launcher import Launcher
 from assay.serving.files import FileShelf
 from assay.serving.jobs import JobShelf
+from assay.serving.webhooks.courier import Courier
 from assay.store.home import Home
 from assay.store.objects import open_store
 
@@ -40,6 +41,9 @@ def run_worker(
     is_over = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: is_over.set())
+    courier = Courier(store, clock, name=name, listed=home.settings().webhook_hosts)
+    bringing = threading.Thread(target=courier.run, args=(is_over, say), name="courier")
+    bringing.start()
     say(f"working at the jobs of {home.api}")
     try:
         while not is_over.is_set():
@@ -48,8 +52,10 @@ def run_worker(
             except StoreError as error:
                 say(f"{error} It is asked again.")
                 is_busy = True
-            if until_idle and not is_busy:
+            if until_idle and not is_busy and not courier.has_something_due():
                 break
             is_over.wait(every_s)
     finally:
+        is_over.set()
         worker.leave()
+        bringing.join()

@@ -45,6 +45,7 @@ from assay.serving.jobs import JobShelf
 from assay.serving.queue.board import PlaceOnBoard, WorkerBoard
 from assay.serving.queue.standing import JobQueue, queue_of
 from assay.serving.queue.turns import last_turns, note_turn
+from assay.serving.webhooks.outbox import Outbox
 from assay.store.leases import Lease, LeaseWatch, holding
 from assay.store.objects import ObjectStore
 
@@ -96,6 +97,7 @@ class Worker:
         self._beside = beside
         self._budgets = Budgets(jobs, ProjectShelf(store, clock), self._held_by, clock)
         self._at_work: list[JobState] = []
+        self._outbox = Outbox(store, clock)
         self._held: dict[str, _Held] = {}
         self._validating: dict[str, Future[JobValidated]] = {}
         self._board = WorkerBoard(store, clock)
@@ -143,6 +145,7 @@ class Worker:
                 continue
             self._let_go(job_id)
             if state.has_ended:
+                self._outbox.plan(state)
                 self._jobs.shelf.close(job_id)
         return found
 

@@ -19,6 +19,7 @@ from assay.serving.openai.grader_routes import grader_routes
 from assay.serving.openai.job_routes import job_routes
 from assay.serving.openai.model_routes import model_routes
 from assay.serving.openai.place import Place
+from assay.serving.openai.webhook_routes import webhook_routes
 from assay.serving.refusal import RefusedError, not_served, store_in_trouble
 
 BASE_PATH = "/v1"
@@ -27,7 +28,7 @@ BASE_PATH = "/v1"
 def make_app(place: Place) -> ASGIApp:
     """What a server runs."""
     app = FastAPI(title="assay", docs_url=None, redoc_url=None, openapi_url=f"{BASE_PATH}/openapi.json")
-    for routes in (file_routes, job_routes, model_routes, grader_routes, admin_routes):
+    for routes in (file_routes, job_routes, model_routes, grader_routes, webhook_routes, admin_routes):
         app.include_router(routes(place), prefix=BASE_PATH)
     app.add_exception_handler(RefusedError, _refused)
     app.add_exception_handler(HTTPException, _not_served)

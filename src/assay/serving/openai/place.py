@@ -1,6 +1,6 @@
 """What every route is given: where things lie, and who asks."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Self
 
 from fastapi import Request
@@ -9,6 +9,7 @@ from assay.base.clock import Clock
 from assay.records.fine_tuning_job import JobClaimed, JobEntry
 from assay.records.service_account import ServiceAccountClaimed, ServiceAccountEntry
 from assay.records.uploaded_file import FileClaimed, FileEntry
+from assay.records.webhook import WebhookClaimed, WebhookEntry
 from assay.serving.admin.accounts import AccountShelf, AccountState
 from assay.serving.admin.projects import ProjectShelf
 from assay.serving.base_models import BaseModelFile
@@ -20,6 +21,8 @@ from assay.serving.keys import KeyShelf
 from assay.serving.queue.standing import QueueView
 from assay.serving.refusal import RefusedError
 from assay.serving.repeats import AskedFor, Repeats
+from assay.serving.webhooks.outbox import Outbox
+from assay.serving.webhooks.webhooks import WebhookState
 from assay.store.objects import ObjectStore
 
 MAX_KEY = 255
@@ -46,6 +49,10 @@ class Place(NamedTuple):
     job_repeats: Repeats[JobEntry, JobState]
     file_repeats: Repeats[FileEntry, FileState]
     account_repeats: Repeats[ServiceAccountEntry, AccountState]
+    outbox: Outbox
+    webhook_repeats: Repeats[WebhookEntry, WebhookState]
+    webhook_hosts: Sequence[str]
+    """Hosts that webhooks may have though they are not public."""
 
     @classmethod
     def of(
@@ -55,9 +62,11 @@ class Place(NamedTuple):
         clock: Clock,
         *,
         judge: str | None = None,
+        webhook_hosts: Sequence[str] = (),
     ) -> Self:
         """What lies in a store. `judge`: the endpoint that model-graded graders ask."""
         files, jobs = FileShelf(store, clock), JobShelf(store, clock)
+        outbox = Outbox(store, clock)
         projects, accounts = ProjectShelf(store, clock), AccountShelf(store, clock)
         return cls(
             files,
@@ -76,6 +85,13 @@ class Place(NamedTuple):
                 lambda at_s, count: ServiceAccountClaimed(at_s=at_s, retry_count=count),
                 clock,
             ),
+            outbox,
+            Repeats(
+                outbox.webhooks.shelf,
+                lambda at_s, count: WebhookClaimed(at_s=at_s, retry_count=count),
+                clock,
+            ),
+            webhook_hosts,
         )
 
 
