@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from assay.launch.drive import drive
 from assay.launch.ranks.supervisor import RestartPolicy
 from assay.launch.run import planned_run, save_run
 from assay.serving.keys import KeyShelf
+from assay.store.attempts import saved_attempts
 from assay.store.commit_log import CommitLog
 from assay.store.findings import saved_audit
 from assay.store.home import Home
@@ -257,8 +259,11 @@ def test_a_budget_stops_a_job_its_costs_are_the_ledgers_and_its_end_is_told(here
     told = sdk.webhooks.create(
         name="h", url=f"http://127.0.0.1:{hook.server_address[1]}/", event_types=["fine_tuning.job.succeeded"]
     )
-    budget_s = 8.0
-    job = create(sdk, n_epochs=60, extra_body={"x_assay": {"budget_device_hours": budget_s / 3600}})
+    job = create(sdk, n_epochs=400, extra_body={"x_assay": {"budget_device_hours": 100}})
+    wait_until(lambda: ours(jobs.retrieve(job.id))["committed_step"], "a first commit", timeout_s=300)
+    (attempt,) = saved_attempts(Path(here.home.run(job.id).run_dir))
+    budget_s = time.time() - attempt.started_s + 5.0
+    jobs.resume(job.id, extra_body={"x_assay": {"budget_device_hours": budget_s / 3600}})
     wait_until(lambda: jobs.retrieve(job.id).status == "paused", "the budget to be spent", timeout_s=300)
     paused = ours(jobs.retrieve(job.id))
     assert paused["budget_spent"] == "job"
@@ -268,10 +273,10 @@ def test_a_budget_stops_a_job_its_costs_are_the_ledgers_and_its_end_is_told(here
     jobs.cancel(job.id)
 
     second = create(sdk, n_epochs=6)
-    wait_until(lambda: ours(jobs.retrieve(second.id))["committed_step"], "a first commit")
+    wait_until(lambda: ours(jobs.retrieve(second.id))["committed_step"], "a first commit", timeout_s=300)
     (launch,) = saved_launches(here.home.run(second.id))
     os.kill(int(launch.job), signal.SIGKILL)
-    wait_until(lambda: jobs.retrieve(second.id).status == "succeeded", "the end", timeout_s=300)
+    wait_until(lambda: jobs.retrieve(second.id).status == "succeeded", "the end", timeout_s=600)
     wait_until(lambda: len(hook.got) >= 2, "the message, again")
     assert len({headers["webhook-id"] for headers, _ in hook.got}) == 1
     event = sdk.webhooks.unwrap(hook.got[1][1], hook.got[1][0], secret=told.signing_secret)

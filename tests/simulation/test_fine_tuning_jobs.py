@@ -26,8 +26,11 @@ from assay.records.fine_tuning_job import (
     PauseAsked,
 )
 from assay.records.launch import Launch
+from assay.records.webhook import WebhookCreated
 from assay.serving.job import JobState, job_events
 from assay.serving.jobs import JobShelf
+from assay.serving.webhooks.outbox import Outbox
+from assay.serving.webhooks.webhooks import EVENT_TYPES, WebhookShelf
 from assay.store.objects import ObjectStore, open_store
 from clocks import HandClock
 from power_cut_store import PowerCut, PowerCutStore
@@ -37,6 +40,10 @@ JOB = "ftjob-" + "0" * 24
 CREATED = JobCreated(
     job_id=JOB, project="p", at_s=1.0, model="tiny", base={}, method="classification", hyperparameters={},
     training_file="file-" + "0" * 24, seed=1, request_sha256="",
+)  # fmt: skip
+WEBHOOK = WebhookCreated(
+    webhook_id="webhook-" + "0" * 24, project="p", name="w", url="https://w.example", event_types=EVENT_TYPES,
+    secret="whsec_", at_s=0.0, request_sha256="",
 )  # fmt: skip
 STEPS, STEPS_A_COMMIT, MAX_LIVES = 6, 2, 60
 LOOK_S = 7.0
@@ -118,7 +125,7 @@ class PlayedRuns:
             AttemptTime(number, 3600.0 * number, 3600.0 * (number + 1), 3600.0) for number in self._numbers()
         ]
 
-    def settled(self, run_id: str) -> list[AttemptTime]:
+    def settled(self, run_id: str, *, seen_s: float) -> list[AttemptTime]:
         return self.held(run_id)
 
     def standing(self, launch: Launch) -> RunStanding:
@@ -172,6 +179,7 @@ class World:
         self.inner = open_store("memory:")
         self.clock = HandClock()
         self.runs = runs
+        WebhookShelf(self.inner, self.clock).put(WEBHOOK)
 
     def lives(self, store: ObjectStore, *, cancels: bool) -> None:
         """One life of server and worker, by turns, until the job is over or the power is cut."""
@@ -229,7 +237,9 @@ def check(world: World) -> None:
     state = world.state()
     kinds = Counter(entry.type for entry in state.entries)
     assert not state.is_at_work and world.runs.living is None
-    assert [*world.inner.list("open/")] == []
+    assert [*world.inner.list("open/ftjob/")] == []
+    (message,) = Outbox(world.inner, world.clock).due()  # one for its end, however often somebody died over it
+    assert message.due.event_type == f"fine_tuning.job.{state.status}"
     # A run that went on while everything else was dead may have ended before anybody could pause or cancel it.
     ends = {"succeeded": kinds["succeeded"], "cancelled": kinds["cancel"]}
     assert ends in ({"succeeded": 1, "cancelled": 0}, {"succeeded": 0, "cancelled": 1})

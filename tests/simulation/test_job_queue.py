@@ -95,7 +95,7 @@ class ManyRuns:
             for number, (began_s, ended_s) in enumerate(self.times.get(run_id, []), start=1)
         ]
 
-    def settled(self, run_id: str) -> list[AttemptTime]:
+    def settled(self, run_id: str, *, seen_s: float) -> list[AttemptTime]:
         return self.held(run_id)
 
     def standing(self, launch: Launch) -> RunStanding:

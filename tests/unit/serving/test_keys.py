@@ -26,6 +26,12 @@ ASKS = [
     ("POST", "/v1/fine_tuning/jobs/{job}/pause", {}),
     ("POST", "/v1/fine_tuning/jobs/{job}/resume", {}),
     ("POST", "/v1/fine_tuning/jobs/{job}/cancel", {}),
+    ("GET", "/v1/webhook_endpoints", {}),
+    ("GET", "/v1/webhook_endpoints/{webhook}", {}),
+    ("POST", "/v1/webhook_endpoints/{webhook}", {"json": {"name": "theirs"}}),
+    ("POST", "/v1/webhook_endpoints/{webhook}/rotate_secret", {}),
+    ("POST", "/v1/webhook_endpoints/{webhook}/test", {"json": {"event_type": "fine_tuning.job.failed"}}),
+    ("DELETE", "/v1/webhook_endpoints/{webhook}", {}),
     ("GET", "/v1/models", {}),
     ("GET", "/v1/models/tiny", {}),
     ("GET", "/v1/nowhere", {}),
@@ -49,12 +55,13 @@ def ours(place) -> dict[str, str]:
     file = sdk.files.create(file=("f", b'{"text": "a", "label": 1}'), purpose="fine-tune")
     job = sdk.fine_tuning.jobs.create(model="tiny", training_file=file.id)
     sdk.fine_tuning.jobs.pause(job.id)
-    return {"secret": secret, "file": file.id, "job": job.id}
+    webhook = sdk.webhooks.create(name="w", url="https://8.8.8.8/", event_types=["fine_tuning.job.failed"])
+    return {"secret": secret, "file": file.id, "job": job.id, "webhook": webhook.id}
 
 
 def asked(place: Place, ours: dict[str, str], ask, secret: str | None) -> tuple[int, str | None]:
     method, path, given = ask
-    if "json" in given:
+    if "training_file" in given.get("json", {}):
         given = {"json": {**given["json"], "training_file": ours["file"]}}
     headers = {} if secret is None else {"authorization": f"Bearer {secret}"}
     answer = http_of(place).request(method, path.format(**ours), headers=headers, **given)

@@ -1,8 +1,9 @@
 """For how long a job's run held devices, attempt by attempt: what the ledger will say, or says.
 
 An attempt holds as many devices as it has ranks, from its beginning to its end. One whose supervisor died
-without a word held them until the last sign of life of any rank: it is closed on paper as its successor would
-do it, should there be one. Attempt 0 is what was evaluated beside training, by its leases.
+without a word held them until the last sign of life of any rank, or until the worker last saw it living: it is
+closed on paper as its successor would do it, should there be one. Attempt 0 is what was evaluated beside
+training, by its leases.
 """
 
 from pathlib import Path
@@ -32,12 +33,13 @@ def held_by(run: Run, store: ObjectStore, *, now_s: float) -> list[AttemptTime]:
     return [*_beside(run, store, attempts), *(_of_attempt(each, now_s) for each in attempts)]
 
 
-def close_on_paper(run: Run, log: CommitLog) -> list[Attempt]:
-    """End the attempts of a run that nobody drives any more; those that were open till then."""
+def close_on_paper(run: Run, log: CommitLog, *, seen_s: float) -> list[Attempt]:
+    """End the attempts of a run that nobody drives any more; those that were open till then. `seen_s`: when it
+    was last seen to be driven."""
     abandoned = {each.attempt for each in saved_attempts(Path(run.run_dir)) if each.ended_s is None}
     if not abandoned:
         return []
-    close_abandoned_attempts(run, log)
+    close_abandoned_attempts(run, log, seen_s=seen_s)
     return [each for each in saved_attempts(Path(run.run_dir)) if each.attempt in abandoned]
 
 

@@ -123,8 +123,8 @@ class JobRuns(Protocol):
         """What its attempts held devices for, one that goes on until now."""
         ...
 
-    def settled(self, run_id: str) -> list[AttemptTime]:
-        """Likewise, of a run that nobody drives any more."""
+    def settled(self, run_id: str, *, seen_s: float) -> list[AttemptTime]:
+        """Likewise, of a run that nobody drives any more; `seen_s`: when it was last seen to be driven."""
         ...
 
     def standing(self, launch: Launch) -> RunStanding:
@@ -240,9 +240,9 @@ class RunsOfHome:
         run = self._home.run(run_id)
         return held_by(run, open_store(run.store_url), now_s=self._clock.now_s())
 
-    def settled(self, run_id: str) -> list[AttemptTime]:
+    def settled(self, run_id: str, *, seen_s: float) -> list[AttemptTime]:
         run = self._home.run(run_id)
-        if closed := close_on_paper(run, self._log(run)):
+        if closed := close_on_paper(run, self._log(run), seen_s=seen_s):
             with suppress(StoreError), self._home.open_ledger() as ledger:  # an index: it can be made anew
                 tell_ledger(ledger, run, closed)
         return self.held(run_id)

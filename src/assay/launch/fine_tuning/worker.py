@@ -279,6 +279,8 @@ class Worker:
         standing = self._runs.standing(launch)
         self._note_the_scheduler(held, standing)
         self._record_commits(held, run_id, state.last_step)
+        if standing.is_living and not standing.waits_for:
+            held.seen_s = self._clock.now_s()
         if not standing.is_living:
             self._end(held, state, standing)
 
@@ -290,7 +292,10 @@ class Worker:
         if launch.number not in held.asked_s:
             held.asked_s[launch.number] = now_s
             self._runs.stop(launch)
-        elif state.budget_spent is not None and now_s - held.asked_s[launch.number] >= LEAVE_S:
+            return
+        if now_s - held.asked_s[launch.number] < LEAVE_S:
+            return
+        if state.budget_spent or self._budgets.spent(state, self._at_work, held.lease):
             self._runs.end(launch)
 
     def _held_by(self, run_id: str) -> list[tuple[int, HeldTime]]:
@@ -333,7 +338,7 @@ class Worker:
     def _end(self, held: "_Held", state: JobState, standing: RunStanding) -> None:
         """What becomes of a job whose launch is over; first, what that cost."""
         assert state.validated is not None
-        self._charge(held, self._runs.settled(state.validated.run_id))
+        self._charge(held, self._runs.settled(state.validated.run_id, seen_s=held.seen_s))
         newest = self._jobs.shelf.state(state.created.job_id)
         assert newest is not None
         if standing.failure and newest.wish != "cancel":
@@ -379,6 +384,8 @@ class _Held:
         self._jobs = jobs
         self.asked_s: dict[int, float] = {}
         """Launch -> when it was asked to leave, by the monotonic clock."""
+        self.seen_s = 0.0
+        """When its run was last seen to be driven."""
         self._beating = ExitStack()
         self._beating.enter_context(holding(lease))
 

@@ -117,6 +117,22 @@ def test_an_admin_key_opens_no_project_and_a_projects_key_no_administration(plac
         swapped.admin.organization.projects.list()
 
 
+def test_every_operation_turns_away_whoever_has_not_its_kind_of_key(place, sdk) -> None:
+    http = http_of(place)
+    paths = http.get("/v1/openapi.json", headers={"authorization": f"Bearer {sdk.api_key}"}).json()["paths"]
+    operations = [(method, path) for path, methods in paths.items() for method in methods]
+    assert len(operations) > 40
+    before = sorted(item.key for item in place.jobs.shelf.store.list(""))
+    for method, path in operations:
+        is_admins = path.startswith("/v1/organization/")
+        other = sdk.api_key if is_admins else sdk.admin_api_key
+        for secret, status in ((None, 401), ("sk-assay-" + "0" * 64, 401), (other, 403)):
+            headers = {} if secret is None else {"authorization": f"Bearer {secret}"}
+            answer = http.request(method, path.replace("{", "").replace("}", ""), headers=headers, json={})
+            assert answer.status_code == status, (method, path, secret)
+    assert sorted(item.key for item in place.jobs.shelf.store.list("")) == before
+
+
 def test_without_keys_nobody_may_make_any(place) -> None:
     answer = http_of(place).post("/v1/organization/admin_api_keys", json={"name": "mine"})
     assert (answer.status_code, answer.json()["error"]["code"]) == (403, "admin_key_required")
