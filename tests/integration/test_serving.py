@@ -1,12 +1,15 @@
 """The API over a real server, a real worker and real runs, by the official SDK."""
 
 import hashlib
+import http.server
 import json
 import os
 import random
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,19 +17,22 @@ from typing import Any
 import openai
 import pytest
 
+from assay.base.clock import SystemClock
 from assay.base.config import LoadedConfig
 from assay.data.dataset.tokens import train_tokenizer
 from assay.launch.bookkeeping import writer_of
 from assay.launch.drive import drive
 from assay.launch.ranks.supervisor import RestartPolicy
 from assay.launch.run import planned_run, save_run
+from assay.serving.keys import KeyShelf
+from assay.store.attempts import saved_attempts
 from assay.store.commit_log import CommitLog
 from assay.store.findings import saved_audit
 from assay.store.home import Home
-from assay.store.launches import saved_launches
+from assay.store.launches import process_state, saved_launches
 from assay.store.objects import open_store
 from served import write_models
-from slurm_cluster import wait_until
+from slurm_cluster import SlurmCluster, wait_until
 
 WORDS = ["alpha", "beta", "gamma", "delta", "return", "yield", "import", "class", "lambda", "pass"]
 ASSAY = [sys.executable, "-c", "from assay.cli.main import main; main()"]
@@ -72,8 +78,8 @@ class Here:
         address = server.stderr.readline().split()[-1]
         return server, openai.OpenAI(base_url=address, api_key="any", max_retries=0)
 
-    def work(self) -> subprocess.Popen[str]:
-        return self.start("worker", "--every", "0.1")
+    def work(self, *options: str) -> subprocess.Popen[str]:
+        return self.start("worker", "--every", "0.1", *options)
 
     def kill(self, *processes: subprocess.Popen[str]) -> None:
         for process in processes:
@@ -88,7 +94,8 @@ class Here:
             process.stderr.close()
         for path in self.home.folder.glob("*/run.json"):
             for launch in saved_launches(self.home.run(path.parent.name)):
-                subprocess.run(["kill", "-9", launch.job], check=False, stderr=subprocess.DEVNULL)
+                if launch.place == "background" and process_state(launch) == "running":
+                    os.kill(int(launch.job), signal.SIGKILL)
 
 
 @pytest.fixture
@@ -243,6 +250,111 @@ def test_large_files_come_in_and_go_out_in_constant_memory(here: Here, tmp_path:
         memory_mb.append(highest_memory_mb(server))
     assert memory_mb[1] - memory_mb[0] < 64
     assert len([*(here.home.api / "bytes").iterdir()]) == 2  # equal bytes lie once
+
+
+class Hook(http.server.ThreadingHTTPServer):
+    """Keeps what it is sent; the first time it is out of order."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Hooked)
+        self.got: list[tuple[dict[str, str], str]] = []
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+
+class _Hooked(http.server.BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["content-length"])).decode()
+        self.server.got.append((dict(self.headers), body))
+        self.send_response(503 if len(self.server.got) == 1 else 200)
+        self.end_headers()
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_a_budget_stops_a_job_its_costs_are_the_ledgers_and_its_end_is_told(here: Here) -> None:
+    here.home.folder.mkdir(parents=True, exist_ok=True)
+    (here.home.folder / "settings.yaml").write_text("webhook_hosts: [127.0.0.1]\n")
+    keys = KeyShelf(open_store(str(here.home.api)), SystemClock())
+    admin = keys.make(project="default", name="", scopes=("admin",), lives_s=None)
+    key = keys.make(project="ours", name="", scopes=("read", "write"), lives_s=None)
+    _, sdk = here.serve()
+    sdk = sdk.with_options(api_key=key.secret)
+    sdk.admin_api_key = admin.secret
+    here.work()
+    jobs, hook = sdk.fine_tuning.jobs, Hook()
+    told = sdk.webhooks.create(
+        name="h", url=f"http://127.0.0.1:{hook.server_address[1]}/", event_types=["fine_tuning.job.succeeded"]
+    )
+    job = create(sdk, n_epochs=400, extra_body={"x_assay": {"budget_device_hours": 100}})
+    wait_until(lambda: ours(jobs.retrieve(job.id))["committed_step"], "a first commit", timeout_s=300)
+    (attempt,) = saved_attempts(Path(here.home.run(job.id).run_dir))
+    budget_s = time.time() - attempt.started_s + 5.0
+    jobs.resume(job.id, extra_body={"x_assay": {"budget_device_hours": budget_s / 3600}})
+    wait_until(lambda: jobs.retrieve(job.id).status == "paused", "the budget to be spent", timeout_s=300)
+    paused = ours(jobs.retrieve(job.id))
+    assert paused["budget_spent"] == "job"
+    assert budget_s <= paused["charged_device_hours"] * 3600 <= budget_s + 15
+    with pytest.raises(openai.BadRequestError, match="Give it more"):
+        jobs.resume(job.id)
+    jobs.cancel(job.id)
+
+    second = create(sdk, n_epochs=6)
+    wait_until(lambda: ours(jobs.retrieve(second.id))["committed_step"], "a first commit", timeout_s=300)
+    (launch,) = saved_launches(here.home.run(second.id))
+    os.kill(int(launch.job), signal.SIGKILL)
+    wait_until(lambda: jobs.retrieve(second.id).status == "succeeded", "the end", timeout_s=600)
+    wait_until(lambda: len(hook.got) >= 2, "the message, again")
+    assert len({headers["webhook-id"] for headers, _ in hook.got}) == 1
+    event = sdk.webhooks.unwrap(hook.got[1][1], hook.got[1][0], secret=told.signing_secret)
+    assert (event.type, event.data.id) == ("fine_tuning.job.succeeded", second.id)
+    hook.shutdown()
+    hook.server_close()
+
+    with here.home.open_ledger() as ledger:
+        held_h = {
+            each: sum(part.held_s for part in ledger.phase_seconds(each)) / 3600 for each in (job.id, second.id)
+        }
+    page = sdk.admin.organization.usage.costs(start_time=int(job.created_at), group_by=["line_item"])
+    costs = {
+        each: sum(
+            result.quantity for bucket in page.data for result in bucket.results if result.line_item == each
+        )
+        for each in held_h
+    }
+    assert costs == pytest.approx(held_h, rel=1e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_a_job_on_slurm_says_what_the_scheduler_waits_for_and_comes_back_from_a_preemption(
+    here: Here, slurm: SlurmCluster
+) -> None:
+    _, sdk = here.serve()
+    here.work("--on", "slurm", "--partition", "low", "--nodes", "1")
+    jobs = sdk.fine_tuning.jobs
+    job = create(sdk, n_epochs=6)
+    wait_until(lambda: ours(jobs.retrieve(job.id))["committed_step"], "a first commit")
+    assert jobs.retrieve(job.id).status == "running"
+    assert ours(jobs.retrieve(job.id))["where"].startswith("Slurm job ")
+    slurm.preempt(seconds=4)
+    wait_until(lambda: (ours(jobs.retrieve(job.id))["queue"] or {}).get("code") == "scheduler", "Slurm's word")
+    held = jobs.retrieve(job.id)
+    assert held.status == "queued" and "is pending: " in ours(held)["queue"]["blocked_by"]
+    wait_until(lambda: jobs.retrieve(job.id).status == "succeeded", "the end", timeout_s=300)
+    assert ours(jobs.retrieve(job.id))["weights_digest"] == undisturbed_digest(here, job.id)
+    assert "The cluster's scheduler lets it run" in messages(sdk, job.id)
+    assert len(saved_launches(here.home.run(job.id))) == 1  # the same job of Slurm's all the time
+
+    second = create(sdk, n_epochs=40)
+    wait_until(lambda: ours(jobs.retrieve(second.id))["committed_step"], "a first commit")
+    jobs.pause(second.id)
+    wait_until(lambda: jobs.retrieve(second.id).status == "paused", "the run to leave")
+    assert slurm.call("squeue", "-h") == ""
 
 
 def test_the_server_loads_nothing_that_trains() -> None:

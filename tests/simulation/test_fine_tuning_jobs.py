@@ -8,13 +8,15 @@ there once.
 
 import random
 from collections import Counter
+from concurrent.futures import Future
 from contextlib import suppress
 
 import pytest
 
 from assay.base.errors import DamagedDataError, FencedError
+from assay.launch.fine_tuning.held_time import AttemptTime
 from assay.launch.fine_tuning.runs import Commitment, RunStanding
-from assay.launch.fine_tuning.worker import Worker
+from assay.launch.fine_tuning.worker import Prepare, Worker
 from assay.records.fine_tuning_job import (
     JobCreated,
     JobSucceeded,
@@ -23,8 +25,11 @@ from assay.records.fine_tuning_job import (
     PauseAsked,
 )
 from assay.records.launch import Launch
+from assay.records.webhook import WebhookCreated
 from assay.serving.job import JobState, newest_events
 from assay.serving.jobs import JobShelf
+from assay.serving.webhooks.outbox import Outbox
+from assay.serving.webhooks.webhooks import EVENT_TYPES, WebhookShelf
 from assay.store.objects import ObjectStore, open_store
 from clocks import HandClock
 from power_cut_store import PowerCut, PowerCutStore
@@ -34,6 +39,10 @@ JOB = "ftjob-" + "0" * 24
 CREATED = JobCreated(
     job_id=JOB, project="p", at_s=1.0, model="tiny", base={}, method="classification", hyperparameters={},
     training_file="file-" + "0" * 24, seed=1, request_sha256="",
+)  # fmt: skip
+WEBHOOK = WebhookCreated(
+    webhook_id="webhook-" + "0" * 24, project="p", name="w", url="https://w.example", event_types=EVENT_TYPES,
+    secret="whsec_", at_s=0.0, request_sha256="",
 )  # fmt: skip
 STEPS, STEPS_A_COMMIT, MAX_LIVES = 6, 2, 60
 LOOK_S = 7.0
@@ -106,6 +115,18 @@ class PlayedRuns:
     def stop(self, launch: Launch) -> None:
         self.was_asked = True
 
+    def end(self, launch: Launch) -> None:
+        self.dies()
+
+    def held(self, run_id: str) -> list[AttemptTime]:
+        """Each launch is an attempt that held a device for an hour."""
+        return [
+            AttemptTime(number, 3600.0 * number, 3600.0 * (number + 1), 3600.0) for number in self._numbers()
+        ]
+
+    def settled(self, run_id: str, *, seen_s: float) -> list[AttemptTime]:
+        return self.held(run_id)
+
     def standing(self, launch: Launch) -> RunStanding:
         return RunStanding(self.living is not None, self.step >= STEPS, self.committed())
 
@@ -136,6 +157,13 @@ class ForgetfulRuns(PlayedRuns):
         return None
 
 
+def at_once(prepare: Prepare) -> Future[JobValidated]:
+    """Files are validated within the look."""
+    done: Future[JobValidated] = Future()
+    done.set_result(prepare())
+    return done
+
+
 def _points(step: int) -> tuple[MetricPoint, ...]:
     return tuple(
         MetricPoint(step=each, at_s=3.0, values={"train_loss": 0.5})
@@ -150,12 +178,13 @@ class World:
         self.inner = open_store("memory:")
         self.clock = HandClock()
         self.runs = runs
+        WebhookShelf(self.inner, self.clock).put(WEBHOOK)
 
     def lives(self, store: ObjectStore, *, cancels: bool) -> None:
         """One life of server and worker, by turns, until the job is over or the power is cut."""
         self.runs.store = store
         jobs, workers_jobs = JobShelf(store, self.clock), JobShelf(store, self.clock)
-        worker = Worker(store, workers_jobs, self.runs, name="w", clock=self.clock)
+        worker = Worker(store, workers_jobs, self.runs, name="w", clock=self.clock, beside=at_once)
         try:
             while not self.client_is_done(jobs, cancels=cancels):
                 worker.look()
@@ -207,7 +236,9 @@ def check(world: World) -> None:
     state = world.state()
     kinds = Counter(entry.type for entry in state.entries)
     assert not state.is_at_work and world.runs.living is None
-    assert [*world.inner.list("open/")] == []
+    assert [*world.inner.list("open/ftjob/")] == []
+    (message,) = Outbox(world.inner, world.clock).due()  # one for its end, however often somebody died over it
+    assert message.due.event_type == f"fine_tuning.job.{state.status}"
     # A run that went on while everything else was dead may have ended before anybody could pause or cancel it.
     ends = {"succeeded": kinds["succeeded"], "cancelled": kinds["cancel"]}
     assert ends in ({"succeeded": 1, "cancelled": 0}, {"succeeded": 0, "cancelled": 1})
@@ -217,6 +248,8 @@ def check(world: World) -> None:
     events = [*newest_events(state, JobShelf(world.inner, world.clock).shelf.log(JOB).entry)][::-1]
     assert [each.data["step"] for each in events if each.data] == [*range(1, state.last_step + 1)]
     assert state.status == "cancelled" or state.last_step == STEPS
+    charged = [entry.attempt for entry in state.entries if entry.type == "charged"]
+    assert sorted(charged) == sorted(set(charged)) == world.runs._numbers()  # each charge once
     assert len({event.event_id for event in events}) == len(events)
     assert [event.event_id for event in events] == sorted(event.event_id for event in events)
 
@@ -297,7 +330,9 @@ def test_a_worker_whose_lease_was_lost_can_append_nothing_more() -> None:
     world = World(PlayedRuns())
     world.runs.store = world.inner
     shelves = [JobShelf(world.inner, world.clock) for _ in range(2)]
-    slow, quick = (Worker(world.inner, each, world.runs, name="w", clock=world.clock) for each in shelves)
+    slow, quick = (
+        Worker(world.inner, each, world.runs, name="w", clock=world.clock, beside=at_once) for each in shelves
+    )
     shelves[0].put(CREATED)
     slow.look()
     while world.state().lease < 2:  # the slow one does not beat: its thread waits for seconds that are real

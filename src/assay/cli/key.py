@@ -1,5 +1,6 @@
 """`assay key`: who may ask `assay serve`, and in the name of which project."""
 
+import getpass
 from typing import TYPE_CHECKING
 
 import click
@@ -23,24 +24,47 @@ def key() -> None:
 
 
 @key.command()
-@click.option("--project", required=True, help="Everything that is asked for with the key is looked up there.")
+@click.option(
+    "--project", help="Everything that is asked for with the key is looked up there; made if need be."
+)
+@click.option(
+    "--admin",
+    is_flag=True,
+    help="It opens projects, their keys, limits and costs (admin.organization), and no more.",
+)
 @click.option("--name", default="", help="For people: whose it is, or what for.")
 @click.option("--read-only", is_flag=True, help="It may look, and ask for nothing.")
 @click.option(
     "--days", type=click.FloatRange(min=0, min_open=True), help="It expires after so many; never by default."
 )
-def create(project: str, name: str, read_only: bool, days: float | None) -> None:
+def create(project: str | None, admin: bool, name: str, read_only: bool, days: float | None) -> None:
     """Make a key, and show it this once."""
-    if ":" in checked_name(project, of="--project"):
-        raise ConfigError(f"--project {project}: ':' would be read as a part of a model's name. Leave it out.")
+    if admin == (project is not None) or (admin and read_only):
+        raise click.UsageError("A key is of one --project, or --admin; and --read-only is of a project's.")
+    by = f"user {getpass.getuser()}"
+    if project is not None:
+        _ensure_project(project, by)
     made = _keys().make(
-        project=project,
+        project=project or "default",
         name=name,
-        scopes=("read",) if read_only else ("read", "write"),
+        scopes=("admin",) if admin else ("read",) if read_only else ("read", "write"),
         lives_s=None if days is None else days * 86_400,
+        by=by,
     )
     click.echo(made.secret)
-    click.echo(f"{made.created.key_id} of project {project}: kept nowhere, so it is shown this once.", err=True)
+    whose = "of admins" if admin else f"of project {project}"
+    click.echo(f"{made.created.key_id} {whose}: kept nowhere, so it is shown this once.", err=True)
+
+
+def _ensure_project(project: str, by: str) -> None:
+    from assay.serving.admin.projects import ProjectShelf
+    from assay.store.objects import open_store
+
+    if ":" in checked_name(project, of="--project"):
+        raise ConfigError(f"--project {project}: ':' would be read as a part of a model's name. Leave it out.")
+    state = ProjectShelf(open_store(str(given_home().api)), SystemClock()).ensure(project, by=by)
+    if state.archived is not None:
+        raise ConfigError(f"--project {project}: it is archived, for good. Choose another.")
 
 
 @key.command("list")
@@ -51,9 +75,10 @@ def list_() -> None:
         created = state.created
         stands = "opens" if state.opens(SystemClock().now_s()) else "revoked" if state.revoked else "expired"
         until = "" if created.expires_s is None else f" until {utc_text(created.expires_s)}"
+        project = "" if "admin" in created.scopes else created.project
         click.echo(
             f"{key_id}  …{created.hint}  {stands}{until}  {'+'.join(created.scopes)}  "
-            f"{created.project}  {created.name}".rstrip()
+            f"{project}  {created.name}".rstrip()
         )
 
 
@@ -63,7 +88,7 @@ def revoke(key_id: str) -> None:
     """Have KEY open nothing any more, at once."""
     from assay.serving.ids import is_id
 
-    if not is_id("key", key_id) or _keys().revoke(key_id) is None:
+    if not is_id("key", key_id) or _keys().revoke(key_id, by=f"user {getpass.getuser()}") is None:
         raise ConfigError(f"no key '{key_id}'. 'assay key list' lists those that there are.")
     click.echo(f"{key_id} opens nothing any more")
 

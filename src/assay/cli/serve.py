@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from assay.base.errors import ConfigError
-from assay.cli.given import given_home
+from assay.cli.given import given_home, python_graders_option, tell_python_graders
 
 
 @click.command()
@@ -19,7 +19,11 @@ from assay.cli.given import given_home
     help="Folder with a file NAME.yaml for each base model.",
 )
 @click.option("--openapi", is_flag=True, help="Print the API as OpenAPI describes it, and serve nothing.")
-def serve(host: str, port: int, models: Path, *, openapi: bool) -> None:
+@click.option("--judge", metavar="URL", help="Endpoint of the judge that model-graded graders ask.")
+@python_graders_option
+def serve(
+    host: str, port: int, models: Path, judge: str | None, python_graders: str | None, *, openapi: bool
+) -> None:
     """Answer OpenAI's fine-tuning API: files, jobs, events, checkpoints, models.
 
     What is asked for is written to $ASSAY_HOME/api, durable before the answer leaves; 'assay worker' trains it.
@@ -31,6 +35,7 @@ def serve(host: str, port: int, models: Path, *, openapi: bool) -> None:
 
         click.echo(openapi_text(), nl=False)
         return
+    tell_python_graders(python_graders)
     if not models.is_dir():
         raise ConfigError(
             f"{models}: no such folder. Make it and put a file NAME.yaml into it for each model that may be "
@@ -41,4 +46,6 @@ def serve(host: str, port: int, models: Path, *, openapi: bool) -> None:
     found = read_base_models(models)
     from assay.serving.server import run_server
 
-    run_server(given_home(), found, host=host, port=port, say=lambda text: click.echo(text, err=True))
+    run_server(
+        given_home(), found, host=host, port=port, judge=judge, say=lambda text: click.echo(text, err=True)
+    )

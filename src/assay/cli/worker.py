@@ -3,6 +3,7 @@
 import click
 
 from assay.cli.given import given_home
+from assay.cli.train_on import PlaceOptions, place_options
 
 
 @click.command()
@@ -16,22 +17,30 @@ from assay.cli.given import given_home
 @click.option(
     "--every",
     "every_s",
-    type=click.FloatRange(min=0.05),
+    type=click.FloatRange(min=0.05, max=2.0),
     default=1.0,
     show_default=True,
     help="Seconds a look.",
 )
 @click.option("--until-idle", is_flag=True, help="Leave when no job is left that goes on by itself.")
-def worker(runs_at_once: int, every_s: float, until_idle: bool) -> None:
-    """Validate, train and watch the jobs of $ASSAY_HOME/api on this machine, until told to stop.
+@place_options
+def worker(runs_at_once: int, every_s: float, until_idle: bool, place: PlaceOptions) -> None:
+    """Validate, train and watch the jobs of $ASSAY_HOME/api, on this machine or a cluster, until told to stop.
 
     Runs are processes of their own: they go on when a worker leaves or dies, and the next worker finds them.
-    Any number of workers may run, on any machine that sees the folder.
+    Any number of workers may run, on any machine that sees the folder. With '--on slurm' the runs are jobs of a
+    cluster; the worker itself stays where it was started, e.g. on a login node.
     """
+    if place.on == "allocation" or place.dry_run:
+        wrong = "--dry-run" if place.dry_run else "--on allocation"
+        raise click.UsageError(f"{wrong} is of one run; a worker starts its runs by '--on slurm', or here.")
     from assay.launch.fine_tuning.process import run_worker
+    from assay.launch.places.background import BackgroundLauncher
 
+    home = given_home()
     run_worker(
-        given_home(),
+        home,
+        place.launcher(home, ()) or BackgroundLauncher(home),
         runs_at_once=runs_at_once,
         every_s=every_s,
         until_idle=until_idle,

@@ -1,15 +1,18 @@
 """What happens to a key of the API, as entries of its log. The secret itself is nowhere: only its digest is."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from assay.base.names import Name
 from assay.records.record import Record
 
-KeyScope = Literal["read", "write"]
+KeyScope = Literal["read", "write", "admin"]
+"""`admin`: it opens what is said of projects and keys, and nothing of what is in a project."""
 
 
 class KeyCreated(Record):
-    """Somebody may ask in the name of a project."""
+    """Somebody may ask in the name of a project, or say what projects there are."""
+
+    added: ClassVar = frozenset(("service_account", "by", "request_sha256"))
 
     type: Literal["created"] = "created"
     key_id: str
@@ -25,13 +28,23 @@ class KeyCreated(Record):
     scopes: tuple[KeyScope, ...]
     expires_s: float | None = None
     """None for never."""
+    service_account: str | None = None
+    """In whose name it was made; None of one that the command line made."""
+    by: str = ""
+    """Who made it: the id of a key, or a user of the command line; empty where an older assay did not say."""
+    request_sha256: str = ""
+    """Digest of the request that made it: what tells a repeat of it; empty where the command line did."""
 
 
 class KeyRevoked(Record):
     """From now on it opens nothing."""
 
+    added: ClassVar = frozenset(("by",))
+
     type: Literal["revoked"] = "revoked"
     at_s: float
+    by: str = ""
+    """Likewise."""
 
 
 KeyEntry = KeyCreated | KeyRevoked

@@ -2,22 +2,27 @@
 
     created  taken  validated  launching  launched  checkpoint ...  left  (resume)  launching  ...  succeeded
              |------------------------ a worker, under its lease -----------------------------------------|
-             pause, resume, cancel: anybody who may, at any time
+             pause, resume, cancel: anybody who may, at any time;  waits: any worker;  charged: at the end of
+             each launch;  budget: where that, and what is held now, is as much as was allowed
 
 Every worker's entry has the number of its lease: the newest `taken` says which number counts.
 """
 
 from typing import Any, ClassVar, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveInt
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from assay.records.record import Record
+
+WaitCode = Literal["no_worker", "files", "starting", "turn", "places_taken", "project_limit", "scheduler"]
+"""The one thing that a job waits for: a worker; its files' validation; its launch, which is at hand; others of
+the queue; a place at a worker; its project's limit; the cluster's scheduler."""
 
 
 class JobCreated(Record):
     """Somebody asked for a model."""
 
-    added: ClassVar = frozenset({"grader"})
+    added: ClassVar = frozenset(("grader", "budget_device_hours"))
 
     type: Literal["created"] = "created"
     job_id: str
@@ -41,6 +46,8 @@ class JobCreated(Record):
     metadata: dict[str, str] | None = None
     request_sha256: str
     """Digest of the request: what tells a repeat of it."""
+    budget_device_hours: PositiveFloat | None = None
+    """What it may hold devices for; None for as long as it takes."""
 
 
 class JobTaken(Record):
@@ -103,6 +110,24 @@ class LaunchMade(Record):
     """From which it goes on."""
 
 
+class JobWaits(Record):
+    """What the job waits for is another thing than before."""
+
+    type: Literal["waits"] = "waits"
+    at_s: float
+    code: WaitCode
+    message: str
+    """In words, for its owner."""
+
+
+class RunBegan(Record):
+    """The scheduler that holds its launch lets it run."""
+
+    type: Literal["began"] = "began"
+    at_s: float
+    lease: PositiveInt
+
+
 class MetricPoint(Record):
     """What one step measured."""
 
@@ -146,8 +171,39 @@ class PauseAsked(Record):
 class ResumeAsked(Record):
     """Go on from the last commit."""
 
+    added: ClassVar = frozenset(("budget_device_hours",))
+
     type: Literal["resume"] = "resume"
     at_s: float
+    budget_device_hours: PositiveFloat | None = None
+    """What it may hold devices for in all from now on; None for what it might before."""
+
+
+class BudgetSpent(Record):
+    """A worker found a budget spent: commit, and stop until somebody resumes."""
+
+    type: Literal["budget"] = "budget"
+    at_s: float
+    lease: PositiveInt
+    of: Literal["job", "project"]
+    device_s: NonNegativeFloat
+    """What was held by then, by the job; or by all jobs of its project in the month."""
+    limit_device_s: float
+
+
+class JobCharged(Record):
+    """An attempt of its run held devices, and is over; attempt 0 is what was evaluated beside training.
+
+    A later entry of the same attempt takes the place of an earlier one.
+    """
+
+    type: Literal["charged"] = "charged"
+    at_s: float
+    lease: PositiveInt
+    attempt: NonNegativeInt
+    began_s: float
+    ended_s: float
+    device_s: NonNegativeFloat
 
 
 class CancelAsked(Record):
@@ -191,10 +247,14 @@ JobEntry = (
     | JobFailed
     | LaunchPlanned
     | LaunchMade
+    | JobWaits
+    | RunBegan
     | JobCheckpoint
     | RunLeft
     | PauseAsked
     | ResumeAsked
+    | BudgetSpent
+    | JobCharged
     | CancelAsked
     | JobSucceeded
     | JobClaimed
@@ -207,10 +267,14 @@ JOB_ENTRIES: dict[str, type[JobEntry]] = {
     "failed": JobFailed,
     "launching": LaunchPlanned,
     "launched": LaunchMade,
+    "waits": JobWaits,
+    "began": RunBegan,
     "checkpoint": JobCheckpoint,
     "left": RunLeft,
     "pause": PauseAsked,
     "resume": ResumeAsked,
+    "budget": BudgetSpent,
+    "charged": JobCharged,
     "cancel": CancelAsked,
     "succeeded": JobSucceeded,
     "claimed": JobClaimed,

@@ -9,7 +9,7 @@ import re
 import secrets
 from typing import Literal
 
-IdKind = Literal["file", "ftjob", "key", "part", "upload"]
+IdKind = Literal["file", "ftjob", "key", "part", "upload", "svcacct", "webhook", "message"]
 _MILLISECONDS_DIGITS = 11
 _RANDOM_DIGITS = 13
 _TURNED = str.maketrans("0123456789abcdef", "fedcba9876543210")
@@ -17,7 +17,17 @@ _TURNED = str.maketrans("0123456789abcdef", "fedcba9876543210")
 
 def new_id(kind: IdKind, now_s: float) -> str:
     """An id that nobody has."""
-    return f"{kind}-{int(now_s * 1000):0{_MILLISECONDS_DIGITS}x}{secrets.token_hex(7)[:_RANDOM_DIGITS]}"
+    return moment_id(kind, now_s, secrets.token_hex(7))
+
+
+def new_project_id(now_s: float) -> str:
+    """Likewise, of a project, which may have another name as its id."""
+    return moment_id("proj", now_s, secrets.token_hex(7))
+
+
+def moment_id(kind: str, at_s: float, digits: str) -> str:
+    """An id of a moment that hexadecimal digits tell from others of it."""
+    return f"{kind}-{int(at_s * 1000):0{_MILLISECONDS_DIGITS}x}{digits[:_RANDOM_DIGITS]}"
 
 
 def is_id(kind: IdKind, text: str) -> bool:

@@ -18,7 +18,9 @@ from typing import Any, Literal, NamedTuple
 
 from assay.records.fine_tuning_job import (
     JOB_ENTRIES,
+    BudgetSpent,
     CancelAsked,
+    JobCharged,
     JobCheckpoint,
     JobClaimed,
     JobCreated,
@@ -27,10 +29,12 @@ from assay.records.fine_tuning_job import (
     JobSucceeded,
     JobTaken,
     JobValidated,
+    JobWaits,
     LaunchMade,
     LaunchPlanned,
     PauseAsked,
     ResumeAsked,
+    RunBegan,
     RunLeft,
 )
 from assay.serving.ids import model_name
@@ -41,7 +45,7 @@ JobStatus = Literal[
 ]
 Wish = Literal["run", "pause", "cancel"]
 ENDS = ("succeeded", "failed", "cancelled")
-_WISHES: dict[str, Wish] = {"pause": "pause", "resume": "run", "cancel": "cancel"}
+_WISHES: dict[str, Wish] = {"pause": "pause", "budget": "pause", "resume": "run", "cancel": "cancel"}
 """By the type of the entry after which it is so."""
 
 
@@ -61,7 +65,15 @@ class JobState:
     """The launch that is under way: planned, and perhaps made."""
     launched: LaunchMade | None = None
     """Likewise, once it was made."""
+    waits: JobWaits | None = None
+    """What it was last said to wait for; None once that is over."""
     checkpoints: tuple[JobCheckpoint, ...] = ()
+    charges: tuple[JobCharged, ...] = ()
+    """What its run cost, by attempt."""
+    budget_device_hours: float | None = None
+    """What it may hold devices for."""
+    budget_spent: BudgetSpent | None = None
+    """What stopped it, until it is resumed."""
     failed: JobFailed | None = None
     succeeded: JobSucceeded | None = None
     cancelled_s: float | None = None
@@ -81,7 +93,7 @@ class JobState:
             return "failed"
         if self.wish == "pause":
             return "pausing" if self.is_at_work else "paused"
-        if self.launched is not None:
+        if self.launched is not None and not self.is_queued_outside:
             return "running"
         return "validating_files" if self.validated is None else "queued"
 
@@ -89,6 +101,16 @@ class JobState:
     def is_at_work(self) -> bool:
         """Whether a run of it may be going on."""
         return self.planned is not None
+
+    @property
+    def is_queued_outside(self) -> bool:
+        """Whether the scheduler of a cluster holds its launch."""
+        return self.is_at_work and self.waits is not None and self.waits.code == "scheduler"
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it could be launched, were it its turn."""
+        return not (self.has_ended or self.is_at_work or self.validated is None) and self.wish == "run"
 
     @property
     def has_ended(self) -> bool:
@@ -113,6 +135,11 @@ class JobState:
         return tuple(each for each in self.checkpoints if each.step in kept)
 
     @property
+    def charged_s(self) -> float:
+        """The device-seconds of all that is over of its run."""
+        return sum(each.device_s for each in self.charges)
+
+    @property
     def model(self) -> str:
         """The name of what it makes."""
         created = self.created
@@ -134,7 +161,7 @@ def fold_job(state: JobState | None, entry: JobEntry) -> JobState:
     """The state behind one more entry."""
     if state is None:
         assert isinstance(entry, JobCreated), f"a job's log begins with {entry.type}"
-        return JobState(created=entry, entries=(entry,))
+        return JobState(created=entry, entries=(entry,), budget_device_hours=entry.budget_device_hours)
     return replace(state, entries=(*state.entries, entry), **_changes(state, entry))
 
 
@@ -145,18 +172,28 @@ def _changes(state: JobState, entry: JobEntry) -> dict[str, Any]:
         case JobValidated():
             return {"validated": entry}
         case LaunchPlanned():
-            return {"planned": entry, "launched": None}
+            return {"planned": entry, "launched": None, "waits": None}
         case LaunchMade():
             return {"launched": entry}
+        case JobWaits():
+            return {"waits": entry}
+        case RunBegan():
+            return {"waits": None}
         case JobCheckpoint():
             return {"checkpoints": (*state.checkpoints, entry), "left_in_vain": 0}
         case RunLeft():
             in_vain = state.left_in_vain + 1 if state.wish == "run" else 0
-            return {"planned": None, "launched": None, "left_in_vain": in_vain}
+            return {"planned": None, "launched": None, "waits": None, "left_in_vain": in_vain}
         case PauseAsked():
             return {"wish": "pause"}
         case ResumeAsked():
-            return {"wish": "run", "left_in_vain": 0}
+            budget = entry.budget_device_hours or state.budget_device_hours
+            return {"wish": "run", "left_in_vain": 0, "budget_device_hours": budget, "budget_spent": None}
+        case BudgetSpent():
+            return {"wish": "pause", "budget_spent": entry}
+        case JobCharged():
+            others = (each for each in state.charges if each.attempt != entry.attempt)
+            return {"charges": tuple(sorted((*others, entry), key=lambda each: each.attempt))}
         case CancelAsked():
             return {"wish": "cancel", "cancelled_s": entry.at_s}
         case JobFailed():
@@ -191,7 +228,7 @@ def newest_events(
     for number in range(last, -1, -1):
         entry = state.entries[number]
         entry = whole(number) if isinstance(entry, JobCheckpoint) else entry
-        said = _said(state, entry, wishes[number + 1])
+        said = _said(state, entry, wishes[number], wishes[number + 1])
         for place, (at_s, level, message, data) in reversed([*enumerate(said)]):
             if place < end:
                 yield JobEvent(f"{_event_prefix(state)}{number:06x}{place:06x}", at_s, level, message, data)
@@ -216,7 +253,7 @@ def _event_prefix(state: JobState) -> str:
 _Said = tuple[float, Literal["info", "warn", "error"], str, dict[str, Any] | None]
 
 
-def _said(state: JobState, entry: JobEntry, wish: Wish) -> Iterator[_Said]:
+def _said(state: JobState, entry: JobEntry, before: Wish, wish: Wish) -> Iterator[_Said]:
     at_s = entry.at_s
     match entry:
         case JobCreated():
@@ -228,6 +265,10 @@ def _said(state: JobState, entry: JobEntry, wish: Wish) -> Iterator[_Said]:
             yield at_s, "info", "Fine-tuning job started", None
         case LaunchMade():
             yield at_s, "info", f"Fine-tuning job goes on from step {entry.step}", None
+        case JobWaits():
+            yield at_s, "info", f"Waiting: {entry.message}", None
+        case RunBegan():
+            yield at_s, "info", "The cluster's scheduler lets it run", None
         case JobCheckpoint():
             total = state.validated.num_steps if state.validated else entry.step
             for point in entry.points:
@@ -242,7 +283,17 @@ def _said(state: JobState, entry: JobEntry, wish: Wish) -> Iterator[_Said]:
         case PauseAsked():
             yield at_s, "info", "Asked to pause", None
         case ResumeAsked():
-            yield at_s, "info", "Asked to resume, moving job to queued state", None
+            if entry.budget_device_hours is not None:
+                yield (
+                    at_s,
+                    "info",
+                    f"The job's budget is {entry.budget_device_hours:.4g} device-hours now",
+                    None,
+                )
+            if before != "run":
+                yield at_s, "info", "Asked to resume, moving job to queued state", None
+        case BudgetSpent():
+            yield at_s, "warn", budget_words(state, entry), None
         case CancelAsked():
             yield at_s, "info", "Fine-tuning job cancelled", None
         case JobFailed():
@@ -252,8 +303,23 @@ def _said(state: JobState, entry: JobEntry, wish: Wish) -> Iterator[_Said]:
                 yield at_s, "info", f"Step {entry.step}: full validation loss={loss:.4g}", None
             yield at_s, "info", f"New fine-tuned model created: {state.model}", None
             yield at_s, "info", "The job has successfully completed", None
-        case JobTaken() | LaunchPlanned() | JobClaimed():
+        case JobTaken() | LaunchPlanned() | JobClaimed() | JobCharged():
             return
+
+
+def budget_words(state: JobState, spent: BudgetSpent) -> str:
+    """What stopped a job, and what lets it go on."""
+    amount, limit = hours_text(spent.device_s), hours_text(spent.limit_device_s)
+    if spent.of == "job":
+        cure = "Resume it with a larger budget (x_assay.budget_device_hours)."
+        return f"The job's budget is spent: {amount} of {limit} device-hours. {cure}"
+    whose = f"The limit of project {state.created.project} for this month is spent"
+    return f"{whose}: {amount} of {limit} device-hours. Raise it, or wait for the next month; then resume."
+
+
+def hours_text(device_s: float) -> str:
+    """Device-seconds in hours, as far as people want to know them."""
+    return f"{device_s / 3600:.4g}"
 
 
 def _step_text(step: int, total: int, values: dict[str, float]) -> str:

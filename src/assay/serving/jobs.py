@@ -4,8 +4,15 @@ from collections.abc import Callable, Iterator
 
 from assay.base.clock import Clock
 from assay.base.errors import ConfigError
-from assay.records.fine_tuning_job import CancelAsked, JobCreated, JobEntry, PauseAsked, ResumeAsked
-from assay.serving.job import JOB_LOG, JobState
+from assay.records.fine_tuning_job import (
+    BudgetSpent,
+    CancelAsked,
+    JobCreated,
+    JobEntry,
+    PauseAsked,
+    ResumeAsked,
+)
+from assay.serving.job import JOB_LOG, JobState, hours_text
 from assay.serving.refusal import RefusedError
 from assay.serving.shelf import Shelf
 from assay.store.objects import ObjectStore
@@ -41,10 +48,10 @@ class JobShelf:
         asked = PauseAsked(at_s=self._clock.now_s())
         return self._ask(job_id, lambda state: asked if _may(state, "pause", wish="pause") else None)
 
-    def resume(self, job_id: str) -> JobState:
-        """Ask to go on from the last commit; likewise where it goes on already."""
-        asked = ResumeAsked(at_s=self._clock.now_s())
-        return self._ask(job_id, lambda state: asked if _may_resume(state) else None)
+    def resume(self, job_id: str, budget_device_hours: float | None = None) -> JobState:
+        """Ask to go on from the last commit; likewise where it goes on already. A budget holds from now on."""
+        asked = ResumeAsked(at_s=self._clock.now_s(), budget_device_hours=budget_device_hours)
+        return self._ask(job_id, lambda state: asked if _may_resume(state, budget_device_hours) else None)
 
     def cancel(self, job_id: str) -> JobState:
         """Ask for a stop for good; likewise where it is cancelled already."""
@@ -82,13 +89,29 @@ def _may(state: JobState, verb: str, *, wish: str) -> bool:
     return True
 
 
-def _may_resume(state: JobState) -> bool:
+def _may_resume(state: JobState, budget_device_hours: float | None) -> bool:
     if state.has_ended:
         raise _illegal(state, "resume")
-    asks = [entry for entry in state.entries if isinstance(entry, PauseAsked | ResumeAsked)]
+    is_given = budget_device_hours not in (None, state.budget_device_hours)
+    budget = budget_device_hours or state.budget_device_hours
+    held_s = max(state.charged_s, state.budget_spent.device_s if _is_of_job(state.budget_spent) else 0.0)
+    if budget is not None and (is_given or _is_of_job(state.budget_spent)) and budget * 3600 <= held_s:
+        raise RefusedError(
+            f"Job {state.created.job_id} has held devices for {hours_text(held_s)} hours, and its budget is "
+            f"{budget:.4g}. Give it more with x_assay.budget_device_hours.",
+            param="x_assay.budget_device_hours",
+            code="budget_spent",
+        )
+    if is_given:
+        return True
+    asks = [entry for entry in state.entries if isinstance(entry, PauseAsked | ResumeAsked | BudgetSpent)]
     if not asks:
         raise _illegal(state, "resume")
-    return isinstance(asks[-1], PauseAsked)
+    return not isinstance(asks[-1], ResumeAsked)
+
+
+def _is_of_job(spent: BudgetSpent | None) -> bool:
+    return spent is not None and spent.of == "job"
 
 
 def _illegal(state: JobState, verb: str) -> RefusedError:

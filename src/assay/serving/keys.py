@@ -9,7 +9,7 @@ is one look at whether the key's log has gone on.
 
 import hashlib
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -72,7 +72,17 @@ class KeyShelf:
         self._are_there = self._are_there or not self.shelf.is_empty()
         return self._are_there
 
-    def make(self, *, project: str, name: str, scopes: Sequence[KeyScope], lives_s: float | None) -> NewKey:
+    def make(
+        self,
+        *,
+        project: str,
+        name: str,
+        scopes: Sequence[KeyScope],
+        lives_s: float | None,
+        service_account: str | None = None,
+        by: str = "",
+        request_sha256: str = "",
+    ) -> NewKey:
         """A new one."""
         now_s, secret = self._clock.now_s(), PREFIX + secrets.token_hex(32)
         created = KeyCreated(
@@ -84,6 +94,9 @@ class KeyShelf:
             hint=secret[-4:],
             scopes=tuple(scopes),
             expires_s=None if lives_s is None else now_s + lives_s,
+            service_account=service_account,
+            by=by,
+            request_sha256=request_sha256,
         )
         self.shelf.begin(created.key_id, created)
         self._store.put(_secret_key(secret), created.key_id.encode())
@@ -99,11 +112,15 @@ class KeyShelf:
         state = self.shelf.state(self._known[where])
         return state.created if state is not None and state.opens(self._clock.now_s()) else None
 
-    def revoke(self, key_id: str) -> KeyState | None:
+    def all(self) -> Iterator[KeyState]:
+        """Every key that was ever made, the oldest first."""
+        return (state for _, state in self.shelf.states(self.shelf.ids()))
+
+    def revoke(self, key_id: str, *, by: str = "") -> KeyState | None:
         """It opens nothing any more; None where there is no such key."""
         if self.shelf.state(key_id) is None:
             return None
-        revoked = KeyRevoked(at_s=self._clock.now_s())
+        revoked = KeyRevoked(at_s=self._clock.now_s(), by=by)
         return self.shelf.log(key_id).append(lambda state: None if state is None or state.revoked else revoked)
 
 

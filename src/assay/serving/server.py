@@ -22,7 +22,13 @@ SWEEP_EVERY_S = 3600.0
 
 
 def run_server(
-    home: Home, models: Mapping[str, BaseModelFile], *, host: str, port: int, say: Callable[[str], None]
+    home: Home,
+    models: Mapping[str, BaseModelFile],
+    *,
+    host: str,
+    port: int,
+    judge: str | None,
+    say: Callable[[str], None],
 ) -> None:
     """Serve until told to stop; `say` gets the address once it is listened on."""
     try:
@@ -30,18 +36,27 @@ def run_server(
 
         from assay.serving.openai.app import BASE_PATH, make_app
         from assay.serving.openai.door import LOOPBACK_NAMES
-        from assay.serving.openai.place import Place
+        from assay.serving.openai.place import DEFAULT_PROJECT, Place
     except ImportError as error:
         raise ConfigError(
             f"'assay serve' needs {error.name}, which is not installed: pip install 'assay[serve]'."
         ) from error
     store = open_store(str(home.api), Patience(PATIENCE_S, make_call=at_once, say=say))
-    place = Place.of(store, models, SystemClock())
+    place = Place.of(
+        store,
+        models,
+        SystemClock(),
+        judge=judge,
+        webhook_hosts=home.settings().webhook_hosts,
+    )
     if host not in LOOPBACK_NAMES and not place.keys.are_there():
         raise ConfigError(
             f"--host {host}: a server without keys listens on this machine only. Make one ('assay key "
             "create'), or use 127.0.0.1, and reach it from elsewhere through ssh -L."
         )
+    # What an older assay kept apart by keys alone.
+    for project in sorted({DEFAULT_PROJECT, *(key.created.project for key in place.keys.all())}):
+        place.projects.ensure(project, by="")
     app = make_app(place)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as listener:

@@ -46,8 +46,13 @@ def _readable_attempts(run_dir: Path) -> tuple[list[Attempt], list[str]]:
     return attempts, problems
 
 
-def close_abandoned_attempts(run: Run, log: CommitLog, successor: Attempt) -> None:
+def close_abandoned_attempts(
+    run: Run, log: CommitLog, successor: Attempt | None = None, *, seen_s: float = 0.0
+) -> None:
     """End on paper the attempts before `successor` whose end nobody wrote down: their supervisor died.
+
+    All of them, where there is no successor, and none who drives the run; `seen_s`: when somebody else last saw
+    that it was driven.
 
     They held their devices until the last sign of life of any rank. Should one only have been asleep, it writes
     its own end over this one when it wakes up.
@@ -58,10 +63,11 @@ def close_abandoned_attempts(run: Run, log: CommitLog, successor: Attempt) -> No
     )
 
     for attempt in saved_attempts(Path(run.run_dir)):
-        if attempt.attempt >= successor.attempt or attempt.ended_s is not None:
+        is_abandoned = successor is None or attempt.attempt < successor.attempt
+        if attempt.ended_s is not None or not is_abandoned:
             continue
         paths = [segment_path(Path(run.run_dir), attempt.attempt, rank) for rank in range(attempt.world_size)]
-        seen_s = [read_segment(path).last_at_s() for path in paths if path.exists()]
+        signs_s = [read_segment(path).last_at_s() for path in paths if path.exists()]
         failure = Failure(
             failure_kind="supervisor_gone",
             run_id=run.run_id,
@@ -71,7 +77,7 @@ def close_abandoned_attempts(run: Run, log: CommitLog, successor: Attempt) -> No
         )
         closed = attempt.model_copy(
             update={
-                "ended_s": max([attempt.started_s, *seen_s]),
+                "ended_s": max([attempt.started_s, seen_s, *signs_s]),
                 "end_step": log.summary().last_steps.get(attempt.attempt, attempt.start_step),
                 "outcome": "killed",
                 "reason": failure.sentence(run.run_dir),

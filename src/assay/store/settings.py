@@ -48,6 +48,10 @@ class Settings(FrozenConfig):
     """How python graders run (docs/suites.md): `fenced` by the kernel, and refused where it cannot; `trusted`
     with all that you may do. $ASSAY_PYTHON_GRADERS, and `--python-graders`, go before it."""
 
+    webhook_hosts: tuple[str, ...] = ()
+    """Hosts, addresses and networks (`hooks.lan`, `10.1.2.3`, `10.1.0.0/16`) to which webhooks of `assay serve`
+    may lead though they are not public; there `http://` will do, too."""
+
     @model_validator(mode="after")
     def _prices_have_a_currency(self) -> "Settings":
         if self.device_hour_prices and not self.currency:

@@ -41,8 +41,10 @@ def ours(place) -> dict[str, str]:
     file = sdk.files.create(file=("f", b'{"text": "a", "label": 1}'), purpose="fine-tune")
     job = sdk.fine_tuning.jobs.create(model="tiny", training_file=file.id)
     sdk.fine_tuning.jobs.pause(job.id)
+    webhook = sdk.webhooks.create(name="w", url="https://8.8.8.8/", event_types=["fine_tuning.job.failed"])
     digits = job.id.removeprefix("ftjob-")
-    return {"secret": secret, "file_id": file.id, "job_id": job.id, "name": f"ft:tiny:ours::{digits}"}
+    ids = {"file_id": file.id, "job_id": job.id, "webhook_id": webhook.id, "name": f"ft:tiny:ours::{digits}"}
+    return {"secret": secret, **ids}
 
 
 class Ids(dict):

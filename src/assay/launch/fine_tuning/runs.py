@@ -7,15 +7,19 @@ The run is one like any other: `assay show`, `audit`, `replay` take it, and it o
 """
 
 import math
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 from assay.base.clock import Clock, SystemClock
+from assay.base.errors import StoreAwayError, StoreError, TrainingError
 from assay.evaluation.evidence.predictions import EVALUATION_FILE, evaluation_folder, load_evaluation
+from assay.launch.fine_tuning.held_time import AttemptTime, close_on_paper, held_by, tell_ledger
 from assay.launch.fine_tuning.job_dataset import build_job_dataset, job_split
 from assay.launch.fine_tuning.job_metrics import Series, evaluated, is_shown, result_table, step_points
 from assay.launch.places.launcher import Launcher
-from assay.launch.places.launches import last_launch, state_of, stop
+from assay.launch.places.launches import end, last_launch, state_of, stop, waiting_words
 from assay.launch.run import (
     VALIDATION,
     check_new,
@@ -44,6 +48,7 @@ from assay.training.recipe import recipe_of
 
 MAX_METRIC_EVENTS = 10_000
 RESULT_PURPOSE = "fine-tune-results"
+AnswerT = TypeVar("AnswerT")
 
 
 class Commitment(NamedTuple):
@@ -70,6 +75,8 @@ class RunStanding(NamedTuple):
     """Why it would fail again; empty where it would not."""
     last_words: str = ""
     """The end of what its launch printed, once that is over."""
+    waits_for: str = ""
+    """What the scheduler that holds its launch says; empty where it is at work."""
 
 
 class JobRuns(Protocol):
@@ -93,6 +100,18 @@ class JobRuns(Protocol):
 
     def stop(self, launch: Launch) -> None:
         """Ask it to commit and leave."""
+        ...
+
+    def end(self, launch: Launch) -> None:
+        """Take its devices from it at once: what lies behind its last commit is lost."""
+        ...
+
+    def held(self, run_id: str) -> list[AttemptTime]:
+        """What its attempts held devices for, one that goes on until now."""
+        ...
+
+    def settled(self, run_id: str, *, seen_s: float) -> list[AttemptTime]:
+        """Likewise, of a run that nobody drives any more; `seen_s`: when it was last seen to be driven."""
         ...
 
     def standing(self, launch: Launch) -> RunStanding:
@@ -160,17 +179,35 @@ class RunsOfHome:
     def start(self, created: JobCreated, run_id: str) -> Launch:
         run = self._home.run(run_id)
         launch = last_launch(run)
-        if launch is not None and state_of(launch) != "ended":
+        if launch is not None and _of_scheduler(launch, state_of) != "ended":
             return launch  # a second supervisor beside a living one would take the run from it
         base = stored_base(created.base, where=f"job {created.job_id}: its base model")
         return self._launcher.start(run, world_size=base.workers)
 
     def stop(self, launch: Launch) -> None:
-        if state_of(launch) != "elsewhere":
+        if _of_scheduler(launch, state_of) != "elsewhere":
             stop(launch)
 
+    def end(self, launch: Launch) -> None:
+        if _of_scheduler(launch, state_of) != "elsewhere":
+            end(launch)
+
+    def held(self, run_id: str) -> list[AttemptTime]:
+        run = self._home.run(run_id)
+        return held_by(run, open_store(run.store_url), now_s=self._clock.now_s())
+
+    def settled(self, run_id: str, *, seen_s: float) -> list[AttemptTime]:
+        run = self._home.run(run_id)
+        if closed := close_on_paper(run, self._log(run), seen_s=seen_s):
+            with suppress(StoreError), self._home.open_ledger() as ledger:  # an index: it can be made anew
+                tell_ledger(ledger, run, closed)
+        return self.held(run_id)
+
     def standing(self, launch: Launch) -> RunStanding:
-        is_living = state_of(launch) != "ended"  # before the rest: what ends meanwhile is seen the next time
+        launch_state = _of_scheduler(
+            launch, state_of
+        )  # before the rest: what ends meanwhile is seen the next time
+        is_living = launch_state != "ended"
         run = self._home.run(launch.run_id)
         log = self._log(run)
         summary = log.summary()
@@ -178,7 +215,8 @@ class RunsOfHome:
         finished = finished_entry(log)
         if finished is None:
             if is_living:
-                return RunStanding(True, False, step)
+                said = _of_scheduler(launch, waiting_words) if launch_state == "queued" else ""
+                return RunStanding(True, False, step, waits_for=said)
             return RunStanding(False, False, step, _failure(run, launch), _last_words(launch))
         audit = saved_audit(run.run_dir)
         folder = evaluation_folder(Path(run.run_dir), step=finished.step, split=VALIDATION)
@@ -251,6 +289,14 @@ class RunsOfHome:
 
     def _log(self, run: Run) -> CommitLog:
         return CommitLog(open_store(run.store_url))
+
+
+def _of_scheduler(launch: Launch, ask: Callable[[Launch], AnswerT]) -> AnswerT:
+    """A scheduler that does not answer for a moment says nothing about a launch: it is asked again."""
+    try:
+        return ask(launch)
+    except TrainingError as error:
+        raise StoreAwayError(f"run {launch.run_id}: {launch.where()} cannot be asked after: {error}") from error
 
 
 def _num_rows(run: Run) -> int:

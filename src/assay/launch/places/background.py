@@ -68,6 +68,15 @@ def launched_here(run: Run, *, world_size: int, asked_s: float | None = None) ->
 
 def stop_process(launch: Launch) -> None:
     """SIGTERM: commit at the next step and leave. `ConfigError` on another host."""
+    _signal(launch, signal.SIGTERM)
+
+
+def kill_process(launch: Launch) -> None:
+    """SIGKILL: its ranks see that it is gone, and end themselves. Likewise."""
+    _signal(launch, signal.SIGKILL)
+
+
+def _signal(launch: Launch, number: signal.Signals) -> None:
     state = process_state(launch)
     if state == "elsewhere":
         raise ConfigError(
@@ -75,4 +84,4 @@ def stop_process(launch: Launch) -> None:
             f"{socket.gethostname()} it cannot be reached. Stop it there: 'assay stop {launch.run_id}'."
         )
     if state == "running":
-        os.kill(int(launch.job), signal.SIGTERM)
+        os.kill(int(launch.job), number)

@@ -184,11 +184,26 @@ def job_state(job: str) -> LaunchState:
     return "running" if states[0] in _ACTIVE else "queued"
 
 
+def pending_reason(job: str) -> str:
+    """Slurm's word for what a job waits for, e.g. `Resources`; a job may have begun meanwhile."""
+    said = _slurm("squeue", "--noheader", "--format=%r", f"--jobs={job}").split()
+    return said[0] if said else "None"
+
+
 def cancel_job(job: str) -> None:
     """Its ranks have the cluster's KillWait to commit and leave."""
+    _slurm("scancel", _checked_job(job))
+
+
+def kill_job(job: str) -> None:
+    """Script and ranks end at once; nothing puts the job back into the queue."""
+    _slurm("scancel", "--full", "--signal=KILL", _checked_job(job))
+
+
+def _checked_job(job: str) -> str:
     if not re.fullmatch(r"\d+(_\d+)?", job):  # it is read from a file, and scancel takes options
         raise ConfigError(f"{job!r:.80} is no number of a job: the run's launches/*.json were changed.")
-    _slurm("scancel", job)
+    return job
 
 
 def _unrecorded_job(run: Run) -> str | None:

@@ -15,17 +15,21 @@ from starlette.types import ASGIApp
 
 from assay.base.clock import SystemClock
 from assay.base.errors import StoreError
+from assay.serving.openai.admin.routes import admin_routes
 from assay.serving.openai.declared import described, operation_name
 from assay.serving.openai.door import Door
 from assay.serving.openai.file_routes import file_routes
+from assay.serving.openai.grader_routes import grader_routes
 from assay.serving.openai.job_routes import job_routes
 from assay.serving.openai.model_routes import model_routes
 from assay.serving.openai.place import Place
 from assay.serving.openai.upload_routes import upload_routes
+from assay.serving.openai.webhook_routes import webhook_routes
 from assay.serving.refusal import RefusedError, not_served, store_in_trouble
 from assay.store.objects import open_store
 
 BASE_PATH = "/v1"
+_OF_PROJECTS = (file_routes, upload_routes, job_routes, model_routes, grader_routes, webhook_routes)
 
 
 def make_app(place: Place) -> ASGIApp:
@@ -43,7 +47,7 @@ def make_api(place: Place) -> FastAPI:
         generate_unique_id_function=operation_name,
     )
     app.openapi = partial(described, app)  # type: ignore[method-assign]
-    for routes in (file_routes, upload_routes, job_routes, model_routes):
+    for routes in (*_OF_PROJECTS, admin_routes):
         app.include_router(routes(place), prefix=BASE_PATH)
     app.add_exception_handler(RefusedError, _refused)
     app.add_exception_handler(HTTPException, _not_served)

@@ -7,7 +7,7 @@ anybody looks into it.
 import json
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, ValidationError, field_validator
 from starlette.requests import Request
 
 from assay.base.digest import sha256_of_json
@@ -34,6 +34,12 @@ class MethodBody(_Body):
     type: str
 
 
+class OurJobBody(_Body):
+    """What is ours of a job that is created or resumed."""
+
+    budget_device_hours: PositiveFloat | None = Field(default=None, allow_inf_nan=False)
+
+
 class JobBody(_Body):
     """`fine_tuning.jobs.create`."""
 
@@ -46,6 +52,7 @@ class JobBody(_Body):
     method: MethodBody | None = None
     hyperparameters: dict[str, NumberOrAuto] | None = None
     integrations: list[Any] | None = None
+    x_assay: OurJobBody = OurJobBody()
 
     @field_validator("integrations")
     @classmethod
@@ -78,6 +85,12 @@ class UploadCompleteBody(_Body):
 
     part_ids: list[str] = Field(min_length=1)
     md5: str | None = None
+
+
+class ResumeBody(_Body):
+    """`fine_tuning.jobs.resume`, which the SDK sends nothing with unless it is given an `extra_body`."""
+
+    x_assay: OurJobBody = OurJobBody()
 
 
 class NoBody(_Body):

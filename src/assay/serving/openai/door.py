@@ -15,10 +15,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from assay.base.errors import StoreError
 from assay.serving.keys import KeyShelf
-from assay.serving.openai.place import DEFAULT_PROJECT, PROJECT
+from assay.serving.openai.place import ASKER, DEFAULT_PROJECT, PROJECT
 from assay.serving.refusal import RefusedError, store_in_trouble
 
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
+ADMIN_PATH = "/v1/organization"
+"""Below it, projects and keys are looked at and changed: by admin keys alone, which open nothing else."""
 _LOOKS = ("GET", "HEAD")
 """What a key that may only read can ask."""
 
@@ -43,20 +45,27 @@ class Door:
             await send(message)
 
         try:
-            project = await run_in_threadpool(self._project, scope["method"], dict(scope["headers"]))
+            project, asker = await run_in_threadpool(self._asker, scope, dict(scope["headers"]))
         except RefusedError as error:
             await _refuse(error, send_with_id)
             return
         except StoreError as error:
             await _refuse(store_in_trouble(error), send_with_id)
             return
-        await self._app({**scope, PROJECT: project}, receive, send_with_id)
+        await self._app({**scope, PROJECT: project, ASKER: asker}, receive, send_with_id)
 
-    def _project(self, method: str, headers: Mapping[bytes, bytes]) -> str:
-        """That of the client, who may ask; `RefusedError` says why he may not."""
+    def _asker(self, scope: Scope, headers: Mapping[bytes, bytes]) -> tuple[str, str]:
+        """Project and key of the client, who may ask; `RefusedError` says why he may not."""
+        is_admins = scope["path"].startswith(f"{ADMIN_PATH}/")
         if not self._keys.are_there():
             _check_host(headers)
-            return DEFAULT_PROJECT
+            if is_admins:
+                raise RefusedError(
+                    "Without keys there is nobody who may. 'assay key create --admin' makes a key that may.",
+                    status=403,
+                    code="admin_key_required",
+                )
+            return DEFAULT_PROJECT, ""
         kind, _, secret = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
         key = self._keys.opening(secret.strip()) if kind.lower() == "bearer" else None
         if key is None:
@@ -66,14 +75,14 @@ class Door:
                 status=401,
                 code="invalid_api_key",
             )
-        needed = "read" if method in _LOOKS else "write"
+        needed = "admin" if is_admins else "read" if scope["method"] in _LOOKS else "write"
         if needed not in key.scopes:
             raise RefusedError(
                 f"This key may only {' and '.join(key.scopes)}; this needs one that may {needed}.",
                 status=403,
                 code="insufficient_permissions",
             )
-        return key.project
+        return key.project, key.key_id
 
 
 def _check_host(headers: Mapping[bytes, bytes]) -> None:

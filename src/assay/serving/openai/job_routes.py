@@ -14,6 +14,7 @@ from assay.serving.openai.bodies import (
     MAX_SEED,
     JobBody,
     NoBody,
+    ResumeBody,
     parsed,
     read_json,
     request_sha256,
@@ -43,7 +44,9 @@ def job_routes(place: Place) -> APIRouter:
         def make(job_id: str) -> JobState:
             return place.jobs.put(created.model_copy(update={"job_id": job_id}))
 
-        return job_shape(await run_in_threadpool(place.job_repeats.made, asked, created.job_id, make))
+        return await run_in_threadpool(
+            lambda: _shape(place, place.job_repeats.made(asked, created.job_id, make))
+        )
 
     @router.get("", openapi_extra=takes("after", "limit", "metadata"))
     def list_jobs(request: Request) -> dict[str, Any]:
@@ -52,7 +55,7 @@ def job_routes(place: Place) -> APIRouter:
 
         def shown(job_id: str) -> dict[str, Any] | None:
             state = place.jobs.find(job_id, project)
-            return job_shape(state) if state and _has_metadata(state, query) else None
+            return _shape(place, state) if state and _has_metadata(state, query) else None
 
         return page_of_shelf(place.jobs.shelf, project, shown, query, limit=20, max_limit=MAX_PAGE)
 
@@ -60,7 +63,7 @@ def job_routes(place: Place) -> APIRouter:
     def retrieve(request: Request, job_id: str) -> dict[str, Any]:
         """One job."""
         query_of(request)
-        return job_shape(_found(place, request, job_id))
+        return _shape(place, _found(place, request, job_id))
 
     @router.get("/{job_id}/events", openapi_extra=takes("after", "limit"))
     def list_events(request: Request, job_id: str) -> dict[str, Any]:
@@ -84,18 +87,35 @@ def job_routes(place: Place) -> APIRouter:
             made, lambda each: checkpoint_shape(state, made[each]), query, limit=10, max_limit=MAX_PAGE
         )
 
+    _add_asks(router, place)
+    return router
+
+
+def _add_asks(router: APIRouter, place: Place) -> None:
+    """What may be asked of a job that is there."""
+
     def asks(verb: str, ask: Callable[[str], JobState]) -> None:
         @router.post(f"/{{job_id}}/{verb}", openapi_extra=takes(body=NoBody))
         async def asked(request: Request, job_id: str) -> dict[str, Any]:
             query_of(request)
             parsed(NoBody, await read_json(request))
             await run_in_threadpool(_found, place, request, job_id)
-            return job_shape(await run_in_threadpool(ask, job_id))
+            return await run_in_threadpool(lambda: _shape(place, ask(job_id)))
 
     asks("cancel", place.jobs.cancel)
     asks("pause", place.jobs.pause)
-    asks("resume", place.jobs.resume)
-    return router
+
+    @router.post("/{job_id}/resume")
+    async def resume(request: Request, job_id: str) -> dict[str, Any]:
+        """Go on from the last commit, with a larger budget where one is given."""
+        query_of(request)
+        budget = parsed(ResumeBody, await read_json(request)).x_assay.budget_device_hours
+        await run_in_threadpool(_found, place, request, job_id)
+        return await run_in_threadpool(lambda: _shape(place, place.jobs.resume(job_id, budget)))
+
+
+def _shape(place: Place, state: JobState) -> dict[str, Any]:
+    return job_shape(state, place.queue.standing(state))
 
 
 def _found(place: Place, request: Request, job_id: str) -> JobState:
@@ -144,6 +164,7 @@ def _created(place: Place, project: str, value: Any) -> JobCreated:
         suffix=body.suffix,
         metadata=body.metadata,
         request_sha256=request_sha256(project, "fine_tuning.jobs.create", value),
+        budget_device_hours=body.x_assay.budget_device_hours,
     )
 
 

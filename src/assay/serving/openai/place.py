@@ -1,6 +1,6 @@
 """What every route is given: where things lie, and who asks."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Self
 
 from fastapi import Request
@@ -8,21 +8,31 @@ from fastapi import Request
 from assay.base.clock import Clock
 from assay.records.chunked_upload import UploadClaimed, UploadEntry
 from assay.records.fine_tuning_job import JobClaimed, JobEntry
+from assay.records.service_account import ServiceAccountClaimed, ServiceAccountEntry
 from assay.records.uploaded_file import FileClaimed, FileEntry
+from assay.records.webhook import WebhookClaimed, WebhookEntry
+from assay.serving.admin.accounts import AccountShelf, AccountState
+from assay.serving.admin.projects import ProjectShelf
 from assay.serving.base_models import BaseModelFile
 from assay.serving.files import FileShelf, FileState
+from assay.serving.graders import GraderDesk
 from assay.serving.job import JobState
 from assay.serving.jobs import JobShelf
 from assay.serving.keys import KeyShelf
 from assay.serving.openai.declared import declared_query
+from assay.serving.queue.standing import QueueView
 from assay.serving.refusal import RefusedError
 from assay.serving.repeats import AskedFor, Repeats
 from assay.serving.uploads import UploadShelf, UploadState
+from assay.serving.webhooks.outbox import Outbox
+from assay.serving.webhooks.webhooks import WebhookState
 from assay.store.objects import ObjectStore
 
 MAX_KEY = 255
 PROJECT = "assay.project"
 """Where a request's scope names the project of its client."""
+ASKER = "assay.asker"
+"""Where it names the id of its key; empty where there are no keys."""
 DEFAULT_PROJECT = "default"
 """The project of whoever asks without a key."""
 
@@ -33,34 +43,74 @@ class Place(NamedTuple):
     files: FileShelf
     jobs: JobShelf
     keys: KeyShelf
+    projects: ProjectShelf
+    accounts: AccountShelf
+    queue: QueueView
+    graders: GraderDesk
     models: Mapping[str, BaseModelFile]
     clock: Clock
     job_repeats: Repeats[JobEntry, JobState]
     file_repeats: Repeats[FileEntry, FileState]
     uploads: UploadShelf
     upload_repeats: Repeats[UploadEntry, UploadState]
+    account_repeats: Repeats[ServiceAccountEntry, AccountState]
+    outbox: Outbox
+    webhook_repeats: Repeats[WebhookEntry, WebhookState]
+    webhook_hosts: Sequence[str]
+    """Hosts that webhooks may have though they are not public."""
 
     @classmethod
-    def of(cls, store: ObjectStore, models: Mapping[str, BaseModelFile], clock: Clock) -> Self:
-        """What lies in a store."""
+    def of(
+        cls,
+        store: ObjectStore,
+        models: Mapping[str, BaseModelFile],
+        clock: Clock,
+        *,
+        judge: str | None = None,
+        webhook_hosts: Sequence[str] = (),
+    ) -> Self:
+        """What lies in a store. `judge`: the endpoint that model-graded graders ask."""
         files, jobs = FileShelf(store, clock), JobShelf(store, clock)
         uploads = UploadShelf(store, files, clock)
+        outbox = Outbox(store, clock)
+        projects, accounts = ProjectShelf(store, clock), AccountShelf(store, clock)
         return cls(
             files,
             jobs,
             KeyShelf(store, clock),
+            projects,
+            accounts,
+            QueueView(jobs, projects, clock),
+            GraderDesk(judge),
             models,
             clock,
             Repeats(jobs.shelf, lambda at_s, count: JobClaimed(at_s=at_s, retry_count=count), clock),
             Repeats(files.shelf, lambda at_s, count: FileClaimed(at_s=at_s, retry_count=count), clock),
             uploads,
             Repeats(uploads.shelf, lambda at_s, count: UploadClaimed(at_s=at_s, retry_count=count), clock),
+            Repeats(
+                accounts.shelf,
+                lambda at_s, count: ServiceAccountClaimed(at_s=at_s, retry_count=count),
+                clock,
+            ),
+            outbox,
+            Repeats(
+                outbox.webhooks.shelf,
+                lambda at_s, count: WebhookClaimed(at_s=at_s, retry_count=count),
+                clock,
+            ),
+            webhook_hosts,
         )
 
 
 def project_of(request: Request) -> str:
     """The project in which everything that is asked for is looked up."""
     return str(request.scope[PROJECT])
+
+
+def asker_of(request: Request) -> str:
+    """The id of the key that asks."""
+    return str(request.scope[ASKER])
 
 
 def asked_for(request: Request, sha256: str) -> AskedFor:

@@ -10,6 +10,7 @@ from assay.records.uploaded_file import FileCreated
 from assay.serving.ids import checkpoint_name
 from assay.serving.job import JobEvent, JobState
 from assay.serving.methods import SERVED_METHODS
+from assay.serving.queue.standing import JobStanding
 from assay.serving.uploads import UploadState
 
 _IN_EVERY_JOB = ("n_epochs", "batch_size", "learning_rate_multiplier")
@@ -53,14 +54,15 @@ def part_shape(upload_id: str, part: PartAdded) -> dict[str, Any]:
     return {"id": part.part_id, "object": "upload.part", "created_at": int(part.at_s), "upload_id": upload_id}
 
 
-def job_shape(state: JobState) -> dict[str, Any]:
-    """`FineTuningJob`; hyperparameters are numbers once its files are validated."""
+def job_shape(state: JobState, standing: JobStanding | None) -> dict[str, Any]:
+    """`FineTuningJob`; hyperparameters are numbers once its files are validated. `standing`: in the queue."""
     created, validated, succeeded = state.created, state.validated, state.succeeded
     names = SERVED_METHODS[created.method].hyperparameters
     concrete = validated.hyperparameters if validated is not None else {}
     shown = {name: concrete.get(name, created.hyperparameters.get(name, "auto")) for name in names}
     failed = None if state.wish == "cancel" else state.failed
     paid = {} if created.grader is None else {"grader": created.grader}
+    finish_s = None if standing is None else standing.estimate.finish_s
     return {
         "id": created.job_id,
         "object": "fine_tuning.job",
@@ -68,7 +70,7 @@ def job_shape(state: JobState) -> dict[str, Any]:
         "error": None
         if failed is None
         else {"code": failed.code, "message": failed.message, "param": failed.param},
-        "estimated_finish": None,
+        "estimated_finish": None if finish_s is None else int(finish_s),
         "fine_tuned_model": state.model if succeeded is not None else None,
         "finished_at": None if state.ended_s is None else int(state.ended_s),
         "hyperparameters": {name: shown[name] for name in _IN_EVERY_JOB},
@@ -83,11 +85,11 @@ def job_shape(state: JobState) -> dict[str, Any]:
         "trained_tokens": None if succeeded is None else succeeded.trained_tokens,
         "training_file": created.training_file,
         "validation_file": created.validation_file,
-        "x_assay": _ours(state),
+        "x_assay": _ours(state, standing),
     }
 
 
-def _ours(state: JobState) -> dict[str, Any]:
+def _ours(state: JobState, standing: JobStanding | None) -> dict[str, Any]:
     validated, launched, succeeded = state.validated, state.launched, state.succeeded
     return {
         "run": None if validated is None else validated.run_id,
@@ -97,7 +99,23 @@ def _ours(state: JobState) -> dict[str, Any]:
         "where": None if launched is None else launched.where,
         "weights_digest": None if succeeded is None else succeeded.weights_digest,
         "measured": None if succeeded is None else succeeded.measured,
+        "queue": None
+        if standing is None or standing.code is None
+        else {
+            "place": standing.place,
+            "waiting": standing.num_waiting,
+            "code": standing.code,
+            "blocked_by": standing.blocked_by,
+        },
+        "charged_device_hours": state.charged_s / 3600,
+        "budget_device_hours": state.budget_device_hours,
+        "budget_spent": None if state.budget_spent is None else state.budget_spent.of,
+        "estimate": _why_no_estimate(state) if standing is None else standing.estimate.rests_on,
     }
+
+
+def _why_no_estimate(state: JobState) -> str | None:
+    return None if state.has_ended else f"it is {state.status}"
 
 
 def event_shape(event: JobEvent) -> dict[str, Any]:

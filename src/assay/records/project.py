@@ -1,0 +1,61 @@
+"""What happens to a project of the API, as entries of its log: what is kept apart from others, and may be
+spent."""
+
+from typing import Literal
+
+from pydantic import PositiveFloat
+
+from assay.base.names import Name
+from assay.records.record import Record
+
+
+class ProjectCreated(Record):
+    """From now on keys can be made for it."""
+
+    type: Literal["created"] = "created"
+    project: Name
+    """Its id; everything that is its own says so."""
+    name: str
+    """For people."""
+    at_s: float
+    """Seconds since the Unix epoch; so for every entry."""
+    by: str
+    """Who did it: the id of a key, or a user of the command line; so for every entry."""
+
+
+class ProjectRenamed(Record):
+    """People call it otherwise."""
+
+    type: Literal["renamed"] = "renamed"
+    name: str
+    at_s: float
+    by: str
+
+
+class SpendLimitSet(Record):
+    """What its jobs may hold devices for in a calendar month (UTC)."""
+
+    type: Literal["spend_limit"] = "spend_limit"
+    device_hours: PositiveFloat | None
+    """None for as long as they like."""
+    at_s: float
+    by: str
+
+
+class ProjectArchived(Record):
+    """Nobody asks in its name any more; what it has stays."""
+
+    type: Literal["archived"] = "archived"
+    at_s: float
+    by: str
+
+
+ProjectEntry = ProjectCreated | ProjectRenamed | SpendLimitSet | ProjectArchived
+
+PROJECT_ENTRIES: dict[str, type[ProjectEntry]] = {
+    "created": ProjectCreated,
+    "renamed": ProjectRenamed,
+    "spend_limit": SpendLimitSet,
+    "archived": ProjectArchived,
+}
+"""By an entry's `type`."""

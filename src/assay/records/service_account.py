@@ -1,0 +1,52 @@
+"""What happens to a service account, as entries of its log: a program in whose name there are keys."""
+
+from typing import Literal
+
+from pydantic import PositiveInt
+
+from assay.base.names import Name
+from assay.records.record import Record
+
+
+class ServiceAccountCreated(Record):
+    """Keys may be made in its name."""
+
+    type: Literal["created"] = "created"
+    account_id: str
+    project: Name
+    name: str
+    """For people."""
+    has_role: bool
+    """Whether it is a member of the project, and so may have keys."""
+    at_s: float
+    """Seconds since the Unix epoch; so for every entry."""
+    by: str
+    """Who did it: the id of a key, or a user of the command line."""
+    request_sha256: str
+    """Digest of the request: what tells a repeat of it."""
+
+
+class ServiceAccountClaimed(Record):
+    """A repeat of the request that created it was answered with it, and with a new key."""
+
+    type: Literal["claimed"] = "claimed"
+    at_s: float
+    retry_count: PositiveInt
+
+
+class ServiceAccountDeleted(Record):
+    """It has no keys any more, and gets none."""
+
+    type: Literal["deleted"] = "deleted"
+    at_s: float
+    by: str
+
+
+ServiceAccountEntry = ServiceAccountCreated | ServiceAccountClaimed | ServiceAccountDeleted
+
+SERVICE_ACCOUNT_ENTRIES: dict[str, type[ServiceAccountEntry]] = {
+    "created": ServiceAccountCreated,
+    "claimed": ServiceAccountClaimed,
+    "deleted": ServiceAccountDeleted,
+}
+"""By an entry's `type`."""

@@ -1,0 +1,87 @@
+"""Who changed what: the entries of projects, accounts and keys in words, the newest last.
+
+Nothing is written for it, so no change is without its line, and no line without its change. A line's id follows
+from its entry, so it keeps it, and lines sort by age.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+from assay.base.digest import sha256_of_json
+from assay.records.project import ProjectArchived, ProjectCreated, ProjectRenamed, SpendLimitSet
+from assay.serving.admin.accounts import AccountState
+from assay.serving.admin.projects import ProjectState
+from assay.serving.ids import moment_id
+from assay.serving.keys import KeyState
+
+
+class AuditLine(NamedTuple):
+    """One change."""
+
+    line_id: str
+    at_s: float
+    type: str
+    """The API's word: `project.created`."""
+    project: str | None
+    """The project that it is about; None of an admin key."""
+    resource: str
+    """The id of what was changed."""
+    by: str
+    """The id of a key, or a user of the command line; empty where an older assay did not say."""
+    details: dict[str, Any]
+
+
+def audit_lines(
+    projects: Iterable[ProjectState], accounts: Iterable[AccountState], keys: Iterable[KeyState]
+) -> list[AuditLine]:
+    """All of them, in order."""
+    found = [
+        *(line for state in projects for line in _of_project(state)),
+        *(line for state in accounts for line in _of_account(state)),
+        *(line for state in keys for line in _of_key(state)),
+    ]
+    return sorted(found)
+
+
+def _of_project(state: ProjectState) -> Iterator[AuditLine]:
+    project = state.created.project
+    for number, entry in enumerate(state.entries):
+        match entry:
+            case ProjectCreated():
+                kind, details = "project.created", {"data": {"name": entry.name, "title": entry.name}}
+            case ProjectRenamed():
+                kind, details = "project.updated", {"changes_requested": {"title": entry.name}}
+            case SpendLimitSet():
+                limit = {"spend_limit_device_hours": entry.device_hours}
+                kind, details = "project.updated", {"changes_requested": {"x_assay": limit}}
+            case ProjectArchived():
+                kind, details = "project.archived", {}
+        yield _line(kind, entry.at_s, project, project, entry.by, details, number)
+
+
+def _of_account(state: AccountState) -> Iterator[AuditLine]:
+    created, deleted = state.created, state.deleted
+    details = {"data": {"role": "member" if created.has_role else "none"}}
+    yield _line(
+        "service_account.created", created.at_s, created.project, created.account_id, created.by, details, 0
+    )
+    if deleted is not None:
+        yield _line(
+            "service_account.deleted", deleted.at_s, created.project, created.account_id, deleted.by, {}, 1
+        )
+
+
+def _of_key(state: KeyState) -> Iterator[AuditLine]:
+    created, revoked = state.created, state.revoked
+    project = None if "admin" in created.scopes else created.project
+    details = {"data": {"scopes": list(created.scopes)}}
+    yield _line("api_key.created", created.at_s, project, created.key_id, created.by, details, 0)
+    if revoked is not None:
+        yield _line("api_key.deleted", revoked.at_s, project, created.key_id, revoked.by, {}, 1)
+
+
+def _line(
+    kind: str, at_s: float, project: str | None, resource: str, by: str, details: dict[str, Any], number: int
+) -> AuditLine:
+    line_id = moment_id("audit_log", at_s, sha256_of_json([kind, resource, number]))
+    return AuditLine(line_id, at_s, kind, project, resource, by, {"id": resource, **details})

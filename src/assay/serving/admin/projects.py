@@ -1,0 +1,111 @@
+"""Projects: made, renamed, limited, archived. What is kept apart in the API is kept apart by them.
+
+    project/ID/log/00000000.json    what happened to it
+    index/project/ID                that there may be such a project: put before its first entry
+
+A project's id is what its things are filed under: of one that the command line makes, its name.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from assay.base.clock import Clock
+from assay.records.project import (
+    PROJECT_ENTRIES,
+    ProjectArchived,
+    ProjectCreated,
+    ProjectEntry,
+    ProjectRenamed,
+    SpendLimitSet,
+)
+from assay.serving.ids import new_project_id
+from assay.store.logs.entry_log import EntryLog, LogKind
+from assay.store.objects import ObjectStore
+
+
+@dataclass(frozen=True)
+class ProjectState:
+    """A project as its entries say."""
+
+    created: ProjectCreated
+    entries: tuple[ProjectEntry, ...]
+    name: str
+    limit_device_hours: float | None = None
+    """Of a calendar month."""
+    archived: ProjectArchived | None = None
+
+
+def fold_project(state: ProjectState | None, entry: ProjectEntry) -> ProjectState:
+    """The state behind one more entry."""
+    if isinstance(entry, ProjectCreated):
+        assert state is None, "a project is created once"
+        return ProjectState(entry, (entry,), entry.name)
+    assert state is not None
+    state = replace(state, entries=(*state.entries, entry))
+    match entry:
+        case ProjectRenamed():
+            return replace(state, name=entry.name)
+        case SpendLimitSet():
+            return replace(state, limit_device_hours=entry.device_hours)
+        case ProjectArchived():
+            return replace(state, archived=state.archived or entry)
+
+
+PROJECT_LOG: LogKind[ProjectEntry, ProjectState] = LogKind("project's log", PROJECT_ENTRIES, fold_project)
+
+
+class ProjectShelf:
+    """All projects of a store."""
+
+    def __init__(self, store: ObjectStore, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._logs: dict[str, EntryLog[ProjectEntry, ProjectState]] = {}
+
+    def ids(self) -> list[str]:
+        """All of them, by name of id."""
+        return sorted(item.key.rpartition("/")[2] for item in self._store.list("index/project/"))
+
+    def find(self, project: str) -> ProjectState | None:
+        """One project; None where there is none of this id, whatever the text."""
+        return self._log(project).state() if project in self.ids() else None
+
+    def create(self, name: str, *, by: str) -> ProjectState:
+        """A new one, with an id that nobody has."""
+        now_s = self._clock.now_s()
+        return self._begin(ProjectCreated(project=new_project_id(now_s), name=name, at_s=now_s, by=by))
+
+    def ensure(self, project: str, *, by: str) -> ProjectState:
+        """The project that the command line, or an older assay, calls so: made where it is not there."""
+        created = ProjectCreated(project=project, name=project, at_s=self._clock.now_s(), by=by)
+        return self._begin(created)
+
+    def rename(self, project: str, name: str, *, by: str) -> ProjectState:
+        """Call it otherwise."""
+        renamed = ProjectRenamed(name=name, at_s=self._clock.now_s(), by=by)
+        return self._append(project, lambda state: renamed if state.name != name else None)
+
+    def limit(self, project: str, device_hours: float | None, *, by: str) -> ProjectState:
+        """Say what its jobs may hold devices for in a month; None for as long as they like."""
+        limited = SpendLimitSet(device_hours=device_hours, at_s=self._clock.now_s(), by=by)
+        return self._append(project, lambda now: limited if now.limit_device_hours != device_hours else None)
+
+    def archive(self, project: str, *, by: str) -> ProjectState:
+        """Nobody is to ask in its name any more."""
+        archived = ProjectArchived(at_s=self._clock.now_s(), by=by)
+        return self._append(project, lambda state: None if state.archived else archived)
+
+    def _begin(self, created: ProjectCreated) -> ProjectState:
+        if created.project not in self.ids():
+            self._store.put(f"index/project/{created.project}", b"")
+        state = self._log(created.project).append(lambda there: created if there is None else None)
+        assert state is not None
+        return state
+
+    def _append(self, project: str, decide: Callable[[ProjectState], ProjectEntry | None]) -> ProjectState:
+        state = self._log(project).append(lambda there: None if there is None else decide(there))
+        assert state is not None, f"{project} was found before"
+        return state
+
+    def _log(self, project: str) -> EntryLog[ProjectEntry, ProjectState]:
+        return self._logs.setdefault(project, EntryLog(self._store, f"project/{project}/log", PROJECT_LOG))

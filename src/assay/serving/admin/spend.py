@@ -1,0 +1,136 @@
+"""What jobs cost, in the time for which they held devices, by day (UTC): the charges in their logs, added up.
+
+    charged/2026-11-26/PROJECT/JOB    that a job may have been charged on a day: put before the charge
+
+An attempt that lasts over midnight is charged to both days, by how much of it lies in each. So the sum over
+days is the sum over attempts, which is the held time of the ledger.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, date, datetime, timedelta
+from typing import NamedTuple, Protocol
+
+from assay.serving.jobs import JobShelf
+from assay.store.objects import ObjectStore
+
+
+class HeldTime(Protocol):
+    """Devices that were held from one moment to another."""
+
+    @property
+    def began_s(self) -> float: ...
+
+    @property
+    def ended_s(self) -> float: ...
+
+    @property
+    def device_s(self) -> float: ...
+
+
+class DayCost(NamedTuple):
+    """What a job cost on a day."""
+
+    project: str
+    job_id: str
+    device_s: float
+
+
+def day_of(at_s: float) -> date:
+    """The day of a moment, in UTC."""
+    return datetime.fromtimestamp(at_s, UTC).date()
+
+
+def begin_s(day: date) -> float:
+    """The first moment of a day."""
+    return datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp()
+
+
+def days_between(first: date, behind: date) -> Iterator[date]:
+    """The days from the first to that before `behind`."""
+    for number in range((behind - first).days):
+        yield first + timedelta(days=number)
+
+
+def month_of(at_s: float) -> tuple[date, date]:
+    """The first day of a moment's month, and that of the next."""
+    first = day_of(at_s).replace(day=1)
+    return first, (first + timedelta(days=32)).replace(day=1)
+
+
+def by_day(held: HeldTime) -> dict[date, float]:
+    """Day -> device-seconds; they sum to those that were held."""
+    first, last = day_of(held.began_s), day_of(held.ended_s)
+    if first == last or held.ended_s <= held.began_s:
+        return {first: held.device_s}
+    found: dict[date, float] = {}
+    for day in days_between(first, last + timedelta(days=1)):
+        from_s, to_s = max(held.began_s, begin_s(day)), min(held.ended_s, begin_s(day + timedelta(days=1)))
+        if to_s > from_s:
+            found[day] = held.device_s * (to_s - from_s) / (held.ended_s - held.began_s)
+    return found
+
+
+def spent_between(helds: Iterable[HeldTime], first: date, behind: date) -> float:
+    """The device-seconds of the days from `first` to that before `behind`."""
+    return sum(device_s for held in helds for day, device_s in by_day(held).items() if first <= day < behind)
+
+
+def mark_charged(store: ObjectStore, project: str, job_id: str, held: HeldTime) -> None:
+    """Say that a job is about to be charged."""
+    for day in by_day(held):
+        key = f"charged/{day}/{project}/{job_id}"
+        if not store.exists(key):
+            store.put(key, b"")
+
+
+def charged_on(store: ObjectStore, day: date, project: str | None = None) -> list[tuple[str, str]]:
+    """Project and id of each job that may have been charged on a day, in order."""
+    prefix = f"charged/{day}/" if project is None else f"charged/{day}/{project}/"
+    keys = (item.key.split("/") for item in store.list(prefix))
+    return sorted((parts[-2], parts[-1]) for parts in keys)
+
+
+def costs_of_day(jobs: JobShelf, day: date) -> list[DayCost]:
+    """What each job was charged on a day."""
+    found = []
+    for project, job_id in charged_on(jobs.shelf.store, day):
+        state = jobs.find(job_id, project)
+        if state is not None:
+            device_s = spent_between(state.charges, day, day + timedelta(days=1))
+            found.append(DayCost(project, job_id, device_s))
+    return found
+
+
+class ProjectSpend:
+    """What a project's jobs held devices for in a month."""
+
+    def __init__(self, jobs: JobShelf) -> None:
+        self._jobs = jobs
+        self._over: dict[tuple[str, date], float] = {}
+        """Job and month -> device-seconds, of jobs that are over: nothing is added to those any more."""
+
+    def of_month(self, project: str, now_s: float, live: Mapping[str, Iterable[HeldTime]]) -> float:
+        """Device-seconds in the month of `now_s`; `live`: job -> what its run held so far, of those at work."""
+        first, behind = month_of(now_s)
+        total = sum(spent_between(helds, first, behind) for helds in live.values())
+        return total + sum(
+            self._of_job(job_id, project, first, behind)
+            for job_id in self._charged_in(project, first, min(behind, day_of(now_s) + timedelta(days=1)))
+            if job_id not in live
+        )
+
+    def _charged_in(self, project: str, first: date, behind: date) -> set[str]:
+        store = self._jobs.shelf.store
+        days = days_between(first, behind)
+        return {job_id for day in days for _, job_id in charged_on(store, day, project)}
+
+    def _of_job(self, job_id: str, project: str, first: date, behind: date) -> float:
+        if (job_id, first) in self._over:
+            return self._over[job_id, first]
+        state = self._jobs.find(job_id, project)
+        if state is None:
+            return 0.0
+        spent_s = spent_between(state.charges, first, behind)
+        if state.has_ended and not state.is_at_work:
+            self._over[job_id, first] = spent_s
+        return spent_s

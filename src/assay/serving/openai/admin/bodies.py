@@ -1,0 +1,80 @@
+"""What requests about projects hold, and what stands behind the question mark of lists."""
+
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from fastapi import Request
+from pydantic import BaseModel, ConfigDict, Field
+
+from assay.serving.refusal import RefusedError
+
+LONGEST_LIFE_S = 10 * 365 * 86_400
+_Title = Annotated[str, Field(min_length=1, max_length=255)]
+_LifeSeconds = Annotated[int, Field(gt=0, le=LONGEST_LIFE_S)]
+
+
+class AdminBody(BaseModel):
+    """Anything else than what is named is refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class ProjectBody(AdminBody):
+    """`projects.create`, `projects.update`."""
+
+    name: _Title
+
+
+class AccountBody(AdminBody):
+    """`service_accounts.create`."""
+
+    name: _Title
+    create_service_account_only: bool | None = None
+    expires_in_seconds: _LifeSeconds | None = None
+
+
+class AdminKeyBody(AdminBody):
+    """`admin_api_keys.create`."""
+
+    name: _Title
+    expires_in_seconds: _LifeSeconds | None = None
+
+
+class SpendLimitBody(AdminBody):
+    """`spend_limit.update`: what is spent here is device-hours, and an amount is in hundredths of one."""
+
+    currency: Literal["device_hours"]
+    interval: Literal["month"]
+    threshold_amount: int = Field(gt=0, le=10**12)
+
+
+def listed_query(request: Request, *, one: tuple[str, ...], many: tuple[str, ...]) -> Mapping[str, list[str]]:
+    """What stands behind the path's question mark, lists without their brackets; anything else is refused."""
+    found: dict[str, list[str]] = {}
+    for key, value in request.query_params.multi_items():
+        name = key.removesuffix("[]")
+        if name not in (*one, *many) or (name in one and name in found):
+            raise RefusedError(
+                f"Unknown parameter: '{key:.80}', or one that is given twice. It is not honoured, so it is "
+                "refused rather than ignored.",
+                param=key,
+                code="unknown_parameter",
+            )
+        found.setdefault(name, []).append(value)
+    return found
+
+
+def whole_number(query: Mapping[str, list[str]], name: str, default: int | None, *, most: int) -> int:
+    """A parameter that is a whole number from 0 to `most`; required where there is no default."""
+    text = query.get(name, [None])[0]
+    if text is None:
+        if default is None:
+            raise RefusedError(
+                f"Missing required parameter: '{name}'.", param=name, code="missing_required_parameter"
+            )
+        return default
+    if not (text.isascii() and text.isdigit() and len(text) < 16 and int(text) <= most):
+        raise RefusedError(
+            f"{name} is a whole number from 0 to {most:,}, not {text!r:.40}.", param=name, code="invalid_value"
+        )
+    return int(text)

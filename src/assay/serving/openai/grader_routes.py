@@ -1,0 +1,79 @@
+"""`fine_tuning.alpha.graders.*`: a grader is checked, or run on one sample."""
+
+from typing import Any
+
+from fastapi import APIRouter, Request
+from pydantic import BaseModel, ConfigDict
+from starlette.concurrency import run_in_threadpool
+
+from assay.serving.graders import ERRORS, SampleGrade, checked_grader
+from assay.serving.openai.bodies import parsed, read_json
+from assay.serving.openai.place import Place, query_of
+
+
+class GraderBody(BaseModel):
+    """`graders.validate`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    grader: dict[str, Any]
+
+
+class GraderRunBody(GraderBody):
+    """`graders.run`."""
+
+    model_sample: str
+    item: dict[str, Any] | None = None
+
+
+def grader_routes(place: Place) -> APIRouter:
+    """The routes."""
+    router = APIRouter(prefix="/fine_tuning/alpha/graders", tags=["graders"])
+
+    @router.post("/validate")
+    async def validate(request: Request) -> dict[str, Any]:
+        """Say the grader again, if it can be one."""
+        query_of(request)
+        body = parsed(GraderBody, await read_json(request))
+        checked_grader(body.grader)
+        return {"grader": body.grader}
+
+    @router.post("/run")
+    async def run(request: Request) -> dict[str, Any]:
+        """Grade one sample."""
+        query_of(request)
+        body = parsed(GraderRunBody, await read_json(request))
+        grader = checked_grader(body.grader)
+        return _shape(await run_in_threadpool(place.graders.run, grader, body.model_sample, body.item or {}))
+
+    return router
+
+
+def _shape(graded: SampleGrade) -> dict[str, Any]:
+    """`GraderRunResponse`."""
+    grade, failure = graded.grade, graded.grade.failure
+    text = None if failure is None else failure.text
+    errors: dict[str, Any] = {name: name == graded.error for name in ERRORS}
+    errors["model_grader_server_error_details"] = text if graded.error == "model_grader_server_error" else None
+    errors["python_grader_runtime_error_details"] = (
+        text if graded.error == "python_grader_runtime_error" else None
+    )
+    errors["python_grader_server_error_type"] = text if graded.error == "python_grader_server_error" else None
+    scores = dict(grade.parts) or ({} if grade.score is None else {graded.grader.name: grade.score})
+    return {
+        "reward": grade.score,
+        "sub_rewards": dict(grade.parts),
+        "metadata": {
+            "errors": errors,
+            "execution_time": graded.seconds,
+            "name": graded.grader.name,
+            "sampled_model_name": getattr(graded.grader, "model", None),
+            "scores": scores,
+            "token_usage": None,
+            "type": graded.grader.type,
+        },
+        "model_grader_token_usage_per_model": {},
+        "x_assay": {
+            "failure": None if failure is None else {"kind": failure.kind, "text": failure.text},
+            "label": grade.label,
+        },
+    }

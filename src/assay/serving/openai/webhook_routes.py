@@ -1,0 +1,263 @@
+"""`webhooks.*`: a project's webhooks; who has a secret in an answer has it there only."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Request
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.concurrency import run_in_threadpool
+
+from assay.records.webhook import WebhookCreated
+from assay.serving.ids import new_id
+from assay.serving.openai.bodies import parsed, read_json, request_sha256
+from assay.serving.openai.pages import page_of
+from assay.serving.openai.place import Place, asked_for, project_of, query_of
+from assay.serving.refusal import RefusedError, not_found
+from assay.serving.repeats import AskedFor
+from assay.serving.webhooks.outbox import event_body
+from assay.serving.webhooks.post import (
+    AddressError,
+    NotDeliveredError,
+    addresses_of,
+    post,
+    resolved,
+    signed_headers,
+    target_of,
+)
+from assay.serving.webhooks.webhooks import EVENT_TYPES, WebhookState, new_secret
+
+_SHOWN_MESSAGES = 20
+_Title = Annotated[str, Field(min_length=1, max_length=255)]
+
+
+class _WebhookBody(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class NewWebhookBody(_WebhookBody):
+    """`webhooks.create`."""
+
+    name: _Title
+    url: str
+    event_types: list[str] = Field(min_length=1)
+
+
+class ChangedWebhookBody(_WebhookBody):
+    """`webhooks.update`."""
+
+    name: _Title | None = None
+    url: str | None = None
+    event_types: list[str] | None = Field(default=None, min_length=1)
+
+
+class RotationBody(_WebhookBody):
+    """`webhooks.rotate_secret`."""
+
+    keep_old_secret_active_for_24_hours: bool = False
+
+
+class TrialBody(_WebhookBody):
+    """`webhooks.test`."""
+
+    event_type: str
+
+
+def webhook_routes(place: Place) -> APIRouter:
+    """The routes."""
+    router = APIRouter(tags=["webhooks"])
+    _add_webhooks(router, place)
+    _add_secrets(router, place)
+
+    @router.get("/webhook_event_types")
+    def list_event_types(request: Request) -> dict[str, Any]:
+        """What a webhook can be told of."""
+        query_of(request)
+        return {"object": "list", "data": list(EVENT_TYPES)}
+
+    return router
+
+
+def _add_webhooks(router: APIRouter, place: Place) -> None:
+    webhooks = place.outbox.webhooks
+
+    @router.post("/webhook_endpoints")
+    async def create(request: Request) -> dict[str, Any]:
+        """Create a webhook, whose secret is shown this once."""
+        query_of(request)
+        value, project = await read_json(request), project_of(request)
+        body = parsed(NewWebhookBody, value)
+        asked = asked_for(request, request_sha256(project, "webhooks.create", value))
+        return _with_secret(await run_in_threadpool(_created, place, body, asked))
+
+    @router.get("/webhook_endpoints")
+    def list_webhooks(request: Request) -> dict[str, Any]:
+        """All of the project, the newest first."""
+        query, project = query_of(request, "after", "limit"), project_of(request)
+
+        def shown(webhook_id: str) -> dict[str, Any] | None:
+            state = webhooks.find(webhook_id, project)
+            return None if state is None else _shape(state)
+
+        return page_of(webhooks.shelf.ids(), shown, query, limit=20, max_limit=100)
+
+    @router.get("/webhook_endpoints/{webhook_id}")
+    def retrieve(request: Request, webhook_id: str) -> dict[str, Any]:
+        """One webhook, and how its last messages fared."""
+        query_of(request)
+        state = _found(place, request, webhook_id)
+        return {**_shape(state), "x_assay": {"messages": _messages(place, webhook_id)}}
+
+    @router.post("/webhook_endpoints/{webhook_id}")
+    async def update(request: Request, webhook_id: str) -> dict[str, Any]:
+        """Change what is given."""
+        query_of(request)
+        body = parsed(ChangedWebhookBody, await read_json(request))
+
+        def updated() -> WebhookState:
+            _found(place, request, webhook_id)
+            _check_url(place, body.url)
+            types = None if body.event_types is None else _types(body.event_types)
+            return webhooks.update(webhook_id, name=body.name, url=body.url, event_types=types)
+
+        return _shape(await run_in_threadpool(updated))
+
+    @router.delete("/webhook_endpoints/{webhook_id}")
+    def delete(request: Request, webhook_id: str) -> dict[str, Any]:
+        """Send nothing any more."""
+        query_of(request)
+        _found(place, request, webhook_id)
+        webhooks.delete(webhook_id)
+        return {"id": webhook_id, "object": "webhook_endpoint.deleted", "deleted": True}
+
+
+def _add_secrets(router: APIRouter, place: Place) -> None:
+    @router.post("/webhook_endpoints/{webhook_id}/rotate_secret")
+    async def rotate_secret(request: Request, webhook_id: str) -> dict[str, Any]:
+        """Sign with a new secret, which is shown this once."""
+        query_of(request)
+        body = parsed(RotationBody, await read_json(request))
+
+        def rotated() -> WebhookState:
+            _found(place, request, webhook_id)
+            keeps_old = body.keep_old_secret_active_for_24_hours
+            return place.outbox.webhooks.rotate(webhook_id, keeps_old=keeps_old)
+
+        return _with_secret(await run_in_threadpool(rotated))
+
+    @router.post("/webhook_endpoints/{webhook_id}/test")
+    async def test(request: Request, webhook_id: str) -> dict[str, Any]:
+        """Send a message of a job that does not exist, now and once."""
+        query_of(request)
+        body = parsed(TrialBody, await read_json(request))
+
+        def tried() -> int:
+            (event_type,) = _types([body.event_type])
+            return _trial(place, _found(place, request, webhook_id), event_type)
+
+        return {
+            "object": "webhook_endpoint.test",
+            "event_type": body.event_type,
+            "status_code": await run_in_threadpool(tried),
+            "success": True,
+            "webhook_endpoint_id": webhook_id,
+        }
+
+
+def _created(place: Place, body: NewWebhookBody, asked: AskedFor) -> WebhookState:
+    """A repeat is answered with the webhook of its first request, and with a new secret."""
+    types = _types(body.event_types)
+    _check_url(place, body.url)
+    now_s, made = place.clock.now_s(), []
+
+    def make(webhook_id: str) -> WebhookState:
+        created = WebhookCreated(
+            webhook_id=webhook_id,
+            project=asked.project,
+            name=body.name,
+            url=body.url,
+            event_types=types,
+            secret=new_secret(),
+            at_s=now_s,
+            request_sha256=asked.sha256,
+        )
+        state = place.outbox.webhooks.put(created)
+        made.append(state.created == created)
+        return state
+
+    state = place.webhook_repeats.made(asked, new_id("webhook", now_s), make)
+    if made == [True]:
+        return state
+    return place.outbox.webhooks.rotate(state.created.webhook_id, keeps_old=False)
+
+
+def _trial(place: Place, state: WebhookState, event_type: str) -> int:
+    now_s = place.clock.now_s()
+    body = event_body(event_type, "ftjob-test", now_s)
+    headers = signed_headers(new_id("message", now_s), body, state.secrets_at(now_s), now_s=now_s)
+    try:
+        return post(state.url, body, headers, place.webhook_hosts)
+    except (AddressError, NotDeliveredError) as error:
+        raise RefusedError(f"Nothing was delivered: {error}", code="webhook_unreachable") from error
+
+
+def _types(event_types: list[str]) -> tuple[str, ...]:
+    for each in event_types:
+        if each not in EVENT_TYPES:
+            raise RefusedError(
+                f"Nobody is told of {each!r:.80} here; of: {', '.join(EVENT_TYPES)}.",
+                param="event_types",
+                code="invalid_value",
+            )
+    return tuple(dict.fromkeys(event_types))
+
+
+def _check_url(place: Place, url: str | None) -> None:
+    """What can be known now. Where a name leads is known when something is sent, and is looked at then."""
+    if url is None:
+        return
+    try:
+        addresses_of(target_of(url, place.webhook_hosts), place.webhook_hosts, resolved)
+    except AddressError as error:
+        raise RefusedError(str(error), param="url", code="invalid_url") from error
+    except NotDeliveredError:
+        return  # it may be resolved by then
+
+
+def _found(place: Place, request: Request, webhook_id: str) -> WebhookState:
+    state = place.outbox.webhooks.find(webhook_id, project_of(request))
+    if state is None:
+        raise not_found("webhook", webhook_id, param="webhook_endpoint_id")
+    return state
+
+
+def _shape(state: WebhookState) -> dict[str, Any]:
+    """`WebhookEndpoint`."""
+    return {
+        "id": state.created.webhook_id,
+        "object": "webhook_endpoint",
+        "created_at": int(state.created.at_s),
+        "updated_at": int(state.updated_s),
+        "name": state.name,
+        "url": state.url,
+        "event_types": list(state.event_types),
+        "signing_secret_hint": f"whsec_...{state.secret[-4:]}",
+    }
+
+
+def _with_secret(state: WebhookState) -> dict[str, Any]:
+    """`WebhookEndpointWithSecret`."""
+    return {**_shape(state), "signing_secret": state.secret}
+
+
+def _messages(place: Place, webhook_id: str) -> list[dict[str, Any]]:
+    """The last messages, the newest first."""
+    found = [*place.outbox.of_webhook(webhook_id)][-_SHOWN_MESSAGES:]
+    return [
+        {
+            "id": each.due.message_id,
+            "event_type": each.due.event_type,
+            "tries": each.num_tries,
+            "said": each.said,
+            "status": each.outcome,
+        }
+        for each in reversed(found)
+    ]

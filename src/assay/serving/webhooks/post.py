@@ -1,0 +1,189 @@
+"""Sends a signed message to an address that somebody else chose, and to nothing else.
+
+    URL --resolve, once--> addresses --all public, or the host is listed--> connect to one of *these*
+
+What is checked is what is connected to: a name that resolves otherwise a moment later (DNS rebinding) leads
+nowhere else. Redirects are not followed, proxies not used, and the answer's body is not read.
+"""
+
+import base64
+import hashlib
+import hmac
+import http.client
+import ipaddress
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import closing, suppress
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from assay.base.errors import AssayError
+
+TIMEOUT_S = 10.0
+"""For a whole try, however slowly the other end speaks."""
+MAX_URL = 2048
+_SHOWN = 200
+_DEFAULT_PORTS = {"https": 443, "http": 80}
+
+Resolve = Callable[[str, int], Sequence[str]]
+"""The addresses of a host."""
+
+
+class AddressError(AssayError):
+    """An address to which nothing is sent; another try does not make it better."""
+
+
+class NotDeliveredError(AssayError):
+    """Nobody took it; another time somebody may."""
+
+
+class Target(NamedTuple):
+    """An address as it was given."""
+
+    scheme: str
+    host: str
+    port: int
+    path: str
+
+
+def target_of(url: str, listed: Sequence[str]) -> Target:
+    """The parts of a URL; `AddressError` where it is none that may be. `listed`: see `addresses_of`."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise AddressError(f"{url!r:.120} is no URL: {error}.") from None
+    host = parts.hostname or ""
+    if len(url) > MAX_URL or not url.isascii() or not url.isprintable() or " " in url:
+        raise AddressError(f"A webhook's URL has up to {MAX_URL} printable ASCII characters.")
+    if parts.scheme not in _DEFAULT_PORTS or not host or parts.fragment or "@" in parts.netloc:
+        raise AddressError(f"{url!r:.120} is no URL like https://HOST/PATH, without user and fragment.")
+    if parts.scheme == "http" and not _is_listed(host, listed):
+        raise AddressError(
+            f"{url!r:.120}: a webhook's URL begins with https://. Where the operator lists its host "
+            "(webhook_hosts in settings.yaml) it may begin with http://."
+        )
+    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    return Target(parts.scheme, host, port or _DEFAULT_PORTS[parts.scheme], path)
+
+
+def addresses_of(target: Target, listed: Sequence[str], resolve: Resolve) -> list[str]:
+    """Where to connect to; `AddressError` where one of its addresses is not public.
+
+    `listed`: hosts, addresses and networks (`10.0.0.0/8`) that the operator has named all the same.
+    """
+    try:
+        found = list(resolve(target.host, target.port))
+    except OSError as error:
+        raise NotDeliveredError(f"{target.host} cannot be resolved: {error}.") from error
+    for address in found:
+        if not (_is_public(address) or _is_listed(target.host, listed) or _is_listed(address, listed)):
+            raise AddressError(
+                f"{target.host} is {address}, which is not public: nothing is sent there. Where it is meant, "
+                "the operator lists it (webhook_hosts in settings.yaml)."
+            )
+    return found
+
+
+def resolved(host: str, port: int) -> list[str]:
+    """The addresses of a host, as the system knows them now."""
+    infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(info[4][0]) for info in infos))
+
+
+def post(
+    url: str, body: str, headers: dict[str, str], listed: Sequence[str], resolve: Resolve = resolved
+) -> int:
+    """Send it; the answer's status. `AddressError` or `NotDeliveredError` where there was none."""
+    target = target_of(url, listed)
+    addresses = addresses_of(target, listed, resolve)
+    try:
+        with closing(_connected(addresses, target.port)) as connected:
+            watch = threading.Timer(TIMEOUT_S, _cut, [connected])
+            watch.start()
+            try:
+                return _asked(target, connected, body, headers)
+            finally:
+                watch.cancel()
+    except (OSError, http.client.HTTPException) as error:
+        said = str(error) or type(error).__name__
+        raise NotDeliveredError(f"{target.host}: {said[:_SHOWN]}") from error
+
+
+def signed_headers(message_id: str, body: str, secrets: Sequence[str], *, now_s: float) -> dict[str, str]:
+    """The headers by which whoever has one of the secrets knows whose message it is, and when it was sent."""
+    timestamp = str(int(now_s))
+    signed = f"{message_id}.{timestamp}.{body}".encode()
+    signatures = [
+        base64.b64encode(hmac.new(_key_of(each), signed, hashlib.sha256).digest()).decode() for each in secrets
+    ]
+    return {
+        "content-type": "application/json",
+        "user-agent": "assay-webhooks",
+        "webhook-id": message_id,
+        "webhook-timestamp": timestamp,
+        "webhook-signature": " ".join(f"v1,{each}" for each in signatures),
+    }
+
+
+def _asked(target: Target, connected: socket.socket, body: str, headers: dict[str, str]) -> int:
+    if target.scheme == "https":
+        connected = ssl.create_default_context().wrap_socket(connected, server_hostname=target.host)
+        connection = http.client.HTTPSConnection(target.host, target.port)
+    else:
+        connection = http.client.HTTPConnection(target.host, target.port)
+    connection.sock = connected  # to the address that was checked, under the name that was given
+    with closing(connection):
+        connection.request("POST", target.path, body.encode(), headers)
+        return connection.getresponse().status
+
+
+def _connected(addresses: Sequence[str], port: int) -> socket.socket:
+    error: OSError = OSError("it has no address")
+    for address in addresses:
+        try:
+            return socket.create_connection((address, port), TIMEOUT_S)
+        except OSError as refused:
+            error = refused
+    raise error
+
+
+def _cut(connected: socket.socket) -> None:
+    with suppress(OSError):
+        connected.shutdown(socket.SHUT_RDWR)
+
+
+def _is_public(address: str) -> bool:
+    found = _innermost(ipaddress.ip_address(address.partition("%")[0]))
+    return found.is_global and not found.is_multicast
+
+
+_NAT64 = ipaddress.ip_network("64:ff9b::/96")
+
+
+def _innermost(
+    address: ipaddress.IPv4Address | ipaddress.IPv6Address,
+) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    """An address of version 4 that one of version 6 stands for, where that is so."""
+    if isinstance(address, ipaddress.IPv4Address):
+        return address
+    if address in _NAT64:
+        return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+    teredo = address.teredo[1] if address.teredo else None
+    return address.ipv4_mapped or address.sixtofour or teredo or address
+
+
+def _is_listed(host: str, listed: Sequence[str]) -> bool:
+    for each in listed:
+        if each.lower() == host.lower():
+            return True
+        with suppress(ValueError):
+            if ipaddress.ip_address(host.partition("%")[0]) in ipaddress.ip_network(each):
+                return True
+    return False
+
+
+def _key_of(secret: str) -> bytes:
+    return base64.b64decode(secret.removeprefix("whsec_"))

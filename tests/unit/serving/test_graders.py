@@ -1,0 +1,188 @@
+"""`client.fine_tuning.alpha.graders`: what a grader gives, and how it can fail, by the API's names."""
+
+import http.server
+import json
+import threading
+from collections.abc import Iterator
+
+import openai
+import pytest
+
+from assay.scoring.item_failure import ItemFailureKind
+from assay.serving.graders import ERROR_OF, GraderDesk
+from assay.serving.openai.place import Place
+from served import place_in, sdk_of
+
+EXACT = {
+    "type": "string_check", "name": "exact", "input": "{{ sample.output_text }}",
+    "reference": "{{ item.answer }}", "operation": "eq",
+}  # fmt: skip
+ERRORS = {
+    "formula_parse_error", "sample_parse_error", "truncated_observation_error", "unresponsive_reward_error",
+    "invalid_variable_error", "other_error", "python_grader_server_error", "python_grader_server_error_type",
+    "python_grader_runtime_error", "python_grader_runtime_error_details", "model_grader_server_error",
+    "model_grader_refusal_error", "model_grader_parse_error", "model_grader_server_error_details",
+}  # fmt: skip
+
+
+class Judge(http.server.BaseHTTPRequestHandler):
+    """Answers whatever the model's name says."""
+
+    def do_POST(self) -> None:
+        asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        status, message = 200, {"content": asked["model"]}
+        if asked["model"] == "down":
+            status = 500
+        if asked["model"] == "refuses":
+            message = {"content": None, "refusal": "no"}
+        body = json.dumps({"choices": [{"message": message}]}).encode()
+        self.send_response(status)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory) -> Iterator[Place]:
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Judge)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    found = place_in(tmp_path_factory.mktemp("graders"))
+    yield found._replace(graders=GraderDesk(f"http://127.0.0.1:{server.server_address[1]}"))
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture(scope="module")
+def sdk(place) -> openai.OpenAI:
+    return sdk_of(place)
+
+
+def run(sdk: openai.OpenAI, grader: dict, sample: str, item: dict | None = None):
+    given = {} if item is None else {"item": item}
+    return sdk.fine_tuning.alpha.graders.run(grader=grader, model_sample=sample, **given)
+
+
+def judge(model: str) -> dict:
+    return {
+        "type": "score_model", "name": "judge", "model": model, "range": [0, 10],
+        "input": [{"role": "user", "content": "Rate {{ sample.output_text }}"}],
+    }  # fmt: skip
+
+
+def multi(formula: str) -> dict:
+    other = {**EXACT, "type": "string_check", "name": "holds", "operation": "like"}
+    return {
+        "type": "multi",
+        "name": "both",
+        "graders": {"exact": EXACT, "holds": other},
+        "calculate_output": formula,
+    }
+
+
+def test_a_grader_says_its_reward_its_parts_and_no_errors(sdk) -> None:
+    answer = run(sdk, EXACT, "Paris", {"answer": "Paris"})
+    assert (answer.reward, answer.sub_rewards, answer.metadata.scores) == (1.0, {}, {"exact": 1.0})
+    assert (answer.metadata.name, answer.metadata.type) == ("exact", "string_check")
+    assert answer.metadata.execution_time >= 0
+    errors = answer.metadata.errors.to_dict()
+    assert set(errors) == ERRORS and not any(errors.values())
+    assert run(sdk, EXACT, "Rome", {"answer": "Paris"}).reward == 0.0
+    both = run(sdk, multi("0.25 * exact + 0.5 * holds"), "in Paris", {"answer": "Paris"})
+    assert (both.reward, both.sub_rewards) == (0.5, {"exact": 0.0, "holds": 1.0})
+    assert run(sdk, judge('{"result": 7}'), "a").reward == 7.0
+    assert run(sdk, judge('{"result": 7}'), "a").metadata.sampled_model_name == '{"result": 7}'
+
+
+@pytest.mark.parametrize(
+    ("grader", "sample", "error"),
+    [
+        ({**EXACT, "reference": "{{ item.nothing }}"}, "a", "invalid_variable_error"),
+        ({**EXACT, "input": "{{ sample.output_json.answer }}"}, "no json", "sample_parse_error"),
+        ({**EXACT, "input": "{{ sample.output_json.answer }}"}, '{"other": 1}', "invalid_variable_error"),
+        (multi("exact / (holds - holds)"), "a", "formula_parse_error"),
+        (judge("no number"), "a", "model_grader_parse_error"),
+        (judge("refuses"), "a", "model_grader_refusal_error"),
+        (judge("down"), "a", "model_grader_server_error"),
+    ],
+)
+def test_a_grader_that_fails_gives_no_reward_and_one_named_error(sdk, grader, sample, error) -> None:
+    answer = run(sdk, grader, sample, {"answer": "a"})
+    assert answer.reward is None
+    errors = answer.metadata.errors.to_dict()
+    assert [name for name, value in errors.items() if value is True] == [error]
+    assert answer.x_assay["failure"]["text"]
+    assert (errors["model_grader_server_error_details"] is not None) == (error == "model_grader_server_error")
+
+
+@pytest.mark.slow  # a fenced process each
+@pytest.mark.parametrize(
+    ("source", "error"),
+    [
+        ("def grade(sample, item): return float(sample['output_text'])", None),
+        ("def grade(sample, item): return 1 / 0", "python_grader_runtime_error"),
+        ("import os\ndef grade(sample, item): os._exit(3)", "python_grader_server_error"),
+        ("def grade(sample, item): return open('/etc/passwd').read()", "python_grader_runtime_error"),
+    ],
+)
+def test_a_python_grader_is_kept_in_and_its_failure_is_named(sdk, source, error) -> None:
+    answer = run(sdk, {"type": "python", "name": "p", "source": source}, "0.5")
+    errors = answer.metadata.errors.to_dict()
+    assert [name for name, value in errors.items() if value is True] == ([] if error is None else [error])
+    assert answer.reward == (0.5 if error is None else None)
+    assert (errors["python_grader_runtime_error_details"] is not None) == (
+        error == "python_grader_runtime_error"
+    )
+    assert (errors["python_grader_server_error_type"] is not None) == (error == "python_grader_server_error")
+
+
+def test_every_failure_of_a_grader_has_a_name_of_the_apis() -> None:
+    from typing import get_args
+
+    others = {kind for kind in get_args(ItemFailureKind) if kind not in ERROR_OF}
+    assert others == {
+        "sampler_timeout", "sampler_server", "sampler_request", "sampler_refusal", "reward_not_finite",
+        "sample_error", "unscored",
+    }  # fmt: skip
+    assert set(ERROR_OF.values()) <= ERRORS
+
+
+@pytest.mark.parametrize(
+    ("grader", "param"),
+    [
+        ({"type": "nothing"}, "grader"),
+        ({k: v for k, v in EXACT.items() if k != "operation"}, "grader.operation"),
+        ({**EXACT, "operation": "near"}, "grader.operation"),
+        ({**EXACT, "more": 1}, "grader.more"),
+        ({**EXACT, "input": "{{ nothing.here }}"}, "grader.input"),
+        ({**EXACT, "input": "{{ sample.logprobs }}"}, "grader"),
+        ({"type": "python", "source": "def grade(:"}, "grader.source"),
+        (multi("exact + nowhere"), "grader"),
+    ],
+)
+def test_what_is_no_grader_is_a_400_that_names_it(sdk, grader, param) -> None:
+    for ask in (
+        lambda: sdk.fine_tuning.alpha.graders.validate(grader=grader),
+        lambda: run(sdk, grader, "a"),
+    ):
+        with pytest.raises(openai.BadRequestError) as refused:
+            ask()
+        assert (refused.value.code, refused.value.param) == ("invalid_grader", param)
+
+
+def test_a_grader_is_validated_as_it_was_sent(sdk) -> None:
+    assert sdk.fine_tuning.alpha.graders.validate(grader=EXACT).grader.to_dict() == EXACT
+
+
+def test_a_judge_that_nobody_named_is_a_400(tmp_path) -> None:
+    with pytest.raises(openai.BadRequestError, match="--judge URL"):
+        run(sdk_of(place_in(tmp_path)), judge("m"), "a")
+
+
+def test_more_graders_than_may_run_are_asked_to_come_again(place, sdk, monkeypatch) -> None:
+    monkeypatch.setattr("assay.serving.graders.WAIT_S", 0.01)
+    with place.graders._place(), place.graders._place(), pytest.raises(openai.RateLimitError) as refused:
+        run(sdk, EXACT, "a", {"answer": "a"})
+    assert refused.value.response.headers["retry-after"] == "5"
