@@ -1,5 +1,6 @@
 """A server without a socket, and the official SDK before it."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,16 @@ def place_in(folder: Path, store: ObjectStore | None = None) -> Place:
 def http_of(place: Place) -> TestClient:
     """Plain HTTP, as any client sends it."""
     return TestClient(make_app(place), base_url="http://localhost", raise_server_exceptions=False)
+
+
+def opening(place: Place) -> Callable[[str], dict[str, str]]:
+    """The header that opens a path: with an admin's key where it is the organization's."""
+    scopes = {True: ("admin",), False: ("read", "write")}
+    secrets = {
+        of_all: place.keys.make(project="default", name="", scopes=each, lives_s=None).secret
+        for of_all, each in scopes.items()
+    }
+    return lambda path: {"authorization": f"Bearer {secrets['/organization/' in path]}"}
 
 
 def sdk_of(place: Place) -> openai.OpenAI:

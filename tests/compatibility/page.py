@@ -29,14 +29,16 @@ def calls_of(release: str) -> dict[str, str]:
 
 def served(requests: Iterable[str]) -> dict[str, bool]:
     """Whether each request is served; any answer but those two ways is a mistake of the server's."""
-    from served import http_of, place_in
+    from served import http_of, opening, place_in
 
     found = {}
-    with tempfile.TemporaryDirectory() as folder, http_of(place_in(Path(folder))) as http:
+    with tempfile.TemporaryDirectory() as folder, http_of(place := place_in(Path(folder))) as http:
+        header_of = opening(place)
         for request in sorted(set(requests)):
             method, path = request.split(" ", 1)
             body = {} if method in ("POST", "PUT", "PATCH") else None
-            answer = http.request(method, "/v1" + re.sub(r"\{\w+\}", "x", path), json=body)
+            path = "/v1" + re.sub(r"\{\w+\}", "x", path)
+            answer = http.request(method, path, json=body, headers=header_of(path))
             code = answer.json()["error"]["code"] if answer.status_code >= 400 else None
             assert answer.status_code in (200, 400, 401, 403, 404), (request, answer.status_code)
             assert (code == NOT_SERVED) <= (answer.status_code == 404), request

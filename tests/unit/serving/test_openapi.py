@@ -1,14 +1,16 @@
 """`docs/openapi.json` is what the server says of itself, and what it says is so."""
 
 import json
+import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from starlette.testclient import TestClient
 
 from assay.serving.openai.app import openapi_text
 from assay.serving.openai.bodies import JobBody
-from served import http_of, place_in
+from served import http_of, opening, place_in
 
 PAGE = Path(__file__).parents[3] / "docs" / "openapi.json"
 DOCUMENT = json.loads(PAGE.read_text())
@@ -20,8 +22,16 @@ OPERATIONS = [
 
 
 @pytest.fixture(scope="module")
-def http(tmp_path_factory) -> TestClient:
-    return http_of(place_in(tmp_path_factory.mktemp("openapi")))
+def ask(tmp_path_factory) -> Callable[..., Any]:
+    """Asks with a key that opens the path."""
+    place = place_in(tmp_path_factory.mktemp("openapi"))
+    header_of = opening(place)
+
+    def asked(method: str, path: str, params: dict[str, str]) -> Any:
+        headers = header_of(path)
+        return http_of(place).request(method, re.sub(r"[{}]", "", path), params=params, headers=headers)
+
+    return asked
 
 
 def test_the_document_is_what_is_served() -> None:
@@ -44,8 +54,8 @@ def test_a_body_is_described_by_the_class_that_reads_it() -> None:
 
 
 @pytest.mark.parametrize(("method", "path"), [each[:2] for each in OPERATIONS])
-def test_a_query_that_is_not_declared_is_refused(http, method, path) -> None:
-    answer = http.request(method, path.replace("{", "").replace("}", ""), params={"nonsense": "1"})
+def test_a_query_that_is_not_declared_is_refused(ask, method, path) -> None:
+    answer = ask(method, path, {"nonsense": "1"})
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "nonsense")
 
 
@@ -58,8 +68,8 @@ def test_a_query_that_is_not_declared_is_refused(http, method, path) -> None:
         if query["in"] == "query"
     ],
 )
-def test_a_query_that_is_declared_is_read(http, method, path, name) -> None:
+def test_a_query_that_is_declared_is_read(ask, method, path, name) -> None:
     asked = {"limit": "1", "order": "asc", "metadata": "null"}.get(name, "x")
-    answer = http.request(method, path.replace("{", "").replace("}", ""), params={name: asked})
+    answer = ask(method, path, {name: asked})
     refused = answer.json().get("error") or {}
     assert refused.get("code") != "unknown_parameter"

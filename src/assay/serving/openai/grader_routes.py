@@ -8,6 +8,7 @@ from starlette.concurrency import run_in_threadpool
 
 from assay.serving.graders import ERRORS, SampleGrade, checked_grader
 from assay.serving.openai.bodies import parsed, read_json
+from assay.serving.openai.declared import takes
 from assay.serving.openai.place import Place, query_of
 
 
@@ -29,7 +30,7 @@ def grader_routes(place: Place) -> APIRouter:
     """The routes."""
     router = APIRouter(prefix="/fine_tuning/alpha/graders", tags=["graders"])
 
-    @router.post("/validate")
+    @router.post("/validate", openapi_extra=takes(body=GraderBody))
     async def validate(request: Request) -> dict[str, Any]:
         """Say the grader again, if it can be one."""
         query_of(request)
@@ -37,7 +38,7 @@ def grader_routes(place: Place) -> APIRouter:
         checked_grader(body.grader)
         return {"grader": body.grader}
 
-    @router.post("/run")
+    @router.post("/run", openapi_extra=takes(body=GraderRunBody))
     async def run(request: Request) -> dict[str, Any]:
         """Grade one sample."""
         query_of(request)

@@ -9,6 +9,7 @@ from starlette.concurrency import run_in_threadpool
 from assay.records.webhook import WebhookCreated
 from assay.serving.ids import new_id
 from assay.serving.openai.bodies import parsed, read_json, request_sha256
+from assay.serving.openai.declared import takes
 from assay.serving.openai.pages import page_of
 from assay.serving.openai.place import Place, asked_for, project_of, query_of
 from assay.serving.refusal import RefusedError, not_found
@@ -79,7 +80,7 @@ def webhook_routes(place: Place) -> APIRouter:
 def _add_webhooks(router: APIRouter, place: Place) -> None:
     webhooks = place.outbox.webhooks
 
-    @router.post("/webhook_endpoints")
+    @router.post("/webhook_endpoints", openapi_extra=takes(body=NewWebhookBody))
     async def create(request: Request) -> dict[str, Any]:
         """Create a webhook, whose secret is shown this once."""
         query_of(request)
@@ -88,10 +89,10 @@ def _add_webhooks(router: APIRouter, place: Place) -> None:
         asked = asked_for(request, request_sha256(project, "webhooks.create", value))
         return _with_secret(await run_in_threadpool(_created, place, body, asked))
 
-    @router.get("/webhook_endpoints")
+    @router.get("/webhook_endpoints", openapi_extra=takes("after", "limit"))
     def list_webhooks(request: Request) -> dict[str, Any]:
         """All of the project, the newest first."""
-        query, project = query_of(request, "after", "limit"), project_of(request)
+        query, project = query_of(request), project_of(request)
 
         def shown(webhook_id: str) -> dict[str, Any] | None:
             state = webhooks.find(webhook_id, project)
@@ -106,10 +107,11 @@ def _add_webhooks(router: APIRouter, place: Place) -> None:
         state = _found(place, request, webhook_id)
         return {**_shape(state), "x_assay": {"messages": _messages(place, webhook_id)}}
 
-    @router.post("/webhook_endpoints/{webhook_id}")
+    @router.post("/webhook_endpoints/{webhook_id}", openapi_extra=takes(body=ChangedWebhookBody))
     async def update(request: Request, webhook_id: str) -> dict[str, Any]:
         """Change what is given."""
         query_of(request)
+        await run_in_threadpool(_found, place, request, webhook_id)
         body = parsed(ChangedWebhookBody, await read_json(request))
 
         def updated() -> WebhookState:
@@ -130,10 +132,11 @@ def _add_webhooks(router: APIRouter, place: Place) -> None:
 
 
 def _add_secrets(router: APIRouter, place: Place) -> None:
-    @router.post("/webhook_endpoints/{webhook_id}/rotate_secret")
+    @router.post("/webhook_endpoints/{webhook_id}/rotate_secret", openapi_extra=takes(body=RotationBody))
     async def rotate_secret(request: Request, webhook_id: str) -> dict[str, Any]:
         """Sign with a new secret, which is shown this once."""
         query_of(request)
+        await run_in_threadpool(_found, place, request, webhook_id)
         body = parsed(RotationBody, await read_json(request))
 
         def rotated() -> WebhookState:
@@ -143,10 +146,11 @@ def _add_secrets(router: APIRouter, place: Place) -> None:
 
         return _with_secret(await run_in_threadpool(rotated))
 
-    @router.post("/webhook_endpoints/{webhook_id}/test")
+    @router.post("/webhook_endpoints/{webhook_id}/test", openapi_extra=takes(body=TrialBody))
     async def test(request: Request, webhook_id: str) -> dict[str, Any]:
         """Send a message of a job that does not exist, now and once."""
         query_of(request)
+        await run_in_threadpool(_found, place, request, webhook_id)
         body = parsed(TrialBody, await read_json(request))
 
         def tried() -> int:

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from fastapi import Request
 from pydantic import BaseModel, ConfigDict, Field
 
+from assay.serving.openai.declared import declared_query
 from assay.serving.refusal import RefusedError
 
 LONGEST_LIFE_S = 10 * 365 * 86_400
@@ -48,12 +49,13 @@ class SpendLimitBody(AdminBody):
     threshold_amount: int = Field(gt=0, le=10**12)
 
 
-def listed_query(request: Request, *, one: tuple[str, ...], many: tuple[str, ...]) -> Mapping[str, list[str]]:
-    """What stands behind the path's question mark, lists without their brackets; anything else is refused."""
-    found: dict[str, list[str]] = {}
+def listed_query(request: Request, many: tuple[str, ...]) -> Mapping[str, list[str]]:
+    """What stands behind the question mark, lists (`many`) without their brackets; what the route does not
+    declare is refused."""
+    declared, found = declared_query(request), dict[str, list[str]]()
     for key, value in request.query_params.multi_items():
         name = key.removesuffix("[]")
-        if name not in (*one, *many) or (name in one and name in found):
+        if name not in declared or (name not in many and name in found):
             raise RefusedError(
                 f"Unknown parameter: '{key:.80}', or one that is given twice. It is not honoured, so it is "
                 "refused rather than ignored.",

@@ -11,11 +11,14 @@ from fastapi import APIRouter, Request
 
 from assay.serving.admin.spend import DayCost, begin_s, costs_of_day, day_of, days_between
 from assay.serving.openai.admin.bodies import listed_query, whole_number
+from assay.serving.openai.declared import takes
 from assay.serving.openai.place import Place
 from assay.serving.refusal import RefusedError
 
 MAX_DAYS = 180
 _DAY = timedelta(days=1)
+_ONE = ("start_time", "end_time", "bucket_width", "limit", "page")
+_MANY = ("group_by", "project_ids", "line_items")
 _GROUPS = ("project_id", "line_item")
 LATEST_S = 32_503_680_000
 """The year 3000."""
@@ -25,14 +28,10 @@ def cost_routes(place: Place) -> APIRouter:
     """The route."""
     router = APIRouter()
 
-    @router.get("/costs")
+    @router.get("/costs", openapi_extra=takes(*_ONE, *_MANY))
     def costs(request: Request) -> dict[str, Any]:
         """Device-hours by day; `line_item` is a job."""
-        query = listed_query(
-            request,
-            one=("start_time", "end_time", "bucket_width", "limit", "page"),
-            many=("group_by", "project_ids", "line_items"),
-        )
+        query = listed_query(request, _MANY)
         first, behind, next_page = _days(place, query)
         buckets = [_bucket(place, day, query) for day in days_between(first, behind)]
         return {

@@ -30,6 +30,7 @@ from assay.serving.openai.admin.shapes import (
     project_shape,
 )
 from assay.serving.openai.bodies import NoBody, parsed, read_json, request_sha256
+from assay.serving.openai.declared import takes
 from assay.serving.openai.pages import page_of
 from assay.serving.openai.place import Place, asked_for, asker_of, query_of
 from assay.serving.queue.limits import MonthOfProject, ProjectLimits
@@ -53,7 +54,7 @@ def admin_routes(place: Place) -> APIRouter:
 
 
 def _add_projects(router: APIRouter, place: Place) -> None:
-    @router.post("/projects")
+    @router.post("/projects", openapi_extra=takes(body=ProjectBody))
     async def create(request: Request) -> dict[str, Any]:
         """Create a project."""
         query_of(request)
@@ -61,10 +62,10 @@ def _add_projects(router: APIRouter, place: Place) -> None:
         by = asker_of(request)
         return project_shape(await run_in_threadpool(lambda: place.projects.create(body.name, by=by)))
 
-    @router.get("/projects")
+    @router.get("/projects", openapi_extra=takes("after", "limit", "include_archived"))
     def list_projects(request: Request) -> dict[str, Any]:
         """All projects; archived ones where they are asked for."""
-        query = query_of(request, "after", "limit", "include_archived")
+        query = query_of(request)
         with_archived = query.get("include_archived", "false") == "true"
 
         def shown(project: str) -> dict[str, Any] | None:
@@ -80,7 +81,7 @@ def _add_projects(router: APIRouter, place: Place) -> None:
         query_of(request)
         return project_shape(_project(place, project_id))
 
-    @router.post("/projects/{project_id}")
+    @router.post("/projects/{project_id}", openapi_extra=takes(body=ProjectBody))
     async def update(request: Request, project_id: str) -> dict[str, Any]:
         """Call it otherwise."""
         query_of(request)
@@ -92,7 +93,7 @@ def _add_projects(router: APIRouter, place: Place) -> None:
 
         return project_shape(await run_in_threadpool(renamed))
 
-    @router.post("/projects/{project_id}/archive")
+    @router.post("/projects/{project_id}/archive", openapi_extra=takes(body=NoBody))
     async def archive(request: Request, project_id: str) -> dict[str, Any]:
         """Nobody asks in its name any more: its keys open nothing from now on."""
         query_of(request)
@@ -127,7 +128,7 @@ def _add_limits(router: APIRouter, place: Place) -> None:
         query_of(request)
         return shown(month_of(project_id))
 
-    @router.post("/projects/{project_id}/spend_limit")
+    @router.post("/projects/{project_id}/spend_limit", openapi_extra=takes(body=SpendLimitBody))
     async def update_limit(request: Request, project_id: str) -> dict[str, Any]:
         """Set it."""
         query_of(request)
@@ -150,7 +151,7 @@ def _add_limits(router: APIRouter, place: Place) -> None:
 
 
 def _add_accounts(router: APIRouter, place: Place) -> None:
-    @router.post("/projects/{project_id}/service_accounts")
+    @router.post("/projects/{project_id}/service_accounts", openapi_extra=takes(body=AccountBody))
     async def create_account(request: Request, project_id: str) -> dict[str, Any]:
         """Create an account, and a key of it, which is shown this once."""
         query_of(request)
@@ -159,10 +160,10 @@ def _add_accounts(router: APIRouter, place: Place) -> None:
         asked = asked_for(request, request_sha256(by, f"service_accounts.create {project_id}", value))
         return await run_in_threadpool(_new_account, place, project_id, body, asked, by)
 
-    @router.get("/projects/{project_id}/service_accounts")
+    @router.get("/projects/{project_id}/service_accounts", openapi_extra=takes("after", "limit"))
     def list_accounts(request: Request, project_id: str) -> dict[str, Any]:
         """All of a project."""
-        query = query_of(request, "after", "limit")
+        query = query_of(request)
         _project(place, project_id)
 
         def shown(account_id: str) -> dict[str, Any] | None:
@@ -194,10 +195,12 @@ def _add_keys(router: APIRouter, place: Place) -> None:
         account = None if account_id is None else place.accounts.find(account_id, state.created.project)
         return key_shape(state, account)
 
-    @router.get("/projects/{project_id}/api_keys")
+    @router.get(
+        "/projects/{project_id}/api_keys", openapi_extra=takes("after", "limit", "owner_project_access")
+    )
     def list_keys(request: Request, project_id: str) -> dict[str, Any]:
         """All keys of a project that open something."""
-        query = query_of(request, "after", "limit", "owner_project_access")
+        query = query_of(request)
         access = query.get("owner_project_access", "active")
         if access not in ("active", "inactive"):
             raise RefusedError(
@@ -224,7 +227,7 @@ def _add_keys(router: APIRouter, place: Place) -> None:
 
 
 def _add_admin_keys(router: APIRouter, place: Place) -> None:
-    @router.post("/admin_api_keys")
+    @router.post("/admin_api_keys", openapi_extra=takes(body=AdminKeyBody))
     async def create_admin_key(request: Request) -> dict[str, Any]:
         """Create an admin key, which is shown this once."""
         query_of(request)
@@ -233,10 +236,10 @@ def _add_admin_keys(router: APIRouter, place: Place) -> None:
         asked = asked_for(request, request_sha256(by, "admin_api_keys.create", value))
         return await run_in_threadpool(_new_admin_key, place, body, asked, by)
 
-    @router.get("/admin_api_keys")
+    @router.get("/admin_api_keys", openapi_extra=takes("after", "limit", "order"))
     def list_admin_keys(request: Request) -> dict[str, Any]:
         """All that open something."""
-        query = query_of(request, "after", "limit", "order")
+        query = query_of(request)
         keys = {each.created.key_id: each for each in _open_keys(place, None)}
         return page_of(
             keys, lambda key_id: admin_key_shape(keys[key_id]), query, limit=PAGE, max_limit=MAX_PAGE
@@ -258,18 +261,15 @@ def _add_admin_keys(router: APIRouter, place: Place) -> None:
 
 _COMPARED = {"gt": lambda at, than: at > than, "gte": lambda at, than: at >= than,
              "lt": lambda at, than: at < than, "lte": lambda at, than: at <= than}  # fmt: skip
+_MOMENTS = tuple(f"effective_at[{name}]" for name in _COMPARED)
+_MANY = ("actor_ids", "event_types", "project_ids", "resource_ids")
 
 
 def _add_audit(router: APIRouter, place: Place) -> None:
-    @router.get("/audit_logs")
+    @router.get("/audit_logs", openapi_extra=takes("after", "limit", *_MOMENTS, *_MANY))
     def list_audit_logs(request: Request) -> dict[str, Any]:
         """Who changed what, the newest first."""
-        moments = tuple(f"effective_at[{name}]" for name in _COMPARED)
-        query = listed_query(
-            request,
-            one=("after", "limit", *moments),
-            many=("actor_ids", "event_types", "project_ids", "resource_ids"),
-        )
+        query = listed_query(request, _MANY)
         states = [state for each in place.projects.ids() if (state := place.projects.find(each)) is not None]
         names = {state.created.project: state.name for state in states}
         lines = {
