@@ -217,7 +217,7 @@ class ComeAndGo:
         self.lent: list[subprocess.Popen] = []
 
     def attempt_began(self, attempt, pids) -> None:
-        self.commits_before, self.is_done = len(self.log.commits()), False
+        self.commits_before, self.is_done, self.pids = len(self.log.commits()), False, pids
 
     def tick(self, attempt) -> None:
         if not self.is_done and self.left and len(self.log.commits()) > self.commits_before:
@@ -225,7 +225,7 @@ class ComeAndGo:
             self.do(self.rng.choice(["kill", "leave", "cut", "join"]))
 
     def do(self, what: str) -> None:
-        there = sorted(self.nodes._peers.keys() & self.followers.keys())
+        there = sorted(self.nodes._busy & self.followers.keys())
         if what == "join" or not there:
             self.lent.append(self.lend(self.run))
             there_now = self.nodes.room(99)
@@ -239,7 +239,7 @@ class ComeAndGo:
         elif what == "cut":
             self.nodes._peers[node].link.close()
         elif node == 0:
-            os.kill(ranks_of(os.getpid())[0], signal.SIGKILL)
+            os.kill(self.pids[0], signal.SIGKILL)
         else:
             self.followers[node].kill()
 
@@ -291,6 +291,7 @@ def test_a_follower_whose_lead_is_gone_says_so_and_leaves(new_tiny_run, start_fo
     words = (tmp_path / "follower.log").read_text()
     assert "node 1: the supervisor of node 0 is gone" in words
     assert "Traceback" not in words
+    nodes.close()
 
 
 @pytest.mark.slow

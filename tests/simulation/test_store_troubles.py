@@ -39,6 +39,7 @@ from assay.training.checkpoint.retention import RetentionConfig
 from assay.training.checkpoint.saver import Saver
 from assay.training.checkpoint.store_files import cause_of
 from assay.training.parallel.ranks import Ranks
+from assay.training.recipe import recipe_sha256
 from assay.training.trainer.step import StepTotals
 from assay.training.trainer.trainer import TrainingPosition
 from clocks import HandClock
@@ -170,11 +171,12 @@ class NodesHere:
 
 def run_in(folder: Path) -> Run:
     folder.mkdir(parents=True)
+    recipe = tiny_recipe()
     return Run(
         run_id="r",
         created_s=0.0,
-        recipe=tiny_recipe(),
-        recipe_sha256="0" * 64,
+        recipe=recipe,
+        recipe_sha256=recipe_sha256(recipe, "f" * 64),
         dataset_fingerprint="f" * 64,
         code_version="test",
         run_dir=str(folder),

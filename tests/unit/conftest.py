@@ -9,6 +9,7 @@ import pytest
 
 from assay.records.run import Run
 from assay.scoring.sampler import Completion, Message, SamplerError, Sampling
+from assay.training.recipe import recipe_sha256
 from tiny_recipe import tiny_recipe
 
 if TYPE_CHECKING:
@@ -47,11 +48,12 @@ def scripted() -> type[ScriptedSampler]:
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
     """As its record says it, before anything was written."""
+    recipe = tiny_recipe()
     return Run(
         run_id="r",
         created_s=0.0,
-        recipe=tiny_recipe(),
-        recipe_sha256="",
+        recipe=recipe,
+        recipe_sha256=recipe_sha256(recipe, ""),
         dataset_fingerprint="",
         code_version="",
         run_dir=str(tmp_path / "r"),

@@ -144,7 +144,7 @@ def equal_loads(num_lanes: int, nodes: tuple[int, ...]) -> tuple[int, ...]:
 
 
 LEAST_GAIN = 0.05
-"""Of a step's time. Less is within what a measurement says of itself, and unequal loads may be more blocks."""
+"""A share of a step's time. Less is within what a measurement says of itself, and may cost blocks."""
 
 
 def loads_by_speed(lane_s: Sequence[float], num_lanes: int, nodes: tuple[int, ...] = ()) -> tuple[int, ...]:
@@ -186,7 +186,7 @@ def _of_fewest_blocks(most: Sequence[int], num_lanes: int, nodes: tuple[int, ...
 
     Blocks of nodes, whose ranks join theirs first, count before blocks of ranks.
     """
-    of_load = {each: _blocks_up_to(each) for each in set(most)}
+    of_load = {each: _blocks_up_to(each, max(most)) for each in set(most)}
     ranks_of_nodes = [[of_load[each] for each in ranks] for ranks in _neighbours(nodes, most)]
     of_ranks = {
         tuple(ranks): _fewest_blocks([of_load[each] for each in ranks], num_lanes)[-1]
@@ -203,10 +203,10 @@ def _of_fewest_blocks(most: Sequence[int], num_lanes: int, nodes: tuple[int, ...
     ]
 
 
-def _blocks_up_to(most: int) -> "Costs":
-    """Of a rank that has at least one lane and at most `most`."""
-    blocks = np.array([load.bit_count() for load in range(most + 1)], np.int64)
-    blocks[0] = _UNREACHABLE
+def _blocks_up_to(most: int, anybodys: int) -> "Costs":
+    """What a rank of 1 to `most` lanes costs, up to the most that anybody has."""
+    blocks = np.array([load.bit_count() for load in range(anybodys + 1)], np.int64)
+    blocks[0] = blocks[most + 1 :] = _UNREACHABLE
     return blocks
 
 

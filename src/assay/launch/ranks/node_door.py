@@ -31,6 +31,9 @@ LEAD_FILE = "lead.json"
 ACCEPT_S = 0.1
 """From one look at what the door has to do to the next."""
 
+MESSAGES_AT_ONCE = 1000
+"""More than a node has to say between two looks at it."""
+
 INTRODUCTION_S = 300.0
 """How long one who knows the key may take to say who it is."""
 
@@ -56,7 +59,7 @@ class LeadAddress(BaseModel):
     port: PositiveInt
 
 
-class Door:
+class NodeDoor:
     """Accepts and greets, in threads of its own."""
 
     def __init__(self, port: int, key: bytes) -> None:
@@ -64,7 +67,8 @@ class Door:
         self._key = key
         self._come: queue.SimpleQueue[Peer] = queue.SimpleQueue()
         self._is_open = True
-        threading.Thread(target=self._keep, name="door of the lead", daemon=True).start()
+        self._keeper = threading.Thread(target=self._keep, name="door of the lead", daemon=True)
+        self._keeper.start()
 
     def come(self, timeout_s: float = 0.0) -> Peer | None:
         """The next one who has come since it was asked last."""
@@ -76,6 +80,7 @@ class Door:
     def close(self) -> None:
         """Nobody comes any more."""
         self._is_open = False
+        self._keeper.join()  # who waits for a connection keeps the port
         self._listener.close()
 
     def _keep(self) -> None:
@@ -101,7 +106,7 @@ class Door:
 
 
 def gather(
-    door: Door, num_followers: int, clock: Clock, timeout_s: float
+    door: NodeDoor, num_followers: int, clock: Clock, timeout_s: float
 ) -> tuple[dict[int, Peer], list[Peer]]:
     """Wait until every follower has said which node it is; these by number, then others that have come."""
     peers: dict[int, Peer] = {}
@@ -121,7 +126,7 @@ def gather(
 class Outside:
     """Those who have come and are not let in yet."""
 
-    def __init__(self, door: Door, refusal: Callable[[Peer], str | None], first: list[Peer]) -> None:
+    def __init__(self, door: NodeDoor, refusal: Callable[[Peer], str | None], first: list[Peer]) -> None:
         """`refusal`: why one cannot be taken in; None where it can."""
         self._door = door
         self._refusal = refusal
@@ -133,7 +138,7 @@ class Outside:
         """Those who can be let in now; who was asked to leave meanwhile, or is gone, is not among them."""
         while (peer := self._door.come()) is not None:
             self._screen(peer)
-        self._waiting = [peer for peer in self._waiting if _is_there(peer)]
+        self._waiting = [peer for peer in self._waiting if stays(peer)]
         return self._waiting
 
     def let_in(self) -> list[Peer]:
@@ -155,9 +160,12 @@ def dismiss(peer: Peer, *, refused: str = "") -> None:
     peer.link.close()
 
 
-def _is_there(peer: Peer) -> bool:
+def stays(peer: Peer) -> bool:
+    """Whether a node that has nothing to do is still there; who was asked to stop is let go."""
     try:
-        while (said := peer.link.receive(0.0)) is not None:
+        for _ in range(MESSAGES_AT_ONCE):
+            if (said := peer.link.receive(0.0)) is None:
+                break
             if isinstance(said, Leave):
                 dismiss(peer)
                 return False

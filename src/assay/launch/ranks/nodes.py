@@ -17,6 +17,7 @@ import signal
 import socket
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 from urllib.parse import urlsplit
@@ -28,7 +29,18 @@ from assay.base.units import number_of
 from assay.data.loader.lane_shares import LaneShares
 from assay.launch.ranks.failures import distance_from_cause
 from assay.launch.ranks.fork_server import fork_context
-from assay.launch.ranks.node_door import LEAD_FILE, Door, LeadAddress, Outside, Peer, dismiss, gather, lead_of
+from assay.launch.ranks.node_door import (
+    LEAD_FILE,
+    MESSAGES_AT_ONCE,
+    LeadAddress,
+    NodeDoor,
+    Outside,
+    Peer,
+    dismiss,
+    gather,
+    lead_of,
+    stays,
+)
 from assay.launch.ranks.node_link import (
     Beats,
     Bye,
@@ -53,6 +65,7 @@ from assay.launch.ranks.supervisor import POLL_S
 from assay.launch.ranks.surroundings import surroundings_here
 from assay.launch.ranks.task import AttemptEnd, Orders
 from assay.records.failure import Failure
+from assay.records.processor import Processor
 from assay.records.rank_device import RankDevice
 from assay.records.run import Run
 from assay.records.surroundings import Surroundings
@@ -74,9 +87,6 @@ STOP_S = 60.0
 
 BEATS_S = 1.0
 """How often a follower passes its ranks' signs of life on."""
-
-MESSAGES_AT_ONCE = 1000
-"""More than a follower has to say between two looks at the others."""
 
 STATE_S = 2.0
 """How long a follower may take to say what a rank's process does."""
@@ -107,7 +117,9 @@ class NodeGroup:
         self.processor = processor_here()
         self._leaving: set[int] = set()
         """Nodes that were asked to stop."""
-        self._door = Door(port, link_key(Path(run.run_dir)))
+        self._busy: set[int] = set()
+        """Nodes that have ranks in the attempt under way, which listens to them."""
+        self._door = NodeDoor(port, link_key(Path(run.run_dir)))
         try:
             self._peers, others = gather(self._door, num_nodes - 1, clock, GATHER_S)
             self._refuse_strange()
@@ -115,7 +127,7 @@ class NodeGroup:
             self._door.close()
             raise
         self._last_number = max(self._peers, default=0)
-        self._outside = Outside(self._door, self._refusal, others)
+        self._outside = Outside(self._door, partial(_refusal, self.processor), others)
         address = LeadAddress(host=host, port=port)
         open_store(run.run_dir).put(LEAD_FILE, address.model_dump_json().encode())
 
@@ -127,26 +139,14 @@ class NodeGroup:
         for name, peer in names.items():
             _refuse_other_code(name, peer, ours)
 
-    def _refusal(self, peer: Peer) -> str | None:
-        name, ours = f"this node ({peer.host})", f"node 0 ({socket.gethostname()})"
-        try:
-            refuse_mixed({ours: self.processor, name: peer.processor})
-            _refuse_other_code(name, peer, ours)
-        except ConfigError as error:
-            return str(error)
-        return None
-
     def elsewhere(self) -> dict[str, Surroundings]:
         """What the nodes that are left have around their ranks, by host."""
         return {peer.host: peer.surroundings for _, peer in sorted(self._peers.items())}
 
     def fitting(self, world_size: int) -> int:
         """`world_size`, or the most ranks that find room; those who leave are let go, those outside let in."""
-        for node, peer in list(self._peers.items()):
-            self._hear(node, peer)
-        for node in sorted(self._leaving & self._peers.keys()):
-            dismiss(self._peers.pop(node))
-        self._leaving.clear()
+        self._busy.clear()
+        self._hear_idle()
         for peer in self._outside.let_in():
             number = peer.node or self._last_number + 1
             self._last_number = max(number, self._last_number)
@@ -154,17 +154,18 @@ class NodeGroup:
             self._peers[number] = peer
         return min(world_size, (1 + len(self._peers)) * self._ranks_per_node)
 
-    def _hear(self, node: int, peer: Peer) -> None:
-        """What a follower says between two attempts."""
-        try:
-            while (said := peer.link.receive(0.0)) is not None:
-                if isinstance(said, Leave):
-                    self._leaving.add(node)
-        except LinkLost:
-            self.lose(node)
+    def _hear_idle(self) -> None:
+        """Let nodes without ranks go that were asked to stop."""
+        for node in sorted(self._peers.keys() - self._busy):
+            if node in self._leaving:
+                self._leaving.remove(node)
+                dismiss(self._peers.pop(node))
+            elif not stays(self._peers[node]):
+                self.lose(node)
 
     def room(self, world_size: int) -> int:
         """`world_size`, or the most ranks that would find room if those outside were let in."""
+        self._hear_idle()
         waiting = self._outside.waiting()
         numbers = {peer.node for peer in waiting if peer.node is not None}
         lent = sum(peer.node is None for peer in waiting)
@@ -187,6 +188,7 @@ class NodeGroup:
         """Start each node's share of the ranks; they meet at a fresh port of this node."""
         nodes = [0, *sorted(self._peers)]
         shares = dict(zip(nodes, share_out(orders.attempt.world_size, len(nodes)), strict=True))
+        self._busy = {node for node, ranks in shares.items() if ranks}
         sizes = tuple(len(ranks) for ranks in shares.values() if ranks)
         orders = orders.model_copy(update={"nodes": sizes})
         rendezvous = f"tcp://{self._host}:{_free_port()}"
@@ -199,7 +201,8 @@ class NodeGroup:
         return _GroupRanks(local, remote, self._clock)
 
     def lose(self, node: int) -> None:
-        """A node is gone for good."""
+        """A node is gone."""
+        self._leaving.discard(node)
         if node in self._peers:
             self._peers.pop(node).link.close()
 
@@ -480,6 +483,7 @@ class Follower:
             ) from error
         finally:
             self._stop_ranks()
+            self._link.close()
 
     def _next_message(self) -> Message:
         while True:
@@ -563,12 +567,30 @@ def join_lead(run: Run) -> None:
     Follower(run, node=None, host=lead.host, port=lead.port, clock=SystemClock(), patience_s=JOIN_S).follow()
 
 
+def _refusal(kind: Processor, peer: Peer) -> str | None:
+    """Why a node cannot be taken in by this one, which is of a kind; None where it can."""
+    name, ours = f"this node ({peer.host})", f"node 0 ({socket.gethostname()})"
+    try:
+        refuse_mixed({ours: kind, name: peer.processor})
+        _refuse_other_code(name, peer, ours)
+    except ConfigError as error:
+        return str(error)
+    return None
+
+
 def _refuse_other_code(name: str, peer: Peer, lead: str) -> None:
-    if peer.code_version != (ours := code_version()):
+    if is_other_code(peer.code_version, ours := code_version()):
         raise ConfigError(
             f"{name} has assay {peer.code_version}, and {lead} has {ours}, which may round otherwise: no two "
             "runs would agree. Install the same on all nodes."
         )
+
+
+def is_other_code(theirs: str, ours: str) -> bool:
+    """Whether two versions differ; by release only where one node does not know its commit, for want of git."""
+    if "+" in theirs and "+" in ours:
+        return theirs != ours
+    return theirs.partition("+")[0] != ours.partition("+")[0]
 
 
 def _free_port() -> int:

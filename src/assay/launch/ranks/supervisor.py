@@ -439,7 +439,7 @@ class Supervisor:
 
     @property
     def _parallel(self) -> Parallel:
-        """Of the attempt that begins next."""
+        """How the ranks of the attempt that begins next hold the weights."""
         return self._policy.parallel[: self._num_attempts + 1][-1]
 
     def _loads(self, world_size: int) -> tuple[int, ...]:

@@ -76,7 +76,7 @@ def device_nanoseconds(
 
 
 def own_step_seconds(segment: SegmentData) -> Float64[np.ndarray, "step"]:
-    """Of each step but the first: a rank's own work, without its waiting for others, commits and evaluations.
+    """What each step but the first took of a rank's own work: without waiting for others, commits, evaluations.
 
     A collective makes every rank's step as long as the slowest one's; this tells them apart.
     """

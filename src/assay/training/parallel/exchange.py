@@ -1,7 +1,7 @@
 """Carries out an exchange plan on the tensors of one rank: what the plan calls cells and slots, as memory."""
 
 from collections.abc import Sequence
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -80,7 +80,7 @@ class FlatLayout(NamedTuple):
     """Where a flat buffer holds some gradients."""
 
     indices: tuple[int, ...]
-    """Of the parameters that they belong to."""
+    """The parameters that they belong to."""
     places: tuple[tuple[torch.Size, tuple[int, ...], int], ...]
     """Size, strides and offset of each."""
     like: tuple[int, torch.dtype, torch.device]
@@ -89,7 +89,7 @@ class FlatLayout(NamedTuple):
     @classmethod
     def of(
         cls, buffer: Float[Tensor, "number"], views: Sequence[Float[Tensor, "..."]], indices: Sequence[int]
-    ) -> Self:
+    ) -> "FlatLayout":
         """That of `buffer`, whose views belong to these parameters."""
         begin = buffer.storage_offset()
         places = tuple((view.size(), view.stride(), view.storage_offset() - begin) for view in views)

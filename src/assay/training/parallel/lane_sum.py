@@ -30,7 +30,7 @@ from torch.nn.parallel import DistributedDataParallel
 from assay.base.shapes import Float
 from assay.data.loader.lane_shares import LaneShares, powers_of_two
 from assay.records.phase import Phase
-from assay.training.parallel.exchange import Exchange, FlatLayout
+from assay.training.parallel.exchange import Exchange, FlatLayout, sum_over_ranks
 from assay.training.parallel.exchange_plan import exchange_plan
 from assay.training.parallel.ranks import Ranks
 from assay.training.parallel.tree import Gradients, PartialSums
@@ -44,22 +44,12 @@ OnOwnGradients = Callable[[int, Sequence[int], Sequence[Float[Tensor, "..."]]], 
 """Takes the lane's position among the rank's lanes, indices of parameters, and their gradients."""
 
 
-class _UnderWay(NamedTuple):
-    """The exchange of a bucket."""
+class _Begun(NamedTuple):
+    """The exchange of a bucket, of which a part travels already."""
 
     exchange: Exchange
-    begun: "concurrent.futures.Future[None] | None" = None
-    """Its early rounds; None where they come with the others."""
-    earlier: Sequence[Float[Tensor, "number"]] = ()
-    """The sums of this rank's other blocks, where nothing travels yet."""
-
-    def finish(self, largest: Float[Tensor, "number"]) -> None:
-        """Make that of the largest block the sum over all lanes."""
-        if self.begun is None:
-            self.exchange.begin()
-        else:
-            self.begun.result()
-        self.exchange.finish(largest)
+    early: "concurrent.futures.Future[None]"
+    """Its early rounds."""
 
 
 class LaneSum:
@@ -102,12 +92,12 @@ class LaneSum:
         self._plan = exchange_plan(shares, early=ranks.device.type == "cpu" and gradient_sum == "tree")
         self._early_at = _early_at(shares, ranks.rank)
         self._layouts: list[FlatLayout] = []
-        """Of the buckets of the step under way, so far."""
+        """Those of the buckets of the step under way, so far."""
         self._last_layouts: list[FlatLayout] = []
-        """Of the step before."""
+        """Those of the step before."""
         self._is_settled = False
         """The step before that had the same: DDP makes its buckets anew behind the first."""
-        self._begun: list[_UnderWay] = []
+        self._begun: list[_Begun] = []
         """[bucket]: what travels already."""
         self._gradient_sum = gradient_sum
         self.enter_phase = enter_phase
@@ -171,7 +161,7 @@ class LaneSum:
         for layout in self._last_layouts:
             earlier = [layout.laid_out(gradients) for gradients in reversed(self._earlier_blocks)]
             exchange = Exchange(layout.empty(), earlier, self._plan, self._group)
-            self._begun.append(_UnderWay(exchange, self._exchanger.submit(exchange.begin)))
+            self._begun.append(_Begun(exchange, self._exchanger.submit(exchange.begin)))
         self._earlier_blocks.clear()
 
     def _take_gradients(self) -> None:
@@ -202,7 +192,10 @@ class LaneSum:
         if self.on_own_gradients is not None:
             self.on_own_gradients(self._position, indices, bucket.gradients())
         self._partial_sums.add_to(bucket.gradients(), indices, self._lanes_in_grad)
-        under_way = self._exchange_of(bucket, indices)
+        layout = FlatLayout.of(bucket.buffer(), bucket.gradients(), indices)
+        begun = self._begun_of(layout)
+        # Those that travel already are forgotten.
+        earlier = [layout.laid_out(gradients) for gradients in reversed(self._earlier_blocks)]
         if bucket.is_last():
             # Backward has nothing left to compute: from here on it waits for the other ranks.
             self._last_bucket_s = time.monotonic()
@@ -213,24 +206,22 @@ class LaneSum:
             reduced.set_result(bucket.buffer())
         else:
             ready = torch.cuda.current_stream().record_event() if self._side_stream else None
-            self._exchanger.submit(self._finish, under_way, bucket.buffer(), ready, reduced)
+            self._exchanger.submit(self._exchange, begun, [bucket.buffer(), *earlier], ready, reduced)
         return reduced
 
-    def _exchange_of(self, bucket: GradBucket, indices: Sequence[int]) -> "_UnderWay":
-        """What travels of a bucket already, or will with the rest of it."""
-        layout = FlatLayout.of(bucket.buffer(), bucket.gradients(), indices)
+    def _begun_of(self, layout: FlatLayout) -> "_Begun | None":
+        """What travels already of the bucket that comes next; None where nothing does."""
         number = len(self._layouts)
         self._layouts.append(layout)
-        if self._begun:
-            assert layout == self._last_layouts[number], "DDP has made its buckets anew"
-            return self._begun[number]
-        earlier = [layout.laid_out(gradients) for gradients in reversed(self._earlier_blocks)]
-        return _UnderWay(Exchange(bucket.buffer(), earlier, self._plan, self._group), earlier=earlier)
+        if not self._begun:
+            return None
+        assert layout == self._last_layouts[number], "DDP has made its buckets anew"
+        return self._begun[number]
 
-    def _finish(
+    def _exchange(
         self,
-        under_way: "_UnderWay",
-        largest: Float[Tensor, "number"],
+        begun: "_Begun | None",
+        sums: list[Float[Tensor, "number"]],
         ready: torch.cuda.Event | None,
         reduced: Future[Float[Tensor, "number"]],
     ) -> None:
@@ -238,13 +229,16 @@ class LaneSum:
             with torch.cuda.stream(self._side_stream):
                 if ready is not None:
                     ready.wait()
-                if self._gradient_sum == "tree":
-                    under_way.finish(largest)
+                if begun is not None:
+                    begun.early.result()
+                    begun.exchange.finish(sums[0])
+                elif self._gradient_sum == "tree":
+                    sum_over_ranks(sums, self._plan, self._group)
                 else:
-                    for of_block in under_way.earlier:
-                        largest += of_block
-                    dist.all_reduce(largest, group=self._group)
-                reduced.set_result(largest)
+                    for of_block in sums[1:]:
+                        sums[0] += of_block
+                    dist.all_reduce(sums[0], group=self._group)
+                reduced.set_result(sums[0])
         except BaseException as error:
             reduced.set_exception(error)  # type: ignore[arg-type]
 

@@ -19,7 +19,7 @@ from assay.base.clock import SystemClock
 from assay.base.errors import AssayError, TrainingError
 from assay.launch.ranks import nodes
 from assay.launch.ranks.faults import NO_FAULTS
-from assay.launch.ranks.node_door import Door, Peer, gather
+from assay.launch.ranks.node_door import NodeDoor, Peer, gather
 from assay.launch.ranks.node_link import (
     MAX_MESSAGE_BYTES,
     Beats,
@@ -82,7 +82,7 @@ def remote(link: Link) -> _RemoteRanks:
 
 
 def gathered(num_followers: int, port: int, timeout_s: float) -> dict[int, Peer]:
-    with closing(Door(port, KEY)) as door:
+    with closing(NodeDoor(port, KEY)) as door:
         return gather(door, num_followers, CLOCK, timeout_s)[0]
 
 

@@ -17,7 +17,7 @@ from assay.base.code_version import code_version
 from assay.base.errors import AssayError, ConfigError, DataError, TrainingError
 from assay.launch.ranks import nodes as nodes_module
 from assay.launch.ranks.faults import NO_FAULTS
-from assay.launch.ranks.node_door import LEAD_FILE, Door, Peer, gather, lead_of
+from assay.launch.ranks.node_door import LEAD_FILE, NodeDoor, Peer, gather, lead_of
 from assay.launch.ranks.node_link import (
     Bye,
     Dismiss,
@@ -32,7 +32,7 @@ from assay.launch.ranks.node_link import (
     connect_link,
     link_key,
 )
-from assay.launch.ranks.nodes import Follower, NodeGroup, share_out
+from assay.launch.ranks.nodes import Follower, NodeGroup, is_other_code, share_out
 from assay.launch.ranks.processor import processor_here
 from assay.launch.ranks.surroundings import surroundings_here
 from assay.launch.ranks.task import AttemptEnd, Orders
@@ -57,7 +57,7 @@ def in_thread(function, *arguments) -> threading.Thread:
 
 
 def gathered(num_followers: int, port: int, timeout_s: float) -> dict[int, Peer]:
-    with closing(Door(port, KEY)) as door:
+    with closing(NodeDoor(port, KEY)) as door:
         return gather(door, num_followers, CLOCK, timeout_s)[0]
 
 
@@ -160,21 +160,26 @@ class Coming:
 
     def __init__(self, run: Run, port: int) -> None:
         self._run, self._port = run, port
+        self.links: list[Link] = []
 
     def comes(self, node: int | None, host: str, version: str = "") -> Link:
         link = connect_link("127.0.0.1", self._port, link_key(Path(self._run.run_dir)), CLOCK, timeout_s=20.0)
         code = version or code_version()
         here = {"processor": processor_here(), "surroundings": surroundings_here({})}
         link.send(Hello(node=node, host=host, code_version=code, **here))
+        self.links.append(link)
         return link
 
 
 @pytest.fixture
-def coming(run: Run, port: int, monkeypatch: pytest.MonkeyPatch) -> Coming:
+def coming(run: Run, port: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Coming]:
     monkeypatch.setattr(nodes_module, "fork_context", lambda: None)
     monkeypatch.setattr(socket, "gethostname", lambda: "lead")
     Path(run.run_dir).mkdir()
-    return Coming(run, port)
+    come = Coming(run, port)
+    yield come
+    for link in come.links:
+        link.close()
 
 
 @pytest.fixture
@@ -210,6 +215,19 @@ def test_a_node_that_was_asked_to_stop_is_let_go_when_the_attempt_is_over(led) -
         link.receive(1.0)
 
 
+def test_a_node_for_which_there_are_no_ranks_is_let_go_at_once(led, coming: Coming) -> None:
+    group, link = led
+    group._busy = {0, 1}
+    lent = coming.comes(None, "c")
+    until(lambda: group.room(8) == 6)
+    assert group.fitting(2) == 2
+    group._busy = {0, 1}  # as an attempt on two ranks leaves it
+    lent.send(Leave())
+    link.send(Leave())
+    until(lambda: group.room(8) == 4)
+    assert lent.receive(1.0) == Dismiss() and link.receive(0.0) is None
+
+
 def test_who_waits_outside_may_leave_and_a_link_that_breaks_there_is_no_loss(led, coming: Coming) -> None:
     group, _ = led
     leaves, breaks = coming.comes(None, "c"), coming.comes(None, "d")
@@ -239,6 +257,21 @@ def test_a_node_with_other_code_is_told_why_it_is_not_taken_in(led, coming: Comi
     assert isinstance(said[-1], Dismiss)
     assert "this node (c) has assay 0.0.1, and node 0 (lead) has" in said[-1].refused
     assert group.fitting(8) == 4
+
+
+@pytest.mark.parametrize(
+    ("theirs", "is_other"),
+    [
+        ("0.1.0+gabc", False),
+        ("0.1.0", False),
+        ("0.1.0+gabd", True),
+        ("0.1.0+gabc.dirty", True),
+        ("0.2.0", True),
+    ],
+)
+def test_code_is_other_code_as_far_as_both_know(theirs: str, is_other: bool) -> None:
+    """A node without git knows its release."""
+    assert is_other_code(theirs, "0.1.0+gabc") is is_other_code("0.1.0+gabc", theirs) is is_other
 
 
 def test_followers_with_other_code_are_refused_before_anything_is_begun(run, port, coming: Coming) -> None:

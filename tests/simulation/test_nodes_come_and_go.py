@@ -1,0 +1,297 @@
+"""The real supervisor, lead, followers and links between them, while nodes leave, are lost, and come.
+
+Followers are threads of this process and links are real connections; ranks only count: each step makes the
+next link of a chain of digests, and only if all ranks of the attempt are there. So a step that was skipped,
+repeated or made by too few has another digest at the end. One seed decides what happens; a failure prints it.
+"""
+
+import hashlib
+import random
+import socket
+import threading
+import time
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from assay.base.clock import SystemClock
+from assay.base.errors import AssayError
+from assay.launch.ranks import nodes as nodes_module
+from assay.launch.ranks.node_door import lead_of
+from assay.launch.ranks.nodes import Follower, NodeGroup
+from assay.launch.ranks.supervisor import RestartPolicy, Supervisor
+from assay.launch.ranks.task import AttemptEnd, Orders
+from assay.records.commit import Commit, RunFinished
+from assay.records.cursor import Cursor
+from assay.records.failure import Failure
+from assay.records.run import Attempt, Run
+from assay.store.commit_log import CommitLog
+from assay.store.heartbeat import Beat
+from assay.store.objects import open_store
+from assay.training.recipe import recipe_sha256
+from tiny_recipe import tiny_recipe
+from variants import slow
+
+TARGET, COMMIT_EVERY, STEP_S = 300, 20, 0.002
+NUM_EVENTS = 4
+CLOCK = SystemClock()
+
+
+def chain(digest: str, step: int) -> str:
+    return hashlib.sha256(f"{digest} {step}".encode()).hexdigest()
+
+
+def undisturbed() -> str:
+    digest = ""
+    for step in range(1, TARGET + 1):
+        digest = chain(digest, step)
+    return digest
+
+
+class Life:
+    """One attempt, over all of its nodes."""
+
+    def __init__(self, orders: Orders) -> None:
+        self.attempt, self.commit = orders.attempt, orders.commit
+        self.step = orders.commit.step if orders.commit else 0
+        self.digest = orders.commit.weights_digest if orders.commit else ""
+        self.committed = self.step
+        self.parts: list[SimulatedRanks] = []
+        self.stop_asked = False
+        self.outcome: str | None = None
+
+
+class World:
+    """What all ranks of all attempts do."""
+
+    def __init__(self) -> None:
+        self.store = open_store("memory:")
+        self.lock = threading.RLock()
+        self.lives: dict[int, Life] = {}
+        self.may_finish = False
+
+    def advance(self, part: "SimulatedRanks") -> None:
+        with self.lock:
+            life = part.life
+            are_all_there = sum(len(each.ranks) for each in life.parts if not each.is_gone)
+            if life.outcome or part.ranks.start or are_all_there < life.attempt.world_size:
+                return
+            if life.step == TARGET - 1 and not self.may_finish and not life.stop_asked:
+                return
+            life.step, life.digest = life.step + 1, chain(life.digest, life.step + 1)
+            is_done = life.step == TARGET
+            if is_done or life.stop_asked or life.step % COMMIT_EVERY == 0:
+                self._commit(life)
+            if is_done:
+                log = CommitLog(self.store, attempt=life.attempt.attempt)
+                log.append(RunFinished(attempt=log.attempt, step=life.step, weights_digest=life.digest))
+            life.outcome = "succeeded" if is_done else "preempted" if life.stop_asked else None
+
+    def _commit(self, life: Life) -> None:
+        number = life.attempt.attempt
+        entry = Commit(
+            attempt=number,
+            world_size=life.attempt.world_size,
+            step=life.step,
+            cursor=Cursor(),
+            committed_s=0.0,
+            folder=f"checkpoints/{life.step:08d}-{number:04d}",
+            files=(),
+            weights_digest=life.digest,
+            receipts_from_step=life.committed,
+            rows_learned=life.step - life.committed,
+        )
+        CommitLog(self.store, attempt=number).append(entry)
+        life.committed = life.step
+
+
+class SimulatedRanks:
+    """As `RankProcesses`: a node's share of an attempt."""
+
+    pids = ()
+
+    def __init__(self, world: World, _context: object, _run: Run, orders: Orders, ranks: range, _: str) -> None:
+        self._world, self.ranks = world, ranks
+        self.is_gone = self.is_killed = False
+        with world.lock:
+            self.life = world.lives.setdefault(orders.attempt.attempt, Life(orders))
+            self.life.parts.append(self)
+
+    @property
+    def num_ranks(self) -> int:
+        return len(self.ranks)
+
+    def hosts(self) -> list[str]:
+        return ["here"] * len(self.ranks)
+
+    def devices(self) -> list[str]:
+        return ["cpu"] * len(self.ranks)
+
+    def beats(self) -> list[Beat]:
+        return [Beat(self.life.step, "compute", CLOCK.monotonic_s(), 0.0, STEP_S)] * len(self.ranks)
+
+    def wait_for_news(self, timeout_s: float) -> None:
+        time.sleep(min(timeout_s, STEP_S))
+        self._world.advance(self)
+
+    def take_stacks(self, rank: int) -> str:
+        return ""
+
+    def signal(self, number: int) -> None:
+        self.life.stop_asked = True
+
+    def kill(self) -> None:
+        self.is_gone = self.is_killed = True
+
+    def end(self) -> AttemptEnd | None:
+        if self.is_killed:
+            number = self.life.attempt.attempt
+            failure = Failure(
+                failure_kind="killed_by_signal", run_id="r", attempt=number, rank=0, signature="SIGKILL",
+                text="SIGKILL",
+            )  # fmt: skip
+            return AttemptEnd("killed", 0, failure=failure)
+        outcome = self.life.outcome
+        return AttemptEnd(outcome, len(self.ranks)) if outcome else None  # type: ignore[arg-type]
+
+    def stop(self) -> None:
+        self.is_gone = True
+
+
+class Node:
+    """A follower in a thread of its own."""
+
+    def __init__(self, run: Run, node: int | None, host: str, port: int) -> None:
+        self.follower = Follower(run, node=node, host=host, port=port, clock=CLOCK)
+        self.error: AssayError | None = None
+        self.thread = threading.Thread(target=self._follow, daemon=True)
+        self.thread.start()
+
+    def _follow(self) -> None:
+        try:
+            self.follower.follow()
+        except AssayError as error:
+            self.error = error
+
+    def leave(self) -> None:
+        """SIGTERM."""
+        self.follower._ask_to_stop()
+
+    def kill(self) -> None:
+        if self.follower._ranks is not None:
+            self.follower._ranks.is_gone = True
+        self.follower._link.close()
+
+
+class ComeAndGo:
+    """Does what its seed says, one thing an attempt, each once that attempt has made a commit or waits for its
+    last step."""
+
+    def __init__(self, world: World, run: Run, group: NodeGroup, there: dict[int, Node], seed: int) -> None:
+        self.world, self.run, self.group, self.there = world, run, group, there
+        self.rng, self.did = random.Random(seed), list[str]()
+        self.attempts: list[Attempt] = []
+        self.left: list[Node] = []
+
+    def attempt_began(self, attempt: Attempt, pids: object) -> None:
+        self.attempt, self.is_done = attempt, False
+
+    def tick(self, attempt: Attempt) -> None:
+        life = self.world.lives[attempt.attempt]
+        may_act = life.committed > attempt.start_step or life.step == TARGET - 1
+        if self.is_done or life.outcome or not may_act:
+            return
+        self.is_done = True
+        if len(self.did) < NUM_EVENTS:
+            self._do()
+        self.world.may_finish = len(self.did) >= NUM_EVENTS
+
+    def _do(self) -> None:
+        peers = sorted(self.group._busy & self.there.keys())
+        what = self.rng.choice(["leave", "leave", "kill", "cut", "join", "kill a rank of the lead"])
+        if what == "join":
+            lead = lead_of(Path(self.run.run_dir))
+            before, node = self.group.room(99), Node(self.run, None, lead.host, lead.port)
+            until(lambda: self.group.room(99) > before)
+            self.there[self.group._last_number + 1] = node  # its number, where nobody else comes before it
+        if what in ("join", "kill a rank of the lead") or not peers:
+            self.did.append(what)
+            parts = self.world.lives[self.attempt.attempt].parts
+            next(part for part in parts if part.ranks.start == 0).kill()
+            return
+        number = self.rng.choice(peers)
+        self.did.append(f"{what} {number}")
+        node = self.there.pop(number)
+        if what == "cut":
+            self.group._peers[number].link.close()
+        elif what == "leave":
+            node.leave()
+            self.left.append(node)
+        else:
+            node.kill()
+
+    def attempt_ended(self, attempt: Attempt) -> None:
+        self.attempts.append(attempt)
+
+
+def until(is_so) -> None:
+    deadline_s = time.monotonic() + 20
+    while not is_so():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    world = World()
+    monkeypatch.setattr(nodes_module, "RankProcesses", partial(SimulatedRanks, world))
+    monkeypatch.setattr(nodes_module, "fork_context", lambda: None)
+    # Only the main thread may set handlers; a node is asked to stop by calling its own.
+    monkeypatch.setattr(nodes_module, "signal", SimpleNamespace(signal=lambda *_: None, SIGTERM=15))
+    return world
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    recipe = tiny_recipe()
+    return Run(
+        run_id="r", created_s=0.0, recipe=recipe, recipe_sha256=recipe_sha256(recipe, ""),
+        dataset_fingerprint="", code_version="", run_dir=str(tmp_path), store_url="memory:", num_steps=TARGET,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", [0, 1, *slow(*range(2, 50))])
+def test_whatever_nodes_come_and_go_each_step_is_made_once_and_by_all(
+    seed: int, run: Run, world: World
+) -> None:
+    num_nodes = random.Random(seed).randint(3, 8)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+    there: dict[int, Node] = {}
+
+    def come(node: int) -> None:
+        there[node] = Node(run, node, "127.0.0.1", port)
+
+    for node in range(1, num_nodes):
+        threading.Thread(target=come, args=(node,), daemon=True).start()
+    group = NodeGroup(run, num_nodes=num_nodes, host="127.0.0.1", port=port, ranks_per_node=1, clock=CLOCK)
+    until(lambda: len(there) == num_nodes - 1)
+    life = ComeAndGo(world, run, group, there, seed)
+    supervisor = Supervisor(
+        run, CommitLog(world.store), policy=RestartPolicy(), watchers=[life], clock=CLOCK, nodes=group
+    )
+    last = supervisor.run(num_nodes)
+    group.close()
+    assert last.outcome == "succeeded" and len(life.did) == NUM_EVENTS, life.did
+    finished = CommitLog(world.store).finished()
+    assert finished is not None and finished.weights_digest == undisturbed(), life.did
+    commits = CommitLog(world.store).commits()
+    assert sum(commit.rows_learned for commit in commits) == TARGET, life.did
+    for ended, following in zip(life.attempts, life.attempts[1:], strict=False):
+        if "leave" in ended.reason:
+            assert following.start_step == ended.end_step, "who leaves costs no step"
+    for node in life.left:
+        node.thread.join(10)
+        assert not node.thread.is_alive() and node.error is None
