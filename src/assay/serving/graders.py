@@ -17,6 +17,7 @@ from assay.scoring.grade import Grade, GraderRunner, Tools, sample_values
 from assay.scoring.graders import Grader, LabelModel, ScoreModel, check_sample_fields, single_graders
 from assay.scoring.http_sampler import HttpSampler
 from assay.scoring.item_failure import ItemFailureKind
+from assay.scoring.sampler import Sampler
 from assay.serving.refusal import RefusedError
 
 AT_ONCE = 2
@@ -91,7 +92,7 @@ class GraderDesk:
     @contextmanager
     def _runner(self, grader: Grader) -> Iterator[GraderRunner]:
         asked = {each.model for each in single_graders(grader) if isinstance(each, ScoreModel | LabelModel)}
-        judges = {}
+        judges: dict[str, Sampler] = {}
         if self._judge is not None:
             judges = {model: HttpSampler(base_url=self._judge, model=model, max_retries=1) for model in asked}
         try:

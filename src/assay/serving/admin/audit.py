@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from assay.base.digest import sha256_of_json
-from assay.records.project import ProjectArchived, ProjectCreated, ProjectRenamed, SpendLimitSet
+from assay.records.project import ProjectArchived, ProjectCreated, ProjectEntry, ProjectRenamed, SpendLimitSet
 from assay.serving.admin.accounts import AccountState
 from assay.serving.admin.projects import ProjectState
 from assay.serving.ids import moment_id
@@ -46,17 +46,21 @@ def audit_lines(
 def _of_project(state: ProjectState) -> Iterator[AuditLine]:
     project = state.created.project
     for number, entry in enumerate(state.entries):
-        match entry:
-            case ProjectCreated():
-                kind, details = "project.created", {"data": {"name": entry.name, "title": entry.name}}
-            case ProjectRenamed():
-                kind, details = "project.updated", {"changes_requested": {"title": entry.name}}
-            case SpendLimitSet():
-                limit = {"spend_limit_device_hours": entry.device_hours}
-                kind, details = "project.updated", {"changes_requested": {"x_assay": limit}}
-            case ProjectArchived():
-                kind, details = "project.archived", {}
+        kind, details = _project_words(entry)
         yield _line(kind, entry.at_s, project, project, entry.by, details, number)
+
+
+def _project_words(entry: ProjectEntry) -> tuple[str, dict[str, Any]]:
+    match entry:
+        case ProjectCreated():
+            return "project.created", {"data": {"name": entry.name, "title": entry.name}}
+        case ProjectRenamed():
+            return "project.updated", {"changes_requested": {"title": entry.name}}
+        case SpendLimitSet():
+            limit = {"spend_limit_device_hours": entry.device_hours}
+            return "project.updated", {"changes_requested": {"x_assay": limit}}
+        case ProjectArchived():
+            return "project.archived", {}
 
 
 def _of_account(state: AccountState) -> Iterator[AuditLine]:

@@ -170,7 +170,8 @@ def _created(place: Place, body: NewWebhookBody, asked: AskedFor) -> WebhookStat
     """A repeat is answered with the webhook of its first request, and with a new secret."""
     types = _types(body.event_types)
     _check_url(place, body.url)
-    now_s, made = place.clock.now_s(), []
+    now_s = place.clock.now_s()
+    made: list[bool] = []
 
     def make(webhook_id: str) -> WebhookState:
         created = WebhookCreated(

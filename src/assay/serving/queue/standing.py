@@ -64,7 +64,7 @@ def queue_of(
     found: dict[str, JobStanding] = {}
     for state in at_work:
         outside = state.waits if state.is_queued_outside else None
-        code, words = (None, "") if outside is None else (outside.code, outside.message)
+        code, words = None if outside is None else outside.code, "" if outside is None else outside.message
         found[state.created.job_id] = JobStanding(code, words, None, len(order), known[state.created.job_id])
     free = max(0, places - len(at_work))
     for index, state in enumerate(order):
@@ -83,7 +83,8 @@ def queue_of(
 
 
 def _unvalidated(num_waiting: int, *, is_worked_at: bool) -> JobStanding:
-    code, words = ("files", "a worker has yet to validate its files") if is_worked_at else _no_worker()
+    waits: tuple[WaitCode, str] = "files", "a worker has yet to validate its files"
+    code, words = waits if is_worked_at else _no_worker()
     return JobStanding(code, words, None, num_waiting, FinishEstimate(None, "its files are not validated yet"))
 
 

@@ -129,6 +129,7 @@ def signed_headers(message_id: str, body: str, secrets: Sequence[str], *, now_s:
 
 
 def _asked(target: Target, connected: socket.socket, body: str, headers: dict[str, str]) -> int:
+    connection: http.client.HTTPConnection
     if target.scheme == "https":
         connected = ssl.create_default_context().wrap_socket(connected, server_hostname=target.host)
         connection = http.client.HTTPSConnection(target.host, target.port)

@@ -1,6 +1,7 @@
 """`admin.organization.*`: who asks has an admin key (`door`), and each change says whose it was."""
 
-from collections.abc import Mapping
+import operator
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -259,8 +260,12 @@ def _add_admin_keys(router: APIRouter, place: Place) -> None:
         return {"id": key_id, "object": "organization.admin_api_key.deleted", "deleted": True}
 
 
-_COMPARED = {"gt": lambda at, than: at > than, "gte": lambda at, than: at >= than,
-             "lt": lambda at, than: at < than, "lte": lambda at, than: at <= than}  # fmt: skip
+_COMPARED: dict[str, Callable[[int, int], bool]] = {
+    "gt": operator.gt,
+    "gte": operator.ge,
+    "lt": operator.lt,
+    "lte": operator.le,
+}
 _MOMENTS = tuple(f"effective_at[{name}]" for name in _COMPARED)
 _MANY = ("actor_ids", "event_types", "project_ids", "resource_ids")
 

@@ -35,7 +35,7 @@ def account_shape(state: AccountState) -> dict[str, Any]:
 
 def new_account_shape(state: AccountState, key: NewKey | None) -> dict[str, Any]:
     """`ServiceAccountCreateResponse`: the key is in this answer only."""
-    shown = None
+    shown: dict[str, Any] | None = None
     if key is not None:
         shown = {
             "id": key.created.key_id,
@@ -50,7 +50,7 @@ def new_account_shape(state: AccountState, key: NewKey | None) -> dict[str, Any]
 
 def key_shape(state: KeyState, account: AccountState | None) -> dict[str, Any]:
     """`ProjectAPIKey`; one that the command line made is no account's."""
-    owner = {"type": None, "user": None, "service_account": None}
+    owner: dict[str, Any] = {"type": None, "user": None, "service_account": None}
     if account is not None:
         owner |= {"type": "service_account", "service_account": account_shape(account)}
     return {
