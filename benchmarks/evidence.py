@@ -1,14 +1,16 @@
 """Does the decision rule keep its promises? Thousands of simulated campaigns.
 
-    python benchmarks/evidence.py --campaigns 2000
+    python benchmarks/evidence.py [--campaigns 2000] [--tables 20000] [--quick]
 
 Each campaign is looked at at every checkpoint. With no effect the rule must scale at most 1% and stop at
 least 90%; the naive rule (one seed, best checkpoint, best benchmark) stands beside it. With the effect that
 the power analysis was made for, it must scale at least as often as stated. Intervals of the crossed design
 must cover 93 to 97%, of items in clusters of unequal size at least 93%, one-sided bounds of clustered failure
 rates at least 93%. Harm of twice a guardrail's margin must pass in at most 5%, at any number of items
-(`evidence_coverage.py`). The scaling laws of `evidence_scaling.py` are measured with them. Drawings go to
-build/bench-evidence; the last line printed is one JSON object.
+(`evidence_coverage.py`). Items that hardly differ or differ by very much, runs that crash or scatter otherwise,
+and the power that is stated, are looked at from 20 to 2,000 items and 2 to 8 seeds (`evidence_kinds.py`). The
+scaling laws of `evidence_scaling.py` are measured with them. Drawings go to build/bench-evidence; the last line
+printed is one JSON object.
 """
 
 import argparse
@@ -36,6 +38,7 @@ from evidence_coverage import (
     coverage_of_few,
     guardrails,
 )
+from evidence_kinds import items_of_all_kinds, power_as_stated, seeds_of_all_kinds
 from evidence_plots import looks_chart, outcomes_chart
 from evidence_scaling import chinchilla, chinchilla_file
 
@@ -48,7 +51,10 @@ def main() -> None:
     parser.add_argument("--campaigns", type=int, default=2000)
     parser.add_argument("--tables", type=int, default=20_000, help="simulated comparisons for each coverage")
     parser.add_argument("--folder", type=Path, default=Path("build/bench-evidence"))
+    parser.add_argument("--quick", action="store_true", help="a tenth of both: minutes, and two points of luck")
     options = parser.parse_args()
+    if options.quick:
+        options.campaigns, options.tables = options.campaigns // 10, options.tables // 10
     design = CampaignDesign()
     found = {
         **campaigns(design, options.campaigns, options.folder),
@@ -56,6 +62,9 @@ def main() -> None:
         **coverage(options.tables),
         **coverage_of_few(options.tables),
         **beliefs(options.tables),
+        **items_of_all_kinds(options.tables // 10),
+        **seeds_of_all_kinds(options.tables),
+        **power_as_stated(options.tables // 5),
         **clusters_of_unequal_size(options.tables // 10),
         **coverage_of_failure_rates(options.tables // 10),
         **guardrails(options.tables // 20),

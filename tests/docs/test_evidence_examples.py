@@ -17,7 +17,9 @@ def test_every_line_that_the_page_names_is_one_that_the_benchmark_prints() -> No
     section = PAGE.read_text().partition("## The lines that show it")[2].partition("\n## ")[0]
     named = [line.split("|")[2] for line in section.splitlines() if line.startswith("|")][2:]
     folder = PAGE.parents[1] / "benchmarks"
-    printed = "".join((folder / name).read_text() for name in ("evidence.py", "evidence_coverage.py"))
+    printed = "".join(
+        (folder / name).read_text() for name in ("evidence.py", "evidence_coverage.py", "evidence_kinds.py")
+    )
     keys = [key for cell in named for key in re.findall(r"`(\w+)`", cell)]
     assert len(keys) > 20
     assert [key for key in keys if f'"{key}":' not in printed] == []

@@ -59,7 +59,7 @@ def test_of_normal_items_hardly_anything_changes():
 
 
 @given(MARKS, st.sampled_from([1.0, np.inf]))
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 def test_what_was_not_seen_never_makes_it_surer(table, largest):
     clusters = np.arange(table.shape[1]) // 2
     for of in (None, clusters):
