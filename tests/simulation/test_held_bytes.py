@@ -63,7 +63,7 @@ def check(store: ObjectStore, texts: dict[str, bytes]) -> None:
     assert len(lie) == len({store.get(f"bytes/{name}") for name in lie}), "equal bytes lie once"
     ids = {created.file_id for created in there}
     assert {item.key for item in store.list("open/")} <= {f"open/file/{each}" for each in ids}
-    assert {each for each in files.shelf.newest("p") if files.shelf.state(each) is not None} == ids
+    assert {each for each in files.shelf.newest("p") if files.find(each, "p") is not None} == ids
 
 
 def check_readable(files: FileShelf, texts: dict[str, bytes]) -> list[FileCreated]:

@@ -16,6 +16,7 @@ What was cut off in between is told by its mark, and swept a day later.
 import hashlib
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
+from functools import lru_cache
 from typing import IO, NamedTuple
 
 from assay.base.clock import Clock
@@ -89,6 +90,8 @@ class HeldBytes:
     def __init__(self, store: ObjectStore, clock: Clock) -> None:
         self._store = store
         self._clock = clock
+        self._log = lru_cache(maxsize=256)(self._new_log)
+        """By digest: what is uploaded again and again has a long one."""
 
     def sink(self, name: str) -> ByteSink:
         """Where bytes go that nobody holds yet."""
@@ -151,7 +154,7 @@ class HeldBytes:
             lambda folder: folder.partition("/")[0] not in ("bytes", "upload"),
         )
 
-    def _log(self, sha256: str) -> EntryLog[BytesEntry, _Held]:
+    def _new_log(self, sha256: str) -> EntryLog[BytesEntry, _Held]:
         return EntryLog(self._store, f"sha256/{sha256}/log", _BYTES_LOG)
 
 

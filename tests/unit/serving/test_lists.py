@@ -192,3 +192,20 @@ def test_what_is_kept_in_memory_has_a_limit(tmp_path: Path, monkeypatch: pytest.
     assert made[-1] in logs and made[0] not in logs
     assert sdk_of(place).files.retrieve(made[0]).id == made[0]  # read again
     assert made[0] in logs
+
+
+def test_a_key_costs_one_look_and_is_revoked_at_once_by_whomever(tmp_path: Path) -> None:
+    store = CountingStore()
+    place, elsewhere = place_in(tmp_path, store), place_in(tmp_path, store)
+    keys = [place.keys.make(project="p", name="", scopes=("read",), lives_s=None) for _ in range(20)]
+    one = keys[7]
+    assert place.keys.are_there() and place.keys.opening(one.secret) == one.created
+    store.cost.clear()
+    assert place.keys.are_there() and place.keys.opening(one.secret) == one.created
+    assert dict(store.cost) == {"looked up": 1}
+    elsewhere.keys.revoke(one.created.key_id)  # by another process
+    assert place.keys.opening(one.secret) is None
+    assert place.keys.opening(keys[8].secret) == keys[8].created
+    store.cost.clear()
+    assert place.keys.opening("sk-assay-" + "0" * 64) is None
+    assert dict(store.cost) == {"looked up": 1}

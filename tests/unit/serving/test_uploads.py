@@ -205,7 +205,7 @@ def test_equal_bytes_lie_once_until_the_last_file_goes(sdk, place) -> None:
         assert [sdk.files.content(each.id).content for each in left] == [DATA] * len(left)
         assert bytes_that_lie(place) == [DATA]
     sdk.files.delete(two.id)
-    assert bytes_that_lie(place) == []
+    assert bytes_that_lie(place) == [] and place.files.shelf.ids() == []
     assert sdk.files.content(sdk.files.create(file=("four", DATA), purpose="evals").id).content == DATA
 
 
