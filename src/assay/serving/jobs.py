@@ -4,7 +4,14 @@ from collections.abc import Callable
 
 from assay.base.clock import Clock
 from assay.base.errors import ConfigError
-from assay.records.fine_tuning_job import CancelAsked, JobCreated, JobEntry, PauseAsked, ResumeAsked
+from assay.records.fine_tuning_job import (
+    CancelAsked,
+    JobCreated,
+    JobEntry,
+    ModelDeleted,
+    PauseAsked,
+    ResumeAsked,
+)
 from assay.serving.job import JOB_LOG, JobState
 from assay.serving.refusal import RefusedError
 from assay.serving.shelf import Shelf
@@ -41,6 +48,11 @@ class JobShelf:
         """Ask for a stop for good; likewise where it is cancelled already."""
         asked = CancelAsked(at_s=self._clock.now_s())
         return self._ask(job_id, lambda state: asked if _may(state, "cancel", wish="cancel") else None)
+
+    def delete_model(self, job_id: str) -> JobState:
+        """Let the model that a job made answer nobody any more; twice is once."""
+        deleted = ModelDeleted(at_s=self._clock.now_s())
+        return self._ask(job_id, lambda state: None if state.is_model_deleted else deleted)
 
     def _ask(self, job_id: str, decide: Callable[[JobState], JobEntry | None]) -> JobState:
         state = self.shelf.log(job_id).append(lambda there: None if there is None else decide(there))

@@ -4,22 +4,41 @@ folder."""
 import socket
 import threading
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 from assay.base.clock import SystemClock
 from assay.base.errors import ConfigError, StoreError
 from assay.serving.base_models import BaseModelFile
+from assay.serving.engines.process import EngineProcess, StartedProcess
 from assay.serving.files import FileShelf
 from assay.store.home import Home
 from assay.store.objects import open_store
 
 
+class EngineBudget(NamedTuple):
+    """How many models answer at a time, and how they are started."""
+
+    start: Callable[[socket.socket], StartedProcess]
+    """Starts a process that waits for its model, with its end of a pair of sockets."""
+    most: int
+    most_bytes: int | None = None
+    """Memory of all that are loaded."""
+
+
 def run_server(
-    home: Home, models: Mapping[str, BaseModelFile], *, host: str, port: int, say: Callable[[str], None]
+    home: Home,
+    models: Mapping[str, BaseModelFile],
+    budget: EngineBudget,
+    *,
+    host: str,
+    port: int,
+    say: Callable[[str], None],
 ) -> None:
     """Serve until told to stop; `say` gets the address once it is listened on."""
     try:
         import uvicorn
 
+        from assay.serving.engines.pool import EnginePool
         from assay.serving.openai.app import BASE_PATH, make_app
         from assay.serving.openai.door import LOOPBACK_NAMES
         from assay.serving.openai.place import Place
@@ -27,7 +46,10 @@ def run_server(
         raise ConfigError(
             f"'assay serve' needs {error.name}, which is not installed: pip install 'assay[serve]'."
         ) from error
-    place = Place.of(open_store(str(home.api)), models, SystemClock())
+    engines = EnginePool(
+        lambda: EngineProcess.begun(budget.start), most=budget.most, most_bytes=budget.most_bytes
+    )
+    place = Place.of(open_store(str(home.api)), models, SystemClock(), engines)
     if host not in LOOPBACK_NAMES and not place.keys.are_there():
         raise ConfigError(
             f"--host {host}: a server without keys listens on this machine only. Make one ('assay key "

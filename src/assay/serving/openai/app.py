@@ -12,22 +12,31 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp
 
 from assay.base.errors import StoreError
+from assay.serving.openai.asking import ClientGoneError
+from assay.serving.openai.chat_routes import chat_routes
+from assay.serving.openai.completion_routes import completion_routes
+from assay.serving.openai.decision_routes import decision_routes
 from assay.serving.openai.door import Door
 from assay.serving.openai.file_routes import file_routes
 from assay.serving.openai.job_routes import job_routes
+from assay.serving.openai.model_base_routes import model_base_routes
 from assay.serving.openai.model_routes import model_routes
 from assay.serving.openai.place import Place
 from assay.serving.refusal import RefusedError, not_served, store_in_trouble
 
 BASE_PATH = "/v1"
+INFERENCE = (chat_routes, completion_routes, decision_routes, model_base_routes)
+CLIENT_GONE = 499
+"""What nobody reads any more."""
 
 
 def make_app(place: Place) -> ASGIApp:
     """What a server runs."""
     app = FastAPI(title="assay", docs_url=None, redoc_url=None, openapi_url=f"{BASE_PATH}/openapi.json")
-    for routes in (file_routes, job_routes, model_routes):
+    for routes in (file_routes, job_routes, model_routes, *INFERENCE):
         app.include_router(routes(place), prefix=BASE_PATH)
     app.add_exception_handler(RefusedError, _refused)
+    app.add_exception_handler(ClientGoneError, _gone)
     app.add_exception_handler(HTTPException, _not_served)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(StoreError, _store_in_trouble)
@@ -38,6 +47,10 @@ def make_app(place: Place) -> ASGIApp:
 def _refused(_: Request, error: Exception) -> Response:
     assert isinstance(error, RefusedError)
     return JSONResponse(error.envelope(), error.status, error.headers)
+
+
+def _gone(_: Request, __: Exception) -> Response:
+    return Response(status_code=CLIENT_GONE)
 
 
 def _not_served(request: Request, _: Exception) -> Response:

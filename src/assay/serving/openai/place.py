@@ -9,6 +9,7 @@ from assay.base.clock import Clock
 from assay.records.fine_tuning_job import JobClaimed, JobEntry
 from assay.records.uploaded_file import FileClaimed, FileEntry
 from assay.serving.base_models import BaseModelFile
+from assay.serving.engines.pool import EnginePool
 from assay.serving.files import FileShelf, FileState
 from assay.serving.job import JobState
 from assay.serving.jobs import JobShelf
@@ -34,9 +35,17 @@ class Place(NamedTuple):
     clock: Clock
     job_repeats: Repeats[JobEntry, JobState]
     file_repeats: Repeats[FileEntry, FileState]
+    engines: EnginePool | None = None
+    """None: nothing is answered by models."""
 
     @classmethod
-    def of(cls, store: ObjectStore, models: Mapping[str, BaseModelFile], clock: Clock) -> Self:
+    def of(
+        cls,
+        store: ObjectStore,
+        models: Mapping[str, BaseModelFile],
+        clock: Clock,
+        engines: EnginePool | None = None,
+    ) -> Self:
         """What lies in a store."""
         files, jobs = FileShelf(store, clock), JobShelf(store, clock)
         return cls(
@@ -47,6 +56,7 @@ class Place(NamedTuple):
             clock,
             Repeats(jobs.shelf, lambda at_s, count: JobClaimed(at_s=at_s, retry_count=count), clock),
             Repeats(files.shelf, lambda at_s, count: FileClaimed(at_s=at_s, retry_count=count), clock),
+            engines,
         )
 
 
