@@ -18,13 +18,33 @@ from assay.cli.given import given_home, python_graders_option, tell_python_grade
     show_default=True,
     help="Folder with a file NAME.yaml for each base model.",
 )
+@click.option(
+    "--engines",
+    type=click.IntRange(min=1),
+    default=2,
+    show_default=True,
+    help="Models that are loaded at a time; who is asked least leaves first.",
+)
+@click.option(
+    "--engine-memory",
+    type=click.FloatRange(min=0, min_open=True),
+    help="GB that loaded models may have together.",
+)
 @click.option("--openapi", is_flag=True, help="Print the API as OpenAPI describes it, and serve nothing.")
 @click.option("--judge", metavar="URL", help="Endpoint of the judge that model-graded graders ask.")
 @python_graders_option
 def serve(
-    host: str, port: int, models: Path, judge: str | None, python_graders: str | None, *, openapi: bool
+    host: str,
+    port: int,
+    models: Path,
+    engines: int,
+    engine_memory: float | None,
+    judge: str | None,
+    python_graders: str | None,
+    *,
+    openapi: bool,
 ) -> None:
-    """Answer OpenAI's fine-tuning API: files, jobs, events, checkpoints, models.
+    """Answer OpenAI's fine-tuning API: files, jobs, events, checkpoints; and ask the models that came of it.
 
     What is asked for is written to $ASSAY_HOME/api, durable before the answer leaves; 'assay worker' trains it.
     Clients take http://HOST:PORT/v1 as their base URL. Without keys ('assay key') it listens on this machine
@@ -44,8 +64,12 @@ def serve(
     from assay.serving.base_models import read_base_models
 
     found = read_base_models(models)
-    from assay.serving.server import run_server
+    from assay.launch.engine.forks import EngineForks
+    from assay.serving.server import EngineBudget, run_server
 
+    home = given_home()
+    most_bytes = None if engine_memory is None else int(engine_memory * 1e9)
+    budget = EngineBudget(EngineForks(home).start, most=engines, most_bytes=most_bytes)
     run_server(
-        given_home(), found, host=host, port=port, judge=judge, say=lambda text: click.echo(text, err=True)
+        home, found, budget, host=host, port=port, judge=judge, say=lambda text: click.echo(text, err=True)
     )

@@ -240,6 +240,13 @@ class JobClaimed(Record):
     """Which repeat: an answer to that may have been lost, too, and a later one of it is answered alike."""
 
 
+class ModelDeleted(Record):
+    """Its model and the model's checkpoints answer nobody any more. The run and what it proves stay."""
+
+    type: Literal["model_deleted"] = "model_deleted"
+    at_s: float
+
+
 JobEntry = (
     JobCreated
     | JobTaken
@@ -258,6 +265,7 @@ JobEntry = (
     | CancelAsked
     | JobSucceeded
     | JobClaimed
+    | ModelDeleted
 )
 
 JOB_ENTRIES: dict[str, type[JobEntry]] = {
@@ -278,5 +286,6 @@ JOB_ENTRIES: dict[str, type[JobEntry]] = {
     "cancel": CancelAsked,
     "succeeded": JobSucceeded,
     "claimed": JobClaimed,
+    "model_deleted": ModelDeleted,
 }
 """By an entry's `type`."""

@@ -144,7 +144,7 @@ def concrete_hyperparameters(
     trainable: TrainableConfig, method: ServedMethod, asked: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Every hyperparameter with its number: what was asked, else what `auto` stands for, else the recipe's."""
-    recipe = _checked_recipe(trainable.recipe)
+    recipe = template_recipe(trainable.recipe)
     found: dict[str, Any] = {}
     for name, key in method.hyperparameters.items():
         value = asked.get(name, "auto")
@@ -167,10 +167,10 @@ def _with_grader(recipe: Mapping[str, Any], grader: Mapping[str, Any] | None) ->
 def _learning_rate(trainable: TrainableConfig) -> float:
     if trainable.learning_rate is not None:
         return trainable.learning_rate
-    return _checked_recipe(trainable.recipe).trainer.optimizer.learning_rate
+    return template_recipe(trainable.recipe).trainer.optimizer.learning_rate
 
 
-def _checked_recipe(template: Mapping[str, Any]) -> Recipe:
+def template_recipe(template: Mapping[str, Any]) -> Recipe:
     """The template as a recipe on some dataset; where each job says what pays, for something that pays."""
     tree = {**template, "name": "template", "data": {"dataset": ".", "split": {"type": "hash"}}}
     if asks_for_grader(template):
@@ -191,7 +191,7 @@ def _read(path: Path) -> BaseModelFile:
             raise ConfigError(f"{path}: {method}.recipe: '{taken[0]}' is each job's own. Leave it out.")
         methods[method] = trainable.model_copy(update={"recipe": _with_paths(trainable.recipe, path.parent)})
         try:
-            _checked_recipe(methods[method].recipe)
+            template_recipe(methods[method].recipe)
         except ConfigError as error:
             raise ConfigError(f"{path}: {method}.recipe: {error}") from error
     tokenizer = config.tokenizer

@@ -32,6 +32,7 @@ from assay.records.fine_tuning_job import (
     JobWaits,
     LaunchMade,
     LaunchPlanned,
+    ModelDeleted,
     PauseAsked,
     ResumeAsked,
     RunBegan,
@@ -77,6 +78,7 @@ class JobState:
     failed: JobFailed | None = None
     succeeded: JobSucceeded | None = None
     cancelled_s: float | None = None
+    is_model_deleted: bool = False
     claim: int = 0
     """The number of the last repeat of its request that was answered with it."""
     left_in_vain: int = 0
@@ -200,6 +202,8 @@ def _changes(state: JobState, entry: JobEntry) -> dict[str, Any]:
             return {"failed": entry, "planned": None, "launched": None}
         case JobSucceeded():
             return {"succeeded": entry, "planned": None, "launched": None}
+        case ModelDeleted():
+            return {"is_model_deleted": True}
         case JobClaimed():
             return {"claim": max(state.claim, entry.retry_count)}
         case JobCreated():
@@ -303,6 +307,8 @@ def _said(state: JobState, entry: JobEntry, before: Wish, wish: Wish) -> Iterato
                 yield at_s, "info", f"Step {entry.step}: full validation loss={loss:.4g}", None
             yield at_s, "info", f"New fine-tuned model created: {state.model}", None
             yield at_s, "info", "The job has successfully completed", None
+        case ModelDeleted():
+            yield at_s, "info", f"Deleted model: {state.model}", None
         case JobTaken() | LaunchPlanned() | JobClaimed() | JobCharged():
             return
 

@@ -9,6 +9,7 @@ from assay.records.fine_tuning_job import (
     CancelAsked,
     JobCreated,
     JobEntry,
+    ModelDeleted,
     PauseAsked,
     ResumeAsked,
 )
@@ -39,9 +40,9 @@ class JobShelf:
         self.shelf.store.put(f"{_made(created.project)}{created.job_id}", b"")
 
     def with_models(self, project: str) -> Iterator[JobState]:
-        """The project's jobs that have, the oldest first."""
+        """The project's jobs that may have, the oldest first."""
         found = (item.key.rpartition("/")[2] for item in self.shelf.store.list(_made(project)))
-        return (state for _, state in self.shelf.states(sorted(found)) if state.succeeded is not None)
+        return (state for _, state in self.shelf.states(sorted(found)))
 
     def pause(self, job_id: str) -> JobState:
         """Ask for a commit and a stop; a job that is paused already is answered with as it is."""
@@ -57,6 +58,11 @@ class JobShelf:
         """Ask for a stop for good; likewise where it is cancelled already."""
         asked = CancelAsked(at_s=self._clock.now_s())
         return self._ask(job_id, lambda state: asked if _may(state, "cancel", wish="cancel") else None)
+
+    def delete_model(self, job_id: str) -> JobState:
+        """Let the model that a job made answer nobody any more; twice is once."""
+        deleted = ModelDeleted(at_s=self._clock.now_s())
+        return self._ask(job_id, lambda state: None if state.is_model_deleted else deleted)
 
     def _ask(self, job_id: str, decide: Callable[[JobState], JobEntry | None]) -> JobState:
         state = self.shelf.log(job_id).append(lambda there: None if there is None else decide(there))

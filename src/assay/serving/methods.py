@@ -48,5 +48,7 @@ SERVED_METHODS = {
 """By name."""
 WHOLE_NUMBERS = ("n_epochs", "batch_size", "eval_interval")
 """Hyperparameters that are counted."""
+BETWEEN_MESSAGES = "\n\n"
+"""What stands between the messages of a conversation that a classifier reads."""
 DEFAULT_METHOD = "supervised"
 """The method of a job that names none, as the hosted API has it; a base model without it takes its first."""

@@ -4,11 +4,12 @@ folder."""
 import socket
 import threading
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from assay.base.clock import SystemClock
 from assay.base.errors import ConfigError, StoreError
 from assay.serving.base_models import BaseModelFile
+from assay.serving.engines.process import EngineProcess, StartedProcess
 from assay.store.home import Home
 from assay.store.objects import open_store
 from assay.store.patience import Patience, at_once
@@ -21,9 +22,20 @@ PATIENCE_S = 5.0
 SWEEP_EVERY_S = 3600.0
 
 
+class EngineBudget(NamedTuple):
+    """How many models answer at a time, and how they are started."""
+
+    start: Callable[[socket.socket], StartedProcess]
+    """Starts a process that waits for its model, with its end of a pair of sockets."""
+    most: int
+    most_bytes: int | None = None
+    """Memory of all that are loaded."""
+
+
 def run_server(
     home: Home,
     models: Mapping[str, BaseModelFile],
+    budget: EngineBudget,
     *,
     host: str,
     port: int,
@@ -34,6 +46,7 @@ def run_server(
     try:
         import uvicorn
 
+        from assay.serving.engines.pool import EnginePool
         from assay.serving.openai.app import BASE_PATH, make_app
         from assay.serving.openai.door import LOOPBACK_NAMES
         from assay.serving.openai.place import DEFAULT_PROJECT, Place
@@ -41,11 +54,15 @@ def run_server(
         raise ConfigError(
             f"'assay serve' needs {error.name}, which is not installed: pip install 'assay[serve]'."
         ) from error
+    engines = EnginePool(
+        lambda: EngineProcess.begun(budget.start), most=budget.most, most_bytes=budget.most_bytes
+    )
     store = open_store(str(home.api), Patience(PATIENCE_S, make_call=at_once, say=say))
     place = Place.of(
         store,
         models,
         SystemClock(),
+        engines,
         judge=judge,
         webhook_hosts=home.settings().webhook_hosts,
     )

@@ -11,7 +11,7 @@ from torch import nn
 
 from assay.data.dataset.columns import TOKENS
 from assay.data.loader.batch import MicroBatch, Ragged
-from assay.training.trainer.method import PortableMethod
+from assay.training.trainer.method import EmbeddingMethod, PortableMethod
 
 MICRO_BATCH_ROWS = 64
 
@@ -36,6 +36,22 @@ class Answerer:
                 found.setdefault(name, []).extend(values)
         place = np.argsort(order).tolist()
         return {name: [values[index] for index in place] for name, values in found.items()}
+
+    @property
+    def embeds(self) -> bool:
+        """Whether its rows have vectors."""
+        return isinstance(self._method, EmbeddingMethod)
+
+    @torch.inference_mode()
+    def embeddings(self, tokens: Sequence[Sequence[int]], columns: Mapping[str, pa.Array]) -> list[list[float]]:
+        """A vector for each row, computed alone."""
+        assert isinstance(self._method, EmbeddingMethod), type(self._method)
+        found: list[list[float]] = []
+        for row in range(len(tokens)):
+            batch = self._micro_batch([row], tokens, columns)
+            tensors = self._method.tensors(batch, self._device)
+            found += self._method.embeddings(self._model, tensors).double().tolist()
+        return found
 
     def _micro_batch(
         self, rows: Any, tokens: Sequence[Sequence[int]], columns: Mapping[str, pa.Array]

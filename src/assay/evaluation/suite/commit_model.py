@@ -29,7 +29,7 @@ from assay.training.checkpoint.parts import MODEL, model_state, restore_model
 from assay.training.checkpoint.saver import weights_digest
 from assay.training.checkpoint.store_files import read_commit
 from assay.training.methods.registry import method_of
-from assay.training.recipe import recipe_of
+from assay.training.recipe import Recipe, recipe_of
 from assay.training.trainer.method_config import BinaryPredictions, RowScores
 from assay.training.trainer.step import initial_model
 
@@ -46,9 +46,8 @@ def load_committed(run: Run, commit: Commit, store: ObjectStore) -> nn.Module:
             f"commit at step {commit.step} of '{run.run_id}': {problem}. Its weights are not "
             f"used: name an earlier commit ('assay audit {run.run_id} --deep' says which are intact)."
         )
-    recipe = recipe_of(run)
     # What is not trained is drawn, or loaded, as it was when the run began.
-    model = initial_model(method_of(recipe.method), seed=recipe.seed, device=torch.device("cpu"))
+    model = load_initial(recipe_of(run))
     state = {MODEL: model_state(model)}
     read_commit(state, store, commit)
     restore_model(model, state[MODEL])
@@ -58,6 +57,16 @@ def load_committed(run: Run, commit: Commit, store: ObjectStore) -> nn.Module:
             f"commit says {commit.weights_digest[:12]}…. Was it made by another version of assay?"
         )
     return model.eval()
+
+
+def load_initial(recipe: Recipe) -> nn.Module:
+    """The model that a run of a recipe begins with."""
+    return initial_model(method_of(recipe.method), seed=recipe.seed, device=torch.device("cpu"))
+
+
+def digest_of(model: nn.Module) -> str:
+    """That of its weights."""
+    return weights_digest(model_state(model))
 
 
 def _refuse_retired(run: Run, commit: Commit, store: ObjectStore) -> None:

@@ -117,6 +117,23 @@ def language_model(
     )
 
 
+def beginning_model(model: object, tokenizer: str, digest: str, *, chat_day: date) -> "LocalModel":
+    """A language model that jobs begin with, and the tokenizer of its texts, whose template writes
+    conversations."""
+    from assay.data.dataset.tokens import end_tokens, load_tokenizer
+    from assay.training.generation.local_model import LocalModel
+    from assay.training.model.causal import causal_model
+    from assay.training.model.token_scores import CausalNetwork
+
+    assert isinstance(model, CausalNetwork), type(model)
+    return LocalModel(
+        causal_model(model.network, load_tokenizer(tokenizer)),
+        name=f"weights {digest[:12]}",
+        ends=end_tokens(tokenizer),
+        template=_template(tokenizer, chat_day),
+    )
+
+
 def scorers_of_model(
     suite_path: Path,
     model: "LocalModel | HttpSampler",

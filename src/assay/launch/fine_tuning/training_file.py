@@ -14,6 +14,7 @@ from assay.base.errors import DataError
 from assay.base.value_text import kind_text
 from assay.data.dataset.formats.rows import RowReader
 from assay.data.dataset.raw.lines import json_fault
+from assay.serving.methods import BETWEEN_MESSAGES
 
 MAX_FAULTS = 100
 MAX_LINE_BYTES = 16 << 20
@@ -129,7 +130,7 @@ def _labelled(row: dict[str, Any]) -> dict[str, Any]:
         raise DataError(f"'label' must be a text or a number, found {kind_text(label)}")
     if ("text" in row) == ("messages" in row):
         raise DataError("a row has either 'text' or 'messages'")
-    text = row["text"] if "text" in row else "\n\n".join(_contents(row["messages"]))
+    text = row["text"] if "text" in row else BETWEEN_MESSAGES.join(_contents(row["messages"]))
     if not isinstance(text, str) or not text.strip():
         raise DataError(f"'text' must be a text that says something, found {kind_text(text)}")
     return {"text": text, "label": label}

@@ -326,6 +326,8 @@ class Worker:
 
     def _record_commits(self, held: "_Held", run_id: str, step: int) -> None:
         for commit in self._runs.commits_behind(run_id, step):
+            if step == 0 and (state := self._jobs.shelf.state(held.job_id)) is not None:
+                self._jobs.note_model(state.created)
             checkpoint = JobCheckpoint(
                 at_s=commit.at_s,
                 lease=held.lease,
@@ -346,7 +348,6 @@ class Worker:
             self._fail(held, "training_failed", standing.failure)
         elif standing.is_done and newest.wish != "cancel":
             succeeded = self._runs.result(state.created, state.validated.run_id, held.lease)
-            self._jobs.note_model(state.created)
             held.append(lambda now: succeeded if now.wish != "cancel" and not now.has_ended else None)
         elif newest.left_in_vain + 1 >= LEFT_IN_VAIN and newest.wish == "run":
             said = f"{LEFT_IN_VAIN} launches in a row ended without a further commit. The last one's last words"

@@ -18,7 +18,7 @@ from tokenizers import Tokenizer
 from assay.base.config import stored
 from assay.base.digest import sha256_of_bytes
 from assay.base.errors import ConfigError, DamagedDataError, DataError
-from assay.data.dataset.columns import LABEL
+from assay.data.dataset.columns import LABEL, TOKENS
 from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.raw.find import find_spans
 from assay.data.dataset.raw.span import Row
@@ -50,6 +50,8 @@ class Predictor(NamedTuple):
     tokenizer: Tokenizer
     columns: Mapping[str, pa.DataType]
     """That it reads beside the text."""
+    max_tokens: int
+    """Longest sequence; a longer text is cut, as in training."""
     rewards: RewardRows | None = None
     """How a reward model reads rows; None of what answers for one text a row."""
 
@@ -82,9 +84,18 @@ def run_predictor(run: Run, commit: Commit, *, tokenizer: Path | None) -> Predic
     if isinstance(model, RewardNetwork):
         return _rewarder(Answerer(method, model), model, known.path)
     columns = dataset.manifest.columns
-    read = {name: columns[name] for name in recipe.method.columns if name != "input_ids"}
+    read = {name: columns[name] for name in recipe.method.columns if name != TOKENS}
     types = {name: _type(name, text, dataset.folder) for name, text in read.items()}
     return _predictor(Answerer(method, model), known.path, dataset.manifest.lengths.max, types)
+
+
+def untrained_predictor(recipe: Recipe, model: Any, tokenizer: Path, max_tokens: int) -> Predictor:
+    """The model that a recipe begins with: there are vectors in it, and no answers yet."""
+    answerer = Answerer(portable_method(recipe.method), model)
+    if isinstance(model, RewardNetwork):
+        return _rewarder(answerer, model, tokenizer)
+    beside = [name for name in recipe.method.columns if name != TOKENS]
+    return _predictor(answerer, tokenizer, max_tokens, {name: pa.null() for name in beside})
 
 
 def predict_rows(
@@ -201,12 +212,13 @@ def _predictor(
 ) -> Predictor:
     loaded = load_tokenizer(tokenizer)
     loaded.enable_truncation(max_tokens)
-    return Predictor(answerer, loaded, {name: kind for name, kind in types.items() if name != LABEL})
+    read = {name: kind for name, kind in types.items() if name != LABEL}
+    return Predictor(answerer, loaded, read, max_tokens)
 
 
 def _rewarder(answerer: Answerer, model: RewardNetwork, tokenizer: Path) -> Predictor:
     rows = RewardRows.of(tokenizer, longest_sequence(model.decoder.config))
-    return Predictor(answerer, rows.tokenizer, {}, rows)
+    return Predictor(answerer, rows.tokenizer, {}, rows.max_tokens, rows)
 
 
 def _type(name: str, text: str, where: Path) -> pa.DataType:

@@ -16,11 +16,16 @@ from starlette.types import ASGIApp
 from assay.base.clock import SystemClock
 from assay.base.errors import StoreError
 from assay.serving.openai.admin.routes import admin_routes
+from assay.serving.openai.asking import ClientGoneError
+from assay.serving.openai.chat_routes import chat_routes
+from assay.serving.openai.completion_routes import completion_routes
+from assay.serving.openai.decision_routes import decision_routes
 from assay.serving.openai.declared import described, operation_name
 from assay.serving.openai.door import Door
 from assay.serving.openai.file_routes import file_routes
 from assay.serving.openai.grader_routes import grader_routes
 from assay.serving.openai.job_routes import job_routes
+from assay.serving.openai.model_base_routes import model_base_routes
 from assay.serving.openai.model_routes import model_routes
 from assay.serving.openai.place import Place
 from assay.serving.openai.upload_routes import upload_routes
@@ -30,6 +35,9 @@ from assay.store.objects import open_store
 
 BASE_PATH = "/v1"
 _OF_PROJECTS = (file_routes, upload_routes, job_routes, model_routes, grader_routes, webhook_routes)
+INFERENCE = (chat_routes, completion_routes, decision_routes, model_base_routes)
+CLIENT_GONE = 499
+"""What nobody reads any more."""
 
 
 def make_app(place: Place) -> ASGIApp:
@@ -47,9 +55,10 @@ def make_api(place: Place) -> FastAPI:
         generate_unique_id_function=operation_name,
     )
     app.openapi = partial(described, app)  # type: ignore[method-assign]
-    for routes in (*_OF_PROJECTS, admin_routes):
+    for routes in (*_OF_PROJECTS, *INFERENCE, admin_routes):
         app.include_router(routes(place), prefix=BASE_PATH)
     app.add_exception_handler(RefusedError, _refused)
+    app.add_exception_handler(ClientGoneError, _gone)
     app.add_exception_handler(HTTPException, _not_served)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(StoreError, _store_in_trouble)
@@ -66,6 +75,10 @@ def openapi_text() -> str:
 def _refused(_: Request, error: Exception) -> Response:
     assert isinstance(error, RefusedError)
     return JSONResponse(error.envelope(), error.status, error.headers)
+
+
+def _gone(_: Request, __: Exception) -> Response:
+    return Response(status_code=CLIENT_GONE)
 
 
 def _not_served(request: Request, _: Exception) -> Response:

@@ -4,11 +4,11 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 
-from assay.serving.ids import checkpoint_name, job_of_model
-from assay.serving.job import JobState
+from assay.serving.engines.sources import NamedModel, every_model, named_model
+from assay.serving.ids import job_of_model
 from assay.serving.openai.place import Place, project_of, query_of
 from assay.serving.openai.shapes import model_shape
-from assay.serving.refusal import not_found
+from assay.serving.refusal import RefusedError, not_found
 
 
 def model_routes(place: Place) -> APIRouter:
@@ -17,36 +17,41 @@ def model_routes(place: Place) -> APIRouter:
 
     @router.get("")
     def list_models(request: Request) -> dict[str, Any]:
-        """Base models, and what jobs made; checkpoints are listed by their jobs."""
+        """Base models, and what jobs made: finished models, and the checkpoints that their runs still have."""
         query_of(request)
-        found = [model_shape(each.name, each.created_s, each.config.owned_by) for each in place.models.values()]
-        project = project_of(request)
-        for state in place.jobs.with_models(project):
-            assert state.succeeded is not None
-            found.append(model_shape(state.model, state.succeeded.at_s, project))
-        return {"object": "list", "data": found}
+        found = every_model(place.models, place.jobs, project_of(request))
+        return {"object": "list", "data": [_shape(each) for each in found]}
 
     @router.get("/{name:path}")
     def retrieve(request: Request, name: str) -> dict[str, Any]:
         """One model, by the name that a job, a checkpoint or the list says."""
         query_of(request)
-        if (base := place.models.get(name)) is not None:
-            return model_shape(base.name, base.created_s, base.config.owned_by)
-        project = project_of(request)
-        job_id = job_of_model(name)
-        state = None if job_id is None else place.jobs.find(job_id, project)
-        if state is None or (made_s := _made_s(state, name)) is None:
+        found = named_model(name, place.models, place.jobs, project_of(request))
+        if found is None:
             raise not_found("model", name, param="model")
-        return model_shape(name, made_s, project)
+        return _shape(found)
+
+    @router.delete("/{name:path}")
+    def delete(request: Request, name: str) -> dict[str, Any]:
+        """Let the model of a finished job answer nobody any more, nor its checkpoints."""
+        query_of(request)
+        project = project_of(request)
+        found = named_model(name, place.models, place.jobs, project)
+        if found is None:
+            raise not_found("model", name, param="model")
+        job_id = job_of_model(name)
+        if job_id is None or found.is_checkpoint:
+            cure = (
+                "Delete the model that its job made: its checkpoints go with it."
+                if found.is_checkpoint
+                else "It is a file of the server's '--models' folder."
+            )
+            raise RefusedError(f"{name:.160} cannot be deleted. {cure}", param="model", code="invalid_value")
+        place.jobs.delete_model(job_id)
+        return {"id": name, "object": "model", "deleted": True}
 
     return router
 
 
-def _made_s(state: JobState, name: str) -> float | None:
-    """When a job made the model of this name; None where it has not."""
-    if state.succeeded is not None and name == state.model:
-        return state.succeeded.at_s
-    return next(
-        (each.at_s for each in state.usable_checkpoints if checkpoint_name(state.model, each.step) == name),
-        None,
-    )
+def _shape(model: NamedModel) -> dict[str, Any]:
+    return model_shape(model.name, model.made_s, model.owned_by)

@@ -14,6 +14,7 @@ from assay.records.webhook import WebhookClaimed, WebhookEntry
 from assay.serving.admin.accounts import AccountShelf, AccountState
 from assay.serving.admin.projects import ProjectShelf
 from assay.serving.base_models import BaseModelFile
+from assay.serving.engines.pool import EnginePool
 from assay.serving.files import FileShelf, FileState
 from assay.serving.graders import GraderDesk
 from assay.serving.job import JobState
@@ -58,6 +59,8 @@ class Place(NamedTuple):
     webhook_repeats: Repeats[WebhookEntry, WebhookState]
     webhook_hosts: Sequence[str]
     """Hosts that webhooks may have though they are not public."""
+    engines: EnginePool | None = None
+    """None: nothing is answered by models."""
 
     @classmethod
     def of(
@@ -65,6 +68,7 @@ class Place(NamedTuple):
         store: ObjectStore,
         models: Mapping[str, BaseModelFile],
         clock: Clock,
+        engines: EnginePool | None = None,
         *,
         judge: str | None = None,
         webhook_hosts: Sequence[str] = (),
@@ -100,6 +104,7 @@ class Place(NamedTuple):
                 clock,
             ),
             webhook_hosts,
+            engines,
         )
 
 

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -69,6 +69,23 @@ class Cost:
         }
 
 
+class DrawWatcher(Protocol):
+    """Who looks on while completions are made; what it does changes none."""
+
+    def drew(
+        self,
+        prompts: Int64[np.ndarray, "row"],
+        logits: Float[Tensor, "row entry"],
+        tokens: Int64[Tensor, "row"],
+    ) -> None:
+        """A token was drawn for each row; -1 in the place of a prompt: the row is nobody's."""
+        ...
+
+    def ended(self, prompt: int, rollout: Rollout) -> None:
+        """A prompt's completion is whole."""
+        ...
+
+
 class Generator:
     """Completes prompts with a network's present weights."""
 
@@ -106,6 +123,7 @@ class Generator:
         prompts: Sequence[Prompt],
         sampling: Sampling,
         is_stopping: Callable[[], bool] = lambda: False,
+        watcher: DrawWatcher | None = None,
     ) -> list[Rollout]:
         """A rollout for each prompt; consecutive prompts with equal tokens are a group, and prefilled once.
 
@@ -116,10 +134,11 @@ class Generator:
         self._refuse_what_does_not_fit(prompts, sampling)
         ends = self._ends_of(sampling)
         is_shared, self.cost = self.rows_are_independent, Cost()
-        if is_shared:
-            return self._decoded(prompts, sampling, ends, is_stopping)
-        groups = groups_of(prompts)
-        return [each for group in groups for each in self._decoded(group, sampling, ends, is_stopping)]
+        found: list[Rollout] = []
+        for group in [prompts] if is_shared else groups_of(prompts):
+            behind = watcher and _Behind(watcher, len(found))
+            found += self._decoded(group, sampling, ends, is_stopping, behind)
+        return found
 
     def _refuse_what_does_not_fit(self, prompts: Sequence[Prompt], sampling: Sampling) -> None:
         longest = longest_sequence(self._network.config)
@@ -169,6 +188,7 @@ class Generator:
         sampling: Sampling,
         ends: Ends,
         is_stopping: Callable[[], bool] = lambda: False,
+        watcher: DrawWatcher | None = None,
     ) -> list[Rollout]:
         """Rollouts of prompts that share a tile."""
         if not prompts:
@@ -188,7 +208,11 @@ class Generator:
                 else:
                     tile.shrink(cache)
                 self.cost.num_rows += tile.rows
-                rollouts |= tile.advance(self._step(tile, cache, sampling), ends)
+                drawn = self._step(tile, cache, sampling, watcher)
+                for index, rollout in tile.advance(drawn, ends).items():
+                    rollouts[index] = rollout
+                    if watcher is not None:
+                        watcher.ended(index, rollout)
         self.cost.num_tokens += sum(len(rollout.tokens) for rollout in rollouts.values())
         self.cost.decode_s += time.monotonic() - began_s - (self.cost.prefill_s - prefilled_s)
         return [rollouts[index] for index in range(len(prompts))]
@@ -200,7 +224,9 @@ class Generator:
         of_one = 2 * config.num_hidden_layers * heads * width * padded(places) * self._network.dtype.itemsize
         return affordable_slots(self._slots, of_one)
 
-    def _step(self, tile: DecodeTile, cache: SlotCache, sampling: Sampling) -> Drawn:
+    def _step(
+        self, tile: DecodeTile, cache: SlotCache, sampling: Sampling, watcher: DrawWatcher | None
+    ) -> Drawn:
         """One forward pass of the tile, and a token for each of its rows."""
         rows, device = slice(tile.rows), self._device
         places = torch.from_numpy(tile.place[rows]).to(device)
@@ -214,7 +240,10 @@ class Generator:
             use_cache=True,
         ).logits[:, -1]
         luck = torch.from_numpy(uniforms(tile.key[rows], tile.count[rows]))
-        return draw(logits, sampling, luck.to(device))
+        drawn = draw(logits, sampling, luck.to(device))
+        if watcher is not None:
+            watcher.drew(tile.prompt[rows], logits, drawn.tokens)
+        return drawn
 
     def _prefixes(self, prompts: Sequence[Prompt]) -> Iterator[tuple[list[int], Prefix]]:
         """Keys and values of all tokens of prompts but their last (see `Prefill`)."""
@@ -243,6 +272,24 @@ class Generator:
         )
         self.cost.prefill_s += time.monotonic() - began_s
         return Prefix.of(cache)
+
+
+class _Behind:
+    """A watcher of prompts that stand behind others."""
+
+    def __init__(self, watcher: DrawWatcher, first: int) -> None:
+        self._watcher, self._first = watcher, first
+
+    def drew(
+        self,
+        prompts: Int64[np.ndarray, "row"],
+        logits: Float[Tensor, "row entry"],
+        tokens: Int64[Tensor, "row"],
+    ) -> None:
+        self._watcher.drew(np.where(prompts < 0, prompts, prompts + self._first), logits, tokens)
+
+    def ended(self, prompt: int, rollout: Rollout) -> None:
+        self._watcher.ended(prompt + self._first, rollout)
 
 
 @contextmanager

@@ -5,11 +5,12 @@ asked for together with it; completions come from the engine (`generator`), whic
 """
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from tokenizers import Tokenizer
 from torch import Tensor
 
 from assay.base.errors import ConfigError
@@ -17,7 +18,7 @@ from assay.base.seeds import derive_key
 from assay.base.shapes import Float64, Int64
 from assay.data.dataset.formats.template import ChatTemplate
 from assay.scoring.sampler import Completion, Message, SamplerError, Sampling, as_text, refuse_no_room
-from assay.training.generation.generator import Generator
+from assay.training.generation.generator import DrawWatcher, Generator
 from assay.training.generation.rollout import Prompt, Rollout
 from assay.training.model.causal import CausalModel
 
@@ -69,6 +70,31 @@ class LocalModel:
         """Longest sequence, completion included."""
         return self._window
 
+    @property
+    def network(self) -> Any:
+        """`input_ids -> logits`, a Hugging Face model, in evaluation mode."""
+        return self._network
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Of its texts."""
+        return self._tokenizer
+
+    @property
+    def template(self) -> ChatTemplate | None:
+        """Of its conversations."""
+        return self._template
+
+    @property
+    def start(self) -> int | None:
+        """The token that every text begins with."""
+        return self._start
+
+    @property
+    def ends(self) -> frozenset[int]:
+        """The tokens that end a completion."""
+        return self._ends
+
     def text_bits(self, text: str, *, window_tokens: int | None = None) -> TextBits:
         """Bits of every token, each predicted from at least half a window (or all) of the text before it.
 
@@ -103,6 +129,16 @@ class LocalModel:
         bits = self._token_bits(kept, self._window)
         return float(bits[-num_tokens:].sum()), num_tokens
 
+    def complete(
+        self,
+        prompts: Sequence[Prompt],
+        sampling: Sampling,
+        is_stopping: Callable[[], bool],
+        watcher: DrawWatcher,
+    ) -> list[Rollout]:
+        """See `Generator.generate`."""
+        return self._generator.generate(prompts, sampling, is_stopping, watcher)
+
     def sample(
         self, prompts: Sequence[Sequence[Message]], sampling: Sampling
     ) -> list[Completion | SamplerError]:
@@ -119,14 +155,24 @@ class LocalModel:
             for each in asked
         ]
 
+    def conversation(self, messages: Sequence[Message]) -> tuple[str, list[int]]:
+        """A conversation that waits for an answer: its text, and its tokens."""
+        if self._template is None:
+            text = as_text(messages)
+            return text, self.tokens_of(text)
+        text = self._template.render(messages, {}, "the conversation", asks=True)
+        return text, self.tokens_of(text, has_start=False)  # the template writes the start itself
+
+    def tokens_of(self, text: str, *, has_start: bool = True) -> list[int]:
+        """A text's tokens, behind the start token, where the model has one."""
+        start = [self._start] if has_start and self._start is not None else []
+        tokens: list[int] = start + self._tokenizer.encode(text, add_special_tokens=False).ids
+        return tokens
+
     def _prompt(self, messages: Sequence[Message], sampling: Sampling) -> tuple[Prompt, int] | SamplerError:
         """What stands before the completion: the end of it, where not all fits; and how many tokens do not."""
         room = self._window - sampling.max_tokens
-        if self._template is None:
-            text, start = as_text(messages), [] if self._start is None else [self._start]
-        else:  # which writes the start itself
-            text, start = self._template.render(messages, {}, "the conversation", asks=True), []
-        tokens = start + self._tokenizer.encode(text, add_special_tokens=False).ids
+        text, tokens = self.conversation(messages)
         if not tokens:
             return SamplerError("request", "an empty prompt, and the model has no start token.")
         key = derive_key(sampling.seed or 0, "sample", text)

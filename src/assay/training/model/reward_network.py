@@ -24,7 +24,13 @@ class RewardNetwork(nn.Module):
         self, input_ids: Int[Tensor, "line token"], lengths: Int[Tensor, "line"]
     ) -> Float[Tensor, "line"]:
         """In float32."""
+        rewards: Tensor = self.head(self.last_states(input_ids, lengths))
+        return rewards.squeeze(-1).float()
+
+    def last_states(
+        self, input_ids: Int[Tensor, "line token"], lengths: Int[Tensor, "line"]
+    ) -> Float[Tensor, "line width"]:
+        """The states at the last tokens."""
         states = hidden_states(self.decoder, input_ids)
         lines = torch.arange(len(lengths), device=lengths.device)
-        rewards: Tensor = self.head(states[lines, lengths - 1])
-        return rewards.squeeze(-1).float()
+        return states[lines, lengths - 1]

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from assay.base.shapes import Float32, Shaped
+from assay.base.shapes import Float, Float32, Shaped
 from assay.data.loader.batch import LaneShare, MicroBatch
 from assay.records.exported_model import ModelForm
 from assay.records.journal import JournaledGroup
@@ -224,4 +224,15 @@ class PortableMethod(ExportableMethod, Protocol):
 
     def load_portable(self, folder: Path) -> nn.Module:
         """The model behind such files, as `predictions` and `answers` take it; no code of the folder is run."""
+        ...
+
+
+@runtime_checkable
+class EmbeddingMethod(PortableMethod, Protocol):
+    """Likewise, and its model has a vector for each row."""
+
+    def embeddings(
+        self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "..."]]
+    ) -> Float[Tensor, "row width"]:
+        """What the head reads of rows without a label, before metadata. In evaluation mode."""
         ...

@@ -81,6 +81,13 @@ class ClassifyMethod:
         """See `labels`: each kind's own."""
         return self._labels.answers(self.outputs(model, tensors))
 
+    def embeddings(
+        self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "row ..."]]
+    ) -> Float[Tensor, "row width"]:
+        """The mean of each row's states."""
+        assert isinstance(model, ClassifierNetwork), type(model)
+        return model.pooled(tensors["input_ids"], tensors["lengths"], tensors.get("attention_mask"))
+
     def save_portable(self, model: nn.Module, folder: Path, leaving: Leaving) -> None:
         """See `ExportableMethod`."""
         assert isinstance(model, ClassifierNetwork), type(model)

@@ -47,11 +47,20 @@ class ClassifierNetwork(nn.Module):
         attention_mask: Bool[Tensor, "row token"] | None = None,
     ) -> Float[Tensor, "row ..."]:
         """In float32, [row] or [row, class]. No `attention_mask`: no row is padded, the fastest path."""
-        states = self.encoder(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
-        if attention_mask is not None:
-            states = states * attention_mask[:, :, None]
-        pooled = states.sum(dim=1) / lengths[:, None]
+        pooled = self.pooled(input_ids, lengths, attention_mask)
         for column, embedding in enumerate(self.metadata):
             pooled = pooled + embedding(metadata_buckets[:, column])
         outputs: Tensor = self.head(pooled)
         return outputs.squeeze(-1).float()
+
+    def pooled(
+        self,
+        input_ids: Int[Tensor, "row token"],
+        lengths: Int[Tensor, "row"],
+        attention_mask: Bool[Tensor, "row token"] | None = None,
+    ) -> Float[Tensor, "row width"]:
+        """The mean of each row's states."""
+        states: Tensor = self.encoder(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+        if attention_mask is not None:
+            states = states * attention_mask[:, :, None]
+        return states.sum(dim=1) / lengths[:, None]

@@ -108,6 +108,13 @@ class RewardMethod:
         """The reward of each sequence."""
         return {"reward": model(tensors["input_ids"], tensors["lengths"]).double().tolist()}
 
+    def embeddings(
+        self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "..."]]
+    ) -> Float[Tensor, "line width"]:
+        """The state at each sequence's last token."""
+        assert isinstance(model, RewardNetwork), type(model)
+        return model.last_states(tensors["input_ids"], tensors["lengths"])
+
     def save_portable(self, model: nn.Module, folder: Path, leaving: Leaving) -> None:
         """See `ExportableMethod`."""
         assert isinstance(model, RewardNetwork), type(model)

@@ -1,0 +1,1 @@
+"""Models that answer: what is asked of one, and the processes that hold them."""

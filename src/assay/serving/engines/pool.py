@@ -1,0 +1,175 @@
+"""Which models are loaded: each in a process of its own, as many as there is room for, the least recently used
+leaves first.
+
+    request --name--> loaded? --> its engine
+                      else: a place that is free, or that of the model which nobody has asked for longest
+                      else: wait; all are at work
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Protocol
+
+from assay.serving.engines.asks import Engine, ModelSource, Ready
+from assay.serving.engines.refusals import engines_busy
+from assay.serving.refusal import RefusedError
+
+WAIT_S = 60.0
+"""How long a request waits for a place."""
+
+
+class BegunEngine(Engine, Protocol):
+    """An engine that can be given its model, and ended."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it will never answer again."""
+        ...
+
+    async def load(self, source: ModelSource) -> Ready:
+        """Have the model loaded; `RefusedError` where it cannot be."""
+        ...
+
+    def end(self) -> None:
+        """Leave, whatever is under way."""
+        ...
+
+
+class _Place:
+    """Where a model is, or is about to be."""
+
+    def __init__(self, loading: "asyncio.Future[BegunEngine]") -> None:
+        self.loading = loading
+        self.num_users = 0
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it could not be loaded, or died since."""
+        if not self.loading.done():
+            return False
+        failed = self.loading.cancelled() or self.loading.exception() is not None
+        return failed or self.loading.result().is_over
+
+    def leave(self) -> None:
+        """Give its memory back."""
+        if self.loading.done() and not self.is_lost:
+            self.loading.result().end()
+
+
+class EnginePool:
+    """The models of one server that are loaded."""
+
+    def __init__(
+        self,
+        begin: Callable[[], Awaitable[BegunEngine]],
+        *,
+        most: int,
+        most_bytes: int | None = None,
+        wait_s: float = WAIT_S,
+    ) -> None:
+        """At most `most` models at a time, and of those that nobody asks no more than `most_bytes` of memory
+        hold."""
+        self._begin = begin
+        self._most = most
+        self._most_bytes = most_bytes
+        self._wait_s = wait_s
+        self._places: dict[str, _Place] = {}
+        """By what is loaded, the least recently used first."""
+        self._changed = asyncio.Event()
+        """Set when somebody leaves; then there is a new one."""
+
+    @asynccontextmanager
+    async def engine(self, source: ModelSource) -> AsyncIterator[Engine]:
+        """The engine of a model, for the time of a request; `RefusedError` says why there is none."""
+        key = source.model_dump_json()
+        place = await self._place(key, source)
+        place.num_users += 1
+        try:
+            yield await asyncio.shield(place.loading)
+        finally:
+            place.num_users -= 1
+            if place.is_lost:
+                self._forget(key, place)
+            self._shrink()
+            self._tell_of_change()
+
+    def loaded(self) -> list[BegunEngine]:
+        """Engines that have their model, the least recently used first."""
+        return [
+            each.loading.result() for each in self._places.values() if each.loading.done() and not each.is_lost
+        ]
+
+    async def _place(self, key: str, source: ModelSource) -> _Place:
+        until_s = asyncio.get_running_loop().time() + self._wait_s
+        changed = self._changed
+        while key not in self._places and not self._room():
+            left_s = until_s - asyncio.get_running_loop().time()
+            try:
+                await asyncio.wait_for(changed.wait(), max(0.0, left_s))
+            except TimeoutError:
+                raise engines_busy(self._most) from None
+            changed = self._changed
+        # From here to the end nothing waits, so nobody else takes the room.
+        self._forget_lost()
+        place = self._places.pop(key, None)
+        if place is None:
+            place = _Place(asyncio.ensure_future(self._loaded(source)))
+            place.loading.add_done_callback(lambda _: self._tell_of_change())
+        self._places[key] = place  # the last one used stands last
+        return place
+
+    def _tell_of_change(self) -> None:
+        """Wake those who wait for room."""
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def _room(self) -> bool:
+        """Whether one more has a place; who is idle longest makes it."""
+        self._forget_lost()
+        if len(self._places) < self._most:
+            return True
+        return self._evict_one()
+
+    def _evict_one(self) -> bool:
+        for key, place in self._places.items():
+            if not place.num_users and place.loading.done():
+                place.leave()
+                self._forget(key, place)
+                return True
+        return False
+
+    def _shrink(self) -> None:
+        """Hold no more memory than there shall be, as far as nobody is at work."""
+        if self._most_bytes is None:
+            return
+        while sum(each.ready.resident_bytes for each in self.loaded()) > self._most_bytes:
+            if not self._evict_one():
+                return
+
+    def _forget_lost(self) -> None:
+        for key, place in [*self._places.items()]:
+            if place.is_lost:
+                self._forget(key, place)
+
+    def _forget(self, key: str, place: _Place) -> None:
+        if self._places.get(key) is place:
+            del self._places[key]
+
+    async def _loaded(self, source: ModelSource) -> BegunEngine:
+        engine = await self._begin()
+        try:
+            await engine.load(source)
+        except BaseException:
+            engine.end()
+            raise
+        if self._most_bytes is not None and engine.ready.resident_bytes > self._most_bytes:
+            held = engine.ready.resident_bytes
+            engine.end()
+            raise RefusedError(
+                f"The model takes {held / 1e9:.1f} GB, and this server lets its models have "
+                f"{self._most_bytes / 1e9:.1f} GB ('assay serve --engine-memory').",
+                code="model_too_large",
+                param="model",
+            )
+        return engine

@@ -1,0 +1,119 @@
+"""How a route asks a model: by its name, in its client's project, for as long as the client is there.
+
+A client that hangs up gives up what it asked for, and the engine is free for others.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from typing import NamedTuple
+
+from fastapi import Request
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response, StreamingResponse
+
+from assay.serving.engines.asks import Ask, Engine, PromptsRead, Said, SaidPiece
+from assay.serving.engines.sources import named_model
+from assay.serving.openai.completion_shapes import event
+from assay.serving.openai.place import Place, project_of
+from assay.serving.refusal import RefusedError
+
+
+class ClientGoneError(Exception):
+    """Nobody waits for the answer any more."""
+
+
+class Whole(NamedTuple):
+    """A completion that is done."""
+
+    prompt_tokens: tuple[int, ...]
+    choices: dict[int, SaidPiece]
+    """By its number, each in one piece."""
+
+    @property
+    def num_drawn(self) -> int:
+        """Tokens of all choices."""
+        return sum(each.num_tokens for each in self.choices.values())
+
+
+@asynccontextmanager
+async def engine_of(place: Place, request: Request, model: str) -> AsyncIterator[Engine]:
+    """The engine of a model, by its name; loaded if it is not."""
+    found = await run_in_threadpool(named_model, model, place.models, place.jobs, project_of(request))
+    if found is None:
+        raise RefusedError(
+            f"The model {model!r:.160} does not exist in this project; 'models.list' says which there are.",
+            status=404,
+            param="model",
+            code="model_not_found",
+        )
+    if place.engines is None:
+        raise RefusedError("This server has no engines.", status=404, code="endpoint_not_served")
+    async with place.engines.engine(found.source) as engine:
+        yield engine
+
+
+async def said_to(request: Request, engine: Engine, ask: Ask) -> AsyncGenerator[Said, None]:
+    """What an engine says, while the client is there."""
+    gone = asyncio.ensure_future(_gone(request))
+    try:
+        async with aclosing(engine.ask(ask)) as saying:
+            while True:
+                following = asyncio.ensure_future(anext(saying, None))
+                try:
+                    await asyncio.wait((gone, following), return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    if not following.done():
+                        following.cancel()
+                        await asyncio.wait((following,))
+                if following.cancelled():
+                    raise ClientGoneError
+                if (said := following.result()) is None:
+                    return
+                yield said
+    finally:
+        gone.cancel()
+
+
+async def only_answer(request: Request, engine: Engine, ask: Ask) -> Said:
+    """What an engine says that says one thing."""
+    async with aclosing(said_to(request, engine, ask)) as saying:
+        async for said in saying:
+            return said
+    raise AssertionError("an engine says something")
+
+
+async def whole_answer(request: Request, engine: Engine, ask: Ask) -> Whole:
+    """All of a completion."""
+    prompt_tokens: tuple[int, ...] = ()
+    choices: dict[int, SaidPiece] = {}
+    async with aclosing(said_to(request, engine, ask)) as saying:
+        async for said in saying:
+            if isinstance(said, PromptsRead):
+                prompt_tokens = said.prompt_tokens
+            elif isinstance(said, SaidPiece):
+                choices[said.choice] = said
+    return Whole(prompt_tokens, choices)
+
+
+async def _gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+async def streamed(events: AsyncIterator[bytes]) -> Response:
+    """A stream of events; what is refused before the first is an answer like any other."""
+    first = await anext(aiter(events))
+
+    async def rest() -> AsyncIterator[bytes]:
+        yield first
+        try:
+            async for each in events:
+                yield each
+        except RefusedError as error:  # the status is out already
+            yield event(error.envelope())
+        except ClientGoneError:
+            return
+
+    headers = {"cache-control": "no-cache", "x-accel-buffering": "no"}
+    return StreamingResponse(rest(), media_type="text/event-stream", headers=headers)

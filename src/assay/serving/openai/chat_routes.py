@@ -1,0 +1,75 @@
+"""`chat.completions.create`: an answer to a conversation, whole or while it is drawn."""
+
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import Any
+
+from fastapi import APIRouter, Request
+from starlette.responses import JSONResponse, Response
+
+from assay.serving.engines.asks import PromptsRead, SaidPiece
+from assay.serving.openai.asking import engine_of, said_to, streamed, whole_answer
+from assay.serving.openai.bodies import read_json
+from assay.serving.openai.completion_shapes import (
+    END_OF_STREAM,
+    chat_choice,
+    chat_delta,
+    event,
+    new_heading,
+    usage_shape,
+)
+from assay.serving.openai.place import Place, query_of
+from assay.serving.openai.questions import ChatQuestion, read_question
+
+
+def chat_routes(place: Place) -> APIRouter:
+    """The routes."""
+    router = APIRouter(tags=["inference"])
+
+    @router.post("/chat/completions")
+    async def create(request: Request) -> Response:
+        """Answer a conversation."""
+        query_of(request)
+        return await chat_answer(place, request, read_question(ChatQuestion, await read_json(request)))
+
+    return router
+
+
+async def chat_answer(place: Place, request: Request, asked: ChatQuestion) -> Response:
+    """The answer, whole or as a stream."""
+    if asked.stream:
+        return await streamed(_events(place, request, asked))
+    async with engine_of(place, request, asked.model) as engine:
+        heading = new_heading("chatcmpl", place.clock.now_s(), asked.model, engine.ready.digest)
+        whole = await whole_answer(request, engine, asked.ask())
+    choices = [
+        chat_choice(whole.choices[index], has_log_probs=asked.logprobs) for index in sorted(whole.choices)
+    ]
+    shape = {**heading.shape("chat.completion"), "choices": choices}
+    return JSONResponse({**shape, "usage": usage_shape(sum(whole.prompt_tokens), whole.num_drawn)})
+
+
+async def _events(place: Place, request: Request, asked: ChatQuestion) -> AsyncIterator[bytes]:
+    prompt_tokens = drawn = 0
+    async with engine_of(place, request, asked.model) as engine:
+        heading = new_heading("chatcmpl", place.clock.now_s(), asked.model, engine.ready.digest)
+        shape = heading.shape("chat.completion.chunk")
+        if asked.has_usage:
+            shape["usage"] = None
+
+        def chunk(choice: dict[str, Any]) -> bytes:
+            return event({**shape, "choices": [choice]})
+
+        async with aclosing(said_to(request, engine, asked.ask())) as saying:
+            async for said in saying:
+                if isinstance(said, PromptsRead):
+                    prompt_tokens = sum(said.prompt_tokens)
+                    for index in range(asked.n):
+                        delta = {"role": "assistant", "content": "", "refusal": None}
+                        yield chunk({"index": index, "delta": delta, "finish_reason": None, "logprobs": None})
+                elif isinstance(said, SaidPiece):
+                    drawn += said.num_tokens
+                    yield chunk(chat_delta(said, has_log_probs=asked.logprobs))
+    if asked.has_usage:
+        yield event({**shape, "choices": [], "usage": usage_shape(prompt_tokens, drawn)})
+    yield END_OF_STREAM

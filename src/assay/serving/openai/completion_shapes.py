@@ -1,0 +1,133 @@
+"""What models said, as the SDK's types have it: completions, chunks of streams, log-probabilities."""
+
+import json
+import secrets
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from assay.serving.engines.asks import LikelyToken, SaidPiece, SaidToken
+
+
+class Heading(NamedTuple):
+    """What stands above every answer of a request."""
+
+    answer_id: str
+    created: int
+    model: str
+    fingerprint: str
+    """Of the weights: with the same seed, the same of it answer the same."""
+
+    def shape(self, kind: str) -> dict[str, Any]:
+        """As a field of each."""
+        return {
+            "id": self.answer_id,
+            "object": kind,
+            "created": self.created,
+            "model": self.model,
+            "system_fingerprint": self.fingerprint,
+        }
+
+
+def new_heading(prefix: str, now_s: float, model: str, digest: str) -> Heading:
+    """That of one more answer."""
+    return Heading(f"{prefix}-{secrets.token_hex(12)}", int(now_s), model, f"fp_{digest[:12]}")
+
+
+def usage_shape(prompt_tokens: int, drawn: int) -> dict[str, int]:
+    """`CompletionUsage`."""
+    return {
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": drawn,
+        "total_tokens": prompt_tokens + drawn,
+    }
+
+
+def chat_choice(piece: SaidPiece, *, has_log_probs: bool) -> dict[str, Any]:
+    """One of `ChatCompletion.choices`."""
+    return {
+        "index": piece.choice,
+        "finish_reason": piece.reason,
+        "message": {"role": "assistant", "content": piece.text, "refusal": None},
+        "logprobs": chat_log_probs(piece.tokens) if has_log_probs else None,
+    }
+
+
+def chat_delta(piece: SaidPiece, *, has_log_probs: bool) -> dict[str, Any]:
+    """One of `ChatCompletionChunk.choices`."""
+    return {
+        "index": piece.choice,
+        "finish_reason": piece.reason,
+        "delta": {"content": piece.text},
+        "logprobs": chat_log_probs(piece.tokens) if has_log_probs else None,
+    }
+
+
+def chat_log_probs(tokens: Iterable[SaidToken]) -> dict[str, Any]:
+    """`ChoiceLogprobs`: of the tokens of the text, so without the one that ended it."""
+    return {
+        "content": [
+            {**_likely(each), "top_logprobs": [_likely(other) for other in each.likeliest]}
+            for each in tokens
+            if not each.is_end
+        ],
+        "refusal": None,
+    }
+
+
+def _likely(token: LikelyToken | SaidToken) -> dict[str, Any]:
+    text_bytes = None if token.text_bytes is None else list(token.text_bytes)
+    return {"token": token.text, "bytes": text_bytes, "logprob": token.log_prob}
+
+
+class TextChoice(NamedTuple):
+    """One of `Completion.choices`, or a piece of it."""
+
+    index: int
+    text: str
+    tokens: Sequence[SaidToken] | None
+    """None: without log-probabilities."""
+    num_likeliest: int
+    reason: str | None
+    offset: int = 0
+    """Characters of its text that were told before."""
+
+    def shape(self) -> dict[str, Any]:
+        """`CompletionChoice`."""
+        log_probs = None
+        if self.tokens is not None:
+            log_probs = text_log_probs(self.tokens, self.num_likeliest, self.offset)
+        return {
+            "index": self.index,
+            "text": self.text,
+            "finish_reason": self.reason,
+            "logprobs": log_probs,
+        }
+
+
+def text_log_probs(tokens: Sequence[SaidToken], num_likeliest: int, offset: int) -> dict[str, Any]:
+    """`Logprobs`: of all tokens, the one that ended it among them, as lm-eval counts on."""
+    offsets, top = [], []
+    for each in tokens:
+        offsets.append(offset)
+        offset += len(each.text)
+        # The likeliest first, so of two that are spelled alike it stays; what was drawn is always among them.
+        found: dict[str, float | None] = {}
+        for other in each.likeliest:
+            found.setdefault(other.text, other.log_prob)
+        found.setdefault(each.text, each.log_prob)
+        top.append(None if each.log_prob is None or not num_likeliest else found)
+    return {
+        "tokens": [each.text for each in tokens],
+        "token_logprobs": [each.log_prob for each in tokens],
+        "top_logprobs": top if num_likeliest else None,
+        "text_offset": offsets,
+    }
+
+
+def event(data: Any) -> bytes:
+    """One event of a stream."""
+    text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False)
+    return f"data: {text}\n\n".encode()
+
+
+END_OF_STREAM = event("[DONE]")

@@ -1,0 +1,131 @@
+"""`decisions.create` and `embeddings.create`: what classifiers and reward models answer, and texts as vectors.
+
+    a classifier of one thing  -> predicate, or a choice between true and false
+    a classifier of classes    -> choice; its own classes are the choices
+    a reward model, a number   -> score; it has no levels, so no probabilities of any
+
+The model was trained for one question and reads no instructions: who gives some is told.
+"""
+
+import base64
+import struct
+from typing import Any
+
+from fastapi import APIRouter, Request
+
+from assay.serving.engines.asks import Classified, ClassifyAsk, EmbedAsk, Embedded, Ready
+from assay.serving.openai.asking import engine_of, only_answer
+from assay.serving.openai.bodies import read_json
+from assay.serving.openai.place import Place, query_of
+from assay.serving.openai.questions import (
+    DecisionPart,
+    DecisionQuestion,
+    EmbeddingQuestion,
+    prompts_of,
+    read_question,
+)
+from assay.serving.refusal import RefusedError
+
+
+def decision_routes(place: Place) -> APIRouter:
+    """The routes."""
+    router = APIRouter(tags=["inference"])
+
+    @router.post("/decisions")
+    async def decide(request: Request) -> dict[str, Any]:
+        """Ask a classifier or a reward model about a text or a conversation."""
+        query_of(request)
+        asked = read_question(DecisionQuestion, await read_json(request))
+        async with engine_of(place, request, asked.model) as engine:
+            _check_questions(asked, engine.ready)
+            said = await only_answer(request, engine, ClassifyAsk(prompts=(asked.prompt,)))
+        assert isinstance(said, Classified)
+        return {
+            "answers": [_answer(part, said.answers[0]) for part in asked.questions],
+            "model": asked.model,
+            "usage": {
+                "input_tokens": said.num_tokens,
+                "input_tokens_details": {"cache_write_tokens": 0, "cached_tokens": 0},
+                "output_tokens": 0,
+                "output_tokens_details": {"reasoning_tokens": 0},
+                "total_tokens": said.num_tokens,
+            },
+            "x_assay": {"answers": said.answers[0], "is_cut": bool(said.num_cut)},
+        }
+
+    @router.post("/embeddings")
+    async def embed(request: Request) -> dict[str, Any]:
+        """Texts as vectors."""
+        query_of(request)
+        asked = read_question(EmbeddingQuestion, await read_json(request))
+        async with engine_of(place, request, asked.model) as engine:
+            said = await only_answer(request, engine, EmbedAsk(prompts=prompts_of(asked.input, "input")))
+        assert isinstance(said, Embedded)
+        if asked.dimensions not in (None, len(said.vectors[0])):
+            raise RefusedError(
+                f"This model's vectors have {len(said.vectors[0])} dimensions. Leave 'dimensions' out.",
+                param="dimensions",
+                code="invalid_value",
+            )
+        return {
+            "object": "list",
+            "data": [
+                {"object": "embedding", "index": index, "embedding": _encoded(vector, asked.encoding_format)}
+                for index, vector in enumerate(said.vectors)
+            ],
+            "model": asked.model,
+            "usage": {"prompt_tokens": said.num_tokens, "total_tokens": said.num_tokens},
+            "x_assay": {"num_cut": said.num_cut},
+        }
+
+    return router
+
+
+def _check_questions(asked: DecisionQuestion, ready: Ready) -> None:
+    """Raise where the model's answer is none to a question."""
+    fitting = ("predicate", "choice") if ready.is_predicate else ("choice",) if ready.classes else ("score",)
+    for place, part in enumerate(asked.questions):
+        where = f"questions.{place}"
+        if ready.kind in ("classifier", "reward_model") and part.type not in fitting:
+            raise RefusedError(
+                f"This model answers a {' or a '.join(fitting)}, and no {part.type}.",
+                param=f"{where}.type",
+                code="invalid_value",
+            )
+        if part.type != "choice":
+            if part.choices is not None:
+                raise RefusedError(
+                    f"A {part.type} has no choices.", param=f"{where}.choices", code="unknown_parameter"
+                )
+            continue
+        given = [each.value for each in part.choices or ()]
+        there: list[Any] = [True, False] if ready.is_predicate else list(ready.classes)
+        if sorted(map(repr, given)) != sorted(map(repr, there)):
+            raise RefusedError(
+                f"The choices of this model are {', '.join(map(repr, there))}: it was trained on these.",
+                param=f"{where}.choices",
+                code="invalid_value",
+            )
+
+
+def _answer(part: DecisionPart, row: dict[str, Any]) -> dict[str, Any]:
+    named = {"type": part.type, "name": part.name}
+    if part.type == "predicate":
+        return {**named, "probability": row["probability"]}
+    if part.type == "score":
+        score = row["reward"] if "reward" in row else row["prediction"]
+        return {**named, "score": score, "confidence": None, "probabilities": []}
+    values = [each.value for each in part.choices or ()]
+    if "probability" in row:
+        of_value = {True: row["probability"], False: 1 - row["probability"]}
+    else:
+        of_value = {value: row[f"probability_{value}"] for value in values}
+    choice = max(values, key=lambda value: of_value[value])
+    shares = [{"value": value, "probability": of_value[value]} for value in values]
+    return {**named, "choice": choice, "confidence": of_value[choice], "probabilities": shares}
+
+
+def _encoded(vector: tuple[float, ...], form: str) -> Any:
+    if form == "float":
+        return list(vector)
+    return base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()

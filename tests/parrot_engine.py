@@ -1,0 +1,121 @@
+"""An engine without a model: it says what it was asked, at once, and can be made to wait or to die."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+
+from assay.serving.engines.asks import (
+    Ask,
+    AskedPrompt,
+    Classified,
+    ClassifyAsk,
+    EmbedAsk,
+    Embedded,
+    GenerateAsk,
+    LikelyToken,
+    ModelSource,
+    PromptsRead,
+    Ready,
+    Said,
+    SaidPiece,
+    SaidToken,
+    ScoreAsk,
+    Scored,
+    SpellAsk,
+    Spelled,
+)
+from assay.serving.engines.refusals import engine_lost
+from assay.serving.refusal import RefusedError
+
+
+def token(text: str, log_prob: float | None = -0.5, *, is_end: bool = False) -> SaidToken:
+    likeliest = () if log_prob is None else (LikelyToken(text="?", text_bytes=(63,), log_prob=-0.25),)
+    return SaidToken(
+        text=text, text_bytes=tuple(text.encode()), log_prob=log_prob, likeliest=likeliest, is_end=is_end
+    )
+
+
+class ParrotEngine:
+    """Goes on with a prompt's words, in upper case; a token is a word with its space."""
+
+    def __init__(self, *, kind: str = "language_model", is_predicate: bool = False, classes=(), size: int = 0):
+        self.is_over = False
+        self.asked: list[Ask] = []
+        self.given_up = 0
+        self.dies_after: int | None = None
+        """So many things said."""
+        self.source: ModelSource | None = None
+        self.waits = asyncio.Event()
+        self.waits.set()
+        self._ready = Ready(
+            kind=kind, digest="d" * 64, window_tokens=64, end_token="<end>", is_predicate=is_predicate,
+            classes=classes, resident_bytes=size, template="{{ messages }}",
+        )  # fmt: skip
+
+    @property
+    def ready(self) -> Ready:
+        return self._ready
+
+    async def load(self, source: ModelSource) -> Ready:
+        await asyncio.sleep(0)
+        if source.run_id == "none":
+            raise RefusedError("no such run", code="model_not_usable")
+        self.source = source
+        return self._ready
+
+    def end(self) -> None:
+        self.is_over = True
+
+    async def ask(self, ask: Ask) -> AsyncGenerator[Said, None]:
+        self.asked.append(ask)
+        is_whole = False
+        try:
+            await self.waits.wait()
+            for place, said in enumerate(self._said(ask)):
+                if place == self.dies_after:
+                    self.is_over = True
+                if self.is_over:
+                    raise engine_lost()
+                yield said
+            is_whole = True
+        finally:
+            self.given_up += not is_whole
+
+    def _said(self, ask: Ask):
+        match ask:
+            case GenerateAsk():
+                yield PromptsRead(prompt_tokens=tuple(len(words(each)) for each in ask.prompts))
+                for choice in range(len(ask.prompts) * ask.n):
+                    said = [f" {word.upper()}" for word in words(ask.prompts[choice // ask.n])]
+                    pieces = said if ask.is_streamed else ["".join(said)]
+                    has_tokens = ask.num_likeliest is not None
+                    for place, text in enumerate(pieces, 1):
+                        tokens = [token(f" {word}") for word in text.split()] if has_tokens else []
+                        is_last = place == len(pieces)
+                        tokens += [token("<end>", is_end=True)] if is_last and has_tokens else []
+                        num = len(text.split()) + is_last
+                        yield SaidPiece(choice=choice, text=text, tokens=tuple(tokens), num_tokens=num,
+                                    reason="stop" if is_last else None)  # fmt: skip
+            case ScoreAsk():
+                of = [words(each) for each in ask.prompts]
+                yield Scored(prompts=tuple(tuple(token(w, -0.5 if i else None) for i, w in enumerate(each))
+                                           for each in of))  # fmt: skip
+            case EmbedAsk():
+                yield Embedded(vectors=tuple((0.5, float(len(words(e)))) for e in ask.prompts), num_tokens=3)
+            case ClassifyAsk():
+                answers = {"probability": 0.75} if self._ready.is_predicate else {"reward": 1.5}
+                if self._ready.classes:
+                    answers = {"predicted": "b", "probability_a": 0.25, "probability_b": 0.75}
+                yield Classified(answers=(answers,), num_tokens=4)
+            case SpellAsk():
+                if ask.tokens is not None:
+                    yield Spelled(text=" ".join(map(str, ask.tokens)))
+                else:
+                    yield Spelled(tokens=tuple(range(len((ask.text or "").split()))))
+
+
+def words(prompt: AskedPrompt) -> list[str]:
+    if prompt.tokens is not None:
+        return [str(each) for each in prompt.tokens]
+    if prompt.messages is not None:
+        return [word for message in prompt.messages for word in message["content"].split()]
+    return (prompt.text or "").split()

@@ -1,0 +1,146 @@
+import asyncio
+import random
+from collections.abc import Callable
+
+import pytest
+
+from assay.serving.engines.asks import GenerateAsk, ModelSource
+from assay.serving.engines.pool import EnginePool
+from assay.serving.refusal import RefusedError
+from parrot_engine import ParrotEngine
+
+
+class Engines:
+    """All that were begun."""
+
+    def __init__(self, *, most: int = 2, most_bytes: int | None = None, wait_s: float = 0.05, size: int = 1):
+        self.begun: list[ParrotEngine] = []
+        self._size = size
+        self.pool = EnginePool(self.begin, most=most, most_bytes=most_bytes, wait_s=wait_s)
+
+    async def begin(self) -> ParrotEngine:
+        engine = ParrotEngine(size=self._size)
+        self.begun.append(engine)
+        return engine
+
+    @property
+    def loaded(self) -> list[str]:
+        """Runs whose model is there, the least recently used first."""
+        return [each.source.run_id for each in self.pool.loaded()]
+
+    async def ask(self, run_id: str) -> ParrotEngine:
+        async with self.pool.engine(model(run_id)) as engine:
+            return engine
+
+
+def model(run_id: str) -> ModelSource:
+    return ModelSource(run_id=run_id, step=1)
+
+
+def run(scene: Callable, **given) -> None:
+    asyncio.run(scene(Engines(**given)))
+
+
+def test_a_model_is_loaded_once_and_the_least_recently_used_makes_room():
+    async def scene(engines: Engines) -> None:
+        first = await engines.ask("a")
+        assert await engines.ask("a") is first
+        second = await engines.ask("b")
+        await engines.ask("a")
+        await engines.ask("c")
+        assert engines.loaded == ["a", "c"]
+        assert (first.is_over, second.is_over) == (False, True)
+
+    run(scene)
+
+
+def test_requests_for_one_model_at_a_time_load_it_once():
+    async def scene(engines: Engines) -> None:
+        found = await asyncio.gather(*(engines.ask("a") for _ in range(5)))
+        assert len({id(each) for each in found}) == 1
+
+    run(scene)
+
+
+def test_who_is_at_work_is_not_sent_away_and_the_next_waits_for_room():
+    async def scene(engines: Engines) -> None:
+        async with engines.pool.engine(model("a")) as busy:
+            with pytest.raises(RefusedError) as refused:
+                await engines.ask("b")
+            assert (refused.value.status, refused.value.code) == (503, "engines_busy")
+            assert "retry-after" in refused.value.headers
+            waiting = asyncio.ensure_future(engines.ask("b"))
+            await asyncio.sleep(0.01)
+            assert not waiting.done()
+        assert (await waiting).source == model("b")
+        assert busy.is_over
+
+    run(scene, most=1, wait_s=0.2)
+
+
+def test_a_model_whose_process_died_is_loaded_anew():
+    async def scene(engines: Engines) -> None:
+        async with engines.pool.engine(model("a")) as engine:
+            engine.end()
+            with pytest.raises(RefusedError) as refused:
+                async for _ in engine.ask(GenerateAsk(prompts=())):
+                    pass
+            assert (refused.value.status, refused.value.code) == (503, "engine_died")
+        assert await engines.ask("a") is not engine
+
+    run(scene)
+
+
+def test_a_model_that_cannot_be_loaded_takes_nobodys_place():
+    async def scene(engines: Engines) -> None:
+        await engines.ask("a")
+        for _ in range(3):
+            with pytest.raises(RefusedError, match="no such run"):
+                await engines.ask("none")
+        assert engines.loaded == ["a"]
+        assert [each.is_over for each in engines.begun if each.source is None] == [True] * 3
+
+    run(scene)
+
+
+def test_models_leave_until_their_memory_fits_and_one_that_never_fits_is_refused():
+    async def scene(engines: Engines) -> None:
+        for name in "abc":
+            await engines.ask(name)
+        assert engines.loaded == ["b", "c"]
+
+    run(scene, most=9, most_bytes=20, size=10)
+
+    async def too_large(engines: Engines) -> None:
+        with pytest.raises(RefusedError) as refused:
+            await engines.ask("a")
+        assert refused.value.code == "model_too_large"
+        assert engines.loaded == [] and engines.begun[0].is_over
+
+    run(too_large, most_bytes=9, size=10)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_whoever_asks_when_there_are_never_more_models_than_places_and_all_are_answered(seed: int):
+    rng = random.Random(seed)
+
+    async def scene(engines: Engines) -> None:
+        most_seen = 0
+
+        async def client() -> None:
+            nonlocal most_seen
+            for _ in range(8):
+                name = rng.choice("abcde")
+                async with engines.pool.engine(model(name)) as engine:
+                    assert engine.source == model(name)
+                    for _ in range(rng.randrange(3)):
+                        await asyncio.sleep(0)
+                    living = [each for each in engines.begun if each.source and not each.is_over]
+                    most_seen = max(most_seen, len(living))
+                    if rng.random() < 0.1:
+                        engine.end()
+
+        await asyncio.gather(*(client() for _ in range(4)))
+        assert 1 < most_seen <= 2
+
+    run(scene, wait_s=5.0)

@@ -1,0 +1,363 @@
+import base64
+import struct
+
+import openai
+import pytest
+from starlette.testclient import TestClient
+
+from assay.serving.engines.asks import GenerateAsk, ScoreAsk
+from assay.serving.engines.pool import EnginePool
+from parrot_engine import ParrotEngine
+from served import http_of, place_in
+
+HELLO = [{"role": "user", "content": "hello my friend"}]
+
+
+class Parrots:
+    """A server whose only base model, `tiny`, is a parrot."""
+
+    def __init__(self, folder, **kind) -> None:
+        self.engines: list[ParrotEngine] = []
+
+        async def begin() -> ParrotEngine:
+            self.engines.append(ParrotEngine(**kind))
+            return self.engines[-1]
+
+        place = place_in(folder)._replace(engines=EnginePool(begin, most=1))
+        # Entered, all requests have one event loop, as a server has.
+        self.http: TestClient = http_of(place).__enter__()
+        self.sdk = openai.OpenAI(
+            base_url="http://localhost/v1", api_key="any", http_client=self.http, max_retries=0
+        )
+
+    def end(self) -> None:
+        self.http.__exit__(None, None, None)
+
+    @property
+    def asked(self):
+        return next(each for each in self.engines if each.source).asked[-1]
+
+
+@pytest.fixture(scope="module")
+def parrots(tmp_path_factory):
+    found = Parrots(tmp_path_factory.mktemp("parrots"))
+    yield found
+    found.end()
+
+
+@pytest.fixture
+def parrots_of(tmp_path):
+    """Servers of models of other kinds."""
+    begun = []
+
+    def begin(**kind) -> Parrots:
+        begun.append(Parrots(tmp_path / str(len(begun)), **kind))
+        return begun[-1]
+
+    yield begin
+    for each in begun:
+        each.end()
+
+
+def test_a_chat_is_answered_as_the_sdk_has_it(parrots):
+    answer = parrots.sdk.chat.completions.create(model="tiny", messages=HELLO)
+    (choice,) = answer.choices
+    assert (choice.message.content, choice.message.role) == (" HELLO MY FRIEND", "assistant")
+    assert (choice.finish_reason, choice.logprobs) == ("stop", None)
+    assert (answer.usage.prompt_tokens, answer.usage.completion_tokens, answer.usage.total_tokens) == (3, 4, 7)
+    assert answer.id.startswith("chatcmpl-") and answer.system_fingerprint == "fp_dddddddddddd"
+    assert answer.created == 1_800_000_000
+
+
+def test_what_is_asked_reaches_the_engine(parrots):
+    parts = [{"type": "text", "text": "a "}, {"type": "text", "text": "b"}]
+    parrots.sdk.chat.completions.create(
+        model="tiny", messages=[{"role": "user", "content": parts}], n=3, seed=5, temperature=0.5, top_p=0.9,
+        stop=["x", "y"], max_completion_tokens=7, logprobs=True, top_logprobs=2,
+    )  # fmt: skip
+    asked = parrots.asked
+    assert isinstance(asked, GenerateAsk)
+    assert asked.prompts[0].messages == ({"role": "user", "content": "a b"},)
+    said = (asked.n, asked.seed, asked.temperature, asked.top_p, asked.stop, asked.max_tokens)
+    assert said == (3, 5, 0.5, 0.9, ("x", "y"), 7)
+    assert (asked.num_likeliest, asked.is_streamed) == (2, False)
+    parrots.sdk.chat.completions.create(model="tiny", messages=HELLO, max_tokens=3, stop="x")
+    asked = parrots.asked
+    assert (asked.max_tokens, asked.stop, asked.num_likeliest, asked.seed) == (3, ("x",), None, None)
+
+
+def test_log_probabilities_are_of_the_text_and_not_of_its_end(parrots):
+    answer = parrots.sdk.chat.completions.create(model="tiny", messages=HELLO, logprobs=True, top_logprobs=1)
+    content = answer.choices[0].logprobs.content
+    assert [each.token for each in content] == [" HELLO", " MY", " FRIEND"]
+    assert content[0].logprob == -0.5 and bytes(content[0].bytes) == b" HELLO"
+    assert [(each.token, each.logprob) for each in content[0].top_logprobs] == [("?", -0.25)]
+
+
+def test_a_stream_says_what_the_whole_answer_says(parrots):
+    given = {"model": "tiny", "messages": HELLO, "n": 2, "logprobs": True, "top_logprobs": 1}
+    whole = parrots.sdk.chat.completions.create(**given)
+    chunks = [
+        *parrots.sdk.chat.completions.create(**given, stream=True, stream_options={"include_usage": True})
+    ]
+    usage = chunks.pop()
+    assert usage.choices == [] and usage.usage == whole.usage
+    assert all(each.usage is None and each.id == chunks[0].id for each in chunks)
+    assert chunks[0].choices[0].delta.role == "assistant"
+    for choice in whole.choices:
+        own = [each for chunk in chunks for each in chunk.choices if each.index == choice.index]
+        assert "".join(each.delta.content for each in own) == choice.message.content
+        assert [token for each in own if each.logprobs for token in each.logprobs.content] == (
+            choice.logprobs.content
+        )
+        assert [each.finish_reason for each in own] == [None] * (len(own) - 1) + [choice.finish_reason]
+        assert len(own) > 2
+    plain = [*parrots.sdk.chat.completions.create(model="tiny", messages=HELLO, stream=True)]
+    assert plain[-1].choices[0].finish_reason == "stop" and "usage" not in plain[0].model_fields_set
+
+
+def test_the_sdks_own_reader_of_streams_is_content(parrots):
+    with parrots.sdk.chat.completions.stream(model="tiny", messages=HELLO) as stream:
+        final = stream.get_final_completion()
+    assert final.choices[0].message.content == " HELLO MY FRIEND"
+
+
+def test_a_text_is_gone_on_with(parrots):
+    answer = parrots.sdk.completions.create(model="tiny", prompt=["a b", "c"], n=2)
+    assert [each.text for each in answer.choices] == [" A B", " A B", " C", " C"]
+    assert [each.index for each in answer.choices] == [0, 1, 2, 3]
+    assert answer.usage.prompt_tokens == 3 and answer.choices[0].logprobs is None
+    assert parrots.asked.max_tokens == 16
+
+
+def test_benchmarks_find_every_token_of_the_prompt_and_exactly_those_that_were_drawn(parrots):
+    answer = parrots.sdk.completions.create(
+        model="tiny", prompt=[[7, 8, 9]], echo=True, logprobs=1, max_tokens=1, temperature=0, seed=1234
+    )
+    found = answer.choices[0].logprobs
+    assert found.tokens == ["7", "8", "9", " 7", " 8", " 9", "<end>"]
+    assert found.token_logprobs == [None, *[-0.5] * 6]
+    assert found.top_logprobs == [None, {"?": -0.25, "8": -0.5}, {"?": -0.25, "9": -0.5}] + [
+        {"?": -0.25, each: -0.5} for each in found.tokens[3:]
+    ]
+    assert found.text_offset == [0, 1, 2, 3, 5, 7, 9]
+    assert answer.choices[0].text == "7 8 9 7 8 9"
+
+
+def test_no_token_may_be_asked_for_where_only_the_prompt_counts(parrots):
+    answer = parrots.sdk.completions.create(model="tiny", prompt="a b", echo=True, logprobs=0, max_tokens=0)
+    assert isinstance(parrots.engines[0].asked[-2], ScoreAsk)
+    (choice,) = answer.choices
+    assert (choice.text, choice.finish_reason, choice.logprobs.tokens) == ("a b", "length", ["a", "b"])
+    assert choice.logprobs.top_logprobs is None
+    assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (2, 0)
+
+
+def test_a_stream_of_texts_says_what_the_whole_answer_says(parrots):
+    for more in ({}, {"logprobs": 1, "echo": True}, {"logprobs": 1}, {"echo": True, "max_tokens": 0}):
+        given = {"model": "tiny", "prompt": ["a b", "c"], "n": 2, **more}
+        whole = parrots.sdk.completions.create(**given)
+        stream = [*parrots.sdk.completions.create(**given, stream=True, stream_options={"include_usage": True})]
+        assert stream.pop().usage == whole.usage
+        for choice in whole.choices:
+            own = [each for chunk in stream for each in chunk.choices if each.index == choice.index]
+            assert "".join(each.text for each in own) == choice.text, more
+            assert own[-1].finish_reason == choice.finish_reason
+            if choice.logprobs is not None:
+                for name in ("tokens", "token_logprobs", "top_logprobs"):
+                    parts = [part for each in own for part in getattr(each.logprobs, name)]
+                    assert parts == getattr(choice.logprobs, name)
+
+
+def test_one_model_has_an_address_of_its_own_and_its_tokenizer_beside_it(parrots):
+    sdk = parrots.sdk.with_options(base_url="http://localhost/v1/x/models/tiny/v1")
+    assert sdk.completions.create(model="tiny", prompt="a").choices[0].text == " A"
+    assert sdk.chat.completions.create(model="tiny", messages=HELLO).choices[0].finish_reason == "stop"
+    with pytest.raises(openai.BadRequestError, match="This address is that of 'tiny'"):
+        sdk.completions.create(model="other", prompt="a")
+    at = "/v1/x/models/tiny"
+    said = parrots.http.post(f"{at}/tokenize", json={"prompt": "a b c", "add_special_tokens": False}).json()
+    assert (said["tokens"], said["count"], said["max_model_len"]) == ([0, 1, 2], 3, 64)
+    assert parrots.http.post(f"{at}/detokenize", json={"tokens": [4, 5]}).json() == {"prompt": "4 5"}
+    info = parrots.http.get(f"{at}/tokenizer_info").json()
+    assert (info["eos_token"], info["bos_token"], info["chat_template"]) == ("<end>", None, "{{ messages }}")
+
+
+def refused(parrots: Parrots, path: str, **body) -> tuple[int, str, str]:
+    answer = parrots.http.post(f"/v1{path}", json={"model": "tiny", **body})
+    error = answer.json()["error"]
+    assert error["message"]
+    return answer.status_code, error["param"], error["code"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "param", "code"),
+    [
+        ({"frequency_penalty": 0.5}, "frequency_penalty", "parameter_not_honoured"),
+        ({"logit_bias": {"5": 1}}, "logit_bias", "parameter_not_honoured"),
+        ({"tools": [{"type": "function"}]}, "tools", "parameter_not_honoured"),
+        ({"response_format": {"type": "json_object"}}, "response_format", "parameter_not_honoured"),
+        ({"store": True}, "store", "parameter_not_honoured"),
+        ({"reasoning_effort": "low"}, "reasoning_effort", "parameter_not_honoured"),
+        ({"top_k": 4}, "top_k", "unknown_parameter"),
+        ({"temperature": 3}, "temperature", "invalid_value"),
+        ({"temperature": "hot"}, "temperature", "invalid_value"),
+        ({"top_p": 0}, "top_p", "invalid_value"),
+        ({"n": 0}, "n", "invalid_value"),
+        ({"n": True}, "n", "invalid_value"),
+        ({"max_completion_tokens": 0}, "max_completion_tokens", "invalid_value"),
+        ({"max_completion_tokens": 3, "max_tokens": 3}, "max_tokens", "invalid_value"),
+        ({"top_logprobs": 2}, "top_logprobs", "invalid_value"),
+        ({"top_logprobs": 21, "logprobs": True}, "top_logprobs", "invalid_value"),
+        ({"stop": [""]}, "stop", "invalid_value"),
+        ({"stop": ["x"] * 17}, "stop", "invalid_value"),
+        (
+            {"stream_options": {"include_obfuscation": True}},
+            "stream_options.include_obfuscation",
+            "invalid_value",
+        ),
+        ({"messages": []}, "messages", "invalid_value"),
+        ({"messages": "hello"}, "messages", "invalid_value"),
+        ({"messages": [{"role": "tool", "content": "x"}]}, "messages.0.role", "invalid_value"),
+        ({"messages": [{"role": "user"}]}, "messages.0.content", "missing_required_parameter"),
+        (
+            {"messages": [{"role": "user", "content": "x", "name": "Bo"}]},
+            "messages.0.name",
+            "unknown_parameter",
+        ),
+        (
+            {
+                "messages": [
+                    {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "http://x"}}]}
+                ]
+            },
+            "messages.0",
+            "invalid_value",
+        ),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "input_audio", "input_audio": {}}]}]},
+            "messages.0",
+            "invalid_value",
+        ),
+    ],
+)
+def test_what_a_chat_asks_and_is_not_honoured_is_named(parrots, changes, param, code):
+    assert refused(parrots, "/chat/completions", **{"messages": HELLO, **changes}) == (400, param, code)
+
+
+@pytest.mark.parametrize(
+    ("changes", "param", "code"),
+    [
+        ({"suffix": "x"}, "suffix", "parameter_not_honoured"),
+        ({"best_of": 3}, "best_of", "invalid_value"),
+        ({"prompt": []}, "prompt", "invalid_value"),
+        ({"prompt": 5}, "prompt", "invalid_value"),
+        ({"logprobs": 21}, "logprobs", "invalid_value"),
+        ({"max_tokens": -1}, "max_tokens", "invalid_value"),
+        ({"messages": HELLO}, "messages", "unknown_parameter"),
+    ],
+)
+def test_likewise_of_a_completion(parrots, changes, param, code):
+    assert refused(parrots, "/completions", **{"prompt": "a", **changes}) == (400, param, code)
+
+
+def test_what_changes_nothing_may_be_given(parrots):
+    parrots.sdk.chat.completions.create(
+        model="tiny", user="me", metadata={"a": "b"}, service_tier="auto", store=False, frequency_penalty=0,
+        response_format={"type": "text"}, tools=[],
+        messages=[*HELLO, {"role": "assistant", "content": "yes", "refusal": None, "annotations": []}],
+    )  # fmt: skip
+
+
+def test_a_model_that_is_not_there_is_not_found_anywhere(parrots):
+    for path, body in (
+        ("/chat/completions", {"messages": HELLO}),
+        ("/chat/completions", {"messages": HELLO, "stream": True}),
+        ("/completions", {"prompt": "a"}),
+        ("/embeddings", {"input": "a"}),
+        ("/decisions", {"input": "a", "questions": [{"type": "score", "instructions": ""}]}),
+        ("/x/models/no/v1/completions", {"prompt": "a"}),
+    ):
+        answer = parrots.http.post(f"/v1{path}", json={"model": "no", **body})
+        assert answer.status_code == 404, path
+        assert answer.json()["error"]["code"] == "model_not_found"
+    with pytest.raises(openai.NotFoundError):
+        parrots.sdk.chat.completions.create(model="ft:tiny:default::" + "0" * 24, messages=HELLO)
+
+
+def test_an_engine_that_dies_is_told_and_the_next_request_has_another(parrots_of):
+    parrots = parrots_of()
+    chats = parrots.sdk.chat.completions
+    chats.create(model="tiny", messages=HELLO)
+    parrots.engines[0].dies_after = 2
+    said = []
+    with pytest.raises(openai.APIError, match="died before it had answered"):
+        for chunk in chats.create(model="tiny", messages=HELLO, stream=True):
+            said += [choice.delta.content for choice in chunk.choices]
+    assert said == ["", " HELLO"]
+    assert chats.create(model="tiny", messages=HELLO).choices
+    next(each for each in parrots.engines if each.source and not each.is_over).dies_after = 0
+    with pytest.raises(openai.InternalServerError) as died:
+        chats.create(model="tiny", messages=HELLO)
+    assert (died.value.status_code, died.value.code) == (503, "engine_died")
+    assert died.value.response.headers["retry-after"] == "1"
+    assert chats.create(model="tiny", messages=HELLO).choices
+
+
+def decided(sdk: openai.OpenAI, **question):
+    return sdk.decisions.create(model="tiny", input="a text", questions=[{"instructions": "", **question}])
+
+
+def test_a_classifier_of_one_thing_decides_it(parrots_of):
+    parrots = parrots_of(kind="classifier", is_predicate=True)
+    answer = decided(parrots.sdk, type="predicate", name="spam")
+    assert (answer.answers[0].type, answer.answers[0].name) == ("predicate", "spam")
+    assert answer.answers[0].probability == 0.75 and answer.usage.input_tokens == 4
+    choices = [{"value": False}, {"value": True}]
+    (choice,) = decided(parrots.sdk, type="choice", choices=choices).answers
+    assert (choice.choice, choice.confidence) == (True, 0.75)
+    assert [(each.value, each.probability) for each in choice.probabilities] == [(False, 0.25), (True, 0.75)]
+    ask = {"input": "x"}
+    for part, param in (
+        ({"type": "score", "instructions": ""}, "questions.0.type"),
+        ({"type": "predicate", "instructions": "is it spam?"}, "questions.0.instructions"),
+        ({"type": "predicate", "instructions": "", "choices": choices}, "questions.0.choices"),
+        ({"type": "choice", "instructions": "", "choices": [{"value": "yes"}]}, "questions.0.choices"),
+        (
+            {"type": "choice", "instructions": "", "choices": [{"value": True, "description": "d"}]},
+            "questions.0.choices.0.description",
+        ),
+    ):
+        found = refused(parrots, "/decisions", **ask, questions=[part])
+        assert found[:2] == (400, param), found
+    assert refused(parrots, "/decisions", **ask, questions=[])[:2] == (400, "questions")
+
+
+def test_a_classifier_of_classes_chooses_and_a_reward_model_scores(parrots_of):
+    classes = parrots_of(kind="classifier", classes=("a", "b"))
+    (choice,) = decided(classes.sdk, type="choice", choices=[{"value": "b"}, {"value": "a"}]).answers
+    assert (choice.choice, choice.confidence) == ("b", 0.75)
+    assert [each.value for each in choice.probabilities] == ["b", "a"]
+    rewards = parrots_of(kind="reward_model")
+    (score,) = decided(rewards.sdk, type="score", levels=[]).answers
+    assert (score.score, score.confidence, score.probabilities) == (1.5, None, [])
+    conversation = [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": "x y"}]}]
+    question = [{"type": "score", "instructions": "", "levels": []}]
+    rewards.sdk.decisions.create(model="tiny", input=conversation, questions=question)
+    assert rewards.asked.prompts[0].messages == ({"role": "user", "content": "x y"},)
+
+
+def test_texts_are_vectors_in_either_form(parrots):
+    sdk = parrots.sdk
+    assert [each.embedding for each in sdk.embeddings.create(model="tiny", input=["a b", "c"]).data] == [
+        [0.5, 2.0],
+        [0.5, 1.0],
+    ]
+    plain = sdk.embeddings.create(model="tiny", input=[[1, 2, 3]], encoding_format="float")
+    assert plain.data[0].embedding == [0.5, 3.0] and plain.usage.total_tokens == 3
+    raw = parrots.http.post(
+        "/v1/embeddings", json={"model": "tiny", "input": "a", "encoding_format": "base64"}
+    ).json()
+    assert struct.unpack("<2f", base64.b64decode(raw["data"][0]["embedding"])) == (0.5, 1.0)
+    assert refused(parrots, "/embeddings", input="a", dimensions=3)[:2] == (400, "dimensions")
+    sdk.embeddings.create(model="tiny", input="a", dimensions=2)
