@@ -13,7 +13,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response, StreamingResponse
 
 from assay.serving.engines.asks import Ask, Engine, PromptsRead, Said, SaidPiece
-from assay.serving.engines.sources import named_model
+from assay.serving.engines.sources import NamedModel, named_model
 from assay.serving.openai.completion_shapes import event
 from assay.serving.openai.place import Place, project_of
 from assay.serving.refusal import RefusedError
@@ -36,9 +36,8 @@ class Whole(NamedTuple):
         return sum(each.num_tokens for each in self.choices.values())
 
 
-@asynccontextmanager
-async def engine_of(place: Place, request: Request, model: str) -> AsyncIterator[Engine]:
-    """The engine of a model, by its name; loaded if it is not."""
+async def model_of(place: Place, request: Request, model: str) -> NamedModel:
+    """The model of a name, if who asks may."""
     found = await run_in_threadpool(named_model, model, place.models, place.jobs, project_of(request))
     if found is None:
         raise RefusedError(
@@ -47,6 +46,13 @@ async def engine_of(place: Place, request: Request, model: str) -> AsyncIterator
             param="model",
             code="model_not_found",
         )
+    return found
+
+
+@asynccontextmanager
+async def engine_of(place: Place, request: Request, model: str) -> AsyncIterator[Engine]:
+    """The engine of a model, by its name; loaded if it is not."""
+    found = await model_of(place, request, model)
     if place.engines is None:
         raise RefusedError("This server has no engines.", status=404, code="endpoint_not_served")
     async with place.engines.engine(found.source) as engine:

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict
 from starlette.responses import Response
 
 from assay.serving.engines.asks import SpellAsk, Spelled
-from assay.serving.openai.asking import engine_of, only_answer
+from assay.serving.openai.asking import engine_of, model_of, only_answer
 from assay.serving.openai.bodies import parsed, read_json
 from assay.serving.openai.chat_routes import chat_answer
 from assay.serving.openai.completion_routes import completion_answer
@@ -42,20 +42,22 @@ def model_base_routes(place: Place) -> APIRouter:
     async def complete(request: Request, name: str) -> Response:
         """Go on with prompts."""
         query_of(request)
-        asked = read_question(CompletionQuestion, await _of_model(request, name))
+        asked = read_question(CompletionQuestion, await _of_model(place, request, name))
         return await completion_answer(place, request, asked)
 
     @router.post("/v1/chat/completions")
     async def chat(request: Request, name: str) -> Response:
         """Answer a conversation."""
         query_of(request)
-        return await chat_answer(place, request, read_question(ChatQuestion, await _of_model(request, name)))
+        return await chat_answer(
+            place, request, read_question(ChatQuestion, await _of_model(place, request, name))
+        )
 
     @router.post("/tokenize")
     async def tokenize(request: Request, name: str) -> dict[str, Any]:
         """A text's tokens."""
         query_of(request)
-        asked = parsed(_Text, await _of_model(request, name))
+        asked = parsed(_Text, await _of_model(place, request, name))
         async with engine_of(place, request, name) as engine:
             ask = SpellAsk(text=asked.prompt, has_start=asked.add_special_tokens)
             said = await only_answer(request, engine, ask)
@@ -67,7 +69,7 @@ def model_base_routes(place: Place) -> APIRouter:
     async def detokenize(request: Request, name: str) -> dict[str, Any]:
         """The text of tokens."""
         query_of(request)
-        asked = parsed(_Tokens, await _of_model(request, name))
+        asked = parsed(_Tokens, await _of_model(place, request, name))
         async with engine_of(place, request, name) as engine:
             said = await only_answer(request, engine, SpellAsk(tokens=tuple(asked.tokens)))
         assert isinstance(said, Spelled)
@@ -91,8 +93,9 @@ def model_base_routes(place: Place) -> APIRouter:
     return router
 
 
-async def _of_model(request: Request, name: str) -> Any:
-    """The body, in which the model is that of the address."""
+async def _of_model(place: Place, request: Request, name: str) -> Any:
+    """The body, in which the model is that of the address; there is one."""
+    await model_of(place, request, name)
     value = await read_json(request)
     if isinstance(value, dict) and value.setdefault("model", name) != name:
         raise RefusedError(
