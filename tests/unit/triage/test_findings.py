@@ -1,7 +1,10 @@
 """What to look at first: what was planted in a fleet is found, with what it cost, the dearest first."""
 
 import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -170,6 +173,25 @@ def test_the_command_prints_json_and_a_page_and_says_where_nothing_is(
     assert assay("triage") == 2
     assert "there are no runs in" in capsys.readouterr().err
     assert not (tmp_path / "nothing").exists()
+
+
+LOOK = """
+import os, sys
+from assay.cli.main import main
+try:
+    main(["triage", "--json"])
+except SystemExit as ended:
+    assert not ended.code
+found = {"pandas", "scipy.stats", "scipy.optimize", "pyarrow.parquet", "sklearn", "torch"} & set(sys.modules)
+print(*sorted(found), file=sys.stderr)
+"""
+
+
+def test_it_imports_nothing_that_takes_longer_than_its_answer(planted: Home) -> None:
+    environment = {**os.environ, "ASSAY_HOME": str(planted.folder)}
+    done = subprocess.run([sys.executable, "-c", LOOK], env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stderr.strip()) == (0, ""), done.stderr
+    assert "host=n05" in done.stdout
 
 
 def test_a_ledger_of_which_no_attempt_is_over_is_said(tmp_path: Path) -> None:

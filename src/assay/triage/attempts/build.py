@@ -5,7 +5,6 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from assay.base.config import first_repeated
 from assay.base.errors import ConfigError, DataError
@@ -147,7 +146,8 @@ class _Reader:
 
 
 def _encoded(column: pa.ChunkedArray) -> tuple[Int64[np.ndarray, "row"], list[str]]:
-    encoded = pc.dictionary_encode(pc.fill_null(column, "")).combine_chunks()
-    if isinstance(encoded, pa.ChunkedArray):
-        encoded = encoded.chunk(0)
-    return encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64), encoded.dictionary.to_pylist()
+    """A code for each cell, and the texts that they stand for. Without Arrow's own encoding, on whose way to
+    NumPy pandas is imported where it is installed."""
+    known = dict[str, int]()
+    codes = [known.setdefault(text or "", len(known)) for text in column.to_pylist()]
+    return np.array(codes, np.int64), list(known)

@@ -1,5 +1,6 @@
 """What a reader of a source hands over: columns of text, and what each of them means there."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -29,8 +30,16 @@ def columns_of(rows: list[dict[str, str | None]], source: str, **meanings: objec
     if not rows:
         raise DataError(f"{source}: there is no attempt in it that is over.")
     names = list(dict.fromkeys(name for row in rows for name in row))
-    table = pa.table({name: pa.array([row.get(name) for row in rows], pa.string()) for name in names})
+    table = pa.table({name: text_column(row.get(name) for row in rows) for name in names})
     return Columns(table=table, **meanings)  # type: ignore[arg-type]
+
+
+def text_column(cells: Iterable[str | None]) -> pa.Array:
+    """One column; None is null. By a builder, as `pa.array` imports pandas where it is installed, which takes
+    as long as all that is asked here."""
+    builder = pa.lib.StringBuilder()
+    builder.append_values(cells)
+    return builder.finish()
 
 
 def several(values: list[str]) -> str:

@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from assay.base.digest import sha256_of_bytes
 from assay.base.errors import DataError
 from assay.triage.attempts.build import ColumnNames, built
-from assay.triage.attempts.columns import Columns, columns_of, several
+from assay.triage.attempts.columns import Columns, columns_of, several, text_column
 from assay.triage.attempts.github import github_columns
 from assay.triage.attempts.junit import junit_columns
 from assay.triage.attempts.kubernetes import pod_columns
@@ -80,6 +79,8 @@ def read_columns(name: str, content: bytes) -> Columns:
 
 
 def _parquet(name: str, content: bytes) -> pa.Table:
+    import pyarrow.parquet as pq  # here, as most sources are none
+
     try:
         table = pq.read_table(io.BytesIO(content))
         return pa.table({column: _texts(table[column]) for column in table.column_names})
@@ -95,7 +96,7 @@ def _texts(column: pa.ChunkedArray) -> pa.ChunkedArray:
         return _texts(column.cast(kind.value_type))
     if pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_large_string(kind):
         return column.cast(pa.string())
-    return pa.chunked_array([pa.array([_cell(value) for value in column.to_pylist()], pa.string())])
+    return pa.chunked_array([text_column(map(_cell, column.to_pylist()))])
 
 
 def _cell(value: Any) -> str | None:
@@ -126,10 +127,7 @@ def _csv(name: str, text: str) -> pa.Table:
     if len(rows) == 1:
         raise DataError(f"{name}: a head and no rows.")
     return pa.table(
-        {
-            each: pa.array(cells, pa.string())
-            for each, cells in zip(head, zip(*rows[1:], strict=True), strict=True)
-        }
+        {each: text_column(cells) for each, cells in zip(head, zip(*rows[1:], strict=True), strict=True)}
     )
 
 

@@ -220,14 +220,15 @@ def _ruled_out(
 def explained_away(ratios: tuple[AdjustedRatio, ...]) -> str:
     """Why a region is no cause, by its ratios step by step; empty where they let it stand.
 
-    They do not where the last one may be 1, and cannot be what the plain one is. One that is so unsure that it
-    may be either says nothing.
+    They do not where the last one may be 1, and no ratio lies in both intervals. One that is so unsure that it
+    may be either says nothing; and as strata are chosen for what they explain, and regions for what they do
+    not, a last interval that just misses the plain ratio says nothing either.
     """
     if len(ratios) < 2:
         return ""
     plain, last = ratios[0], ratios[-1]
     within = ", ".join(last.within)
-    if last.low <= 1.0 and last.high < plain.ratio:
+    if last.low <= 1.0 and last.high < plain.low:
         return (
             f"it fails {plain.ratio:.1f} times as often as the rest, and {last.ratio:.1f} times within {within}"
         )

@@ -11,7 +11,6 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from scipy.ndimage import median_filter
 from scipy.special import ndtr
 
 from assay.base.shapes import Float64
@@ -19,6 +18,8 @@ from assay.base.shapes import Float64
 SHORTEST = 5
 """Measurements of a segment."""
 PENALTY = 4.0
+RUNNING = 5
+"""Measurements of the running median."""
 CLIP_SIGMAS = 4.0
 MAD_SIGMAS = 1.4826
 """A normal distribution's sigma in units of its median absolute deviation."""
@@ -94,7 +95,8 @@ def _floor(values: Float64[np.ndarray, "row"]) -> float:
 
 
 def _clipped(values: Float64[np.ndarray, "row"], sigma: float) -> Float64[np.ndarray, "row"]:
-    middle = median_filter(values, size=5, mode="nearest")
+    padded = np.pad(values, RUNNING // 2, mode="edge")
+    middle = np.median(np.lib.stride_tricks.sliding_window_view(padded, RUNNING), axis=1)
     return np.asarray(np.clip(values, middle - CLIP_SIGMAS * sigma, middle + CLIP_SIGMAS * sigma))
 
 

@@ -3,12 +3,14 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+import pyarrow as pa
+
 from assay.base.digest import sha256_of_json
 from assay.base.errors import ConfigError
 from assay.records.phase import STEP
 from assay.records.run import Attempt, PhaseSeconds
 from assay.store.ledger.ledger import Ledger
-from assay.triage.attempts.columns import Columns
+from assay.triage.attempts.columns import Columns, text_column
 from assay.triage.attempts.ledger import ledger_columns
 from assay.triage.slow.series import MeasuredSeries, SeriesNames, series_of
 
@@ -33,7 +35,8 @@ def series_of_attempts(
     there = [phase for phase in STEP if any(phase in row for row in rows)]
     table = columns.table
     for name in (STEP_TIME, *there):
-        table = table.append_column(name, [[None if name not in row else repr(row[name]) for row in rows]])
+        cells = text_column(None if name not in row else repr(row[name]) for row in rows)
+        table = table.append_column(name, pa.chunked_array([cells]))
     named = names._replace(
         value=names.value or STEP_TIME, phases=tuple(there) if names.phases is None else names.phases
     )

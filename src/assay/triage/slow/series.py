@@ -62,22 +62,19 @@ def series_of(
     values = numbers(where, table, names.value, "--value")
     phases = {name: numbers(where, table, name, "--phases") for name in names.phases or ()}
     kept = np.flatnonzero(np.isfinite(values))
-    if at is not None:
-        seconds = moments(texts(where, table.take(kept), at, "--at"), f"{where}: column '{at}' (--at)")
+    written = None if at is None else texts(where, table, at, "--at")
+    if written is not None:
+        seconds = moments([written[row] for row in kept], f"{where}: column '{at}' (--at)")
         kept = kept[np.argsort(seconds, kind="stable")]
     taken = {names.value, at, *phases}
     chosen = names.factors
     if chosen is None:
         chosen = parts[0][1].factors or tuple(name for name in table.column_names if name not in taken)
     cells = {name: texts(where, table, name, "--factors") for name in chosen}
-    moments_as_written = [str(row) for row in range(len(kept))]
-    if at is not None:
-        written = texts(where, table, at, "--at")
-        moments_as_written = [written[row] for row in kept]
     return MeasuredSeries(
         names.value,
         values[kept],
-        tuple(moments_as_written),
+        tuple(str(number) if written is None else written[row] for number, row in enumerate(kept)),
         {name: [column[row] for row in kept] for name, column in cells.items()},
         {name: column[kept] for name, column in phases.items()},
         sources,

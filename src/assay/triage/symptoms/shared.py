@@ -23,6 +23,7 @@ from assay.base.units import number_of
 from assay.records.symptoms import RecordedSymptom, SharedCause
 from assay.store.ledger.ledger import Ledger
 from assay.triage.attempts.build import ColumnNames, built
+from assay.triage.attempts.columns import text_column
 from assay.triage.attempts.ledger import ledger_columns
 from assay.triage.attempts.select import having
 from assay.triage.attempts.table import AttemptTable, Factor
@@ -68,7 +69,7 @@ def shared_causes(ledger: Ledger, failures: Sequence[RecordedSymptom], rng: np.r
     cells = [each.key if each is not None and each.key in wanted else None for each in known]
     columns = replace(
         columns,
-        table=columns.table.append_column(SIGNATURE, pa.array(cells, pa.string())),
+        table=columns.table.append_column(SIGNATURE, pa.chunked_array([text_column(cells)])),
         factors=(*columns.factors, SIGNATURE),
     )
     return shared_in(built([("the ledger", columns)], ColumnNames(), {}), rng)

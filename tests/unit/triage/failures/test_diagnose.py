@@ -6,10 +6,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from assay.base.errors import ConfigError, DataError
+from assay.records.failure_causes import AdjustedRatio
 from assay.triage.attempts.build import ColumnNames
 from assay.triage.attempts.moments import TimeWindow
 from assay.triage.attempts.sources import read_attempts
-from assay.triage.failures.diagnose import diagnose
+from assay.triage.failures.diagnose import diagnose, explained_away
 from triage_fleets import CULPRITS, FACTORS, made_fleet
 
 NAMES = ColumnNames(failed="failed", at="at", unit="recipe", factors=FACTORS)
@@ -52,6 +53,28 @@ def test_the_pool_that_had_the_harder_jobs_in_a_bad_hour_is_not_named(tmp_path, 
     plain, within, timed = ((round(r.ratio, 1), round(r.low, 1), round(r.high, 1)) for r in pool.adjustments)
     assert (plain[0], within, timed) == (3.1, (1.9, 1.3, 2.9), (0.6, 0.2, 1.7))
     assert (round(pool.rate, 3), round(pool.elsewhere_rate, 3)) == (0.160, 0.052)
+
+
+def ratios(*intervals):
+    return tuple(AdjustedRatio(within=(), ratio=r, low=low, high=high) for r, low, high in intervals)
+
+
+@pytest.mark.parametrize(
+    ("plain", "last", "is_explained"),
+    [
+        ((3.1, 2.3, 4.2), (0.6, 0.2, 1.7), True),
+        ((13.8, 7.1, 26.9), (2.2, 0.4, 12.0), False),  # as far as the finest strata can tell, it may be 10
+        ((5.1, 3.0, 8.6), (1.9, 0.9, 4.0), False),
+        ((5.1, 3.0, 8.6), (1.9, 1.2, 2.9), False),  # less than it seemed, and more than nothing
+    ],
+)
+def test_a_ratio_is_explained_away_where_none_lies_in_both_intervals(plain, last, is_explained):
+    assert bool(explained_away(ratios(plain, last))) == is_explained
+
+
+def test_a_culprit_is_named_though_strata_leave_little_to_compare(tmp_path):
+    fleet, found = of_fleet(tmp_path, ("rack",), 20_002, 1.5)
+    assert found.causes[0].factors == fleet.culprit
 
 
 def rows(number, value_of):
