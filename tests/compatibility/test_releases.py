@@ -1,19 +1,27 @@
 """Three releases of the official SDK, each alone in an environment, drive a job's whole life by one script."""
 
 import json
+import socket
 import subprocess
+import threading
 from pathlib import Path
 from typing import IO
 
 import pytest
+import uvicorn
 
+from assay.serving.openai.app import make_app
 from assay.store.findings import saved_audit
 from assay.store.launches import saved_launches
 from compatibility.environment import python_with
 from compatibility.page import CALLS, RELEASES
+from compatibility.played_worker import PlayedWorker
 from integration.test_serving import Here, rows, undisturbed_digest
+from served import place_in
 
 HERE = Path(__file__).parent
+ALONE = {"PATH": "/usr/bin:/bin"}
+"""Nothing of this environment's."""
 
 
 @pytest.fixture(scope="module", params=RELEASES)
@@ -44,6 +52,34 @@ def test_the_calls_of_a_release_are_those_that_are_kept(python: str, release: st
     assert json.loads(walked) == json.loads((CALLS / f"openai-{release}.json").read_text())
 
 
+@pytest.fixture
+def played(tmp_path: Path):
+    """The address of a server whose jobs a played worker does."""
+    place = place_in(tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as listener, PlayedWorker(place):
+        server = uvicorn.Server(uvicorn.Config(make_app(place), log_level="warning"))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
+        server.should_exit = True
+        thread.join()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_release_reads_all_that_the_script_asks_for(played: str, python: str, tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_bytes(rows(3))
+    script = [python, str(HERE / "whole_life.py"), played, "any", "tiny", "classification"]
+    done = subprocess.run(
+        [*script, str(tmp_path / "rows.jsonl")], input="go on\n", capture_output=True, text=True, env=ALONE
+    )
+    assert done.returncode == 0, done.stderr
+    seen = json.loads(done.stdout.splitlines()[-1])
+    assert (seen["weights"], seen["checkpoints"]) == ("w20", [20, 15, 10, 5])
+    assert seen["measured_steps"] == [*range(20, 0, -1)]
+    assert seen["messages"].count("Asked to pause") == seen["messages"].count("Paused at step 10") == 1
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_one_script_drives_a_whole_life_though_server_and_worker_are_killed(
@@ -58,7 +94,7 @@ def test_one_script_drives_a_whole_life_though_server_and_worker_are_killed(
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        env={"PATH": "/usr/bin:/bin", "PYTHONWARNINGS": "error"},
+        env=ALONE,
     ) as life:
         assert life.stdin is not None and life.stdout is not None
         assert line_of(life.stdout) == "paused"

@@ -113,12 +113,10 @@ def create(sdk: openai.OpenAI, *, n_epochs: int, **given):
     return sdk.fine_tuning.jobs.create(model="tiny", training_file=file.id, seed=7, method=method, **given)
 
 
-def undisturbed_digest(here: Here, job_id: str) -> str:
+def undisturbed_digest(here: Here, job_id: str, name: str = "twin") -> str:
     """The weights of the same recipe on the same dataset, trained in one go."""
     run = here.home.run(job_id)
-    twin = planned_run(
-        here.home, LoadedConfig(dict(run.recipe), {}), world_size=1, run_id="twin", store_url=None
-    )
+    twin = planned_run(here.home, LoadedConfig(dict(run.recipe), {}), world_size=1, run_id=name, store_url=None)
     save_run(here.home, twin)
     with writer_of(here.home, twin) as writer:
         drive(here.home, twin, writer, world_size=1, policy=RestartPolicy())

@@ -47,7 +47,7 @@ _COLUMNS = (
     "step", "train_loss", "train_accuracy", "train_mean_token_accuracy", "valid_loss", "valid_accuracy",
     "valid_mean_token_accuracy", "full_valid_loss", "full_valid_mean_token_accuracy",
 )  # fmt: skip
-"""Of every result file, those of old clients and of new ones; what else a method measures follows them."""
+"""Those of every result file, for old clients and new ones; what else a method measures follows them."""
 
 
 def is_shown(name: str) -> bool:
