@@ -226,10 +226,10 @@ def highest_memory_mb(process: subprocess.Popen[str]) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 def test_large_files_come_in_and_go_out_in_constant_memory(here: Here, tmp_path: Path) -> None:
     server, sdk = here.serve()
-    sizes, sums, memory_mb = (1 << 20, 512 << 20), [], []
+    sizes, sums, memory_mb = (1 << 20, 160 << 20), [], []
     for size in sizes:
         path = tmp_path / f"{size}.bin"
         with path.open("wb") as file:
@@ -242,7 +242,7 @@ def test_large_files_come_in_and_go_out_in_constant_memory(here: Here, tmp_path:
         for each in (whole, parts):
             with sdk.files.with_streaming_response.content(each.id) as answer:
                 sums.append(hashlib.sha256())
-                for block in answer.iter_bytes(1 << 20):
+                for block in answer.iter_bytes():
                     sums[-1].update(block)
             assert sums[-1].hexdigest() == ours(each)["sha256"]
         memory_mb.append(highest_memory_mb(server))
