@@ -116,6 +116,7 @@ def _answer(part: DecisionPart, row: dict[str, Any]) -> dict[str, Any]:
         score = row["reward"] if "reward" in row else row["prediction"]
         return {**named, "score": score, "confidence": None, "probabilities": []}
     values = [each.value for each in part.choices or ()]
+    of_value: dict[str | bool, float]
     if "probability" in row:
         of_value = {True: row["probability"], False: 1 - row["probability"]}
     else:

@@ -263,15 +263,16 @@ def prompts_of(given: str | list[str] | list[int] | list[list[int]], param: str)
     """Texts or tokens, one or several."""
     if isinstance(given, str):
         return (AskedPrompt(text=given),)
-    if not given or (len(given) > MAX_INPUTS and not isinstance(given[0], int)):
+    found: list[Any] = list(given)
+    is_one = bool(found) and isinstance(found[0], int)
+    if not found or (len(found) > MAX_INPUTS and not is_one):
         raise RefusedError(
             f"'{param}' is a text or tokens, or 1 to {MAX_INPUTS:,} of them.", param=param, code="invalid_value"
         )
-    if isinstance(given[0], int):
-        return (AskedPrompt(tokens=tuple(given)),)  # type: ignore[arg-type]
+    if is_one:
+        return (AskedPrompt(tokens=tuple(found)),)
     return tuple(
-        AskedPrompt(text=each) if isinstance(each, str) else AskedPrompt(tokens=tuple(each))  # type: ignore[arg-type]
-        for each in given
+        AskedPrompt(text=each) if isinstance(each, str) else AskedPrompt(tokens=tuple(each)) for each in found
     )
 
 

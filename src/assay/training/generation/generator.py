@@ -135,7 +135,8 @@ class Generator:
         ends = self._ends_of(sampling)
         is_shared, self.cost = self.rows_are_independent, Cost()
         found: list[Rollout] = []
-        for group in [prompts] if is_shared else groups_of(prompts):
+        groups: list[Sequence[Prompt]] = [prompts] if is_shared else groups_of(prompts)
+        for group in groups:
             behind = watcher and _Behind(watcher, len(found))
             found += self._decoded(group, sampling, ends, is_stopping, behind)
         return found
