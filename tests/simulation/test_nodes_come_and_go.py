@@ -262,7 +262,7 @@ def run(tmp_path: Path) -> Run:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("seed", [0, 1, *slow(*range(2, 50))])
+@pytest.mark.parametrize("seed", [0, *slow(*range(1, 50))])
 def test_whatever_nodes_come_and_go_each_step_is_made_once_and_by_all(
     seed: int, run: Run, world: World
 ) -> None:

@@ -205,7 +205,7 @@ def _lane_sum(
         ranks.world_size,
         interleaved=ranks.inner is not None,
         nodes=task.orders.nodes,
-        given_loads=(ranks.inner is None and task.orders.attempt.loads) or None,
+        given_loads=(task.orders.attempt.loads or None) if ranks.inner is None else None,
     )
     if ranks.inner is None:
         return LaneSum(model, ranks, shares, recipe.trainer.gradient_sum, enter_phase=recorder.phase)
