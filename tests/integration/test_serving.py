@@ -262,6 +262,8 @@ class Hook(http.server.ThreadingHTTPServer):
 
 
 class _Hooked(http.server.BaseHTTPRequestHandler):
+    server: Hook
+
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["content-length"])).decode()
         self.server.got.append((dict(self.headers), body))

@@ -100,8 +100,9 @@ def _may_resume(state: JobState, budget_device_hours: float | None) -> bool:
         raise _illegal(state, "resume")
     is_given = budget_device_hours not in (None, state.budget_device_hours)
     budget = budget_device_hours or state.budget_device_hours
-    held_s = max(state.charged_s, state.budget_spent.device_s if _is_of_job(state.budget_spent) else 0.0)
-    if budget is not None and (is_given or _is_of_job(state.budget_spent)) and budget * 3600 <= held_s:
+    spent = state.budget_spent if state.budget_spent and state.budget_spent.of == "job" else None
+    held_s = max(state.charged_s, 0.0 if spent is None else spent.device_s)
+    if budget is not None and (is_given or spent is not None) and budget * 3600 <= held_s:
         raise RefusedError(
             f"Job {state.created.job_id} has held devices for {hours_text(held_s)} hours, and its budget is "
             f"{budget:.4g}. Give it more with x_assay.budget_device_hours.",
@@ -114,10 +115,6 @@ def _may_resume(state: JobState, budget_device_hours: float | None) -> bool:
     if not asks:
         raise _illegal(state, "resume")
     return not isinstance(asks[-1], ResumeAsked)
-
-
-def _is_of_job(spent: BudgetSpent | None) -> bool:
-    return spent is not None and spent.of == "job"
 
 
 def _illegal(state: JobState, verb: str) -> RefusedError:

@@ -72,9 +72,9 @@ def queue_of(
         estimate = known[state.created.job_id]
         found[state.created.job_id] = JobStanding(code, words, index + 1, len(order), estimate)
     for state in waiting:
-        if (words := blocked.get(state.created.project)) is not None:
+        if (why := blocked.get(state.created.project)) is not None:
             unknown = FinishEstimate(None, "its project's limit is spent")
-            standing = JobStanding("project_limit", words, None, len(order), unknown)
+            standing = JobStanding("project_limit", why, None, len(order), unknown)
             found[state.created.job_id] = standing
     for state in states:
         if state.wish == "run" and state.validated is None and not state.has_ended:

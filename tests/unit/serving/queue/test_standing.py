@@ -1,5 +1,7 @@
 """What a job waits for, and when it will be done, by the SDK and by the closed form."""
 
+from typing import Any
+
 import openai
 import pytest
 
@@ -68,7 +70,7 @@ def at_board(place: Place, places: int) -> PlaceOnBoard:
 
 
 def told(sdk: openai.OpenAI, job_id: str) -> tuple[str | None, int | None, str]:
-    job = sdk.fine_tuning.jobs.retrieve(job_id)
+    job: Any = sdk.fine_tuning.jobs.retrieve(job_id)
     queue = job.x_assay["queue"] or {"code": None, "place": None, "blocked_by": ""}
     return queue["code"], queue["place"], queue["blocked_by"]
 

@@ -38,6 +38,8 @@ class Receiver(http.server.ThreadingHTTPServer):
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
+    server: Receiver
+
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["content-length"])).decode()
         self.server.got.append((self.path, dict(self.headers), body))

@@ -407,7 +407,7 @@ def _new_account(place: Place, project_id: str, body: AccountBody, asked: AskedF
 
 
 def _new_admin_key(place: Place, body: AdminKeyBody, asked: AskedFor, by: str) -> dict[str, Any]:
-    """Of a repeat, the key that its first request made is revoked: it was shown to nobody."""
+    """A new one; the key that the first request of a repeat made is revoked: it was shown to nobody."""
     if asked.retry_count:
         since_s = place.clock.now_s() - REMEMBERED_S
         made = [
