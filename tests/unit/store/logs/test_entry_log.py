@@ -29,6 +29,7 @@ def removed(at_s: float) -> FileRemoved:
     return FileRemoved(at_s=at_s)
 
 
+@settings(deadline=None)
 @given(writers=st.lists(st.integers(0, 2), min_size=1, max_size=12))
 def test_writers_that_take_turns_in_any_order_lose_and_double_nothing(writers: list[int]) -> None:
     store = open_store("memory:")
