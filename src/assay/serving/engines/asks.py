@@ -33,7 +33,7 @@ class ModelSource(_Wire):
     step: int | None = None
     """With `run_id`."""
     tokenizer: str | None = None
-    """Of a base model, with"""
+    """A base model's, with"""
     recipe: dict[str, Any] | None = None
     """its recipe, without `name` and `data`; and"""
     max_tokens: int | None = None
@@ -127,7 +127,7 @@ class Ready(_Wire):
     type: Literal["ready"] = "ready"
     kind: ModelKind
     digest: str
-    """Of its weights."""
+    """That of its weights."""
     window_tokens: int
     """Longest sequence, completion included."""
     start_token: str | None = None

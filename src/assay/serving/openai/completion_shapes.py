@@ -15,7 +15,7 @@ class Heading(NamedTuple):
     created: int
     model: str
     fingerprint: str
-    """Of the weights: with the same seed, the same of it answer the same."""
+    """That of the weights: with the same seed, the same of it answer the same."""
 
     def shape(self, kind: str) -> dict[str, Any]:
         """As a field of each."""

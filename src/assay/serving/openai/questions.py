@@ -18,7 +18,7 @@ MAX_LIKELIEST = 20
 MAX_STOPS = 16
 MAX_INPUTS = 2048
 DEFAULT_COMPLETION_TOKENS = 16
-"""Of `completions`, as the hosted API has it."""
+"""Where `completions` say nothing, as the hosted API has it."""
 
 _CHANGES_NOTHING = (
     "user",

@@ -77,12 +77,12 @@ class LocalModel:
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """Of its texts."""
+        """That of its texts."""
         return self._tokenizer
 
     @property
     def template(self) -> ChatTemplate | None:
-        """Of its conversations."""
+        """That of its conversations."""
         return self._template
 
     @property
