@@ -1,0 +1,43 @@
+"""Requests that nobody thought of: schemathesis makes them of `openapi.json`, one by one and in sequences.
+
+A real server answers them. None may be a 5xx, and each answer is one that the document declares.
+"""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from compatibility.environment import python_with
+from integration.test_serving import Here, create
+
+CHECKS = (
+    "not_a_server_error",
+    "status_code_conformance",
+    "content_type_conformance",
+    "response_schema_conformance",
+)
+PHASES = ("coverage", "fuzzing", "stateful")
+NUM_EXAMPLES = 40
+
+
+@pytest.fixture
+def here(tmp_path: Path):
+    found = Here(tmp_path)
+    try:
+        yield found
+    finally:
+        found.end()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_no_request_is_a_server_error_and_no_answer_is_undeclared(here: Here) -> None:
+    python = python_with("schemathesis")
+    _, sdk = here.serve()
+    create(sdk, n_epochs=1)  # something is there to be found
+    asked = [python, "-m", "schemathesis.cli", "run", f"{sdk.base_url}openapi.json"]
+    asked += ["--checks", ",".join(CHECKS), "--phases", ",".join(PHASES), "--seed", "1"]
+    asked += ["--max-examples", str(NUM_EXAMPLES), "--header", "Authorization: Bearer any"]
+    done = subprocess.run(asked, capture_output=True, text=True, cwd=here.folder)
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
