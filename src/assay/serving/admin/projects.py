@@ -31,7 +31,7 @@ class ProjectState:
     entries: tuple[ProjectEntry, ...]
     name: str
     limit_device_hours: float | None = None
-    """Of a calendar month."""
+    """In a calendar month; None for as long as they like."""
     archived: ProjectArchived | None = None
 
 
