@@ -7,7 +7,7 @@ something in common. What is claimed of each kind, and from how many items on, s
 
 import itertools
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float64
@@ -20,8 +20,8 @@ from assay.evaluation.evidence.power import (
     minimum_detectable_effect,
     power,
 )
-from assay.evaluation.evidence.suspicion import agree_too_well, runs_apart
-from assay.evaluation.evidence.trimmed import FEWEST_SEEDS, kept_seeds, over_typical_seeds
+from assay.evaluation.evidence.seeds.suspicion import agree_too_well, runs_apart
+from assay.evaluation.evidence.seeds.trimmed import FEWEST_SEEDS, kept_seeds, over_typical_seeds
 
 Draw = Callable[[np.random.Generator, tuple[int, int, int]], Float64[np.ndarray, "table seed item"]]
 Seeds = Float64[np.ndarray, "campaign arm seed"]
@@ -189,7 +189,9 @@ def _crashing(rng: np.random.Generator, count: int) -> Seeds:
 
 
 def _crashing_alike(rng: np.random.Generator, count: int) -> Seeds:
-    return _normal(rng, count) - 8.0 * (rng.random((count, 2, 8)) < 0.1)
+    runs = _normal(rng, count)
+    runs -= 8.0 * (rng.random((count, 2, 8)) < 0.1)
+    return runs
 
 
 def _crashing_unlucky(rng: np.random.Generator, count: int) -> Seeds:
@@ -202,7 +204,8 @@ def _crashing_unlucky(rng: np.random.Generator, count: int) -> Seeds:
 def _correlated(likeness: float) -> Callable[[np.random.Generator, int], Seeds]:
     def draw(rng: np.random.Generator, count: int) -> Seeds:
         common = rng.normal(size=(count, 2, 1))
-        return np.sqrt(likeness) * common + np.sqrt(1.0 - likeness) * rng.normal(size=(count, 2, 8))
+        runs: Seeds = np.sqrt(likeness) * common + np.sqrt(1.0 - likeness) * rng.normal(size=(count, 2, 8))
+        return runs
 
     return draw
 
@@ -274,7 +277,8 @@ def _named(runs: Seeds, items: float) -> float:
     found = 0
     for scores in runs:
         effect = _effect(np.diff(scores, axis=0), items, is_trimmed=False)
-        effect = Effect(*(np.asarray(each)[..., 0] if np.ndim(each) else each for each in effect))
+        parts: Any = (np.asarray(each)[..., 0] if np.ndim(each) else each for each in effect)
+        effect = Effect(*parts)
         found += bool(runs_apart(scores, effect)) or agree_too_well(effect)
     return found / len(runs)
 

@@ -1,7 +1,7 @@
 """An engine without a model: it says what it was asked, at once, and can be made to wait or to die."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 
 from assay.serving.engines.asks import (
     Ask,
@@ -37,7 +37,14 @@ def token(text: str, log_prob: float | None = -0.5, *, is_end: bool = False) -> 
 class ParrotEngine:
     """Goes on with a prompt's words, in upper case; a token is a word with its space."""
 
-    def __init__(self, *, kind: str = "language_model", is_predicate: bool = False, classes=(), size: int = 0):
+    def __init__(
+        self,
+        *,
+        kind: str = "language_model",
+        is_predicate: bool = False,
+        classes: tuple[str, ...] = (),
+        size: int = 0,
+    ) -> None:
         self.is_over = False
         self.asked: list[Ask] = []
         self.given_up = 0
@@ -80,7 +87,7 @@ class ParrotEngine:
         finally:
             self.given_up += not is_whole
 
-    def _said(self, ask: Ask):
+    def _said(self, ask: Ask) -> Iterator[Said]:
         match ask:
             case GenerateAsk():
                 yield PromptsRead(prompt_tokens=tuple(len(words(each)) for each in ask.prompts))
@@ -102,7 +109,9 @@ class ParrotEngine:
             case EmbedAsk():
                 yield Embedded(vectors=tuple((0.5, float(len(words(e)))) for e in ask.prompts), num_tokens=3)
             case ClassifyAsk():
-                answers = {"probability": 0.75} if self._ready.is_predicate else {"reward": 1.5}
+                answers: dict[str, float | str] = (
+                    {"probability": 0.75} if self._ready.is_predicate else {"reward": 1.5}
+                )
                 if self._ready.classes:
                     answers = {"predicted": "b", "probability_a": 0.25, "probability_b": 0.75}
                 yield Classified(answers=(answers,), num_tokens=4)

@@ -8,6 +8,7 @@ import openai
 import yaml
 from starlette.testclient import TestClient
 
+from assay.records.api_key import KeyScope
 from assay.serving.base_models import read_base_models
 from assay.serving.openai.app import make_app
 from assay.serving.openai.place import Place
@@ -53,7 +54,7 @@ def http_of(place: Place) -> TestClient:
 
 def opening(place: Place) -> Callable[[str], dict[str, str]]:
     """The header that opens a path: with an admin's key where it is the organization's."""
-    scopes = {True: ("admin",), False: ("read", "write")}
+    scopes: dict[bool, tuple[KeyScope, ...]] = {True: ("admin",), False: ("read", "write")}
     secrets = {
         of_all: place.keys.make(project="default", name="", scopes=each, lives_s=None).secret
         for of_all, each in scopes.items()

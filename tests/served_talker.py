@@ -42,7 +42,9 @@ def write_talker(models: Path, *, with_weights: bool = False) -> Path:
     tokenizer.save(str(talker / "tokenizer.json"))
     (talker / "tokenizer_config.json").write_text(json.dumps({"eos_token": MARKS[1], "pad_token": "[PAD]"}))
     if with_weights:
-        _save_weights(talker, tokenizer.token_to_id(MARKS[1]))
+        end = tokenizer.token_to_id(MARKS[1])
+        assert end is not None
+        _save_weights(talker, end)
     trainer = {"commit_every": 4, "evaluate_every": 4, "optimizer": {"learning_rate": 3e-3}}
     loader = {"lanes": 4, "global_batch_size": 16, "window_rows": 16, "threads": 1}
     methods = {

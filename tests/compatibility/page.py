@@ -36,7 +36,7 @@ def served(requests: Iterable[str]) -> dict[str, bool]:
         header_of = opening(place)
         for request in sorted(set(requests)):
             method, path = request.split(" ", 1)
-            body = {} if method in ("POST", "PUT", "PATCH") else None
+            body: dict[str, str] | None = {} if method in ("POST", "PUT", "PATCH") else None
             path = "/v1" + re.sub(r"\{\w+\}", "x", path)
             answer = http.request(method, path, json=body, headers=header_of(path))
             code = answer.json()["error"]["code"] if answer.status_code >= 400 else None

@@ -45,9 +45,11 @@ class PlayedWorker:
     def _work(self) -> None:
         while not self._is_over.wait(0.05):
             for job_id in self._place.jobs.shelf.ids():
-                self._place.jobs.shelf.log(job_id).append(lambda state: state and self._next(state))
+                self._place.jobs.shelf.log(job_id).append(self._next)
 
-    def _next(self, state: JobState) -> JobEntry | None:
+    def _next(self, state: JobState | None) -> JobEntry | None:
+        if state is None:
+            return None
         was_paused = any(isinstance(entry, PauseAsked) for entry in state.entries)
         match state.status:
             case "validating_files":

@@ -4,6 +4,7 @@ A real server answers them. None may be a 5xx, and each answer is one that the d
 """
 
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ NUM_EXAMPLES = 40
 
 
 @pytest.fixture
-def here(tmp_path: Path):
+def here(tmp_path: Path) -> Iterator[Here]:
     found = Here(tmp_path)
     try:
         yield found

@@ -4,6 +4,7 @@ import json
 import socket
 import subprocess
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
@@ -25,7 +26,7 @@ ALONE = {"PATH": "/usr/bin:/bin"}
 
 
 @pytest.fixture(scope="module", params=RELEASES)
-def release(request) -> str:
+def release(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
@@ -36,7 +37,7 @@ def python(release: str) -> str:
 
 
 @pytest.fixture
-def here(tmp_path: Path):
+def here(tmp_path: Path) -> Iterator[Here]:
     found = Here(tmp_path)
     try:
         yield found
@@ -53,7 +54,7 @@ def test_the_calls_of_a_release_are_those_that_are_kept(python: str, release: st
 
 
 @pytest.fixture
-def played(tmp_path: Path):
+def played(tmp_path: Path) -> Iterator[str]:
     """The address of a server whose jobs a played worker does."""
     place = place_in(tmp_path)
     with socket.create_server(("127.0.0.1", 0)) as listener, PlayedWorker(place):
@@ -99,7 +100,7 @@ def test_one_script_drives_a_whole_life_though_server_and_worker_are_killed(
         assert life.stdin is not None and life.stdout is not None
         assert line_of(life.stdout) == "paused"
         here.kill(server, worker)
-        here.serve(port=sdk.base_url.port)
+        here.serve(port=sdk.base_url.port or 0)
         here.work()
         life.stdin.write("go on\n")
         life.stdin.flush()
@@ -107,7 +108,8 @@ def test_one_script_drives_a_whole_life_though_server_and_worker_are_killed(
     assert life.returncode == 0 and seen["openai"] == release
     run = here.home.run(seen["job"])
     assert seen["weights"] == undisturbed_digest(here, seen["job"])
-    assert saved_audit(run.run_dir).verdict == "pass"
+    audit = saved_audit(run.run_dir)
+    assert audit is not None and audit.verdict == "pass"
     assert len(saved_launches(run)) == 2  # one before the pause, one behind it
     steps = seen["measured_steps"]
     assert steps == [*range(steps[0], 0, -1)]  # each once, page by page

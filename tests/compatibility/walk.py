@@ -29,7 +29,7 @@ class AskedError(Exception):
 class Stopped(openai.OpenAI):
     """A client whose requests never leave."""
 
-    def request(self, _: Any, options: Any, **__: Any) -> Any:
+    def request(self, _: Any, options: Any, **__: Any) -> Any:  # type: ignore[override]
         raise AskedError(f"{options.method.upper()} {unquote(options.url)}")
 
 

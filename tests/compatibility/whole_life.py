@@ -9,12 +9,14 @@ Its last line is JSON with what it saw.
 import json
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import openai
 
 
-def whole_life(client, model, method, name):
+def whole_life(client: Any, model: str, method: str, name: str) -> dict[str, Any]:
     """Upload; job, events, pause, resume, checkpoints, the model."""
     path = Path(name)
     with path.open("rb") as file:
@@ -64,12 +66,12 @@ def whole_life(client, model, method, name):
     }
 
 
-def committed(job):
+def committed(job: Any) -> int:
     """The step of its last commit; the SDK's type has no field for it."""
-    return job.x_assay["committed_step"]
+    return int(job.x_assay["committed_step"])
 
 
-def until(has_come, what):
+def until(has_come: Callable[[], object], what: str) -> None:
     """Wait, in vain for ten minutes."""
     for _ in range(6000):
         if has_come():

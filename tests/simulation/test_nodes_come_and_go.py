@@ -181,7 +181,7 @@ class Node:
 
     def kill(self) -> None:
         if self.follower._ranks is not None:
-            self.follower._ranks.is_gone = True
+            self.follower._ranks.is_gone = True  # type: ignore[attr-defined]
         self.follower._link.close()
 
 
@@ -292,6 +292,6 @@ def test_whatever_nodes_come_and_go_each_step_is_made_once_and_by_all(
     for ended, following in zip(life.attempts, life.attempts[1:], strict=False):
         if "leave" in ended.reason:
             assert following.start_step == ended.end_step, "who leaves costs no step"
-    for node in life.left:
-        node.thread.join(10)
-        assert not node.thread.is_alive() and node.error is None
+    for gone in life.left:
+        gone.thread.join(10)
+        assert not gone.thread.is_alive() and gone.error is None

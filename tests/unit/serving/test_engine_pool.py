@@ -10,6 +10,12 @@ from assay.serving.refusal import RefusedError
 from parrot_engine import ParrotEngine
 
 
+def parrot(engine: object) -> ParrotEngine:
+    """What all engines here are."""
+    assert isinstance(engine, ParrotEngine)
+    return engine
+
+
 class Engines:
     """All that were begun."""
 
@@ -26,11 +32,11 @@ class Engines:
     @property
     def loaded(self) -> list[str]:
         """Runs whose model is there, the least recently used first."""
-        return [each.source.run_id for each in self.pool.loaded()]
+        return [parrot(each).source.run_id for each in self.pool.loaded()]
 
     async def ask(self, run_id: str) -> ParrotEngine:
         async with self.pool.engine(model(run_id)) as engine:
-            return engine
+            return parrot(engine)
 
 
 def model(run_id: str) -> ModelSource:
@@ -73,7 +79,7 @@ def test_who_is_at_work_is_not_sent_away_and_the_next_waits_for_room():
             await asyncio.sleep(0.01)
             assert not waiting.done()
         assert (await waiting).source == model("b")
-        assert busy.is_over
+        assert parrot(busy).is_over
 
     run(scene, most=1, wait_s=0.2)
 
@@ -81,7 +87,7 @@ def test_who_is_at_work_is_not_sent_away_and_the_next_waits_for_room():
 def test_a_model_whose_process_died_is_loaded_anew():
     async def scene(engines: Engines) -> None:
         async with engines.pool.engine(model("a")) as engine:
-            engine.end()
+            parrot(engine).end()
             with pytest.raises(RefusedError) as refused:
                 async for _ in engine.ask(GenerateAsk(prompts=())):
                     pass
@@ -132,13 +138,13 @@ def test_whoever_asks_when_there_are_never_more_models_than_places_and_all_are_a
             for _ in range(8):
                 name = rng.choice("abcde")
                 async with engines.pool.engine(model(name)) as engine:
-                    assert engine.source == model(name)
+                    assert parrot(engine).source == model(name)
                     for _ in range(rng.randrange(3)):
                         await asyncio.sleep(0)
                     living = [each for each in engines.begun if each.source and not each.is_over]
                     most_seen = max(most_seen, len(living))
                     if rng.random() < 0.1:
-                        engine.end()
+                        parrot(engine).end()
 
         await asyncio.gather(*(client() for _ in range(4)))
         assert 1 < most_seen <= 2

@@ -21,7 +21,7 @@ from assay.base.units import number_of
 from assay.evaluation.decision.candidate import BASELINE
 from assay.evaluation.evidence.campaign.looks import LookPlan
 from assay.evaluation.evidence.campaign.rule import CampaignRule
-from assay.evaluation.evidence.trimmed import FEWEST_SEEDS, OverSeeds
+from assay.evaluation.evidence.seeds.trimmed import FEWEST_SEEDS, OverSeeds
 
 LATEST_EDITION: Final = 5
 """The edition of the statistics by which campaigns are judged (decision 27)."""

@@ -24,9 +24,9 @@ from assay.evaluation.evidence.effect import Effect, paired_effect
 from assay.evaluation.evidence.failure_rate import Trials, independent_trials
 from assay.evaluation.evidence.guardrail import Harm, harm_as_seen, harm_of
 from assay.evaluation.evidence.predictions import CLUSTER
+from assay.evaluation.evidence.seeds.trimmed import FEWEST_SEEDS, OverSeeds, kept_seeds, over_typical_seeds
 from assay.evaluation.evidence.several import Breadth, breadth
 from assay.evaluation.evidence.shared_items import ItemCollection, common_draws
-from assay.evaluation.evidence.trimmed import FEWEST_SEEDS, OverSeeds, kept_seeds, over_typical_seeds
 from assay.records.benchmark import BenchmarkResult
 from assay.records.campaign import CampaignRun
 from assay.records.coverage import Coverage

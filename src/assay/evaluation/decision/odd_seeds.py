@@ -1,6 +1,6 @@
 """Sentences on seeds that are not what a campaign takes them for: draws of their own, and of one kind.
 
-Runs that stand apart and seeds that agree too well are found in the scores (`evidence.suspicion`), equal
+Runs that stand apart and seeds that agree too well are found in the scores (`evidence.seeds.suspicion`), equal
 weights in the records of the runs. Nothing is judged by it: who reads the memo decides whether a run crashed.
 """
 
@@ -11,8 +11,8 @@ import numpy as np
 from assay.evaluation.decision.config import CampaignConfig
 from assay.evaluation.decision.facts import Facts, Floats
 from assay.evaluation.decision.words import effect_text
-from assay.evaluation.evidence.suspicion import agree_too_well, runs_apart
-from assay.evaluation.evidence.trimmed import FEWEST_SEEDS, kept_seeds
+from assay.evaluation.evidence.seeds.suspicion import agree_too_well, runs_apart
+from assay.evaluation.evidence.seeds.trimmed import FEWEST_SEEDS, kept_seeds
 from assay.evaluation.evidence.warnings import Warned
 
 

@@ -179,7 +179,7 @@ def allowing_for_unseen(
     sums, shares = sums[..., shares > 0.0], shares[shares > 0.0]
     unseen_share = float(shares @ shares)
     deviations = sums / shares
-    size = np.sqrt(np.square(deviations).mean(axis=-1)) if np.isinf(largest) else np.float64(largest)
+    size = np.sqrt(np.square(deviations).mean(axis=-1)) if np.isinf(largest) else np.asarray(largest)
     scaled = [sums / np.sqrt(shares * unseen_share), deviations]
     moments = [_skewness_and_kurtosis(each, size) for each in scaled]
     skewness, kurtosis = (np.minimum(first, second) for first, second in zip(*moments, strict=True))

@@ -23,7 +23,7 @@ from assay.base.shapes import Float64, Shaped
 from assay.base.units import number_of
 from assay.evaluation.evidence.effect import Effect, paired_effect
 from assay.evaluation.evidence.interval import cluster_sums
-from assay.evaluation.evidence.trimmed import OverSeeds, of_normal_seeds
+from assay.evaluation.evidence.seeds.trimmed import OverSeeds, of_normal_seeds
 
 POWER = 0.80
 LEVEL = 0.95

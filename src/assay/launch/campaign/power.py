@@ -17,7 +17,7 @@ from assay.evaluation.evidence.campaign.look_power import LookPower, cure_of, po
 from assay.evaluation.evidence.failure_rate import rate_upper, trials_needed
 from assay.evaluation.evidence.guardrail import Allowance, allowance_for_unseen, chance_to_pass
 from assay.evaluation.evidence.power import MAX_SEEDS, POWER, minimum_detectable_effect, seeds_needed
-from assay.evaluation.evidence.trimmed import FEWEST_SEEDS, OverSeeds
+from assay.evaluation.evidence.seeds.trimmed import FEWEST_SEEDS, OverSeeds
 from assay.evaluation.evidence.warnings import LEAST_FOUND, MOST_LOST, Warned, warnings_of_clusters
 from assay.launch.campaign.paired_noise import ItemDraws, NoiseBeforehand, PairedNoise
 from assay.store.home import Home

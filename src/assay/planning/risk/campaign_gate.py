@@ -21,7 +21,7 @@ from assay.evaluation.evidence.campaign.rule import Bounds, CampaignRule, bounds
 from assay.evaluation.evidence.effect import Effect
 from assay.evaluation.evidence.guardrail import chance_to_pass
 from assay.evaluation.evidence.power import VarianceComponents, components_from_discordance
-from assay.evaluation.evidence.trimmed import FEWEST_SEEDS, kept_seeds, of_normal_seeds, trimmed_variance
+from assay.evaluation.evidence.seeds.trimmed import FEWEST_SEEDS, kept_seeds, of_normal_seeds, trimmed_variance
 from assay.planning.program.campaign_rule import POINTS
 from assay.planning.program.program import Program
 from assay.planning.program.work import Evidence, PlayedRule

@@ -44,8 +44,8 @@ def every_model(models: Mapping[str, BaseModelFile], jobs: JobShelf, project: st
 
 def _base(base: BaseModelFile) -> NamedModel:
     methods = base.config.methods
-    writes = [name for name in ("supervised", "dpo") if name in methods]
-    method = methods[(writes or [*methods])[0]]
+    name = next((each for each in ("supervised", "dpo") if each in methods), next(iter(methods)))
+    method = methods[name]
     source = ModelSource(tokenizer=base.config.tokenizer, recipe=method.recipe, max_tokens=method.max_tokens)
     return NamedModel(base.name, base.created_s, base.config.owned_by, source)
 

@@ -82,7 +82,7 @@ def _likely(token: LikelyToken | SaidToken) -> dict[str, Any]:
 class TextChoice(NamedTuple):
     """One of `Completion.choices`, or a piece of it."""
 
-    index: int
+    place: int
     text: str
     tokens: Sequence[SaidToken] | None
     """None: without log-probabilities."""
@@ -97,7 +97,7 @@ class TextChoice(NamedTuple):
         if self.tokens is not None:
             log_probs = text_log_probs(self.tokens, self.num_likeliest, self.offset)
         return {
-            "index": self.index,
+            "index": self.place,
             "text": self.text,
             "finish_reason": self.reason,
             "logprobs": log_probs,

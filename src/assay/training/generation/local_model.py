@@ -55,7 +55,7 @@ class LocalModel:
         self._network = model.network.to(self._device).eval()
         self._tokenizer = model.tokenizer
         self._window = model.max_tokens
-        self._start = model.network.config.bos_token_id
+        self._start: int | None = model.network.config.bos_token_id
         self._ends = frozenset(ends) | _ends_of(model.network)
         self._template = template
         self._generator = Generator(self._network, ends=self._ends, tokenizer=self._tokenizer)

@@ -92,7 +92,7 @@ class FlatLayout(NamedTuple):
     ) -> "FlatLayout":
         """That of `buffer`, whose views belong to these parameters."""
         begin = buffer.storage_offset()
-        places = tuple((view.size(), view.stride(), view.storage_offset() - begin) for view in views)
+        places = tuple((view.size(), view.stride(), int(view.storage_offset() - begin)) for view in views)
         return cls(tuple(indices), places, (buffer.numel(), buffer.dtype, buffer.device))
 
     def empty(self) -> Float[Tensor, "number"]:

@@ -4,6 +4,7 @@ Only what torch says is said: a rank on a CPU has no serial number, and no CUDA 
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -18,8 +19,12 @@ def rank_device(device: torch.device) -> RankDevice:
         name=str(device),
         serial=serial_of(torch.cuda.get_device_properties(device)),
         cuda=torch.version.cuda or "",
-        nccl=version_text(torch.cuda.nccl.version()) if torch.distributed.is_nccl_available() else "",
+        nccl=version_text(_nccl_version()) if torch.distributed.is_nccl_available() else "",
     )
+
+
+def _nccl_version() -> Any:
+    return torch.cuda.nccl.version()  # type: ignore[no-untyped-call]
 
 
 def serial_of(properties: object) -> str:

@@ -21,7 +21,7 @@ from assay.evaluation.evidence.campaign.rule import (
     needed_by_end,
 )
 from assay.evaluation.evidence.effect import Effect
-from assay.evaluation.evidence.trimmed import kept_seeds, over_typical_seeds
+from assay.evaluation.evidence.seeds.trimmed import kept_seeds, over_typical_seeds
 from assay.planning.program.file import read_program
 from assay.planning.program.program import Program
 from assay.planning.risk.compile import simulated

@@ -16,7 +16,7 @@ from assay.evaluation.evidence.campaign.looks import LookPlan
 from assay.evaluation.evidence.campaign.rule import CampaignRule, bounds_of_look
 from assay.evaluation.evidence.effect import Effect, Leading
 from assay.evaluation.evidence.power import POWER, VarianceComponents, error_of_design, variance_scatter
-from assay.evaluation.evidence.trimmed import OverSeeds
+from assay.evaluation.evidence.seeds.trimmed import OverSeeds
 from assay.evaluation.evidence.warnings import LEAST_FOUND
 
 _POINTS = 64

@@ -14,7 +14,7 @@ from assay.evaluation.evidence.campaign.rule import (
 )
 from assay.evaluation.evidence.effect import Effect
 from assay.evaluation.evidence.power import VarianceComponents, error_of_design
-from assay.evaluation.evidence.trimmed import kept_seeds, over_typical_seeds
+from assay.evaluation.evidence.seeds.trimmed import kept_seeds, over_typical_seeds
 
 RULE = CampaignRule()
 PLAN = LookPlan(gate_seeds=(3, 6))

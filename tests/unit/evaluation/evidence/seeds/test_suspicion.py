@@ -5,7 +5,7 @@ import pytest
 from scipy.stats import t as students
 
 from assay.evaluation.evidence.effect import paired_effect
-from assay.evaluation.evidence.suspicion import FALSE_ALARMS, TOO_WELL, agree_too_well, runs_apart
+from assay.evaluation.evidence.seeds.suspicion import FALSE_ALARMS, TOO_WELL, agree_too_well, runs_apart
 
 
 def suspected(scores, items=0.05, seed=0):

@@ -8,7 +8,7 @@ from scipy.stats import ttest_ind
 
 from assay.evaluation.evidence.effect import paired_effect
 from assay.evaluation.evidence.power import VarianceComponents, error_of_design, power
-from assay.evaluation.evidence.trimmed import kept_seeds, over_typical_seeds, trimmed_variance
+from assay.evaluation.evidence.seeds.trimmed import kept_seeds, over_typical_seeds, trimmed_variance
 
 SEEDS = st.lists(st.floats(-1, 1, width=32), min_size=5, max_size=9, unique=True).map(np.array)
 
