@@ -26,6 +26,7 @@ from assay.launch.ranks.task import AttemptEnd, Orders
 from assay.records.commit import Commit, RunFinished
 from assay.records.cursor import Cursor
 from assay.records.failure import Failure
+from assay.records.rank_device import RankDevice
 from assay.records.run import Attempt, Run
 from assay.store.commit_log import CommitLog
 from assay.store.heartbeat import Beat
@@ -126,8 +127,8 @@ class SimulatedRanks:
     def hosts(self) -> list[str]:
         return ["here"] * len(self.ranks)
 
-    def devices(self) -> list[str]:
-        return ["cpu"] * len(self.ranks)
+    def devices(self) -> list[RankDevice]:
+        return [RankDevice("cpu")] * len(self.ranks)
 
     def beats(self) -> list[Beat]:
         return [Beat(self.life.step, "compute", CLOCK.monotonic_s(), 0.0, STEP_S)] * len(self.ranks)

@@ -89,7 +89,7 @@ class _Design(NamedTuple):
         return self.rule.over_seeds == "trimmed"
 
     def fewest_seeds(self) -> int:
-        """Of a look that says anything."""
+        """How many a look needs that says anything."""
         return FEWEST_SEEDS if self.is_trimmed else 2
 
     def seen(

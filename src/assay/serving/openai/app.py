@@ -16,16 +16,16 @@ from starlette.types import ASGIApp
 from assay.base.clock import SystemClock
 from assay.base.errors import StoreError
 from assay.serving.openai.admin.routes import admin_routes
-from assay.serving.openai.asking import ClientGoneError
-from assay.serving.openai.chat_routes import chat_routes
-from assay.serving.openai.completion_routes import completion_routes
-from assay.serving.openai.decision_routes import decision_routes
 from assay.serving.openai.declared import described, operation_name
 from assay.serving.openai.door import Door
 from assay.serving.openai.file_routes import file_routes
 from assay.serving.openai.grader_routes import grader_routes
+from assay.serving.openai.inference.asking import ClientGoneError
+from assay.serving.openai.inference.chat_routes import chat_routes
+from assay.serving.openai.inference.completion_routes import completion_routes
+from assay.serving.openai.inference.decision_routes import decision_routes
+from assay.serving.openai.inference.model_base_routes import model_base_routes
 from assay.serving.openai.job_routes import job_routes
-from assay.serving.openai.model_base_routes import model_base_routes
 from assay.serving.openai.model_routes import model_routes
 from assay.serving.openai.place import Place
 from assay.serving.openai.upload_routes import upload_routes

@@ -92,7 +92,7 @@ class _Design(NamedTuple):
     over_seeds: OverSeeds
 
     def error(self, num_seeds: int) -> float:
-        """Of what is measured with so many seeds."""
+        """What a mean over so many seeds errs by."""
         return error_of_design(
             self.components, num_seeds=num_seeds, num_items=self.num_items, over_seeds=self.over_seeds
         )

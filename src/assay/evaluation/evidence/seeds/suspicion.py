@@ -30,7 +30,7 @@ class RunApart(NamedTuple):
     arm: int
     """0 is the baseline, 1 the candidate."""
     place: int
-    """Of its seed."""
+    """Its seed's, from 0."""
     distance: float
     """From the mean of the others, in the score's unit."""
 

@@ -58,7 +58,7 @@ class NormalSeeds(NamedTuple):
     """What is seen of seeds whose luck is normal, in units of the variance of their mean."""
 
     variance: float
-    """Of the trimmed mean: above 1."""
+    """The trimmed mean's: above 1."""
     estimates: Float64[np.ndarray, "point"]
     """Equally likely values of V."""
 

@@ -22,17 +22,17 @@ from assay.serving.engines.asks import (
     SpellAsk,
     Spelled,
 )
-from assay.serving.openai.asking import Whole, engine_of, only_answer, said_to, streamed, whole_answer
 from assay.serving.openai.bodies import read_json
-from assay.serving.openai.completion_shapes import (
+from assay.serving.openai.inference.asking import Whole, engine_of, only_answer, said_to, streamed, whole_answer
+from assay.serving.openai.inference.completion_shapes import (
     END_OF_STREAM,
     TextChoice,
     event,
     new_heading,
     usage_shape,
 )
+from assay.serving.openai.inference.questions import CompletionQuestion, read_question
 from assay.serving.openai.place import Place, query_of
-from assay.serving.openai.questions import CompletionQuestion, read_question
 
 
 class _Echo(NamedTuple):

@@ -12,12 +12,12 @@ from pydantic import BaseModel, ConfigDict
 from starlette.responses import Response
 
 from assay.serving.engines.asks import SpellAsk, Spelled
-from assay.serving.openai.asking import engine_of, model_of, only_answer
 from assay.serving.openai.bodies import parsed, read_json
-from assay.serving.openai.chat_routes import chat_answer
-from assay.serving.openai.completion_routes import completion_answer
+from assay.serving.openai.inference.asking import engine_of, model_of, only_answer
+from assay.serving.openai.inference.chat_routes import chat_answer
+from assay.serving.openai.inference.completion_routes import completion_answer
+from assay.serving.openai.inference.questions import ChatQuestion, CompletionQuestion, read_question
 from assay.serving.openai.place import Place, query_of
-from assay.serving.openai.questions import ChatQuestion, CompletionQuestion, read_question
 from assay.serving.refusal import RefusedError
 
 

@@ -14,7 +14,7 @@ from starlette.responses import Response, StreamingResponse
 
 from assay.serving.engines.asks import Ask, Engine, PromptsRead, Said, SaidPiece
 from assay.serving.engines.sources import NamedModel, named_model
-from assay.serving.openai.completion_shapes import event
+from assay.serving.openai.inference.completion_shapes import event
 from assay.serving.openai.place import Place, project_of
 from assay.serving.refusal import RefusedError
 

@@ -14,16 +14,16 @@ from typing import Any
 from fastapi import APIRouter, Request
 
 from assay.serving.engines.asks import Classified, ClassifyAsk, EmbedAsk, Embedded, Ready
-from assay.serving.openai.asking import engine_of, only_answer
 from assay.serving.openai.bodies import read_json
-from assay.serving.openai.place import Place, query_of
-from assay.serving.openai.questions import (
+from assay.serving.openai.inference.asking import engine_of, only_answer
+from assay.serving.openai.inference.questions import (
     DecisionPart,
     DecisionQuestion,
     EmbeddingQuestion,
     prompts_of,
     read_question,
 )
+from assay.serving.openai.place import Place, query_of
 from assay.serving.refusal import RefusedError
 
 

@@ -8,9 +8,9 @@ from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
 from assay.serving.engines.asks import PromptsRead, SaidPiece
-from assay.serving.openai.asking import engine_of, said_to, streamed, whole_answer
 from assay.serving.openai.bodies import read_json
-from assay.serving.openai.completion_shapes import (
+from assay.serving.openai.inference.asking import engine_of, said_to, streamed, whole_answer
+from assay.serving.openai.inference.completion_shapes import (
     END_OF_STREAM,
     chat_choice,
     chat_delta,
@@ -18,8 +18,8 @@ from assay.serving.openai.completion_shapes import (
     new_heading,
     usage_shape,
 )
+from assay.serving.openai.inference.questions import ChatQuestion, read_question
 from assay.serving.openai.place import Place, query_of
-from assay.serving.openai.questions import ChatQuestion, read_question
 
 
 def chat_routes(place: Place) -> APIRouter:
