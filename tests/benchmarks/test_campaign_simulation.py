@@ -30,6 +30,7 @@ def simulated(*, campaigns=CAMPAIGNS, design=DESIGN, **truth):
     )
 
 
+@pytest.mark.slow
 def test_without_an_effect_looking_at_every_checkpoint_scales_one_in_a_hundred_at_most_and_stops():
     found = simulated()
     assert found.share("scale") <= 0.01
@@ -51,6 +52,7 @@ def test_without_the_declared_looks_the_same_peeking_claims_far_more():
     assert planned.mean() < 0.02
 
 
+@pytest.mark.slow
 def test_the_effect_that_the_plan_was_made_for_is_scaled_with_at_least_the_stated_power():
     effect = detectable_effect(DESIGN, wanted_power=0.8)
     assert stated_power(DESIGN, effect) == pytest.approx(0.8, abs=1e-3)

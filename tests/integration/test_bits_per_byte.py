@@ -126,6 +126,7 @@ def test_a_planted_leak_is_found_and_the_score_without_it_is_given(checkpoints, 
     assert leak["score_without"] != result["score"]["value"]
 
 
+@pytest.mark.slow
 def test_what_was_scored_before_is_not_scored_again(checkpoints, suite, tmp_path, capfd):
     first = evaluated(capfd, checkpoints[0], "--suite", suite, "--run-id", "again")
     second = evaluated(capfd, checkpoints[0], "--suite", suite, "--run-id", "again")

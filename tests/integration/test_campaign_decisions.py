@@ -313,6 +313,7 @@ def test_the_next_campaign_patches_the_known_good_recipe_and_its_lineage_grows(c
     assert len(known_good.lineage) == 2
 
 
+@pytest.mark.slow
 def test_a_candidate_that_wins_on_one_benchmark_by_chance_and_loses_on_none_is_not_scaled(
     campaign_file,
 ) -> None:
@@ -460,6 +461,7 @@ def test_a_gain_that_is_gone_on_the_sealed_holdout_is_not_scaled(sealed_file) ->
     assert decision.is_final, "no further seed cures it, and it is opened once"
 
 
+@pytest.mark.slow
 def test_the_seal_stays_closed_while_another_clause_is_open(sealed_file, tmp_path: Path) -> None:
     _write_coverage(tmp_path / "coverage.json", is_hole=True)
     holdout = MadeUpHoldout({"treated": 0.66})
@@ -633,6 +635,7 @@ def test_too_few_scales_leave_the_target_undecided_and_say_so(ladder_file) -> No
     assert "3 scales are too few" in clause.reason
 
 
+@pytest.mark.slow
 def test_a_campaign_of_another_patch_is_no_rung_of_the_ladder(ladder_file, campaign_file) -> None:
     other = [{"name": "treated", "patch": {"trainer.epochs": 3}}]
     decided(campaign_file({"name": "elsewhere", "candidates": other}), MadeUpTrainer(GOOD))
@@ -821,6 +824,7 @@ def test_rows_that_an_older_campaign_counted_alone_stay_alone_when_it_goes_on(ca
         declared()
 
 
+@pytest.mark.slow
 def test_a_verdict_that_somebody_edited_is_found(campaign_file) -> None:
     campaign, _ = decided(campaign_file(), MadeUpTrainer({}))
     path = campaign.folder / "decisions" / "treated-3.json"
@@ -893,6 +897,7 @@ def test_a_benchmark_that_was_changed_and_evaluated_again_is_read_as_it_is_now(c
             shutil.rmtree(found.folders["code"])
 
 
+@pytest.mark.slow
 def test_a_decision_that_was_judged_by_other_clauses_is_refused_with_their_names(campaign_file) -> None:
     campaign, _ = decided(campaign_file(), MadeUpTrainer(GOOD))
     path = campaign.folder / "decisions" / "treated-3.json"

@@ -51,6 +51,7 @@ def dataset_of(format: str, folder: Path) -> Path:
     return folder / format
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("format", "method"),
     [

@@ -31,6 +31,7 @@ def test_a_run_writes_the_columns_that_were_foreseen(
     assert set(_written(Home.from_environment().run_dir(method))) == set(foreseen)
 
 
+@pytest.mark.slow
 def test_of_a_classifier_too(run_here: Any) -> None:
     run, _, _ = run_here()
     recipe = LoadedConfig(run.recipe, {})

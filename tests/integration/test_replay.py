@@ -104,6 +104,7 @@ def flip_last_bit_of_a_loss(segment: Path, run, *, step: int) -> None:
     segment.write_bytes(data)
 
 
+@pytest.mark.slow
 def test_a_capsule_outlives_retention_and_a_replay_begins_there(run_it, new_tiny_run, capfd) -> None:
     run, log, _ = run_it(retention__keep_best=0)
     assert [commit.step for commit in log.commits()] == [15, 20]

@@ -67,6 +67,7 @@ def sample_at_temperature(monkeypatch: pytest.MonkeyPatch, temperature: float) -
     monkeypatch.setattr(GrpoMethod, "_answered", answered)
 
 
+@pytest.mark.slow
 def test_a_sampler_with_the_weights_of_an_earlier_step_is_named_where_they_had_changed(
     dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -124,6 +125,7 @@ def test_a_rank_whose_decoding_flips_bits_is_named_with_its_step_and_only_a_spot
     assert [each["rule"] for each in shown["warnings"]] == ["leaking rows"]
 
 
+@pytest.mark.slow
 def test_a_grader_that_fails_on_a_twentieth_of_the_answers_is_named_by_its_kind_and_stops_what_allows_less(
     dataset: Path, tmp_path: Path
 ) -> None:

@@ -53,6 +53,7 @@ def listed(capfd, *options: object) -> list[str]:
     return [line["run_id"] for line in json.loads(capfd.readouterr().out)]
 
 
+@pytest.mark.slow
 def test_runs_are_found_by_tag_text_status_and_recipe_and_sorted(home: Home, capfd) -> None:
     assert assay("runs", "tag", "fast", "good", "draft") == 0
     assert assay("runs", "tag", "fast", "draft-") == 0

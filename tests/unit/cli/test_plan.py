@@ -135,6 +135,7 @@ def test_a_budget_that_is_too_small_hides_no_other_clash(program: Path) -> None:
         run("check", str(program))
 
 
+@pytest.mark.slow
 def test_what_ifs_stand_beside_the_plan(program: Path) -> None:
     shown = run("what-if", str(program)).stdout
     assert "The data comes a week late" in shown
@@ -287,6 +288,7 @@ def test_what_cannot_be_written_or_asked_gets_one_error(program: Path, tmp_path:
         run("what-if", str(program), "--readings")
 
 
+@pytest.mark.slow
 def test_device_hours_of_a_plan_cost_what_a_home_says(
     program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,6 +27,7 @@ def as_planned(program: Program, plan: Plan, *names: str) -> dict[str, Actual]:
     }
 
 
+@pytest.mark.slow
 def test_when_all_goes_as_planned_nothing_moves(case: Program, case_plan: Plan) -> None:
     now = "week 2"
     begun = {

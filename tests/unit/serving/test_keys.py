@@ -6,6 +6,7 @@ from pathlib import Path
 import openai
 import pytest
 from click.testing import CliRunner
+from starlette.testclient import TestClient
 
 from assay.base.clock import SystemClock
 from assay.cli.main import cli
@@ -34,6 +35,12 @@ def key_of(place: Place, project: str, *, scopes=("read", "write"), lives_s: flo
 
 
 @pytest.fixture(scope="module")
+def http(place) -> TestClient:
+    """One for all that is asked: an application has some eighty routes."""
+    return http_of(place)
+
+
+@pytest.fixture(scope="module")
 def ours(place) -> dict[str, str]:
     """A project's key, file and paused job."""
     secret = key_of(place, "ours").secret
@@ -54,10 +61,10 @@ class Ids(dict):
         return "x"
 
 
-def asked(place: Place, ours: dict[str, str], ask, secret: str | None) -> tuple[int, str | None]:
+def asked(http: TestClient, ours: dict[str, str], ask, secret: str | None) -> tuple[int, str | None]:
     method, path = ask
     headers = {} if secret is None else {"authorization": f"Bearer {secret}"}
-    answer = http_of(place).request(method, path.format_map(Ids(ours)), headers=headers)
+    answer = http.request(method, path.format_map(Ids(ours)), headers=headers)
     return answer.status_code, answer.json()["error"]["code"] if answer.status_code >= 400 else None
 
 
@@ -65,22 +72,22 @@ def everything(place: Place) -> list[str]:
     return sorted(item.key for item in place.files.shelf.store.list(""))
 
 
-def test_without_a_key_that_opens_nothing_is_answered_and_nothing_changes(place, ours) -> None:
+def test_without_a_key_that_opens_nothing_is_answered_and_nothing_changes(place, http, ours) -> None:
     revoked, expired = key_of(place, "ours"), key_of(place, "ours", lives_s=10)
     place.keys.revoke(revoked.created.key_id)
     place.clock.sleep_s(10)
     before = everything(place)
     for ask in ASKS:
         for secret in (None, "", "wrong", ours["secret"][:-1], revoked.secret, expired.secret):
-            assert asked(place, ours, ask, secret) == (401, "invalid_api_key"), (ask, secret)
+            assert asked(http, ours, ask, secret) == (401, "invalid_api_key"), (ask, secret)
     assert everything(place) == before
 
 
-def test_a_key_that_may_only_read_changes_nothing(place, ours) -> None:
+def test_a_key_that_may_only_read_changes_nothing(place, http, ours) -> None:
     secret = key_of(place, "ours", scopes=("read",)).secret
     before = everything(place)
     for ask in ASKS:
-        status, code = asked(place, ours, ask, secret)
+        status, code = asked(http, ours, ask, secret)
         if ask[0] == "GET":
             assert status in (200, 403, 404), ask
         else:
@@ -88,22 +95,20 @@ def test_a_key_that_may_only_read_changes_nothing(place, ours) -> None:
     assert everything(place) == before
 
 
-def test_what_is_another_projects_is_not_there(place, ours) -> None:
+def test_what_is_another_projects_is_not_there(place, http, ours) -> None:
     secret = key_of(place, "theirs").secret
     before = everything(place)
     for ask in ASKS:
         if "{" in ask[1]:
-            status, code = asked(place, ours, ask, secret)
+            status, code = asked(http, ours, ask, secret)
             gone = ((404, "not_found"), (404, "model_not_found"), (403, "insufficient_permissions"))
             assert (status, code) in gone, ask
-    theirs = openai.OpenAI(
-        base_url="http://server/v1", api_key=secret, http_client=http_of(place), max_retries=0
-    )
+    theirs = openai.OpenAI(base_url="http://server/v1", api_key=secret, http_client=http, max_retries=0)
     with pytest.raises(openai.BadRequestError, match="no file"):
         theirs.fine_tuning.jobs.create(model="tiny", training_file=ours["file_id"])
     headers = {"authorization": f"Bearer {secret}"}
     for path in ("/v1/files", "/v1/fine_tuning/jobs"):
-        assert http_of(place).get(path, headers=headers).json()["data"] == []
+        assert http.get(path, headers=headers).json()["data"] == []
     assert everything(place) == before
 
 

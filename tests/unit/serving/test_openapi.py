@@ -25,11 +25,11 @@ OPERATIONS = [
 def ask(tmp_path_factory) -> Callable[..., Any]:
     """Asks with a key that opens the path."""
     place = place_in(tmp_path_factory.mktemp("openapi"))
-    header_of = opening(place)
+    header_of, http = opening(place), http_of(place)
 
     def asked(method: str, path: str, params: dict[str, str]) -> Any:
         headers = header_of(path)
-        return http_of(place).request(method, re.sub(r"[{}]", "", path), params=params, headers=headers)
+        return http.request(method, re.sub(r"[{}]", "", path), params=params, headers=headers)
 
     return asked
 

@@ -33,6 +33,7 @@ class Line:
         return ZEROS[: end - start]
 
 
+@pytest.mark.slow
 def test_three_gigabytes_are_read_in_little_memory_by_few_ranges_at_once() -> None:
     line, num_bytes = Line(), 3_000_000_001
     with io.BufferedReader(RangeReader("x", num_bytes, line.get_range), RANGE_BYTES) as reader:

@@ -391,6 +391,7 @@ def test_documents_show_whole_and_quietly(browser, documents, tmp_path, width):
     assert complaints == []
 
 
+@pytest.mark.slow
 def test_the_seeds_of_the_last_gate_are_read_to_their_last_column_at_1200(browser, documents, tmp_path):
     (path,) = write_documents(documents[:1], tmp_path)
     page = browser.new_page(viewport={"width": 1200, "height": 900})

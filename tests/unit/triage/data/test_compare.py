@@ -118,7 +118,7 @@ SEEN_IN_FEW = {another_unit, twice, cut_tokens, mask_off_by_one, one_space, halv
     ("num_rows", "is_fresh", "plant", "what", "kind"),
     [
         *(
-            pytest.param(4_000, True, *planted, marks=() if planted[0] is mask_off_by_one else pytest.mark.slow)
+            pytest.param(4_000, True, *planted, marks=pytest.mark.slow)
             for planted in PLANTED
             if planted[0] in SEEN_IN_FEW
         ),

@@ -15,6 +15,7 @@ from assay.evaluation.evidence.campaign.rule import (
 )
 from assay.evaluation.evidence.effect import Effect
 from assay.evaluation.evidence.replication import belief_after
+from variants import slow
 
 RULE = CampaignRule()
 
@@ -194,8 +195,8 @@ def test_with_no_seeds_left_there_is_no_chance_to_ask_about():
     )
 
 
-@pytest.mark.parametrize("seen", [0.02, 0.025, 0.03])
-@pytest.mark.parametrize("new_seeds", [5, 8, 16])
+@pytest.mark.parametrize("seen", [*slow(0.02), 0.025, *slow(0.03)])
+@pytest.mark.parametrize("new_seeds", [5, *slow(8, 16)])
 def test_the_chance_of_a_new_campaign_is_how_often_fresh_seeds_get_there(seen: float, new_seeds: int):
     found, rng = effect(seen, seeds=5), np.random.default_rng(7)
     chance, answer = chances_anew(found, num_seeds=5, new_seeds=new_seeds, level=0.96, rule=RULE)

@@ -60,6 +60,7 @@ def test_the_interval_of_one_auc_covers_the_truth_as_often_as_it_says():
     assert 0.93 <= covered <= 0.97
 
 
+@pytest.mark.slow
 def test_the_interval_of_a_paired_difference_covers_the_truth_as_often_as_it_says():
     rng, covered = np.random.default_rng(2), []
     truth = norm.cdf(1.2 / np.sqrt(2)) - norm.cdf(0.9 / np.sqrt(2))

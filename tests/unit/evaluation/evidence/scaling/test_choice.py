@@ -7,13 +7,14 @@ from assay.evaluation.evidence.scaling.backtest import BackTest, Origin
 from assay.evaluation.evidence.scaling.extrapolate import choose_form
 from assay.evaluation.evidence.scaling.fit import HUBER_DELTA
 from assay.evaluation.evidence.scaling.points import scaling_points
+from variants import slow
 
 EQUAL = {"A": 480.0, "B": 2100.0, "E": 1.82, "alpha": 0.36, "beta": 0.36}
 UNLIKE = {"A": 20.0, "B": 9e4, "E": 1.2, "alpha": 0.15, "beta": 0.55}
 
 
 @pytest.mark.parametrize(("truth", "form"), [(EQUAL, "over-training"), (UNLIKE, "chinchilla")])
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", [0, *slow(1)])
 def test_the_form_of_the_law_behind_the_points_is_found(ladder, truth, form, seed):
     chosen = choose_form(ladder(truth=truth, seed=seed, noise=0.002), delta=HUBER_DELTA)
     assert chosen.form.name == form
