@@ -63,6 +63,7 @@ def trained_job(home: Home, dataset: Path, method: dict[str, Any], api_method: s
         hyperparameters={}, training_file="file-" + "0" * 24, seed=0, request_sha256="",
     )  # fmt: skip
     state = jobs.put(created)
+    jobs.note_model(created)
     entries: list[Any] = [
         JobValidated(**at, run_id=job_id, num_rows=64, dataset_fingerprint="", num_steps=4, hyperparameters={})
     ]
@@ -261,8 +262,7 @@ def test_a_client_that_hangs_up_frees_the_engine(served, sdk):
     whole_s = time.monotonic() - began_s
     assert whole.usage.completion_tokens == 600  # long enough to be cut off
     with sdk.chat.completions.create(**given, max_completion_tokens=3000, stream=True) as stream:
-        for _ in range(5):
-            next(stream)
+        next(stream)  # whose it is; the text of what a random network says may be long in coming
     began_s = time.monotonic()
     sdk.chat.completions.create(**given, max_completion_tokens=1)
     assert time.monotonic() - began_s < whole_s
@@ -277,7 +277,6 @@ def test_a_killed_engine_is_told_once_and_the_next_request_has_another(served, s
     chats(sdk, "long", max_completion_tokens=1)
     given = {"model": "long", "messages": QUESTION, "temperature": 0, "max_completion_tokens": 3000}
     with sdk.chat.completions.create(**given, stream=True) as stream:
-        next(stream)
         next(stream)
         for pid in served.engines():
             os.kill(pid, signal.SIGKILL)

@@ -175,7 +175,8 @@ def test_one_node_is_told_to_stop_and_leaves_another_is_lent_and_the_weights_are
         os.kill(ranks_of(stays.pid)[0], signal.SIGKILL)
 
     disturb = Disturb(log, [leaves.terminate, kill_a_rank_once_another_node_waits])
-    supervise(run, nodes, disturb, 3)
+    slow = Slow(type="slow", rank=0, step=1, extra_s=1.0)  # so that there is time for a node to come
+    supervise(run, nodes, disturb, 3, faults=FaultPlan(faults=(slow,)))
     assert [attempt.world_size for attempt in disturb.ended] == [3, 2, 3]
     assert [attempt.outcome for attempt in disturb.ended] == ["preempted", "killed", "succeeded"]
     assert disturb.ended[0].reason.startswith("node 2 (") and "the others go on" in disturb.ended[0].reason
