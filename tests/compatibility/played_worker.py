@@ -69,6 +69,7 @@ class PlayedWorker:
             case "pausing":
                 return RunLeft(**AT, step=state.last_step)
             case "running" if state.last_step < (STEPS if was_paused else 2 * STEPS_A_COMMIT):
+                self._place.jobs.note_model(state.created)
                 return self._checkpoint(state.last_step)
             case "running" if was_paused:
                 return self._succeeded(state)

@@ -339,7 +339,7 @@ def _refuse_to_take_over(home: "Home", resume: str | None, place: PlaceOptions, 
 
     run = home.run(resume)
     if not place.launched:
-        _refuse_beside_worker(home, run)
+        _refuse_beside_worker(home, run, is_launched=place.on == "allocation")
     last = next(reversed(saved_launches(run)), None)
     if take_over or place.launched or place.on == "allocation" or last is None or last.place == "slurm":
         return
@@ -351,7 +351,7 @@ def _refuse_to_take_over(home: "Home", resume: str | None, place: PlaceOptions, 
         )
 
 
-def _refuse_beside_worker(home: "Home", run: "Run") -> None:
+def _refuse_beside_worker(home: "Home", run: "Run", *, is_launched: bool) -> None:
     """Raise `ConfigError` where the run is a job's of the API: a worker alone goes on with it."""
     if not (home.api / "ftjob" / run.run_id).is_dir():
         return
@@ -359,7 +359,7 @@ def _refuse_beside_worker(home: "Home", run: "Run") -> None:
     from assay.serving.jobs import refuse_beside_worker
     from assay.store.objects import open_store
 
-    refuse_beside_worker(open_store(str(home.api)), run.run_id, SystemClock())
+    refuse_beside_worker(open_store(str(home.api)), run.run_id, SystemClock(), is_launched=is_launched)
 
 
 def _asked_for(

@@ -70,10 +70,14 @@ class JobShelf:
         return state
 
 
-def refuse_beside_worker(store: ObjectStore, run_id: str, clock: Clock) -> None:
-    """Raise `ConfigError` where a run is a job's, and going on with it is not for its caller to decide."""
+def refuse_beside_worker(store: ObjectStore, run_id: str, clock: Clock, *, is_launched: bool) -> None:
+    """Raise `ConfigError` where a run is a job's, and going on with it is not for its caller to decide.
+
+    `is_launched`: by a scheduler, which lets run what a worker gave it, and may do so once the job is to rest.
+    """
     state = JobShelf(store, clock).shelf.state(run_id)
-    if state is None or state.status in ("succeeded", "failed"):
+    rests = ("paused", "cancelled")
+    if state is None or state.status in ("succeeded", "failed") or (is_launched and state.status not in rests):
         return
     cure = {
         "paused": "Resume it over the API (fine_tuning.jobs.resume).",

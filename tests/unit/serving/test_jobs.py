@@ -241,9 +241,9 @@ def test_a_failed_job_says_why(place, sdk) -> None:
 
 
 def test_nobody_but_a_worker_goes_on_with_the_run_of_a_job_that_may_go_on_or_must_not(place, sdk) -> None:
-    def refused(job_id: str) -> str:
+    def refused(job_id: str, *, is_launched: bool = False) -> str:
         try:
-            refuse_beside_worker(place.jobs.shelf.store, job_id, place.clock)
+            refuse_beside_worker(place.jobs.shelf.store, job_id, place.clock, is_launched=is_launched)
         except ConfigError as error:
             return str(error)
         return ""
@@ -259,6 +259,8 @@ def test_nobody_but_a_worker_goes_on_with_the_run_of_a_job_that_may_go_on_or_mus
         in (refused(cancelled))
     )
     assert "which is running. 'assay worker' goes on" in refused(running)
+    assert refused(running, is_launched=True) == ""  # a scheduler lets run what a worker gave it
+    assert refused(paused, is_launched=True) and refused(cancelled, is_launched=True)
     assert refused(done) == refused("some-run") == ""
 
 
