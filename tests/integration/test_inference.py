@@ -284,10 +284,10 @@ def test_a_killed_engine_is_told_once_and_the_next_request_has_another(served, s
             for _ in stream:
                 pass
     assert chats(sdk, "long", max_completion_tokens=1).choices
-    for pid in served.engines():  # idle: nobody notices
+    for pid in served.engines():  # idle: the SDK asks again at most
         os.kill(pid, signal.SIGKILL)
     wait_until(lambda: not [pid for pid in served.engines() if is_living(pid)], "their end")
-    assert chats(sdk, "long", max_completion_tokens=1).choices
+    assert chats(sdk.with_options(max_retries=2), "long", max_completion_tokens=1).choices
 
 
 def test_a_server_that_is_killed_leaves_no_engine(served, sdk):
@@ -299,8 +299,8 @@ def test_a_server_that_is_killed_leaves_no_engine(served, sdk):
     served.server, served.sdk = served.serve()
 
 
-def step_that_answered(sdk: openai.OpenAI, job_id: str, questions: list[Any]) -> int:
-    """The newest checkpoint's; a run that commits every moment may have let one go before it is loaded."""
+def commit_that_answered(sdk: openai.OpenAI, job_id: str, questions: list[Any]) -> int:
+    """When the newest checkpoint was committed, in whole seconds; one may be let go before it is loaded."""
     while True:
         checkpoint = sdk.fine_tuning.jobs.checkpoints.list(job_id).data[0]
         name = checkpoint.fine_tuned_model_checkpoint
@@ -309,11 +309,11 @@ def step_that_answered(sdk: openai.OpenAI, job_id: str, questions: list[Any]) ->
         except openai.BadRequestError as refused:
             assert refused.code == "model_not_usable"
         else:
-            return int(checkpoint.step_number)
+            return int(checkpoint.created_at)
 
 
 def test_a_checkpoint_answers_soon_after_its_commit(here_with_worker, record_property):
-    here, sdk = here_with_worker
+    _, sdk = here_with_worker
     job = create(sdk, n_epochs=30)
     ask = [{"type": "predicate", "instructions": ""}]
     waits = []
@@ -323,10 +323,8 @@ def test_a_checkpoint_answers_soon_after_its_commit(here_with_worker, record_pro
             lambda before=before: ours(sdk.fine_tuning.jobs.retrieve(job.id))["committed_step"] > before,
             "a commit",
         )
-        step = step_that_answered(sdk, job.id, ask)
-        log = CommitLog(open_store(here.home.run(job.id).store_url))
-        (commit,) = (each for each in log.commits() if each.step == step)
-        waits.append(time.time() - commit.committed_s)
+        committed_s = commit_that_answered(sdk, job.id, ask)
+        waits.append(time.time() - committed_s)
     record_property("commit_to_answer_s", waits)
     print("commit to answer, s:", waits)
     assert waits[-1] < 5.0
