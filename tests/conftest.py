@@ -51,7 +51,7 @@ def require(part: str, present: bool, reason: str) -> None:
     pytest.skip(f"{part}: {reason}")
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def requires() -> Callable[[str, bool, str], None]:
     """`require`, for tests in folders below."""
     return require

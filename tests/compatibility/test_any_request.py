@@ -4,7 +4,7 @@ A real server answers them. None may be a 5xx, and each answer is one that the d
 """
 
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -33,8 +33,10 @@ def here(tmp_path: Path) -> Iterator[Here]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_no_request_is_a_server_error_and_no_answer_is_undeclared(here: Here) -> None:
-    python = python_with("schemathesis")
+def test_no_request_is_a_server_error_and_no_answer_is_undeclared(
+    here: Here, requires: Callable[[str, bool, str], None]
+) -> None:
+    python = python_with("schemathesis", requires)
     _, sdk = here.serve()
     create(sdk, n_epochs=1)  # something is there to be found
     asked = [python, "-m", "schemathesis.cli", "run", f"{sdk.base_url}openapi.json"]

@@ -4,7 +4,7 @@ import json
 import socket
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
@@ -31,9 +31,9 @@ def release(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="module")
-def python(release: str) -> str:
+def python(release: str, requires: Callable[[str, bool, str], None]) -> str:
     """The interpreter of an environment that holds this release, and what it needs."""
-    return python_with(f"openai-{release}")
+    return python_with(f"openai-{release}", requires)
 
 
 @pytest.fixture

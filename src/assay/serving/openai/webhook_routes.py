@@ -1,5 +1,6 @@
 """`webhooks.*`: a project's webhooks; who has a secret in an answer has it there only."""
 
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Request
@@ -115,7 +116,6 @@ def _add_webhooks(router: APIRouter, place: Place) -> None:
         body = parsed(ChangedWebhookBody, await read_json(request))
 
         def updated() -> WebhookState:
-            _found(place, request, webhook_id)
             _check_url(place, body.url)
             types = None if body.event_types is None else _types(body.event_types)
             return webhooks.update(webhook_id, name=body.name, url=body.url, event_types=types)
@@ -139,23 +139,21 @@ def _add_secrets(router: APIRouter, place: Place) -> None:
         await run_in_threadpool(_found, place, request, webhook_id)
         body = parsed(RotationBody, await read_json(request))
 
-        def rotated() -> WebhookState:
-            _found(place, request, webhook_id)
-            keeps_old = body.keep_old_secret_active_for_24_hours
-            return place.outbox.webhooks.rotate(webhook_id, keeps_old=keeps_old)
-
+        rotated = partial(
+            place.outbox.webhooks.rotate, webhook_id, keeps_old=body.keep_old_secret_active_for_24_hours
+        )
         return _with_secret(await run_in_threadpool(rotated))
 
     @router.post("/webhook_endpoints/{webhook_id}/test", openapi_extra=takes(body=TrialBody))
     async def test(request: Request, webhook_id: str) -> dict[str, Any]:
         """Send a message of a job that does not exist, now and once."""
         query_of(request)
-        await run_in_threadpool(_found, place, request, webhook_id)
+        state = await run_in_threadpool(_found, place, request, webhook_id)
         body = parsed(TrialBody, await read_json(request))
 
         def tried() -> int:
             (event_type,) = _types([body.event_type])
-            return _trial(place, _found(place, request, webhook_id), event_type)
+            return _trial(place, state, event_type)
 
         return {
             "object": "webhook_endpoint.test",
