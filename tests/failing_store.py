@@ -8,6 +8,8 @@
     truncated  what is read ends too early, and the connection with it
     slow       the answer takes a minute
 
+What is no key is refused at once, as by every store: nothing is asked for that.
+
 Errors and silence last for `OUTAGE_S` of simulated time, in which every call fails so; the others strike one
 call.
 """
@@ -19,6 +21,7 @@ from math import inf
 from typing import IO, Literal, TypeVar, get_args
 
 from assay.base.errors import StoreAwayError
+from assay.store.keys import require_key, require_prefix
 from assay.store.objects import ObjectInfo, ObjectStore, PatientStore
 from assay.store.patience import CallMaker, Patience
 from clocks import HandClock
@@ -55,29 +58,37 @@ class FailingStore:
 
     def get(self, key: str) -> bytes:
         """See `ObjectStore`; so for all that follows."""
+        require_key(self.url, key)
         return self._ask(lambda: self._inner.get(key))
 
     def get_ranges(self, key: str, starts: Sequence[int], ends: Sequence[int]) -> list[memoryview]:
+        require_key(self.url, key)
         return self._ask(lambda: self._inner.get_ranges(key, starts, ends))
 
     def put(self, key: str, data: bytes | memoryview) -> None:
+        require_key(self.url, key)
         whole = bytes(data)
         self._ask(lambda: self._inner.put(key, whole))
 
     def put_if_absent(self, key: str, data: bytes | memoryview) -> bool:
+        require_key(self.url, key)
         whole = bytes(data)
         return self._ask(lambda: self._inner.put_if_absent(key, whole))
 
     def list(self, prefix: str, after: str = "", limit: int | None = None) -> Iterator[ObjectInfo]:
+        require_prefix(self.url, prefix)
         return iter(self._ask(lambda: [*self._inner.list(prefix, after, limit)]))
 
     def exists(self, key: str) -> bool:
+        require_key(self.url, key)
         return self._ask(lambda: self._inner.exists(key))
 
     def num_bytes(self, key: str) -> int:
+        require_key(self.url, key)
         return self._ask(lambda: self._inner.num_bytes(key))
 
     def delete(self, key: str) -> None:
+        require_key(self.url, key)
         self._ask(lambda: self._inner.delete(key))
 
     def sweep_unfinished(self, is_dead: Callable[[str, float], bool], is_swept: Callable[[str], bool]) -> None:

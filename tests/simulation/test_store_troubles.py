@@ -32,6 +32,7 @@ from assay.records.surroundings import Surroundings
 from assay.records.suspect import WrongArithmeticError
 from assay.store.attempts import saved_attempts
 from assay.store.commit_log import CommitLog
+from assay.store.heartbeat import Beat
 from assay.store.objects import ObjectStore, PatientStore, open_store
 from assay.store.patience import HURRIED_S
 from assay.training.checkpoint.parts import training_parts
@@ -388,6 +389,51 @@ def heeds_sigterm(trouble: Trouble, number: int, ranks: Ranks, folder: Path) -> 
     drive(inner, run, ranks, {})
     assert is_whole(inner, ranks), (trouble, number)
     return True
+
+
+class WaitingRanks(RanksHere):
+    """Their commit waits for a store that went away at their first news, with which SIGTERM came."""
+
+    supervisor: Supervisor
+    clock: HandClock
+
+    def wait_for_news(self, timeout_s: float) -> None:
+        assert isinstance(self._store, PatientStore) and isinstance(self._store._inner, FailingStore)
+        self._store._inner.go_away()
+        self.supervisor.ask_to_stop()
+        self.clock.sleep_s(timeout_s / 10)
+        time.sleep(0.001)
+
+    def end(self) -> None:  # type: ignore[override]
+        return None
+
+    def beats(self) -> list[Beat]:
+        return [Beat(5, "checkpoint", 0.0, 0.0, 0.0)]
+
+    def signal(self, number: int) -> None: ...
+
+
+def test_sigterm_is_heeded_in_time_while_ranks_wait_for_a_store_that_is_away(
+    ranks: Ranks, tmp_path: Path
+) -> None:
+    inner, run, clock = open_store("memory:"), run_in(tmp_path / "r"), HandClock()
+    store = patient(FailingStore(inner, {}, clock), clock)
+    WaitingRanks.clock = clock
+    supervisor = WaitingRanks.supervisor = Supervisor(
+        run,
+        CommitLog(store),
+        policy=RestartPolicy(max_restarts=0, grace_s=60.0),
+        watchers=[],
+        clock=clock,
+        nodes=NodesHere(store, ranks, WaitingRanks),
+        patience=store.patience,
+    )
+    with pytest.raises(StoreAwayError, match=r"Everything committed is intact|no answer in time"):
+        supervisor.run(1)
+    assert clock.at_s <= LEAVE_S
+    (attempt,) = saved_attempts(tmp_path / "r")
+    assert attempt.failure is not None
+    assert (attempt.outcome, attempt.failure.failure_kind) == ("preempted", "store_unreachable")
 
 
 SLOW_ANSWER_S: Mapping[Trouble, float] = {trouble: 60.0 if trouble == "slow" else 0.0 for trouble in TROUBLES}

@@ -636,7 +636,7 @@ class _SignOfLife(threading.Thread):
     def run(self) -> None:
         """It was one if nothing is missing when the thread has ended."""
         try:
-            self._store.exists(LOG_PREFIX)
+            next(self._store.list(LOG_PREFIX, limit=1), None)
         except StoreAwayError as error:
             self.missing = error
         except StoreError:
