@@ -102,6 +102,7 @@ def ended(process: subprocess.Popen[str]) -> Ended:
         out, err = process.communicate(timeout=280)
     except subprocess.TimeoutExpired:
         process.kill()
+        process.communicate()
         raise
     return Ended(process.returncode, out, err)
 
