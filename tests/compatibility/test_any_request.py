@@ -11,6 +11,7 @@ import pytest
 
 from compatibility.environment import python_with
 from integration.test_serving import Here, create
+from variants import soaked
 
 CHECKS = (
     "not_a_server_error",
@@ -19,7 +20,6 @@ CHECKS = (
     "response_schema_conformance",
 )
 PHASES = ("coverage", "fuzzing", "stateful")
-NUM_EXAMPLES = 40
 
 
 @pytest.fixture
@@ -33,14 +33,15 @@ def here(tmp_path: Path) -> Iterator[Here]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
+@pytest.mark.parametrize("num_examples", [5, *soaked(40)])
 def test_no_request_is_a_server_error_and_no_answer_is_undeclared(
-    here: Here, requires: Callable[[str, bool, str], None]
+    num_examples: int, here: Here, requires: Callable[[str, bool, str], None]
 ) -> None:
     python = python_with("schemathesis", requires)
     _, sdk = here.serve()
     create(sdk, n_epochs=1)  # something is there to be found
     asked = [python, "-m", "schemathesis.cli", "run", f"{sdk.base_url}openapi.json"]
     asked += ["--checks", ",".join(CHECKS), "--phases", ",".join(PHASES), "--seed", "1"]
-    asked += ["--max-examples", str(NUM_EXAMPLES), "--header", "Authorization: Bearer any"]
+    asked += ["--max-examples", str(num_examples), "--header", "Authorization: Bearer any"]
     done = subprocess.run(asked, capture_output=True, text=True, cwd=here.folder)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]

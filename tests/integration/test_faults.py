@@ -238,7 +238,15 @@ def test_a_lost_ledger_is_written_anew_from_the_facts(suffer, undisturbed) -> No
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("phase", "step"),
-    [("startup", 1), ("data", 4), ("compute", 7), ("communication", 8), ("checkpoint", 10), ("evaluation", 10)],
+    [
+        ("startup", 1),
+        *(
+            pytest.param(*other, marks=pytest.mark.soak)
+            for other in [("data", 4), ("compute", 7), ("evaluation", 10)]
+        ),
+        ("communication", 8),
+        ("checkpoint", 10),
+    ],
 )
 def test_sigterm_in_any_phase_ends_in_a_commit_or_a_clean_rollback(phase, step, suffer, undisturbed) -> None:
     evaluates = {"trainer__evaluate_every": 5}

@@ -97,7 +97,7 @@ def killed_and_resized(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", seeds(short=3, soak=16))
+@pytest.mark.parametrize("seed", seeds(short=1, soak=16))
 def test_a_method_that_is_killed_and_resized_ends_with_the_undisturbed_weights(
     seed: int, undisturbed: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -107,7 +107,7 @@ def test_a_method_that_is_killed_and_resized_ends_with_the_undisturbed_weights(
 
 def plans_of_rollouts(*, judged: bool) -> list[Any]:
     """A judge pays in every third plan, so in each of the ways."""
-    marks = {seed: [pytest.mark.soak] if seed >= 3 else [] for seed in range(GRPO_PLANS)}
+    marks = {seed: [pytest.mark.soak] if seed not in (0, 2) else [] for seed in range(GRPO_PLANS)}
     return [pytest.param(seed, marks=marks[seed]) for seed in marks if (seed % 3 == 2) == judged]
 
 
@@ -258,7 +258,7 @@ def test_a_program_that_forgets_what_a_judge_said_is_caught(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", seeds(short=3, soak=16))
+@pytest.mark.parametrize("seed", seeds(short=1, soak=16))
 def test_adapters_that_are_killed_and_resized_end_with_the_undisturbed_weights(
     seed: int,
     undisturbed: Callable[..., Any],

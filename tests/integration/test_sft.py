@@ -54,8 +54,14 @@ def test_killed_and_resized_it_ends_with_the_same_weights(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("parallel", ["ddp", "fsdp2"])
-@pytest.mark.parametrize("world_size", [2, 4])
+@pytest.mark.parametrize(
+    ("world_size", "parallel"),
+    [
+        (2, "ddp"),
+        (4, "fsdp2"),
+        *(pytest.param(*other, marks=pytest.mark.soak) for other in [(4, "ddp"), (2, "fsdp2")]),
+    ],
+)
 def test_every_world_size_ends_with_the_same_weights(
     parallel: str, world_size: int, language: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

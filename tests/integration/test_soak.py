@@ -124,7 +124,7 @@ def assert_as_if_nothing_had_happened(run, digest: str) -> None:
     assert_all_good_commits_are_as_committed(log)
 
 
-@pytest.mark.parametrize("seed", seeds(short=3, soak=200))
+@pytest.mark.parametrize("seed", seeds(short=2, soak=200))
 def test_random_kills_and_resizes_end_with_the_undisturbed_weights(seed, new_tiny_run, undisturbed) -> None:
     rng = random.Random(seed)
     sizes = changing_sizes(rng, num_attempts=rng.randint(2, 4))
@@ -134,7 +134,7 @@ def test_random_kills_and_resizes_end_with_the_undisturbed_weights(seed, new_tin
     assert_as_if_nothing_had_happened(run, undisturbed)
 
 
-@pytest.mark.parametrize("seed", seeds(short=2, soak=30))
+@pytest.mark.parametrize("seed", seeds(short=1, soak=30))
 def test_sigterm_at_a_random_moment_ends_in_a_commit_or_a_clean_rollback(
     seed, new_tiny_run, undisturbed
 ) -> None:

@@ -43,7 +43,7 @@ from power_cut_store import PowerCutStore
 from simulation.test_power_cuts import MAX_RESTARTS, NUM_ROWS, CursorAhead, CursorApart, trainer_of, was_cut
 from simulation.test_power_cuts import many_summaries as many_summaries
 from simulation.test_power_cuts import ranks as ranks
-from variants import slow
+from variants import slow, soaked
 
 SIZE = 2
 MOST_WRITES = (20, 90)
@@ -216,13 +216,15 @@ def unaccounted(store: ObjectStore, ranks: Ranks) -> list[str]:
     return found + [f"row {row} was learned {times[row]} times" for row in range(NUM_ROWS) if times[row] != 1]
 
 
-@pytest.mark.parametrize("seed", [1, 2, *slow(0, *range(3, 24))])
+@pytest.mark.parametrize("seed", [1, 2, *slow(0, *range(3, 8)), *soaked(*range(8, 24))])
 def test_no_prompt_is_lost_and_no_judge_asked_twice_wherever_the_power_is_cut(seed: int, ranks: Ranks) -> None:
     assert problems(seed, ranks) == []
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("num_writes", range(70))
+@pytest.mark.parametrize(
+    "num_writes", [*range(0, 70, 5), *soaked(*(number for number in range(70) if number % 5))]
+)
 def test_likewise_where_it_is_cut_once_at_any_write(num_writes: int, ranks: Ranks) -> None:
     assert problems(num_writes, ranks, only_cut=num_writes) == []
 

@@ -33,7 +33,7 @@ from assay.store.heartbeat import Beat
 from assay.store.objects import open_store
 from assay.training.recipe import recipe_sha256
 from tiny_recipe import tiny_recipe
-from variants import slow
+from variants import slow, soaked
 
 TARGET, COMMIT_EVERY, STEP_S = 300, 20, 0.002
 NUM_EVENTS = 4
@@ -263,7 +263,7 @@ def run(tmp_path: Path) -> Run:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("seed", [0, *slow(*range(1, 50))])
+@pytest.mark.parametrize("seed", [0, *slow(*range(1, 10)), *soaked(*range(10, 50))])
 def test_whatever_nodes_come_and_go_each_step_is_made_once_and_by_all(
     seed: int, run: Run, world: World
 ) -> None:

@@ -31,6 +31,7 @@ from assay.data.loader.mixing import (
 )
 from assay.records.cursor import Cursor
 from assay.records.dataset import ColumnProfile
+from variants import soaked
 
 NUM_ROWS, NUM_DOMAINS = 20_000, 10
 
@@ -112,7 +113,7 @@ def test_rows_that_were_shuffled_are_mixed_by_any_window(sorted_dataset) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("group_rows", [500, 2000, 5000])
+@pytest.mark.parametrize("group_rows", [500, *soaked(2000, 5000)])
 def test_what_is_said_to_mend_it_mends_it(sorted_dataset, group_rows: int) -> None:
     view = whole_view(sorted_dataset(group_rows))
     mend = measure_mixing(view, config_of()).mend

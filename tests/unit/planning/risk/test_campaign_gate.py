@@ -29,6 +29,7 @@ from assay.planning.risk.information import least_gain, seeds_table
 from assay.planning.risk.luck import Luck, draw_luck, p_pass, quantile_of_belief
 from assay.planning.risk.outcome import simulate
 from assay.planning.risk.sketch import sketch
+from variants import soaked
 
 NUM_WORLDS, NUM_CAMPAIGNS = 4096, 16_000
 
@@ -111,7 +112,7 @@ def test_it_says_scale_and_stop_as_often_as_the_campaign_itself(small: Program) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", [*range(3), *soaked(*range(3, 10))])
 def test_of_random_programs_too(small: Program, seed: int) -> None:
     rng = np.random.default_rng(seed)
     seeds = int(rng.integers(3, 9))

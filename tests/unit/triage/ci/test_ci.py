@@ -14,7 +14,7 @@ from scipy.stats import beta
 from assay.cli.main import main
 from assay.triage.ci.flaky import flake_rate
 from assay.triage.ci.shards import bound_s, sharded
-from variants import slow
+from variants import soaked
 
 KEYS = {"wall_s", "floor_s", "shards", "flaky"}
 
@@ -92,7 +92,7 @@ def suite_of_runs(folder: Path, rng, *, commits: int, runs: int) -> None:
 
 
 @pytest.mark.parametrize(("commits", "runs"), [(1, 100), (5, 20), (20, 5), (50, 2)])
-@pytest.mark.parametrize("suites", [5, *slow(60)])
+@pytest.mark.parametrize("suites", [5, *soaked(60)])
 def test_what_flakes_is_found_in_100_runs_and_what_a_commit_broke_is_not(
     tmp_path, capsys, commits, runs, suites
 ):
