@@ -17,7 +17,7 @@ def startup(assay: PlantedAssay, *arguments: str) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_three_seconds_more_of_imports_are_named_and_all_seconds_are_accounted_for(
+def test_seconds_more_of_imports_are_named_and_all_seconds_are_accounted_for(
     planted_assay: PlantedAssay,
 ) -> None:
     planted_assay.run(*planted_assay.train_command("first", 2, max_steps=5))  # brings the packages into memory
@@ -34,12 +34,12 @@ def test_three_seconds_more_of_imports_are_named_and_all_seconds_are_accounted_f
         *found["spans"], "imports",
     }  # fmt: skip
     assert sum(span["share"] for span in found["spans"].values()) == pytest.approx(1.0, abs=0.01)
-    planted_assay.plant("slow_imports")
+    planted_assay.plant("slow_imports", SLOW_IMPORTS_S="9")
     planted_assay.run(*planted_assay.train_command("slow", 2, max_steps=5))
     held_against = startup(planted_assay, "slow", "--against", "quick")
     grew = {each["span"]: each["seconds"] for each in held_against["grew"]}
-    # Imports of one machine differ by more than a second from run to run; two runs cannot say more.
-    assert max(grew, key=lambda span: grew[span]) == "imports" and grew["imports"] > 1.5, grew
+    # Imports on a busy machine differ by seconds from run to run; that three are named, tests of the rule say.
+    assert grew and max(grew, key=lambda span: grew[span]) == "imports" and grew["imports"] > 3.0, grew
     said = planted_assay.run("triage", "startup", "slow", "--against", "quick").stdout
     assert "grew against quick: imports +" in said and "-X importtime" in said
 

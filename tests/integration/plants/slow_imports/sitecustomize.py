@@ -1,5 +1,6 @@
-"""A module that ranks need and that takes three seconds longer to import, as one on a slow shared disk does."""
+"""A module that ranks need takes $SLOW_IMPORTS_S seconds longer to import, as one on a slow shared disk."""
 
+import os
 import sys
 import time
 
@@ -10,7 +11,7 @@ class Slow:
     @staticmethod
     def find_spec(name: str, *_: object) -> None:
         if name == "assay.launch.ranks.wiring":
-            time.sleep(3.0)
+            time.sleep(float(os.environ["SLOW_IMPORTS_S"]))
 
 
 sys.meta_path.insert(0, Slow)
