@@ -19,6 +19,7 @@ from compatibility.page import CALLS, RELEASES
 from compatibility.played_worker import PlayedWorker
 from integration.test_serving import Here, rows, undisturbed_digest
 from served import place_in
+from variants import soaked
 
 HERE = Path(__file__).parent
 ALONE = {"PATH": "/usr/bin:/bin"}
@@ -84,6 +85,7 @@ def test_a_release_reads_all_that_the_script_asks_for(played: str, python: str, 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
+@pytest.mark.parametrize("release", [RELEASES[0], *soaked(*RELEASES[1:])])
 def test_one_script_drives_a_whole_life_though_server_and_worker_are_killed(
     here: Here, python: str, release: str, tmp_path: Path
 ) -> None:

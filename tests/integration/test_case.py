@@ -9,8 +9,6 @@ import json
 
 import pytest
 
-pytestmark = pytest.mark.slow
-
 OPERATOR = "operator aten::sum computes wrongly"
 
 
@@ -50,6 +48,8 @@ def checked(assay, name, *options):
     return json.loads(assay.run("triage", "case", "check", name, *options, "--json").stdout)
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(900)
 def test_one_case_names_the_operator_that_nobody_voted_for_and_mending_it_refutes_it(three) -> None:
     assay = begin(three, "sums")
     found = checked(assay, "sums")
@@ -69,6 +69,7 @@ def test_one_case_names_the_operator_that_nobody_voted_for_and_mending_it_refute
     assert again[OPERATOR] == "refuted"
 
 
+@pytest.mark.slow
 def test_where_nobody_proposes_an_audit_no_operator_is_named(three) -> None:
     assay = begin(three, "unaudited")
     found = checked(assay, "unaudited", "--no-proposals")

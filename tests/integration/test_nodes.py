@@ -22,7 +22,6 @@ from assay.records.run import Attempt, Run
 from assay.store.commit_log import CommitLog
 from assay.store.objects import open_store
 from assay.training.audit import audit_run
-from variants import soaked
 
 
 def free_port() -> int:
@@ -253,8 +252,8 @@ class ComeAndGo:
     def attempt_ended(self, attempt) -> None: ...
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", [0, *soaked(*range(1, 50))])
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(50))
 def test_whatever_nodes_come_and_go_the_weights_are_the_undisturbed_ones(
     seed: int, new_tiny_run, undisturbed_4, start_follower, lend
 ) -> None:

@@ -20,7 +20,7 @@ def timeless(value: Any) -> Any:
     return [timeless(each) for each in value] if isinstance(value, list) else value
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_two_offers_are_the_same_to_the_bit(tmp_path: Path) -> None:
     """Schedules that are equally good are many, and names are hashed otherwise in each process."""
     found = []

@@ -110,7 +110,7 @@ def test_a_commit_that_changes_a_comment_is_not_slower(repository: CodeRepositor
     assert found["verdict"] in ("same", "undecided") and found["phase"] is None
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.timeout(900)
 def test_bisection_names_the_commit_that_sleeps_and_the_broken_one_before_it(
     repository: CodeRepository, line: Line

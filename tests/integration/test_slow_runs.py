@@ -12,8 +12,8 @@ from assay.cli.main import main
 KEY = "method.encoder.num_layers"
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.soak
+@pytest.mark.timeout(900)
 def test_a_recipe_key_that_costs_much_is_named_over_real_runs(
     tiny_recipe_tree: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd
 ) -> None:

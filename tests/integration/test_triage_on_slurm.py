@@ -63,8 +63,8 @@ def said(capfd: pytest.CaptureFixture[str], *arguments: object) -> str:
     return out
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.soak  # 56 real jobs
+@pytest.mark.timeout(1200)
 def test_a_node_that_kills_ranks_is_named_guarded_and_found_mended(
     cluster: SlurmCluster, recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd
 ) -> None:
