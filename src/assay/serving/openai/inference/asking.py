@@ -6,14 +6,15 @@ A client that hangs up gives up what it asked for, and the engine is free for ot
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
-from typing import NamedTuple
+from functools import partial
 
 from fastapi import Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response, StreamingResponse
 
-from assay.serving.engines.asks import Ask, Engine, PromptsRead, Said, SaidPiece
+from assay.serving.engines.asks import Ask, Engine, Said
 from assay.serving.engines.sources import NamedModel, named_model
+from assay.serving.openai.inference.answers import Saying
 from assay.serving.openai.inference.completion_shapes import event
 from assay.serving.openai.place import Place, project_of
 from assay.serving.refusal import RefusedError
@@ -21,19 +22,6 @@ from assay.serving.refusal import RefusedError
 
 class ClientGoneError(Exception):
     """Nobody waits for the answer any more."""
-
-
-class Whole(NamedTuple):
-    """A completion that is done."""
-
-    prompt_tokens: tuple[int, ...]
-    choices: dict[int, SaidPiece]
-    """By its number, each in one piece."""
-
-    @property
-    def num_drawn(self) -> int:
-        """Tokens of all choices."""
-        return sum(each.num_tokens for each in self.choices.values())
 
 
 async def model_of(place: Place, request: Request, model: str) -> NamedModel:
@@ -59,6 +47,11 @@ async def engine_of(place: Place, request: Request, model: str) -> AsyncIterator
         yield engine
 
 
+def saying_to(request: Request, engine: Engine) -> Saying:
+    """Asks an engine, while the client is there."""
+    return partial(said_to, request, engine)
+
+
 async def said_to(request: Request, engine: Engine, ask: Ask) -> AsyncGenerator[Said, None]:
     """What an engine says, while the client is there."""
     gone = asyncio.ensure_future(_gone(request))
@@ -79,27 +72,6 @@ async def said_to(request: Request, engine: Engine, ask: Ask) -> AsyncGenerator[
                 yield said
     finally:
         gone.cancel()
-
-
-async def only_answer(request: Request, engine: Engine, ask: Ask) -> Said:
-    """What an engine says that says one thing."""
-    async with aclosing(said_to(request, engine, ask)) as saying:
-        async for said in saying:
-            return said
-    raise AssertionError("an engine says something")
-
-
-async def whole_answer(request: Request, engine: Engine, ask: Ask) -> Whole:
-    """All of a completion."""
-    prompt_tokens: tuple[int, ...] = ()
-    choices: dict[int, SaidPiece] = {}
-    async with aclosing(said_to(request, engine, ask)) as saying:
-        async for said in saying:
-            if isinstance(said, PromptsRead):
-                prompt_tokens = said.prompt_tokens
-            elif isinstance(said, SaidPiece):
-                choices[said.choice] = said
-    return Whole(prompt_tokens, choices)
 
 
 async def _gone(request: Request) -> None:

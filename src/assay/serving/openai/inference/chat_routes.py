@@ -9,10 +9,10 @@ from starlette.responses import JSONResponse, Response
 
 from assay.serving.engines.asks import PromptsRead, SaidPiece
 from assay.serving.openai.bodies import read_json
-from assay.serving.openai.inference.asking import engine_of, said_to, streamed, whole_answer
+from assay.serving.openai.inference.answers import chat_completion
+from assay.serving.openai.inference.asking import engine_of, said_to, saying_to, streamed
 from assay.serving.openai.inference.completion_shapes import (
     END_OF_STREAM,
-    chat_choice,
     chat_delta,
     event,
     new_heading,
@@ -40,13 +40,8 @@ async def chat_answer(place: Place, request: Request, asked: ChatQuestion) -> Re
     if asked.stream:
         return await streamed(_events(place, request, asked))
     async with engine_of(place, request, asked.model) as engine:
-        heading = new_heading("chatcmpl", place.clock.now_s(), asked.model, engine.ready.digest)
-        whole = await whole_answer(request, engine, asked.ask())
-    choices = [
-        chat_choice(whole.choices[index], has_log_probs=asked.logprobs) for index in sorted(whole.choices)
-    ]
-    shape = {**heading.shape("chat.completion"), "choices": choices}
-    return JSONResponse({**shape, "usage": usage_shape(sum(whole.prompt_tokens), whole.num_drawn)})
+        saying, now_s = saying_to(request, engine), place.clock.now_s()
+        return JSONResponse(await chat_completion(saying, engine.ready, asked, now_s=now_s))
 
 
 async def _events(place: Place, request: Request, asked: ChatQuestion) -> AsyncIterator[bytes]:

@@ -6,24 +6,14 @@ then all that was drawn, an end token among them: so benchmarks that rank contin
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
-from typing import NamedTuple
 
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
-from assay.serving.engines.asks import (
-    AskedPrompt,
-    Engine,
-    PromptsRead,
-    SaidPiece,
-    SaidToken,
-    ScoreAsk,
-    Scored,
-    SpellAsk,
-    Spelled,
-)
+from assay.serving.engines.asks import PromptsRead, SaidPiece, SaidToken
 from assay.serving.openai.bodies import read_json
-from assay.serving.openai.inference.asking import Whole, engine_of, only_answer, said_to, streamed, whole_answer
+from assay.serving.openai.inference.answers import echoes_of, text_completion
+from assay.serving.openai.inference.asking import engine_of, said_to, saying_to, streamed
 from assay.serving.openai.inference.completion_shapes import (
     END_OF_STREAM,
     TextChoice,
@@ -33,15 +23,6 @@ from assay.serving.openai.inference.completion_shapes import (
 )
 from assay.serving.openai.inference.questions import CompletionQuestion, read_question
 from assay.serving.openai.place import Place, query_of
-
-
-class _Echo(NamedTuple):
-    """What stands before the completions of a prompt; nothing without `echo`."""
-
-    text: str
-    tokens: tuple[SaidToken, ...]
-    num_tokens: int
-    """Where no completion counts them."""
 
 
 def completion_routes(place: Place) -> APIRouter:
@@ -63,21 +44,8 @@ async def completion_answer(place: Place, request: Request, asked: CompletionQue
     if asked.stream:
         return await streamed(_events(place, request, asked))
     async with engine_of(place, request, asked.model) as engine:
-        heading = new_heading("cmpl", place.clock.now_s(), asked.model, engine.ready.digest)
-        echoes = await _echoes(request, engine, asked)
-        whole = Whole((), {})
-        if asked.max_tokens:
-            whole = await whole_answer(request, engine, asked.ask())
-    choices = []
-    for index in range(len(asked.prompts) * asked.n):
-        echo = echoes[index // asked.n]
-        piece = whole.choices.get(index, SaidPiece(choice=index, text="", reason="length"))
-        tokens = None if asked.logprobs is None else (*echo.tokens, *piece.tokens)
-        text = echo.text + piece.text
-        choices.append(TextChoice(index, text, tokens, asked.logprobs or 0, piece.reason).shape())
-    prompt_tokens = sum(whole.prompt_tokens or (each.num_tokens for each in echoes))
-    shape = {**heading.shape("text_completion"), "choices": choices}
-    return JSONResponse({**shape, "usage": usage_shape(prompt_tokens, whole.num_drawn)})
+        saying, now_s = saying_to(request, engine), place.clock.now_s()
+        return JSONResponse(await text_completion(saying, engine.ready, asked, now_s=now_s))
 
 
 async def _events(place: Place, request: Request, asked: CompletionQuestion) -> AsyncIterator[bytes]:
@@ -87,7 +55,7 @@ async def _events(place: Place, request: Request, asked: CompletionQuestion) -> 
         shape = heading.shape("text_completion")
         if asked.has_usage:
             shape["usage"] = None
-        echoes = await _echoes(request, engine, asked)
+        echoes = await echoes_of(saying_to(request, engine), asked)
         prompt_tokens = sum(each.num_tokens for each in echoes)
         told = [0] * (len(echoes) * asked.n)
 
@@ -112,30 +80,3 @@ async def _events(place: Place, request: Request, asked: CompletionQuestion) -> 
     if asked.has_usage:
         yield event({**shape, "choices": [], "usage": usage_shape(prompt_tokens, drawn)})
     yield END_OF_STREAM
-
-
-async def _echoes(request: Request, engine: Engine, asked: CompletionQuestion) -> list[_Echo]:
-    """What is told of each prompt before its completions."""
-    if not asked.echo and asked.max_tokens:
-        return [_Echo("", (), 0)] * len(asked.prompts)
-    scored: tuple[tuple[SaidToken, ...], ...] = ((),) * len(asked.prompts)
-    if asked.echo and asked.logprobs is not None:
-        said = await only_answer(request, engine, ScoreAsk(prompts=asked.prompts, num_likeliest=asked.logprobs))
-        assert isinstance(said, Scored)
-        scored = said.prompts
-    found = []
-    for prompt, tokens in zip(asked.prompts, scored, strict=True):
-        text, num_tokens = await _spelled(request, engine, prompt)
-        found.append(_Echo(text if asked.echo else "", tokens, num_tokens))
-    return found
-
-
-async def _spelled(request: Request, engine: Engine, prompt: AskedPrompt) -> tuple[str, int]:
-    """A prompt's text, and how many tokens it has."""
-    if prompt.tokens is None:
-        said = await only_answer(request, engine, SpellAsk(text=prompt.text, has_start=True))
-        assert isinstance(said, Spelled) and said.tokens is not None
-        return prompt.text or "", len(said.tokens)
-    said = await only_answer(request, engine, SpellAsk(tokens=prompt.tokens))
-    assert isinstance(said, Spelled)
-    return said.text or "", len(prompt.tokens)

@@ -7,20 +7,18 @@
 The model was trained for one question and reads no instructions: who gives some is told.
 """
 
-import base64
-import struct
 from typing import Any
 
 from fastapi import APIRouter, Request
 
-from assay.serving.engines.asks import Classified, ClassifyAsk, EmbedAsk, Embedded, Ready
+from assay.serving.engines.asks import Classified, ClassifyAsk, Ready
 from assay.serving.openai.bodies import read_json
-from assay.serving.openai.inference.asking import engine_of, only_answer
+from assay.serving.openai.inference.answers import embeddings, only_answer
+from assay.serving.openai.inference.asking import engine_of, saying_to
 from assay.serving.openai.inference.questions import (
     DecisionPart,
     DecisionQuestion,
     EmbeddingQuestion,
-    prompts_of,
     read_question,
 )
 from assay.serving.openai.place import Place, query_of
@@ -38,7 +36,7 @@ def decision_routes(place: Place) -> APIRouter:
         asked = read_question(DecisionQuestion, await read_json(request))
         async with engine_of(place, request, asked.model) as engine:
             _check_questions(asked, engine.ready)
-            said = await only_answer(request, engine, ClassifyAsk(prompts=(asked.prompt,)))
+            said = await only_answer(saying_to(request, engine), ClassifyAsk(prompts=(asked.prompt,)))
         assert isinstance(said, Classified)
         return {
             "answers": [_answer(part, said.answers[0]) for part in asked.questions],
@@ -59,24 +57,7 @@ def decision_routes(place: Place) -> APIRouter:
         query_of(request)
         asked = read_question(EmbeddingQuestion, await read_json(request))
         async with engine_of(place, request, asked.model) as engine:
-            said = await only_answer(request, engine, EmbedAsk(prompts=prompts_of(asked.input, "input")))
-        assert isinstance(said, Embedded)
-        if asked.dimensions not in (None, len(said.vectors[0])):
-            raise RefusedError(
-                f"This model's vectors have {len(said.vectors[0])} dimensions. Leave 'dimensions' out.",
-                param="dimensions",
-                code="invalid_value",
-            )
-        return {
-            "object": "list",
-            "data": [
-                {"object": "embedding", "index": index, "embedding": _encoded(vector, asked.encoding_format)}
-                for index, vector in enumerate(said.vectors)
-            ],
-            "model": asked.model,
-            "usage": {"prompt_tokens": said.num_tokens, "total_tokens": said.num_tokens},
-            "x_assay": {"num_cut": said.num_cut},
-        }
+            return await embeddings(saying_to(request, engine), asked)
 
     return router
 
@@ -124,9 +105,3 @@ def _answer(part: DecisionPart, row: dict[str, Any]) -> dict[str, Any]:
     choice = max(values, key=lambda value: of_value[value])
     shares = [{"value": value, "probability": of_value[value]} for value in values]
     return {**named, "choice": choice, "confidence": of_value[choice], "probabilities": shares}
-
-
-def _encoded(vector: tuple[float, ...], form: str) -> Any:
-    if form == "float":
-        return list(vector)
-    return base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()

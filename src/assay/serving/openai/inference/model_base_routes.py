@@ -13,7 +13,8 @@ from starlette.responses import Response
 
 from assay.serving.engines.asks import SpellAsk, Spelled
 from assay.serving.openai.bodies import parsed, read_json
-from assay.serving.openai.inference.asking import engine_of, model_of, only_answer
+from assay.serving.openai.inference.answers import only_answer
+from assay.serving.openai.inference.asking import engine_of, model_of, saying_to
 from assay.serving.openai.inference.chat_routes import chat_answer
 from assay.serving.openai.inference.completion_routes import completion_answer
 from assay.serving.openai.inference.questions import ChatQuestion, CompletionQuestion, read_question
@@ -60,7 +61,7 @@ def model_base_routes(place: Place) -> APIRouter:
         asked = parsed(_Text, await _of_model(place, request, name))
         async with engine_of(place, request, name) as engine:
             ask = SpellAsk(text=asked.prompt, has_start=asked.add_special_tokens)
-            said = await only_answer(request, engine, ask)
+            said = await only_answer(saying_to(request, engine), ask)
             window = engine.ready.window_tokens
         assert isinstance(said, Spelled) and said.tokens is not None
         return {"tokens": said.tokens, "count": len(said.tokens), "max_model_len": window}
@@ -71,7 +72,7 @@ def model_base_routes(place: Place) -> APIRouter:
         query_of(request)
         asked = parsed(_Tokens, await _of_model(place, request, name))
         async with engine_of(place, request, name) as engine:
-            said = await only_answer(request, engine, SpellAsk(tokens=tuple(asked.tokens)))
+            said = await only_answer(saying_to(request, engine), SpellAsk(tokens=tuple(asked.tokens)))
         assert isinstance(said, Spelled)
         return {"prompt": said.text}
 
