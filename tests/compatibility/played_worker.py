@@ -20,6 +20,7 @@ from assay.records.uploaded_file import FileCreated
 from assay.serving.ids import same_moment
 from assay.serving.job import JobState
 from assay.serving.openai.place import Place
+from parrot_models import worker_of
 
 STEPS, STEPS_A_COMMIT = 20, 5
 AT = {"at_s": 1_800_000_100.0, "lease": 1}
@@ -43,7 +44,10 @@ class PlayedWorker:
         self._thread.join()
 
     def _work(self) -> None:
+        answering = worker_of(self._place)
         while not self._is_over.wait(0.05):
+            while answering.look():
+                pass
             for job_id in self._place.jobs.shelf.ids():
                 self._place.jobs.shelf.log(job_id).append(self._next)
 

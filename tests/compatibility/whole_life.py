@@ -17,7 +17,7 @@ import openai
 
 
 def whole_life(client: Any, model: str, method: str, name: str) -> dict[str, Any]:
-    """Upload; job, events, pause, resume, checkpoints, the model."""
+    """Upload; job, events, pause, resume, checkpoints, the model; an eval of answers."""
     path = Path(name)
     with path.open("rb") as file:
         training = client.files.create(file=file, purpose="fine-tune")
@@ -63,7 +63,49 @@ def whole_life(client: Any, model: str, method: str, name: str) -> dict[str, Any
         "messages": [each.message for each in events if each.type == "message"],
         "measured_steps": [each.data["step"] for each in events if each.type == "metrics"],
         "checkpoints": [each.step_number for each in checkpoints],
+        "graded": graded(client),
     }
+
+
+def graded(client: Any) -> list[str]:
+    """Answers that are there are graded by two criteria; how each fared."""
+    said = "{{ sample.output_text }}"
+    right = {"input": said, "reference": "{{ item.right }}"}
+    evaluation = client.evals.create(
+        name="whole life",
+        data_source_config={
+            "type": "custom",
+            "item_schema": {"type": "object", "properties": {"right": {"type": "string"}}},
+            "include_sample_schema": True,
+        },
+        testing_criteria=[
+            {"type": "string_check", "name": "exact", "operation": "eq", **right},
+            {"type": "text_similarity", "name": "close", "evaluation_metric": "fuzzy_match",
+             "pass_threshold": 0.5, **right},
+        ],
+    )  # fmt: skip
+    assert client.evals.update(evaluation.id, name="renamed").name == "renamed"
+    assert evaluation.id in [each.id for each in client.evals.list(limit=1)]
+    pairs = [("yes", "yes"), ("no", "yes"), ("yes", "yes")]
+    rows = [{"item": {"right": right}, "sample": {"output_text": text}} for text, right in pairs]
+    source = {"type": "jsonl", "source": {"type": "file_content", "content": rows}}
+    runs = client.evals.runs
+    run = runs.create(evaluation.id, data_source=source, name="r")
+    until(lambda: runs.retrieve(run.id, eval_id=evaluation.id).status == "completed", "the grades")
+    run = runs.retrieve(run.id, eval_id=evaluation.id)
+    assert (run.result_counts.passed, run.result_counts.failed, run.result_counts.total) == (2, 1, 3)
+    assert [each.id for each in runs.list(evaluation.id, status="completed")] == [run.id]
+    items = [*runs.output_items.list(run.id, eval_id=evaluation.id, limit=2)]
+    one = runs.output_items.retrieve(items[1].id, eval_id=evaluation.id, run_id=run.id)
+    assert [each.name for each in one.results] == ["exact", "close"]
+    other = runs.create(evaluation.id, data_source=source, name="cancelled or done")
+    try:
+        assert runs.cancel(other.id, eval_id=evaluation.id).status == "canceled"
+    except openai.BadRequestError as done:
+        assert "is completed" in str(done)
+    assert runs.delete(other.id, eval_id=evaluation.id).deleted
+    client.evals.delete(evaluation.id)
+    return [each.status for each in items]
 
 
 def committed(job: Any) -> int:

@@ -2,7 +2,7 @@
 
 import click
 
-from assay.cli.given import given_home
+from assay.cli.given import given_home, python_graders_option, tell_python_graders
 from assay.cli.train_on import PlaceOptions, place_options
 
 
@@ -22,10 +22,33 @@ from assay.cli.train_on import PlaceOptions, place_options
     show_default=True,
     help="Seconds a look.",
 )
+@click.option(
+    "--engines",
+    type=click.IntRange(min=0),
+    default=2,
+    show_default=True,
+    help="Models that are loaded at a time for evals and batches; 0 leaves those to other workers.",
+)
+@click.option(
+    "--engine-memory",
+    type=click.FloatRange(min=0, min_open=True),
+    help="GB that loaded models may have together.",
+)
 @click.option("--until-idle", is_flag=True, help="Leave when no job is left that goes on by itself.")
+@python_graders_option
 @place_options
-def worker(runs_at_once: int, every_s: float, until_idle: bool, place: PlaceOptions) -> None:
+def worker(
+    runs_at_once: int,
+    every_s: float,
+    engines: int,
+    engine_memory: float | None,
+    until_idle: bool,
+    python_graders: str | None,
+    place: PlaceOptions,
+) -> None:
     """Validate, train and watch the jobs of $ASSAY_HOME/api, on this machine or a cluster, until told to stop.
+
+    Evals are graded here, beside the runs, by models that the worker loads itself.
 
     Runs are processes of their own: they go on when a worker leaves or dies, and the next worker finds them.
     Any number of workers may run, on any machine that sees the folder. With '--on slurm' the runs are jobs of a
@@ -34,14 +57,17 @@ def worker(runs_at_once: int, every_s: float, until_idle: bool, place: PlaceOpti
     if place.on == "allocation" or place.dry_run:
         wrong = "--dry-run" if place.dry_run else "--on allocation"
         raise click.UsageError(f"{wrong} is of one run; a worker starts its runs by '--on slurm', or here.")
-    from assay.launch.fine_tuning.process import run_worker
+    tell_python_graders(python_graders)
     from assay.launch.places.background import BackgroundLauncher
+    from assay.launch.worker import WorkersEngines, run_worker
 
     home = given_home()
+    most_bytes = None if engine_memory is None else int(engine_memory * 1e9)
     run_worker(
         home,
         place.launcher(home, ()) or BackgroundLauncher(home),
         runs_at_once=runs_at_once,
+        engines=WorkersEngines(engines, most_bytes),
         every_s=every_s,
         until_idle=until_idle,
         say=lambda text: click.echo(text, err=True),

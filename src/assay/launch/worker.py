@@ -1,21 +1,42 @@
-"""The process of a worker: looks, waits, looks again; leaves at SIGTERM or Ctrl-C, and runs go on."""
+"""The process of a worker: looks, waits, looks again; leaves at SIGTERM or Ctrl-C, and runs go on.
+
+main thread   jobs: validated, launched, watched
+courier       messages to webhooks
+answering     runs of evals, chunk by chunk, with models in processes of their own
+"""
 
 import os
 import signal
 import socket
 import threading
 from collections.abc import Callable
+from contextlib import closing
+from importlib.util import find_spec
+from typing import NamedTuple
 
 from assay.base.clock import SystemClock
-from assay.base.errors import StoreError
+from assay.base.errors import ConfigError, StoreError
+from assay.launch.engine.forks import EngineForks
 from assay.launch.fine_tuning.runs import RunsOfHome
 from assay.launch.fine_tuning.worker import Worker
 from assay.launch.places.launcher import Launcher
+from assay.serving.evals.evals import EvalShelf
+from assay.serving.evals.runs import EvalRunShelf
 from assay.serving.files import FileShelf
 from assay.serving.jobs import JobShelf
 from assay.serving.webhooks.courier import Courier
+from assay.serving.webhooks.outbox import Outbox
 from assay.store.home import Home
-from assay.store.objects import open_store
+from assay.store.objects import ObjectStore, open_store
+
+
+class WorkersEngines(NamedTuple):
+    """Models that a worker asks."""
+
+    most: int
+    """At a time; 0: it answers and grades nothing."""
+    most_bytes: int | None = None
+    """Memory of all that are loaded."""
 
 
 def run_worker(
@@ -23,11 +44,17 @@ def run_worker(
     launcher: Launcher,
     *,
     runs_at_once: int,
+    engines: WorkersEngines,
     every_s: float,
     until_idle: bool,
     say: Callable[[str], None],
 ) -> None:
     """Work until told to stop; or, `until_idle`, until nothing goes on by itself."""
+    if engines.most and find_spec("jsonschema") is None:
+        raise ConfigError(
+            "'assay worker' needs jsonschema to read the items of evals: pip install 'assay[serve]'. With "
+            "'--engines 0' it grades none."
+        )
     clock, store = SystemClock(), open_store(str(home.api))
     files, name = FileShelf(store, clock), f"process {os.getpid()} on {socket.gethostname()}"
     worker = Worker(
@@ -42,13 +69,17 @@ def run_worker(
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: is_over.set())
     courier = Courier(store, clock, name=name, listed=home.settings().webhook_hosts)
-    bringing = threading.Thread(target=courier.run, args=(is_over, say), name="courier")
-    bringing.start()
+    answering = _Answering(home, store, engines, name, is_over, every_s=every_s, say=say)
+    beside = [threading.Thread(target=courier.run, args=(is_over, say), name="courier")]
+    if engines.most:
+        beside.append(threading.Thread(target=answering.run, name="answering"))
+    for thread in beside:
+        thread.start()
     say(f"working at the jobs of {home.api}")
     try:
         while not is_over.is_set():
             try:
-                is_busy = worker.look()
+                is_busy = worker.look() or (engines.most > 0 and answering.has_something_due())
             except StoreError as error:
                 say(f"{error} It is asked again.")
                 is_busy = True
@@ -58,4 +89,56 @@ def run_worker(
     finally:
         is_over.set()
         worker.leave()
-        bringing.join()
+        for thread in beside:
+            thread.join()
+
+
+class _Answering:
+    """The thread that grades; its models' processes end with it."""
+
+    def __init__(
+        self,
+        home: Home,
+        store: ObjectStore,
+        engines: WorkersEngines,
+        name: str,
+        is_over: threading.Event,
+        *,
+        every_s: float,
+        say: Callable[[str], None],
+    ) -> None:
+        self._home = home
+        self._store = store
+        self._engines = engines
+        self._name = name
+        self._is_over = is_over
+        self._every_s = every_s
+        self._say = say
+        self._runs = EvalRunShelf(store, SystemClock())
+
+    def run(self) -> None:
+        """Until told to stop. A worker whose thread dies here leaves: another may do better."""
+        try:
+            self._work()
+        finally:
+            self._is_over.set()
+
+    def _work(self) -> None:
+        # Here, since the reader of schemas takes a while to import, and `--engines 0` needs none.
+        from assay.launch.answering.answering_worker import AnsweringWorker
+        from assay.launch.answering.eval_desk import EvalDesk
+        from assay.launch.answering.models import EngineModels
+
+        clock, most, most_bytes = SystemClock(), self._engines.most, self._engines.most_bytes
+        start = EngineForks(self._home).start
+        with closing(EngineModels(start, most=most, most_bytes=most_bytes, is_over=self._is_over)) as models:
+            store, files = self._store, FileShelf(self._store, clock)
+            desk = EvalDesk(
+                EvalShelf(store, clock), self._runs, files, models, Outbox(store, clock), clock=clock
+            )
+            worker = AnsweringWorker(store, [desk], name=self._name, clock=clock)
+            worker.run(self._is_over, self._every_s, self._say)
+
+    def has_something_due(self) -> bool:
+        """Whether something is to be graded, by whomever."""
+        return bool(self._runs.shelf.open_ids())

@@ -128,7 +128,7 @@ class GraderMessage(FrozenConfig):
 
     type: Literal["message"] = "message"
     role: Literal["user", "assistant", "system", "developer"]
-    content: Template | TextPart | tuple[TextPart, ...]
+    content: Template | TextPart | tuple[Template | TextPart, ...]
     """A template, or pieces of one."""
 
     def template(self) -> str:
@@ -139,7 +139,7 @@ class GraderMessage(FrozenConfig):
             case TextPart():
                 return self.content.text
             case parts:
-                return "".join(part.text for part in parts)
+                return "".join(part if isinstance(part, str) else part.text for part in parts)
 
 
 class JudgeSampling(FrozenConfig):
@@ -290,11 +290,15 @@ def fields_of_sources(grader: Grader) -> set[str]:
     return set().union(*(subscripted_fields(source, "item") for source in python_sources(grader)))
 
 
+def sample_fields(grader: Grader) -> set[str]:
+    """The fields of a sample that templates read, and those that sources take out of it by name."""
+    read: set[str] = set().union(*(fields_read(text, "sample") for text in _templates(grader)))
+    return read.union(*(subscripted_fields(source, "sample") for source in python_sources(grader)))
+
+
 def check_sample_fields(grader: Grader, where: str) -> None:
     """Refuse one that reads what no sample has; `where` it stands."""
-    read = set().union(*(fields_read(text, "sample") for text in _templates(grader)))
-    read |= set().union(*(subscripted_fields(source, "sample") for source in python_sources(grader)))
-    for name in sorted(read.difference(SAMPLE_FIELDS)):
+    for name in sorted(sample_fields(grader).difference(SAMPLE_FIELDS)):
         raise ConfigError(
             f"{where}: grader '{grader.name}' reads sample.{name}, which no sample has. Read one of: "
             f"{', '.join(SAMPLE_FIELDS)}."

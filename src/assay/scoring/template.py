@@ -34,6 +34,22 @@ def render(template: str, values: Mapping[str, Any]) -> str:
     return _TAG.sub(value_of, template)
 
 
+def item_path(path: str) -> str:
+    """A path into an item, `item.input`, itself; `ValueError` where it is none."""
+    try:
+        steps = [*_steps(path)]
+    except ConfigError as error:
+        raise ValueError(str(error)) from error
+    if len(steps) < 2 or steps[0] != "item":
+        raise ValueError(f"{path!r:.80} names no field of an item: write item.FIELD")
+    return path
+
+
+def value_at(path: str, values: Mapping[str, Any]) -> Any:
+    """What a path leads to; `UnknownVariableError` where it leads nowhere."""
+    return _lookup(path, values)
+
+
 def check_template(template: str) -> str:
     """The template itself, or a `ConfigError` for a tag that can never mean anything."""
     for match in _TAG.finditer(template):

@@ -61,7 +61,7 @@ class GraderDesk:
         """`judge`: the endpoint that model-graded graders ask; `ConfigError` where it is no URL."""
         if judge is not None:
             HttpSampler(base_url=judge, model="")
-        self._judge = judge
+        self.judge = judge
         self._free = threading.BoundedSemaphore(AT_ONCE)
 
     def run(self, grader: Grader, model_sample: str, item: Mapping[str, Any]) -> SampleGrade:
@@ -73,7 +73,7 @@ class GraderDesk:
                 (grade,) = runner.grade([values])
             except ConfigError as error:
                 raise RefusedError(str(error), param="grader", code="python_graders_unfenced") from error
-        return SampleGrade(grader, grade, _error_of(grade, values), time.monotonic() - began_s)
+        return SampleGrade(grader, grade, error_of(grade, values), time.monotonic() - began_s)
 
     @contextmanager
     def _place(self) -> Iterator[None]:
@@ -93,8 +93,8 @@ class GraderDesk:
     def _runner(self, grader: Grader) -> Iterator[GraderRunner]:
         asked = {each.model for each in single_graders(grader) if isinstance(each, ScoreModel | LabelModel)}
         judges: dict[str, Sampler] = {}
-        if self._judge is not None:
-            judges = {model: HttpSampler(base_url=self._judge, model=model, max_retries=1) for model in asked}
+        if self.judge is not None:
+            judges = {model: HttpSampler(base_url=self.judge, model=model, max_retries=1) for model in asked}
         try:
             runner = GraderRunner(grader, Tools(judges=judges))
         except ConfigError as error:
@@ -106,11 +106,11 @@ class GraderDesk:
             runner.close()
 
 
-def checked_grader(value: Any) -> Grader:
-    """A grader, or a 400 that says what is wrong with it."""
+def checked_grader(value: Any, where: str = "grader") -> Grader:
+    """A grader, or a 400 that says what is wrong with it; `where` it stands in the request."""
     try:
         grader = _GRADER.validate_python(value)
-        check_sample_fields(grader, "grader")
+        check_sample_fields(grader, where)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         kinds = {
@@ -121,24 +121,25 @@ def checked_grader(value: Any) -> Grader:
         names = [
             str(part) for part in first["loc"] if part not in kinds and not str(part).startswith("function-")
         ]
-        param = ".".join(["grader", *names])
+        param = ".".join([where, *names])
         message = first["msg"].removeprefix("Value error, ")
         raise RefusedError(
             f"Invalid value of '{param}': {message}.", param=param, code="invalid_grader"
         ) from None
     except ConfigError as error:
-        raise RefusedError(str(error), param="grader", code="invalid_grader") from None
+        raise RefusedError(str(error), param=where, code="invalid_grader") from None
     return grader
 
 
-def _error_of(grade: Grade, values: Mapping[str, Any]) -> str | None:
+def error_of(grade: Grade, values: Mapping[str, Any]) -> str | None:
+    """The API's word for what went wrong; None of a grade that is one."""
     if grade.failure is None:
         return None
     reads_json = "sample.output_json" in grade.failure.text
     if (
         grade.failure.kind == "invalid_variable_error"
         and reads_json
-        and values["sample"]["output_json"] is None
+        and values["sample"].get("output_json") is None
     ):
         return "sample_parse_error"
     return ERROR_OF.get(grade.failure.kind, "other_error")

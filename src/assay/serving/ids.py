@@ -9,7 +9,9 @@ import re
 import secrets
 from typing import Literal
 
-IdKind = Literal["file", "ftjob", "key", "part", "upload", "svcacct", "webhook", "message"]
+IdKind = Literal[
+    "file", "ftjob", "key", "part", "upload", "svcacct", "webhook", "message", "eval", "evalrun", "batch"
+]
 _MILLISECONDS_DIGITS = 11
 _RANDOM_DIGITS = 13
 _TURNED = str.maketrans("0123456789abcdef", "fedcba9876543210")
@@ -38,6 +40,17 @@ def is_id(kind: IdKind, text: str) -> bool:
 def same_moment(kind: IdKind, other: str) -> str:
     """The id of this kind that belongs to a thing of another: made twice it is the same."""
     return f"{kind}-{other.rpartition('-')[2]}"
+
+
+def item_id(run_id: str, index: int) -> str:
+    """The id of a run's item in a place of its data source: as ids sort, so do places."""
+    return f"outputitem-{run_id.rpartition('-')[2]}{index:08x}"
+
+
+def item_place(an_id: str, run_id: str) -> int | None:
+    """The place of a run's item; None where it is none of this run's."""
+    found = re.fullmatch(rf"outputitem-{re.escape(run_id.rpartition('-')[2])}([0-9a-f]{{8}})", an_id)
+    return None if found is None else int(found[1], 16)
 
 
 def made_s(an_id: str) -> float:

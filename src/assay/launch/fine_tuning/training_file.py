@@ -70,7 +70,7 @@ def read_training_file(
     faults: list[Fault] = []
     num_rows = 0
     for number, line in enumerate(lines, start=1):
-        text = line.removeprefix(_BOM)
+        text = without_bom(line)
         if not text.strip():
             continue
         try:
@@ -97,6 +97,22 @@ def _beside(row: dict[str, Any], beside: Mapping[str, Any] | None, reader: RowRe
 def _row_of(line: bytes, reader: RowReader) -> tuple[dict[str, Any], str]:
     """One row as the dataset's builder reads it, and the text that copies share; `DataError` says what is
     wrong."""
+    row = json_object(line)
+    if reader.format == "labelled":
+        labelled = _labelled(row)
+        return labelled, labelled["text"]
+    if (said := reader.read(row, "")) is None:
+        raise DataError("it says nothing")
+    return row, said.group if reader.format == "prompts" else said.text
+
+
+def without_bom(line: bytes) -> bytes:
+    """A line without the byte order mark that a file may begin with."""
+    return line.removeprefix(_BOM)
+
+
+def json_object(line: bytes) -> dict[str, Any]:
+    """A line's JSON object; `DataError` says what is wrong."""
     if len(line) > MAX_LINE_BYTES:
         raise DataError(f"it has more than {MAX_LINE_BYTES >> 20} MB")
     try:
@@ -113,12 +129,7 @@ def _row_of(line: bytes, reader: RowReader) -> tuple[dict[str, Any], str]:
         raise DataError(f"not JSON{column}: {fault}") from error
     if not isinstance(row, dict):
         raise DataError(f"expected a JSON object, found {kind_text(row)}")
-    if reader.format == "labelled":
-        labelled = _labelled(row)
-        return labelled, labelled["text"]
-    if (said := reader.read(row, "")) is None:
-        raise DataError("it says nothing")
-    return row, said.group if reader.format == "prompts" else said.text
+    return row
 
 
 def _labelled(row: dict[str, Any]) -> dict[str, Any]:

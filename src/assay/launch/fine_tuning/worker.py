@@ -146,9 +146,15 @@ class Worker:
                 continue
             self._let_go(job_id)
             if state.has_ended:
-                self._outbox.plan(state)
+                self._tell_of_end(state)
                 self._jobs.shelf.close(job_id)
         return found
+
+    def _tell_of_end(self, state: JobState) -> None:
+        created = state.created
+        assert state.ended_s is not None
+        event_type = f"fine_tuning.job.{state.status}"
+        self._outbox.plan(created.job_id, event_type, project=created.project, ended_s=state.ended_s)
 
     def _launch_in_turn(self, queue: JobQueue) -> None:
         """Fill the places that are free here; nobody else is kept from the jobs that are left over."""

@@ -18,6 +18,8 @@ from assay.base.errors import StoreError
 from assay.serving.openai.admin.routes import admin_routes
 from assay.serving.openai.declared import described, operation_name
 from assay.serving.openai.door import Door
+from assay.serving.openai.evals.eval_routes import eval_routes
+from assay.serving.openai.evals.run_routes import run_routes
 from assay.serving.openai.file_routes import file_routes
 from assay.serving.openai.grader_routes import grader_routes
 from assay.serving.openai.inference.asking import ClientGoneError
@@ -34,7 +36,16 @@ from assay.serving.refusal import RefusedError, not_served, store_in_trouble
 from assay.store.objects import open_store
 
 BASE_PATH = "/v1"
-_OF_PROJECTS = (file_routes, upload_routes, job_routes, model_routes, grader_routes, webhook_routes)
+_OF_PROJECTS = (
+    file_routes,
+    upload_routes,
+    job_routes,
+    model_routes,
+    grader_routes,
+    eval_routes,
+    run_routes,
+    webhook_routes,
+)
 INFERENCE = (chat_routes, completion_routes, decision_routes, model_base_routes)
 CLIENT_GONE = 499
 """What nobody reads any more."""

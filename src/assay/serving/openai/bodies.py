@@ -5,13 +5,16 @@ anybody looks into it.
 """
 
 import json
-from typing import Annotated, Any, Literal, TypeVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, ValidationError, field_validator
-from starlette.requests import Request
 
 from assay.base.digest import sha256_of_json
 from assay.serving.refusal import RefusedError
+
+if TYPE_CHECKING:  # a worker reads bodies, too, and answers no HTTP
+    from starlette.requests import Request
 
 MAX_JSON_BYTES = 1 << 20
 MAX_SEED = 2**31 - 1
@@ -97,7 +100,7 @@ class NoBody(_Body):
     """Calls that send nothing."""
 
 
-async def read_json(request: Request) -> Any:
+async def read_json(request: "Request") -> Any:
     """The JSON of a request; an empty body is an empty object."""
     if request.headers.get("content-encoding", "identity") != "identity":
         raise RefusedError("Compressed bodies are not read: send it plain.", code="unsupported_encoding")
@@ -110,10 +113,10 @@ async def read_json(request: Request) -> Any:
         return {}
     try:
         value = json.loads(data.decode())
-        json.dumps(value, ensure_ascii=False).encode()
+        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
     except RecursionError:
         raise RefusedError("The body's JSON is nested too deeply.", code="invalid_json") from None
-    except ValueError as error:  # half characters, too
+    except ValueError as error:  # half characters and numbers that are none, too
         raise RefusedError(f"The body is not JSON in UTF-8: {error}.", code="invalid_json") from None
     if "\\u0000" in data.decode() or "\0" in data.decode():
         raise RefusedError("The body holds a NUL character: no text of ours has one.", code="invalid_json")
@@ -128,9 +131,7 @@ def parsed(body_class: type[BodyT], value: Any) -> BodyT:
         return body_class.model_validate(value)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        # A union's branches stand in the place of what is wrong; they are no part of its name.
-        names = [str(part) for part in first["loc"] if not str(part).startswith(("literal[", "function-"))]
-        param = ".".join(name for name in names if name not in ("float", "int", "str"))
+        param = ".".join(_named(first["loc"], value))
         if first["type"] == "extra_forbidden":
             raise RefusedError(
                 f"Unknown parameter: '{param}'. It is not honoured here, so it is refused rather than ignored.",
@@ -145,6 +146,20 @@ def parsed(body_class: type[BodyT], value: Any) -> BodyT:
         raise RefusedError(
             f"Invalid value of '{param}': {message}.", param=param, code="invalid_value"
         ) from None
+
+
+def _named(place: Sequence[Any], value: Any) -> list[str]:
+    """The parameter that stands in a place of a body. A union's branches stand in it, too, and are no names."""
+    names: list[str] = []
+    for number, part in enumerate(place, start=1):
+        is_branch = str(part).startswith(("literal[", "function-")) or part in ("float", "int", "str")
+        of_list = isinstance(value, list) and isinstance(part, int) and part < len(value)
+        if of_list or (isinstance(value, dict) and part in value):
+            value = value[part]
+        elif is_branch or number < len(place):
+            continue
+        names.append(str(part))
+    return names
 
 
 def request_sha256(project: str, route: str, value: Any) -> str:

@@ -7,6 +7,7 @@ from fastapi import Request
 
 from assay.base.clock import Clock
 from assay.records.chunked_upload import UploadClaimed, UploadEntry
+from assay.records.eval_run import EvalClaimed, EvalEntry, EvalRunClaimed, EvalRunEntry
 from assay.records.fine_tuning_job import JobClaimed, JobEntry
 from assay.records.service_account import ServiceAccountClaimed, ServiceAccountEntry
 from assay.records.uploaded_file import FileClaimed, FileEntry
@@ -15,6 +16,8 @@ from assay.serving.admin.accounts import AccountShelf, AccountState
 from assay.serving.admin.projects import ProjectShelf
 from assay.serving.base_models import BaseModelFile
 from assay.serving.engines.pool import EnginePool
+from assay.serving.evals.evals import EvalShelf, EvalState
+from assay.serving.evals.runs import EvalRunShelf, EvalRunState
 from assay.serving.files import FileShelf, FileState
 from assay.serving.graders import GraderDesk
 from assay.serving.job import JobState
@@ -59,6 +62,10 @@ class Place(NamedTuple):
     webhook_repeats: Repeats[WebhookEntry, WebhookState]
     webhook_hosts: Sequence[str]
     """Hosts that webhooks may have though they are not public."""
+    evals: EvalShelf
+    eval_repeats: Repeats[EvalEntry, EvalState]
+    eval_runs: EvalRunShelf
+    eval_run_repeats: Repeats[EvalRunEntry, EvalRunState]
     engines: EnginePool | None = None
     """None: nothing is answered by models."""
 
@@ -77,6 +84,7 @@ class Place(NamedTuple):
         files, jobs = FileShelf(store, clock), JobShelf(store, clock)
         uploads = UploadShelf(store, files, clock)
         outbox = Outbox(store, clock)
+        evals, eval_runs = EvalShelf(store, clock), EvalRunShelf(store, clock)
         projects, accounts = ProjectShelf(store, clock), AccountShelf(store, clock)
         return cls(
             files,
@@ -104,6 +112,10 @@ class Place(NamedTuple):
                 clock,
             ),
             webhook_hosts,
+            evals,
+            Repeats(evals.shelf, lambda at_s, count: EvalClaimed(at_s=at_s, retry_count=count), clock),
+            eval_runs,
+            Repeats(eval_runs.shelf, lambda at_s, count: EvalRunClaimed(at_s=at_s, retry_count=count), clock),
             engines,
         )
 

@@ -1,11 +1,11 @@
 """What is due to webhooks: one message for each webhook and event, until it is delivered or given up.
 
-    a job has ended --> messages, each under an id that follows from job and webhook --> the job is closed
+    something has ended --> messages, each under an id that follows from it and the webhook --> it is closed
                          | due: at once, then after pauses that grow, for three days
                          +--> tried ... delivered | given_up
 
-A message is put before its job is closed, and a job is closed by whoever finds it ended. So none is forgotten,
-and made twice it is made once.
+A message is put before its job or eval run is closed, and that is closed by whoever finds it ended. So none is
+forgotten, and made twice it is made once.
 """
 
 import json
@@ -17,7 +17,6 @@ from assay.base.clock import Clock
 from assay.base.digest import sha256_of_json
 from assay.records.webhook import MESSAGE_ENTRIES, MessageDue, MessageEntry, MessageTried
 from assay.serving.ids import moment_id
-from assay.serving.job import JobState
 from assay.serving.shelf import Shelf
 from assay.serving.webhooks.webhooks import WebhookShelf
 from assay.store.logs.entry_log import LogKind
@@ -75,17 +74,15 @@ class Outbox:
         self._shelf: Shelf[MessageEntry, MessageState] = Shelf(store, "message", MESSAGE_LOG, is_worked_at=True)
         self._clock = clock
 
-    def plan(self, state: JobState) -> None:
-        """Make the messages of a job that has ended."""
-        assert state.has_ended and state.ended_s is not None
-        created, event_type = state.created, f"fine_tuning.job.{state.status}"
-        for webhook in self.webhooks.wanting(event_type, created.project):
-            digits = sha256_of_json([created.job_id, webhook.created.webhook_id, event_type])
+    def plan(self, thing_id: str, event_type: str, *, project: str, ended_s: float) -> None:
+        """Make the messages of a project's thing that has ended."""
+        for webhook in self.webhooks.wanting(event_type, project):
+            digits = sha256_of_json([thing_id, webhook.created.webhook_id, event_type])
             due = MessageDue(
-                message_id=moment_id("message", state.ended_s, digits),
+                message_id=moment_id("message", ended_s, digits),
                 webhook_id=webhook.created.webhook_id,
                 event_type=event_type,
-                body=event_body(event_type, created.job_id, state.ended_s),
+                body=event_body(event_type, thing_id, ended_s),
                 at_s=self._clock.now_s(),
             )
             self._shelf.begin(due.message_id, due)

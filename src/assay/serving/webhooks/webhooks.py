@@ -19,7 +19,14 @@ from assay.serving.shelf import Shelf
 from assay.store.logs.entry_log import LogKind
 from assay.store.objects import ObjectStore
 
-EVENT_TYPES = ("fine_tuning.job.succeeded", "fine_tuning.job.failed", "fine_tuning.job.cancelled")
+EVENT_TYPES = (
+    "fine_tuning.job.succeeded",
+    "fine_tuning.job.failed",
+    "fine_tuning.job.cancelled",
+    "eval.run.succeeded",
+    "eval.run.failed",
+    "eval.run.canceled",
+)
 """All events that anybody is told of."""
 OLD_SECRET_S = 86_400.0
 _SECRET_BYTES = 32

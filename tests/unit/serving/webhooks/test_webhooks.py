@@ -15,6 +15,7 @@ from assay.serving.openai.place import Place
 from assay.serving.webhooks.courier import Courier
 from assay.serving.webhooks.outbox import GIVEN_UP_S
 from assay.serving.webhooks.post import AddressError, addresses_of, post, target_of
+from assay.serving.webhooks.webhooks import EVENT_TYPES
 from served import place_in, sdk_of
 
 HERE = ("127.0.0.1",)
@@ -93,8 +94,11 @@ def ended(place: Place, sdk: openai.OpenAI, *, by: str = "failed") -> str:
     else:
         failed = JobFailed(at_s=place.clock.now_s(), lease=1, code="x", message="no")
         place.jobs.shelf.log(job_id).append(lambda _: failed)
-    place.outbox.plan(place.jobs.shelf.state(job_id))
-    place.outbox.plan(place.jobs.shelf.state(job_id))  # whoever died before he closed it
+    state = place.jobs.shelf.state(job_id)
+    for _ in range(2):  # whoever died before he closed it does it again
+        place.outbox.plan(
+            job_id, f"fine_tuning.job.{state.status}", project=state.created.project, ended_s=state.ended_s
+        )
     return job_id
 
 
@@ -185,7 +189,7 @@ def test_webhooks_are_listed_changed_tried_and_deleted(place, sdk, receiver) -> 
     assert made.signing_secret not in str(sdk.webhooks.retrieve(made.id))
     changed = sdk.webhooks.update(made.id, name="yours", event_types=TYPES)
     assert (changed.name, changed.event_types, changed.url) == ("yours", TYPES, receiver.url)
-    assert sdk.webhooks.event_types.list().data == TYPES
+    assert sdk.webhooks.event_types.list().data == [*EVENT_TYPES]
     receiver.statuses = [418]
     tried = sdk.webhooks.test(made.id, event_type=TYPES[0])
     assert (tried.status_code, tried.event_type) == (418, TYPES[0])

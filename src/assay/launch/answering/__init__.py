@@ -1,0 +1,1 @@
+"""What a worker answers and grades without training: runs of evals, and batches."""

@@ -1,0 +1,115 @@
+"""What a run grades: rows of a request or a file, with samples that are given, or that a model is asked for."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from assay.scoring.graders import GraderMessage
+from assay.scoring.template import fields_read, item_path
+
+DEFAULT_SEED = 42
+"""So that a run that is asked for again says the same."""
+MAX_SEED = 2**63 - 1
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class GivenRow(_Part):
+    """One row."""
+
+    item: dict[str, Any]
+    sample: dict[str, Any] | None = None
+
+
+class FileContent(_Part):
+    """Rows in the request itself."""
+
+    type: Literal["file_content"]
+    content: list[GivenRow] = Field(min_length=1)
+
+
+class FileId(_Part):
+    """Rows of a file, one JSON object a line."""
+
+    type: Literal["file_id"]
+    id: str
+
+
+RowSource = Annotated[FileContent | FileId, Field(discriminator="type")]
+
+
+class TemplateMessages(_Part):
+    """A conversation that each item fills in."""
+
+    type: Literal["template"]
+    template: list[GraderMessage] = Field(min_length=1)
+
+    @field_validator("template")
+    @classmethod
+    def _reads_items_only(cls, template: list[GraderMessage]) -> list[GraderMessage]:
+        for turn in template:
+            if read := sorted(fields_read(turn.template(), "sample")):
+                raise ValueError(f"a model is asked before there is a sample, so sample.{read[0]} is not there")
+        return template
+
+
+class ItemMessages(_Part):
+    """A conversation that stands in each item."""
+
+    type: Literal["item_reference"]
+    item_reference: str
+
+    @field_validator("item_reference")
+    @classmethod
+    def _names_a_field(cls, path: str) -> str:
+        item_path(path)
+        return path
+
+
+class SamplingParams(_Part):
+    """How a model answers; what asks for what is done anyway may be given."""
+
+    max_completion_tokens: int | None = Field(default=None, ge=1)
+    temperature: float | None = Field(default=None, ge=0.0, le=2.0)
+    top_p: float | None = Field(default=None, gt=0.0, le=1.0)
+    seed: int | None = Field(default=None, ge=0, le=MAX_SEED)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_what_changes_nothing(cls, value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        harmless = {"tools": [], "response_format": {"type": "text"}}
+        return {
+            name: each
+            for name, each in value.items()
+            if each is not None and not (name in harmless and each == harmless[name])
+        }
+
+
+class JsonlSource(_Part):
+    """Rows as they are."""
+
+    type: Literal["jsonl"]
+    source: RowSource
+
+
+class CompletionsSource(_Part):
+    """Rows that a model is asked about."""
+
+    type: Literal["completions"]
+    source: RowSource
+    model: str
+    input_messages: Annotated[TemplateMessages | ItemMessages, Field(discriminator="type")]
+    sampling_params: SamplingParams = SamplingParams()
+
+
+EvalSource = Annotated[JsonlSource | CompletionsSource, Field(discriminator="type")]
+
+
+class SourceOfRun(_Part):
+    """`data_source` of a run, by itself."""
+
+    data_source: EvalSource

@@ -1,0 +1,1 @@
+"""`evals.*`: evals, their runs and output items over HTTP."""

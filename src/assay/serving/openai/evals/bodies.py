@@ -1,0 +1,48 @@
+"""What requests about evals hold."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from assay.serving.evals.data_source import EvalSource
+from assay.serving.openai.bodies import Metadata
+
+MAX_CRITERIA = 32
+_Title = Annotated[str, Field(min_length=1, max_length=255)]
+_Tags = Annotated[Metadata, Field(max_length=16)]
+
+
+class _EvalsBody(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class CustomConfigBody(_EvalsBody):
+    """`data_source_config`: what items look like."""
+
+    type: Literal["custom"]
+    item_schema: dict[str, Any]
+    include_sample_schema: bool = False
+
+
+class NewEvalBody(_EvalsBody):
+    """`evals.create`."""
+
+    data_source_config: CustomConfigBody
+    testing_criteria: list[dict[str, Any]] = Field(min_length=1, max_length=MAX_CRITERIA)
+    name: _Title = "eval"
+    metadata: _Tags | None = None
+
+
+class ChangedEvalBody(_EvalsBody):
+    """`evals.update`."""
+
+    name: _Title | None = None
+    metadata: _Tags | None = None
+
+
+class EvalRunBody(_EvalsBody):
+    """`evals.runs.create`."""
+
+    data_source: EvalSource
+    name: _Title = "run"
+    metadata: _Tags | None = None

@@ -1,0 +1,59 @@
+"""A run's report: what `report_url` leads to, as Markdown that a terminal and a browser both show."""
+
+from collections.abc import Iterable
+from itertools import islice
+
+from assay.records.eval_run import CriterionCounts, EvalItem
+from assay.serving.evals.runs import EvalRunState
+
+SHOWN_ITEMS = 20
+_CUT = 80
+
+
+def report_text(state: EvalRunState, items: Iterable[EvalItem]) -> str:
+    """Counts by criterion, usage by model, and the first items that did not pass. `items`: in their order."""
+    created, read = state.created, state.read
+    lines = [
+        f"# {_cell(created.name)}",
+        "",
+        f"Run `{created.run_id}` of eval `{created.eval_id}`: {state.status}.",
+    ]
+    if state.failed is not None:
+        lines += ["", f"{state.failed.code}: {_cell(state.failed.message)}"]
+    lines += ["", "| | passed | failed | errored |", "|---|---|---|---|"]
+    total = 0 if read is None else read.num_items
+    lines.append(_counts(f"all, of {total:,} items", state.counts))
+    for tree in created.testing_criteria:
+        name = str(tree.get("name", tree["type"]))
+        lines.append(_counts(_cell(name), state.counts_of(name)))
+    lines += ["", "| model | asked | prompt tokens | completion tokens |", "|---|---|---|---|"]
+    for name, usage in sorted(state.usage.items()):
+        counts = f"{usage.invocations:,} | {usage.prompt_tokens:,} | {usage.completion_tokens:,}"
+        lines.append(f"| {_cell(name)} | {counts} |")
+    lines += ["", f"## The first {SHOWN_ITEMS} that did not pass", ""]
+    lines += ["| item | status | sample | why |", "|---|---|---|---|"]
+    for item in islice((each for each in items if each.status != "pass"), SHOWN_ITEMS):
+        said = "" if item.sample is None else item.sample.text or ""
+        lines.append(f"| {item.index} | {item.status} | {_cell(said)} | {_cell(_why(item))} |")
+    return "\n".join(lines) + "\n"
+
+
+def _why(item: EvalItem) -> str:
+    if item.sample is not None and item.sample.fault is not None:
+        return f"{item.sample.fault.code}: {item.sample.fault.message}"
+    said = [
+        f"{each.name}: {each.fault.code}" if each.fault is not None else f"{each.name}: {each.score:.4g}"
+        for each in item.results
+        if not each.passed and (each.fault is not None or each.score is not None)
+    ]
+    return "; ".join(said)
+
+
+def _counts(name: str, counts: CriterionCounts) -> str:
+    return f"| {name} | {counts.passed:,} | {counts.failed:,} | {counts.errored:,} |"
+
+
+def _cell(text: str) -> str:
+    """A text in a table: one line, nothing of it markup."""
+    short = text if len(text) <= _CUT else f"{text[:_CUT]}…"
+    return "".join(f"\\{each}" if each in "\\|`*_<>[]#" else each for each in " ".join(short.split()))

@@ -1,0 +1,139 @@
+"""Evals, runs and output items as the SDK's types have them; what is ours stands in `x_assay`."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from assay.records.eval_run import (
+    CriterionCounts,
+    CriterionResult,
+    EvalItem,
+    GradedSample,
+    ItemFault,
+    ModelUsage,
+)
+from assay.serving.evals.data_source import DEFAULT_SEED
+from assay.serving.evals.evals import EvalState
+from assay.serving.evals.runs import EvalRunState
+from assay.serving.ids import item_id
+
+_SAMPLE_SCHEMA = {
+    "type": "object",
+    "properties": {"output_text": {"type": "string"}, "output_json": {}, "choices": {"type": "array"}},
+}
+
+
+def eval_shape(state: EvalState) -> dict[str, Any]:
+    """`EvalCreateResponse`, and its like."""
+    created = state.created
+    properties = {"item": created.item_schema}
+    if created.has_samples:
+        properties["sample"] = _SAMPLE_SCHEMA
+    return {
+        "id": created.eval_id,
+        "object": "eval",
+        "created_at": int(created.at_s),
+        "name": state.name,
+        "metadata": state.metadata,
+        "data_source_config": {
+            "type": "custom",
+            "schema": {"type": "object", "properties": properties, "required": ["item"]},
+        },
+        "testing_criteria": list(created.testing_criteria),
+    }
+
+
+def run_shape(state: EvalRunState, address: str) -> dict[str, Any]:
+    """`RunCreateResponse`, and its like. `address`: of the API, as the client calls it."""
+    created, counts = state.created, state.counts
+    names = [str(each.get("name", each["type"])) for each in created.testing_criteria]
+    failed = state.failed if state.status == "failed" else None
+    return {
+        "id": created.run_id,
+        "object": "eval.run",
+        "created_at": int(created.at_s),
+        "eval_id": created.eval_id,
+        "name": created.name,
+        "metadata": created.metadata,
+        "data_source": created.data_source,
+        "model": created.model,
+        "status": state.status,
+        "error": None if failed is None else {"code": failed.code, "message": failed.message},
+        "result_counts": {**_counts(counts), "total": 0 if state.read is None else state.read.num_items},
+        "per_testing_criteria_results": [
+            {"testing_criteria": name, **_counts(state.counts_of(name))} for name in names
+        ],
+        "per_model_usage": [_usage(name, each) for name, each in sorted(state.usage.items())],
+        "report_url": f"{address}/x/evals/{created.eval_id}/runs/{created.run_id}/report",
+        "x_assay": {"finished_at": None if state.ended_s is None else int(state.ended_s)},
+    }
+
+
+def item_shape(state: EvalRunState, found: EvalItem) -> dict[str, Any]:
+    """`OutputItemListResponse`, and its like."""
+    created = state.created
+    return {
+        "id": item_id(created.run_id, found.index),
+        "object": "eval.run.output_item",
+        "created_at": int(found.at_s),
+        "eval_id": created.eval_id,
+        "run_id": created.run_id,
+        "datasource_item": found.item,
+        "datasource_item_id": found.index,
+        "status": found.status,
+        "results": [_result(each) for each in found.results],
+        "sample": _sample(created.model, created.data_source, found.sample),
+    }
+
+
+def _counts(counts: CriterionCounts) -> dict[str, int]:
+    return {"passed": counts.passed, "failed": counts.failed, "errored": counts.errored}
+
+
+def _usage(name: str, usage: ModelUsage) -> dict[str, Any]:
+    return {
+        "model_name": name,
+        "invocation_count": usage.invocations,
+        **_tokens(usage.prompt_tokens, usage.completion_tokens),
+    }
+
+
+def _tokens(prompt_tokens: int, completion_tokens: int) -> dict[str, int]:
+    return {
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": completion_tokens,
+        "cached_tokens": 0,
+        "total_tokens": prompt_tokens + completion_tokens,
+    }
+
+
+def _result(result: CriterionResult) -> dict[str, Any]:
+    return {
+        "name": result.name,
+        "type": result.grader_type,
+        "passed": result.passed,
+        "score": result.score,
+        "sample": None,
+        "x_assay": {"error": _fault(result.fault), "label": result.label},
+    }
+
+
+def _sample(model: str, source: Mapping[str, Any], sample: GradedSample | None) -> dict[str, Any]:
+    asked = source.get("sampling_params") or {}
+    given = sample or GradedSample()
+    output = [] if given.text is None else [{"role": "assistant", "content": given.text}]
+    return {
+        "error": _fault(given.fault),
+        "finish_reason": given.finish_reason,
+        "input": list(given.messages),
+        "output": output,
+        "model": model,
+        "max_completion_tokens": asked.get("max_completion_tokens"),
+        "seed": asked.get("seed") or DEFAULT_SEED,
+        "temperature": 1.0 if asked.get("temperature") is None else asked["temperature"],
+        "top_p": asked.get("top_p") or 1.0,
+        "usage": _tokens(given.prompt_tokens, given.completion_tokens),
+    }
+
+
+def _fault(fault: ItemFault | None) -> dict[str, str] | None:
+    return None if fault is None else {"code": fault.code, "message": fault.message}

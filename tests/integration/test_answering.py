@@ -1,0 +1,135 @@
+"""Evals over a real server and real workers with real models, killed on the way; asked by the official SDK."""
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import openai
+import pytest
+
+from assay.launch.models.chat import run_to_talk_with
+from assay.scoring.sampler import Completion, Sampling
+from integration.test_inference import SFT, trained_job
+from integration.test_language_export import conversations
+from integration.test_serving import Here
+from slurm_cluster import wait_until
+
+__all__ = ["conversations"]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+NUM_ITEMS, MAX_TOKENS, SEED = 100, 6, 11
+
+
+class Chatting(Here):
+    """A server with a model that writes."""
+
+    def __init__(self, folder: Path, conversations: Path) -> None:
+        super().__init__(folder)
+        self.model, self.run = trained_job(self.home, conversations, SFT, "supervised")
+        self.server, self.sdk = self.serve()
+
+    def answers_in_process(self, questions: list[str]) -> list[str]:
+        """What the model says to each, by itself."""
+        local = run_to_talk_with(self.home, self.run.run_id, step=4, tokenizer=None)
+        said = local.sample(
+            [[{"role": "user", "content": each}] for each in questions],
+            Sampling(temperature=1.0, max_tokens=MAX_TOKENS, seed=SEED),
+        )
+        assert all(isinstance(each, Completion) for each in said)
+        return [each.text for each in said if isinstance(each, Completion)]
+
+
+@pytest.fixture(scope="module")
+def chatting(tmp_path_factory, conversations) -> Iterator[Chatting]:
+    found = Chatting(tmp_path_factory.mktemp("chatting"), conversations)
+    try:
+        yield found
+    finally:
+        found.end()
+
+
+QUESTIONS = [f"{n} plus {n % 7}" for n in range(NUM_ITEMS)]
+
+
+def test_an_eval_of_a_trained_model_survives_the_kill_of_its_worker(chatting: Chatting) -> None:
+    sdk, expected = chatting.sdk, chatting.answers_in_process(QUESTIONS)
+    rights = [text.strip() if n % 3 else "nothing of the kind" for n, text in enumerate(expected)]
+    evaluation = sdk.evals.create(
+        data_source_config={
+            "type": "custom", "include_sample_schema": True,
+            "item_schema": {"type": "object", "required": ["question", "right"]},
+        },
+        testing_criteria=[
+            {"type": "string_check", "name": "exact", "input": "{{ sample.output_text }}",
+             "reference": "{{ item.right }}", "operation": "eq"},
+        ],
+    )  # fmt: skip
+    lines = [{"item": {"question": q, "right": right}} for q, right in zip(QUESTIONS, rights, strict=True)]
+    file = sdk.files.create(file=("items.jsonl", "\n".join(map(json.dumps, lines)).encode()), purpose="evals")
+    run = sdk.evals.runs.create(
+        evaluation.id,
+        data_source={
+            "type": "completions", "model": chatting.model, "source": {"type": "file_id", "id": file.id},
+            "input_messages": {
+                "type": "template", "template": [{"role": "user", "content": "{{ item.question }}"}],
+            },
+            "sampling_params": {"max_completion_tokens": MAX_TOKENS, "temperature": 1, "seed": SEED},
+        },
+    )  # fmt: skip
+
+    def now():
+        return sdk.evals.runs.retrieve(run.id, eval_id=evaluation.id)
+
+    def num_graded() -> int:
+        counts = now().result_counts
+        return counts.passed + counts.failed + counts.errored
+
+    worker = chatting.work()
+    wait_until(num_graded, "a first chunk")
+    chatting.kill(worker)
+    graded = num_graded()
+    chatting.work("--until-idle")
+    wait_until(lambda: now().status in ("completed", "failed"), "the end")
+    print("graded before the kill:", graded)
+    done = now()
+    assert done.status == "completed", done.error
+    items = [*sdk.evals.runs.output_items.list(run.id, eval_id=evaluation.id, limit=17)]
+    assert [each.datasource_item_id for each in items] == [*range(NUM_ITEMS)]
+    assert [each.sample.output[0].content for each in items] == expected
+    assert [each.status for each in items] == ["pass" if n % 3 else "fail" for n in range(NUM_ITEMS)]
+    assert (done.result_counts.passed, done.result_counts.errored) == (66, 0)
+    (usage,) = done.per_model_usage
+    assert (usage.model_name, usage.invocation_count) == (chatting.model, NUM_ITEMS)
+
+
+def test_a_worker_that_is_told_to_leave_leaves_soon_and_without_its_models(chatting: Chatting) -> None:
+    sdk = chatting.sdk
+    rows = [{"item": {"q": f"q {n}"}} for n in range(2000)]
+    evaluation = sdk.evals.create(
+        data_source_config={"type": "custom", "item_schema": {}, "include_sample_schema": True},
+        testing_criteria=[
+            {"type": "string_check", "name": "x", "input": "{{ sample.output_text }}", "reference": "",
+             "operation": "ne"},
+        ],
+    )  # fmt: skip
+    run = sdk.evals.runs.create(
+        evaluation.id,
+        data_source={
+            "type": "completions", "model": chatting.model,
+            "source": {"type": "file_content", "content": rows},
+            "input_messages": {"type": "template", "template": [{"role": "user", "content": "{{ item.q }}"}]},
+            "sampling_params": {"max_completion_tokens": 60},
+        },
+    )  # fmt: skip
+    worker = chatting.work()
+    wait_until(
+        lambda: sdk.evals.runs.retrieve(run.id, eval_id=evaluation.id).status == "in_progress", "its rows"
+    )
+    time.sleep(1.0)
+    began_s = time.monotonic()
+    worker.terminate()
+    assert worker.wait(20) == 0
+    print("left after", time.monotonic() - began_s)
+    assert sdk.evals.runs.cancel(run.id, eval_id=evaluation.id).status == "canceled"
+    with pytest.raises(openai.NotFoundError):
+        sdk.evals.runs.retrieve(run.id, eval_id="eval-x")

@@ -1,0 +1,60 @@
+"""Models of a worker that are parrots, and a worker that grades and answers with them, here and at once."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+from assay.launch.answering.answering_worker import AnsweringWorker
+from assay.launch.answering.desk import Desk
+from assay.launch.answering.eval_desk import EvalDesk
+from assay.serving.engines.asks import Engine, ModelSource
+from assay.serving.openai.place import Place
+from parrot_engine import ParrotEngine
+
+AnswerT = TypeVar("AnswerT")
+
+
+class ParrotModels:
+    """Every model says what it was asked, in upper case."""
+
+    def __init__(self, **kind: Any) -> None:
+        self.engine = ParrotEngine(**kind)
+        self.refuses: Exception | None = None
+        """Raised in the place of an answer."""
+
+    def ask(self, source: ModelSource, work: Callable[[Engine], Awaitable[AnswerT]]) -> AnswerT:
+        if self.refuses is not None:
+            raise self.refuses
+
+        async def asked() -> AnswerT:
+            return await work(self.engine)
+
+        return asyncio.run(asked())
+
+
+def desks_of(place: Place, models: ParrotModels, *, at_once: int) -> list[Desk]:
+    """All desks, with chunks of so many."""
+    return [
+        EvalDesk(
+            place.evals,
+            place.eval_runs,
+            place.files,
+            models,
+            place.outbox,
+            clock=place.clock,
+            chunk_items=at_once,
+        )
+    ]
+
+
+def worker_of(place: Place, models: ParrotModels | None = None, *, at_once: int = 3) -> AnsweringWorker:
+    """A worker on a server's store."""
+    desks = desks_of(place, models or ParrotModels(), at_once=at_once)
+    return AnsweringWorker(place.jobs.shelf.store, desks, name="w", clock=place.clock)
+
+
+def work(worker: AnsweringWorker) -> None:
+    """Until nothing is left."""
+    while worker.look():
+        pass
+    worker.leave()

@@ -1,0 +1,261 @@
+"""Runs of evals over their whole life, server and worker by turns, with the power cut at every write.
+
+Whatever happens, each item has one result, nothing that is durable is graded again, and there is one end.
+"""
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from assay.base.errors import FencedError
+from assay.launch.answering.answering_worker import AnsweringWorker
+from assay.launch.answering.desk import Desk
+from assay.launch.answering.eval_desk import EvalDesk
+from assay.records.eval_run import EvalChunk, EvalCreated, EvalRunCreated
+from assay.records.webhook import WebhookCreated
+from assay.serving.engines.asks import GenerateAsk
+from assay.serving.evals.evals import EvalShelf
+from assay.serving.evals.runs import EvalRunShelf, EvalRunState
+from assay.serving.files import FileShelf
+from assay.serving.webhooks.outbox import Outbox
+from assay.serving.webhooks.webhooks import EVENT_TYPES, WebhookShelf
+from assay.store.objects import ObjectStore, open_store
+from clocks import HandClock
+from parrot_models import ParrotModels
+from power_cut_store import PowerCut, PowerCutStore
+from variants import soaked
+
+DIGITS = "0" * 24
+ITEMS, AT_ONCE, LOOK_S, MAX_LOOKS = 5, 2, 7.0, 400
+WEBHOOK = WebhookCreated(
+    webhook_id="webhook-" + DIGITS, project="p", name="w", url="https://w.example", event_types=EVENT_TYPES,
+    secret="whsec_", at_s=0.0, request_sha256="",
+)  # fmt: skip
+CRITERION = {
+    "type": "string_check", "name": "loud", "input": "{{ sample.output_text }}",
+    "reference": "{{ item.answer }}", "operation": "eq",
+}  # fmt: skip
+EVAL = EvalCreated(
+    eval_id="eval-" + DIGITS, project="p", at_s=0.0, name="e", item_schema={}, has_samples=True,
+    testing_criteria=(CRITERION,), request_sha256="",
+)  # fmt: skip
+ROWS = [{"item": {"question": f"q{n}", "answer": "Q0" if n == 1 else f"Q{n}"}} for n in range(ITEMS)]
+RUN = EvalRunCreated(
+    run_id="evalrun-" + DIGITS, eval_id=EVAL.eval_id, project="p", at_s=0.0, name="r", item_schema={},
+    testing_criteria=(CRITERION,), model="m", sources={"m": {"run_id": "r"}}, request_sha256="",
+    data_source={
+        "type": "completions", "model": "m", "source": {"type": "file_content", "content": ROWS},
+        "input_messages": {
+            "type": "template", "template": [{"role": "user", "content": "{{ item.question }}"}],
+        },
+        "sampling_params": {"max_completion_tokens": 3},
+    },
+)  # fmt: skip
+
+
+class EvalWorld:
+    """One store and one run, over as many lives of server and worker as it takes."""
+
+    def __init__(self, desk_class: type[EvalDesk] = EvalDesk) -> None:
+        self.inner = open_store("memory:")
+        self.clock = HandClock()
+        self.models = ParrotModels()
+        self.desk_class = desk_class
+        WebhookShelf(self.inner, self.clock).put(WEBHOOK)
+
+    def lives(self, store: ObjectStore, *, cancels: bool) -> None:
+        """One life, until the run is over and told of, or the power is cut."""
+        evals, runs = EvalShelf(store, self.clock), EvalRunShelf(store, self.clock)
+        worker = AnsweringWorker(store, [self.desk(store)], name="w", clock=self.clock)
+        try:
+            for _ in range(MAX_LOOKS):
+                evals.put(EVAL)
+                state = runs.find(RUN.run_id, EVAL.eval_id, "p") or runs.put(RUN)
+                if cancels and state.graded and not state.has_ended:
+                    runs.cancel(RUN.run_id)
+                if not worker.look():
+                    if not worker.has_something_due():
+                        break
+                    self.clock.sleep_s(LOOK_S)
+            worker.leave()
+        except BaseException:
+            while worker._held:
+                with suppress(PowerCut):
+                    worker.leave()
+            raise
+
+    def desk(self, store: ObjectStore) -> Desk:
+        return self.desk_class(
+            EvalShelf(store, self.clock),
+            EvalRunShelf(store, self.clock),
+            FileShelf(store, self.clock),
+            self.models,
+            Outbox(store, self.clock),
+            clock=self.clock,
+            chunk_items=AT_ONCE,
+        )
+
+    def state(self) -> EvalRunState:
+        state = EvalRunShelf(self.inner, self.clock).find(RUN.run_id, EVAL.eval_id, "p")
+        assert state is not None
+        return state
+
+    def asked(self) -> Counter[str]:
+        """How often each question was put."""
+        return Counter(
+            prompt.messages[0]["content"]
+            for ask in self.models.engine.asked
+            if isinstance(ask, GenerateAsk)
+            for prompt in ask.prompts
+            if prompt.messages
+        )
+
+
+def kinds(store: ObjectStore, folder: str) -> Counter[str]:
+    """The entries of a log, by type."""
+    import json
+
+    return Counter(json.loads(store.get(item.key))["type"] for item in store.list(f"{folder}/log/"))
+
+
+def check_eval(world: EvalWorld, *, cuts: int, cancels: bool) -> None:
+    state, runs = world.state(), EvalRunShelf(world.inner, world.clock)
+    found = kinds(world.inner, f"evalrun/{RUN.run_id}")
+    assert state.read is not None and state.read.num_items == ITEMS
+    assert (found["created"], found["read"], found["failed"]) == (1, 1, 0)
+    assert found["completed"] + found["cancel"] == 1 and state.status == (
+        "canceled" if cancels else "completed"
+    )
+    chunks = [runs.chunk(RUN.run_id, number) for number in range(len(state.graded))]
+    items = [item for chunk in chunks for item in (chunk.items if chunk else ())]
+    assert [item.index for item in items] == [*range(len(items))]  # each once
+    assert cancels or len(items) == ITEMS
+    assert [item.status for item in items] == ["fail" if n == 1 else "pass" for n in range(len(items))]
+    assert (state.counts.passed, state.counts.failed) == (len(items) - 1, 1)
+    assert state.usage["m"].invocations == len(items)
+    for number, times in world.asked().items():
+        assert times <= 1 + cuts, (number, times)
+    assert [*world.inner.list("open/evalrun/")] == []
+    (message,) = Outbox(world.inner, world.clock).due()
+    assert message.due.event_type == f"eval.run.{'canceled' if cancels else 'succeeded'}"
+
+
+def played(world: Any, cuts: list[int], seed: int, *, cancels: bool = False) -> Any:
+    """A world in which the power is cut at these writes of its lives, in turn, and then no more."""
+    rng = random.Random(seed)
+    for cut in [*cuts, 100_000]:
+        with suppress(PowerCut):
+            world.lives(PowerCutStore(world.inner, writes_left=cut, rng=rng), cancels=cancels)
+            return world
+    raise AssertionError(f"{cuts}, seed {seed}: no end")
+
+
+def num_writes(begin: Callable[[], Any], *, cancels: bool) -> int:
+    """Of a life that nothing disturbs."""
+    world = begin()
+    counting = PowerCutStore(world.inner, writes_left=100_000, rng=random.Random(0))
+    world.lives(counting, cancels=cancels)
+    return 100_000 - counting._writes_left
+
+
+@pytest.mark.parametrize("cancels", [False, True])
+def test_the_power_is_cut_at_every_write_of_an_eval_runs_life(cancels: bool) -> None:
+    writes = num_writes(EvalWorld, cancels=cancels)
+    assert writes > 20
+    for cut in range(writes):
+        check_eval(played(EvalWorld(), [cut], cut, cancels=cancels), cuts=1, cancels=cancels)
+
+
+@pytest.mark.parametrize("seed", [*range(5), *soaked(*range(5, 300))])
+def test_the_power_is_cut_at_several_writes_of_an_eval_run(seed: int) -> None:
+    rng = random.Random(seed)
+    cuts = [rng.randrange(25) for _ in range(rng.randrange(2, 5))]
+    check_eval(played(EvalWorld(), cuts, seed), cuts=len(cuts), cancels=False)
+
+
+class EntryFirst(EvalDesk):
+    """Known to be bad: says that a chunk is graded before its results are there."""
+
+    def _grade(self, state, read, lease):
+        put, kept = self._runs.put_chunk, []
+
+        def later(run_id: str, number: int, chunk: EvalChunk) -> EvalChunk:
+            kept.append((run_id, number, chunk))
+            return chunk
+
+        self._runs.put_chunk = later  # type: ignore[method-assign]
+        try:
+            super()._grade(state, read, lease)
+        finally:
+            self._runs.put_chunk = put  # type: ignore[method-assign]
+        for each in kept:
+            put(*each)
+
+
+class Forgetful(EvalDesk):
+    """Known to be bad: grades a chunk again though its results are there, and overwrites them."""
+
+    def _grade(self, state, read, lease):
+        for item in [*self._runs._store.list(f"evalrun/{state.created.run_id}/items/")]:
+            self._runs._store.delete(item.key)
+        super()._grade(state, read, lease)
+
+
+@pytest.mark.parametrize("bad", [EntryFirst, Forgetful])
+def test_a_worker_that_is_known_to_be_bad_is_caught(bad: type[EvalDesk]) -> None:
+    def is_caught(cut: int) -> bool:
+        try:
+            check_eval(played(EvalWorld(bad), [cut], cut), cuts=1, cancels=False)
+        except AssertionError:
+            return True
+        return False
+
+    assert any(is_caught(cut) for cut in range(8, 30))
+
+
+def test_a_worker_whose_lease_was_lost_adds_nothing() -> None:
+    world = EvalWorld()
+    EvalShelf(world.inner, world.clock).put(EVAL)
+    EvalRunShelf(world.inner, world.clock).put(RUN)
+    slow, quick = (
+        AnsweringWorker(world.inner, [world.desk(world.inner)], name=name, clock=world.clock)
+        for name in ("slow", "quick")
+    )
+    assert slow.look() and world.state().lease == 1
+    while world.state().lease < 2:  # the slow one does not beat: its thread waits for seconds that are real
+        quick.look()
+        world.clock.sleep_s(LOOK_S)
+    before, held = world.state(), slow._held
+    assert held is not None
+    with pytest.raises(FencedError):
+        held.desk.step(RUN.run_id, held.lease.number)
+    assert world.state() == before
+    slow.leave()
+    while quick.look():
+        pass
+    quick.leave()
+    assert world.state().status == "completed"
+
+
+def test_projects_take_turns_while_others_wait() -> None:
+    world = EvalWorld()
+    store = world.inner
+    evals, runs = EvalShelf(store, world.clock), EvalRunShelf(store, world.clock)
+    for number, project in enumerate(["a", "a", "b"]):
+        digits = f"{number:024x}"
+        evals.put(EVAL.model_copy(update={"eval_id": f"eval-{digits}", "project": project}))
+        changes = {"run_id": f"evalrun-{digits}", "eval_id": f"eval-{digits}", "project": project}
+        runs.put(RUN.model_copy(update=changes))
+    worker = AnsweringWorker(store, [world.desk(store)], name="w", clock=world.clock, slice_s=10.0)
+    turns = []
+    while worker.look():
+        world.clock.sleep_s(LOOK_S)
+        assert worker._held is not None
+        if [worker._held.thing.thing_id[-1]] != turns[-1:]:
+            turns.append(worker._held.thing.thing_id[-1])
+    worker.leave()
+    assert turns[:4] == ["0", "2", "0", "2"] and sorted(set(turns)) == ["0", "1", "2"]
