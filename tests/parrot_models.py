@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from assay.launch.answering.answering_worker import AnsweringWorker
+from assay.launch.answering.batch_desk import BatchDesk
 from assay.launch.answering.desk import Desk
 from assay.launch.answering.eval_desk import EvalDesk
 from assay.serving.engines.asks import Engine, ModelSource
@@ -34,16 +35,10 @@ class ParrotModels:
 
 def desks_of(place: Place, models: ParrotModels, *, at_once: int) -> list[Desk]:
     """All desks, with chunks of so many."""
+    given = (place.files, models, place.outbox)
     return [
-        EvalDesk(
-            place.evals,
-            place.eval_runs,
-            place.files,
-            models,
-            place.outbox,
-            clock=place.clock,
-            chunk_items=at_once,
-        )
+        EvalDesk(place.evals, place.eval_runs, *given, clock=place.clock, chunk_items=at_once),
+        BatchDesk(place.batches, *given, clock=place.clock, chunk_requests=at_once),
     ]
 
 

@@ -22,7 +22,7 @@ from served import place_in
 from variants import soaked
 
 HERE = Path(__file__).parent
-GRADED = ["pass", "fail", "pass"]
+GRADED, ANSWERED = ["pass", "fail", "pass"], ["r0", "r1", "r2"]
 ALONE = {"PATH": "/usr/bin:/bin"}
 """Nothing of this environment's."""
 
@@ -79,7 +79,7 @@ def test_a_release_reads_all_that_the_script_asks_for(played: str, python: str, 
     assert done.returncode == 0, done.stderr
     seen = json.loads(done.stdout.splitlines()[-1])
     assert (seen["weights"], seen["checkpoints"]) == ("w20", [20, 15, 10, 5])
-    assert seen["graded"] == GRADED
+    assert (seen["graded"], seen["vectors"]) == (GRADED, ANSWERED)
     assert seen["measured_steps"] == [*range(20, 0, -1)]
     paused = [each for each in seen["messages"] if each.startswith("Paused at step ")]
     assert seen["messages"].count("Asked to pause") == len(paused) == 1
@@ -119,7 +119,7 @@ def test_one_script_drives_a_whole_life_though_server_and_worker_are_killed(
     steps = seen["measured_steps"]
     assert steps == [*range(steps[0], 0, -1)]  # each once, page by page
     assert seen["messages"].count("Fine-tuning job started") == 1
-    assert seen["graded"] == GRADED
+    assert (seen["graded"], seen["vectors"]) == (GRADED, ANSWERED)
     assert seen["checkpoints"] == sorted(set(seen["checkpoints"]), reverse=True)
 
 

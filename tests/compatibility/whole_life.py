@@ -17,7 +17,7 @@ import openai
 
 
 def whole_life(client: Any, model: str, method: str, name: str) -> dict[str, Any]:
-    """Upload; job, events, pause, resume, checkpoints, the model; an eval of answers."""
+    """Upload; job, events, pause, resume, checkpoints, the model; an eval and a batch."""
     path = Path(name)
     with path.open("rb") as file:
         training = client.files.create(file=file, purpose="fine-tune")
@@ -64,6 +64,7 @@ def whole_life(client: Any, model: str, method: str, name: str) -> dict[str, Any
         "measured_steps": [each.data["step"] for each in events if each.type == "metrics"],
         "checkpoints": [each.step_number for each in checkpoints],
         "graded": graded(client),
+        "vectors": vectors(client, job.fine_tuned_model),
     }
 
 
@@ -106,6 +107,29 @@ def graded(client: Any) -> list[str]:
     assert runs.delete(other.id, eval_id=evaluation.id).deleted
     client.evals.delete(evaluation.id)
     return [each.status for each in items]
+
+
+def vectors(client: Any, model: str) -> list[str]:
+    """A batch of embeddings by the model; the requests that were answered."""
+    url = "/v1/embeddings"
+    requests = [
+        {"custom_id": f"r{n}", "method": "POST", "url": url, "body": {"model": model, "input": f"return {n}"}}
+        for n in range(3)
+    ]
+    lines = "\n".join(map(json.dumps, requests)).encode()
+    file = client.files.create(file=("requests.jsonl", lines), purpose="batch")
+    batch = client.batches.create(input_file_id=file.id, endpoint=url, completion_window="24h")
+    assert batch.id in [each.id for each in client.batches.list(limit=1)]
+    until(lambda: client.batches.retrieve(batch.id).status in ("completed", "failed"), "the batch")
+    batch = client.batches.retrieve(batch.id)
+    assert (batch.status, batch.request_counts.completed) == ("completed", 3), batch.errors
+    try:
+        client.batches.cancel(batch.id)
+    except openai.BadRequestError as done:
+        assert "is completed" in str(done)
+    found = [json.loads(line) for line in client.files.content(batch.output_file_id).text.splitlines()]
+    assert all(each["response"]["body"]["data"][0]["embedding"] for each in found)
+    return [each["custom_id"] for each in found]
 
 
 def committed(job: Any) -> int:

@@ -1,4 +1,4 @@
-"""Evals over a real server and real workers with real models, killed on the way; asked by the official SDK."""
+"""Evals and batches over a real server, real workers and real models, killed on the way: by the SDK."""
 
 import json
 import time
@@ -100,6 +100,43 @@ def test_an_eval_of_a_trained_model_survives_the_kill_of_its_worker(chatting: Ch
     assert (done.result_counts.passed, done.result_counts.errored) == (66, 0)
     (usage,) = done.per_model_usage
     assert (usage.model_name, usage.invocation_count) == (chatting.model, NUM_ITEMS)
+
+
+def test_a_batch_survives_the_kill_of_server_and_worker(chatting: Chatting) -> None:
+    sdk, expected = chatting.sdk, chatting.answers_in_process(QUESTIONS)
+    url = "/v1/chat/completions"
+    lines = [
+        {
+            "custom_id": f"r{n}", "method": "POST", "url": url,
+            "body": {
+                "model": chatting.model, "messages": [{"role": "user", "content": question}],
+                "max_completion_tokens": MAX_TOKENS if n else 4000, "seed": SEED,
+            },
+        }
+        for n, question in enumerate(QUESTIONS)
+    ]  # fmt: skip
+    file = sdk.files.create(
+        file=("requests.jsonl", "\n".join(map(json.dumps, lines)).encode()), purpose="batch"
+    )
+    batch = sdk.batches.create(input_file_id=file.id, endpoint=url, completion_window="24h")
+    worker = chatting.work()
+    wait_until(lambda: sdk.batches.retrieve(batch.id).request_counts.completed, "a first chunk")
+    chatting.kill(worker, chatting.server)
+    chatting.server, chatting.sdk = chatting.serve()
+    sdk = chatting.sdk
+    print("answered before the kill:", sdk.batches.retrieve(batch.id).request_counts.completed)
+    chatting.work("--until-idle")
+    wait_until(lambda: sdk.batches.retrieve(batch.id).status in ("completed", "failed"), "the end")
+    done = sdk.batches.retrieve(batch.id)
+    counts = done.request_counts
+    assert (done.status, counts.completed, counts.failed) == ("completed", NUM_ITEMS - 1, 1), done.errors
+    found = [json.loads(line) for line in sdk.files.content(done.output_file_id).text.splitlines()]
+    assert [each["custom_id"] for each in found] == [f"r{n}" for n in range(1, NUM_ITEMS)]
+    said = [each["response"]["body"]["choices"][0]["message"]["content"] for each in found]
+    assert said == expected[1:]
+    (refused,) = [json.loads(line) for line in sdk.files.content(done.error_file_id).text.splitlines()]
+    assert refused["custom_id"] == "r0"
+    assert refused["response"]["body"]["error"]["code"] == "context_length_exceeded"
 
 
 def test_a_worker_that_is_told_to_leave_leaves_soon_and_without_its_models(chatting: Chatting) -> None:

@@ -1,8 +1,10 @@
-"""Runs of evals over their whole life, server and worker by turns, with the power cut at every write.
+"""Runs of evals and batches over their whole life, server and worker by turns, the power cut at every write.
 
-Whatever happens, each item has one result, nothing that is durable is graded again, and there is one end.
+Whatever happens, each item has one result and each request one answer, nothing that is durable is made again,
+and there is one end.
 """
 
+import json
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -13,14 +15,19 @@ import pytest
 
 from assay.base.errors import FencedError
 from assay.launch.answering.answering_worker import AnsweringWorker
+from assay.launch.answering.batch_desk import BatchDesk
 from assay.launch.answering.desk import Desk
 from assay.launch.answering.eval_desk import EvalDesk
+from assay.records.batch import BatchCreated
 from assay.records.eval_run import EvalChunk, EvalCreated, EvalRunCreated
+from assay.records.uploaded_file import FileCreated
 from assay.records.webhook import WebhookCreated
+from assay.serving.batches.batches import BatchShelf
 from assay.serving.engines.asks import GenerateAsk
 from assay.serving.evals.evals import EvalShelf
 from assay.serving.evals.runs import EvalRunShelf, EvalRunState
 from assay.serving.files import FileShelf
+from assay.serving.refusal import RefusedError
 from assay.serving.webhooks.outbox import Outbox
 from assay.serving.webhooks.webhooks import EVENT_TYPES, WebhookShelf
 from assay.store.objects import ObjectStore, open_store
@@ -117,8 +124,6 @@ class EvalWorld:
 
 def kinds(store: ObjectStore, folder: str) -> Counter[str]:
     """The entries of a log, by type."""
-    import json
-
     return Counter(json.loads(store.get(item.key))["type"] for item in store.list(f"{folder}/log/"))
 
 
@@ -165,7 +170,7 @@ def num_writes(begin: Callable[[], Any], *, cancels: bool) -> int:
 @pytest.mark.parametrize("cancels", [False, True])
 def test_the_power_is_cut_at_every_write_of_an_eval_runs_life(cancels: bool) -> None:
     writes = num_writes(EvalWorld, cancels=cancels)
-    assert writes > 20
+    assert writes > 15
     for cut in range(writes):
         check_eval(played(EvalWorld(), [cut], cut, cancels=cancels), cuts=1, cancels=cancels)
 
@@ -175,6 +180,111 @@ def test_the_power_is_cut_at_several_writes_of_an_eval_run(seed: int) -> None:
     rng = random.Random(seed)
     cuts = [rng.randrange(25) for _ in range(rng.randrange(2, 5))]
     check_eval(played(EvalWorld(), cuts, seed), cuts=len(cuts), cancels=False)
+
+
+FILE = FileCreated(
+    file_id="file-" + DIGITS, project="p", at_s=0.0, filename="f", purpose="batch", num_bytes=0, sha256="s",
+    content="file-" + "1" * 24,
+)  # fmt: skip
+BATCH = BatchCreated(
+    batch_id="batch-" + DIGITS, project="p", at_s=0.0, endpoint="/v1/completions", input_file_id=FILE.file_id,
+    model="m", source={"run_id": "r"}, expires_s=1e6, request_sha256="",
+)  # fmt: skip
+REQUESTS = [
+    {"custom_id": f"r{n}", "method": "POST", "url": BATCH.endpoint, "body": {"model": "m", "prompt": f"q{n}"}}
+    for n in range(ITEMS)
+]
+
+
+class OneRefusing(ParrotModels):
+    """Does not take the second question."""
+
+    def ask(self, source, work):
+        question = work.args[0]
+        if question.prompt == "q1":
+            raise RefusedError("too long", code="context_length_exceeded")
+        return super().ask(source, work)
+
+
+class BatchWorld:
+    """One store and one batch, over as many lives of server and worker as it takes."""
+
+    def __init__(self) -> None:
+        self.inner = open_store("memory:")
+        self.clock = HandClock()
+        self.models = OneRefusing()
+        WebhookShelf(self.inner, self.clock).put(WEBHOOK)
+        files = FileShelf(self.inner, self.clock)
+        sink = files.sink(FILE.content)
+        sink.write("\n".join(map(json.dumps, REQUESTS)).encode())
+        sink.finish()
+        files.put(FILE)
+
+    def lives(self, store: ObjectStore, *, cancels: bool) -> None:
+        """See `EvalWorld`."""
+        batches, files = BatchShelf(store, self.clock), FileShelf(store, self.clock)
+        desk = BatchDesk(
+            batches, files, self.models, Outbox(store, self.clock), clock=self.clock, chunk_requests=AT_ONCE
+        )
+        worker = AnsweringWorker(store, [desk], name="w", clock=self.clock)
+        try:
+            for _ in range(MAX_LOOKS):
+                state = batches.find(BATCH.batch_id, "p") or batches.put(BATCH)
+                if cancels and state.answered and state.gathering is None:
+                    batches.cancel(BATCH.batch_id)
+                if not worker.look():
+                    if not worker.has_something_due():
+                        break
+                    self.clock.sleep_s(LOOK_S)
+            worker.leave()
+        except BaseException:
+            while worker._held:
+                with suppress(PowerCut):
+                    worker.leave()
+            raise
+
+
+def check_batch(world: BatchWorld, *, cuts: int, cancels: bool) -> None:
+    state = BatchShelf(world.inner, world.clock).find(BATCH.batch_id, "p")
+    assert state is not None and state.ended is not None
+    found = kinds(world.inner, f"batch/{BATCH.batch_id}")
+    assert [found[each] for each in ("created", "read", "gathering", "ended", "failed")] == [1, 1, 1, 1, 0]
+    assert state.status == ("cancelled" if cancels else "completed") and found["cancel"] == cancels
+    files = FileShelf(world.inner, world.clock)
+    ids = (state.ended.output_file_id, state.ended.error_file_id)
+    output, errors = ([json.loads(line) for line in files.lines(each)] for each in ids if each is not None)
+    answered = range(state.num_answered)
+    assert [each["custom_id"] for each in output] == [f"r{n}" for n in answered if n != 1]
+    assert [each["custom_id"] for each in errors] == ["r1"]
+    assert cancels or state.num_answered == ITEMS
+    texts = [each["response"]["body"]["choices"][0]["text"] for each in output]
+    assert texts == [f" Q{n}" for n in answered if n != 1]
+    asked = Counter(prompt.text for ask in world.models.engine.asked for prompt in ask.prompts)
+    assert max(asked.values()) <= 1 + cuts
+    assert files.shelf.ids() == sorted({FILE.file_id, *filter(None, ids)})  # none is left beside them
+    left = [
+        item.key
+        for prefix in ("open/batch/", f"batch/{BATCH.batch_id}/answers/")
+        for item in world.inner.list(prefix)
+    ]
+    assert left == []
+    (message,) = Outbox(world.inner, world.clock).due()
+    assert message.due.event_type == f"batch.{state.status}"
+
+
+@pytest.mark.parametrize("cancels", [False, True])
+def test_the_power_is_cut_at_every_write_of_a_batchs_life(cancels: bool) -> None:
+    writes = num_writes(BatchWorld, cancels=cancels)
+    assert writes > 15
+    for cut in range(writes):
+        check_batch(played(BatchWorld(), [cut], cut, cancels=cancels), cuts=1, cancels=cancels)
+
+
+@pytest.mark.parametrize("seed", [*range(5), *soaked(*range(5, 300))])
+def test_the_power_is_cut_at_several_writes_of_a_batch(seed: int) -> None:
+    rng = random.Random(seed)
+    cuts = [rng.randrange(30) for _ in range(rng.randrange(2, 5))]
+    check_batch(played(BatchWorld(), cuts, seed), cuts=len(cuts), cancels=False)
 
 
 class EntryFirst(EvalDesk):

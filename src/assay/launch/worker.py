@@ -20,6 +20,7 @@ from assay.launch.engine.forks import EngineForks
 from assay.launch.fine_tuning.runs import RunsOfHome
 from assay.launch.fine_tuning.worker import Worker
 from assay.launch.places.launcher import Launcher
+from assay.serving.batches.batches import BatchShelf
 from assay.serving.evals.evals import EvalShelf
 from assay.serving.evals.runs import EvalRunShelf
 from assay.serving.files import FileShelf
@@ -94,7 +95,7 @@ def run_worker(
 
 
 class _Answering:
-    """The thread that grades; its models' processes end with it."""
+    """The thread that grades and answers; its models' processes end with it."""
 
     def __init__(
         self,
@@ -115,6 +116,7 @@ class _Answering:
         self._every_s = every_s
         self._say = say
         self._runs = EvalRunShelf(store, SystemClock())
+        self._batches = BatchShelf(store, SystemClock())
 
     def run(self) -> None:
         """Until told to stop. A worker whose thread dies here leaves: another may do better."""
@@ -126,19 +128,21 @@ class _Answering:
     def _work(self) -> None:
         # Here, since the reader of schemas takes a while to import, and `--engines 0` needs none.
         from assay.launch.answering.answering_worker import AnsweringWorker
+        from assay.launch.answering.batch_desk import BatchDesk
         from assay.launch.answering.eval_desk import EvalDesk
         from assay.launch.answering.models import EngineModels
 
         clock, most, most_bytes = SystemClock(), self._engines.most, self._engines.most_bytes
         start = EngineForks(self._home).start
         with closing(EngineModels(start, most=most, most_bytes=most_bytes, is_over=self._is_over)) as models:
-            store, files = self._store, FileShelf(self._store, clock)
-            desk = EvalDesk(
-                EvalShelf(store, clock), self._runs, files, models, Outbox(store, clock), clock=clock
-            )
-            worker = AnsweringWorker(store, [desk], name=self._name, clock=clock)
+            store, files, outbox = self._store, FileShelf(self._store, clock), Outbox(self._store, clock)
+            desks = [
+                EvalDesk(EvalShelf(store, clock), self._runs, files, models, outbox, clock=clock),
+                BatchDesk(self._batches, files, models, outbox, clock=clock),
+            ]
+            worker = AnsweringWorker(store, desks, name=self._name, clock=clock)
             worker.run(self._is_over, self._every_s, self._say)
 
     def has_something_due(self) -> bool:
-        """Whether something is to be graded, by whomever."""
-        return bool(self._runs.shelf.open_ids())
+        """Whether something is to be graded or answered, by whomever."""
+        return bool(self._runs.shelf.open_ids() or self._batches.shelf.open_ids())

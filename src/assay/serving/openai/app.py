@@ -16,6 +16,7 @@ from starlette.types import ASGIApp
 from assay.base.clock import SystemClock
 from assay.base.errors import StoreError
 from assay.serving.openai.admin.routes import admin_routes
+from assay.serving.openai.batch_routes import batch_routes
 from assay.serving.openai.declared import described, operation_name
 from assay.serving.openai.door import Door
 from assay.serving.openai.evals.eval_routes import eval_routes
@@ -44,6 +45,7 @@ _OF_PROJECTS = (
     grader_routes,
     eval_routes,
     run_routes,
+    batch_routes,
     webhook_routes,
 )
 INFERENCE = (chat_routes, completion_routes, decision_routes, model_base_routes)

@@ -156,7 +156,7 @@ def _named(place: Sequence[Any], value: Any) -> list[str]:
         of_list = isinstance(value, list) and isinstance(part, int) and part < len(value)
         if of_list or (isinstance(value, dict) and part in value):
             value = value[part]
-        elif is_branch or number < len(place):
+        elif is_branch or number < len(place) or not isinstance(value, dict):
             continue
         names.append(str(part))
     return names

@@ -97,17 +97,17 @@ def check_filename(filename: str, param: str) -> None:
         )
 
 
-def lifetime_s(anchor: str | None, seconds: str | int) -> int:
-    """How long a file lives, as `expires_after` says it."""
+def lifetime_s(anchor: str | None, seconds: str | int, where: str = "expires_after") -> int:
+    """How long a file lives, as `expires_after` says it; `where` that stands."""
     if anchor != "created_at":
         raise RefusedError(
-            "expires_after.anchor must be 'created_at'.", param="expires_after.anchor", code="invalid_value"
+            f"{where}.anchor must be 'created_at'.", param=f"{where}.anchor", code="invalid_value"
         )
     text = str(seconds)
     if not (text.isascii() and text.isdigit() and len(text) < 9 and SHORTEST_S <= int(text) <= LONGEST_S):
         raise RefusedError(
-            f"expires_after.seconds is a whole number from {SHORTEST_S:,} to {LONGEST_S:,}, not {text!r:.40}.",
-            param="expires_after.seconds",
+            f"{where}.seconds is a whole number from {SHORTEST_S:,} to {LONGEST_S:,}, not {text!r:.40}.",
+            param=f"{where}.seconds",
             code="invalid_value",
         )
     return int(text)

@@ -6,6 +6,7 @@ from typing import NamedTuple, Self
 from fastapi import Request
 
 from assay.base.clock import Clock
+from assay.records.batch import BatchClaimed, BatchEntry
 from assay.records.chunked_upload import UploadClaimed, UploadEntry
 from assay.records.eval_run import EvalClaimed, EvalEntry, EvalRunClaimed, EvalRunEntry
 from assay.records.fine_tuning_job import JobClaimed, JobEntry
@@ -15,6 +16,7 @@ from assay.records.webhook import WebhookClaimed, WebhookEntry
 from assay.serving.admin.accounts import AccountShelf, AccountState
 from assay.serving.admin.projects import ProjectShelf
 from assay.serving.base_models import BaseModelFile
+from assay.serving.batches.batches import BatchShelf, BatchState
 from assay.serving.engines.pool import EnginePool
 from assay.serving.evals.evals import EvalShelf, EvalState
 from assay.serving.evals.runs import EvalRunShelf, EvalRunState
@@ -66,6 +68,8 @@ class Place(NamedTuple):
     eval_repeats: Repeats[EvalEntry, EvalState]
     eval_runs: EvalRunShelf
     eval_run_repeats: Repeats[EvalRunEntry, EvalRunState]
+    batches: BatchShelf
+    batch_repeats: Repeats[BatchEntry, BatchState]
     engines: EnginePool | None = None
     """None: nothing is answered by models."""
 
@@ -85,6 +89,7 @@ class Place(NamedTuple):
         uploads = UploadShelf(store, files, clock)
         outbox = Outbox(store, clock)
         evals, eval_runs = EvalShelf(store, clock), EvalRunShelf(store, clock)
+        batches = BatchShelf(store, clock)
         projects, accounts = ProjectShelf(store, clock), AccountShelf(store, clock)
         return cls(
             files,
@@ -116,6 +121,8 @@ class Place(NamedTuple):
             Repeats(evals.shelf, lambda at_s, count: EvalClaimed(at_s=at_s, retry_count=count), clock),
             eval_runs,
             Repeats(eval_runs.shelf, lambda at_s, count: EvalRunClaimed(at_s=at_s, retry_count=count), clock),
+            batches,
+            Repeats(batches.shelf, lambda at_s, count: BatchClaimed(at_s=at_s, retry_count=count), clock),
             engines,
         )
 

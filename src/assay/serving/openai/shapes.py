@@ -1,4 +1,4 @@
-"""Files, jobs, events, checkpoints and models as the SDK's types have them; what is ours stands in
+"""Files, jobs, events, checkpoints, batches and models as the SDK's types have them; what is ours stands in
 `x_assay`."""
 
 from collections.abc import Mapping
@@ -7,6 +7,7 @@ from typing import Any
 from assay.records.chunked_upload import PartAdded
 from assay.records.fine_tuning_job import JobCheckpoint
 from assay.records.uploaded_file import FileCreated
+from assay.serving.batches.batches import BatchState
 from assay.serving.ids import checkpoint_name
 from assay.serving.job import JobEvent, JobState
 from assay.serving.methods import SERVED_METHODS
@@ -47,6 +48,57 @@ def upload_shape(state: UploadState, now_s: float, file: FileCreated | None = No
         "status": state.status(now_s),
         "file": None if file is None else file_shape(file),
     }
+
+
+def batch_shape(state: BatchState) -> dict[str, Any]:
+    """`Batch`."""
+    created, ended = state.created, state.ended
+    outcome = None if ended is None or state.gathering is None else state.gathering.outcome
+    faults = () if state.failed is None else state.failed.faults
+    names = ("code", "message", "line", "param")
+    input_tokens = sum(each.input_tokens for each in state.answered)
+    output_tokens = sum(each.output_tokens for each in state.answered)
+    return {
+        "id": created.batch_id,
+        "object": "batch",
+        "endpoint": created.endpoint,
+        "model": created.model,
+        "input_file_id": created.input_file_id,
+        "completion_window": "24h",
+        "status": state.status,
+        "errors": {"object": "list", "data": [{name: getattr(each, name) for name in names} for each in faults]}
+        if faults
+        else None,
+        "output_file_id": None if ended is None else ended.output_file_id,
+        "error_file_id": None if ended is None else ended.error_file_id,
+        "created_at": int(created.at_s),
+        "in_progress_at": _whole_s(state.read),
+        "expires_at": int(created.expires_s),
+        "finalizing_at": _whole_s(state.gathering),
+        "completed_at": _whole_s(ended) if outcome == "completed" else None,
+        "failed_at": _whole_s(state.failed),
+        "expired_at": _whole_s(ended) if outcome == "expired" else None,
+        "cancelling_at": _whole_s(state.cancel_asked),
+        "cancelled_at": _whole_s(ended) if outcome == "cancelled" else None,
+        "request_counts": {
+            "total": 0 if state.read is None else state.read.num_requests,
+            "completed": sum(each.completed for each in state.answered),
+            "failed": sum(each.failed for each in state.answered),
+        },
+        "usage": {
+            "input_tokens": input_tokens,
+            "input_tokens_details": {"cached_tokens": 0},
+            "output_tokens": output_tokens,
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": input_tokens + output_tokens,
+        },
+        "metadata": created.metadata,
+    }
+
+
+def _whole_s(entry: Any) -> int | None:
+    """When an entry was put, if it was."""
+    return None if entry is None else int(entry.at_s)
 
 
 def part_shape(upload_id: str, part: PartAdded) -> dict[str, Any]:

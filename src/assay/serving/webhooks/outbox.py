@@ -4,7 +4,7 @@
                          | due: at once, then after pauses that grow, for three days
                          +--> tried ... delivered | given_up
 
-A message is put before its job or eval run is closed, and that is closed by whoever finds it ended. So none is
+A message is put before what it tells of is closed, and that is closed by whoever finds it ended. So none is
 forgotten, and made twice it is made once.
 """
 

@@ -26,6 +26,10 @@ EVENT_TYPES = (
     "eval.run.succeeded",
     "eval.run.failed",
     "eval.run.canceled",
+    "batch.completed",
+    "batch.failed",
+    "batch.expired",
+    "batch.cancelled",
 )
 """All events that anybody is told of."""
 OLD_SECRET_S = 86_400.0
