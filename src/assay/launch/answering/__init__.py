@@ -1,1 +1,1 @@
-"""What a worker answers and grades without training: runs of evals, and batches."""
+"""A worker's process, and what it answers and grades beside training: runs of evals, and batches."""

@@ -99,7 +99,7 @@ class BatchFiles:
 
 
 def request_id(batch_id: str, place: int) -> str:
-    """Of a batch's request in a place."""
+    """The id of a batch's request in a place."""
     return f"batch_req_{sha256_of_json([batch_id, place])[:24]}"
 
 

@@ -239,7 +239,7 @@ def _result(criterion: EvalCriterion, grade: Grade, values: Mapping[str, Any]) -
 
 
 def _ungraded(criterion: EvalCriterion, answer: _Answer) -> CriterionResult:
-    """Of an item that has no sample: which says why by itself."""
+    """The result of an item without a sample, which says why by itself."""
     assert answer.sample is not None
     return CriterionResult(name=criterion.name, grader_type=criterion.grader.type, passed=False)
 

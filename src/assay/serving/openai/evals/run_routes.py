@@ -163,7 +163,7 @@ def _found(place: Place, request: Request, eval_id: str, run_id: str) -> EvalRun
 
 
 def _address(request: Request) -> str:
-    """Of the API, as this client calls it."""
+    """The API's, as this client calls it."""
     return f"{str(request.base_url).rstrip('/')}/v1"
 
 
