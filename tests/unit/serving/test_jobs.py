@@ -340,7 +340,7 @@ def test_jobs_are_listed_by_age_and_by_metadata(place, sdk) -> None:
         (b"\xff", "invalid_json"),
         (b'{"model": "\\ud800"}', "invalid_json"),
         (b'{"model": "\\u0000"}', "invalid_json"),
-        (b'{"model": NaN}', "invalid_value"),
+        (b'{"model": NaN}', "invalid_json"),
         (b" " * (1 << 20) + b"{}", "body_too_long"),
         (b"{}", "missing_required_parameter"),
     ],
