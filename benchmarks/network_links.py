@@ -4,13 +4,16 @@
     node 1: eth0 --- rate ---+--- switch (a bridge in a namespace of its own)
     node 2: eth0 --- rate ---+
 
-Each link is limited both ways by a token bucket (tbf). Nothing of the machine's own network is touched; it
-takes root, `ip` and `tc`.
+Each link is limited both ways by a token bucket (tbf), and delays what it carries if it shall (netem, which not
+every kernel has). A process that enters a node finds the node's name as its machine's. Nothing of the machine's
+own network is touched; it takes root, `ip` and `tc`.
 """
 
 import ctypes
+import json
 import os
 import shutil
+import socket
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,10 +22,12 @@ from typing import NamedTuple
 
 INTERFACE = "eth0"
 """In every node."""
-NETWORK = 0x40000000
-"""CLONE_NEWNET of setns(2)."""
+NETWORK, NAMES = 0x40000000, 0x04000000
+"""CLONE_NEWNET of setns(2), CLONE_NEWUTS of unshare(2)."""
 BURST_KB = 32
 QUEUE_MS = 400
+QUEUED_PACKETS = 100_000
+"""That a link may delay at once."""
 
 
 class Node(NamedTuple):
@@ -32,10 +37,18 @@ class Node(NamedTuple):
     address: str
 
     def enter(self) -> None:
-        """Move this process there, for good."""
+        """Move this process there, for good; its machine has the node's name from now on."""
+        system = ctypes.CDLL(None, use_errno=True)  # os.setns and os.unshare are of Python 3.12
         with Path("/run/netns", self.namespace).open() as place:
-            if ctypes.CDLL(None, use_errno=True).setns(place.fileno(), NETWORK):  # os.setns is of Python 3.12
-                raise OSError(ctypes.get_errno(), f"setns to {self.namespace}")
+            if system.setns(place.fileno(), NETWORK) or system.unshare(NAMES):
+                raise OSError(ctypes.get_errno(), f"this process cannot enter {self.namespace}")
+        socket.sethostname(self.namespace)
+
+    def sent_bytes(self) -> int:
+        """What has left it so far, with the headers of packets and the answers to others'."""
+        shown = _run("ip", "-n", self.namespace, "-s", "-j", "link", "show", INTERFACE)
+        sent: int = json.loads(shown)[0]["stats64"]["tx"]["bytes"]
+        return sent
 
 
 def missing() -> str | None:
@@ -52,8 +65,8 @@ def missing() -> str | None:
 
 
 @contextmanager
-def linked_nodes(num_nodes: int, rate: str) -> Iterator[list[Node]]:
-    """So many nodes, whose links carry `rate` (as tc has it: 100mbit) each way."""
+def linked_nodes(num_nodes: int, rate: str, delay: str = "") -> Iterator[list[Node]]:
+    """So many nodes, whose links carry `rate` (as tc has it: 100mbit) each way, `delay` (5ms) late."""
     name = f"assay-{os.getpid()}"
     switch, nodes = f"{name}-switch", [Node(f"{name}-{i}", f"10.77.0.{i + 1}") for i in range(num_nodes)]
     made: list[str] = []
@@ -65,14 +78,14 @@ def linked_nodes(num_nodes: int, rate: str) -> Iterator[list[Node]]:
         _run("ip", "-n", switch, "link", "add", "bridge", "type", "bridge")
         _run("ip", "-n", switch, "link", "set", "bridge", "up")
         for i, node in enumerate(nodes):
-            _link(node, switch, f"port{i}", rate)
+            _link(node, switch, f"port{i}", rate, delay)
         yield nodes
     finally:
         for namespace in made:
             _run("ip", "netns", "del", namespace)
 
 
-def _link(node: Node, switch: str, port: str, rate: str) -> None:
+def _link(node: Node, switch: str, port: str, rate: str, delay: str) -> None:
     peer = ("peer", "name", port, "netns", switch)
     _run("ip", "-n", node.namespace, "link", "add", INTERFACE, "type", "veth", *peer)
     _run("ip", "-n", switch, "link", "set", port, "master", "bridge")
@@ -80,11 +93,17 @@ def _link(node: Node, switch: str, port: str, rate: str) -> None:
     for namespace, end in ((node.namespace, INTERFACE), (switch, port)):
         _run("ip", "-n", namespace, "link", "set", end, "up")
         bucket = ("rate", rate, "burst", f"{BURST_KB}kb", "latency", f"{QUEUE_MS}ms")
-        _run("tc", "-n", namespace, "qdisc", "add", "dev", end, "root", "tbf", *bucket)
+        _run("tc", "-n", namespace, "qdisc", "add", "dev", end, "root", "handle", "1:", "tbf", *bucket)
+    if delay:
+        late = ("netem", "delay", delay, "limit", str(QUEUED_PACKETS))
+        _run("tc", "-n", node.namespace, "qdisc", "add", "dev", INTERFACE, "parent", "1:1", *late)
 
 
 def forked_at(nodes: Sequence[Node], program: Callable[[int], None]) -> None:
-    """Have a fork of this process run `program` with its number on each node; raises where one fails."""
+    """Have a fork of this process run `program` with its number on each node; raises where one fails.
+
+    A node that is named several times has as many of them.
+    """
     children = []
     for number, node in enumerate(nodes):
         if not (child := os.fork()):
@@ -101,5 +120,9 @@ def forked_at(nodes: Sequence[Node], program: Callable[[int], None]) -> None:
         raise RuntimeError("a node failed")
 
 
-def _run(*command: str) -> None:
-    subprocess.run(command, check=True, capture_output=True, text=True)
+def _run(*command: str) -> str:
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    if done.returncode:
+        cure = " (this kernel has no netem: leave the delay out)" if "netem" in command else ""
+        raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()}{cure}")
+    return done.stdout

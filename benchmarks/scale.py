@@ -9,12 +9,17 @@ two, ranks have several blocks of lanes: how long the busiest waits behind its l
 And a slow rank: twice as long a lane on one of four, first with equal shares, then with those that follow from
 what each rank took for a lane.
 
+And nodes: what leaves one of 7 nodes of 8 ranks in an exchange, by the plan and as the interfaces count it;
+and what a step takes when one of 8 nodes is lost, on a cluster whose lanes sleep (`cluster.py`), against four.
+
 The last line printed is one JSON object: `exchange_vs_all_reduce` is the worst ratio, then that of each size;
-`wait_vs_all_reduce` likewise; `slow_rank_gain` is by how much a step is faster.
+`wait_vs_all_reduce` likewise; `slow_rank_gain` and `lost_node_gain` are by how much a step is faster;
+`node_bytes_*` are over the bytes of a ring. `--only PART` measures a part.
 """
 
 import argparse
 import json
+import os
 import statistics
 import sys
 import tempfile
@@ -29,10 +34,11 @@ from torch import nn
 
 from assay.data.loader.lane_shares import LaneShares, loads_by_speed
 from assay.training.parallel.exchange import sum_over_ranks
-from assay.training.parallel.exchange_plan import exchange_plan
+from assay.training.parallel.exchange_plan import ExchangePlan, exchange_plan
 from assay.training.parallel.lane_sum import LaneSum
 from assay.training.parallel.ranks import Ranks
-from network_links import forked_at, linked_nodes, missing
+from cluster import Setting, cluster, described, trained
+from network_links import INTERFACE, forked_at, linked_nodes, missing
 from trainer import describe_machine
 
 RATE, BITS_PER_S = "100mbit", 100e6
@@ -45,6 +51,9 @@ WIDTH = 1000
 """Of a layer whose gradient has about `NUM_BYTES`."""
 LANE_S = 0.1
 SLOW_RANKS, SLOW_LANE_S, SLOWNESS = 4, 0.02, 2
+NODE_SIZES, NODE_LANES, NODE_RATE = (8,) * 7, 256, "1gbit"
+NUMBERS_A_CELL = 20_000
+CLUSTER_S = 170.0
 SETTLING = 3
 """Steps after which DDP's buckets are those of the step before, so that sums travel early."""
 Exchange = Callable[[torch.Tensor], None]
@@ -150,8 +159,17 @@ def wait_vs_all_reduce(world_size: int, rounds: int) -> float:
         return float(wait_s / all_reduce_s)
 
 
-def slow_rank_gain(rounds: int) -> float:
-    """By how much a step is faster when lanes are shared by speed; the bits of the sum have to be the same."""
+class SlowRank(NamedTuple):
+    """One of the ranks takes longer for a lane."""
+
+    equal_s: float
+    """A step with equal shares."""
+    by_speed_s: float
+    loads: tuple[int, ...]
+
+
+def slow_rank(rounds: int) -> SlowRank:
+    """Steps with equal shares, then with lanes shared by speed; the bits of the sum have to be the same."""
     with tempfile.TemporaryDirectory() as folder, linked_nodes(SLOW_RANKS, RATE) as nodes:
         found = Path(folder) / "found.json"
 
@@ -167,43 +185,174 @@ def slow_rank_gain(rounds: int) -> float:
             took = torch.tensor([equal.step_s, by_speed.step_s])
             dist.all_reduce(took, dist.ReduceOp.MAX, group=ranks.control)
             if rank == 0:
-                print(f"lanes by speed: {loads}; a step {took[0]:.3f} s with equal shares, {took[1]:.3f} s so")
-                found.write_text(json.dumps(took.tolist()))
+                found.write_text(json.dumps([*took.tolist(), loads]))
             ranks.leave()
 
         forked_at(nodes, be_rank)
-        equal_s, by_speed_s = json.loads(found.read_text())
-        return float(equal_s / by_speed_s)
+        return SlowRank(*json.loads(found.read_text()))
+
+
+class NodeBytes(NamedTuple):
+    """That leave a node in one exchange of 7 nodes of 8 ranks, over those of a ring."""
+
+    mean_plan: float
+    """By the plan, over the nodes."""
+    most_plan: float
+    """Of the node that sends most."""
+    flat_plan: float
+    """The most, where the plan does not know the nodes."""
+    mean_interface: float
+    """As the interfaces counted them: headers of packets and acknowledgements included."""
+    most_interface: float
+
+
+def node_bytes() -> NodeBytes:
+    """Counted from the plan, and by the nodes' interfaces while 56 processes carry it out."""
+    shares = LaneShares(NODE_LANES, sum(NODE_SIZES), nodes=NODE_SIZES)
+    plan, flat = exchange_plan(shares), exchange_plan(LaneShares(NODE_LANES, sum(NODE_SIZES)))
+    ring = 2 * (len(NODE_SIZES) - 1) / len(NODE_SIZES)
+    of_nodes = [sent_by(plan, ranks) / ring for ranks in shares.ranks_of_nodes]
+    flat_most = max(sent_by(flat, ranks) for ranks in shares.ranks_of_nodes) / ring
+    num_numbers = plan.num_cells * NUMBERS_A_CELL
+    counted = [sent / (4 * num_numbers) / ring for sent in sent_by_interfaces(shares, plan, num_numbers)]
+    return NodeBytes(
+        statistics.fmean(of_nodes), max(of_nodes), flat_most, statistics.fmean(counted), max(counted)
+    )
+
+
+def sent_by(plan: ExchangePlan, ranks: range) -> float:
+    """What leaves a node, in buffers."""
+    parts = [part for rank in ranks for made in plan.ranks[rank].rounds for part in made.sends]
+    return sum(part.cells.stop - part.cells.first for part in parts if part.peer not in ranks) / plan.num_cells
+
+
+def sent_by_interfaces(shares: LaneShares, plan: ExchangePlan, num_numbers: int) -> list[int]:
+    """Bytes that leave each node in one exchange, between two barriers whose own bytes are taken off."""
+    with tempfile.TemporaryDirectory() as folder, linked_nodes(len(shares.nodes), NODE_RATE) as nodes:
+        found = Path(folder) / "found.json"
+        places = [node for node, size in zip(nodes, shares.nodes, strict=True) for _ in range(size)]
+
+        def be_rank(rank: int) -> None:
+            torch.set_num_threads(1)
+            os.environ["GLOO_SOCKET_IFNAME"] = INTERFACE
+            meeting = f"tcp://{nodes[0].address}:{PORT}"
+            dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=shares.world_size)
+            group = dist.group.WORLD
+            assert group is not None
+            sums = [torch.full((num_numbers,), float(block.size)) for block in shares.blocks_of(rank)[::-1]]
+            counts = []
+            for exchanges in (1, 0, 1):  # the first makes the connections; the second is a barrier alone
+                dist.barrier()
+                counts.append([node.sent_bytes() for node in nodes] if rank == 0 else [])
+                dist.barrier()
+                if exchanges:
+                    sum_over_ranks([each.clone() for each in sums], plan, group)
+                dist.barrier()
+                counts.append([node.sent_bytes() for node in nodes] if rank == 0 else [])
+            if rank == 0:
+                _, _, before, after, began, ended = (torch.tensor(each) for each in counts)
+                found.write_text(json.dumps(((ended - began) - (after - before)).tolist()))
+            dist.barrier()
+            dist.destroy_process_group()
+
+        forked_at(places, be_rank)
+        sent: list[int] = json.loads(found.read_text())
+        return sent
+
+
+class LostNode(NamedTuple):
+    """What a step takes once one of 8 nodes is gone."""
+
+    on_7_s: float
+    on_4_s: float
+    """On 4, which a power of two would leave at work."""
+
+
+def lost_node(steps: int) -> LostNode:
+    """A real cluster loses a node, goes on with those that are left; and one of four nodes, for comparison."""
+    setting = Setting(8, 8, lane_s=LANE_S, spread=0.05, rate=RATE, steps=2 * steps, commit_every=steps)
+    with cluster(setting) as made:
+        made.start()
+        made.until(lambda: made.last_commit() >= steps)
+        made.nodes[7].kill()
+        made.wait(CLUSTER_S)
+        attempts = made.attempts()
+        assert [attempt.world_size for attempt in attempts] == [8, 7], attempts
+        on_7 = made.measured(attempts[-1])
+    [on_4] = trained(
+        setting._replace(workers=4, nodes=4, steps=steps, commit_every=10 * steps), timeout_s=CLUSTER_S
+    )
+    print(f"{described(on_7)}\n{described(on_4)}")
+    return LostNode(on_7.median_step_s, on_4.median_step_s)
+
+
+def exchange_part(rounds: int) -> dict[str, float]:
+    """One block a rank, beside all_reduce."""
+    print(f"{NUM_BYTES / 1e6:g} MB on links of {RATE}, each way; seconds")
+    print("ranks  least  ours  all_reduce  ratio")
+    ratios = {}
+    for world_size in WORLD_SIZES:
+        took = measure(world_size, rounds)
+        least_s = 2 * NUM_BYTES * 8 / BITS_PER_S * (world_size - 1) / world_size
+        ratios[f"exchange_vs_all_reduce_{world_size}"] = ratio = took["ours"] / took["all_reduce"]
+        print(f"{world_size:5}  {least_s:.3f} {took['ours']:.3f}  {took['all_reduce']:10.3f}  {ratio:.2f}")
+    return {"exchange_vs_all_reduce": max(ratios.values()), **ratios}
+
+
+def wait_part(rounds: int) -> dict[str, float]:
+    """Whole steps at sizes that are no power of two."""
+    print(f"{NUM_LANES} lanes of {LANE_S:g} s: the wait behind the last one")
+    print("ranks  wait  all_reduce  ratio")
+    waits = {f"wait_vs_all_reduce_{size}": wait_vs_all_reduce(size, rounds) for size in UNEVEN_SIZES}
+    return {"wait_vs_all_reduce": max(waits.values()), **waits}
+
+
+def slow_rank_part(rounds: int) -> dict[str, float]:
+    """One of four ranks at half speed."""
+    print(f"{NUM_LANES} lanes of {SLOW_LANE_S:g} s on {SLOW_RANKS} ranks, one {SLOWNESS} times as slow")
+    found = slow_rank(2 * rounds)
+    print(f"lanes by speed: {found.loads}; a step {found.equal_s:.3f} s equally, {found.by_speed_s:.3f} s so")
+    return {"slow_rank_gain": found.equal_s / found.by_speed_s}
+
+
+def node_bytes_part(_: int) -> dict[str, float]:
+    """What leaves a node of eight ranks."""
+    print(f"bytes that leave one of {len(NODE_SIZES)} nodes of 8 ranks, {NODE_LANES} lanes, over a ring's")
+    found = node_bytes()
+    for name, value in found._asdict().items():
+        print(f"{name:15} {value:.2f}")
+    return {f"node_bytes_{name}": value for name, value in found._asdict().items()}
+
+
+def lost_node_part(rounds: int) -> dict[str, float]:
+    """Seven nodes of eight against four."""
+    print(f"one of 8 nodes is lost: {NUM_LANES} lanes of {LANE_S:g} s on links of {RATE}")
+    found = lost_node(5 * rounds)
+    return {"lost_node_gain": found.on_4_s / found.on_7_s}
+
+
+PARTS: dict[str, Callable[[int], dict[str, float]]] = {
+    "exchange": exchange_part,
+    "wait": wait_part,
+    "slow_rank": slow_rank_part,
+    "node_bytes": node_bytes_part,
+    "lost_node": lost_node_part,
+}
 
 
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="three turns instead of seven")
+    parser.add_argument("--only", action="append", choices=[*PARTS], help="a part; may be repeated")
     options = parser.parse_args()
     if (reason := missing()) is not None:
         sys.exit(f"benchmarks/scale.py: {reason}; run it as root where namespaces can be made")
     describe_machine()
-    print(f"{NUM_BYTES / 1e6:g} MB on links of {RATE}, each way; seconds")
-    print("ranks  least  ours  all_reduce  ratio")
-    ratios = {}
     rounds = 3 if options.quick else 7
-    for world_size in WORLD_SIZES:
-        took = measure(world_size, rounds)
-        least_s = 2 * NUM_BYTES * 8 / BITS_PER_S * (world_size - 1) / world_size
-        ratios[f"exchange_vs_all_reduce_{world_size}"] = ratio = took["ours"] / took["all_reduce"]
-        print(f"{world_size:5}  {least_s:.3f} {took['ours']:.3f}  {took['all_reduce']:10.3f}  {ratio:.2f}")
-    print(f"{NUM_LANES} lanes of {LANE_S:g} s: the wait behind the last one")
-    print("ranks  wait  all_reduce  ratio")
-    waits = {f"wait_vs_all_reduce_{size}": wait_vs_all_reduce(size, rounds) for size in UNEVEN_SIZES}
-    print(f"{NUM_LANES} lanes of {SLOW_LANE_S:g} s on {SLOW_RANKS} ranks, one {SLOWNESS} times as slow")
-    figures = {
-        "exchange_vs_all_reduce": max(ratios.values()),
-        **ratios,
-        "wait_vs_all_reduce": max(waits.values()),
-        **waits,
-        "slow_rank_gain": slow_rank_gain(2 * rounds),
-    }
+    figures: dict[str, float] = {}
+    for name in options.only or PARTS:
+        figures |= PARTS[name](rounds)
     print(json.dumps({name: round(value, 3) for name, value in figures.items()}))
 
 

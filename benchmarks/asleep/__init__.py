@@ -1,0 +1,1 @@
+"""A method whose lanes sleep: what a cluster that is measured trains with, see `benchmarks/cluster.py`."""
