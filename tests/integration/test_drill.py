@@ -5,6 +5,7 @@ import pytest
 from assay.base.config import LoadedConfig
 from assay.cli.main import main
 from assay.launch.drill import Scenario, drill, scenarios
+from assay.store.attempts import saved_attempts
 from assay.store.home import Home
 from assay.store.ledger.goodput import goodput_of
 
@@ -39,6 +40,23 @@ def test_a_report_that_could_not_be_written_is_refused_before_the_drill(tmp_path
     with pytest.raises(SystemExit) as ended:
         main(["drill", str(tmp_path / "recipe.yaml"), "--out", str(tmp_path / "missing" / "report.json")])
     assert (ended.value.code, "there is no folder" in capfd.readouterr().err) == (2, True)
+
+
+@pytest.mark.slow
+def test_a_drill_has_nodes_leave_and_come_and_gives_a_slow_one_fewer_lanes(
+    tiny_recipe_tree, tmp_path, monkeypatch
+) -> None:
+    undisturbed, *others = scenarios(num_steps=18, commit_every=3, workers=2)
+    chosen = [undisturbed, *(scenario for scenario in others if scenario.on_nodes)]
+    monkeypatch.setattr("assay.launch.drill.scenarios", lambda **_: chosen)
+    home = Home.at(tmp_path)
+    report = drill(home, LoadedConfig(tiny_recipe_tree, {}), num_steps=18, workers=2)
+    assert report.passed(), [exercise.problem for exercise in report.exercises]
+    _, come_and_go, slow = (saved_attempts(home.run_dir(each.run_id)) for each in report.exercises)
+    assert [attempt.world_size for attempt in come_and_go] == [2, 1, 2]
+    assert [attempt.outcome for attempt in come_and_go] == ["preempted", "killed", "succeeded"]
+    assert [sum(attempt.loads) for attempt in slow] == [8, 8]
+    assert slow[0].loads == (4, 4) and slow[1].loads[1] < 4
 
 
 @pytest.mark.slow

@@ -19,6 +19,7 @@ from assay.launch.ranks.faults import FaultPlan, Hang, Slow
 from assay.launch.ranks.nodes import NodeGroup
 from assay.launch.ranks.supervisor import RestartPolicy, Supervisor
 from assay.records.run import Attempt, Run
+from assay.store.attempts import saved_attempts
 from assay.store.commit_log import CommitLog
 from assay.store.objects import open_store
 from assay.training.audit import audit_run
@@ -56,7 +57,9 @@ def start_process(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen]]:
 def start_follower(start_process) -> Callable[..., subprocess.Popen]:
     """Start `assay train --on allocation` as node 1 of 2, or another; its words are in `follower.log`."""
 
-    def start(run: Run, port: int, node: int = 1, num_nodes: int = 2, **limits: str) -> subprocess.Popen:
+    def start(
+        run: Run, port: int, node: int = 1, num_nodes: int = 2, options: Sequence[str] = (), **limits: str
+    ) -> subprocess.Popen:
         step = {
             "NODEID": node,
             "NTASKS": num_nodes,
@@ -65,8 +68,9 @@ def start_follower(start_process) -> Callable[..., subprocess.Popen]:
             "LAUNCH_NODE_IPADDR": "127.0.0.1",
         }
         variables = {f"SLURM_{name}": str(value) for name, value in step.items()}
-        command = resume_command(run, world_size=num_nodes, options=("--on", "allocation"))
-        return start_process(command, "follower.log", **variables, ASSAY_LINK_PORT=str(port), **limits)
+        command = resume_command(run, world_size=num_nodes, options=("--on", "allocation", *options))
+        words = f"node-{node}.log" if options else "follower.log"
+        return start_process(command, words, **variables, ASSAY_LINK_PORT=str(port), **limits)
 
     return start
 
@@ -208,6 +212,40 @@ def test_a_run_commits_and_restarts_for_a_node_that_is_lent_where_that_pays(
     assert last.start_step == ended.ended[0].end_step
     assert ended.log.finished().weights_digest == undisturbed.finished().weights_digest
     assert audit_run(run, ended.log).verdict == "pass"
+
+
+@pytest.mark.slow
+def test_the_lead_is_told_to_stop_and_another_node_leads_on_to_the_undisturbed_weights(
+    new_tiny_run, run_it, start_follower, tmp_path: Path
+) -> None:
+    _, undisturbed, _ = run_it(trainer__epochs=2)
+    run, port = new_tiny_run(trainer__epochs=2), free_port()
+    plan = tmp_path / "faults.yaml"
+    plan.write_text("faults: [{type: leave, node: 0, step: 7}, {type: leave, attempt: 2, node: 0, step: 14}]")
+    nodes = [start_follower(run, port, node, 3, options=("--faults", str(plan))) for node in range(3)]
+    assert [node.wait(120) for node in nodes] == [0, 0, 0]
+    words = [(tmp_path / f"node-{node}.log").read_text() for node in range(3)]
+    assert f"run {run.run_id} goes on: node 1 (" in words[0] and "node 2 (" in words[1]
+    assert "audit           pass" in words[2] and not any("Traceback" in each for each in words)
+    log, attempts = CommitLog(open_store(run.store_url)), saved_attempts(Path(run.run_dir))
+    assert [attempt.world_size for attempt in attempts] == [3, 2, 1]
+    assert [attempt.outcome for attempt in attempts] == ["preempted", "preempted", "succeeded"]
+    assert attempts[1].start_step == attempts[0].end_step, "no step was lost"
+    assert attempts[2].start_step == attempts[1].end_step > attempts[0].end_step
+    assert log.finished().weights_digest == undisturbed.finished().weights_digest
+    assert audit_run(run, log).verdict == "pass"
+
+
+@pytest.mark.slow
+def test_all_nodes_are_told_to_stop_and_the_run_ends_to_be_gone_on_with(new_tiny_run, start_follower) -> None:
+    run, port = new_tiny_run(trainer__epochs=50), free_port()
+    log = CommitLog(open_store(run.store_url))
+    nodes = [start_follower(run, port, node, 2, options=("--max-restarts", "0")) for node in range(2)]
+    until(lambda: last_step(log) > 0)
+    for node in nodes:
+        node.terminate()
+    assert [node.wait(60) for node in nodes] == [75, 0]
+    assert log.finished() is None and len(saved_attempts(Path(run.run_dir))) == 1
 
 
 class ComeAndGo:

@@ -19,6 +19,8 @@ import pytest
 from assay.base.clock import SystemClock
 from assay.base.errors import AssayError
 from assay.launch.ranks import nodes as nodes_module
+from assay.launch.ranks import supervisor as supervisor_module
+from assay.launch.ranks.handover import Heir
 from assay.launch.ranks.node_door import lead_of
 from assay.launch.ranks.nodes import Follower, NodeGroup
 from assay.launch.ranks.supervisor import RestartPolicy, Supervisor
@@ -164,15 +166,17 @@ class SimulatedRanks:
 class Node:
     """A follower in a thread of its own."""
 
-    def __init__(self, run: Run, node: int | None, host: str, port: int) -> None:
+    def __init__(self, run: Run, node: int | None, host: str, port: int, lead: "Lead") -> None:
         self.follower = Follower(run, node=node, host=host, port=port, clock=CLOCK)
         self.error: AssayError | None = None
+        self._lead = lead
         self.thread = threading.Thread(target=self._follow, daemon=True)
         self.thread.start()
 
     def _follow(self) -> None:
         try:
-            self.follower.follow()
+            if (heir := self.follower.follow()) is not None:
+                self._lead.by_heir(heir, is_asked_to_stop=self.follower._stop_asked)
         except AssayError as error:
             self.error = error
 
@@ -186,15 +190,59 @@ class Node:
         self.follower._link.close()
 
 
+class Lead:
+    """What the lead does, whichever node that is: it supervises until the run ends or is handed on."""
+
+    def __init__(self, world: World, run: Run, num_nodes: int) -> None:
+        self._world, self._run, self._num_nodes = world, run, num_nodes
+        self.watcher: ComeAndGo
+        self.group: NodeGroup
+        self.supervisor: Supervisor
+        self.last: Attempt | None = None
+        self.error: BaseException | None = None
+        self.is_over = threading.Event()
+
+    def by_heir(self, heir: Heir, *, is_asked_to_stop: bool) -> None:
+        port = heir.door.port
+        group = NodeGroup(
+            self._run, num_nodes=1, host=heir.host, port=port, ranks_per_node=1, clock=CLOCK, heir=heir
+        )
+        self.lead(group, is_asked_to_stop=is_asked_to_stop)
+
+    def lead(self, group: NodeGroup, *, is_asked_to_stop: bool = False) -> None:
+        self.group = group
+        log = CommitLog(self._world.store)
+        self.supervisor = Supervisor(
+            self._run, log, policy=RestartPolicy(), watchers=[self.watcher], clock=CLOCK, nodes=group
+        )
+        if is_asked_to_stop:
+            self.supervisor.ask_to_stop()
+        heir = None
+        try:
+            self.last = self.supervisor.run(self._num_nodes)
+            heir = group.hand_over() if self.last.outcome == "preempted" else None
+        except BaseException as error:
+            self.error = error
+            raise
+        finally:
+            group.close()
+            if heir is None:
+                self.is_over.set()
+
+
 class ComeAndGo:
     """Does what its seed says, one thing an attempt, each once that attempt has made a commit or waits for its
     last step."""
 
-    def __init__(self, world: World, run: Run, group: NodeGroup, there: dict[int, Node], seed: int) -> None:
-        self.world, self.run, self.group, self.there = world, run, group, there
+    def __init__(self, world: World, run: Run, lead: Lead, there: dict[int, Node], seed: int) -> None:
+        self.world, self.run, self.lead, self.there = world, run, lead, there
         self.rng, self.did = random.Random(seed), list[str]()
         self.attempts: list[Attempt] = []
         self.left: list[Node] = []
+
+    @property
+    def group(self) -> NodeGroup:
+        return self.lead.group
 
     def attempt_began(self, attempt: Attempt, pids: object) -> None:
         self.attempt, self.is_done = attempt, False
@@ -210,14 +258,24 @@ class ComeAndGo:
         self.world.may_finish = len(self.did) >= NUM_EVENTS
 
     def _do(self) -> None:
-        peers = sorted(self.group._busy & self.there.keys())
-        what = self.rng.choice(["leave", "leave", "kill", "cut", "join", "kill a rank of the lead"])
+        peers = sorted((self.group._busy - {self.group._node}) & self.there.keys())
+        what = self.rng.choice(
+            ["leave", "leave", "kill", "cut", "join", "kill a rank of the lead", "lead leaves"]
+        )
+        if what == "lead leaves" and any(self.group._peers[each].node is not None for each in peers):
+            self.did.append(what)
+            # Those that are lent get other numbers from the next lead: nothing more is done to them.
+            lent = {number for number, node in self.there.items() if node.follower._node is None}
+            for number in {self.group._node, *lent} & self.there.keys():
+                del self.there[number]
+            self.lead.supervisor.ask_to_stop()
+            return
         if what == "join":
             lead = lead_of(Path(self.run.run_dir))
-            before, node = self.group.room(99), Node(self.run, None, lead.host, lead.port)
+            before, node = self.group.room(99), Node(self.run, None, lead.host, lead.port, self.lead)
             until(lambda: self.group.room(99) > before)
             self.there[self.group._last_number + 1] = node  # its number, where nobody else comes before it
-        if what in ("join", "kill a rank of the lead") or not peers:
+        if what in ("join", "kill a rank of the lead", "lead leaves") or not peers:
             self.did.append(what)
             parts = self.world.lives[self.attempt.attempt].parts
             next(part for part in parts if part.ranks.start == 0).kill()
@@ -250,7 +308,10 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setattr(nodes_module, "RankProcesses", partial(SimulatedRanks, world))
     monkeypatch.setattr(nodes_module, "fork_context", lambda: None)
     # Only the main thread may set handlers; a node is asked to stop by calling its own.
-    monkeypatch.setattr(nodes_module, "signal", SimpleNamespace(signal=lambda *_: None, SIGTERM=15))
+    nothing = dict.fromkeys(("signal", "getsignal", "pthread_sigmask"), lambda *_: None)
+    signals = SimpleNamespace(**nothing, SIGTERM=15, SIGINT=2, SIG_IGN=1, SIG_BLOCK=0, SIG_UNBLOCK=1)
+    for module in (nodes_module, supervisor_module):
+        monkeypatch.setattr(module, "signal", signals)
     return world
 
 
@@ -271,27 +332,26 @@ def test_whatever_nodes_come_and_go_each_step_is_made_once_and_by_all(
     with socket.create_server(("127.0.0.1", 0)) as server:
         port: int = server.getsockname()[1]
     there: dict[int, Node] = {}
+    lead = Lead(world, run, num_nodes)
 
     def come(node: int) -> None:
-        there[node] = Node(run, node, "127.0.0.1", port)
+        there[node] = Node(run, node, "127.0.0.1", port, lead)
 
     for node in range(1, num_nodes):
         threading.Thread(target=come, args=(node,), daemon=True).start()
     group = NodeGroup(run, num_nodes=num_nodes, host="127.0.0.1", port=port, ranks_per_node=1, clock=CLOCK)
     until(lambda: len(there) == num_nodes - 1)
-    life = ComeAndGo(world, run, group, there, seed)
-    supervisor = Supervisor(
-        run, CommitLog(world.store), policy=RestartPolicy(), watchers=[life], clock=CLOCK, nodes=group
-    )
-    last = supervisor.run(num_nodes)
-    group.close()
-    assert last.outcome == "succeeded" and len(life.did) == NUM_EVENTS, life.did
+    lead.watcher = life = ComeAndGo(world, run, lead, there, seed)
+    lead.lead(group)
+    assert lead.is_over.wait(60), life.did
+    assert lead.error is None and lead.last is not None, life.did
+    assert lead.last.outcome == "succeeded" and len(life.did) == NUM_EVENTS, life.did
     finished = CommitLog(world.store).finished()
     assert finished is not None and finished.weights_digest == undisturbed(), life.did
     commits = CommitLog(world.store).commits()
     assert sum(commit.rows_learned for commit in commits) == TARGET, life.did
     for ended, following in zip(life.attempts, life.attempts[1:], strict=False):
-        if "leave" in ended.reason:
+        if ended.outcome == "preempted":
             assert following.start_step == ended.end_step, "who leaves costs no step"
     for gone in life.left:
         gone.thread.join(10)

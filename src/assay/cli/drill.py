@@ -29,8 +29,9 @@ def drill(
     """Train the first steps of RECIPE again and again, hurting it each time.
 
     Ranks are killed while they read, compute, commit and start, one is stopped, the run is preempted, resized,
-    resumed on sharded weights, a commit is damaged, the store fails. Each must end with the weights of the
-    undisturbed pilot, bit for bit, and a clean audit, and each fault must have struck; else the exit code is 1.
+    resumed on sharded weights, a commit is damaged, the store fails; nodes leave, come and are slow. Each
+    must end with the weights of the undisturbed pilot, bit for bit, and a clean audit, and each fault must have
+    struck; else the exit code is 1.
     Run it before a large run.
     """
     if out is not None and not out.parent.is_dir():

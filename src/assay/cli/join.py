@@ -19,7 +19,10 @@ def join(run_id: str, python_graders: str | None) -> None:
     tell_python_graders(python_graders)
     home = given_home()
     home.run(run_id)
+    from assay.launch.ranks.faults import WAITS_OUTSIDE
     from assay.launch.ranks.nodes import join_lead
     from assay.launch.run import existing_run
 
-    join_lead(existing_run(home, run_id))
+    join_lead(
+        existing_run(home, run_id), waits=lambda: click.echo(f"run {run_id}: this machine {WAITS_OUTSIDE}")
+    )

@@ -232,7 +232,7 @@ def train(
         return
     _heed_guards(home, run, workers, place)
     if plan.faults:
-        check_plan(plan, world_size=workers, num_steps=planned_steps(run))
+        check_plan(plan, world_size=workers, num_steps=planned_steps(run), num_nodes=place.num_nodes())
     if resume is None and not place.dry_run:
         save_run(home, run)
         bring_commit(home, run)
@@ -528,15 +528,18 @@ def _train_here(
 def _train_on_allocation(
     home: "Home", run: "Run", workers: int, policy: "RestartPolicy", *, as_json: bool
 ) -> None:
-    """One node's part; the exit code of node 0 tells the job whether to go back into the queue."""
+    """One node's part; the exit code of the lead tells the job whether to go back into the queue."""
     from assay.launch.places.slurm import STOPPED_EARLY
-    from assay.launch.places.slurm_allocation import Allocation, follow_lead, nodes_of
+    from assay.launch.places.slurm_allocation import Allocation, follow_lead, handed_over, nodes_of
 
     allocation = Allocation.from_environment(os.environ)
-    if allocation.node > 0:
-        follow_lead(run, allocation)
+    heir = follow_lead(run, allocation) if allocation.node > 0 else None
+    if allocation.node > 0 and heir is None:
         return
-    with nodes_of(run, allocation, world_size=workers) as nodes:
+    with nodes_of(run, allocation, world_size=workers, heir=heir) as nodes:
         result = _train_here(home, run, workers, policy, as_json=as_json, nodes=nodes)
-    if result.outcome == "stopped":
+        leads_on = handed_over(nodes) if result.outcome == "stopped" else None
+    if leads_on is not None:
+        click.echo(f"run {run.run_id} goes on: {leads_on} leads it, this node leaves", err=True)
+    elif result.outcome == "stopped":
         click.get_current_context().exit(STOPPED_EARLY)

@@ -45,6 +45,14 @@ class PlaceOptions:
 
             Allocation.from_environment(os.environ)
 
+    def num_nodes(self) -> int:
+        """That the run begins with."""
+        if self.on == "allocation":
+            from assay.launch.places.slurm_allocation import Allocation
+
+            return Allocation.from_environment(os.environ).num_nodes
+        return self.slurm_config().nodes if self.on == "slurm" else 1
+
     def host(self) -> str | None:
         """The machine that trains; None where Slurm chooses one."""
         return None if self.on == "slurm" else socket.gethostname()

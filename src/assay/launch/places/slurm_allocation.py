@@ -12,6 +12,7 @@ from typing import Self
 from assay.base.clock import SystemClock
 from assay.base.errors import ConfigError
 from assay.base.units import number_of
+from assay.launch.ranks.handover import Heir
 from assay.launch.ranks.nodes import Follower, NodeGroup
 from assay.launch.ranks.supervisor import Nodes, ThisMachine
 from assay.records.run import Run
@@ -56,24 +57,31 @@ class Allocation:
 
 
 @contextmanager
-def nodes_of(run: Run, allocation: Allocation, *, world_size: int) -> Iterator[Nodes]:
-    """Node 0's: all nodes of the allocation, gathered; they are sent home at the end."""
+def nodes_of(run: Run, allocation: Allocation, *, world_size: int, heir: Heir | None = None) -> Iterator[Nodes]:
+    """The lead's: all nodes of the allocation, gathered, or those of a lead that left; they are sent home at
+    the end."""
     if allocation.num_nodes == 1:
         yield ThisMachine(run)
         return
     group = NodeGroup(
         run,
-        num_nodes=allocation.num_nodes,
-        host=allocation.lead_host,
-        port=allocation.link_port,
+        num_nodes=1 if heir else allocation.num_nodes,
+        host=heir.host if heir else allocation.lead_host,
+        port=heir.door.port if heir else allocation.link_port,
         ranks_per_node=-(-world_size // allocation.num_nodes),
         clock=SystemClock(),
+        heir=heir,
     )
     with closing(group):
         yield group
 
 
-def follow_lead(run: Run, allocation: Allocation) -> None:
-    """Another node's part: start the ranks that node 0 says, until it is done."""
+def handed_over(nodes: Nodes) -> str | None:
+    """Have another node lead on, where this one alone was asked to stop; its name."""
+    return nodes.hand_over() if isinstance(nodes, NodeGroup) else None
+
+
+def follow_lead(run: Run, allocation: Allocation) -> Heir | None:
+    """Another node's part: start the ranks that the lead says, until it is done, or this node is to lead."""
     host, port = allocation.lead_host, allocation.link_port
-    Follower(run, node=allocation.node, host=host, port=port, clock=SystemClock()).follow()
+    return Follower(run, node=allocation.node, host=host, port=port, clock=SystemClock()).follow()

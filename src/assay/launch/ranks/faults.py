@@ -3,27 +3,32 @@
     faults:
       - {type: kill, rank: 1, step: 7, phase: compute}
       - {type: damage, how: flipped, step: 10}
+      - {type: leave, node: 1, step: 7}
 
 A rank that a fault concerns strikes itself at the named moment, (attempt, step, phase), so a plan means the
-same on every machine. It notes the fault in the run's folder just before: one without a note never came, and
-nothing was tested by it.
+same on every machine; what concerns a node is done by its first rank, or by all of them. It notes the fault in
+the run's folder just before: one without a note never came, and nothing was tested by it.
 """
 
+import json
 import os
 import signal
+import sys
 import threading
+import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from assay.base.clock import Clock
 from assay.base.config import FrozenConfig
 from assay.base.digest import sha256_of_json
-from assay.base.errors import ConfigError
+from assay.base.errors import ConfigError, TrainingError
+from assay.launch.detached import start_detached
 from assay.records.commit import Commit
 from assay.records.phase import Phase
 from assay.store.commit_log import CommitLog
@@ -43,13 +48,16 @@ PhaseOfLoop = Literal[
 ]
 """A phase that a rank enters by itself."""
 DamageKind = Literal["torn", "flipped", "missing"]
+WAITS_OUTSIDE = "waits for the run's next attempt"
+"""What a node that was lent says of itself."""
+JOIN_S = 60.0
+"""How long a fault plan's node may take until then."""
 
 
-class _At(FrozenConfig):
-    """A moment of a rank."""
+class _Moment(FrozenConfig):
+    """When."""
 
     attempt: PositiveInt = 1
-    rank: NonNegativeInt = 0
     step: PositiveInt
     """The update under way; of no account in phase `startup`, which an attempt has once."""
     phase: PhaseOfLoop = "compute"
@@ -57,6 +65,26 @@ class _At(FrozenConfig):
     entry: PositiveInt = 1
     """The how-manieth time that the update under way enters it: `compute` once before the passes, and again
     after each exchange of gradients."""
+
+
+class _At(_Moment):
+    """A moment of a rank."""
+
+    rank: NonNegativeInt = 0
+
+    def who(self) -> str:
+        """Whom it strikes, in words."""
+        return f"rank {self.rank}"
+
+
+class _AtNode(_Moment):
+    """A moment of a node's ranks. Nodes count from 0, which leads, in the order of their ranks."""
+
+    node: NonNegativeInt
+
+    def who(self) -> str:
+        """Whom it strikes, in words."""
+        return f"node {self.node}"
 
 
 class _Within(_At):
@@ -122,9 +150,31 @@ class LedgerLoss(_At):
     type: Literal["ledger_loss"]
 
 
-Fault = Annotated[
-    Kill | Terminate | Hang | Slow | ClockJump | Store | Damage | LedgerLoss, Field(discriminator="type")
-]
+class LeaveNode(_AtNode):
+    """SIGTERM to a node's supervisor, as before the node is taken back: the others go on."""
+
+    type: Literal["leave"]
+
+
+class JoinNode(_AtNode):
+    """A node is lent to the run: 'assay join' is started on the machine of this one, and the phase goes on once
+    it waits outside."""
+
+    type: Literal["join"]
+
+
+class SlowNode(_AtNode):
+    """The lanes of a node take longer: each step waits for as much of its last one's work as is missing."""
+
+    type: Literal["slow_node"]
+    factor: float = Field(gt=1.0)
+    """How many times as long."""
+    num_steps: PositiveInt = 1_000_000
+
+
+OfNode = LeaveNode | JoinNode | SlowNode
+OfRank = Kill | Terminate | Hang | Slow | ClockJump | Store | Damage | LedgerLoss
+Fault = Annotated[OfRank | OfNode, Field(discriminator="type")]
 
 
 class FaultPlan(FrozenConfig):
@@ -136,17 +186,41 @@ class FaultPlan(FrozenConfig):
 NO_FAULTS = FaultPlan()
 
 
-def check_plan(plan: FaultPlan, *, world_size: int, num_steps: int) -> None:
-    """Refuse faults that cannot happen: a drill that tests nothing must not pass."""
+class Struck(NamedTuple):
+    """A fault that really came."""
+
+    fault: Fault
+    rank: int
+    """That noted it first."""
+
+
+def check_plan(plan: FaultPlan, *, world_size: int, num_steps: int, num_nodes: int = 1) -> None:
+    """Refuse faults that cannot happen: a drill that tests nothing must not pass. `num_nodes`: at first."""
     for index, fault in enumerate(plan.faults):
         name = f"faults.{index} ({fault.type})"
-        if fault.rank >= world_size:
+        if isinstance(fault, OfNode):
+            _check_node(name, fault, world_size=world_size, num_nodes=num_nodes)
+        elif fault.rank >= world_size:
             raise ConfigError(
                 f"{name}: there is no rank {fault.rank} among {world_size} workers, which count from 0. "
                 f"Use a rank of at most {world_size - 1}, or more --workers."
             )
         if fault.step > num_steps:
             raise ConfigError(f"{name}: step {fault.step} is never reached, the run ends at step {num_steps}.")
+
+
+def _check_node(name: str, fault: OfNode, *, world_size: int, num_nodes: int) -> None:
+    if num_nodes == 1 and not isinstance(fault, SlowNode):
+        raise ConfigError(
+            f"{name}: this run is on one node, which none joins and without which there is none. Train on "
+            "several (--on slurm --nodes 2, or --on allocation); SIGTERM to a run on one is 'terminate'."
+        )
+    # Later attempts may have nodes that have come, each with a rank at least.
+    if fault.node >= (most := num_nodes if fault.attempt == 1 else world_size):
+        raise ConfigError(
+            f"{name}: there is no node {fault.node} in attempt {fault.attempt}: it has at most {most}, which "
+            f"count from 0. Use a node of at most {most - 1}."
+        )
 
 
 def never_came(plan: FaultPlan, run_dir: Path, *, last_attempt: int) -> list[str]:
@@ -158,21 +232,28 @@ def never_came(plan: FaultPlan, run_dir: Path, *, last_attempt: int) -> list[str
     ]
 
 
-def have_struck(plan: FaultPlan, run_dir: Path) -> list[Fault]:
+def have_struck(plan: FaultPlan, run_dir: Path) -> list[Struck]:
     """The faults of a plan that struck a run."""
-    return [fault for fault in plan.faults if _note_path(run_dir, fault).exists()]
+    found = []
+    for fault in plan.faults:
+        try:
+            noted = json.loads(_note_path(run_dir, fault).read_bytes())
+        except (OSError, ValueError):  # none, or one that is being written
+            continue
+        found.append(Struck(fault, noted["rank"]))
+    return found
 
 
 def describe_fault(fault: Fault) -> str:
     """One sentence for a person who wonders what happened."""
-    return f"'{fault.type}' struck rank {fault.rank} in {_moment(fault)}, as its fault plan asked for"
+    return f"'{fault.type}' struck {fault.who()} in {_moment(fault)}, as its fault plan asked for"
 
 
 def _why_not(fault: Fault, last_attempt: int) -> str:
     if fault.attempt > last_attempt:
         return f"it is for attempt {fault.attempt}, the last one was attempt {last_attempt}."
     what = ", with something to strike at" if isinstance(fault, Store | Damage) else ""
-    return f"attempt {fault.attempt} never came to {_moment(fault)} on rank {fault.rank}{what}."
+    return f"attempt {fault.attempt} never came to {_moment(fault)} on {fault.who()}{what}."
 
 
 def _moment(fault: Fault) -> str:
@@ -198,10 +279,16 @@ class RankFaults:
         ledger_path: Path | None,
         store: ObjectStore,
         clock: Clock,
+        nodes: Sequence[int] = (),
     ) -> None:
-        """`store` and `clock` are the right ones."""
+        """`store` and `clock` are the right ones. `nodes`: ranks of each; by default, all are on one."""
         self._run_dir = run_dir
-        self._waiting = [fault for fault in plan.faults if (fault.attempt, fault.rank) == (attempt, rank)]
+        self._rank = rank
+        place = _place_on_node(rank, nodes)
+        self._waiting = [
+            fault for fault in plan.faults if fault.attempt == attempt and _strikes_at(fault, rank, *place)
+        ]
+        self._work = _OwnWork(clock)
         self._entered = Counter[tuple[int, Phase]]()
         """How often each update has entered each phase, while faults are waited for."""
         self._supervisor_pid = supervisor_pid
@@ -217,6 +304,7 @@ class RankFaults:
         """The rank is about to enter `phase` of the update `step`."""
         if not self._waiting:
             return
+        self._work.enters(phase)
         entered = self._entered[step, phase] + 1
         self._entered[step, phase] = entered
         begins = [fault for fault in self._waiting if fault.phase == phase and entered >= fault.entry]
@@ -238,6 +326,17 @@ class RankFaults:
                 note()
                 self.clock.sleep_s(fault.extra_s)
                 return step >= fault.step + fault.num_steps - 1
+            case SlowNode():
+                if self._entered[step, fault.phase] > fault.entry:
+                    return False
+                note()
+                self._work.waits((fault.factor - 1) * self._work.of_last_step_s)
+                return step >= fault.step + fault.num_steps - 1
+            case LeaveNode():
+                _signal(self._supervisor_pid, signal.SIGTERM, 0.0, note)
+            case JoinNode():
+                note()
+                _lend_here(self._run_dir)
             case ClockJump():
                 note()
                 self._jumping.jump_s = fault.jump_s
@@ -263,7 +362,65 @@ class RankFaults:
     def _note(self, fault: Fault) -> None:
         path = _note_path(self._run_dir, fault)
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(fault.model_dump_json(), encoding="utf-8")
+        noted = {**fault.model_dump(mode="json"), "rank": self._rank}
+        if not path.exists():
+            path.write_text(json.dumps(noted), encoding="utf-8")
+
+
+def _place_on_node(rank: int, nodes: Sequence[int]) -> tuple[int, int]:
+    """The rank's node, and which of its ranks it is."""
+    for node, size in enumerate(nodes):
+        if rank < size:
+            return node, rank
+        rank -= size
+    return 0, rank
+
+
+def _strikes_at(fault: Fault, rank: int, node: int, place: int) -> bool:
+    if isinstance(fault, OfNode):
+        return fault.node == node and (place == 0 or isinstance(fault, SlowNode))
+    return fault.rank == rank
+
+
+def _lend_here(run_dir: Path) -> None:
+    """Start 'assay join' on this machine, which outlives this rank; return once it waits outside."""
+    log = run_dir / "faults" / f"join-{os.getpid()}-{time.monotonic_ns()}.log"
+    start_detached(join_command(run_dir.name), {}, log=log)
+    deadline_s = time.monotonic() + JOIN_S
+    while WAITS_OUTSIDE not in (said := log.read_text(errors="replace")):
+        if time.monotonic() > deadline_s:
+            raise TrainingError(f"a fault plan's node did not join within {JOIN_S:.0f} s: {said.strip()}")
+        time.sleep(0.05)
+
+
+def join_command(run_id: str) -> list[str]:
+    """What lends this machine to a run."""
+    return [sys.executable, "-m", "assay", "join", run_id]
+
+
+class _OwnWork:
+    """How long the lanes of a rank's last step took, without what was waited on purpose."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._began_s: float | None = None
+        self.of_last_step_s = 0.0
+
+    def enters(self, phase: Phase) -> None:
+        """The lanes are computed between the first of these and the second."""
+        now_s = self._clock.monotonic_s()
+        if phase == "communication" and self._began_s is not None:
+            self.of_last_step_s, self._began_s = now_s - self._began_s, None
+        elif phase == "data":
+            self._began_s = None
+        elif phase == "compute" and self._began_s is None:
+            self._began_s = now_s
+
+    def waits(self, seconds: float) -> None:
+        """As if the work took so much longer."""
+        self._clock.sleep_s(seconds)
+        if self._began_s is not None:
+            self._began_s += seconds
 
 
 def damage_commit(store: ObjectStore, commit: Commit, how: DamageKind) -> None:

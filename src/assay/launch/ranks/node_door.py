@@ -63,12 +63,19 @@ class NodeDoor:
     """Accepts and greets, in threads of its own."""
 
     def __init__(self, port: int, key: bytes) -> None:
+        """`port`: 0 for any that is free."""
         self._listener = _listen(port)
         self._key = key
         self._come: queue.SimpleQueue[Peer] = queue.SimpleQueue()
         self._is_open = True
         self._keeper = threading.Thread(target=self._keep, name="door of the lead", daemon=True)
         self._keeper.start()
+
+    @property
+    def port(self) -> int:
+        """Where it is."""
+        port: int = self._listener.getsockname()[1]
+        return port
 
     def come(self, timeout_s: float = 0.0) -> Peer | None:
         """The next one who has come since it was asked last."""

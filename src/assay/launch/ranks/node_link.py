@@ -12,6 +12,8 @@
        | <-- Dismiss ------------------- |   so it may leave
        | <-- Bye ----------------------- |   no more attempts
 
+and where the lead leaves and another node leads on (see `handover`): Lead, Leads, Follow.
+
 A connection rather than files in the run's folder: its end tells that a node is gone, and a network file
 system may show a new file half a minute late. Every message carries a proof that its sender can read the run's
 folder (a key in it, readable by its owner only) and that it is the next one; none is code. Whatever else comes,
@@ -129,6 +131,33 @@ class Dismiss(_Message):
     """Why it cannot be taken in, where it was not."""
 
 
+class Lead(_Message):
+    """Open a door of your own: this lead leaves."""
+
+    type: Literal["lead"] = "lead"
+    host: str
+    """As others reach the node that is told so."""
+    others: tuple[PositiveInt, ...]
+    """Numbers of the nodes of the allocation that will come."""
+    num_lent: NonNegativeInt
+    """Other nodes that will."""
+
+
+class Leads(_Message):
+    """It is open."""
+
+    type: Literal["leads"] = "leads"
+    port: PositiveInt
+
+
+class Follow(_Message):
+    """Go there: that node leads from now on. Said to itself, too."""
+
+    type: Literal["follow"] = "follow"
+    host: str
+    port: PositiveInt
+
+
 class Bye(_Message):
     """There will be no more attempts."""
 
@@ -149,7 +178,21 @@ class Stopped(_Message):
 
 
 Message = (
-    Hello | Start | Beats | TakeStacks | ProcessState | Signal | Stop | Leave | Dismiss | Bye | Ended | Stopped
+    Hello
+    | Start
+    | Beats
+    | TakeStacks
+    | ProcessState
+    | Signal
+    | Stop
+    | Leave
+    | Dismiss
+    | Lead
+    | Leads
+    | Follow
+    | Bye
+    | Ended
+    | Stopped
 )
 _MESSAGE: TypeAdapter[Message] = TypeAdapter(Annotated[Message, Field(discriminator="type")])
 
@@ -219,6 +262,15 @@ class Link:
         except (LinkLost, OSError):
             return None
         return message
+
+    @property
+    def peer_host(self) -> str:
+        """The other end's address; raises `LinkLost`."""
+        try:
+            address: str = self._socket.getpeername()[0]
+        except OSError as error:
+            raise LinkLost(str(error)) from error
+        return address
 
     def close(self) -> None:
         """Let go of the connection."""

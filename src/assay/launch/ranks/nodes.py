@@ -9,13 +9,13 @@ forks the ranks it is told to, and says how they ended. So there is one decision
 supervisor does for its own ranks it does on every node. A node whose link breaks has lost its ranks: the next
 attempt runs on those that are left. A node that is asked to stop says so: its ranks, and with them all others,
 commit; then it leaves and the others go on. A node that comes, or comes back, waits outside until an attempt
-begins (`node_door`). A follower whose lead is gone kills its ranks and leaves; the lead that is asked to stop
-ends the run on all nodes.
+begins (`node_door`). A follower whose lead is gone kills its ranks and leaves; a lead that is asked to stop has
+another node lead on (`handover`), and where all are asked, the run ends on all.
 """
 
 import signal
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -29,6 +29,7 @@ from assay.base.units import number_of
 from assay.data.loader.lane_shares import LaneShares
 from assay.launch.ranks.failures import distance_from_cause
 from assay.launch.ranks.fork_server import fork_context
+from assay.launch.ranks.handover import Heir, hand_over
 from assay.launch.ranks.node_door import (
     LEAD_FILE,
     MESSAGES_AT_ONCE,
@@ -46,7 +47,10 @@ from assay.launch.ranks.node_link import (
     Bye,
     Dismiss,
     Ended,
+    Follow,
     Hello,
+    Lead,
+    Leads,
     Leave,
     LinkLost,
     Message,
@@ -106,10 +110,15 @@ class NodeGroup:
         port: int,
         ranks_per_node: int,
         clock: Clock,
+        heir: Heir | None = None,
     ) -> None:
         """Wait until every follower has come; `ConfigError` where one computes on another kind of processor, or
-        by other code. `host` is this node as the others reach it."""
+        by other code. `host` is this node as the others reach it; `port`: 0 for any that is free. `heir`: it
+        takes over from a lead that left, and the first attempt lets in those who followed that one."""
         self._run = run
+        self._node = heir.node if heir else 0
+        """This one's number."""
+        self._is_handed_over = False
         self._clock = clock
         self._context = fork_context()
         self._host = host
@@ -119,25 +128,29 @@ class NodeGroup:
         """Nodes that were asked to stop."""
         self._busy: set[int] = set()
         """Nodes that have ranks in the attempt under way, which listens to them."""
-        self._door = NodeDoor(port, link_key(Path(run.run_dir)))
+        self._door = heir.door if heir else NodeDoor(port, link_key(Path(run.run_dir)))
         try:
             self._peers, others = gather(self._door, num_nodes - 1, clock, GATHER_S)
             self._refuse_strange()
         except BaseException:
             self._door.close()
             raise
-        self._last_number = max(self._peers, default=0)
-        self._outside = Outside(self._door, partial(_refusal, self.processor), others)
-        address = LeadAddress(host=host, port=port)
+        others += heir.come_over(clock) if heir else []
+        self._last_number = max(self._node, *self._peers, *(heir.others if heir else ()), 0)
+        self._outside = Outside(self._door, partial(_refusal, self.processor, self._name), others)
+        address = LeadAddress(host=host, port=self._door.port)
         open_store(run.run_dir).put(LEAD_FILE, address.model_dump_json().encode())
+
+    @property
+    def _name(self) -> str:
+        return f"node {self._node} ({socket.gethostname()})"
 
     def _refuse_strange(self) -> None:
         """Raise `ConfigError` about followers whose bits would not be this node's."""
         names = {f"node {node} ({peer.host})": peer for node, peer in sorted(self._peers.items())}
-        ours = f"node 0 ({socket.gethostname()})"
-        refuse_mixed({ours: self.processor, **{name: peer.processor for name, peer in names.items()}})
+        refuse_mixed({self._name: self.processor, **{name: peer.processor for name, peer in names.items()}})
         for name, peer in names.items():
-            _refuse_other_code(name, peer, ours)
+            _refuse_other_code(name, peer, self._name)
 
     def elsewhere(self) -> dict[str, Surroundings]:
         """What the nodes that are left have around their ranks, by host."""
@@ -186,7 +199,7 @@ class NodeGroup:
 
     def start(self, orders: Orders) -> AttemptRanks:
         """Start each node's share of the ranks; they meet at a fresh port of this node."""
-        nodes = [0, *sorted(self._peers)]
+        nodes = [self._node, *sorted(self._peers)]
         shares = dict(zip(nodes, share_out(orders.attempt.world_size, len(nodes)), strict=True))
         self._busy = {node for node, ranks in shares.items() if ranks}
         sizes = tuple(len(ranks) for ranks in shares.values() if ranks)
@@ -197,7 +210,7 @@ class NodeGroup:
             for node in nodes[1:]
             if shares[node]
         ]
-        local = RankProcesses(self._context, self._run, orders, shares[0], rendezvous)
+        local = RankProcesses(self._context, self._run, orders, shares[self._node], rendezvous)
         return _GroupRanks(local, remote, self._clock)
 
     def lose(self, node: int) -> None:
@@ -210,9 +223,24 @@ class NodeGroup:
         """A node was asked to stop."""
         self._leaving.add(node)
 
+    def hand_over(self) -> str | None:
+        """Have another node lead, where this one alone was asked to stop; its name. No attempt is under way."""
+        staying = {
+            node: peer for node, peer in self._peers.items() if node not in self._leaving and stays(peer)
+        }
+        outside = self._outside.let_in()
+        heir = hand_over(staying, outside, self._clock)
+        self._is_handed_over = heir is not None
+        for peer in [*outside, *(self._peers.values() if self._is_handed_over else ())]:
+            dismiss(peer)  # of those who follow another, the link is over
+        if self._is_handed_over:
+            self._peers.clear()
+        return heir
+
     def close(self) -> None:
-        """Send the followers home."""
-        (Path(self._run.run_dir) / LEAD_FILE).unlink(missing_ok=True)
+        """Send the followers home, unless another node leads them."""
+        if not self._is_handed_over:
+            (Path(self._run.run_dir) / LEAD_FILE).unlink(missing_ok=True)
         self._door.close()
         for peer in self._outside.let_in():
             dismiss(peer)
@@ -443,6 +471,8 @@ class Follower:
         """Come to the lead, at `host`. `node`: its number in the allocation; None of one that is lent."""
         self._run = run
         self._node = node
+        self._heir: Heir | None = None
+        """What it was told when it was asked to lead."""
         self._lead_host = host.lower()
         self._clock = clock
         self._next_beats_s = 0.0
@@ -453,28 +483,26 @@ class Follower:
         self._has_ended = False
         self._stop_asked = self._has_said_so = False
 
-    def follow(self) -> None:
-        """Return when the lead has left too, or let this node go, which was asked to stop.
+    def follow(self, waits: Callable[[], None] = lambda: None) -> Heir | None:
+        """Return when the lead has left too, or let this node go, which was asked to stop; or with what this
+        node was told that is to lead from now on. SIGTERM is held back then, until a supervisor takes it.
+        `waits` is called when the lead has been told of this node.
 
         Raises `TrainingError` if the lead left without a word, `ConfigError` if it does not take this node in.
         """
         signal.signal(signal.SIGTERM, self._ask_to_stop)
         try:
-            self._link.send(
-                Hello(
-                    node=self._node,
-                    host=socket.gethostname(),
-                    processor=processor_here(),
-                    code_version=code_version(),
-                    surroundings=surroundings_here(),
-                )
-            )
+            self._introduce()
+            waits()
             while not isinstance(message := self._next_message(), Bye | Dismiss):
+                if isinstance(message, Follow) and self._heir is not None:
+                    return self._heir
                 self._obey(message)
             if isinstance(message, Bye):
                 self._wait_for_the_lead()
             elif message.refused:
                 raise ConfigError(f"run '{self._run.run_id}': {message.refused}")
+            return None
         except LinkLost as error:
             here = "this node" if self._node is None else f"node {self._node}"
             raise TrainingError(
@@ -484,6 +512,17 @@ class Follower:
         finally:
             self._stop_ranks()
             self._link.close()
+
+    def _introduce(self) -> None:
+        self._link.send(
+            Hello(
+                node=self._node,
+                host=socket.gethostname(),
+                processor=processor_here(),
+                code_version=code_version(),
+                surroundings=surroundings_here(),
+            )
+        )
 
     def _next_message(self) -> Message:
         while True:
@@ -528,6 +567,30 @@ class Follower:
         elif isinstance(message, Stop):
             self._stop_ranks()
             self._link.send(Stopped())
+        elif isinstance(message, Lead):
+            self._prepare_to_lead(message)
+        elif isinstance(message, Follow):
+            self._follow_another(message)
+
+    def _prepare_to_lead(self, message: Lead) -> None:
+        if self._node is None:
+            raise LinkLost("it asked a node that was lent to lead")
+        # Before there is a thread that would take it: it is the supervisor's, which has yet to begin.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        if self._stop_asked:
+            self._say_if_it_leaves()
+            return
+        door = NodeDoor(0, link_key(Path(self._run.run_dir)))
+        self._heir = Heir(self._node, message.host, door, message.others, message.num_lent)
+        self._link.send(Leads(port=door.port))
+
+    def _follow_another(self, message: Follow) -> None:
+        self._link.close()
+        self._has_said_so = False
+        self._lead_host = message.host.lower()
+        key = link_key(Path(self._run.run_dir))
+        self._link = connect_link(message.host, message.port, key, self._clock, timeout_s=GATHER_S)
+        self._introduce()
 
     def _start(self, message: Start) -> None:
         ranks = range(message.first_rank, message.first_rank + message.num_ranks)
@@ -561,15 +624,19 @@ class Follower:
             self._ranks.signal(signal.SIGTERM)
 
 
-def join_lead(run: Run) -> None:
-    """Lend this machine to a run that is led on another, until it is done or this process is asked to stop."""
+def join_lead(run: Run, waits: Callable[[], None]) -> None:
+    """Lend this machine to a run that is led on another, until it is done or this process is asked to stop.
+
+    `waits` is called when the lead knows of it.
+    """
     lead = lead_of(Path(run.run_dir))
-    Follower(run, node=None, host=lead.host, port=lead.port, clock=SystemClock(), patience_s=JOIN_S).follow()
+    node = Follower(run, node=None, host=lead.host, port=lead.port, clock=SystemClock(), patience_s=JOIN_S)
+    node.follow(waits)
 
 
-def _refusal(kind: Processor, peer: Peer) -> str | None:
-    """Why a node cannot be taken in by this one, which is of a kind; None where it can."""
-    name, ours = f"this node ({peer.host})", f"node 0 ({socket.gethostname()})"
+def _refusal(kind: Processor, ours: str, peer: Peer) -> str | None:
+    """Why a node cannot be taken in by this one, of a kind and a name; None where it can."""
+    name = f"this node ({peer.host})"
     try:
         refuse_mixed({ours: kind, name: peer.processor})
         _refuse_other_code(name, peer, ours)

@@ -246,7 +246,7 @@ class Supervisor:
         self._num_attempts = self._asked_size = 0
         self._nodes = nodes or ThisMachine(run)
         self._patience = patience
-        self._known_faults = have_struck(policy.faults, Path(run.run_dir))
+        self._known_faults = [fault for fault, _ in have_struck(policy.faults, Path(run.run_dir))]
         self._has_record = (Path(run.run_dir) / RUN_FILE).is_file()
 
     def run(self, world_size: int) -> Attempt:
@@ -257,6 +257,9 @@ class Supervisor:
         if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # of who was started not to hear it
             del handlers[signal.SIGINT]
         previous = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+        signal.pthread_sigmask(
+            signal.SIG_UNBLOCK, {signal.SIGTERM}
+        )  # a node that was told to lead held it back
         try:
             if not self._policy.other_device:
                 refuse_other_processor(self._run, self._log, self._nodes.processor)
@@ -579,13 +582,11 @@ class Supervisor:
 
     def _notice_faults(self, attempt: Attempt) -> None:
         """Notices those of the planned faults that have struck: nobody needs to look for their cause."""
-        struck = have_struck(self._policy.faults, Path(self._run.run_dir))
-        for fault in struck:
+        for fault, rank in have_struck(self._policy.faults, Path(self._run.run_dir)):
             if fault not in self._known_faults:
                 self._known_faults.append(fault)
-                host = attempt.hosts[fault.rank]
-                text = describe_fault(fault)
-                self._notice("fault", text, attempt.attempt, rank=fault.rank, step=fault.step, host=host)
+                host, text = attempt.hosts[rank], describe_fault(fault)
+                self._notice("fault", text, attempt.attempt, rank=rank, step=fault.step, host=host)
 
     def _notice(
         self, kind: NoticeKind, text: str, attempt: int, *, rank: int | None, step: int | None, host: str

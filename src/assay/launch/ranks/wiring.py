@@ -173,6 +173,7 @@ def _faults(task: RankTask) -> RankFaults:
         ledger_path=Home.from_environment().ledger_file(),
         store=open_store(task.run.store_url),
         clock=SystemClock(),
+        nodes=task.orders.nodes,
     )
 
 

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from assay.base.clock import SystemClock
-from assay.launch.ranks.faults import FaultPlan, RankFaults, describe_fault, have_struck
+from assay.base.errors import ConfigError
+from assay.launch.ranks.faults import FaultPlan, RankFaults, check_plan, describe_fault, have_struck
 from assay.store.objects import open_store
 
 STEP = ("data", "generation", "compute", "communication", "compute", "communication", "compute")
@@ -41,7 +42,93 @@ def test_a_fault_strikes_at_the_named_entry_of_a_phase(when: Any, moment: Any, t
             if struck is None and faults.clock.now_s() - clock.now_s() > 1e5:
                 struck = step, place
     assert struck == moment
-    assert have_struck(plan, tmp_path) == ([] if moment is None else [*plan.faults])
+    assert have_struck(plan, tmp_path) == ([] if moment is None else [(plan.faults[0], 0)])
+
+
+def of_node(kind: str, **when: Any) -> FaultPlan:
+    return FaultPlan.model_validate({"faults": [{"type": kind, **when}]})
+
+
+class CountingClock:
+    """Time passes when it is waited for, or when a test says so."""
+
+    at_s = 0.0
+
+    def now_s(self) -> float:
+        return self.at_s
+
+    monotonic_s = now_s
+
+    def sleep_s(self, seconds: float) -> None:
+        self.at_s += seconds
+
+
+def faults_of(plan: FaultPlan, rank: int, folder: Path, clock: CountingClock, pid: int = 0) -> RankFaults:
+    return RankFaults(
+        plan, attempt=1, rank=rank, supervisor_pid=pid, run_dir=folder, ledger_path=None,
+        store=open_store("memory:"), clock=clock, nodes=(2, 3, 1),
+    )  # fmt: skip
+
+
+def test_the_lanes_of_all_ranks_of_a_slow_node_take_so_much_longer_and_no_others(tmp_path: Path) -> None:
+    plan, took = of_node("slow_node", node=1, step=1, factor=3.0), {}
+    for rank in range(6):
+        clock = CountingClock()
+        faults, took[rank] = faults_of(plan, rank, tmp_path, clock), []
+        for step, work_s in enumerate((1.0, 1.0, 2.0, 1.0), start=1):
+            faults.at_moment(step, "data")
+            began_s = clock.at_s
+            faults.at_moment(step, "compute")
+            clock.at_s += work_s
+            faults.at_moment(step, "communication")
+            faults.at_moment(step, "compute")
+            took[rank].append(clock.at_s - began_s)
+    # Each step is longer by twice the work of the one before; the first has none before it.
+    assert took == {rank: [1, 3, 4, 5] if rank in (2, 3, 4) else [1, 1, 2, 1] for rank in range(6)}
+    assert have_struck(plan, tmp_path) == [(plan.faults[0], 2)]
+
+
+@pytest.mark.parametrize(("node", "its_first"), [(0, 0), (1, 2), (2, 5)])
+def test_a_nodes_first_rank_has_it_leave(
+    node: int, its_first: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[tuple[int, int]] = []
+    monkeypatch.setattr("os.kill", lambda pid, number: sent.append((pid, number)))
+    plan = of_node("leave", node=node, step=2)
+    for rank in range(6):
+        faults_of(plan, rank, tmp_path, CountingClock(), pid=100 + rank).at_moment(2, "compute")
+    assert sent == [(100 + its_first, 15)]
+    assert describe_fault(plan.faults[0]).startswith(
+        f"'leave' struck node {node} in phase 'compute' of step 2,"
+    )
+
+
+@pytest.mark.parametrize(
+    ("plan", "num_nodes", "says"),
+    [
+        (
+            of_node("leave", node=0, step=2),
+            1,
+            r"faults.0 \(leave\): this run is on one node.*--nodes 2.*'terminate'",
+        ),
+        (of_node("join", node=0, step=2), 1, r"faults.0 \(join\): this run is on one node"),
+        (
+            of_node("slow_node", node=2, step=2, factor=2.0),
+            2,
+            r"no node 2 in attempt 1: it has at most 2.*at most 1",
+        ),
+        (of_node("leave", node=4, step=2, attempt=2), 2, r"no node 4 in attempt 2: it has at most 4"),
+        (of_node("leave", node=1, step=99), 2, r"step 99 is never reached"),
+    ],
+)
+def test_what_no_node_can_do_is_refused(plan: FaultPlan, num_nodes: int, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        check_plan(plan, world_size=4, num_steps=20, num_nodes=num_nodes)
+
+
+def test_a_later_attempt_may_have_nodes_that_have_come() -> None:
+    check_plan(of_node("leave", node=3, step=2, attempt=2), world_size=4, num_steps=20, num_nodes=2)
+    check_plan(of_node("slow_node", node=0, step=2, factor=2.0), world_size=4, num_steps=20)
 
 
 def test_who_wonders_is_told_which_entry_it_was() -> None:

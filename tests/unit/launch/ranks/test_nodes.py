@@ -22,7 +22,10 @@ from assay.launch.ranks.node_link import (
     Bye,
     Dismiss,
     Ended,
+    Follow,
     Hello,
+    Lead,
+    Leads,
     Leave,
     Link,
     LinkLost,
@@ -257,6 +260,59 @@ def test_a_node_with_other_code_is_told_why_it_is_not_taken_in(led, coming: Comi
     assert isinstance(said[-1], Dismiss)
     assert "this node (c) has assay 0.0.1, and node 0 (lead) has" in said[-1].refused
     assert group.fitting(8) == 4
+
+
+@pytest.fixture
+def led_three(run: Run, port: int, coming: Coming) -> Iterator[tuple[NodeGroup, list[Link]]]:
+    """The lead of three nodes, to which a fourth is lent, and the others' ends of the links."""
+    links: list[Link] = []
+    thread = in_thread(lambda: links.extend(coming.comes(node, host) for node, host in ((1, "b"), (2, "c"))))
+    group = NodeGroup(run, num_nodes=3, host="127.0.0.1", port=port, ranks_per_node=1, clock=CLOCK)
+    thread.join()
+    links.append(coming.comes(None, "d"))
+    until(lambda: group.room(8) == 4)
+    yield group, links
+    group.close()
+
+
+def handing_over(group: NodeGroup) -> tuple[threading.Thread, list[str | None]]:
+    names: list[str | None] = []
+    return in_thread(lambda: names.append(group.hand_over())), names
+
+
+def test_a_lead_that_leaves_has_the_next_node_lead_and_the_others_follow_it(led_three, run) -> None:
+    group, (first, second, lent) = led_three
+    thread, names = handing_over(group)
+    assert first.receive(5.0) == Lead(host="127.0.0.1", others=(2,), num_lent=1)
+    first.send(Leads(port=1234))
+    for link in (first, second, lent):
+        assert link.receive(5.0) == Follow(host="127.0.0.1", port=1234)
+        link.close()
+    thread.join(5)
+    assert names == ["node 1 (b)"]
+    group.close()
+    assert (Path(run.run_dir) / LEAD_FILE).exists(), "it is the next lead's"
+
+
+def test_who_was_asked_to_stop_as_well_or_is_gone_does_not_lead(led_three, coming: Coming) -> None:
+    group, (first, second, lent) = led_three
+    first.send(Leave())
+    time.sleep(0.1)
+    thread, names = handing_over(group)
+    assert second.receive(5.0) == Lead(host="127.0.0.1", others=(), num_lent=1)
+    second.close()
+    thread.join(5)
+    assert names == [None] and first.receive(1.0) == Dismiss() and lent.receive(1.0) == Dismiss()
+
+
+def test_a_node_that_is_lent_never_leads_and_the_run_ends(led_three) -> None:
+    group, links = led_three
+    assert group.fitting(4) == 4
+    group.leaves(1)
+    group.leaves(2)
+    assert group.hand_over() is None
+    group.close()
+    assert [link.receive(1.0) for link in links] == [Bye()] * 3
 
 
 @pytest.mark.parametrize(
