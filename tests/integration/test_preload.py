@@ -29,7 +29,7 @@ _OF_NO_USE = {
     "ortools",
     "pandas",
     "rich",
-    "scipy.stats",
+    "scipy",
     "sklearn",
     "sqlalchemy",
     "statsmodels",

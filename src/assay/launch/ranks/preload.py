@@ -29,6 +29,7 @@ class _NoPandas:
 
 
 sys.meta_path.insert(0, _NoPandas)
+import numpy.ma  # noqa: E402  # pyarrow looks whether an array of numbers is one with a mask
 import pyarrow.dataset  # noqa: E402
 import pyarrow.pandas_compat  # noqa: E402
 import pyarrow.parquet  # noqa: E402
@@ -36,13 +37,16 @@ import pyarrow.parquet  # noqa: E402
 pyarrow.array([0])
 sys.meta_path.remove(_NoPandas)
 
-import assay.launch.ranks.wiring  # noqa: E402
-from assay.training.methods.registry import import_all_methods  # noqa: E402
+from assay.training.model.lean_transformers import lean_transformers  # noqa: E402
 
-import_all_methods()
+with lean_transformers():
+    import assay.launch.ranks.wiring
+    from assay.training.methods.registry import import_all_methods
+
+    import_all_methods()
 
 gc.freeze()
 gc.enable()
 import_time.ended_s = time.monotonic()
 
-__all__ = ["assay"]
+__all__ = ["assay", "numpy"]
