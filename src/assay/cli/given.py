@@ -196,7 +196,7 @@ def found_ledger(home: "Home") -> "Ledger | None":
         return None if ledger is None else _up_to_date(home, ledger)
     from assay.store.ledger.ledger import copied_ledger
 
-    return _up_to_date(home, copied_ledger(file, located=home.located))
+    return _up_to_date(home, copied_ledger(file, located=home.locating()))
 
 
 def asked_ledger(home: "Home", *run_ids: str) -> "Ledger":

@@ -13,7 +13,7 @@ be told of any home, and of two at once.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -130,12 +130,20 @@ class Home:
         known = None if file is None else run_ids_in(self.folder, file, table="benchmark_results")
         return known is None or run_id in known or self.run_dir(run_id).is_dir()
 
-    def located(self, run: "Run") -> "Run":
-        """A run as the ledger has it, with its places as they are here, if it lies here."""
-        from assay.store.place import opened_in
+    def locating(self) -> "Callable[[Run], Run]":
+        """Gives a run as a ledger has it with its places as they are here, if it lies here."""
+        here = str(self.folder.resolve())
 
-        folder = self.run_dir(run.run_id)
-        return opened_in(run, folder) if (folder / RUN_FILE).is_file() else run
+        def located(run: "Run") -> "Run":
+            # Most lie where their record says: of thousands, that is found out by one look at each.
+            if run.run_dir == os.path.join(here, run.run_id) and not os.path.islink(run.run_dir):  # noqa: PTH114,PTH118
+                return run
+            from assay.store.place import opened_in
+
+            folder = self.run_dir(run.run_id)
+            return opened_in(run, folder) if (folder / RUN_FILE).is_file() else run
+
+        return located
 
     def runs(self) -> "list[Run]":
         """All runs whose record can be read, by id."""
@@ -203,7 +211,7 @@ class Home:
         """The ledger, made if there is none."""
         from assay.store.ledger.ledger import open_ledger  # here, for its database is large to import
 
-        return open_ledger(self.ledger, located=self.located)
+        return open_ledger(self.ledger, located=self.locating())
 
     def find_ledger(self) -> "Ledger | None":
         """Likewise, but nothing is made: None where a SQLite ledger's file does not exist yet."""

@@ -67,6 +67,26 @@ def test_the_ledger_says_where_a_run_lies_now(project: Path) -> None:
         assert [run.run_dir for run in (ledger.run("r"), *ledger.runs())] == [there, there]
 
 
+def test_a_run_whose_folder_is_a_link_in_the_home_lies_where_that_leads(project: Path) -> None:
+    folder, there = project / "runs" / "r", project.parent / "large-disk"
+    shutil.move(folder, there)
+    folder.symlink_to(there)
+    with Home.at(project / "runs").open_ledger() as ledger:
+        assert (
+            [run.run_dir for run in ledger.runs()]
+            == [str(there)]
+            == [Home.at(project / "runs").run("r").run_dir]
+        )
+
+
+def test_of_runs_that_lie_where_they_were_made_no_path_is_followed(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Home.at(project / "runs").open_ledger() as ledger:
+        monkeypatch.setattr(Path, "resolve", None)  # of thousands, that is a fifth of the time of a list
+        assert [run.run_dir for run in ledger.runs()] == [str(project / "runs" / "r")]
+
+
 @pytest.mark.parametrize(("store", "then"), [
     ("project/commits", "elsewhere/commits"), ("project/runs/r/commits", "elsewhere/runs/r/commits"),
     ("s3://bucket/r", "s3://bucket/r"), ("other/commits", "other/commits"),
