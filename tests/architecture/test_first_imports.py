@@ -111,6 +111,11 @@ def test_a_run_is_shown_without_what_computes(home: Path) -> None:
     assert (code, said, set(modules) - {"numpy", "obstore", "rich"}) == (0, "", set())
 
 
+def test_what_is_written_for_programs_needs_nothing_that_draws(home: Path) -> None:
+    ((_, code, said, modules),) = _answers(home, ("show tiny-1 --json",))
+    assert (code, said, set(modules) - {"numpy", "obstore"}) == (0, "", set())
+
+
 HEAVY = {"duckdb", "ortools", "sklearn", "statsmodels", "torch", "transformers", "fork server"}
 """What computes: to judge what is asked of a run, a dataset or a program, none of it is needed."""
 WRONG = (

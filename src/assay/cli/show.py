@@ -12,10 +12,6 @@ from assay.cli.given import RUN_OR_PIPELINE, asked_ledger, given_home
 @click.option("--keys", is_flag=True, help="Print every key of every command's --json with its meaning.")
 def show(run_id: str | None, as_json: bool, keys: bool) -> None:
     """Show what RUN (its id, or the beginning of it) did, cost and measured; of a pipeline, its stages."""
-    from assay.cli.screens.run import print_run
-    from assay.reporting.views.curves import run_curves
-    from assay.reporting.views.run import run_view
-
     if keys:
         from assay.reporting.views.json_reference import json_reference
 
@@ -29,9 +25,14 @@ def show(run_id: str | None, as_json: bool, keys: bool) -> None:
 
         print_pipeline(run_id, as_json=as_json)
         return
+    from assay.reporting.views.run import run_view
+
     with asked_ledger(home, run_id) as ledger:
         view = run_view(ledger, run_id, home.settings())
         if as_json:
             click.echo(view.to_json())
-        else:
-            print_run(view, run_curves(ledger, view.run_id))
+            return
+        from assay.cli.screens.run import print_run  # here, as JSON is written without what draws
+        from assay.reporting.views.curves import run_curves
+
+        print_run(view, run_curves(ledger, view.run_id))
