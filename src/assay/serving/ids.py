@@ -10,7 +10,7 @@ import secrets
 from typing import Literal
 
 IdKind = Literal[
-    "file", "ftjob", "key", "part", "upload", "svcacct", "webhook", "message", "eval", "evalrun", "batch"
+    "file", "ftjob", "key", "part", "upload", "svcacct", "webhook", "message", "eval", "evalrun", "batch", "cp"
 ]
 _MILLISECONDS_DIGITS = 11
 _RANDOM_DIGITS = 13

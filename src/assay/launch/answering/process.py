@@ -129,6 +129,7 @@ class _Answering:
         # Here, since the reader of schemas takes a while to import, and `--engines 0` needs none.
         from assay.launch.answering.answering_worker import AnsweringWorker
         from assay.launch.answering.batch_desk import BatchDesk
+        from assay.launch.answering.desk import Desk
         from assay.launch.answering.eval_desk import EvalDesk
         from assay.launch.answering.models import EngineModels
 
@@ -136,7 +137,7 @@ class _Answering:
         start = EngineForks(self._home).start
         with closing(EngineModels(start, most=most, most_bytes=most_bytes, is_over=self._is_over)) as models:
             store, files, outbox = self._store, FileShelf(self._store, clock), Outbox(self._store, clock)
-            desks = [
+            desks: list[Desk] = [
                 EvalDesk(EvalShelf(store, clock), self._runs, files, models, outbox, clock=clock),
                 BatchDesk(self._batches, files, models, outbox, clock=clock),
             ]

@@ -12,6 +12,7 @@ from assay.serving.engines.asks import ModelSource
 from assay.serving.ids import checkpoint_name, job_of_model
 from assay.serving.job import JobState
 from assay.serving.jobs import JobShelf
+from assay.serving.permissions import PermissionShelf
 
 
 class NamedModel(NamedTuple):
@@ -27,7 +28,7 @@ class NamedModel(NamedTuple):
 def named_model(
     name: str, models: Mapping[str, BaseModelFile], jobs: JobShelf, project: str
 ) -> NamedModel | None:
-    """The model of a name, if the project may ask it."""
+    """The model of a name, if it is a base model or the project's own."""
     if (base := models.get(name)) is not None:
         return _base(base)
     job_id = job_of_model(name)
@@ -35,11 +36,30 @@ def named_model(
     return None if state is None else next((each for each in _made(state) if each.name == name), None)
 
 
-def every_model(models: Mapping[str, BaseModelFile], jobs: JobShelf, project: str) -> Iterator[NamedModel]:
-    """Base models, then what jobs made, the oldest job first."""
-    yield from map(_base, models.values())
-    for state in jobs.with_models(project):
-        yield from _made(state)
+class ModelNames(NamedTuple):
+    """What names mean to whom: his own models, and those that other projects let him ask."""
+
+    models: Mapping[str, BaseModelFile]
+    jobs: JobShelf
+    permissions: PermissionShelf
+
+    def find(self, name: str, project: str) -> NamedModel | None:
+        """The model of a name, if the project may ask it."""
+        own = named_model(name, self.models, self.jobs, project)
+        if own is not None or not self.permissions.may_ask(name, project):
+            return own
+        job_id = job_of_model(name)
+        state = None if job_id is None else self.jobs.shelf.state(job_id)
+        return None if state is None else next((each for each in _made(state) if each.name == name), None)
+
+    def all(self, project: str) -> Iterator[NamedModel]:
+        """Base models, then what the project's jobs made, the oldest job first, then what others share."""
+        yield from map(_base, self.models.values())
+        for state in self.jobs.with_models(project):
+            yield from _made(state)
+        for name in self.permissions.shared_with(project):
+            if (found := self.find(name, project)) is not None:
+                yield found
 
 
 def _base(base: BaseModelFile) -> NamedModel:

@@ -226,7 +226,7 @@ class EvalRunShelf:
         if chunk >= len(state.graded):
             return None
         found = self.chunk(state.created.run_id, chunk)
-        return None if found is None else found.items[place]
+        return found.items[place] if found is not None and place < len(found.items) else None
 
     def _change(self, run_id: str, decide: Callable[[EvalRunState], EvalRunEntry | None]) -> EvalRunState:
         assert is_id("evalrun", run_id), run_id

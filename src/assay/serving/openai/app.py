@@ -30,6 +30,7 @@ from assay.serving.openai.inference.decision_routes import decision_routes
 from assay.serving.openai.inference.model_base_routes import model_base_routes
 from assay.serving.openai.job_routes import job_routes
 from assay.serving.openai.model_routes import model_routes
+from assay.serving.openai.permission_routes import permission_routes
 from assay.serving.openai.place import Place
 from assay.serving.openai.upload_routes import upload_routes
 from assay.serving.openai.webhook_routes import webhook_routes
@@ -46,6 +47,7 @@ _OF_PROJECTS = (
     eval_routes,
     run_routes,
     batch_routes,
+    permission_routes,
     webhook_routes,
 )
 INFERENCE = (chat_routes, completion_routes, decision_routes, model_base_routes)

@@ -10,7 +10,7 @@ from starlette.concurrency import run_in_threadpool
 from assay.records.batch import BatchCreated
 from assay.records.uploaded_file import FileCreated
 from assay.serving.batches.batches import BatchState
-from assay.serving.engines.sources import NamedModel, named_model
+from assay.serving.engines.sources import NamedModel
 from assay.serving.ids import new_id
 from assay.serving.openai.bodies import ExpiresAfterBody, Metadata, NoBody, parsed, read_json, request_sha256
 from assay.serving.openai.declared import takes
@@ -153,4 +153,4 @@ def _model_asked(place: Place, project: str, file: FileCreated) -> tuple[str | N
         return None, None
     if not isinstance(model, str):
         return None, None
-    return model[:512], named_model(model, place.models, place.jobs, project)
+    return model[:512], place.names.find(model, project)

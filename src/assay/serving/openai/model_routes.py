@@ -1,10 +1,10 @@
-"""`models.*`: the base models that there are, the models that jobs made, and every checkpoint of them."""
+"""`models.*`: base models, models that jobs made, every checkpoint of them, and what other projects share."""
 
 from typing import Any
 
 from fastapi import APIRouter, Request
 
-from assay.serving.engines.sources import NamedModel, every_model, named_model
+from assay.serving.engines.sources import NamedModel, named_model
 from assay.serving.ids import job_of_model
 from assay.serving.openai.place import Place, project_of, query_of
 from assay.serving.openai.shapes import model_shape
@@ -19,14 +19,14 @@ def model_routes(place: Place) -> APIRouter:
     def list_models(request: Request) -> dict[str, Any]:
         """Base models, and what jobs made: finished models, and the checkpoints that their runs still have."""
         query_of(request)
-        found = every_model(place.models, place.jobs, project_of(request))
+        found = place.names.all(project_of(request))
         return {"object": "list", "data": [_shape(each) for each in found]}
 
     @router.get("/{name:path}")
     def retrieve(request: Request, name: str) -> dict[str, Any]:
         """One model, by the name that a job, a checkpoint or the list says."""
         query_of(request)
-        found = named_model(name, place.models, place.jobs, project_of(request))
+        found = place.names.find(name, project_of(request))
         if found is None:
             raise not_found("model", name, param="model")
         return _shape(found)
@@ -37,6 +37,12 @@ def model_routes(place: Place) -> APIRouter:
         query_of(request)
         project = project_of(request)
         found = named_model(name, place.models, place.jobs, project)
+        if found is None and place.names.find(name, project) is not None:
+            raise RefusedError(
+                f"{name:.160} is shared by another project, whose it is: only that deletes it.",
+                param="model",
+                code="invalid_value",
+            )
         if found is None:
             raise not_found("model", name, param="model")
         job_id = job_of_model(name)

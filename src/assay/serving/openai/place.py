@@ -18,6 +18,7 @@ from assay.serving.admin.projects import ProjectShelf
 from assay.serving.base_models import BaseModelFile
 from assay.serving.batches.batches import BatchShelf, BatchState
 from assay.serving.engines.pool import EnginePool
+from assay.serving.engines.sources import ModelNames
 from assay.serving.evals.evals import EvalShelf, EvalState
 from assay.serving.evals.runs import EvalRunShelf, EvalRunState
 from assay.serving.files import FileShelf, FileState
@@ -26,6 +27,7 @@ from assay.serving.job import JobState
 from assay.serving.jobs import JobShelf
 from assay.serving.keys import KeyShelf
 from assay.serving.openai.declared import declared_query
+from assay.serving.permissions import PermissionShelf
 from assay.serving.queue.standing import QueueView
 from assay.serving.refusal import RefusedError
 from assay.serving.repeats import AskedFor, Repeats
@@ -70,6 +72,8 @@ class Place(NamedTuple):
     eval_run_repeats: Repeats[EvalRunEntry, EvalRunState]
     batches: BatchShelf
     batch_repeats: Repeats[BatchEntry, BatchState]
+    permissions: PermissionShelf
+    names: ModelNames
     engines: EnginePool | None = None
     """None: nothing is answered by models."""
 
@@ -89,7 +93,7 @@ class Place(NamedTuple):
         uploads = UploadShelf(store, files, clock)
         outbox = Outbox(store, clock)
         evals, eval_runs = EvalShelf(store, clock), EvalRunShelf(store, clock)
-        batches = BatchShelf(store, clock)
+        batches, permissions = BatchShelf(store, clock), PermissionShelf(store, clock)
         projects, accounts = ProjectShelf(store, clock), AccountShelf(store, clock)
         return cls(
             files,
@@ -123,6 +127,8 @@ class Place(NamedTuple):
             Repeats(eval_runs.shelf, lambda at_s, count: EvalRunClaimed(at_s=at_s, retry_count=count), clock),
             batches,
             Repeats(batches.shelf, lambda at_s, count: BatchClaimed(at_s=at_s, retry_count=count), clock),
+            permissions,
+            ModelNames(models, jobs, permissions),
             engines,
         )
 

@@ -440,6 +440,24 @@ def test_the_order_of_evals_that_moves_is_not_honoured(sdk):
         items_of(sdk, run, after="outputitem-1")
 
 
+def test_an_item_behind_the_last_is_nowhere(place, sdk):
+    run = run_of(sdk, given(("a", "a"), ("b", "b")))
+    work(worker_of(place))
+    last = items_of(sdk, run)[1].id
+    for behind in (last[:-1] + "2", last[:-8] + "f" * 8, "outputitem-x"):
+        with pytest.raises(openai.NotFoundError):
+            sdk.evals.runs.output_items.retrieve(behind, eval_id=run.eval_id, run_id=run.id)
+
+
+def test_a_schema_that_points_elsewhere_is_not_followed(place, sdk):
+    schema = {"type": "object", "properties": {"answer": {"$ref": "http://127.0.0.1:1/schema"}}}
+    evaluation = sdk.evals.create(data_source_config=config(schema), testing_criteria=[EXACT])
+    run = sdk.evals.runs.create(evaluation.id, data_source=given(("a", "a")))
+    work(worker_of(place))
+    error = sdk.evals.runs.retrieve(run.id, eval_id=run.eval_id).error
+    assert error.code == "invalid_data_source" and "nothing is fetched" in error.message
+
+
 def test_numbers_that_are_none_are_no_json(place):
     body = json.dumps({"data_source_config": config(), "testing_criteria": [EXACT], "name": 1e999})
     answer = http_of(place).post("/v1/evals", content=body, headers={"content-type": "application/json"})

@@ -3,7 +3,6 @@
 from typing import Any
 
 from assay.records.eval_run import EvalCreated, EvalRunCreated
-from assay.serving.engines.sources import named_model
 from assay.serving.evals.criteria import judges_of, read_criteria
 from assay.serving.evals.data_source import CompletionsSource, EvalSource, FileId
 from assay.serving.ids import new_id
@@ -33,7 +32,7 @@ def run_created(place: Place, of: EvalCreated, value: Any) -> EvalRunCreated:
     if model:
         sources[model] = _weights(place, of.project, model, "data_source.model")
     for judge in sorted(judges_of(criteria) - sources.keys()):
-        if place.graders.judge is None or named_model(judge, place.models, place.jobs, of.project):
+        if place.graders.judge is None or place.names.find(judge, of.project):
             sources[judge] = _weights(place, of.project, judge, "testing_criteria")
     now_s = place.clock.now_s()
     return EvalRunCreated(
@@ -73,7 +72,7 @@ def _refuse_stored(value: Any) -> None:
 
 
 def _weights(place: Place, project: str, model: str, param: str) -> dict[str, Any]:
-    found = named_model(model, place.models, place.jobs, project)
+    found = place.names.find(model, project)
     if found is None:
         cure = (
             ""

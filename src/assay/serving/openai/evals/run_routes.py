@@ -25,6 +25,12 @@ _ITEM_STATUSES = {"pass": ("pass",), "fail": ("fail", "error")}
 """An item that could not be graded has not passed."""
 
 
+class MarkdownResponse(PlainTextResponse):
+    """A page of Markdown."""
+
+    media_type = "text/markdown"
+
+
 def run_routes(place: Place) -> APIRouter:
     """The routes."""
     router = APIRouter(tags=["evals"])
@@ -32,13 +38,12 @@ def run_routes(place: Place) -> APIRouter:
     _add_ends(router, place)
     _add_items(router, place)
 
-    @router.get("/x/evals/{eval_id}/runs/{run_id}/report", response_class=PlainTextResponse)
-    def report(request: Request, eval_id: str, run_id: str) -> PlainTextResponse:
+    @router.get("/x/evals/{eval_id}/runs/{run_id}/report", response_class=MarkdownResponse)
+    def report(request: Request, eval_id: str, run_id: str) -> MarkdownResponse:
         """A run in words and tables, as Markdown."""
         query_of(request)
         state = _found(place, request, eval_id, run_id)
-        text = report_text(state, _items_behind(place, state, None, "asc"))
-        return PlainTextResponse(text, media_type="text/markdown")
+        return MarkdownResponse(report_text(state, _items_behind(place, state, None, "asc")))
 
     return router
 

@@ -13,7 +13,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response, StreamingResponse
 
 from assay.serving.engines.asks import Ask, Engine, Said
-from assay.serving.engines.sources import NamedModel, named_model
+from assay.serving.engines.sources import NamedModel
 from assay.serving.openai.inference.answers import Saying
 from assay.serving.openai.inference.completion_shapes import event
 from assay.serving.openai.place import Place, project_of
@@ -26,7 +26,7 @@ class ClientGoneError(Exception):
 
 async def model_of(place: Place, request: Request, model: str) -> NamedModel:
     """The model of a name, if who asks may."""
-    found = await run_in_threadpool(named_model, model, place.models, place.jobs, project_of(request))
+    found = await run_in_threadpool(place.names.find, model, project_of(request))
     if found is None:
         raise RefusedError(
             f"The model {model!r:.160} does not exist in this project; 'models.list' says which there are.",
