@@ -162,7 +162,7 @@ def supervise(run: Run, nodes: NodeGroup, watcher, world_size: int, **policy) ->
 
 
 def until(is_so: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + 120
+    deadline_s = time.monotonic() + 240
     while not is_so():
         assert time.monotonic() < deadline_s
         time.sleep(0.05)
@@ -223,9 +223,10 @@ def test_the_lead_is_told_to_stop_and_another_node_leads_on_to_the_undisturbed_w
     plan = tmp_path / "faults.yaml"
     plan.write_text("faults: [{type: leave, node: 0, step: 7}, {type: leave, attempt: 2, node: 0, step: 14}]")
     nodes = [start_follower(run, port, node, 3, options=("--faults", str(plan))) for node in range(3)]
-    assert [node.wait(120) for node in nodes] == [0, 0, 0]
+    assert [node.wait(600) for node in nodes] == [0, 0, 0]
     words = [(tmp_path / f"node-{node}.log").read_text() for node in range(3)]
     assert f"run {run.run_id} goes on: node 1 (" in words[0] and "node 2 (" in words[1]
+    assert not any("--resume" in each for each in words), "nobody is asked to do anything"
     assert "audit           pass" in words[2] and not any("Traceback" in each for each in words)
     log, attempts = CommitLog(open_store(run.store_url)), saved_attempts(Path(run.run_dir))
     assert [attempt.world_size for attempt in attempts] == [3, 2, 1]
@@ -244,7 +245,7 @@ def test_all_nodes_are_told_to_stop_and_the_run_ends_to_be_gone_on_with(new_tiny
     until(lambda: last_step(log) > 0)
     for node in nodes:
         node.terminate()
-    assert [node.wait(60) for node in nodes] == [75, 0]
+    assert [node.wait(300) for node in nodes] == [75, 0]
     assert log.finished() is None and len(saved_attempts(Path(run.run_dir))) == 1
 
 

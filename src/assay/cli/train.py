@@ -484,19 +484,18 @@ def _passed_on(*names: str) -> tuple[str, ...]:
     )
 
 
-def _train_here(
-    home: "Home",
-    run: "Run",
-    workers: int,
-    policy: "RestartPolicy",
-    *,
-    as_json: bool,
-    nodes: "Nodes | None" = None,
-) -> "RunResult":
-    from assay.cli.screens.progress import RunProgress, print_result
+def _train_here(home: "Home", run: "Run", workers: int, policy: "RestartPolicy", *, as_json: bool) -> None:
+    result, is_behind = _driven(home, run, workers, policy)
+    _print_trained(home, result, policy, is_behind=is_behind, as_json=as_json)
+
+
+def _driven(
+    home: "Home", run: "Run", workers: int, policy: "RestartPolicy", nodes: "Nodes | None" = None
+) -> tuple["RunResult", bool]:
+    """What the run came to, and whether the ledger has yet to hear of it."""
+    from assay.cli.screens.progress import RunProgress
     from assay.launch.bookkeeping import writer_of
     from assay.launch.drive import drive
-    from assay.launch.ranks.faults import never_came
 
     with writer_of(home, run) as writer:
         for earlier_run, suspect in writer.ask(lambda ledger: ledger.suspects(socket.gethostname())) or ():
@@ -510,19 +509,27 @@ def _train_here(
             )
         if result.error is not None:
             raise result.error
-        last_attempt = result.last_attempt.attempt if result.last_attempt else 0
-        for fault in never_came(policy.faults, Path(run.run_dir), last_attempt=last_attempt):
-            click.secho(f"warning: {fault}", err=True, fg="yellow")
+    return result, writer.is_behind
+
+
+def _print_trained(
+    home: "Home", result: "RunResult", policy: "RestartPolicy", *, is_behind: bool, as_json: bool
+) -> None:
+    from assay.cli.screens.progress import print_result
+    from assay.launch.ranks.faults import never_came
+
+    run, last_attempt = result.run, result.last_attempt.attempt if result.last_attempt else 0
+    for fault in never_came(policy.faults, Path(run.run_dir), last_attempt=last_attempt):
+        click.secho(f"warning: {fault}", err=True, fg="yellow")
     if not as_json:
         print_result(result)
-        return result
+        return
     from assay.launch.rebuild import ledger_of_folder
     from assay.reporting.views.run import run_view
 
     # What the ledger does not hold yet is in the run's folder.
-    with ledger_of_folder(run) if writer.is_behind else home.open_ledger() as ledger:
+    with ledger_of_folder(run) if is_behind else home.open_ledger() as ledger:
         click.echo(run_view(ledger, run.run_id).to_json())
-    return result
 
 
 def _train_on_allocation(
@@ -537,9 +544,11 @@ def _train_on_allocation(
     if allocation.node > 0 and heir is None:
         return
     with nodes_of(run, allocation, world_size=workers, heir=heir) as nodes:
-        result = _train_here(home, run, workers, policy, as_json=as_json, nodes=nodes)
+        result, is_behind = _driven(home, run, workers, policy, nodes)
         leads_on = handed_over(nodes) if result.outcome == "stopped" else None
     if leads_on is not None:
         click.echo(f"run {run.run_id} goes on: {leads_on} leads it, this node leaves", err=True)
-    elif result.outcome == "stopped":
+        return
+    _print_trained(home, result, policy, is_behind=is_behind, as_json=as_json)
+    if result.outcome == "stopped":
         click.get_current_context().exit(STOPPED_EARLY)
