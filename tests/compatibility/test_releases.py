@@ -87,7 +87,7 @@ def test_a_release_reads_all_that_the_script_asks_for(played: str, python: str, 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("release", [RELEASES[0], *soaked(*RELEASES[1:])])
+@pytest.mark.parametrize("release", [RELEASES[0], *soaked(*RELEASES[1:])], scope="module")
 def test_one_script_drives_a_whole_life_though_server_and_worker_are_killed(
     here: Here, python: str, release: str, tmp_path: Path
 ) -> None:
