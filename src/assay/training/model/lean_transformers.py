@@ -19,6 +19,8 @@ from types import ModuleType
 from typing import Any
 
 READER = "transformers.utils.import_utils"
+ANSWERS = "define_import_structure"
+"""Its function that says what a package of modules exports."""
 
 Exported = Mapping[frozenset[str], Mapping[str, set[str]]]
 """Packages that are needed -> module -> names that it exports, as transformers has it."""
@@ -38,8 +40,9 @@ def lean_transformers() -> Iterator[None]:
         sys.meta_path.remove(finder)
         if hides_scipy:
             del sys.modules["scipy"]
-        if (reader := sys.modules.get(READER)) is not None:
-            reader.is_scipy_available.cache_clear()  # a model that is loaded later may want it
+        looked = getattr(sys.modules.get(READER), "is_scipy_available", None)
+        if hasattr(looked, "cache_clear"):
+            looked.cache_clear()  # a model that is loaded later may want it
 
 
 class _Finder:
@@ -58,7 +61,9 @@ class _Loader(SourceFileLoader):
     def exec_module(self, module: ModuleType) -> None:
         super().exec_module(module)
         place = Path(cache_from_source(__file__)).with_suffix(".models.json")
-        module.define_import_structure = reading_once(module.define_import_structure, Path(self.path), place)
+        names = vars(module)
+        if ANSWERS in names:  # another transformers may have another way
+            names[ANSWERS] = reading_once(names[ANSWERS], Path(self.path), place)
 
 
 def reading_once(read: Callable[..., Exported], reader: Path, place: Path) -> Callable[..., Exported]:
