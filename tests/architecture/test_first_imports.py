@@ -116,6 +116,27 @@ def test_what_is_written_for_programs_needs_nothing_that_draws(home: Path) -> No
     assert (code, said, set(modules) - {"numpy", "obstore"}) == (0, "", set())
 
 
+BEGIN = """
+import json, sys
+from assay.cli.main import main
+from assay.launch.ranks import fork_server
+def begin():
+    print(json.dumps([name for name in sys.argv[1:] if name in sys.modules]))
+    sys.exit()
+fork_server.fork_context = begin
+main(["train", "recipe.yaml"])
+"""
+
+
+def test_the_server_of_the_ranks_begins_before_the_command_imports_anything_large(tmp_path: Path) -> None:
+    (tmp_path / "recipe.yaml").write_text("name: of no matter")
+    said = subprocess.run(
+        [sys.executable, "-c", BEGIN, *sorted({*LARGE, "yaml"})],
+        cwd=tmp_path, check=True, capture_output=True, text=True,
+    ).stdout  # fmt: skip
+    assert json.loads(said) == []
+
+
 HEAVY = {"duckdb", "ortools", "sklearn", "statsmodels", "torch", "transformers", "fork server"}
 """What computes: to judge what is asked of a run, a dataset or a program, none of it is needed."""
 WRONG = (

@@ -2,6 +2,7 @@
 
 import os
 import socket
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -215,36 +216,51 @@ def train(
     _refuse_names(home, overrides, resume=resume, store=store, run_id=run_id, check=check)
     _refuse_to_take_over(home, resume, place, take_over=take_over)
     planned = _fault_plan(faults) if faults else None
-    if place.on == "here" and not (place.dry_run or check or forked):
-        _import_for_ranks(recipe, overrides, workers)
+    new = {"world_size": workers, "run_id": run_id, "store_url": store}
+    with _ranks_import(place, trains=not (place.dry_run or check or forked)):
+        from assay.launch.ranks.faults import NO_FAULTS
+        from assay.launch.ranks.supervisor import RestartPolicy
+
+        os.environ["ASSAY_STORE_PATIENCE"] = str(restarts["store_patience"])  # for ranks, and what is beside
+        plan = planned or NO_FAULTS
+        policy = RestartPolicy(**restarts, parallel=(parallel,), grace_s=leave_within, faults=plan)
+        run = _asked_for(home, recipe, overrides, parallel, place, resume=resume, forked=forked, new=new)
+        if check:
+            click.echo(f"{run.parent} can be forked so, to end at step {run.num_steps}; nothing was started")
+            return
+        passed_on = _passed_on(*restarts, "parallel", "leave_within", "faults", "python_graders")
+        if _is_begun(home, run, workers, place, plan, passed_on, is_new=resume is None, as_json=as_json):
+            train_it = _train_on_allocation if place.on == "allocation" else _train_here
+            train_it(home, run, workers, policy, as_json=as_json)
+
+
+def _is_begun(
+    home: "Home",
+    run: "Run",
+    workers: int,
+    place: PlaceOptions,
+    plan: "FaultPlan",
+    passed_on: tuple[str, ...],
+    *,
+    is_new: bool,
+    as_json: bool,
+) -> bool:
+    """Write a new run down, and its launch; whether this process is to train it, or to end what it began."""
     from assay.cli.train_on import launch
     from assay.launch.fork import bring_commit
-    from assay.launch.ranks.faults import NO_FAULTS, check_plan
-    from assay.launch.ranks.supervisor import RestartPolicy
+    from assay.launch.ranks.faults import check_plan
     from assay.launch.run import planned_steps, save_run
 
-    os.environ["ASSAY_STORE_PATIENCE"] = str(restarts["store_patience"])  # for ranks, and what is beside them
-    plan, new = planned or NO_FAULTS, {"world_size": workers, "run_id": run_id, "store_url": store}
-    policy = RestartPolicy(**restarts, parallel=(parallel,), grace_s=leave_within, faults=plan)
-    run = _asked_for(home, recipe, overrides, parallel, place, resume=resume, forked=forked, new=new)
-    if check:
-        click.echo(f"{run.parent} can be forked so, to end at step {run.num_steps}; nothing was started")
-        return
     _heed_guards(home, run, workers, place)
     if plan.faults:
         check_plan(plan, world_size=workers, num_steps=planned_steps(run), num_nodes=place.num_nodes())
-    if resume is None and not place.dry_run:
+    if is_new and not place.dry_run:
         save_run(home, run)
         bring_commit(home, run)
-    passed_on = _passed_on(*restarts, "parallel", "leave_within", "faults", "python_graders")
-    if resume is not None and not place.dry_run and _has_finished(run):
+    if not is_new and not place.dry_run and _has_finished(run):
         # What a launch that was killed had yet to do, evaluation and audit, is done here; nothing is trained.
-        if place.on in ("background", "slurm"):
-            return
-    elif launch(home, place, run, world_size=workers, options=passed_on, as_json=as_json):
-        return
-    train_it = _train_on_allocation if place.on == "allocation" else _train_here
-    train_it(home, run, workers, policy, as_json=as_json)
+        return place.on not in ("background", "slurm")
+    return not launch(home, place, run, world_size=workers, options=passed_on, as_json=as_json)
 
 
 def _heed_guards(home: "Home", run: "Run", workers: int, place: PlaceOptions) -> None:
@@ -296,23 +312,13 @@ def _fault_plan(file: Path) -> "FaultPlan":
     return validated(FaultPlan, read_config_file(file, ()))
 
 
-def _import_for_ranks(recipe: Path | None, overrides: tuple[str, ...], workers: int) -> None:
-    """Let the server that ranks are forked from import torch, while this process imports and checks the rest.
+def _ranks_import(place: PlaceOptions, *, trains: bool) -> AbstractContextManager[None]:
+    """Let the server of the ranks import torch, while this process imports and checks the rest."""
+    if place.on != "here" or not trains:
+        return nullcontext()
+    from assay.launch.ranks.fork_server import begun_at_once
 
-    Not for a recipe that will be refused: it would go on importing for seconds after that was said.
-    """
-    if recipe is not None:
-        from assay.base.config import read_config_file, validated
-        from assay.data.dataset.manifest_file import refuse_no_dataset
-        from assay.data.loader.lane_shares import LaneShares
-        from assay.training.recipe import Recipe
-
-        given = validated(Recipe, read_config_file(recipe, overrides))
-        refuse_no_dataset(Path(given.data.dataset))
-        LaneShares(given.loader.lanes, workers)
-    from assay.launch.ranks.fork_server import fork_context
-
-    fork_context()
+    return begun_at_once()
 
 
 def _told_apart(

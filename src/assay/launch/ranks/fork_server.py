@@ -4,9 +4,13 @@ Imports nothing itself, so that who is about to train can start it first, and ch
 """
 
 import multiprocessing
+import os
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import ForkServerContext
+from typing import Any
 
 
 def fork_context() -> ForkServerContext:
@@ -25,3 +29,25 @@ def fork_context() -> ForkServerContext:
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, previous)
     return context
+
+
+@contextmanager
+def begun_at_once() -> Iterator[None]:
+    """Have the server import while it is found out, in here, what is to be trained.
+
+    It ends at once where that fails: else it would import for seconds after a mistake was told.
+    """
+    fork_context()
+    try:
+        yield
+    except BaseException:
+        _end()
+        raise
+
+
+def _end() -> None:
+    """No rank is left that it could have forked."""
+    server: Any = forkserver._forkserver  # Python has no word for this but its own tests'
+    if server._forkserver_pid is not None:
+        os.kill(server._forkserver_pid, signal.SIGKILL)
+        server._stop()
