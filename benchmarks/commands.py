@@ -4,7 +4,8 @@
 
 The demo's home is made once and kept under `--home`; the larger one is a copy of it with real records of
 further runs. Each command is a process of its own; medians. The last part times whole runs from the command to
-the end of their first step. The last line of the output is one JSON object.
+the end of their first step, in turn with bare PyTorch (`commands_bare.py`), which is where the floor is. The
+last line of the output is one JSON object.
 """
 
 import argparse
@@ -17,6 +18,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 import yaml
@@ -137,6 +139,7 @@ def call(arguments: Sequence[str], home: Path) -> Cost:
     """Run a command in a process of its own, from the home's folder, so that nothing lies beside it."""
     environment = {**os.environ, "ASSAY_HOME": str(home.resolve()), "PYTHONPATH": str(CHECKOUT / "src")}
     environment.pop("ASSAY_LEDGER", None)
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # what is measured is a warm cache
     began_s = time.monotonic()
     with subprocess.Popen(
         [sys.executable, "-m", "assay", *arguments],
@@ -225,27 +228,54 @@ def offer(demo: Path) -> float:
     return cost.wall_s
 
 
-def first_steps(demo: Path, workers: int, *, starts: int) -> Iterator[float]:
-    """Seconds from the command to the end of the first step, of runs of the demo's recipe."""
+class FirstStep(NamedTuple):
+    """Wall-clock seconds to the end of a first step."""
+
+    ours_s: float
+    """Of a run, from the command on."""
+    bare_s: float
+    """Of as many processes of bare PyTorch."""
+
+
+def first_steps(demo: Path, workers: int, *, starts: int) -> Iterator[FirstStep]:
+    """Runs of the demo's recipe, and bare PyTorch, in turn."""
     recipe = yaml.safe_load((CHECKOUT / "src/assay/launch/demo/classifier.yaml").read_text())
     recipe["data"]["dataset"] = str((demo / "demo" / "dataset").resolve())
     recipe["trainer"]["max_steps"] = 16
     (demo / "start.yaml").write_text(yaml.safe_dump(recipe))
     for number in range(starts):
-        run_id = f"start-{workers}-{number}"
-        shutil.rmtree(demo / run_id, ignore_errors=True)
-        began_s = time.time()
-        options = ["--workers", str(workers), "--run-id", run_id]
-        assert call(["train", "start.yaml", *options], demo).exit_code == 0
-        ended_s = []
-        for path in segment_paths(demo / run_id):
-            segment = read_segment(path)
-            assert segment.header is not None
-            ended_s.append(float(segment.header.wall_of(segment.metrics["loss"].at_s)[0]))
-        limit_s = FIRST_STEP_LIMITS_S[workers]
-        took = f"{max(ended_s) - began_s:.2f} s (limit {limit_s:.1f})"
-        print(f"  {number_of(workers, 'worker')}: first step after {took}", flush=True)
-        yield max(ended_s) - began_s
+        found = FirstStep(_first_step_s(demo, workers, f"start-{workers}-{number}"), _bare_s(workers))
+        took = f"{found.ours_s:.2f} s (limit {FIRST_STEP_LIMITS_S[workers]:.1f})"
+        bare = f"bare PyTorch {found.bare_s:.2f} s, {found.ours_s / found.bare_s:.2f} times that"
+        print(f"  {number_of(workers, 'worker')}: first step after {took}; {bare}", flush=True)
+        yield found
+
+
+def _first_step_s(demo: Path, workers: int, run_id: str) -> float:
+    shutil.rmtree(demo / run_id, ignore_errors=True)
+    began_s = time.time()
+    options = ["--workers", str(workers), "--run-id", run_id]
+    assert call(["train", "start.yaml", *options], demo).exit_code == 0
+    ended_s = []
+    for path in segment_paths(demo / run_id):
+        segment = read_segment(path)
+        assert segment.header is not None
+        ended_s.append(float(segment.header.wall_of(segment.metrics["loss"].at_s)[0]))
+    return max(ended_s) - began_s
+
+
+def _bare_s(workers: int) -> float:
+    script = str(CHECKOUT / "benchmarks" / "commands_bare.py")
+    with TemporaryDirectory() as folder:
+        place, began_s = str(Path(folder) / "rendezvous"), time.time()
+        processes = [
+            subprocess.Popen(
+                [sys.executable, script, str(rank), str(workers), place], stdout=subprocess.PIPE, text=True
+            )
+            for rank in range(workers)
+        ]
+        ended_s = [float(process.communicate()[0]) for process in processes]
+    return max(ended_s) - began_s
 
 
 def main() -> None:
@@ -285,9 +315,11 @@ def main() -> None:
     measure("plan check", f"plan check {PROGRAM}", demo)
     offered_s = offer(demo) if arguments.offer else None
     print("from the command to the end of the first step")
-    first_step_s = {
-        workers: statistics.median(first_steps(demo, workers, starts=arguments.starts)) for workers in (1, 2)
-    }
+    starts = {workers: list(first_steps(demo, workers, starts=arguments.starts)) for workers in (1, 2)}
+    ours_s, bare_s = (
+        {workers: statistics.median(getattr(each, side) for each in found) for workers, found in starts.items()}
+        for side in FirstStep._fields
+    )
     print(f"took {duration_text(time.monotonic() - began_s)}")
     result = {
         "help_cpu_s": max(found["help"]),
@@ -296,8 +328,10 @@ def main() -> None:
         "plan_check_cpu_s": max(found["plan check"]),
         "plan_offer_s": offered_s,
         "no_such_file_cpu_s": max(found["nothing there"]),
-        "first_step_s": first_step_s[1],
-        "first_step_2_s": first_step_s[2],
+        "first_step_s": ours_s[1],
+        "first_step_2_s": ours_s[2],
+        "bare_first_step_s": bare_s[1],
+        "bare_first_step_2_s": bare_s[2],
     }
     print(json.dumps({name: round(value, 3) for name, value in result.items() if value is not None}))
 
