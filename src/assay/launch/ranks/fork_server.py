@@ -35,19 +35,16 @@ def fork_context() -> ForkServerContext:
 def begun_at_once() -> Iterator[None]:
     """Have the server import while it is found out, in here, what is to be trained.
 
-    It ends at once where that fails: else it would import for seconds after a mistake was told.
+    It ends at once where that fails: else it would import for seconds after a mistake was told. One that had
+    begun before serves on.
     """
+    server: Any = forkserver._forkserver  # Python has no word for its end but its own tests'
+    had_begun = server._forkserver_pid is not None
     fork_context()
     try:
         yield
     except BaseException:
-        _end()
+        if not had_begun and server._forkserver_pid is not None:
+            os.kill(server._forkserver_pid, signal.SIGKILL)
+            server._stop()
         raise
-
-
-def _end() -> None:
-    """No rank is left that it could have forked."""
-    server: Any = forkserver._forkserver  # Python has no word for this but its own tests'
-    if server._forkserver_pid is not None:
-        os.kill(server._forkserver_pid, signal.SIGKILL)
-        server._stop()
