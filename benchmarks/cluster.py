@@ -92,8 +92,9 @@ class Cluster:
         self.nodes: dict[int, subprocess.Popen[bytes]] = {}
         """By number."""
         self.lent: list[subprocess.Popen[bytes]] = []
+        here = {name: value for name, value in os.environ.items() if name != "GLOO_SOCKET_IFNAME"}
         self._environment = {
-            **os.environ,
+            **here,  # in a node it is found anew
             "PYTHONPATH": str(_copied_source(folder)),
             "ASSAY_HOME": str(folder / "home"),
             "OMP_NUM_THREADS": "1",
