@@ -65,6 +65,8 @@ NOTHING_THERE = (
     "goodput no",
     "goodput no.yaml",
     "drill no.yaml",
+    "scale no.yaml",
+    "scale --check no",
     "audit no",
     "replay no --step 1",
     "rollout no --step 1 --row 0",

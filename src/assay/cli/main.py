@@ -36,6 +36,10 @@ _COMMANDS = {
     "campaign": ("assay.cli.campaign", "Baseline and candidates x seeds, until the gates have decided."),
     "decide": ("assay.cli.decide", "Scale, narrow or stop: judge a campaign again, write its memo."),
     "evidence": ("assay.cli.evidence", "What a comparison could find; which small scale tells the truth."),
+    "scale": (
+        "assay.cli.scale",
+        "What a recipe takes on more workers, before they are booked; what would help.",
+    ),
     "scaling": ("assay.cli.scaling", "Fit loss over scale, predict larger runs; compare learning speed."),
     "serve": ("assay.cli.serve", "OpenAI's fine-tuning API on this machine."),
     "key": ("assay.cli.key", "Who may ask 'assay serve', and for which project."),

@@ -5,6 +5,7 @@
       campaigns/NAME/      a campaign's
       cases/NAME.json      an investigation's notebook
       api/                 files and jobs of `assay serve`
+      calibrations/        what forecasts of other world sizes follow from
       settings.yaml        prices, and who is told what happens (optional)
       ledger.db            the index over them, unless $ASSAY_LEDGER names another
 
@@ -34,6 +35,8 @@ CAMPAIGNS = "campaigns"
 CASES = "cases"
 API = "api"
 """What `assay serve` and `assay worker` keep: files, jobs, datasets."""
+CALIBRATIONS = "calibrations"
+"""What `assay scale` has measured."""
 CAMPAIGN_FILE = "campaign.json"
 """A campaign's declaration, in its folder."""
 PIPELINE_FILE = "pipeline.json"
@@ -68,7 +71,7 @@ class Home:
 
     def run_dir(self, run_id: str) -> Path:
         """The folder of a run, or of results that are filed under such a name; it need not be there."""
-        if run_id in (CAMPAIGNS, CASES, API):
+        if run_id in (CAMPAIGNS, CASES, API, CALIBRATIONS):
             of = "the API" if run_id == API else f"all {run_id}"
             raise ConfigError(f"'{run_id}' is the folder of {of}, not a run. Choose another name.")
         return (self.folder / checked_name(run_id, of="the run's id")).resolve()
@@ -193,6 +196,11 @@ class Home:
     def cases(self) -> Path:
         """The folder of all cases; it need not be there."""
         return (self.folder / CASES).resolve()
+
+    @property
+    def calibrations(self) -> Path:
+        """The folder of all calibrations; it need not be there."""
+        return (self.folder / CALIBRATIONS).resolve()
 
     @property
     def api(self) -> Path:

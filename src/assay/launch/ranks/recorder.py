@@ -73,6 +73,10 @@ class RankRecorder:
         """See `SegmentWriter`."""
         self._segment.event(text)
 
+    def span(self, name: str, began_s: float, ended_s: float) -> None:
+        """See `SegmentWriter`."""
+        self._segment.span(name, began_s, ended_s)
+
     def sync(self) -> None:
         """See `SegmentWriter`."""
         self._segment.sync()

@@ -110,6 +110,8 @@ class RestartPolicy:
     """The first commit of an attempt, and then one in so many, is read back; 0 for none."""
     store_patience: float = PATIENCE_S
     """Seconds in which attempts may die of a store that does not answer, one after the other."""
+    times_lanes: bool = False
+    """Measure what a forecast of other world sizes needs: each lane, and the messages between ranks."""
     other_device: bool = False
     """Go on with a run that another kind of processor began: to other bits."""
 
@@ -460,6 +462,7 @@ class Supervisor:
             faults=self._policy.faults,
             parallel=parallel,
             verify_commits=self._policy.verify_commits,
+            times_lanes=self._policy.times_lanes,
             failure_s=mean_time_between_failures_s(saved_attempts(Path(self._run.run_dir))),
         )
 

@@ -34,6 +34,8 @@ class Orders(BaseModel):
     """Mean time between the failures of this run so far."""
     verify_commits: int = 0
     """Read one commit in so many back before it becomes visible; 0 for none."""
+    times_lanes: bool = False
+    """Write down what each lane takes, and at the end what messages between the ranks take."""
     nodes: tuple[int, ...] = ()
     """How many ranks each node has, in their order; nothing where all are on one."""
 

@@ -39,6 +39,7 @@ from assay.training.checkpoint.saver import Saver
 from assay.training.methods.registry import method_of
 from assay.training.parallel.allocator import keep_freed_memory
 from assay.training.parallel.lane_sum import LaneSum
+from assay.training.parallel.link_probe import probe_links
 from assay.training.parallel.rank_device import rank_device
 from assay.training.parallel.ranks import Ranks
 from assay.training.parallel.sharded_lane_sum import ShardedLaneSum
@@ -61,8 +62,7 @@ def train_rank(
 
     `began` is told what the rank computes on, once it has met the others.
     """
-    recipe = recipe_of(task.run)
-    faults = _faults(task)
+    recipe, faults = recipe_of(task.run), _faults(task)
     clock, store = faults.clock, faults.store
     recorder = _recorder(task, faults)
     ranks = _ranks(task, recipe)
@@ -99,6 +99,7 @@ def train_rank(
         config=recipe.trainer.optimizer,
         num_steps=last_step,
         spot_check=_spot_check(recipe, forward, model, lane_sum, ranks),
+        times_lanes=task.orders.times_lanes,
     )
     trainer = Trainer(
         stepper=stepper,
@@ -122,7 +123,7 @@ def train_rank(
         recorder.phase("evaluation")
         evaluate(last_step)
         _finish(log, ranks)
-    _leave(saver, lane_sum, recorder, ranks)
+    _leave(task, saver, lane_sum, recorder, ranks)
     return outcome
 
 
@@ -137,10 +138,19 @@ def _look_before_the_first_step(
         evaluate(0)
 
 
-def _leave(saver: Saver, lane_sum: LaneSum | ShardedLaneSum, recorder: RankRecorder, ranks: Ranks) -> None:
+def _leave(
+    task: RankTask,
+    saver: Saver,
+    lane_sum: LaneSum | ShardedLaneSum,
+    recorder: RankRecorder,
+    ranks: Ranks,
+) -> None:
     saver.close()
     lane_sum.close()
     recorder.phase("idle")
+    if task.orders.times_lanes and ranks.outer is not None and ranks.world_size > 1:
+        for span in probe_links(ranks.outer, ranks.device):
+            recorder.span(*span)
     recorder.close()
     ranks.leave()
 

@@ -8,6 +8,7 @@ evaluations and checkpoints made for such steps. Nanoseconds are counted in inte
 the held time exactly.
 """
 
+from collections.abc import Collection
 from pathlib import Path
 
 import numpy as np
@@ -80,10 +81,15 @@ def own_step_seconds(segment: SegmentData) -> Float64[np.ndarray, "step"]:
 
     A collective makes every rank's step as long as the slowest one's; this tells them apart.
     """
+    return step_seconds(segment, _OWN_WORK)
+
+
+def step_seconds(segment: SegmentData, of: Collection[Phase]) -> Float64[np.ndarray, "step"]:
+    """What each step but the first took of these phases; a step lasts from the end of the one before."""
     began_s, phases = segment.phase_changes
     if not len(began_s):
         return np.empty(0)
-    is_own = np.array([phase in _OWN_WORK for phase in phases], np.float64)
+    is_own = np.array([phase in of for phase in phases], np.float64)
     worked_s = np.concatenate(([0.0], np.cumsum(np.diff(began_s) * is_own[:-1])))
     # [change of phase]: so far. An evaluation is logged once more under the step whose weights it is of.
     _, first = np.unique(segment.step_ends.steps, return_index=True)

@@ -27,7 +27,7 @@ from typing import NamedTuple
 import numpy as np
 
 from assay.base.shapes import UInt32
-from assay.data.loader.lane_shares import LaneBlock, LaneShares
+from assay.data.loader.lane_shares import LaneBlock, LaneShares, powers_of_two
 
 OWN = 0
 """The slot of a rank's largest block, in which the sum over all lanes will be."""
@@ -103,6 +103,15 @@ def exchange_plan(shares: LaneShares, *, early: bool = True) -> ExchangePlan:
     plan = ExchangePlan(shares.num_lanes, planner.num_cells, ranks, planner.num_early)
     prove(plan)
     return plan
+
+
+def early_at(shares: LaneShares, rank: int) -> int:
+    """The position at which a rank lets travel what is done: that of the first lane of its largest block.
+
+    Who has but one block has nothing to send, and takes in the others' from about the same time on.
+    """
+    before = [load - powers_of_two(load)[0] for load in shares.loads]
+    return before[rank] or min(max(before), shares.loads[rank] - 1)
 
 
 class _OpenRound(NamedTuple):

@@ -28,10 +28,10 @@ from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
 from assay.base.shapes import Float
-from assay.data.loader.lane_shares import LaneShares, powers_of_two
+from assay.data.loader.lane_shares import LaneShares
 from assay.records.phase import Phase
 from assay.training.parallel.exchange import Exchange, FlatLayout, sum_over_ranks
-from assay.training.parallel.exchange_plan import exchange_plan
+from assay.training.parallel.exchange_plan import early_at, exchange_plan
 from assay.training.parallel.ranks import Ranks
 from assay.training.parallel.tree import Gradients, PartialSums
 
@@ -50,6 +50,14 @@ class _Begun(NamedTuple):
     exchange: Exchange
     early: "concurrent.futures.Future[None]"
     """Its early rounds."""
+
+
+class BucketReady(NamedTuple):
+    """A bucket of a step's gradients."""
+
+    num_bytes: int
+    before_last_s: float
+    """How long before the last one backward had filled it."""
 
 
 class LaneSum:
@@ -90,7 +98,7 @@ class LaneSum:
         self._ranks = ranks
         # A rank of one block would receive and send nothing, which NCCL is said not to take.
         self._plan = exchange_plan(shares, early=ranks.device.type == "cpu" and gradient_sum == "tree")
-        self._early_at = _early_at(shares, ranks.rank)
+        self._early_at = early_at(shares, ranks.rank)
         self._layouts: list[FlatLayout] = []
         """Those of the buckets of the step under way, so far."""
         self._last_layouts: list[FlatLayout] = []
@@ -103,7 +111,8 @@ class LaneSum:
         self.enter_phase = enter_phase
         self._exchanger = ThreadPoolExecutor(1, thread_name_prefix="gradient-exchange")
         self._side_stream = torch.cuda.Stream() if ranks.device.type == "cuda" else None  # type: ignore[no-untyped-call]
-        self._last_bucket_s = 0.0
+        self._ready_s: list[float] = []
+        """[bucket]: when backward had filled it, in the last step."""
         self.module = DistributedDataParallel(
             model,
             process_group=self._group,
@@ -125,7 +134,16 @@ class LaneSum:
     def begin_step(self, num_backwards: Sequence[int]) -> Sequence[int]:
         """How many backward passes each lane takes; this rank waits for nobody's."""
         self._num_passes = tuple(num_backwards)
+        self._ready_s.clear()
         return self._num_passes
+
+    def buckets(self) -> list[BucketReady]:
+        """Those of the step that is done."""
+        sizes = [layout.like[0] * layout.like[1].itemsize for layout in self._last_layouts]
+        return [
+            BucketReady(size, self._ready_s[-1] - ready_s)
+            for size, ready_s in zip(sizes, self._ready_s, strict=True)
+        ]
 
     @contextmanager
     def backward_pass(self, position: int, index: int) -> Iterator[None]:
@@ -181,7 +199,7 @@ class LaneSum:
         self._is_settled = self._layouts == self._last_layouts
         self._last_layouts, self._layouts = self._layouts, []
         self._lanes_in_grad = 0
-        return time.monotonic() - self._last_bucket_s
+        return time.monotonic() - self._ready_s[-1]
 
     def close(self) -> None:
         """Stop the exchanging thread."""
@@ -196,9 +214,9 @@ class LaneSum:
         begun = self._begun_of(layout)
         # Those that travel already are forgotten.
         earlier = [layout.laid_out(gradients) for gradients in reversed(self._earlier_blocks)]
+        self._ready_s.append(time.monotonic())
         if bucket.is_last():
             # Backward has nothing left to compute: from here on it waits for the other ranks.
-            self._last_bucket_s = time.monotonic()
             self.enter_phase("communication")
         devices = [self._ranks.device] if self._side_stream else None
         reduced: Future[Tensor] = Future(devices=devices)  # type: ignore[arg-type]
@@ -241,12 +259,3 @@ class LaneSum:
                 reduced.set_result(sums[0])
         except BaseException as error:
             reduced.set_exception(error)  # type: ignore[arg-type]
-
-
-def _early_at(shares: LaneShares, rank: int) -> int:
-    """The position at which a rank lets travel what is done: that of the first lane of its largest block.
-
-    Who has but one block has nothing to send, and takes in the others' from about the same time on.
-    """
-    before = [load - powers_of_two(load)[0] for load in shares.loads]
-    return before[rank] or min(max(before), shares.loads[rank] - 1)

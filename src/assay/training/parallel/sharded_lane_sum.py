@@ -33,7 +33,7 @@ from torch.distributed.tensor import DTensor
 from assay.base.shapes import Float, Shaped
 from assay.data.loader.lane_shares import LaneShares
 from assay.records.phase import Phase
-from assay.training.parallel.lane_sum import OnOwnGradients
+from assay.training.parallel.lane_sum import BucketReady, OnOwnGradients
 from assay.training.parallel.ranks import Ranks
 from assay.training.parallel.swap import all_to_all
 from assay.training.parallel.tree import PartialSums
@@ -252,6 +252,10 @@ class ShardedLaneSum:
         assert all(parameter.grad is not None for parameter in self._parameters), "a parameter took no part"
         self.enter_phase("communication")
         return 0.0
+
+    def buckets(self) -> list[BucketReady]:
+        """None: layers cross the ranks one by one, lane after lane."""
+        return []
 
     def close(self) -> None:
         """Nothing to stop."""

@@ -174,6 +174,11 @@ class MethodConfig(FrozenConfig, ABC):
         # Both sequences of a pair are as wide as the longer one.
         return rows, longest * len(sequences_of(self.columns))
 
+    @property
+    def updates_per_step(self) -> int:
+        """Updates that a step makes of the same rows, each with an exchange of gradients."""
+        return 1
+
     def sampling_numbers(self, rows: int, longest: int) -> int:  # noqa: ARG002
         """Numbers that are held while so many rows are answered before the losses; of most methods none."""
         return 0

@@ -26,6 +26,7 @@ from assay.data.loader.lane_shares import LaneShares
 from assay.records.journal import JournaledGroup
 from assay.records.phase import Phase
 from assay.training.generation.rollout import GenerationAbandonedError
+from assay.training.parallel.lane_sum import BucketReady
 from assay.training.parallel.ranks import Ranks
 from assay.training.trainer.config import OptimizerConfig, TrainerConfig
 from assay.training.trainer.lane_forward import LaneForward, means_of, num_backwards
@@ -33,6 +34,11 @@ from assay.training.trainer.method import Method, MetricSum, RolledOut
 from assay.training.trainer.numerics import autocast, combined_digest, digest_of_tensors
 from assay.training.trainer.optimizer import average_and_clip, learning_rate, whole_tensor
 from assay.training.trainer.spot_check import Checked, SpotCheck
+
+LANE_S = "lane_{:04d}_s"
+"""The metric of what a lane took in a step, where lanes are timed."""
+BUCKET_BYTES = "bucket_{:03d}_bytes"
+BUCKET_BEFORE_S = "bucket_{:03d}_before_last_s"
 
 
 class StepTotals(NamedTuple):
@@ -138,6 +144,10 @@ class LaneGradients(Protocol):
         """`.grad` is complete now; returns the seconds that the rank waited for others."""
         ...
 
+    def buckets(self) -> Sequence[BucketReady]:
+        """The parts in which the gradients of the step that is done were exchanged, in their order."""
+        ...
+
 
 class Stepper:
     """Makes the optimizer steps of one rank."""
@@ -152,7 +162,10 @@ class Stepper:
         config: OptimizerConfig,
         num_steps: int,
         spot_check: SpotCheck | None = None,
+        times_lanes: bool = False,
     ) -> None:
+        """`times_lanes`: the costs of a step say what each lane took, and when which gradients were ready; the
+        device is waited for after each lane."""
         self._forward = forward
         self._lane_sum = lane_sum
         self._optimizer = optimizer
@@ -163,6 +176,9 @@ class Stepper:
         self._trained = [p for group in optimizer.param_groups for p in group["params"]]
         self._spent_s: dict[str, float] = {}
         """On the passes of the step under way."""
+        self._times_lanes = times_lanes
+        self._lane_s: dict[int, float] = {}
+        """[lane]: of the step under way, without waiting for others."""
 
     def step(self, share: StepShare, *, step: int, stop_asked: bool, commit_asked: bool = False) -> StepTotals:
         """Make update number `step` (from 1) from this rank's share of it.
@@ -175,6 +191,7 @@ class Stepper:
         if check:
             check.begin(share, step=step)
         costs, self._spent_s = self._forward.rollout_costs, {"forward_s": 0.0, "backward_s": 0.0}
+        self._lane_s.clear()
         asked = stop_asked, commit_asked and self._ranks.rank == 0
         totals = self._made(share, learned, check, asked, step=step, update=0)
         for update in range(1, self._forward.updates_per_step):
@@ -185,7 +202,17 @@ class Stepper:
             self._forward.is_made(step=step)
         if self._forward.makes_rollouts:
             totals = totals._replace(journal=tuple(group for each in learned for group in each.journal))
-        return totals if costs is None else totals._replace(costs={**costs, **self._spent_s})
+        spent = {} if costs is None else {**costs, **self._spent_s}
+        return totals._replace(costs=spent | self._lane_times()) if spent or self._times_lanes else totals
+
+    def _lane_times(self) -> dict[str, float]:
+        if not self._times_lanes:
+            return {}
+        times = {LANE_S.format(lane): seconds for lane, seconds in self._lane_s.items()}
+        for number, bucket in enumerate(self._lane_sum.buckets()):
+            times[BUCKET_BYTES.format(number)] = float(bucket.num_bytes)
+            times[BUCKET_BEFORE_S.format(number)] = bucket.before_last_s
+        return times
 
     def _whole_model(self) -> nn.Module:
         if self._lane_sum.gathers_weights:
@@ -227,13 +254,15 @@ class Stepper:
         """One update; `asked`: for a stop, for a commit."""
         num_passes = self._lane_sum.begin_step([num_backwards(each.lane) for each in learned])
         sums = [
-            self._backward(each, position, num_passes[position], step=step, update=update)
+            self._timed_backward(each, position, num_passes[position], step=step, update=update)
             for position, each in enumerate(learned)
         ]
         for position in range(len(learned), len(num_passes)):
             blank = RolledOut(LaneShare(learned[-1].lane.lane, ()))
             self._backward(blank, position, num_passes[position], step=step, update=update)
         exchange_s = self._lane_sum.step_is_done()
+        if self._times_lanes:
+            self._lane_s[learned[-1].lane.lane] -= exchange_s
         lanes = self._gather(share, learned, sums, asked)
         self._lane_sum.enter_phase("compute")
         rate = learning_rate(self._config, step=step, num_steps=self._num_steps)
@@ -277,6 +306,19 @@ class Stepper:
     def _metrics(self, lanes: list[_LaneTotals]) -> dict[str, float]:
         """Sums and weights added in lane order, then divided."""
         return means_of(self._forward.metrics, [[lane.lane, *lane.metrics] for lane in lanes])
+
+    def _timed_backward(
+        self, learned: RolledOut, position: int, num_passes: int, *, step: int, update: int
+    ) -> Float64[Tensor, "number"]:
+        """Likewise `_backward`, whose seconds are noted where lanes are timed."""
+        began_s = time.monotonic()
+        sums = self._backward(learned, position, num_passes, step=step, update=update)
+        if self._times_lanes:
+            if self._ranks.device.type == "cuda":
+                torch.cuda.synchronize(self._ranks.device)
+            lane = learned.lane.lane
+            self._lane_s[lane] = self._lane_s.get(lane, 0.0) + time.monotonic() - began_s
+        return sums
 
     def _backward(
         self, learned: RolledOut, position: int, num_passes: int, *, step: int, update: int

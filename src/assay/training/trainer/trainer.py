@@ -129,6 +129,7 @@ class Trainer:
                     self._commit(place, committed_step, receipts, is_verified=totals.is_verified)
                     committed_step, receipts = place.step, LaneReceipts()
                 if totals.stop_asked and place.step < last_step:
+                    self._recorder.phase("checkpoint")  # its copy was made; now it is written
                     self._saver.wait()
                     return "stopped"
         self._recorder.phase("checkpoint")

@@ -84,7 +84,14 @@ def reference_steps(steps: int) -> list[dict[str, float]]:
     return found
 
 
-def stepper_of(ranks: Ranks, method=None, *, every: int | None = None, num_lanes: int = len(LANES)):
+def stepper_of(
+    ranks: Ranks,
+    method=None,
+    *,
+    every: int | None = None,
+    num_lanes: int = len(LANES),
+    times_lanes: bool = False,
+):
     method = method or NoisyRegression()
     forward = LaneForward(method, device=ranks.device, precision="float32", seed=SEED)
     model = initial_model(method, seed=SEED, device=ranks.device)
@@ -94,14 +101,21 @@ def stepper_of(ranks: Ranks, method=None, *, every: int | None = None, num_lanes
     check = every and SpotCheck(recomputer, lane_sum, ranks, is_due=lambda step: step % every == 0, seed=SEED)
     optimizer = build_optimizer(model, CONFIG)
     stepper = Stepper(
-        forward, lane_sum, optimizer, ranks, config=CONFIG, num_steps=NUM_STEPS, spot_check=check or None
+        forward,
+        lane_sum,
+        optimizer,
+        ranks,
+        config=CONFIG,
+        num_steps=NUM_STEPS,
+        spot_check=check or None,
+        times_lanes=times_lanes,
     )
     lanes = LaneShares(len(LANES), ranks.world_size, interleaved=is_sharded).of_rank(ranks.rank)
     return stepper, StepShare(Cursor(), tuple(lane(number) for number in lanes)), model
 
 
-def steps_on(ranks: Ranks, num_steps: int = 3, *, every: int | None = None):
-    stepper, share, model = stepper_of(ranks, every=every)
+def steps_on(ranks: Ranks, num_steps: int = 3, *, every: int | None = None, times_lanes: bool = False):
+    stepper, share, model = stepper_of(ranks, every=every, times_lanes=times_lanes)
     found = []
     for step in range(1, num_steps + 1):
         totals = stepper.step(share, step=step, stop_asked=False)
@@ -168,6 +182,18 @@ def test_a_checked_step_says_so_with_its_digests_and_computes_the_same(
         digests = of_rank[1][0].digests
         assert digests["gradient_digest"] == found[0][1][0].digests["gradient_digest"]
         assert ("spot_check_lane" in digests) == ("spot_check_digest" in digests)
+
+
+def test_a_timed_step_says_what_each_lane_took_and_computes_the_same(three_steps, tmp_path: Path) -> None:
+    [found] = on_ranks(1, lambda ranks: steps_on(ranks, times_lanes=True), tmp_path)
+    for (timed, weights, _), (plain, same, _) in zip(found, three_steps, strict=True):
+        assert weights == same
+        assert timed._replace(costs={}, exchange_s=0.0) == plain._replace(exchange_s=0.0)
+        lanes = {name for name in timed.costs if name.startswith("lane_")}
+        assert lanes == {f"lane_{lane:04d}_s" for lane in range(len(LANES))}
+        assert min(timed.costs[name] for name in lanes) > 0
+        assert timed.costs["bucket_000_bytes"] == 4 * 4, "three weights and a bias in float32"
+        assert timed.costs["bucket_000_before_last_s"] == 0.0
 
 
 @pytest.mark.parametrize("shards_weights", [False, True])

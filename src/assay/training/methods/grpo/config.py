@@ -333,6 +333,11 @@ class GrpoConfig(MethodConfig):
         return (TOKENS, ITEM, *self.slice_columns)
 
     @property
+    def updates_per_step(self) -> int:
+        """See `MethodConfig`."""
+        return self.updates_per_rollout
+
+    @property
     def runs(self) -> Mapping[str, CommitName]:
         """See `MethodConfig`."""
         return runs_of(rewards=self.rewards, held_out=self.held_out)

@@ -1,0 +1,261 @@
+"""`assay scale`: what a recipe takes on other numbers of workers."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import click
+
+from assay.base.errors import ConfigError
+from assay.cli.given import FILE, FILE_OR_CHANGE, RUN, given_home, is_given
+
+if TYPE_CHECKING:
+    from assay.base.config import LoadedConfig
+    from assay.planning.scale.cluster import Cluster
+    from assay.records.scale import ScaleCalibration
+
+MOST_SECONDS = 60.0
+"""On one worker, and on two: the calibration is to be over in three minutes."""
+
+
+OF_FORECASTS = {"sizes": "--workers", "advise": "--advise", "as_modes": "--modes"}
+"""What says nothing of a run that was made."""
+
+
+class _Asked(NamedTuple):
+    """Where the calibration comes from."""
+
+    file: Path | None
+    """None: this machine's."""
+    seconds: float
+
+
+@click.command()
+@click.argument("recipe", type=FILE_OR_CHANGE, required=False)
+@click.argument("overrides", nargs=-1)
+@click.option(
+    "--workers", "sizes", default="1,2,4,8,16,32", show_default=True, help="Numbers of workers, e.g. 8,16,32."
+)
+@click.option(
+    "--devices-per-node",
+    type=click.IntRange(min=1),
+    default=8,
+    show_default=True,
+    help="Workers that share a machine, and its network.",
+)
+@click.option(
+    "--network",
+    metavar="BANDWIDTH,LATENCY",
+    help="What one node sends and at the same time takes in, whatever its workers, and what a message costs "
+    "besides: 25GB/s,5us or 100Gbit/s,10us.",
+)
+@click.option(
+    "--inside",
+    metavar="BANDWIDTH,LATENCY",
+    help="Likewise between two workers of a node; by default as two workers measured it here.",
+)
+@click.option(
+    "--failures",
+    default="0/h",
+    show_default=True,
+    metavar="RATE",
+    help="Failures of a node in an hour or a day: 0.02/h.",
+)
+@click.option(
+    "--restart",
+    "restart_s",
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    help="From a failure to the next step, e.g. what another node's coming takes; by default as measured here.",
+)
+@click.option(
+    "--calibration",
+    type=FILE,
+    help="A calibration that was made elsewhere ('assay scale RECIPE --out FILE' there), instead of this "
+    "machine's.",
+)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=1, max=MOST_SECONDS),
+    default=30.0,
+    show_default=True,
+    help="Steps that a calibration measures on one worker, and as long on two.",
+)
+@click.option(
+    "--out",
+    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    help="Write the calibration (JSON) here.",
+)
+@click.option(
+    "--advise", is_flag=True, help="Rank changes by the time they save on the most workers asked for."
+)
+@click.option(
+    "--modes",
+    "as_modes",
+    is_flag=True,
+    help="Print the modes of an activity's runs, for 'assay plan', instead.",
+)
+@click.option(
+    "--check",
+    "run_id",
+    metavar="RUN",
+    type=RUN,
+    help="Instead of a RECIPE: put the forecast beside what this run took, phase by phase.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the record as one JSON object.")
+@click.pass_context
+def scale(
+    context: click.Context,
+    recipe: Path | None,
+    overrides: tuple[str, ...],
+    sizes: str,
+    devices_per_node: int,
+    network: str | None,
+    inside: str | None,
+    failures: str,
+    restart_s: float | None,
+    calibration: Path | None,
+    seconds: float,
+    out: Path | None,
+    advise: bool,
+    as_modes: bool,
+    run_id: str | None,
+    as_json: bool,
+) -> None:
+    """Forecast the steps, the time and the device-hours of RECIPE on each number of workers.
+
+    It follows from some seconds of real steps on one worker of this machine, and on two where two fit: a
+    calibration, which is made once for a recipe, the code and the kind of machine. For each number of workers
+    it says the speedup with its 90% interval, the whole run with commits and failures, and which term binds.
+    With OVERRIDES like loader.lanes=64 another recipe is measured.
+    """
+    if (recipe is None) == (run_id is None):
+        raise ConfigError("give one of these: a RECIPE file, or --check RUN.")
+    if run_id is not None and (vain := [name for name in OF_FORECASTS if is_given(context, name)]):
+        raise ConfigError(f"{OF_FORECASTS[vain[0]]} is for a RECIPE: with --check the run says what it was.")
+    if out is not None and not out.parent.is_dir():
+        raise ConfigError(f"--out {out}: there is no folder {out.parent}. Make it first.")
+    cluster = _cluster(devices_per_node, network, inside, failures, restart_s)
+    asked = _Asked(calibration, seconds)
+    if run_id is not None:
+        _check(run_id, cluster, asked, out, as_json=as_json)
+        return
+    assert recipe is not None
+    from assay.planning.scale.words import sizes_of
+
+    _forecast(
+        recipe,
+        overrides,
+        sizes_of(sizes),
+        cluster,
+        asked,
+        out,
+        advise=advise,
+        as_modes=as_modes,
+        as_json=as_json,
+    )
+
+
+def _cluster(
+    devices_per_node: int, network: str | None, inside: str | None, failures: str, restart_s: float | None
+) -> "Cluster":
+    from assay.planning.scale.words import failures_of, link_of
+
+    between = None if network is None else link_of(network, option="--network")
+    near = None if inside is None else link_of(inside, option="--inside")
+    rate = failures_of(failures)
+    from assay.planning.scale.cluster import Cluster
+
+    return Cluster(devices_per_node, near, between, rate, restart_s)
+
+
+def _forecast(
+    recipe_file: Path,
+    overrides: tuple[str, ...],
+    sizes: list[int],
+    cluster: "Cluster",
+    asked: _Asked,
+    out: Path | None,
+    *,
+    advise: bool,
+    as_modes: bool,
+    as_json: bool,
+) -> None:
+    from assay.base.config import read_config_file, validated
+    from assay.data.loader.lane_shares import LaneShares
+    from assay.planning.scale.cluster import unsaid
+    from assay.training.recipe import Recipe
+
+    loaded = read_config_file(recipe_file, overrides)
+    lanes = validated(Recipe, loaded).loader.lanes
+    for size in sizes:
+        LaneShares(lanes, size)
+        if len(nodes := cluster.nodes(size)) > 1 and cluster.between is None and asked.file is None:
+            raise unsaid(nodes)
+    calibration = _calibration(loaded, asked, out)
+    from assay.planning.scale.advice import advised
+    from assay.planning.scale.forecast import forecast
+
+    found = forecast(calibration, sizes, cluster)
+    if advise:
+        found = found.model_copy(update={"advice": advised(calibration, sizes[-1], cluster)})
+    if as_json:
+        click.echo(found.to_json())
+    elif as_modes:
+        from assay.planning.scale.modes import modes_text
+
+        click.echo(modes_text(found), nl=False)
+    else:
+        from assay.cli.screens.scale import print_forecast
+
+        print_forecast(found, calibration, advised_for=sizes[-1] if advise else None)
+
+
+def _check(run_id: str, cluster: "Cluster", asked: _Asked, out: Path | None, *, as_json: bool) -> None:
+    from assay.base.config import LoadedConfig
+    from assay.launch.run import existing_run
+    from assay.launch.scale.attempt import longest_attempt
+    from assay.planning.scale.cluster import unsaid
+    from assay.planning.scale.compare import compared
+    from assay.training.recipe import recipe_of
+
+    run = existing_run(given_home(), run_id)
+    measured = longest_attempt(run)
+    if len(measured.shares.nodes) > 1 and cluster.between is None and asked.file is None:
+        raise unsaid(measured.shares.nodes)
+    tree = recipe_of(run).model_dump(mode="json")
+    calibration = _calibration(LoadedConfig(tree, {}), asked, out)
+    found = compared(calibration, measured, cluster)
+    if as_json:
+        click.echo(found.to_json())
+    else:
+        from assay.cli.screens.scale import print_check
+
+        print_check(found)
+
+
+def _calibration(loaded: "LoadedConfig", asked: _Asked, out: Path | None) -> "ScaleCalibration":
+    """The one that was given, was made before, or is made now."""
+    from assay.launch.run import checked
+    from assay.launch.scale.calibrate import (
+        CalibrationKey,
+        calibrate_scale,
+        given_calibration,
+        kept_calibration,
+    )
+
+    recipe, dataset = checked(loaded)
+    if asked.file is not None:
+        found = given_calibration(asked.file, recipe, dataset)
+    else:
+        home, key = given_home(), CalibrationKey.here(recipe, dataset)
+        kept = kept_calibration(home, key)
+        if kept is None:
+            click.echo(
+                f"'{recipe.name}' was never calibrated on such a machine with this code: measuring "
+                f"{asked.seconds:g} s of real steps on one worker, and as long on two where they fit ...",
+                err=True,
+            )
+        found = kept or calibrate_scale(home, loaded, seconds=asked.seconds)
+    if out is not None:
+        out.write_text(found.to_sealed_json() + "\n", encoding="utf-8")
+    return found

@@ -1,0 +1,257 @@
+"""What a recipe takes on other numbers of workers: what was measured, what that makes likely, what came of it.
+
+some seconds of real steps -> ScaleCalibration -> ScaleForecast -> ScaleCheck, beside a run that was made
+"""
+
+from typing import Literal
+
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+
+from assay.records.evaluation import Estimate
+from assay.records.processor import Processor
+from assay.records.record import Record
+
+ScaleTerm = Literal[
+    "lanes",
+    "uneven",
+    "slowest",
+    "crowding",
+    "data",
+    "rollouts",
+    "fixed",
+    "bytes",
+    "latency",
+    "commits",
+    "failures",
+]
+"""What a step's time is made of: the lanes' own work, shared evenly; more than an even share on the worker that
+has the most lanes; the slowest worker of each step; workers of one machine in each other's way; waiting for
+rows; answers of the model to prompts, and their grades; the optimizer and what else each worker does by itself;
+the exchange of gradients, by its bytes and by its messages; commits; restarts and what they lose."""
+
+
+class TimedStep(Record):
+    """One step of a single worker, without commits and evaluations."""
+
+    lane_s: tuple[NonNegativeFloat, ...]
+    """[lane]: forward and backward, over all of its passes and updates."""
+    data_s: NonNegativeFloat
+    """Waiting for rows."""
+    rollout_s: NonNegativeFloat
+    """Answering prompts and grading the answers; 0 where rows are no prompts."""
+    fixed_s: NonNegativeFloat
+    """All else: clipping, the optimizer, the account of the step."""
+
+
+class GradientBucket(Record):
+    """Gradients that are exchanged as one."""
+
+    num_bytes: PositiveInt
+    before_last_s: NonNegativeFloat
+    """How long before the last bucket it is ready, in the last backward pass of a step."""
+
+
+class TimedMessage(Record):
+    """One turn of workers that send each other as much, both ways at once."""
+
+    num_bytes: PositiveInt
+    """Each way."""
+    seconds: PositiveFloat
+
+
+class TwoWorkers(Record):
+    """What two workers showed."""
+
+    num_nodes: PositiveInt
+    """1: both were on one machine."""
+    num_steps: PositiveInt
+    step_s: PositiveFloat
+    """The mean, without commits."""
+    crowding: PositiveFloat
+    """Seconds that a lane takes beside another worker of its machine, over those it takes alone, for as many
+    tokens."""
+    messages: tuple[TimedMessage, ...]
+    added_bytes_per_s: PositiveFloat
+    """How fast gradients are added."""
+
+
+class ScaleCalibration(Record):
+    """What a forecast of a recipe on any number of workers follows from."""
+
+    recipe_name: str
+    recipe_sha256: str
+    """As in the record of a run: it names recipe and dataset."""
+    dataset_fingerprint: str
+    code_version: str
+    processor: Processor
+    host: str
+    """Where it was measured."""
+    measured_s: float
+    """When: seconds since the Unix epoch."""
+    on_cuda: bool
+    lanes: PositiveInt
+    global_batch_size: PositiveInt
+    num_steps: PositiveInt
+    """Optimizer steps of the whole run."""
+    evaluated_steps: NonNegativeFloat
+    """All evaluations on the validation rows, in steps of as many tokens: a forward pass is a third of one."""
+    commit_every: PositiveInt | None
+    """Steps; None where the measured cost of a commit decides."""
+    evaluate_every: PositiveInt | None
+    """Steps, each with a commit; None at the end only."""
+    spot_check_every: PositiveInt | None
+    """Steps in which each worker computes one more lane; None where nothing is checked."""
+    updates_per_step: PositiveInt
+    """Each with an exchange."""
+    steps: tuple[TimedStep, ...]
+    """By one worker, the first ones left out."""
+    buckets: tuple[GradientBucket, ...]
+    """In the order of their exchange."""
+    loader_threads: PositiveInt
+    loader_row_s: NonNegativeFloat
+    """Seconds for a row that is read by itself, with nothing else to do: what one worker's loader can give."""
+    commit_held_s: NonNegativeFloat
+    """For which training stands still for a commit."""
+    commit_written_s: NonNegativeFloat
+    """From then on, until it is durable."""
+    commit_bytes: NonNegativeInt
+    start_s: NonNegativeFloat
+    """From the command to the first step, beyond what the step takes."""
+    restart_s: NonNegativeFloat
+    """Likewise, of an attempt that goes on from a commit."""
+    two_workers: TwoWorkers | None
+    """None where there was room for one only."""
+
+    @property
+    def gradient_bytes(self) -> int:
+        """All of them."""
+        return sum(bucket.num_bytes for bucket in self.buckets)
+
+    @property
+    def largest_measured(self) -> int:
+        """Workers."""
+        return 2 if self.two_workers else 1
+
+
+class NetworkLink(Record):
+    """What lies between workers."""
+
+    bytes_per_s: PositiveFloat
+    """Each way, at once."""
+    latency_s: NonNegativeFloat
+    """What a message costs besides."""
+
+
+class WorldForecast(Record):
+    """A number of workers."""
+
+    world_size: PositiveInt
+    nodes: tuple[PositiveInt, ...]
+    """Workers of each node."""
+    most_lanes: PositiveInt
+    """Those of the worker that has the most."""
+    step_s: Estimate
+    """Mean seconds of a step, without commits, evaluations and restarts."""
+    speedup: Estimate
+    """Over one worker."""
+    efficiency: Estimate
+    """Speedup over the number of workers."""
+    terms: dict[ScaleTerm, float]
+    """Seconds a step; those but `commits` and `failures` sum to `step_s`."""
+    binds: ScaleTerm
+    """The term that costs the most; `lanes` where all others together are a twentieth or less."""
+    phases: dict[str, NonNegativeFloat]
+    """Seconds a step of the mean worker, as runs account for them: data, generation, compute, communication."""
+    sent_bytes: NonNegativeInt
+    """What the worker that sends the most sends in an exchange."""
+    left_node_bytes: NonNegativeInt
+    """What leaves the node that sends the most."""
+    commit_every_steps: PositiveFloat
+    failures: NonNegativeFloat
+    """Expected in the whole run."""
+    run_s: Estimate
+    """Wall seconds of the whole run: start, steps, evaluations, commits, restarts."""
+    device_hours: Estimate
+    times_beyond: PositiveFloat
+    """Workers over the most that were measured; at most 1 is no extrapolation."""
+
+
+class ScaleGoal(Record):
+    """A speedup that is asked for."""
+
+    world_size: PositiveInt
+    speedup: PositiveFloat
+    probability: NonNegativeFloat
+
+
+class ScaleAdvice(Record):
+    """A change, and what it is worth at one number of workers."""
+
+    change: str
+    """In words."""
+    overrides: tuple[str, ...]
+    """As they stand behind a recipe, `key=value`, or options of `assay train`."""
+    world_size: PositiveInt
+    """Workers, with the change."""
+    time_saved: float
+    """The share of the wall time for as many rows that it saves; negative where it costs some."""
+    device_hours_saved: float
+    """Likewise."""
+    changes_learning: bool
+    """Other weights come out: it has to be judged by a campaign."""
+
+
+class ScaleForecast(Record):
+    """What a recipe takes on each of some numbers of workers."""
+
+    calibration_sha256: str
+    recipe_name: str
+    devices_per_node: PositiveInt
+    inside: NetworkLink | None
+    """Within a node; None where nobody measured or said it, and nothing needed it."""
+    between: NetworkLink | None
+    """Between nodes, by node; likewise."""
+    failures_per_node_h: NonNegativeFloat
+    restart_s: NonNegativeFloat
+    sizes: tuple[WorldForecast, ...]
+    goals: tuple[ScaleGoal, ...]
+    remarks: tuple[str, ...]
+    """What is extrapolated, and what gains nothing."""
+    advice: tuple[ScaleAdvice, ...]
+    """The most time saved first; empty where it was not asked for."""
+
+
+class CheckedTerm(Record):
+    """One phase of an attempt: what was forecast, and what it took."""
+
+    phase: str
+    count: PositiveInt
+    """How often: steps, commits, or once."""
+    forecast_s: NonNegativeFloat
+    """Each."""
+    measured_s: NonNegativeFloat
+    """Each, of the mean worker."""
+
+    @property
+    def off_by_s(self) -> float:
+        """Over the attempt: forecast less measured."""
+        return self.count * (self.forecast_s - self.measured_s)
+
+
+class ScaleCheck(Record):
+    """A forecast beside what an attempt of a run took."""
+
+    calibration_sha256: str
+    run_id: str
+    attempt: PositiveInt
+    world_size: PositiveInt
+    num_steps: PositiveInt
+    step_s: Estimate
+    """Forecast."""
+    measured_step_s: PositiveFloat
+    is_within: bool
+    """The measured step lies in the forecast's interval."""
+    terms: tuple[CheckedTerm, ...]
+    worst: str
+    """The phase that was wrong by the most seconds over the attempt."""
+    remarks: tuple[str, ...]

@@ -1,0 +1,127 @@
+"""A recipe is calibrated by real steps, once, and its forecast put beside a run: by the commands.
+
+How near it comes is asked where it can be told, of lanes that sleep: `test_scale_asleep.py`.
+"""
+
+import datetime
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from assay.cli.main import main
+from assay.planning.program.file import read_program
+from assay.planning.program.new import new_program
+from assay.records.scale import ScaleCalibration
+from assay.store.home import Home
+
+Answer = tuple[int, str, str]
+
+
+@pytest.fixture
+def assay(capfd: pytest.CaptureFixture[str]) -> Callable[..., Answer]:
+    """A command's exit code, and what it said on stdout and stderr."""
+
+    def run(*arguments: object) -> Answer:
+        with pytest.raises(SystemExit) as ended:
+            main([str(argument) for argument in arguments])
+        said = capfd.readouterr()
+        return int(ended.value.code or 0), said.out, said.err
+
+    return run
+
+
+def test_what_cannot_be_forecast_is_refused_before_anything_is_measured(recipe: Path, assay) -> None:
+    for options, said in (
+        (("--workers", "9"), "loader.lanes=8 can be shared by 1 to 8 workers"),
+        (("--workers", "8", "--devices-per-node", "4"), "8 workers lie on 2 nodes"),
+        (("--workers", "2", "--network", "fast"), "--network fast"),
+        (("--workers", "2", "--failures", "often"), "--failures often"),
+        (("--workers", "2", "trainer.gradient_sum=all_reduce"), "all_reduce"),
+    ):
+        code, _, error = assay("scale", recipe, *options)
+        assert code == 2
+        assert said in error, error
+    assert not (recipe.parent / "home").exists()
+
+
+@pytest.mark.slow
+def test_a_recipe_is_calibrated_once_and_is_forecast_from_that(
+    recipe: Path, tiny_recipe_tree: dict[str, Any], assay, tmp_path: Path
+) -> None:
+    longer = {**tiny_recipe_tree, "trainer": {**tiny_recipe_tree["trainer"], "epochs": 8, "commit_every": 40}}
+    recipe.write_text(yaml.safe_dump(longer))
+    written = tmp_path / "calibration.json"
+    code, out, error = assay(
+        "scale", recipe, "--workers", "1,2,8", "--seconds", "3", "--out", written, "--json"
+    )
+    assert code == 0, error
+    assert "was never calibrated" in error
+    forecast = json.loads(out)
+    calibration = ScaleCalibration.from_json(written.read_text(), source=written)
+    assert calibration.two_workers is not None
+    assert calibration.gradient_bytes > 10_000
+    assert len({round(seconds, 6) for step in calibration.steps for seconds in step.lane_s}) > 20
+    assert min(calibration.commit_held_s, calibration.commit_written_s, calibration.start_s) > 0
+    assert forecast["calibration_sha256"] == calibration.digest()
+    one, two, eight = forecast["sizes"]
+    assert one["step_s"]["value"] == pytest.approx(
+        sum(sum(step.lane_s) + step.data_s + step.fixed_s for step in calibration.steps)
+        / len(calibration.steps),
+        rel=0.05,  # the spot check's lane
+    )
+    assert two["terms"]["lanes"] == pytest.approx(
+        sum(sum(step.lane_s) for step in calibration.steps) / len(calibration.steps) / 2
+    )
+    assert two["sent_bytes"] == calibration.gradient_bytes
+    assert eight["times_beyond"] == 4.0
+    # Made once; another machine's is taken if it is of this recipe.
+    code, again, error = assay("scale", recipe, "--workers", "1,2,8", "--json")
+    assert (code, "calibrated" in error, json.loads(again)) == (0, False, forecast)
+    code, given, error = assay("scale", recipe, "--workers", "1,2,8", "--calibration", written, "--json")
+    assert (code, json.loads(given)) == (0, forecast), error
+    code, _, error = assay("scale", recipe, "seed=7", "--workers", "2", "--calibration", written)
+    assert (code, "it is of another recipe or dataset" in error) == (2, True)
+    # A real run of two workers, beside it.
+    assert assay("train", recipe, "--workers", "2", "--run-id", "two")[0] == 0
+    code, out, error = assay("scale", "--check", "two", "--json")
+    assert code == 0, error
+    check = json.loads(out)
+    assert "calibrated" not in error
+    assert (check["world_size"], check["calibration_sha256"]) == (2, calibration.digest())
+    assert check["measured_step_s"] > 0
+    assert {"compute", "communication", "checkpoint", "startup"} <= {term["phase"] for term in check["terms"]}
+    assert check["worst"] in {term["phase"] for term in check["terms"]}
+    _screens_say_it(recipe, assay)
+    _modes_are_taken_by_a_program(recipe, assay, tmp_path)
+    assert len(list(Home.from_environment().calibrations.iterdir())) == 1
+
+
+def _screens_say_it(recipe: Path, assay) -> None:
+    code, out, error = assay("scale", recipe, "--workers", "2,7,8", "--advise")
+    assert code == 0, error
+    for part in ("calibrated on", "speedup, 90%", "binds", "P(3.5x at 8) = ", "where the time of a step goes"):
+        assert part in out, out
+    assert "note: 7 workers are no faster than 4" in out
+    assert "what would gain on 8 workers" in out
+    code, out, error = assay("scale", "--check", "two")
+    assert code == 0, error
+    assert "wrong by the most: " in out
+
+
+def _modes_are_taken_by_a_program(recipe: Path, assay, folder: Path) -> None:
+    code, out, error = assay("scale", recipe, "--workers", "1,8", "trainer.epochs=8", "--modes")
+    assert code == 0, error
+    file = folder / "program.yaml"
+    new_program(file, start=datetime.date(2027, 1, 4))
+    program = yaml.safe_load(file.read_text())
+    name = next(name for name, each in program["activities"].items() if "runs" in each)
+    runs = program["activities"][name]["runs"]
+    for key in ("device_hours", "devices", "modes", "loss_per_doubling"):
+        runs.pop(key, None)
+    runs |= yaml.safe_load(out)
+    file.write_text(yaml.safe_dump(program, sort_keys=False))
+    assert read_program(file).program.activities[name].runs.modes[0].devices == 1
