@@ -40,7 +40,7 @@ def lean_transformers() -> Iterator[None]:
         sys.meta_path.remove(finder)
         if hides_scipy:
             del sys.modules["scipy"]
-        looked = getattr(sys.modules.get(READER), "is_scipy_available", None)
+        looked: Any = getattr(sys.modules.get(READER), "is_scipy_available", None)
         if hasattr(looked, "cache_clear"):
             looked.cache_clear()  # a model that is loaded later may want it
 
