@@ -1,7 +1,9 @@
 """`assay runs`: one line per run; tags and notes of people; and the deletion of runs."""
 
+import gc
 import sys
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import click
@@ -45,7 +47,7 @@ def runs(as_json: bool, rebuild: bool, **asked: Any) -> None:
         with opened_ledger(home) as opened:
             for remark in rebuild_all(home, opened).remarks:
                 click.echo(remark, err=True)
-    with found_ledger(home) or nullcontext() as ledger:
+    with _all_kept(), found_ledger(home) or nullcontext() as ledger:
         lines = run_lines(ledger, selection) if ledger else []
     if as_json:
         click.echo(json_list(lines))
@@ -55,6 +57,18 @@ def runs(as_json: bool, rebuild: bool, **asked: Any) -> None:
         click.echo(f"No run in {home.folder} is like that.")
     else:
         click.echo(f"No runs in {home.folder} yet. 'assay train RECIPE' makes one, 'assay demo' shows all.")
+
+
+@contextmanager
+def _all_kept() -> Iterator[None]:
+    """What is read in here is all listed: looking through it for garbage takes a twentieth of the time."""
+    was_collected = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_collected:
+            gc.enable()
 
 
 @runs.command()

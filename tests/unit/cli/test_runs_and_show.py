@@ -1,5 +1,6 @@
 """A run's facts, recorded without training, as a person and a program see them."""
 
+import gc
 import json
 import os
 import shutil
@@ -238,6 +239,18 @@ def test_show_says_what_ended_an_attempt_and_what_was_noticed(
     assert [(each["notice"], each["rank"]) for each in shown["notices"]] == [("straggler", 0)]
     assert call("show", "tiny") == 0
     assert "attempt 2, straggler: it is slow" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("is_on", [True, False])
+def test_a_list_of_runs_leaves_the_collection_of_garbage_as_it_was(home: Path, is_on: bool) -> None:
+    with Home.at(home).open_ledger() as ledger:
+        recorded_run(ledger, home)
+    try:
+        (gc.enable if is_on else gc.disable)()
+        assert call("runs") == 0
+        assert gc.isenabled() == is_on
+    finally:
+        gc.enable()
 
 
 def test_show_prints_the_page_of_all_keys(capsys: pytest.CaptureFixture[str]) -> None:
