@@ -234,9 +234,9 @@ class FirstStep(NamedTuple):
     """Wall-clock seconds to the end of a first step."""
 
     ours_s: float
-    """Of a run, from the command on."""
+    """A run, from the command on."""
     bare_s: float
-    """Of as many processes of bare PyTorch."""
+    """As many processes of bare PyTorch."""
 
 
 def first_steps(demo: Path, workers: int, *, starts: int) -> Iterator[FirstStep]:

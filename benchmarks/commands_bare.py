@@ -18,7 +18,7 @@ from transformers import BertConfig, BertModel
 
 VOCABULARY, MAX_TOKENS, WIDTH = 4096, 128, 64
 ROWS, TOKENS = 128, 64
-"""Of a global batch, and of a row; the demo's rows are about as long."""
+"""Rows of a global batch, and tokens of a row; those of the demo are about as long."""
 
 
 class _Classifier(nn.Module):

@@ -92,7 +92,7 @@ def reading_once(read: Callable[..., Exported], reader: Path, place: Path) -> Ca
 
 
 def _key(folder: Path, reader: Path) -> str:
-    """Of all that the answer hangs on: names, sizes and times of the files."""
+    """Stands for all that the answer hangs on: names, sizes and times of the files."""
     about = reader.stat()
     found = [f"{reader} {about.st_mtime_ns} {about.st_size}", *sorted(_files(str(folder)))]
     return sha256("\n".join(found).encode()).hexdigest()
