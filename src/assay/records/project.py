@@ -42,6 +42,17 @@ class SpendLimitSet(Record):
     by: str
 
 
+class ModelPermissionsSet(Record):
+    """Which models it may ask and train: by their names, or by that of what they were trained from."""
+
+    type: Literal["models"] = "models"
+    mode: Literal["allow_list", "deny_list"] | None
+    """These alone, or all but these; None for all."""
+    model_ids: tuple[str, ...]
+    at_s: float
+    by: str
+
+
 class ProjectArchived(Record):
     """Nobody asks in its name any more; what it has stays."""
 
@@ -50,12 +61,13 @@ class ProjectArchived(Record):
     by: str
 
 
-ProjectEntry = ProjectCreated | ProjectRenamed | SpendLimitSet | ProjectArchived
+ProjectEntry = ProjectCreated | ProjectRenamed | SpendLimitSet | ModelPermissionsSet | ProjectArchived
 
 PROJECT_ENTRIES: dict[str, type[ProjectEntry]] = {
     "created": ProjectCreated,
     "renamed": ProjectRenamed,
     "spend_limit": SpendLimitSet,
+    "models": ModelPermissionsSet,
     "archived": ProjectArchived,
 }
 """By an entry's `type`."""

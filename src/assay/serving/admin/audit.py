@@ -8,7 +8,14 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from assay.base.digest import sha256_of_json
-from assay.records.project import ProjectArchived, ProjectCreated, ProjectEntry, ProjectRenamed, SpendLimitSet
+from assay.records.project import (
+    ModelPermissionsSet,
+    ProjectArchived,
+    ProjectCreated,
+    ProjectEntry,
+    ProjectRenamed,
+    SpendLimitSet,
+)
 from assay.serving.admin.accounts import AccountState
 from assay.serving.admin.projects import ProjectState
 from assay.serving.ids import moment_id
@@ -59,6 +66,9 @@ def _project_words(entry: ProjectEntry) -> tuple[str, dict[str, Any]]:
         case SpendLimitSet():
             limit = {"spend_limit_device_hours": entry.device_hours}
             return "project.updated", {"changes_requested": {"x_assay": limit}}
+        case ModelPermissionsSet():
+            models = {"mode": entry.mode, "model_ids": list(entry.model_ids)}
+            return "project.updated", {"changes_requested": {"x_assay": {"model_permissions": models}}}
         case ProjectArchived():
             return "project.archived", {}
 

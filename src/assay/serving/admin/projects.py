@@ -8,10 +8,12 @@ A project's id is what its things are filed under: of one that the command line 
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from assay.base.clock import Clock
 from assay.records.project import (
     PROJECT_ENTRIES,
+    ModelPermissionsSet,
     ProjectArchived,
     ProjectCreated,
     ProjectEntry,
@@ -32,7 +34,16 @@ class ProjectState:
     name: str
     limit_device_hours: float | None = None
     """In a calendar month; None for as long as they like."""
+    models: ModelPermissionsSet | None = None
+    """Which models it may ask and train; None for all."""
     archived: ProjectArchived | None = None
+
+    def may_use(self, *names: str) -> bool:
+        """Whether it may a model that has these names: its own, and that of what it was trained from."""
+        if self.models is None:
+            return True
+        is_listed = not set(names).isdisjoint(self.models.model_ids)
+        return is_listed == (self.models.mode == "allow_list")
 
 
 def fold_project(state: ProjectState | None, entry: ProjectEntry) -> ProjectState:
@@ -47,6 +58,8 @@ def fold_project(state: ProjectState | None, entry: ProjectEntry) -> ProjectStat
             return replace(state, name=entry.name)
         case SpendLimitSet():
             return replace(state, limit_device_hours=entry.device_hours)
+        case ModelPermissionsSet():
+            return replace(state, models=None if entry.mode is None else entry)
         case ProjectArchived():
             return replace(state, archived=state.archived or entry)
 
@@ -89,6 +102,28 @@ class ProjectShelf:
         """Say what its jobs may hold devices for in a month; None for as long as they like."""
         limited = SpendLimitSet(device_hours=device_hours, at_s=self._clock.now_s(), by=by)
         return self._append(project, lambda now: limited if now.limit_device_hours != device_hours else None)
+
+    def permit(
+        self,
+        project: str,
+        mode: Literal["allow_list", "deny_list"] | None,
+        model_ids: tuple[str, ...],
+        *,
+        by: str,
+    ) -> ProjectState:
+        """Say which models it may ask and train; with `mode` None, all."""
+        permitted = ModelPermissionsSet(mode=mode, model_ids=model_ids, at_s=self._clock.now_s(), by=by)
+
+        def decide(now: ProjectState) -> ProjectEntry | None:
+            there = (None, ()) if now.models is None else (now.models.mode, now.models.model_ids)
+            return None if there == (mode, model_ids) else permitted
+
+        return self._append(project, decide)
+
+    def may_use(self, project: str, *names: str) -> bool:
+        """Whether a project, whose key asks, may a model of these names (see `ProjectState.may_use`)."""
+        state = self._log(project).state()
+        return state is None or state.may_use(*names)
 
     def archive(self, project: str, *, by: str) -> ProjectState:
         """Nobody is to ask in its name any more."""

@@ -5,8 +5,10 @@ finished or cancelled job has left stays.
 """
 
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import NamedTuple
 
+from assay.serving.admin.projects import ProjectShelf
 from assay.serving.base_models import BaseModelFile
 from assay.serving.engines.asks import ModelSource
 from assay.serving.ids import checkpoint_name, job_of_model
@@ -37,29 +39,47 @@ def named_model(
 
 
 class ModelNames(NamedTuple):
-    """What names mean to whom: his own models, and those that other projects let him ask."""
+    """What names mean to whom: his own models, and those that other projects let him ask, as far as an admin
+    lets his project."""
 
     models: Mapping[str, BaseModelFile]
     jobs: JobShelf
     permissions: PermissionShelf
+    projects: ProjectShelf
 
     def find(self, name: str, project: str) -> NamedModel | None:
         """The model of a name, if the project may ask it."""
-        own = named_model(name, self.models, self.jobs, project)
-        if own is not None or not self.permissions.may_ask(name, project):
-            return own
+        found = named_model(name, self.models, self.jobs, project)
+        if found is None and self.permissions.may_ask(name, project):
+            found = self._of_another(name)
+        return found if found is not None and self._may_use(name, project) else None
+
+    def all(self, project: str) -> Iterator[NamedModel]:
+        """Base models, then what the project's jobs made, the oldest job first, then what others share."""
+        for each in chain(
+            map(_base, self.models.values()),
+            *(_made(state) for state in self.jobs.with_models(project)),
+            filter(None, map(self._of_another, self.permissions.shared_with(project))),
+        ):
+            if self._may_use(each.name, project):
+                yield each
+
+    def base(self, name: str, project: str) -> BaseModelFile | None:
+        """The base model of a name, if the project may train it."""
+        return self.models.get(name) if self._may_use(name, project) else None
+
+    def bases(self, project: str) -> list[str]:
+        """The names of all that it may train."""
+        return [name for name in self.models if self._may_use(name, project)]
+
+    def _of_another(self, name: str) -> NamedModel | None:
         job_id = job_of_model(name)
         state = None if job_id is None else self.jobs.shelf.state(job_id)
         return None if state is None else next((each for each in _made(state) if each.name == name), None)
 
-    def all(self, project: str) -> Iterator[NamedModel]:
-        """Base models, then what the project's jobs made, the oldest job first, then what others share."""
-        yield from map(_base, self.models.values())
-        for state in self.jobs.with_models(project):
-            yield from _made(state)
-        for name in self.permissions.shared_with(project):
-            if (found := self.find(name, project)) is not None:
-                yield found
+    def _may_use(self, name: str, project: str) -> bool:
+        trained_from = [name.split(":")[1]] if job_of_model(name) is not None else []
+        return self.projects.may_use(project, name, *trained_from)
 
 
 def _base(base: BaseModelFile) -> NamedModel:

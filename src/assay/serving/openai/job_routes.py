@@ -135,9 +135,9 @@ def _has_metadata(state: JobState, query: Mapping[str, str]) -> bool:
 
 def _created(place: Place, project: str, value: Any) -> JobCreated:
     body = parsed(JobBody, value)
-    base = place.models.get(body.model)
+    base = place.names.base(body.model, project)
     if base is None:
-        there = ", ".join(place.models)
+        there = ", ".join(place.names.bases(project)) or "none"
         raise RefusedError(
             f"There is no base model {body.model!r:.120}; there are: {there}.",
             param="model",

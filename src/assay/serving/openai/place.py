@@ -128,7 +128,7 @@ class Place(NamedTuple):
             batches,
             Repeats(batches.shelf, lambda at_s, count: BatchClaimed(at_s=at_s, retry_count=count), clock),
             permissions,
-            ModelNames(models, jobs, permissions),
+            ModelNames(models, jobs, permissions, projects),
             engines,
         )
 

@@ -49,6 +49,13 @@ class SpendLimitBody(AdminBody):
     threshold_amount: int = Field(gt=0, le=10**12)
 
 
+class ModelPermissionsBody(AdminBody):
+    """`model_permissions.update`."""
+
+    mode: Literal["allow_list", "deny_list"]
+    model_ids: list[Annotated[str, Field(min_length=1, max_length=512)]] = Field(max_length=1000)
+
+
 def listed_query(request: Request, many: tuple[str, ...]) -> Mapping[str, list[str]]:
     """What stands behind the question mark, lists (`many`) without their brackets; what the route does not
     declare is refused."""

@@ -17,16 +17,15 @@ from assay.serving.openai.admin.bodies import (
     AccountBody,
     AdminKeyBody,
     ProjectBody,
-    SpendLimitBody,
     listed_query,
 )
 from assay.serving.openai.admin.costs import cost_routes
+from assay.serving.openai.admin.policy_routes import active_project, found_project, nowhere, policy_routes
 from assay.serving.openai.admin.shapes import (
     account_shape,
     admin_key_shape,
     audit_shape,
     key_shape,
-    limit_shape,
     new_account_shape,
     project_shape,
 )
@@ -34,7 +33,6 @@ from assay.serving.openai.bodies import NoBody, parsed, read_json, request_sha25
 from assay.serving.openai.declared import takes
 from assay.serving.openai.pages import page_of
 from assay.serving.openai.place import Place, asked_for, asker_of, query_of
-from assay.serving.queue.limits import MonthOfProject, ProjectLimits
 from assay.serving.refusal import RefusedError, not_found
 from assay.serving.repeats import REMEMBERED_S, AskedFor
 
@@ -45,11 +43,11 @@ def admin_routes(place: Place) -> APIRouter:
     """All of them."""
     router = APIRouter(prefix="/organization", tags=["admin"])
     _add_projects(router, place)
-    _add_limits(router, place)
     _add_accounts(router, place)
     _add_keys(router, place)
     _add_admin_keys(router, place)
     _add_audit(router, place)
+    router.include_router(policy_routes(place))
     router.include_router(cost_routes(place))
     return router
 
@@ -80,7 +78,7 @@ def _add_projects(router: APIRouter, place: Place) -> None:
     def retrieve(request: Request, project_id: str) -> dict[str, Any]:
         """One project."""
         query_of(request)
-        return project_shape(_project(place, project_id))
+        return project_shape(found_project(place, project_id))
 
     @router.post("/projects/{project_id}", openapi_extra=takes(body=ProjectBody))
     async def update(request: Request, project_id: str) -> dict[str, Any]:
@@ -89,7 +87,7 @@ def _add_projects(router: APIRouter, place: Place) -> None:
         body, by = parsed(ProjectBody, await read_json(request)), asker_of(request)
 
         def renamed() -> ProjectState:
-            _active(place, project_id)
+            active_project(place, project_id)
             return place.projects.rename(project_id, body.name, by=by)
 
         return project_shape(await run_in_threadpool(renamed))
@@ -102,53 +100,12 @@ def _add_projects(router: APIRouter, place: Place) -> None:
         by = asker_of(request)
 
         def archived() -> ProjectState:
-            _project(place, project_id)
+            found_project(place, project_id)
             state = place.projects.archive(project_id, by=by)
             _revoke(place, [each for each in place.keys.all() if each.created.project == project_id], by)
             return state
 
         return project_shape(await run_in_threadpool(archived))
-
-
-def _add_limits(router: APIRouter, place: Place) -> None:
-    limits = ProjectLimits(place.jobs, place.projects, place.clock)
-
-    def month_of(project_id: str) -> MonthOfProject:
-        _project(place, project_id)
-        month = limits.of(project_id, [])
-        if month is None:
-            raise not_found("spend limit of project", project_id, param="project_id")
-        return month
-
-    def shown(month: MonthOfProject) -> dict[str, Any]:
-        return limit_shape(month.limit_device_s / 3600, month.device_s)
-
-    @router.get("/projects/{project_id}/spend_limit")
-    def retrieve_limit(request: Request, project_id: str) -> dict[str, Any]:
-        """What its jobs may hold devices for in a month."""
-        query_of(request)
-        return shown(month_of(project_id))
-
-    @router.post("/projects/{project_id}/spend_limit", openapi_extra=takes(body=SpendLimitBody))
-    async def update_limit(request: Request, project_id: str) -> dict[str, Any]:
-        """Set it."""
-        query_of(request)
-        body, by = parsed(SpendLimitBody, await read_json(request)), asker_of(request)
-
-        def limited() -> dict[str, Any]:
-            _active(place, project_id)
-            place.projects.limit(project_id, body.threshold_amount / 100, by=by)
-            return shown(month_of(project_id))
-
-        return await run_in_threadpool(limited)
-
-    @router.delete("/projects/{project_id}/spend_limit")
-    def delete_limit(request: Request, project_id: str) -> dict[str, Any]:
-        """For as long as they like."""
-        query_of(request)
-        month_of(project_id)
-        place.projects.limit(project_id, None, by=asker_of(request))
-        return {"object": "project.spend_limit.deleted", "deleted": True}
 
 
 def _add_accounts(router: APIRouter, place: Place) -> None:
@@ -165,7 +122,7 @@ def _add_accounts(router: APIRouter, place: Place) -> None:
     def list_accounts(request: Request, project_id: str) -> dict[str, Any]:
         """All of a project."""
         query = query_of(request)
-        _project(place, project_id)
+        found_project(place, project_id)
 
         def shown(account_id: str) -> dict[str, Any] | None:
             state = place.accounts.find(account_id, project_id)
@@ -209,7 +166,7 @@ def _add_keys(router: APIRouter, place: Place) -> None:
                 param="owner_project_access",
                 code="invalid_value",
             )
-        _project(place, project_id)
+        found_project(place, project_id)
         keys = {each.created.key_id: each for each in _open_keys(place, project_id) if access == "active"}
         return page_of(keys, lambda key_id: shown(keys[key_id]), query, limit=PAGE, max_limit=MAX_PAGE)
 
@@ -309,26 +266,8 @@ def _is_asked_for(line: AuditLine, query: Mapping[str, list[str]]) -> bool:
     return True
 
 
-def _project(place: Place, project_id: str) -> ProjectState:
-    state = place.projects.find(project_id)
-    if state is None:
-        raise _missing("project", project_id, "project_id")
-    return state
-
-
-def _active(place: Place, project_id: str) -> ProjectState:
-    state = _project(place, project_id)
-    if state.archived is not None:
-        raise RefusedError(
-            f"Project {project_id} is archived, for good. Create another.",
-            param="project_id",
-            code="project_archived",
-        )
-    return state
-
-
 def _account(place: Place, project_id: str, account_id: str) -> AccountState:
-    _project(place, project_id)
+    found_project(place, project_id)
     state = place.accounts.find(account_id, project_id)
     if state is None:
         raise not_found("service account", account_id, param="service_account_id")
@@ -338,10 +277,10 @@ def _account(place: Place, project_id: str, account_id: str) -> AccountState:
 def _key(place: Place, project_id: str | None, key_id: str) -> KeyState:
     """A key that opens something: of a project, or an admin's (None)."""
     if project_id is not None:
-        _project(place, project_id)
+        found_project(place, project_id)
     state = next((each for each in _open_keys(place, project_id) if each.created.key_id == key_id), None)
     if state is None:
-        raise _missing("key", key_id, "key_id") if project_id is None else not_found("key", key_id)
+        raise nowhere("key", key_id, "key_id") if project_id is None else not_found("key", key_id)
     return state
 
 
@@ -368,7 +307,7 @@ def _revoke(place: Place, keys: list[KeyState], by: str) -> None:
 def _new_account(place: Place, project_id: str, body: AccountBody, asked: AskedFor, by: str) -> dict[str, Any]:
     """A repeat is answered with the account of its first request, and with a new key: the first was shown to
     nobody, and opens nothing any more."""
-    _active(place, project_id)
+    active_project(place, project_id)
     if body.create_service_account_only and body.expires_in_seconds is not None:
         raise RefusedError(
             "expires_in_seconds is of a key, and create_service_account_only makes none. Leave one out.",
@@ -425,7 +364,3 @@ def _new_admin_key(place: Place, body: AdminKeyBody, asked: AskedFor, by: str) -
         request_sha256=asked.sha256,
     )
     return {**admin_key_shape(KeyState(key.created)), "value": key.secret}
-
-
-def _missing(what: str, name: str, param: str) -> RefusedError:
-    return RefusedError(f"There is no {what} {name!r:.120}.", status=404, param=param, code="not_found")
