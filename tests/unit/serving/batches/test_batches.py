@@ -21,6 +21,12 @@ def place(tmp_path) -> Place:
     return place_in(tmp_path)
 
 
+@pytest.fixture(scope="module")
+def refusing(tmp_path_factory) -> Place:
+    """A server in which no batch comes to be."""
+    return place_in(tmp_path_factory.mktemp("refusing"))
+
+
 @pytest.fixture
 def sdk(place) -> openai.OpenAI:
     return sdk_of(place)
@@ -235,13 +241,13 @@ def test_another_project_finds_no_batch(place, sdk):
         ({"priority": 1}, "priority", "unknown_parameter"),
     ],
 )  # fmt: skip
-def test_a_batch_that_cannot_be_is_a_400_that_names_the_parameter(place, sdk, changes, param, code):
-    file = sdk.files.create(file=("f", json.dumps(line(1)).encode()), purpose="batch")
+def test_a_batch_that_cannot_be_is_a_400_that_names_the_parameter(refusing, changes, param, code):
+    file = sdk_of(refusing).files.create(file=("f", json.dumps(line(1)).encode()), purpose="batch")
     given = {"input_file_id": file.id, "endpoint": CHAT, "completion_window": "24h", **changes}
-    answer = http_of(place).post("/v1/batches", json=given)
+    answer = http_of(refusing).post("/v1/batches", json=given)
     error = answer.json()["error"]
     assert (answer.status_code, error["param"], error["code"]) == (400, param, code), error
-    assert place.batches.shelf.is_empty()
+    assert refusing.batches.shelf.is_empty()
 
 
 def test_a_file_of_another_purpose_is_refused(place, sdk):

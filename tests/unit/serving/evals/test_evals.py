@@ -37,6 +37,12 @@ def place(tmp_path) -> Place:
     return place_in(tmp_path)
 
 
+@pytest.fixture(scope="module")
+def refusing(tmp_path_factory) -> Place:
+    """A server in which nothing comes to be."""
+    return place_in(tmp_path_factory.mktemp("refusing"))
+
+
 @pytest.fixture
 def sdk(place) -> openai.OpenAI:
     return sdk_of(place)
@@ -357,12 +363,13 @@ NO_SAMPLES = {"type": "custom", "item_schema": SCHEMA}
         ({"metadata": {"k": "v" * 513}}, "metadata.k", "invalid_value"),
     ],
 )  # fmt: skip
-def test_an_eval_that_cannot_be_is_a_400_that_names_the_parameter(place, changes, param, code):
+def test_an_eval_that_cannot_be_is_a_400_that_names_the_parameter(refusing, changes, param, code):
     body = {"data_source_config": config(), "testing_criteria": [EXACT], **changes}
-    answer = http_of(place).post("/v1/evals", json=body)
+    before = refusing.evals.shelf.ids()
+    answer = http_of(refusing).post("/v1/evals", json=body)
     error = answer.json()["error"]
     assert (answer.status_code, error["param"], error["code"]) == (400, param, code), error
-    assert place.evals.shelf.is_empty()
+    assert refusing.evals.shelf.ids() == before
 
 
 def changed(source: dict[str, Any], /, **changes: Any) -> dict[str, Any]:
@@ -397,13 +404,13 @@ GIVEN, ASKED_FOR = given(("a", "a")), asked({"question": "a", "answer": "b"})
          "data_source.sampling_params.reasoning_effort", "unknown_parameter"),
     ],
 )  # fmt: skip
-def test_a_run_that_cannot_be_is_a_400_that_names_the_parameter(place, sdk, source, param, code):
-    evaluation = made(sdk)
-    answer = http_of(place).post(f"/v1/evals/{evaluation.id}/runs", json={"data_source": source})
+def test_a_run_that_cannot_be_is_a_400_that_names_the_parameter(refusing, source, param, code):
+    evaluation = made(sdk_of(refusing))
+    answer = http_of(refusing).post(f"/v1/evals/{evaluation.id}/runs", json={"data_source": source})
     error = answer.json()["error"]
     assert (answer.status_code, error["param"]) == (400, param), error
     assert code in (None, error["code"]), error
-    assert place.eval_runs.shelf.is_empty()
+    assert refusing.eval_runs.shelf.is_empty()
 
 
 def test_files_of_another_purpose_and_evals_without_samples_are_refused(place, sdk):
