@@ -50,7 +50,7 @@ PhaseOfLoop = Literal[
 DamageKind = Literal["torn", "flipped", "missing"]
 WAITS_OUTSIDE = "waits for the run's next attempt"
 """What a node that was lent says of itself."""
-JOIN_S = 60.0
+JOIN_S = 120.0
 """How long a fault plan's node may take until then."""
 
 
@@ -385,10 +385,10 @@ def _strikes_at(fault: Fault, rank: int, node: int, place: int) -> bool:
 def _lend_here(run_dir: Path) -> None:
     """Start 'assay join' on this machine, which outlives this rank; return once it waits outside."""
     log = run_dir / "faults" / f"join-{os.getpid()}-{time.monotonic_ns()}.log"
-    start_detached(join_command(run_dir.name), {}, log=log)
+    start_detached(join_command(run_dir.name), {"ASSAY_HOME": str(run_dir.parent)}, log=log)
     deadline_s = time.monotonic() + JOIN_S
     while WAITS_OUTSIDE not in (said := log.read_text(errors="replace")):
-        if time.monotonic() > deadline_s:
+        if time.monotonic() > deadline_s or "error:" in said:
             raise TrainingError(f"a fault plan's node did not join within {JOIN_S:.0f} s: {said.strip()}")
         time.sleep(0.05)
 
