@@ -21,7 +21,7 @@ SRC = HERE.parents[1] / "src"
 METHODS = "assay/training/methods"
 CLASSIFIER = '    Entry("classify", config="ClassifyConfig", method="ClassifyMethod"),\n'
 ROW_LENGTH = '    Entry("row_length", config="RowLengthConfig", method="RowLengthMethod"),\n'
-LANE_S = 0.15
+LANE_S = 0.5
 LOSS = '        """The rows\' squared errors."""\n'
 SLEEP = f"        time.sleep({LANE_S} * math.exp(0.1 * float(torch.randn(()))))\n"
 SHARE = 0.25
@@ -61,7 +61,7 @@ def test_steps_of_more_workers_take_what_one_and_two_forecast(
         "data": {"dataset": str(tiny_dataset), "split": {"type": "hash", "validation_fraction": 0.3}},
         "loader": {"lanes": 8, "global_batch_size": 32, "window_rows": 16, "threads": 1},
         "method": {"type": "row_length", "vocab_size": 300, "width": 800},
-        "trainer": {"max_steps": 15, "commit_every": 50, "spot_check_every": None},
+        "trainer": {"max_steps": 12, "commit_every": 50, "spot_check_every": None},
     }
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(yaml.safe_dump(tree))
