@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from typing import Literal, NamedTuple
+from weakref import ReferenceType, ref
 
 import torch
 import torch.distributed as dist
@@ -120,7 +121,7 @@ class LaneSum:
             gradient_as_bucket_view=True,
             bucket_cap_mb=BUCKET_MB,
         )
-        self.module.register_comm_hook(None, self._reduce_bucket)
+        self.module.register_comm_hook(ref(self), _reduce_bucket)
 
     def whole_model(self) -> nn.Module:
         """The model below the wrapper."""
@@ -205,7 +206,8 @@ class LaneSum:
         """Stop the exchanging thread."""
         self._exchanger.shutdown()
 
-    def _reduce_bucket(self, _state: object, bucket: GradBucket) -> Future[Tensor]:
+    def reduce_bucket(self, bucket: GradBucket) -> Future[Tensor]:
+        """What DDP asks of a bucket that backward has filled: its sum over all lanes, once it is there."""
         indices = [self._index_of[parameter] for parameter in bucket.parameters()]
         if self.on_own_gradients is not None:
             self.on_own_gradients(self._position, indices, bucket.gradients())
@@ -259,3 +261,10 @@ class LaneSum:
                 reduced.set_result(sums[0])
         except BaseException as error:
             reduced.set_exception(error)  # type: ignore[arg-type]
+
+
+def _reduce_bucket(lane_sum: "ReferenceType[LaneSum]", bucket: GradBucket) -> Future[Tensor]:
+    """The hook. What it holds DDP would hold for good: nobody collects what refers to itself through C++."""
+    asked = lane_sum()
+    assert asked is not None, "it has the module whose backward this is"
+    return asked.reduce_bucket(bucket)

@@ -3,9 +3,11 @@
 The reference computes each lane by itself, adds its passes in their order, and brackets the lanes by number.
 """
 
+import gc
 import threading
 import time
 import warnings
+import weakref
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache, partial
@@ -189,6 +191,23 @@ def early_before_the_last_lane(ranks: Ranks, loads: tuple[int, ...] | None) -> l
 def test_what_is_done_first_travels_while_the_largest_block_is_computed(world_size, loads, tmp_path) -> None:
     found = on_ranks(world_size, partial(early_before_the_last_lane, loads=loads), tmp_path)
     assert all(of_rank[0] is False and of_rank[-2:] == [True, True] for of_rank in found), found
+
+
+def is_held(ranks: Ranks) -> bool:
+    """Whether what was closed is still held by DDP, and the model and the group's threads with it."""
+    lane_sum = LaneSum(Network(), ranks, shares_of(ranks, 1))
+    lane_sum.begin_step([1])
+    with lane_sum.backward_pass(0, 0):
+        lane_sum.module(rows_of(0, 0, 0)).backward()
+    lane_sum.close()
+    watched = weakref.ref(lane_sum)
+    del lane_sum
+    gc.collect()
+    return watched() is not None
+
+
+def test_what_is_closed_is_collected(tmp_path: Path) -> None:
+    assert on_ranks(1, is_held, tmp_path) == [False]
 
 
 def test_the_backends_sum_is_near_the_tree_and_the_same_on_all_ranks(tmp_path: Path) -> None:
