@@ -51,7 +51,7 @@ def asleep(tmp_path: Path) -> Assay:
     return run
 
 
-@pytest.mark.slow
+@pytest.mark.soak  # its times are those of a machine that does nothing else
 @pytest.mark.timeout(1800)
 def test_steps_of_more_workers_take_what_one_and_two_forecast(
     asleep: Assay, tiny_dataset: Path, tmp_path: Path
