@@ -8,7 +8,6 @@ A chunk that is there counts, whoever put it, as with runs of evals: each reques
 import logging
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import islice
 from typing import Any
 
 from assay.base.clock import Clock
@@ -22,6 +21,7 @@ from assay.launch.answering.batch_file import (
 from assay.launch.answering.batch_files import BatchFiles, request_id
 from assay.launch.answering.desk import DueThing
 from assay.launch.answering.models import LeavingError, ModelNotLoadedError, Models
+from assay.launch.answering.read_on import ReadOn
 from assay.records.batch import (
     BatchAnswer,
     BatchAnswered,
@@ -68,7 +68,7 @@ class BatchDesk:
         self._clock = clock
         self._chunk_requests = chunk_requests
         self._gathered = BatchFiles(batches, files, clock)
-        self._open: dict[str, _OpenBatch] = {}
+        self._open: dict[str, ReadOn[BatchRequest]] = {}
 
     def due(self) -> Iterator[DueThing]:
         """See `Desk`; so for all that follows."""
@@ -147,7 +147,7 @@ class BatchDesk:
         chunk = self._batches.chunk(batch_id, number)
         if chunk is None:
             first = number * read.chunk_requests
-            requests = self._opened(state).requests(first, min(read.chunk_requests, read.num_requests - first))
+            requests = self._opened(state).rows(first, min(read.chunk_requests, read.num_requests - first))
             chunk = self._batches.put_chunk(batch_id, number, self._answered(state, requests, first))
         completed = sum(each.status == 200 for each in chunk.answers)
         entry = BatchAnswered(
@@ -186,11 +186,11 @@ class BatchDesk:
             output_tokens=sum(each.get("completion_tokens", 0) for each in usages),
         )
 
-    def _opened(self, state: BatchState) -> "_OpenBatch":
+    def _opened(self, state: BatchState) -> ReadOn[BatchRequest]:
         created = state.created
         if created.batch_id not in self._open:
-            self._open[created.batch_id] = _OpenBatch(
-                lambda: requests_of(self._files.lines(created.input_file_id), created)
+            self._open[created.batch_id] = ReadOn(
+                lambda: requests_of(self._files.lines(created.input_file_id), created), BatchRequest
             )
         return self._open[created.batch_id]
 
@@ -222,27 +222,6 @@ class BatchDesk:
             return None if now.has_ended else decide(now)
 
         self._batches.shelf.log(batch_id).append(decided)
-
-
-class _OpenBatch:
-    """A batch that is at work: how far its requests are read."""
-
-    def __init__(self, begin: Callable[[], Iterator[BatchRequest | BatchFault]]) -> None:
-        self._begin = begin
-        self._requests = begin()
-        self._place = 0
-
-    def requests(self, first: int, number: int) -> list[BatchRequest]:
-        """So many from one on: those behind the last ones are read on, others from the beginning."""
-        if first < self._place:
-            self._requests, self._place = self._begin(), 0
-        skipped = first - self._place
-        found = list(islice(self._requests, skipped, skipped + number))
-        self._place = first + number
-        # Every line was checked when the batch was read, and a file's bytes never change.
-        requests = [each for each in found if isinstance(each, BatchRequest)]
-        assert len(requests) == number, (first, number, found)
-        return requests
 
 
 async def _body(question: Question, now_s: float, engine: Engine) -> dict[str, Any]:

@@ -8,15 +8,15 @@ and a chunk that is durable is never graded again.
 
 import logging
 from collections.abc import Callable, Iterator
-from itertools import islice
+from typing import NamedTuple
 
 from assay.base.clock import Clock
 from assay.base.errors import AssayError, FencedError, StoreError
 from assay.launch.answering.desk import DueThing
 from assay.launch.answering.grading import RunGrader, source_of, wants_samples
 from assay.launch.answering.models import LeavingError, ModelNotLoadedError, Models
+from assay.launch.answering.read_on import ReadOn
 from assay.launch.answering.rows import EvalRow, RowRules, lines_of, read_rows, rows_of
-from assay.launch.fine_tuning.training_file import Fault
 from assay.records.eval_run import (
     EvalRunCancelled,
     EvalRunCompleted,
@@ -103,7 +103,7 @@ class EvalDesk:
 
     def let_go(self, thing_id: str) -> None:
         if (found := self._open.pop(thing_id, None)) is not None:
-            found.close()
+            found.grader.close()
 
     def _step(self, run_id: str, lease: int) -> None:
         state = self._runs.shelf.state(run_id)
@@ -142,7 +142,7 @@ class EvalDesk:
                 self._fail_without_file(created, lease)
                 return
             first = number * read.chunk_items
-            rows = run.rows(first, min(read.chunk_items, read.num_items - first))
+            rows = run.read_on.rows(first, min(read.chunk_items, read.num_items - first))
             graded = run.grader.chunk(rows, first, self._clock.now_s())
             chunk = self._runs.put_chunk(created.run_id, number, graded)
         entry = EvalRunGraded(at_s=self._clock.now_s(), lease=lease, chunk=number, **counted(chunk))
@@ -158,9 +158,8 @@ class EvalDesk:
         if not self._is_there(created, source):
             return None
         rules = RowRules(created.item_schema, wants_sample=wants_samples(created))
-        self._open[created.run_id] = found = _OpenRun(
-            lambda: rows_of(lines_of(source, self._files), rules), RunGrader(created, self._models)
-        )
+        read_on = ReadOn(lambda: rows_of(lines_of(source, self._files), rules), EvalRow)
+        self._open[created.run_id] = found = _OpenRun(read_on, RunGrader(created, self._models))
         return found
 
     def _is_there(self, created: EvalRunCreated, source: EvalSource) -> bool:
@@ -201,27 +200,8 @@ class EvalDesk:
         return state
 
 
-class _OpenRun:
-    """A run that is at work: its graders, and how far its rows are read."""
+class _OpenRun(NamedTuple):
+    """A run that is at work."""
 
-    def __init__(self, begin: Callable[[], Iterator[EvalRow | Fault]], grader: RunGrader) -> None:
-        self._begin = begin
-        self.grader = grader
-        self._rows = begin()
-        self._place = 0
-
-    def rows(self, first: int, number: int) -> list[EvalRow]:
-        """So many rows from one on: those behind the last ones are read on, others from the beginning."""
-        if first < self._place:
-            self._rows, self._place = self._begin(), 0
-        skipped = first - self._place
-        found = list(islice(self._rows, skipped, skipped + number))
-        self._place = first + number
-        # Every row was checked when the run was read, and a file's bytes never change.
-        rows = [row for row in found if isinstance(row, EvalRow)]
-        assert len(rows) == number, (first, number, found)
-        return rows
-
-    def close(self) -> None:
-        """End its graders."""
-        self.grader.close()
+    read_on: ReadOn[EvalRow]
+    grader: RunGrader
