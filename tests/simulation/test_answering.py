@@ -22,7 +22,7 @@ from assay.records.batch import BatchCreated
 from assay.records.eval_run import EvalChunk, EvalCreated, EvalRunCreated
 from assay.records.uploaded_file import FileCreated
 from assay.records.webhook import WebhookCreated
-from assay.serving.batches.batches import BatchShelf
+from assay.serving.batches.batches import BatchShelf, BatchState
 from assay.serving.engines.asks import GenerateAsk
 from assay.serving.evals.evals import EvalShelf
 from assay.serving.evals.runs import EvalRunShelf, EvalRunState
@@ -222,11 +222,8 @@ class BatchWorld:
 
     def lives(self, store: ObjectStore, *, cancels: bool) -> None:
         """See `EvalWorld`."""
-        batches, files = BatchShelf(store, self.clock), FileShelf(store, self.clock)
-        desk = BatchDesk(
-            batches, files, self.models, Outbox(store, self.clock), clock=self.clock, chunk_requests=AT_ONCE
-        )
-        worker = AnsweringWorker(store, [desk], name="w", clock=self.clock)
+        batches = BatchShelf(store, self.clock)
+        worker = AnsweringWorker(store, [self.desk(store)], name="w", clock=self.clock)
         try:
             for _ in range(MAX_LOOKS):
                 state = batches.find(BATCH.batch_id, "p") or batches.put(BATCH)
@@ -242,6 +239,21 @@ class BatchWorld:
                 with suppress(PowerCut):
                     worker.leave()
             raise
+
+    def desk(self, store: ObjectStore) -> Desk:
+        return BatchDesk(
+            BatchShelf(store, self.clock),
+            FileShelf(store, self.clock),
+            self.models,
+            Outbox(store, self.clock),
+            clock=self.clock,
+            chunk_requests=AT_ONCE,
+        )
+
+    def state(self) -> BatchState:
+        state = BatchShelf(self.inner, self.clock).find(BATCH.batch_id, "p")
+        assert state is not None
+        return state
 
 
 def check_batch(world: BatchWorld, *, cuts: int, cancels: bool) -> None:
@@ -327,10 +339,14 @@ def test_a_worker_that_is_known_to_be_bad_is_caught(bad: type[EvalDesk]) -> None
     assert any(is_caught(cut) for cut in range(12, 20))
 
 
-def test_a_worker_whose_lease_was_lost_adds_nothing() -> None:
-    world = EvalWorld()
-    EvalShelf(world.inner, world.clock).put(EVAL)
-    EvalRunShelf(world.inner, world.clock).put(RUN)
+@pytest.mark.parametrize("world_class", [EvalWorld, BatchWorld])
+def test_a_worker_whose_lease_was_lost_adds_nothing(world_class: type[EvalWorld] | type[BatchWorld]) -> None:
+    world = world_class()
+    if isinstance(world, EvalWorld):
+        EvalShelf(world.inner, world.clock).put(EVAL)
+        EvalRunShelf(world.inner, world.clock).put(RUN)
+    else:
+        BatchShelf(world.inner, world.clock).put(BATCH)
     late, quick = (
         AnsweringWorker(world.inner, [world.desk(world.inner)], name=name, clock=world.clock)
         for name in ("late", "quick")
@@ -342,7 +358,7 @@ def test_a_worker_whose_lease_was_lost_adds_nothing() -> None:
     before, held = world.state(), late._held
     assert held is not None
     with pytest.raises(FencedError):
-        held.desk.step(RUN.run_id, held.lease.number)
+        held.desk.step(held.thing.thing_id, held.lease.number)
     assert world.state() == before
     late.leave()
     while quick.look():
