@@ -250,6 +250,10 @@ class BatchWorld:
             chunk_requests=AT_ONCE,
         )
 
+    def asked(self) -> Counter[str | None]:
+        """How often each question was put."""
+        return Counter(prompt.text for ask in self.models.engine.asked for prompt in ask.prompts)
+
     def state(self) -> BatchState:
         state = BatchShelf(self.inner, self.clock).find(BATCH.batch_id, "p")
         assert state is not None
@@ -271,8 +275,7 @@ def check_batch(world: BatchWorld, *, cuts: int, cancels: bool) -> None:
     assert cancels or state.num_answered == ITEMS
     texts = [each["response"]["body"]["choices"][0]["text"] for each in output]
     assert texts == [f" Q{n}" for n in answered if n != 1]
-    asked = Counter(prompt.text for ask in world.models.engine.asked for prompt in ask.prompts)
-    assert max(asked.values()) <= 1 + cuts
+    assert max(world.asked().values()) <= 1 + cuts
     assert files.shelf.ids() == sorted({FILE.file_id, *filter(None, ids)})  # none is left beside them
     left = [
         item.key
@@ -365,6 +368,33 @@ def test_a_worker_whose_lease_was_lost_adds_nothing(world_class: type[EvalWorld]
         pass
     quick.leave()
     assert world.state().status == "completed"
+
+
+@pytest.mark.parametrize(
+    ("world_class", "chunks", "entry"),
+    [
+        (EvalWorld, f"evalrun/{RUN.run_id}/items/", (f"evalrun/{RUN.run_id}", "graded")),
+        (BatchWorld, f"batch/{BATCH.batch_id}/answers/", (f"batch/{BATCH.batch_id}", "answered")),
+    ],
+)
+def test_what_a_chunk_has_is_not_asked_for_again(
+    world_class: type[EvalWorld] | type[BatchWorld], chunks: str, entry: tuple[str, str]
+) -> None:
+    """The power is cut behind a chunk, before its entry."""
+    log, kind = entry
+    cut_so = 0
+    for cut in range(num_writes(world_class, cancels=False)):
+        world = world_class()
+        with pytest.raises(PowerCut):
+            world.lives(PowerCutStore(world.inner, writes_left=cut, rng=random.Random(cut)), cancels=False)
+        num_chunks = sum(1 for _ in world.inner.list(chunks))
+        if num_chunks > kinds(world.inner, log)[kind]:
+            cut_so += 1
+            asked = world.asked()
+            assert len(asked) <= num_chunks * AT_ONCE
+            world.lives(world.inner, cancels=False)
+            assert {each: world.asked()[each] for each in asked} == dict(asked)
+    assert cut_so > 0
 
 
 def test_projects_take_turns_while_others_wait() -> None:
