@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("overrides", nargs=-1)
 @click.option("--sft", is_flag=True, help="Fine-tune a small language model instead: docstrings of signatures.")
-@click.option("--functions", default=20_000, show_default=True, help="Rows of the dataset, before the split.")
+@click.option("--functions", default=16_000, show_default=True, help="Rows of the dataset, before the split.")
 @click.option(
     "--out",
     type=FOLDER,

@@ -36,7 +36,7 @@ PILOT = (
     "name=pilot",
     "data.split.validation_fraction=0.4",
     "loader.lanes=2",
-    "loader.global_batch_size=64",
+    "loader.global_batch_size=32",
     "method.encoder.hidden_size=32",
     "method.encoder.num_layers=1",
     "method.encoder.intermediate_size=64",
@@ -51,7 +51,7 @@ PILOT = (
 so low that its model would do worse than a constant."""
 
 VOCABULARY = 4096
-MAX_TOKENS = 128
+MAX_TOKENS = 64
 CANDIDATE_WORKERS = 2
 Say = Callable[[str], None]
 

@@ -20,7 +20,7 @@ from assay.data.dataset.fields import BuildConfig
 from assay.data.dataset.split import split_view
 from assay.data.dataset.tokens import load_tokenizer
 from assay.launch.campaign.train import WatcherOf
-from assay.launch.demo.classifier import MAX_TOKENS, VOCABULARY, Say
+from assay.launch.demo.classifier import VOCABULARY, Say
 from assay.launch.demo.corpus import write_corpus
 from assay.launch.demo.runs import kill_half_way, trained
 from assay.launch.drive import RunResult
@@ -31,6 +31,7 @@ from assay.store.home import Home
 from assay.training.recipe import Recipe
 
 WORKERS = 2
+MAX_TOKENS = 128
 SHOWN = 4
 """Signatures whose docstrings are shown."""
 LONGEST_ROW = 64
