@@ -59,6 +59,7 @@ def test_the_effect_that_the_plan_was_made_for_is_scaled_with_at_least_the_state
     assert simulated(gain=effect).share("scale") >= 0.8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gain", [0.03, 0.045])
 def test_the_stated_power_is_a_lower_bound_elsewhere_too(gain):
     assert simulated(gain=gain).share("scale") >= stated_power(DESIGN, gain) - 0.02
@@ -76,6 +77,7 @@ def test_harm_on_a_guardrail_or_failures_block_any_gain():
     assert simulated(gain=0.06, failure_rate=0.02).share("stop") == 1.0
 
 
+@pytest.mark.slow
 def test_a_gain_ends_campaigns_early():
     assert simulated(gain=0.06).num_seeds.mean() < simulated(gain=0.03).num_seeds.mean()
 

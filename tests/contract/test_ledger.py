@@ -334,6 +334,7 @@ def test_an_unreachable_server_is_one_clear_error_without_the_password() -> None
     assert caught.value.exit_code == 75
 
 
+@pytest.mark.slow
 def test_something_that_accepts_and_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(database, "LOCKED_S", 2)  # the least that the driver knows
     began_s = time.monotonic()
@@ -344,6 +345,7 @@ def test_something_that_accepts_and_says_nothing_is_given_up(monkeypatch: pytest
     assert time.monotonic() - began_s < 10
 
 
+@pytest.mark.slow
 def test_a_server_that_falls_silent_is_given_up(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(database, "SILENT_S", 2)
     with open_ledger(postgres_url) as ledger:
@@ -354,6 +356,7 @@ def test_a_server_that_falls_silent_is_given_up(postgres_url: str, monkeypatch: 
         assert ledger.runs() == []
 
 
+@pytest.mark.slow
 def test_what_another_process_holds_is_an_error_that_says_so(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(database, "LOCKED_S", 2)
     with open_ledger(url) as ledger, open_ledger(url) as other, ledger.writing() as connection:

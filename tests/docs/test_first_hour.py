@@ -60,6 +60,7 @@ def walk(folder: Path, *, until: str, max_steps: int | None = None) -> list[str]
     return done
 
 
+@pytest.mark.slow
 def test_the_page_leads_from_rows_to_a_recipe(tmp_path: Path) -> None:
     done = walk(tmp_path, until="assay train")
     assert any(step.startswith("assay recipe new") for step in done)

@@ -280,6 +280,7 @@ def test_a_suite_that_a_classifier_cannot_answer_is_refused_before_anything_star
     assert not (tmp_path / "home").exists() or not list((tmp_path / "home").glob("*/run.json"))
 
 
+@pytest.mark.slow
 def test_a_budget_that_does_not_hold_the_first_run_is_refused_by_check(
     campaign_file: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -295,6 +296,7 @@ def test_a_budget_that_does_not_hold_the_first_run_is_refused_by_check(
     assert not (tmp_path / "home" / "campaigns").exists()
 
 
+@pytest.mark.slow
 def test_items_that_may_share_their_luck_are_counted_as_the_groups_they_are(
     campaign_file: Path, tiny_recipe_tree: dict[str, Any], capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -261,6 +261,7 @@ def pilot() -> OpenCampaign:
 GOOD: Rates = {"treated": dict.fromkeys(PRIMARY, 0.66)}
 
 
+@pytest.mark.slow
 def test_arms_that_land_on_a_guard_are_warned_of_or_refused(campaign_file) -> None:
     def accepted(*, is_refusing: bool, name: str) -> None:
         blamed = diagnosis(cause({"world_size": "1"}))
@@ -408,6 +409,7 @@ def test_a_verdict_edited_under_a_changed_file_is_judged_by_the_results(campaign
     assert (decision.recommendation, decision.revision) == ("stop", 2)
 
 
+@pytest.mark.slow
 def test_full_coverage_does_not_block(campaign_file, tmp_path: Path) -> None:
     _write_coverage(tmp_path / "coverage.json", is_hole=False)
     _, result = decided(campaign_file(coverage="coverage.json"), MadeUpTrainer(GOOD))
@@ -454,6 +456,7 @@ def test_a_gain_that_the_sealed_holdout_shows_is_scaled_and_deciding_again_score
     assert path.read_bytes() == before
 
 
+@pytest.mark.slow
 def test_a_gain_that_is_gone_on_the_sealed_holdout_is_not_scaled(sealed_file) -> None:
     _, result = decided(sealed_file(), MadeUpTrainer(GOOD), MadeUpHoldout({"treated": 0.61}))
     decision = result.decisions["treated"]
@@ -538,6 +541,7 @@ def test_a_campaign_on_items_that_are_not_there_is_not_declared(itemised_file, t
         decided(itemised_file, MadeUpTrainer(GOOD))
 
 
+@pytest.mark.slow
 def test_a_run_that_was_scored_on_the_holdout_beforehand_breaks_the_seal(sealed_file) -> None:
     class Rehearsed(MadeUpTrainer):
         def train(self, run: Run) -> None:
@@ -553,6 +557,7 @@ def test_a_run_that_was_scored_on_the_holdout_beforehand_breaks_the_seal(sealed_
     )
 
 
+@pytest.mark.slow
 def test_an_opening_that_was_killed_before_all_was_scored_goes_on(sealed_file) -> None:
     class Killed(MadeUpHoldout):
         def __call__(self, *given: Any, **more: Any) -> Path:
@@ -748,6 +753,7 @@ class Mortal(MadeUpTrainer):
         return super().state_of(launch)
 
 
+@pytest.mark.slow
 def test_a_run_whose_launch_died_goes_on_and_one_that_dies_again_and_again_is_given_up(campaign_file) -> None:
     trainer = Mortal(GOOD)
     trainer.deaths = 3
@@ -762,6 +768,7 @@ def test_a_run_whose_launch_died_goes_on_and_one_that_dies_again_and_again_is_gi
     assert {run for run in trainer.trained if trainer.trained.count(run) > 1} == {"pilot-treated-s1"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("polls", [0, *slow(2)])
 def test_a_run_that_somebody_trains_already_is_waited_for(campaign_file, polls: int) -> None:
     class Found(MadeUpTrainer):
@@ -857,6 +864,7 @@ def test_a_decision_follows_from_its_numbers_in_whatever_words_an_assay_said_the
             clause[key] -= 1e-4
 
 
+@pytest.mark.slow
 def test_a_decision_that_somebody_edited_is_shown_with_that(campaign_file, capfd) -> None:
     campaign, _ = decided(campaign_file(), MadeUpTrainer(GOOD))
     main_exit(["campaign", "show", "pilot"])
@@ -884,6 +892,7 @@ def test_scores_that_changed_after_the_decision_are_found(campaign_file) -> None
         decide_again(pilot(), ledger, clock=SystemClock())
 
 
+@pytest.mark.slow
 def test_a_benchmark_that_was_changed_and_evaluated_again_is_read_as_it_is_now(campaign_file) -> None:
     campaign, _ = decided(campaign_file(), MadeUpTrainer(GOOD))
     with Home.from_environment().open_ledger() as ledger:
@@ -943,6 +952,7 @@ def _evaluation_with_predictions(run: Run) -> ClassifierEvaluation:
     return _evaluation(run, "0").model_copy(update={"predictions_sha256": sha256_of_bytes(path.read_bytes())})
 
 
+@pytest.mark.slow
 def test_an_unscheduled_look_is_recorded_spends_error_and_never_gives_up(campaign_file) -> None:
     trainer = MadeUpTrainer({})
     decided(campaign_file({"budget_device_hours": 4}), trainer)

@@ -238,6 +238,7 @@ def test_sharded_weights_that_do_not_fit_gathered_are_refused_before_a_run_is_ma
     assert machine_bytes() > needed
 
 
+@pytest.mark.slow
 def test_the_last_step_is_evaluated_once_where_it_is_due_on_the_way_too(run_it) -> None:
     run, _, _ = run_it(trainer__evaluate_every=10)
     found = read_segment(segment_path(Path(run.run_dir), 1, 0)).metrics

@@ -160,6 +160,7 @@ def test_a_store_whose_url_is_no_ones_to_read_is_refused_before_it_is_on_record(
     assert "hush" not in capfd.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)
 def test_a_run_whose_log_was_moved_away_is_refused_and_fails_its_audit(
     recipe: Path, capfd, tmp_path: Path
@@ -183,6 +184,7 @@ def test_a_run_whose_log_was_moved_away_is_refused_and_fails_its_audit(
     assert run("audit", "robbed") == 0
 
 
+@pytest.mark.slow
 def test_a_run_that_never_began_is_incomplete_and_begins_when_resumed(new_tiny_run, capfd) -> None:
     unbegun = new_tiny_run()
     with Home.from_environment().open_ledger() as ledger:

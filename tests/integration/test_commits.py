@@ -86,6 +86,7 @@ def test_sigterm_commits_and_leaves_and_a_resume_ends_as_if_nothing_had_happened
     assert log.finished().weights_digest == undisturbed
 
 
+@pytest.mark.slow
 def test_only_the_commits_that_the_recipe_keeps_stay_and_all_receipts_do(run_it) -> None:
     run, log, _ = run_it(retention__keep_last=1, retention__keep_best=0, trainer__commit_every=2)
     with_weights = list(Path(run.run_dir).glob("checkpoints/*/*.distcp"))

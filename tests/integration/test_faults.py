@@ -81,6 +81,7 @@ class StopAfterSilence:
         self._page.close()
 
 
+@pytest.mark.slow
 def test_a_stopped_rank_is_named_with_its_stacks_and_replaced(suffer, undisturbed) -> None:
     ends_anyway = {"watchers": lambda run: [StopAfterSilence(run, 5 * HANG_S)], "grace_s": 0.5}
     run, log, _ = suffer(HANG, hang_s=HANG_S, **ends_anyway)

@@ -39,6 +39,7 @@ def train(run: Run, *watchers: MoveAfter) -> CommitLog:
     return log
 
 
+@pytest.mark.slow
 def test_a_run_that_is_moved_while_it_trains_writes_no_more_in_its_old_place_and_goes_on_in_the_new_one(
     new_tiny_run: Callable[..., Run], tmp_path: Path, undisturbed: str
 ) -> None:

@@ -54,6 +54,7 @@ def last(run_id: str) -> Commit:
     return log_of(run_id).commits()[-1]
 
 
+@pytest.mark.slow
 def test_a_fork_learns_what_was_to_come_and_its_audit_says_from_where(parent: Run, capfd) -> None:
     forked = ("train", "--from", f"{parent.run_id}@5", "--run-id", "fork", "trainer.max_steps=15")
     assert assay(*forked, "--workers", 2, "--json") == 0

@@ -118,6 +118,7 @@ def flip_a_bit(monkeypatch: pytest.MonkeyPatch, *, times: int) -> None:
     monkeypatch.setattr(GrpoMethod, "_answered", spoiled)
 
 
+@pytest.mark.slow
 def test_a_replay_samples_again_and_names_what_came_out_otherwise(
     dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

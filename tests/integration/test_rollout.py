@@ -38,6 +38,7 @@ def assay(*arguments: Any) -> int:
     return int(ended.value.code or 0)
 
 
+@pytest.mark.slow
 def test_an_answer_is_drawn_again_and_what_cannot_be_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

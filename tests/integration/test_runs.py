@@ -79,6 +79,7 @@ def test_runs_are_found_by_tag_text_status_and_recipe_and_sorted(home: Home, cap
     assert assay("runs", "tag", "fast", "unknown-") == 2
 
 
+@pytest.mark.slow
 def test_tags_and_notes_of_a_lost_ledger_come_back_from_the_folders(home: Home, capfd) -> None:
     assert assay("runs", "tag", "slow", "kept") == 0
     for path in home.folder.glob("ledger.db*"):

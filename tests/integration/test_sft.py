@@ -33,6 +33,7 @@ def language(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return language_dataset(tmp_path_factory.mktemp("language"))
 
 
+@pytest.mark.slow
 def test_it_learns_and_its_validation_falls(language: Path, tmp_path: Path) -> None:
     tree = sft_recipe(
         language, trainer={"epochs": 3, "max_steps": 30, "evaluate_every": 15, "commit_every": 15}
@@ -43,7 +44,8 @@ def test_it_learns_and_its_validation_falls(language: Path, tmp_path: Path) -> N
     assert {"entropy", "token_accuracy"} <= steps[0].keys()
 
 
-@pytest.mark.parametrize("way", ["plain", *(pytest.param(way, marks=pytest.mark.slow) for way in WAYS)])
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["plain", *WAYS])
 def test_killed_and_resized_it_ends_with_the_same_weights(
     way: str, language: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -216,7 +216,7 @@ def unaccounted(store: ObjectStore, ranks: Ranks) -> list[str]:
     return found + [f"row {row} was learned {times[row]} times" for row in range(NUM_ROWS) if times[row] != 1]
 
 
-@pytest.mark.parametrize("seed", [1, 2, *slow(0, *range(3, 8)), *soaked(*range(8, 24))])
+@pytest.mark.parametrize("seed", [1, *slow(0, *range(2, 8)), *soaked(*range(8, 24))])
 def test_no_prompt_is_lost_and_no_judge_asked_twice_wherever_the_power_is_cut(seed: int, ranks: Ranks) -> None:
     assert problems(seed, ranks) == []
 
@@ -229,6 +229,6 @@ def test_likewise_where_it_is_cut_once_at_any_write(num_writes: int, ranks: Rank
     assert problems(num_writes, ranks, only_cut=num_writes) == []
 
 
-@pytest.mark.parametrize("wrong", [JournalAfter, Forgetful, *slow(CursorApart, CursorAhead)])
+@pytest.mark.parametrize("wrong", [JournalAfter, *slow(Forgetful, CursorApart, CursorAhead)])
 def test_the_simulation_finds_a_program_that_accounts_or_asks_wrongly(wrong: type, ranks: Ranks) -> None:
     assert any(problems(seed, ranks, wrong) for seed in range(6))

@@ -37,6 +37,7 @@ from ledger_rows import rows_of_folder, rows_on_record
 from simulation.test_power_cuts import many_summaries as many_summaries
 from simulation.test_power_cuts import ranks as ranks
 from simulation.test_store_troubles import NodesHere, RanksHere, is_whole, run_in
+from variants import slow
 
 
 class MeasuredRanks(RanksHere):
@@ -124,10 +125,14 @@ def scenes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
     return (Scene(tmp_path / f"{number}", monkeypatch) for number in count())
 
 
-@pytest.mark.parametrize(("trouble", "number"), list(zip(TROUBLES, (0, 3, 4, 8, 8, 13, 7, 5), strict=True)))
+AT_CALLS: list[tuple[Trouble, int]] = list(zip(TROUBLES, (0, 3, 4, 8, 8, 13, 7, 5), strict=True))
+
+
+@pytest.mark.parametrize("case", [*AT_CALLS[:2], *slow(*AT_CALLS[2:])], ids=str)
 def test_a_run_and_its_books_survive_a_ledger_in_trouble(
-    trouble: Trouble, number: int, ranks: Ranks, scenes: Iterator[Scene], strike: Strike
+    case: tuple[Trouble, int], ranks: Ranks, scenes: Iterator[Scene], strike: Strike
 ) -> None:
+    trouble, number = case
     check(next(scenes), strike, ranks, {number: trouble}, {})
 
 

@@ -54,7 +54,7 @@ from simulation.test_power_cuts import (
 from simulation.test_power_cuts import many_summaries as many_summaries
 from simulation.test_power_cuts import ranks as ranks
 from tiny_recipe import tiny_recipe
-from variants import soaked
+from variants import slow, soaked
 
 RETENTION = RetentionConfig(keep_last=2, keep_best=1)
 
@@ -318,7 +318,7 @@ def folders(tmp_path: Path) -> Iterator[Path]:
     return (tmp_path / f"{number}" for number in count())
 
 
-@pytest.mark.parametrize("trouble", TROUBLES)
+@pytest.mark.parametrize("trouble", ["lost", *slow(*(each for each in TROUBLES if each != "lost"))])
 def test_a_run_survives_a_store_in_trouble_at_some_calls(
     trouble: Trouble, num_calls: int, ranks: Ranks, folders: Iterator[Path]
 ) -> None:

@@ -82,6 +82,7 @@ def test_from_a_new_file_to_a_calendar(program: Path, tmp_path: Path) -> None:
         assert run("export", str(program), str(plan), "--format", kind).stdout.startswith(begins)
 
 
+@pytest.mark.slow
 def test_a_file_that_is_printed_into_a_pipe_is_what_out_writes(under_way: Path) -> None:
     program, plan, written = under_way / "mine.yaml", under_way / "offer" / "plan.json", under_way / "written"
     title = "Replicate the pilot, two seeds of each arm"
@@ -108,6 +109,7 @@ def test_a_file_that_is_shown_on_a_terminal_is_obeyed_in_nothing(monkeypatch: py
     assert shown == "BEGIN:VEVENT\r\nSUMMARY:\\u202eevil\\u001b[2J\r\n", "each line's end is the terminal's own"
 
 
+@pytest.mark.slow
 def test_a_late_plan_is_shown_and_exits_with_one(program: Path) -> None:
     program.write_text(program.read_text().replace("by: end of week 6", "by: end of week 2"))
     assert run("solve", str(program)).exit_code == 1
@@ -115,6 +117,7 @@ def test_a_late_plan_is_shown_and_exits_with_one(program: Path) -> None:
         run("check", str(program))
 
 
+@pytest.mark.slow
 def test_a_budget_that_is_too_small_hides_no_other_clash(program: Path) -> None:
     program.write_text(program.read_text().replace("device_hours: 3000", "device_hours: 1500"))
     with pytest.raises(
@@ -148,6 +151,7 @@ def test_what_ifs_stand_beside_the_plan(program: Path) -> None:
         run("what-if", str(program), "data_week_lat")
 
 
+@pytest.mark.slow
 def test_replanning_begins_with_what_happened(program: Path, tmp_path: Path) -> None:
     plan, progress = tmp_path / "plan.json", tmp_path / "progress.yaml"
     run("solve", str(program), "--out", str(plan))

@@ -91,6 +91,7 @@ def test_a_score_whose_chance_was_left_out_stays_open_and_says_so(tmp_path, caps
     assert "guessing" not in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_refused_target_comes_after_what_can_be_said_and_exits_with_2(runs_csv, capsys):
     targets = ("--at", "tokens=3e9", "--at", "tokens=1e20", "--at", "tokens=1e3")
     assert call("scaling", "fit", str(runs_csv), *LEAST, *targets, "--strict", "--json") == 2
@@ -103,6 +104,7 @@ def test_a_refused_target_comes_after_what_can_be_said_and_exits_with_2(runs_csv
     assert refused["refused"] in err
 
 
+@pytest.mark.slow
 def test_a_target_beyond_what_was_tested_is_predicted_and_marked(runs_csv, capsys):
     assert call("scaling", "fit", str(runs_csv), *LEAST, "--at", "tokens=1e20") == 0
     assert "Untested: it is 1e11 times beyond the largest run" in capsys.readouterr().out
@@ -131,6 +133,7 @@ def test_what_is_asked_wrongly_is_said_without_a_traceback(runs_csv, capsys, arg
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_page_that_cannot_be_written_is_said_without_a_traceback(runs_csv, capsys):
     assert call("scaling", "fit", str(runs_csv), *LEAST, "--out", str(runs_csv / "page.html")) == 1
     assert "page.html: cannot be written" in capsys.readouterr().err

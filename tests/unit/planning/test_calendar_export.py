@@ -6,6 +6,8 @@ import io
 import re
 import shlex
 
+import pytest
+
 from assay.planning.calendar_export import reservations, to_csv, to_icalendar, to_slurm
 from assay.planning.program.plan import Plan
 from assay.planning.program.program import Program
@@ -13,6 +15,7 @@ from assay.planning.program.program import Program
 STAMP = datetime.datetime(2027, 1, 1, tzinfo=datetime.UTC)
 
 
+@pytest.mark.slow
 def test_reservations_hold_exactly_what_the_runs_hold(case_plan: Plan) -> None:
     held = sum(block.devices * (block.end_h - block.start_h) for block in reservations(case_plan))
     assert held == case_plan.device_hours

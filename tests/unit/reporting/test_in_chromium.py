@@ -8,6 +8,7 @@ from assay.reporting.pages.memo_page import render_memo_page
 from assay.reporting.pages.overview import live_document
 from assay.reporting.pages.render import render_comparison_page, render_document, render_run_page
 from assay.reporting.views.live import LiveRun
+from variants import slow
 
 
 @pytest.fixture(params=["run", "comparison", "empty", "memo", "live"])
@@ -24,8 +25,8 @@ def file(request, tmp_path: Path, run_page, comparison_page, empty_page, memo_pa
     return path
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 420])
+@pytest.mark.parametrize("scheme", ["light", *slow("dark")])
+@pytest.mark.parametrize("width", [420, *slow(1280)])
 def test_a_page_shows_whole_and_quietly(browser, file, width, scheme):
     complaints, requests = [], []
     page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)

@@ -156,6 +156,7 @@ def check_walk(place: Place, there: list[str], rng: Any, order: str, *, limit: i
     assert [each for each in reader.seen if each in set(stayed)] == stayed
 
 
+@pytest.mark.slow
 @settings(max_examples=6, deadline=None)
 @given(rng=st.randoms(use_true_random=False), size=st.integers(0, 40), order=st.sampled_from(["desc", "asc"]))
 def test_nothing_that_stayed_is_missed_or_doubled(

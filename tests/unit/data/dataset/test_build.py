@@ -304,6 +304,7 @@ def test_a_source_without_rows_is_named(tmp_path: Path, config, sources: list[st
         build_dataset([tmp_path / name for name in sources], tmp_path / "out", config, workers=1)
 
 
+@pytest.mark.slow
 def test_processes_beside_this_one_write_the_same_dataset(
     tmp_path: Path, config, monkeypatch: pytest.MonkeyPatch
 ) -> None:

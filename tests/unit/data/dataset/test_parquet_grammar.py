@@ -181,7 +181,7 @@ def check_that_it_loads(dataset: Dataset, paths: list[Path]) -> None:
 QUIET = {"deadline": None, "suppress_health_check": list(HealthCheck)}
 
 
-@settings(max_examples=60, **QUIET)
+@settings(max_examples=25, **QUIET)
 @given(data=st.data())
 def test_a_file_is_read_as_pyarrow_reads_it_or_refused_by_name(tmp_path_factory, data) -> None:
     check_some_file(tmp_path_factory, data)

@@ -16,6 +16,7 @@ from assay.data.dataset.diff import diff_datasets
 from assay.data.dataset.index import index_dataset
 from assay.data.dataset.raw.find import find_spans
 from assay.data.dataset.split import TimeSplit, split_view
+from variants import slow
 
 
 def index(tmp_path: Path) -> Dataset:
@@ -134,7 +135,7 @@ index_dataset(sys.argv[1], Path(sys.argv[2]))
 """
 
 
-@pytest.mark.parametrize("footer", [["readable"], []], ids=["readable footer", "encrypted footer"])
+@pytest.mark.parametrize("footer", [["readable"], *slow([])], ids=["readable footer", "encrypted footer"])
 def test_encrypted_columns_are_an_error_and_not_the_end_of_the_process(
     tmp_path: Path, write_shard, footer: list[str]
 ) -> None:

@@ -20,6 +20,7 @@ from assay.data.loader.loader import Loader
 from assay.data.loader.order import lanes_of_reader
 from assay.data.loader.receipts import NO_ROWS, receipt
 from assay.records.cursor import Cursor
+from variants import slow
 
 COLUMNS = ("input_ids", "spans", "label", "language")
 LAYOUTS = [PaddedLayout(), BucketedLayout(), PackedLayout(type="packed", sequence_tokens=20)]
@@ -104,6 +105,7 @@ def test_a_resume_at_every_step_continues_exactly(fake_source, layout):
         assert [(share.cursor, rows_of(share)) for share in shares] == expected[step:]
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(sizes=group_sizes, config=configs)
 def test_layouts_serve_the_same_rows_from_the_same_windows(fake_source, sizes, config):
@@ -164,8 +166,8 @@ def test_packed_rows_are_told_apart_by_segments_positions_and_borders(fake_sourc
             assert next(rows, None) is None
 
 
-@pytest.mark.parametrize("threads", [1, 3])
-@pytest.mark.parametrize("prefetch_steps", [0, 1, 7])
+@pytest.mark.parametrize("threads", [3, *slow(1)])
+@pytest.mark.parametrize("prefetch_steps", [0, 7, *slow(1)])
 @pytest.mark.parametrize("layout", LAYOUTS, **ids)
 def test_threads_and_prefetch_change_nothing(fake_source, layout, prefetch_steps, threads):
     source = fake_source([17, 31, 8, 50])
@@ -314,7 +316,7 @@ def test_quarantined_rows_are_absent_and_reported_and_all_others_stay_in_their_w
             assert all_rows([two]) == [row for row in all_rows([one]) if row // 16 != 3]
 
 
-@pytest.mark.parametrize("layout", LAYOUTS, **ids)
+@pytest.mark.parametrize("layout", [LAYOUTS[1], *slow(LAYOUTS[0], *LAYOUTS[2:])], **ids)
 @pytest.mark.parametrize(("before", "now"), [((), (3,)), ((3,), ()), ((3,), (3,)), ((3,), (3, 4))], ids=str)
 def test_damage_that_comes_or_goes_amid_a_window_deals_no_row_otherwise(fake_source, layout, before, now):
     source = fake_source([5] * 24)

@@ -128,6 +128,7 @@ def test_rows_of_a_row_group_that_is_a_lane_come_in_the_files_order_every_epoch(
     assert mixing.place_correlation > 0.9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("layout", "least", "most"),
     [

@@ -125,6 +125,7 @@ def test_copies_of_an_item_in_its_cluster_add_no_certainty(scores: list[float]):
     assert clustered.high == pytest.approx(alone.high)
 
 
+@pytest.mark.slow
 def test_the_interval_of_clustered_items_covers_the_truth():
     """95% nominal: 93 to 97% of 1,000 data sets of 60 clusters with a shared luck each."""
     rng = np.random.default_rng(3)

@@ -14,6 +14,7 @@ from assay.evaluation.evidence.effect import (
     paired_effect,
 )
 from assay.evaluation.evidence.several import breadth
+from variants import slow
 
 TABLES = arrays(
     np.float64, st.tuples(st.integers(2, 4), st.integers(2, 6)), elements=st.floats(-1, 1, width=32)
@@ -58,8 +59,8 @@ def estimated_effects(rng, mixture, *, seeds, items, num_tables):
     )
 
 
-@pytest.mark.parametrize("seeds", [3, 4, 5, 8, 20])
-@pytest.mark.parametrize("items", [10, 30, 100, 2000])
+@pytest.mark.parametrize("seeds", [3, 5, *slow(4, 8, 20)])
+@pytest.mark.parametrize("items", [10, 2000, *slow(30, 100)])
 def test_95_percent_intervals_hold_the_truth_in_93_to_97_percent_of_every_mixture(seeds, items):
     rng = np.random.default_rng(1)
     for mixture in MIXTURES:
@@ -75,7 +76,13 @@ def test_two_seeds_come_close_to_it(items):
         assert 0.928 <= found <= 0.975, f"{mixture}: {found:.4f}"
 
 
-@pytest.mark.parametrize(("level", "most"), [(0.9, 1.1), (0.95, 1.1), (0.99, 1.25), (0.998, 1.6)])
+@pytest.mark.parametrize(
+    ("level", "most"),
+    [
+        (0.95, 1.1),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in ((0.9, 1.1), (0.99, 1.25), (0.998, 1.6))),
+    ],
+)
 def test_a_gates_bound_errs_hardly_more_than_its_level_allows(level, most):
     rng = np.random.default_rng(3)
     for seeds in (3, 5, 8):

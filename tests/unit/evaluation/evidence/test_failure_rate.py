@@ -12,6 +12,7 @@ from assay.evaluation.evidence.failure_rate import (
     rate_upper,
     trials_needed,
 )
+from variants import slow
 
 
 @pytest.mark.parametrize(("rate", "trials"), [(0.02, 149), (0.01, 299), (0.005, 598), (0.001, 2995)])
@@ -64,8 +65,8 @@ def test_copies_of_an_item_say_no_more_than_the_item():
     assert copied.number == pytest.approx(100.0)
 
 
-@pytest.mark.parametrize("alike", [0.05, 0.3])
-@pytest.mark.parametrize("rate", [0.005, 0.02, 0.1])
+@pytest.mark.parametrize("alike", [0.3, *slow(0.05)])
+@pytest.mark.parametrize("rate", [0.005, *slow(0.02, 0.1)])
 def test_the_bounds_of_clustered_rates_hold(rate, alike):
     draw = np.random.default_rng(3)
     clusters, size = np.repeat(np.arange(50), 20), (1 - alike) / alike

@@ -104,6 +104,7 @@ def shares(small: Program, rule: dict[str, Any], **design: Any) -> tuple[dict[st
     }
 
 
+@pytest.mark.slow
 def test_it_says_scale_and_stop_as_often_as_the_campaign_itself(small: Program) -> None:
     rule = {"least_effect": 1.0, "looks": [2, 4], "candidates": 2}
     planned, simulated_ones = shares(small, rule, **{"benchmarks.wins.items": 20_000})

@@ -19,6 +19,7 @@ def offered(shipped):
     return program, sketch(program)
 
 
+@pytest.mark.slow
 def test_the_shipped_case_agrees_with_a_plain_simulation_of_each_program(offered, plain_replay):
     compiled = simulated(*offered)
     luck = draw_luck(compiled, num_worlds=40, seed=3)

@@ -140,6 +140,7 @@ def test_a_ledger_that_dies_while_a_command_writes_to_it_leaves_a_mark(home: Hom
     assert (runs_in(home), missed_subjects(home)) == (["r"], {})
 
 
+@pytest.mark.slow
 def test_a_mark_that_is_made_again_is_there_meanwhile(tmp_path: Path) -> None:
     home = Home.at(tmp_path)
     mark_missed(home, "r")

@@ -167,7 +167,7 @@ def check_company(shape: str, company: list[tuple[int, int]], slots: int, seed: 
         assert same([rollout], alone.generate([asked[index]], sampling))
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", ["qwen3", *slow("llama", "gpt2")])
 @settings(max_examples=4, deadline=None)
 @given(company=COMPANY, slots=st.sampled_from([16, 32, 64]), seed=st.integers(0, 99))
 def test_a_rollout_alone_is_the_rollout_in_any_company(shape, company, slots, seed):

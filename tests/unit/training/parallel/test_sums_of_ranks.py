@@ -28,6 +28,7 @@ from assay.training.parallel.ranks import Ranks
 from assay.training.parallel.sharded_lane_sum import ShardedLaneSum
 from forked_ranks import on_ranks
 from shared_lanes import shares_of
+from variants import slow
 
 NUM_LANES = 8
 ONE_PASS = (1,) * NUM_LANES
@@ -148,9 +149,10 @@ def test_whole_weights_get_the_bits_of_the_tree(world_size, passes, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("world_size", "passes"), [(2, ONE_PASS), (2, SEVERAL), (4, SEVERAL), (3, SEVERAL), (6, ONE_PASS)]
+    "case", [(3, SEVERAL), *slow((2, ONE_PASS), (2, SEVERAL), (4, SEVERAL), (6, ONE_PASS))], ids=str
 )
-def test_sharded_weights_get_the_bits_of_the_tree(world_size, passes, tmp_path: Path) -> None:
+def test_sharded_weights_get_the_bits_of_the_tree(case, tmp_path: Path) -> None:
+    world_size, passes = case
     found = on_ranks(world_size, partial(sharded, passes=passes), tmp_path, shards_weights=True)
     assert_is_the_tree(found, passes)
 

@@ -27,6 +27,7 @@ from assay.training.trainer.step import Stepper, StepTotals, initial_model
 from forked_ranks import on_ranks
 from noisy_regression import NoisyRegression, micro_batch
 from shared_lanes import lane_sum_of
+from variants import slow
 
 CPU = torch.device("cpu")
 SEED, NUM_STEPS = 11, 10
@@ -157,10 +158,9 @@ def test_a_step_counts_rows_tokens_and_weight_and_says_what_was_not_asked(three_
         assert 0 <= totals.exchange_s < 30
 
 
-@pytest.mark.parametrize(("world_size", "shards_weights"), [(2, False), (3, False), (4, True), (3, True)])
-def test_ranks_make_the_steps_of_one_rank_bit_for_bit(
-    three_steps, world_size, shards_weights, tmp_path
-) -> None:
+@pytest.mark.parametrize("case", [(3, False), (3, True), *slow((2, False), (4, True))], ids=str)
+def test_ranks_make_the_steps_of_one_rank_bit_for_bit(three_steps, case, tmp_path) -> None:
+    world_size, shards_weights = case
     of_ranks = on_ranks(world_size, steps_on, tmp_path, shards_weights=shards_weights)
     for found in of_ranks:
         for (totals, weights, _), (alone, weights_alone, _) in zip(found, three_steps, strict=True):

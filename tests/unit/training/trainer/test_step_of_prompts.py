@@ -28,6 +28,7 @@ from assay.training.trainer.step import StepAbandonedError, Stepper, StepTotals,
 from forked_ranks import on_ranks
 from noisy_regression import NoisyRegression, SaysRows, micro_batch
 from shared_lanes import lane_sum_of
+from variants import slow
 
 SEED, NUM_STEPS = 11, 10
 CONFIG = OptimizerConfig(learning_rate=0.05, max_gradient_norm=0.5, schedule=ScheduleConfig(warmup_steps=4))
@@ -121,8 +122,9 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("keys", CASES.values(), ids=list(CASES))
-def test_ranks_make_the_steps_of_prompts_that_one_rank_makes_and_check_them(keys, tmp_path: Path) -> None:
+@pytest.mark.parametrize("case", ["a step ahead", *slow("at once", "by the means of all", "three updates")])
+def test_ranks_make_the_steps_of_prompts_that_one_rank_makes_and_check_them(case, tmp_path: Path) -> None:
+    keys = CASES[case]
     [alone] = on_ranks(1, lambda ranks: two_steps(ranks, SaysRows(**keys)), tmp_path / "1")
     for is_sharded in (False, True):
         of_ranks = on_ranks(

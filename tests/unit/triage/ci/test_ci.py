@@ -14,7 +14,7 @@ from scipy.stats import beta
 from assay.cli.main import main
 from assay.triage.ci.flaky import flake_rate
 from assay.triage.ci.shards import bound_s, sharded
-from variants import soaked
+from variants import slow, soaked
 
 KEYS = {"wall_s", "floor_s", "shards", "flaky"}
 
@@ -91,7 +91,10 @@ def suite_of_runs(folder: Path, rng, *, commits: int, runs: int) -> None:
         junit(folder / f"{0xABCDEF0 + commit:x}" / f"run-{run}.xml", outcomes)
 
 
-@pytest.mark.parametrize(("commits", "runs"), [(1, 100), (5, 20), (20, 5), (50, 2)])
+@pytest.mark.parametrize(
+    ("commits", "runs"),
+    [(5, 20), *(pytest.param(*case, marks=pytest.mark.slow) for case in ((1, 100), (20, 5), (50, 2)))],
+)
 @pytest.mark.parametrize("suites", [5, *soaked(60)])
 def test_what_flakes_is_found_in_100_runs_and_what_a_commit_broke_is_not(
     tmp_path, capsys, commits, runs, suites
@@ -154,7 +157,7 @@ def test_without_commits_it_says_what_would_tell(tmp_path, capsys):
     )
 
 
-@pytest.mark.parametrize("rate", [0.02, 0.3, 0.7])
+@pytest.mark.parametrize("rate", [0.02, *slow(0.3, 0.7)])
 def test_the_rates_interval_holds_it_as_often_as_it_says(rate):
     rng, covered = np.random.default_rng(3), 0
     for _ in range(300):

@@ -139,7 +139,7 @@ def test_what_was_done_to_the_rows_is_named_alone(num_rows, is_fresh, plant, wha
     assert how in ((kind,) if isinstance(kind, str) else kind)
 
 
-@pytest.mark.parametrize("num_rows", [300, *slow(2_000), *soaked(NUM_ROWS)])
+@pytest.mark.parametrize("num_rows", [*slow(300, 2_000), *soaked(NUM_ROWS)])
 def test_fresh_draws_of_the_same_have_next_to_no_findings(num_rows, tmp_path):
     counts = []
     for seed in range(3 if num_rows < NUM_ROWS else 10):

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assay.triage.data.compare import compare_data
+from variants import slow
 
 Column = list[Any]
 WORDS = ["True", "false", "7", "0", "1.50", "00412", "NA", "null", "nan", " 5", "1e3", "a, b", 'say "so"', ""]
@@ -76,7 +77,7 @@ def test_the_same_rows_have_no_findings_in_whatever_formats_they_are(rows: dict[
             assert found(before, after) == [], f"{before.suffix} -> {after.suffix}"
 
 
-@pytest.mark.parametrize("suffix", [".parquet", ".jsonl", ".csv"])
+@pytest.mark.parametrize("suffix", [".csv", *slow(".parquet", ".jsonl")])
 @pytest.mark.parametrize(
     ("was", "slip", "kind"),
     [

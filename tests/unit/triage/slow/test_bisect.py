@@ -8,7 +8,7 @@ import pytest
 from assay.triage.slow.bisect import Bisected, CannotRun, StepPosterior, bisect_commits
 from assay.triage.slow.bisected import CommitLine, bisection, no_bisection
 from assay.triage.slow.blocks import Block, BlockRules, compare
-from variants import soaked
+from variants import slow, soaked
 
 RULES = BlockRules(least=0.03, error=0.025, most_blocks=200)
 """As the command has them: half of its chance of error is for the ends, half for the commit."""
@@ -56,7 +56,7 @@ def line(number: int) -> CommitLine:
 
 
 @pytest.mark.parametrize("number", [100, *soaked(1_000)])
-@pytest.mark.parametrize("change", [0.05, -0.05])
+@pytest.mark.parametrize("change", [0.05, *slow(-0.05)])
 def test_of_64_commits_the_culprit_is_named_in_95_percent(number, change):
     rng, right, blocks = np.random.default_rng(0), 0, []
     for _ in range(number):

@@ -21,7 +21,9 @@ def histories(published_data: Path) -> list[np.ndarray]:
 LONG = slow(*((name, 400) for name in NOISES if name != "log-normal, as it is"))
 
 
-@pytest.mark.parametrize("case", [*((name, 60) for name in NOISES), *LONG])
+@pytest.mark.parametrize(
+    "case", [("autoregressive", 60), *slow(*((name, 60) for name in NOISES if name != "autoregressive")), *LONG]
+)
 def test_noise_alone_raises_an_alarm_in_at_most_seven_percent(case: tuple[str, int]) -> None:
     name, number = case
     rng = np.random.default_rng(5)

@@ -66,6 +66,7 @@ def test_a_host_that_is_behind_one_signature_alone_is_shared_by_none():
     assert "of one signature" in found.because
 
 
+@pytest.mark.slow
 def test_what_happened_to_fail_on_a_bad_host_once_is_rarely_said_to_share_its_cause():
     assert sum(bool(shared(fleet(seed, host=(0,))).causes) for seed in range(100, 130)) <= 2
 

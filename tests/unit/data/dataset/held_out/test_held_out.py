@@ -68,6 +68,7 @@ def batches(dataset: Dataset, split: HashSplit | TimeSplit, config: LoaderConfig
     ]
 
 
+@pytest.mark.slow
 @UNDISTURBED
 @given(seed=st.integers(0, 2**32), num_shards=st.integers(1, 3), share=st.sampled_from([0.02, 0.1, 0.5, 0.95]))
 def test_an_evaluation_of_the_copy_has_the_same_batches_as_one_of_the_dataset(

@@ -15,6 +15,7 @@ from assay.evaluation.evidence.campaign.rule import (
 from assay.evaluation.evidence.effect import Effect
 from assay.evaluation.evidence.power import VarianceComponents, error_of_design
 from assay.evaluation.evidence.seeds.trimmed import kept_seeds, over_typical_seeds
+from variants import slow
 
 RULE = CampaignRule()
 PLAN = LookPlan(gate_seeds=(3, 6))
@@ -56,8 +57,8 @@ def judged(gains: np.ndarray, seeds: int, noise: VarianceComponents, plan: LookP
 
 
 @pytest.mark.parametrize(("plan", "over_seeds"), [(PLAN, "mean"), (TRIMMED, "trimmed")])
-@pytest.mark.parametrize("noise", [NOISE, LOUD])
-@pytest.mark.parametrize("place", [0, 1])
+@pytest.mark.parametrize("noise", [NOISE, *slow(LOUD)])
+@pytest.mark.parametrize("place", [0, *slow(1)])
 def test_what_becomes_of_gains_worth_having_is_what_becomes_of_them_in_simulated_looks(
     noise, place, plan, over_seeds
 ):
@@ -72,6 +73,7 @@ def test_what_becomes_of_gains_worth_having_is_what_becomes_of_them_in_simulated
     assert [stated.scales, stated.stops, stated.gives_up] == pytest.approx(shares, abs=0.02)
 
 
+@pytest.mark.slow
 def test_the_gain_that_a_look_finds_is_scaled_there_four_times_in_five():
     last = power_of_looks(PLAN, RULE, NOISE, num_items=ITEMS)[-1]
     found = judged(np.full(20_000, last.finds), last.num_seeds, NOISE)

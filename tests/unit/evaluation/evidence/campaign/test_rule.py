@@ -195,6 +195,7 @@ def test_with_no_seeds_left_there_is_no_chance_to_ask_about():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seen", [*slow(0.02), 0.025, *slow(0.03)])
 @pytest.mark.parametrize("new_seeds", [5, *slow(8, 16)])
 def test_the_chance_of_a_new_campaign_is_how_often_fresh_seeds_get_there(seen: float, new_seeds: int):

@@ -33,6 +33,7 @@ def test_the_points_of_a_group_are_drawn_together():
     assert (counts[:, [0, 1, 3]].sum(axis=1) == 3).all()
 
 
+@pytest.mark.slow
 def test_checkpoints_of_one_run_do_not_pass_for_independent_runs(ladder):
     points = ladder(noise=0.01)
     copies = np.repeat(np.arange(points.num_points), 4)

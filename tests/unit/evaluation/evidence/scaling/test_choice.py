@@ -13,7 +13,9 @@ EQUAL = {"A": 480.0, "B": 2100.0, "E": 1.82, "alpha": 0.36, "beta": 0.36}
 UNLIKE = {"A": 20.0, "B": 9e4, "E": 1.2, "alpha": 0.15, "beta": 0.55}
 
 
-@pytest.mark.parametrize(("truth", "form"), [(EQUAL, "over-training"), (UNLIKE, "chinchilla")])
+@pytest.mark.parametrize(
+    ("truth", "form"), [(EQUAL, "over-training"), pytest.param(UNLIKE, "chinchilla", marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("seed", [0, *slow(1)])
 def test_the_form_of_the_law_behind_the_points_is_found(ladder, truth, form, seed):
     chosen = choose_form(ladder(truth=truth, seed=seed, noise=0.002), delta=HUBER_DELTA)

@@ -14,6 +14,7 @@ from assay.evaluation.evidence.scaling.fit import HUBER_DELTA
 from assay.evaluation.evidence.scaling.forms import FORMS
 from assay.evaluation.evidence.scaling.points import scaling_points
 from assay.evaluation.evidence.scaling.study import study
+from variants import slow
 
 CHINCHILLA = FORMS["chinchilla"]
 
@@ -27,6 +28,7 @@ def ask(points, *targets, **options):
     return found.asked
 
 
+@pytest.mark.slow
 def test_the_band_holds_a_larger_run_and_widens_with_distance(ladder, truth):
     near, far = ask(ladder(), {"parameters": 4e9, "tokens": 8e10}, {"parameters": 3e10, "tokens": 6e11})
     for each, parameters, tokens in ((near, 4e9, 8e10), (far, 3e10, 6e11)):
@@ -36,7 +38,7 @@ def test_the_band_holds_a_larger_run_and_widens_with_distance(ladder, truth):
     assert near.prediction.times_beyond_data < far.prediction.times_beyond_data < far.prediction.times_supported
 
 
-@pytest.mark.parametrize("noise", [0.0, 1e-13])
+@pytest.mark.parametrize("noise", [0.0, *slow(1e-13)])
 def test_points_that_lie_on_a_law_exactly_have_a_band_of_numbers(ladder, truth, noise):
     (found,) = ask(ladder(noise=noise), {"parameters": 4e9, "tokens": 8e10})
     loss = found.prediction.loss
@@ -44,6 +46,7 @@ def test_points_that_lie_on_a_law_exactly_have_a_band_of_numbers(ladder, truth, 
     assert 0.0 < loss.high - loss.low < 1e-6
 
 
+@pytest.mark.slow
 def test_what_the_points_do_not_support_is_refused_with_what_they_do(ladder):
     too_far, too_small, too_lean, partial = ask(
         ladder(),
@@ -66,6 +69,7 @@ def test_what_the_points_do_not_support_is_refused_with_what_they_do(ladder):
     assert granted.refusal is None
 
 
+@pytest.mark.slow
 def test_a_target_beyond_what_was_tested_gets_its_band_and_its_mark(ladder):
     near, far = ask(ladder(), {"parameters": 4e9, "tokens": 8e10}, {"parameters": 1e14, "tokens": 2e15})
     assert (near.is_untested, far.is_untested) == (False, True)

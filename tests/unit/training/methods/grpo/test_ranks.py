@@ -187,6 +187,7 @@ def told_on(ranks: Ranks, base: Path) -> tuple[list[str], dict[str, float]]:
     return entered, dict(stepper.step(share, step=1, stop_asked=False).costs)
 
 
+@pytest.mark.slow
 @each_parallel
 def test_what_is_said_ahead_is_the_same_on_ranks_and_behind_a_commit(
     shards_weights: bool, base: Path, tmp_path: Path
