@@ -57,6 +57,8 @@ TESTS = (
     "tests/unit/data tests/unit/store tests/unit/training tests/unit/evaluation tests/simulation tests/golden "
     "tests/docs tests/contract/test_object_store.py tests/contract/test_ledger.py"
 )
+QUIET = ("-q", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning")
+"""jaxtyping, which is a plugin of pytest, has to be there before any module of assay is."""
 SLOWEST_TEST_S = 15.0
 PATIENCE_S = 10.0
 """Of tests in their clean time that a mutant may survive before we leave it."""
@@ -88,7 +90,7 @@ def main() -> int:
     options = _parser().parse_args()
     os.chdir(ROOT)
     driver = Driver(options)
-    quiet = ["-q", "-p", "no:cacheprovider", "--timeout=0", "--no-header"]
+    quiet = [*QUIET, "--timeout=0", "--no-header"]
     code = pytest.main([*quiet, *options.tests.split()], plugins=[driver])
     return driver.code if code == 0 else int(code)
 
@@ -441,7 +443,7 @@ def run_anew(
         if (getattr(module, "__file__", None) or "").startswith(ours) and not name.startswith(KEPT):
             del sys.modules[name]
     sys.meta_path.insert(0, _Changed(codes))
-    arguments = ["-q", "-p", "no:cacheprovider", "--timeout=0", "--basetemp", tempfile.mkdtemp()]
+    arguments = [*QUIET, "--timeout=0", "--basetemp", tempfile.mkdtemp()]
     return int(pytest.main([*arguments, *options, *tests], plugins=[*plugins]))
 
 
