@@ -1,0 +1,26 @@
+"""What is timed of the links: turns of two sizes, each both ways and then added."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from assay.training.parallel.link_probe import LARGE_BYTES, SMALL_BYTES, TURNS, ProbedSpan, probe_links
+from assay.training.parallel.ranks import Ranks
+from forked_ranks import on_ranks
+
+
+def probed(ranks: Ranks) -> list[ProbedSpan]:
+    assert ranks.outer is not None
+    return list(probe_links(ranks.outer, torch.device("cpu")))
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_each_rank_of_the_ring_times_every_turn_that_counts(world_size: int, tmp_path: Path) -> None:
+    names = [f"{what} {size}" for size in (SMALL_BYTES, LARGE_BYTES) for what in ("swapped", "added")]
+    for spans in on_ranks(world_size, probed, tmp_path):
+        assert [span.name for span in spans[:2]] == names[:2]
+        assert {name: sum(span.name == name for span in spans) for name in names} == dict.fromkeys(names, TURNS)
+        assert len(spans) == TURNS * len(names)
+        moments = [moment for span in spans for moment in (span.began_s, span.ended_s)]
+        assert moments == sorted(moments)
