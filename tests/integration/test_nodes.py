@@ -21,6 +21,7 @@ from assay.launch.ranks.supervisor import RestartPolicy, Supervisor
 from assay.records.run import Attempt, Run
 from assay.store.attempts import saved_attempts
 from assay.store.commit_log import CommitLog
+from assay.store.home import Home
 from assay.store.objects import open_store
 from assay.training.audit import audit_run
 
@@ -220,8 +221,10 @@ def test_the_lead_is_told_to_stop_and_another_node_leads_on_to_the_undisturbed_w
 ) -> None:
     _, undisturbed, _ = run_it(trainer__epochs=2)
     run, port = new_tiny_run(trainer__epochs=2), free_port()
-    plan = tmp_path / "faults.yaml"
+    plan, told = tmp_path / "faults.yaml", tmp_path / "told"
     plan.write_text("faults: [{type: leave, node: 0, step: 7}, {type: leave, attempt: 2, node: 0, step: 14}]")
+    settings = Home.from_environment().folder / "settings.yaml"
+    settings.write_text(f"on_event: 'echo $ASSAY_EVENT $ASSAY_STEP >> {told}'")
     nodes = [start_follower(run, port, node, 3, options=("--faults", str(plan))) for node in range(3)]
     assert [node.wait(600) for node in nodes] == [0, 0, 0]
     words = [(tmp_path / f"node-{node}.log").read_text() for node in range(3)]
@@ -233,6 +236,10 @@ def test_the_lead_is_told_to_stop_and_another_node_leads_on_to_the_undisturbed_w
     assert [attempt.outcome for attempt in attempts] == ["preempted", "preempted", "succeeded"]
     assert attempts[1].start_step == attempts[0].end_step, "no step was lost"
     assert attempts[2].start_step == attempts[1].end_step > attempts[0].end_step
+    until(lambda: told.exists() and len(told.read_text().splitlines()) == 3)
+    ends = [attempt.end_step for attempt in attempts]
+    expected = [f"{event} {step}" for event, step in zip(("moved", "moved", "finished"), ends, strict=True)]
+    assert told.read_text().splitlines() == expected
     assert log.finished().weights_digest == undisturbed.finished().weights_digest
     assert audit_run(run, log).verdict == "pass"
 

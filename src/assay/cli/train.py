@@ -543,7 +543,7 @@ def _train_on_allocation(
 ) -> None:
     """One node's part; the exit code of the lead tells the job whether to go back into the queue."""
     from assay.launch.places.slurm import STOPPED_EARLY
-    from assay.launch.places.slurm_allocation import Allocation, follow_lead, handed_over, nodes_of
+    from assay.launch.places.slurm_allocation import Allocation, follow_lead, nodes_of
 
     allocation = Allocation.from_environment(os.environ)
     heir = follow_lead(run, allocation) if allocation.node > 0 else None
@@ -551,9 +551,8 @@ def _train_on_allocation(
         return
     with nodes_of(run, allocation, world_size=workers, heir=heir) as nodes:
         result, is_behind = _driven(home, run, workers, policy, nodes)
-        leads_on = handed_over(nodes) if result.outcome == "stopped" else None
-    if leads_on is not None:
-        click.echo(f"run {run.run_id} goes on: {leads_on} leads it, this node leaves", err=True)
+    if result.outcome == "moved":
+        click.echo(f"run {run.run_id} goes on: {result.leads_on} leads it, this node leaves", err=True)
         return
     _print_trained(home, result, policy, is_behind=is_behind, as_json=as_json)
     if result.outcome == "stopped":

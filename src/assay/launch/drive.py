@@ -26,7 +26,7 @@ from assay.store.attempts import saved_attempts
 from assay.store.commit_log import CommitLog
 from assay.store.findings import save_audit
 from assay.store.home import Home
-from assay.store.ledger.writer import FINISH_S, LedgerWriter
+from assay.store.ledger.writer import FINISH_S, LEAVE_S, LedgerWriter
 from assay.store.missing_log import refuse_missing_log
 from assay.store.objects import open_store
 from assay.store.patience import Patience
@@ -34,8 +34,9 @@ from assay.store.place import refuse_copy, refuse_links
 from assay.training.audit import audit_run
 from assay.training.recipe import recipe_of
 
-RunOutcome = Literal["finished", "stopped", "failed"]
-"""`stopped`: it was asked to, committed, and goes on when it is resumed. `failed`: it would fail again."""
+RunOutcome = Literal["finished", "stopped", "moved", "failed"]
+"""`stopped`: it was asked to, committed, and goes on when it is resumed. `moved`: likewise of this node alone; it
+goes on, led by another. `failed`: it would fail again."""
 
 
 class RunResult(NamedTuple):
@@ -51,6 +52,8 @@ class RunResult(NamedTuple):
     """Likewise."""
     error: AssayError | None = None
     """Why the run failed, where it did."""
+    leads_on: str = ""
+    """The node that leads it now, where it moved."""
 
 
 def drive(
@@ -97,6 +100,8 @@ def drive(
         raise
     last = result.last_attempt
     text = str(result.error) if result.error else (last.reason if last else "")
+    if result.leads_on:
+        text = f"{result.leads_on} leads it from now on: {text}"
     events.tell(result.outcome, step=last.end_step if last else None, text=text)
     return result
 
@@ -143,7 +148,9 @@ def _drive(
         if finished is None:
             beside.stop()
     if finished is None:
-        return RunResult(run, "stopped", last_attempt)
+        writer.wait(LEAVE_S)  # two nodes are not to write to a ledger at once
+        leads_on = nodes.hand_over() if nodes is not None else None
+        return RunResult(run, "moved" if leads_on else "stopped", last_attempt, leads_on=leads_on or "")
     evaluation = evaluate_run(run, log)
     writer.put(lambda ledger: ledger.record_evaluation(evaluation))
     log.sweep()  # once from the first step on: what attempts wrote that woke up after they were replaced

@@ -14,7 +14,7 @@ from assay.launch.detached import start_detached
 from assay.records.run import Attempt, Run
 from assay.store.home import Home
 
-Event = Literal["finished", "failed", "stopped", "stalled"]
+Event = Literal["finished", "failed", "stopped", "moved", "stalled"]
 
 LOG_FILE = "events.log"
 LIMIT_S = 30.0

@@ -36,9 +36,9 @@ class Settings(FrozenConfig):
     price."""
 
     on_event: str | None = None
-    """A command for the shell, run once for each event of a run: `finished`, `failed`, `stopped`, `stalled`.
-    It gets ASSAY_EVENT, ASSAY_RUN, ASSAY_STEP, ASSAY_TEXT, ASSAY_RUN_DIR and ASSAY_HOME in its environment; it
-    is killed after 30 seconds, and whatever becomes of it, the run does not notice."""
+    """A command for the shell, run once for each event of a run: `finished`, `failed`, `stopped`, `moved`,
+    `stalled`. It gets ASSAY_EVENT, ASSAY_RUN, ASSAY_STEP, ASSAY_TEXT, ASSAY_RUN_DIR and ASSAY_HOME in its
+    environment; it is killed after 30 seconds, and whatever becomes of it, the run does not notice."""
 
     sinks: tuple[str, ...] = ()
     """Other tools that get the metrics of every run here as they are measured: `tensorboard:FOLDER`,

@@ -76,11 +76,6 @@ def nodes_of(run: Run, allocation: Allocation, *, world_size: int, heir: Heir | 
         yield group
 
 
-def handed_over(nodes: Nodes) -> str | None:
-    """Have another node lead on, where this one alone was asked to stop; its name."""
-    return nodes.hand_over() if isinstance(nodes, NodeGroup) else None
-
-
 def follow_lead(run: Run, allocation: Allocation) -> Heir | None:
     """Another node's part: start the ranks that the lead says, until it is done, or this node is to lead."""
     host, port = allocation.lead_host, allocation.link_port

@@ -224,7 +224,7 @@ class NodeGroup:
         self._leaving.add(node)
 
     def hand_over(self) -> str | None:
-        """Have another node lead, where this one alone was asked to stop; its name. No attempt is under way."""
+        """Have another node lead; those who are to stop as well are not asked."""
         staying = {
             node: peer for node, peer in self._peers.items() if node not in self._leaving and stays(peer)
         }

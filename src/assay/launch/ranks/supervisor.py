@@ -183,6 +183,11 @@ class Nodes(Protocol):
         """Start the ranks of an attempt."""
         ...
 
+    def hand_over(self) -> str | None:
+        """Have another node lead, where the supervisor's alone was asked to stop; its name. No attempt is under
+        way."""
+        ...
+
 
 class ThisMachine:
     """All ranks on this machine; they meet by a file in the run's folder."""
@@ -219,6 +224,10 @@ class ThisMachine:
         place.unlink(missing_ok=True)  # where ranks are to meet is nobody's to have written before
         ranks = range(orders.attempt.world_size)
         return RankProcesses(self._context, self._run, orders, ranks, f"file://{place}")
+
+    def hand_over(self) -> str | None:
+        """There is no other."""
+        return None
 
 
 class Supervisor:
