@@ -176,7 +176,7 @@ class Node:
     def _follow(self) -> None:
         try:
             if (heir := self.follower.follow()) is not None:
-                self._lead.by_heir(heir, is_asked_to_stop=self.follower._stop_asked)
+                self._lead.by_heir(heir, is_asked_to_stop=self.follower.stop_asked)
         except AssayError as error:
             self.error = error
 

@@ -230,8 +230,10 @@ def train(
             return
         passed_on = _passed_on(*restarts, "parallel", "leave_within", "faults", "python_graders")
         if _is_begun(home, run, workers, place, plan, passed_on, is_new=resume is None, as_json=as_json):
-            train_it = _train_on_allocation if place.on == "allocation" else _train_here
-            train_it(home, run, workers, policy, as_json=as_json)
+            if place.on == "allocation":
+                _train_on_allocation(home, run, workers, policy, place.workers_per_node, as_json=as_json)
+            else:
+                _train_here(home, run, workers, policy, as_json=as_json)
 
 
 def _is_begun(
@@ -539,17 +541,31 @@ def _print_trained(
 
 
 def _train_on_allocation(
-    home: "Home", run: "Run", workers: int, policy: "RestartPolicy", *, as_json: bool
+    home: "Home",
+    run: "Run",
+    workers: int,
+    policy: "RestartPolicy",
+    workers_per_node: int | None,
+    *,
+    as_json: bool,
 ) -> None:
     """One node's part; the exit code of the lead tells the job whether to go back into the queue."""
     from assay.launch.places.slurm import STOPPED_EARLY
     from assay.launch.places.slurm_allocation import Allocation, follow_lead, nodes_of
+    from assay.launch.places.slurm_drain import JobNodes
 
-    allocation = Allocation.from_environment(os.environ)
+    allocation, job_nodes = Allocation.from_environment(os.environ), JobNodes.from_environment(os.environ)
     heir = follow_lead(run, allocation) if allocation.node > 0 else None
     if allocation.node > 0 and heir is None:
         return
-    with nodes_of(run, allocation, world_size=workers, heir=heir) as nodes:
+    with nodes_of(
+        run,
+        allocation,
+        world_size=workers,
+        ranks_per_node=workers_per_node,
+        heir=heir,
+        job_nodes=job_nodes,
+    ) as nodes:
         result, is_behind = _driven(home, run, workers, policy, nodes)
     if result.outcome == "moved":
         click.echo(f"run {run.run_id} goes on: {result.leads_on} leads it, this node leaves", err=True)

@@ -35,6 +35,8 @@ class PlaceOptions:
     dry_run: bool
     launched: bool = False
     """Whether who started this process has put the launch on record."""
+    workers_per_node: int | None = None
+    """Of an allocation; None: they are shared by the nodes that are there."""
 
     def check(self, world_size: int) -> None:
         """Raises `ConfigError` about what cannot work there; before a run is made."""
@@ -101,6 +103,12 @@ _OPTIONS = (
         metavar="OPTION",
         help="slurm: one more option of sbatch, e.g. --sbatch=--gpus-per-node=8. May be repeated.",
     ),
+    click.option(
+        "--workers-per-node",
+        type=click.IntRange(min=1),
+        help="allocation: ranks of a node, at most, so that nodes that come find work; by default --workers "
+        "are shared by those that are there.",
+    ),
     click.option("--launched", is_flag=True, hidden=True, help="The launch is on record already."),
     click.option("--dry-run", is_flag=True, help="slurm: print the job's script; submit and write nothing."),
 )
@@ -111,13 +119,15 @@ def place_options(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the options about where; it gets them as one argument, `place`."""
 
     @functools.wraps(command)
-    def with_place(on: str, dry_run: bool, launched: bool, **others: Any) -> None:
+    def with_place(on: str, dry_run: bool, launched: bool, workers_per_node: int | None, **others: Any) -> None:
         given = {name: others.pop(name) for name in OF_SLURM}
         slurm = {name: value for name, value in given.items() if value not in (None, ())}
         if on != "slurm" and (slurm or dry_run):
             wrong = next(iter(slurm), "dry_run").removesuffix("_s").replace("_", "-")
             raise click.UsageError(f"--{wrong} is Slurm's: add '--on slurm'.")
-        command(place=PlaceOptions(on, slurm, dry_run, launched), **others)
+        if on != "allocation" and workers_per_node is not None:
+            raise click.UsageError("--workers-per-node is an allocation's: add '--on allocation'.")
+        command(place=PlaceOptions(on, slurm, dry_run, launched, workers_per_node), **others)
 
     for option in reversed(_OPTIONS):
         with_place = option(with_place)

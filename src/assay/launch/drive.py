@@ -35,8 +35,8 @@ from assay.training.audit import audit_run
 from assay.training.recipe import recipe_of
 
 RunOutcome = Literal["finished", "stopped", "moved", "failed"]
-"""`stopped`: it was asked to, committed, and goes on when it is resumed. `moved`: likewise of this node alone; it
-goes on, led by another. `failed`: it would fail again."""
+"""`stopped`: it was asked to, committed, and goes on when it is resumed. `moved`: likewise of this node alone;
+it goes on, led by another. `failed`: it would fail again."""
 
 
 class RunResult(NamedTuple):

@@ -28,8 +28,13 @@ class Launcher(Protocol):
 
 
 def resume_command(run: Run, *, world_size: int, options: Sequence[str] = ()) -> list[str]:
-    """The command line that goes on with a run, with the `assay` of this installation."""
+    """The command line that goes on with a run."""
+    return [assay_program(), "train", "--resume", run.run_id, "--workers", str(world_size), *options]
+
+
+def assay_program() -> str:
+    """The `assay` of this installation."""
     program = Path(sysconfig.get_path("scripts")) / "assay"
     if not program.exists():
         raise ConfigError(f"{program}: no such program. Install assay in this environment: pip install assay.")
-    return [str(program), "train", "--resume", run.run_id, "--workers", str(world_size), *options]
+    return str(program)

@@ -13,6 +13,7 @@ job, the same run and the next attempt.
 import re
 import shlex
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 from pydantic import PositiveInt, field_validator
@@ -70,6 +71,18 @@ class SlurmConfig(FrozenConfig):
             raise ValueError(f"{value!r} is not one word")
         return value
 
+    def where(self) -> list[str]:
+        """Options of sbatch, as far as they were chosen."""
+        return [
+            *([f"--partition={self.partition}"] if self.partition else []),
+            *([f"--time={self.time}"] if self.time else []),
+        ]
+
+    def when(self) -> list[str]:
+        """Options of sbatch about the end of a job, and what comes then."""
+        requeue = "--requeue" if self.requeue else "--no-requeue"
+        return [f"--signal=TERM@{self.grace_s}", requeue, "--open-mode=append"]
+
     def check_world_size(self, world_size: int) -> None:
         """Raises `ConfigError` where a node would have no rank."""
         if world_size < self.nodes:
@@ -84,32 +97,35 @@ def job_script(
 ) -> str:
     """The script that sbatch is given; `options` are more of `assay train`."""
     config.check_world_size(world_size)
-    command = resume_command(run, world_size=world_size, options=("--on", "allocation", *options))
-    threads = recipe_of(run).trainer.threads_per_rank
+    threads, per_node = recipe_of(run).trainer.threads_per_rank, -(-world_size // config.nodes)
+    place = ("--on", "allocation", "--workers-per-node", str(per_node))
+    command = resume_command(run, world_size=world_size, options=(*place, *options))
     guarded = hosts_left_out(home, run, world_size=world_size)
     directives = [
         f"--job-name={_job_name(run)}",
         f"--comment={run.run_dir}",
-        *([f"--partition={config.partition}"] if config.partition else []),
-        *([f"--time={config.time}"] if config.time else []),
+        *config.where(),
         *([f"--exclude={','.join(guarded)}"] if guarded else []),
         f"--nodes={config.nodes}",
         "--ntasks-per-node=1",
-        f"--cpus-per-task={-(-world_size // config.nodes) * threads}",
-        f"--signal=TERM@{config.grace_s}",
-        "--requeue" if config.requeue else "--no-requeue",
-        "--open-mode=append",
-        f"--output={str(_folder(run)).replace('%', '%%')}/job-%j.log",
+        f"--cpus-per-task={per_node * threads}",
+        *config.when(),
+        f"--output={str(slurm_folder(run)).replace('%', '%%')}/job-%j.log",
     ]
     return _SCRIPT.format(
         run_id=run.run_id,
-        # Options of the user's own are written as they are given: quoted by whoever knows sbatch's way.
-        directives="\n".join(f"#SBATCH {each}" for each in [*map(shell_line, directives), *config.sbatch]),
+        directives=directives_text(directives, config),
         # Not the ledger's URL, which may hold a password: sbatch hands the environment on.
         home=shell_line(str(home.folder.resolve())),
         command=shell_line(*command),
-        ending=_REQUEUE if config.requeue else "",
+        ending=REQUEUE if config.requeue else "",
     )
+
+
+def directives_text(directives: Sequence[str], config: SlurmConfig) -> str:
+    """What a script asks of sbatch. Options of the user's own are written as they are given: quoted by whoever
+    knows sbatch's way."""
+    return "\n".join(f"#SBATCH {each}" for each in [*map(shell_line, directives), *config.sbatch])
 
 
 _SCRIPT = """\
@@ -120,15 +136,16 @@ _SCRIPT = """\
 export ASSAY_HOME={home}
 
 # One supervisor a node starts the ranks of that node; the first node's decides.
-# A node that was asked to leave is done before the others, which are not ended for it (--wait=0).
-srun --kill-on-bad-exit=1 --wait=0 --cpus-per-task="${{SLURM_CPUS_PER_TASK:-1}}" \\
+# A node that was asked to leave is done before the others, which are not ended for it (--wait=0), nor when the
+# job gives it up (--no-kill).
+srun --kill-on-bad-exit=1 --wait=0 --no-kill --cpus-per-task="${{SLURM_CPUS_PER_TASK:-1}}" \\
   {command}
 code=$?
 {ending}
 exit $code
 """
 
-_REQUEUE = f"""
+REQUEUE = f"""
 # {STOPPED_EARLY}: told to stop, all is committed. {TERMINATED}: told to stop before anything had begun.
 if [ $code -eq {STOPPED_EARLY} ] || [ $code -eq {TERMINATED} ]; then
   scontrol requeue "$SLURM_JOB_ID" && exit 0
@@ -152,17 +169,17 @@ class SlurmLauncher:
         he could write it down: that one is taken.
         """
         job = _unrecorded_job(run) or self._submit(run, world_size)
-        log = str(_folder(run) / f"job-{job}.log")
+        log = str(slurm_folder(run) / f"job-{job}.log")
         return save_launch(run, place="slurm", job=job, world_size=world_size, log=log)
 
     def _submit(self, run: Run, world_size: int) -> str:
         script = job_script(self._home, run, self._config, world_size=world_size, options=self._options)
-        folder = _folder(run)
+        folder = slurm_folder(run)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "job.sh").write_text(script)
         link_key(Path(run.run_dir), anew=True)  # now, so that no node has to wait for it
         try:
-            answer = _slurm("sbatch", "--parsable", str(folder / "job.sh"))
+            answer = slurm_says("sbatch", "--parsable", str(folder / "job.sh"))
         except TrainingError as error:
             raise TrainingError(
                 f"{error}\nThe run is there, and waits: 'assay train --resume {run.run_id} --on slurm' with "
@@ -174,7 +191,7 @@ class SlurmLauncher:
 def job_state(job: str) -> LaunchState:
     """Slurm forgets a job some minutes after its end; then it has ended, too."""
     try:
-        states = _slurm("squeue", "--noheader", "--format=%T", f"--jobs={job}").split()
+        states = slurm_says("squeue", "--noheader", "--format=%T", f"--jobs={job}").split()
     except TrainingError as error:
         if "Invalid job id" in str(error):
             return "ended"
@@ -186,18 +203,18 @@ def job_state(job: str) -> LaunchState:
 
 def pending_reason(job: str) -> str:
     """Slurm's word for what a job waits for, e.g. `Resources`; a job may have begun meanwhile."""
-    said = _slurm("squeue", "--noheader", "--format=%r", f"--jobs={job}").split()
+    said = slurm_says("squeue", "--noheader", "--format=%r", f"--jobs={job}").split()
     return said[0] if said else "None"
 
 
 def cancel_job(job: str) -> None:
     """Its ranks have the cluster's KillWait to commit and leave."""
-    _slurm("scancel", _checked_job(job))
+    slurm_says("scancel", _checked_job(job))
 
 
 def kill_job(job: str) -> None:
     """Script and ranks end at once; nothing puts the job back into the queue."""
-    _slurm("scancel", "--full", "--signal=KILL", _checked_job(job))
+    slurm_says("scancel", "--full", "--signal=KILL", _checked_job(job))
 
 
 def _checked_job(job: str) -> str:
@@ -207,7 +224,7 @@ def _checked_job(job: str) -> str:
 
 
 def _unrecorded_job(run: Run) -> str | None:
-    listed = _slurm("squeue", "--me", "--noheader", "--format=%A|%k", f"--name={_job_name(run)}")
+    listed = slurm_says("squeue", "--me", "--noheader", "--format=%A|%k", f"--name={_job_name(run)}")
     known = {launch.job for launch in saved_launches(run)}
     for line in listed.splitlines():
         job, _, comment = line.partition("|")
@@ -220,14 +237,15 @@ def _job_name(run: Run) -> str:
     return f"assay-{run.run_id}"
 
 
-def _folder(run: Run) -> Path:
+def slurm_folder(run: Run) -> Path:
+    """Scripts and logs of a run's jobs."""
     return Path(run.run_dir) / "slurm"
 
 
-def _slurm(*command: str) -> str:
-    """What one of Slurm's commands prints."""
+def slurm_says(*command: str, folder: str | None = None) -> str:
+    """What one of Slurm's commands prints, called in a folder."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True)
+        done = subprocess.run(command, capture_output=True, text=True, cwd=folder)
     except FileNotFoundError as error:
         raise ConfigError(
             f"{command[0]}: no such program. Run this where Slurm's commands are, e.g. on a login node."

@@ -12,6 +12,7 @@ from typing import Self
 from assay.base.clock import SystemClock
 from assay.base.errors import ConfigError
 from assay.base.units import number_of
+from assay.launch.places.slurm_drain import JobNodes, heeding_drains
 from assay.launch.ranks.handover import Heir
 from assay.launch.ranks.nodes import Follower, NodeGroup
 from assay.launch.ranks.supervisor import Nodes, ThisMachine
@@ -57,22 +58,32 @@ class Allocation:
 
 
 @contextmanager
-def nodes_of(run: Run, allocation: Allocation, *, world_size: int, heir: Heir | None = None) -> Iterator[Nodes]:
+def nodes_of(
+    run: Run,
+    allocation: Allocation,
+    *,
+    world_size: int,
+    ranks_per_node: int | None = None,
+    heir: Heir | None = None,
+    job_nodes: JobNodes | None = None,
+) -> Iterator[Nodes]:
     """The lead's: all nodes of the allocation, gathered, or those of a lead that left; they are sent home at
-    the end."""
-    if allocation.num_nodes == 1:
-        yield ThisMachine(run)
+    the end. `ranks_per_node`: by default, the ranks are shared by the nodes that are there."""
+    most = ranks_per_node or -(-world_size // allocation.num_nodes)
+    if allocation.num_nodes == 1 and most >= world_size:
+        with heeding_drains(job_nodes):
+            yield ThisMachine(run)
         return
     group = NodeGroup(
         run,
         num_nodes=1 if heir else allocation.num_nodes,
         host=heir.host if heir else allocation.lead_host,
         port=heir.door.port if heir else allocation.link_port,
-        ranks_per_node=-(-world_size // allocation.num_nodes),
+        ranks_per_node=most,
         clock=SystemClock(),
         heir=heir,
     )
-    with closing(group):
+    with closing(group), heeding_drains(job_nodes, wanted_back=group.want_back, there=group.there):
         yield group
 
 

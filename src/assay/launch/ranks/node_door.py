@@ -57,6 +57,8 @@ class LeadAddress(BaseModel):
 
     host: str
     port: PositiveInt
+    ranks_per_node: PositiveInt
+    """That a node gets, at most."""
 
 
 class NodeDoor:

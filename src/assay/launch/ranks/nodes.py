@@ -126,6 +126,8 @@ class NodeGroup:
         self.processor = processor_here()
         self._leaving: set[int] = set()
         """Nodes that were asked to stop."""
+        self._wanted_back: frozenset[int] = frozenset()
+        """Nodes that the cluster wants back; another thread says so."""
         self._busy: set[int] = set()
         """Nodes that have ranks in the attempt under way, which listens to them."""
         self._door = heir.door if heir else NodeDoor(port, link_key(Path(run.run_dir)))
@@ -138,7 +140,7 @@ class NodeGroup:
         others += heir.come_over(clock) if heir else []
         self._last_number = max(self._node, *self._peers, *(heir.others if heir else ()), 0)
         self._outside = Outside(self._door, partial(_refusal, self.processor, self._name), others)
-        address = LeadAddress(host=host, port=self._door.port)
+        address = LeadAddress(host=host, port=self._door.port, ranks_per_node=ranks_per_node)
         open_store(run.run_dir).put(LEAD_FILE, address.model_dump_json().encode())
 
     @property
@@ -185,8 +187,19 @@ class NodeGroup:
         there = len((self._peers.keys() - self._leaving) | numbers) + lent
         return min(world_size, (1 + there) * self._ranks_per_node)
 
+    def want_back(self, nodes: frozenset[int]) -> None:
+        """The cluster wants these nodes: as if they had been asked to stop. Any thread may call it."""
+        self._wanted_back = nodes
+
+    def there(self) -> frozenset[int]:
+        """Numbers of the allocation's nodes that are at work, or may be. Likewise."""
+        return frozenset(
+            {self._node, *(peer.node for peer in [*self._peers.values()] if peer.node is not None)}
+        )
+
     def leaving(self) -> list[str]:
         """Names of the nodes that were asked to stop."""
+        self._leaving |= {node for node, peer in self._peers.items() if peer.node in self._wanted_back}
         return [
             f"node {node} ({self._peers[node].host})" for node in sorted(self._leaving & self._peers.keys())
         ]
@@ -225,6 +238,7 @@ class NodeGroup:
 
     def hand_over(self) -> str | None:
         """Have another node lead; those who are to stop as well are not asked."""
+        self.leaving()
         staying = {
             node: peer for node, peer in self._peers.items() if node not in self._leaving and stays(peer)
         }
@@ -481,7 +495,9 @@ class Follower:
         self._link = connect_link(host, port, link_key(Path(run.run_dir)), clock, timeout_s=patience_s)
         self._ranks: RankProcesses | None = None
         self._has_ended = False
-        self._stop_asked = self._has_said_so = False
+        self.stop_asked = False
+        """SIGTERM has come."""
+        self._has_said_so = False
 
     def follow(self, waits: Callable[[], None] = lambda: None) -> Heir | None:
         """Return when the lead has left too, or let this node go, which was asked to stop; or with what this
@@ -535,7 +551,7 @@ class Follower:
 
     def _say_if_it_leaves(self) -> None:
         """Not where the signal is handled, which may be in the midst of another message."""
-        if self._stop_asked and not self._has_said_so:
+        if self.stop_asked and not self._has_said_so:
             self._has_said_so = True
             self._link.send(Leave())
 
@@ -577,7 +593,7 @@ class Follower:
             raise LinkLost("it asked a node that was lent to lead")
         # Before there is a thread that would take it: it is the supervisor's, which has yet to begin.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-        if self._stop_asked:
+        if self.stop_asked:
             self._say_if_it_leaves()
             return
         door = NodeDoor(0, link_key(Path(self._run.run_dir)))
@@ -602,7 +618,7 @@ class Follower:
             raise LinkLost(f"it asked for {ranks} of run '{attempt.run_id}', to meet at {message.rendezvous}")
         self._ranks = RankProcesses(self._context, self._run, message.orders, ranks, message.rendezvous)
         self._has_ended, self._told_devices = False, ()
-        if self._stop_asked:
+        if self.stop_asked:
             self._ranks.signal(signal.SIGTERM)
 
     def _stop_ranks(self) -> None:
@@ -619,19 +635,21 @@ class Follower:
             return
 
     def _ask_to_stop(self, *_: object) -> None:
-        self._stop_asked = True
+        self.stop_asked = True
         if self._ranks is not None:
             self._ranks.signal(signal.SIGTERM)
 
 
-def join_lead(run: Run, waits: Callable[[], None]) -> None:
-    """Lend this machine to a run that is led on another, until it is done or this process is asked to stop.
+def join_lead(run: Run, waits: Callable[[], None]) -> bool:
+    """Lend this machine to a run that is led on another, until it is done or this process is asked to stop;
+    whether it was.
 
     `waits` is called when the lead knows of it.
     """
     lead = lead_of(Path(run.run_dir))
     node = Follower(run, node=None, host=lead.host, port=lead.port, clock=SystemClock(), patience_s=JOIN_S)
     node.follow(waits)
+    return node.stop_asked
 
 
 def _refusal(kind: Processor, ours: str, peer: Peer) -> str | None:

@@ -57,7 +57,8 @@ def test_the_job_asks_for_what_was_chosen_and_goes_on_with_the_same_run(run: Run
         "--gpus-per-node=8",
     }
     command = next(line for line in lines if "--resume" in line)
-    assert command.endswith("assay train --resume long --workers 4 --on allocation --max-restarts=3")
+    wanted = "assay train --resume long --workers 4 --on allocation --workers-per-node 2 --max-restarts=3"
+    assert command.endswith(wanted)
 
 
 def test_the_script_is_bash_whatever_the_folder_is_called(run: Run) -> None:

@@ -231,6 +231,21 @@ def test_a_node_for_which_there_are_no_ranks_is_let_go_at_once(led, coming: Comi
     assert lent.receive(1.0) == Dismiss() and link.receive(0.0) is None
 
 
+def test_a_node_that_the_cluster_wants_back_leaves_and_one_that_is_lent_is_none_of_its_nodes(
+    led, coming: Coming
+) -> None:
+    group, link = led
+    coming.comes(None, "c")
+    until(lambda: group.room(8) == 6)
+    assert group.fitting(8) == 6 and group.there() == {0, 1}
+    group.want_back(frozenset({2}))
+    assert group.leaving() == [], "the one that is lent has that number here"
+    group.want_back(frozenset({1, 2}))
+    assert group.leaving() == ["node 1 (b)"]
+    assert group.fitting(8) == 4 and group.there() == {0}
+    assert link.receive(1.0) == Dismiss()
+
+
 def test_who_waits_outside_may_leave_and_a_link_that_breaks_there_is_no_loss(led, coming: Coming) -> None:
     group, _ = led
     leaves, breaks = coming.comes(None, "c"), coming.comes(None, "d")
