@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from assay.base.errors import ConfigError
+from assay.base.workers import Workers
 
 if TYPE_CHECKING:
     from assay.store.home import Home
@@ -149,6 +150,16 @@ class _FileOrChange(InputFile):
         return Path(value) if is_change else super().convert(value, param, ctx)
 
 
+class _Workers(_Type):
+    """How many workers: a number, or a range."""
+
+    name = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Workers:  # noqa: ARG002
+        """How many will do."""
+        return value if isinstance(value, Workers) else Workers.of(str(value))
+
+
 FILE = InputFile()
 FILE_OR_CHANGE = _FileOrChange()
 RUN = _Run()
@@ -162,6 +173,7 @@ SOURCE_OR_RUN = _SourceOrRun()
 PATH = click.Path(path_type=Path)
 OUT_FILE = click.Path(dir_okay=False, path_type=Path)
 FOLDER = click.Path(file_okay=False, path_type=Path)
+WORKERS = _Workers()
 
 
 def given_home() -> "Home":

@@ -11,10 +11,12 @@ import click
 from assay.base.errors import ConfigError
 from assay.base.names import shell_line
 from assay.base.shown_url import without_secrets
+from assay.base.workers import Workers
 from assay.cli.given import (
     FILE,
     FILE_OR_CHANGE,
     RUN,
+    WORKERS,
     given_home,
     is_given,
     python_graders_option,
@@ -51,9 +53,11 @@ def _print_keys(context: click.Context, option: click.Parameter, asked: bool) ->
 @click.argument("overrides", nargs=-1)
 @click.option(
     "--workers",
+    type=WORKERS,
     default=1,
     show_default=True,
-    help="Ranks, on all nodes together: any number up to loader.lanes. May differ at every resume.",
+    help="Ranks, on all nodes together: any number up to loader.lanes. 8..64: as many as there is room for; "
+    "with fewer than 8 the run leaves, committed. May differ at every resume.",
 )
 @click.option("--run-id", help="Name the run; by default the recipe's name and the time.")
 @click.option(
@@ -179,7 +183,7 @@ def _print_keys(context: click.Context, option: click.Parameter, asked: bool) ->
 def train(
     recipe: Path | None,
     overrides: tuple[str, ...],
-    workers: int,
+    workers: Workers,
     run_id: str | None,
     resume: str | None,
     forked: str | None,
@@ -209,31 +213,61 @@ def train(
         _train_pipeline(recipe, overrides, workers, place, check=check, as_json=as_json)
         return
     if check and recipe is not None:
-        _print_check(recipe, overrides, workers, check_seconds, verbose=verbose, as_json=as_json)
+        _print_check(recipe, overrides, workers.most, check_seconds, verbose=verbose, as_json=as_json)
         return
-    place.check(workers)
+    place.check(workers.most)
     home = given_home()
     _refuse_names(home, overrides, resume=resume, store=store, run_id=run_id, check=check)
     _refuse_to_take_over(home, resume, place, take_over=take_over)
     planned = _fault_plan(faults) if faults else None
-    new = {"world_size": workers, "run_id": run_id, "store_url": store}
+    new = {"world_size": workers.most, "run_id": run_id, "store_url": store}
     with _ranks_import(place, trains=not (place.dry_run or check or forked)):
         from assay.launch.ranks.faults import NO_FAULTS
         from assay.launch.ranks.supervisor import RestartPolicy
 
         os.environ["ASSAY_STORE_PATIENCE"] = str(restarts["store_patience"])  # for ranks, and what is beside
         plan = planned or NO_FAULTS
-        policy = RestartPolicy(**restarts, parallel=(parallel,), grace_s=leave_within, faults=plan)
+        policy = RestartPolicy(
+            **restarts, parallel=(parallel,), grace_s=leave_within, faults=plan, least_ranks=workers.least or 1
+        )
         run = _asked_for(home, recipe, overrides, parallel, place, resume=resume, forked=forked, new=new)
+        world_size = _checked_workers(run, workers, place)
         if check:
             click.echo(f"{run.parent} can be forked so, to end at step {run.num_steps}; nothing was started")
             return
-        passed_on = _passed_on(*restarts, "parallel", "leave_within", "faults", "python_graders")
-        if _is_begun(home, run, workers, place, plan, passed_on, is_new=resume is None, as_json=as_json):
+        names = (
+            "parallel",
+            "leave_within",
+            "faults",
+            "python_graders",
+            *(["workers"] if workers.least else []),
+        )
+        passed_on = _passed_on(*restarts, *names)
+        if _is_begun(home, run, world_size, place, plan, passed_on, is_new=resume is None, as_json=as_json):
             if place.on == "allocation":
-                _train_on_allocation(home, run, workers, policy, place.workers_per_node, as_json=as_json)
+                _train_on_allocation(home, run, world_size, policy, place.workers_per_node, as_json=as_json)
             else:
-                _train_here(home, run, workers, policy, as_json=as_json)
+                _train_here(home, run, world_size, policy, as_json=as_json)
+
+
+def _checked_workers(run: "Run", workers: Workers, place: PlaceOptions) -> int:
+    """How many are wanted; of a range on this machine, as many as it has room for."""
+    from assay.launch.ranks.processor import gpus_here, processor_here
+    from assay.launch.ranks.workers import check_lanes, room_here
+    from assay.training.recipe import recipe_of
+
+    recipe = recipe_of(run)
+    if (warning := check_lanes(workers, recipe.loader.lanes)) is not None and place.on != "allocation":
+        warned(f"warning: {warning}")
+    if workers.least is None or place.on in ("slurm", "allocation"):
+        return workers.most
+    return room_here(
+        workers,
+        num_lanes=recipe.loader.lanes,
+        threads=recipe.trainer.threads_per_rank,
+        num_gpus=0 if processor_here().instructions else len(gpus_here()),
+        num_processors=len(os.sched_getaffinity(0)),
+    )
 
 
 def _is_begun(
@@ -300,11 +334,19 @@ def _is_pipeline(file: Path) -> bool:
 
 
 def _train_pipeline(
-    file: Path, overrides: tuple[str, ...], workers: int, place: PlaceOptions, *, check: bool, as_json: bool
+    file: Path,
+    overrides: tuple[str, ...],
+    workers: Workers,
+    place: PlaceOptions,
+    *,
+    check: bool,
+    as_json: bool,
 ) -> None:
     from assay.cli.train_pipeline import train_pipeline
 
-    train_pipeline(file, overrides, workers, place, check=check, as_json=as_json)
+    if workers.least is not None:
+        raise ConfigError(f"--workers {workers}: every run of a pipeline has as many. Use one number.")
+    train_pipeline(file, overrides, workers.most, place, check=check, as_json=as_json)
 
 
 def _fault_plan(file: Path) -> "FaultPlan":

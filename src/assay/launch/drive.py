@@ -54,6 +54,8 @@ class RunResult(NamedTuple):
     """Why the run failed, where it did."""
     leads_on: str = ""
     """The node that leads it now, where it moved."""
+    waits_for: str = ""
+    """Why it stopped though nobody asked it to."""
 
 
 def drive(
@@ -102,6 +104,8 @@ def drive(
     text = str(result.error) if result.error else (last.reason if last else "")
     if result.leads_on:
         text = f"{result.leads_on} leads it from now on: {text}"
+    elif result.waits_for:
+        text = f"{result.waits_for}: {text}"
     events.tell(result.outcome, step=last.end_step if last else None, text=text)
     return result
 
@@ -149,8 +153,9 @@ def _drive(
             beside.stop()
     if finished is None:
         writer.wait(LEAVE_S)  # two nodes are not to write to a ledger at once
-        leads_on = nodes.hand_over() if nodes is not None else None
-        return RunResult(run, "moved" if leads_on else "stopped", last_attempt, leads_on=leads_on or "")
+        leads_on = None if nodes is None or supervisor.waits_for else nodes.hand_over()
+        outcome: RunOutcome = "moved" if leads_on else "stopped"
+        return RunResult(run, outcome, last_attempt, leads_on=leads_on or "", waits_for=supervisor.waits_for)
     evaluation = evaluate_run(run, log)
     writer.put(lambda ledger: ledger.record_evaluation(evaluation))
     log.sweep()  # once from the first step on: what attempts wrote that woke up after they were replaced

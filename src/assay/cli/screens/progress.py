@@ -237,7 +237,8 @@ def print_result(result: RunResult) -> None:
     if result.outcome == "stopped":
         last = result.last_attempt
         assert last is not None, "what was stopped had begun"
-        click.echo(f"run {run_id} stopped at step {last.end_step}, committed. Go on with:")
+        why = f"; it {result.waits_for}" if result.waits_for else ""
+        click.echo(f"run {run_id} stopped at step {last.end_step}, committed{why}. Go on with:")
         click.echo(f"  {last.resume_command()}")
         return
     evaluation, audit = result.evaluation, result.audit

@@ -114,6 +114,8 @@ class RestartPolicy:
     """Measure what a forecast of other world sizes needs: each lane, and the messages between ranks."""
     other_device: bool = False
     """Go on with a run that another kind of processor began: to other bits."""
+    least_ranks: int = 1
+    """With fewer the run is not gone on with: it leaves, for others to have the nodes that are left."""
 
     def __post_init__(self) -> None:
         if self.share == "speed" and "fsdp2" in self.parallel:
@@ -254,6 +256,8 @@ class Supervisor:
         self._regroups_for = ""
         """Why the attempt under way was stopped, where another follows: nodes leave, or have come."""
         self._is_interrupted = False
+        self.waits_for = ""
+        """What it left for though nobody asked it to, and was not yet done."""
         self._num_attempts = self._asked_size = 0
         self._nodes = nodes or ThisMachine(run)
         self._patience = patience
@@ -287,12 +291,19 @@ class Supervisor:
 
     def _attempts(self, world_size: int) -> Attempt:
         deaths: list[_Death] = []
-        sizes = list(self._policy.world_sizes)
+        sizes, attempt = list(self._policy.world_sizes), None
         while True:
             if sizes:
                 world_size = sizes.pop(0)
             self._asked_size, self._regroups_for = world_size, ""
-            attempt, end = self._one_attempt(self._nodes.fitting(world_size))
+            if (room := self._nodes.fitting(world_size)) < self._policy.least_ranks:
+                self._wait_for_more(room)
+                if attempt is None:
+                    raise ConfigError(
+                        f"run {self._run.run_id} {self.waits_for}. Give it more nodes, or less to wait for."
+                    )
+                return attempt
+            attempt, end = self._one_attempt(room)
             if end.outcome == "preempted" and self._regroups_for and not self._stop_asked:
                 continue
             if end.outcome in ("succeeded", "preempted"):
@@ -316,7 +327,11 @@ class Supervisor:
             self._refuse_hopeless(deaths, end, attempt)
             self._wait_unless_asked_to_stop(back_off_s([death.step for death in deaths]))
             if self._policy.after_death == "shrink":
-                world_size = max(1, end.num_alive)
+                world_size = max(self._policy.least_ranks, end.num_alive)
+
+    def _wait_for_more(self, room: int) -> None:
+        has = number_of(room, "rank")
+        self.waits_for = f"waits for nodes: there is room for {has}, of at least {self._policy.least_ranks}"
 
     def _refuse_hopeless(self, deaths: list[_Death], end: AttemptEnd, attempt: Attempt) -> None:
         """A kill is the node's fault and is tried again; the same failure at the same step is the code's."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from assay.base.errors import AssayError, DataError, Interrupted, StoreFullError, TrainingError
+from assay.base.errors import AssayError, ConfigError, DataError, Interrupted, StoreFullError, TrainingError
 from assay.launch.ranks.processor import processor_here
 from assay.launch.ranks.supervisor import RestartPolicy, Supervisor
 from assay.launch.ranks.task import AttemptEnd
@@ -365,6 +365,37 @@ def test_who_is_asked_to_stop_while_a_node_leaves_begins_no_other_attempt(run) -
     nodes.ranks.wait_for_news = lambda timeout_s: supervisor.ask_to_stop()
     assert supervisor.run(2).outcome == "preempted"
     assert nodes.sizes == [2]
+
+
+class ShrinkingNodes(KillingNodes):
+    """Of four nodes one is lost in each attempt."""
+
+    def fitting(self, world_size: int) -> int:
+        return min(world_size, 4 - self.num_starts)
+
+
+@pytest.mark.parametrize(("least", "num_starts"), [(1, 4), (3, 2), (4, 1)])
+def test_with_fewer_ranks_than_will_do_a_run_waits_for_nodes(least, num_starts, run, monkeypatch) -> None:
+    nodes, log = ShrinkingNodes(), CommitLog(open_store("memory:"))
+    policy = RestartPolicy(max_restarts=3, least_ranks=least)
+    supervisor = Supervisor(run, log, policy=policy, watchers=[], clock=ClockThatStops(""), nodes=nodes)
+    if least == 1:
+        with pytest.raises(TrainingError, match="4 attempts died"):
+            supervisor.run(4)
+    else:
+        assert supervisor.run(4).outcome == "killed"
+        has = f"{least - 1} rank" + "s" * (least > 2)
+        assert supervisor.waits_for == f"waits for nodes: there is room for {has}, of at least {least}"
+    assert nodes.num_starts == num_starts
+
+
+def test_a_run_that_has_too_few_ranks_at_its_start_is_refused(run) -> None:
+    nodes, log = KillingNodes(), CommitLog(open_store("memory:"))
+    policy = RestartPolicy(least_ranks=3)
+    supervisor = Supervisor(run, log, policy=policy, watchers=[], clock=ClockThatStops(""), nodes=nodes)
+    with pytest.raises(ConfigError, match="room for 2 ranks, of at least 3"):
+        supervisor.run(2)
+    assert nodes.num_starts == 0 and log.entries() == []
 
 
 class RoomierNodes(InterruptedNodes):
