@@ -1,7 +1,7 @@
 """`assay scale`: what a recipe takes on other numbers of workers."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -17,7 +17,7 @@ MOST_SECONDS = 60.0
 """On one worker, and on two: the calibration is to be over in three minutes."""
 
 
-OF_FORECASTS = {"sizes": "--workers", "advise": "--advise", "as_modes": "--modes"}
+OF_FORECASTS = {"sizes": "--workers", "parallel": "--parallel", "advise": "--advise", "as_modes": "--modes"}
 """What says nothing of a run that was made."""
 
 
@@ -101,6 +101,13 @@ class _Asked(NamedTuple):
     type=RUN,
     help="Instead of a RECIPE: put the forecast beside what this run took, phase by phase.",
 )
+@click.option(
+    "--parallel",
+    type=click.Choice(["ddp", "fsdp2"]),
+    default="ddp",
+    show_default=True,
+    help="Every worker holds all weights, or a shard of them, as in 'assay train'.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the record as one JSON object.")
 @click.pass_context
 def scale(
@@ -119,6 +126,7 @@ def scale(
     advise: bool,
     as_modes: bool,
     run_id: str | None,
+    parallel: Any,
     as_json: bool,
 ) -> None:
     """Forecast the steps, the time and the device-hours of RECIPE on each number of workers.
@@ -149,6 +157,7 @@ def scale(
         cluster,
         asked,
         out,
+        parallel=parallel,
         advise=advise,
         as_modes=as_modes,
         as_json=as_json,
@@ -176,6 +185,7 @@ def _forecast(
     asked: _Asked,
     out: Path | None,
     *,
+    parallel: Any,
     advise: bool,
     as_modes: bool,
     as_json: bool,
@@ -195,9 +205,10 @@ def _forecast(
     from assay.planning.scale.advice import advised
     from assay.planning.scale.forecast import forecast
 
-    found = forecast(calibration, sizes, cluster)
+    found = forecast(calibration, sizes, cluster, parallel=parallel)
     if advise:
-        found = found.model_copy(update={"advice": advised(calibration, sizes[-1], cluster)})
+        advice = advised(calibration, sizes[-1], cluster, parallel=parallel)
+        found = found.model_copy(update={"advice": advice})
     if as_json:
         click.echo(found.to_json())
     elif as_modes:

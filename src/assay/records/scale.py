@@ -30,6 +30,10 @@ rows; answers of the model to prompts, and their grades; the optimizer and what 
 the exchange of gradients, by its bytes and by its messages; commits; restarts and what they lose."""
 
 
+ScaleParallel = Literal["ddp", "fsdp2"]
+"""Every worker holds all weights, or a shard of them."""
+
+
 class TimedStep(Record):
     """One step of a single worker, without commits and evaluations."""
 
@@ -163,7 +167,7 @@ class WorldForecast(Record):
     phases: dict[str, NonNegativeFloat]
     """Seconds a step of the mean worker, as runs account for them: data, generation, compute, communication."""
     sent_bytes: NonNegativeInt
-    """What the worker that sends the most sends in an exchange."""
+    """What the worker that sends the most sends in an exchange; of sharded weights, for an update."""
     left_node_bytes: NonNegativeInt
     """What leaves the node that sends the most."""
     commit_every_steps: PositiveFloat
@@ -213,6 +217,8 @@ class ScaleForecast(Record):
     """Between nodes, by node; likewise."""
     failures_per_node_h: NonNegativeFloat
     restart_s: NonNegativeFloat
+    parallel: ScaleParallel = "ddp"
+    """How the workers hold the weights."""
     sizes: tuple[WorldForecast, ...]
     goals: tuple[ScaleGoal, ...]
     remarks: tuple[str, ...]

@@ -7,21 +7,16 @@ are for as many rows: a batch twice as large has half the steps.
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-import numpy as np
-
-from assay.data.loader.lane_shares import LaneShares, useful_world_size
-from assay.planning.scale.cluster import Cluster, links_of
-from assay.planning.scale.forecast import NUM_DRAWS, forecast
-from assay.planning.scale.step_time import DealtSteps, MeasuredSteps
+from assay.data.loader.lane_shares import useful_world_size
+from assay.planning.scale.cluster import Cluster
+from assay.planning.scale.forecast import forecast
 from assay.planning.scale.whole_run import WholeRun, best_interval_s, commits_every
-from assay.records.scale import ScaleAdvice, ScaleCalibration, TimedStep, WorldForecast
+from assay.records.scale import ScaleAdvice, ScaleCalibration, ScaleParallel, TimedStep, WorldForecast
 
 LEAST_GAIN = 0.005
 """A share of the time, or of the device-hours; a change that gains less is not told."""
 WAITS_FOR_ROWS = 0.02
 """The share of a step from which more threads of the loader are worth a try."""
-SHARDED_TRIPS = 3
-"""Times that what a rank has crosses the ranks for each lane: weights forward and backward, then gradients."""
 
 
 class _Change(NamedTuple):
@@ -33,20 +28,23 @@ class _Change(NamedTuple):
     world_size: int
     calibration: ScaleCalibration
     """As it would be, by what was measured."""
+    parallel: ScaleParallel | None = None
+    """None: as it is."""
 
 
-def advised(calibration: ScaleCalibration, world_size: int, cluster: Cluster) -> tuple[ScaleAdvice, ...]:
+def advised(
+    calibration: ScaleCalibration, world_size: int, cluster: Cluster, *, parallel: ScaleParallel = "ddp"
+) -> tuple[ScaleAdvice, ...]:
     """Changes that gain time or device-hours, the most time first."""
-    [now] = forecast(calibration, [world_size], cluster).sizes
-    found = [_worth(now, change, cluster) for change in _changes(calibration, now, cluster)]
-    sharded = _sharded(calibration, now, cluster)
-    found += [sharded] if sharded is not None else []
+    [now] = forecast(calibration, [world_size], cluster, parallel=parallel).sizes
+    changes = [*_changes(calibration, now, cluster), _held_otherwise(calibration, now, parallel)]
+    found = [_worth(now, change, cluster, change.parallel or parallel) for change in changes]
     gains = [each for each in found if max(each.time_saved, each.device_hours_saved) >= LEAST_GAIN]
     return tuple(sorted(gains, key=lambda each: (-each.time_saved, -each.device_hours_saved)))
 
 
-def _worth(now: WorldForecast, change: _Change, cluster: Cluster) -> ScaleAdvice:
-    [then] = forecast(change.calibration, [change.world_size], cluster).sizes
+def _worth(now: WorldForecast, change: _Change, cluster: Cluster, parallel: ScaleParallel) -> ScaleAdvice:
+    [then] = forecast(change.calibration, [change.world_size], cluster, parallel=parallel).sizes
     return ScaleAdvice(
         change=change.words,
         overrides=change.overrides,
@@ -99,6 +97,15 @@ def _changes(calibration: ScaleCalibration, now: WorldForecast, cluster: Cluster
         )
     for fewer in sorted({useful_world_size(lanes, size), max(1, size // 2)} - {size}):
         yield _Change(f"{fewer} workers", (f"--workers {fewer}",), False, fewer, calibration)
+
+
+def _held_otherwise(calibration: ScaleCalibration, now: WorldForecast, parallel: ScaleParallel) -> _Change:
+    """Weights that are sharded, or no more."""
+    if parallel == "ddp":
+        words = "sharded weights, which take less memory; their trips counted in full, none hidden"
+        return _Change(words, ("--parallel fsdp2",), False, now.world_size, calibration, "fsdp2")
+    words = "whole weights on every worker, where they fit"
+    return _Change(words, ("--parallel ddp",), False, now.world_size, calibration, "ddp")
 
 
 def _better_interval(calibration: ScaleCalibration, now: WorldForecast, cluster: Cluster) -> int | None:
@@ -156,38 +163,3 @@ def _halved_lanes(one: TimedStep, _: TimedStep) -> TimedStep:
 
 def _half_the_wait(one: TimedStep, _: TimedStep) -> TimedStep:
     return one.model_copy(update={"data_s": one.data_s / 2})
-
-
-def _sharded(calibration: ScaleCalibration, now: WorldForecast, cluster: Cluster) -> ScaleAdvice | None:
-    """Sharded weights: three trips of what a rank has for each lane, none of them hidden behind arithmetic."""
-    if now.world_size == 1:
-        return None
-    links = links_of(cluster, now.nodes, two=calibration.two_workers)
-    steps, size = MeasuredSteps.of(calibration), now.world_size
-    shares = LaneShares(calibration.lanes, size, interleaved=True)
-    chunk = calibration.gradient_bytes / size
-    rounds_s = []
-    for link, sharing in ((links.inside, 1), (links.between, max(now.nodes) if len(now.nodes) > 1 else 1)):
-        if link is not None:
-            messages_s = len(calibration.buckets) * link.latency_s
-            rounds_s.append(messages_s + sharing * chunk / link.bytes_per_s)
-    trip_s = (size - 1) * max(rounds_s)
-    # Every round of lanes waits for its slowest.
-    order = DealtSteps.made(
-        len(steps.lane_s), shares.num_lanes, num_draws=NUM_DRAWS, rng=np.random.default_rng(0)
-    )
-    dealt_s = steps.lane_s[order.step[:, None], order.order]
-    rounds = [dealt_s[:, first : first + size].max(axis=1) for first in range(0, shares.num_lanes, size)]
-    crowding = 1 + now.terms["crowding"] / (now.terms["lanes"] + now.terms["uneven"])
-    of_lanes = {"lanes", "uneven", "slowest", "crowding", "bytes", "latency"}
-    others_s = sum(seconds for name, seconds in now.terms.items() if name not in of_lanes)
-    lanes_s = crowding * float(np.sum(rounds, axis=0).mean()) + shares.most * SHARDED_TRIPS * trip_s
-    saved = 1 - (lanes_s + others_s) / sum(now.terms.values())
-    return ScaleAdvice(
-        change="sharded weights, which take less memory; their trips counted in full, none hidden",
-        overrides=("--parallel fsdp2",),
-        world_size=size,
-        time_saved=saved,
-        device_hours_saved=saved,
-        changes_learning=False,
-    )

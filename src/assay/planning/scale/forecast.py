@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from assay.base.shapes import Float64
+from assay.base.units import bytes_text
 from assay.data.loader.lane_shares import LaneShares, next_useful_world_size, useful_world_size
 from assay.planning.scale.cluster import (
     NUM_READINGS,
@@ -25,6 +26,7 @@ from assay.planning.scale.cluster import (
     without_latency,
 )
 from assay.planning.scale.exchange_time import sent_bytes
+from assay.planning.scale.sharded import sharded_bytes, sharded_room
 from assay.planning.scale.step_time import DealtSteps, DrawnSteps, Exchanged, MeasuredSteps, drawn_steps
 from assay.planning.scale.whole_run import WholeRun
 from assay.records.evaluation import Estimate
@@ -32,6 +34,7 @@ from assay.records.scale import (
     ScaleCalibration,
     ScaleForecast,
     ScaleGoal,
+    ScaleParallel,
     ScaleTerm,
     WorldForecast,
 )
@@ -75,9 +78,10 @@ def forecast(
     cluster: Cluster,
     *,
     goals: Mapping[int, float] = GOALS,
+    parallel: ScaleParallel = "ddp",
 ) -> ScaleForecast:
     """Raises `ConfigError` for workers without a lane, and where nobody said what lies between them."""
-    shares = [_shares(calibration, size, cluster) for size in world_sizes]
+    shares = [_shares(calibration, size, cluster, parallel) for size in world_sizes]
     luck, alone = _luck(calibration), _played(calibration, LaneShares.alone(calibration.lanes), cluster)
     sizes, reached = [], []
     for each in shares:
@@ -100,6 +104,7 @@ def forecast(
         between=cluster.between or measured_between(calibration.two_workers, num_nodes=2),
         failures_per_node_h=cluster.failures_per_node_h,
         restart_s=cluster.restarts_s(calibration),
+        parallel=parallel,
         sizes=tuple(sizes),
         goals=tuple(reached),
         remarks=tuple(_remarks(calibration, shares)),
@@ -114,9 +119,14 @@ def forecast_attempt(calibration: ScaleCalibration, shares: LaneShares, cluster:
     return _world_forecast(calibration, shares, cluster, played, alone, _luck(calibration))
 
 
-def _shares(calibration: ScaleCalibration, world_size: int, cluster: Cluster) -> LaneShares:
+def _shares(
+    calibration: ScaleCalibration, world_size: int, cluster: Cluster, parallel: ScaleParallel
+) -> LaneShares:
     nodes = cluster.nodes(world_size)
-    return LaneShares(calibration.lanes, world_size, nodes=nodes if len(nodes) > 1 else ())
+    is_sharded = parallel == "fsdp2" and world_size > 1
+    return LaneShares(
+        calibration.lanes, world_size, interleaved=is_sharded, nodes=nodes if len(nodes) > 1 else ()
+    )
 
 
 def _played(calibration: ScaleCalibration, shares: LaneShares, cluster: Cluster) -> _Played:
@@ -191,6 +201,8 @@ def _world_forecast(
     sent = (0, 0)
     if played.on.plan is not None:
         sent = sent_bytes(played.on.plan, shares, [bucket.num_bytes for bucket in calibration.buckets])
+    elif shares.interleaved:
+        sent = sharded_bytes(shares, calibration.gradient_bytes)
     return WorldForecast(
         world_size=shares.world_size,
         nodes=nodes,
@@ -262,5 +274,11 @@ def _remarks(calibration: ScaleCalibration, shares: Sequence[LaneShares]) -> lis
             found.append(
                 f"{size} workers are no faster than {fewer}: of {lanes} lanes the busiest has {each.most} "
                 f"either way. {cure}"
+            )
+        if each.interleaved:
+            room = sharded_room(each, calibration.gradient_bytes)
+            found.append(
+                f"of {size} workers each holds {bytes_text(room.shard)} of weights, gradients and moments, and "
+                f"up to {bytes_text(room.sums)} of lanes' sums, beside activations and a layer that is gathered"
             )
     return found

@@ -16,6 +16,7 @@ import numpy as np
 from assay.base.shapes import Float64, Int64
 from assay.data.loader.lane_shares import LaneShares
 from assay.planning.scale.exchange_time import ExchangeShares, Links, after_rounds, exchange_shares
+from assay.planning.scale.sharded import round_seconds
 from assay.records.scale import ScaleCalibration
 from assay.training.parallel.exchange_plan import ExchangePlan, early_at, exchange_plan
 
@@ -45,7 +46,7 @@ class Exchanged(NamedTuple):
 
     shares: LaneShares
     plan: ExchangePlan | None
-    """None for a single rank;"""
+    """None for a single rank, and where weights are sharded;"""
     rounds: ExchangeShares | None
     """likewise."""
     crowding: float
@@ -56,7 +57,7 @@ class Exchanged(NamedTuple):
         """On ranks with these lanes."""
         two, is_crowded = calibration.two_workers, max(shares.nodes or (shares.world_size,)) > 1
         crowding = two.crowding if two is not None and two.num_nodes == 1 and is_crowded else 1.0
-        if shares.world_size == 1:
+        if shares.world_size == 1 or shares.interleaved:
             return cls(shares, None, None, crowding)
         plan = exchange_plan(shares, early=not calibration.on_cuda)
         return cls(shares, plan, exchange_shares(plan, shares), crowding)
@@ -105,10 +106,10 @@ def drawn_steps(
     worked_s = np.stack(
         [lane_s[:, list(shares.of_rank(rank))].sum(axis=1) for rank in range(shares.world_size)], axis=1
     )
-    step_s, last_s = _through(begin_s, lane_s, on, calibration, links), (begin_s + worked_s).max(axis=1)
+    step_s, last_s = (_through(begin_s, lane_s, on, calibration, over) for over in (links, None))
     if updates > 1:
         step_s += (updates - 1) * _through(np.zeros_like(begin_s), lane_s, on, calibration, links)
-        last_s += (updates - 1) * worked_s.max(axis=1)
+        last_s += (updates - 1) * _through(np.zeros_like(begin_s), lane_s, on, calibration, None)
     return DrawnSteps(
         step_s=step_s,
         last_s=last_s,
@@ -126,8 +127,10 @@ def _through(
     links: Links | None,
 ) -> Float64[np.ndarray, "draw"]:
     """When all ranks have the sum of an update and each other's counts, where each begins its lanes at
-    `begin_s`."""
+    `begin_s`. Without links, when the last is done with its lanes."""
     shares = on.shares
+    if shares.interleaved:
+        return _through_rounds(begin_s, lane_s, shares, calibration, links)
     early_s, last_s = np.empty_like(begin_s), np.empty_like(begin_s)
     for rank in range(shares.world_size):
         done_s = lane_s[:, list(shares.of_rank(rank))].cumsum(axis=1)
@@ -145,6 +148,24 @@ def _through(
         free_s = after_rounds(free_s, on.rounds.late, bucket.num_bytes, links)
     all_s: Float64[np.ndarray, "draw"] = np.maximum(free_s, last_s).max(axis=1) + told_s(shares, links)
     return all_s
+
+
+def _through_rounds(
+    begin_s: Float64[np.ndarray, "draw rank"],
+    lane_s: Float64[np.ndarray, "draw lane"],
+    shares: LaneShares,
+    calibration: ScaleCalibration,
+    links: Links | None,
+) -> Float64[np.ndarray, "draw"]:
+    """Likewise of sharded weights: all meet in every round of lanes."""
+    size = shares.world_size
+    done_s: Float64[np.ndarray, "draw"] = begin_s.max(axis=1)
+    for first in range(0, shares.num_lanes, size):
+        done_s = done_s + lane_s[:, first : first + size].max(axis=1)
+    if links is None:
+        return done_s
+    crosses_s = round_seconds(shares, [bucket.num_bytes for bucket in calibration.buckets], links)
+    return done_s + shares.most * crosses_s + told_s(shares, links)
 
 
 def told_s(shares: LaneShares, links: Links) -> float:
