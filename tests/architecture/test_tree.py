@@ -66,6 +66,7 @@ READS_ENVIRONMENT = {
     "cli/main.py": "that pydantic looks for no plugins",
     "cli/train.py": "the allocation that srun tells of",
     "cli/train_on.py": "likewise",
+    "cli/join.py": "likewise",
     "launch/detached.py": "what a process is started with",
     "launch/places/background.py": "what a process is started with",
     "launch/side_by_side/short_run.py": "likewise",

@@ -1,6 +1,7 @@
 """Real training whose exchange is planned for any loads and any nodes, changed at every restart: one digest."""
 
 import random
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -28,7 +29,7 @@ NUM_LANES = 8
 def parts(rng: random.Random, whole: int, number: int) -> tuple[int, ...]:
     """So many numbers, each at least 1, that add up to it."""
     edges = [0, *sorted(rng.sample(range(1, whole), number - 1)), whole]
-    return tuple(b - a for a, b in zip(edges, edges[1:], strict=False))
+    return tuple(b - a for a, b in pairwise(edges))
 
 
 class DealtAnew(ThisMachine):

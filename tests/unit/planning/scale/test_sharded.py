@@ -65,7 +65,7 @@ def test_the_terms_of_a_step_are_its_time(world_size: int) -> None:
 
 
 def test_what_leaves_a_node_is_shared_by_its_workers() -> None:
-    """Two nodes of two: a ring crosses once each way; at the distances 1, 2 and 3, 1, 2 and 1 messages cross."""
+    """Two nodes of two: a ring crosses once each way, and 1, 2 and 1 messages at the distances 1, 2 and 3."""
     shares = LaneShares(8, 4, interleaved=True, nodes=(2, 2))
     links = Links(FAST, SECOND, 1e18)
     assert round_seconds(shares, [8 * MEGABYTE], links) == pytest.approx(2 * 3 / 4 + (1 + 2 + 1) / 4)
