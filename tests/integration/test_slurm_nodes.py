@@ -17,11 +17,17 @@ from assay.store.commit_log import CommitLog
 from assay.store.home import Home
 from assay.store.objects import open_store
 from assay.training.audit import audit_run
-from slurm_cluster import SlurmCluster, missing_program, wait_until
+from slurm_cluster import SlurmCluster, missing_program
+from slurm_cluster import wait_until as wait_shortly
 
 EPOCHS = 4
-SLOW = "faults: [{type: slow, step: 1, extra_s: 0.4}, {type: slow, attempt: 2, step: 1, extra_s: 0.4}]"
+pytestmark = pytest.mark.timeout(900)
+SLOW = "faults: [{type: slow, step: 1, extra_s: 0.8}, {type: slow, attempt: 2, step: 1, extra_s: 1.5}]"
 """So that there is time for nodes to come and go."""
+
+
+def wait_until(is_so: Callable[[], object], what: str) -> None:
+    wait_shortly(is_so, what, timeout_s=300)
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +48,7 @@ def slurm(three_nodes: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> Iterato
     for name, value in three_nodes.environment.items():
         monkeypatch.setenv(name, value)
     yield three_nodes
-    three_nodes.call("scontrol", "update", "NodeName=n[1-3]", "State=RESUME")
+    resume(three_nodes)
 
 
 def nodes_of(slurm: SlurmCluster, job: str) -> list[str]:
@@ -52,6 +58,12 @@ def nodes_of(slurm: SlurmCluster, job: str) -> list[str]:
 
 def drain(slurm: SlurmCluster, node: str) -> None:
     slurm.call("scontrol", "update", f"NodeName={node}", "State=DRAIN", "Reason=test")
+
+
+def resume(slurm: SlurmCluster) -> None:
+    for node in ("n1", "n2", "n3"):
+        if state(slurm, node).startswith("drain"):
+            slurm.call("scontrol", "update", f"NodeName={node}", "State=RESUME")
 
 
 def state(slurm: SlurmCluster, node: str) -> str:
@@ -122,7 +134,7 @@ def test_a_drained_node_is_given_back_and_one_that_is_lent_works_without_a_reque
     drain(slurm, second)
     asked_s = time.monotonic()
     wait_until(begun(run, 2), "an attempt without the drained node")
-    assert time.monotonic() - asked_s < LOOK_S + 20, "a look, a step, a commit"
+    assert time.monotonic() - asked_s < LOOK_S + 30, "a look, a step, a commit"
     wait_until(lambda: state(slurm, second) == "drained", "the job to give the node up")
     assert nodes_of(slurm, job) == [first]
 
@@ -160,6 +172,6 @@ def test_where_all_nodes_are_drained_the_job_goes_back_into_the_queue(
     log, job = started(run, tmp_path)
     drain(slurm, "n[1-3]")
     wait_until(lambda: slurm.state(job) == "PENDING", "the requeue")
-    slurm.call("scontrol", "update", "NodeName=n[1-3]", "State=RESUME")
+    resume(slurm)
     assert ended(slurm, job) == ("COMPLETED", "1"), words_of(run, job)
     assert_as_if_nothing_had_happened(run, log, undisturbed)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from assay.base.errors import ConfigError
-from assay.base.workers import Workers
+from assay.launch.ranks.workers import Workers
 
 if TYPE_CHECKING:
     from assay.store.home import Home

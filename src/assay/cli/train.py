@@ -11,7 +11,6 @@ import click
 from assay.base.errors import ConfigError
 from assay.base.names import shell_line
 from assay.base.shown_url import without_secrets
-from assay.base.workers import Workers
 from assay.cli.given import (
     FILE,
     FILE_OR_CHANGE,
@@ -24,6 +23,7 @@ from assay.cli.given import (
     tell_python_graders,
 )
 from assay.cli.train_on import PlaceOptions, place_options, warned
+from assay.launch.ranks.workers import Workers
 
 if TYPE_CHECKING:
     from assay.launch.drive import RunResult

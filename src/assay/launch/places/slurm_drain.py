@@ -14,6 +14,7 @@ import signal
 import sys
 import tempfile
 import threading
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple, Self
@@ -23,6 +24,8 @@ from assay.launch.places.slurm import slurm_says
 
 LOOK_S = 10.0
 """From one look at the states of nodes to the next."""
+LOOKS_TO_END = 2
+"""That a supervisor has to end in, once it was let go: Slurm would kill it, and count that as a failure."""
 
 
 class JobNodes(NamedTuple):
@@ -81,8 +84,8 @@ class _DrainWatch(threading.Thread):
         self._wanted_back = wanted_back
         self._there = there
         self._has_asked = False
-        self._had_left: set[int] = set()
-        """Drained, and not at work at the last look."""
+        self._left = Counter[int]()
+        """[drained node]: at how many looks it was not at work."""
         self._given_back: set[int] = set()
         self.is_over = threading.Event()
 
@@ -99,18 +102,19 @@ class _DrainWatch(threading.Thread):
                 continue  # the cluster's own trouble; the run has another look at it
 
     def _look(self, names: Collection[str]) -> None:
+        if self.is_over.is_set():  # while the cluster was asked
+            return
         numbers = frozenset(number for number, name in enumerate(self._nodes.names) if name in names)
         self._wanted_back(numbers)
         if self._nodes.own in numbers:
             self._ask_to_stop()
         if self._there is None:
             return
-        # A supervisor that was let go takes a moment to end; Slurm would kill it, and count that as a failure.
-        have_left = set(numbers) - set(self._there()) - self._given_back - {0}
-        for number in sorted(have_left & self._had_left):
-            self._given_back.add(number)
-            self._give_back(self._nodes.names[number])
-        self._had_left = have_left
+        for number in sorted(numbers - set(self._there()) - self._given_back - {0}):
+            self._left[number] += 1
+            if self._left[number] > LOOKS_TO_END:
+                self._given_back.add(number)
+                self._give_back(self._nodes.names[number])
 
     def _ask_to_stop(self) -> None:
         """Not who has yet to begin, or is done: nobody would take the signal, and the process would die."""

@@ -107,18 +107,6 @@ def test_who_would_die_of_the_signal_is_not_sent_it(slurm: Path) -> None:
         signal.signal(signal.SIGTERM, previous)
 
 
-def test_a_signal_that_is_held_back_waits_for_who_takes_it(slurm: Path, asked: list[int]) -> None:
-    says(slurm, "draining", "mixed", "mixed")
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-    try:
-        with heeding_drains(NODES):
-            until(lambda: signal.SIGTERM in signal.sigpending())
-            assert asked == []
-    finally:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
-    assert asked == [signal.SIGTERM]
-
-
 @pytest.mark.parametrize("trouble", ["exit 1", "gone"])
 def test_a_cluster_that_does_not_answer_stops_nobody(slurm: Path, asked: list[int], trouble: str) -> None:
     (slurm / "sinfo").write_text(f"#!/bin/sh\n{trouble}\n")

@@ -59,7 +59,7 @@ def test_a_job_whose_node_was_taken_back_lends_another(
     run: Run, tmp_path: Path, code: int, requeued: bool
 ) -> None:
     programs = {
-        "sbatch": f"echo 12; cp $2 {tmp_path}/submitted",
+        "sbatch": f'echo 12; cp "$2" {tmp_path}/submitted',
         "srun": f'echo "$*" > {tmp_path}/ran; exit {code}',
         "scontrol": f'echo "$*" > {tmp_path}/said',
     }
@@ -83,7 +83,9 @@ def test_a_run_that_takes_in_no_nodes_is_refused_before_anything_is_submitted(ru
     assert not Path(run.run_dir, "slurm").exists()
 
 
-def test_an_option_of_slurm_needs_slurm() -> None:
+def test_an_option_of_slurm_needs_slurm(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path(run.run_dir, "run.json").write_text(run.to_json())
+    monkeypatch.setenv("ASSAY_HOME", str(Path(run.run_dir).parent))
     answer = CliRunner().invoke(cli, ["join", "long", "--nodes", "2"])
     assert answer.exit_code == 2
     assert "--nodes is Slurm's: add '--on slurm'" in answer.output

@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from assay.base.errors import ConfigError
-from assay.base.workers import Workers
-from assay.launch.ranks.workers import check_lanes, room_here
+from assay.launch.ranks.workers import Workers, check_lanes, room_here
 
 
 @given(st.integers(1, 10_000), st.integers(1, 10_000))
