@@ -36,7 +36,7 @@ class PlaceOptions:
     launched: bool = False
     """Whether who started this process has put the launch on record."""
     workers_per_node: int | None = None
-    """Of an allocation; None: they are shared by the nodes that are there."""
+    """Ranks of a node of an allocation, at most; None: they are shared by the nodes that are there."""
 
     def check(self, world_size: int) -> None:
         """Raises `ConfigError` about what cannot work there; before a run is made."""

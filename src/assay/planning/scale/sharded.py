@@ -16,7 +16,7 @@ from assay.planning.scale.exchange_time import Links
 from assay.records.scale import NetworkLink
 
 GATHERS = 2
-"""Of a layer's weights, for each lane: before forward and before backward."""
+"""Times that a layer's weights are gathered for each lane: before forward and before backward."""
 COPIES = 4
 """What a worker holds of its shard: weights, gradients, and AdamW's two moments."""
 
