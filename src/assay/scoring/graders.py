@@ -5,6 +5,7 @@ The same objects judge benchmarks and pay rewards, so that what is trained for a
 apart. These classes only say what a grader is; `assay.scoring.grade` applies it.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -339,6 +340,19 @@ def _templates(grader: Grader) -> list[str]:
             case PythonGrader():
                 pass
     return texts
+
+
+def score_range(grader: Grader) -> tuple[float, float]:
+    """The lowest and the highest score that it can give; infinite where that hangs on a user's source or
+    formula."""
+    match grader:
+        case ScoreModel():
+            return grader.range
+        case TextSimilarity(evaluation_metric="cosine"):
+            return -1.0, 1.0
+        case PythonGrader() | Multi():
+            return -math.inf, math.inf
+    return 0.0, 1.0
 
 
 def has_own_process(grader: Grader) -> bool:

@@ -109,7 +109,7 @@ def scored_predictions(
     asked = asked_sha256(benchmark, dataset=evaluation.dataset_fingerprint, split=evaluation.split)
     metric, scores = _scored(benchmark, chosen, evaluation)
     items = items_table(_items(benchmark, chosen, scores))
-    found = summarise(items)
+    found = summarise(items, metric.unit)
     result = BenchmarkResult(
         run_id=evaluation.run_id,
         candidate=arm,

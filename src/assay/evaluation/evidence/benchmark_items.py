@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from assay.base.digest import sha256_of_bytes
 from assay.base.errors import ConfigError, DamagedDataError, DataError
 from assay.base.shapes import Float64, Int
-from assay.evaluation.evidence.interval import LARGEST_SCORE, clustered_variance, wilson_interval
+from assay.evaluation.evidence.interval import LARGEST_SCORE, clustered_variance, wilson_interval, within
 from assay.records.benchmark import BenchmarkResult, DetectableEffect
 from assay.records.evaluation import Estimate
 from assay.scoring.item_failure import ItemFailure
@@ -193,8 +193,9 @@ class Summary(NamedTuple):
     num_failed: int
 
 
-def summarise(table: pa.Table) -> Summary:
-    """The weighted mean with its clustered interval; `DataError` where no item has a score."""
+def summarise(table: pa.Table, unit: str = "") -> Summary:
+    """The weighted mean of scores in that unit, with its clustered interval; `DataError` where no item has a
+    score."""
     scores = _scores(table)
     scored = np.isfinite(scores)
     num_failed = int((~scored).sum())
@@ -221,6 +222,9 @@ def summarise(table: pa.Table) -> Summary:
         reach = quantile * error
         method = f"{clustered}normal theory (t)"
         estimate = Estimate(value=mean, low=mean - reach, high=mean + reach, method=method)
+        # A user's grader may pay more than 1 in a suite whose unit nobody chose.
+        if unit == "share" and scores.min() >= 0.0 and scores.max() <= 1.0:
+            estimate = within(estimate, 0.0, 1.0)
     return Summary(estimate, detectable_effect(scores, error), num_failed)
 
 

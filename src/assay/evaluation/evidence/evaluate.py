@@ -71,7 +71,7 @@ def evaluate_predictions(
         )
     metrics = predictions.metrics
     table = read_predictions(path, {metric.name: pa.float64() for metric in metrics})
-    overall = score_metrics(table, metrics)
+    overall = score_metrics(table, metrics, predictions.ranges)
     if isinstance(predictions, ClassPredictions):
         overall = overall.model_copy(update={"classes": class_scores(table, predictions.names)})
     elif isinstance(predictions, NumberPredictions):
@@ -80,7 +80,7 @@ def evaluate_predictions(
         **of_what,
         predictions_sha256=sha256_of_bytes(path.read_bytes()),
         overall=overall,
-        slices=score_slices(table, metrics),
+        slices=score_slices(table, metrics, predictions.ranges),
     )
 
 

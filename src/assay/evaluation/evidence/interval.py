@@ -65,6 +65,13 @@ def symmetric(
     return Estimate(value=value, low=low, high=high, confidence=confidence, method=method)
 
 
+def within(estimate: Estimate, lowest: float, highest: float) -> Estimate:
+    """The estimate with an interval of values that are possible: no mean lies beyond what it is a mean of."""
+    if estimate.low is None or estimate.high is None:
+        return estimate
+    return estimate.model_copy(update={"low": max(estimate.low, lowest), "high": min(estimate.high, highest)})
+
+
 def wilson_interval(rate: float, count: float, quantile: float) -> tuple[float, float]:
     """Wilson's (1927) interval of a rate of `count` independent trials; never leaves [0, 1]."""
     shrink = 1 + quantile**2 / count

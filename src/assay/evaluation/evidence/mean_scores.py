@@ -6,7 +6,8 @@ A row is one draw, or the rows of one cluster are. That two runs score the same 
 difference what makes rows easy or hard.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from assay.evaluation.evidence.interval import (
     one_cluster,
     symmetric,
     wilson_interval,
+    within,
 )
 from assay.evaluation.evidence.predictions import PREDICTED, clusters_of, require_same_labels, require_same_rows
 from assay.evaluation.evidence.slices import metadata_slices, slice_differences
@@ -36,6 +38,11 @@ from assay.records.evaluation import (
     ScoreMetrics,
     ScoreSlice,
 )
+
+Ranges = Mapping[str, tuple[float, float]]
+"""Name of a metric -> the lowest and the highest score that a row can have."""
+
+ANY = (-math.inf, math.inf)
 
 _PAID_AS_SHARES = ("share", "rewards")
 """Units of scores that often are 0 or 1 in every row."""
@@ -70,23 +77,30 @@ def share_estimate(hits: Float64[np.ndarray, "row"], clusters: Clusters | None =
     return Estimate(value=share, low=low, high=high, method=method)
 
 
-def score_metrics(table: Any, metrics: Sequence[Metric]) -> ScoreMetrics:
-    """The mean of each metric's column."""
+def score_metrics(table: Any, metrics: Sequence[Metric], ranges: Ranges) -> ScoreMetrics:
+    """The mean of each metric's column, with an interval that stays within what a row can score."""
     clusters = clusters_of(table)
     return ScoreMetrics(
         num_rows=len(table),
         measured=tuple(
-            Measured(metric=metric, estimate=_estimate(_scores(table, metric), metric, clusters))
+            Measured(
+                metric=metric,
+                estimate=within(
+                    _estimate(_scores(table, metric), metric, clusters), *ranges.get(metric.name, ANY)
+                ),
+            )
             for metric in metrics
         ),
     )
 
 
-def score_slices(table: Any, metrics: Sequence[Metric]) -> tuple[ScoreSlice, ...]:
+def score_slices(table: Any, metrics: Sequence[Metric], ranges: Ranges) -> tuple[ScoreSlice, ...]:
     """The same in each slice of each column beside the scores."""
     return tuple(
         ScoreSlice(
-            column=each.column, value=each.value, metrics=score_metrics(table.filter(each.chosen), metrics)
+            column=each.column,
+            value=each.value,
+            metrics=score_metrics(table.filter(each.chosen), metrics, ranges),
         )
         for each in metadata_slices(table, scores=_names(metrics))
     )
@@ -143,9 +157,7 @@ def _estimate(scores: Float64[np.ndarray, "row"], metric: Metric, clusters: Clus
     if np.isin(scores, (0.0, 1.0)).all():
         return share_estimate(scores, clusters)
     found = mean_estimate(scores, clusters)
-    if metric.unit != "share" or found.low is None or found.high is None:
-        return found
-    return found.model_copy(update={"low": max(found.low, 0.0), "high": min(found.high, 1.0)})
+    return within(found, 0.0, 1.0) if metric.unit == "share" else found
 
 
 def _paired(differences: Float64[np.ndarray, "row"], clusters: Clusters | None) -> Estimate:

@@ -156,7 +156,7 @@ def result_of(
 ) -> BenchmarkResult:
     """The record of all items of a benchmark; `of_score` makes further metrics of their score."""
     table = items_table(items)
-    summary = summarise(table)
+    summary = summarise(table, identity.unit)
     return BenchmarkResult(
         **checkpoint._asdict(),
         **identity._asdict(),

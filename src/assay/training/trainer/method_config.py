@@ -5,6 +5,7 @@
 What is said here is checked, planned with and evaluated by code that does not know which method it is.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -42,6 +43,8 @@ class RowScores(NamedTuple):
     is_sampled: bool = False
     """They are of completions that are drawn and graded: the error of the mean is written down beside it, for
     what warns of leaking rewards."""
+    ranges: Mapping[str, tuple[float, float]] = {}
+    """Name of a metric -> what a row's score can be at the least and at the most, where that is known."""
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -70,6 +73,11 @@ class ClassPredictions(NamedTuple):
         return (ACCURACY, LOG_LOSS)
 
     @property
+    def ranges(self) -> Mapping[str, tuple[float, float]]:
+        """As of `RowScores`."""
+        return {LOG_LOSS.name: (0.0, math.inf)}
+
+    @property
     def metric(self) -> Metric:
         """By which commits are best and runs are compared."""
         return ACCURACY
@@ -94,6 +102,11 @@ class NumberPredictions(NamedTuple):
             Metric(name="absolute_error", unit=unit, higher_is_better=False),
             Metric(name="squared_error", unit=f"{unit} squared", higher_is_better=False),
         )
+
+    @property
+    def ranges(self) -> Mapping[str, tuple[float, float]]:
+        """As of `RowScores`."""
+        return {each.name: (0.0, math.inf) for each in self.metrics}
 
     @property
     def metric(self) -> Metric:

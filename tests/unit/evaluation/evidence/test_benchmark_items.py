@@ -125,6 +125,15 @@ def test_copies_of_an_item_in_its_cluster_add_no_certainty(scores: list[float]):
     assert clustered.high == pytest.approx(alone.high)
 
 
+@pytest.mark.parametrize(
+    ("unit", "highest", "is_cut"), [("share", 1.0, True), ("nats", 1.0, False), ("share", 1.5, False)]
+)
+def test_the_interval_of_graded_shares_holds_no_impossible_share(unit: str, highest: float, is_cut: bool):
+    items = [ItemScore(f"{k}", f"{k}", highest if k else 0.25) for k in range(20)]
+    score = summarise(items_table(items), unit).score
+    assert score.high is not None and (score.high <= 1.0) == is_cut
+
+
 @pytest.mark.slow
 def test_the_interval_of_clustered_items_covers_the_truth():
     """95% nominal: 93 to 97% of 1,000 data sets of 60 clusters with a shared luck each."""

@@ -1,5 +1,6 @@
 """Rows that have a score of their own: evaluated, stored, compared."""
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +11,9 @@ from scipy import stats
 
 from assay.base.errors import DataError
 from assay.evaluation.evidence.evaluate import compare_evaluations, evaluate_predictions
-from assay.evaluation.evidence.mean_scores import mean_estimate
+from assay.evaluation.evidence.mean_scores import mean_estimate, score_metrics
 from assay.evaluation.evidence.predictions import (
+    CLUSTER,
     PREDICTIONS_FILE,
     evaluation_folder,
     load_evaluation,
@@ -19,7 +21,7 @@ from assay.evaluation.evidence.predictions import (
 )
 from assay.records.evaluation import Metric, ScoreComparison, ScoreEvaluation
 from assay.store.ledger.ledger import Ledger, open_ledger
-from assay.training.trainer.method_config import RowScores
+from assay.training.trainer.method_config import ClassPredictions, NumberPredictions, RowScores
 
 ERROR = Metric(name="squared_error", unit="log tokens squared", higher_is_better=False)
 REWARD = Metric(name="reward", unit="points", higher_is_better=True)
@@ -78,6 +80,37 @@ def test_the_interval_of_what_is_a_share_holds_no_impossible_share(tmp_path, uni
     mixed = evaluated(tmp_path / "s", np.array([0.25] + [1.0] * 19), metric).overall.measured[0].estimate
     assert mixed is not None and mixed.high is not None
     assert (mixed.high > 1.0) == (unit == "rewards"), "a grader may pay more than 1"
+
+
+@pytest.mark.parametrize("clusters", [None, [0] * 4 + [1] * 8 + [2] * 8])
+def test_an_interval_ends_where_a_rows_score_does(clusters):
+    values = [0.25] + [1.0] * 19
+    table = pa.table(
+        {"reward": values} | ({} if clusters is None else {CLUSTER: pa.array(clusters, pa.uint64())})
+    )
+
+    def interval(**ranges: tuple[float, float]) -> tuple[float, float]:
+        [found] = score_metrics(table, [REWARD], ranges).measured
+        assert found.estimate is not None and found.estimate.low is not None and found.estimate.high is not None
+        return found.estimate.low, found.estimate.high
+
+    low, high = interval()
+    assert high > 1.0, "normal theory knows of no end"
+    assert interval(reward=(0.0, 1.0)) == (low, 1.0)
+    assert interval(reward=(-5.0, 5.0)) == interval(other=(0.0, 0.1)) == (low, high)
+    assert interval(reward=(low + 0.01, math.inf)) == (low + 0.01, high)
+
+
+@pytest.mark.parametrize(
+    ("predictions", "ranges"),
+    [
+        (ClassPredictions(("a", "b")), {"log_loss": (0.0, math.inf)}),
+        (NumberPredictions("days"), {"absolute_error": (0.0, math.inf), "squared_error": (0.0, math.inf)}),
+        (RowScores((REWARD,)), {}),
+    ],
+)
+def test_no_error_and_no_loss_is_below_nothing(predictions, ranges):
+    assert predictions.ranges == ranges
 
 
 def test_one_row_has_no_interval():

@@ -1,5 +1,6 @@
 """What a user chooses about direct preference optimisation."""
 
+import math
 from collections.abc import Mapping
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
@@ -150,7 +151,8 @@ class DpoConfig(MethodConfig):
     def predictions(self) -> RowScores:
         """See `MethodConfig`. Accuracy is first: losses of other kinds or betas cannot be compared."""
         return RowScores(
-            (ACCURACY, LOSS, MARGIN, CHOSEN_LOG_PROB, REJECTED_LOG_PROB, CHOSEN_REWARD, REJECTED_REWARD)
+            (ACCURACY, LOSS, MARGIN, CHOSEN_LOG_PROB, REJECTED_LOG_PROB, CHOSEN_REWARD, REJECTED_REWARD),
+            ranges={each.name: (-math.inf, 0.0) for each in (CHOSEN_LOG_PROB, REJECTED_LOG_PROB)},
         )
 
     @property

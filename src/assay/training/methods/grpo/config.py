@@ -1,5 +1,6 @@
 """What a user chooses about learning from rewards."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
@@ -33,6 +34,7 @@ from assay.training.methods.grpo.reward_config import (
     GraderReward,
     JudgeEndpoint,
     check_rewards,
+    range_of,
     runs_of,
     tools_at,
 )
@@ -346,7 +348,12 @@ class GrpoConfig(MethodConfig):
     def predictions(self) -> RowScores:
         """See `MethodConfig`: of one answer to each prompt."""
         apart = (KL,) if self.kl else ()
-        return RowScores((REWARD, TRUNCATED, LENGTH, *apart), is_sampled=True)
+        ranges = {
+            REWARD.name: range_of(self.held_out or self.rewards),
+            LENGTH.name: (0.0, float(self.sampling.max_tokens)),
+            KL.name: (0.0, math.inf),
+        }
+        return RowScores((REWARD, TRUNCATED, LENGTH, *apart), is_sampled=True, ranges=ranges)
 
     @property
     def answers_per_prompt(self) -> int:

@@ -7,6 +7,7 @@ step that is made once more pays the same. A judge behind an endpoint need not b
 no torch.
 """
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -27,6 +28,7 @@ from assay.scoring.graders import (
     check_item_fields,
     check_sample_fields,
     has_own_process,
+    score_range,
     single_graders,
 )
 from assay.scoring.http_sampler import HttpSampler
@@ -133,6 +135,18 @@ def tools_at(endpoint: JudgeEndpoint, rewards: Sequence[GraderReward]) -> Tools:
     singles = [single for each in asking for single in single_graders(each.grader)]
     named = {single.model for single in singles if isinstance(single, ScoreModel | LabelModel)}
     return Tools({name: ask(model=name) for name in sorted(named)}, ask(model=endpoint.embeddings))
+
+
+def range_of(rewards: Sequence[GraderReward | RunReward]) -> tuple[float, float]:
+    """The least and the most that an answer can earn by all of them; infinite where one may pay anything."""
+    low = high = 0.0
+    for each in rewards:
+        if not each.weight:
+            continue
+        of_one = score_range(each.grader) if isinstance(each, GraderReward) else (-math.inf, math.inf)
+        ends = sorted(each.weight * end for end in of_one)
+        low, high = low + ends[0], high + ends[1]
+    return low, high
 
 
 def runs_of(**rewards: Sequence[GraderReward | RunReward]) -> dict[str, CommitName]:

@@ -1,5 +1,6 @@
 """What a user chooses about a reward model."""
 
+import math
 from typing import ClassVar, Literal
 
 from pydantic import Field
@@ -53,7 +54,10 @@ class RewardConfig(MethodConfig):
     @property
     def predictions(self) -> RowScores:
         """See `MethodConfig`; the log-loss is that of the preference, without margin and centring."""
-        return RowScores((ACCURACY, LOG_LOSS, MARGIN_OF_REWARDS, CHOSEN_REWARD, REJECTED_REWARD))
+        return RowScores(
+            (ACCURACY, LOG_LOSS, MARGIN_OF_REWARDS, CHOSEN_REWARD, REJECTED_REWARD),
+            ranges={LOG_LOSS.name: (0.0, math.inf)},
+        )
 
     @property
     def may_compile(self) -> bool:

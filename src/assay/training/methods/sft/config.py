@@ -1,5 +1,6 @@
 """What a user chooses about supervised fine-tuning."""
 
+import math
 from typing import ClassVar, Literal
 
 from assay.base.errors import ConfigError
@@ -49,7 +50,8 @@ class SftConfig(MethodConfig):
     @property
     def predictions(self) -> RowScores:
         """See `MethodConfig`: each row's mean over its trained tokens."""
-        return RowScores((NATS_PER_TOKEN, TOKEN_ACCURACY), counted=TRAINED_TOKENS)
+        ranges = {NATS_PER_TOKEN.name: (0.0, math.inf)}
+        return RowScores((NATS_PER_TOKEN, TOKEN_ACCURACY), counted=TRAINED_TOKENS, ranges=ranges)
 
     @property
     def takes_packed_rows(self) -> bool:

@@ -15,7 +15,14 @@ from assay.base.errors import ConfigError, DataError
 from assay.data.dataset.columns import ITEM, TOKENS
 from assay.data.loader.batch import MicroBatch, Ragged
 from assay.records.dataset import DatasetManifest
-from assay.training.methods.grpo.reward_config import AnyReward, JudgeEndpoint, check_rewards, runs_of, tools_at
+from assay.training.methods.grpo.reward_config import (
+    AnyReward,
+    JudgeEndpoint,
+    check_rewards,
+    range_of,
+    runs_of,
+    tools_at,
+)
 from assay.training.methods.grpo.rewards import (
     FAILURE_KINDS,
     Rewards,
@@ -60,6 +67,27 @@ def test_an_answer_is_paid_the_weighted_sum_of_its_scores():
     means = {name: float(each.sum) / each.weight for name, each in sums.items() if each.weight}
     assert means["reward"] == pytest.approx(1.4)
     assert means["reward_exact"] == 0.5 and means["failed_grades"] == 0.0
+
+
+def test_what_an_answer_can_earn_is_known_of_graders_and_not_of_what_a_user_wrote():
+    judge = {
+        "type": "score_model", "name": "judge", "model": "m", "range": [-2, 4],
+        "input": [{"role": "user", "content": "?"}],
+    }  # fmt: skip
+    alike = {**EXACT, "type": "text_similarity", "name": "alike", "evaluation_metric": "fuzzy_match"}
+    del alike["operation"]
+    exact = {"grader": EXACT, "weight": 2.0}
+    assert range_of(rewards_of(exact)) == (0.0, 2.0)
+    fines = {"grader": alike, "weight": -0.5}
+    assert range_of(rewards_of(exact, fines, {"grader": judge})) == (-2.5, 6.0)
+    anything = (-math.inf, math.inf)
+    assert range_of(rewards_of(exact, python("return 7"))) == anything
+    assert range_of(rewards_of(exact, {"type": "run", "run": "judge", "weight": -1.0})) == anything
+    assert range_of(rewards_of(exact, {**python("return 7"), "weight": 0.0})) == (0.0, 2.0)
+    several = {"type": "multi", "name": "both", "graders": {"e": EXACT}, "calculate_output": "3 * e"}
+    assert range_of(rewards_of({"grader": several})) == anything
+    cosine = {**alike, "evaluation_metric": "cosine"}
+    assert range_of(rewards_of({"grader": cosine})) == (-1.0, 1.0)
 
 
 def test_a_failed_grade_is_no_reward_of_zero_and_is_counted_by_its_kind():
