@@ -227,7 +227,11 @@ def test_sharded_weights_that_do_not_fit_gathered_are_refused_before_a_run_is_ma
     numbers = checked(LoadedConfig(tree, {}))[0].method.num_parameters()
     assert numbers is not None
     assert run("train", recipe, "--check", "--check-seconds", "0") == 0
-    assert "of prompts; each has 4 answers beside" in capfd.readouterr().out
+    out = " ".join(capfd.readouterr().out.split())
+    found = preview(*checked(LoadedConfig(tree, {})), world_size=1)
+    prompts = tree["loader"]["global_batch_size"] * found.num_steps
+    assert found.answer_tokens == prompts * 4 * tree["method"]["sampling"]["max_tokens"] > found.num_tokens
+    assert "a step, of prompts and of 4 answers to each up to " in out
     needed = 4 * numbers * 2 + 4 * numbers * 4
     monkeypatch.setattr("assay.launch.preview.machine_bytes", lambda: needed - 1)
     assert run("train", recipe, "--parallel", "fsdp2", "--workers", "2") == 2

@@ -63,11 +63,13 @@ class Preview(NamedTuple):
     num_rows: int
     """Rows of training, in one epoch."""
     num_tokens: float
-    """Learned in all."""
+    """Learned in all; where rows are prompts, theirs."""
     validation_tokens: float
     """In one evaluation."""
     answers: int
     """To each row, where rows are prompts: steps then take as long as what is drawn. Else 0."""
+    answer_tokens: int
+    """In all answers, if each is as long as it may be. Else 0."""
     parameters: int | None
     """None where nobody knows before the model is made."""
     frozen: int
@@ -92,13 +94,15 @@ def preview(recipe: Recipe, dataset: Dataset, *, world_size: int) -> Preview:
     learned = min(steps.planned * recipe.loader.global_batch_size, recipe.trainer.epochs * num_rows)
     trainer = recipe.trainer
     size = recipe.method.size(_largest_micro_batch(recipe, dataset))
+    answers, longest = recipe.method.learned_from(1, 0) if samples(recipe.method) else (0, 0)
     return Preview(
         num_steps=steps.planned,
         steps_per_epoch=steps.per_epoch,
         num_rows=num_rows,
         num_tokens=learned * mean_tokens,
         validation_tokens=int(validation.num_rows.sum()) * mean_tokens,
-        answers=recipe.method.learned_from(1, 1)[0] if samples(recipe.method) else 0,
+        answers=answers,
+        answer_tokens=learned * answers * longest,
         parameters=size.parameters if size else recipe.method.num_parameters(),
         frozen=size.frozen if size else 0,
         memory=_memory(recipe, dataset, world_size) if size else None,

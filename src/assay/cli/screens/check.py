@@ -30,8 +30,13 @@ def check_lines(
     frozen = f" are trained; {found.frozen:,} are not (below adapters, a reference)" if found.frozen else ""
     yield f"parameters   {parameters}{frozen}"
     a_step = count_text(found.num_tokens / found.num_steps)
-    answered = f", of prompts; each has {found.answers} answers beside" if found.answers else ""
-    yield f"tokens       {count_text(found.num_tokens)}, {a_step} a step{answered}"
+    of_prompts = ", of prompts" if found.answers else ""
+    yield f"tokens       {count_text(found.num_tokens)}, {a_step} a step{of_prompts}"
+    if found.answers:
+        drawn, drawn_a_step = (
+            count_text(each) for each in (found.answer_tokens, found.answer_tokens / found.num_steps)
+        )
+        yield f"             and of {found.answers} answers to each up to {drawn}, {drawn_a_step} a step"
     yield f"commits      {_commits(found, trainer)}"
     on_the_way = f"every {trainer.evaluate_every:,} steps and " if trainer.evaluate_every else ""
     yield f"evaluations  {on_the_way}at the end: {found.num_evaluations:,}"

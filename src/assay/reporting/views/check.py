@@ -30,7 +30,9 @@ class CheckView(View):
     """In one pass over the rows."""
     num_rows: int
     num_tokens: float
-    """Learned in all."""
+    """Learned in all; where rows are prompts, theirs."""
+    answer_tokens: int
+    """In all answers to prompts, if each is as long as it may be; 0 where rows are no prompts."""
     validation_tokens: float
     """In one evaluation."""
     parameters: int | None
