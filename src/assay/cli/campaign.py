@@ -192,14 +192,14 @@ def show(name: str, as_json: bool) -> None:
     """
     from assay.launch.campaign.decisions import changed_since
     from assay.launch.campaign.folder import find_campaign
-    from assay.launch.campaign.memo import MEMO_PAGE, cost_of_runs, newest_decisions
+    from assay.launch.campaign.memo import MEMO_PAGE, cost_of_runs, held_by_run, newest_decisions
 
     home = given_home()
     opened = find_campaign(home, name)
     decisions = list(newest_decisions(opened).values())
     print_decisions(decisions, as_json=as_json)
-    runs = {run.run_id: run for each in decisions for run in each.runs}
-    if not as_json and (cost := cost_of_runs(opened, [*runs.values()])):
+    runs = [run for each in decisions for run in each.runs]
+    if not as_json and (cost := cost_of_runs(opened, held_by_run(opened, runs))):
         click.echo(f"cost so far: {cost}")
     if not as_json and (page := opened.folder / MEMO_PAGE).is_file():
         click.echo(page)
@@ -215,7 +215,7 @@ def show(name: str, as_json: bool) -> None:
 def print_decisions(decisions: "Sequence[Decision]", *, as_json: bool) -> None:
     """Each decision with its gates, clause by clause, in the memo's marks and words."""
     from assay.cli.screens.terminal import RECOMMENDATION_STYLES, TONE_STYLES
-    from assay.reporting.views.memo import clause_tone, gate_text, mark_of
+    from assay.reporting.views.memo import clause_tone, gate_text, mark_of, unasked_text
     from assay.reporting.views.view import json_list
 
     if as_json:
@@ -236,3 +236,5 @@ def print_decisions(decisions: "Sequence[Decision]", *, as_json: bool) -> None:
                     mark_of(decision, gate, clause), fg=TONE_STYLES[clause_tone(decision, gate, clause)]
                 )
                 click.echo(f"    {mark} {clause.name:<22} {clause.seen}  ({clause.asks}): {clause.reason}")
+            if unasked := unasked_text(decision, gate):
+                click.echo(f"    {unasked}")

@@ -1,7 +1,7 @@
 """Writes the memo of a campaign from its records: what is there now, decided or not."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -12,6 +12,7 @@ from assay.records.decision import Decision
 from assay.reporting.pages.memo_markdown import memo_markdown
 from assay.reporting.pages.memo_page import render_memo_page
 from assay.reporting.views.memo import Memo, ordered, record_paths
+from assay.reporting.views.pipeline import stage_runs
 from assay.store.attempts import saved_attempts
 from assay.store.settings import Money
 
@@ -45,10 +46,13 @@ def write_memo(campaign: OpenCampaign, *, stopped_by: str | None = None) -> Writ
         stopped_by=stopped_by,
         budget_s=campaign.config.budget_device_hours * 3600.0,
     )
+    compared = {run.run_id for run in memo.runs()}
+    held_s = held_by_run(campaign, memo.runs())
     memo = replace(
         memo,
         records=_records(memo, campaign.home.folder),
-        cost=cost_of_runs(campaign, memo.runs()),
+        cost=cost_of_runs(campaign, held_s),
+        other_stages_s=sum(each_s for run_id, each_s in held_s.items() if run_id not in compared),
     )
     page, markdown = campaign.folder / MEMO_PAGE, campaign.folder / "memo.md"
     for path, text in ((page, render_memo_page(memo)), (markdown, memo_markdown(memo))):
@@ -69,14 +73,29 @@ def _laid_out(text: str) -> str:
         return text
 
 
-def cost_of_runs(campaign: OpenCampaign, runs: Sequence[CampaignRun]) -> str:
-    """At the prices of the day; nothing where some run's devices have none."""
+def held_by_run(campaign: OpenCampaign, runs: Iterable[CampaignRun]) -> dict[str, float]:
+    """Run -> its device time: those, and of a pipeline, whose budget is for all stages, all others."""
+    held_s = {run.run_id: run.device_s for run in runs}
+    if not campaign.home.has_pipeline(campaign.config.name):
+        return held_s
+    from assay.launch.campaign.train import device_seconds_of  # here, for it brings what trains along
+
+    with campaign.home.open_ledger() as ledger:
+        others = [
+            each for each in stage_runs(campaign.home.pipeline(campaign.config.name)) if each not in held_s
+        ]
+        return held_s | {run_id: device_seconds_of(run_id, ledger) for run_id in others}
+
+
+def cost_of_runs(campaign: OpenCampaign, held_s: Mapping[str, float]) -> str:
+    """Of runs by the device time that each held, at the prices of the day; nothing where some run's devices
+    have none."""
     settings, amount = campaign.home.settings(), 0.0
-    for run in runs:
-        attempts = saved_attempts(campaign.home.run_dir(run.run_id))
+    for run_id, device_s in held_s.items():
+        attempts = saved_attempts(campaign.home.run_dir(run_id))
         prices = {settings.price_of(attempt) for attempt in attempts}
         price = prices.pop() if len(prices) == 1 else None
         if price is None:
             return ""
-        amount += run.device_s / 3600 * price
-    return str(Money(amount, settings.currency)) if runs else ""
+        amount += device_s / 3600 * price
+    return str(Money(amount, settings.currency)) if held_s else ""

@@ -60,6 +60,8 @@ def _candidate(decision: Decision) -> Iterator[str]:
     for gate in decision.gates:
         yield from ("", f"**Gate {plain(gate.gate)}: {view.gate_text(gate)}.** {plain(gate.reason)}", "")
         yield from markdown_table(_clauses(decision, gate))
+        if unasked := view.unasked_text(decision, gate):
+            yield from ("", plain(unasked))
     yield from ("", f"**Benchmarks.**{view.effects_note(decision)}", "")
     effects = Table(view.EFFECT_COLUMNS, [view.effect_row(each) for each in view.all_effects(decision)])
     yield from markdown_table(quoted(effects))

@@ -47,6 +47,8 @@ class Memo:
     budget_s: float
     cost: str = ""
     """The cost of all its runs, at the prices of the day: `12.40 EUR`; empty where a price is not known."""
+    other_stages_s: float = 0.0
+    """Of a pipeline: device time of the stages that are not compared, which was agreed with the rest."""
     records: Mapping[str, str] = field(default_factory=dict)
     """Text of the records that the page names, by the path in `record_paths`: a page that is mailed takes them
     along."""
@@ -56,8 +58,8 @@ class Memo:
         return list({run.run_id: run for each in self.decisions for run in each.runs}.values())
 
     def spent_s(self) -> float:
-        """Device time of all of them."""
-        return sum(run.device_s for run in self.runs())
+        """Device time of all of them, and of a pipeline's other stages."""
+        return sum(run.device_s for run in self.runs()) + self.other_stages_s
 
 
 def ordered(decisions: Sequence[Decision]) -> list[Decision]:
@@ -135,7 +137,7 @@ def memo_tiles(memo: Memo) -> list[Tile]:
         Tile(
             "clauses that hold",
             f"{sum(clause.verdict == 'pass' for clause in asked)} of {len(asked)}",
-            f"decided by {lead.decided_by}; {len(lead.not_asked)} more were not asked",
+            f"decided by {lead.decided_by}{_unasked_count(lead)}",
         ),
         Tile(
             "evidence",
@@ -226,6 +228,16 @@ def gate_text(gate: GateResult) -> str:
     if gate.then == "scale":
         return {"pass": "holds", "fail": "does not hold", "undecided": "open"}[gate.verdict]
     return {"pass": f"met, so {gate.then}", "fail": "not met", "undecided": "not met so far"}[gate.verdict]
+
+
+def unasked_text(decision: Decision, gate: GateResult) -> str:
+    """What the gate could have asked for: with the clauses that count, that is all there is; empty for none."""
+    if gate.then != "scale" or not decision.not_asked:
+        return ""
+    lines = [clause.name for clause in gate.clauses if clause.name in decision.not_asked]
+    others = [name for name in decision.not_asked if name not in lines]
+    named = ", ".join([*(f"{name} (–)" for name in lines), *others])
+    return f"Not asked, so neither for it nor against it: {named}."
 
 
 def clause_tone(decision: Decision, gate: GateResult, clause: Clause) -> Tone:
@@ -361,10 +373,21 @@ def _gain_tile(decision: Decision) -> Tile:
 
 
 def cost_note(memo: Memo) -> str:
-    """What the costs of the memo are of: of a pipeline, not of the stages that answer nothing."""
+    """What the costs of the memo are of: of a pipeline, of the stages that answer nothing, too."""
     if any(STAGE in each.patch for each in memo.decisions):
-        return f"That is of the stages that are compared; 'assay show {memo.campaign}' has each stage's cost."
+        return f"That is of all stages{_others_text(memo)}; 'assay show {memo.campaign}' has each stage's cost."
     return "Candidates share the baseline's runs."
+
+
+def _others_text(memo: Memo) -> str:
+    others = device_time_text(memo.other_stages_s).removesuffix(" of device time")
+    return f", {others} of it of those that are not compared" if memo.other_stages_s else ""
+
+
+def _unasked_count(decision: Decision) -> str:
+    """Those that have no line in the table, too."""
+    count = len(decision.not_asked)
+    return f"; {count} more {'was' if count == 1 else 'were'} not asked" if count else ""
 
 
 def _cost_tile(memo: Memo) -> Tile:
@@ -372,6 +395,5 @@ def _cost_tile(memo: Memo) -> Tile:
     spent, agreed = (
         device_time_text(each).removesuffix(" of device time") for each in (memo.spent_s(), memo.budget_s)
     )
-    compared = "; of the stages compared" if any(STAGE in each.patch for each in memo.decisions) else ""
     cost = f"; {memo.cost}" if memo.cost else ""
-    return Tile("device time so far", spent, f"of {agreed} agreed{cost}{compared}")
+    return Tile("device time so far", spent, f"of {agreed} agreed{cost}{_others_text(memo)}")

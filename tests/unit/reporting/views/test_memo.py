@@ -160,11 +160,32 @@ def test_what_was_not_asked_has_no_mark_and_a_reason_to_stop_that_holds_is_no_fa
     assert mark_of(asked, stop, clause) == "–"
 
 
+def test_who_counts_the_clauses_below_a_count_finds_as_many(memo, decision, capsys):
+    """2 of 5 clauses stood above a table of seven."""
+    made = decision("yes", "scale")
+    clauses = made.gates[0].clauses
+    left = clauses[0].name
+    unasked = made.model_copy(update={"not_asked": (left, "guardrails", "plan")})
+    tile = next(each for each in memo_tiles(memo(unasked)) if each.name == "clauses that hold")
+    assert tile.value.endswith(f" of {len(clauses) - 1}") and "3 more were not asked" in tile.note
+    said = f"Not asked, so neither for it nor against it: {left} (–), guardrails, plan."
+    print_decisions([unasked])
+    for text in (memo_markdown(memo(unasked)), render_memo_page(memo(unasked)), capsys.readouterr().out):
+        assert text.count(said) == 1
+    all_asked = made.model_copy(update={"not_asked": ()})
+    tile = next(each for each in memo_tiles(memo(all_asked)) if each.name == "clauses that hold")
+    assert "not asked" not in tile.note
+    assert "Not asked" not in memo_markdown(memo(all_asked))
+
+
 def test_the_memo_of_a_pipeline_says_of_which_stages_its_costs_are(memo, decision):
     stage = decision("dpo", "scale").model_copy(update={"patch": {STAGE: "dpo"}})
-    assert "assay show" in memo_markdown(memo(stage)) and "of the stages compared" in render_memo_page(
-        memo(stage)
-    )
+    alone = memo(stage)
+    whole = replace(alone, other_stages_s=90.0)
+    assert whole.spent_s() == alone.spent_s() + 90.0, "the budget was agreed for all stages"
+    for text in (memo_markdown(whole), render_memo_page(whole)):
+        assert "1 min 30 s of it of those that are not compared" in text
+    assert "of it of those" not in memo_markdown(alone) and "assay show" in memo_markdown(alone)
     assert "Candidates share the baseline" in memo_markdown(memo(decision("a", "scale")))
 
 
