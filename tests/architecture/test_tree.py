@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -139,3 +140,27 @@ def test_a_command_prints_a_view_or_a_record_and_builds_no_json_of_its_own() -> 
 
 def test_a_docstring_says_what_a_thing_is_and_not_only_of_what() -> None:
     assert not [path for path in MODULES if re.search(r'^\s*"""Of ', path.read_text(), re.MULTILINE)]
+
+
+def test_a_count_that_people_read_is_one_thing_or_several() -> None:
+    """`1 rows` stood on pages: what may be one is written by `number_of`; `of 1 rows`, `12.3 k rows` may be."""
+    read = [path for path in MODULES if path.is_relative_to(SRC / "reporting") or path.parent.name == "screens"]
+    assert not [
+        f"{path.relative_to(SRC)}:{count.lineno}: {words[:20]}"
+        for path in read
+        for node in nodes(path)
+        if isinstance(node, ast.JoinedStr)
+        for before, count, words in _counts_with_words(node)
+        if re.match(r" (more )?(row|step|item|file|worker|run|seed|cluster|point|token|attempt)s\b(?!/)", words)
+        and not re.search(r"\b(of|all|at)( the)? $", before)
+    ]
+
+
+def _counts_with_words(text: ast.JoinedStr) -> Iterator[tuple[str, ast.FormattedValue, str]]:
+    """Each count of an f-string with what stands before and behind it."""
+    parts = ["" if isinstance(each, ast.FormattedValue) else each.value for each in text.values]  # type: ignore[attr-defined]
+    for place, each in enumerate(text.values[:-1]):
+        if isinstance(each, ast.FormattedValue) and re.search(r"num_|len\(|:,'", ast.unparse(each)):
+            is_cut = "count_text" in ast.unparse(each) or ":>" in ast.unparse(each)
+            if not is_cut:
+                yield parts[place - 1] if place else "", each, str(parts[place + 1])

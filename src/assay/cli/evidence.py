@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from assay.base.units import power_text
+from assay.base.units import number_of, power_text
 from assay.cli.given import FILE, CommandGroup
 
 if TYPE_CHECKING:
@@ -117,16 +117,17 @@ def proxy(runs: Path, wanted: float, seed: int, as_json: bool) -> None:
 
 def _models_sentence(difference: float | None, items: int) -> str:
     if difference is None:
-        return f"Two fixed models on {items:,} items: too few items for any difference."
-    return f"Two fixed models on {items:,} items: {difference:.4f}, two-sided; no claim about a recipe."
+        return f"Two fixed models on {number_of(items, 'item')}: too few items for any difference."
+    return (
+        f"Two fixed models on {number_of(items, 'item')}: {difference:.4f}, two-sided; no claim about a recipe."
+    )
 
 
 def _seeds_sentence(count: int | None, effect: float, items: int, wanted_power: float) -> str:
+    found = f"{effect:g} on {number_of(items, 'item')} {wanted_power:.0%} of the time"
     if count is None:
-        return (
-            f"No number of seeds finds {effect:g} on {items:,} items {wanted_power:.0%} of the time: add items."
-        )
-    return f"{count} seed pairs find {effect:g} on {items:,} items {wanted_power:.0%} of the time."
+        return f"No number of seeds finds {found}: add items."
+    return f"{count} seed pairs find {found}."
 
 
 def _print_advice(advice: "ProxyView", num_recipes: int, wanted: float) -> None:

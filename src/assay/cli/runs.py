@@ -118,7 +118,7 @@ def delete(run_ids: tuple[str, ...], yes: bool) -> None:
     for run_id in run_ids:
         home.run_file(run_id)
     from assay.base.shown_url import without_secrets
-    from assay.base.units import bytes_text
+    from assay.base.units import bytes_text, number_of
     from assay.launch.delete import delete_run, planned_deletion
 
     with opened_ledger(home) as ledger:
@@ -128,7 +128,7 @@ def delete(run_ids: tuple[str, ...], yes: bool) -> None:
                 "" if each.run.store_url == each.run.run_dir else f" and {without_secrets(each.run.store_url)}"
             )
             click.echo(
-                f"{each.run.run_id}: {each.num_files:,} files, {bytes_text(each.num_bytes)}, in "
+                f"{each.run.run_id}: {number_of(each.num_files, 'file')}, {bytes_text(each.num_bytes)}, in "
                 f"{each.run.run_dir}{place}"
             )
             for loss in each.losses:

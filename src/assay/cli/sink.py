@@ -17,9 +17,10 @@ def sink(run_id: str, sinks: tuple[str, ...], once: bool) -> None:
     only, so training does not notice; started again, it goes on where it was. 'sinks' in
     $ASSAY_HOME/settings.yaml starts it beside every run.
     """
+    from assay.base.units import number_of
     from assay.launch.sinks.follow import SinkName, follow
 
     run = given_home().run(run_id)
     for name in [SinkName.parse(text) for text in sinks]:
         num_points = follow(run, name, SystemClock(), until_ended=not once)
-        click.echo(f"{name.kind}: {num_points:,} points handed over to {name.where}")
+        click.echo(f"{name.kind}: {number_of(num_points, 'point')} handed over to {name.where}")

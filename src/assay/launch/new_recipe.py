@@ -19,7 +19,7 @@ import yaml
 from assay.base.config import LoadedConfig
 from assay.base.errors import ConfigError
 from assay.base.installed import installed_path
-from assay.base.units import count_text
+from assay.base.units import count_text, number_of
 from assay.data.dataset.columns import (
     KEY,
     LABEL,
@@ -363,7 +363,7 @@ def _trainer(sizes: _Sizes, rate: tuple[float, str]) -> Iterator[tuple[str, str]
     warmup = max(1, sizes.steps // 20)
     evaluate_every = 2 * sizes.commit_every
     yield "trainer:", ""
-    yield f"  epochs: {sizes.epochs}", f"passes over the rows: {sizes.steps:,} steps in all"
+    yield f"  epochs: {sizes.epochs}", f"passes over the rows: {number_of(sizes.steps, 'step')} in all"
     yield f"  commit_every: {sizes.commit_every}", "steps between commits: what a death can cost at most"
     if evaluate_every < sizes.steps:
         yield (

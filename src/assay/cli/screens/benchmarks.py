@@ -56,7 +56,10 @@ def print_history(histories: Sequence[BenchmarkHistory], *, device_s: float) -> 
         first = history.points[0].result
         better = "more is better" if first.higher_is_better else "less is better"
         console.print(
-            Text(f"{history.benchmark}  ({first.unit}; {better}; {first.num_items:,} items)", style="bold")
+            Text(
+                f"{history.benchmark}  ({first.unit}; {better}; {number_of(first.num_items, 'item')})",
+                style="bold",
+            )
         )
         curve = sparkline([point.result.score.value for point in history.points])
         if len(history.points) > 1:
@@ -136,8 +139,8 @@ def notes(result: BenchmarkResult) -> list[str]:
         )
         named = ", ".join(leak.items_found[:3]) + (", …" if leak.num_items_found > 3 else "")
         lines.append(
-            f"  {result.benchmark}: {leak.num_items_found:,} items were trained on (at least half of their "
-            f"{leak.ngram}-grams): {named}{without}"
+            f"  {result.benchmark}: {number_of(leak.num_items_found, 'item')} trained on (at least half of "
+            f"their {leak.ngram}-grams): {named}{without}"
         )
     return lines
 

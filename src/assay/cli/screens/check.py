@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from assay.base.units import bytes_text, count_text, duration_text
+from assay.base.units import bytes_text, count_text, duration_text, number_of
 from assay.cli.screens.words import device_hours_text
 from assay.data.loader.mixing import Mixing
 from assay.launch.calibration import Calibration
@@ -18,7 +18,7 @@ def check_lines(
 ) -> Iterator[str]:
     """`measured`: None where nothing was."""
     epochs = found.num_steps / found.steps_per_epoch
-    epoch = f"{found.steps_per_epoch:,} steps over {found.num_rows:,} rows"
+    epoch = f"{number_of(found.steps_per_epoch, 'step')} over {number_of(found.num_rows, 'row')}"
     yield f"steps        {found.num_steps:,}: {epochs:.3g} epoch{'' if epochs == 1 else 's'} of {epoch}"
     if measured is not None:
         yield from _time(found, measured, world_size)
@@ -38,7 +38,7 @@ def check_lines(
         )
         yield f"             and of {found.answers} answers to each up to {drawn}, {drawn_a_step} a step"
     yield f"commits      {_commits(found, trainer)}"
-    on_the_way = f"every {trainer.evaluate_every:,} steps and " if trainer.evaluate_every else ""
+    on_the_way = f"every {number_of(trainer.evaluate_every, 'step')} and " if trainer.evaluate_every else ""
     yield f"evaluations  {on_the_way}at the end: {found.num_evaluations:,}"
 
 
@@ -72,7 +72,9 @@ def _commits(found: Preview, trainer: TrainerConfig) -> str:
     evaluations = " and at every evaluation," if trainer.evaluate_every else ""
     if trainer.commit_every != "auto" and trainer.commit_every > found.num_steps and not evaluations:
         return "at the end: 1"
-    return f"every {trainer.commit_every:,} steps,{evaluations} and at the end: {found.num_commits:,}"
+    return (
+        f"every {number_of(trainer.commit_every, 'step')},{evaluations} and at the end: {found.num_commits:,}"
+    )
 
 
 def _time(found: Preview, measured: Calibration, world_size: int) -> Iterator[str]:
@@ -84,6 +86,6 @@ def _time(found: Preview, measured: Calibration, world_size: int) -> Iterator[st
     )
     speed, start = count_text(1 / measured.seconds_per_token), duration_text(measured.startup_s)
     yield (
-        f"             measured here over {measured.num_steps:,} real steps: {speed} tokens/s; {start} to the "
-        f"first step; a commit {duration_text(measured.commit_s)}"
+        f"             measured here over {number_of(measured.num_steps, 'real step')}: {speed} tokens/s; "
+        f"{start} to the first step; a commit {duration_text(measured.commit_s)}"
     )

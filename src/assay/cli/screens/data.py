@@ -200,7 +200,7 @@ def _label_lines(counts: Mapping[str, int]) -> Iterator[str]:
     for label, rows in most:
         filled = min(BAR, round(BAR * rows / total))
         bar = f"[cyan]{'█' * filled}[/][dim]{'░' * (BAR - filled)}[/]"
-        behind = f"{rows:,} of {total:,} rows" if is_binary else f"{rows:,} rows"
+        behind = f"{rows:,} of {total:,} rows" if is_binary else f"{number_of(rows, 'row')}"
         yield f"label {escape(_short(label)):<{width}} {bar} {rows / total:.1%} ({behind})"
     if len(counts) > MAX_LINES and len(most) == MAX_LINES:
         yield f"and {len(counts) - MAX_LINES} other classes"
@@ -326,7 +326,9 @@ def print_diff(found: DatasetDiff) -> None:
     """What a person wants to know first stands first."""
     console = stdout(markup=True)
     if found.is_equal:
-        console.print(f"[bold green]equal[/]: {found.rows_after:,} rows, fingerprint {found.after[:16]}")
+        console.print(
+            f"[bold green]equal[/]: {number_of(found.rows_after, 'row')}, fingerprint {found.after[:16]}"
+        )
         return
     console.print(f"[bold]{found.before[:16]} → {found.after[:16]}[/]")
     console.print(
@@ -364,7 +366,7 @@ def _print_some(console: Console, mark: str, lines: Sequence[str]) -> None:
 
 def _shard_line(shard: ChangedShard) -> str:
     if shard.rows_before != shard.rows_after:
-        return f"{shard.path}: {shard.rows_before:,} → {shard.rows_after:,} rows"
+        return f"{shard.path}: {shard.rows_before:,} → {number_of(shard.rows_after, 'row')}"
     if not shard.columns:
         rows = number_of(shard.rows_after, "row")
         return f"{shard.path}: {rows}, cut into other row groups, or other metadata"

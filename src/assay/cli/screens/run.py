@@ -151,7 +151,10 @@ def _flags_text(commits: Sequence[CommitView]) -> str:
 def _headline_text(evaluation: AnyEvaluation | None) -> str:
     if evaluation is None:
         return "not evaluated yet"
-    found, rows = evaluation.headline.estimate, f"{evaluation.overall.num_rows:,} rows of '{evaluation.split}'"
+    found, rows = (
+        evaluation.headline.estimate,
+        f"{number_of(evaluation.overall.num_rows, 'row')} of '{evaluation.split}'",
+    )
     if found is None:
         return f"none: the {rows} are all of one class"
     interval = "" if found.low is None else f" [{found.low:.4f}, {found.high:.4f}] {found.method}"

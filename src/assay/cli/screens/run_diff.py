@@ -63,7 +63,7 @@ def _data_text(found: RunDiffView) -> str:
     )
     shards = ", ".join(f"{number_of(count, 'shard')} {what}" for count, what in counts if count)
     return (
-        f"another dataset: {data.rows_before:,} rows then, {data.rows_after:,} now; "
+        f"another dataset: {number_of(data.rows_before, 'row')} then, {data.rows_after:,} now; "
         f"{shards or 'the same shards'} ('assay data diff' says how)"
     )
 

@@ -6,7 +6,7 @@ import click
 from rich.text import Text
 
 from assay.base.clock import utc_text
-from assay.base.units import bytes_text, count_text, duration_text, percent_text
+from assay.base.units import bytes_text, count_text, duration_text, number_of, percent_text
 from assay.cli.screens.terminal import name, number, print_list
 from assay.records.evaluation import Estimate
 from assay.records.scale import (
@@ -80,9 +80,9 @@ def print_check(found: ScaleCheck) -> None:
     where = "within" if found.is_within else "outside"
     off = found.step_s.value / found.measured_step_s - 1
     click.echo(
-        f"run {found.run_id}, attempt {found.attempt}, {found.world_size} workers, {found.num_steps:,} steps: "
-        f"a step took {duration_text(found.measured_step_s)}; forecast {_times(found.step_s)} ({off:+.1%}), "
-        f"{where} its 90% interval"
+        f"run {found.run_id}, attempt {found.attempt}, {number_of(found.world_size, 'worker')}, "
+        f"{number_of(found.num_steps, 'step')}: a step took {duration_text(found.measured_step_s)}; forecast "
+        f"{_times(found.step_s)} ({off:+.1%}), {where} its 90% interval"
     )
     print_list(
         found.terms,
@@ -104,9 +104,9 @@ def _calibration_lines(calibration: ScaleCalibration) -> Iterator[str]:
     )
     day = utc_text(calibration.measured_s)[:10]
     yield (
-        f"calibrated on {calibration.host}, {day}, {calibration.processor.model}: {len(calibration.steps)} "
-        f"steps of {calibration.lanes} lanes, {duration_text(mean_lane_s)} a lane; gradients "
-        f"{bytes_text(calibration.gradient_bytes)} in {len(calibration.buckets)} buckets; a loader reads "
+        f"calibrated on {calibration.host}, {day}, {calibration.processor.model}: "
+        f"{number_of(len(calibration.steps), 'step')} of {calibration.lanes} lanes, {duration_text(mean_lane_s)} a lane; "
+        f"gradients {bytes_text(calibration.gradient_bytes)} in {len(calibration.buckets)} buckets; a loader reads "
         f"{count_text(1 / max(calibration.loader_row_s, 1e-9))} rows/s"
     )
     two = (

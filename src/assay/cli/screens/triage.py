@@ -61,13 +61,15 @@ def print_fix_check(found: FixCheck) -> None:
         f"evidence that it is fixed: {found.e_value:.3g} (decides at 20); "
         f"that it is worse: {found.worse_e_value:.3g}"
     )
-    after = "" if found.decided_after is None else f", decided after {found.decided_after:,} attempts"
+    after = (
+        "" if found.decided_after is None else f", decided after {number_of(found.decided_after, 'attempt')}"
+    )
     click.secho(f"{found.verdict}{after}: {found.because}", fg=FIX_COLOURS[found.verdict], bold=True)
 
 
 def print_data_changes(found: DataChanges) -> None:
     """Each change with its size, and what follows from it."""
-    click.echo(f"{found.rows_before:,} rows before, {found.rows_after:,} after")
+    click.echo(f"{number_of(found.rows_before, 'row')} before, {found.rows_after:,} after")
     colour = "red" if found.findings else "green"
     click.secho(one_line(found.because), fg=colour, bold=True)
     for number, each in enumerate(found.findings, 1):

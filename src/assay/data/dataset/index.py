@@ -314,9 +314,8 @@ def _labels(column: pa.ChunkedArray, where: str) -> dict[str, int]:
         values = column.to_numpy()
         if not (finite := np.isfinite(values)).all():
             raise DataError(
-                f"{where}: {LABEL} is {values[~finite][0]} in {int((~finite).sum()):,} rows; a number to learn "
-                "is "
-                "finite. Drop or mend these rows."
+                f"{where}: {LABEL} is {values[~finite][0]} in {number_of(int((~finite).sum()), 'row')}; a "
+                "number to learn is finite. Drop or mend what is none."
             )
         return {}
     try:

@@ -24,6 +24,7 @@ from assay.base.config import FrozenConfig
 from assay.base.digest import sha256_of_json, sha256_of_parts
 from assay.base.errors import ConfigError, DataError, StoreError
 from assay.base.seeds import Keys, derive_key, mix64
+from assay.base.units import number_of
 from assay.base.versioned import FOR_DIGEST
 from assay.data.dataset.columns import KEY, TOKENS
 from assay.data.dataset.dataset import NUM_READERS, Dataset
@@ -279,8 +280,8 @@ def _by_value(column: pa.ChunkedArray, config: ColumnSplit) -> npt.NDArray[np.bo
 def _by_time(column: pa.ChunkedArray, config: TimeSplit, where: str) -> npt.NDArray[np.bool_]:
     if column.null_count:
         raise DataError(
-            f"{where} is null in {column.null_count:,} rows of a row group, and a row without a time is on "
-            "neither side. Split by hash of another column, or fill it in."
+            f"{where} is null in {number_of(column.null_count, 'row')} of a row group, and a row without a "
+            "time is on neither side. Split by hash of another column, or fill it in."
         )
     moment = config.validation_from
     utc = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)

@@ -214,7 +214,9 @@ def _failures_text(benchmark: BenchmarkFacts, trials: Trials) -> str:
 
 def _more_trials(benchmark: BenchmarkFacts, number: int) -> MoreEvidence:
     each = "" if benchmark.num_clusters == benchmark.failed.size else ", each in a cluster of its own"
-    return MoreEvidence(what=f"{number:,} more items of {benchmark.name}{each}, without any further failure")
+    return MoreEvidence(
+        what=f"{number_of(number, 'more item')} of {benchmark.name}{each}, without any further failure"
+    )
 
 
 def spent_clause(device_hours: float, facts: Facts) -> Clause:
@@ -419,9 +421,11 @@ def _more_items(
         extra = math.ceil((items_factor - 1.0) * there)
         lacking = lacking_rows_text(benchmark.name, there + extra, facts)
         if not lacking:
-            what = f"{extra:,} more items of {benchmark.name}, scored with the same checkpoints"
+            what = f"{number_of(extra, 'more item')} of {benchmark.name}, scored with the same checkpoints"
             return MoreEvidence(what=what)
-        return MoreEvidence(what=f"{extra:,} more items of {benchmark.name}{lacking}, or a wider margin")
+        return MoreEvidence(
+            what=f"{number_of(extra, 'more item')} of {benchmark.name}{lacking}, or a wider margin"
+        )
     return MoreEvidence(what=f"a new campaign with more than {config.seeds} seeds: seeds differ too much")
 
 

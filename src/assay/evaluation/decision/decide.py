@@ -273,7 +273,8 @@ def risks(config: CampaignConfig, facts: Facts, recommendation: Recommendation) 
         yield f"{number_of(facts.num_seeds, 'seed')}: the spread between seeds is itself hardly known."
     for each in facts.benchmarks.values():
         if each.num_dropped:
-            yield f"{each.name}: {each.num_dropped:,} items were not scored by all runs and count for nobody."
+            dropped = number_of(each.num_dropped, "item")
+            yield f"{each.name}: not all runs scored {dropped}, which are left out for all of them."
 
 
 def _are_of_one_split(config: CampaignConfig) -> bool:

@@ -15,6 +15,7 @@ from scipy.special import stdtrit
 
 from assay.base.errors import DataError
 from assay.base.shapes import Bool, Float64
+from assay.base.units import number_of
 from assay.evaluation.evidence.failure_rate import independent_trials
 from assay.evaluation.evidence.interval import (
     CONFIDENCE,
@@ -169,8 +170,8 @@ def _scores(table: Any, metric: Metric) -> Float64[np.ndarray, "row"]:
     scores = np.asarray(table[metric.name].to_numpy(), np.float64)
     if not (is_number := np.abs(scores) <= LARGEST_SCORE).all():
         raise DataError(
-            f"{metric.title} is {scores[~is_number][0]:.3g} in {int((~is_number).sum()):,} rows: the model "
-            "that was asked has diverged. Train it with a lower learning rate."
+            f"{metric.title} is {scores[~is_number][0]:.3g} in {number_of(int((~is_number).sum()), 'row')}: "
+            "the model that was asked has diverged. Train it with a lower learning rate."
         )
     return scores
 

@@ -20,6 +20,7 @@ from assay.base.digest import sha256_of_bytes
 from assay.base.errors import DamagedDataError, DataError
 from assay.base.names import checked_name
 from assay.base.shapes import UInt64
+from assay.base.units import number_of
 from assay.data.dataset.split import key_hashes
 from assay.evaluation.evidence.interval import Clusters
 from assay.records.evaluation import AnyEvaluation, ClassifierEvaluation, evaluation_from_json
@@ -173,6 +174,6 @@ def _refuse_repeats(sorted_ids: UInt64[np.ndarray, "row"], path: Path) -> None:
     repeats = sorted_ids[1:][sorted_ids[1:] == sorted_ids[:-1]]
     if repeats.size:
         raise DataError(
-            f"{path}: {repeats.size:,} rows are listed more than once, the first is row {repeats[0]}. "
+            f"{path}: lists {number_of(repeats.size, 'row')} more than once, the first is row {repeats[0]}. "
             "Each row of a split must be scored once."
         )

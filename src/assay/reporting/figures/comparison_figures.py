@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from assay.base.units import duration_text, percent_text
+from assay.base.units import duration_text, number_of, percent_text
 from assay.records.evaluation import ClassifierEvaluation
 from assay.reporting.figures.evidence_plots import (
     ForestRow,
@@ -127,7 +127,7 @@ def _slices(candidate: ComparedRun) -> Figure:
     entries = []
     for each in candidate.slices:
         worse = is_worse(each.difference, _limit(found), higher_is_better=found.metric.higher_is_better)
-        row = ForestRow(each.value, each.difference, f"{each.num_rows:,} rows", worse)
+        row = ForestRow(each.value, each.difference, f"{number_of(each.num_rows, 'row')}", worse)
         entries.append((each.column, row))
     return figure(
         _forest(found, forest_rows(entries), what="in each slice"),

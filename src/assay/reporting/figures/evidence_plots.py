@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby, pairwise
 from typing import NamedTuple
 
-from assay.base.units import count_text
+from assay.base.units import number_of
 from assay.evaluation.evidence.classifier.curves import RocCurve, ScoreHistogram
 from assay.records.evaluation import CalibrationBin, Estimate
 from assay.reporting.figures.plots import percent_number, under
@@ -142,7 +142,7 @@ def _calibration_line(bins: Sequence[CalibrationBin], area: Chart, colour: str) 
     points = [(each.mean_predicted, each.observed_rate, each.num_rows) for each in bins]
     line = area.line([x for x, _, _ in points], [y for _, y, _ in points], f"line {colour}")
     return line + "".join(
-        area.dot(x, y, colour, r=4, told=f"{count_text(rows)} rows: predicted {x:.3f}, observed {y:.3f}")
+        area.dot(x, y, colour, r=4, told=f"{number_of(rows, 'row')}: predicted {x:.3f}, observed {y:.3f}")
         for x, y, rows in points
     )
 

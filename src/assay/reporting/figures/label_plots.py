@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from assay.base.units import count_text, percent_text
+from assay.base.units import count_text, number_of, percent_text
 from assay.records.evaluation import ClassScore, NumberBin, NumberFit
 from assay.reporting.figures.figure import Figure, Table, figure
 from assay.reporting.figures.plots import number_text
@@ -124,7 +124,7 @@ def _confusion_chart(classes: Sequence[ClassScore], shown: Sequence[int], *, wid
 
 
 def _most_confused(count: int, true: str, taken: str) -> str:
-    return f"Most often {true} is taken for {taken}: {count:,} rows."
+    return f"Most often {true} is taken for {taken}: {number_of(count, 'row')}."
 
 
 def _share(value: float | None) -> str:
@@ -136,4 +136,4 @@ def _short(name: str, most: int = _NAME_CHARACTERS) -> str:
 
 
 def _told(each: NumberBin) -> str:
-    return f"{count_text(each.num_rows)} rows: predicted {each.mean_predicted:.4g}, true {each.mean_label:.4g}"
+    return f"{number_of(each.num_rows, 'row')}: predicted {each.mean_predicted:.4g}, true {each.mean_label:.4g}"

@@ -373,7 +373,7 @@ def _slices(evaluation: AnyEvaluation) -> Figure:
     whole = evaluation.headline.estimate
     entries = []
     for each in evaluation.slices:
-        behind = f"{each.metrics.num_rows:,} rows"
+        behind = f"{number_of(each.metrics.num_rows, 'row')}"
         entries.append((each.column, ForestRow(each.value, _headline(each), behind, _is_weak(each, whole))))
     titles = (
         ("positive", "AUC", "AP", "log-loss", "ECE")
@@ -382,7 +382,7 @@ def _slices(evaluation: AnyEvaluation) -> Figure:
     )
     return figure(
         lambda width: forest_chart(
-            [ForestRow("all rows", whole, f"{overall.num_rows:,} rows"), *forest_rows(entries)],
+            [ForestRow("all rows", whole, f"{number_of(overall.num_rows, 'row')}"), *forest_rows(entries)],
             width=width,
             label=f"{metric.title} with its 95% interval in each slice of each metadata column",
             reference=whole.value if whole else None,

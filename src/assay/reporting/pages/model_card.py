@@ -104,7 +104,7 @@ def _use_of_language_model(exported: ExportedModel) -> Iterator[str]:
             "between answers to one prompt mean something. transformers takes the last token that is not the "
             "padding token, so pad with the tokenizer's; where it has none, ask one sequence at a time."
         )
-    yield f"The longest row that was trained on has {exported.max_tokens:,} tokens."
+    yield f"The longest row that was trained on has {number_of(exported.max_tokens, 'token')}."
 
 
 def _use_of_classifier(exported: ExportedModel) -> Iterator[str]:
@@ -143,7 +143,8 @@ def _data(facts: ModelFacts) -> Iterator[str]:
     longest = "longer sequence" if manifest.format == "pairs" else "sequence"
     labels = ", ".join(f"{plain(name)}: {count:,}" for name, count in manifest.label_counts.items())
     yield (
-        f"Dataset {code(manifest.name)}: {manifest.num_rows:,} rows, {count_text(manifest.num_tokens)} tokens, "
+        f"Dataset {code(manifest.name)}: {number_of(manifest.num_rows, 'row')}, "
+        f"{count_text(manifest.num_tokens)} tokens, "
         f"{manifest.lengths.mean:.0f} in a row's {longest} on average and {manifest.lengths.max:,} at most."
         + (f" Rows by label: {labels}." if labels else "")
     )

@@ -142,7 +142,7 @@ def memo_tiles(memo: Memo) -> list[Tile]:
         Tile(
             "evidence",
             number_of(len(memo.runs()), "run"),
-            f"{lead.look.num_seeds} paired seeds, {look_words(lead)}",
+            f"{number_of(lead.look.num_seeds, 'paired seed')}, {look_words(lead)}",
         ),
         _cost_tile(memo),
     ]
@@ -272,7 +272,9 @@ def all_effects(decision: Decision) -> list[BenchmarkEffect]:
 
 def effect_row(effect: BenchmarkEffect) -> tuple[str, ...]:
     """What `EFFECT_COLUMNS` say of it."""
-    clusters = "" if effect.num_clusters == effect.num_items else f" in {effect.num_clusters:,} clusters"
+    clusters = (
+        "" if effect.num_clusters == effect.num_items else f" in {number_of(effect.num_clusters, 'cluster')}"
+    )
     return (
         effect.benchmark if effect.higher_is_better else f"{effect.benchmark} (less is better)",
         effect.role,

@@ -219,11 +219,11 @@ def margin_text(found: "ComparisonView") -> str:
 def _judged(found: "ComparisonView") -> str:
     name, margin, title = found.candidate_run_id, margin_text(found), found.metric.title
     changed = estimate_text(found.difference, signed=True)
-    difference = f"its {title} differs by {changed} on {found.num_rows:,} rows"
+    difference = f"its {title} differs by {changed} on {number_of(found.num_rows, 'row')}"
     if found.weights_equal:
         return (
             f"{name} ended with the baseline's weights, bit for bit, so it is as good: "
-            f"{title} {found.candidate_value:.4f} on {found.num_rows:,} rows."
+            f"{title} {found.candidate_value:.4f} on {number_of(found.num_rows, 'row')}."
         )
     if found.is_better:
         return f"{name} is better than the baseline: {difference}."
@@ -247,7 +247,7 @@ def _learned(run: RunView) -> str:
     audit = run.audit
     assert audit is not None
     skipped = audit.rows_quarantined
-    rest = f"; {skipped:,} rows lie in damaged row groups and were set aside" if skipped else ""
+    rest = f"; {number_of(skipped, 'row')} of damaged row groups set aside" if skipped else ""
     rows = count_text(audit.rows_learned)
     if audit.forked_from:
         behind = f"behind {audit.forked_from}, whose own audit tells of the rows before"

@@ -86,7 +86,7 @@ def test_numbers_are_cut_by_quartile_and_rare_text_is_put_together():
 def test_a_row_scored_twice_is_refused(tmp_path):
     table = pa.table({"row_id": [7, 8, 7], "label": [0, 1, 1], "probability": [0.1, 0.2, 0.3]})
     pq.write_table(table, tmp_path / "p.parquet")
-    with pytest.raises(DataError, match="1 rows are listed more than once, the first is row 7"):
+    with pytest.raises(DataError, match="lists 1 row more than once, the first is row 7"):
         read_predictions(tmp_path / "p.parquet")
 
 
