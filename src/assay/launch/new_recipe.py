@@ -175,7 +175,7 @@ def _loader(
         what = f"at most {answers} answers of a lane, each with its prompt; prompts at the 95% length"
     budget = -(-wanted // 256) * 256
     yield "loader:", ""
-    yield f"  lanes: {LANES}", f"the same weights on 1, 2, 4 or {LANES} workers"
+    yield f"  lanes: {LANES}", f"the same weights on any number of workers up to {LANES}"
     yield (
         f"  global_batch_size: {sizes.batch}",
         "rows behind one step; larger is steadier, and takes fewer steps",

@@ -157,8 +157,9 @@ def _headline_text(evaluation: AnyEvaluation | None) -> str:
     )
     if found is None:
         return f"none: the {rows} are all of one class"
-    interval = "" if found.low is None else f" [{found.low:.4f}, {found.high:.4f}] {found.method}"
-    return f"{found.value:.4f}{interval} on {rows}"
+    interval = "" if found.low is None else f" [{found.low:.4f}, {found.high:.4f}]"
+    method = "" if found.low is None else f" ({found.method})"
+    return f"{found.value:.4f}{interval} on {rows}{method}"
 
 
 def _audit_text(run: RunView) -> RenderableType:

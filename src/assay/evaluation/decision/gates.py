@@ -284,7 +284,7 @@ def _reason(
     name = found.name
     if kind == "futility" and verdict == "undecided":
         return WITHOUT_POWER
-    if len(config.rule.primary) == 1 and name in _OF_ONE_BENCHMARK and verdict == "pass":
+    if len(config.rule.primary) == 1 and name in _OF_ONE_BENCHMARK:
         return _OF_ONE_BENCHMARK[name]
     if name == "no way" and _is_last_look(config, facts):
         return "It is asked before the last look only."

@@ -1,7 +1,7 @@
 """The card of a model that leaves: what it was made of and how well it did, as its records say, and no more."""
 
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -149,11 +149,16 @@ def _data(facts: ModelFacts) -> Iterator[str]:
         + (f" Rows by label: {labels}." if labels else "")
     )
     split = facts.exported.recipe["data"]["split"]
-    yield plain(
-        f"Held out: {', '.join(f'{key} {value}' for key, value in split.items() if value is not None)}."
-    )
+    yield plain(f"Held out: {', '.join(f'{key} {value}' for key, value in _chosen(split))}.")
     if not facts.exported.is_tokenizer_proved:
         yield "The tokenizer was named at the export; no record says that the rows were made with it."
+
+
+def _chosen(split: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """How rows are held out, as a recipe writes it; the kind first, and without what was not asked for."""
+    for key in sorted(split, key=lambda key: key != "type"):
+        if split[key] not in (None, False):
+            yield key, "yes" if split[key] is True else str(split[key])
 
 
 def _training(facts: ModelFacts) -> Iterator[str]:
@@ -204,7 +209,7 @@ def _audit(facts: ModelFacts) -> Iterator[str]:
         return
     yield (
         f"**{audit.verdict}** of {whole}: {audit.rows_learned:,} of {audit.rows_expected:,} rows "
-        f"learned once, {audit.rows_quarantined:,} quarantined, in {audit.epochs} epochs."
+        f"learned once, {audit.rows_quarantined:,} quarantined, in {number_of(audit.epochs, 'epoch')}."
     )
     for line in (*audit.problems, *audit.missing[:10], *audit.repeated[:10]):
         yield f"- {plain(line)}"

@@ -62,10 +62,11 @@ def test_at_the_last_look_the_design_is_blamed_in_the_same_words(config_of, fact
     assert "to decide either way" in decision.sentence
 
 
-def test_what_was_not_asked_is_not_said_to_hold(config_of, facts_of):
+@pytest.mark.parametrize("gain", [0.05, -0.05])
+def test_what_was_not_asked_is_said_neither_to_hold_nor_to_fail(config_of, facts_of, gain: float):
     """One benchmark is no breadth, and after the last look there is no other."""
     config = config_of(rule={"primary": ["code"], "least_effect": 0.015})
-    decision = decide(config, campaign_of(config), facts_of(config, {"code": 0.05}, num_seeds=5))
+    decision = decide(config, campaign_of(config), facts_of(config, {"code": gain}, num_seeds=5))
     clauses = {clause.name: clause for gate in decision.gates for clause in gate.clauses}
     assert clauses["left out"].reason == "There is one benchmark: none is left out."
     assert clauses["breadth"].reason == "It was seen on one benchmark: of others nothing is said."

@@ -169,7 +169,7 @@ def test_who_counts_the_clauses_below_a_count_finds_as_many(memo, decision, caps
     tile = next(each for each in memo_tiles(memo(unasked)) if each.name == "clauses that hold")
     assert tile.value.endswith(f" of {len(clauses) - 1}") and "3 more were not asked" in tile.note
     said = f"Not asked, so neither for it nor against it: {left} (–), guardrails, plan."
-    print_decisions([unasked])
+    print_decisions([unasked], as_json=False)
     for text in (memo_markdown(memo(unasked)), render_memo_page(memo(unasked)), capsys.readouterr().out):
         assert text.count(said) == 1
     all_asked = made.model_copy(update={"not_asked": ()})
