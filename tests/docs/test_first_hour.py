@@ -64,7 +64,8 @@ def walk(folder: Path, *, until: str, max_steps: int | None = None) -> list[str]
 def test_the_page_leads_from_rows_to_a_recipe(tmp_path: Path) -> None:
     done = walk(tmp_path, until="assay train")
     assert any(step.startswith("assay recipe new") for step in done)
-    assert "names: [asyncio, email, unittest]" in (tmp_path / "recipe.yaml").read_text()
+    recipe = (tmp_path / "recipe.yaml").read_text()
+    assert "names: [asyncio, email, unittest]" in recipe and "any number of workers up to 8" in recipe
 
 
 @pytest.mark.slow

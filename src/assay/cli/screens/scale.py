@@ -105,9 +105,10 @@ def _calibration_lines(calibration: ScaleCalibration) -> Iterator[str]:
     day = utc_text(calibration.measured_s)[:10]
     yield (
         f"calibrated on {calibration.host}, {day}, {calibration.processor.model}: "
-        f"{number_of(len(calibration.steps), 'step')} of {calibration.lanes} lanes, {duration_text(mean_lane_s)} a "
-        f"lane; gradients {bytes_text(calibration.gradient_bytes)} in {len(calibration.buckets)} buckets; a loader "
-        f"reads {count_text(1 / max(calibration.loader_row_s, 1e-9))} rows/s"
+        f"{number_of(len(calibration.steps), 'step')} of {calibration.lanes} lanes, "
+        f"{duration_text(mean_lane_s)} a lane; gradients {bytes_text(calibration.gradient_bytes)} in "
+        f"{number_of(len(calibration.buckets), 'bucket')}; a loader reads "
+        f"{count_text(1 / max(calibration.loader_row_s, 1e-9))} rows/s"
     )
     two = (
         f"two workers: a lane takes {calibration.two_workers.crowding:.2f} times as long"
