@@ -48,7 +48,7 @@ class Memo:
     cost: str = ""
     """The cost of all its runs, at the prices of the day: `12.40 EUR`; empty where a price is not known."""
     other_stages_s: float = 0.0
-    """Of a pipeline: device time of the stages that are not compared, which was agreed with the rest."""
+    """Device time of a pipeline's stages that are not compared, which was agreed with the rest."""
     records: Mapping[str, str] = field(default_factory=dict)
     """Text of the records that the page names, by the path in `record_paths`: a page that is mailed takes them
     along."""
