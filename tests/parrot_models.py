@@ -5,9 +5,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from assay.launch.answering.answering_worker import AnsweringWorker
-from assay.launch.answering.batch_desk import BatchDesk
+from assay.launch.answering.batch_work import BatchWork
 from assay.launch.answering.desk import Desk
-from assay.launch.answering.eval_desk import EvalDesk
+from assay.launch.answering.eval_work import EvalWork
 from assay.serving.engines.asks import Engine, ModelSource
 from assay.serving.openai.place import Place
 from parrot_engine import ParrotEngine
@@ -33,13 +33,12 @@ class ParrotModels:
         return asyncio.run(asked())
 
 
-def desks_of(place: Place, models: ParrotModels, *, at_once: int) -> list[Desk]:
+def desks_of(place: Place, models: ParrotModels, *, at_once: int) -> list[Desk[Any, Any]]:
     """All desks, with chunks of so many."""
     given = (place.files, models, place.outbox)
-    return [
-        EvalDesk(place.evals, place.eval_runs, *given, clock=place.clock, chunk_items=at_once),
-        BatchDesk(place.batches, *given, clock=place.clock, chunk_requests=at_once),
-    ]
+    runs = EvalWork(place.evals, place.eval_runs, *given, clock=place.clock, chunk_items=at_once)
+    batches = BatchWork(place.batches, *given, clock=place.clock, chunk_requests=at_once)
+    return [Desk(runs, place.clock), Desk(batches, place.clock)]
 
 
 def worker_of(place: Place, models: ParrotModels | None = None, *, at_once: int = 3) -> AnsweringWorker:

@@ -15,9 +15,9 @@ import pytest
 
 from assay.base.errors import FencedError
 from assay.launch.answering.answering_worker import AnsweringWorker
-from assay.launch.answering.batch_desk import BatchDesk
+from assay.launch.answering.batch_work import BatchWork
 from assay.launch.answering.desk import Desk
-from assay.launch.answering.eval_desk import EvalDesk
+from assay.launch.answering.eval_work import EvalWork
 from assay.records.batch import BatchCreated
 from assay.records.eval_run import EvalChunk, EvalCreated, EvalRunCreated
 from assay.records.uploaded_file import FileCreated
@@ -67,11 +67,11 @@ RUN = EvalRunCreated(
 class EvalWorld:
     """One store and one run, over as many lives of server and worker as it takes."""
 
-    def __init__(self, desk_class: type[EvalDesk] = EvalDesk) -> None:
+    def __init__(self, work_class: type[EvalWork] = EvalWork) -> None:
         self.inner = open_store("memory:")
         self.clock = HandClock()
         self.models = ParrotModels()
-        self.desk_class = desk_class
+        self.work_class = work_class
         WebhookShelf(self.inner, self.clock).put(WEBHOOK)
 
     def lives(self, store: ObjectStore, *, cancels: bool) -> None:
@@ -95,8 +95,8 @@ class EvalWorld:
                     worker.leave()
             raise
 
-    def desk(self, store: ObjectStore) -> Desk:
-        return self.desk_class(
+    def desk(self, store: ObjectStore) -> Desk[Any, Any]:
+        work = self.work_class(
             EvalShelf(store, self.clock),
             EvalRunShelf(store, self.clock),
             FileShelf(store, self.clock),
@@ -105,6 +105,7 @@ class EvalWorld:
             clock=self.clock,
             chunk_items=AT_ONCE,
         )
+        return Desk(work, self.clock)
 
     def state(self) -> EvalRunState:
         state = EvalRunShelf(self.inner, self.clock).find(RUN.run_id, EVAL.eval_id, "p")
@@ -135,7 +136,7 @@ def check_eval(world: EvalWorld, *, cuts: int, cancels: bool) -> None:
     assert found["completed"] + found["cancel"] == 1 and state.status == (
         "canceled" if cancels else "completed"
     )
-    chunks = [runs.chunk(RUN.run_id, number) for number in range(len(state.graded))]
+    chunks = [runs.chunks.find(RUN.run_id, number) for number in range(len(state.graded))]
     items = [item for chunk in chunks for item in (chunk.items if chunk else ())]
     assert [item.index for item in items] == [*range(len(items))]  # each once
     assert cancels or len(items) == ITEMS
@@ -240,8 +241,8 @@ class BatchWorld:
                     worker.leave()
             raise
 
-    def desk(self, store: ObjectStore) -> Desk:
-        return BatchDesk(
+    def desk(self, store: ObjectStore) -> Desk[Any, Any]:
+        work = BatchWork(
             BatchShelf(store, self.clock),
             FileShelf(store, self.clock),
             self.models,
@@ -249,6 +250,7 @@ class BatchWorld:
             clock=self.clock,
             chunk_requests=AT_ONCE,
         )
+        return Desk(work, self.clock)
 
     def asked(self) -> Counter[str | None]:
         """How often each question was put."""
@@ -302,36 +304,35 @@ def test_the_power_is_cut_at_several_writes_of_a_batch(seed: int) -> None:
     check_batch(played(BatchWorld(), cuts, seed), cuts=len(cuts), cancels=False)
 
 
-class EntryFirst(EvalDesk):
+class EntryFirst(EvalWork):
     """Known to be bad: says that a chunk is graded before its results are there."""
 
-    def _grade(self, state, read, lease):
-        put, kept = self._runs.put_chunk, []
+    def _grade(self, state, read, hand):
+        put, kept = self._runs.chunks.put, []
 
         def later(run_id: str, number: int, chunk: EvalChunk) -> EvalChunk:
             kept.append((run_id, number, chunk))
             return chunk
 
-        self._runs.put_chunk = later  # type: ignore[method-assign]
+        self._runs.chunks.put = later  # type: ignore[method-assign]
         try:
-            super()._grade(state, read, lease)
+            super()._grade(state, read, hand)
         finally:
-            self._runs.put_chunk = put  # type: ignore[method-assign]
+            self._runs.chunks.put = put  # type: ignore[method-assign]
         for each in kept:
             put(*each)
 
 
-class Forgetful(EvalDesk):
+class Forgetful(EvalWork):
     """Known to be bad: grades a chunk again though its results are there, and overwrites them."""
 
-    def _grade(self, state, read, lease):
-        for item in [*self._runs._store.list(f"evalrun/{state.created.run_id}/items/")]:
-            self._runs._store.delete(item.key)
-        super()._grade(state, read, lease)
+    def _grade(self, state, read, hand):
+        self._runs.chunks.forget(state.created.run_id)
+        super()._grade(state, read, hand)
 
 
 @pytest.mark.parametrize("bad", [EntryFirst, Forgetful])
-def test_a_worker_that_is_known_to_be_bad_is_caught(bad: type[EvalDesk]) -> None:
+def test_a_worker_that_is_known_to_be_bad_is_caught(bad: type[EvalWork]) -> None:
     def is_caught(cut: int) -> bool:
         try:
             check_eval(played(EvalWorld(bad), [cut], cut), cuts=1, cancels=False)

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from pydantic import NonNegativeInt, PositiveInt
 
+from assay.records.claimed import Claimed
 from assay.records.record import Record
 
 BatchOutcome = Literal["completed", "expired", "cancelled"]
@@ -135,12 +136,8 @@ class BatchEnded(Record):
     """None where none failed."""
 
 
-class BatchClaimed(Record):
-    """A repeat of the request that created it was answered with it (see `JobClaimed`)."""
-
-    type: Literal["claimed"] = "claimed"
-    at_s: float
-    retry_count: PositiveInt
+class BatchClaimed(Claimed, Record):
+    """A repeat of the request that created it was answered with it."""
 
 
 BatchEntry = (

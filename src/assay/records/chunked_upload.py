@@ -4,6 +4,7 @@ from typing import Literal
 
 from pydantic import NonNegativeInt, PositiveInt
 
+from assay.records.claimed import Claimed
 from assay.records.record import Record
 
 
@@ -53,12 +54,8 @@ class UploadCancelled(Record):
     at_s: float
 
 
-class UploadClaimed(Record):
-    """A repeat of the request that created it was answered with it (see `JobClaimed`)."""
-
-    type: Literal["claimed"] = "claimed"
-    at_s: float
-    retry_count: PositiveInt
+class UploadClaimed(Claimed, Record):
+    """A repeat of the request that created it was answered with it."""
 
 
 UploadEntry = UploadCreated | PartAdded | UploadCompleted | UploadCancelled | UploadClaimed

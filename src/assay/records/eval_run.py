@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from pydantic import NonNegativeInt, PositiveInt
 
+from assay.records.claimed import Claimed
 from assay.records.record import Record
 
 
@@ -49,12 +50,8 @@ class EvalDeleted(Record):
     at_s: float
 
 
-class EvalClaimed(Record):
-    """A repeat of the request that created it was answered with it (see `JobClaimed`)."""
-
-    type: Literal["claimed"] = "claimed"
-    at_s: float
-    retry_count: PositiveInt
+class EvalClaimed(Claimed, Record):
+    """A repeat of the request that created it was answered with it."""
 
 
 EvalEntry = EvalCreated | EvalUpdated | EvalDeleted | EvalClaimed
@@ -178,12 +175,8 @@ class EvalRunDeleted(Record):
     at_s: float
 
 
-class EvalRunClaimed(Record):
-    """A repeat of the request that created it was answered with it (see `JobClaimed`)."""
-
-    type: Literal["claimed"] = "claimed"
-    at_s: float
-    retry_count: PositiveInt
+class EvalRunClaimed(Claimed, Record):
+    """A repeat of the request that created it was answered with it."""
 
 
 EvalRunEntry = (

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
+from assay.records.claimed import Claimed
 from assay.records.record import Record
 
 WaitCode = Literal["no_worker", "files", "starting", "turn", "places_taken", "project_limit", "scheduler"]
@@ -231,13 +232,8 @@ class JobSucceeded(Record):
     """Likewise, by the API's names."""
 
 
-class JobClaimed(Record):
+class JobClaimed(Claimed, Record):
     """A repeat of the request that created it was answered with it."""
-
-    type: Literal["claimed"] = "claimed"
-    at_s: float
-    retry_count: PositiveInt
-    """Which repeat: an answer to that may have been lost, too, and a later one of it is answered alike."""
 
 
 class ModelDeleted(Record):

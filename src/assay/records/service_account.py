@@ -2,9 +2,8 @@
 
 from typing import Literal
 
-from pydantic import PositiveInt
-
 from assay.base.names import Name
+from assay.records.claimed import Claimed
 from assay.records.record import Record
 
 
@@ -26,12 +25,8 @@ class ServiceAccountCreated(Record):
     """Digest of the request: what tells a repeat of it."""
 
 
-class ServiceAccountClaimed(Record):
+class ServiceAccountClaimed(Claimed, Record):
     """A repeat of the request that created it was answered with it, and with a new key."""
-
-    type: Literal["claimed"] = "claimed"
-    at_s: float
-    retry_count: PositiveInt
 
 
 class ServiceAccountDeleted(Record):

@@ -3,8 +3,9 @@ bytes: files hold them, and release them."""
 
 from typing import ClassVar, Literal
 
-from pydantic import NonNegativeInt, PositiveInt
+from pydantic import NonNegativeInt
 
+from assay.records.claimed import Claimed
 from assay.records.record import Record
 
 
@@ -38,12 +39,8 @@ class FileRemoved(Record):
     at_s: float
 
 
-class FileClaimed(Record):
-    """A repeat of the request that created it was answered with it (see `JobClaimed`)."""
-
-    type: Literal["claimed"] = "claimed"
-    at_s: float
-    retry_count: PositiveInt
+class FileClaimed(Claimed, Record):
+    """A repeat of the request that created it was answered with it."""
 
 
 class BytesHeld(Record):

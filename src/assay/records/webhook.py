@@ -5,9 +5,8 @@ A webhook's secret signs, so it cannot be kept as a digest: who reads the store 
 
 from typing import Literal
 
-from pydantic import PositiveInt
-
 from assay.base.names import Name
+from assay.records.claimed import Claimed
 from assay.records.record import Record
 
 
@@ -49,12 +48,8 @@ class WebhookSecretRotated(Record):
     at_s: float
 
 
-class WebhookClaimed(Record):
+class WebhookClaimed(Claimed, Record):
     """A repeat of the request that created it was answered with it, and with a new secret."""
-
-    type: Literal["claimed"] = "claimed"
-    at_s: float
-    retry_count: PositiveInt
 
 
 class WebhookDeleted(Record):

@@ -51,6 +51,11 @@ class _State(Protocol):
 
 
 StateT = TypeVar("StateT", bound=_State)
+ClaimedT = TypeVar("ClaimedT", covariant=True)
+
+
+class _Claims(Protocol[ClaimedT]):
+    def __call__(self, *, at_s: float, retry_count: int) -> ClaimedT: ...
 
 
 class AskedFor(NamedTuple):
@@ -68,10 +73,8 @@ class AskedFor(NamedTuple):
 class Repeats(Generic[EntryT, StateT]):
     """Makes things of one kind, once for each request."""
 
-    def __init__(
-        self, shelf: Shelf[EntryT, StateT], claimed: Callable[[float, int], EntryT], clock: Clock
-    ) -> None:
-        """`claimed` makes the entry that says, from a moment and a repeat's number, that it was answered."""
+    def __init__(self, shelf: Shelf[EntryT, StateT], claimed: _Claims[EntryT], clock: Clock) -> None:
+        """`claimed`: the entry that says that a repeat was answered."""
         self._shelf = shelf
         self._claimed = claimed
         self._clock = clock
@@ -124,7 +127,7 @@ class Repeats(Generic[EntryT, StateT]):
         # That which the repeat before claimed is likelier ours than what nobody claimed.
         found.sort(key=lambda each: each[1].claim, reverse=True)
         for an_id, _ in found:
-            claimed = self._claimed(self._clock.now_s(), asked.retry_count)
+            claimed = self._claimed(at_s=self._clock.now_s(), retry_count=asked.retry_count)
             was_put: list[bool] = []
 
             def decide(

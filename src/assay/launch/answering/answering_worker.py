@@ -8,6 +8,7 @@ several workers share what there is.
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
+from typing import Any
 
 from assay.base.clock import Clock
 from assay.base.errors import FencedError, StoreError
@@ -27,7 +28,7 @@ class AnsweringWorker:
     def __init__(
         self,
         store: ObjectStore,
-        desks: Sequence[Desk],
+        desks: Sequence[Desk[Any, Any]],
         *,
         name: str,
         clock: Clock,
@@ -82,14 +83,14 @@ class AnsweringWorker:
         """Give the lease back."""
         self._let_go()
 
-    def _goes_on(self, held: "_HeldThing", due: Sequence[tuple[Desk, DueThing]]) -> bool:
+    def _goes_on(self, held: "_HeldThing", due: Sequence[tuple[Desk[Any, Any], DueThing]]) -> bool:
         things = {thing for _, thing in due}
         if held.thing not in things:
             return False
         return len(things) == 1 or self._clock.monotonic_s() - held.since_s < self._slice_s
 
-    def _take_next(self, due: Sequence[tuple[Desk, DueThing]]) -> None:
-        def turn(each: tuple[Desk, DueThing]) -> tuple[float, str]:
+    def _take_next(self, due: Sequence[tuple[Desk[Any, Any], DueThing]]) -> None:
+        def turn(each: tuple[Desk[Any, Any], DueThing]) -> tuple[float, str]:
             _, thing = each
             return self._turns.get(thing.project, 0.0), thing.thing_id.rpartition("-")[2]
 
@@ -115,7 +116,7 @@ class AnsweringWorker:
 class _HeldThing:
     """A thing under a lease of this worker; its beats go on in the background."""
 
-    def __init__(self, desk: Desk, thing: DueThing, lease: Lease, since_s: float) -> None:
+    def __init__(self, desk: Desk[Any, Any], thing: DueThing, lease: Lease, since_s: float) -> None:
         self.desk = desk
         self.thing = thing
         self.lease = lease

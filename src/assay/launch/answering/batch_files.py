@@ -57,8 +57,8 @@ class BatchFiles:
                 }
 
     def _answers(self, state: BatchState) -> Iterator[BatchAnswer]:
-        for number in range(len(state.answered)):
-            chunk = self._batches.chunk(state.created.batch_id, number)
+        for number in range(state.num_made):
+            chunk = self._batches.chunks.find(state.created.batch_id, number)
             assert chunk is not None, "its entry is put behind it"
             yield from chunk.answers
 

@@ -1,11 +1,49 @@
-"""What a worker does beside training, one thing at a time: kinds of things, each with a desk.
+"""Where a worker does things of one kind beside training, chunk by chunk, under a lease.
 
-A thing is worked at in chunks, under a lease, and its results are put only if absent. So whoever takes over
-goes on behind the last chunk, and who was only slow adds nothing.
+    taken --> read (checked whole) --> chunk: put if absent --> noted in the log --> ... --> ended
+
+A chunk that is there counts, whoever put it: what the log notes is made of what lies there. So each item has
+one result, and one that is durable is not made again; whoever takes over goes on behind the last chunk, and who
+was only slow adds nothing. What the things are, and what is done with one, a `Work` says.
 """
 
-from collections.abc import Iterator
-from typing import NamedTuple, Protocol
+import logging
+from collections.abc import Callable, Iterator
+from typing import Generic, NamedTuple, Protocol, TypeVar
+
+from assay.base.clock import Clock
+from assay.base.errors import AssayError, FencedError, StoreError
+from assay.launch.answering.models import LeavingError, ModelNotLoadedError
+from assay.serving.chunks import Chunks, ChunkT
+from assay.serving.shelf import Shelf
+from assay.store.logs.entry import EntryT
+from assay.store.logs.fenced_log import FencedLog
+
+
+class _Created(Protocol):
+    @property
+    def project(self) -> str: ...
+
+
+class ThingState(Protocol):
+    """Something that is worked at, as its entries say."""
+
+    @property
+    def created(self) -> _Created: ...
+
+    @property
+    def lease(self) -> int: ...
+
+    @property
+    def has_ended(self) -> bool: ...
+
+    @property
+    def num_made(self) -> int:
+        """Chunks that its log notes."""
+        ...
+
+
+ThingT = TypeVar("ThingT", bound=ThingState)
 
 
 class DueThing(NamedTuple):
@@ -15,24 +53,153 @@ class DueThing(NamedTuple):
     project: str
 
 
-class Desk(Protocol):
-    """Where things of one kind are done."""
+class Problem(NamedTuple):
+    """Why nothing comes of something."""
 
-    kind: str
-    """As ids begin."""
+    code: str
+    message: str
+    param: str | None = None
 
-    def due(self) -> Iterator[DueThing]:
-        """What is to be done, the oldest first; what is over is closed on the way."""
+
+class CannotError(Exception):
+    """It was found while a chunk was made that nothing comes of the whole."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem.message)
+        self.problem = problem
+
+
+class Hand(Generic[EntryT, ThingT]):
+    """A thing under a worker's hand."""
+
+    def __init__(self, thing_id: str, log: FencedLog[EntryT, ThingT], lease: int, clock: Clock) -> None:
+        self.thing_id = thing_id
+        self.lease = lease
+        self._log = log
+        self._clock = clock
+
+    def now_s(self) -> float:
+        """Seconds since the Unix epoch, for an entry."""
+        return self._clock.now_s()
+
+    def put(self, decide: Callable[[ThingT], EntryT | None]) -> ThingT:
+        """Put an entry, unless the thing is over; `FencedError` where it is another's by now."""
+        return self._log.append(lambda now: None if now.has_ended else decide(now))
+
+    def put_chunk(
+        self,
+        chunks: Chunks[ChunkT],
+        number: int,
+        make: Callable[[], ChunkT],
+        note: Callable[[ChunkT], EntryT],
+    ) -> ThingT:
+        """Have the next chunk there, made if it is not, and noted once."""
+        chunk = chunks.find(self.thing_id, number)
+        if chunk is None:
+            chunk = chunks.put(self.thing_id, number, make())
+        entry = note(chunk)
+        return self.put(lambda now: entry if now.num_made == number else None)
+
+
+class Work(Protocol[EntryT, ThingT]):
+    """What is done with things of one kind."""
+
+    @property
+    def shelf(self) -> Shelf[EntryT, ThingT]:
+        """Where they are."""
         ...
 
-    def take(self, thing_id: str, lease: int, worker: str) -> bool:
-        """Write down that a worker has it now; whether it has, or a later one."""
+    @property
+    def cannot(self) -> str:
+        """The code of what fails for a reason that has none of its own."""
         ...
 
-    def step(self, thing_id: str, lease: int) -> None:
-        """Bring it one chunk further; `FencedError` where it is another's by now."""
+    def wanted(self, thing_id: str, state: ThingT) -> ThingT:
+        """Its state, once it is over where nobody can ask for it any more."""
+        ...
+
+    def taken(self, hand: Hand[EntryT, ThingT], worker: str) -> EntryT:
+        """The entry that a worker has it now."""
+        ...
+
+    def step(self, state: ThingT, hand: Hand[EntryT, ThingT]) -> None:
+        """Bring it one chunk further."""
+        ...
+
+    def failed(self, hand: Hand[EntryT, ThingT], problem: Problem) -> EntryT:
+        """The entry that nothing comes of it."""
+        ...
+
+    def close(self, thing_id: str, state: ThingT) -> None:
+        """What follows its end; done again where that was cut off."""
         ...
 
     def let_go(self, thing_id: str) -> None:
         """Close what is open for it."""
         ...
+
+
+class Desk(Generic[EntryT, ThingT]):
+    """Where the things of one kind are done."""
+
+    def __init__(self, work: Work[EntryT, ThingT], clock: Clock) -> None:
+        self.work = work
+        self._clock = clock
+
+    @property
+    def kind(self) -> str:
+        """As ids begin."""
+        return self.work.shelf.id_kind
+
+    def due(self) -> Iterator[DueThing]:
+        """What is to be done, the oldest first; what is over is closed on the way."""
+        shelf = self.work.shelf
+        for thing_id, state in shelf.states(shelf.open_ids()):
+            state = self.work.wanted(thing_id, state)
+            if not state.has_ended:
+                yield DueThing(thing_id, state.created.project)
+                continue
+            self.let_go(thing_id)
+            self.work.close(thing_id, state)
+            shelf.close(thing_id)
+
+    def take(self, thing_id: str, lease: int, worker: str) -> bool:
+        """Write down that a worker has it now; whether it has, or a later one."""
+        return self._log(thing_id, lease).take(self.work.taken(self._hand(thing_id, lease), worker))
+
+    def step(self, thing_id: str, lease: int) -> None:
+        """Bring it one chunk further; `FencedError` where it is another's by now."""
+        hand = self._hand(thing_id, lease)
+        problem = self._stepped(thing_id, hand)
+        if problem is not None:
+            failed = self.work.failed(hand, problem)
+            hand.put(lambda _: failed)
+
+    def let_go(self, thing_id: str) -> None:
+        """Close what is open for it."""
+        self.work.let_go(thing_id)
+
+    def _stepped(self, thing_id: str, hand: Hand[EntryT, ThingT]) -> Problem | None:
+        """Why nothing comes of it; None where it is one step further."""
+        state = self.work.shelf.state(thing_id)
+        assert state is not None, "it was due"
+        try:
+            self.work.step(state, hand)
+        except (FencedError, StoreError, LeavingError):
+            raise
+        except CannotError as error:
+            return error.problem
+        except ModelNotLoadedError as error:
+            return Problem(error.code, str(error), "body.model")
+        except AssayError as error:
+            return Problem(self.work.cannot, str(error))
+        except Exception as error:
+            logging.getLogger("assay.launch").error("%s", thing_id, exc_info=error)
+            return Problem("server_error", "Something went wrong here, which is our mistake.")
+        return None
+
+    def _hand(self, thing_id: str, lease: int) -> Hand[EntryT, ThingT]:
+        return Hand(thing_id, self._log(thing_id, lease), lease, self._clock)
+
+    def _log(self, thing_id: str, lease: int) -> FencedLog[EntryT, ThingT]:
+        return FencedLog(self.work.shelf.log(thing_id), lease, of=thing_id)

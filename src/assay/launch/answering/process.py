@@ -128,19 +128,18 @@ class _Answering:
     def _work(self) -> None:
         # Here, since the reader of schemas takes a while to import, and `--engines 0` needs none.
         from assay.launch.answering.answering_worker import AnsweringWorker
-        from assay.launch.answering.batch_desk import BatchDesk
+        from assay.launch.answering.batch_work import BatchWork
         from assay.launch.answering.desk import Desk
-        from assay.launch.answering.eval_desk import EvalDesk
+        from assay.launch.answering.eval_work import EvalWork
         from assay.launch.answering.models import EngineModels
 
         clock, most, most_bytes = SystemClock(), self._engines.most, self._engines.most_bytes
         start = EngineForks(self._home).start
         with closing(EngineModels(start, most=most, most_bytes=most_bytes, is_over=self._is_over)) as models:
             store, files, outbox = self._store, FileShelf(self._store, clock), Outbox(self._store, clock)
-            desks: list[Desk] = [
-                EvalDesk(EvalShelf(store, clock), self._runs, files, models, outbox, clock=clock),
-                BatchDesk(self._batches, files, models, outbox, clock=clock),
-            ]
+            runs = EvalWork(EvalShelf(store, clock), self._runs, files, models, outbox, clock=clock)
+            batches = BatchWork(self._batches, files, models, outbox, clock=clock)
+            desks = [Desk(runs, clock), Desk(batches, clock)]
             worker = AnsweringWorker(store, desks, name=self._name, clock=clock)
             worker.run(self._is_over, self._every_s, self._say)
 

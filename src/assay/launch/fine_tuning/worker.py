@@ -48,6 +48,7 @@ from assay.serving.queue.standing import JobQueue, queue_of
 from assay.serving.queue.turns import last_turns, note_turn
 from assay.serving.webhooks.outbox import Outbox
 from assay.store.leases import Lease, LeaseWatch, holding
+from assay.store.logs.fenced_log import FencedLog
 from assay.store.objects import ObjectStore
 
 Prepare = Callable[[], JobValidated]
@@ -192,11 +193,7 @@ class Worker:
         # log's, and gives it back.
         self._held[job_id] = held = _Held(job_id, lease, self._jobs)
         taken = JobTaken(at_s=self._clock.now_s(), lease=held.lease, worker=self._name)
-        state = self._jobs.shelf.log(job_id).append(
-            lambda now: taken if now is not None and now.lease < taken.lease else None
-        )
-        assert state is not None
-        if state.lease != held.lease:  # a later one is at work: this lease was lost already
+        if not held.log.take(taken):  # a later one is at work: this lease was lost already
             self._let_go(job_id)
             return None
         return held
@@ -390,7 +387,7 @@ class _Held:
     def __init__(self, job_id: str, lease: Lease, jobs: JobShelf) -> None:
         self.job_id = job_id
         self.lease = lease.number
-        self._jobs = jobs
+        self.log = FencedLog(jobs.shelf.log(job_id), lease.number, of=f"job {job_id}")
         self.asked_s: dict[int, float] = {}
         """Launch -> when it was asked to leave, by the monotonic clock."""
         self.seen_s = 0.0
@@ -399,17 +396,8 @@ class _Held:
         self._beating.enter_context(holding(lease))
 
     def append(self, decide: Callable[[JobState], JobEntry | None]) -> JobState:
-        """Put an entry, unless the job is another's by now: then `FencedError`, and nothing is put."""
-
-        def decided(now: JobState | None) -> JobEntry | None:
-            assert now is not None
-            if now.lease != self.lease:
-                raise FencedError(f"job {self.job_id} was taken over by another worker.")
-            return decide(now)
-
-        state = self._jobs.shelf.log(self.job_id).append(decided)
-        assert state is not None
-        return state
+        """See `FencedLog`."""
+        return self.log.append(decide)
 
     def release(self) -> None:
         """Stop beating; anybody may take the job."""

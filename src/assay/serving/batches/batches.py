@@ -26,6 +26,7 @@ from assay.records.batch import (
     BatchRead,
     BatchTaken,
 )
+from assay.serving.chunks import Chunks
 from assay.serving.refusal import RefusedError
 from assay.serving.shelf import Shelf
 from assay.store.logs.entry_log import LogKind
@@ -83,6 +84,11 @@ class BatchState:
         return 0 if self.read is None else -(-self.read.num_requests // self.read.chunk_requests)
 
     @property
+    def num_made(self) -> int:
+        """Chunks that are answered."""
+        return len(self.answered)
+
+    @property
     def num_answered(self) -> int:
         """Requests that were answered, or refused."""
         return sum(each.completed + each.failed for each in self.answered)
@@ -127,7 +133,7 @@ class BatchShelf:
 
     def __init__(self, store: ObjectStore, clock: Clock) -> None:
         self.shelf: Shelf[BatchEntry, BatchState] = Shelf(store, "batch", BATCH_LOG, is_worked_at=True)
-        self._store = store
+        self.chunks = Chunks(store, "batch", "answers", BatchChunk)
         self._clock = clock
 
     def put(self, created: BatchCreated) -> BatchState:
@@ -156,26 +162,3 @@ class BatchShelf:
         state = self.shelf.log(batch_id).append(decide)
         assert state is not None
         return state
-
-    def chunk(self, batch_id: str, number: int) -> BatchChunk | None:
-        """Answers that are there; None where they are not."""
-        key = _chunk_key(batch_id, number)
-        if not self._store.exists(key):
-            return None
-        return BatchChunk.from_json(self._store.get(key), source=key)
-
-    def put_chunk(self, batch_id: str, number: int, chunk: BatchChunk) -> BatchChunk:
-        """Have answers there; those that count, which are another's where he was first."""
-        key = _chunk_key(batch_id, number)
-        if self._store.put_if_absent(key, chunk.to_sealed_json().encode()):
-            return chunk
-        return BatchChunk.from_json(self._store.get(key), source=key)
-
-    def forget_answers(self, batch_id: str) -> None:
-        """Delete what its files hold by now; whoever is cut off in this does it again."""
-        for item in [*self._store.list(f"batch/{batch_id}/answers/")]:
-            self._store.delete(item.key)
-
-
-def _chunk_key(batch_id: str, number: int) -> str:
-    return f"batch/{batch_id}/answers/{number:08d}.json"

@@ -29,6 +29,7 @@ from assay.records.eval_run import (
     EvalRunTaken,
     ModelUsage,
 )
+from assay.serving.chunks import Chunks
 from assay.serving.ids import is_id, item_place
 from assay.serving.refusal import RefusedError
 from assay.serving.shelf import Shelf
@@ -83,6 +84,11 @@ class EvalRunState:
     def num_chunks(self) -> int:
         """Chunks of all items; 0 while they are not read."""
         return 0 if self.read is None else -(-self.read.num_items // self.read.chunk_items)
+
+    @property
+    def num_made(self) -> int:
+        """Chunks that are graded."""
+        return len(self.graded)
 
     @property
     def counts(self) -> CriterionCounts:
@@ -159,7 +165,7 @@ class EvalRunShelf:
 
     def __init__(self, store: ObjectStore, clock: Clock) -> None:
         self.shelf: Shelf[EvalRunEntry, EvalRunState] = Shelf(store, "evalrun", EVAL_RUN_LOG, is_worked_at=True)
-        self._store = store
+        self.chunks = Chunks(store, "evalrun", "items", EvalChunk)
         self._clock = clock
 
     def put(self, created: EvalRunCreated) -> EvalRunState:
@@ -198,24 +204,8 @@ class EvalRunShelf:
 
     def forget_results(self, state: EvalRunState) -> None:
         """Delete the results of a run that was deleted; whoever is cut off in this does it again."""
-        run_id = state.created.run_id
-        for item in [*self._store.list(f"evalrun/{run_id}/items/")]:
-            self._store.delete(item.key)
-        self.shelf.unlist(run_id, state.created.project)
-
-    def chunk(self, run_id: str, number: int) -> EvalChunk | None:
-        """Results that are there; None where they are not."""
-        key = _chunk_key(run_id, number)
-        if not self._store.exists(key):
-            return None
-        return EvalChunk.from_json(self._store.get(key), source=key)
-
-    def put_chunk(self, run_id: str, number: int, chunk: EvalChunk) -> EvalChunk:
-        """Have results there; those that count, which are another's where he was first."""
-        key = _chunk_key(run_id, number)
-        if self._store.put_if_absent(key, chunk.to_sealed_json().encode()):
-            return chunk
-        return EvalChunk.from_json(self._store.get(key), source=key)
+        self.chunks.forget(state.created.run_id)
+        self.shelf.unlist(state.created.run_id, state.created.project)
 
     def item(self, state: EvalRunState, item_id: str) -> EvalItem | None:
         """One item that is graded, by its id."""
@@ -223,9 +213,9 @@ class EvalRunShelf:
         if index is None or state.read is None:
             return None
         chunk, place = divmod(index, state.read.chunk_items)
-        if chunk >= len(state.graded):
+        if chunk >= state.num_made:
             return None
-        found = self.chunk(state.created.run_id, chunk)
+        found = self.chunks.find(state.created.run_id, chunk)
         return found.items[place] if found is not None and place < len(found.items) else None
 
     def _change(self, run_id: str, decide: Callable[[EvalRunState], EvalRunEntry | None]) -> EvalRunState:
@@ -258,7 +248,3 @@ def counted(chunk: EvalChunk) -> Mapping[str, Any]:
         },
         "usage": dict(chunk.usage),
     }
-
-
-def _chunk_key(run_id: str, number: int) -> str:
-    return f"evalrun/{run_id}/items/{number:08d}.json"

@@ -152,7 +152,7 @@ def _items_behind(place: Place, state: EvalRunState, after: str | None, order: O
         is_before = index is not None and (
             first + state.read.chunk_items <= index + 1 if order == "asc" else first >= index
         )
-        if is_before or (chunk := place.eval_runs.chunk(run_id, number)) is None:
+        if is_before or (chunk := place.eval_runs.chunks.find(run_id, number)) is None:
             continue
         for item in chunk.items if order == "asc" else reversed(chunk.items):
             if index is None or (item.index > index if order == "asc" else item.index < index):

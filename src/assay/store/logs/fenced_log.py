@@ -1,0 +1,51 @@
+"""A log, as whoever works at its thing under a lease appends to it: nothing, once a later lease stands there.
+
+The newest `taken` entry says whose lease counts, so a worker that was only slow adds nothing later.
+"""
+
+from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
+
+from assay.base.errors import FencedError
+from assay.store.logs.entry import EntryT
+from assay.store.logs.entry_log import EntryLog
+
+
+class WorkedAt(Protocol):
+    """What has become of something that workers take."""
+
+    @property
+    def lease(self) -> int:
+        """The number of the newest lease."""
+        ...
+
+
+WorkedAtT = TypeVar("WorkedAtT", bound=WorkedAt)
+
+
+class FencedLog(Generic[EntryT, WorkedAtT]):
+    """Appends to one log under one lease."""
+
+    def __init__(self, log: EntryLog[EntryT, WorkedAtT], lease: int, *, of: str) -> None:
+        """`lease`: its number. `of`: whose log it is, for messages."""
+        self._log = log
+        self._lease = lease
+        self._of = of
+
+    def take(self, taken: EntryT) -> bool:
+        """Write down that the lease is there; whether it counts: not where a later one is at work already."""
+        state = self._log.append(lambda now: taken if now is not None and now.lease < self._lease else None)
+        return state is not None and state.lease == self._lease
+
+    def append(self, decide: Callable[[WorkedAtT], EntryT | None]) -> WorkedAtT:
+        """See `EntryLog.append`; `FencedError` where the thing is another's by now, and then nothing is put."""
+
+        def decided(now: WorkedAtT | None) -> EntryT | None:
+            assert now is not None, f"{self._of} was taken"
+            if now.lease != self._lease:
+                raise FencedError(f"{self._of} was taken over by another worker.")
+            return decide(now)
+
+        state = self._log.append(decided)
+        assert state is not None
+        return state
