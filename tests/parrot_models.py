@@ -36,7 +36,7 @@ class ParrotModels:
 def desks_of(place: Place, models: ParrotModels, *, at_once: int) -> list[Desk[Any, Any]]:
     """All desks, with chunks of so many."""
     given = (place.files, models, place.outbox)
-    runs = EvalWork(place.evals, place.eval_runs, *given, clock=place.clock, chunk_items=at_once)
+    runs = EvalWork(place.evals, place.eval_runs, *given, place.keeper, clock=place.clock, chunk_items=at_once)
     batches = BatchWork(place.batches, *given, clock=place.clock, chunk_requests=at_once)
     return [Desk(runs, place.clock), Desk(batches, place.clock)]
 

@@ -27,6 +27,7 @@ from assay.serving.engines.asks import GenerateAsk
 from assay.serving.evals.evals import EvalShelf
 from assay.serving.evals.runs import EvalRunShelf, EvalRunState
 from assay.serving.files import FileShelf
+from assay.serving.keeping import CheckpointKeeper
 from assay.serving.refusal import RefusedError
 from assay.serving.webhooks.outbox import Outbox
 from assay.serving.webhooks.webhooks import EVENT_TYPES, WebhookShelf
@@ -102,6 +103,7 @@ class EvalWorld:
             FileShelf(store, self.clock),
             self.models,
             Outbox(store, self.clock),
+            CheckpointKeeper(None, self.clock),
             clock=self.clock,
             chunk_items=AT_ONCE,
         )

@@ -22,6 +22,8 @@ from assay.base.names import checked_name
 from assay.serving.methods import SERVED_METHODS, WHOLE_NUMBERS, ServedMethod
 from assay.training.recipe import Recipe
 
+KEPT_CHECKPOINTS = 3
+"""The newest ones that a job keeps, where its template says nothing."""
 _SOME_GRADER = {
     "type": "string_check",
     "name": "some",
@@ -133,6 +135,8 @@ def job_recipe(
     tree: dict[str, Any] = {**_with_grader(trainable.recipe, grader), "name": name, "seed": seed}
     tree["data"] = {"dataset": dataset, "split": dict(split)}
     set_dotted(tree, "loader.seed", seed, where="in the recipe")
+    if "keep_last" not in template_recipe(trainable.recipe).retention.model_fields_set:
+        set_dotted(tree, "retention.keep_last", KEPT_CHECKPOINTS, where="in the recipe")
     for key, value in hyperparameters.items():
         if key == "learning_rate_multiplier":
             value = value * _learning_rate(trainable)

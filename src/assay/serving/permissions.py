@@ -1,4 +1,4 @@
-"""Models that a project lets others ask: each name has a log of who may.
+"""Models that a project lets others ask: each name has a log of who may. Their checkpoints are kept for them.
 
 permission/SHA256 OF THE NAME/log/...    granted, revoked
 shared/PROJECT/SHA256 OF THE NAME        that the project may once have been let ask it: put before that
@@ -16,6 +16,7 @@ from assay.records.checkpoint_permission import (
     PermissionRevoked,
 )
 from assay.serving.ids import new_id
+from assay.serving.keeping import Weights
 from assay.store.logs.entry_log import EntryLog, LogKind
 from assay.store.objects import ObjectStore
 
@@ -44,12 +45,14 @@ class PermissionShelf:
         self._clock = clock
         self._log = lru_cache(maxsize=1024)(self._new_log)
 
-    def grant(self, model: str, projects: Sequence[str], *, by: str) -> list[PermissionGranted]:
-        """Let projects ask a model; who may already has the permission that it has."""
-        return [self._granted(model, project, by=by) for project in projects]
+    def grant(
+        self, model: str, projects: Sequence[str], *, by: str, weights: Weights
+    ) -> list[PermissionGranted]:
+        """Let projects ask a model; who may already has the permission that it has. `weights`: its."""
+        return [self._granted(model, project, by=by, weights=weights) for project in projects]
 
-    def revoke(self, model: str, permission_id: str, *, by: str) -> bool:
-        """Let who has it ask no more; whether anybody had it."""
+    def revoke(self, model: str, permission_id: str, *, by: str, weights: Weights) -> bool:
+        """Let who has it ask no more; whether anybody had it. `weights`: its."""
         revoked = PermissionRevoked(permission_id=permission_id, at_s=self._clock.now_s(), by=by)
         had: list[bool] = []
 
@@ -58,6 +61,7 @@ class PermissionShelf:
             return revoked if had[0] else None
 
         self._log(model).append(decide)
+        weights.release(permission_id)
         return had == [True]
 
     def of(self, model: str) -> list[PermissionGranted]:
@@ -75,14 +79,20 @@ class PermissionShelf:
             if self.may_ask(model, project):
                 yield model
 
-    def _granted(self, model: str, project: str, *, by: str) -> PermissionGranted:
-        self._store.put(f"shared/{project}/{_digest(model)}", model.encode())
+    def _granted(self, model: str, project: str, *, by: str, weights: Weights) -> PermissionGranted:
+        there = (self._log(model).state() or {}).get(project)
+        if there is not None:
+            return there
         now_s = self._clock.now_s()
         granted = PermissionGranted(
             permission_id=new_id("cp", now_s), model=model, project=project, at_s=now_s, by=by
         )
+        weights.keep(granted.permission_id, param="fine_tuned_model_checkpoint")
+        self._store.put(f"shared/{project}/{_digest(model)}", model.encode())
         grants = self._log(model).append(lambda now: None if now and project in now else granted)
         assert grants is not None
+        if grants[project] != granted:  # somebody else let it in at the same moment
+            weights.release(granted.permission_id)
         return grants[project]
 
     def _new_log(self, model: str) -> EntryLog[PermissionEntry, Grants]:

@@ -44,6 +44,17 @@ def not_found(what: str, name: str, *, param: str | None = None) -> RefusedError
     )
 
 
+def checkpoint_gone(name: str, *, param: str = "model") -> RefusedError:
+    """It was named while its run deleted it."""
+    return RefusedError(
+        f"{name:.160} is gone: its run has newer checkpoints, and kept this one for nobody. 'models.list' says "
+        "which there are.",
+        status=404,
+        param=param,
+        code="model_not_found",
+    )
+
+
 def store_in_trouble(error: StoreError) -> RefusedError:
     """Nothing was half made: what is not whole is not there. The same request goes on later."""
     kind = "store_away" if isinstance(error, StoreAwayError) else "store_error"

@@ -10,6 +10,7 @@ from assay.base.clock import SystemClock
 from assay.base.errors import ConfigError, StoreError
 from assay.serving.base_models import BaseModelFile
 from assay.serving.engines.process import EngineProcess, StartedProcess
+from assay.serving.keeping import stores_of
 from assay.store.home import Home
 from assay.store.objects import open_store
 from assay.store.patience import Patience, at_once
@@ -57,7 +58,8 @@ def run_server(
     engines = EnginePool(
         lambda: EngineProcess.begun(budget.start), most=budget.most, most_bytes=budget.most_bytes
     )
-    store = open_store(str(home.api), Patience(PATIENCE_S, make_call=at_once, say=say))
+    patience = Patience(PATIENCE_S, make_call=at_once, say=say)
+    store = open_store(str(home.api), patience)
     place = Place.of(
         store,
         models,
@@ -65,6 +67,7 @@ def run_server(
         engines,
         judge=judge,
         webhook_hosts=home.settings().webhook_hosts,
+        store_of_run=stores_of(home, patience),
     )
     if host not in LOOPBACK_NAMES and not place.keys.are_there():
         raise ConfigError(

@@ -27,8 +27,9 @@ from assay.records.eval_run import (
 )
 from assay.serving.evals.data_source import FileId
 from assay.serving.evals.evals import EvalShelf
-from assay.serving.evals.runs import EvalRunShelf, EvalRunState, counted
+from assay.serving.evals.runs import EvalRunShelf, EvalRunState, counted, weights_of
 from assay.serving.files import FileShelf
+from assay.serving.keeping import CheckpointKeeper
 from assay.serving.webhooks.outbox import Outbox
 
 CHUNK_ITEMS = 32
@@ -49,6 +50,7 @@ class EvalWork:
         files: FileShelf,
         models: Models,
         outbox: Outbox,
+        keeper: CheckpointKeeper,
         *,
         clock: Clock,
         chunk_items: int = CHUNK_ITEMS,
@@ -59,6 +61,7 @@ class EvalWork:
         self._files = files
         self._models = models
         self._outbox = outbox
+        self._keeper = keeper
         self._clock = clock
         self._chunk_items = chunk_items
         self._open: dict[str, _OpenRun] = {}
@@ -87,9 +90,13 @@ class EvalWork:
         return EvalRunFailed(at_s=hand.now_s(), lease=hand.lease, code=problem.code, message=problem.message)
 
     def close(self, thing_id: str, state: EvalRunState) -> None:
+        is_wanted = self._has_eval(state.created)
         if state.is_deleted:
             self._runs.forget_results(state)
-        if state.ended_s is not None and self._has_eval(state.created):
+        if state.is_deleted or not is_wanted:
+            for each in weights_of(self._keeper, state.created):
+                each.release(thing_id)
+        if state.ended_s is not None and is_wanted:
             event_type = f"eval.run.{_TOLD[state.status]}"
             project = state.created.project
             self._outbox.plan(thing_id, event_type, project=project, ended_s=state.ended_s)

@@ -25,6 +25,7 @@ from assay.serving.evals.evals import EvalShelf
 from assay.serving.evals.runs import EvalRunShelf
 from assay.serving.files import FileShelf
 from assay.serving.jobs import JobShelf
+from assay.serving.keeping import CheckpointKeeper, stores_of
 from assay.serving.webhooks.courier import Courier
 from assay.serving.webhooks.outbox import Outbox
 from assay.store.home import Home
@@ -137,7 +138,8 @@ class _Answering:
         start = EngineForks(self._home).start
         with closing(EngineModels(start, most=most, most_bytes=most_bytes, is_over=self._is_over)) as models:
             store, files, outbox = self._store, FileShelf(self._store, clock), Outbox(self._store, clock)
-            runs = EvalWork(EvalShelf(store, clock), self._runs, files, models, outbox, clock=clock)
+            keeper = CheckpointKeeper(stores_of(self._home), clock)
+            runs = EvalWork(EvalShelf(store, clock), self._runs, files, models, outbox, keeper, clock=clock)
             batches = BatchWork(self._batches, files, models, outbox, clock=clock)
             desks = [Desk(runs, clock), Desk(batches, clock)]
             worker = AnsweringWorker(store, desks, name=self._name, clock=clock)

@@ -41,6 +41,7 @@ from assay.store.attempts import saved_attempts
 from assay.store.commit_log import CommitLog
 from assay.store.findings import saved_audit
 from assay.store.home import Home
+from assay.store.kept_checkpoints import KeptCheckpoints
 from assay.store.launches import saved_launches
 from assay.store.metrics.recorded import recorded_series
 from assay.store.objects import open_store
@@ -182,6 +183,7 @@ class RunsOfHome:
         if launch is not None and _of_scheduler(launch, state_of) != "ended":
             return launch  # a second supervisor beside a living one would take the run from it
         base = stored_base(created.base, where=f"job {created.job_id}: its base model")
+        KeptCheckpoints(open_store(run.store_url), self._clock).open_to_others()
         return self._launcher.start(run, world_size=base.workers)
 
     def stop(self, launch: Launch) -> None:

@@ -31,6 +31,7 @@ from assay.records.rank_device import RankDevice
 from assay.store.commit_log import CommitLog
 from assay.store.heartbeat import Heartbeats
 from assay.store.home import Home
+from assay.store.kept_checkpoints import KeptCheckpoints
 from assay.store.metrics.segment import SegmentWriter, segment_path
 from assay.store.objects import ObjectStore, open_store
 from assay.training.checkpoint.grade_book import GradeBook
@@ -84,6 +85,7 @@ def train_rank(
         recipe.retention,
         clock,
         partial(_awaited, recipe.evaluation, log),
+        retire=KeptCheckpoints(store, clock).retire,
         higher_is_better=recipe.method.predictions.metric.higher_is_better,
         verify_every=task.orders.verify_commits,
     )

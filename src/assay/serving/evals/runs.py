@@ -31,6 +31,7 @@ from assay.records.eval_run import (
 )
 from assay.serving.chunks import Chunks
 from assay.serving.ids import is_id, item_place
+from assay.serving.keeping import CheckpointKeeper, Weights
 from assay.serving.refusal import RefusedError
 from assay.serving.shelf import Shelf
 from assay.store.logs.entry_log import LogKind
@@ -223,6 +224,13 @@ class EvalRunShelf:
         state = self.shelf.log(run_id).append(lambda now: None if now is None else decide(now))
         assert state is not None, f"{run_id} was found before"
         return state
+
+
+def weights_of(keeper: CheckpointKeeper, created: EvalRunCreated) -> list[Weights]:
+    """Those of every model that a run asks."""
+    return [
+        keeper.of(name, source.get("run_id"), source.get("step")) for name, source in created.sources.items()
+    ]
 
 
 def counted(chunk: EvalChunk) -> Mapping[str, Any]:

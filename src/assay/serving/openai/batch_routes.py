@@ -12,6 +12,7 @@ from assay.records.uploaded_file import FileCreated
 from assay.serving.batches.batches import BatchState
 from assay.serving.engines.sources import NamedModel
 from assay.serving.ids import new_id
+from assay.serving.keeping import ANSWERS
 from assay.serving.openai.bodies import ExpiresAfterBody, Metadata, NoBody, parsed, read_json, request_sha256
 from assay.serving.openai.declared import takes
 from assay.serving.openai.incoming import lifetime_s
@@ -153,4 +154,7 @@ def _model_asked(place: Place, project: str, file: FileCreated) -> tuple[str | N
         return None, None
     if not isinstance(model, str):
         return None, None
-    return model[:512], place.names.find(model, project)
+    found = place.names.find(model, project)
+    if found is not None:
+        place.keeper.of(model, found.source.run_id, found.source.step).keep(ANSWERS)
+    return model[:512], found

@@ -8,6 +8,7 @@ from starlette.concurrency import run_in_threadpool
 
 from assay.records.checkpoint_permission import PermissionGranted
 from assay.serving.engines.sources import named_model
+from assay.serving.keeping import Weights
 from assay.serving.openai.bodies import parsed, read_json
 from assay.serving.openai.declared import takes
 from assay.serving.openai.pages import listed, page_of
@@ -33,13 +34,14 @@ def permission_routes(place: Place) -> APIRouter:
         """Let projects ask it."""
         query_of(request)
         project = project_of(request)
-        await run_in_threadpool(_check_own, place, name, project)
+        weights = await run_in_threadpool(_own_weights, place, name, project)
         body = parsed(PermissionsBody, await read_json(request))
 
         def granted() -> list[PermissionGranted]:
             for place_of, each in enumerate(body.project_ids):
                 _check_project(place, each, project, f"project_ids.{place_of}")
-            return place.permissions.grant(name, list(dict.fromkeys(body.project_ids)), by=asker_of(request))
+            projects = list(dict.fromkeys(body.project_ids))
+            return place.permissions.grant(name, projects, by=asker_of(request), weights=weights)
 
         found = await run_in_threadpool(granted)
         return listed([_shape(each) for each in found], has_more=False)
@@ -48,7 +50,7 @@ def permission_routes(place: Place) -> APIRouter:
     def list_permissions(request: Request, name: str) -> dict[str, Any]:
         """Who may, the newest first."""
         query = dict(query_of(request))
-        _check_own(place, name, project_of(request))
+        _own_weights(place, name, project_of(request))
         order = query.get("order", "descending")
         if order not in _ORDERS:
             raise RefusedError(
@@ -66,24 +68,26 @@ def permission_routes(place: Place) -> APIRouter:
     def delete(request: Request, name: str, permission_id: str) -> dict[str, Any]:
         """Let who has it ask no more."""
         query_of(request)
-        _check_own(place, name, project_of(request))
-        if not place.permissions.revoke(name, permission_id, by=asker_of(request)):
+        weights = _own_weights(place, name, project_of(request))
+        if not place.permissions.revoke(name, permission_id, by=asker_of(request), weights=weights):
             raise not_found("permission", permission_id, param="permission_id")
         return {"id": permission_id, "object": "checkpoint.permission", "deleted": True}
 
     return router
 
 
-def _check_own(place: Place, name: str, project: str) -> None:
-    """Refuse what is none of the project's own models; nobody shares on what is shared with him."""
+def _own_weights(place: Place, name: str, project: str) -> Weights:
+    """Those of the project's own model; nobody shares on what is shared with him."""
     if name in place.models:
         raise RefusedError(
             f"{name:.160} is a base model, which every project may ask.",
             param="fine_tuned_model_checkpoint",
             code="invalid_value",
         )
-    if named_model(name, place.models, place.jobs, project) is None:
+    found = named_model(name, place.models, place.jobs, project)
+    if found is None:
         raise not_found("checkpoint", name, param="fine_tuned_model_checkpoint")
+    return place.keeper.of(name, found.source.run_id, found.source.step)
 
 
 def _check_project(place: Place, project: str, own: str, param: str) -> None:

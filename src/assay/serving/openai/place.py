@@ -25,6 +25,7 @@ from assay.serving.files import FileShelf, FileState
 from assay.serving.graders import GraderDesk
 from assay.serving.job import JobState
 from assay.serving.jobs import JobShelf
+from assay.serving.keeping import CheckpointKeeper, StoreOfRun
 from assay.serving.keys import KeyShelf
 from assay.serving.openai.declared import declared_query
 from assay.serving.permissions import PermissionShelf
@@ -74,6 +75,7 @@ class Place(NamedTuple):
     batch_repeats: Repeats[BatchEntry, BatchState]
     permissions: PermissionShelf
     names: ModelNames
+    keeper: CheckpointKeeper
     engines: EnginePool | None = None
     """None: nothing is answered by models."""
 
@@ -87,8 +89,10 @@ class Place(NamedTuple):
         *,
         judge: str | None = None,
         webhook_hosts: Sequence[str] = (),
+        store_of_run: StoreOfRun | None = None,
     ) -> Self:
-        """What lies in a store. `judge`: the endpoint that model-graded graders ask."""
+        """What lies in a store. `judge`: the endpoint that model-graded graders ask. `store_of_run`: where the
+        checkpoints of jobs lie; None where none do."""
         files, jobs = FileShelf(store, clock), JobShelf(store, clock)
         uploads = UploadShelf(store, files, clock)
         outbox = Outbox(store, clock)
@@ -129,6 +133,7 @@ class Place(NamedTuple):
             Repeats(batches.shelf, BatchClaimed, clock),
             permissions,
             ModelNames(models, jobs, permissions, projects),
+            CheckpointKeeper(store_of_run, clock),
             engines,
         )
 

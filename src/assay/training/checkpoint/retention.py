@@ -1,12 +1,14 @@
-"""Which commits stay: the newest few, the newest verified one, and the best few by the recipe's metric."""
+"""Which commits stay: the newest few, the newest verified one, the best few by the recipe's metric, and what
+others rely on."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from pydantic import PositiveInt
 
 from assay.base.config import FrozenConfig
 from assay.records.commit import Commit
+from assay.store.commit_log import CommitLog
 
 
 class RetentionConfig(FrozenConfig):
@@ -48,3 +50,27 @@ def folders_to_retire(
     )
     kept |= {folder for _, folder in measured[: retention.keep_best]}
     return tuple(commit.folder for commit in commits if commit.folder not in kept)
+
+
+def commit_and_retire(
+    log: CommitLog,
+    commit: Commit,
+    retention: RetentionConfig,
+    *,
+    higher_is_better: bool = True,
+    awaited: Callable[[Sequence[Commit]], Sequence[str]] = lambda commits: (),
+    retire: Callable[[str], bool] = lambda folder: True,
+) -> Commit:
+    """Make a commit visible, and delete what it makes superfluous; the commit as it is in the log.
+
+    `awaited` says which of the commits' folders must not be retired yet; `retire`, asked of each that would
+    be, whether nobody else relies on it: from then on nobody can.
+    """
+    before = log.commits()
+    superfluous = folders_to_retire(
+        before, commit, retention, higher_is_better=higher_is_better, awaited=awaited(before)
+    )
+    commit = commit.model_copy(update={"retires": tuple(filter(retire, superfluous))})
+    log.append(commit)
+    log.sweep_retired(commit)
+    return commit

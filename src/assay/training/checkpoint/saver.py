@@ -36,7 +36,7 @@ from assay.records.cursor import Cursor
 from assay.store.commit_log import JOURNAL_NAME, RECEIPTS_NAME, CommitLog, checkpoint_folder, first_problem
 from assay.training.checkpoint.journal import counted, journal_file
 from assay.training.checkpoint.parts import MODEL, ROLLOUTS, StatefulPart
-from assay.training.checkpoint.retention import RetentionConfig, folders_to_retire
+from assay.training.checkpoint.retention import RetentionConfig, commit_and_retire
 from assay.training.checkpoint.store_files import StoreWriter, cause_of, read_commit
 from assay.training.parallel.ranks import Ranks
 
@@ -71,16 +71,19 @@ class Saver:
         clock: Clock,
         awaited: Callable[[Sequence[Commit]], Sequence[str]] = lambda commits: (),
         *,
+        retire: Callable[[str], bool] = lambda folder: True,
         higher_is_better: bool = True,
         verify_every: int = 0,
         say: Callable[[str], None] = lambda text: print(text, file=sys.stderr, flush=True),
     ) -> None:
         """`parts`: by the names that they have in every commit of the run; one is the model.
 
-        `awaited` says which of the commits' folders must not be retired yet, whatever `retention` says;
+        `awaited` says which of the commits' folders must not be retired yet, whatever `retention` says, and
+        `retire` whether one may (see `commit_and_retire`);
         `higher_is_better` is of the metric that commits are given. The first commit and then one in
         `verify_every` is read back before it becomes visible; 0: none. `say` hears of a slow store."""
         self._awaited = awaited
+        self._retire = retire
         self._higher_is_better = higher_is_better
         self._parts = parts
         self._ranks = ranks
@@ -194,17 +197,14 @@ class Saver:
             quarantined=tuple(quarantined[index] for index in sorted(quarantined)),
         )
         self._verify(commit)
-        before = self._log.commits()
-        retires = folders_to_retire(
-            before,
+        commit = commit_and_retire(
+            self._log,
             commit,
             self._retention,
             higher_is_better=self._higher_is_better,
-            awaited=self._awaited(before),
+            awaited=self._awaited,
+            retire=self._retire,
         )
-        commit = commit.model_copy(update={"retires": retires})
-        self._log.append(commit)
-        self._log.sweep_retired(commit)
         if journal:
             self._log.sweep_learned(commit.step)
         return commit

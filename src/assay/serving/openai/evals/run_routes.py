@@ -8,7 +8,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import PlainTextResponse
 
 from assay.records.eval_run import EvalItem
-from assay.serving.evals.runs import RUN_STATUSES, EvalRunState
+from assay.serving.evals.runs import RUN_STATUSES, EvalRunState, weights_of
 from assay.serving.ids import item_place
 from assay.serving.openai.bodies import NoBody, parsed, read_json
 from assay.serving.openai.declared import takes
@@ -59,6 +59,8 @@ def _add_runs(router: APIRouter, place: Place) -> None:
         asked = asked_for(request, created.request_sha256)
 
         def make(run_id: str) -> EvalRunState:
+            for each in weights_of(place.keeper, created):
+                each.keep(run_id)
             return place.eval_runs.put(created.model_copy(update={"run_id": run_id}))
 
         state = await run_in_threadpool(place.eval_run_repeats.made, asked, created.run_id, make)

@@ -14,6 +14,7 @@ from starlette.responses import Response, StreamingResponse
 
 from assay.serving.engines.asks import Ask, Engine, Said
 from assay.serving.engines.sources import NamedModel
+from assay.serving.keeping import ANSWERS
 from assay.serving.openai.inference.answers import Saying
 from assay.serving.openai.inference.completion_shapes import event
 from assay.serving.openai.place import Place, project_of
@@ -43,6 +44,8 @@ async def engine_of(place: Place, request: Request, model: str) -> AsyncIterator
     found = await model_of(place, request, model)
     if place.engines is None:
         raise RefusedError("This server has no engines.", status=404, code="endpoint_not_served")
+    weights = place.keeper.of(model, found.source.run_id, found.source.step)
+    await run_in_threadpool(weights.keep, ANSWERS)
     async with place.engines.engine(found.source) as engine:
         yield engine
 

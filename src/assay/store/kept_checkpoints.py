@@ -1,0 +1,96 @@
+"""Checkpoints of a run that others rely on, so that its retention leaves them: a log for each, in its store.
+
+    kept/may-be                          somebody may keep some: put before the run is launched
+    kept/checkpoints/00000005-0001/log/  kept (by whom), released, retired
+
+One log decides. Who relies on a checkpoint appends only where it is not retired, and the run retires only
+where nobody relies on it. So whoever comes first has his way, on whatever machine the other is, and nobody is
+told yes for bytes that go. A run that died between an entry `retired` and its commit has deleted nothing: the
+next commit does, or the checkpoint stays, and is refused to others.
+"""
+
+from typing import NamedTuple
+
+from assay.base.clock import Clock
+from assay.records.kept_checkpoint import (
+    KEPT_ENTRIES,
+    CheckpointKept,
+    CheckpointReleased,
+    CheckpointRetired,
+    KeptEntry,
+)
+from assay.store.logs.entry_log import EntryLog, LogKind
+from assay.store.objects import ObjectStore
+
+MAY_BE = "kept/may-be"
+
+
+class KeptState(NamedTuple):
+    """Who relies on a checkpoint."""
+
+    keepers: frozenset[str] = frozenset()
+    is_retired: bool = False
+
+
+def fold_kept(state: KeptState | None, entry: KeptEntry) -> KeptState:
+    """The state behind one more entry."""
+    state = state or KeptState()
+    match entry:
+        case CheckpointKept():
+            return state._replace(keepers=state.keepers | {entry.keeper})
+        case CheckpointReleased():
+            return state._replace(keepers=state.keepers - {entry.keeper})
+        case CheckpointRetired():
+            return state._replace(is_retired=True)
+
+
+KEPT_LOG: LogKind[KeptEntry, KeptState] = LogKind("log of a kept checkpoint", KEPT_ENTRIES, fold_kept)
+
+
+class KeptCheckpoints:
+    """Those of one run, by their folders."""
+
+    def __init__(self, store: ObjectStore, clock: Clock) -> None:
+        """`store`: the run's own."""
+        self._store = store
+        self._clock = clock
+        self._may_be: bool | None = None
+
+    def open_to_others(self) -> None:
+        """Have the run ask before it retires anything; to be said before it is launched."""
+        self._store.put_if_absent(MAY_BE, b"")
+
+    def keep(self, folder: str, keeper: str) -> bool:
+        """Have a checkpoint stay for somebody; whether it does, or was retired already."""
+        kept = CheckpointKept(keeper=keeper, at_s=self._clock.now_s())
+
+        def decide(now: KeptState | None) -> KeptEntry | None:
+            is_settled = now is not None and (now.is_retired or keeper in now.keepers)
+            return None if is_settled else kept
+
+        state = self._log(folder).append(decide)
+        assert state is not None
+        return not state.is_retired
+
+    def release(self, folder: str, keeper: str) -> None:
+        """Let it go, as far as he is concerned."""
+        released = CheckpointReleased(keeper=keeper, at_s=self._clock.now_s())
+        self._log(folder).append(lambda now: released if now is not None and keeper in now.keepers else None)
+
+    def retire(self, folder: str) -> bool:
+        """Whether the run may delete a checkpoint: then nobody can rely on it any more."""
+        if self._may_be is None:
+            self._may_be = self._store.exists(MAY_BE)
+        if not self._may_be:
+            return True
+        retired = CheckpointRetired(at_s=self._clock.now_s())
+
+        def decide(now: KeptState | None) -> KeptEntry | None:
+            return retired if now is None or not (now.keepers or now.is_retired) else None
+
+        state = self._log(folder).append(decide)
+        assert state is not None
+        return state.is_retired
+
+    def _log(self, folder: str) -> EntryLog[KeptEntry, KeptState]:
+        return EntryLog(self._store, f"kept/{folder}/log", KEPT_LOG)
