@@ -10,6 +10,7 @@ from assay.launch.answering.desk import Desk
 from assay.launch.answering.eval_work import EvalWork
 from assay.serving.engines.asks import Engine, ModelSource
 from assay.serving.openai.place import Place
+from clocks import HandClock
 from parrot_engine import ParrotEngine
 
 AnswerT = TypeVar("AnswerT")
@@ -33,12 +34,29 @@ class ParrotModels:
         return asyncio.run(asked())
 
 
+class SlowModels(ParrotModels):
+    """Each ask takes some seconds."""
+
+    def __init__(self, clock: HandClock, ask_s: float) -> None:
+        super().__init__()
+        self._clock = clock
+        self._ask_s = ask_s
+
+    def ask(self, source: ModelSource, work: Callable[[Engine], Awaitable[AnswerT]]) -> AnswerT:
+        self._clock.sleep_s(self._ask_s)
+        return super().ask(source, work)
+
+
 def desks_of(place: Place, models: ParrotModels, *, at_once: int) -> list[Desk[Any, Any]]:
     """All desks, with chunks of so many."""
     given = (place.files, models, place.outbox)
     runs = EvalWork(place.evals, place.eval_runs, *given, place.keeper, clock=place.clock, chunk_items=at_once)
     batches = BatchWork(place.batches, *given, clock=place.clock, chunk_requests=at_once)
-    return [Desk(runs, place.clock), Desk(batches, place.clock)]
+
+    def is_spent(project: str) -> bool:
+        return place.limits.why_spent(project, ()) is not None
+
+    return [Desk(each, place.clock, is_spent=is_spent) for each in (runs, batches)]
 
 
 def worker_of(place: Place, models: ParrotModels | None = None, *, at_once: int = 3) -> AnsweringWorker:

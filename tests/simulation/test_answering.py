@@ -1,7 +1,7 @@
 """Runs of evals and batches over their whole life, server and worker by turns, the power cut at every write.
 
 Whatever happens, each item has one result and each request one answer, nothing that is durable is made again,
-and there is one end.
+what it took is charged once, and there is one end.
 """
 
 import json
@@ -9,6 +9,7 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from assay.records.batch import BatchCreated
 from assay.records.eval_run import EvalChunk, EvalCreated, EvalRunCreated
 from assay.records.uploaded_file import FileCreated
 from assay.records.webhook import WebhookCreated
+from assay.serving.admin.spend import ChargedThings, DayCost, costs_of_day, day_of, days_between
 from assay.serving.batches.batches import BatchShelf, BatchState
 from assay.serving.engines.asks import GenerateAsk
 from assay.serving.evals.evals import EvalShelf
@@ -33,12 +35,14 @@ from assay.serving.webhooks.outbox import Outbox
 from assay.serving.webhooks.webhooks import EVENT_TYPES, WebhookShelf
 from assay.store.objects import ObjectStore, open_store
 from clocks import HandClock
-from parrot_models import ParrotModels
+from parrot_models import ParrotModels, SlowModels
 from power_cut_store import PowerCut, PowerCutStore
 from variants import slow, soaked
 
 DIGITS = "0" * 24
 ITEMS, AT_ONCE, LOOK_S, MAX_LOOKS = 5, 2, 7.0, 400
+ASK_S, NOON_S = 40_000.0, 43_200.0
+"""What an ask takes: so long that most chunks are made over midnight. When a world begins."""
 WEBHOOK = WebhookCreated(
     webhook_id="webhook-" + DIGITS, project="p", name="w", url="https://w.example", event_types=EVENT_TYPES,
     secret="whsec_", at_s=0.0, request_sha256="",
@@ -70,8 +74,8 @@ class EvalWorld:
 
     def __init__(self, work_class: type[EvalWork] = EvalWork) -> None:
         self.inner = open_store("memory:")
-        self.clock = HandClock()
-        self.models = ParrotModels()
+        self.clock = HandClock(NOON_S)
+        self.models: ParrotModels = SlowModels(self.clock, ASK_S)
         self.work_class = work_class
         WebhookShelf(self.inner, self.clock).put(WEBHOOK)
 
@@ -130,6 +134,14 @@ def kinds(store: ObjectStore, folder: str) -> Counter[str]:
     return Counter(json.loads(store.get(item.key))["type"] for item in store.list(f"{folder}/log/"))
 
 
+def charged(world: "EvalWorld | BatchWorld") -> list[DayCost]:
+    """What the API says of all days."""
+    runs, batches = EvalRunShelf(world.inner, world.clock), BatchShelf(world.inner, world.clock)
+    things = ChargedThings(runs.shelf, batches.shelf)
+    days = days_between(day_of(0.0), day_of(world.clock.now_s()) + timedelta(days=1))
+    return [each for day in days for each in costs_of_day(things, day)]
+
+
 def check_eval(world: EvalWorld, *, cuts: int, cancels: bool) -> None:
     state, runs = world.state(), EvalRunShelf(world.inner, world.clock)
     found = kinds(world.inner, f"evalrun/{RUN.run_id}")
@@ -145,6 +157,9 @@ def check_eval(world: EvalWorld, *, cuts: int, cancels: bool) -> None:
     assert [item.status for item in items] == ["fail" if n == 1 else "pass" for n in range(len(items))]
     assert (state.counts.passed, state.counts.failed) == (len(items) - 1, 1)
     assert state.usage["m"].invocations == len(items)
+    costs = charged(world)
+    assert {(each.project, each.thing_id) for each in costs} == {("p", RUN.run_id)} and len(costs) > 1
+    assert sum(each.device_s for each in costs) == pytest.approx(len(state.graded) * ASK_S, rel=1e-12)
     for number, times in world.asked().items():
         assert times <= 1 + cuts, (number, times)
     assert [*world.inner.list("open/evalrun/")] == []
@@ -191,7 +206,7 @@ FILE = FileCreated(
 )  # fmt: skip
 BATCH = BatchCreated(
     batch_id="batch-" + DIGITS, project="p", at_s=0.0, endpoint="/v1/completions", input_file_id=FILE.file_id,
-    model="m", source={"run_id": "r"}, expires_s=1e6, request_sha256="",
+    model="m", source={"run_id": "r"}, expires_s=1e9, request_sha256="",
 )  # fmt: skip
 REQUESTS = [
     {"custom_id": f"r{n}", "method": "POST", "url": BATCH.endpoint, "body": {"model": "m", "prompt": f"q{n}"}}
@@ -199,7 +214,7 @@ REQUESTS = [
 ]
 
 
-class OneRefusing(ParrotModels):
+class OneRefusing(SlowModels):
     """Does not take the second question."""
 
     def ask(self, source, work):
@@ -214,8 +229,8 @@ class BatchWorld:
 
     def __init__(self) -> None:
         self.inner = open_store("memory:")
-        self.clock = HandClock()
-        self.models = OneRefusing()
+        self.clock = HandClock(NOON_S)
+        self.models = OneRefusing(self.clock, ASK_S)
         WebhookShelf(self.inner, self.clock).put(WEBHOOK)
         files = FileShelf(self.inner, self.clock)
         sink = files.sink(FILE.content)
@@ -280,6 +295,8 @@ def check_batch(world: BatchWorld, *, cuts: int, cancels: bool) -> None:
     texts = [each["response"]["body"]["choices"][0]["text"] for each in output]
     assert texts == [f" Q{n}" for n in answered if n != 1]
     assert max(world.asked().values()) <= 1 + cuts
+    took_s = ASK_S * (state.num_answered - 1)  # one was refused at once
+    assert sum(each.device_s for each in charged(world)) == pytest.approx(took_s, rel=1e-12)
     assert files.shelf.ids() == sorted({FILE.file_id, *filter(None, ids)})  # none is left beside them
     left = [
         item.key
@@ -364,7 +381,7 @@ def test_a_worker_whose_lease_was_lost_adds_nothing(world_class: type[EvalWorld]
     before, held = world.state(), late._held
     assert held is not None
     with pytest.raises(FencedError):
-        held.desk.step(held.thing.thing_id, held.lease.number)
+        held.desk.step(held.thing, held.lease.number)
     assert world.state() == before
     late.leave()
     while quick.look():

@@ -12,7 +12,7 @@ from assay.launch.fine_tuning.worker import Prepare, Worker
 from assay.records.fine_tuning_job import JobCreated, JobSucceeded, JobValidated, JobWaits
 from assay.records.launch import Launch
 from assay.serving.admin.projects import ProjectShelf
-from assay.serving.admin.spend import costs_of_day, day_of
+from assay.serving.admin.spend import ChargedThings, costs_of_day, day_of
 from assay.serving.jobs import JobShelf
 from assay.serving.refusal import RefusedError
 from assay.store.objects import open_store
@@ -323,8 +323,9 @@ def test_days_sum_to_what_was_held() -> None:
         yard.look()
     state = yard.jobs.shelf.state(job_id)
     first = day_of(yard.runs.times[job_id][0][0])
-    by_day = [costs_of_day(yard.jobs, first + timedelta(days=number)) for number in range(-1, 5)]
-    assert [[each.job_id for each in day] for day in by_day] == [[], [job_id], [job_id], [job_id], [], []]
+    things = ChargedThings(yard.jobs.shelf)
+    by_day = [costs_of_day(things, first + timedelta(days=number)) for number in range(-1, 5)]
+    assert [[each.thing_id for each in day] for day in by_day] == [[], [job_id], [job_id], [job_id], [], []]
     assert sum(each.device_s for day in by_day for each in day) == pytest.approx(state.charged_s, rel=1e-12)
     assert by_day[2][0].device_s == 86_400
     yard.leave()

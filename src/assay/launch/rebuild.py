@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from assay.base.errors import AssayError, DataError, StoreError
 from assay.evaluation.suite.queue import PREFIX, stored_results
+from assay.launch.answered_time import write_answered
 from assay.launch.bookkeeping import RUN_SOURCES, LedgerSource, write_sources
 from assay.launch.campaign.folder import all_decisions, declared_campaign
 from assay.launch.campaign.train import settle
@@ -142,6 +143,7 @@ SOURCES_OF_A_RUN = (
 )
 
 SOURCES_OF_A_HOME = (
+    LedgerSource(("phase_seconds",), "api/evalrun/*/log, api/batch/*/log", write_answered),
     LedgerSource(("benchmark_results",), "*/benchmarks/**/result.json", _results_in_folders),
     LedgerSource(
         ("campaigns", "decisions"), "campaigns/*/campaign.json, campaigns/*/decisions/*.json", _campaigns

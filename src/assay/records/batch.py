@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from pydantic import NonNegativeInt, PositiveInt
 
+from assay.records.charge import Charged
 from assay.records.claimed import Claimed
 from assay.records.record import Record
 
@@ -77,7 +78,7 @@ class BatchRead(Record):
     """Requests of a chunk; the last has fewer."""
 
 
-class BatchAnswered(Record):
+class BatchAnswered(Charged):
     """A chunk's answers are there."""
 
     type: Literal["answered"] = "answered"
@@ -99,7 +100,7 @@ class BatchAnswer(Record):
     body: dict[str, Any]
 
 
-class BatchChunk(Record):
+class BatchChunk(Charged):
     """Answers to requests that follow one another."""
 
     answers: tuple[BatchAnswer, ...]

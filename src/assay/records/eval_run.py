@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from pydantic import NonNegativeInt, PositiveInt
 
+from assay.records.charge import Charged
 from assay.records.claimed import Claimed
 from assay.records.record import Record
 
@@ -128,7 +129,7 @@ class ModelUsage(Record):
     completion_tokens: NonNegativeInt
 
 
-class EvalRunGraded(Record):
+class EvalRunGraded(Charged):
     """A chunk's results are there."""
 
     type: Literal["graded"] = "graded"
@@ -251,7 +252,7 @@ class EvalItem(Record):
     results: tuple[CriterionResult, ...]
 
 
-class EvalChunk(Record):
+class EvalChunk(Charged):
     """Results of items that follow one another."""
 
     items: tuple[EvalItem, ...]

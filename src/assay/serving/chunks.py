@@ -2,16 +2,16 @@
 
     KIND/ID/NAME/00000000.json
 
-Whoever comes second finds the first one's, and that counts.
+Whoever comes second finds the first one's, and that counts: what it says, and what it cost.
 """
 
 from typing import Generic, TypeVar
 
-from assay.records.record import Record
+from assay.records.charge import Charged
 from assay.serving.ids import IdKind
 from assay.store.objects import ObjectStore
 
-ChunkT = TypeVar("ChunkT", bound=Record)
+ChunkT = TypeVar("ChunkT", bound=Charged)
 
 
 class Chunks(Generic[ChunkT]):

@@ -137,6 +137,11 @@ class JobState:
         return tuple(each for each in self.checkpoints if each.step in kept)
 
     @property
+    def is_settled(self) -> bool:
+        """Whether it costs nothing more."""
+        return self.has_ended and not self.is_at_work
+
+    @property
     def charged_s(self) -> float:
         """The device-seconds of all that is over of its run."""
         return sum(each.device_s for each in self.charges)

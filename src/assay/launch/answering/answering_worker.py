@@ -74,7 +74,7 @@ class AnsweringWorker:
         if (held := self._held) is None:
             return False
         try:
-            held.desk.step(held.thing.thing_id, held.lease.number)
+            held.desk.step(held.thing, held.lease.number)
         except FencedError:
             self._let_go()
         return True
@@ -100,7 +100,7 @@ class AnsweringWorker:
                 continue
             now_s = self._clock.monotonic_s()
             self._held = _HeldThing(desk, thing, lease, now_s)
-            if desk.take(thing.thing_id, lease.number, self._name):
+            if desk.take(thing, lease.number, self._name):
                 self._turns[thing.project] = now_s
                 return
             self._let_go()  # a later one is at work: this lease was lost already

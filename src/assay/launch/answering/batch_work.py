@@ -64,6 +64,7 @@ class BatchWork:
         self._files = files
         self._models = models
         self._outbox = outbox
+        self._clock = clock
         self._chunk_requests = chunk_requests
         self._gathered = BatchFiles(batches, files, clock)
         self._open: dict[str, ReadOn[BatchRequest]] = {}
@@ -73,6 +74,9 @@ class BatchWork:
 
     def taken(self, hand: BatchHand, worker: str) -> BatchTaken:
         return BatchTaken(at_s=hand.now_s(), lease=hand.lease, worker=worker)
+
+    def wants_chunk(self, state: BatchState) -> bool:
+        return state.wants_chunk and self._clock.now_s() < state.created.expires_s
 
     def step(self, state: BatchState, hand: BatchHand) -> None:
         if state.gathering is not None:
@@ -86,7 +90,7 @@ class BatchWork:
             raise CannotError(Problem("file_not_found", said, "input_file_id"))
         elif state.read is None:
             self._read(state.created, hand)
-        elif state.num_made < state.num_chunks:
+        elif state.wants_chunk:
             number = state.num_made
             hand.put_chunk(
                 self._batches.chunks,
@@ -178,6 +182,7 @@ def _noted(number: int, hand: BatchHand, chunk: BatchChunk) -> BatchAnswered:
         failed=len(chunk.answers) - completed,
         input_tokens=chunk.input_tokens,
         output_tokens=chunk.output_tokens,
+        **chunk.charge(),
     )
 
 

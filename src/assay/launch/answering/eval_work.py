@@ -77,10 +77,13 @@ class EvalWork:
     def taken(self, hand: RunHand, worker: str) -> EvalRunTaken:
         return EvalRunTaken(at_s=hand.now_s(), lease=hand.lease, worker=worker)
 
+    def wants_chunk(self, state: EvalRunState) -> bool:
+        return state.wants_chunk
+
     def step(self, state: EvalRunState, hand: RunHand) -> None:
         if state.read is None:
             self._read(state.created, hand)
-        elif state.num_made < state.num_chunks:
+        elif state.wants_chunk:
             self._grade(state, state.read, hand)
         else:
             completed = EvalRunCompleted(at_s=hand.now_s(), lease=hand.lease)
@@ -157,7 +160,7 @@ class EvalWork:
 
 
 def _noted(number: int, hand: RunHand, chunk: EvalChunk) -> EvalRunGraded:
-    return EvalRunGraded(at_s=hand.now_s(), lease=hand.lease, chunk=number, **counted(chunk))
+    return EvalRunGraded(at_s=hand.now_s(), lease=hand.lease, chunk=number, **counted(chunk), **chunk.charge())
 
 
 class _OpenRun(NamedTuple):

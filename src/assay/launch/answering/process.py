@@ -9,17 +9,20 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Sequence
+from contextlib import closing, suppress
 from importlib.util import find_spec
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from assay.base.clock import SystemClock
 from assay.base.errors import ConfigError, StoreError
+from assay.launch.answered_time import record_answered
 from assay.launch.engine.forks import EngineForks
+from assay.launch.fine_tuning.budgets import Budgets
 from assay.launch.fine_tuning.runs import RunsOfHome
 from assay.launch.fine_tuning.worker import Worker
 from assay.launch.places.launcher import Launcher
+from assay.serving.admin.spend import HeldTime
 from assay.serving.batches.batches import BatchShelf
 from assay.serving.evals.evals import EvalShelf
 from assay.serving.evals.runs import EvalRunShelf
@@ -29,6 +32,7 @@ from assay.serving.keeping import CheckpointKeeper, stores_of
 from assay.serving.webhooks.courier import Courier
 from assay.serving.webhooks.outbox import Outbox
 from assay.store.home import Home
+from assay.store.ledger.writer import marking
 from assay.store.objects import ObjectStore, open_store
 
 
@@ -59,10 +63,11 @@ def run_worker(
         )
     clock, store = SystemClock(), open_store(str(home.api))
     files, name = FileShelf(store, clock), f"process {os.getpid()} on {socket.gethostname()}"
+    runs = RunsOfHome(home, files, launcher, clock)
     worker = Worker(
         store,
         JobShelf(store, clock),
-        RunsOfHome(home, files, launcher, clock),
+        runs,
         name=name,
         clock=clock,
         runs_at_once=runs_at_once,
@@ -71,7 +76,8 @@ def run_worker(
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: is_over.set())
     courier = Courier(store, clock, name=name, listed=home.settings().webhook_hosts)
-    answering = _Answering(home, store, engines, name, is_over, every_s=every_s, say=say)
+    budgets = Budgets(store, JobShelf(store, clock), runs.held, clock)
+    answering = _Answering(home, store, engines, name, is_over, budgets, every_s=every_s, say=say)
     beside = [threading.Thread(target=courier.run, args=(is_over, say), name="courier")]
     if engines.most:
         beside.append(threading.Thread(target=answering.run, name="answering"))
@@ -105,6 +111,7 @@ class _Answering:
         engines: WorkersEngines,
         name: str,
         is_over: threading.Event,
+        budgets: Budgets,
         *,
         every_s: float,
         say: Callable[[str], None],
@@ -118,6 +125,7 @@ class _Answering:
         self._say = say
         self._runs = EvalRunShelf(store, SystemClock())
         self._batches = BatchShelf(store, SystemClock())
+        self._budgets = budgets
 
     def run(self) -> None:
         """Until told to stop. A worker whose thread dies here leaves: another may do better."""
@@ -141,9 +149,15 @@ class _Answering:
             keeper = CheckpointKeeper(stores_of(self._home), clock)
             runs = EvalWork(EvalShelf(store, clock), self._runs, files, models, outbox, keeper, clock=clock)
             batches = BatchWork(self._batches, files, models, outbox, clock=clock)
-            desks = [Desk(runs, clock), Desk(batches, clock)]
+            kept: dict[str, Any] = {"is_spent": self._budgets.is_spent, "debit": self._debit}
+            desks = [Desk(runs, clock, **kept), Desk(batches, clock, **kept)]
             worker = AnsweringWorker(store, desks, name=self._name, clock=clock)
             worker.run(self._is_over, self._every_s, self._say)
+
+    def _debit(self, thing_id: str, charges: Sequence[HeldTime]) -> None:
+        """Tell the ledger; one that is away is told by whoever opens it next."""
+        with suppress(StoreError), marking(self._home, thing_id), self._home.open_ledger() as ledger:
+            record_answered(ledger, thing_id, charges)
 
     def has_something_due(self) -> bool:
         """Whether something is to be graded or answered, by whomever."""

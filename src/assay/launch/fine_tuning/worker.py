@@ -39,8 +39,7 @@ from assay.records.fine_tuning_job import (
     RunLeft,
 )
 from assay.records.launch import Launch
-from assay.serving.admin.projects import ProjectShelf
-from assay.serving.admin.spend import HeldTime, mark_charged
+from assay.serving.admin.spend import mark_charged
 from assay.serving.job import JobState
 from assay.serving.jobs import JobShelf
 from assay.serving.queue.board import PlaceOnBoard, WorkerBoard
@@ -97,7 +96,7 @@ class Worker:
         self._watch_of_leases = LeaseWatch(store, clock)
         self._term_s = term_s
         self._beside = beside
-        self._budgets = Budgets(jobs, ProjectShelf(store, clock), self._held_by, clock)
+        self._budgets = Budgets(store, jobs, runs.held, clock)
         self._at_work: list[JobState] = []
         self._outbox = Outbox(store, clock)
         self._held: dict[str, _Held] = {}
@@ -301,9 +300,6 @@ class Worker:
             return
         if state.budget_spent or self._budgets.spent(state, self._at_work, held.lease):
             self._runs.end(launch)
-
-    def _held_by(self, run_id: str) -> list[tuple[int, HeldTime]]:
-        return [(each.attempt, each) for each in self._runs.held(run_id)]
 
     def _charge(self, held: "_Held", times: Sequence[AttemptTime]) -> None:
         """Write down what attempts cost, each once, or again where it is told otherwise."""

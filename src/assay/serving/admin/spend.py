@@ -1,16 +1,18 @@
-"""What jobs cost, in the time for which they held devices, by day (UTC): the charges in their logs, added up.
+"""What jobs, runs of evals and batches cost, in the time for which they held devices, by day (UTC): the charges
+in their logs, added up.
 
-    charged/2026-11-26/PROJECT/JOB    that a job may have been charged on a day: put before the charge
+    charged/2026-11-26/PROJECT/ID    that something may have been charged on a day: put before the charge
 
-An attempt that lasts over midnight is charged to both days, by how much of it lies in each. So the sum over
-days is the sum over attempts, which is the held time of the ledger.
+A job is charged for its run's attempts, the others for each chunk of what they found. What lasts over midnight
+is charged to both days, by how much of it lies in each. So the sum over days is the sum over attempts and
+chunks, which is the held time of the ledger.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from assay.serving.jobs import JobShelf
+from assay.serving.shelf import Shelf
 from assay.store.objects import ObjectStore
 
 
@@ -27,11 +29,38 @@ class HeldTime(Protocol):
     def device_s(self) -> float: ...
 
 
+class ChargedState(Protocol):
+    """Something that costs, as its entries say."""
+
+    @property
+    def charges(self) -> Sequence[HeldTime]: ...
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether it costs nothing more."""
+        ...
+
+
+class ChargedThings:
+    """All that projects are charged for: jobs, and what workers do beside them."""
+
+    def __init__(self, *shelves: Shelf[Any, Any]) -> None:
+        """`shelves`: of `ChargedState`s, in one store."""
+        self._shelves = {str(shelf.id_kind): shelf for shelf in shelves}
+        self.store: ObjectStore = shelves[0].store
+
+    def find(self, an_id: str, project: str) -> ChargedState | None:
+        """One of them, if it is there and the project's."""
+        shelf = self._shelves.get(an_id.partition("-")[0])
+        state = None if shelf is None else shelf.state(an_id)
+        return state if state is not None and state.created.project == project else None
+
+
 class DayCost(NamedTuple):
-    """What a job cost on a day."""
+    """What one of them cost on a day."""
 
     project: str
-    job_id: str
+    thing_id: str
     device_s: float
 
 
@@ -75,62 +104,61 @@ def spent_between(helds: Iterable[HeldTime], first: date, behind: date) -> float
     return sum(device_s for held in helds for day, device_s in by_day(held).items() if first <= day < behind)
 
 
-def mark_charged(store: ObjectStore, project: str, job_id: str, held: HeldTime) -> None:
-    """Say that a job is about to be charged."""
-    for day in by_day(held):
-        key = f"charged/{day}/{project}/{job_id}"
+def mark_charged(store: ObjectStore, project: str, thing_id: str, held: HeldTime) -> None:
+    """Say that something is about to be charged."""
+    for day in by_day(held) if held.device_s else ():
+        key = f"charged/{day}/{project}/{thing_id}"
         if not store.exists(key):
             store.put(key, b"")
 
 
 def charged_on(store: ObjectStore, day: date, project: str | None = None) -> list[tuple[str, str]]:
-    """Project and id of each job that may have been charged on a day, in order."""
+    """Project and id of each that may have been charged on a day, in order."""
     prefix = f"charged/{day}/" if project is None else f"charged/{day}/{project}/"
     keys = (item.key.split("/") for item in store.list(prefix))
     return sorted((parts[-2], parts[-1]) for parts in keys)
 
 
-def costs_of_day(jobs: JobShelf, day: date) -> list[DayCost]:
-    """What each job was charged on a day."""
+def costs_of_day(things: ChargedThings, day: date) -> list[DayCost]:
+    """What each was charged on a day."""
     found = []
-    for project, job_id in charged_on(jobs.shelf.store, day):
-        state = jobs.find(job_id, project)
+    for project, thing_id in charged_on(things.store, day):
+        state = things.find(thing_id, project)
         if state is not None:
             device_s = spent_between(state.charges, day, day + timedelta(days=1))
-            found.append(DayCost(project, job_id, device_s))
+            found.append(DayCost(project, thing_id, device_s))
     return found
 
 
 class ProjectSpend:
-    """What a project's jobs held devices for in a month."""
+    """What a project held devices for in a month."""
 
-    def __init__(self, jobs: JobShelf) -> None:
-        self._jobs = jobs
+    def __init__(self, things: ChargedThings) -> None:
+        self._things = things
         self._over: dict[tuple[str, date], float] = {}
-        """Job and month -> device-seconds, of jobs that are over: nothing is added to those any more."""
+        """Id and month -> device-seconds, of what is settled."""
 
     def of_month(self, project: str, now_s: float, live: Mapping[str, Iterable[HeldTime]]) -> float:
         """Device-seconds in the month of `now_s`; `live`: job -> what its run held so far, of those at work."""
         first, behind = month_of(now_s)
         total = sum(spent_between(helds, first, behind) for helds in live.values())
         return total + sum(
-            self._of_job(job_id, project, first, behind)
-            for job_id in self._charged_in(project, first, min(behind, day_of(now_s) + timedelta(days=1)))
-            if job_id not in live
+            self._of_thing(thing_id, project, first, behind)
+            for thing_id in self._charged_in(project, first, min(behind, day_of(now_s) + timedelta(days=1)))
+            if thing_id not in live
         )
 
     def _charged_in(self, project: str, first: date, behind: date) -> set[str]:
-        store = self._jobs.shelf.store
         days = days_between(first, behind)
-        return {job_id for day in days for _, job_id in charged_on(store, day, project)}
+        return {thing_id for day in days for _, thing_id in charged_on(self._things.store, day, project)}
 
-    def _of_job(self, job_id: str, project: str, first: date, behind: date) -> float:
-        if (job_id, first) in self._over:
-            return self._over[job_id, first]
-        state = self._jobs.find(job_id, project)
+    def _of_thing(self, thing_id: str, project: str, first: date, behind: date) -> float:
+        if (thing_id, first) in self._over:
+            return self._over[thing_id, first]
+        state = self._things.find(thing_id, project)
         if state is None:
             return 0.0
         spent_s = spent_between(state.charges, first, behind)
-        if state.has_ended and not state.is_at_work:
-            self._over[job_id, first] = spent_s
+        if state.is_settled:
+            self._over[thing_id, first] = spent_s
         return spent_s

@@ -84,6 +84,22 @@ class BatchState:
         return 0 if self.read is None else -(-self.read.num_requests // self.read.chunk_requests)
 
     @property
+    def wants_chunk(self) -> bool:
+        """Whether what is to be done next is to answer requests, which is charged."""
+        is_over = self.has_ended or self.cancel_asked is not None or self.gathering is not None
+        return not is_over and self.num_made < self.num_chunks
+
+    @property
+    def charges(self) -> tuple[BatchAnswered, ...]:
+        """What its chunks cost."""
+        return self.answered
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether it costs nothing more."""
+        return self.has_ended
+
+    @property
     def num_made(self) -> int:
         """Chunks that are answered."""
         return len(self.answered)

@@ -87,6 +87,21 @@ class EvalRunState:
         return 0 if self.read is None else -(-self.read.num_items // self.read.chunk_items)
 
     @property
+    def wants_chunk(self) -> bool:
+        """Whether what is to be done next is to grade items, which is charged."""
+        return not self.has_ended and self.num_made < self.num_chunks
+
+    @property
+    def charges(self) -> tuple[EvalRunGraded, ...]:
+        """What its chunks cost."""
+        return self.graded
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether it costs nothing more."""
+        return self.has_ended
+
+    @property
     def num_made(self) -> int:
         """Chunks that are graded."""
         return len(self.graded)

@@ -1,6 +1,7 @@
 """`batches.*`: a batch is an entry of its log, and a worker answers; its files are files of the project."""
 
 import json
+from functools import partial
 from typing import Any, Literal
 
 from fastapi import APIRouter, Request
@@ -54,7 +55,8 @@ def batch_routes(place: Place) -> APIRouter:
         def make(batch_id: str) -> BatchState:
             return place.batches.put(created.model_copy(update={"batch_id": batch_id}))
 
-        return batch_shape(await run_in_threadpool(place.batch_repeats.made, asked, created.batch_id, make))
+        made = partial(place.batch_repeats.made, asked, created.batch_id, make)
+        return await run_in_threadpool(lambda: _shown(place, made()))
 
     @router.get("", openapi_extra=takes("after", "limit"))
     def list_batches(request: Request) -> dict[str, Any]:
@@ -63,7 +65,7 @@ def batch_routes(place: Place) -> APIRouter:
 
         def shown(batch_id: str) -> dict[str, Any] | None:
             state = place.batches.find(batch_id, project)
-            return None if state is None else batch_shape(state)
+            return None if state is None else _shown(place, state)
 
         return page_of_shelf(place.batches.shelf, project, shown, query, limit=20, max_limit=100)
 
@@ -71,7 +73,7 @@ def batch_routes(place: Place) -> APIRouter:
     def retrieve(request: Request, batch_id: str) -> dict[str, Any]:
         """One batch."""
         query_of(request)
-        return batch_shape(_found(place, request, batch_id))
+        return _shown(place, _found(place, request, batch_id))
 
     @router.post("/{batch_id}/cancel", openapi_extra=takes(body=NoBody))
     async def cancel(request: Request, batch_id: str) -> dict[str, Any]:
@@ -79,9 +81,13 @@ def batch_routes(place: Place) -> APIRouter:
         query_of(request)
         parsed(NoBody, await read_json(request))
         await run_in_threadpool(_found, place, request, batch_id)
-        return batch_shape(await run_in_threadpool(place.batches.cancel, batch_id))
+        return await run_in_threadpool(lambda: _shown(place, place.batches.cancel(batch_id)))
 
     return router
+
+
+def _shown(place: Place, state: BatchState) -> dict[str, Any]:
+    return batch_shape(state, place.queue.why_spent)
 
 
 def _found(place: Place, request: Request, batch_id: str) -> BatchState:

@@ -15,6 +15,7 @@ from assay.records.uploaded_file import FileClaimed, FileEntry
 from assay.records.webhook import WebhookClaimed, WebhookEntry
 from assay.serving.admin.accounts import AccountShelf, AccountState
 from assay.serving.admin.projects import ProjectShelf
+from assay.serving.admin.spend import ChargedThings
 from assay.serving.base_models import BaseModelFile
 from assay.serving.batches.batches import BatchShelf, BatchState
 from assay.serving.engines.pool import EnginePool
@@ -29,6 +30,7 @@ from assay.serving.keeping import CheckpointKeeper, StoreOfRun
 from assay.serving.keys import KeyShelf
 from assay.serving.openai.declared import declared_query
 from assay.serving.permissions import PermissionShelf
+from assay.serving.queue.limits import ProjectLimits
 from assay.serving.queue.standing import QueueView
 from assay.serving.refusal import RefusedError
 from assay.serving.repeats import AskedFor, Repeats
@@ -54,6 +56,8 @@ class Place(NamedTuple):
     keys: KeyShelf
     projects: ProjectShelf
     accounts: AccountShelf
+    charged: ChargedThings
+    limits: ProjectLimits
     queue: QueueView
     graders: GraderDesk
     models: Mapping[str, BaseModelFile]
@@ -99,13 +103,17 @@ class Place(NamedTuple):
         evals, eval_runs = EvalShelf(store, clock), EvalRunShelf(store, clock)
         batches, permissions = BatchShelf(store, clock), PermissionShelf(store, clock)
         projects, accounts = ProjectShelf(store, clock), AccountShelf(store, clock)
+        charged = ChargedThings(jobs.shelf, eval_runs.shelf, batches.shelf)
+        limits = ProjectLimits(charged, projects, clock)
         return cls(
             files,
             jobs,
             KeyShelf(store, clock),
             projects,
             accounts,
-            QueueView(jobs, projects, clock),
+            charged,
+            limits,
+            QueueView(jobs, limits, clock),
             GraderDesk(judge),
             models,
             clock,

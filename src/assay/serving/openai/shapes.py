@@ -1,13 +1,14 @@
 """Files, jobs, events, checkpoints, batches and models as the SDK's types have them; what is ours stands in
 `x_assay`."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from assay.records.chunked_upload import PartAdded
 from assay.records.fine_tuning_job import JobCheckpoint
 from assay.records.uploaded_file import FileCreated
 from assay.serving.batches.batches import BatchState
+from assay.serving.evals.runs import EvalRunState
 from assay.serving.ids import checkpoint_name
 from assay.serving.job import JobEvent, JobState
 from assay.serving.methods import SERVED_METHODS
@@ -50,8 +51,16 @@ def upload_shape(state: UploadState, now_s: float, file: FileCreated | None = No
     }
 
 
-def batch_shape(state: BatchState) -> dict[str, Any]:
-    """`Batch`."""
+def cost_shape(state: BatchState | EvalRunState, why_spent: Callable[[str], str | None]) -> dict[str, Any]:
+    """What it has cost, and what keeps it from costing more."""
+    return {
+        "charged_device_hours": sum(each.device_s for each in state.charges) / 3600,
+        "blocked_by": why_spent(state.created.project) if state.wants_chunk else None,
+    }
+
+
+def batch_shape(state: BatchState, why_spent: Callable[[str], str | None]) -> dict[str, Any]:
+    """`Batch`. `why_spent`: of a project, why nothing more is charged to it."""
     created, ended = state.created, state.ended
     outcome = None if ended is None or state.gathering is None else state.gathering.outcome
     faults = () if state.failed is None else state.failed.faults
@@ -93,6 +102,7 @@ def batch_shape(state: BatchState) -> dict[str, Any]:
             "total_tokens": input_tokens + output_tokens,
         },
         "metadata": created.metadata,
+        "x_assay": cost_shape(state, why_spent),
     }
 
 

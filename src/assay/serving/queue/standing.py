@@ -11,7 +11,6 @@ from typing import NamedTuple
 from assay.base.clock import Clock
 from assay.base.units import number_of
 from assay.records.fine_tuning_job import WaitCode
-from assay.serving.admin.projects import ProjectShelf
 from assay.serving.job import JobState
 from assay.serving.jobs import JobShelf
 from assay.serving.queue.board import WorkerBoard, WorkerSeen
@@ -109,13 +108,14 @@ def _no_worker() -> tuple[WaitCode, str]:
 class QueueView:
     """The queue as a server shows it."""
 
-    def __init__(self, jobs: JobShelf, projects: ProjectShelf, clock: Clock) -> None:
+    def __init__(self, jobs: JobShelf, limits: ProjectLimits, clock: Clock) -> None:
         self._jobs = jobs
-        self._limits = ProjectLimits(jobs, projects, clock)
+        self._limits = limits
         self._clock = clock
         self._lock = threading.Lock()
         self._read_s: float | None = None
         self._standings: dict[str, JobStanding] = {}
+        self._why_spent: dict[str, tuple[float, str | None]] = {}
 
     def standing(self, state: JobState) -> JobStanding | None:
         """How a job stands; None of one that is done, or does not go on by itself."""
@@ -129,6 +129,16 @@ class QueueView:
             found = self._standings.get(state.created.job_id)
         # One that is newer than the last look.
         return _unvalidated(0, is_worked_at=True) if found is None and state.validated is None else found
+
+    def why_spent(self, project: str) -> str | None:
+        """In words, why nothing of a project is begun; None where it may be."""
+        with self._lock:
+            now_s = self._clock.monotonic_s()
+            read_s, words = self._why_spent.get(project, (-KEPT_S, None))
+            if now_s - read_s >= KEPT_S:
+                words = self._limits.why_spent(project, ())
+                self._why_spent[project] = (now_s, words)
+            return words
 
     def _read(self) -> dict[str, JobStanding]:
         shelf = self._jobs.shelf

@@ -1,6 +1,8 @@
-"""`usage.costs`: what jobs held devices for, in device-hours, by day, job and project.
+"""`usage.costs`: what jobs, runs of evals and batches held devices for, in device-hours, by day, by what and by
+project.
 
-A bucket is a day (UTC). Its hours are those of attempts that are over: what goes on is charged when it ends.
+A bucket is a day (UTC). Its hours are those of attempts and chunks that are over: what goes on is charged when
+it ends.
 """
 
 from collections.abc import Iterable, Mapping
@@ -30,7 +32,7 @@ def cost_routes(place: Place) -> APIRouter:
 
     @router.get("/costs", openapi_extra=takes(*_ONE, *_MANY))
     def costs(request: Request) -> dict[str, Any]:
-        """Device-hours by day; `line_item` is a job."""
+        """Device-hours by day; `line_item` is a job, a run of an eval, or a batch."""
         query = listed_query(request, _MANY)
         first, behind, next_page = _days(place, query)
         buckets = [_bucket(place, day, query) for day in days_between(first, behind)]
@@ -73,9 +75,9 @@ def _days(place: Place, query: Mapping[str, list[str]]) -> tuple[date, date, str
 def _bucket(place: Place, day: date, query: Mapping[str, list[str]]) -> dict[str, Any]:
     costs = [
         each
-        for each in costs_of_day(place.jobs, day)
+        for each in costs_of_day(place.charged, day)
         if each.project in query.get("project_ids", [each.project])
-        and each.job_id in query.get("line_items", [each.job_id])
+        and each.thing_id in query.get("line_items", [each.thing_id])
     ]
     return {
         "object": "bucket",
@@ -90,15 +92,15 @@ def _results(costs: Iterable[DayCost], groups: list[str]) -> Iterable[dict[str, 
     for each in costs:
         group = (
             each.project if "project_id" in groups else None,
-            each.job_id if "line_item" in groups else None,
+            each.thing_id if "line_item" in groups else None,
         )
         sums[group] = sums.get(group, 0.0) + each.device_s
-    for (project, job_id), device_s in sums.items():
+    for (project, thing_id), device_s in sums.items():
         yield {
             "object": "organization.costs.result",
             "amount": {"currency": "device_hours", "value": device_s / 3600},
             "project_id": project,
-            "line_item": job_id,
+            "line_item": thing_id,
             "quantity": device_s / 3600,
             "quantity_unit": "duration_hours",
         }

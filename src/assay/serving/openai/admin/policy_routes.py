@@ -12,7 +12,7 @@ from assay.serving.openai.admin.shapes import limit_shape
 from assay.serving.openai.bodies import parsed, read_json
 from assay.serving.openai.declared import takes
 from assay.serving.openai.place import Place, asker_of, query_of
-from assay.serving.queue.limits import MonthOfProject, ProjectLimits
+from assay.serving.queue.limits import MonthOfProject
 from assay.serving.refusal import RefusedError, not_found
 
 
@@ -50,11 +50,9 @@ def active_project(place: Place, project_id: str) -> ProjectState:
 
 
 def _add_limits(router: APIRouter, place: Place) -> None:
-    limits = ProjectLimits(place.jobs, place.projects, place.clock)
-
     def month_of(project_id: str) -> MonthOfProject:
         found_project(place, project_id)
-        month = limits.of(project_id, [])
+        month = place.limits.of(project_id, [])
         if month is None:
             raise not_found("spend limit of project", project_id, param="project_id")
         return month

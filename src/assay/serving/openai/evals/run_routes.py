@@ -1,6 +1,7 @@
 """`evals.runs.*`: a run is an entry of its log, and a worker grades; results are read off its chunks."""
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -63,8 +64,8 @@ def _add_runs(router: APIRouter, place: Place) -> None:
                 each.keep(run_id)
             return place.eval_runs.put(created.model_copy(update={"run_id": run_id}))
 
-        state = await run_in_threadpool(place.eval_run_repeats.made, asked, created.run_id, make)
-        return run_shape(state, _address(request))
+        made = partial(place.eval_run_repeats.made, asked, created.run_id, make)
+        return await run_in_threadpool(lambda: _shown(place, request, made()))
 
     @router.get("/evals/{eval_id}/runs", openapi_extra=takes("after", "limit", "order", "status"))
     def list_runs(request: Request, eval_id: str) -> dict[str, Any]:
@@ -76,7 +77,7 @@ def _add_runs(router: APIRouter, place: Place) -> None:
         def shown(run_id: str) -> dict[str, Any] | None:
             state = place.eval_runs.find(run_id, eval_id, project)
             is_shown = state is not None and status in (None, state.status)
-            return run_shape(state, _address(request)) if state is not None and is_shown else None
+            return _shown(place, request, state) if state is not None and is_shown else None
 
         return page_of_shelf(place.eval_runs.shelf, project, shown, query, limit=20, max_limit=MAX_PAGE)
 
@@ -84,7 +85,7 @@ def _add_runs(router: APIRouter, place: Place) -> None:
     def retrieve(request: Request, eval_id: str, run_id: str) -> dict[str, Any]:
         """One run, with what was found so far."""
         query_of(request)
-        return run_shape(_found(place, request, eval_id, run_id), _address(request))
+        return _shown(place, request, _found(place, request, eval_id, run_id))
 
 
 def _add_ends(router: APIRouter, place: Place) -> None:
@@ -96,7 +97,7 @@ def _add_ends(router: APIRouter, place: Place) -> None:
         query_of(request)
         parsed(NoBody, await read_json(request))
         await run_in_threadpool(_found, place, request, eval_id, run_id)
-        return run_shape(await run_in_threadpool(place.eval_runs.cancel, run_id), _address(request))
+        return await run_in_threadpool(lambda: _shown(place, request, place.eval_runs.cancel(run_id)))
 
     @router.delete("/evals/{eval_id}/runs/{run_id}")
     def delete(request: Request, eval_id: str, run_id: str) -> dict[str, Any]:
@@ -159,6 +160,10 @@ def _items_behind(place: Place, state: EvalRunState, after: str | None, order: O
         for item in chunk.items if order == "asc" else reversed(chunk.items):
             if index is None or (item.index > index if order == "asc" else item.index < index):
                 yield item
+
+
+def _shown(place: Place, request: Request, state: EvalRunState) -> dict[str, Any]:
+    return run_shape(state, _address(request), place.queue.why_spent)
 
 
 def _found(place: Place, request: Request, eval_id: str, run_id: str) -> EvalRunState:

@@ -1,6 +1,6 @@
 """Evals, runs and output items as the SDK's types have them; what is ours stands in `x_assay`."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from assay.records.eval_run import (
@@ -15,6 +15,7 @@ from assay.serving.evals.data_source import DEFAULT_SEED
 from assay.serving.evals.evals import EvalState
 from assay.serving.evals.runs import EvalRunState
 from assay.serving.ids import item_id
+from assay.serving.openai.shapes import cost_shape
 
 _SAMPLE_SCHEMA = {
     "type": "object",
@@ -42,8 +43,9 @@ def eval_shape(state: EvalState) -> dict[str, Any]:
     }
 
 
-def run_shape(state: EvalRunState, address: str) -> dict[str, Any]:
-    """`RunCreateResponse`, and its like. `address`: of the API, as the client calls it."""
+def run_shape(state: EvalRunState, address: str, why_spent: Callable[[str], str | None]) -> dict[str, Any]:
+    """`RunCreateResponse`, and its like. `address`: of the API, as the client calls it. `why_spent`: of a
+    project, why nothing more is charged to it."""
     created, counts = state.created, state.counts
     names = [str(each.get("name", each["type"])) for each in created.testing_criteria]
     failed = state.failed if state.status == "failed" else None
@@ -64,7 +66,10 @@ def run_shape(state: EvalRunState, address: str) -> dict[str, Any]:
         ],
         "per_model_usage": [_usage(name, each) for name, each in sorted(state.usage.items())],
         "report_url": f"{address}/x/evals/{created.eval_id}/runs/{created.run_id}/report",
-        "x_assay": {"finished_at": None if state.ended_s is None else int(state.ended_s)},
+        "x_assay": {
+            "finished_at": None if state.ended_s is None else int(state.ended_s),
+            **cost_shape(state, why_spent),
+        },
     }
 
 
