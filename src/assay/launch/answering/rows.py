@@ -7,15 +7,12 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from jsonschema import Draft202012Validator, ValidationError
-from referencing import Registry
-from referencing.exceptions import Unresolvable
-
 from assay.base.errors import DataError
 from assay.base.value_text import kind_text
 from assay.launch.fine_tuning.training_file import MAX_FAULTS, Fault, ReadFile, json_object, without_bom
 from assay.scoring.grade import sample_values
 from assay.serving.evals.data_source import EvalSource, FileContent, FileId
+from assay.serving.evals.item_schema import ItemSchema
 from assay.serving.files import FileShelf
 
 
@@ -34,8 +31,7 @@ class RowRules:
 
     def __init__(self, schema: dict[str, Any], *, wants_sample: bool) -> None:
         """`wants_sample`: each row has to bring one."""
-        # A registry of nothing: a schema that points elsewhere is not followed there.
-        self._validator = Draft202012Validator(schema, registry=Registry())
+        self._schema = ItemSchema(schema)
         self._wants_sample = wants_sample
 
     def row(self, line: int, tree: dict[str, Any]) -> EvalRow:
@@ -47,23 +43,15 @@ class RowRules:
         item, sample = tree.get("item"), tree.get("sample")
         if not isinstance(item, dict):
             raise DataError(f"'item' must be an object, found {kind_text(item)}")
-        self._check(item)
+        try:
+            json.dumps(item, allow_nan=False)
+        except ValueError as error:
+            raise DataError(f"'item' holds a number that is none ({error})") from error
+        self._schema.check(item)
         if sample is None and self._wants_sample:
             raise DataError("it has no 'sample', and the criteria read one")
         given = None if sample is None else _as_graded(sample, item)
         return EvalRow(line, item, given)
-
-    def _check(self, item: dict[str, Any]) -> None:
-        try:
-            json.dumps(item, allow_nan=False)
-            self._validator.validate(item)
-        except ValidationError as error:
-            where = ".".join(["item", *map(str, error.absolute_path)])
-            raise DataError(f"{where} does not fit item_schema: {error.message[:200]}") from error
-        except Unresolvable as error:
-            raise DataError(f"item_schema points elsewhere, and nothing is fetched: {error}") from error
-        except ValueError as error:
-            raise DataError(f"'item' holds a number that is none ({error})") from error
 
 
 def lines_of(source: EvalSource, files: FileShelf) -> Iterator[tuple[int, bytes | dict[str, Any]]]:

@@ -3,12 +3,13 @@
 from typing import Any
 
 from fastapi import APIRouter, Request
-from jsonschema import Draft202012Validator, SchemaError
 from starlette.concurrency import run_in_threadpool
 
+from assay.base.errors import ConfigError
 from assay.records.eval_run import EvalCreated
 from assay.serving.evals.criteria import check_criteria, read_criteria
 from assay.serving.evals.evals import EvalState
+from assay.serving.evals.item_schema import ItemSchema
 from assay.serving.ids import new_id
 from assay.serving.openai.bodies import parsed, read_json, request_sha256
 from assay.serving.openai.declared import takes
@@ -124,17 +125,9 @@ def _created(place: Place, project: str, value: Any) -> EvalCreated:
 
 
 def _check_schema(schema: dict[str, Any]) -> None:
-    """Refuse what is no schema, or is of anything but objects."""
+    """Refuse what is no schema, or none that is served."""
     try:
-        Draft202012Validator.check_schema(schema)
-    except SchemaError as error:
-        where = ".".join(map(str, error.absolute_path))
-        raise _invalid(
-            f"It is no JSON Schema: {error.message[:200]}{f' (at {where})' if where else ''}."
-        ) from None
-    if schema.get("type", "object") != "object":
-        raise _invalid(f"Items are objects; its type is {schema['type']!r:.40}.")
-
-
-def _invalid(message: str) -> RefusedError:
-    return RefusedError(message, param="data_source_config.item_schema", code="invalid_schema")
+        ItemSchema(schema)
+    except ConfigError as error:
+        param = "data_source_config.item_schema"
+        raise RefusedError(str(error), param=param, code="invalid_schema") from None

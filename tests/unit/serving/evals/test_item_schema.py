@@ -1,0 +1,94 @@
+"""Items are held against a schema that a stranger wrote, and none takes long."""
+
+import re
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from assay.base.errors import ConfigError, DataError
+from assay.serving.evals.item_schema import ItemSchema
+
+EVIL, LONG = "(a+)+$", "a" * 20_000 + "!"
+DRAFT_7 = "http://json-schema.org/draft-07/schema#"
+PIECES = st.sampled_from(["a", "b", ".", "[ab]", "[^a]", "(a|b)", "\\d", "\\w", "^", "$", "a*", "b+", "(ab)?"])
+
+
+def of_text(**keywords) -> dict:
+    return {"type": "object", "properties": {"text": keywords}}
+
+
+def fits(schema: dict, text: str) -> bool:
+    try:
+        ItemSchema(schema).check({"text": text})
+    except DataError:
+        return False
+    return True
+
+
+@given(pattern=st.lists(PIECES, min_size=1, max_size=5).map("".join), text=st.text("ab01 ", max_size=6))
+def test_a_pattern_is_searched_as_ever(pattern: str, text: str) -> None:
+    assert fits(of_text(pattern=pattern), text) == (re.search(pattern, text) is not None)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        of_text(pattern=EVIL),
+        of_text(allOf=[{"anyOf": [{"pattern": EVIL}]}]),
+        {"$ref": "#/$defs/a", "$defs": {"a": of_text(pattern=EVIL)}},
+        {**of_text(pattern=EVIL), "$schema": "https://json-schema.org/draft/2020-12/schema"},
+        {"$schema": DRAFT_7, "allOf": [{"$ref": "#/d"}], "d": of_text(pattern=EVIL)},
+        {"propertyNames": {"pattern": "(x+x+)+y"}, **of_text(pattern=EVIL)},
+    ],
+)  # fmt: skip
+def test_a_pattern_that_would_backtrack_for_ever_is_through_at_once(schema: dict) -> None:
+    began_s = time.monotonic()
+    assert not fits(schema, LONG)
+    assert time.monotonic() - began_s < 1.0
+
+
+@pytest.mark.parametrize(
+    ("schema", "said"),
+    [
+        (of_text(pattern="(?=a)b"), "look-around"),
+        (of_text(pattern=r"(a)\1"), "backreferences are not supported"),
+        (of_text(pattern="a{1,1000}{1,1000}{1,1000}"), "size limit"),
+        ({"patternProperties": {EVIL: {}}}, "'patternProperties' is not served"),
+        ({"x": {"additionalProperties": False, "patternProperties": [EVIL]}, "$ref": "#/x"}, "'patternProp"),
+        ({"x": {"$schema": DRAFT_7}, "$ref": "#/x"}, "stands inside it"),
+        ({"type": "objekt"}, "no JSON Schema"),
+        ({"type": "array"}, "Items are objects"),
+    ],
+)
+def test_what_cannot_be_held_to_that_is_no_schema(schema: dict, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        ItemSchema(schema)
+
+
+def doubling(depth: int) -> dict:
+    """Two references at each level."""
+    levels = {f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(depth)}
+    return {"$ref": "#/$defs/d0", "$defs": {**levels, f"d{depth}": {}}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "said"),
+    [
+        (doubling(40), "refers more than 10,000 times for one item"),
+        ({"$ref": "#"}, "refers to itself without an end"),
+        ({"$ref": "https://example.com/x"}, "points elsewhere"),
+    ],
+)
+def test_references_are_followed_so_often_and_nowhere_else(schema: dict, said: str) -> None:
+    with pytest.raises(DataError, match=said):
+        ItemSchema(schema).check({"text": "a"})
+    ItemSchema(doubling(5)).check({})
+
+
+def test_a_tree_of_items_is_held_against_a_schema_that_refers_to_itself() -> None:
+    schema = {"properties": {"next": {"$ref": "#"}, "text": {"type": "string", "pattern": "^a+$"}}}
+    ItemSchema(schema).check({"text": "a", "next": {"text": "aa"}})
+    with pytest.raises(DataError, match=r"item.next.text does not fit item_schema"):
+        ItemSchema(schema).check({"text": "a", "next": {"text": "ab"}})
