@@ -14,6 +14,7 @@ IdKind = Literal[
 ]
 _MILLISECONDS_DIGITS = 11
 _RANDOM_DIGITS = 13
+MOMENTS = 16**_MILLISECONDS_DIGITS
 _TURNED = str.maketrans("0123456789abcdef", "fedcba9876543210")
 
 
@@ -69,6 +70,17 @@ def index_key(owner: str, an_id: str) -> str:
     kind, _, digits = an_id.partition("-")
     turned = digits.translate(_TURNED)
     return f"index/{kind}/{owner}/{turned[:4]}/{turned[4:6]}/{turned[6:8]}/{turned}"
+
+
+def moment_of(key: str) -> int:
+    """The moment of what a key of the index names, turned: the newest has the least."""
+    return int(key.rpartition("/")[2][:_MILLISECONDS_DIGITS], 16)
+
+
+def before_moment(kind: IdKind, owner: str, moment: int) -> str:
+    """What the index's names of this turned moment, and of later ones, are greater than."""
+    digits = f"{moment:0{_MILLISECONDS_DIGITS}x}"
+    return f"index/{kind}/{owner}/{digits[:4]}/{digits[4:6]}/{digits[6:8]}/{digits}"
 
 
 def named_by(kind: IdKind, key: str) -> str:

@@ -7,7 +7,7 @@
 
 Both marks are put before the thing is there, so what is there is found; a mark without a thing is passed over.
 That is all the index there is: names, in the order in which a store lists them. A page costs the names and the
-logs of its own things, whatever else there is.
+logs of its own things, whatever else there is; from the oldest on, some lists of names more.
 
 A state that was read stays in memory, and costs one look at whether its log's next entry is there.
 """
@@ -16,7 +16,16 @@ import threading
 from collections.abc import Iterable, Iterator
 from typing import Generic, TypeVar
 
-from assay.serving.ids import IdKind, index_folder, index_key, is_id, named_by
+from assay.serving.ids import (
+    MOMENTS,
+    IdKind,
+    before_moment,
+    index_folder,
+    index_key,
+    is_id,
+    moment_of,
+    named_by,
+)
 from assay.store.logs.entry import EntryT, LogRecord
 from assay.store.logs.entry_log import EntryLog, LogKind
 from assay.store.objects import ObjectStore
@@ -71,9 +80,11 @@ class Shelf(Generic[EntryT, StateT]):
         """What has become of it; None where there is no such thing."""
         return self.log(an_id).state() if is_id(self.id_kind, an_id) else None
 
-    def begin(self, an_id: str, entry: EntryT) -> StateT:
-        """Put the first entry; where there is one already, nothing happens. It is listed with its project's."""
-        self.store.put(index_key(_owner(entry), an_id), b"")
+    def begin(self, an_id: str, entry: EntryT, *besides: str) -> StateT:
+        """Put the first entry; where there is one already, nothing happens. It is listed with its project's,
+        and with those of others besides."""
+        for owner in (_owner(entry), *besides):
+            self.store.put(index_key(owner, an_id), b"")
         if self._is_worked_at:
             self.open(an_id)
         state = self.log(an_id).append(lambda there: entry if there is None else None)
@@ -89,9 +100,10 @@ class Shelf(Generic[EntryT, StateT]):
         self.log(an_id).write_brief()
         self.store.delete(self._open_key(an_id))
 
-    def unlist(self, an_id: str, owner: str) -> None:
-        """It is in no list any more."""
-        self.store.delete(index_key(owner, an_id))
+    def unlist(self, an_id: str, *owners: str) -> None:
+        """It is in no list of theirs any more."""
+        for owner in owners:
+            self.store.delete(index_key(owner, an_id))
 
     def is_empty(self) -> bool:
         """Whether no id was ever named."""
@@ -99,7 +111,7 @@ class Shelf(Generic[EntryT, StateT]):
 
     def ids(self) -> list[str]:
         """All ids, the oldest first: each of their names is read."""
-        return sorted(self._recognised(item.key for item in self.store.list(f"index/{self.id_kind}/")))
+        return sorted(set(self._recognised(item.key for item in self.store.list(f"index/{self.id_kind}/"))))
 
     def newest(self, owner: str, behind: str | None = None) -> Iterator[str]:
         """The ids of an owner's things, the newest first, or those older than one; names are read as they are
@@ -114,9 +126,9 @@ class Shelf(Generic[EntryT, StateT]):
             key = found[-1]
 
     def oldest(self, owner: str, behind: str | None = None) -> Iterator[str]:
-        """Likewise, the oldest first, or those newer than one; all of the owner's names are read."""
-        keys = (item.key for item in self.store.list(index_folder(self.id_kind, owner)))
-        return (an_id for an_id in sorted(self._recognised(keys)) if behind is None or an_id > behind)
+        """Likewise, the oldest first, or those newer than one."""
+        names = NamesBackwards(self.store, self.id_kind, owner)
+        return self._recognised(names.before(None if behind is None else index_key(owner, behind)))
 
     def open_ids(self) -> list[str]:
         """Those about which somebody may have to do something, the oldest first."""
@@ -135,6 +147,60 @@ class Shelf(Generic[EntryT, StateT]):
 
     def _open_key(self, an_id: str) -> str:
         return f"open/{self.id_kind}/{an_id}"
+
+
+class NamesBackwards:
+    """An owner's names in the index from the last one on, though a store lists them from the first one on.
+
+    A stretch of moments before the last known name is widened until some names are in it, and narrowed where
+    they are too many for one list. So what that costs grows with the logarithm of time, not with the names.
+    """
+
+    def __init__(self, store: ObjectStore, id_kind: IdKind, owner: str) -> None:
+        self._store = store
+        self._id_kind = id_kind
+        self._owner = owner
+        self._num_moments = 1
+        """How wide the last stretch was."""
+
+    def before(self, end: str | None) -> Iterator[str]:
+        """Those before a name, or all."""
+        while names := self._last_before(end):
+            yield from reversed(names)
+            end = names[0]
+
+    def _last_before(self, end: str | None) -> list[str]:
+        """Some of them, in the store's order; none where there are no more."""
+        top = MOMENTS if end is None else moment_of(end) + 1
+        none_from = top
+        while True:
+            start = max(0, top - self._num_moments)
+            found = self._some_from(start, end)
+            if len(found) > NAMES_AT_ONCE:
+                return self._narrowed(start, none_from, end)
+            if start == 0 or len(found) >= NAMES_AT_ONCE // 4:
+                return found
+            none_from = none_from if found else start
+            self._num_moments *= 16
+
+    def _narrowed(self, start: int, none_from: int, end: str | None) -> list[str]:
+        """From `start` on they are too many, and from `none_from` on there are none."""
+        while none_from - start > 1:
+            middle = (start + none_from) // 2
+            found = self._some_from(middle, end)
+            if 0 < len(found) <= NAMES_AT_ONCE:
+                self._num_moments = none_from - middle
+                return found
+            start, none_from = (middle, none_from) if found else (start, middle)
+        return self._from(start, end, limit=None)  # of one millisecond
+
+    def _some_from(self, start: int, end: str | None) -> list[str]:
+        return self._from(start, end, limit=NAMES_AT_ONCE + 1)
+
+    def _from(self, start: int, end: str | None, *, limit: int | None) -> list[str]:
+        after = before_moment(self._id_kind, self._owner, start)
+        listed = self._store.list(index_folder(self._id_kind, self._owner), after, limit)
+        return sorted(item.key for item in listed if end is None or item.key < end)
 
 
 def _owner(entry: LogRecord) -> str:

@@ -14,6 +14,7 @@ from assay.records.uploaded_file import FileCreated
 from assay.serving import shelf as shelf_module
 from assay.serving.ids import index_key, made_s, named_by, new_id
 from assay.serving.openai.place import Place
+from assay.serving.shelf import NamesBackwards
 from assay.store.faulty import FlakyStore
 from assay.store.objects import open_store
 from served import http_of, place_in, sdk_of
@@ -80,6 +81,45 @@ def test_a_page_costs_its_own_things_whatever_else_there_is(tmp_path: Path) -> N
     store.cost.clear()
     listed(place, limit=5, after=page["last_id"])
     assert (store.cost["read"], store.cost["looked up"]) == (0, 6)  # what was read is looked at
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    at_ms=st.lists(st.sampled_from([1, 2, 3, 17, 400, 70_000, 9_000_000, 2**43]), max_size=30),
+    at_once=st.integers(1, 5),
+    behind=st.integers(0, 30),
+)
+def test_names_are_read_from_the_oldest_on(at_ms: list[int], at_once: int, behind: int) -> None:
+    """However they lie in time: `at_ms` are milliseconds."""
+    store = open_store("memory:")
+    ids = sorted(new_id("file", each / 1000) for each in at_ms)
+    for each in [*ids, new_id("file", 5.0)]:
+        store.put(index_key("ours" if each in ids else "theirs", each), b"")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shelf_module, "NAMES_AT_ONCE", at_once)
+        names = NamesBackwards(store, "file", "ours")
+        cursor = index_key("ours", ids[behind]) if behind < len(ids) else None
+        found = [named_by("file", each) for each in names.before(cursor)]
+    assert found == ([each for each in ids if each > ids[behind]] if cursor else ids)
+
+
+def test_a_page_of_the_oldest_costs_no_more_where_there_are_many(tmp_path: Path) -> None:
+    costs = []
+    for num_more in (400, 8000):
+        store = CountingStore()
+        place = place_in(tmp_path, store)
+        oldest = []
+        for _ in range(12):
+            place.clock.sleep_s(60.0)
+            oldest.append(a_file(place))
+        for number in range(num_more):  # names alone: none of them is shown
+            store.put(index_key("default", new_id("file", place.clock.now_s() + 1 + number * 40)), b"")
+        store.cost.clear()
+        page = listed(place, limit=5, order="asc", after=oldest[1])
+        assert [each["id"] for each in page["data"]] == oldest[2:7]
+        assert store.cost["read"] == 6
+        costs.append(store.cost["listed"])
+    assert costs[1] <= costs[0] + shelf_module.NAMES_AT_ONCE
 
 
 def test_a_folder_reads_few_folders_for_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -150,7 +150,7 @@ class _Answering:
             runs = EvalWork(EvalShelf(store, clock), self._runs, files, models, outbox, keeper, clock=clock)
             batches = BatchWork(self._batches, files, models, outbox, clock=clock)
             kept: dict[str, Any] = {"is_spent": self._budgets.is_spent, "debit": self._debit}
-            desks = [Desk(runs, clock, **kept), Desk(batches, clock, **kept)]
+            desks: list[Desk[Any, Any]] = [Desk(runs, clock, **kept), Desk(batches, clock, **kept)]
             worker = AnsweringWorker(store, desks, name=self._name, clock=clock)
             worker.run(self._is_over, self._every_s, self._say)
 

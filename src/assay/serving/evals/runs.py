@@ -186,7 +186,7 @@ class EvalRunShelf:
 
     def put(self, created: EvalRunCreated) -> EvalRunState:
         """Make a run; made twice it is made once."""
-        return self.shelf.begin(created.run_id, created)
+        return self.shelf.begin(created.run_id, created, created.eval_id)
 
     def find(self, run_id: str, eval_id: str, project: str) -> EvalRunState | None:
         """The run, if it is there, of this eval and the project's."""
@@ -216,12 +216,13 @@ class EvalRunShelf:
         deleted = EvalRunDeleted(at_s=self._clock.now_s())
         self.shelf.open(run_id)
         state = self._change(run_id, lambda now: None if now.is_deleted else deleted)
-        self.shelf.unlist(run_id, state.created.project)
+        self.shelf.unlist(run_id, state.created.project, state.created.eval_id)
 
     def forget_results(self, state: EvalRunState) -> None:
         """Delete the results of a run that was deleted; whoever is cut off in this does it again."""
-        self.chunks.forget(state.created.run_id)
-        self.shelf.unlist(state.created.run_id, state.created.project)
+        created = state.created
+        self.chunks.forget(created.run_id)
+        self.shelf.unlist(created.run_id, created.project, created.eval_id)
 
     def item(self, state: EvalRunState, item_id: str) -> EvalItem | None:
         """One item that is graded, by its id."""

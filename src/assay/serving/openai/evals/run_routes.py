@@ -79,7 +79,7 @@ def _add_runs(router: APIRouter, place: Place) -> None:
             is_shown = state is not None and status in (None, state.status)
             return _shown(place, request, state) if state is not None and is_shown else None
 
-        return page_of_shelf(place.eval_runs.shelf, project, shown, query, limit=20, max_limit=MAX_PAGE)
+        return page_of_shelf(place.eval_runs.shelf, eval_id, shown, query, limit=20, max_limit=MAX_PAGE)
 
     @router.get("/evals/{eval_id}/runs/{run_id}")
     def retrieve(request: Request, eval_id: str, run_id: str) -> dict[str, Any]:
