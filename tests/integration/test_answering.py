@@ -100,6 +100,10 @@ def test_an_eval_of_a_trained_model_survives_the_kill_of_its_worker(chatting: Ch
     assert [each.sample.output[0].content for each in items] == expected
     assert [each.status for each in items] == ["pass" if n % 3 else "fail" for n in range(NUM_ITEMS)]
     assert (done.result_counts.passed, done.result_counts.errored) == (66, 0)
+    with chatting.home.open_ledger() as ledger:
+        (held,) = ledger.phase_seconds(run.id)
+    assert done.x_assay["charged_device_hours"] == pytest.approx(held.held_s / 3600, rel=1e-9)
+    assert 0 < held.held_s < time.time() - run.created_at
     (usage,) = done.per_model_usage
     assert (usage.model_name, usage.invocation_count) == (chatting.model, NUM_ITEMS)
 

@@ -24,6 +24,7 @@ from assay.launch.bookkeeping import writer_of
 from assay.launch.drive import drive
 from assay.launch.ranks.supervisor import RestartPolicy
 from assay.launch.run import planned_run, save_run
+from assay.serving.admin.projects import ProjectShelf
 from assay.serving.keys import KeyShelf
 from assay.store.attempts import saved_attempts
 from assay.store.commit_log import CommitLog
@@ -149,6 +150,9 @@ def test_a_job_lives_through_pause_and_kills_of_server_and_worker_to_the_undistu
     paused_at = ours(jobs.retrieve(job.id))["committed_step"]
     asked = here.start("train", "--resume", job.id, "--take-over")
     assert asked.wait() == 2 and asked.stderr is not None and "which is paused" in asked.stderr.read()
+    ProjectShelf(open_store(str(here.home.api)), SystemClock()).ensure("vision", by="")
+    shared = jobs.checkpoints.list(job.id).data[0]
+    sdk.fine_tuning.checkpoints.permissions.create(shared.fine_tuned_model_checkpoint, project_ids=["vision"])
     here.kill(server, worker)
     server, sdk = here.serve()
     jobs = sdk.fine_tuning.jobs
@@ -172,7 +176,11 @@ def test_a_job_lives_through_pause_and_kills_of_server_and_worker_to_the_undistu
     assert f"Fine-tuning job goes on from step {paused_at}" in said
     measured = [event.data["step"] for event in jobs.list_events(job.id, limit=100) if event.type == "metrics"]
     assert measured == [*range(ours(job)["total_steps"], 0, -1)]  # each step once, the newest first
-    assert jobs.checkpoints.list(job.id).data[0].step_number == ours(job)["total_steps"]
+    steps = [each.step_number for each in jobs.checkpoints.list(job.id)]
+    assert steps[0] == ours(job)["total_steps"]
+    assert (
+        shared.step_number in steps[3:] and len(steps) <= 6
+    )  # the last three, the best, a verified one, and it
     assert sdk.models.retrieve(job.fine_tuned_model).id.startswith("ft:tiny:default:mine:")
     table = sdk.files.content(job.result_files[0]).text.splitlines()
     assert table[0].startswith("step,train_loss,train_accuracy") and len(table) == len(measured) + 1
