@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from assay.base.clock import SystemClock
 from assay.records.run import PhaseSeconds
-from assay.serving.admin.spend import HeldTime
+from assay.serving.admin.spend import ChargedThings, HeldTime, ever_charged
 from assay.serving.batches.batches import BatchShelf
 from assay.serving.evals.runs import EvalRunShelf
 from assay.store.home import Home
@@ -25,8 +25,7 @@ def write_answered(ledger: Ledger, home: Home) -> None:
     if not home.api.is_dir():
         return
     store, clock = open_store(str(home.api)), SystemClock()
-    runs, batches = EvalRunShelf(store, clock).shelf, BatchShelf(store, clock).shelf
-    for run_id, run in runs.states(runs.ids()):
-        record_answered(ledger, run_id, run.charges)
-    for batch_id, batch in batches.states(batches.ids()):
-        record_answered(ledger, batch_id, batch.charges)
+    things = ChargedThings(EvalRunShelf(store, clock).shelf, BatchShelf(store, clock).shelf)
+    for project, thing_id in ever_charged(store):  # what was deleted among them
+        if (state := things.find(thing_id, project)) is not None:
+            record_answered(ledger, thing_id, state.charges)

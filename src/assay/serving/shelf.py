@@ -178,7 +178,7 @@ class NamesBackwards:
             found = self._some_from(start, end)
             if len(found) > NAMES_AT_ONCE:
                 return self._narrowed(start, none_from, end)
-            if start == 0 or len(found) >= NAMES_AT_ONCE // 4:
+            if start == 0 or len(found) >= max(1, NAMES_AT_ONCE // 4):
                 return found
             none_from = none_from if found else start
             self._num_moments *= 16

@@ -114,6 +114,7 @@ def test_a_page_of_the_oldest_costs_no_more_where_there_are_many(tmp_path: Path)
             oldest.append(a_file(place))
         for number in range(num_more):  # names alone: none of them is shown
             store.put(index_key("default", new_id("file", place.clock.now_s() + 1 + number * 40)), b"")
+        place = place_in(tmp_path, store)  # a server that has read nothing yet
         store.cost.clear()
         page = listed(place, limit=5, order="asc", after=oldest[1])
         assert [each["id"] for each in page["data"]] == oldest[2:7]

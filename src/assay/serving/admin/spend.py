@@ -119,6 +119,11 @@ def charged_on(store: ObjectStore, day: date, project: str | None = None) -> lis
     return sorted((parts[-2], parts[-1]) for parts in keys)
 
 
+def ever_charged(store: ObjectStore) -> list[tuple[str, str]]:
+    """Likewise, on any day."""
+    return sorted({(parts[-2], parts[-1]) for parts in (key.key.split("/") for key in store.list("charged/"))})
+
+
 def costs_of_day(things: ChargedThings, day: date) -> list[DayCost]:
     """What each was charged on a day."""
     found = []
