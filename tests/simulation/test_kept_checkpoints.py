@@ -13,7 +13,7 @@ from assay.records.commit import Commit, RunFinished
 from assay.records.cursor import Cursor
 from assay.serving.keeping import CheckpointKeeper
 from assay.store.commit_log import CommitLog, checkpoint_folder, first_problem
-from assay.store.kept_checkpoints import KeptCheckpoints
+from assay.store.logs.kept_checkpoints import KeptCheckpoints
 from assay.store.objects import ObjectStore, open_store
 from assay.training.checkpoint.retention import RetentionConfig, commit_and_retire
 from clocks import HandClock

@@ -10,13 +10,17 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
+from assay.base.clock import SystemClock
 from assay.base.errors import AssayError, DataError, StoreError
 from assay.evaluation.suite.queue import PREFIX, stored_results
-from assay.launch.answered_time import write_answered
 from assay.launch.bookkeeping import RUN_SOURCES, LedgerSource, write_sources
 from assay.launch.campaign.folder import all_decisions, declared_campaign
 from assay.launch.campaign.train import settle
 from assay.records.run import Run
+from assay.serving.admin.debits import debit_all
+from assay.serving.admin.spend import ChargedThings
+from assay.serving.batches.batches import BatchShelf
+from assay.serving.evals.runs import EvalRunShelf
 from assay.store.attempts import unreadable_attempts
 from assay.store.commit_log import CommitLog
 from assay.store.findings import save_audit, save_comparison, saved_audit, saved_comparisons
@@ -130,6 +134,12 @@ def _results_in_folders(ledger: Ledger, home: Home) -> None:
             ledger.record_benchmark_result(result)
 
 
+def _answered(ledger: Ledger, home: Home) -> None:
+    if home.api.is_dir():
+        store, clock = open_store(str(home.api)), SystemClock()
+        debit_all(ledger, ChargedThings(EvalRunShelf(store, clock).shelf, BatchShelf(store, clock).shelf))
+
+
 def _campaigns(ledger: Ledger, home: Home) -> None:
     for path in sorted(home.campaigns.glob(f"*/{CAMPAIGN_FILE}")):
         ledger.record_campaign(declared_campaign(path.parent))
@@ -143,7 +153,7 @@ SOURCES_OF_A_RUN = (
 )
 
 SOURCES_OF_A_HOME = (
-    LedgerSource(("phase_seconds",), "api/evalrun/*/log, api/batch/*/log", write_answered),
+    LedgerSource(("phase_seconds",), "api/evalrun/*/log, api/batch/*/log", _answered),
     LedgerSource(("benchmark_results",), "*/benchmarks/**/result.json", _results_in_folders),
     LedgerSource(
         ("campaigns", "decisions"), "campaigns/*/campaign.json, campaigns/*/decisions/*.json", _campaigns

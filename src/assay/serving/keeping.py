@@ -20,7 +20,7 @@ from assay.records.log_summary import LogSummary
 from assay.serving.refusal import checkpoint_gone
 from assay.store.commit_log import CommitLog
 from assay.store.home import Home
-from assay.store.kept_checkpoints import KeptCheckpoints
+from assay.store.logs.kept_checkpoints import KeptCheckpoints
 from assay.store.objects import ObjectStore, open_store
 from assay.store.patience import Patience
 

@@ -15,7 +15,7 @@ from assay.launch.answering.batch_file import (
     requests_of,
 )
 from assay.launch.answering.batch_files import BatchFiles, request_id
-from assay.launch.answering.desk import CannotError, Hand, Problem
+from assay.launch.answering.desk import CannotError, Hand, ThingProblem
 from assay.launch.answering.models import Models
 from assay.launch.answering.read_on import ReadOn
 from assay.records.batch import (
@@ -45,7 +45,7 @@ BatchHand = Hand[BatchEntry, BatchState]
 
 
 class BatchWork:
-    """See `Work`; so for all that follows."""
+    """See `DeskWork`; so for all that follows."""
 
     cannot = "cannot_answer"
 
@@ -87,7 +87,7 @@ class BatchWork:
             _begin_gathering(hand, "expired")
         elif self._files.find(state.created.input_file_id, state.created.project) is None:
             said = f"File {state.created.input_file_id} is gone: it was deleted, or has expired."
-            raise CannotError(Problem("file_not_found", said, "input_file_id"))
+            raise CannotError(ThingProblem("file_not_found", said, "input_file_id"))
         elif state.read is None:
             self._read(state.created, hand)
         elif state.wants_chunk:
@@ -101,7 +101,7 @@ class BatchWork:
         else:
             _begin_gathering(hand, "completed")
 
-    def failed(self, hand: BatchHand, problem: Problem) -> BatchFailed:
+    def failed(self, hand: BatchHand, problem: ThingProblem) -> BatchFailed:
         fault = BatchFault(code=problem.code, message=problem.message, param=problem.param)
         return BatchFailed(at_s=hand.now_s(), lease=hand.lease, faults=(fault,))
 

@@ -4,7 +4,7 @@
 
 A chunk that is there counts, whoever put it: what the log notes is made of what lies there. So each item has
 one result, and one that is durable is not made again; whoever takes over goes on behind the last chunk, and who
-was only slow adds nothing. What the things are, and what is done with one, a `Work` says.
+was only slow adds nothing. What the things are, and what is done with one, a `DeskWork` says.
 
 A chunk says for how long it held a device, and its entry charges the project with that, once. Of a project
 whose limit is spent no further chunk is begun: what is at work waits, as a job that waits does.
@@ -61,7 +61,7 @@ class DueThing(NamedTuple):
     project: str
 
 
-class Problem(NamedTuple):
+class ThingProblem(NamedTuple):
     """Why nothing comes of something."""
 
     code: str
@@ -72,7 +72,7 @@ class Problem(NamedTuple):
 class CannotError(Exception):
     """It was found while a chunk was made that nothing comes of the whole."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: ThingProblem) -> None:
         super().__init__(problem.message)
         self.problem = problem
 
@@ -123,7 +123,7 @@ class Hand(Generic[EntryT, ThingT]):
         return chunk.model_copy(update=charge)
 
 
-class Work(Protocol[EntryT, ThingT]):
+class DeskWork(Protocol[EntryT, ThingT]):
     """What is done with things of one kind."""
 
     @property
@@ -152,7 +152,7 @@ class Work(Protocol[EntryT, ThingT]):
         """Bring it one chunk further."""
         ...
 
-    def failed(self, hand: Hand[EntryT, ThingT], problem: Problem) -> EntryT:
+    def failed(self, hand: Hand[EntryT, ThingT], problem: ThingProblem) -> EntryT:
         """The entry that nothing comes of it."""
         ...
 
@@ -170,7 +170,7 @@ class Desk(Generic[EntryT, ThingT]):
 
     def __init__(
         self,
-        work: Work[EntryT, ThingT],
+        work: DeskWork[EntryT, ThingT],
         clock: Clock,
         *,
         is_spent: Callable[[str], bool] = lambda project: False,
@@ -221,7 +221,7 @@ class Desk(Generic[EntryT, ThingT]):
         self._debit(thing_id, state.charges)
         self._work.shelf.close(thing_id)
 
-    def _stepped(self, thing_id: str, hand: Hand[EntryT, ThingT]) -> Problem | None:
+    def _stepped(self, thing_id: str, hand: Hand[EntryT, ThingT]) -> ThingProblem | None:
         """Why nothing comes of it; None where it is one step further."""
         state = self._work.shelf.state(thing_id)
         assert state is not None, "it was due"
@@ -232,12 +232,12 @@ class Desk(Generic[EntryT, ThingT]):
         except CannotError as error:
             return error.problem
         except ModelNotLoadedError as error:
-            return Problem(error.code, str(error), "body.model")
+            return ThingProblem(error.code, str(error), "body.model")
         except AssayError as error:
-            return Problem(self._work.cannot, str(error))
+            return ThingProblem(self._work.cannot, str(error))
         except Exception as error:
             logging.getLogger("assay.launch").error("%s", thing_id, exc_info=error)
-            return Problem("server_error", "Something went wrong here, which is our mistake.")
+            return ThingProblem("server_error", "Something went wrong here, which is our mistake.")
         return None
 
     def _hand(self, thing: DueThing, lease: int) -> Hand[EntryT, ThingT]:

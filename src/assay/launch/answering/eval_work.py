@@ -8,7 +8,7 @@ from functools import partial
 from typing import NamedTuple
 
 from assay.base.clock import Clock
-from assay.launch.answering.desk import CannotError, Hand, Problem
+from assay.launch.answering.desk import CannotError, Hand, ThingProblem
 from assay.launch.answering.grading import RunGrader, source_of, wants_samples
 from assay.launch.answering.models import Models
 from assay.launch.answering.read_on import ReadOn
@@ -39,7 +39,7 @@ RunHand = Hand[EvalRunEntry, EvalRunState]
 
 
 class EvalWork:
-    """See `Work`; so for all that follows."""
+    """See `DeskWork`; so for all that follows."""
 
     cannot = "cannot_grade"
 
@@ -89,7 +89,7 @@ class EvalWork:
             completed = EvalRunCompleted(at_s=hand.now_s(), lease=hand.lease)
             hand.put(lambda _: completed)
 
-    def failed(self, hand: RunHand, problem: Problem) -> EvalRunFailed:
+    def failed(self, hand: RunHand, problem: ThingProblem) -> EvalRunFailed:
         return EvalRunFailed(at_s=hand.now_s(), lease=hand.lease, code=problem.code, message=problem.message)
 
     def close(self, thing_id: str, state: EvalRunState) -> None:
@@ -114,7 +114,7 @@ class EvalWork:
         found = read_rows(self._rows(created))
         name = source.id if isinstance(source, FileId) else "data_source.source.content"
         if (problem := found.problem(name)) is not None:
-            raise CannotError(Problem("invalid_data_source", problem))
+            raise CannotError(ThingProblem("invalid_data_source", problem))
         read = EvalRunRead(
             at_s=hand.now_s(), lease=hand.lease, num_items=found.num_rows, chunk_items=self._chunk_items
         )
@@ -150,7 +150,7 @@ class EvalWork:
         rows = source.source
         if isinstance(rows, FileId) and self._files.find(rows.id, created.project) is None:
             said = f"File {rows.id} is gone: it was deleted, or has expired, before all of it was graded."
-            raise CannotError(Problem("file_not_found", said))
+            raise CannotError(ThingProblem("file_not_found", said))
         rules = RowRules(created.item_schema, wants_sample=wants_samples(created))
         return rows_of(lines_of(source, self._files), rules)
 

@@ -16,12 +16,12 @@ from typing import Any, NamedTuple
 
 from assay.base.clock import SystemClock
 from assay.base.errors import ConfigError, StoreError
-from assay.launch.answered_time import record_answered
 from assay.launch.engine.forks import EngineForks
 from assay.launch.fine_tuning.budgets import Budgets
 from assay.launch.fine_tuning.runs import RunsOfHome
 from assay.launch.fine_tuning.worker import Worker
 from assay.launch.places.launcher import Launcher
+from assay.serving.admin.debits import debit
 from assay.serving.admin.spend import HeldTime
 from assay.serving.batches.batches import BatchShelf
 from assay.serving.evals.evals import EvalShelf
@@ -157,7 +157,7 @@ class _Answering:
     def _debit(self, thing_id: str, charges: Sequence[HeldTime]) -> None:
         """Tell the ledger; one that is away is told by whoever opens it next."""
         with suppress(StoreError), marking(self._home, thing_id), self._home.open_ledger() as ledger:
-            record_answered(ledger, thing_id, charges)
+            debit(ledger, thing_id, charges)
 
     def has_something_due(self) -> bool:
         """Whether something is to be graded or answered, by whomever."""

@@ -41,8 +41,8 @@ from assay.store.attempts import saved_attempts
 from assay.store.commit_log import CommitLog
 from assay.store.findings import saved_audit
 from assay.store.home import Home
-from assay.store.kept_checkpoints import KeptCheckpoints
 from assay.store.launches import saved_launches
+from assay.store.logs.kept_checkpoints import KeptCheckpoints
 from assay.store.metrics.recorded import recorded_series
 from assay.store.objects import open_store
 from assay.training.recipe import recipe_of

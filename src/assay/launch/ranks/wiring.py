@@ -31,11 +31,11 @@ from assay.records.rank_device import RankDevice
 from assay.store.commit_log import CommitLog
 from assay.store.heartbeat import Heartbeats
 from assay.store.home import Home
-from assay.store.kept_checkpoints import KeptCheckpoints
+from assay.store.logs.kept_checkpoints import KeptCheckpoints
 from assay.store.metrics.segment import SegmentWriter, segment_path
 from assay.store.objects import ObjectStore, open_store
 from assay.training.checkpoint.grade_book import GradeBook
-from assay.training.checkpoint.parts import training_parts
+from assay.training.checkpoint.parts import StatefulPart, training_parts
 from assay.training.checkpoint.saver import Saver
 from assay.training.methods.registry import method_of
 from assay.training.parallel.allocator import keep_freed_memory
@@ -78,17 +78,7 @@ def train_rank(
     forward = _lane_forward(task, recipe, method, ranks, store, stop, lanes)
     optimizer = build_optimizer(model, recipe.trainer.optimizer)
     log = CommitLog(store, attempt=task.orders.attempt.attempt)
-    saver = Saver(
-        {**training_parts(model, optimizer), **forward.parts},
-        ranks,
-        log,
-        recipe.retention,
-        clock,
-        partial(_awaited, recipe.evaluation, log),
-        retire=KeptCheckpoints(store, clock).retire,
-        higher_is_better=recipe.method.predictions.metric.higher_is_better,
-        verify_every=task.orders.verify_commits,
-    )
+    saver = _saver(task, recipe, {**training_parts(model, optimizer), **forward.parts}, ranks, log, clock)
     recorder.part("model")
     place = _restored(saver, task.orders.commit, loader)
     evaluate = _evaluator(task, recipe, model, lane_sum, method, ranks, recorder)
@@ -315,6 +305,27 @@ def _spot_check(
         else LaneRecomputer(forward, model)
     )
     return SpotCheck(recomputer, lane_sum, ranks, is_due=trainer.is_spot_checked, seed=recipe.seed)
+
+
+def _saver(
+    task: RankTask,
+    recipe: Recipe,
+    parts: Mapping[str, StatefulPart],
+    ranks: Ranks,
+    log: CommitLog,
+    clock: Clock,
+) -> Saver:
+    return Saver(
+        parts,
+        ranks,
+        log,
+        recipe.retention,
+        clock,
+        partial(_awaited, recipe.evaluation, log),
+        retire=KeptCheckpoints(log.store, clock).retire,
+        higher_is_better=recipe.method.predictions.metric.higher_is_better,
+        verify_every=task.orders.verify_commits,
+    )
 
 
 def _awaited(evaluation: EvaluationConfig | None, log: CommitLog, commits: Sequence[Commit]) -> Sequence[str]:
