@@ -7,7 +7,7 @@ import pytest
 from assay.launch.rebuild import SOURCES_OF_A_HOME
 from assay.serving.openai.place import Place
 from assay.store.home import Home
-from assay.store.objects import open_store
+from assay.store.objects import ObjectStore, open_store
 from parrot_models import SlowModels, work, worker_of
 from served import place_in
 from unit.serving.admin.test_admin import START_S, limit, sdk_with
@@ -20,11 +20,10 @@ CRITERION = {
 
 
 class World:
-    """A server with a home, the project `ours`, and a worker whose models take half an hour for an ask."""
+    """A server, the project `ours`, and a worker whose models take half an hour for an ask."""
 
-    def __init__(self, folder) -> None:
-        self.home = Home.at(folder / "home")
-        self.place: Place = place_in(folder, open_store(str(self.home.api)))
+    def __init__(self, folder, store: ObjectStore | None = None) -> None:
+        self.place: Place = place_in(folder, store)
         self.place.projects.ensure("ours", by="me")
         secrets = [
             self.place.keys.make(project=project, name="", scopes=scopes, lives_s=None).secret
@@ -73,7 +72,9 @@ def world(tmp_path) -> World:
     return World(tmp_path)
 
 
-def test_costs_of_evals_and_batches_are_those_of_their_chunks_and_of_the_ledger(world) -> None:
+def test_costs_of_evals_and_batches_are_those_of_their_chunks_and_of_the_ledger(tmp_path) -> None:
+    home = Home.at(tmp_path / "home")
+    world = World(tmp_path, open_store(str(home.api)))
     run, batch = world.eval_run(), world.batch()
     work(world.worker)
     in_run, in_batch = 3 * ASK_S / 3600, ITEMS * ASK_S / 3600
@@ -89,9 +90,9 @@ def test_costs_of_evals_and_batches_are_those_of_their_chunks_and_of_the_ledger(
     world.sdk.evals.runs.delete(run.id, eval_id=run.eval_id)
     work(world.worker)
     assert world.costs_h() == pytest.approx(in_run + in_batch)  # what is spent is spent
-    with world.home.open_ledger() as ledger:
+    with home.open_ledger() as ledger:
         for source in SOURCES_OF_A_HOME:
-            source.write(ledger, world.home)
+            source.write(ledger, home)
         held_s = {each.run_id: each.held_s for each in ledger.phase_seconds()}
     assert held_s == {run.id: pytest.approx(in_run * 3600), batch.id: pytest.approx(in_batch * 3600)}
 
