@@ -86,7 +86,8 @@ def test_costs_of_evals_and_batches_are_those_of_their_chunks_and_of_the_ledger(
         "charged_device_hours": pytest.approx(in_run),
         "blocked_by": None,
     }
-    assert world.sdk.batches.retrieve(batch.id).x_assay["charged_device_hours"] == pytest.approx(in_batch)
+    answered = world.sdk.batches.retrieve(batch.id).to_dict()
+    assert answered["x_assay"]["charged_device_hours"] == pytest.approx(in_batch)  # type: ignore[index]
     world.sdk.evals.runs.delete(run.id, eval_id=run.eval_id)
     work(world.worker)
     assert world.costs_h() == pytest.approx(in_run + in_batch)  # what is spent is spent

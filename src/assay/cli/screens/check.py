@@ -67,10 +67,10 @@ def _memory(memory: RankMemory, measured: Calibration | None) -> Iterator[str]:
 
 
 def _commits(found: Preview, trainer: TrainerConfig) -> str:
-    if found.num_commits is None:
+    if trainer.commit_every == "auto" or found.num_commits is None:
         return "as often as loses the least time, by what they cost, and at the end (auto)"
     evaluations = " and at every evaluation," if trainer.evaluate_every else ""
-    if trainer.commit_every != "auto" and trainer.commit_every > found.num_steps and not evaluations:
+    if trainer.commit_every > found.num_steps and not evaluations:
         return "at the end: 1"
     return (
         f"every {number_of(trainer.commit_every, 'step')},{evaluations} and at the end: {found.num_commits:,}"

@@ -88,7 +88,7 @@ def held_by_run(campaign: OpenCampaign, runs: Iterable[CampaignRun]) -> dict[str
 
 
 def cost_of_runs(campaign: OpenCampaign, held_s: Mapping[str, float]) -> str:
-    """What runs that held so long cost, at the prices of the day; nothing where some run's devices have none."""
+    """What runs that held so long cost, at today's prices; nothing where some run's devices have none."""
     settings, amount = campaign.home.settings(), 0.0
     for run_id, device_s in held_s.items():
         attempts = saved_attempts(campaign.home.run_dir(run_id))

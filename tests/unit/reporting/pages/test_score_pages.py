@@ -36,7 +36,8 @@ def scored(page: RunPage, offset: float) -> tuple[RunPage, pa.Table]:
     )
     evaluation = ScoreEvaluation(
         run_id=page.view.run_id, step=400, weights_digest="w", dataset_fingerprint="d", split="validation",
-        predictions_sha256="p", overall=score_metrics(table, [ERROR]), slices=score_slices(table, [ERROR]),
+        predictions_sha256="p", overall=score_metrics(table, [ERROR], {}),
+        slices=score_slices(table, [ERROR], {}),
     )  # fmt: skip
     return replace(
         page, view=page.view.model_copy(update={"evaluation": evaluation}), roc=None, histogram=None
