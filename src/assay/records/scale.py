@@ -3,7 +3,7 @@
 some seconds of real steps -> ScaleCalibration -> ScaleForecast -> ScaleCheck, beside a run that was made
 """
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
@@ -207,6 +207,8 @@ class ScaleAdvice(Record):
 
 class ScaleForecast(Record):
     """What a recipe takes on each of some numbers of workers."""
+
+    added: ClassVar[frozenset[str]] = frozenset({"parallel"})
 
     calibration_sha256: str
     recipe_name: str
