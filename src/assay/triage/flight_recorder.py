@@ -4,13 +4,13 @@ A dump is JSON or a pickle of plain dictionaries. Pickles are programs: the unpi
 and no function, so nothing of one is ever executed."""
 
 import io
-import json
 import pickle
 import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import from_json
 
 from assay.base.digest import sha256_of_bytes
 from assay.base.errors import DataError
@@ -46,7 +46,7 @@ class _Entry(BaseModel):
     pg_id: int | str = ""
     collective_seq_id: int = 0
     profiling_name: str = ""
-    input_sizes: list[Any] = Field(default_factory=list)
+    input_sizes: list[list[int] | int] = Field(default_factory=list)
     state: str = ""
     retired: bool = False
     is_p2p: bool = False
@@ -130,7 +130,7 @@ def _plain(file: Path, content: bytes) -> Any:
     try:
         if content[:1] == b"\x80":
             return _PlainUnpickler(io.BytesIO(content)).load()
-        return json.loads(content)
+        return from_json(content)
     except pickle.UnpicklingError as error:
         raise DataError(
             f"{file}: a pickle that is cut or no plain data: {error}. Nothing of it ran."
@@ -155,5 +155,5 @@ def _group_name(name: str = "", desc: str = "") -> str:
 
 
 def _members(ranks: str | list[int]) -> tuple[int, ...]:
-    found = ranks if isinstance(ranks, list) else [int(each) for each in re.findall(r"\d+", ranks)]
+    found = ranks if isinstance(ranks, list) else [int(each) for each in re.findall(r"\d{1,9}", ranks)]
     return tuple(sorted(found))

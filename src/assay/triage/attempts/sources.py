@@ -1,7 +1,9 @@
 """Which kind of source a file is, told by its content; never by its name.
 
 Parquet | JUnit XML | JSON (sacct, pods, GitHub's jobs, rows) | JSONL | sacct --parsable2 | Slurm's
-job-completion text | CSV"""
+job-completion text | CSV
+
+JSON is read by pydantic's parser: one that refuses half a character, which no column of text holds."""
 
 import csv
 import io
@@ -11,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from pydantic_core import from_json
 
 from assay.base.digest import sha256_of_bytes
 from assay.base.errors import DataError
@@ -52,17 +55,24 @@ def bytes_of(file: Path) -> bytes:
         raise DataError(f"{file}: cannot be read: {error.strerror}.") from error
 
 
+def text_of(name: str, content: bytes, *, expected: str) -> str:
+    """What bytes say that are text; `name` and `expected` are for an error."""
+    if (at := content.find(0)) < 0:
+        try:
+            return content.decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            at = error.start
+    what = "is zero, which no text in UTF-8 has" if content[at] == 0 else "is not UTF-8"
+    raise DataError(
+        f"{name}: byte {at} {what}. Expected {expected}: convert it (iconv), or give another source."
+    )
+
+
 def read_columns(name: str, content: bytes) -> Columns:
     """A source of any kind; `name` is what an error calls it."""
     if content[:4] == b"PAR1":
         return Columns(table=_parquet(name, content))
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"{name}: byte {error.start} is not UTF-8. Expected Parquet, or text in UTF-8: convert it (iconv), "
-            "or give another source."
-        ) from error
+    text = text_of(name, content, expected="Parquet, or text in UTF-8")
     head = text[:4_096].lstrip()
     if not head:
         raise DataError(f"{name}: it is empty.")
@@ -133,8 +143,8 @@ def _csv(name: str, text: str) -> pa.Table:
 
 def _json(name: str, text: str) -> Columns:
     try:
-        tree = json.loads(text)
-    except (ValueError, RecursionError):
+        tree = from_json(text)
+    except ValueError:
         return _json_lines(name, text)
     if isinstance(tree, dict) and isinstance(tree.get("jobs"), list):
         is_github = any(isinstance(job, dict) and "conclusion" in job for job in tree["jobs"])
@@ -156,8 +166,8 @@ def _json_lines(name: str, text: str) -> Columns:
     for number, line in enumerate(text.splitlines(), 1):
         if line.strip():
             try:
-                row = json.loads(line)
-            except (ValueError, RecursionError) as error:
+                row = from_json(line)
+            except ValueError as error:
                 raise DataError(f"{name}, line {number}: not JSON ({error}).") from error
             if not isinstance(row, dict):
                 raise DataError(f"{name}, line {number}: expected an object, one a line.")

@@ -1,6 +1,5 @@
 """Files of results as runs of tests: JUnit XML, GitHub's jobs, or pytest-split's durations, told by content."""
 
-import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,13 +8,15 @@ from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import Element
 
+from pydantic_core import from_json
+
 from assay.base.digest import sha256_of_bytes
 from assay.base.errors import ConfigError, DataError
 from assay.base.visible import written_out
 from assay.triage.attempts.github import FAILED
 from assay.triage.attempts.junit import junit_root, name_of_test, suites_of
 from assay.triage.attempts.moments import moments
-from assay.triage.attempts.sources import bytes_of
+from assay.triage.attempts.sources import bytes_of, text_of
 from assay.triage.ci.whose import Whose, path_pattern, whose
 
 RERUNS_THAT_FAILED = ("flakyFailure", "flakyError", "rerunFailure", "rerunError")
@@ -88,18 +89,13 @@ def _files(source: Path) -> list[Path]:
 
 
 def _runs(file: Path, content: bytes, pattern: re.Pattern[str] | None) -> Iterator[FileRun]:
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"{file}: byte {error.start} is not UTF-8. Expected JUnit XML: convert it (iconv)."
-        ) from error
+    text = text_of(str(file), content, expected="JUnit XML")
     if text.lstrip()[:1] == "<":
         yield _junit_run(file, text, pattern)
         return
     try:
-        tree = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        tree = from_json(text)
+    except ValueError as error:
         raise DataError(
             f"{file}: neither XML nor JSON. Expected JUnit XML (pytest --junit-xml), GitHub's jobs, or the "
             "durations of pytest-split."
