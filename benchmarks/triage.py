@@ -1,6 +1,6 @@
 """Does `assay triage` name what is at fault, and nobody where nothing is?
 
-    python benchmarks/triage.py [--quick] [--only failures,size,changes,logs,fixed]
+    python benchmarks/triage.py [--quick [N]] [--only failures,size,changes,logs,fixed]
 
 failures  made-up fleets (`triage_fleets.py`) of 500 attempts with a culprit of one of seven kinds, and
           without; beside it the same scan with each attempt taken as independent, and a G-test
@@ -81,17 +81,22 @@ Detector = Callable[[Series], list[int]]
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="a fortieth of it, to see that it works")
+    parser.add_argument(
+        "--quick", type=int, nargs="?", default=1, const=40, metavar="N",
+        help="an N-th of all tries; without N a fortieth, to see that it works",
+    )  # fmt: skip
     parser.add_argument("--only", help="comma-separated parts")
     options = parser.parse_args(arguments)
     parts = options.only.split(",") if options.only else list(PARTS)
+    if options.quick < 1:
+        parser.error(f"--quick {options.quick}: expected a number from 1 on")
     if unknown := set(parts) - PARTS.keys():
         parser.error(f"--only {', '.join(sorted(unknown))}: expected some of {', '.join(PARTS)}")
     found = dict[str, float]()
     for part in parts:
         print(f"\n{part}")
         began_s = time.process_time()
-        found |= PARTS[part](40 if options.quick else 1)
+        found |= PARTS[part](options.quick)
         print(f"  ({time.process_time() - began_s:.0f} CPU-seconds)", flush=True)
     print(json.dumps({key: round(value, 4) for key, value in found.items()}))
 
