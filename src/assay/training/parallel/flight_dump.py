@@ -15,6 +15,7 @@ def flight_dump(rank: int) -> bytes:
 
     dump: dict[str, Any] = json.loads(_dump_fr_trace_json())
     for group, members in list(_world.pg_group_ranks.items()):
-        name = _world.pg_names[group]
+        if (name := _world.pg_names.get(group)) is None:
+            continue  # torch's stand-in for a group of others
         dump["pg_config"][name] = {"name": name, "desc": "", "ranks": sorted(members)}
     return json.dumps({**dump, "rank": rank}).encode()
