@@ -1,9 +1,12 @@
 """A worker that trains nothing: it puts the entries of a job's log that a real one would, as fast as it looks.
 
+What answers is a parrot, and webhooks are told as they are by a real one.
+
 Before the first pause it makes two checkpoints and no more, so that whoever drives the job has time to pause.
 """
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 from assay.records.fine_tuning_job import (
     JobCheckpoint,
@@ -20,6 +23,7 @@ from assay.records.uploaded_file import FileCreated
 from assay.serving.ids import same_moment
 from assay.serving.job import JobState
 from assay.serving.openai.place import Place
+from assay.serving.webhooks.courier import Courier
 from parrot_models import worker_of
 
 STEPS, STEPS_A_COMMIT = 20, 5
@@ -44,12 +48,15 @@ class PlayedWorker:
         self._thread.join()
 
     def _work(self) -> None:
-        answering = worker_of(self._place)
-        while not self._is_over.wait(0.05):
-            while answering.look():
-                pass
-            for job_id in self._place.jobs.shelf.ids():
-                self._place.jobs.shelf.log(job_id).append(self._next)
+        place, answering = self._place, worker_of(self._place)
+        courier = Courier(place.jobs.shelf.store, place.clock, name="w", listed=place.webhook_hosts)
+        with ThreadPoolExecutor(1) as pool:
+            while not self._is_over.wait(0.05):
+                while answering.look():
+                    pass
+                for job_id in place.jobs.shelf.ids():
+                    place.jobs.shelf.log(job_id).append(self._next)
+                courier.look(pool)
 
     def _next(self, state: JobState | None) -> JobEntry | None:
         if state is None:
@@ -90,13 +97,15 @@ class PlayedWorker:
         )
 
     def _succeeded(self, state: JobState) -> JobSucceeded:
-        file_id = same_moment("file", state.created.job_id)
+        job_id, project = state.created.job_id, state.created.project
+        self._place.outbox.plan(job_id, "fine_tuning.job.succeeded", project=project, ended_s=AT["at_s"])
+        file_id = same_moment("file", job_id)
         sink = self._place.files.sink(file_id)
         sink.write(TABLE)
         sink.finish()
         self._place.files.put(
             FileCreated(
-                file_id=file_id, project=state.created.project, at_s=AT["at_s"], filename="step_metrics.csv",
+                file_id=file_id, project=project, at_s=AT["at_s"], filename="step_metrics.csv",
                 purpose="fine-tune-results", num_bytes=sink.num_bytes, sha256=sink.sha256,
             )
         )  # fmt: skip

@@ -4,27 +4,71 @@ import json
 import socket
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
-from typing import IO
+from typing import Any
 
 import pytest
 import uvicorn
 
+from assay.serving.engines.pool import EnginePool
 from assay.serving.openai.app import make_app
 from assay.store.findings import saved_audit
 from assay.store.launches import saved_launches
 from compatibility.environment import python_with
 from compatibility.page import CALLS, RELEASES
 from compatibility.played_worker import PlayedWorker
-from integration.test_serving import Here, rows, undisturbed_digest
+from integration.test_serving import Here, undisturbed_digest
+from parrot_engine import ParrotEngine
 from served import place_in
+from served_talker import lines, rows, write_talker
 from variants import soaked
 
 HERE = Path(__file__).parent
+MANNERS = ("sync", "async")
 GRADED, ANSWERED = ["pass", "fail", "pass"], ["r0", "r1", "r2"]
 ALONE = {"PATH": "/usr/bin:/bin"}
 """Nothing of this environment's."""
+
+
+class Life:
+    """The script at work."""
+
+    def __init__(self, python: str, manner: str, url: str, folder: Path) -> None:
+        training = folder / f"{manner}.jsonl"
+        training.write_bytes(lines(rows("supervised", 256)))
+        self._script = subprocess.Popen(
+            [python, str(HERE / "whole_life.py"), manner, url, "any", "talker", str(training)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=ALONE,
+        )  # fmt: skip
+
+    def __enter__(self) -> "Life":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._script.kill()
+        self._script.__exit__(None, None, None)
+
+    def says(self) -> str:
+        """The next line, which a script that failed never says."""
+        assert self._script.stdout is not None
+        line = self._script.stdout.readline().strip()
+        assert line, "the script ended; what went wrong stands above"
+        return line
+
+    def seen(self) -> dict[str, Any]:
+        """What it saw, once it has gone on to its end."""
+        found: dict[str, Any] = json.loads(self.says())
+        assert self._script.wait() == 0
+        return found
+
+    def go_on(self) -> None:
+        """Behind the pause."""
+        assert self._script.stdin is not None
+        self._script.stdin.write("go on\n")
+        self._script.stdin.flush()
 
 
 @pytest.fixture(scope="module", params=RELEASES)
@@ -57,8 +101,14 @@ def test_the_calls_of_a_release_are_those_that_are_kept(python: str, release: st
 
 @pytest.fixture
 def played(tmp_path: Path) -> Iterator[str]:
-    """The address of a server whose jobs a played worker does."""
-    place = place_in(tmp_path)
+    """The address of a server whose jobs a played worker does, and whose models are parrots."""
+
+    async def begin() -> ParrotEngine:
+        return ParrotEngine()
+
+    write_talker(tmp_path / "models")
+    place = place_in(tmp_path)._replace(engines=EnginePool(begin, most=1), webhook_hosts=["127.0.0.1"])
+    place.clock.sleep_s(time.time() - place.clock.now_s())  # a receiver refuses what is old, or of tomorrow
     with socket.create_server(("127.0.0.1", 0)) as listener, PlayedWorker(place):
         server = uvicorn.Server(uvicorn.Config(make_app(place), log_level="warning"))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
@@ -70,16 +120,17 @@ def played(tmp_path: Path) -> Iterator[str]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_release_reads_all_that_the_script_asks_for(played: str, python: str, tmp_path: Path) -> None:
-    (tmp_path / "rows.jsonl").write_bytes(rows(3))
-    script = [python, str(HERE / "whole_life.py"), played, "any", "tiny", "classification"]
-    done = subprocess.run(
-        [*script, str(tmp_path / "rows.jsonl")], input="go on\n", capture_output=True, text=True, env=ALONE
-    )
-    assert done.returncode == 0, done.stderr
-    seen = json.loads(done.stdout.splitlines()[-1])
+@pytest.mark.parametrize("manner", MANNERS)
+def test_a_release_reads_all_that_the_script_asks_for(
+    played: str, python: str, manner: str, tmp_path: Path
+) -> None:
+    with Life(python, manner, played, tmp_path) as life:
+        assert life.says() == "paused"
+        life.go_on()
+        seen = life.seen()
     assert (seen["weights"], seen["checkpoints"]) == ("w20", [20, 15, 10, 5])
     assert (seen["graded"], seen["vectors"]) == (GRADED, ANSWERED)
+    assert seen["said"] == " ALPHA BETA GAMMA DELTA"
     assert seen["measured_steps"] == [*range(20, 0, -1)]
     paused = [each for each in seen["messages"] if each.startswith("Paused at step ")]
     assert seen["messages"].count("Asked to pause") == len(paused) == 1
@@ -88,43 +139,34 @@ def test_a_release_reads_all_that_the_script_asks_for(played: str, python: str, 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("release", [RELEASES[0], *soaked(*RELEASES[1:])], scope="module")
-def test_one_script_drives_a_whole_life_though_server_and_worker_are_killed(
+def test_one_script_drives_whole_lives_though_server_and_worker_are_killed(
     here: Here, python: str, release: str, tmp_path: Path
 ) -> None:
-    (tmp_path / "rows.jsonl").write_bytes(rows())
+    """Two at once, one by each of the SDK's clients; their rows and their weights are the same."""
+    write_talker(here.models)
+    here.home.folder.mkdir(parents=True, exist_ok=True)
+    (here.home.folder / "settings.yaml").write_text("webhook_hosts: [127.0.0.1]\n")
     server, sdk = here.serve()
-    worker = here.work()
-    script = [python, str(HERE / "whole_life.py"), str(sdk.base_url), "any", "tiny", "classification"]
-    with subprocess.Popen(
-        [*script, str(tmp_path / "rows.jsonl")],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env=ALONE,
-    ) as life:
-        assert life.stdin is not None and life.stdout is not None
-        assert line_of(life.stdout) == "paused"
+    worker = here.work("--runs-at-once", "2")
+    with ExitStack() as living:
+        lives = [living.enter_context(Life(python, manner, str(sdk.base_url), tmp_path)) for manner in MANNERS]
+        assert [life.says() for life in lives] == ["paused", "paused"]
         here.kill(server, worker)
         here.serve(port=sdk.base_url.port or 0)
-        here.work()
-        life.stdin.write("go on\n")
-        life.stdin.flush()
-        seen = json.loads(line_of(life.stdout))
-    assert life.returncode == 0 and seen["openai"] == release
-    run = here.home.run(seen["job"])
-    assert seen["weights"] == undisturbed_digest(here, seen["job"])
-    audit = saved_audit(run.run_dir)
-    assert audit is not None and audit.verdict == "pass"
-    assert len(saved_launches(run)) == 2  # one before the pause, one behind it
-    steps = seen["measured_steps"]
-    assert steps == [*range(steps[0], 0, -1)]  # each once, page by page
-    assert seen["messages"].count("Fine-tuning job started") == 1
-    assert (seen["graded"], seen["vectors"]) == (GRADED, ANSWERED)
-    assert seen["checkpoints"] == sorted(set(seen["checkpoints"]), reverse=True)
-
-
-def line_of(output: IO[str]) -> str:
-    """The next line, which a script that failed never says."""
-    line = output.readline().strip()
-    assert line, "the script ended; what went wrong stands above"
-    return line
+        here.work("--runs-at-once", "2")
+        for life in lives:
+            life.go_on()
+        ends = [life.seen() for life in lives]
+    digest = undisturbed_digest(here, ends[0]["job"])
+    for seen in ends:
+        assert seen["openai"] == release and seen["weights"] == digest
+        run = here.home.run(seen["job"])
+        audit = saved_audit(run.run_dir)
+        assert audit is not None and audit.verdict == "pass"
+        assert len(saved_launches(run)) == 2  # one before the pause, one behind it
+        steps = seen["measured_steps"]
+        assert steps == [*range(steps[0], 0, -1)]  # each once, page by page
+        assert seen["messages"].count("Fine-tuning job started") == 1
+        assert (seen["graded"], seen["vectors"]) == (GRADED, ANSWERED)
+        assert seen["checkpoints"] == sorted(set(seen["checkpoints"]), reverse=True)
+    assert ends[0]["said"] == ends[1]["said"]

@@ -1,61 +1,120 @@
 """A job's whole life by the official SDK, the same on each of its releases: needs nothing but the SDK.
 
-    python whole_life.py BASE_URL KEY MODEL METHOD TRAINING_FILE
+    python whole_life.py sync|async BASE_URL KEY MODEL TRAINING_FILE
 
-Says `paused` when the job is, and waits for a line before it goes on: server and worker may be killed then.
-Its last line is JSON with what it saw.
+Each step stands here once, as an asynchronous client is asked; a synchronous one is asked through `Awaited`.
+MODEL learns to write, by the method `supervised`. Says `paused` when its job is, and waits for a line before it
+goes on: server and worker may be killed then. Its last line is JSON with what it saw.
 """
 
+import asyncio
 import json
+import os
 import sys
-import time
-from collections.abc import Callable
+import threading
+from collections.abc import Awaitable, Callable
+from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import openai
 
+LIFE = {"sdk": openai.__version__, "process": str(os.getpid())}
+"""Says whose a job is: another life may be beside this one."""
+ENDS = ["fine_tuning.job.succeeded", "eval.run.succeeded", "batch.completed"]
+SAMPLING = {"max_completion_tokens": 8, "temperature": 0, "seed": 7}
 
-def whole_life(client: Any, model: str, method: str, name: str) -> dict[str, Any]:
-    """Upload; job, events, pause, resume, checkpoints, the model; an eval and a batch."""
-    path = Path(name)
-    with path.open("rb") as file:
-        training = client.files.create(file=file, purpose="fine-tune")
-    assert client.files.retrieve(training.id) == training
-    assert training.id in [each.id for each in client.files.list(purpose="fine-tune")]
-    assert client.files.content(training.id).read() == path.read_bytes()
 
+class Awaited:
+    """A synchronous client, or a part of one, whose calls are awaited."""
+
+    def __init__(self, part: Any) -> None:
+        self._part = part
+
+    def __getattr__(self, name: str) -> "Awaited":
+        return Awaited(getattr(self._part, name))
+
+    async def __call__(self, *given: Any, **named: Any) -> Any:
+        return self._part(*given, **named)
+
+
+class Hook(ThreadingHTTPServer):
+    """Receives what webhooks are told; `unwrap` is the SDK's, which throws where a signature is wrong."""
+
+    daemon_threads = True
+
+    def __init__(self, unwrap: Callable[..., Any]) -> None:
+        super().__init__(("127.0.0.1", 0), _Told)
+        self._unwrap = unwrap
+        self.secret = ""
+        self.events: list[tuple[str, str]] = []
+        """Type and what it is about."""
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+    def take(self, body: str, headers: dict[str, str]) -> None:
+        """What was changed on its way is none of it; what was not is."""
+        try:
+            self._unwrap(f"{body} ", headers, secret=self.secret)
+        except openai.InvalidWebhookSignatureError:
+            event = self._unwrap(body, headers, secret=self.secret)
+            self.events.append((event.type, event.data.id))
+
+
+class _Told(BaseHTTPRequestHandler):
+    server: Hook
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["content-length"])).decode()
+        self.server.take(body, dict(self.headers))
+        self.send_response(204)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+async def whole_life(client: Any, hook: Hook, model: str, name: str) -> dict[str, Any]:
+    """Webhook, upload; job, events, pause, resume, checkpoints; answers of the model, an eval and a batch."""
+    hook.secret = await signing_secret(client, f"http://127.0.0.1:{hook.server_address[1]}/")
+    training = await uploaded(client, Path(name))
     jobs = client.fine_tuning.jobs
-    job = jobs.create(
+    job = await jobs.create(
         model=model,
-        training_file=training.id,
+        training_file=training,
         suffix="whole-life",
         seed=7,
-        metadata={"sdk": openai.__version__},
-        method={"type": method, method: {"hyperparameters": {"n_epochs": 6}}},
+        metadata=LIFE,
+        method={"type": "supervised", "supervised": {"hyperparameters": {"n_epochs": 10}}},
     )
-    until(lambda: committed(jobs.retrieve(job.id)), "a first commit")
-    jobs.pause(job.id)
-    until(lambda: jobs.retrieve(job.id).status == "paused", "the run to leave")
+    retrieve = partial(jobs.retrieve, job.id)
+    await until(retrieve, committed, "a first commit")
+    await jobs.pause(job.id)
+    await until(retrieve, lambda now: now.status == "paused", "the run to leave")
     print("paused", flush=True)
     sys.stdin.readline()
 
-    assert [each.id for each in jobs.list(metadata={"sdk": openai.__version__})] == [job.id]
-    jobs.resume(job.id)
-    until(lambda: jobs.retrieve(job.id).status in ("succeeded", "failed"), "the end")
-    job = jobs.retrieve(job.id)
+    assert [each.id for each in await all_of(jobs.list(metadata=LIFE))] == [job.id]
+    await jobs.resume(job.id)
+    job = await until(retrieve, lambda now: now.status in ("succeeded", "failed"), "the end")
     assert job.status == "succeeded", job.error
-    events = [*jobs.list_events(job.id, limit=7)]
-    checkpoints = [*jobs.checkpoints.list(job.id, limit=1)]
-    assert client.models.retrieve(job.fine_tuned_model).id == job.fine_tuned_model
-    assert client.models.retrieve(checkpoints[0].fine_tuned_model_checkpoint).object == "model"
-    assert job.fine_tuned_model in [each.id for each in client.models.list()]
-    assert client.files.content(job.result_files[0]).text.startswith("step,train_loss")
-    client.files.delete(training.id)
+    events = await all_of(jobs.list_events(job.id, limit=7))
+    checkpoints = await all_of(jobs.checkpoints.list(job.id, limit=1))
+    checkpoint = checkpoints[-1].fine_tuned_model_checkpoint
+    for each in (job.fine_tuned_model, checkpoint):
+        assert (await client.models.retrieve(each)).id == each
+    assert job.fine_tuned_model in [each.id for each in await all_of(client.models.list())]
+    assert (await client.files.content(job.result_files[0])).text.startswith("step,train_loss")
+    await client.files.delete(training)
     try:
-        client.files.retrieve(training.id)
+        await client.files.retrieve(training)
     except openai.NotFoundError as error:
         assert error.code == "not_found"
+    said = await answer(client, checkpoint, "alpha beta gamma delta")
+    run, passes = await graded(client, job.fine_tuned_model)
+    batch, answered = await vectors(client, job.fine_tuned_model)
+    ended = dict(zip(ENDS, (job.id, run, batch), strict=True))
+    await until(partial(told, hook), lambda now: now >= set(ended.items()), f"word of {ended}")
     return {
         "openai": openai.__version__,
         "job": job.id,
@@ -63,20 +122,65 @@ def whole_life(client: Any, model: str, method: str, name: str) -> dict[str, Any
         "messages": [each.message for each in events if each.type == "message"],
         "measured_steps": [each.data["step"] for each in events if each.type == "metrics"],
         "checkpoints": [each.step_number for each in checkpoints],
-        "graded": graded(client),
-        "vectors": vectors(client, job.fine_tuned_model),
+        "said": said,
+        "graded": passes,
+        "vectors": answered,
     }
 
 
-def graded(client: Any) -> list[str]:
-    """Answers that are there are graded by two criteria; how each fared."""
+async def signing_secret(client: Any, url: str) -> str:
+    """Of a new webhook; the older releases know what it is sent, and have no name for this call."""
+    asked = {"name": "whole life", "url": url, "event_types": ENDS}
+    if hasattr(client.webhooks, "create"):
+        return str((await client.webhooks.create(**asked)).signing_secret)
+    made = await client.post("/webhook_endpoints", body=asked, cast_to=object)
+    return str(made["signing_secret"])
+
+
+async def uploaded(client: Any, path: Path) -> str:
+    """The id of a file that came in parts; it is the one that came whole."""
+    whole = await client.files.create(file=path, purpose="fine-tune")
+    assert await client.files.retrieve(whole.id) == whole
+    upload = await client.uploads.upload_file_chunked(
+        file=path, mime_type="text/jsonl", purpose="fine-tune", part_size=path.stat().st_size // 3
+    )
+    assert (upload.status, upload.file.bytes) == ("completed", whole.bytes)
+    for each in (whole, upload.file):
+        assert each.id in [file.id for file in await all_of(client.files.list(purpose="fine-tune"))]
+        assert (await client.files.content(each.id)).content == path.read_bytes()
+    assert (await client.files.delete(whole.id)).deleted
+    return str(upload.file.id)
+
+
+async def answer(client: Any, model: str, question: str) -> str:
+    """What a model says to a question: at once, and piece by piece."""
+    asked = {"model": model, "messages": [{"role": "user", "content": question}], **SAMPLING}
+    whole = await client.chat.completions.create(**asked)
+    pieces = await all_of(
+        client.chat.completions.create(**asked, stream=True, stream_options={"include_usage": True})
+    )
+    choices = [choice for piece in pieces for choice in piece.choices]
+    said = "".join(choice.delta.content or "" for choice in choices)
+    assert (said, choices[-1].finish_reason) == (
+        whole.choices[0].message.content,
+        whole.choices[0].finish_reason,
+    )
+    assert pieces[-1].usage == whole.usage
+    return said
+
+
+async def graded(client: Any, model: str) -> tuple[str, list[str]]:
+    """The model's answers, graded by two criteria; the run, and how each answer fared."""
     said = "{{ sample.output_text }}"
     right = {"input": said, "reference": "{{ item.right }}"}
-    evaluation = client.evals.create(
+    evaluation = await client.evals.create(
         name="whole life",
         data_source_config={
             "type": "custom",
-            "item_schema": {"type": "object", "properties": {"right": {"type": "string"}}},
+            "item_schema": {
+                "type": "object",
+                "properties": {"asked": {"type": "string"}, "right": {"type": "string"}},
+            },
             "include_sample_schema": True,
         },
         testing_criteria=[
@@ -85,51 +189,66 @@ def graded(client: Any) -> list[str]:
              "pass_threshold": 0.5, **right},
         ],
     )  # fmt: skip
-    assert client.evals.update(evaluation.id, name="renamed").name == "renamed"
-    assert evaluation.id in [each.id for each in client.evals.list(limit=1)]
-    pairs = [("yes", "yes"), ("no", "yes"), ("yes", "yes")]
-    rows = [{"item": {"right": right}, "sample": {"output_text": text}} for text, right in pairs]
-    source = {"type": "jsonl", "source": {"type": "file_content", "content": rows}}
+    assert (await client.evals.update(evaluation.id, name="renamed")).name == "renamed"
+    assert evaluation.id in [each.id for each in await all_of(client.evals.list(limit=1))]
+    questions = ["beta alpha", "return yield", "class import"]
+    rights = [await answer(client, model, each) for each in questions]
+    rights[1] = "0123456789"  # it was not said
+    rows = [{"item": {"asked": asked, "right": right}} for asked, right in zip(questions, rights, strict=True)]
+    source = {
+        "type": "completions",
+        "model": model,
+        "source": {"type": "file_content", "content": rows},
+        "input_messages": {"type": "template", "template": [{"role": "user", "content": "{{ item.asked }}"}]},
+        "sampling_params": SAMPLING,
+    }
     runs = client.evals.runs
-    run = runs.create(evaluation.id, data_source=source, name="r")
-    until(lambda: runs.retrieve(run.id, eval_id=evaluation.id).status == "completed", "the grades")
-    run = runs.retrieve(run.id, eval_id=evaluation.id)
-    assert (run.result_counts.passed, run.result_counts.failed, run.result_counts.total) == (2, 1, 3)
-    assert [each.id for each in runs.list(evaluation.id, status="completed")] == [run.id]
-    items = [*runs.output_items.list(run.id, eval_id=evaluation.id, limit=2)]
-    one = runs.output_items.retrieve(items[1].id, eval_id=evaluation.id, run_id=run.id)
+    run = await runs.create(evaluation.id, data_source=source, name="r")
+    retrieve = partial(runs.retrieve, run.id, eval_id=evaluation.id)
+    run = await until(retrieve, lambda now: now.status in ("completed", "failed"), "the grades")
+    assert run.status == "completed", run.error
+    assert (run.result_counts.passed, run.result_counts.failed, run.result_counts.total) == (2, 1, 3), rights
+    assert [each.id for each in await all_of(runs.list(evaluation.id, status="completed"))] == [run.id]
+    items = await all_of(runs.output_items.list(run.id, eval_id=evaluation.id, limit=2))
+    one = await runs.output_items.retrieve(items[1].id, eval_id=evaluation.id, run_id=run.id)
     assert [each.name for each in one.results] == ["exact", "close"]
-    other = runs.create(evaluation.id, data_source=source, name="cancelled or done")
+    other = await runs.create(evaluation.id, data_source=source, name="cancelled or done")
     try:
-        assert runs.cancel(other.id, eval_id=evaluation.id).status == "canceled"
+        assert (await runs.cancel(other.id, eval_id=evaluation.id)).status == "canceled"
     except openai.BadRequestError as done:
         assert "is completed" in str(done)
-    assert runs.delete(other.id, eval_id=evaluation.id).deleted
-    client.evals.delete(evaluation.id)
-    return [each.status for each in items]
+    assert (await runs.delete(other.id, eval_id=evaluation.id)).deleted
+    await client.evals.delete(evaluation.id)
+    return run.id, [each.status for each in items]
 
 
-def vectors(client: Any, model: str) -> list[str]:
-    """A batch of embeddings by the model; the requests that were answered."""
+async def vectors(client: Any, model: str) -> tuple[str, list[str]]:
+    """A batch of embeddings by the model; its id, and the requests that were answered."""
     url = "/v1/embeddings"
     requests = [
         {"custom_id": f"r{n}", "method": "POST", "url": url, "body": {"model": model, "input": f"return {n}"}}
         for n in range(3)
     ]
     lines = "\n".join(map(json.dumps, requests)).encode()
-    file = client.files.create(file=("requests.jsonl", lines), purpose="batch")
-    batch = client.batches.create(input_file_id=file.id, endpoint=url, completion_window="24h")
-    assert batch.id in [each.id for each in client.batches.list(limit=1)]
-    until(lambda: client.batches.retrieve(batch.id).status in ("completed", "failed"), "the batch")
-    batch = client.batches.retrieve(batch.id)
+    file = await client.files.create(file=("requests.jsonl", lines), purpose="batch")
+    batch = await client.batches.create(input_file_id=file.id, endpoint=url, completion_window="24h")
+    assert batch.id in [each.id for each in await all_of(client.batches.list(limit=1))]
+    retrieve = partial(client.batches.retrieve, batch.id)
+    batch = await until(retrieve, lambda now: now.status in ("completed", "failed"), "the batch")
     assert (batch.status, batch.request_counts.completed) == ("completed", 3), batch.errors
     try:
-        client.batches.cancel(batch.id)
+        await client.batches.cancel(batch.id)
     except openai.BadRequestError as done:
         assert "is completed" in str(done)
-    found = [json.loads(line) for line in client.files.content(batch.output_file_id).text.splitlines()]
+    text = (await client.files.content(batch.output_file_id)).text
+    found = [json.loads(line) for line in text.splitlines()]
     assert all(each["response"]["body"]["data"][0]["embedding"] for each in found)
-    return [each["custom_id"] for each in found]
+    return batch.id, [each["custom_id"] for each in found]
+
+
+async def told(hook: Hook) -> set[tuple[str, str]]:
+    """What webhooks were told until now."""
+    return {*hook.events}
 
 
 def committed(job: Any) -> int:
@@ -137,15 +256,23 @@ def committed(job: Any) -> int:
     return int(job.x_assay["committed_step"])
 
 
-def until(has_come: Callable[[], object], what: str) -> None:
-    """Wait, in vain for ten minutes."""
+async def all_of(asked: Any) -> list[Any]:
+    """All that is listed, page by page, or said, piece by piece."""
+    found = await asked
+    return [each async for each in found] if hasattr(found, "__aiter__") else [*found]
+
+
+async def until(ask: Callable[[], Awaitable[Any]], has_come: Callable[[Any], object], what: str) -> Any:
+    """What is answered once it has come; in vain for ten minutes."""
     for _ in range(6000):
-        if has_come():
-            return
-        time.sleep(0.1)
+        if has_come(found := await ask()):
+            return found
+        await asyncio.sleep(0.1)
     raise SystemExit(f"waited in vain for {what}")
 
 
 if __name__ == "__main__":
-    base_url, key, *rest = sys.argv[1:]
-    print(json.dumps(whole_life(openai.OpenAI(base_url=base_url, api_key=key), *rest)))
+    manner, base_url, key, *rest = sys.argv[1:]
+    sdk: Any = {"sync": openai.OpenAI, "async": openai.AsyncOpenAI}[manner](base_url=base_url, api_key=key)
+    asked = Awaited(sdk) if manner == "sync" else sdk
+    print(json.dumps(asyncio.run(whole_life(asked, Hook(sdk.webhooks.unwrap), *rest))))
