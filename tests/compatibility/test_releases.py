@@ -5,7 +5,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -138,9 +138,13 @@ def test_a_release_reads_all_that_the_script_asks_for(
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("release", [RELEASES[0], *soaked(*RELEASES[1:])], scope="module")
+@pytest.mark.parametrize(
+    ("release", "manners"),
+    [(RELEASES[0], MANNERS[1:]), *soaked(*((release, MANNERS) for release in RELEASES))],
+    scope="module",
+)
 def test_one_script_drives_whole_lives_though_server_and_worker_are_killed(
-    here: Here, python: str, release: str, tmp_path: Path
+    here: Here, python: str, release: str, manners: Sequence[str], tmp_path: Path
 ) -> None:
     """Two at once, one by each of the SDK's clients; their rows and their weights are the same."""
     write_talker(here.models)
@@ -149,8 +153,8 @@ def test_one_script_drives_whole_lives_though_server_and_worker_are_killed(
     server, sdk = here.serve()
     worker = here.work("--runs-at-once", "2")
     with ExitStack() as living:
-        lives = [living.enter_context(Life(python, manner, str(sdk.base_url), tmp_path)) for manner in MANNERS]
-        assert [life.says() for life in lives] == ["paused", "paused"]
+        lives = [living.enter_context(Life(python, manner, str(sdk.base_url), tmp_path)) for manner in manners]
+        assert {life.says() for life in lives} == {"paused"}
         here.kill(server, worker)
         here.serve(port=sdk.base_url.port or 0)
         here.work("--runs-at-once", "2")
@@ -169,4 +173,4 @@ def test_one_script_drives_whole_lives_though_server_and_worker_are_killed(
         assert seen["messages"].count("Fine-tuning job started") == 1
         assert (seen["graded"], seen["vectors"]) == (GRADED, ANSWERED)
         assert seen["checkpoints"] == sorted(set(seen["checkpoints"]), reverse=True)
-    assert ends[0]["said"] == ends[1]["said"]
+    assert len({seen["said"] for seen in ends}) == 1

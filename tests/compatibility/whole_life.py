@@ -264,10 +264,10 @@ async def all_of(asked: Any) -> list[Any]:
 
 async def until(ask: Callable[[], Awaitable[Any]], has_come: Callable[[Any], object], what: str) -> Any:
     """What is answered once it has come; in vain for ten minutes."""
-    for _ in range(6000):
+    for _ in range(3000):
         if has_come(found := await ask()):
             return found
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.2)
     raise SystemExit(f"waited in vain for {what}")
 
 
