@@ -1,14 +1,18 @@
-"""Wires between real processes and real servers, that fail as a plan says: to an S3 endpoint, to PostgreSQL.
+"""Wires between real processes and real servers, that fail as a plan says: to an HTTP server, such as an S3
+endpoint or ours, and to PostgreSQL.
 
     refused    nothing listens, and what was connected is cut
     hang       nobody answers; at the end of it the connections are cut
     error      the server is overloaded (S3 says 503; a database cuts the connection before it acts)
     lost       it happens, but the connection is cut before the answer
-    late       the connection is cut at once; it happens after the next request      S3 only
-    twice      it happens twice; the second answer is the one that comes             S3 only
+    late       the connection is cut at once; it happens after the next request      HTTP only
+    twice      it happens twice; the second answer is the one that comes             HTTP only
     truncated  half of the answer comes, then the connection is cut
     slow       the answer takes a while
-    throttled  bytes come at a hundredth of the usual speed                          S3 only
+    throttled  bytes come at a hundredth of the usual speed                          HTTP only
+    torn       half of the request's body comes, then both connections are cut       HTTP only
+    left       all of the request comes, then both are cut: nobody waits             HTTP only
+    closed     the whole answer comes, then the connection is cut                    HTTP only
 
 A strike has the number of the request (to a database: of the message) at which it begins, and seconds in which
 every further one fares the same; none means that only this one does.
@@ -19,16 +23,21 @@ import random
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from email.message import Message
 from http.server import BaseHTTPRequestHandler
 from math import inf
 from typing import Literal, NamedTuple, Self
 
-Trouble = Literal["refused", "hang", "error", "lost", "late", "twice", "truncated", "slow", "throttled"]
+Trouble = Literal[
+    "refused", "hang", "error", "lost", "late", "twice", "truncated", "slow", "throttled",
+    "torn", "left", "closed",
+]  # fmt: skip
 OUTAGES: tuple[Trouble, ...] = ("refused", "hang", "error", "throttled")
 LIES: tuple[Trouble, ...] = ("lost", "late", "twice", "truncated", "slow")
+CUTS: tuple[Trouble, ...] = ("torn", "left", "lost", "truncated", "closed")
+"""From the earliest to the latest at which a request and its answer can be cut."""
 OF_DATABASE: tuple[Trouble, ...] = ("refused", "hang", "error", "lost", "truncated", "slow")
 SLOW_S = 1.0
 THROTTLED_BYTES_PER_S = 100e3
@@ -169,7 +178,7 @@ class _Answer(NamedTuple):
     data: bytes
 
 
-class S3Wire(Wire):
+class HttpWire(Wire):
     """To an HTTP server, request by request."""
 
     def __init__(self, server: str, strikes: Iterable[Strike] = (), *, bytes_per_s: float = inf) -> None:
@@ -185,19 +194,32 @@ class S3Wire(Wire):
         """Return when the line has carried so many bytes."""
         (self._throttled if self.trouble_now() == "throttled" else self._line).carry(num_bytes)
 
+    def trouble_of(self, headers: "Message[str, str]") -> Trouble | None:
+        """Of a request that has come."""
+        return self.next_trouble()
+
     def ask(self, method: str, path: str, headers: "Message[str, str]", body: bytes) -> _Answer:
         """The server's own answer."""
-        connection = http.client.HTTPConnection(self._server, timeout=300)
-        try:
+        with self._sent(method, path, headers, body) as connection:
+            answer = connection.getresponse()
+            return _Answer(answer.status, answer.getheaders(), answer.read())
+
+    def leave(self, method: str, path: str, headers: "Message[str, str]", body: bytes) -> None:
+        """Send a request, or the beginning of its body, and be gone."""
+        with self._sent(method, path, headers, body):
+            pass
+
+    @contextmanager
+    def _sent(
+        self, method: str, path: str, headers: "Message[str, str]", body: bytes
+    ) -> Iterator[http.client.HTTPConnection]:
+        with closing(http.client.HTTPConnection(self._server, timeout=300)) as connection:
             connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
             for name, value in headers.items():
                 if name.lower() != "connection":
                     connection.putheader(name, value)
             connection.endheaders(body or None)
-            answer = connection.getresponse()
-            return _Answer(answer.status, answer.getheaders(), answer.read())
-        finally:
-            connection.close()
+            yield connection
 
     def take_late(self) -> list[Callable[[], object]]:
         """What was to happen after the next request."""
@@ -216,13 +238,18 @@ class _Exchange(BaseHTTPRequestHandler):
     """One client's requests, one after the other."""
 
     protocol_version = "HTTP/1.1"
-    server: S3Wire  # type: ignore[assignment]
+    server: HttpWire  # type: ignore[assignment]
 
     def _pass_on(self) -> None:
         body = self._read(int(self.headers.get("Content-Length", 0)))
-        trouble, late = self.server.next_trouble(), self.server.take_late()
+        trouble, late = self.server.trouble_of(self.headers), self.server.take_late()
+        asked = (self.command, self.path, self.headers)
         try:
-            self._in_trouble(trouble, lambda: self.server.ask(self.command, self.path, self.headers, body))
+            if trouble in ("torn", "left"):
+                self.close_connection = True
+                self.server.leave(*asked, body[: len(body) // 2] if trouble == "torn" else body)
+            else:
+                self._in_trouble(trouble, lambda: self.server.ask(*asked, body))
         finally:
             for each in late:
                 each()
@@ -230,7 +257,7 @@ class _Exchange(BaseHTTPRequestHandler):
     do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = _pass_on
 
     def _in_trouble(self, trouble: Trouble | None, call: Callable[[], _Answer]) -> None:
-        self.close_connection = trouble in ("refused", "hang", "lost", "late", "truncated")
+        self.close_connection = trouble in ("refused", "hang", "lost", "late", "truncated", "closed")
         if trouble == "refused":
             return
         if trouble == "hang":

@@ -24,7 +24,6 @@ from integration.test_serving import Here, undisturbed_digest
 from parrot_engine import ParrotEngine
 from served import place_in
 from served_talker import lines, rows, write_talker
-from variants import soaked
 
 HERE = Path(__file__).parent
 MANNERS = ("sync", "async")
@@ -140,7 +139,7 @@ def test_a_release_reads_all_that_the_script_asks_for(
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     ("release", "manners"),
-    [(RELEASES[0], MANNERS[1:]), *soaked(*((release, MANNERS) for release in RELEASES))],
+    [(RELEASES[0], MANNERS[1:]), *(pytest.param(each, MANNERS, marks=pytest.mark.soak) for each in RELEASES)],
     scope="module",
 )
 def test_one_script_drives_whole_lives_though_server_and_worker_are_killed(

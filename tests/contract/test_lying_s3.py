@@ -8,7 +8,7 @@ import pytest
 from assay.base.errors import StoreError
 from assay.store.objects import ObjectStore, open_store
 from assay.store.patience import Patience
-from faulty_wire import LIES, OUTAGES, S3Wire, Strike, Trouble
+from faulty_wire import LIES, OUTAGES, HttpWire, Strike, Trouble
 from variants import soaked
 
 DATA = random.Random(0).randbytes(20 << 20)
@@ -28,7 +28,7 @@ def write(store: ObjectStore, key: str) -> None:
 def test_a_file_in_parts_is_whole_or_an_error(
     s3_url: str, monkeypatch: pytest.MonkeyPatch, trouble: Trouble
 ) -> None:
-    with S3Wire(os.environ["AWS_ENDPOINT_URL"]) as wire:
+    with HttpWire(os.environ["AWS_ENDPOINT_URL"]) as wire:
         monkeypatch.setenv("AWS_ENDPOINT_URL", wire.url)
         store = open_store(s3_url, Patience(60.0, say=lambda text: None))
         for at in range(BEGIN, END + 1):

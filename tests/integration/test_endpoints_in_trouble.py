@@ -32,7 +32,7 @@ from faulty_wire import (
     OF_DATABASE,
     OUTAGES,
     DatabaseWire,
-    S3Wire,
+    HttpWire,
     Strike,
     random_strikes,
 )
@@ -61,7 +61,7 @@ class Assay:
     """The command, with wires to its store and its ledger."""
 
     def __init__(
-        self, folder: Path, tree: dict[str, Any], s3_url: str, s3: S3Wire, database: DatabaseWire
+        self, folder: Path, tree: dict[str, Any], s3_url: str, s3: HttpWire, database: DatabaseWire
     ) -> None:
         self.s3, self.database, self.store_url = s3, database, s3_url
         ledger = f"postgresql://assay@127.0.0.1:{database.port}/postgres?sslmode=disable"
@@ -111,7 +111,7 @@ def ended(process: subprocess.Popen[str]) -> Ended:
 def wired(folder: Path, tree: dict[str, Any], s3_url: str, server_url: str) -> Iterator[Assay]:
     sockets = server_url.partition("host=")[2]
     with (
-        S3Wire(os.environ["AWS_ENDPOINT_URL"]) as s3,
+        HttpWire(os.environ["AWS_ENDPOINT_URL"]) as s3,
         DatabaseWire(f"{sockets}/.s.PGSQL.5432") as database,
     ):
         yield Assay(folder, tree, s3_url, s3, database)

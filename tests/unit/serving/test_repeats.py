@@ -1,5 +1,7 @@
 """Requests whose answers are lost, as the SDK asks them again."""
 
+import asyncio
+import json
 import threading
 from collections.abc import Callable
 
@@ -137,3 +139,46 @@ def test_a_repeat_that_overtakes_its_first_request_waits_for_it(place) -> None:
     for thread in threads:
         thread.join(10)
     assert found == [first_id, first_id]
+
+
+FILE_BEGUN = b'--b\r\nContent-Disposition: form-data; name="file"; filename="f"\r\n\r\n123'
+FORM = b"multipart/form-data; boundary=b"
+
+
+def ask_and_leave(place: Place, path: str, content_type: bytes, body: bytes, *, is_whole: bool = False) -> None:
+    """A request whose client is gone when the server has read this of it."""
+    came = iter(
+        [{"type": "http.request", "body": body, "more_body": not is_whole}, {"type": "http.disconnect"}]
+    )
+    headers = [(b"host", b"localhost"), (b"content-type", content_type)]
+    scope = {"type": "http", "method": "POST", "path": path, "query_string": b"", "headers": headers}
+
+    async def receive() -> Message:
+        return next(came)
+
+    async def send(_: Message) -> None:
+        pass
+
+    asyncio.run(make_app(place)(scope, receive, send))
+
+
+@pytest.mark.parametrize(
+    ("path", "content_type", "begun"),
+    [("/v1/fine_tuning/jobs", b"application/json", b'{"model": "ti'), ("/v1/files", FORM, FILE_BEGUN)],
+)
+def test_a_request_that_breaks_off_makes_nothing_and_is_no_fault_of_ours(
+    place, caplog, path, content_type, begun
+) -> None:
+    ask_and_leave(place, path, content_type, begun)
+    assert caplog.messages == []
+    store = place.files.shelf.store
+    assert [item.key for folder in ("file/", "ftjob/", "bytes/", "open/") for item in store.list(folder)] == []
+
+
+def test_a_first_request_that_its_repeat_overtook_makes_nothing(place) -> None:
+    """Its client is gone, or it had not asked again."""
+    file = a_file(place)
+    repeated = created(place, file, **{"x-stainless-retry-count": "1"})
+    body = json.dumps({"model": "tiny", "training_file": file}).encode()
+    ask_and_leave(place, "/v1/fine_tuning/jobs", b"application/json", body, is_whole=True)
+    assert place.jobs.shelf.ids() == [repeated.id]

@@ -10,6 +10,7 @@ from functools import partial
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp
 
@@ -23,7 +24,6 @@ from assay.serving.openai.evals.eval_routes import eval_routes
 from assay.serving.openai.evals.run_routes import run_routes
 from assay.serving.openai.file_routes import file_routes
 from assay.serving.openai.grader_routes import grader_routes
-from assay.serving.openai.inference.asking import ClientGoneError
 from assay.serving.openai.inference.chat_routes import chat_routes
 from assay.serving.openai.inference.completion_routes import completion_routes
 from assay.serving.openai.inference.decision_routes import decision_routes
@@ -73,7 +73,7 @@ def make_api(place: Place) -> FastAPI:
     for routes in (*_OF_PROJECTS, *INFERENCE, admin_routes):
         app.include_router(routes(place), prefix=BASE_PATH)
     app.add_exception_handler(RefusedError, _refused)
-    app.add_exception_handler(ClientGoneError, _gone)
+    app.add_exception_handler(ClientDisconnect, _gone)
     app.add_exception_handler(HTTPException, _not_served)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(StoreError, _store_in_trouble)

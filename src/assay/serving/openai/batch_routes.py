@@ -18,7 +18,7 @@ from assay.serving.openai.bodies import ExpiresAfterBody, Metadata, NoBody, pars
 from assay.serving.openai.declared import takes
 from assay.serving.openai.incoming import lifetime_s
 from assay.serving.openai.pages import page_of_shelf
-from assay.serving.openai.place import Place, asked_for, project_of, query_of
+from assay.serving.openai.place import Place, project_of, query_of, still_asked_for
 from assay.serving.openai.shapes import batch_shape
 from assay.serving.refusal import RefusedError, not_found
 
@@ -50,7 +50,7 @@ def batch_routes(place: Place) -> APIRouter:
         query_of(request)
         value, project = await read_json(request), project_of(request)
         created = await run_in_threadpool(_created, place, project, value)
-        asked = asked_for(request, created.request_sha256)
+        asked = await still_asked_for(request, created.request_sha256)
 
         def make(batch_id: str) -> BatchState:
             return place.batches.put(created.model_copy(update={"batch_id": batch_id}))

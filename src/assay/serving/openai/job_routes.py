@@ -22,7 +22,7 @@ from assay.serving.openai.bodies import (
 from assay.serving.openai.declared import takes
 from assay.serving.openai.method_body import asked_method
 from assay.serving.openai.pages import Order, page_behind, page_of, page_of_shelf
-from assay.serving.openai.place import Place, asked_for, project_of, query_of
+from assay.serving.openai.place import Place, project_of, query_of, still_asked_for
 from assay.serving.openai.shapes import checkpoint_id, checkpoint_shape, event_shape, job_shape
 from assay.serving.refusal import RefusedError, not_found
 
@@ -39,7 +39,7 @@ def job_routes(place: Place) -> APIRouter:
         query_of(request)
         value, project = await read_json(request), project_of(request)
         created = await run_in_threadpool(_created, place, project, value)
-        asked = asked_for(request, created.request_sha256)
+        asked = await still_asked_for(request, created.request_sha256)
 
         def make(job_id: str) -> JobState:
             return place.jobs.put(created.model_copy(update={"job_id": job_id}))

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Self
 
 from fastapi import Request
+from starlette.requests import ClientDisconnect
 
 from assay.base.clock import Clock
 from assay.records.batch import BatchClaimed, BatchEntry
@@ -156,6 +157,14 @@ def asked_for(request: Request, sha256: str) -> AskedFor:
         raise RefusedError(f"An Idempotency-Key has 1 to {MAX_KEY} characters.", code="invalid_value")
     is_count = count.isascii() and count.isdigit() and len(count) < 4
     return AskedFor(project_of(request), sha256, int(count) if is_count else 0, key)
+
+
+async def still_asked_for(request: Request, sha256: str) -> AskedFor:
+    """Likewise, by a client that is there. One that is gone has asked again, or will: were its first request
+    done behind the repeat, which found nothing, there would be two."""
+    if await request.is_disconnected():
+        raise ClientDisconnect
+    return asked_for(request, sha256)
 
 
 def query_of(request: Request, *names: str) -> Mapping[str, str]:

@@ -17,7 +17,7 @@ from assay.serving.openai.bodies import (
 )
 from assay.serving.openai.declared import takes
 from assay.serving.openai.incoming import Received, check_filename, check_purpose, lifetime_s, received
-from assay.serving.openai.place import Place, asked_for, project_of, query_of
+from assay.serving.openai.place import Place, project_of, query_of, still_asked_for
 from assay.serving.openai.shapes import part_shape, upload_shape
 from assay.serving.refusal import RefusedError, not_found
 from assay.serving.uploads import LIVES_S, UploadState
@@ -41,7 +41,7 @@ def upload_routes(place: Place) -> APIRouter:
         query_of(request)
         value, project = await read_json(request), project_of(request)
         created = _created(place, project, value)
-        asked = asked_for(request, created.request_sha256)
+        asked = await still_asked_for(request, created.request_sha256)
 
         def make(upload_id: str) -> UploadState:
             return place.uploads.put(created.model_copy(update={"upload_id": upload_id}))

@@ -12,7 +12,7 @@ from assay.serving.ids import new_id
 from assay.serving.openai.bodies import parsed, read_json, request_sha256
 from assay.serving.openai.declared import takes
 from assay.serving.openai.pages import page_of
-from assay.serving.openai.place import Place, asked_for, project_of, query_of
+from assay.serving.openai.place import Place, project_of, query_of, still_asked_for
 from assay.serving.refusal import RefusedError, not_found
 from assay.serving.repeats import AskedFor
 from assay.serving.webhooks.outbox import event_body
@@ -87,7 +87,7 @@ def _add_webhooks(router: APIRouter, place: Place) -> None:
         query_of(request)
         value, project = await read_json(request), project_of(request)
         body = parsed(NewWebhookBody, value)
-        asked = asked_for(request, request_sha256(project, "webhooks.create", value))
+        asked = await still_asked_for(request, request_sha256(project, "webhooks.create", value))
         return _with_secret(await run_in_threadpool(_created, place, body, asked))
 
     @router.get("/webhook_endpoints", openapi_extra=takes("after", "limit"))

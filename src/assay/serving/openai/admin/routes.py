@@ -32,7 +32,7 @@ from assay.serving.openai.admin.shapes import (
 from assay.serving.openai.bodies import NoBody, parsed, read_json, request_sha256
 from assay.serving.openai.declared import takes
 from assay.serving.openai.pages import page_of
-from assay.serving.openai.place import Place, asked_for, asker_of, query_of
+from assay.serving.openai.place import Place, asker_of, query_of, still_asked_for
 from assay.serving.refusal import RefusedError, not_found
 from assay.serving.repeats import REMEMBERED_S, AskedFor
 
@@ -115,7 +115,9 @@ def _add_accounts(router: APIRouter, place: Place) -> None:
         query_of(request)
         value, by = await read_json(request), asker_of(request)
         body = parsed(AccountBody, value)
-        asked = asked_for(request, request_sha256(by, f"service_accounts.create {project_id}", value))
+        asked = await still_asked_for(
+            request, request_sha256(by, f"service_accounts.create {project_id}", value)
+        )
         return await run_in_threadpool(_new_account, place, project_id, body, asked, by)
 
     @router.get("/projects/{project_id}/service_accounts", openapi_extra=takes("after", "limit"))
@@ -191,7 +193,7 @@ def _add_admin_keys(router: APIRouter, place: Place) -> None:
         query_of(request)
         value, by = await read_json(request), asker_of(request)
         body = parsed(AdminKeyBody, value)
-        asked = asked_for(request, request_sha256(by, "admin_api_keys.create", value))
+        asked = await still_asked_for(request, request_sha256(by, "admin_api_keys.create", value))
         return await run_in_threadpool(_new_admin_key, place, body, asked, by)
 
     @router.get("/admin_api_keys", openapi_extra=takes("after", "limit", "order"))

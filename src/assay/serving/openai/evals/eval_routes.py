@@ -16,7 +16,7 @@ from assay.serving.openai.declared import takes
 from assay.serving.openai.evals.bodies import ChangedEvalBody, NewEvalBody
 from assay.serving.openai.evals.shapes import eval_shape
 from assay.serving.openai.pages import page_of_shelf
-from assay.serving.openai.place import Place, asked_for, project_of, query_of
+from assay.serving.openai.place import Place, project_of, query_of, still_asked_for
 from assay.serving.refusal import RefusedError, not_found
 
 MAX_PAGE = 100
@@ -33,7 +33,7 @@ def eval_routes(place: Place) -> APIRouter:
         query_of(request)
         value, project = await read_json(request), project_of(request)
         created = await run_in_threadpool(_created, place, project, value)
-        asked = asked_for(request, created.request_sha256)
+        asked = await still_asked_for(request, created.request_sha256)
 
         def make(eval_id: str) -> EvalState:
             return place.evals.put(created.model_copy(update={"eval_id": eval_id}))

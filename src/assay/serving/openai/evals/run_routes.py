@@ -19,7 +19,7 @@ from assay.serving.openai.evals.new_run import run_created
 from assay.serving.openai.evals.report import report_text
 from assay.serving.openai.evals.shapes import item_shape, run_shape
 from assay.serving.openai.pages import Order, page_behind, page_of_shelf
-from assay.serving.openai.place import Place, asked_for, project_of, query_of
+from assay.serving.openai.place import Place, project_of, query_of, still_asked_for
 from assay.serving.refusal import RefusedError, not_found
 
 _ITEM_STATUSES = {"pass": ("pass",), "fail": ("fail", "error")}
@@ -57,7 +57,7 @@ def _add_runs(router: APIRouter, place: Place) -> None:
         of = await run_in_threadpool(found_eval, place, request, eval_id)
         value = await read_json(request)
         created = await run_in_threadpool(run_created, place, of.created, value)
-        asked = asked_for(request, created.request_sha256)
+        asked = await still_asked_for(request, created.request_sha256)
 
         def make(run_id: str) -> EvalRunState:
             for each in weights_of(place.keeper, created):

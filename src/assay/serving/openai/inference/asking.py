@@ -10,6 +10,7 @@ from functools import partial
 
 from fastapi import Request
 from starlette.concurrency import run_in_threadpool
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response, StreamingResponse
 
 from assay.serving.engines.asks import Ask, Engine, Said
@@ -19,10 +20,6 @@ from assay.serving.openai.inference.answers import Saying
 from assay.serving.openai.inference.completion_shapes import event
 from assay.serving.openai.place import Place, project_of
 from assay.serving.refusal import RefusedError
-
-
-class ClientGoneError(Exception):
-    """Nobody waits for the answer any more."""
 
 
 async def model_of(place: Place, request: Request, model: str) -> NamedModel:
@@ -69,7 +66,7 @@ async def said_to(request: Request, engine: Engine, ask: Ask) -> AsyncGenerator[
                         following.cancel()
                         await asyncio.wait((following,))
                 if following.cancelled():
-                    raise ClientGoneError
+                    raise ClientDisconnect
                 if (said := following.result()) is None:
                     return
                 yield said
@@ -93,7 +90,7 @@ async def streamed(events: AsyncIterator[bytes]) -> Response:
                 yield each
         except RefusedError as error:  # the status is out already
             yield event(error.envelope())
-        except ClientGoneError:
+        except ClientDisconnect:
             return
 
     headers = {"cache-control": "no-cache", "x-accel-buffering": "no"}
