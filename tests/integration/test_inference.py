@@ -50,11 +50,13 @@ REWARD = {"type": "reward", "model": MODEL}
 QUESTION = [{"role": "user", "content": "3 plus 4"}]
 
 
-def trained_job(home: Home, dataset: Path, method: dict[str, Any], api_method: str) -> tuple[str, Run]:
-    """A job whose run was trained here: two commits, of steps 2 and 4; the name of its model."""
+def trained_job(
+    home: Home, dataset: Path, method: dict[str, Any], api_method: str, num_steps: int = 4
+) -> tuple[str, Run]:
+    """A job whose run was trained here: two commits, half way and at the end; the name of its model."""
     job_id = new_id("ftjob", time.time())
     tree = recipe(dataset, method)
-    tree["trainer"] |= {"max_steps": 4, "commit_every": 2}
+    tree["trainer"] |= {"max_steps": num_steps, "commit_every": num_steps // 2, "epochs": num_steps}
     run = new_run(home, LoadedConfig(tree, {}), run_id=job_id)
     train_here(run)
     jobs, at = JobShelf(open_store(str(home.api)), SystemClock()), {"at_s": time.time(), "lease": 1}
@@ -64,9 +66,8 @@ def trained_job(home: Home, dataset: Path, method: dict[str, Any], api_method: s
     )  # fmt: skip
     state = jobs.put(created)
     jobs.note_model(created)
-    entries: list[Any] = [
-        JobValidated(**at, run_id=job_id, num_rows=64, dataset_fingerprint="", num_steps=4, hyperparameters={})
-    ]
+    validated = {"num_rows": 64, "dataset_fingerprint": "", "num_steps": num_steps, "hyperparameters": {}}
+    entries: list[Any] = [JobValidated(**at, run_id=job_id, **validated)]
     commits = [each for each in CommitLog(open_store(run.store_url)).commits() if each.step]
     for commit in commits:
         kept = tuple(each.step for each in commits if each.step <= commit.step)
@@ -74,7 +75,12 @@ def trained_job(home: Home, dataset: Path, method: dict[str, Any], api_method: s
         entries.append(JobCheckpoint(**at, step=commit.step, weights_digest=digest, kept_steps=kept, points=()))
     entries.append(
         JobSucceeded(
-            **at, step=4, weights_digest=digest, result_file="file-" + "1" * 24, trained_tokens=9, measured={}
+            **at,
+            step=num_steps,
+            weights_digest=digest,
+            result_file="file-" + "1" * 24,
+            trained_tokens=9,
+            measured={},
         )
     )
     for entry in entries:

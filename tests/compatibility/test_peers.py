@@ -1,0 +1,227 @@
+"""lm-eval, inspect-ai and oaieval ask a served model, by the files and commands of docs/serve.md.
+
+What each should find is computed in this process from the same commit: what the model says, and how likely it
+finds what it is asked to rank. The tools have no way to a hub: every address but this machine's is refused.
+"""
+
+import json
+import math
+import re
+import shlex
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from assay.base.clock import SystemClock
+from assay.launch.models.chat import run_to_talk_with
+from assay.scoring.sampler import Sampling
+from assay.serving.keys import KeyShelf
+from assay.store.objects import open_store
+from assay.training.generation.local_model import LocalModel
+from compatibility.environment import python_with
+from docs.test_first_hour import FILE
+from integration.test_inference import trained_job
+from integration.test_language_export import PROMPTS, conversations
+from integration.test_serving import Here
+
+__all__ = ["conversations"]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+PAGE = Path(__file__).parents[2] / "docs" / "serve.md"
+SECTION = PAGE.read_text().partition("## Asked by other tools\n")[2].partition("\n## ")[0]
+COMMAND = re.compile(r"^    ((?:[A-Z_]+=\S+ )+[a-z-]+ (?:.*\\\n)*.*)$", re.M)
+WINDOW, MAX_TOKENS, NUM_STEPS = 96, 20, 60
+SFT = {
+    "type": "sft",
+    "train_on": "spans",
+    "model": {
+        "type": "new", "vocab_size": 320, "hidden_size": 32, "num_layers": 2, "num_heads": 2,
+        "intermediate_size": 64, "max_tokens": WINDOW,
+    },
+}  # fmt: skip
+SUMS = PROMPTS[::5]
+TEXTS = [
+    f"<|im_start|>user\n{sum_}<|im_end|>\n<|im_start|>assistant\n{('', 'that', 'that is')[place % 3]}"
+    for place, sum_ in enumerate(SUMS)
+]
+"""The same questions as texts to go on with, some of them in the midst of an answer."""
+NOWHERE = "http://127.0.0.1:9"
+
+
+class Asked:
+    """A served model, the same in this process, and a folder from which tools ask it."""
+
+    def __init__(self, folder: Path, bin_folder: Path, conversations: Path) -> None:
+        self.folder = folder / "tools"
+        self._bin = bin_folder
+        self.here = Here(folder)
+        self._model, run = trained_job(self.here.home, conversations, SFT, "supervised", NUM_STEPS)
+        self.local = run_to_talk_with(self.here.home, run.run_id, step=None, tokenizer=None)
+        keys = KeyShelf(open_store(str(self.here.home.api)), SystemClock())
+        self._key = keys.make(project="default", name="tools", scopes=("read", "write"), lives_s=None).secret
+        _, sdk = self.here.serve()
+        self._address = str(sdk.base_url).removesuffix("/v1/")
+        for name, content in FILE.findall(SECTION):
+            self.path(name).write_text(content)
+
+    def path(self, name: str) -> Path:
+        """A file of the folder, which a tool reads or wrote."""
+        found = self.folder / name
+        found.parent.mkdir(parents=True, exist_ok=True)
+        return found
+
+    def put_lines(self, name: str, lines: list[dict[str, Any]]) -> None:
+        self.path(name).write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+    def run(self, program: str) -> str:
+        """Do the page's command that begins with `program`; what it printed."""
+        (command,) = [found for found in COMMAND.findall(SECTION) if f" {program} " in found]
+        command = command.replace("\\\n", "").replace("http://127.0.0.1:8017", self._address)
+        words = shlex.split(command.replace("sk-assay-KEY", self._key).replace("NAME", self._model))
+        first = words.index(program)
+        environment = dict(word.split("=", 1) for word in words[:first])
+        environment |= {"PATH": f"{self._bin}:/usr/bin:/bin", "HOME": str(self.folder)}
+        environment |= {"NO_PROXY": "127.0.0.1", "HTTP_PROXY": NOWHERE, "HTTPS_PROXY": NOWHERE}
+        done = subprocess.run(
+            [str(self._bin / program), *words[first + 1 :]],
+            cwd=self.folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
+        return done.stdout + done.stderr
+
+    def goes_on(self, text: str, max_tokens: int) -> str:
+        """What the model goes on with, the likeliest token each time."""
+        tokens, drawn = self.local.tokens_of(text), list[int]()
+        while len(drawn) < max_tokens:
+            with torch.inference_mode():
+                logits = self.local.network(input_ids=torch.tensor([tokens + drawn])).logits
+            drawn.append(int(logits[0, -1].argmax()))
+            if drawn[-1] in self.local.ends:
+                break
+        return str(self.local.tokenizer.decode(drawn))
+
+
+@pytest.fixture(scope="module")
+def asked(
+    tmp_path_factory: pytest.TempPathFactory,
+    conversations: Path,
+    requires: Callable[[str, bool, str], None],
+) -> Iterator[Asked]:
+    python = Path(python_with("peers", requires, part="peers", on_top_of_ours=True))
+    found = Asked(tmp_path_factory.mktemp("asked"), python.parent, conversations)
+    try:
+        yield found
+    finally:
+        found.here.end()
+
+
+def half_right(said: list[str]) -> list[str]:
+    """What is said at each second place, and something else at the others."""
+    return [text if place % 2 else f"not {text}" for place, text in enumerate(said)]
+
+
+def ranked_here(model: LocalModel, question: str, choice: str) -> tuple[float, bool, int]:
+    """Nats of a choice behind a question, whether each token of it is the likeliest, and how many they are."""
+    bits, num_tokens = model.continuation_bits(question, choice)
+    tokens = torch.tensor([model.tokens_of(question + choice)[-(WINDOW - 1) :]])
+    with torch.inference_mode():
+        likeliest = model.network(input_ids=tokens).logits[0, :-1].argmax(-1)
+    is_greedy = bool((likeliest == tokens[0, 1:])[-num_tokens:].all())
+    return -bits * math.log(2), is_greedy, num_tokens
+
+
+def test_lm_eval_finds_the_log_likelihoods_and_texts_of_this_process(asked: Asked) -> None:
+    said = [asked.goes_on(text, MAX_TOKENS).partition("\n")[0] for text in TEXTS]
+    assert len({*said}) == 3  # one of each beginning of an answer
+    too_long = "once more, " * WINDOW + TEXTS[0]
+    questions = [*TEXTS, *SUMS, too_long]
+    choices = [[" is", f"that is {place}", f"that is {place + 1}"] for place in range(len(TEXTS))]
+    choices = [[*choices[place], said[place]] for place in range(len(TEXTS))] * 2 + [choices[0]]
+    asked.put_lines(
+        "ranked.jsonl",
+        [
+            {"question": question, "choices": each, "answer": place % 3}
+            for place, (question, each) in enumerate(zip(questions, choices, strict=True))
+        ],
+    )
+    answers = half_right(said)
+    asked.put_lines(
+        "written.jsonl",
+        [{"question": text, "answer": answer} for text, answer in zip(TEXTS, answers, strict=True)],
+    )
+
+    asked.run("lm-eval")
+
+    (found,) = asked.folder.glob("lm-eval/*/results_*.json")
+    results = json.loads(found.read_text())["results"]
+    assert results["written"]["exact_match,none"] == pytest.approx(len(TEXTS) // 2 / len(TEXTS))
+    assert [each["resps"][0][0] for each in samples_of(asked, "written")] == said
+    worst, num_right, num_greedy = 0.0, 0, 0
+    for place, sample in enumerate(samples_of(asked, "ranked")):
+        expected = [ranked_here(asked.local, questions[place], choice) for choice in choices[place]]
+        for (nats, is_greedy, num_tokens), ((told, is_told_greedy),) in zip(
+            expected, sample["resps"], strict=True
+        ):
+            worst = max(worst, abs(float(told) - nats) / num_tokens)
+            assert (is_told_greedy == "True") is is_greedy
+            num_greedy += is_greedy
+        num_right += max(range(len(expected)), key=lambda choice: expected[choice][0]) == place % 3
+    print(f"lm-eval: at most {worst:.1e} nats a token from ours")
+    assert worst < 1e-4
+    assert 0 < num_greedy < sum(map(len, choices))
+    assert results["ranked"]["acc,none"] == pytest.approx(num_right / len(questions))
+
+
+def samples_of(asked: Asked, task: str) -> list[dict[str, Any]]:
+    """What lm-eval wrote down of each row of a task, in the rows' order."""
+    (found,) = asked.folder.glob(f"lm-eval/*/samples_{task}_*.jsonl")
+    lines = [json.loads(line) for line in found.read_text().splitlines()]
+    return sorted(lines, key=lambda line: int(line["doc_id"]))
+
+
+def test_inspect_reads_the_chats_of_this_process(asked: Asked) -> None:
+    sampling = Sampling(max_tokens=MAX_TOKENS)
+    answers = asked.local.sample([[{"role": "user", "content": each}] for each in SUMS], sampling)
+    said = [answer.text for answer in answers if not isinstance(answer, Exception)]
+    targets = half_right(said)
+    asked.put_lines(
+        "asked.jsonl",
+        [
+            {"id": place, "input": sum_, "target": target}
+            for place, (sum_, target) in enumerate(zip(SUMS, targets, strict=True))
+        ],
+    )
+
+    asked.run("inspect")
+
+    (found,) = asked.folder.glob("inspect/*.json")
+    log = json.loads(found.read_text())
+    assert log["status"] == "success"
+    samples = sorted(log["samples"], key=lambda sample: int(sample["id"]))
+    assert [each["output"]["choices"][0]["message"]["content"] for each in samples] == said
+    assert all(each["output"]["usage"]["output_tokens"] > 0 for each in samples)
+    assert log["results"]["scores"][0]["metrics"]["mean"]["value"] == len(SUMS) // 2 / len(SUMS)
+
+
+def test_oaieval_matches_the_texts_of_this_process(asked: Asked) -> None:
+    said = [asked.goes_on(text, 16) for text in TEXTS]  # the API's own default
+    samples = [{"input": text, "ideal": ideal} for text, ideal in zip(TEXTS, half_right(said), strict=True)]
+    asked.put_lines("registry/data/said/samples.jsonl", samples)
+
+    asked.run("oaieval")
+
+    events = [json.loads(line) for line in asked.path("oaieval.jsonl").read_text().splitlines()]
+    found = {
+        event["data"]["prompt"]: event["data"]["sampled"] for event in events if event.get("type") == "sampling"
+    }
+    assert found == {text: [each] for text, each in zip(TEXTS, said, strict=True)}
+    (report,) = [event["final_report"] for event in events if "final_report" in event]
+    assert report["accuracy"] == len(TEXTS) // 2 / len(TEXTS)
+    assert report["usage_completion_tokens"] > 0
