@@ -85,6 +85,7 @@ def _measured_epoch(reader: Any, folder: Path) -> dict[str, float]:
             groups.append(batch.keys)
     wall, cpu = time.perf_counter() - wall, _cpu_s() - cpu
     served = np.concatenate(keys)
+    counts = [np.unique(batch // ROW_GROUP_ROWS, return_counts=True)[1] for batch in groups]
     return {
         "rows": len(served),
         "distinct_rows": len(np.unique(served)),
@@ -94,7 +95,8 @@ def _measured_epoch(reader: Any, folder: Path) -> dict[str, float]:
         "first_batch_s": first_s,
         "padding": 1 - tokens / padded,
         "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-        "mixing": float(np.mean([len(np.unique(batch // ROW_GROUP_ROWS)) for batch in groups])),
+        "mixing": float(np.mean([len(each) for each in counts])),
+        "variance": float(np.mean([(each**2).sum() / each.sum() for each in counts])),
     }
 
 
@@ -167,10 +169,14 @@ def _report(
         name: {key: median(run[key] for run in runs) for key in runs[0]} for name, runs in results.items()
     }
     uniform = _uniform_mixing(num_rows)
-    print(f"\n{num_rows:,} rows; mixing: row groups in a batch of 32, uniform would be {uniform:.1f}\n")
+    print(
+        f"\n{num_rows:,} rows; mixing: row groups in a batch of 32, uniform would be {uniform:.1f}; varies: "
+        "the variance of a batch's mean over a uniform shuffle's, where each row group is a kind of its own\n"
+    )
     print(
         f"{'':20} {'reads':10} {'rows/CPU-s':>10} {'Mtok/CPU-s':>10} {'of ideal':>8} {'rows/s':>8} "
-        f"{'first':>7} {'resume':>7} {'peak MB':>7} {'mixing':>6} {'padding':>7} {'rows':>8} {'prepare':>8}"
+        f"{'first':>7} {'resume':>7} {'peak MB':>7} {'mixing':>6} {'varies':>6} "
+        f"{'padding':>7} {'rows':>8} {'prepare':>8}"
     )
     for name, row in sorted(middle.items(), key=lambda item: -item[1]["rows_per_cpu_s"]):
         resume = f"{median(resumes[name]):6.2f}s" if resumes[name] else "-"
@@ -179,6 +185,7 @@ def _report(
             f"{name:20} {READERS[name].kind:10} {row['rows_per_cpu_s']:10,.0f} "
             f"{row['tokens_per_cpu_s'] / 1e6:10.1f} {of_ideal:8.2f} {row['rows_per_s']:8,.0f} "
             f"{row['first_batch_s']:6.2f}s {resume:>7} {row['peak_mb']:7,.0f} {row['mixing']:6.1f} "
+            f"{row['variance'] / _uniform_variance(num_rows):6.1f} "
             f"{row['padding']:7.1%} {row['distinct_rows']:8,.0f} {conversion_s[name]:7.1f}s"
         )
     summary = _summary(results, middle, resumes)
@@ -212,6 +219,8 @@ def _summary(
             summary[f"vs_best_{kind}"] = round(_ratio(results, "assay padded", best), 2)
     summary["resume_s"] = round(median(resumes["assay padded"]), 3)
     summary["mixing"] = {name: round(row["mixing"], 1) for name, row in middle.items()}
+    uniform = _uniform_variance(results["assay padded"][0]["rows"])
+    summary["variance"] = {name: round(row["variance"] / uniform, 1) for name, row in middle.items()}
     summary["rows_per_cpu_s"] = {name: round(row["rows_per_cpu_s"]) for name, row in middle.items()}
     return summary
 
@@ -227,6 +236,11 @@ def _ratio(results: dict[str, list[dict[str, float]]], one: str, other: str) -> 
 def _uniform_mixing(num_rows: int) -> float:
     groups = max(1, num_rows // ROW_GROUP_ROWS)
     return groups * (1 - (1 - 1 / groups) ** 32)
+
+
+def _uniform_variance(num_rows: float) -> float:
+    """Of a batch of 32 rows from groups of one variance."""
+    return 1 + 31 * ROW_GROUP_ROWS / num_rows
 
 
 def _say(text: str) -> None:

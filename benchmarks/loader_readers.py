@@ -67,16 +67,14 @@ def index(folder: Path) -> None:
 
 
 def assay_reader(layout: dict[str, Any]) -> Callable[..., Iterator[Batch]]:
-    """A loader of one lane, 32 rows a step, that mixes 24k rows at a time."""
+    """A loader of one lane, 32 rows a step, that mixes as it does by default."""
 
     def batches(folder: Path, start: int = 0) -> Iterator[Batch]:
         from assay.data.dataset.dataset import Dataset
         from assay.data.loader.config import LoaderConfig
         from assay.data.loader.loader import Loader
 
-        config = LoaderConfig(
-            lanes=1, global_batch_size=BATCH_ROWS, window_rows=24_576, layout=layout, threads=1
-        )
+        config = LoaderConfig(lanes=1, global_batch_size=BATCH_ROWS, layout=layout, threads=1)
         loader = Loader(_WholeDataset(Dataset.open(folder.parent / "index")), config, COLUMNS)
         steps = loader.steps_per_epoch - start
         for share in loader.shares(loader.cursor_at(start), range(1), steps):

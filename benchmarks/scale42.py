@@ -3,11 +3,14 @@
     .venv/bin/python benchmarks/scale42.py --rows 1000000 --folder build/scale42
 
 The rows are the production recipe's: tokens of lognormal lengths, a label, a time in no order, and columns of
-metadata; seeded. Shards are links to ten, so that 42 million rows take little disk. Every part is a process of
-its own, whose CPU time (all threads) and highest memory are its figures.
+metadata; seeded. Shards are copies of ten (links, on a disk), so that 42 million rows take little of it;
+`--shards s3://bucket/prefix` puts them into an object store. Every part is a process of its own, whose CPU time
+(all threads) and highest memory are its figures. One epoch of all rows is read by ranks that are killed and
+resized (`scale42_epoch.py`), and its receipts are audited; then a small model is trained, killed and resized.
 
 The last line printed is one JSON object: `index_cpu_s`, `audit_cpu_s` (beside reading the shards),
-`held_out_cpu_s` (reading the held-out rows for one evaluation, from their copy), `peak_rank_mb`.
+`held_out_cpu_s` (reading the held-out rows for one evaluation, from their copy), `peak_rank_mb` (of every rank
+and evaluation), and what else was counted.
 """
 
 import argparse
@@ -23,71 +26,98 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from scale42_epoch import Rank, peak_rss_kb, read_epoch, read_lanes
+
 ROWS_PER_SHARD, ROWS_PER_GROUP, NUM_MADE = 100_000, 2_000, 10
 HELD_OUT_SHARE = 50_000 / 42_000_000
-LANES, BATCH, WINDOW = 64, 2048, 8192
+LANES, BATCH = 64, 2048
 FROM = "2026-10-01"
+SEED = 42
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--rows", type=int, default=1_000_000, help="a multiple of 100,000")
     parser.add_argument("--folder", type=Path, default=Path("build/scale42"))
+    parser.add_argument("--shards", help="where the rows lie, if not in the folder: s3://bucket/prefix")
+    parser.add_argument("--made", type=int, default=NUM_MADE, help="shards that differ; the others repeat them")
+    parser.add_argument("--kills", type=int, default=20, help="in the epoch of all rows")
     parser.add_argument("--steps", type=int, default=40, help="that are trained, killed and resized on the way")
     parser.add_argument("--job", help=argparse.SUPPRESS)
     options = parser.parse_args()
     folder = options.folder.resolve()
+    shards = options.shards or str(folder / "shards")
     if options.job:
-        print(json.dumps({**JOBS[options.job](folder), "peak_mb": _peak_mb()}))
+        _job(options.job, folder, shards)
         return
-    made_s = _timed(lambda: make_rows(folder / "shards", options.rows))
-    _say(f"{options.rows:,} rows made in {made_s:.1f} s")
+    folder.mkdir(parents=True, exist_ok=True)
     found: dict[str, dict[str, float]] = {}
-    for name in (
-        "index",
-        "split",
-        "held_out_before",
-        "hold_out",
-        "held_out_after",
-        "epoch_receipts",
-        "audit_epoch",
-    ):
-        found[name] = _child(name, folder)
-        _say(f"{name}: {found[name]}")
-    peak_mb = max(found[name]["peak_mb"] for name in ("held_out_after", "epoch_receipts"))
+
+    def say(name: str, figures: dict[str, float]) -> None:
+        found[name] = figures
+        shown = ", ".join(f"{key} {value:,.2f}".removesuffix(".00") for key, value in figures.items())
+        print(f"{name}: {shown}", file=sys.stderr, flush=True)
+
+    def command(rank: Rank) -> list[str]:
+        return _command(f"rank:{','.join(map(str, rank))}", folder, shards)
+
+    say("rows", _cpu(lambda: make_rows(shards, options.rows, options.made)))
+    for name in ("index", "split", "held_out_before", "hold_out", "held_out_after"):
+        say(name, _child(name, folder, shards))
+    num_steps = int(_child("steps", folder, shards)["steps"])
+    say("epoch", read_epoch(folder, num_steps, command, kills=options.kills, seed=SEED))
+    say("audit", _child("audit", folder, shards))
     if options.steps:
-        found["train"] = train(folder, options.steps)
-        _say(f"train: {found['train']}")
-        peak_mb = max(peak_mb, found["train"]["peak_mb"])
+        say("train", train(folder, options.steps))
+    peaks = [found[name]["peak_mb"] for name in ("held_out_after", "epoch", "train") if name in found]
     print(
         json.dumps(
             {
                 "rows": options.rows,
                 "index_cpu_s": round(found["index"]["cpu_s"], 2),
-                "audit_cpu_s": round(found["audit_epoch"]["cpu_s"], 2),
+                "index_peak_mb": round(found["index"]["peak_mb"]),
+                "epoch_cpu_s": round(found["epoch"]["cpu_s"], 1),
+                "attempts": int(found["epoch"]["attempts"]),
+                "audit_cpu_s": round(found["audit"]["cpu_s"], 2),
                 "held_out_cpu_s": round(found["held_out_after"]["cpu_s"], 2),
                 "held_out_before_cpu_s": round(found["held_out_before"]["cpu_s"], 2),
-                "peak_rank_mb": round(peak_mb),
+                "peak_rank_mb": round(max(peaks)),
             }
         )
     )
 
 
-def make_rows(folder: Path, num_rows: int) -> None:
-    """`part-NNNNN.parquet`, each of 100,000 rows; beyond ten, links to the first ten."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for shard in range(num_rows // ROWS_PER_SHARD):
-        path = folder / f"part-{shard:05d}.parquet"
-        if path.exists():
+def _job(name: str, folder: Path, shards: str) -> None:
+    what, _, place = name.partition(":")
+    if what == "rank":
+        read_lanes(_loader(folder, "train"), Rank(*map(int, place.split(","))), folder / "receipts")
+        return
+    figures = index(folder, shards) if what == "index" else JOBS[what](folder)
+    print(json.dumps({**figures, "peak_mb": peak_rss_kb(os.getpid()) / 1024}))
+
+
+def make_rows(shards: str, num_rows: int, num_made: int) -> None:
+    """`part-NNNNN.parquet`, each of 100,000 rows; beyond some, the same again."""
+    from assay.store.objects import open_store
+
+    store = open_store(shards)
+    there = {item.key for item in store.list("")}
+    names = [f"part-{shard:05d}.parquet" for shard in range(num_rows // ROWS_PER_SHARD)]
+    for shard, name in enumerate(names):
+        same = names[shard % num_made]
+        if name in there:
             continue
-        if shard >= NUM_MADE:
-            os.link(folder / f"part-{shard % NUM_MADE:05d}.parquet", path)
+        if shard < num_made:
+            table = rows_of_shard(np.random.default_rng([SEED, shard]), ROWS_PER_SHARD)
+            data = pa.BufferOutputStream()
+            pq.write_table(table, data, row_group_size=ROWS_PER_GROUP, compression="zstd")
+            store.put(name, memoryview(data.getvalue()))
+        elif "://" in shards:
+            store.put(name, store.get(same))
         else:
-            table = rows_of_shard(np.random.default_rng([42, shard]), ROWS_PER_SHARD)
-            pq.write_table(table, path.with_suffix(".half"), row_group_size=ROWS_PER_GROUP, compression="zstd")
-            path.with_suffix(".half").rename(path)
-    for path in sorted(folder.glob("part-*.parquet"))[num_rows // ROWS_PER_SHARD :]:
-        path.unlink()
+            os.link(Path(shards, same), Path(shards, name))
+    for name in there.difference(names):
+        store.delete(name)
 
 
 def rows_of_shard(rng: np.random.Generator, count: int) -> pa.Table:
@@ -134,15 +164,16 @@ def _loader(folder: Path, part: Any) -> Any:
     from assay.data.loader.config import LoaderConfig
     from assay.data.loader.loader import Loader
 
-    config = LoaderConfig(lanes=LANES, global_batch_size=BATCH, window_rows=WINDOW)
+    config = LoaderConfig(lanes=LANES, global_batch_size=BATCH)
+    config = config if part == "train" else config.unspread()
     return Loader(split_view(_dataset(folder), _split(), part), config, ("input_ids", "label"))
 
 
-def index(folder: Path) -> dict[str, float]:
+def index(folder: Path, shards: str) -> dict[str, float]:
     """As `assay data index`."""
     from assay.data.dataset.index import index_dataset
 
-    return _cpu(lambda: index_dataset(str(folder / "shards"), folder / "dataset"))
+    return _cpu(lambda: index_dataset(shards, folder / "dataset"))
 
 
 def split(folder: Path) -> dict[str, float]:
@@ -154,55 +185,28 @@ def split(folder: Path) -> dict[str, float]:
     return _cpu(lambda: split_view(_dataset(folder), _split(), "train"))
 
 
-def epoch_receipts(folder: Path) -> dict[str, float]:
-    """What a whole epoch through the loader leaves: a receipt for each step and lane; world sizes change."""
-    from assay.data.loader.receipts import receipt
-    from assay.records.cursor import Cursor
-
-    loader, found = _loader(folder, "train"), []
-
-    def read() -> None:
-        rng, at, cursor = np.random.default_rng(0), 0, Cursor()
-        while at < loader.steps_per_epoch:
-            stop = min(loader.steps_per_epoch, at + int(rng.integers(1, 2 + loader.steps_per_epoch // 20)))
-            world_size = int(rng.choice([1, 2, 4, 8]))
-            for rank in range(world_size):
-                lanes = range(rank * LANES // world_size, (rank + 1) * LANES // world_size)
-                for step, share in enumerate(loader.shares(cursor, lanes, stop - at), start=at + 1):
-                    for lane in share.lanes:
-                        ids = np.concatenate([np.zeros(0, np.uint64), *(b.row_ids for b in lane.micro_batches)])
-                        found.append((step, lane.lane, *receipt(ids)))
-            at, cursor = stop, loader.cursor_at(stop)
-
-    figures = _cpu(read)
-    step, lane, num_rows, digest = map(np.array, zip(*found, strict=True))
-    np.savez(
-        folder / "receipts.npz",
-        step=step.astype(np.int64),
-        lane=lane.astype(np.int32),
-        num_rows=num_rows.astype(np.int32),
-        digest=digest.astype(np.uint64),
-    )
-    return figures
+def steps(folder: Path) -> dict[str, float]:
+    """In an epoch of the training rows."""
+    return {"steps": _loader(folder, "train").steps_per_epoch}
 
 
-def audit_epoch(folder: Path) -> dict[str, float]:
+def audit(folder: Path) -> dict[str, float]:
     """The proof that those receipts are each row once; the shards are not read again."""
     from assay.records.commit import Commit
-    from assay.training import audit
+    from assay.training import audit as audits
 
     loader = _loader(folder, "train")
     with np.load(folder / "receipts.npz") as columns:
-        receipts = audit._Receipts(*(columns[name] for name in audit._Receipts._fields))
+        receipts = audits._Receipts(*(columns[name] for name in audits._Receipts._fields))
     steps = loader.steps_per_epoch
     last = Commit(
         attempt=1, world_size=1, committed_s=0.0, files=(), weights_digest="", rows_learned=0,
         receipts_from_step=0, step=steps, cursor=loader.cursor_at(steps), folder="checkpoints/last",
     )  # fmt: skip
-    rows = audit._Rows()
+    rows = audits._Rows()
     problems: list[str] = []
     figures = _cpu(
-        lambda: audit._Auditor(_dataset(folder), loader, [last], rows, problems).check_receipts(receipts)
+        lambda: audits._Auditor(_dataset(folder), loader, [last], rows, problems).check_receipts(receipts)
     )
     assert not (problems or rows.missing or rows.repeated), (problems[:3], rows.missing[:3])
     assert rows.expected == loader.geometry.num_rows, (rows.expected, loader.geometry.num_rows)
@@ -240,10 +244,9 @@ def hold_out(folder: Path) -> dict[str, float]:
 
 
 JOBS = {
-    "index": index,
     "split": split,
-    "epoch_receipts": epoch_receipts,
-    "audit_epoch": audit_epoch,
+    "steps": steps,
+    "audit": audit,
     "held_out_before": held_out_before,
     "hold_out": hold_out,
     "held_out_after": held_out,
@@ -258,7 +261,7 @@ def train(folder: Path, num_steps: int) -> dict[str, float]:
     tree = {
         "name": "scale42",
         "data": {"dataset": str(folder / "dataset"), "split": split},
-        "loader": {"lanes": LANES, "global_batch_size": BATCH, "window_rows": WINDOW},
+        "loader": {"lanes": LANES, "global_batch_size": BATCH},
         "method": {"type": "classify", "encoder": {"type": "new", "vocab_size": 1000, **encoder}},
         "trainer": {"max_steps": num_steps, "commit_every": max(1, num_steps // 8)},
     }
@@ -273,7 +276,7 @@ def train(folder: Path, num_steps: int) -> dict[str, float]:
     peak_kb, killed = 0, False
     log = folder / "home" / run / "log"
     while process.poll() is None:
-        peak_kb = max(peak_kb, *(_rss_kb(pid) for pid in _below(process.pid)), 0)
+        peak_kb = max(peak_kb, *(peak_rss_kb(pid) for pid in _below(process.pid)), 0)
         if not killed and log.is_dir() and len(list(log.iterdir())) >= 2:
             process.kill()
             killed = True
@@ -282,7 +285,7 @@ def train(folder: Path, num_steps: int) -> dict[str, float]:
     again = [sys.executable, "-m", "assay", "train", "--resume", run, "--workers", "1"]
     process = subprocess.Popen(again, env=environment, stdout=subprocess.DEVNULL)
     while process.poll() is None:
-        peak_kb = max(peak_kb, *(_rss_kb(pid) for pid in _below(process.pid)), 0)
+        peak_kb = max(peak_kb, *(peak_rss_kb(pid) for pid in _below(process.pid)), 0)
         time.sleep(0.1)
     assert process.returncode == 0, f"train --resume {run}"
     audited = subprocess.run(
@@ -308,39 +311,20 @@ def _below(pid: int) -> list[int]:
     return found
 
 
-def _rss_kb(pid: int) -> int:
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    except OSError:
-        return 0
-    return next((int(line.split()[1]) for line in lines if line.startswith("VmHWM")), 0)
-
-
 def _cpu(work: Any) -> dict[str, float]:
     began, cpu = time.monotonic(), time.process_time()
     work()
     return {"cpu_s": time.process_time() - cpu, "wall_s": time.monotonic() - began}
 
 
-def _timed(work: Any) -> float:
-    began = time.monotonic()
-    work()
-    return time.monotonic() - began
+def _command(job: str, folder: Path, shards: str) -> list[str]:
+    return [sys.executable, __file__, "--job", job, "--folder", str(folder), "--shards", shards]
 
 
-def _peak_mb() -> float:
-    return _rss_kb(os.getpid()) / 1024
-
-
-def _child(name: str, folder: Path) -> dict[str, float]:
-    command = [sys.executable, __file__, "--job", name, "--folder", str(folder)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
+def _child(name: str, folder: Path, shards: str) -> dict[str, float]:
+    done = subprocess.run(_command(name, folder, shards), stdout=subprocess.PIPE, check=True)
     found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return found
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -54,6 +54,7 @@ def make_loader(rng):
         lanes=lanes,
         global_batch_size=lanes * rng.randint(1, 4),
         window_rows=rng.randint(1, 24),
+        spread_windows=rng.randint(0, 3),
         layout=layout,
         prefetch_steps=rng.choice([0, 3]),
         threads=1,

@@ -19,6 +19,7 @@ __all__ = [
     "Real",
     "Shaped",
     "UInt8",
+    "UInt16",
     "UInt32",
     "UInt64",
 ]
@@ -36,6 +37,7 @@ if TYPE_CHECKING or "jaxtyping" in sys.modules:
         Real,
         Shaped,
         UInt8,
+        UInt16,
         UInt32,
         UInt64,
     )
@@ -46,4 +48,4 @@ else:
             return array_and_shape[0]
 
     Bool = Float = Float32 = Float64 = Int = Int32 = Int64 = _Unchecked
-    Num = Real = Shaped = UInt8 = UInt32 = UInt64 = _Unchecked
+    Num = Real = Shaped = UInt8 = UInt16 = UInt32 = UInt64 = _Unchecked

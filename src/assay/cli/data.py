@@ -280,6 +280,7 @@ def _agree_on(found: "Proposal", sources: tuple[Path, ...], out: Path, options: 
 @data.command()
 @click.argument("dataset", type=DATASET)
 @click.option("--window-rows", default=4096, show_default=True, help="As 'loader.window_rows' of a recipe.")
+@click.option("--spread-windows", default=3, show_default=True, help="As 'loader.spread_windows'.")
 @click.option("--lanes", default=8, show_default=True, help="As 'loader.lanes'.")
 @click.option("--batch", default=64, show_default=True, help="As 'loader.global_batch_size'.")
 @click.option(
@@ -289,7 +290,9 @@ def _agree_on(found: "Proposal", sources: tuple[Path, ...], out: Path, options: 
     help="Rows for a language model to print as the model reads them, what is trained marked.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the manifest as JSON; measure nothing.")
-def show(dataset: Path, window_rows: int, lanes: int, batch: int, examples: int, as_json: bool) -> None:
+def show(
+    dataset: Path, window_rows: int, spread_windows: int, lanes: int, batch: int, examples: int, as_json: bool
+) -> None:
     """What DATASET (a manifest's folder) holds, and how far from a uniform shuffle training would read it.
 
     The latter reads some row groups; 'assay train RECIPE --check' says it of a recipe's own order. Of rows for
@@ -305,7 +308,12 @@ def show(dataset: Path, window_rows: int, lanes: int, batch: int, examples: int,
     from assay.reporting.views.dataset_order import json_with_order
     from assay.store.patience import Patience
 
-    given = {"window_rows": window_rows, "lanes": lanes, "global_batch_size": batch}
+    given = {
+        "window_rows": window_rows,
+        "spread_windows": spread_windows,
+        "lanes": lanes,
+        "global_batch_size": batch,
+    }
     config = validated(LoaderConfig, LoadedConfig(given, {}))
     opened = Dataset.open(dataset, Patience(GLANCE_S))
     if not as_json:

@@ -161,7 +161,7 @@ def _memory(recipe: Recipe, dataset: Dataset, world_size: int) -> RankMemory:
         commit=(1 + MOMENTS) * weights,
         activations=activations,
         sampling=max(0, FLOAT_BYTES * sampled - activations),
-        rows=int(2 * FLOAT_BYTES * min(window_tokens, all_tokens)),
+        rows=int(recipe.loader.kept_bytes * min(window_tokens, all_tokens)),
     )
 
 

@@ -53,8 +53,15 @@ class EvaluationConfig(FrozenConfig):
         return self.every_steps is None or step % self.every_steps == 0
 
 
+def _unspread(tree: dict[str, Any]) -> dict[str, Any]:
+    """Before windows had rows of those around them, each had its own."""
+    return {**tree, "loader": {"spread_windows": 0, **tree.get("loader", {})}}
+
+
 class Recipe(FrozenConfig):
     """What a run is."""
+
+    upgrades: ClassVar = (_unspread,)
 
     also_called: ClassVar = {
         "random_seed": "seed",

@@ -128,7 +128,8 @@ def test_checking_a_recipe_says_how_its_own_order_mixes(corpus: Path, capsys) ->
     )
     assert code == 0
     assert "# note: loader.window_rows=64 mixes these rows badly" in checked
-    assert "# order of the rows (window_rows=64, lanes=4, global_batch_size=32, padded) beside" in checked
+    assert "# order of the rows (window_rows=64, spread_windows=3, lanes=4, " in checked
+    assert "global_batch_size=32, padded) beside a uniform shuffle:" in checked
     assert re.search(r"#   mend it by loader\.window_rows=\d+", checked)
     assert yaml.safe_load(checked)["loader"]["window_rows"] == 64
 

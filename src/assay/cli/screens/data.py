@@ -253,8 +253,9 @@ def _short(value: str) -> str:
 def order_lines(mixing: Mixing, config: LoaderConfig, *, mean_tokens: float) -> Iterator[str]:
     """What the order of the rows is like beside a uniform shuffle, and what would mend it."""
     yield (
-        f"order of the rows (window_rows={config.window_rows}, lanes={config.lanes}, global_batch_size="
-        f"{config.global_batch_size}, {config.layout.type}) beside a uniform shuffle:"
+        f"order of the rows (window_rows={config.window_rows}, spread_windows={config.spread_windows}, "
+        f"lanes={config.lanes}, global_batch_size={config.global_batch_size}, {config.layout.type}) beside "
+        "a uniform shuffle:"
     )
     yield f"  a row's places in two epochs correlate {mixing.place_correlation:.2f} (uniform: 0)"
     for trait in mixing.traits[:MAX_TRAITS]:
@@ -266,7 +267,7 @@ def order_lines(mixing: Mixing, config: LoaderConfig, *, mean_tokens: float) -> 
         yield "  too few steps, or columns that tell rows apart, to say how steps differ"
     yield f"  two rows of a step meet again in the next epoch {mixing.meeting_again:.1f} times as often"
     if (mend := mixing.mend) is not None:
-        memory = int(2 * config.lanes * mend.window_rows * mean_tokens * 4)
+        memory = int(config.kept_bytes * config.lanes * mend.window_rows * mean_tokens)
         yield (
             f"  mend it by loader.window_rows={mend.window_rows} ({bytes_text(memory)} over all ranks), or by "
             f"row groups of {mend.rows_per_group} rows ('assay data build --rows-per-group "

@@ -66,7 +66,13 @@ class LoaderConfig(FrozenConfig):
 
     window_rows: PositiveInt = 4096
     """Rows of a lane that are shuffled (and bucketed, or packed) together. More mix better, and take more
-    memory (2 x lanes x window_rows x mean tokens x 4 bytes over all ranks) and a longer first step."""
+    memory ((spread_windows + 2) x lanes x window_rows x mean tokens x 2 bytes over all ranks, 4 where a token's
+    number exceeds 65,535) and a longer first step."""
+
+    spread_windows: NonNegativeInt = 3
+    """Rows that stand together in a file are dealt to so many windows before and behind theirs: with 3, a
+    window has rows from seven times as many row groups. More mix better, and take more memory and a longer
+    first step; nothing is read twice."""
 
     layout: Layout = BucketedLayout()
 
@@ -96,6 +102,15 @@ class LoaderConfig(FrozenConfig):
                 f"{-(-self.global_batch_size // self.lanes) * self.lanes}"
             )
         return self
+
+    def unspread(self) -> "LoaderConfig":
+        """For rows that are read and not learned from: how well they are mixed matters to nobody."""
+        return self.model_copy(update={"spread_windows": 0})
+
+    @property
+    def kept_bytes(self) -> int:
+        """For each token of a window, over its lane: the window in use, the next, and what is to be dealt."""
+        return 2 * (self.spread_windows + 2) if self.spread_windows else 2 * 4
 
     @property
     def rows_per_lane(self) -> int:

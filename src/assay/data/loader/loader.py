@@ -10,18 +10,19 @@ import queue
 import threading
 from collections.abc import Collection, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import lru_cache
-from typing import NamedTuple
+from functools import lru_cache, partial
 
 import numpy as np
 
 from assay.base.errors import ConfigError, DamagedDataError, DataError
-from assay.base.shapes import Bool, Int32, UInt64
+from assay.base.seeds import derive_key
+from assay.base.shapes import Bool, Int32, Int64, UInt64
 from assay.data.dataset.columns import sequences_of
 from assay.data.loader.batch import LaneShare, StepShare
 from assay.data.loader.config import LoaderConfig, PackedLayout, PaddedLayout
+from assay.data.loader.lane_windows import LaneWindows
 from assay.data.loader.layouts import Arrangement, WindowKeys, arrange
-from assay.data.loader.order import EpochOrder, Geometry, Span
+from assay.data.loader.order import EpochOrder, Geometry, Span, WindowPlace
 from assay.data.loader.receipts import Receipt, receipt
 from assay.data.loader.source import RowSource
 from assay.data.loader.windows import LaneReader, SharedGroups, Window, WindowRows
@@ -29,13 +30,6 @@ from assay.records.cursor import Cursor
 
 CLOSE_POLL_S = 0.05
 """How long a prefetching thread that is ahead of its reader takes to see that the reader has gone."""
-
-
-class WindowPlace(NamedTuple):
-    """Names a window of every lane."""
-
-    epoch: int
-    window: int
 
 
 class Loader:
@@ -57,12 +51,16 @@ class Loader:
             lanes=config.lanes,
             rows_per_lane=config.rows_per_lane,
             window_steps=config.window_steps,
+            spread=config.spread_windows,
         )
         if self._geometry.num_rows == 0:
             raise DataError(f"dataset {source.fingerprint[:12]}…: no row is selected. Check data.split.")
         self._orders = lru_cache(maxsize=2)(
             lambda epoch: EpochOrder(source.identities, source.num_rows, seed=config.seed, epoch=epoch)
         )
+        # As many as there are between the windows of one lane that share a stretch, if lanes take turns.
+        kept = config.lanes * (self._geometry.num_portions + 1)
+        self._stretches = lru_cache(maxsize=kept)(self._rows_by_portion)
 
     @property
     def geometry(self) -> Geometry:
@@ -113,14 +111,38 @@ class Loader:
         return self._orders(epoch)
 
     def spans(self, place: WindowPlace, lane: int) -> list[Span]:
-        """The rows of a lane's window, as parts of row groups."""
+        """The rows of a lane's stretch, as parts of row groups."""
         return self.order(place.epoch).spans(*self._geometry.window_range(lane, place.window))
 
     def rows_of_window(self, epoch: int, lane: int, window: int) -> UInt64[np.ndarray, "row"]:
-        """Ids of all rows of a window, in the order of the virtual sequence; reads no data."""
-        spans = self.spans(WindowPlace(epoch, window), lane)
-        ids = [self._source.row_ids(span.group)[span.first : span.stop] for span in spans]
-        return np.concatenate(ids) if ids else np.zeros(0, np.uint64)
+        """Ids of all rows of a window, portion by portion; reads no data."""
+        portions = self._geometry.portions_of_window(window)
+        ids = [self._stretches(WindowPlace(epoch, each.stretch), lane)[each.number] for each in portions]
+        return np.concatenate(ids)
+
+    def _rows_by_portion(self, place: WindowPlace, lane: int) -> list[UInt64[np.ndarray, "row"]]:
+        """Ids of a stretch's rows, [portion]."""
+        ids = [self._source.row_ids(span.group)[span.first : span.stop] for span in self.spans(place, lane)]
+        rows = np.concatenate(ids) if ids else np.zeros(0, np.uint64)
+        numbers = self.portion_numbers(place, lane)
+        return [rows[numbers == number] for number in range(self._geometry.num_portions)]
+
+    def portion_numbers(self, place: WindowPlace, lane: int) -> Int64[np.ndarray, "row"]:
+        """The portion of each row of a lane's stretch."""
+        start, stop = self._geometry.window_range(lane, place.window)
+        if place.window >= self._geometry.num_whole:
+            return np.zeros(stop - start, np.int64)
+        places = np.arange(stop - start, dtype=np.int64)
+        return self._geometry.portion_numbers(
+            np.full_like(places, start), places, self._portions_key(place.epoch)
+        )
+
+    def windows_at(self, epoch: int, positions: Int64[np.ndarray, "row"]) -> Int64[np.ndarray, "row"]:
+        """The window that has each of some positions of an epoch's virtual sequence."""
+        return self._geometry.windows_at(positions, self._portions_key(epoch))
+
+    def _portions_key(self, epoch: int) -> int:
+        return derive_key(self.config.seed, "portions", epoch)
 
     def rows_of_steps(self, epoch: int, lane: int, window: int) -> list[UInt64[np.ndarray, "row"]] | None:
         """Likewise step by step, damaged rows in their places; None where that hangs on the rows' lengths."""
@@ -135,16 +157,24 @@ class Loader:
         """The receipt of all rows of a window; reads no data."""
         return receipt(self.rows_of_window(epoch, lane, window))
 
-    def lane_readers(self, lanes: Sequence[int]) -> dict[int, LaneReader]:
-        """A reader for each of the lanes."""
+    def lane_windows(self, lanes: Sequence[int]) -> dict[int, LaneWindows]:
+        """Each lane's windows, to be read one after another."""
         groups = SharedGroups(self._source, self._columns, quarantines=self.config.on_damage == "quarantine")
-        return {lane: LaneReader(groups) for lane in lanes}
+        return {
+            lane: LaneWindows(
+                LaneReader(groups),
+                self._geometry,
+                partial(self.spans, lane=lane),
+                partial(self.portion_numbers, lane=lane),
+            )
+            for lane in lanes
+        }
 
     def read_window(
-        self, reader: LaneReader, place: WindowPlace, lane: int, skipped: Collection[int] | None = None
+        self, windows: LaneWindows, place: WindowPlace, lane: int, skipped: Collection[int] | None = None
     ) -> Window:
         """Read, decode and arrange a lane's window; see `shares`."""
-        rows = reader.read(self.spans(place, lane), skipped or ())
+        rows = windows.read(place, skipped or ())
         if skipped is not None:
             _refuse_newly_damaged(rows, skipped)
         layout = self.config.layout
@@ -191,7 +221,7 @@ class _Steps:
         self._cursor = cursor
         self._num_steps = num_steps
         self._lanes = lanes
-        self._readers = loader.lane_readers(lanes)
+        self._windows = loader.lane_windows(lanes)
 
     def shares(self) -> Generator[StepShare, None, None]:
         """One step after another; a thread pool reads the windows."""
@@ -227,7 +257,7 @@ class _Steps:
         self, pool: ThreadPoolExecutor, place: WindowPlace, skipped: Collection[int] | None = None
     ) -> dict[int, Future[Window]]:
         return {
-            lane: pool.submit(self._loader.read_window, self._readers[lane], place, lane, skipped)
+            lane: pool.submit(self._loader.read_window, self._windows[lane], place, lane, skipped)
             for lane in self._lanes
         }
 

@@ -19,13 +19,14 @@ from assay.data.dataset.columns import sequences_of
 from assay.data.dataset.profile import NUM_TOP_VALUES
 from assay.data.dataset.split import DatasetView
 from assay.data.loader.config import LoaderConfig, PaddedLayout
-from assay.data.loader.loader import Loader, WindowPlace
+from assay.data.loader.loader import Loader
+from assay.data.loader.order import WindowPlace
 from assay.records.dataset import ColumnProfile
 
 MAX_LANES = 8
 MAX_WINDOWS = 32
 MAX_ROWS = 1 << 17
-"""That are read, about; two windows of each lane in any case."""
+"""That are read, about; two windows of each lane in any case, with the stretches around them."""
 NUM_PLACES = 4096
 MIN_STEPS = 20
 """Fewer tell nothing."""
@@ -122,14 +123,19 @@ def _tells_rows_apart(profile: ColumnProfile) -> bool:
 
 
 def _samples(loader: Loader) -> Iterator[_Sample]:
-    """Windows spread over an epoch, of lanes spread over all: lanes are drawn alike."""
+    """Windows spread over an epoch, of lanes spread over all: lanes are drawn alike.
+
+    Not the first and last ones, which have fewer stretches around them, but where there are no others.
+    """
     geometry, config = loader.geometry, loader.config
     lanes = range(0, config.lanes, max(1, config.lanes // MAX_LANES))
-    wanted = max(2, min(MAX_WINDOWS, MAX_ROWS // (len(lanes) * config.window_steps * config.rows_per_lane)))
-    readers = loader.lane_readers(lanes)
-    for window in np.unique(np.linspace(0, geometry.num_windows - 1, wanted).astype(int)).tolist():
-        place = WindowPlace(0, window)
-        rows = [readers[lane].read(loader.spans(place, lane)) for lane in lanes]
+    per_window = len(lanes) * config.window_steps * config.rows_per_lane * geometry.num_portions
+    wanted = max(2, min(MAX_WINDOWS, MAX_ROWS // per_window))
+    first = min(geometry.reach, (geometry.num_windows - 1) // 3)
+    last = geometry.num_windows - 1 - first
+    for window in np.unique(np.linspace(first, last, wanted).astype(int)).tolist():
+        place, windows = WindowPlace(0, window), loader.lane_windows(lanes)
+        rows = [windows[lane].read(place) for lane in lanes]
         yield _Sample(
             place,
             lanes,
@@ -219,14 +225,10 @@ def _windows_of(
     loader: Loader, view: DatasetView, rows: Int64[np.ndarray, "row"], epoch: int
 ) -> Int64[np.ndarray, "row"]:
     """In which window each of the selected rows is, counted in the files' order."""
-    geometry = loader.geometry
     ends = np.cumsum(view.num_rows)
     groups = np.searchsorted(ends, rows, side="right")
     positions = loader.order(epoch).positions(groups, rows - (ends - view.num_rows)[groups])
-    lane_starts = np.array([geometry.lane_range(lane)[0] for lane in range(geometry.lanes)])
-    in_lane = positions - lane_starts[np.searchsorted(lane_starts, positions, side="right") - 1]
-    windows: Int64[np.ndarray, "row"] = in_lane // (geometry.rows_per_lane * geometry.window_steps)
-    return windows
+    return loader.windows_at(epoch, positions)
 
 
 def _meeting_again(
@@ -276,14 +278,14 @@ def _mend(loader: Loader, view: DatasetView, places: float, excess: float) -> Me
         return None
     geometry = loader.geometry
     lane_rows = -(-geometry.num_rows // geometry.lanes)
-    window_rows = geometry.window_steps * geometry.rows_per_lane
+    mixed_rows = geometry.window_steps * geometry.rows_per_lane * geometry.num_portions
     group_rows = float((view.num_rows.astype(float) ** 2).sum() / view.num_rows.sum())
     factor = max(1.0, excess / GOOD_EXCESS)
-    wanted = max(group_rows, window_rows) * factor
+    wanted = max(group_rows, mixed_rows) * factor
     if places >= GOOD_CORRELATION:
         wanted = max(wanted, MIN_GROUPS * group_rows)
     return Mend(
         # A window as long as its lane leaves nothing to chance but the lanes' own steps.
-        window_rows=min(lane_rows, 1 << int(np.ceil(np.log2(wanted)))),
-        rows_per_group=max(1, int(min(group_rows, window_rows, lane_rows / MIN_GROUPS) / factor)),
+        window_rows=min(lane_rows, 1 << int(np.ceil(np.log2(wanted / geometry.num_portions)))),
+        rows_per_group=max(1, int(min(group_rows, mixed_rows, lane_rows / MIN_GROUPS) / factor)),
     )

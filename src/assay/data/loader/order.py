@@ -2,19 +2,38 @@
 
     row groups --keyed hash--> virtual sequence of N rows
                                |--- lane 0 ---|--- lane 1 ---| ... |--- lane L-1 ---|   (equal, but for one row)
-    a lane:                    |window 0|window 1|...|last|
-    a window:                  rows permuted by keyed hash, laid out (see `layouts`), dealt to its steps
+    a lane:                    |stretch 0|stretch 1|...|last|
+    a stretch:                 cut into equal portions, one for each of the windows around it
+    a window:                  rows of its portions, permuted by keyed hash, laid out (see `layouts`), dealt to
+                               its steps
 
-Every window of a lane but the last holds `window_steps * rows_per_lane` rows, whatever the layout, and feeds
-exactly `window_steps` steps. So the rows of any step are found without looking at any step before it.
+Every window of a lane but the last holds `window_steps * rows_per_lane` rows, as a stretch does, whatever the
+layout, and feeds exactly `window_steps` steps. So the rows of any step are found without looking at any step
+before it. Portion p of stretch s goes to window s + p - spread; what would fall before the first window or
+behind the last whole one is folded back, so that each window has as many portions as any other.
 """
 
 from typing import NamedTuple
 
 import numpy as np
 
-from assay.base.seeds import derive_key, keyed_order
-from assay.base.shapes import Int, UInt64
+from assay.base.seeds import derive_key, keyed_order, mix64
+from assay.base.shapes import Int, Int64, UInt64
+
+
+class WindowPlace(NamedTuple):
+    """Names a window, or a stretch, of every lane."""
+
+    epoch: int
+    window: int
+
+
+class Portion(NamedTuple):
+    """What one window has of one stretch."""
+
+    stretch: int
+    number: int
+    """Among the portions of the stretch."""
 
 
 class Span(NamedTuple):
@@ -74,6 +93,8 @@ class Geometry(NamedTuple):
     rows_per_lane: int
     """Rows of one lane in one step."""
     window_steps: int
+    spread: int = 0
+    """Windows before and behind it that a stretch gives portions to, where there are as many."""
 
     @property
     def steps_per_epoch(self) -> int:
@@ -104,11 +125,71 @@ class Geometry(NamedTuple):
         return [self.rows_in_step(lane, first + step) for step in range(self.steps_in_window(window))]
 
     def window_range(self, lane: int, window: int) -> tuple[int, int]:
-        """Positions [start, stop) of the virtual sequence that a lane's window holds."""
+        """Positions [start, stop) of the virtual sequence that a lane's stretch holds: as many as a window."""
         lane_start, lane_stop = self.lane_range(lane)
         start = min(lane_stop, lane_start + window * self.window_steps * self.rows_per_lane)
         stop = min(lane_stop, start + self.window_steps * self.rows_per_lane)
         return start, stop
+
+    @property
+    def num_whole(self) -> int:
+        """Windows that are whole in every lane. The one behind them, if there is one, keeps its own stretch."""
+        return self.num_rows // self.lanes // (self.window_steps * self.rows_per_lane)
+
+    @property
+    def reach(self) -> int:
+        """How many windows away a row may go: `spread`, or what there are."""
+        return max(0, min(self.spread, self.num_whole - 1))
+
+    @property
+    def num_portions(self) -> int:
+        """Into which each whole stretch is cut."""
+        return 2 * self.reach + 1
+
+    def windows_of(
+        self, stretches: Int64[np.ndarray, "portion"], numbers: Int64[np.ndarray, "portion"]
+    ) -> Int64[np.ndarray, "portion"]:
+        """The window of each of some portions of whole stretches."""
+        aimed = stretches + numbers - self.reach
+        folded = np.maximum(aimed, -1 - aimed)
+        windows: Int64[np.ndarray, "portion"] = np.minimum(folded, 2 * self.num_whole - 1 - folded)
+        return windows
+
+    def portions_of_window(self, window: int) -> list[Portion]:
+        """What a window is put together from, in the order of the virtual sequence."""
+        if window >= self.num_whole:
+            return [Portion(window, 0)]
+        first, stop = max(0, window - self.reach), min(self.num_whole, window + self.reach + 1)
+        stretches = np.repeat(np.arange(first, stop), self.num_portions)
+        numbers = np.tile(np.arange(self.num_portions), stop - first)
+        mine = self.windows_of(stretches, numbers) == window
+        return [Portion(*each) for each in zip(stretches[mine].tolist(), numbers[mine].tolist(), strict=True)]
+
+    def portion_numbers(
+        self, starts: Int64[np.ndarray, "row"], places: Int64[np.ndarray, "row"], key: int
+    ) -> Int64[np.ndarray, "row"]:
+        """The portion of each of some rows, by where its whole stretch starts and its place in there.
+
+        Of neighbours, as many as there are portions, each is in another; which one in which, the key decides.
+        Those left over are in the middle portion.
+        """
+        count = self.num_portions
+        rounds, turns = np.divmod(places, count)
+        turned = mix64((starts + rounds).astype(np.uint64) ^ np.uint64(key)) % np.uint64(count)
+        numbers: Int64[np.ndarray, "row"] = (turns + turned.astype(np.int64)) % count
+        numbers[rounds == self.window_steps * self.rows_per_lane // count] = self.reach
+        return numbers
+
+    def windows_at(self, positions: Int64[np.ndarray, "row"], key: int) -> Int64[np.ndarray, "row"]:
+        """The window that has each of some positions of the virtual sequence."""
+        lane_starts = np.array([self.lane_range(lane)[0] for lane in range(self.lanes)])
+        in_lane = positions - lane_starts[np.searchsorted(lane_starts, positions, side="right") - 1]
+        windows: Int64[np.ndarray, "row"]
+        windows, places = np.divmod(in_lane, self.window_steps * self.rows_per_lane)
+        whole = windows < self.num_whole
+        numbers = self.portion_numbers((positions - places)[whole], places[whole], key)
+        windows[whole] = self.windows_of(windows[whole], numbers)
+        return windows
 
 
 def lanes_of_reader(reader: int, num_readers: int, num_lanes: int) -> range:

@@ -1,13 +1,14 @@
 """A window of a lane, read, decoded and arranged: what is left to do for a step is to slice and to pad.
 
 spans of row groups --read, verify, decode--> tokens as decoded, [place, length] of each row
+                    --cut, join-->            portions of several stretches, each with memory of its own
                     --arrange-->              the same rows in the order in which they are served
 """
 
 import threading
 import weakref
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import NamedTuple, TypeAlias
 
@@ -15,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from assay.base.errors import DamagedDataError, DataError
-from assay.base.shapes import Bool, Int, Int32, Int64, Shaped, UInt64
+from assay.base.shapes import Bool, Int, Int32, Int64, Shaped, UInt16, UInt64
 from assay.data.dataset.columns import TOKENS, is_ragged, sequences_of
 from assay.data.loader.batch import MicroBatch, Packing, Ragged
 from assay.data.loader.layouts import Arrangement, Piece
@@ -24,6 +25,7 @@ from assay.data.loader.source import RowSource
 from assay.records.commit import Quarantined
 
 NUM_LOCKS = 64
+MOST_IN_16_BITS = (1 << 16) - 1
 
 
 @dataclass(frozen=True)
@@ -36,12 +38,32 @@ class RaggedRows:
     """Which of `values` holds it."""
     starts: Int64[np.ndarray, "row"]
     """Where each row's list begins in there."""
-    values: list[Int32[np.ndarray, "_"]]
-    """One array per row group."""
+    values: list[Int32[np.ndarray, "_"] | UInt16[np.ndarray, "_"]]
+    """One array per row group, or per portion of a stretch."""
 
     def take(self, order: Int[np.ndarray, "present"]) -> "RaggedRows":
         """The same rows in another order."""
         return RaggedRows(self.lengths[order], self.parts[order], self.starts[order], self.values)
+
+    def copied(self, rows: Int[np.ndarray, "taken"]) -> "RaggedRows":
+        """Some rows by themselves, so that the others' values may go."""
+        lengths = self.lengths[rows]
+        stops = np.cumsum(lengths, dtype=np.int64)
+        values = np.empty(
+            int(stops[-1]) if len(stops) else 0, self.values[0].dtype if self.values else np.int32
+        )
+        parts, starts = self.parts[rows].tolist(), self.starts[rows].tolist()
+        place = 0
+        for part, start, stop in zip(parts, starts, stops.tolist(), strict=True):
+            values[place:stop] = self.values[part][start : start + stop - place]
+            place = stop
+        return RaggedRows(lengths, np.zeros(len(rows), np.int32), stops - lengths, [values])
+
+    def narrowed(self) -> "RaggedRows":
+        """In 16 bits if all values fit: half the memory."""
+        if any(len(each) and int(each.view(np.uint32).max()) > MOST_IN_16_BITS for each in self.values):
+            return self
+        return replace(self, values=[each.astype(np.uint16) for each in self.values])
 
     def padded(self, rows: slice) -> Ragged:
         """Consecutive rows side by side."""
@@ -53,7 +75,7 @@ class RaggedRows:
             line[:length] = values[part][start : start + length]
         return Ragged(lines, lengths)
 
-    def row(self, index: int) -> Int32[np.ndarray, "place"]:
+    def row(self, index: int) -> Int32[np.ndarray, "place"] | UInt16[np.ndarray, "place"]:
         """One row's list."""
         start, values = int(self.starts[index]), self.values[int(self.parts[index])]
         return values[start : start + int(self.lengths[index])]
@@ -71,10 +93,65 @@ class WindowRows:
     """The other columns of the rows that are present."""
     quarantined: tuple[Quarantined, ...]
 
+    def portions(self, numbers: Int64[np.ndarray, "row"], count: int) -> "list[WindowRows]":
+        """The rows of each number from 0 on, each portion with memory of its own.
+
+        What is quarantined is said with all of them.
+        """
+        narrow = {name: column.narrowed() for name, column in self.ragged.items()}
+        order = np.argsort(numbers.astype(np.uint16), kind="stable")
+        in_table = np.cumsum(self.present) - 1
+        return [
+            WindowRows(
+                self.row_ids[rows],
+                self.present[rows],
+                {name: column.copied(rows) for name, column in narrow.items()},
+                self.columns.take(pa.array(in_table[rows[self.present[rows]]]))
+                if self.columns.num_columns
+                else self.columns,
+                self.quarantined,
+            )
+            for rows in np.split(order, np.cumsum(np.bincount(numbers, minlength=count))[:-1])
+        ]
+
+    @classmethod
+    def together(cls, parts: "Sequence[WindowRows]") -> "WindowRows":
+        """The rows of all parts, one part after the other."""
+        if len(parts) == 1:
+            return parts[0]
+        tables = [part.columns for part in parts if part.columns.num_columns]
+        names = dict.fromkeys(name for part in parts for name in part.ragged)
+        return cls(
+            np.concatenate([part.row_ids for part in parts]),
+            np.concatenate([part.present for part in parts]),
+            {name: _one_behind_another(parts, name) for name in names},
+            pa.concat_tables(tables) if tables else pa.table({}),
+            tuple({item.row_group: item for part in parts for item in part.quarantined}.values()),
+        )
+
     @property
     def lengths(self) -> Int32[np.ndarray, "row"]:
         """Tokens of the longest sequence."""
         return reduce(np.maximum, (self.ragged[name].lengths for name in sequences_of(self.ragged)))
+
+
+def _one_behind_another(parts: Sequence[WindowRows], name: str) -> RaggedRows:
+    """A list column of all parts; where all of a part is damaged, its lists are empty."""
+    columns = [part.ragged.get(name) or _no_lists(len(part.row_ids)) for part in parts]
+    before = np.cumsum([0, *(len(column.values) for column in columns)]).tolist()
+    return RaggedRows(
+        np.concatenate([column.lengths for column in columns]),
+        np.concatenate(
+            [column.parts + np.int32(first) for column, first in zip(columns, before, strict=False)]
+        ),
+        np.concatenate([column.starts for column in columns]),
+        [values for column in columns for values in column.values],
+    )
+
+
+def _no_lists(num_rows: int) -> RaggedRows:
+    nothing = np.zeros(num_rows, np.int32)
+    return RaggedRows(nothing, nothing, nothing.astype(np.int64), [np.zeros(0, np.int32)])
 
 
 class Window:
@@ -177,22 +254,22 @@ def quarantined(source: RowSource, index: int, reason: str) -> Quarantined:
 
 
 class LaneReader:
-    """Reads one lane's windows one after another; keeps the row group that two neighbours share."""
+    """Reads one lane's stretches one after another; keeps the row group that two neighbours share."""
 
     def __init__(self, groups: SharedGroups) -> None:
+        self.source = groups.source
         self._groups = groups
         self._last: tuple[int, Group] | None = None
 
     def read(self, spans: Sequence[Span], skipped: Collection[int] = ()) -> WindowRows:
         """Read and decode the rows of some spans; those of `skipped` groups count as damaged."""
-        source = self._groups.source
         groups = [
-            quarantined(source, span.group, "it was damaged when its window was begun")
+            quarantined(self.source, span.group, "it was damaged when its window was begun")
             if span.group in skipped
             else self._group(span.group)
             for span in spans
         ]
-        parts = [_part(source, span, group) for span, group in zip(spans, groups, strict=True)]
+        parts = [_part(self.source, span, group) for span, group in zip(spans, groups, strict=True)]
         return _joined(parts, tuple(group for group in groups if isinstance(group, Quarantined)))
 
     def _group(self, index: int) -> Group:

@@ -35,7 +35,7 @@ from assay.store.metrics.curves import Curve, metric_series
 from assay.training.recipe import recipe_of
 
 _EVERY_POINT = 1_000_000_000
-_ORDER_KEYS = ("seed", "lanes", "global_batch_size", "window_rows", "layout")
+_ORDER_KEYS = ("seed", "lanes", "global_batch_size", "window_rows", "spread_windows", "layout")
 """The keys of the recipe's `loader` that decide which rows stand behind which step. The rest is speed."""
 
 

@@ -103,7 +103,7 @@ class _RowsScorer(Scorer):
                 f"benchmark '{config.name}': dataset '{manifest.name}' has no column '{absent[0]}', only "
                 f"{', '.join(manifest.columns)}."
             )
-        self._loader = Loader(view, recipe.loader, tuple(read))
+        self._loader = Loader(view, recipe.loader.unspread(), tuple(read))
         rows_per_step = max(1, recipe.loader.global_batch_size)
         self._steps = max(1, config.chunk_items // rows_per_step)
         self.num_chunks = -(-self._loader.steps_per_epoch // self._steps)

@@ -289,7 +289,8 @@ def _loader(recipe: Recipe, part: Part, besides: tuple[str, ...] = ()) -> Loader
     """A loader of the columns that the method reads, and some besides."""
     dataset = Dataset.open(Path(recipe.data.dataset))
     columns = tuple(dict.fromkeys([*recipe.method.columns, *besides]))
-    return Loader(split_view(dataset, recipe.data.split, part), recipe.loader, columns)
+    config = recipe.loader if part == "train" else recipe.loader.unspread()
+    return Loader(split_view(dataset, recipe.data.split, part), config, columns)
 
 
 def _spot_check(

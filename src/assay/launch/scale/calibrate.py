@@ -279,8 +279,9 @@ def loader_row_s(recipe: Recipe, dataset: Dataset) -> float:
         num_rows += rows
         if sum(took_s) > LOADER_S:
             break
-    # A window's rows are decoded with its first step.
-    whole_s = took_s[0] + (window_steps - 1) * (math.fsum(took_s[1:]) / max(1, len(took_s) - 1))
+    # A window's rows are decoded with its first step, and those of the stretches that it shares.
+    num_stretches = len({portion.stretch for portion in loader.geometry.portions_of_window(0)})
+    whole_s = took_s[0] / num_stretches + (window_steps - 1) * (math.fsum(took_s[1:]) / max(1, len(took_s) - 1))
     return whole_s / max(1.0, window_steps * num_rows / len(took_s))
 
 

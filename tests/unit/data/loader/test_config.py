@@ -55,6 +55,7 @@ def test_what_is_not_chosen_is_as_the_documents_say() -> None:
         "lanes": 8,
         "global_batch_size": 64,
         "window_rows": 4096,
+        "spread_windows": 3,
         "layout": {"type": "bucketed", "jitter": 0.0},
         "max_micro_batch_tokens": None,
         "on_damage": "fail",

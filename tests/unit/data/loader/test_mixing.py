@@ -62,8 +62,8 @@ def sorted_dataset(tmp_path: Path):
 
 
 def config_of(**changes) -> LoaderConfig:
-    given = {"lanes": 4, "global_batch_size": 64, "window_rows": 512, "threads": 1, "layout": PaddedLayout()}
-    return LoaderConfig(**given | changes)
+    given = {"lanes": 4, "global_batch_size": 64, "window_rows": 512, "layout": PaddedLayout()}
+    return LoaderConfig(**{"threads": 1, "spread_windows": 0} | given | changes)
 
 
 def rows_of_epoch(loader: Loader, epoch: int) -> list[np.ndarray]:

@@ -58,8 +58,8 @@ def view(tmp_path_factory) -> DatasetView:
 
 def config_of(**changes) -> LoaderConfig:
     """Twenty steps, in six windows of three and one of two."""
-    given = {"lanes": 2, "global_batch_size": 8, "window_rows": 12, "threads": 1, "layout": PaddedLayout()}
-    return LoaderConfig(**given | changes)
+    given = {"lanes": 2, "global_batch_size": 8, "window_rows": 12, "layout": PaddedLayout()}
+    return LoaderConfig(**{"threads": 1, "spread_windows": 0} | given | changes)
 
 
 def rows_of_windows(loader: Loader) -> list[list[list[int]]]:

@@ -1,0 +1,31 @@
+"""Rows in an object store go through index, split, an epoch of kills and resizes, and the audit."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PROGRAM = Path(__file__).parents[2] / "benchmarks" / "scale42.py"
+
+
+def run(folder: Path, *options: str) -> dict[str, Any]:
+    """The last line that the benchmark prints."""
+    command = [sys.executable, str(PROGRAM), "--folder", str(folder), *options]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+@pytest.mark.slow
+def test_a_million_rows_of_an_object_store_are_each_read_once_by_ranks_that_are_killed(
+    tmp_path: Path, s3_url: str
+) -> None:
+    found = run(
+        tmp_path, "--rows", "1000000", "--shards", s3_url, "--made", "1", "--kills", "2", "--steps", "0"
+    )
+    assert (found["rows"], found["attempts"]) == (1_000_000, 3)
+    assert found["audit_cpu_s"] < 10 and found["index_cpu_s"] < 120 and found["held_out_cpu_s"] < 3
+    assert found["peak_rank_mb"] < 1024 and found["index_peak_mb"] < 512

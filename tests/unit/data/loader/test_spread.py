@@ -1,0 +1,192 @@
+"""Windows are put together from portions of the stretches around them: how well that mixes, what it costs."""
+
+from collections import Counter
+from itertools import islice
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from assay.data.loader.config import BucketedLayout, LoaderConfig, PackedLayout, PaddedLayout
+from assay.data.loader.loader import Loader
+from assay.data.loader.order import Geometry, WindowPlace
+from assay.data.loader.windows import RaggedRows
+from assay.records.cursor import Cursor
+from loader_mixing import Groups, variance_over_uniform
+
+COLUMNS = ("input_ids", "spans", "label", "language")
+LAYOUTS = [PaddedLayout(), BucketedLayout(), PackedLayout(type="packed", sequence_tokens=20)]
+
+geometries = st.builds(
+    Geometry,
+    num_rows=st.integers(1, 3000),
+    lanes=st.sampled_from([1, 2, 8]),
+    rows_per_lane=st.integers(1, 9),
+    window_steps=st.integers(1, 9),
+    spread=st.integers(0, 5),
+)
+
+
+def config_of(**changes) -> LoaderConfig:
+    given = {"lanes": 2, "global_batch_size": 8, "window_rows": 40, "spread_windows": 2, "threads": 1}
+    return LoaderConfig(**given | changes)
+
+
+def rows_of(share) -> list[list[int]]:
+    return [[row for batch in lane.micro_batches for row in batch.row_ids.tolist()] for lane in share.lanes]
+
+
+def epoch_of(loader: Loader, epoch: int = 0) -> list[list[list[int]]]:
+    shares = loader.shares(Cursor(epoch=epoch), range(loader.config.lanes), loader.steps_per_epoch)
+    return [rows_of(share) for share in shares]
+
+
+@settings(max_examples=200, deadline=None)
+@given(geometries)
+def test_each_portion_of_a_stretch_goes_to_one_window_that_is_near(geometry: Geometry) -> None:
+    taken = [
+        (portion, window)
+        for window in range(geometry.num_windows)
+        for portion in geometry.portions_of_window(window)
+    ]
+    whole = [
+        (stretch, number) for stretch in range(geometry.num_whole) for number in range(geometry.num_portions)
+    ]
+    last = [(geometry.num_whole, 0)] if geometry.num_windows > geometry.num_whole else []
+    assert sorted(portion for portion, _ in taken) == whole + last
+    assert all(abs(portion.stretch - window) <= geometry.reach for portion, window in taken)
+    counts = Counter(window for _, window in taken)
+    assert all(counts[window] == geometry.num_portions for window in range(geometry.num_whole))
+    assert geometry.num_windows - geometry.num_whole in (0, 1)
+
+
+@settings(max_examples=200, deadline=None)
+@given(geometries, st.integers(0, 2**64 - 1))
+def test_windows_are_as_large_as_their_stretches_and_tile_the_epoch(geometry: Geometry, key: int) -> None:
+    windows = geometry.windows_at(np.arange(geometry.num_rows), key)
+    for lane in range(geometry.lanes):
+        start, stop = geometry.lane_range(lane)
+        sizes = np.bincount(windows[start:stop], minlength=geometry.num_windows)
+        assert sizes.tolist() == [sum(geometry.step_rows(lane, each)) for each in range(geometry.num_windows)]
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    sizes=st.lists(st.integers(0, 60), min_size=1, max_size=12).filter(any),
+    spread=st.integers(0, 4),
+    window_rows=st.integers(4, 60),
+    layout=st.sampled_from(LAYOUTS),
+    data=st.data(),
+)
+def test_a_resume_anywhere_goes_on_as_if_nothing_had_been(
+    fake_source, sizes, spread, window_rows, layout, data
+) -> None:
+    source = fake_source(sizes)
+    loader = Loader(source, config_of(spread_windows=spread, window_rows=window_rows, layout=layout), COLUMNS)
+    whole = epoch_of(loader) + epoch_of(loader, 1)
+    for epoch in (whole[: loader.steps_per_epoch], whole[loader.steps_per_epoch :]):
+        assert sorted(row for step in epoch for lane in step for row in lane) == source.all_rows
+    step = data.draw(st.integers(0, len(whole) - 1))
+    shares = loader.shares(loader.cursor_at(step), range(2), len(whole) - step)
+    assert [rows_of(share) for share in shares] == whole[step:]
+
+
+def test_the_rows_that_the_order_names_for_a_window_are_those_that_are_served(fake_source) -> None:
+    loader = Loader(fake_source([37] * 20), config_of(), COLUMNS)
+    for epoch in (0, 1):
+        steps, per_window = epoch_of(loader, epoch), loader.config.window_steps
+        for window in range(loader.geometry.num_windows):
+            served = steps[window * per_window : (window + 1) * per_window]
+            for lane in range(2):
+                named = loader.rows_of_window(epoch, lane, window)
+                assert sorted(named.tolist()) == sorted(row for step in served for row in step[lane])
+
+
+def test_every_row_group_is_read_once_and_what_was_read_goes_with_its_windows(fake_source) -> None:
+    source = fake_source([10] * 120)
+    loader = Loader(source, config_of(lanes=1, global_batch_size=4), COLUMNS)
+    (windows,) = loader.lane_windows([0]).values()
+    for window in range(loader.geometry.num_windows):
+        windows.read(WindowPlace(0, window))
+        kept = sum(len(each.row_ids) for each in windows._kept.values())
+        assert kept <= 2 * 40, "of a spread of two: two windows' rows"
+    assert (kept, max(source.reads.values()), len(source.reads)) == (0, 1, 120)
+
+
+def test_a_first_step_reads_the_stretches_around_its_window_and_no_other(fake_source) -> None:
+    source = fake_source([20] * 100)
+    loader = Loader(source, config_of(lanes=1, global_batch_size=4), COLUMNS)
+    for step in (0, 250, loader.steps_per_epoch - 10):
+        source.reads.clear()
+        next(islice(loader.shares(loader.cursor_at(step), range(1), 1), 1))
+        assert source.reads.total() <= (2 * 2 + 1) * 3
+
+
+def test_neighbours_in_a_file_are_in_other_windows_in_every_epoch(fake_source) -> None:
+    loader = Loader(fake_source([400] * 4), config_of(lanes=1, global_batch_size=4), COLUMNS)
+    apart = []
+    for epoch in range(4):
+        window_of = np.empty(1600, np.int64)
+        for window in range(loader.geometry.num_windows):
+            window_of[loader.rows_of_window(epoch, 0, window).astype(np.int64)] = window
+        apart.append(window_of[1:] - window_of[:-1])
+        assert (apart[-1] == 0).mean() < 0.1
+    assert (apart[0] == apart[1]).mean() < 0.5, "another cut each time"
+
+
+@pytest.mark.parametrize(("spread", "least", "most"), [(0, 10, 13), (None, 2, 3)])
+def test_by_default_a_steps_mean_varies_at_most_three_times_as_under_a_uniform_shuffle(
+    spread, least, most
+) -> None:
+    """Steps of 256 rows on 8 lanes, row groups of 1,500 rows."""
+    config = LoaderConfig(global_batch_size=256)
+    if spread is not None:
+        config = config.model_copy(update={"spread_windows": spread})
+    assert least < variance_over_uniform(Loader(Groups(1500, 700), config, ()), 1500) < most
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.type)
+def test_damage_takes_rows_from_the_windows_around_and_moves_no_other_padded_row(fake_source, layout) -> None:
+    source = fake_source([30] * 20)
+    config = config_of(layout=layout, on_damage="quarantine")
+    whole = epoch_of(Loader(source, config, COLUMNS))
+    source.damaged = {7}
+    loader = Loader(source, config, COLUMNS)
+    gone = set(range(210, 240))
+    shares = list(loader.shares(Cursor(), range(2), loader.steps_per_epoch))
+    served = [rows_of(share) for share in shares]
+    assert {row for step in served for lane in step for row in lane} == set(range(600)) - gone
+    if isinstance(layout, PaddedLayout):
+        assert served == [[[row for row in lane if row not in gone] for lane in step] for step in whole]
+    per_window = config.window_steps
+    for lane in range(2):
+        for window in range(loader.geometry.num_windows):
+            here = shares[window * per_window : (window + 1) * per_window]
+            said = {item.row_group for share in here for item in share.lanes[lane].quarantined}
+            lacks = gone & set(loader.rows_of_window(0, lane, window).tolist())
+            assert said == ({7} if lacks else set())
+
+
+def test_what_was_skipped_at_the_start_stays_out_until_the_epoch_ends(fake_source) -> None:
+    """It lies in two stretches, one of which is read later: a window would have half of it."""
+    source = fake_source([50] * 16)
+    config = config_of(lanes=1, global_batch_size=4, on_damage="quarantine")
+    loader = Loader(source, config, COLUMNS)
+    (windows,) = loader.lane_windows([0]).values()
+    victim = loader.spans(WindowPlace(0, 2), 0)[-1].group
+    assert victim == loader.spans(WindowPlace(0, 3), 0)[0].group
+    for window in range(loader.geometry.num_windows):
+        rows = windows.read(WindowPlace(0, window), {victim} if window == 0 else ())
+        assert not (rows.present & (rows.row_ids // 50 == victim)).any()
+    assert windows.read(WindowPlace(1, 0)).present.all()
+
+
+@pytest.mark.parametrize(("most", "bits"), [(65_535, 16), (65_536, 32), (-1, 32)])
+def test_what_is_kept_for_later_windows_takes_16_bits_where_they_are_enough(most: int, bits: int) -> None:
+    values = [np.array([3, most, 5], np.int32), np.array([7, 8], np.int32)]
+    rows = RaggedRows(np.array([2, 1, 2], np.int32), np.array([0, 0, 1], np.int32), np.array([0, 2, 0]), values)
+    copied = rows.narrowed().copied(np.array([2, 0]))
+    assert [copied.row(row).tolist() for row in range(2)] == [[7, 8], [3, most]]
+    assert copied.values[0].dtype.itemsize * 8 == bits
+    assert copied.padded(slice(0, 2)).values.tolist() == [[7, 8], [3, most]]
