@@ -21,6 +21,7 @@ BOUNDS: list[tuple[type[FrozenConfig], str, list[Any], list[Any]]] = [
     (LoaderConfig, "lanes", [1, 2, 64], [0, -1, 3, 63]),
     (LoaderConfig, "global_batch_size", [8, 16], [0, -8, 7, 9]),
     (LoaderConfig, "window_rows", [1], [0, -1]),
+    (LoaderConfig, "spread_windows", [0, 1], [-1, None]),
     (LoaderConfig, "layout", [PaddedLayout(), BucketedLayout()], ["padded", None]),
     (LoaderConfig, "max_micro_batch_tokens", [None, 1], [0, -1]),
     (LoaderConfig, "on_damage", ["fail", "quarantine"], ["skip", None]),

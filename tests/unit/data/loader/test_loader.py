@@ -455,8 +455,8 @@ def test_each_steps_rows_are_those_that_earlier_versions_served(fake_source, lay
     source = fake_source([150, 40, 7, 300, 1, 0, 222])
     source.damaged = {1}
     config = config_of(
-        seed=5, layout=layout, max_micro_batch_tokens=budget, window_rows=96, global_batch_size=24,
-        on_damage="quarantine", spread_windows=spread,
+        seed=5, layout=layout, max_micro_batch_tokens=budget, global_batch_size=24, on_damage="quarantine",
+        window_rows=24 if spread else 96, spread_windows=spread,
     )  # fmt: skip
     loader = Loader(source, config, COLUMNS)
     served = [[rows_of(share) for share in epoch_of(loader, epoch=epoch)] for epoch in (0, 3)]

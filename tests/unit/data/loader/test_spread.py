@@ -123,16 +123,17 @@ def test_a_first_step_reads_the_stretches_around_its_window_and_no_other(fake_so
         assert source.reads.total() <= (2 * 2 + 1) * 3
 
 
-def test_neighbours_in_a_file_are_in_other_windows_in_every_epoch(fake_source) -> None:
+def test_neighbours_in_a_file_are_in_other_windows_and_meet_others_in_every_epoch(fake_source) -> None:
     loader = Loader(fake_source([400] * 4), config_of(lanes=1, global_batch_size=4), COLUMNS)
-    apart = []
+    together = []
     for epoch in range(4):
         window_of = np.empty(1600, np.int64)
         for window in range(loader.geometry.num_windows):
             window_of[loader.rows_of_window(epoch, 0, window).astype(np.int64)] = window
-        apart.append(window_of[1:] - window_of[:-1])
-        assert (apart[-1] == 0).mean() < 0.1
-    assert (apart[0] == apart[1]).mean() < 0.5, "another cut each time"
+        assert (window_of[1:] == window_of[:-1]).mean() < 0.1
+        together.append(window_of[5:] == window_of[:-5])
+        assert 0.1 < together[-1].mean() < 0.3, "there are five portions"
+    assert (together[0] & together[1]).mean() < 0.08
 
 
 @pytest.mark.parametrize(("spread", "least", "most"), [(0, 10, 13), (None, 2, 3)])
