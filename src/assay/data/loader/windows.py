@@ -49,14 +49,12 @@ class RaggedRows:
         """Some rows by themselves, so that the others' values may go."""
         lengths = self.lengths[rows]
         stops = np.cumsum(lengths, dtype=np.int64)
-        values = np.empty(
-            int(stops[-1]) if len(stops) else 0, self.values[0].dtype if self.values else np.int32
-        )
         parts, starts = self.parts[rows].tolist(), self.starts[rows].tolist()
-        place = 0
-        for part, start, stop in zip(parts, starts, stops.tolist(), strict=True):
-            values[place:stop] = self.values[part][start : start + stop - place]
-            place = stop
+        lists = [
+            self.values[part][start : start + length]
+            for part, start, length in zip(parts, starts, lengths.tolist(), strict=True)
+        ]
+        values = np.concatenate(lists) if lists else np.zeros(0, np.int32)
         return RaggedRows(lengths, np.zeros(len(rows), np.int32), stops - lengths, [values])
 
     def narrowed(self) -> "RaggedRows":
