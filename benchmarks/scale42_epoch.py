@@ -82,7 +82,7 @@ def _leave(path: Path, found: list[tuple[int, int, int, int]]) -> None:
     }
     half = path.with_suffix(".half")
     with half.open("wb") as file:
-        np.savez(file, **columns)
+        np.savez(file, **columns)  # type: ignore[arg-type]
     half.rename(path)
 
 
@@ -167,7 +167,7 @@ def _gather(files: list[Path], to: Path) -> None:
     for path in files:
         with np.load(path) as columns:
             parts.append({name: columns[name] for name in columns.files})
-    np.savez(to, **{name: np.concatenate([part[name] for part in parts]) for name in parts[0]})
+    np.savez(to, **{name: np.concatenate([part[name] for part in parts]) for name in parts[0]})  # type: ignore[arg-type]
 
 
 def peak_rss_kb(pid: int) -> int:

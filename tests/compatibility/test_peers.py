@@ -29,7 +29,7 @@ from integration.test_language_export import PROMPTS, conversations
 from integration.test_serving import Here
 
 __all__ = ["conversations"]
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(900)]
 PAGE = Path(__file__).parents[2] / "docs" / "serve.md"
 SECTION = PAGE.read_text().partition("## Asked by other tools\n")[2].partition("\n## ")[0]
 COMMAND = re.compile(r"^    ((?:[A-Z_]+=\S+ )+[a-z-]+ (?:.*\\\n)*.*)$", re.M)

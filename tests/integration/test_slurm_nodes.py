@@ -123,7 +123,7 @@ def assert_as_if_nothing_had_happened(run: Run, log: CommitLog, digest: str) -> 
         assert after.start_step == before.end_step > before.start_step, "no step was lost"
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_drained_node_is_given_back_and_one_that_is_lent_works_without_a_requeue(
     slurm: SlurmCluster, new_tiny_run, undisturbed: str, tmp_path: Path
 ) -> None:
