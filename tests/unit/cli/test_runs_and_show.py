@@ -271,7 +271,7 @@ def test_show_tells_a_person_the_whole_story_on_one_screen(
         "SUCCEEDED",
         "30 of 30 on 2→1 ranks",
         "2, the last of step 30 (1.5 MB); 1 more found damaged and quarantined",
-        "0.9000 [0.8500, 0.9500] DeLong",
+        "0.9000 [0.8500, 0.9500] on 100 rows of 'validation' (DeLong)",
         "pass: 240 of 240 rows learned once",
         "5 steps lost with what died",
         "■ lost 18.9%",

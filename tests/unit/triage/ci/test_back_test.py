@@ -101,7 +101,7 @@ def test_the_commits_own_files_are_asked_and_not_todays(tmp_path, capsys):
     assert back_test_of(capsys, repo, tmp_path / "then.xml")["selected"] == 1
 
 
-@pytest.mark.parametrize("commit", ["\\ud800", "c" * 200_000, "--all", "a\\nb", "\\u0000"])
+@pytest.mark.parametrize("commit", ["c" * 200_000, "--all", "a\\nb", "\\u0000"])
 def test_a_commit_that_is_no_name_is_not_in_the_repository(tmp_path, capsys, commit):
     commit_all(tmp_path / "repo", {"test_x.py": ""})
     job = f'{{"name": "unit", "conclusion": "failure", "head_sha": "{commit}"}}'
