@@ -313,12 +313,15 @@ def test_a_worker_that_forgets_what_it_launched_is_caught() -> None:
     assert any(is_caught(cut) for cut in range(30))
 
 
-def test_a_job_that_fails_while_it_is_watched_leaves_no_run_behind() -> None:
-    class Damaged(PlayedRuns):
-        def commits_behind(self, run_id: str, step: int) -> list[Commitment]:
-            raise DamagedDataError("its log was changed")
+class DamagedRuns(PlayedRuns):
+    """Their logs cannot be read."""
 
-    world = World(Damaged())
+    def commits_behind(self, run_id: str, step: int) -> list[Commitment]:
+        raise DamagedDataError("its log was changed")
+
+
+def test_a_job_that_fails_while_it_is_watched_leaves_no_run_behind() -> None:
+    world = World(DamagedRuns())
     world.lives(PowerCutStore(world.inner, writes_left=10_000, rng=random.Random(0)), cancels=False)
     state = world.state()
     assert state.status == "failed" and state.failed is not None
@@ -346,6 +349,20 @@ def test_a_worker_whose_lease_was_lost_can_append_nothing_more() -> None:
     slow.look()
     assert not slow._held and world.state() == before
     quick.leave()
+
+
+def test_a_worker_says_how_each_job_ended_and_why() -> None:
+    world, said = World(DamagedRuns()), list[str]()
+    world.runs.store = world.inner
+    shelf = JobShelf(world.inner, world.clock)
+    worker = Worker(
+        world.inner, shelf, world.runs, name="w", clock=world.clock, beside=at_once, say=said.append
+    )
+    shelf.put(CREATED)
+    for _ in range(20):
+        worker.look()
+    assert said == [f"job {JOB} failed: its log was changed"]
+    worker.leave()
 
 
 def test_what_another_worker_recorded_meanwhile_is_recorded_once() -> None:

@@ -44,9 +44,10 @@ def serve(
     *,
     openapi: bool,
 ) -> None:
-    """Answer OpenAI's fine-tuning API: files, jobs, events, checkpoints; and ask the models that came of it.
+    """Answer OpenAI's fine-tuning API: files, jobs, events, checkpoints; and ask the models that came of it,
+    at once, in batches or by evals.
 
-    What is asked for is written to $ASSAY_HOME/api, durable before the answer leaves; 'assay worker' trains it.
+    What is asked for is written to $ASSAY_HOME/api, durable before the answer leaves; 'assay worker' does it.
     Clients take http://HOST:PORT/v1 as their base URL. Without keys ('assay key') it listens on this machine
     only.
     """

@@ -48,7 +48,7 @@ def worker(
 ) -> None:
     """Validate, train and watch the jobs of $ASSAY_HOME/api, on this machine or a cluster, until told to stop.
 
-    Evals are graded here, beside the runs, by models that the worker loads itself.
+    Evals are graded and batches answered here, beside the runs, by models that the worker loads itself.
 
     Runs are processes of their own: they go on when a worker leaves or dies, and the next worker finds them.
     Any number of workers may run, on any machine that sees the folder. With '--on slurm' the runs are jobs of a

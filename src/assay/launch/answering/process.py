@@ -71,6 +71,7 @@ def run_worker(
         name=name,
         clock=clock,
         runs_at_once=runs_at_once,
+        say=say,
     )
     is_over = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -84,9 +84,10 @@ class Worker:
         runs_at_once: int = 1,
         term_s: float = TERM_S,
         beside: Callable[[Prepare], Future[JobValidated]] = in_background,
+        say: Callable[[str], None] = lambda text: None,
     ) -> None:
         """`name`: for people. `term_s`: how long it may be silent before another takes its jobs over. `beside`:
-        how files are validated while runs are watched."""
+        how files are validated while runs are watched. `say` is told how each job ended."""
         self._store = store
         self._jobs = jobs
         self._runs = runs
@@ -96,6 +97,7 @@ class Worker:
         self._watch_of_leases = LeaseWatch(store, clock)
         self._term_s = term_s
         self._beside = beside
+        self._say = say
         self._budgets = Budgets(store, jobs, runs.held, clock)
         self._at_work: list[JobState] = []
         self._outbox = Outbox(store, clock)
@@ -155,6 +157,8 @@ class Worker:
         assert state.ended_s is not None
         event_type = f"fine_tuning.job.{state.status}"
         self._outbox.plan(created.job_id, event_type, project=created.project, ended_s=state.ended_s)
+        why = f": {state.failed.message}" if state.failed else ""
+        self._say(f"job {created.job_id} {state.status}{why}")
 
     def _launch_in_turn(self, queue: JobQueue) -> None:
         """Fill the places that are free here; nobody else is kept from the jobs that are left over."""
