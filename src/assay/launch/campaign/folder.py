@@ -189,13 +189,13 @@ def _as_declared(home: Home, wanted: Campaign, config: CampaignConfig) -> tuple[
         return found, config
     # An older assay wrote fewer keys, and took others for what a file leaves out: its campaign goes on so.
     settings = {key: value for key, value in config.model_dump(mode="json").items() if key in MAY_CHANGE}
-    version = {"version": found.config.get("version", 1)}
+    said = config.model_dump(mode="json", exclude_unset=True)
     given = wanted.model_copy(
-        update={"config": {**config.model_dump(mode="json", exclude_unset=True), **version}}
+        update={"config": _of_version(found.config, said), "recipe": _of_version(found.recipe, wanted.recipe)}
     )
     before, now = (_declared_config(each, settings) for each in (found, given))
     changed = sorted(_changes("", before.model_dump(), now.model_dump()))
-    if not changed and _recipe(found) == _recipe(wanted):
+    if not changed and _recipe(found) == _recipe(given):
         return found, before
     changed = changed or ["the known-good recipe"]
     raise ConfigError(
@@ -203,6 +203,11 @@ def _as_declared(home: Home, wanted: Campaign, config: CampaignConfig) -> tuple[
         "before the first run cannot be changed afterwards: give the campaign another name, or restore the "
         f"file. ({', '.join(sorted(MAY_CHANGE))} may change.)"
     )
+
+
+def _of_version(older: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """What a file says, as the version that wrote `older` would have read it."""
+    return {**given, "version": older.get("version", 1)}
 
 
 def _is_dataset_of(campaign: Campaign, home: Home, folder: Path) -> bool:
