@@ -80,22 +80,14 @@ def _recipe(stage: TrainedStage, file: Path, pipeline: str) -> LoadedConfig:
 
 def declare_pipeline(home: Home, given: GivenPipeline, clock: Clock) -> OpenPipeline:
     """Write the pipeline down, or find it as declared; `ConfigError` where one of its name was another."""
-    tree = given.config.model_dump(mode="json", by_alias=True)
-    declared = {key: value for key, value in tree.items() if key not in _MAY_CHANGE}
-    recipes = {name: loaded.values for name, loaded in given.recipes.items()}
-    record = Pipeline(
-        name=given.config.name,
-        config=declared,
-        recipes=recipes,
-        config_sha256=sha256_of_json({"config": declared, "recipes": recipes}),
-        beside=str(given.file.parent.resolve()),
-        created_s=clock.now_s(),
-    )
+    record = _record(given, clock)
     folder = home.campaigns / given.config.name
     if not home.has_pipeline(record.name) and record.name in home.campaign_names():
         raise ConfigError(f"'{record.name}' is a campaign in {home.folder}. Give the pipeline another name.")
     if not open_store(str(folder)).put_if_absent(PIPELINE_FILE, record.to_json().encode()):
-        _refuse_another(home.pipeline(record.name), record)
+        found = home.pipeline(record.name)
+        given = _of_versions(found, given)
+        _refuse_another(found, _record(given, clock))
     campaign = None
     if (compared := comparison_of(given.config, given.file.name)) is not None:
         baseline = given.recipes[compared.baseline]
@@ -103,15 +95,41 @@ def declare_pipeline(home: Home, given: GivenPipeline, clock: Clock) -> OpenPipe
     return OpenPipeline(home, given, campaign)
 
 
+def _record(given: GivenPipeline, clock: Clock) -> Pipeline:
+    tree = given.config.model_dump(mode="json", by_alias=True)
+    declared = {key: value for key, value in tree.items() if key not in _MAY_CHANGE}
+    recipes = {name: loaded.values for name, loaded in given.recipes.items()}
+    return Pipeline(
+        name=given.config.name,
+        config=declared,
+        recipes=recipes,
+        config_sha256=sha256_of_json({"config": declared, "recipes": recipes}),
+        beside=str(given.file.parent.resolve()),
+        created_s=clock.now_s(),
+    )
+
+
+def _of_versions(found: Pipeline, given: GivenPipeline) -> GivenPipeline:
+    """What recipes leave out is what it was for the assay that declared them."""
+    recipes = {
+        name: LoadedConfig(
+            {**loaded.values, "version": found.recipes.get(name, {}).get("version", 1)}, loaded.origins
+        )
+        for name, loaded in given.recipes.items()
+    }
+    return given._replace(recipes=recipes)
+
+
 def _refuse_another(found: Pipeline, wanted: Pipeline) -> None:
-    if found.config_sha256 == wanted.config_sha256:
-        return
+    recipes = {name: {"version": 1, **recipe} for name, recipe in found.recipes.items()}
     changes = [
         *_changes("", found.config, wanted.config),
-        *_changes("recipe of stage ", found.recipes, wanted.recipes),
+        *_changes("recipe of stage ", recipes, wanted.recipes),
     ]
+    if not changes:
+        return
     raise ConfigError(
-        f"pipeline '{found.name}' was declared with another {', '.join(changes[:4]) or 'file'}. Its stages "
+        f"pipeline '{found.name}' was declared with another {', '.join(changes[:4])}. Its stages "
         "build on one another, so what was declared before the first run cannot be changed afterwards: give "
         f"the pipeline another name, or restore the file. ({', '.join(sorted(_MAY_CHANGE))} may change.)"
     )
