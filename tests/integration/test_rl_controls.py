@@ -105,7 +105,8 @@ def test_a_rank_whose_decoding_flips_bits_is_named_with_its_step_and_only_a_spot
     dataset: Path, tmp_path: Path
 ) -> None:
     trainer = {"max_steps": 6, "commit_every": 2, "spot_check_every": 4}
-    tree = grpo_recipe(dataset, tmp_path / "base", trainer=trainer)
+    # As the rows lie: the twentieth call is then of a lane of rank 1 itself, and not of one that it checks.
+    tree = grpo_recipe(dataset, tmp_path / "base", trainer=trainer, loader={"spread_windows": 0})
     assay = PlantedAssay(tmp_path, tree)
     undisturbed = assay.train("undisturbed", 1)["weights_digest"]
     assay.plant("flipped_token", FLIP_FROM_CALL="20", FLIP_HAPPENED=str(tmp_path / "flipped"))

@@ -152,8 +152,10 @@ def _drive(
         if finished is None:
             beside.stop()
     if finished is None:
-        writer.wait(LEAVE_S)  # two nodes are not to write to a ledger at once
-        leads_on = None if nodes is None or supervisor.waits_for else nodes.hand_over()
+        leads_on = None
+        if nodes is not None and not supervisor.waits_for:
+            writer.wait(LEAVE_S)  # two nodes are not to write to a ledger at once
+            leads_on = nodes.hand_over()
         outcome: RunOutcome = "moved" if leads_on else "stopped"
         return RunResult(run, outcome, last_attempt, leads_on=leads_on or "", waits_for=supervisor.waits_for)
     evaluation = evaluate_run(run, log)
