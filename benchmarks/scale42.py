@@ -111,7 +111,7 @@ def make_rows(shards: str, num_rows: int, num_made: int) -> None:
             table = rows_of_shard(np.random.default_rng([SEED, shard]), ROWS_PER_SHARD)
             data = pa.BufferOutputStream()
             pq.write_table(table, data, row_group_size=ROWS_PER_GROUP, compression="zstd")
-            store.put(name, memoryview(data.getvalue()))
+            store.put(name, data.getvalue().to_pybytes())
         elif "://" in shards:
             store.put(name, store.get(same))
         else:
