@@ -180,4 +180,4 @@ def test_twenty_steps_are_those_of_a_loop_in_plain_pytorch(
 def test_each_key_moves_the_numbers_further_than_round_off(token_dataset: Path) -> None:
     """The references differ from one another where they should, so equality with one says something."""
     ends = sorted(plain_loop(key, token_dataset).steps[-1]["loss"] for key in KEYS)
-    assert min(np.diff(ends) / ends[0]) > 1e-4
+    assert min(np.diff(ends) / ends[0]) > 5e-5
