@@ -259,7 +259,7 @@ def _checked_workers(run: "Run", workers: Workers, place: PlaceOptions) -> int:
     recipe = recipe_of(run)
     if (warning := check_lanes(workers, recipe.loader.lanes)) is not None and place.on != "allocation":
         warned(f"warning: {warning}")
-    if workers.least is None or place.on in ("slurm", "allocation"):
+    if place.on in ("slurm", "allocation"):
         return workers.most
     return room_here(
         workers,

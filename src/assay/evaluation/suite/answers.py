@@ -11,6 +11,7 @@ from torch import nn
 
 from assay.data.dataset.columns import TOKENS
 from assay.data.loader.batch import MicroBatch, Ragged
+from assay.training.parallel.rank_device import device_of
 from assay.training.trainer.method import EmbeddingMethod, PortableMethod
 
 MICRO_BATCH_ROWS = 64
@@ -20,7 +21,7 @@ class Answerer:
     """One model that is asked about some rows at a time."""
 
     def __init__(self, method: PortableMethod, model: nn.Module) -> None:
-        self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self._device = device_of()
         self._method = method
         self._model = model.to(self._device).eval()
 

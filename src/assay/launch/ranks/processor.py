@@ -9,6 +9,7 @@ import os
 import platform
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
+from itertools import takewhile
 from pathlib import Path
 
 from assay.base.errors import ConfigError
@@ -18,6 +19,8 @@ from assay.store.attempts import saved_attempts
 from assay.store.commit_log import CommitLog
 from assay.store.metrics.recorded import recorded_steps
 
+GPUS = Path("/proc/driver/nvidia/gpus")
+"""A folder for each, as the driver has it."""
 _AVX512 = frozenset(("avx512f", "avx512bw", "avx512vl", "avx512dq"))
 _Levels = Sequence[tuple[str, frozenset[str]]]
 """Instruction sets by a library's names for them, with the flags that a CPU needs; the least first."""
@@ -39,7 +42,7 @@ def processor_here(
 ) -> Processor:
     """The processor of the ranks that this process starts, or the one that the arguments describe."""
     environment = os.environ if environment is None else environment
-    gpus = [] if environment.get("CUDA_VISIBLE_DEVICES") in ("", "-1") else gpus_here()
+    gpus = gpus_here(environment)
     if gpus and "+cpu" not in version("torch"):
         return Processor(model=", ".join(sorted(set(gpus))), instructions="", torch=version("torch"))
     said = _cpu() if cpu is None else cpu
@@ -117,11 +120,19 @@ def _cpu() -> dict[str, str]:
     return {key.strip(): value.strip() for key, _, value in pairs}
 
 
-def gpus_here() -> list[str]:
-    """Names of the GPUs, as the driver has them."""
-    lines = [
-        line
-        for path in Path("/proc/driver/nvidia/gpus").glob("*/information")
-        for line in path.read_text().splitlines()
-    ]
-    return [line.partition(":")[2].strip() for line in lines if line.startswith("Model:")]
+def gpus_here(environment: Mapping[str, str] | None = None) -> list[str]:
+    """Names of the GPUs that ranks here may use, as the driver has them.
+
+    CUDA takes the visible ones up to the first that it does not know, `-1`, say; which one is meant by an
+    identifier that is no number only the driver could tell.
+    """
+    lines = [line for path in sorted(GPUS.glob("*/information")) for line in path.read_text().splitlines()]
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("Model:")]
+    visible = (os.environ if environment is None else environment).get("CUDA_VISIBLE_DEVICES")
+    if visible is None or not names:
+        return names
+    shown = takewhile(
+        lambda each: each not in ("", "-1") and not (each.isdecimal() and int(each) >= len(names)),
+        visible.split(","),
+    )
+    return [names[int(each) if each.isdecimal() else 0] for each in shown]

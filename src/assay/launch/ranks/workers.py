@@ -68,20 +68,25 @@ def check_lanes(workers: Workers, num_lanes: int) -> str | None:
 
 def room_here(workers: Workers, *, num_lanes: int, threads: int, num_gpus: int, num_processors: int) -> int:
     """As many as a machine has GPUs, or processors for the threads of each; `ConfigError` where these are too
-    few. A single number is taken as it is."""
+    few. A single number is taken as it is, if each worker has a GPU of its own: NCCL knows no two on one."""
     from assay.data.loader.lane_shares import useful_world_size
 
-    if workers.least is None:
+    if workers.least is None and not num_gpus:
         return workers.most
-    room = num_gpus or max(1, num_processors // threads)
-    if room < workers.least:
-        has = (
-            number_of(num_gpus, "GPU")
+    least, room = workers.least or workers.most, num_gpus or max(1, num_processors // threads)
+    if room < least:
+        has, otherwise = (
+            (number_of(num_gpus, "GPU"), "CUDA_VISIBLE_DEVICES= to train on processors")
             if num_gpus
-            else f"{number_of(num_processors, 'processor')} for {number_of(threads, 'thread')} a worker"
+            else (
+                f"{number_of(num_processors, 'processor')} for {number_of(threads, 'thread')} a worker",
+                f"--workers {least}, which then share it",
+            )
         )
         raise ConfigError(
             f"--workers {workers}: this machine has room for {room}, with {has}. Use --workers {room}, or "
-            f"--workers {workers.least}, which then share it."
+            f"{otherwise}."
         )
+    if workers.least is None:
+        return workers.most
     return max(workers.least, useful_world_size(num_lanes, min(workers.most, room)))

@@ -21,6 +21,7 @@ from assay.scoring.sampler import Completion, Message, SamplerError, Sampling, a
 from assay.training.generation.generator import DrawWatcher, Generator
 from assay.training.generation.rollout import Prompt, Rollout
 from assay.training.model.causal import CausalModel
+from assay.training.parallel.rank_device import device_of
 
 
 class TextBits(NamedTuple):
@@ -51,7 +52,7 @@ class LocalModel:
         conversations are written as that has them; without, as plain text.
         """
         self.name = name
-        self._device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self._device = device or device_of()
         self._network = model.network.to(self._device).eval()
         self._tokenizer = model.tokenizer
         self._window = model.max_tokens

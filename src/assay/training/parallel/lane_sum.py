@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
+from inspect import signature
 from typing import Literal, NamedTuple
 from weakref import ReferenceType, ref
 
@@ -39,6 +40,10 @@ from assay.training.parallel.tree import Gradients, PartialSums
 GradientSum = Literal["tree", "all_reduce"]
 """`tree`: the same bits at every world size. `all_reduce`: the backend's order; for comparison."""
 
+_SYNC_BUFFERS = max(
+    {"forward_sync_buffers", "broadcast_buffers"} & signature(DistributedDataParallel).parameters.keys()
+)
+"""Its name from torch 2.13 on, or before."""
 BUCKET_MB = 25
 
 OnOwnGradients = Callable[[int, Sequence[int], Sequence[Float[Tensor, "..."]]], None]
@@ -117,7 +122,7 @@ class LaneSum:
         self.module = DistributedDataParallel(
             model,
             process_group=self._group,
-            forward_sync_buffers=False,
+            **{_SYNC_BUFFERS: False},
             gradient_as_bucket_view=True,
             bucket_cap_mb=BUCKET_MB,
         )

@@ -1,14 +1,37 @@
-"""What torch says of a rank's device: which one it is of all that there are, and the libraries that drive it.
+"""What a process computes on, and what torch says of it: which of all that there are, and what drives it.
 
 Only what torch says is said: a rank on a CPU has no serial number, and no CUDA that could be at fault.
 """
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from assay.records.rank_device import RankDevice
+
+
+def device_of(rank: int = 0) -> torch.device:
+    """The GPU that the rank has among those of its machine, in kernels that add in one order; a CPU where torch
+    sees none."""
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    _add_in_one_order()
+    device = torch.device("cuda", rank % torch.cuda.device_count())
+    torch.cuda.set_device(device)
+    return device
+
+
+def _add_in_one_order() -> None:
+    """A lane is made again by spot checks, by replays and after a death, and has to have the same bits.
+
+    CUDA's usual kernels add in whichever order threads arrive (attention's backward pass, `index_add`), and
+    cuBLAS goes by the memory that it finds.
+    """
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True)
+    torch.utils.deterministic.fill_uninitialized_memory = False
 
 
 def rank_device(device: torch.device) -> RankDevice:

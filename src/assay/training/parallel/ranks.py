@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 
 from assay.training.parallel.interface import interface_to
+from assay.training.parallel.rank_device import device_of
 from assay.training.parallel.values import take_in_values_only
 
 
@@ -54,7 +55,7 @@ class Ranks:
         """
         torch.set_num_threads(num_threads)
         take_in_values_only()
-        device = _device_of(rank)
+        device = device_of(rank)
         if "GLOO_SOCKET_IFNAME" not in os.environ:
             os.environ["GLOO_SOCKET_IFNAME"] = interface_to(urlsplit(rendezvous).hostname)
         dist.init_process_group(
@@ -81,18 +82,10 @@ class Ranks:
         if self.world_size == 1:
             return [list(numbers)]
         sent = torch.tensor(numbers, dtype=torch.int64)
-        received = sent.new_empty(self.world_size * len(sent))
-        dist.all_gather_single(received, sent, group=self.control)
-        return received.view(self.world_size, len(sent)).tolist()
+        received = sent.new_empty(self.world_size, len(sent))
+        dist.all_gather(list(received), sent, group=self.control)
+        return received.tolist()
 
     def leave(self) -> None:
         """Take leave of the peers; call it when no collective is under way."""
         dist.destroy_process_group()
-
-
-def _device_of(rank: int) -> torch.device:
-    if not torch.cuda.is_available():
-        return torch.device("cpu")
-    device = torch.device("cuda", rank % torch.cuda.device_count())
-    torch.cuda.set_device(device)
-    return device

@@ -20,6 +20,7 @@ from torch import nn
 from assay.base.shapes import Bool, Float64, Int
 from assay.data.loader.batch import LaneShare, StepShare
 from assay.training.replay.replayer import Replayer
+from assay.training.trainer.numerics import added_in_order
 
 SIGMAS = 6.0
 """Robust standard deviations of the earlier steps' mean losses by which a step must exceed their median to be
@@ -165,7 +166,7 @@ class RowSearcher:
         self.num_passes += len(batches)
         with _without_dropout(model):
             sums = [float(forward.loss_of(model, batch).sum) for batch in batches]
-        return sum(sums) / sum(map(forward.weight_of, batches))
+        return added_in_order(sums) / sum(map(forward.weight_of, batches))
 
     def _is_not_finite(self, rows: Sequence[PlacedRow]) -> bool:
         self.num_passes += 1

@@ -31,7 +31,7 @@ from assay.training.trainer.method import (
     RolloutAlone,
     RolloutMethod,
 )
-from assay.training.trainer.numerics import autocast, seed_generators
+from assay.training.trainer.numerics import added_in_order, autocast, seed_generators
 
 
 class LaneForward:
@@ -294,7 +294,7 @@ def means_of(names: Sequence[str], lanes: Sequence[Sequence[float]]) -> dict[str
 
     Each line has a lane's number, then sum and weight of each metric; they are added in the order given.
     """
-    totals = [sum(of_lanes) for of_lanes in zip(*lanes, strict=True)][1:]
+    totals = [added_in_order(of_lanes) for of_lanes in zip(*lanes, strict=True)][1:]
     named = zip(names, totals[::2], totals[1::2], strict=True)
     return {name: total / weight for name, total, weight in named if weight}
 

@@ -4,8 +4,10 @@ And how numbers are compared: by a digest of their bytes, since two computations
 every bit or one of them is wrong.
 """
 
+import operator
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import reduce
 
 import torch
 import xxhash
@@ -31,6 +33,11 @@ def autocast(precision: Precision, device: torch.device) -> AbstractContextManag
         precision == "auto" and device.type == "cuda" and torch.cuda.is_bf16_supported()
     )
     return torch.autocast(device.type, torch.bfloat16) if wanted else nullcontext()
+
+
+def added_in_order(numbers: Iterable[float]) -> float:
+    """Their sum, one after the other. Python's `sum` carries what was rounded away from 3.12 on: other bits."""
+    return reduce(operator.add, numbers, 0.0)
 
 
 def digest_of_bits(tensor: Shaped[Tensor, "..."]) -> int:

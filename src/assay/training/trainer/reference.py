@@ -23,6 +23,7 @@ from assay.training.model.causal_config import LONGEST, PretrainedCausalConfig
 from assay.training.model.lora import base_sha256, merge_adapters
 from assay.training.model.pairs import pairs_of
 from assay.training.model.token_scores import CausalNetwork, sequence_log_probs
+from assay.training.parallel.rank_device import device_of
 
 
 class PairLogProbs(NamedTuple):
@@ -53,7 +54,7 @@ class ReferenceModel:
         self._network = network.eval()
         self.name = name
         self.digest = weights_digest(model_state(network))
-        self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self._device = device_of()
         self._network.to(self._device)
 
     @classmethod

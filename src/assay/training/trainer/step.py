@@ -31,7 +31,7 @@ from assay.training.parallel.ranks import Ranks
 from assay.training.trainer.config import OptimizerConfig, TrainerConfig
 from assay.training.trainer.lane_forward import LaneForward, means_of, num_backwards
 from assay.training.trainer.method import Method, MetricSum, RolledOut
-from assay.training.trainer.numerics import autocast, combined_digest, digest_of_tensors
+from assay.training.trainer.numerics import added_in_order, autocast, combined_digest, digest_of_tensors
 from assay.training.trainer.optimizer import average_and_clip, learning_rate, whole_tensor
 from assay.training.trainer.spot_check import Checked, SpotCheck
 
@@ -270,7 +270,7 @@ class Stepper:
             num_rows=int(sum(lane.num_rows for lane in lanes)),
             num_tokens=int(sum(lane.num_tokens for lane in lanes)),
             weight=int(sum(lane.weight for lane in lanes)),
-            loss_sum=sum(lane.loss for lane in lanes),
+            loss_sum=added_in_order(lane.loss for lane in lanes),
             gradient_norm=float("nan"),
             learning_rate=rate,
             stop_asked=any(lane.stop_asked for lane in lanes),
@@ -371,9 +371,9 @@ class Stepper:
             return mine
         no_lane = [[-1.0] * len(mine[0])] * (self._lane_sum.shares.most - len(mine))
         sent = torch.tensor([*mine, *no_lane], dtype=torch.float64)
-        everyone = sent.new_empty(self._ranks.world_size * len(sent), sent.shape[1])
-        dist.all_gather_single(everyone, sent, group=self._ranks.control)
-        return sorted(line for line in everyone.tolist() if line[0] >= 0)
+        everyone = sent.new_empty(self._ranks.world_size, *sent.shape)
+        dist.all_gather(list(everyone), sent, group=self._ranks.control)
+        return sorted(line for line in everyone.flatten(0, 1).tolist() if line[0] >= 0)
 
     def _update(self, weight: int, rate: float) -> float:
         gradients = self._gradients()

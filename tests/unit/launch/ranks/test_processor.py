@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from assay.base.errors import ConfigError
-from assay.launch.ranks.processor import processor_here, refuse_mixed, refuse_other_processor
+from assay.launch.ranks import processor
+from assay.launch.ranks.processor import gpus_here, processor_here, refuse_mixed, refuse_other_processor
 from assay.records.commit import Commit
 from assay.records.cursor import Cursor
 from assay.records.processor import Processor
@@ -84,3 +85,26 @@ def test_nodes_of_several_kinds_are_refused_by_name() -> None:
     refuse_mixed({"node 0 (a)": HERE, "node 1 (b)": HERE})
     with pytest.raises(ConfigError, match=r"node 0 \(a\) is .*; node 2 \(c\) is .*ATen DEFAULT"):
         refuse_mixed({"node 0 (a)": HERE, "node 1 (b)": HERE, "node 2 (c)": OTHER})
+
+
+@pytest.mark.parametrize(
+    ("visible", "seen"),
+    [
+        (None, "AAB"),
+        ("2", "B"),
+        ("1,2", "AB"),
+        ("", ""),
+        ("-1", ""),
+        ("0,-1,1", "A"),
+        ("2,3,0", "B"),
+        ("GPU-5e", "A"),
+    ],
+)
+def test_the_gpus_are_those_that_cuda_may_use(
+    visible: str | None, seen: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for slot, model in enumerate("AAB"):
+        (tmp_path / f"0000:0{slot}:00.0").mkdir()
+        (tmp_path / f"0000:0{slot}:00.0" / "information").write_text(f"Model: \t\t {model}\nIRQ: 5\n")
+    monkeypatch.setattr(processor, "GPUS", tmp_path)
+    assert gpus_here({} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}) == list(seen)

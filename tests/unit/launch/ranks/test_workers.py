@@ -73,5 +73,8 @@ def test_a_machine_takes_as_many_as_it_has_room_for(
     assert found == least or -(-128 // found) == -(-128 // min(room, workers.most)), "as fast as with all"
 
 
-def test_one_number_is_taken_as_it_is() -> None:
-    assert room_here(Workers(9), num_lanes=16, threads=1, num_gpus=0, num_processors=2) == 9
+def test_one_number_is_taken_as_it_is_if_each_has_a_gpu_of_its_own() -> None:
+    machine = {"num_lanes": 16, "threads": 1, "num_processors": 2}
+    assert room_here(Workers(9), num_gpus=0, **machine) == room_here(Workers(9), num_gpus=9, **machine) == 9
+    with pytest.raises(ConfigError, match=r"--workers 9: .* room for 8, with 8 GPUs. Use .* CUDA_VISIBLE_DEV"):
+        room_here(Workers(9), num_gpus=8, **machine)

@@ -84,7 +84,10 @@ def test_a_rank_meets_its_peers_where_it_is_told_and_waits_as_long(monkeypatch, 
 
 @pytest.mark.parametrize(("rank", "place"), [(1, 1), (6, 2)])
 def test_ranks_share_out_the_gpus_of_their_machine(monkeypatch: pytest.MonkeyPatch, rank, place) -> None:
-    joining, chosen = Joining(monkeypatch), list[torch.device]()
+    joining, chosen, in_one_order = Joining(monkeypatch), list[torch.device](), list[bool]()
+    monkeypatch.setattr(torch, "use_deterministic_algorithms", in_one_order.append)
+    monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
@@ -92,6 +95,8 @@ def test_ranks_share_out_the_gpus_of_their_machine(monkeypatch: pytest.MonkeyPat
     assert [ranks.device] == chosen == [torch.device("cuda", place)]
     assert joining.met["backend"] == "cpu:gloo,cuda:nccl"
     assert joining.groups == [{"backend": "gloo"}] * 2, "numbers and checkpoints leave NCCL alone"
+    assert in_one_order == [True] and os.environ.pop("CUBLAS_WORKSPACE_CONFIG") == ":4096:8"
+    assert not torch.utils.deterministic.fill_uninitialized_memory, "which costs a pass over each new tensor"
 
 
 def test_who_has_left_can_meet_others(tmp_path: Path) -> None:

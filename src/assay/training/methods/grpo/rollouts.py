@@ -26,6 +26,7 @@ from assay.training.methods.grpo.config import GrpoConfig, MaskOverlong, ShapeOv
 from assay.training.methods.grpo.loss import group_advantages
 from assay.training.methods.grpo.outcomes import overlong_penalties
 from assay.training.methods.grpo.rewards import Graded
+from assay.training.trainer.numerics import added_in_order
 
 
 class AnswerGroup(NamedTuple):
@@ -134,7 +135,7 @@ def tallies(groups: Sequence[AnswerGroup]) -> dict[str, Tally]:
         Tally(sum(len(each.tokens) for each in rollouts), len(rollouts)),
         Tally(sum(each.reason == "length" for each in rollouts), len(rollouts)),
         Tally(sum(different), len(rollouts)),
-        Tally(sum(spreads), len(spreads)),
+        Tally(added_in_order(spreads), len(spreads)),
         Tally(sum(not group.has_spread for group in groups), len(groups)),
     )
     return dict(zip(NAMES, counted, strict=True))

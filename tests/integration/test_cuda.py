@@ -1,0 +1,120 @@
+"""On a GPU, where there is one: bfloat16, and the same bits whatever dies; one rank, since NCCL wants a GPU for
+each. `ASSAY_REQUIRE=cuda` makes it a failure that there is none."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from click.testing import CliRunner
+
+from assay.base.config import LoadedConfig
+from assay.cli.main import cli
+from assay.launch.ranks.faults import FaultPlan
+from assay.launch.ranks.supervisor import RestartPolicy
+from assay.launch.replay import replay
+from assay.launch.run import new_run
+from assay.records.replay import ReplayReport
+from assay.records.run import Run
+from assay.store.attempts import saved_attempts
+from assay.store.commit_log import CommitLog
+from assay.store.home import Home
+from assay.store.objects import open_store
+from assay.training.audit import audit_run
+from assay.training.replay.request import ReplayRequest
+from integration.test_soak import kill_and_resize
+from method_runs import LORA, digest, method_recipe
+from one_rank import one_rank_run, train_one_rank
+
+METHODS = ("sft", "reward", "dpo", "grpo")
+KILLS = FaultPlan.model_validate(
+    {"faults": [{"type": "kill", "attempt": attempt, "step": step} for attempt, step in ((1, 3), (2, 7))]}
+)
+
+
+@pytest.fixture(autouse=True)
+def cuda(requires: Callable[..., None]) -> None:
+    requires("cuda", torch.cuda.is_available(), "torch sees no GPU")
+
+
+def large_enough(method: str, folder: Path) -> dict[str, Any]:
+    """Every other step is checked and committed; rows are packed, or cut, where the method may."""
+    tree = method_recipe(method, folder)
+    tree["trainer"] |= {"commit_every": 2, "spot_check_every": 2, "evaluate_every": 6}
+    return tree
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_run_that_is_killed_twice_ends_with_the_undisturbed_weights(
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ASSAY_HOME", str(tmp_path / "home"))
+    tree = large_enough(method, tmp_path)
+    undisturbed = digest(tree, "undisturbed", RestartPolicy())
+    run = new_run(Home.from_environment(), LoadedConfig(tree, {}), run_id="killed")
+    kill_and_resize(run, (1, 1, 1), ("ddp",) * 3, KILLS)
+    log = CommitLog(open_store(run.store_url))
+    finished = log.finished()
+    assert finished is not None and finished.weights_digest == undisturbed
+    assert audit_run(run, log).verdict == "pass"
+    last = saved_attempts(Path(run.run_dir))[-1]
+    assert last.devices == ("cuda:0",) and last.serials[0].startswith("GPU-")
+    assert last.processor is not None and not last.processor.instructions, "what sums like it is the same GPU"
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_steps_are_spot_checked_and_replayed_bit_for_bit_in_bfloat16(method: str, tmp_path: Path) -> None:
+    tree = large_enough(method, tmp_path)
+    trained = train_one_rank(tree, tmp_path / "run")
+    assert sum("spot_check_digest" in step for step in trained.steps) == 6
+    assert replayed(one_rank_run(tree, tmp_path / "run"), step=5).verdict == "equal"
+    exact = {**tree, "trainer": {**tree["trainer"], "precision": "float32"}}
+    in_float32 = train_one_rank(exact, tmp_path / "float32").steps
+    norms = [steps[0]["gradient_norm"] for steps in (trained.steps, in_float32)]
+    assert norms[0] != norms[1] and norms[0] == pytest.approx(norms[1], rel=0.1), "bfloat16 is the default"
+    assert trained.steps[0]["loss"] == pytest.approx(in_float32[0]["loss"], rel=0.05, abs=0.02)
+
+
+def replayed(run: Run, *, step: int, **asked: Any) -> ReplayReport:
+    return replay(run, CommitLog(open_store(run.store_url)), ReplayRequest(step=step, **asked))
+
+
+@pytest.mark.parametrize("method", ["sft", "dpo"])
+def test_the_operators_of_a_step_are_within_their_bounds(method: str, tmp_path: Path) -> None:
+    tree = large_enough(method, tmp_path)
+    train_one_rank(tree, tmp_path / "run")
+    report = replayed(one_rank_run(tree, tmp_path / "run"), step=4, mode="watch")
+    assert report.operators is not None and report.operators.finding is None, report.operators
+
+
+def test_first_steps_in_float32_are_those_of_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tree = large_enough("sft", tmp_path)
+    tree["trainer"] |= {"precision": "float32"}
+    on_gpu = train_one_rank(tree, tmp_path / "gpu").steps
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    torch.use_deterministic_algorithms(False)
+    on_cpu = train_one_rank(tree, tmp_path / "cpu").steps
+    for gpu, cpu in zip(on_gpu, on_cpu, strict=True):
+        assert gpu["loss"] == pytest.approx(cpu["loss"], rel=1e-4)
+        assert gpu["gradient_norm"] == pytest.approx(cpu["gradient_norm"], rel=1e-3)
+
+
+@pytest.mark.parametrize("what", ["adapters", "compiled layers"])
+def test_adapters_and_compiled_layers_come_to_the_same_bits_again(what: str, tmp_path: Path) -> None:
+    tree = method_recipe("reward", tmp_path, **({"lora": LORA} if what == "adapters" else {}))
+    tree["trainer"] |= {"compile": what == "compiled layers", "max_steps": 4}
+    first, again = (train_one_rank(tree, tmp_path / name) for name in ("first", "again"))
+    assert [step["loss"] for step in first.steps] == [step["loss"] for step in again.steps]
+    assert first.weights.keys() == again.weights.keys()
+    assert all(torch.equal(first.weights[name], again.weights[name]) for name in first.weights)
+
+
+def test_more_workers_than_gpus_are_refused(tmp_path: Path) -> None:
+    recipe, count = tmp_path / "recipe.yaml", torch.cuda.device_count() + 1
+    recipe.write_text(yaml.safe_dump(method_recipe("sft", tmp_path)))
+    environment = {"ASSAY_HOME": str(tmp_path / "home")}
+    found = CliRunner().invoke(cli, ["train", str(recipe), "--workers", str(count)], env=environment)
+    assert "has room for" in str(found.exception) and "CUDA_VISIBLE_DEVICES=" in str(found.exception)
+    assert not (tmp_path / "home" / "runs").exists()
