@@ -1,4 +1,4 @@
-"""SFT, DPO, reward models and GRPO beside TRL's: `python benchmarks/methods.py [--quick] [--only PART...]`.
+"""SFT, DPO, reward models and GRPO beside TRL's: `benchmarks/methods.py [--quick | --gpu] [--only PART...]`.
 
 Ours and TRL 1.16 learn the same rows with the same model in processes that take turns (see `methods_process`),
 so that a change of the machine's mood meets everybody. Lengths are spread as in life. Two settings of TRL:
@@ -13,6 +13,9 @@ Of GRPO a step has 256 answers to 32 prompts, drawn, paid by one and the same ru
 long answers are is the model's own affair, as in `benchmarks/generation.py`: log-normal, or all of 8 tokens
 (`grpo-short`); figures are tokens of answers a second, so luck in lengths favours nobody. `generate` is that
 benchmark, of the engine alone beside `transformers.generate`.
+
+`--gpu`: the same on the machine's first GPU, with a model of 12 layers of 768 in bfloat16 and larger steps; SFT
+has a bare PyTorch loop beside it, too, and memory is that of tensors on the GPU.
 
 The last line printed is one JSON object: ratios, ours / TRL's, above 1 where ours is faster; of memory, the
 largest ratio of any pair that is compared, below 1 where ours holds less.
@@ -37,7 +40,7 @@ from typing import Any, NamedTuple
 import torch
 
 from generation import EVEN, LONGEST, generate_vs_hf
-from methods_process import BATCH_ROWS, LANES, MARK, MICRO_BATCH_ROWS, Method, Task, Turn
+from methods_process import LANES, MARK, Method, Task, Turn, Who
 from methods_rows import (
     WANTED,
     num_tokens,
@@ -75,8 +78,13 @@ class Plan:
     wide_pairs: int
     hidden_size: int = 128
     num_layers: int = 2
+    num_heads: int = 4
     vocab_size: int = 1024
     wide_vocab_size: int = 50_000
+    micro_batch_rows: int = 8
+    """TRL's own default."""
+    micro_batch_tokens: int = 2048
+    on_gpu: bool = False
 
 
 FULL = Plan(rounds=3, wide_rounds=2, num_rows=512, num_pairs=256, wide_rows=64, wide_pairs=32, grpo_steps=2)
@@ -91,6 +99,10 @@ QUICK = replace(
     grpo_steps=1,
     wide_vocab_size=8192,
 )
+ON_GPU = replace(
+    FULL, rounds=2, num_rows=2048, num_pairs=1024, grpo_steps=1, hidden_size=768, num_layers=12, num_heads=12,
+    vocab_size=32_000, micro_batch_rows=64, micro_batch_tokens=16_384, on_gpu=True,
+)  # fmt: skip
 PROMPTS = 256
 WARM_UP_STEPS = 2
 """The first allocate; nobody's are counted."""
@@ -100,23 +112,32 @@ class Contender(NamedTuple):
     """Who takes part."""
 
     name: str
-    is_ours: bool
+    who: Who
     settings: Mapping[str, Any]
 
 
 DEFAULTS = "TRL, defaults"
-TRL = Contender(DEFAULTS, False, {})
+TRL = Contender(DEFAULTS, "trl", {})
 SFT = (
-    Contender("ours", True, {"train_on": "all"}),
+    Contender("ours", "ours", {"train_on": "all"}),
     TRL,
-    Contender("TRL, grouped by length", False, GROUPED),
-    Contender("TRL, packed", False, PACKED),
+    Contender("TRL, grouped by length", "trl", GROUPED),
+    Contender("TRL, packed", "trl", PACKED),
 )
+UNORDERED = Contender("ours, additions in any order", "ours_unordered", {"train_on": "all"})
+BARE = Contender("bare PyTorch", "bare", {})
+SFT_ON_GPU = (
+    *SFT[:-1],
+    Contender("TRL, packed", "trl", {**PACKED, "per_device_train_batch_size": 16}),
+    UNORDERED,
+    BARE,
+)
+"""Eight times as many rows a step."""
 DPO = (
-    Contender("ours", True, {}),
-    Contender("ours, reference in columns", True, {"reference": {"type": "columns"}}),
+    Contender("ours", "ours", {}),
+    Contender("ours, reference in columns", "ours", {"reference": {"type": "columns"}}),
     TRL,
-    Contender("TRL, grouped, precomputed", False, {**BY_LENGTH_OF_PAIRS, "precompute_ref_log_probs": True}),
+    Contender("TRL, grouped, precomputed", "trl", {**BY_LENGTH_OF_PAIRS, "precompute_ref_log_probs": True}),
 )
 ANSWERS_PER_PROMPT = 8
 PAID = {"type": "string_check", "name": "wanted", "input": "{{ sample.output_text }}", "operation": "like"}
@@ -133,16 +154,16 @@ def grpo_contenders(longest: int) -> tuple[Contender, ...]:
         "group_size": ANSWERS_PER_PROMPT, "sampling": {"max_tokens": longest}, "rewards": [{"grader": PAID}],
     }  # fmt: skip
     return (
-        Contender("ours", True, settings),
-        Contender(DEFAULTS, False, usual),
-        Contender("TRL, activations kept", False, {**usual, "gradient_checkpointing": False}),
+        Contender("ours", "ours", settings),
+        Contender(DEFAULTS, "trl", usual),
+        Contender("TRL, activations kept", "trl", {**usual, "gradient_checkpointing": False}),
     )
 
 
 REWARD = (
-    Contender("ours", True, {}),
+    Contender("ours", "ours", {}),
     TRL,
-    Contender("TRL, grouped by length", False, BY_LENGTH_OF_PAIRS),
+    Contender("TRL, grouped by length", "trl", BY_LENGTH_OF_PAIRS),
 )
 CONTENDERS = {
     "sft": SFT, "dpo": DPO, "reward": REWARD, "sft-wide": SFT, "dpo-wide": DPO,
@@ -150,6 +171,7 @@ CONTENDERS = {
 }  # fmt: skip
 """Of each part that is measured."""
 PARTS = (*CONTENDERS, "generate")
+DEVICES = {False: "cpu", True: "cuda"}
 
 
 class Measured(NamedTuple):
@@ -168,10 +190,11 @@ class Comparison:
         is_wide, self._is_mixed = kind == "wide", kind != "short"
         vocab_size = plan.wide_vocab_size if is_wide else plan.vocab_size
         num_rows, num_pairs = (plan.wide_rows, plan.wide_pairs) if is_wide else (plan.num_rows, plan.num_pairs)
-        self._folder, self._method = folder, method
+        self._folder, self._method, self._plan = folder, method, plan
         self._model = write_model(
-            folder / "model", vocab_size=vocab_size, hidden_size=plan.hidden_size, num_layers=plan.num_layers
-        )
+            folder / "model", vocab_size=vocab_size, hidden_size=plan.hidden_size, num_layers=plan.num_layers,
+            num_heads=plan.num_heads,
+        )  # fmt: skip
         if method == "grpo":
             rows = prompt_rows(PROMPTS, vocab_size)
         else:
@@ -180,9 +203,11 @@ class Comparison:
         what = {"sft": "rows", "grpo": "prompts"}.get(method, "pairs")
         print(f"\n{method}, vocabulary of {vocab_size:,}: {len(rows)} {what}, {mean:.0f} tokens each:")
         (folder / "rows.json").write_text(json.dumps(rows))
-        self._dataset = write_rows(folder, with_reference(rows, self._model) if method == "dpo" else rows)
+        self._dataset = write_rows(
+            folder, with_reference(rows, self._model, DEVICES[plan.on_gpu]) if method == "dpo" else rows
+        )
         rounds = plan.wide_rounds if is_wide else plan.rounds
-        steps = plan.grpo_steps if method == "grpo" else len(rows) // BATCH_ROWS
+        steps = plan.grpo_steps if method == "grpo" else len(rows) // (LANES * plan.micro_batch_rows)
         self._turns = (WARM_UP_STEPS, *[steps] * rounds)
 
     def of(self, contenders: Sequence[Contender]) -> dict[str, Measured]:
@@ -191,7 +216,10 @@ class Comparison:
         turns: dict[str, list[Turn]] = {each.name: [] for each in contenders}
         for index in range(len(self._turns)):
             for name in list(processes)[:: 1 if index % 2 else -1]:
-                turns[name].append(_turn(processes[name], name))
+                turns[name].append(turn := _turn(processes[name], name))
+                print(
+                    f"    turn {index} of {len(self._turns) - 1}, {name}: {turn.wall_s:.1f} s", file=sys.stderr
+                )
         for process in processes.values():
             process.communicate()
         return {name: _measured(name, of_name[1:]) for name, of_name in turns.items()}
@@ -200,13 +228,16 @@ class Comparison:
         folder = self._folder / contender.name.replace(" ", "-")
         folder.mkdir()
         task = Task(
-            is_ours=contender.is_ours,
+            who=contender.who,
             method=self._method,
             settings=dict(contender.settings),
-            dataset=str(self._dataset if contender.is_ours else self._folder / "rows.json"),
+            dataset=str(self._dataset if contender.who.startswith("ours") else self._folder / "rows.json"),
             model=str(self._model),
             folder=str(folder),
             turns=self._turns,
+            micro_batch_rows=self._plan.micro_batch_rows,
+            micro_batch_tokens=self._plan.micro_batch_tokens,
+            on_gpu=self._plan.on_gpu,
             is_mixed=self._is_mixed,
         )
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
@@ -217,6 +248,11 @@ class Comparison:
             text=True,
             env=environment,
         )
+
+
+def device_here() -> str:
+    """The GPU's name, and with which CUDA torch was built."""
+    return f"{torch.cuda.get_device_name()}, CUDA {torch.version.cuda}"
 
 
 def _turn(process: subprocess.Popen[str], name: str) -> Turn:
@@ -246,10 +282,12 @@ def _measured(name: str, turns: Sequence[Turn]) -> Measured:
 
 def ratios(found: Mapping[str, Measured], key: str) -> dict[str, float]:
     """Ours as it is against TRL's defaults; our best against TRL's best."""
-    ours = {name: each for name, each in found.items() if name.startswith("ours")}
-    theirs = {name: each for name, each in found.items() if not name.startswith("ours")}
+    ours = {name: each for name, each in found.items() if name.startswith("ours") and name != UNORDERED.name}
+    theirs = {name: each for name, each in found.items() if name.startswith("TRL")}
     best, their_best = (max(side.values(), key=lambda each: each.tokens_per_s) for side in (ours, theirs))
     pairs = {key: (ours["ours"], theirs[DEFAULTS]), f"{key}_best": (best, their_best)}
+    if BARE.name in found:
+        pairs |= {"sft_vs_bare": (best, found[BARE.name]), "sft_vs_unordered": (best, found[UNORDERED.name])}
     figures = {}
     for name, (mine, other) in pairs.items():
         figures[name] = mine.tokens_per_s / other.tokens_per_s
@@ -276,25 +314,29 @@ TARGETS = (
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="a minute or so; shows that it runs, no more")
+    size = parser.add_mutually_exclusive_group()
+    size.add_argument("--quick", action="store_true", help="a minute or so; shows that it runs, no more")
+    size.add_argument("--gpu", action="store_true", help="on the machine's first GPU, in bfloat16")
     parser.add_argument("--only", nargs="+", choices=PARTS)
     given = parser.parse_args()
-    plan = QUICK if given.quick else FULL
+    plan = QUICK if given.quick else ON_GPU if given.gpu else FULL
     if importlib.util.find_spec("trl") is None:
         raise SystemExit("trl is not installed here: 'make bench' installs it, in .venv-bench-trl")
     torch.set_num_threads(1)
     began_s = time.monotonic()
     describe_machine()
     print(
-        f"trl {importlib.metadata.version('trl')}; {plan.num_layers} layers of {plan.hidden_size}, float32; "
-        f"{BATCH_ROWS} rows a step in micro-batches of {MICRO_BATCH_ROWS}; 1 process, 1 thread"
+        f"trl {importlib.metadata.version('trl')}; {plan.num_layers} layers of {plan.hidden_size}, "
+        f"{'bfloat16' if plan.on_gpu else 'float32'}; {LANES * plan.micro_batch_rows} rows a step in "
+        f"micro-batches of {plan.micro_batch_rows}; 1 process, {device_here() if plan.on_gpu else '1 thread'}"
     )
     figures: dict[str, float] = {}
     folder = Path(tempfile.mkdtemp(prefix="assay-bench-"))
     try:
         for part in given.only or PARTS:
             if part == "generate":
-                figures |= generate_vs_hf(rounds=plan.rounds, sizes=1 if given.quick else 2)
+                sizes = ("d768",) if given.gpu else ("d64",) if given.quick else ("d64", "d128")
+                figures |= generate_vs_hf(rounds=plan.rounds, sizes=sizes, device=DEVICES[given.gpu])
                 continue
             name, _, kind = part.partition("-")
             method: Method = name  # type: ignore[assignment]
@@ -302,10 +344,11 @@ def main() -> None:
             key = {"wide": f"{method}_vs_trl_50k", "short": f"{method}_short_vs_trl"}.get(
                 kind, f"{method}_vs_trl"
             )
-            figures |= ratios(comparison.of(CONTENDERS[part]), key)
+            contenders = SFT_ON_GPU if given.gpu and method == "sft" else CONTENDERS[part]
+            figures |= ratios(comparison.of(contenders), key)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    if memory := [value for name, value in figures.items() if name.endswith("_memory")]:
+    if memory := [value for name, value in figures.items() if "_vs_trl" in name and name.endswith("_memory")]:
         figures["memory_vs_trl"] = max(memory)
     print(f"\nTargets, after {time.monotonic() - began_s:.0f} s:")
     for target in TARGETS:

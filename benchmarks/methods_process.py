@@ -4,7 +4,9 @@ It trains when it is told to by a line on its standard input, so many steps, say
 the next line; so several trainers, all warm, take turns on one machine. `ours` is all that `assay train` wires:
 loader, receipts, heartbeat, metrics, commits. TRL is its own trainers, with arguments and nothing else.
 
-Rows of a step and of a micro-batch, the model, and arithmetic in float32 on one thread are the same for all.
+Rows of a step and of a micro-batch, the model, and arithmetic (float32 on one thread; on a GPU bfloat16 where
+weights are float32) are the same for all. `bare` is what one would write without either: a loop over rows that
+are sorted by length within a step.
 """
 
 import json
@@ -20,6 +22,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from torch.nn.functional import cross_entropy
+from torch.nn.utils.rnn import pad_sequence
 from transformers.models.llama.modeling_llama import LlamaForCausalLM
 
 from assay.base.clock import SystemClock
@@ -35,17 +39,13 @@ from assay.store.commit_log import CommitLog
 from assay.store.heartbeat import Heartbeats
 from assay.store.objects import open_store
 from assay.training.generation.generator import Generator
+from assay.training.parallel import rank_device
 from assay.training.recipe import Recipe, recipe_sha256
 from assay.training.trainer.step import Stepper, StepTotals
 from generation import end_as_planned, hazards
 from methods_rows import SPLIT, WANTED, Row, num_tokens, words
 
 LANES = 4
-MICRO_BATCH_ROWS = 8
-"""TRL's own default."""
-BATCH_ROWS = LANES * MICRO_BATCH_ROWS
-MICRO_BATCH_TOKENS = 2048
-"""At most, of ours: the longest rows of a step are computed in several passes. TRL cuts by rows only."""
 COMMIT_EVERY = 32
 MARK = "@ "
 """Begins a line that is a report; trainers print lines of their own."""
@@ -54,25 +54,36 @@ GENERATE = Generator.generate
 NUM_DRAWN = [0]
 
 Method = Literal["sft", "dpo", "reward", "grpo"]
+Who = Literal["ours", "ours_unordered", "trl", "bare"]
+"""`ours_unordered`: in the kernels that CUDA takes where nobody asks for one order of addition."""
 
 
 @dataclass(frozen=True)
 class Task:
     """One trainer of one method, in one setting."""
 
-    is_ours: bool
+    who: Who
     method: Method
     settings: dict[str, Any]
     """Ours: keys of `method`; TRL: arguments of its trainer."""
     dataset: str
-    """Ours: the manifest's folder; TRL: rows as JSON."""
+    """Ours: the manifest's folder; others: rows as JSON."""
     model: str
     folder: str
     """An empty one."""
     turns: tuple[int, ...]
     """How many steps each turn has."""
+    micro_batch_rows: int
+    micro_batch_tokens: int
+    """At most, of ours: the longest rows of a step are computed in several passes. TRL cuts by rows only."""
+    on_gpu: bool = False
     is_mixed: bool = True
     """Of answers that are drawn: log-normal lengths, or all of one."""
+
+    @property
+    def batch_rows(self) -> int:
+        """Of a step."""
+        return LANES * self.micro_batch_rows
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -88,7 +99,7 @@ class Turn:
     num_tokens: int
     """Learned; padding is none."""
     peak_mb: float
-    """The most that the process ever held, libraries and all."""
+    """The most that the process ever held, libraries and all; on a GPU, in tensors there."""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -99,6 +110,7 @@ class Turns:
 
     def __init__(self, task: Task, learned: Callable[[int], int]) -> None:
         """`learned`: tokens learned in so many steps, asked when these have been made."""
+        self._on_gpu = task.on_gpu
         self._left = list(task.turns)
         self._learned = learned
         self._num_begun = self._end = 0
@@ -113,13 +125,16 @@ class Turns:
     def _wait(self) -> None:
         if self._end:
             wall_s, cpu_s, learned = (now - then for now, then in zip(self._now(), self._began, strict=True))
-            print(MARK + Turn(wall_s, cpu_s, int(learned), peak_mb()).to_json(), flush=True)
+            peak = torch.cuda.max_memory_allocated() / 2**20 if self._on_gpu else peak_mb()
+            print(MARK + Turn(wall_s, cpu_s, int(learned), peak).to_json(), flush=True)
         if not self._left or not sys.stdin.readline():
             os._exit(0)
         self._end += self._left.pop(0)
         self._began = self._now()
 
     def _now(self) -> tuple[float, float, int]:
+        if self._on_gpu:
+            torch.cuda.synchronize()
         return time.monotonic(), time.process_time(), self._learned(self._num_begun)
 
     is_set = False
@@ -147,7 +162,9 @@ def main() -> None:
     if task.method == "grpo":
         every_answer_ends_as_planned(is_mixed=task.is_mixed)
         Generator.generate = count_drawn  # type: ignore[method-assign, assignment]
-    (ours if task.is_ours else trl)(task)
+    if task.who == "ours_unordered":
+        rank_device._add_in_one_order = lambda: None
+    {"ours": ours, "ours_unordered": ours, "trl": trl, "bare": bare}[task.who](task)
 
 
 def every_answer_ends_as_planned(*, is_mixed: bool) -> None:
@@ -169,7 +186,8 @@ def ours(task: Task) -> None:
         "name": "bench",
         "data": {"dataset": task.dataset, "split": SPLIT},
         "loader": {
-            "lanes": LANES, "global_batch_size": BATCH_ROWS, "max_micro_batch_tokens": MICRO_BATCH_TOKENS,
+            "lanes": LANES, "global_batch_size": task.batch_rows,
+            "max_micro_batch_tokens": task.micro_batch_tokens,
         },
         "method": {"type": task.method, "model": model, **task.settings},
         "trainer": {
@@ -246,10 +264,11 @@ def trl(task: Task) -> None:
     }
     arguments, trainer_of = kinds[task.method]
     rows: list[Row] = json.loads(Path(task.dataset).read_text())
-    usual = {"per_device_train_batch_size": MICRO_BATCH_ROWS, "gradient_accumulation_steps": LANES}
+    usual = {"per_device_train_batch_size": task.micro_batch_rows, "gradient_accumulation_steps": LANES}
     config = arguments(
-        output_dir=task.folder, num_train_epochs=1000, learning_rate=1e-4, max_grad_norm=1.0, use_cpu=True,
-        bf16=False, report_to="none", save_strategy="no", disable_tqdm=True, **{**usual, **task.settings},
+        output_dir=task.folder, num_train_epochs=1000, learning_rate=1e-4, max_grad_norm=1.0,
+        use_cpu=not task.on_gpu, bf16=task.on_gpu, report_to="none", save_strategy="no", disable_tqdm=True,
+        **{**usual, **task.settings},
     )  # fmt: skip
     load = AutoModelForSequenceClassification if task.method == "reward" else AutoModelForCausalLM
     keys = {"num_labels": 1} if task.method == "reward" else {}
@@ -281,6 +300,32 @@ def trl(task: Task) -> None:
 
     trainer.add_callback(Turned())
     trainer.train()
+
+
+def bare(task: Task) -> None:
+    """SFT as a loop: each step's rows sorted by length, cut into micro-batches and padded; AdamW, clipping."""
+    device = torch.device("cuda" if task.on_gpu else "cpu")
+    rows: list[list[int]] = [row["input_ids"] for row in json.loads(Path(task.dataset).read_text())]
+    order = [row for _ in task.turns for row in rows][: sum(task.turns) * task.batch_rows]
+    steps = [order[first : first + task.batch_rows] for first in range(0, len(order), task.batch_rows)]
+    model = LlamaForCausalLM.from_pretrained(task.model, dtype=torch.float32).to(device).train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.0, fused=task.on_gpu)
+    turns = Turns(task, [0, *accumulate(sum(map(len, step)) for step in steps)].__getitem__)
+    for step in [*steps, []]:
+        turns.step_begins()
+        step.sort(key=len)
+        for first in range(0, len(step), task.micro_batch_rows):
+            micro_batch = [torch.tensor(row) for row in step[first : first + task.micro_batch_rows]]
+            inputs = pad_sequence(micro_batch, batch_first=True).to(device, non_blocking=True)
+            labels = pad_sequence(micro_batch, batch_first=True, padding_value=-100).to(device)
+            mask = (labels >= 0).long()
+            with torch.autocast(device.type, torch.bfloat16, enabled=task.on_gpu):
+                logits = model(input_ids=inputs, attention_mask=mask).logits
+            loss = cross_entropy(logits[:, :-1].float().flatten(0, 1), labels[:, 1:].flatten(), reduction="sum")
+            (loss / sum(len(row) - 1 for row in step)).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
 
 
 def names_what_is_wanted(

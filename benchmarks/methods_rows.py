@@ -107,12 +107,14 @@ def write_rows(folder: Path, rows: list[Row]) -> Path:
     return folder / "dataset"
 
 
-def write_model(folder: Path, *, vocab_size: int, hidden_size: int, num_layers: int) -> Path:
+def write_model(
+    folder: Path, *, vocab_size: int, hidden_size: int, num_layers: int, num_heads: int = 4
+) -> Path:
     """A Llama with random weights, as every trainer loads it, with a tokenizer."""
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=vocab_size, hidden_size=hidden_size, intermediate_size=3 * hidden_size,
-        num_hidden_layers=num_layers, num_attention_heads=4, max_position_embeddings=1024,
+        num_hidden_layers=num_layers, num_attention_heads=num_heads, max_position_embeddings=1024,
         pad_token_id=PAD, bos_token_id=END, eos_token_id=END,
     )  # fmt: skip
     LlamaForCausalLM(config).save_pretrained(folder)
@@ -135,12 +137,12 @@ def words(tokens: list[int]) -> str:
 
 
 @torch.no_grad()
-def with_reference(rows: list[Row], model: Path) -> list[Row]:
+def with_reference(rows: list[Row], model: Path, device: str = "cpu") -> list[Row]:
     """The pairs with what the model says of their completions, as `reference: {type: columns}` reads it."""
-    network = CausalNetwork(PretrainedCausalConfig(type="pretrained", path=str(model))).eval()
+    network = CausalNetwork(PretrainedCausalConfig(type="pretrained", path=str(model))).eval().to(device)
 
     def log_prob(row: Row, side: str) -> float:
-        scores = network(torch.tensor([row[side]]))
+        scores = network(torch.tensor([row[side]], device=device))
         return float(scores.log_probs[:, row["prompt_tokens"] - 1 :].sum())
 
     return [
