@@ -324,7 +324,8 @@ def test_items_that_may_share_their_luck_are_counted_as_the_groups_they_are(
     kish = int(rows**2 / sum(size**2 for size in keys.values()))
     assert kish < len(keys) + 1 and kish < rows / 3
     out, err = check("")
-    assert f"20% of {kish} independent groups (of {rows} items, which may share their luck)" in out
+    uneven = " of unequal size" if kish < len(keys) else ""
+    assert f"20% of {kish} independent groups ({rows} items in {len(keys)} clusters{uneven})" in out
     assert f"guardrail right, margin 2 points, on {kish} independent groups: " in out
     assert f"safety right, at most 0.1%: {kish} independent groups without a failure show " in out
     assert "more than the dataset has (about " in err

@@ -292,7 +292,7 @@ def _reason(
         level = chance_text(rule.futility_level)
         upper = effect_text(float(found.value), facts.unit)
         return f"Even the one-sided {level} upper bound of the gain, {upper}, is too small to be worth it."
-    return _WORDS[name][0 if verdict == "pass" else 1]
+    return _WORDS[name]["pass undecided fail".split().index(verdict)]
 
 
 def _is_last_look(config: CampaignConfig, facts: Facts) -> bool:
@@ -327,16 +327,27 @@ def _asks(name: str, config: CampaignConfig, facts: Facts, rule: CampaignRule) -
 WITHOUT_POWER = "This design would miss a clear gain, so it is no reason to stop."
 
 _WORDS = {
-    "gain": ("There is a gain.", "A gain is not shown."),
-    "worth": ("The gain is large enough.", "The gain may be too small to be worth it."),
-    "replication": ("A replication would find it.", "A replication may not find it."),
-    "left out": ("No one benchmark carries it.", "Without one of them, too little gain is left."),
-    "breadth": ("It is broad.", "Too few benchmarks gain."),
-    "too small": ("It is too small to be worth it.", "It may be large enough."),
-    "unlikely": ("A gain that is worth having is unlikely.", "A gain that is worth having is likely enough."),
-    "no way": ("More seeds would hardly change it.", "More seeds may show it."),
+    "gain": ("There is a gain.", "A gain is not shown.", "There is no gain: it loses."),
+    "worth": (
+        "The gain is large enough.",
+        "The gain may be too small to be worth it.",
+        "A gain that is worth having is unlikely.",
+    ),
+    "replication": (
+        "A replication would find it.",
+        "A replication may not find it.",
+        "A replication would hardly find a gain.",
+    ),
+    "left out": ("No one benchmark carries it.", *["Without one of them, too little gain is left."] * 2),
+    "breadth": ("It is broad.", *["Too few benchmarks gain."] * 2),
+    "too small": ("It is too small to be worth it.", *["It may be large enough."] * 2),
+    "unlikely": (
+        "A gain that is worth having is unlikely.",
+        *["A gain that is worth having is likely enough."] * 2,
+    ),
+    "no way": ("More seeds would hardly change it.", *["More seeds may show it."] * 2),
 }
-"""By clause: why it holds, and why it does not."""
+"""By clause: why it holds, why that is open, and why it does not."""
 
 _OF_ONE_BENCHMARK = {
     "left out": "There is one benchmark: none is left out.",

@@ -52,6 +52,8 @@ class ItemDraws(NamedTuple):
     number: int
     num_items: int
     """More where several may share their luck."""
+    num_clusters: int
+    """Which share it; worth fewer draws where they are of unequal size."""
     most: int | None = None
     """If all rows of the dataset were held out; None where items are no rows."""
 
@@ -98,7 +100,7 @@ class NoiseBeforehand:
             return None
         _, clusters = np.unique(np.concatenate([each or [] for each in found]), return_inverse=True)
         number = int(independent_trials(np.zeros(len(clusters), bool), clusters.astype(np.int64)).number)
-        return ItemDraws(number, len(clusters), self._most(names, number))
+        return ItemDraws(number, len(clusters), len(np.unique(clusters)), self._most(names, number))
 
     def _benchmark(self, name: str) -> PredictionsBenchmark | SuiteBenchmark:
         return next(each for each in self._config.benchmarks if each.name == name)
@@ -136,7 +138,8 @@ class NoiseBeforehand:
         # Benchmarks with as many items may be of the same ones; then their luck does not average out.
         items = sum(alone) / (len(alone) if len({each.num_items for each in effects}) == 1 else len(alone) ** 2)
         present = self.draws(names)
-        draws = ItemDraws(number, sum(each.num_items for each in effects), present.most if present else None)
+        num_items = sum(each.num_items for each in effects)
+        draws = ItemDraws(number, num_items, number, present.most if present else None)
         return PairedNoise(
             VarianceComponents(seed=of_seeds, item=items * number, residual=0.0),
             draws,
@@ -175,13 +178,14 @@ class NoiseBeforehand:
         if draws is None or not draws.num_items:
             return None
         is_alone = draws.number == draws.num_items
-        of = "items" if is_alone else f"groups (of {draws.num_items:,} items, which may share their luck)"
+        uneven = "" if draws.number == draws.num_clusters else " of unequal size"
+        of = f"groups ({draws.num_items:,} items in {draws.num_clusters:,} clusters{uneven})"
         return PairedNoise(
             components_from_discordance(discordance=ASSUMED_DISCORDANCE, seed_sd=ASSUMED_SEED_SD),
             draws,
             "share",
             f"assuming that two models differ on {ASSUMED_DISCORDANCE:.0%} of {draws.number:,} independent "
-            f"{of} and a recipe's score by "
+            f"{'items' if is_alone else of} and a recipe's score by "
             f"{bound_text(ASSUMED_SEED_SD, 'share')} over its seeds",
         )
 

@@ -31,6 +31,25 @@ def test_a_broad_gain_passes_every_clause(config_of, facts_of):
     assert found.passed_stop() is None
 
 
+@pytest.mark.parametrize(
+    ("gain", "verdict", "replication"),
+    [
+        (0.05, "pass", "would find it"),
+        (0.003, "undecided", "may not"),
+        (-0.05, "fail", "would hardly find a gain"),
+    ],
+)
+def test_a_clear_loss_is_said_otherwise_than_a_gain_that_is_open(
+    gain: float, verdict: str, replication: str, config_of: Any, facts_of: Any
+) -> None:
+    config = config_of()
+    facts = facts_of(config, {"code": gain, "prose": gain})
+    found = _clauses(judge_gates(config, facts))
+    assert (found["gain"].verdict, found["replication"].verdict) == (verdict, verdict)
+    assert ("loses" in found["gain"].reason) == (verdict == "fail")
+    assert replication in found["replication"].reason
+
+
 def test_the_recommendation_is_what_the_gates_verdicts_say(config_of, facts_of):
     config = config_of(rule=_rule(guardrails=[{"benchmark": "refusals", "margin": 0.02}]))
     for gains in (BROAD, {}, {"code": 0.05}, {**BROAD, "refusals": -0.05}, {"code": 0.02, "prose": 0.02}):
