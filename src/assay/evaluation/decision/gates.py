@@ -292,7 +292,7 @@ def _reason(
         level = chance_text(rule.futility_level)
         upper = effect_text(float(found.value), facts.unit)
         return f"Even the one-sided {level} upper bound of the gain, {upper}, is too small to be worth it."
-    return _WORDS[name]["pass undecided fail".split().index(verdict)]
+    return _WORDS[name][["pass", "undecided", "fail"].index(verdict)]
 
 
 def _is_last_look(config: CampaignConfig, facts: Facts) -> bool:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from inspect import signature
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 from weakref import ReferenceType, ref
 
 import torch
@@ -40,10 +40,12 @@ from assay.training.parallel.tree import Gradients, PartialSums
 GradientSum = Literal["tree", "all_reduce"]
 """`tree`: the same bits at every world size. `all_reduce`: the backend's order; for comparison."""
 
-_SYNC_BUFFERS = max(
-    {"forward_sync_buffers", "broadcast_buffers"} & signature(DistributedDataParallel).parameters.keys()
-)
-"""Its name from torch 2.13 on, or before."""
+_OWN_BUFFERS: dict[str, Any] = {
+    max(
+        {"forward_sync_buffers", "broadcast_buffers"} & signature(DistributedDataParallel).parameters.keys()
+    ): False
+}
+"""The former is its name from torch 2.13 on."""
 BUCKET_MB = 25
 
 OnOwnGradients = Callable[[int, Sequence[int], Sequence[Float[Tensor, "..."]]], None]
@@ -122,7 +124,7 @@ class LaneSum:
         self.module = DistributedDataParallel(
             model,
             process_group=self._group,
-            **{_SYNC_BUFFERS: False},
+            **_OWN_BUFFERS,
             gradient_as_bucket_view=True,
             bucket_cap_mb=BUCKET_MB,
         )
