@@ -80,7 +80,7 @@ class ExchangePlan(NamedTuple):
     num_lanes: int
     num_cells: int
     ranks: tuple[RankPlan, ...]
-    num_early: int = 0
+    num_early: int
     """The first so many rounds touch no rank's largest block."""
 
 

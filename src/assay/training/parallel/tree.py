@@ -76,4 +76,3 @@ class PartialSums:
         """Forget all; the next lane is the first of a new step."""
         self._sums.clear()
         self._sizes.clear()
-        self._num_kept = 0

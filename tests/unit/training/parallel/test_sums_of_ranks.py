@@ -213,11 +213,14 @@ def test_what_is_closed_is_collected(tmp_path: Path) -> None:
 
 
 def test_the_backends_sum_is_near_the_tree_and_the_same_on_all_ranks(tmp_path: Path) -> None:
-    one, two = on_ranks(2, partial(replicated, passes=SEVERAL, gradient_sum="all_reduce"), tmp_path)
+    of_ranks = on_ranks(3, partial(replicated, passes=SEVERAL, gradient_sum="all_reduce"), tmp_path)
     for step in range(STEPS):
-        for a, b, wanted in zip(one[step], two[step], expected(SEVERAL, step), strict=True):
-            np.testing.assert_array_equal(a, b)
-            np.testing.assert_allclose(a, wanted, rtol=1e-3, atol=1e-2)
+        for *found, wanted in zip(
+            *(of_rank[step] for of_rank in of_ranks), expected(SEVERAL, step), strict=True
+        ):
+            np.testing.assert_allclose(found[0], wanted, rtol=1e-3, atol=1e-2)
+            for other in found[1:]:
+                np.testing.assert_array_equal(other, found[0])
 
 
 def test_a_part_of_the_loss_that_left_out_a_weight_is_found(tmp_path: Path) -> None:
@@ -295,6 +298,15 @@ def test_the_gradients_of_each_pass_are_shown_where_weights_are_sharded(tmp_path
             ]
             for gradient, part in zip(parts, wanted, strict=True):
                 np.testing.assert_array_equal(gradient, part.numpy())
+
+
+def test_where_lanes_are_one_pass_each_a_rank_is_told_of_its_own_alone(tmp_path: Path) -> None:
+    def positions(ranks: Ranks) -> set[int]:
+        lane_sum = ShardedLaneSum(Network(), ranks, shares_of(ranks, NUM_LANES))
+        return {position for position, _ in told(ranks, lane_sum, ONE_PASS)}
+
+    found = on_ranks(3, positions, tmp_path, shards_weights=True)
+    assert found == [{0, 1, 2}, {0, 1, 2}, {0, 1}], "the third round has two lanes for three ranks"
 
 
 def apart(ranks: Ranks) -> tuple[list[np.ndarray], list[np.ndarray], int]:

@@ -46,6 +46,17 @@ def test_the_sum_has_the_same_bits_at_every_world_size(num_lanes: int, seed: int
             np.testing.assert_array_equal(left.numpy(), right.numpy())
 
 
+def test_a_sum_that_was_kept_and_grew_in_a_lanes_memory_is_kept_again() -> None:
+    sums, memory = PartialSums(), [torch.ones(2)]
+    sums.add(memory, 1)
+    sums.keep()
+    memory[0].fill_(2.0)  # the next lane, in the memory of the one before
+    sums.add(memory, 1)
+    sums.keep()
+    memory[0].fill_(100.0)
+    assert sums.take()[0].tolist() == [3.0, 3.0]
+
+
 def test_a_plain_running_sum_has_other_bits() -> None:
     lanes = lanes_of_gradients(8, seed=1)
     running = lanes[0][1].clone()
