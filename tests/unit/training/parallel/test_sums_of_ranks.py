@@ -212,8 +212,14 @@ def test_what_is_closed_is_collected(tmp_path: Path) -> None:
     assert on_ranks(1, is_held, tmp_path) == [False]
 
 
+def by_the_backend(ranks: Ranks) -> list[list[np.ndarray]]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lane_sum_module, "Exchange", None)  # nothing travels by the plan, and nothing early
+        return replicated(ranks, SEVERAL, "all_reduce")
+
+
 def test_the_backends_sum_is_near_the_tree_and_the_same_on_all_ranks(tmp_path: Path) -> None:
-    of_ranks = on_ranks(3, partial(replicated, passes=SEVERAL, gradient_sum="all_reduce"), tmp_path)
+    of_ranks = on_ranks(3, by_the_backend, tmp_path)
     for step in range(STEPS):
         for *found, wanted in zip(
             *(of_rank[step] for of_rank in of_ranks), expected(SEVERAL, step), strict=True
@@ -303,6 +309,7 @@ def test_the_gradients_of_each_pass_are_shown_where_weights_are_sharded(tmp_path
 def test_where_lanes_are_one_pass_each_a_rank_is_told_of_its_own_alone(tmp_path: Path) -> None:
     def positions(ranks: Ranks) -> set[int]:
         lane_sum = ShardedLaneSum(Network(), ranks, shares_of(ranks, NUM_LANES))
+        assert lane_sum.buckets() == [], "layers cross one by one"
         return {position for position, _ in told(ranks, lane_sum, ONE_PASS)}
 
     found = on_ranks(3, positions, tmp_path, shards_weights=True)
