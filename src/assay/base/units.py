@@ -2,6 +2,9 @@
 
 import math
 
+HAIR = 1e-9
+"""Of a percent: more than a float's last bits, and nothing to a reader."""
+
 
 def count_text(count: float) -> str:
     """`42_000_000` -> `42.0 M`; below ten thousand, all digits; from 1e18 on, none but three."""
@@ -50,11 +53,19 @@ def age_text(seconds: float) -> str:
     return f"{max(seconds, 0.0):.0f} s"
 
 
+def tenths_text(share: float) -> str:
+    """`24.7%`, `50.0%`: for columns of shares; halves away from zero, as a decimal.
+
+    0.2465 is 24.7%: as a float it lies a hair below its half, which is no reason to cut it.
+    """
+    return f"{100 * share + math.copysign(HAIR, share):.1f}%"
+
+
 def percent_text(share: float) -> str:
-    """`93.4%`; never 100% for what is less, nor 0% for what is more: `>99.9%`, `<0.1%`."""
-    shown = f"{100 * share:.1f}%"
-    if shown == "0.0%" and share > 0:
-        return "<0.1%"
+    """`93.4%`, `50%`; never 100% for what is less, nor 0% for what is more: `>99.9%`, `<0.1%`, `>-0.1%`."""
+    shown = tenths_text(share)
+    if shown in ("0.0%", "-0.0%") and share != 0:
+        return "<0.1%" if share > 0 else ">-0.1%"
     return ">99.9%" if shown == "100.0%" and share < 1 else shown.replace(".0%", "%")
 
 

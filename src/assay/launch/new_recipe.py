@@ -19,7 +19,7 @@ import yaml
 from assay.base.config import LoadedConfig
 from assay.base.errors import ConfigError
 from assay.base.installed import installed_path
-from assay.base.units import count_text, number_of
+from assay.base.units import count_text, number_of, tenths_text
 from assay.data.dataset.columns import (
     KEY,
     LABEL,
@@ -386,7 +386,7 @@ def _label(train: DatasetView) -> Iterator[tuple[str, str]]:
     counts = manifest.label_counts
     if counts and counts.keys() <= {"0", "1"}:
         share = counts.get("1", 0) / sum(counts.values())
-        yield "  label: {type: binary}", f"0 or 1; {share:.1%} are 1; compared by AUC"
+        yield "  label: {type: binary}", f"0 or 1; {tenths_text(share)} are 1; compared by AUC"
         return
     is_text = not manifest.columns[LABEL].startswith(("int", "uint", "bool"))
     if counts and (is_text or len(counts) <= FEW):
@@ -395,8 +395,8 @@ def _label(train: DatasetView) -> Iterator[tuple[str, str]]:
             yield (
                 f"  label: {{type: binary, positive: {_flow(rarer)}}}",
                 (
-                    f"'{rarer}' counts as 1: {counts[rarer] / sum(counts.values()):.1%} of the rows; compared "
-                    "by AUC"
+                    f"'{rarer}' counts as 1: {tenths_text(counts[rarer] / sum(counts.values()))} of the rows; "
+                    "compared by AUC"
                 ),
             )
             return
@@ -411,7 +411,10 @@ def _label(train: DatasetView) -> Iterator[tuple[str, str]]:
         most = max(counts, key=lambda label: counts[label])
         yield (
             f"  label: {{type: classes, names: {_flow(names)}}}",
-            (f"the most frequent is '{most}', {counts[most] / sum(counts.values()):.1%}; compared by accuracy"),
+            (
+                f"the most frequent is '{most}', {tenths_text(counts[most] / sum(counts.values()))}; "
+                "compared by accuracy"
+            ),
         )
         return
     labels = np.concatenate(

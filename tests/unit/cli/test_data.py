@@ -11,6 +11,7 @@ import yaml
 import assay.launch
 from assay.base.config import LoadedConfig
 from assay.cli.main import main
+from assay.cli.screens.data import print_manifest
 from assay.data.dataset.tokens import train_tokenizer
 from assay.launch.run import new_run
 from assay.records.dataset import DatasetManifest
@@ -381,3 +382,14 @@ def test_a_model_that_is_not_there_has_no_recipe(corpus: Path, capsys, monkeypat
         capsys, "train", "recipe.yaml", "method.encoder={type: pretrained, path: org/name}", "--run-id", "x"
     )
     assert code == 2 and "org/name: no config.json there" in said and not Path("home/x").exists()
+
+
+def test_shares_that_are_listed_together_are_rounded_as_decimals(corpus: Path, capsys) -> None:
+    """493 of 2,000 are 24.65%, and a float a hair less."""
+    run(capsys, *BUILD, "--out", "one")
+    manifest = DatasetManifest.from_json(Path("one/manifest.json").read_text(), source="one")
+    classes = {"class": 1_216, "function": 493, "method": 291}
+    print_manifest(manifest.model_copy(update={"label_counts": classes}), Path("one"))
+    shown = capsys.readouterr().out
+    for share in ("60.8% (1,216 rows)", "24.7% (493 rows)", "14.6% (291 rows)"):
+        assert share in shown

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from assay.base.errors import AssayError
-from assay.base.units import bytes_text, count_text, number_of
+from assay.base.units import bytes_text, count_text, number_of, tenths_text
 from assay.cli.screens.terminal import name, number, stdout, table_of
 from assay.data.dataset.columns import KEY, LABEL
 from assay.data.loader.config import LoaderConfig
@@ -54,7 +54,7 @@ def print_manifest(manifest: DatasetManifest, folder: Path) -> None:
     )
     if manifest.format not in (None, "labelled"):
         trained = manifest.num_trained_tokens
-        share = f"; {trained / manifest.num_tokens:.1%} of the tokens are trained" if trained else ""
+        share = f"; {tenths_text(trained / manifest.num_tokens)} of the tokens are trained" if trained else ""
         console.print(f"rows for a language model, of the format '{manifest.format}'{share}")
     if manifest.item_fields:
         some = [f"{escape(name)} ({rows:,})" for name, rows in sorted(manifest.item_fields.items())]
@@ -201,7 +201,7 @@ def _label_lines(counts: Mapping[str, int]) -> Iterator[str]:
         filled = min(BAR, round(BAR * rows / total))
         bar = f"[cyan]{'█' * filled}[/][dim]{'░' * (BAR - filled)}[/]"
         behind = f"{rows:,} of {total:,} rows" if is_binary else f"{number_of(rows, 'row')}"
-        yield f"label {escape(_short(label)):<{width}} {bar} {rows / total:.1%} ({behind})"
+        yield f"label {escape(_short(label)):<{width}} {bar} {tenths_text(rows / total)} ({behind})"
     if len(counts) > MAX_LINES and len(most) == MAX_LINES:
         yield f"and {len(counts) - MAX_LINES} other classes"
 
@@ -230,14 +230,17 @@ def _column_table(columns: Sequence[ColumnProfile], num_rows: int, group: str) -
         columns,
         (name("column"), lambda column: escape(called(column))),
         ("type", type_text),
-        (number("missing"), lambda column: f"{column.missing_rate:.1%}" if column.missing_rate else "-"),
+        (number("missing"), lambda column: tenths_text(column.missing_rate) if column.missing_rate else "-"),
         ("values", lambda column: escape(_values_text(column, num_rows))),
     )
 
 
 def _values_text(column: ColumnProfile, num_rows: int) -> str:
     if column.top_values:
-        shown = [f"{_short(value)} {count / num_rows:.1%}" for value, count in column.top_values[:NUM_VALUES]]
+        shown = [
+            f"{_short(value)} {tenths_text(count / num_rows)}"
+            for value, count in column.top_values[:NUM_VALUES]
+        ]
         return ", ".join(shown) + (", …" if len(column.top_values) > NUM_VALUES else "")
     if column.minimum is None:
         return ""
@@ -286,11 +289,13 @@ def print_split(dataset: Path, found: SplitView, build: BuildSummary | None) -> 
     held_out = found.validation.num_rows + found.num_dropped
     total = found.train.num_rows + held_out
     for part, side in (("train", found.train), ("validation", found.validation)):
-        label = "" if side.num_positive is None else f"  label 1: {side.num_positive / side.num_rows:.1%}"
-        print(f"{part:<11} {side.num_rows:>12,} rows  {side.num_rows / total:6.1%}{label}")
+        label = (
+            "" if side.num_positive is None else f"  label 1: {tenths_text(side.num_positive / side.num_rows)}"
+        )
+        print(f"{part:<11} {side.num_rows:>12,} rows  {tenths_text(side.num_rows / total):>6}{label}")
     if found.num_dropped:
         print(
-            f"left out    {found.num_dropped:>12,} rows  {found.num_dropped / total:6.1%}  "
+            f"left out    {found.num_dropped:>12,} rows  {tenths_text(found.num_dropped / total):>6}  "
             "whose tokens a training row has"
         )
     if (asked := found.split.get("validation_fraction")) is not None:
@@ -355,7 +360,9 @@ def print_diff(found: DatasetDiff) -> None:
         console.print(_shift_table(found.shifts[:MAX_LINES]))
         if len(found.shifts) > MAX_LINES:
             console.print(f"and {len(found.shifts) - MAX_LINES} smaller shifts (--json has all)")
-    console.print(f"\n{found.length_distance:.1%} of the rows would have to change their length to be alike")
+    console.print(
+        f"\n{tenths_text(found.length_distance)} of the rows would have to change their length to be alike"
+    )
 
 
 def _print_some(console: Console, mark: str, lines: Sequence[str]) -> None:

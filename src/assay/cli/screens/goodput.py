@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from rich.table import Column
 
 from assay.base.clock import utc_text
-from assay.base.units import duration_text, number_of
+from assay.base.units import duration_text, number_of, tenths_text
 from assay.cli.screens.terminal import name, number, print_list, stdout, table_of
 from assay.records.goodput import Goodput, Interruption
 from assay.store.settings import Money
@@ -19,8 +19,8 @@ def print_goodput(found: Goodput, parts: Mapping[str, Goodput], *, of: str) -> N
         return
     count = len(found.run_ids)
     screen.print(
-        f"goodput {found.goodput():.1%}, ETTR {found.ettr():.1%} of {_hours(found.held_device_s)} held, "
-        f"{count} run{'s' if count > 1 else ''}"
+        f"goodput {tenths_text(found.goodput())}, ETTR {tenths_text(found.ettr())} of "
+        f"{_hours(found.held_device_s)} held, {count} run{'s' if count > 1 else ''}"
         + (f", {Money(found.cost, found.currency)}" if found.cost is not None else ""),
         style="bold",
     )
@@ -30,7 +30,7 @@ def print_goodput(found: Goodput, parts: Mapping[str, Goodput], *, of: str) -> N
         sorted(found.by_phase.items(), key=lambda part: -part[1]),
         ("phase", lambda part: part[0]),
         (number("device-hours"), lambda part: f"{part[1] / 3600:.4f}"),
-        (number("share"), lambda part: f"{part[1] / found.held_device_s:.1%}"),
+        (number("share"), lambda part: tenths_text(part[1] / found.held_device_s)),
     )
     screen.print(phases)
     if parts:
@@ -40,8 +40,8 @@ def print_goodput(found: Goodput, parts: Mapping[str, Goodput], *, of: str) -> N
             *([(number("runs"), lambda part: str(len(part[1].run_ids)))] if of == "activity" else []),
             (number("device-hours"), lambda part: f"{part[1].held_device_s / 3600:.4f}"),
             *([(number("cost"), _cost)] if found.cost is not None else []),
-            (number("goodput"), lambda part: f"{part[1].goodput():.1%}" if part[1].held_device_s else "-"),
-            (number("ETTR"), lambda part: f"{part[1].ettr():.1%}" if part[1].held_device_s else "-"),
+            (number("goodput"), lambda part: tenths_text(part[1].goodput()) if part[1].held_device_s else "-"),
+            (number("ETTR"), lambda part: tenths_text(part[1].ettr()) if part[1].held_device_s else "-"),
             (number("interruptions"), lambda part: str(len(part[1].interruptions))),
             (number("their cost"), lambda part: _hours(part[1].interruptions_device_s())),
             dispensable=("ETTR", "cost", "their cost", "runs"),

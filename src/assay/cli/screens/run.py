@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from assay.base.clock import SystemClock, utc_text
-from assay.base.units import bytes_text, count_text, duration_text, number_of
+from assay.base.units import bytes_text, count_text, duration_text, number_of, tenths_text
 from assay.cli.screens.drawing import PHASE_STYLES, phase_bar, sparkline
 from assay.cli.screens.terminal import (
     TONE_STYLES,
@@ -181,7 +181,7 @@ def _cost(run: RunView) -> RenderableType:
     legend = Text()
     for phase, style in PHASE_STYLES.items():
         if (seconds := run.device_seconds[phase]) > 0:
-            legend.append("■ ", style=style).append(f"{phase} {seconds / run.held_s():.1%}   ")
+            legend.append("■ ", style=style).append(f"{phase} {tenths_text(seconds / run.held_s())}   ")
     words = f"{device_hours_text(run.held_s())} over all ranks"
     words += f", {Money(run.cost, run.currency)}" if run.cost is not None and run.currency else ""
     words += f"; {number_of(run.lost_steps, 'step')} lost with what died" if run.lost_steps else ""

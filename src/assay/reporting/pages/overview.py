@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from assay.base.clock import utc_text
-from assay.base.units import count_text, duration_text, number_of
+from assay.base.units import count_text, duration_text, number_of, tenths_text
 from assay.evaluation.decision.words import device_time_text, interval_words
 from assay.records.evaluation import Estimate
 from assay.reporting.figures.evidence_plots import ForestRow, forest_chart, is_worse
@@ -168,7 +168,7 @@ def _facts(each: LiveRun, now_s: float) -> Iterator[tuple[str, str]]:
         yield "last sign of life", f"{duration_text(max(0.0, now_s - view.last_seen))} ago"
     yield "device time", device_hours_text(view.held_s())
     if view.goodput is not None:
-        yield "goodput", f"{view.goodput:.1%}"
+        yield "goodput", tenths_text(view.goodput)
 
 
 def _curve(curve: Series) -> Figure:

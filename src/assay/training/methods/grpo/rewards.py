@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from assay.base.digest import canonical_json
 from assay.base.errors import DataError, TrainingError
 from assay.base.shapes import Float, Int64
+from assay.base.units import tenths_text
 from assay.data.dataset.columns import ITEM
 from assay.data.loader.batch import MicroBatch
 from assay.scoring.grade import Grade, GraderRunner, Values, sample_values
@@ -188,7 +189,7 @@ def refuse_failures(metrics: Mapping[str, float], most: float, *, step: int) -> 
         kinds = {
             kind: metrics.get(f"{FAILURES}_{kind}", 0.0) for kind in (*FAILURE_KINDS, *JUDGE_FAILURE_KINDS)
         }
-        said = ", ".join(f"{part:.1%} {kind}" for kind, part in kinds.items() if part)
+        said = ", ".join(f"{tenths_text(part)} {kind}" for kind, part in kinds.items() if part)
         cure = "Mend the grader and train a new run"
         if any(kinds[kind] for kind in JUDGE_FAILURE_KINDS):
             cure = (
@@ -196,7 +197,7 @@ def refuse_failures(metrics: Mapping[str, float], most: float, *, step: int) -> 
                 "reward, and about nothing else"
             )
         raise TooManyFailuresError(
-            f"step {step}: {share:.1%} of the rollouts got no reward ({said}), more than "
+            f"step {step}: {tenths_text(share)} of the rollouts got no reward ({said}), more than "
             f"method.max_reward_failures={most:g} allows. No update was made; the last commit is intact. "
             f"{cure}; or go on with more of them missing: assay train --from RUN "
             "method.max_reward_failures=SHARE."
