@@ -1,6 +1,6 @@
 """Forecasts of other world sizes: the answer first, then what a step is made of, and what would help."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import click
 from rich.text import Text
@@ -34,7 +34,9 @@ TERM_WORDS: dict[ScaleTerm, str] = {
 }
 """In the order of the columns; docs/scale.md explains them."""
 SHOWN_SHARE = 0.005
-"""Terms that take less of every step are left out."""
+"""Terms that take less of every step are told together."""
+NO_SHARE = 0.0005
+"""Would be 0%."""
 
 
 def print_forecast(found: ScaleForecast, calibration: ScaleCalibration, *, advised_for: int | None) -> None:
@@ -55,24 +57,31 @@ def print_forecast(found: ScaleForecast, calibration: ScaleCalibration, *, advis
     )
     for goal in found.goals:
         click.echo(f"P({goal.speedup:g}x at {goal.world_size}) = {goal.probability:.2f}")
-    click.echo("where the time of a step goes")
-    terms = [
-        term
-        for term in TERM_WORDS
-        if any(size.terms[term] > SHOWN_SHARE * sum(size.terms.values()) for size in found.sizes)
-    ]
-    print_list(
-        found.sizes,
-        (number("workers"), lambda size: f"{size.world_size:,}"),
-        *((number(TERM_WORDS[term]), _share_of(term)) for term in terms),
-        (number("sent a worker"), lambda size: bytes_text(size.sent_bytes)),
-        (number("leaves a node"), lambda size: bytes_text(size.left_node_bytes)),
-        dispensable=("sent a worker", "leaves a node"),
-    )
+    _print_terms(found.sizes)
     for remark in found.remarks:
         click.secho(f"note: {remark}", fg="yellow")
     if advised_for is not None:
         _print_advice(found.advice, advised_for)
+
+
+def _print_terms(sizes: Sequence[WorldForecast]) -> None:
+    """Each row adds up to 100%: what is below zero is shown as that, what is small as one share."""
+    click.echo("where the time of a step goes")
+    shown = [term for term in TERM_WORDS if any(abs(_share(size, [term])) > SHOWN_SHARE for size in sizes)]
+    small = [term for term in TERM_WORDS if term not in shown]
+    print_list(
+        sizes,
+        (number("workers"), lambda size: f"{size.world_size:,}"),
+        *((number(TERM_WORDS[term]), _share_of([term])) for term in shown),
+        *(
+            [(number("all else"), _share_of(small))]
+            if any(abs(_share(size, small)) > NO_SHARE for size in sizes)
+            else []
+        ),
+        (number("sent a worker"), lambda size: bytes_text(size.sent_bytes)),
+        (number("leaves a node"), lambda size: bytes_text(size.left_node_bytes)),
+        dispensable=("sent a worker", "leaves a node"),
+    )
 
 
 def print_check(found: ScaleCheck) -> None:
@@ -123,10 +132,21 @@ def _calibration_lines(calibration: ScaleCalibration) -> Iterator[str]:
 
 
 def _print_advice(advice: tuple[ScaleAdvice, ...], world_size: int) -> None:
-    if not advice:
+    """What saves device-hours and takes longer stands by itself: it is a choice, and no gain."""
+    gains = [each for each in advice if min(each.time_saved, each.device_hours_saved) >= 0]
+    longer = [each for each in advice if each.time_saved < 0]
+    if not gains:
         click.echo(f"nothing that is known here would gain anything on {world_size} workers")
-        return
-    click.echo(f"what would gain on {world_size} workers, for as many rows (* learns something else)")
+    for found, what in (
+        (gains, f"what would gain on {world_size} workers"),
+        (longer, "what would take longer, and fewer device-hours"),
+    ):
+        if found:
+            click.echo(f"{what}, for as many rows (* learns something else)")
+            _print_changes(found)
+
+
+def _print_changes(advice: Sequence[ScaleAdvice]) -> None:
     print_list(
         advice,
         (number("time"), lambda each: f"{-each.time_saved:+.1%}"),
@@ -137,11 +157,13 @@ def _print_advice(advice: tuple[ScaleAdvice, ...], world_size: int) -> None:
     )
 
 
-def _share_of(term: ScaleTerm) -> Callable[[WorldForecast], str]:
-    def cell(size: WorldForecast) -> str:
-        return percent_text(max(0.0, size.terms[term]) / sum(size.terms.values()))
+def _share_of(terms: Sequence[ScaleTerm]) -> Callable[[WorldForecast], str]:
+    return lambda size: percent_text(_share(size, terms))
 
-    return cell
+
+def _share(size: WorldForecast, terms: Sequence[ScaleTerm]) -> float:
+    """Of all that a step takes, what these take; below zero what makes it shorter."""
+    return sum(size.terms[term] for term in terms) / sum(size.terms.values())
 
 
 def _interval(estimate: Estimate, form: str) -> str:

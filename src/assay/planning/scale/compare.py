@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from assay.base.units import number_of
 from assay.data.loader.lane_shares import LaneShares
 from assay.planning.scale.cluster import Cluster
 from assay.planning.scale.forecast import forecast_attempt
@@ -73,4 +74,6 @@ def compared(calibration: ScaleCalibration, measured: MeasuredAttempt, cluster: 
 
 def _remarks(calibration: ScaleCalibration, measured: MeasuredAttempt) -> list[str]:
     size, largest = measured.shares.world_size, calibration.largest_measured
-    return [f"measured on up to {largest}; {size} is {size / largest:g} times beyond"] if size > largest else []
+    if size <= largest:
+        return []
+    return [f"measured on up to {number_of(largest, 'worker')}; {size} are {size / largest:g} times as many"]

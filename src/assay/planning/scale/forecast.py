@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from assay.base.shapes import Float64
-from assay.base.units import bytes_text
+from assay.base.units import bytes_text, number_of
 from assay.data.loader.lane_shares import LaneShares, next_useful_world_size, useful_world_size
 from assay.planning.scale.cluster import (
     NUM_READINGS,
@@ -49,6 +49,9 @@ MODEL_ERROR = 0.015
 """A share of a step on several workers; and as much again for each doubling beyond what was measured."""
 SMALL_SHARE = 0.05
 """What all that is not the lanes' own work may take of a step before one of it is said to bind."""
+
+ROUNDING = 1e-6
+"""A share of the number of workers: a speedup that exceeds it by less is their number."""
 
 
 class _Played(NamedTuple):
@@ -107,7 +110,7 @@ def forecast(
         parallel=parallel,
         sizes=tuple(sizes),
         goals=tuple(reached),
-        remarks=tuple(_remarks(calibration, shares)),
+        remarks=(*_more_than_their_number(calibration, sizes, cluster, shares), *_remarks(calibration, shares)),
         advice=(),
     )
 
@@ -259,13 +262,40 @@ def _phases(drawn: DrawnSteps) -> dict[str, float]:
     }
 
 
+def _more_than_their_number(
+    calibration: ScaleCalibration,
+    sizes: Sequence[WorldForecast],
+    cluster: Cluster,
+    shares: Sequence[LaneShares],
+) -> list[str]:
+    """Why some workers are forecast to be faster than their number, and without that; none where none is."""
+    over = [place for place, size in enumerate(sizes) if size.efficiency.value > 1 + ROUNDING]
+    two = calibration.two_workers
+    if not over or two is None or two.crowding >= 1:
+        return []
+    uncrowded = calibration.model_copy(update={"two_workers": two.model_copy(update={"crowding": 1.0})})
+    alone_s = float(_played(calibration, LaneShares.alone(calibration.lanes), cluster).drawn.step_s.mean())
+    without = ", ".join(
+        f"{alone_s / float(_played(uncrowded, shares[place], cluster).drawn.step_s.mean()):.2f} on "
+        f"{sizes[place].world_size}"
+        for place in over
+    )
+    far = ", ".join(f"{sizes[place].speedup.value:.2f} on {sizes[place].world_size}" for place in over)
+    return [
+        f"a speedup of {far} workers is more than their number, and is no promise: a lane took "
+        f"{two.crowding:.2f} times as long beside another worker as alone, which may be caches or the noise of "
+        f"{number_of(len(calibration.steps) + two.num_steps, 'step')}. With lanes as fast as alone it is "
+        f"{without}"
+    ]
+
+
 def _remarks(calibration: ScaleCalibration, shares: Sequence[LaneShares]) -> list[str]:
     largest, found = calibration.largest_measured, []
     measured = "1 worker" if largest == 1 else "1 and 2 workers"
     beyond = [each.world_size for each in shares if each.world_size > largest]
     if beyond:
-        far = ", ".join(f"{size} is {size / largest:g} times beyond" for size in beyond)
-        found.append(f"measured on {measured}; {far}")
+        far = ", ".join(f"{size} are {size / largest:g} times as many" for size in beyond)
+        found.append(f"measured on {measured}; {far}: what lies beyond rests on the model")
     for each in shares:
         lanes, size = calibration.lanes, each.world_size
         if (fewer := useful_world_size(lanes, size)) < size:

@@ -55,5 +55,5 @@ def test_an_attempt_that_went_on_from_a_commit_started_as_a_restart_does() -> No
 def test_it_says_how_far_the_run_is_beyond_what_was_measured() -> None:
     eight = measured(shares=LaneShares(8, 8))
     assert compared(CALIBRATION, eight, Cluster(8, FAST)).remarks == (
-        "measured on up to 2; 8 is 4 times beyond",
+        "measured on up to 2 workers; 8 are 4 times as many",
     )

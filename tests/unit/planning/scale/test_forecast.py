@@ -82,9 +82,27 @@ def test_lanes_that_do_not_share_evenly_bind_and_the_number_that_would_is_said()
 
 def test_it_says_how_far_it_goes_beyond_what_was_measured() -> None:
     found = forecast(calibration_of(equal_steps(32, 0.1)), [2, 32], Cluster(8, FAST, FAST))
-    assert found.remarks[0] == "measured on 1 and 2 workers; 32 is 16 times beyond"
+    assert found.remarks[0] == (
+        "measured on 1 and 2 workers; 32 are 16 times as many: what lies beyond rests on the model"
+    )
     widths = [(size.step_s.high - size.step_s.low) / size.step_s.value for size in found.sizes]
     assert widths[1] > 2 * widths[0]
+
+
+def test_a_speedup_above_the_number_of_workers_says_where_it_comes_from() -> None:
+    """Lanes of 3.2 s and 0.4 s that no worker shares: 2 workers take 0.8 of 1.6 s, and 0.4 s."""
+    steps = equal_steps(32, 0.1, fixed_s=0.4)
+    found = forecast(calibration_of(steps, two_workers=two(1e15, crowding=0.5)), [2, 32], Cluster(32, FAST))
+    assert found.sizes[0].speedup.value == pytest.approx(3.6 / 1.2)
+    assert found.sizes[1].speedup.value < 32
+    assert found.remarks[0] == (
+        "a speedup of 3.00 on 2 workers is more than their number, and is no promise: a lane took 0.50 times "
+        "as long beside another worker as alone, which may be caches or the noise of 13 steps. With lanes as "
+        "fast as alone it is 1.80 on 2"
+    )
+    for crowding in (1.0, 1.3):
+        usual = forecast(calibration_of(steps, two_workers=two(1e15, crowding=crowding)), [2], Cluster(8, FAST))
+        assert usual.remarks == ()
 
 
 def test_more_workers_than_lanes_are_refused_with_the_number_that_share_them() -> None:
