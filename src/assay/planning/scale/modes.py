@@ -1,24 +1,47 @@
 """A forecast as the `modes` of an activity of a program: what `assay plan` chooses from."""
 
 import math
+from collections.abc import Iterator
 
 import yaml
 
+from assay.base.units import duration_text
 from assay.planning.program.work import RunMode, Runs
-from assay.records.scale import ScaleForecast
+from assay.records.scale import ScaleForecast, WorldForecast
 
 
 def modes_of(forecast: ScaleForecast) -> Runs:
     """Numbers of workers with the hours that a run takes, those left out that are no faster than fewer."""
     modes: list[RunMode] = []
-    for size in sorted(forecast.sizes, key=lambda each: each.world_size):
-        hours = max(1, math.ceil(size.run_s.value / 3600))
+    for size in _by_workers(forecast):
+        hours = _hours(size)
         if not modes or hours < modes[-1].hours:
             modes.append(RunMode(devices=size.world_size, hours=hours))
     return Runs(modes=tuple(modes))
 
 
 def modes_text(forecast: ScaleForecast) -> str:
-    """To be put under `runs` of an activity."""
-    found = [mode.model_dump() for mode in modes_of(forecast).modes]
-    return yaml.safe_dump({"modes": found}, sort_keys=False, default_flow_style=None)
+    """To be put under `runs` of an activity; comments say what was rounded, and what was left out."""
+    found = modes_of(forecast)
+    kept = [mode.model_dump() for mode in found.modes]
+    said = "".join(f"# {line}\n" for line in _remarks(forecast, {mode.devices for mode in found.modes}))
+    return yaml.safe_dump({"modes": kept}, sort_keys=False, default_flow_style=None) + said
+
+
+def _remarks(forecast: ScaleForecast, kept: set[int]) -> Iterator[str]:
+    sizes = _by_workers(forecast)
+    took = ", ".join(f"{duration_text(size.run_s.value)} on {size.world_size:,}" for size in sizes)
+    yield f"a run takes {took} workers; a program counts whole hours, so they are rounded up"
+    for size in sizes:
+        if size.world_size not in kept:
+            fewer = max(each for each in kept if each < size.world_size)
+            yield f"left out: {size.world_size:,} workers, which take no fewer whole hours than {fewer:,}"
+
+
+def _hours(size: WorldForecast) -> int:
+    """As a program counts them: whole ones, and at least one."""
+    return max(1, math.ceil(size.run_s.value / 3600))
+
+
+def _by_workers(forecast: ScaleForecast) -> list[WorldForecast]:
+    return sorted(forecast.sizes, key=lambda each: each.world_size)

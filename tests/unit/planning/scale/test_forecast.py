@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import yaml
 
 from assay.base.errors import ConfigError
 from assay.data.loader.lane_shares import LaneShares
@@ -149,6 +150,17 @@ def test_modes_are_what_a_program_takes_and_leave_out_what_gains_nothing() -> No
     ways = [(mode.devices, mode.hours) for mode in modes_of(found).ways()]
     assert ways == [(1, 8), (2, 4), (4, 2), (8, 1)]
     assert modes_text(found).startswith("modes:\n- {devices: 1, hours: 8}\n")
+
+
+def test_modes_say_what_was_left_out_and_what_was_rounded() -> None:
+    calibration = calibration_of(equal_steps(8, 0.1), num_steps=195, commit_every=195)
+    text = modes_text(forecast(calibration, [8, 2], Cluster(8, FAST)))
+    assert yaml.safe_load(text) == {"modes": [{"devices": 2, "hours": 1}]}
+    assert text.splitlines()[2:] == [
+        "# a run takes 1 min 18 s on 2, 19.5 s on 8 workers; a program counts whole hours, so they are rounded "
+        "up",
+        "# left out: 8 workers, which take no fewer whole hours than 2",
+    ]
 
 
 def test_the_same_calibration_gives_the_same_forecast() -> None:
