@@ -12,11 +12,18 @@ from typing import Any
 import pytest
 import yaml
 
+from assay.base.config import read_config_file
+from assay.base.errors import ConfigError
 from assay.cli.main import main
+from assay.data.dataset.dataset import Dataset
+from assay.launch.run import checked
+from assay.launch.scale.kept import CalibrationKey, calibrated_parts, given_calibration, nearest_other
 from assay.planning.program.file import read_program
 from assay.planning.program.new import new_program
 from assay.records.scale import ScaleCalibration
 from assay.store.home import Home
+from assay.training.recipe import Recipe
+from scale_calibrations import calibration_of, equal_steps
 
 Answer = tuple[int, str, str]
 
@@ -46,6 +53,41 @@ def test_what_cannot_be_forecast_is_refused_before_anything_is_measured(recipe: 
         assert code == 2
         assert said in error, error
     assert not (recipe.parent / "home").exists()
+
+
+def test_the_nearest_calibration_says_in_which_keys_it_is_of_another_recipe(recipe: Path) -> None:
+    def of(*overrides: str) -> tuple[Recipe, Dataset]:
+        return checked(read_config_file(recipe, overrides))
+
+    home, (mine, dataset) = Home.from_environment(), of()
+    key = CalibrationKey.here(mine, dataset)
+    assert nearest_other(home, key, mine, dataset) == ""
+    home.calibrations.mkdir(parents=True)
+    (home.calibrations / "damaged.json").write_text("{")
+    rate = mine.trainer.optimizer.learning_rate
+    for overrides, processor in (
+        (("trainer.optimizer.learning_rate=0.5", "seed=7"), key.processor),
+        (("trainer.optimizer.learning_rate=0.5",), key.processor),
+        (("trainer.optimizer.learning_rate=0.5",), key.processor.model_copy(update={"model": "another"})),
+    ):
+        other, _ = of(*overrides)
+        its = CalibrationKey.here(other, dataset)._replace(processor=processor)
+        found = calibration_of(
+            equal_steps(8, 0.1), recipe_name=other.name, recipe=calibrated_parts(other),
+            dataset_fingerprint=dataset.fingerprint, **its._asdict(),
+        )  # fmt: skip
+        its.file_in(home).write_text(found.to_sealed_json())
+        if len(overrides) == 2:
+            said = nearest_other(home, key, mine, dataset)
+            assert f"trainer.optimizer.learning_rate=0.5 (here {rate})" in said and "seed=7 (here " in said
+    assert nearest_other(home, key, mine, dataset) == (
+        f"the nearest calibration ('{mine.name}', 1970-01-01) has "
+        f"trainer.optimizer.learning_rate=0.5 (here {rate})"
+    )
+    with pytest.raises(
+        ConfigError, match=rf"another recipe or dataset .*; .*learning_rate=0.5 \(here {rate}\)"
+    ):
+        given_calibration(CalibrationKey.here(of(*overrides)[0], dataset).file_in(home), mine, dataset)
 
 
 @pytest.mark.slow

@@ -247,12 +247,8 @@ def _check(run_id: str, cluster: "Cluster", asked: _Asked, out: Path | None, *, 
 def _calibration(loaded: "LoadedConfig", asked: _Asked, out: Path | None) -> "ScaleCalibration":
     """The one that was given, was made before, or is made now."""
     from assay.launch.run import checked
-    from assay.launch.scale.calibrate import (
-        CalibrationKey,
-        calibrate_scale,
-        given_calibration,
-        kept_calibration,
-    )
+    from assay.launch.scale.calibrate import calibrate_scale
+    from assay.launch.scale.kept import CalibrationKey, given_calibration, kept_calibration, nearest_other
 
     recipe, dataset = checked(loaded)
     if asked.file is not None:
@@ -261,9 +257,11 @@ def _calibration(loaded: "LoadedConfig", asked: _Asked, out: Path | None) -> "Sc
         home, key = given_home(), CalibrationKey.here(recipe, dataset)
         kept = kept_calibration(home, key)
         if kept is None:
+            nearest = nearest_other(home, key, recipe, dataset)
             click.echo(
-                f"'{recipe.name}' was never calibrated on such a machine with this code: measuring "
-                f"{asked.seconds:g} s of real steps on one worker, and as long on two where they fit ...",
+                f"this recipe ('{recipe.name}') was never calibrated on such a machine with this code"
+                f"{f'; {nearest}' if nearest else ''}: measuring {asked.seconds:g} s of real steps on one "
+                "worker, and as long on two where they fit ...",
                 err=True,
             )
         found = kept or calibrate_scale(home, loaded, seconds=asked.seconds)

@@ -3,9 +3,9 @@
 some seconds of real steps -> ScaleCalibration -> ScaleForecast -> ScaleCheck, beside a run that was made
 """
 
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
-from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from assay.records.evaluation import Estimate
 from assay.records.processor import Processor
@@ -82,7 +82,11 @@ class TwoWorkers(Record):
 class ScaleCalibration(Record):
     """What a forecast of a recipe on any number of workers follows from."""
 
+    added: ClassVar[frozenset[str]] = frozenset({"recipe"})
+
     recipe_name: str
+    recipe: dict[str, Any] = Field(default_factory=dict)
+    """Dotted key -> value of what decides it, the dataset's place left out; empty of older ones."""
     recipe_sha256: str
     """As in the record of a run: it names recipe and dataset."""
     dataset_fingerprint: str

@@ -4,8 +4,7 @@
     two workers:  go on from that commit; their messages |  from the commit to the first step
     rows alone:   the loader with nothing else to do
 
-A calibration is kept in the home, by recipe, code and kind of machine: while these are the same it is not made
-anew. The run itself is made in a folder that is removed.
+What was found is kept (`kept`). The run itself is made in a folder that is removed.
 """
 
 import math
@@ -13,26 +12,22 @@ import os
 import socket
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
 from assay.base.clock import SystemClock
-from assay.base.code_version import code_version
 from assay.base.config import LoadedConfig
-from assay.base.digest import sha256_of_json
 from assay.base.errors import ConfigError, TrainingError
 from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.split import split_view
 from assay.data.loader.loader import Loader
 from assay.launch.calibration import MEASURING, segment_of, short_run, train_for
 from assay.launch.preview import FORWARD_SHARE, Preview, preview
-from assay.launch.ranks.processor import gpus_here, processor_here
+from assay.launch.ranks.processor import gpus_here
 from assay.launch.run import checked
+from assay.launch.scale.kept import CalibrationKey, calibrated_parts
 from assay.records.cursor import Cursor
 from assay.records.phase import STEP, Phase
-from assay.records.processor import Processor
 from assay.records.run import Attempt, Run
 from assay.records.scale import GradientBucket, ScaleCalibration, TimedMessage, TimedStep, TwoWorkers
 from assay.store.commit_log import CommitLog
@@ -40,7 +35,7 @@ from assay.store.home import Home
 from assay.store.metrics.phases import step_seconds
 from assay.store.metrics.segment import SegmentData
 from assay.store.objects import open_store
-from assay.training.recipe import Recipe, recipe_sha256
+from assay.training.recipe import Recipe
 from assay.training.trainer.config import TrainerConfig
 
 ENDLESS = 1_000_000
@@ -54,45 +49,6 @@ LOADER_S = 5.0
 """For which rows alone are read, at the most, unless a single step takes longer."""
 ROLLOUT: tuple[Phase, ...] = ("synchronisation", "generation", "reward")
 POLICY = replace(MEASURING, verify_commits=0, times_lanes=True)
-
-
-class CalibrationKey(NamedTuple):
-    """What a calibration holds for."""
-
-    recipe_sha256: str
-    code_version: str
-    processor: Processor
-
-    @classmethod
-    def here(cls, recipe: Recipe, dataset: Dataset) -> "CalibrationKey":
-        """That of a recipe, by this code, on this machine."""
-        tree = recipe.model_dump(mode="json")
-        return cls(recipe_sha256(tree, dataset.fingerprint), code_version(), processor_here())
-
-    def file_in(self, home: Home) -> Path:
-        """Where it is kept."""
-        name = sha256_of_json([self.recipe_sha256, self.code_version, self.processor.to_tree()])
-        return home.calibrations / f"{name[:32]}.json"
-
-
-def kept_calibration(home: Home, key: CalibrationKey) -> ScaleCalibration | None:
-    """The one that was made for it; None where none was."""
-    path = key.file_in(home)
-    if not path.is_file():
-        return None
-    return ScaleCalibration.from_json(path.read_bytes(), source=path)
-
-
-def given_calibration(path: Path, recipe: Recipe, dataset: Dataset) -> ScaleCalibration:
-    """One that was made elsewhere; `ConfigError` where it is another recipe's."""
-    found = ScaleCalibration.from_json(path.read_bytes(), source=path)
-    if found.recipe_sha256 != recipe_sha256(recipe.model_dump(mode="json"), dataset.fingerprint):
-        raise ConfigError(
-            f"--calibration {path}: it is of another recipe or dataset ('{found.recipe_name}', dataset "
-            f"{found.dataset_fingerprint[:12]}…; here '{recipe.name}', {dataset.fingerprint[:12]}…). Make one "
-            "there with this recipe and the same changes: 'assay scale RECIPE KEY=VALUE --out FILE'."
-        )
-    return found
 
 
 def calibrate_scale(home: Home, loaded: LoadedConfig, *, seconds: float) -> ScaleCalibration:
@@ -122,6 +78,7 @@ def calibrate_scale(home: Home, loaded: LoadedConfig, *, seconds: float) -> Scal
         found = ScaleCalibration(
             **_facts(recipe, dataset, preview(recipe, dataset, world_size=1)),
             **commit,
+            recipe=calibrated_parts(recipe),
             recipe_sha256=key.recipe_sha256,
             code_version=key.code_version,
             processor=key.processor,
