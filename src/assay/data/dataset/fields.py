@@ -5,7 +5,6 @@ a shard in which nothing is set must not differ from the others. Where a file sp
 a column is of numbers, or true and false, if every value spells one.
 """
 
-import difflib
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import date, datetime
@@ -17,7 +16,7 @@ import xxhash
 from pydantic import PositiveInt, field_validator, model_validator
 
 from assay.base.config import FrozenConfig
-from assay.base.errors import ConfigError, DataError
+from assay.base.errors import DataError
 from assay.base.seeds import Keys
 from assay.base.value_text import kind_text
 from assay.data.dataset.columns import KEY, LABEL, MASK, TIME, TOKENS
@@ -28,6 +27,7 @@ from assay.data.dataset.formats.rows import (
     RowReader,
     Said,
     check_format_fields,
+    missing_field,
     nested,
     refuse_half_characters,
 )
@@ -258,14 +258,8 @@ def check_fields(config: BuildConfig, fields: Iterable[str], where: str) -> None
     check_format_fields(config.format, there, where)
     for name, option in config.fields().items():
         if name not in there:
-            guesses = [each for each in there if name in each or each in name]
-            guesses += difflib.get_close_matches(name, there, n=1, cutoff=0.7)
-            hint = f" Perhaps you meant {option} {guesses[0]}." if guesses else ""
-            without = ", or build without labels (--no-label)" if option == "--label" else ""
-            raise ConfigError(
-                f"{where}: field '{name}' is missing from every row ({option}).{hint} Name one of those that "
-                "are "
-                f"there{without}: {', '.join(there)}."
+            raise missing_field(
+                name, option, there, missing=f"{where}: field '{name}' is missing from every row"
             )
 
 

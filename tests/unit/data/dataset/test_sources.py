@@ -315,6 +315,32 @@ def test_a_field_that_is_not_there_is_refused_with_what_was_perhaps_meant(tmp_pa
     assert not (tmp_path / "out").exists()
 
 
+def test_nothing_is_proposed_beside_a_field_that_is_not_there(tmp_path: Path) -> None:
+    """The typo was pasted back as a proposal, which was then refused."""
+    source = write_csv(tmp_path / "a.csv", ROWS)
+    for asked, hint in (
+        (
+            AskedFields(label="lable"),
+            "'lable' is missing from every row (--label). Perhaps you meant --label label.",
+        ),
+        (AskedFields(text="txt"), "'txt' is missing from every row (--text). Perhaps you meant --text text."),
+        (
+            AskedFields(metadata=("lang", "langage")),
+            "'langage' is missing from every row (--metadata). Perhaps",
+        ),
+    ):
+        with pytest.raises(ConfigError, match=re.escape(f"{source}: field {hint}")):
+            propose([source], asked)
+    rows = [{"text": f"say {n}", **({"late": n} if n >= 1_000 else {})} for n in range(1_001)]
+    (tmp_path / "late.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    late = AskedFields(label="late")
+    with pytest.raises(
+        ConfigError, match=r"from the first 1,000 rows \(if later ones have it, say --tokenizer"
+    ):
+        propose([tmp_path / "late.jsonl"], late)
+    assert propose([tmp_path / "late.jsonl"], late._replace(tokenizer="new:300")).label == "late"
+
+
 def test_a_new_tokenizer_is_the_same_whenever_and_wherever_it_is_trained(tmp_path: Path) -> None:
     lines = [json.dumps(row) for row in ROWS]
     digests = set()

@@ -243,6 +243,17 @@ def _meant(missing: str, there: Iterable[str]) -> str:
     return f" Perhaps you meant '{close[0]}' to be '{missing}': rename the field." if close else ""
 
 
+def missing_field(name: str, option: str, there: Sequence[str], *, missing: str) -> ConfigError:
+    """What to raise where `missing` says that no row has a field: the one that was perhaps meant, and all."""
+    guesses = [each for each in there if name in each or each in name]
+    guesses += difflib.get_close_matches(name, there, n=1, cutoff=0.7)
+    hint = f" Perhaps you meant {option} {guesses[0]}." if guesses else ""
+    without = ", or build without labels (--no-label)" if option == "--label" else ""
+    return ConfigError(
+        f"{missing} ({option}).{hint} Name one of those that are there{without}: {', '.join(there)}."
+    )
+
+
 def nested(row: Row) -> Row:
     """A table's row with its structs whole again: `input.messages` is `messages` of `input`.
 

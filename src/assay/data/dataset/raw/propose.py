@@ -10,8 +10,8 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from assay.base.errors import DataError
-from assay.data.dataset.formats.rows import FIELDS
+from assay.base.errors import ConfigError, DataError
+from assay.data.dataset.formats.rows import FIELDS, missing_field
 from assay.data.dataset.label_values import FEW, is_unlabelled
 from assay.data.dataset.raw.find import each_span
 from assay.records.dataset import Format
@@ -74,21 +74,34 @@ class AskedFields(NamedTuple):
     key: str | None = None
     tokenizer: str | None = None
 
+    def named(self) -> list[tuple[str, str]]:
+        """Each field that was named, and the option that named it."""
+        named = [
+            ("--text", self.text),
+            ("--label", self.label),
+            ("--time", self.time),
+            ("--group-by", self.key),
+        ]
+        named += [("--metadata", name) for name in self.metadata]
+        return [(name, option) for option, name in named if name is not None]
+
 
 def propose(sources: Sequence[Path], given: AskedFields) -> Proposal:
-    """From the first rows of each source; raises `DataError` where they hold no text at all."""
+    """From the first rows of each source; raises `DataError` where they hold no text at all, and `ConfigError`
+    where something would be proposed beside a named field that none of them has."""
     label_is_known = given.label is not None or given.without_label
     if given.text is not None and label_is_known and given.tokenizer is not None:
         label = None if given.without_label else given.label
         return Proposal(given.text, label, given.metadata, given.time, given.key, given.tokenizer, False)
     columns, num_rows = _sample(sources)
-    said = (given.text, given.label, given.time, given.key, *given.metadata)
-    if any(name is not None and name not in columns for name in said):
-        # Whoever builds says which rows lack it, and what was perhaps meant.
+    if missing := [(name, option) for name, option in given.named() if name not in columns]:
+        if given.tokenizer is None:
+            raise _missing(*missing[0], columns, num_rows, sources)
+        # Later rows may have it: whoever builds looks at all of them.
         label = None if given.without_label else given.label or LABEL
-        tokenizer = given.tokenizer or _new_tokenizer(sources)
-        is_guessed = given.tokenizer is None
-        return Proposal(given.text or TEXT, label, given.metadata, given.time, given.key, tokenizer, is_guessed)
+        return Proposal(
+            given.text or TEXT, label, given.metadata, given.time, given.key, given.tokenizer, False
+        )
     if given.text is None and not label_is_known and (format := _format_of(columns)) is not None:
         tokenizer = given.tokenizer or _new_tokenizer(sources)
         return Proposal(TEXT, None, given.metadata, given.time, given.key, tokenizer, True, format)
@@ -109,6 +122,19 @@ def propose(sources: Sequence[Path], given: AskedFields) -> Proposal:
         name for name, values in others.items() if _is_category(values, num_rows) and _is_free(name)
     )
     return Proposal(text, label, metadata, time, key, given.tokenizer or _new_tokenizer(sources), True)
+
+
+def _missing(
+    name: str, option: str, columns: Mapping[str, list[Any]], num_rows: int, sources: Sequence[Path]
+) -> ConfigError:
+    """What to raise instead of a proposal with a field that no row has, of those that were looked at."""
+    where, is_all = ", ".join(map(str, sources)), num_rows < SAMPLE_ROWS // max(1, len(sources))
+    rows = (
+        "every row" if is_all else f"the first {num_rows:,} rows (if later ones have it, say --tokenizer, too)"
+    )
+    return missing_field(
+        name, option, sorted(columns), missing=f"{where}: field '{name}' is missing from {rows}"
+    )
 
 
 def _sample(sources: Sequence[Path]) -> tuple[dict[str, list[Any]], int]:
