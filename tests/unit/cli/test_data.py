@@ -384,6 +384,24 @@ def test_a_model_that_is_not_there_has_no_recipe(corpus: Path, capsys, monkeypat
     assert code == 2 and "org/name: no config.json there" in said and not Path("home/x").exists()
 
 
+def test_what_are_no_two_versions_of_one_thing_is_one_line(corpus: Path, capsys) -> None:
+    """Each column was listed twice, as one that is gone and a new one."""
+    run(capsys, *BUILD, "--metadata", "language", "--out", "one")
+    for pair in (("one", "rows.jsonl"), ("rows.jsonl", "one")):
+        code, out, said = run(capsys, "triage", "data", *pair)
+        assert (code, out) == (2, "")
+        assert (
+            f"{pair[0]} and {pair[1]} are not two versions of one thing: one is a dataset, of tokens, and "
+            in said
+        )
+    Path("other.csv").write_text("a,b\n" + "1,2\n" * 40)
+    code, out, said = run(capsys, "triage", "data", "rows.jsonl", "other.csv")
+    assert (code, out) == (2, "")
+    assert "no column is in both (rows.jsonl has text, label, language, key; other.csv has a, b)" in said
+    code, out, _ = run(capsys, "triage", "data", "one", "one")
+    assert (code, "both are the same rows" in out) == (0, True)
+
+
 def test_shares_that_are_listed_together_are_rounded_as_decimals(corpus: Path, capsys) -> None:
     """493 of 2,000 are 24.65%, and a float a hair less."""
     run(capsys, *BUILD, "--out", "one")

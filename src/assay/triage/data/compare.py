@@ -6,7 +6,7 @@
 
 Rows are taken to be independent draws; what every version would have (a later time, other ids) is no change."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -58,6 +58,7 @@ def compare_data(before: Path, after: Path, rng: np.random.Generator) -> DataCha
             f"least {LEAST_ROWS}; which rows changed, 'assay data diff --rows' says."
         )
     both = [name for name in old.columns if name in new.columns]
+    _refuse_strangers(old, new, both)
     kinds = {name: kind_of(name, old.columns[name], new.columns[name]) for name in both}
     found: list[Change] = []
     if old.digest != new.digest:
@@ -71,6 +72,25 @@ def compare_data(before: Path, after: Path, rng: np.random.Generator) -> DataCha
         columns=dict[str, str](kinds),
         sources={old.name: old.digest, new.name: new.digest},
     )
+
+
+def _refuse_strangers(old: VersionRows, new: VersionRows, both: Sequence[str]) -> None:
+    """What shares no column, or is a dataset beside rows without tokens, has no changes to be named."""
+    strangers = f"{old.name} and {new.name} are not two versions of one thing:"
+    if not both:
+        there = "; ".join(f"{rows.name} has {', '.join(rows.columns)}" for rows in (old, new))
+        raise DataError(f"{strangers} no column is in both ({there}).")
+    for built, other in ((old, new), (new, old)):
+        if (
+            built.is_dataset
+            and not other.is_dataset
+            and TOKENS in built.columns
+            and TOKENS not in other.columns
+        ):
+            raise DataError(
+                f"{strangers} {built.name} is a dataset, of tokens, and {other.name} has none. Give two "
+                "datasets ('assay data build' makes one), or two files of rows."
+            )
 
 
 def _because(findings: tuple[DataFinding, ...], old: VersionRows, new: VersionRows) -> str:

@@ -35,6 +35,8 @@ class VersionRows:
     """A value a row; None is missing. Values are as JSON holds them."""
     is_spelled: bool = False
     """Whether it is from CSV."""
+    is_dataset: bool = False
+    """Whether it was built or adopted, with a manifest."""
 
     def only(self, rows: npt.NDArray[np.int64]) -> "VersionRows":
         """These rows."""
@@ -63,7 +65,7 @@ def _of_dataset(folder: Path) -> VersionRows:
     columns = {
         name: [value for group in groups for value in group[name]] for name in (groups[0] if groups else ())
     }
-    return VersionRows(str(folder), dataset.fingerprint, dataset.manifest.num_rows, columns)
+    return VersionRows(str(folder), dataset.fingerprint, dataset.manifest.num_rows, columns, is_dataset=True)
 
 
 def _of_files(source: Path) -> VersionRows:
