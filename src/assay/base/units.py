@@ -3,7 +3,7 @@
 import math
 
 HAIR = 1e-9
-"""Of a percent: more than a float's last bits, and nothing to a reader."""
+"""A part of a percent: more than a float's last bits, and nothing to a reader."""
 
 
 def count_text(count: float) -> str:

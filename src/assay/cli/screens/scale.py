@@ -162,7 +162,7 @@ def _share_of(terms: Sequence[ScaleTerm]) -> Callable[[WorldForecast], str]:
 
 
 def _share(size: WorldForecast, terms: Sequence[ScaleTerm]) -> float:
-    """Of all that a step takes, what these take; below zero what makes it shorter."""
+    """What these take of all that a step takes; below zero what makes it shorter."""
     return sum(size.terms[term] for term in terms) / sum(size.terms.values())
 
 
