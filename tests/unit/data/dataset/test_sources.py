@@ -331,11 +331,14 @@ def test_nothing_is_proposed_beside_a_field_that_is_not_there(tmp_path: Path) ->
     ):
         with pytest.raises(ConfigError, match=re.escape(f"{source}: field {hint}")):
             propose([source], asked)
+    table = write_csv(tmp_path / "table.csv", [*ROWS] * 1_200)
+    with pytest.raises(ConfigError, match="'lable' is missing from every row"):
+        propose([table], AskedFields(label="lable"))
     rows = [{"text": f"say {n}", **({"late": n} if n >= 1_000 else {})} for n in range(1_001)]
     (tmp_path / "late.jsonl").write_text("\n".join(map(json.dumps, rows)))
     late = AskedFields(label="late")
     with pytest.raises(
-        ConfigError, match=r"from the first 1,000 rows \(if later ones have it, say --tokenizer"
+        ConfigError, match=r"from the first 1,000 rows .* If later rows have it, say --tokenizer"
     ):
         propose([tmp_path / "late.jsonl"], late)
     assert propose([tmp_path / "late.jsonl"], late._replace(tokenizer="new:300")).label == "late"

@@ -128,13 +128,15 @@ def _missing(
     name: str, option: str, columns: Mapping[str, list[Any]], num_rows: int, sources: Sequence[Path]
 ) -> ConfigError:
     """What to raise instead of a proposal with a field that no row has, of those that were looked at."""
-    where, is_all = ", ".join(map(str, sources)), num_rows < SAMPLE_ROWS // max(1, len(sources))
-    rows = (
-        "every row" if is_all else f"the first {num_rows:,} rows (if later ones have it, say --tokenizer, too)"
+    # A table's columns are in all of its rows; of a folder, and of JSON's fields, the first rows are known.
+    is_table = all(
+        source.is_file() and next(each_span([source], SAMPLE_ROWS)).fields is not None for source in sources
     )
-    return missing_field(
-        name, option, sorted(columns), missing=f"{where}: field '{name}' is missing from {rows}"
-    )
+    is_all = is_table or num_rows < SAMPLE_ROWS // max(1, len(sources))
+    rows = "every row" if is_all else f"the first {num_rows:,} rows"
+    missing = f"{', '.join(map(str, sources))}: field '{name}' is missing from {rows}"
+    found = missing_field(name, option, sorted(columns), missing=missing)
+    return found if is_all else ConfigError(f"{found} If later rows have it, say --tokenizer, too.")
 
 
 def _sample(sources: Sequence[Path]) -> tuple[dict[str, list[Any]], int]:
