@@ -273,6 +273,7 @@ def print_offer(program: "Program", found: "Offer", price: "HourPrice | None") -
 
 def print_safety(program: "Program", safety: "Safety", price: "HourPrice | None") -> None:
     """The distribution of date, hours and verdict; what the hours cost, where a price is set."""
+    from assay.planning.program.checks import why_nothing_passes
     from assay.reporting.pages.plan_documents import deadline_text, spread_texts
 
     day, hours = spread_texts(program, safety.decision_day), safety.device_hours
@@ -291,6 +292,8 @@ def print_safety(program: "Program", safety: "Safety", price: "HourPrice | None"
         cases[f"if {verdict}"] = f"{percent_text(share)} of worlds{_given_text(program, safety, verdict)}"
     for name, value in cases.items():
         click.echo(f"  {name:<14} {value}")
+    for text in () if safety.verdicts["scale"] else why_nothing_passes(program):
+        click.secho(f"  {'no scale':<14} {text}", fg="yellow")
 
 
 def _rates(program: "Program", runs: str | None) -> "FailureRates | None":

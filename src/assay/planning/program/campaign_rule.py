@@ -1,12 +1,20 @@
-"""The rule of a declared campaign, as a gate of a program is played by it: from the campaign's own file."""
+"""The rule of a declared campaign, as a gate of a program is played by it: from the campaign's own file.
 
-from collections.abc import Iterator
+The program speaks of shares, in points, and of runs; what the campaign asks in another unit, of another
+benchmark or with other numbers of runs cannot be played, and is said with the place in the campaign's file.
+"""
+
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from assay.base.config import read_config_file, validated
 from assay.base.errors import ConfigError
+from assay.base.names import meant
 from assay.planning.program.checks import ProgramMistake
+
+if TYPE_CHECKING:
+    from assay.evaluation.decision.config import CampaignConfig
 
 POINTS = 100.0
 """A share of 1 is 100 points."""
@@ -16,6 +24,9 @@ _KEPT = (
 )  # fmt: skip
 """Keys that mean the same in both."""
 
+_SHARES = ("correct", "ranking")
+"""Scores of predictions that are shares whatever is trained: where the class is right, and the AUC."""
+
 
 def with_campaigns(values: dict[str, Any], folder: Path) -> Iterator[ProgramMistake]:
     """Put a campaign's rule where a gate of the program's tree names its file, relative to `folder`."""
@@ -23,19 +34,22 @@ def with_campaigns(values: dict[str, Any], folder: Path) -> Iterator[ProgramMist
     for name, gate in gates.items() if isinstance(gates, dict) else ():
         evidence = gate.get("evidence") if isinstance(gate, dict) else None
         if isinstance(evidence, dict) and isinstance(evidence.get("rule"), str):
+            key, path = f"gates.{name}.evidence.rule", folder / evidence["rule"]
+            evidence["rule"] = {"least_effect": 1.0}  # so that the rest of the file can be read
             try:
-                evidence["rule"] = _rule(folder / evidence["rule"])
+                config = _campaign(path)
             except ConfigError as error:
-                evidence["rule"] = {"least_effect": 1.0}  # so that the rest of the file can be read
-                yield ProgramMistake(f"gates.{name}.evidence.rule", str(error))
+                yield ProgramMistake(key, str(error))
+                continue
+            unfit = dict(_unfit(config, values.get("benchmarks")))
+            yield from (ProgramMistake(key, f"{path}: {each}") for each in unfit.values())
+            evidence["rule"] = _rule(config, leave_out=unfit) | {
+                "arms": _arms(config, _count(values, evidence))
+            }
+            yield from _other_seeds(config, path, evidence, _count(values, evidence))
 
 
-def _rule(path: Path) -> dict[str, Any]:
-    from assay.evaluation.decision.config import (
-        CampaignConfig,  # a second to import, and most programs name none
-    )
-
-    config = validated(CampaignConfig, read_config_file(path, ()))
+def _rule(config: "CampaignConfig", *, leave_out: Mapping[str, str]) -> dict[str, Any]:
     rule = config.rule
     return {
         "least_effect": rule.least_effect * POINTS,
@@ -43,7 +57,69 @@ def _rule(path: Path) -> dict[str, Any]:
         "looks": list(config.all_looks),
         "candidates": len(config.candidates),
         "guardrails": [
-            {"benchmark": each.benchmark, "margin": each.margin * POINTS} for each in rule.guardrails
+            {"benchmark": each.benchmark, "margin": each.margin * POINTS}
+            for each in rule.guardrails
+            if each.benchmark not in leave_out
         ],
         **{key: getattr(rule, key) for key in _KEPT},
     }
+
+
+def _campaign(path: Path) -> "CampaignConfig":
+    from assay.evaluation.decision.config import (
+        CampaignConfig,  # a second to import, and most programs name none
+    )
+
+    return validated(CampaignConfig, read_config_file(path, ()))
+
+
+def _unfit(config: "CampaignConfig", known: Any) -> Iterator[tuple[str, str]]:
+    """(benchmark, why a program cannot play what the campaign's rule asks of it)."""
+    scores = {each.name: each.score for each in config.benchmarks if each.type == "predictions"}
+
+    def unit_text(name: str) -> str | None:
+        score = scores.get(name, _SHARES[0])
+        unit = "is in nats" if score == "log_likelihood" else "need not be a share"
+        text = f"'{name}' has score: {score}, which {unit}, and a program plays shares, in points"
+        return None if score in _SHARES else text
+
+    for index, name in enumerate(config.rule.primary):
+        if (text := unit_text(name)) is not None:
+            yield name, f"rule.primary.{index}: {text}. Give the gate 'probabilities' instead of evidence."
+    for index, each in enumerate(config.rule.guardrails):
+        name, key = each.benchmark, f"rule.guardrails.{index}.benchmark"
+        if (text := unit_text(name)) is not None:
+            cure = "write the rule itself here, as a section, without this guardrail"
+            yield name, f"{key}: {text}. Let the campaign watch it by score: correct, or {cure}."
+        elif isinstance(known, dict) and name not in known:
+            its = f"{{role: guardrail, items: ..., margin: {each.margin * POINTS:g}}}"
+            cure = f"Add it to 'benchmarks' here, as '{name}: {its}'."
+            yield name, f"{key}: '{name}' is no benchmark of this program{meant(name, known)}. {cure}"
+
+
+def _count(values: Mapping[str, Any], evidence: Mapping[str, Any]) -> int | None:
+    """Of the activity whose runs the gate reads; None where the file says no such number."""
+    found: Any = values
+    for part in ("activities", evidence.get("runs"), "runs"):
+        found = found.get(part) if isinstance(found, dict) and isinstance(part, str) else None
+    count = found.get("count", 1) if isinstance(found, dict) else None
+    return count if isinstance(count, int) else None
+
+
+def _arms(config: "CampaignConfig", count: int | None) -> int:
+    """All of the campaign's, or two where only one candidate's comparison is planned as this activity."""
+    return 2 if count == 2 * config.seeds else len(config.arm_names)
+
+
+def _other_seeds(
+    config: "CampaignConfig", path: Path, evidence: Mapping[str, Any], count: int | None
+) -> Iterator[ProgramMistake]:
+    """Where the runs are whole seeds of all arms and reach a look, and are not the seeds of the campaign."""
+    arms = evidence["rule"]["arms"]
+    if count is None or count % arms or count < arms * config.all_looks[0] or count == arms * config.seeds:
+        return  # the first two are mistakes of any gate's runs
+    yield ProgramMistake(
+        f"activities.{evidence['runs']}.runs.count",
+        f"{count} runs are {count // arms} seeds of {arms} arms ({', '.join(config.arm_names)}), and {path} "
+        f"has seeds: {config.seeds}. Write count: {arms * config.seeds}, or seeds: {count // arms} there.",
+    )

@@ -50,6 +50,7 @@ def problems_of(program: Program, unread: Collection[str] = ()) -> Iterator[Prog
     yield from _triangles(program)
     yield from _twice_named(program)
     yield from _optional_and_needed(program)
+    yield from runs_that_tell_nothing(program, unread)
     if "calendar" not in sections:
         yield from _dates(program)
         yield from _booked_twice(program)
@@ -375,6 +376,32 @@ def _dates_out_of_order(program: Program) -> Iterator[ProgramMistake]:
             "decision.review",
             f"is presented ({decision.review}) before it must stand ({decision.by}). Move one of the two.",
         )
+
+
+def runs_that_tell_nothing(program: Program, unread: Collection[str] = ()) -> Iterator[ProgramMistake]:
+    """Activities whose runs a gate reads, and cannot share out among its arms, or not by its first look."""
+    for name, gate in program.gates.items():
+        evidence = gate.evidence
+        activity = program.activities.get(evidence.runs) if evidence is not None else None
+        if evidence is None or activity is None or activity.runs is None:
+            continue
+        key, count, arms = f"activities.{evidence.runs}.runs.count", activity.runs.count, evidence.arms
+        if is_touched(key, unread):
+            continue
+        least = arms * evidence.least_seeds
+        if count % arms or count < least:
+            what = "no whole number of seeds" if count % arms else "too few seeds"
+            text = f"{number_of(count, 'run')} of {arms} arms: {what} for gate '{name}', which reads them"
+            first = "" if evidence.rule is None else f" first at {evidence.least_seeds} of each"
+            yield ProgramMistake(key, f"{text}{first}. Give a multiple of {arms}, {least} or more.")
+
+
+def why_nothing_passes(program: Program) -> Iterator[str]:
+    """What keeps gates from ever passing, whatever the gain: options may have left them too few runs."""
+    yield from (f"{each.key}: {each.message}" for each in runs_that_tell_nothing(program))
+    for name, gate in program.gates.items():
+        if gate.evidence is not None and gate.evidence.runs not in program.activities:
+            yield f"gate '{name}' reads the runs of '{gate.evidence.runs}', which is left out: it says narrow."
 
 
 def _cycles(program: Program) -> Iterator[ProgramMistake]:

@@ -18,7 +18,7 @@ from assay.base.names import meant
 from assay.base.nested_models import models_in
 from assay.base.value_text import kind_text, message_of
 from assay.planning.program.campaign_rule import with_campaigns
-from assay.planning.program.checks import ProgramMistake, problems_of, short_budgets
+from assay.planning.program.checks import ProgramMistake, problems_of, runs_that_tell_nothing, short_budgets
 from assay.planning.program.gate_notes import mistakes_in_notes
 from assay.planning.program.other_files import other_kind
 from assay.planning.program.program import Program
@@ -103,15 +103,23 @@ def _changes_that_do_not_fit(program: Program) -> Iterator[ProgramMistake]:
     for key, each in proposed.items():
         try:
             tree = program.tree_with(each.changes)
-            Program.model_validate(tree)
+            told_before = set(runs_that_tell_nothing(program))
+            for mistake in runs_that_tell_nothing(Program.model_validate(tree)):
+                if mistake not in told_before:
+                    yield _of_change(key, each.changes, mistake)
         except KeyError as error:
             changed, problem = error.args
             yield ProgramMistake(f"{key}.changes.{changed}", f"{problem}.")
         except ValidationError as error:
             for mistake in _schema_problems(error, tree):
-                changed = next((name for name in each.changes if mistake.key.startswith(name)), "")
-                said = mistake.message if mistake.key == changed else f"{mistake.key}: {mistake.message}"
-                yield ProgramMistake(f"{key}.changes.{changed}".rstrip("."), said)
+                yield _of_change(key, each.changes, mistake)
+
+
+def _of_change(key: str, changes: Mapping[str, Any], mistake: ProgramMistake) -> ProgramMistake:
+    """A mistake in a changed program, told of the change that makes it."""
+    changed = next((name for name in changes if mistake.key.startswith(name)), "")
+    said = mistake.message if mistake.key == changed else f"{mistake.key}: {mistake.message}"
+    return ProgramMistake(f"{key}.changes.{changed}".rstrip("."), said)
 
 
 def _read(

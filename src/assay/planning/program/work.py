@@ -169,7 +169,7 @@ class PlayedGuardrail(FrozenConfig):
 class PlayedRule(FrozenConfig):
     """The rule of the campaign that decides a gate (docs/decide.md), with effects in points."""
 
-    added: ClassVar = frozenset({"over_seeds"})
+    added: ClassVar = frozenset({"over_seeds", "arms"})
 
     least_effect: PositiveFloat
     """Points of gain that are worth having."""
@@ -194,6 +194,10 @@ class PlayedRule(FrozenConfig):
     candidates: PositiveInt = 1
     """How many share its error."""
 
+    arms: Annotated[int, Field(ge=2)] = 2
+    """Arms among the activity's runs, with as many seeds each: the baseline, and each candidate trained there.
+    From a campaign's file: as its `count` says, all arms or one candidate's two."""
+
     over_seeds: Literal["mean", "trimmed"] = "mean"
     """`trimmed`: without the best and the worst seed, at looks of five seeds or more."""
 
@@ -209,7 +213,7 @@ class Evidence(FrozenConfig):
 
     benchmark: str
     runs: str
-    """The activity whose runs it compares; half of them are the baseline's."""
+    """The activity whose runs it compares; half of them are the baseline's (with a `rule`, one in `arms`)."""
 
     pass_at: float | None = None
     """Points. An estimate at or above it passes."""
@@ -246,6 +250,23 @@ class Evidence(FrozenConfig):
         """(`pass_at`, `stop_below`) of a gate that no rule judges."""
         assert self.pass_at is not None and self.stop_below is not None, self
         return self.pass_at, self.stop_below
+
+    @property
+    def arms(self) -> int:
+        """Arms that the activity's runs are shared by, the baseline among them."""
+        return 2 if self.rule is None else self.rule.arms
+
+    @property
+    def least_seeds(self) -> int:
+        """Seeds of each arm without which it can tell nothing."""
+        if self.rule is None:
+            return 1
+        fewest = 2
+        if self.rule.over_seeds == "trimmed":
+            from assay.evaluation.evidence.seeds.trimmed import FEWEST_SEEDS  # scipy, that few programs need
+
+            fewest = FEWEST_SEEDS
+        return max((fewest, *self.rule.looks[:1]))
 
     @property
     def least_gain(self) -> float:

@@ -178,7 +178,7 @@ def seeds_table(
     lines = []
     counts = range(max(1, now - 2), now + 3) if seeds is None else seeds
     key = f"activities.{evidence.runs}.runs.count"
-    tried = ((program.changed({key: 2 * count}), baseline) for count in counts)
+    tried = ((program.changed({key: evidence.arms * count}), baseline) for count in counts)
     outcomes = simulate_each(tried, num_worlds=num_worlds, seed=seed)
     for num_seeds, outcome in zip(counts, outcomes, strict=True):
         look = outcome.luck.gates[gate][0]

@@ -487,5 +487,7 @@ def says_stop(simulated: Simulated, gates: Gates, *, num_worlds: int) -> Flags:
 
 
 def seeds_of(simulated: Simulated, activity: str) -> int:
-    """Seeds of each arm: half of the activity's runs."""
-    return sum(i.node == activity and i.kind == "run" and not i.repeat for i in simulated.items) // 2
+    """Seeds of each arm: half of the activity's runs, or as the gate that reads them shares them out."""
+    readers = (gate.evidence for gate in simulated.program.gates.values() if gate.evidence is not None)
+    arms = next((each.arms for each in readers if each.runs == activity), 2)
+    return sum(i.node == activity and i.kind == "run" and not i.repeat for i in simulated.items) // arms

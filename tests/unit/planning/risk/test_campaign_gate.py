@@ -22,11 +22,12 @@ from assay.evaluation.evidence.campaign.rule import (
 )
 from assay.evaluation.evidence.effect import Effect
 from assay.evaluation.evidence.seeds.trimmed import kept_seeds, over_typical_seeds
+from assay.planning.program.checks import problems_of, why_nothing_passes
 from assay.planning.program.file import read_program
 from assay.planning.program.program import Program
 from assay.planning.risk.compile import simulated
 from assay.planning.risk.information import least_gain, seeds_table
-from assay.planning.risk.luck import Luck, draw_luck, p_pass, quantile_of_belief
+from assay.planning.risk.luck import Luck, draw_luck, p_pass, quantile_of_belief, seeds_of
 from assay.planning.risk.outcome import simulate
 from assay.planning.risk.sketch import sketch
 from variants import soaked
@@ -184,7 +185,7 @@ def test_what_is_stated_beside_it_follows_the_rule(small: Program) -> None:
     assert few.p_pass_if_least < many.p_pass_if_least
 
 
-CAMPAIGN = {
+CAMPAIGN: dict[str, Any] = {
     "name": "pilot",
     "question": "Does it help?",
     "recipe": "recipe.yaml",
@@ -200,26 +201,107 @@ CAMPAIGN = {
 }
 
 
-def test_a_gate_takes_its_rule_from_the_campaigns_own_file(tmp_path: Path, small: Program) -> None:
-    tree = yaml.safe_load(small.to_json())
+def by_file(small: Program, *, count: int = 18, **changes: Any) -> dict[str, Any]:
+    """The program's tree, its gate judged by `campaign.yaml`."""
+    evidence = {"benchmark": "wins", "runs": "runs", "rule": {"least_effect": 1.0}}
+    changed = small.changed({"gates.gate.evidence": evidence, "gates.gate.again": None, **changes})
+    tree: dict[str, Any] = yaml.safe_load(changed.to_json())
     tree.pop("kind", None)
-    evidence = {"benchmark": "wins", "runs": "runs", "rule": "campaign.yaml"}
-    tree["gates"]["gate"] |= {"evidence": evidence, "again": None}
+    tree["gates"]["gate"]["evidence"]["rule"] = "campaign.yaml"
+    tree["activities"]["runs"]["runs"]["count"] = count
+    tree["benchmarks"]["harm"] = {"items": 500}
+    return tree
+
+
+def read_in(folder: Path, tree: dict[str, Any], campaign: dict[str, Any] = CAMPAIGN) -> Program:
+    (folder / "campaign.yaml").write_text(yaml.safe_dump(campaign))
+    (folder / "program.yaml").write_text(yaml.safe_dump(tree))
+    return read_program(folder / "program.yaml", may_be_short=True).program
+
+
+def test_a_gate_takes_its_rule_from_the_campaigns_own_file(tmp_path: Path, small: Program) -> None:
+    tree = by_file(small, **{"budget.device_hours": 9000.0})
+    harm = tree["benchmarks"].pop("harm")
     path, campaign = tmp_path / "program.yaml", tmp_path / "campaign.yaml"
     path.write_text(yaml.safe_dump(tree))
     with pytest.raises(ConfigError, match=r"gates\.gate\.evidence\.rule: .*campaign\.yaml: no such file"):
         read_program(path)
     campaign.write_text(yaml.safe_dump(CAMPAIGN))
-    with pytest.raises(ConfigError, match=r"evidence\.rule\.guardrails: .*'harm'"):
+    its_place = r"gates\.gate\.evidence\.rule: .*campaign\.yaml: rule\.guardrails\.0\.benchmark: 'harm' is no"
+    with pytest.raises(ConfigError, match=its_place) as refused:
         read_program(path)
-    tree["benchmarks"]["harm"] = {"items": 500}
+    assert "as 'harm: {role: guardrail, items: ..., margin: 3}'" in str(refused.value)
+    assert len(str(refused.value).splitlines()) == 2, "said once"
+    tree["benchmarks"]["harm"] = harm
     path.write_text(yaml.safe_dump(tree))
     found = read_program(path).program.gates["gate"].evidence
     assert found is not None and found.rule is not None
     rule = found.rule
     assert (rule.least_effect, rule.prior_sd, rule.candidates) == (2.0, None, 2)
     assert [(each.benchmark, each.margin) for each in rule.guardrails] == [("harm", 3.0)]
-    assert rule.looks[0] == 3
+    assert rule.looks == (3, 6) and rule.arms == 3
+
+
+@pytest.mark.parametrize(
+    ("count", "says"),
+    [
+        (17, r"activities\.runs\.runs\.count: 17 runs of 3 arms: no whole number of seeds for gate 'gate'"),
+        (6, r"6 runs of 3 arms: too few seeds .* first at 3 of each\. Give a multiple of 3, 9 or more\."),
+        (
+            15,
+            r"15 runs are 5 seeds of 3 arms \(baseline, a, b\), .*seeds: 6\. Write count: 18, or seeds: 5 ",
+        ),
+    ],
+)
+def test_runs_that_are_not_the_campaigns_are_refused(
+    tmp_path: Path, small: Program, count: int, says: str
+) -> None:
+    with pytest.raises(ConfigError, match=says) as refused:
+        read_in(tmp_path, by_file(small, count=count))
+    assert len([line for line in str(refused.value).splitlines() if "runs.count" in line]) == 1
+
+
+@pytest.mark.parametrize(("count", "seeds", "arms"), [(18, 6, 3), (12, 6, 2)])
+def test_all_arms_of_a_campaign_share_its_runs_or_those_of_one_candidate(
+    tmp_path: Path, small: Program, count: int, seeds: int, arms: int
+) -> None:
+    program = read_in(tmp_path, by_file(small, count=count))
+    evidence = program.gates["gate"].evidence
+    assert evidence is not None and evidence.arms == arms
+    assert seeds_of(simulated(program, sketch(program)), "runs") == seeds
+
+
+def test_an_option_that_leaves_a_gate_too_few_runs_is_refused(tmp_path: Path, small: Program) -> None:
+    less = {"title": "Less", "changes": {"activities.runs.runs.count": 6}}
+    says = r"options\.less\.changes\.activities\.runs\.runs\.count: 6 runs of 3 arms: too few seeds"
+    with pytest.raises(ConfigError, match=says):
+        read_in(tmp_path, by_file(small, **{"options.less": less}))
+
+
+def test_half_a_seed_is_refused_where_thresholds_judge_too(small: Program) -> None:
+    found = problems_of(small.changed({"activities.runs.runs.count": 3}))
+    assert [each.message for each in found] == [
+        "3 runs of 2 arms: no whole number of seeds for gate 'gate', which reads them. "
+        "Give a multiple of 2, 2 or more."
+    ]
+
+
+@pytest.mark.parametrize("changes", [{"activities.runs.runs.count": 2}, {"activities.runs": None}])
+def test_a_gate_that_can_never_pass_says_why(small: Program, changes: dict[str, Any]) -> None:
+    program = by_rule(small, {"least_effect": 1.5}, **changes)
+    assert set(luck_of(program).gates["gate"][0].verdict) == {"narrow"}
+    assert len(list(why_nothing_passes(program))) == 1
+    assert not list(why_nothing_passes(by_rule(small, {"least_effect": 1.5})))
+
+
+@pytest.mark.parametrize("score", ["log_likelihood", "own"])
+@pytest.mark.parametrize(("name", "key"), [("harm", "guardrails.0.benchmark"), ("wins", "primary.0")])
+def test_what_need_not_be_a_share_is_never_played_in_points(
+    tmp_path: Path, small: Program, score: str, name: str, key: str
+) -> None:
+    benchmarks = [{**each, "score": score} if each["name"] == name else each for each in CAMPAIGN["benchmarks"]]
+    with pytest.raises(ConfigError, match=rf"campaign\.yaml: rule\.{key}: '{name}' has score: {score}, which"):
+        read_in(tmp_path, by_file(small), {**CAMPAIGN, "benchmarks": benchmarks})
 
 
 @pytest.mark.parametrize(
