@@ -76,10 +76,12 @@ class KnownProgress(NamedTuple):
 def known_progress(
     home: Home, program: Program, notes: Progress | None, *, clock: ProgramClock, now_s: float
 ) -> KnownProgress:
-    """What has happened by `now_s`, seconds since the epoch: the notes, the ledger, the gates' decisions.
+    """What has happened by the last whole hour before `now_s`, seconds since the epoch: the notes, the ledger,
+    the gates' decisions.
 
     Raises `StoreError` where the ledger lacks something, `ConfigError` where a run fits two activities.
     """
+    now_s = clock.last_hour_s(now_s)
     progress, spends = notes or Progress(now=clock.moment(program, now_s)), list[Spend]()
     if (ledger := home.find_ledger()) is not None:
         with ledger:

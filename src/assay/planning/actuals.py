@@ -5,6 +5,7 @@ held; people's work, gates and events leave no trace in the ledger, so they stan
 same form.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
@@ -36,6 +37,10 @@ class ProgramClock(NamedTuple):
         """Hours since the program's start."""
         return (at_s - self.start_s) / self.hour_s
 
+    def last_hour_s(self, at_s: float) -> float:
+        """The whole hour that has struck last: a program's now, to which all is counted."""
+        return self.start_s + self.hour_s * math.floor(self.hour(at_s) + 1e-6)
+
     def moment(self, program: Program, at_s: float) -> str:
         """As the program's calendar writes it, in whole hours."""
         return program.calendar.date_of(round(self.hour(at_s))).isoformat()
@@ -61,9 +66,10 @@ def progress_of(
     """The program's state now, and what its runs spent when.
 
     `notes` tell of people's work, gates and events; of runs, the ledger knows better what was, and they what is
-    expected. Of what it knows, only what had happened by `now_s` counts. Raises `ConfigError` where a run fits
-    two activities.
+    expected. Of what it knows, only what had happened by the last whole hour before `now_s` counts: that is the
+    program's now. Raises `ConfigError` where a run fits two activities.
     """
+    now_s = clock.last_hour_s(now_s)
     now = clock.moment(program, now_s)
     told, spends = dict(notes.activities), list[Spend]()
     for activity, ids in run_ids_by_activity(program, ledger).items():

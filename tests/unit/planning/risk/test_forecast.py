@@ -105,6 +105,16 @@ def test_of_what_the_ledger_knows_only_what_had_happened_by_then_counts(small, l
     assert sum(spend.device_hours for spend in spends) == pytest.approx(128)
 
 
+@pytest.mark.parametrize("now_h", [70.3, 70.7, 70.0])
+def test_what_is_counted_is_counted_to_the_hour_that_is_said_to_be_now(small, ledger, now_h):
+    record(ledger, "runs-a", 60, 0, outcome="running")
+    record(ledger, "runs-b", 70.2, 70.6)
+    progress, spends = progress_of(small, ledger, clock=CLOCK, now_s=at(now_h), notes=NOTES)
+    assert progress.now == "2027-01-06T22:00:00"
+    assert [run.run_id for run in progress.activities["runs"].runs] == ["runs-a"]
+    assert max(spend.end_h for spend in spends) == pytest.approx(70)
+
+
 def played(offered, ledger, now_h, *, gain=None, **changes):
     now = f"2027-01-{4 + now_h // 24:02d}T{now_h % 24:02d}:00"
     notes = Progress.model_validate({**NOTES.model_dump(), "now": now, **changes})
