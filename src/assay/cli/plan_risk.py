@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from assay.base.clock import SystemClock
-from assay.base.units import percent_text, sampled_percent_text
+from assay.base.units import sampled_percent_text
 from assay.cli.given import FILE, FOLDER, PATH, given_home, opened_ledger
 
 if TYPE_CHECKING:
@@ -279,9 +279,9 @@ def print_safety(program: "Program", safety: "Safety", price: "HourPrice | None"
     day, hours = spread_texts(program, safety.decision_day), safety.device_hours
     budget = f"more than {program.budget.device_hours:,.0f} device-hours"
     cases = {
-        "on time": f"{percent_text(safety.p_on_time)} of {safety.num_programs:,} worlds, by the "
+        "on time": f"{safety.chance_text(safety.p_on_time)} of {safety.num_programs:,} worlds, by the "
         f"{deadline_text(program)}",
-        "over budget": f"{percent_text(safety.p_over_budget)} of worlds spend {budget}",
+        "over budget": f"{safety.chance_text(safety.p_over_budget)} of worlds spend {budget}",
         "decision": f"{day.p50} (median); 80% of worlds: {day.p10} to {day.p90}",
         "device-hours": f"{hours.p50:,.0f} (median); 80% of worlds: {hours.p10:,.0f} to {hours.p90:,.0f}",
     }
@@ -289,7 +289,7 @@ def print_safety(program: "Program", safety: "Safety", price: "HourPrice | None"
         low, middle, high = (price.of(each) for each in (hours.p10, hours.p50, hours.p90))
         cases["cost"] = f"{middle} (median); 80% of worlds: {low} to {high}, at {price}"
     for verdict, share in safety.verdicts.items():
-        cases[f"if {verdict}"] = f"{percent_text(share)} of worlds{_given_text(program, safety, verdict)}"
+        cases[f"if {verdict}"] = f"{safety.chance_text(share)} of worlds{_given_text(program, safety, verdict)}"
     for name, value in cases.items():
         click.echo(f"  {name:<14} {value}")
     for text in () if safety.verdicts["scale"] else why_nothing_passes(program):

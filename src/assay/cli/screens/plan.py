@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from assay.base.errors import ConfigError
-from assay.base.units import number_of, percent_text, sampled_percent_text
+from assay.base.units import number_of
 from assay.cli.screens.terminal import stdout
 from assay.planning.begun import Begun
 from assay.planning.checker import violations
@@ -249,9 +249,9 @@ def _played_table(found: "Sequence[AnsweredQuestion]") -> Table:
             each.answer.title,
             f"day {day_of(24 * day.p50)}",
             f"{day_of(24 * day.p10)} to {day_of(24 * day.p90)}",
-            sampled_percent_text(safety.p_on_time, safety.num_programs),
-            sampled_percent_text(safety.p_over_budget, safety.num_programs),
-            " / ".join(percent_text(safety.verdicts[name]) for name in ("scale", "narrow", "stop")),
+            safety.chance_text(safety.p_on_time),
+            safety.chance_text(safety.p_over_budget),
+            " / ".join(safety.chance_text(safety.verdicts[name]) for name in ("scale", "narrow", "stop")),
             "" if saved is None or each is found[0] else f"{round(saved):+,}" if round(saved) else "0",
         )
     return table

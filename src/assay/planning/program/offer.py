@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from assay.base.config import FrozenConfig
+from assay.base.units import sampled_percent_text
 from assay.planning.program.calendar import Calendar
 from assay.planning.program.plan import Plan
 from assay.planning.program.risk import Probability
@@ -44,6 +45,10 @@ class Safety(FrozenConfig):
     given: dict[str, Given] = Field(default_factory=dict)
     """For each verdict that comes at all: worlds that stop and worlds that go on differ too much for one
     distribution to tell of both."""
+
+    def chance_text(self, share: float) -> str:
+        """A chance that these worlds show; never 0% or 100%, which no number of worlds does."""
+        return sampled_percent_text(share, self.num_programs)
 
 
 class TakenMove(FrozenConfig):

@@ -452,12 +452,11 @@ def _promise_alarms(found: ProgramForecast, offer: Offer) -> Iterator[Alarm]:
     on_time, over = found.outcome.p_on_time(), found.outcome.p_over_budget()
     if on_time < offer.promised_on_time:
         by = found.program.calendar.deadline_text(found.program.decision.by)
-        promised = percent_text(offer.promised_on_time)
-        text = f"A decision by the {by} has become {percent_text(on_time)} likely; promised was {promised}."
-        yield Alarm("act", "date", text)
+        text = f"A decision by the {by} has become {found.outcome.chance_text(on_time)} likely; "
+        yield Alarm("act", "date", f"{text}promised was {percent_text(offer.promised_on_time)}.")
     if over > offer.promised_over_budget:
         budget, promised = found.program.budget.device_hours, percent_text(offer.promised_over_budget)
-        text = f"Breaking the budget of {budget:,.0f} has become {percent_text(over)} likely; "
+        text = f"Breaking the budget of {budget:,.0f} has become {found.outcome.chance_text(over)} likely; "
         yield Alarm("act", "budget", f"{text}promised was {promised} at most.")
 
 

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from assay.base.shapes import Float
+from assay.base.units import sampled_percent_text
 from assay.planning.program.program import Program
 from assay.planning.risk.compile import Baseline, Simulated, simulated
 from assay.planning.risk.luck import Luck, Verdicts, calm_luck, draw_luck, looks_of
@@ -46,6 +47,10 @@ class Outcome:
     def p_over_budget(self) -> float:
         """P(more device-hours than the budget)."""
         return float(self.is_over_budget().mean())
+
+    def chance_text(self, share: float) -> str:
+        """A chance that these worlds show; never 0% or 100%, which no number of worlds does."""
+        return sampled_percent_text(share, len(self.verdict))
 
     def deadline_h(self) -> float:
         """Hour by which the decision must stand."""

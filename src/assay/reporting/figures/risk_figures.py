@@ -41,7 +41,7 @@ def chance_figure(
         (
             lot.name,
             *(value_text(float(value)) for value in np.quantile(lot.values, shares)),
-            percent_text(float((lot.values <= limit).mean())),
+            sampled_percent_text(float((lot.values <= limit).mean()), len(lot.values)),
         )
         for lot in lots
     ]

@@ -70,11 +70,11 @@ def stage_gates(dossier: Dossier) -> Document:
     """Each gate: the question, the evidence, the thresholds, what follows, and what it is worth."""
     program, offer = dossier.offered.program, dossier.offered.offer
     saved = sum(line.device_hours_saved for line in dossier.stages)
-    shares = offer.safety.verdicts
+    shares = {name: offer.safety.chance_text(share) for name, share in offer.safety.verdicts.items()}
     sentence = (
         f"Being able to stop early saves {saved:,.0f} device-hours on average. As things are believed today "
-        f"the program ends with 'scale' in {percent_text(shares['scale'])} of simulated worlds, 'narrow' in "
-        f"{percent_text(shares['narrow'])} and 'stop' in {percent_text(shares['stop'])}."
+        f"the program ends with 'scale' in {shares['scale']} of simulated worlds, 'narrow' in "
+        f"{shares['narrow']} and 'stop' in {shares['stop']}."
     )
     gates = [item for item in offer.plan.items if item.name in program.gates]
     return Document(
@@ -162,18 +162,18 @@ def offer_verdict(program: Program, offer: Offer) -> Verdict:
     """Whether the plan keeps its promises, and what the calm optimum would have done."""
     safety, calm = offer.safety, offer.calm_safety
     sentence = (
-        f"The decision stands by the {deadline_text(program)} in {percent_text(safety.p_on_time)} of "
+        f"The decision stands by the {deadline_text(program)} in {safety.chance_text(safety.p_on_time)} of "
         f"{safety.num_programs:,} simulated worlds, and the budget is broken in "
-        f"{percent_text(safety.p_over_budget)}. "
+        f"{safety.chance_text(safety.p_over_budget)}."
     )
     if offer.moves:
         sentence += (
-            f"The optimum of the full scope ({program.calendar.day_text(offer.calm_plan.decision_h)}, when "
+            f" The optimum of the full scope ({program.calendar.day_text(offer.calm_plan.decision_h)}, when "
             "nothing happens) would "
-            f"be in time in {percent_text(calm.p_on_time)} and over budget in "
-            f"{percent_text(calm.p_over_budget)}; it would end with 'scale' in "
-            f"{percent_text(calm.verdicts['scale'])}, this plan does in "
-            f"{percent_text(safety.verdicts['scale'])}."
+            f"be in time in {calm.chance_text(calm.p_on_time)} and over budget in "
+            f"{calm.chance_text(calm.p_over_budget)}; it would end with 'scale' in "
+            f"{calm.chance_text(calm.verdicts['scale'])}, this plan does in "
+            f"{safety.chance_text(safety.verdicts['scale'])}."
         )
     if offer.keeps_promises:
         return Verdict("good", "keeps its promises", sentence)
@@ -189,9 +189,13 @@ def offer_verdict(program: Program, offer: Offer) -> Verdict:
 def more_seeds_text(dossier: Dossier) -> str:
     """`scale in 18.5% with 4 of each arm (over budget in 6.1%), in ...`; empty where no gate reads a gain."""
     more = [line for line in dossier.seeds if line.num_more > 0]
+
+    def chance_text(share: float) -> str:
+        return sampled_percent_text(share, dossier.few_worlds)
+
     return ", ".join(
-        f"{'' if index else 'scale '}in {percent_text(line.p_scale)} with {line.num_seeds}"
-        f"{'' if index else ' of each arm'} (over budget in {percent_text(line.p_over_budget)})"
+        f"{'' if index else 'scale '}in {chance_text(line.p_scale)} with {line.num_seeds}"
+        f"{'' if index else ' of each arm'} (over budget in {chance_text(line.p_over_budget)})"
         for index, line in enumerate(more)
     )
 
@@ -211,12 +215,12 @@ def safety_tiles(program: Program, safety: Safety, price: HourPrice | None) -> l
     return [
         Tile(
             "decision by its date",
-            percent_text(safety.p_on_time),
+            safety.chance_text(safety.p_on_time),
             f"by the {deadline_text(program)}",
         ),
         Tile(
             "over budget",
-            percent_text(safety.p_over_budget),
+            safety.chance_text(safety.p_over_budget),
             f"of worlds spend more than {program.budget.device_hours:,.0f} device-hours",
         ),
         Tile("decision", day.p50, f"median; 80% of worlds: {day.p10} to {day.p90}"),
@@ -345,7 +349,7 @@ def _tried(offered: Offered) -> TitledTable:
     outcome = offered.outcome
     both = float((outcome.is_on_time() & ~outcome.is_over_budget()).mean())
     final = (outcome.p_on_time(), outcome.p_over_budget(), both)
-    rows = [("as offered, on its own schedule", f"{len(outcome.verdict):,}", *map(percent_text, final))]
+    rows = [("as offered, on its own schedule", f"{len(outcome.verdict):,}", *map(outcome.chance_text, final))]
     rows += [
         (
             " + ".join(each.moves) or "full scope",
@@ -418,8 +422,11 @@ def _ladder(dossier: Dossier) -> Iterator[Block]:
             ("seeds of each arm", lambda line: str(line.num_seeds)),
             ("error (points)", lambda line: f"{line.standard_error:.2f}"),
             ("wrong if decided on it alone", lambda line: percent_text(line.p_wrong)),
-            ("passes a clear gain", lambda line: percent_text(line.p_pass_if_least)),
-            ("ends with 'scale'", lambda line: percent_text(line.p_scale)),
+            (
+                "passes a clear gain",
+                lambda line: sampled_percent_text(line.p_pass_if_least, dossier.few_worlds),
+            ),
+            ("ends with 'scale'", lambda line: sampled_percent_text(line.p_scale, dossier.few_worlds)),
             ("on time", lambda line: sampled_percent_text(line.p_on_time, dossier.few_worlds)),
             ("over budget", lambda line: sampled_percent_text(line.p_over_budget, dossier.few_worlds)),
             ("device-hours (median)", lambda line: f"{line.device_hours:,.0f}"),
@@ -487,14 +494,15 @@ def _asked_row(each: AnsweredQuestion) -> tuple[str, ...]:
     title, plan = each.answer.title, each.answer.plan
     if each.safety is None or plan is None:
         return (title, "nothing fits", "—", "—", "—", "—", "—")
-    verdicts = " / ".join(percent_text(each.safety.verdicts[name]) for name in ("scale", "narrow", "stop"))
+    shares = each.safety.verdicts
+    verdicts = " / ".join(each.safety.chance_text(shares[name]) for name in ("scale", "narrow", "stop"))
     saved = each.device_hours_saved
     return (
         title,
         each.answer.program.calendar.day_text(plan.decision_h),
         f"{plan.device_hours:,}",
-        sampled_percent_text(each.safety.p_on_time, each.safety.num_programs),
-        sampled_percent_text(each.safety.p_over_budget, each.safety.num_programs),
+        each.safety.chance_text(each.safety.p_on_time),
+        each.safety.chance_text(each.safety.p_over_budget),
         verdicts,
         "—" if saved is None or abs(saved) < 1 else f"{saved:+,.0f}",
     )

@@ -116,7 +116,7 @@ def _status_verdict(found: ProgramForecast, offer: Offer) -> Verdict:
     on_time = outcome.p_on_time()
     low, middle, high = np.quantile(outcome.device_hours, (0.1, 0.5, 0.9))
     sentence = (
-        f"A decision by the {deadline_text(program)} is {percent_text(on_time)} likely (promised: "
+        f"A decision by the {deadline_text(program)} is {outcome.chance_text(on_time)} likely (promised: "
         f"{percent_text(offer.promised_on_time)}). At completion {middle:,.0f} device-hours are the median, "
         f"{low:,.0f} to {high:,.0f} in four of five worlds, of {program.budget.device_hours:,.0f}."
     )
@@ -142,7 +142,7 @@ def _tiles(found: ProgramForecast, price: HourPrice | None) -> list[Tile]:
     done = sum(actual.ended is not None for actual in found.progress.activities.values())
     return [
         Tile("decision", days[1], f"median; 80% of worlds: {days[0]} to {days[2]}"),
-        Tile("on time", percent_text(outcome.p_on_time()), f"by the {deadline_text(program)}"),
+        Tile("on time", outcome.chance_text(outcome.p_on_time()), f"by the {deadline_text(program)}"),
         Tile(
             "spent",
             f"{found.spent:,.4g}",

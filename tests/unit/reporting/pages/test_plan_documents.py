@@ -8,7 +8,7 @@ import pytest
 
 from assay.base.errors import ConfigError
 from assay.base.units import percent_text, sampled_percent_text
-from assay.cli.plan_risk import print_forecast
+from assay.cli.plan_risk import print_forecast, print_safety
 from assay.planning.actuals import Spend
 from assay.planning.program.file import read_program
 from assay.planning.program.offer import TakenMove, TriedScope
@@ -24,6 +24,7 @@ from assay.reporting.pages.plan_documents import (
     more_seeds_text,
     offer_verdict,
     raci,
+    safety_tiles,
     stage_gates,
 )
 from assay.reporting.pages.plan_folder import read_offer, write_documents, write_offer
@@ -86,7 +87,8 @@ def test_both_forms_tell_the_same_verdict(documents):
 
 def test_the_execution_plan_says_how_safe_it_is(dossier, documents):
     text = markdown(documents[0])
-    assert percent_text(dossier.offered.offer.safety.p_on_time) in text
+    safety = dossier.offered.offer.safety
+    assert safety.chance_text(safety.p_on_time) in text
     assert "| Replicate the pilot, four seeds of each arm |" in text
 
 
@@ -178,6 +180,25 @@ def test_a_share_that_was_not_seen_in_few_worlds_is_not_none():
     assert sampled_percent_text(0.0, 300) == "<1%"
 
 
+def test_a_chance_is_written_alike_wherever_the_offer_tells_it(dossier, capsys):
+    """No world of 500 broke the budget: then it is below 1% on the screen, in the verdict and on the tile."""
+    program, offer = dossier.offered.program, dossier.offered.offer
+    sure = offer.safety.model_copy(
+        update={
+            "p_on_time": 1.0,
+            "p_over_budget": 0.0,
+            "verdicts": {"scale": 0.0, "narrow": 1.0, "stop": 0.0},
+        }
+    )
+    offer = offer.model_copy(update={"safety": sure, "moves": ()})
+    print_safety(program, sure, None)
+    screen, verdict = capsys.readouterr().out, offer_verdict(program, offer)
+    told = [*screen.splitlines()[:2], *screen.splitlines()[4:7], verdict.sentence]
+    told += [str(tile) for tile in safety_tiles(program, sure, None)[:2]]
+    assert all(re.search(r"<0\.6%|>99\.4%", text) for text in told), told
+    assert not re.search(r"\b(0|100)%", " ".join(told)) and verdict.sentence == verdict.sentence.strip()
+
+
 def test_figures_of_an_offer_say_what_they_are(dossier, documents):
     """No average or quantile without its name, and no share of few worlds that claims to be 0% or 100%."""
     offered, text = dossier.offered, "\n".join(map(markdown, documents))
@@ -204,7 +225,7 @@ def test_the_scopes_that_were_tried_stand_below_what_is_offered(dossier):
     text = markdown(execution_plan(replace(dossier, offered=offered._replace(offer=offer))))
     rows = text.partition("scopes that were played")[2].split("\n\n")[2].splitlines()
     safety = offered.offer.safety
-    shares = f"{percent_text(safety.p_on_time)} | {percent_text(safety.p_over_budget)}"
+    shares = f"{safety.chance_text(safety.p_on_time)} | {safety.chance_text(safety.p_over_budget)}"
     assert rows[2].startswith(f"| as offered, on its own schedule | 500 | {shares} |")
     assert rows[-1] == "| x | 2,048 | >99.8% | <0.2% | >99.8% |".replace(">", "\\>")
 
