@@ -8,17 +8,17 @@ Events count when they came, or when they are now expected; what a gate has call
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from assay.base.errors import ConfigError
 from assay.planning.begun import Begun, begun
 from assay.planning.conflict import limits_of
 from assay.planning.heuristic import Schedule, list_schedule
-from assay.planning.model import Model, build
+from assay.planning.model import GroupVars, Model, build
 from assay.planning.problem import DEVICES, Precedence, Problem, Resource, compile_problem, people_demands
 from assay.planning.program.checks import misfits, refuse
-from assay.planning.program.plan import Goal, Plan, peak_devices
+from assay.planning.program.plan import Goal, Plan, Planned, peak_devices
 from assay.planning.program.program import Program
 from assay.planning.program.progress import Progress, called_off
 from assay.planning.schedule import (
@@ -226,8 +226,26 @@ def _changes(model: Model, before: Plan) -> Any:
     for name, variables in model.groups.items():
         planned, group = before.item(name), model.problem.groups[name]
         shift = model.cp.new_int_var(0, model.problem.horizon_h, f"{name}.shift")
-        model.cp.add_abs_equality(shift, variables.start - planned.start_h)
-        total += shift
+        _reaches(model, shift, variables.start - planned.start_h)
         same = [c for c, way in zip(variables.chosen, group.ways, strict=True) if way.choice == planned.way]
-        total += OTHER_WAY_H * (1 - sum(same))
+        total += shift + OTHER_WAY_H * (1 - sum(same))
+        # In the old way each run is one that was planned: one that wanders off lengthens what it is a run of.
+        for position, (literal, way) in enumerate(zip(variables.chosen, group.ways, strict=True)):
+            if way.choice == planned.way:
+                for start, begin in _starts_as_planned(variables, position, planned):
+                    _reaches(model, shift, start - begin, literal)
     return total
+
+
+def _starts_as_planned(variables: GroupVars, position: int, planned: Planned) -> Iterator[tuple[Any, int]]:
+    """Each hold's start in one way of doing it, with the hour that was planned; equal runs in their order."""
+    runs = sorted(run.holds for run in planned.runs)
+    for task, holds in zip(variables.tasks, runs, strict=False):
+        starts = task.segment_starts.get(position, ())
+        if len(starts) == len(holds):  # it was cut into as many
+            yield from ((start, begin) for start, (begin, _) in zip(starts, holds, strict=True))
+
+
+def _reaches(model: Model, shift: Any, moved: Any, *only_if: Any) -> None:
+    for each in (moved, -moved):
+        model.cp.add(shift >= each).only_enforce_if(*only_if)

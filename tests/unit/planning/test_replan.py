@@ -45,6 +45,20 @@ def test_when_all_goes_as_planned_nothing_moves(case: Program, case_plan: Plan) 
     assert after.is_proved()
 
 
+@pytest.mark.parametrize("count", [2, 6])
+def test_of_several_runs_none_moves_where_nothing_has_to(
+    small_program: Callable[..., Program], count: int
+) -> None:
+    """A night of slack before the memo is no reason to move one of them, and to lengthen them all by it."""
+    room = {"capacity.devices": 48, "budget.device_hours": 3000.0}
+    program = small_program(**{"activities.train.runs.count": count, **room})
+    before = schedule(program)
+    begun = as_planned(program, before, "prepare")
+    after = replan(program, before, Progress(now="2027-01-05T17:00", activities=begun))
+    assert next(goal.value for goal in after.goals if goal.name == "changes_h") == 0
+    assert after.item("train") == before.item("train")
+
+
 def test_a_delay_moves_what_waits_for_it_and_nothing_before_now(small_program: Callable[..., Program]) -> None:
     program = small_program()
     before = schedule(program)
