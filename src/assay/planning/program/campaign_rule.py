@@ -98,7 +98,7 @@ def _unfit(config: "CampaignConfig", known: Any) -> Iterator[tuple[str, str]]:
 
 
 def _count(values: Mapping[str, Any], evidence: Mapping[str, Any]) -> int | None:
-    """Of the activity whose runs the gate reads; None where the file says no such number."""
+    """Runs of the activity that the gate reads; None where the file says no such number."""
     found: Any = values
     for part in ("activities", evidence.get("runs"), "runs"):
         found = found.get(part) if isinstance(found, dict) and isinstance(part, str) else None
