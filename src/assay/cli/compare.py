@@ -57,7 +57,12 @@ def compare(
 
 
 def _print(found: "ComparisonView") -> None:
-    from assay.reporting.views.verdict import device_hours_text, estimate_text, value_text
+    from assay.reporting.views.verdict import (
+        device_hours_text,
+        estimate_text,
+        value_text,
+        without_interval,
+    )
 
     ratio = found.throughput_ratio
     click.secho(
@@ -72,8 +77,8 @@ def _print(found: "ComparisonView") -> None:
             f"{found.candidate_value:.4f}, the baseline's {found.baseline_value:.4f}, on {found.num_rows:,} "
             "rows",
         ),
-        ("difference", estimate_text(found.difference, signed=True)),
-        ("rule", f"its whole interval may lose less than {found.allowed_loss:g} (--allowed-loss)"),
+        ("difference", estimate_text(found.difference, signed=True) + without_interval(found.difference)),
+        ("rule", f"passes if {_rule(found)} (--allowed-loss {found.allowed_loss:g})"),
         ("weights", "equal, bit for bit" if found.weights_equal else "differ"),
         ("throughput", f"{ratio:.2f} x the baseline's rows per second" if ratio else "not measured"),
         ("device time", f"{held}, the baseline's {of_baseline}"),
@@ -87,3 +92,9 @@ def _print(found: "ComparisonView") -> None:
         click.echo(f"  {name:<{width}}  {value}")
     for warning in found.warnings:
         click.secho(f"  {'warning':<{width}}  {warning.text}", fg="yellow")
+
+
+def _rule(found: "ComparisonView") -> str:
+    if not found.allowed_loss:
+        return "even the worse end of its interval is a gain"
+    return f"even the worse end of its interval loses less than {found.allowed_loss:g}"

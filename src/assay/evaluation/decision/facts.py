@@ -98,13 +98,14 @@ class BenchmarkFacts(NamedTuple):
         """What it lost."""
         if self.edition < 3:
             return harm_as_seen(self.effect)
-        return harm_of(
+        found = harm_of(
             self.differences,
             self.clusters,
             self.weights,
             is_share=self.unit == "share",
             as_if_equal=self.edition < 4,
         )
+        return found.within(largest_mean_difference(self.unit))
 
     @property
     def trials(self) -> Trials:
@@ -364,12 +365,18 @@ def _effect(
     edition: int,
 ) -> Effect:
     largest = largest_difference(unit) if edition > 4 else None
-    return paired_effect(differences, clusters, weights, as_if_equal=edition < 4, largest=largest)
+    found = paired_effect(differences, clusters, weights, as_if_equal=edition < 4, largest=largest)
+    return found._replace(limit=largest_mean_difference(unit))
 
 
 def largest_difference(unit: str) -> float:
     """By what scores in that unit can differ."""
     return 1.0 if unit == "share" else math.inf
+
+
+def largest_mean_difference(unit: str) -> float:
+    """By what means of them can differ: an AUC is a share, too, though its rows' influences have no end."""
+    return 1.0 if unit in ("share", "AUC") else math.inf
 
 
 def _breadth(primary: Sequence[BenchmarkFacts], over_seeds: OverSeeds) -> Breadth:
@@ -386,7 +393,7 @@ def _breadth(primary: Sequence[BenchmarkFacts], over_seeds: OverSeeds) -> Breadt
         largest={each.name: largest_difference(each.unit) for each in primary}
         if primary[0].edition > 4
         else None,
-    )
+    ).within(largest_mean_difference(primary[0].unit))
     if over_seeds == "mean":
         return found
     return found._replace(composite=over_typical_seeds(found.composite, by_seed))

@@ -14,7 +14,7 @@ from assay.evaluation.decision.config import CampaignConfig
 from assay.evaluation.decision.facts import Facts
 from assay.evaluation.decision.gates import recommended, without_seal
 from assay.evaluation.decision.more_evidence import replication_variance
-from assay.evaluation.decision.words import effect_text
+from assay.evaluation.decision.words import effect_text, is_beyond
 from assay.evaluation.evidence.campaign.rule import CampaignRule, least_scaling_effect
 from assay.records.decision import Recommendation
 
@@ -97,6 +97,8 @@ def _turning_point(config: CampaignConfig, facts: Facts, recommendation: Recomme
         yield f"Had the mean gain been below {effect_text(least, facts.unit)}, it would not be scaled."
     elif float(effect.mean) < least < _headroom(config, facts):
         yield f"A mean gain of {effect_text(least, facts.unit)}, with this spread, would pass."
+    elif is_beyond(least, facts.unit) or math.isinf(least):
+        yield "With this spread no gain would pass, however large."
     elif float(effect.mean) < least:
         yield (
             f"With this spread no gain would pass: it takes {effect_text(least, facts.unit)}, and from the "

@@ -27,9 +27,13 @@ serves all: five clusters are covered 93.2 to 97.6%, two seeds 92.8 to 97.9%. On
 
     scores[seed, item] x 2 --> differences[seed, item] --> Effect --> Estimate
 
+No interval and no bound reaches beyond what the mean can differ by (`limit`). Where no item differs at all, and
+nothing bounds by how much one could, there is no interval.
+
 All functions work on leading axes at once (checkpoints, campaigns) and know no files.
 """
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -37,7 +41,7 @@ from scipy.special import ndtri, stdtrit
 
 from assay.base.errors import DataError
 from assay.base.shapes import Float64, Shaped
-from assay.evaluation.evidence.interval import CONFIDENCE, clustered_variance, symmetric
+from assay.evaluation.evidence.interval import CONFIDENCE, NONE_DIFFERS, clustered_variance, symmetric
 from assay.records.evaluation import Estimate
 
 Leading = Float64[np.ndarray, "*#leading"]
@@ -63,6 +67,8 @@ class Effect(NamedTuple):
     """Degrees of freedom of the first: S - 1, or Welch's where seeds are not paired."""
     item_degrees: float | Leading
     """Those of the second: clusters - 1, fewer where they are of unequal size (`interval`)."""
+    limit: float = math.inf
+    """By what the mean can differ at the most, either way: 1 of shares, infinite where nothing bounds it."""
 
     @property
     def variance(self) -> Leading:
@@ -110,13 +116,15 @@ class Effect(NamedTuple):
 
     def lower(self, level: Level) -> Leading:
         """The one-sided lower bound that the truth exceeds with probability `level`."""
-        bound: np.ndarray = self.mean - self.half_width(level)
-        return bound
+        return self._possible(self.mean - self.half_width(level))
 
     def upper(self, level: Level) -> Leading:
         """The one-sided upper bound."""
-        bound: np.ndarray = self.mean + self.half_width(level)
-        return bound
+        return self._possible(self.mean + self.half_width(level))
+
+    def _possible(self, bound: Leading) -> Leading:
+        """Within the limit; infinite where nothing is known."""
+        return np.where(np.isfinite(bound), np.clip(bound, -self.limit, self.limit), bound)
 
     def half_width(self, level: Level) -> Leading:
         """From the mean to a bound; infinite where quantile or error is, also where the other is 0."""
@@ -171,11 +179,17 @@ def paired_effect(
 
 def estimate_of(effect: Effect) -> Estimate:
     """The record of one effect (no leading axes) with its two-sided interval; none with one seed."""
-    half = float(effect.half_width(0.5 + CONFIDENCE / 2.0))
+    mean, half, method = (
+        float(effect.mean),
+        float(effect.half_width(0.5 + CONFIDENCE / 2.0)),
+        "crossed seeds x items",
+    )
     if not np.isfinite(half):
         reason = "one seed" if float(effect.seed_degrees) <= 0 else "one item"
-        return Estimate(value=float(effect.mean), method=f"crossed seeds x items: undefined, {reason}")
-    return symmetric(float(effect.mean), half, method="crossed seeds x items")
+        return Estimate(value=mean, method=f"{method}: undefined, {reason}")
+    if mean == half == 0.0:
+        return Estimate(value=mean, method=f"{method}: undefined, {NONE_DIFFERS}")
+    return symmetric(mean, half, method=method, lowest=-effect.limit, highest=effect.limit)
 
 
 def item_shares(weights: Float64[np.ndarray, "weight"] | None, num_items: int) -> Float64[np.ndarray, "item"]:

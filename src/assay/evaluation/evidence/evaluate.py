@@ -119,4 +119,5 @@ def compare_evaluations(
         return compare_auc(before, after, **names, allowed_loss=loss), compare_slices(before, after)
     metrics = [each.metric for each in baseline.overall.measured]
     found = compare_scores(before, after, metrics[0], **names, allowed_loss=allowed_loss or 0.0)
-    return found, compare_score_slices(before, after, metrics)
+    slices = compare_score_slices(before, after, metrics, weights_equal=names["weights_equal"])
+    return found, slices

@@ -58,6 +58,14 @@ class Harm(NamedTuple):
     unseen_variance: Leading
     """What of the item variance is for rare harm that was not seen: it falls with the square of the items."""
 
+    def within(self, limit: float) -> "Harm":
+        """With bounds that are possible, of a mean that cannot differ by more; infinite ones stay."""
+        lower, upper = (
+            np.where(np.isfinite(bound), np.clip(bound, -limit, limit), bound)
+            for bound in (self.lower, self.upper)
+        )
+        return self._replace(effect=self.effect._replace(limit=limit), lower=lower, upper=upper)
+
 
 def harm_of(
     differences: Float64[np.ndarray, "*leading seed item"],

@@ -37,6 +37,9 @@ test)."""
 LARGEST_SCORE = 1e100
 """A score beyond it is that of a model that has diverged: its square is no number."""
 
+NONE_DIFFERS = "no row differs"
+"""Why there is no interval where nothing bounds by how much a row that was not seen could differ."""
+
 _ALL = 1.0 - 1e-9
 """A cluster with this share of the weight leaves the others none."""
 

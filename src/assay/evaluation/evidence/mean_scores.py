@@ -20,8 +20,10 @@ from assay.evaluation.evidence.failure_rate import independent_trials
 from assay.evaluation.evidence.interval import (
     CONFIDENCE,
     LARGEST_SCORE,
+    NONE_DIFFERS,
     Clusters,
     clustered,
+    clustered_variance,
     normal_quantile,
     one_cluster,
     symmetric,
@@ -122,7 +124,7 @@ def compare_scores(
     require_same_rows(baseline, candidate, names)
     require_same_labels(baseline, candidate, names)
     before, after = _scores(baseline, metric), _scores(candidate, metric)
-    difference = _paired(after - before, clusters_of(baseline))
+    difference = _paired(after - before, clusters_of(baseline), metric, weights_equal=weights_equal)
     verdict = verdict_of(difference, allowed_loss=allowed_loss, higher_is_better=metric.higher_is_better)
     return ScoreComparison(
         baseline_run_id=baseline_run_id,
@@ -140,14 +142,15 @@ def compare_scores(
 
 
 def compare_score_slices(
-    baseline: Any, candidate: Any, metrics: Sequence[Metric]
+    baseline: Any, candidate: Any, metrics: Sequence[Metric], *, weights_equal: bool
 ) -> tuple[SliceDifference, ...]:
     """The paired difference of the first score in each slice; see `slice_differences`."""
     differences = _scores(candidate, metrics[0]) - _scores(baseline, metrics[0])
     clusters = clusters_of(baseline)
 
     def paired(chosen: Bool[np.ndarray, "row"]) -> Estimate:
-        return _paired(differences[chosen], None if clusters is None else clusters[chosen])
+        there = None if clusters is None else clusters[chosen]
+        return _paired(differences[chosen], there, metrics[0], weights_equal=weights_equal)
 
     return slice_differences(baseline, paired, scores=_names(metrics))
 
@@ -161,9 +164,28 @@ def _estimate(scores: Float64[np.ndarray, "row"], metric: Metric, clusters: Clus
     return within(found, 0.0, 1.0) if metric.unit == "share" else found
 
 
-def _paired(differences: Float64[np.ndarray, "row"], clusters: Clusters | None) -> Estimate:
+def _paired(
+    differences: Float64[np.ndarray, "row"], clusters: Clusters | None, metric: Metric, *, weights_equal: bool
+) -> Estimate:
+    """As in campaigns, a row that was not seen may differ by all that a share can; where no row differs, and
+    nothing bounds by how much one could, there is no interval. Of equal weights none can differ."""
     found = mean_estimate(differences, clusters)
+    if not weights_equal and found.low is not None:
+        if metric.unit == "share":
+            found = _difference_of_shares(differences, clusters, method=found.method)
+        elif not differences.any():
+            found = Estimate(value=0.0, method=f"{found.method}: undefined, {NONE_DIFFERS}")
     return found.model_copy(update={"method": f"paired, {found.method}"})
+
+
+def _difference_of_shares(
+    differences: Float64[np.ndarray, "row"], clusters: Clusters | None, *, method: str
+) -> Estimate:
+    mean, counts = float(differences.mean()), None if clusters is None else np.ones(differences.size)
+    spread = clustered_variance((differences - mean) / differences.size, clusters, counts, largest=1.0)
+    quantile = float(stdtrit(spread.degrees, 0.5 + CONFIDENCE / 2))
+    reach = quantile * float(np.sqrt(spread.variance))
+    return symmetric(mean, reach, method=method, lowest=-1.0, highest=1.0)
 
 
 def _scores(table: Any, metric: Metric) -> Float64[np.ndarray, "row"]:

@@ -48,6 +48,15 @@ class Breadth(NamedTuple):
         means = [float(effect.mean) for effect in self.of_benchmarks.values()]
         return sum(mean > 0.0 for mean in means) / len(means)
 
+    def within(self, limit: float) -> "Breadth":
+        """With bounds that are possible, of means that cannot differ by more than `limit`."""
+
+        def limited(effects: Mapping[str, Effect]) -> dict[str, Effect]:
+            return {name: effect._replace(limit=limit) for name, effect in effects.items()}
+
+        composite = self.composite._replace(limit=limit)
+        return Breadth(composite, limited(self.left_out), limited(self.of_benchmarks))
+
 
 def breadth(
     differences: Mapping[str, Float64[np.ndarray, "*leading seed _"]],

@@ -72,6 +72,11 @@ def interval_text(estimate: Estimate, *, digits: int = 4, signed: bool = False) 
     return f" [{_digits(estimate.low, digits, signed)}, {_digits(estimate.high, digits, signed)}]"
 
 
+def without_interval(estimate: Estimate) -> str:
+    """`, without an interval (paired DeLong: undefined, one row of a class)`; nothing where there is one."""
+    return "" if estimate.low is not None else f", without an interval ({estimate.method})"
+
+
 def signed_text(value: float, digits: int = 0) -> str:
     """`+1,200`, `-3.1`; `0` for what rounds to nothing, whatever its sign."""
     shown = f"{value:+,.{digits}f}"
@@ -232,8 +237,8 @@ def _judged(found: "ComparisonView") -> str:
     if found.verdict == "fail":
         return f"{name} is worse than the baseline by more than {margin}: {difference}."
     found_out = f"Whether {name} is within {margin} of the baseline is undecided: {difference}"
-    if found.difference.low is None:
-        return f"{found_out}, without an interval ({found.difference.method})."
+    if without := without_interval(found.difference):
+        return f"{found_out}{without}."
     return f"{found_out}. More rows are needed."
 
 

@@ -16,7 +16,7 @@ from assay.evaluation.evidence.benchmark_items import (
     summarise,
 )
 from assay.evaluation.evidence.campaign.looks import take_look
-from assay.evaluation.evidence.effect import Effect
+from assay.evaluation.evidence.effect import Effect, estimate_of
 from assay.records.benchmark import BenchmarkResult
 from assay.records.campaign import CampaignRun
 from assay.records.decision import Source
@@ -164,3 +164,17 @@ def test_failures_are_those_of_the_worst_seed():
         edition=LATEST_EDITION,
     )
     assert (found.failed.sum(), found.failed.size) == (5, ROWS.size)
+
+
+def test_no_bound_of_a_share_is_beyond_what_a_share_can_differ_by(config_of):
+    """Scores of eighty rows that differ by so much more than a mark that nothing but the limit holds them."""
+    found = facts(config_of(rule={"primary": ["code", "prose"], "least_effect": 0.015}))
+    wild = found.benchmarks["code"]._replace(candidate=100.0 * found.benchmarks["code"].candidate)
+    seeds = np.array([True, False, True])
+    code = wild.of_seeds(seeds)
+    of_code = estimate_of(code.effect)
+    assert -1.0 <= of_code.low <= of_code.high <= 1.0
+    assert -1.0 <= float(code.harm.lower) <= float(code.harm.upper) <= 1.0
+    without = found._replace(benchmarks={**found.benchmarks, "code": wild}).without_seed(1)
+    assert float(without.composite.lower(0.999)) >= -1.0 and float(without.composite.upper(0.999)) <= 1.0
+    assert all(float(each.upper(0.999)) <= 1.0 for each in without.breadth.left_out.values())

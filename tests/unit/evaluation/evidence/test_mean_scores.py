@@ -173,6 +173,23 @@ def test_equal_weights_pass_although_their_difference_has_no_width(tmp_path):
     assert [each.num_rows for each in slices] == [50, 50]
 
 
+def test_runs_that_never_differ_may_differ_on_a_row_that_was_not_seen(tmp_path):
+    """Of shares as campaigns have it, near to Wilson's bound; of errors nobody knows."""
+    same = np.tile([1.0, 0.0, 1.0], 100)
+    accuracy = Metric(name="accuracy", unit="share", higher_is_better=True)
+    found = compared(tmp_path / "share", same, same, accuracy)
+    assert (found.verdict, found.difference.value) == ("undecided", 0.0)
+    assert 3.84 / 303.84 < found.difference.high == -found.difference.low < 1.5 * 3.84 / 303.84
+    errors = compared(tmp_path / "error", same, same, ERROR).difference
+    assert (errors.low, errors.high) == (None, None) and errors.method.endswith("undefined, no row differs")
+
+
+def test_a_difference_of_shares_is_no_larger_than_a_share(tmp_path):
+    accuracy = Metric(name="accuracy", unit="share", higher_is_better=True)
+    found = compared(tmp_path, np.array([0.0, 1.0, 0.0]), np.array([1.0, 0.0, 1.0]), accuracy)
+    assert (found.difference.low, found.difference.high) == (-1.0, 1.0)
+
+
 def test_other_rows_and_other_metrics_are_refused(tmp_path):
     scores = np.arange(60.0)
     first, rest = evaluated(tmp_path / "a", scores), evaluated(tmp_path / "b", scores, first_row=10)

@@ -79,7 +79,9 @@ def test_a_comparison_of_errors_follows_their_direction(run_page, change, word, 
         before, after, ERROR, baseline_run_id="a", candidate_run_id="b", weights_equal=False, allowed_loss=0.1
     )
     compared = comparison_view(found, page.view, other.view, page="comparison.html")
-    both = ComparisonPage(page, [ComparedRun(other, compared, compare_score_slices(before, after, [ERROR]))])
+    both = ComparisonPage(
+        page, [ComparedRun(other, compared, compare_score_slices(before, after, [ERROR], weights_equal=False))]
+    )
     verdict = comparison_verdict(both)
     assert verdict.word == word and sentence in verdict.sentence
     assert ("0.1 squares" in verdict.sentence) == (word == "fail")
