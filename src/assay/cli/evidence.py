@@ -21,7 +21,9 @@ def evidence() -> None:
 
 @evidence.command()
 @click.option("--items", type=click.IntRange(min=2), required=True, help="Items of the benchmarks together.")
-@click.option("--effect", type=click.FloatRange(min=0, min_open=True), help="A gain to find, e.g. 0.02.")
+@click.option(
+    "--effect", type=click.FloatRange(min=0, min_open=True), help="A gain to find, a share: 0.02 for 2 points."
+)
 @click.option(
     "--discordance",
     type=click.FloatRange(0, 1, min_open=True),
@@ -56,6 +58,12 @@ def power(
     for option, value in (("--effect", effect), ("--discordance", discordance), ("--seed-sd", seed_sd)):
         if value is not None and not math.isfinite(value):
             raise click.BadParameter(f"{value} is not a finite number.", param_hint=option)
+    if effect is not None and effect >= 1.0:
+        raise click.BadParameter(
+            f"{effect:g} is no difference of two shares, which are between 0 and 1: an effect is a share, e.g. "
+            f"0.02 for 2 points{f'; perhaps you meant {effect / 100:g}' if effect < 100 else ''}.",
+            param_hint="--effect",
+        )
     if effect is not None and effect > discordance:
         raise click.BadParameter(
             f"{effect:g} is above the discordance of {discordance:g}, and two models cannot be further apart "

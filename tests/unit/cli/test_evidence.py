@@ -56,6 +56,13 @@ def test_a_gain_above_the_discordance_is_impossible_and_refused(capsys):
     assert call("evidence", "power", "--items", "8000", "--effect", "0.2") == 0
 
 
+@pytest.mark.parametrize("given", ["1", "2"])
+def test_a_gain_in_points_is_refused_as_no_share(given, capsys):
+    assert call("evidence", "power", "--items", "312", "--effect", given) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"an effect is a share, e.g. 0.02 for 2 points; perhaps you meant 0.0{given}." in said
+
+
 def test_too_few_items_for_any_difference_are_called_so(capsys):
     assert call("evidence", "power", "--items", "10", "--discordance", "0.05") == 0
     assert "too few items for any difference" in capsys.readouterr().out

@@ -21,7 +21,12 @@ from assay.evaluation.evidence.mean_scores import (
     score_metrics,
     score_slices,
 )
-from assay.evaluation.evidence.predictions import predictions_of, read_predictions, same_clusters
+from assay.evaluation.evidence.predictions import (
+    have_same_rows,
+    predictions_of,
+    read_predictions,
+    same_clusters,
+)
 from assay.evaluation.evidence.verdict import SliceDifference
 from assay.records.evaluation import (
     AnyComparison,
@@ -109,11 +114,13 @@ def compare_evaluations(
         "candidate_run_id": candidate.run_id,
         "weights_equal": baseline.weights_digest == candidate.weights_digest,
     }
+    _refuse_other_datasets(baseline, candidate, before, after)
     if baseline.headline.metric != candidate.headline.metric:
-        raise DataError(
-            f"{baseline.run_id} is measured by {baseline.headline.metric.name}, {candidate.run_id} by "
-            f"{candidate.headline.metric.name}. Compare runs of one method."
+        learned = " and ".join(
+            f"{each.run_id} {_learned(each)} (measured by {each.headline.metric.title})"
+            for each in (baseline, candidate)
         )
+        raise DataError(f"not two answers to one question: {learned}. Compare runs of one kind of label.")
     if isinstance(baseline, ClassifierEvaluation):
         loss = ALLOWED_AUC_LOSS if allowed_loss is None else allowed_loss
         return compare_auc(before, after, **names, allowed_loss=loss), compare_slices(before, after)
@@ -121,3 +128,26 @@ def compare_evaluations(
     found = compare_scores(before, after, metrics[0], **names, allowed_loss=allowed_loss or 0.0)
     slices = compare_score_slices(before, after, metrics, weights_equal=names["weights_equal"])
     return found, slices
+
+
+def _refuse_other_datasets(baseline: AnyEvaluation, candidate: AnyEvaluation, before: Any, after: Any) -> None:
+    """Row ids of two datasets may be equal by chance. Another build of the same rows may be compared."""
+    fingerprints = baseline.dataset_fingerprint, candidate.dataset_fingerprint
+    if fingerprints[0] == fingerprints[1] or have_same_rows(before, after):
+        return
+    shown = " and ".join(
+        f"{each.run_id} dataset {each.dataset_fingerprint[:12]}" for each in (baseline, candidate)
+    )
+    raise DataError(
+        f"they read different datasets: {shown}, and were not evaluated on the same rows. Train both on one "
+        "dataset, or score both with one suite ('assay eval run')."
+    )
+
+
+def _learned(evaluation: AnyEvaluation) -> str:
+    """The kind of its label, in words."""
+    if isinstance(evaluation, ClassifierEvaluation):
+        return "tells yes from no"
+    if evaluation.overall.classes:
+        return f"tells {len(evaluation.overall.classes)} classes apart"
+    return "predicts a number" if evaluation.overall.fit is not None else "scores its rows"

@@ -133,10 +133,15 @@ def load_evaluation(folder: Path) -> AnyEvaluation:
     return evaluation_from_json(path.read_bytes(), source=path)
 
 
+def have_same_rows(baseline: Any, candidate: Any) -> bool:
+    """Whether two tables of predictions are of the same rows, by their ids."""
+    return np.array_equal(baseline[ROW_ID].to_numpy(), candidate[ROW_ID].to_numpy())
+
+
 def require_same_rows(baseline: Any, candidate: Any, names: str) -> None:
     """Raise a `DataError` where two tables of predictions are not of the same rows."""
-    before, after = baseline[ROW_ID].to_numpy(), candidate[ROW_ID].to_numpy()
-    if not np.array_equal(before, after):
+    if not have_same_rows(baseline, candidate):
+        before, after = baseline[ROW_ID].to_numpy(), candidate[ROW_ID].to_numpy()
         shared = np.intersect1d(before, after).size
         raise DataError(
             f"{names}: not evaluated on the same rows: {before.size - shared:,} rows only in the first, "

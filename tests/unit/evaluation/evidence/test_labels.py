@@ -161,6 +161,14 @@ def test_the_better_model_passes_and_the_worse_fails_whichever_way_is_better(tmp
     assert (found.verdict, back.verdict) == ("pass", "fail")
 
 
+def test_classes_beside_a_number_are_told_apart_by_what_their_label_is(tmp_path: Path) -> None:
+    kinds = evaluated(tmp_path / "k", classes_table(0, skill=1.0)[0], ClassPredictions(NAMES))
+    lengths = evaluated(tmp_path / "n", numbers_table(1.0)[0], NumberPredictions(""))
+    said = rf"k tells {len(NAMES)} classes apart .measured by accuracy. and n predicts a number .measured"
+    with pytest.raises(DataError, match=said):
+        compare_evaluations(kinds, lengths, baseline_dir=tmp_path / "k", candidate_dir=tmp_path / "n")
+
+
 def test_two_evaluations_of_other_labels_are_not_compared(tmp_path: Path) -> None:
     table = numbers_table(1.0)[0]
     one = evaluated(tmp_path / "a", table, NumberPredictions(""))

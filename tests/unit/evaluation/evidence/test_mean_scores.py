@@ -196,5 +196,10 @@ def test_other_rows_and_other_metrics_are_refused(tmp_path):
     paid = evaluated(tmp_path / "c", scores, REWARD)
     with pytest.raises(DataError, match="10 rows only in the first"):
         compare_evaluations(first, rest, baseline_dir=tmp_path / "a", candidate_dir=tmp_path / "b")
-    with pytest.raises(DataError, match="measured by squared_error, c by reward"):
+    with pytest.raises(DataError, match=r"a scores its rows \(measured by squared error\) and c scores"):
         compare_evaluations(first, paid, baseline_dir=tmp_path / "a", candidate_dir=tmp_path / "c")
+    other = rest.model_copy(update={"dataset_fingerprint": "0123456789abcdef"})
+    with pytest.raises(DataError, match="they read different datasets: a dataset d and b dataset 0123456789ab"):
+        compare_evaluations(first, other, baseline_dir=tmp_path / "a", candidate_dir=tmp_path / "b")
+    again = first.model_copy(update={"dataset_fingerprint": "another build of the same rows"})
+    compare_evaluations(first, again, baseline_dir=tmp_path / "a", candidate_dir=tmp_path / "a")
