@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import date
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from pydantic import ConfigDict, ValidationError
@@ -50,13 +51,37 @@ class LoadedConfig(NamedTuple):
     origins: dict[str, str]
     """Dotted key -> `file.yaml` or `command line`; a key that is absent has its default."""
 
+    lines: Mapping[str, int] = MappingProxyType({})
+    """Dotted key -> its line in the file, of elements of lists, too."""
+
+    def place(self, key: str) -> str:
+        """` (recipe.yaml:12)`, ` (command line)`; empty where nobody knows."""
+        parts = key.split(".")
+        around = [".".join(parts[:count]) for count in range(len(parts), 0, -1)]
+        origin = next((self.origins[each] for each in around if each in self.origins), None)
+        if origin is None and key in self.lines:
+            origin = next((each for each in self.origins.values() if each != COMMAND_LINE), None)
+        if origin is None or origin == COMMAND_LINE:
+            return f" ({origin})" if origin else ""
+        line = next((self.lines[each] for each in around if each in self.lines), None)
+        return f" ({origin}{'' if line is None else f':{line}'})"
+
+
+class WrongKeyError(ValueError):
+    """What a check of a whole configuration finds wrong with one of its keys."""
+
+    def __init__(self, key: str, problem: str) -> None:
+        super().__init__(problem)
+        self.key = key
+
 
 def read_config_file(path: Path, overrides: Sequence[str]) -> LoadedConfig:
     """Read a YAML mapping and lay `a.b=value` overrides over it; nothing is validated yet."""
     import yaml  # here and below: most commands read none
 
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        values = yaml.safe_load(text)
     except FileNotFoundError as error:
         raise ConfigError(f"{path}: no such file.") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -68,7 +93,20 @@ def read_config_file(path: Path, overrides: Sequence[str]) -> LoadedConfig:
         key, value = parse_override(override)
         set_dotted(values, key, value, where="in the file")
         origins[key] = COMMAND_LINE
-    return LoadedConfig(values, origins)
+    return LoadedConfig(values, origins, dict(_lines(yaml.compose(text, Loader=yaml.SafeLoader))))
+
+
+def _lines(node: Any, prefix: str = "", around: tuple[Any, ...] = ()) -> Iterator[tuple[str, int]]:
+    """Dotted key and line of all that a YAML node holds; what stands for itself is told once."""
+    if node in around:
+        return
+    if isinstance(node.value, str):
+        return
+    for index, each in enumerate(node.value):
+        key, value = each if isinstance(each, tuple) else (None, each)
+        name = f"{prefix}{index if key is None else key.value}"
+        yield name, (value if key is None else key).start_mark.line + 1
+        yield from _lines(value, f"{name}.", (*around, node))
 
 
 def parse_override(text: str) -> tuple[str, Any]:
@@ -139,11 +177,16 @@ def _problems(
 ) -> Iterator[str]:
     for key, alike in _by_key(loaded.values, errors).items():
         error = alike[0]
-        origin = loaded.origins.get(key) if key else None
-        place = f" ({origin})" if origin else ""
+        raised = error.get("ctx", {}).get("error")
+        if isinstance(raised, WrongKeyError):
+            yield f"{raised.key}{loaded.place(raised.key)}: {raised}."
+            continue
+        is_known = key in loaded.origins or error["type"] == "extra_forbidden"
+        place = loaded.place(key) if is_known else ""
         if error["type"] == "extra_forbidden":
             guess = meant_key(config_class, error["loc"])
-            hint = f" Perhaps you meant '{guess}'." if guess else ""
+            known = ", ".join(keys_below(config_class, error["loc"][:-1]))
+            hint = f" Perhaps you meant '{guess}'." if guess else f" Known here: {known}."
             hint = " Another 'type' of that section has it." if guess == key else hint
             yield f"{key}{place}: no such key.{hint}"
         elif error["type"] == "union_tag_invalid":

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import pytest
 from pydantic import Field, PositiveInt, model_validator
 
-from assay.base.config import FrozenConfig, LoadedConfig, read_config_file, validated
+from assay.base.config import FrozenConfig, LoadedConfig, WrongKeyError, read_config_file, validated
 from assay.base.errors import ConfigError
 
 
@@ -121,3 +121,44 @@ def test_what_is_not_valid_is_called_by_its_file_and_not_by_our_class():
 
     with pytest.raises(ConfigError, match=r"^some/file\.yaml is not a valid batch plan:\n"):
         validated(BatchPlanConfig, LoadedConfig({"cont": 1, "count": 0}, {"count": "some/file.yaml"}))
+
+
+def test_a_wrong_key_in_a_list_is_told_with_its_line_and_the_keys_that_there_are(tmp_path: Path) -> None:
+    class Ways(FrozenConfig):
+        ways: tuple[Annotated[Left | Right, Field(discriminator="type")], ...]
+
+    file = tmp_path / "ways.yaml"
+    file.write_text("ways:\n  - {type: right}\n  - type: left\n    metric: 1\n")
+    with pytest.raises(ConfigError) as raised:
+        validated(Ways, read_config_file(file, ()))
+    assert (
+        str(raised.value).splitlines()[1]
+        == f"  ways.1.metric ({file}:4): no such key. Known here: type, depth."
+    )
+    with pytest.raises(ConfigError, match=r"ways\.0\.metric \(command line\): no such key"):
+        validated(Ways, read_config_file(file, ["ways=[{type: left, metric: 1}]"]))
+
+
+def test_what_a_check_of_the_whole_finds_wrong_with_a_key_is_told_with_that_key_and_its_line(
+    tmp_path: Path,
+) -> None:
+    class Chosen(Whole):
+        chosen: str = ""
+
+        @model_validator(mode="after")
+        def _is_listed(self) -> "Chosen":
+            if self.chosen not in self.names:
+                raise WrongKeyError("chosen", f"'{self.chosen}' is not listed")
+            return self
+
+    file = tmp_path / "chosen.yaml"
+    file.write_text("names: [a]\n# a word\nchosen: b\n")
+    with pytest.raises(ConfigError, match=rf"\n  chosen \({file}:3\): 'b' is not listed\.$"):
+        validated(Chosen, read_config_file(file, ()))
+
+
+def test_an_anchor_that_holds_itself_is_read_to_its_end(tmp_path: Path) -> None:
+    file = tmp_path / "loop.yaml"
+    file.write_text("names: &all [a, *all]\n")
+    with pytest.raises(ConfigError, match=r"names\.1"):
+        validated(Whole, read_config_file(file, ()))

@@ -36,7 +36,7 @@ def known_good_recipe(path: Path) -> tuple[LoadedConfig, KnownGood | None]:
         loaded = read_config_file(path, [])
         # YAML's dates are no JSON, and the recipe becomes part of records: with its version, if it is not 1.
         stamp = {"version": Recipe.version} if Recipe.version > 1 else {}
-        return LoadedConfig(to_jsonable_python(stamp | loaded.values), loaded.origins), None
+        return LoadedConfig(to_jsonable_python(stamp | loaded.values), loaded.origins, loaded.lines), None
     try:
         text = path.read_bytes()
     except FileNotFoundError as error:

@@ -16,7 +16,8 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
-from assay.base.config import FrozenConfig, first_repeated
+from assay.base.config import FrozenConfig, WrongKeyError, first_repeated
+from assay.base.names import meant
 from assay.base.units import number_of
 from assay.evaluation.decision.candidate import BASELINE
 from assay.evaluation.evidence.campaign.looks import LookPlan
@@ -484,10 +485,12 @@ class CampaignConfig(FrozenConfig):
     @model_validator(mode="after")
     def _every_benchmark_is_there(self) -> "CampaignConfig":
         known = {each.name for each in self.benchmarks}
-        if absent := next((name for name in _named_benchmarks(self) if name not in known), None):
-            raise ValueError(
-                f"benchmark '{absent}' is asked for by the rule or a gate, but benchmarks lists only "
-                f"{', '.join(sorted(known))}"
+        if absent := next((each for each in _named_benchmarks(self).items() if each[1] not in known), None):
+            key, name = absent
+            raise WrongKeyError(
+                key,
+                f"benchmark '{name}' is asked for by the rule or a gate, but benchmarks lists only "
+                f"{', '.join(sorted(known))}{meant(name, known)}",
             )
         return self
 
@@ -521,7 +524,7 @@ class CampaignConfig(FrozenConfig):
                 f"suite {sealed.suite} holds the sealed benchmark '{sealed.name}' and is scored for another "
                 "one. Give the sealed benchmark a suite file of its own"
             )
-        if sealed.name in _named_benchmarks(self):
+        if sealed.name in _named_benchmarks(self).values():
             raise ValueError(
                 f"the sealed benchmark '{sealed.name}' has another part in the rule or a gate, which would "
                 "open it at every look"
@@ -543,9 +546,16 @@ class CampaignConfig(FrozenConfig):
         return self
 
 
-def _named_benchmarks(config: CampaignConfig) -> list[str]:
-    """Those that the rule or a gate looks at, at every look."""
-    conditions = [each for gate in config.gates for each in gate.conditions]
-    looked_at = [each for each in conditions if not isinstance(each, SpentCondition)]
-    parts = (*config.rule.guardrails, *config.rule.safety, *looked_at)
-    return [*config.rule.primary, *(each.benchmark for each in parts)]
+def _named_benchmarks(config: CampaignConfig) -> dict[str, str]:
+    """Key -> benchmark of those that the rule or a gate looks at, at every look."""
+    rule = config.rule
+    found = {f"rule.primary.{place}": name for place, name in enumerate(rule.primary)}
+    found |= {
+        f"rule.guardrails.{place}.benchmark": each.benchmark for place, each in enumerate(rule.guardrails)
+    }
+    found |= {f"rule.safety.{place}.benchmark": each.benchmark for place, each in enumerate(rule.safety)}
+    for of_gate, gate in enumerate(config.gates):
+        for place, condition in enumerate(gate.conditions):
+            if not isinstance(condition, SpentCondition):
+                found[f"gates.{of_gate}.conditions.{place}.benchmark"] = condition.benchmark
+    return found
