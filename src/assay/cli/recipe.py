@@ -48,7 +48,6 @@ def new(
     rows.
     """
     from assay.cli.screens.terminal import print_file
-    from assay.evaluation.evidence.warnings import cure_text
     from assay.launch.new_recipe import new_recipe
     from assay.reporting.pages.render import write_file
 
@@ -56,7 +55,7 @@ def new(
         raise ConfigError(f"{out}: is there already. Name another --out, or move it away.")
     found = new_recipe(dataset, name=name, model=model, epochs=epochs, method=method)
     for warning in found.warnings:
-        click.echo(f"warning: {warning.text} {cure_text(warning.rule)}", err=True)
+        click.echo(f"warning: {warning.with_cure().text}", err=True)
     if out is None:
         print_file(found.text)
         return

@@ -457,7 +457,6 @@ def _print_check(
     from assay.base.config import read_config_file
     from assay.cli.screens.check import check_lines, check_view
     from assay.cli.screens.data import order_lines
-    from assay.evaluation.evidence.warnings import cure_text
     from assay.launch.calibration import calibrate
     from assay.launch.data_warnings import data_warnings
     from assay.launch.preview import preview
@@ -466,7 +465,7 @@ def _print_check(
     loaded = read_config_file(recipe_file, overrides)
     recipe, dataset = checked(loaded)
     found = preview(recipe, dataset, world_size=workers)
-    warned = [f"{each.text} {cure_text(each.rule)}" for each in data_warnings(recipe, dataset)]
+    warned = [each.with_cure().text for each in data_warnings(recipe, dataset)]
     found = found._replace(remarks=(*warned, *found.remarks))
     measured = None
     if seconds:

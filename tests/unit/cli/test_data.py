@@ -54,6 +54,14 @@ def test_what_a_label_is_cannot_be_said_where_there_is_none(corpus: Path, capsys
     assert not (corpus / "one").exists()
 
 
+def test_rows_that_were_cut_are_told_once_with_the_cure(corpus: Path, capsys) -> None:
+    code, said, _ = run(capsys, *BUILD, "--max-tokens", "8", "--out", "one")
+    words = " ".join(said.split())
+    assert code == 0 and words.count("--max-tokens") == 1
+    assert " were cut at 8 tokens. Build the dataset with a larger '--max-tokens'." in words
+    assert " tokens of the rows that were cut" in words
+
+
 def test_a_person_builds_looks_splits_and_compares(corpus: Path, capsys) -> None:
     code, built, _ = run(capsys, *BUILD, "--metadata", "language", "--out", "one")
     assert code == 0

@@ -17,7 +17,7 @@ from assay.data.dataset.columns import KEY, LABEL
 from assay.data.loader.config import LoaderConfig
 from assay.data.loader.mixing import Mixing
 from assay.evaluation.evidence.warnings import (
-    cure_text,
+    Warned,
     warnings_of_cuts,
     warnings_of_leaks,
     warnings_of_split,
@@ -68,9 +68,8 @@ def print_manifest(manifest: DatasetManifest, folder: Path) -> None:
         console.print("\n" + "\n".join(_label_lines(manifest.label_counts)))
     _print_lengths(console, manifest.lengths)
     console.print(f"largest token id {manifest.max_token_id:,}\n")
-    num_cut = manifest.build.num_cut if manifest.build is not None else None
-    for warning in warnings_of_cuts(manifest.lengths, num_rows=manifest.num_rows, num_cut=num_cut):
-        console.print(f"[yellow]warning: {escape(warning.text)} {escape(cure_text(warning.rule))}[/]\n")
+    for warning in _warnings_of_cuts(manifest):
+        console.print(f"[yellow]warning: {escape(warning.with_cure().text)}[/]\n")
     group = manifest.build.group if manifest.build is not None else ""
     console.print(_column_table(manifest.column_profiles, manifest.num_rows, group))
 
@@ -79,6 +78,11 @@ _UNKNOWN = frozenset({"n/a", "na", "nan", "null", "none", "nil", "-", "?", "unkn
 """Labels with which people say, in small letters, that there is none."""
 _FEWEST_OF_A_CLASS = 10
 """Rows below which a split of a tenth often holds out none of a class."""
+
+
+def _warnings_of_cuts(manifest: DatasetManifest) -> list[Warned]:
+    num_cut = manifest.build.num_cut if manifest.build is not None else None
+    return warnings_of_cuts(manifest.lengths, num_rows=manifest.num_rows, num_cut=num_cut)
 
 
 def print_build(manifest: DatasetManifest, dataset: Path) -> None:
@@ -94,7 +98,9 @@ def print_build(manifest: DatasetManifest, dataset: Path) -> None:
         )
         if count
     ]
-    if build.num_cut:
+    if build.num_cut and _warnings_of_cuts(manifest):
+        lines.append(f"lost {count_text(build.num_cut_tokens)} tokens of the rows that were cut")
+    elif build.num_cut:
         lines.append(
             f"cut {_counted(build.num_cut, 'row')} at {manifest.lengths.max:,} tokens, which lost "
             f"{count_text(build.num_cut_tokens)} tokens: --max-tokens allows more"
@@ -300,7 +306,7 @@ def print_split(dataset: Path, found: SplitView, build: BuildSummary | None) -> 
         )
     if (asked := found.split.get("validation_fraction")) is not None:
         for warning in warnings_of_split(held_out, total, asked=asked, num_dropped=found.num_dropped):
-            print(f"warning     {warning.text} {cure_text(warning.rule)}")
+            print(f"warning     {warning.with_cure().text}")
     if (leak := found.leak) is not None:
         examples = f", e.g. rows {', '.join(map(str, leak.examples))}" if leak.examples else ""
         print(

@@ -269,6 +269,10 @@ class Warned(NamedTuple):
     text: str
     """A sentence with its numbers."""
 
+    def with_cure(self) -> "Warned":
+        """Behind its text what to do about it."""
+        return self._replace(text=f"{self.text} {cure_text(self.rule)}")
+
 
 class ModelNumbers(NamedTuple):
     """What a run says of its model, as far as it got."""

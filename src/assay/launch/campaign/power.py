@@ -76,7 +76,7 @@ def stated_power(config: CampaignConfig, home: Home, *, beside: Path) -> StatedP
         _of_guardrail(each, beforehand.of((each.benchmark,)), config.seeds) for each in config.rule.guardrails
     ]
     safety = [SafetyPower(each, beforehand.draws((each.benchmark,))) for each in config.rule.safety]
-    warnings = beforehand.data_warnings()
+    warnings = [each.with_cure() for each in beforehand.data_warnings()]
     warnings += _of_looks(config, noise, looks) if noise is not None else []
     warnings += _of_guards(guardrails, safety, config.seeds)
     warnings += warnings_of_clusters(config.differing_clusters())

@@ -13,6 +13,7 @@ from assay.evaluation.evidence.warnings import (
     ModelNumbers,
     RuleName,
     StepSeries,
+    Warned,
     warnings_of_clusters,
     warnings_of_cuts,
     warnings_of_guardrail,
@@ -295,3 +296,8 @@ def test_a_leak_is_seen_against_the_model_before_its_first_step():
     }
     (found,) = warnings_of_model([], None, metrics)
     assert found.rule == "reward leaks" and "from step 0 to 100" in found.text
+
+
+def test_behind_a_warning_stands_its_cure() -> None:
+    said = Warned("cut rows", "3 of 9 rows were cut.").with_cure().text
+    assert said == "3 of 9 rows were cut. Build the dataset with a larger '--max-tokens'."
