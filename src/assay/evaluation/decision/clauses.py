@@ -26,7 +26,12 @@ from assay.evaluation.decision.config import (
 )
 from assay.evaluation.decision.coverage import hole_text
 from assay.evaluation.decision.facts import BenchmarkFacts, Facts, ForecastFacts, PlanFacts
-from assay.evaluation.decision.more_evidence import lacking_rows_text, seeds_to_look, standard_error_at
+from assay.evaluation.decision.more_evidence import (
+    MOST_SEEDS,
+    lacking_rows_text,
+    seeds_to_look,
+    standard_error_at,
+)
 from assay.evaluation.decision.words import (
     bound_text,
     chance_text,
@@ -426,7 +431,18 @@ def _more_items(
         return MoreEvidence(
             what=f"{number_of(extra, 'more item')} of {benchmark.name}{lacking}, or a wider margin"
         )
-    return MoreEvidence(what=f"a new campaign with more than {config.seeds} seeds: seeds differ too much")
+    return _more_than_seeds(harm, margin, config, facts)
+
+
+def _more_than_seeds(harm: Harm, margin: float, config: CampaignConfig, facts: Facts) -> MoreEvidence:
+    """Where seeds differ too much: the fewest of a new campaign that would do, or that none would."""
+    ahead = range(config.seeds + 1, MOST_SEEDS + 1)
+    enough = next(
+        (each for each in ahead if is_sized(standard_error_at(each, harm.effect, facts), margin)), None
+    )
+    if enough is None:
+        return MoreEvidence(what=f"a wider margin: seeds differ too much, and {MOST_SEEDS} would hardly do")
+    return MoreEvidence(what=f"a new campaign with {enough} seeds or more: seeds differ too much")
 
 
 def _gathered(fact: FactT | None) -> FactT:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from assay.base.units import number_of
 from assay.evaluation.decision.config import CampaignConfig
 from assay.evaluation.decision.facts import Facts
+from assay.evaluation.decision.words import NO_EVIDENCE
 from assay.evaluation.evidence.campaign.rule import (
     CampaignRule,
     ChancesAnew,
@@ -114,7 +115,7 @@ def answering_campaign(config: CampaignConfig, facts: Facts, rule: CampaignRule)
     most = f"{there[-1]} times as many items" if there else "as many items"
     lacking = "" if there == factors else ", and the dataset has no more"
     return MoreEvidence(
-        what=f"not more seeds or items ({MOST_SEEDS} seeds on {most} would hardly do{lacking}), but a smaller "
+        what=f"{NO_EVIDENCE} ({MOST_SEEDS} seeds on {most} would hardly do{lacking}), but a smaller "
         f"claim{' or a wider margin' if open_ else ''}"
     )
 

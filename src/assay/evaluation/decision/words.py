@@ -12,6 +12,10 @@ LEAST_CHANCE = 0.005
 """What is below it is told as `under 1%`; a cure with such a chance is none."""
 
 
+NO_EVIDENCE = "not more seeds or items"
+"""How a cure begins that is none of more evidence."""
+
+
 def effect_text(value: float, unit: str, *, signed: bool = True) -> str:
     """`0.0123` of a share -> `+1.23 points`; other units as they are: `+0.0123 nats per row`."""
     if unit in _IN_POINTS:

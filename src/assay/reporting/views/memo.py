@@ -12,6 +12,7 @@ from typing import Literal
 from assay.base.units import duration_text, number_of
 from assay.evaluation.decision.candidate import STAGE
 from assay.evaluation.decision.words import (
+    NO_EVIDENCE,
     bound_text,
     chance_text,
     chances_text,
@@ -220,7 +221,10 @@ def cure_text(decision: Decision, gate: GateResult, clause: Clause) -> str:
     if decision.cheapest is not None and clause.more.what == decision.cheapest.what:
         return "the cheapest cure"
     first = next(each for each in gate.clauses if each.more is not None and each.more.what == clause.more.what)
-    return told if first == clause else f"as {first.name}"
+    if first != clause:
+        return f"as {first.name}"
+    alone = decision.cheapest is not None and decision.cheapest.what.startswith(NO_EVIDENCE)
+    return f"of this clause alone, the others stay open: {told}" if alone else told
 
 
 def gate_text(gate: GateResult) -> str:

@@ -1,8 +1,10 @@
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import pytest
 
+from assay.evaluation.decision.clauses import guardrail_clause
 from assay.evaluation.decision.config import CampaignConfig
 from assay.evaluation.decision.facts import FileFacts, ForecastFacts, PlanFacts, TargetGain
 from assay.evaluation.decision.gates import blocking_clause, judge_gates
@@ -385,3 +387,25 @@ def test_a_campaign_keeps_the_edition_of_the_day_it_was_declared(config_of):
     rules = [CampaignConfig.from_stored(tree).rule for tree in trees]
     assert [rule.edition for rule in rules] == [5, 4, 3, 2, 1]
     assert [rule.thresholds().is_variance_known for rule in rules] == [False, False, True, True, True]
+
+
+@pytest.mark.parametrize(
+    ("shift", "cure"),
+    [
+        (0.04, "a new campaign with 12 seeds or more"),
+        (0.4, "a wider margin: seeds differ too much, and 32 would"),
+    ],
+)
+def test_a_guardrail_whose_seeds_differ_too_much_names_the_seeds_that_would_do(
+    config_of, facts_of, shift, cure
+):
+    rule = {"primary": ["code", "prose"], "least_effect": 0.015}
+    config = config_of(rule={**rule, "guardrails": [{"benchmark": "refusals", "margin": 0.05}]})
+    facts = facts_of(config, {"code": 0.0, "prose": 0.0, "refusals": 0.0})
+    found = facts.benchmarks["refusals"]
+    by_seed = shift * np.linspace(-1.0, 1.0, facts.num_seeds)[:, None]
+    moved = found._replace(candidate=found.candidate + by_seed).of_seeds(np.ones(facts.num_seeds, bool))
+    facts = facts._replace(benchmarks={**facts.benchmarks, "refusals": moved})
+    clause = guardrail_clause(config.rule.guardrails[0], config, facts)
+    assert clause.verdict == "undecided" and clause.more is not None
+    assert clause.more.what.startswith(cure)

@@ -7,6 +7,7 @@ import pytest
 
 from assay.cli.campaign import print_decisions
 from assay.evaluation.decision.candidate import STAGE
+from assay.evaluation.decision.words import NO_EVIDENCE
 from assay.records.campaign import CampaignRun
 from assay.reporting.pages.memo_markdown import memo_markdown
 from assay.reporting.pages.memo_page import render_memo_page
@@ -110,6 +111,19 @@ def test_the_memo_says_its_verdict_once_and_a_cure_once(memo, decision):
         assert text.lower().count("narrow perhaps") == 1
         assert text.count(cure) == 1
         assert "It is not shown." in text
+
+
+def test_a_cure_beside_a_verdict_that_more_evidence_would_not_do_is_said_to_be_of_its_clause_alone(
+    memo, decision
+):
+    made = decision("perhaps", "narrow")
+    told = made.cheapest.what
+    none = made.cheapest.model_copy(
+        update={"what": f"{NO_EVIDENCE} (32 seeds would hardly do), but a smaller claim"}
+    )
+    text = memo_markdown(memo(made.model_copy(update={"cheapest": none})))
+    assert f"of this clause alone, the others stay open: {told}" in text
+    assert "of this clause alone" not in memo_markdown(memo(made))
 
 
 def test_the_memo_says_where_items_come_in_clusters(memo, decision):
