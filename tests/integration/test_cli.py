@@ -78,7 +78,7 @@ def test_a_wrong_recipe_is_refused_before_anything_is_written(
         ({"type": "kill", "step": 0}, "faults.0.step: expected more than 0"),
         ({"type": "explode", "step": 5}, "'explode'"),
         ({"type": "kill", "step": 5, "phase": "lost"}, "faults.0.phase: expected 'startup'"),
-        ({"type": "kill", "step": 5, "when": "now"}, "faults.yaml:4): no such key. Known here: attempt, step, "),
+        ({"type": "kill", "step": 5, "when": "now"}, "yaml:4): no such key. Known here: attempt, step, "),
         ("a kill", "faults.0: "),
     ],
 )

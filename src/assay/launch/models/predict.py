@@ -27,7 +27,7 @@ from assay.evaluation.suite.answers import Answerer
 from assay.evaluation.suite.commit_model import load_committed
 from assay.launch.models.export import NAME_IT
 from assay.launch.models.reward_rows import ANSWERS, RewardRows
-from assay.launch.models.row_files import text_of
+from assay.launch.models.row_files import of_header, text_of
 from assay.records.commit import Commit
 from assay.records.exported_model import EXPORT_FILE, ExportedModel
 from assay.records.run import Run
@@ -182,8 +182,8 @@ def _column(name: str, kind: pa.DataType, part: Sequence[tuple[str, Row]], *, is
     """A metadata column in the type that it had in training."""
     if not is_missing and (lacking := next((where for where, row in part if name not in row), None)):
         raise DataError(
-            f"{lacking}: no column '{name}', which the model reads beside the text. Add it, empty where it is "
-            f"not known; or say that it is missing in all rows: --missing {name}."
+            f"{of_header(lacking)}: no column '{name}', which the model reads beside the text. Add it, empty "
+            f"where it is not known; or say that it is missing in all rows: --missing {name}."
         )
     values = [row.get(name) for _, row in part]
     try:

@@ -16,7 +16,7 @@ from assay.data.dataset.formats.rows import FIELDS, RowReader, Said, nested
 from assay.data.dataset.formats.template import ChatTemplate, template_beside
 from assay.data.dataset.raw.span import Row
 from assay.data.dataset.tokens import load_tokenizer, special_tokens, tokenizer_settings
-from assay.launch.models.row_files import ASKED
+from assay.launch.models.row_files import ASKED, of_header
 from assay.records.dataset import Format
 
 ANSWERS = {1: ("reward",), 2: ("chosen_reward", "rejected_reward")}
@@ -47,8 +47,8 @@ class RewardRows(NamedTuple):
         kinds: list[Format] = [kind for kind in ASKED if any(roots.issuperset(way) for way in FIELDS[kind])]
         if not kinds and text not in row:
             raise DataError(
-                f"{where}: no column '{text}', and no pair (chosen, rejected), conversation (messages) or "
-                f"answer (prompt, completion); it has {', '.join(row)}. Name the text's column: --text NAME."
+                f"{of_header(where)}: no column '{text}', and no pair (chosen, rejected), conversation (messages) "
+                f"or answer (prompt, completion); it has {', '.join(row)}. Name the text's column: --text NAME."
             )
         reader = RowReader(kinds[0] if kinds else "text", text, self.template, self.end)
         said = reader.read(nested(row), where)

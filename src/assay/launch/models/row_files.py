@@ -52,13 +52,20 @@ def text_of(row: Row, name: str, where: str, part: Sequence[tuple[str, Row]]) ->
         columns = {column: [each[column] for _, each in part if each.get(column)] for column in row}
         likely = likely_text(columns) or "NAME"
         raise DataError(
-            f"{where}: no column '{name}'; it has {', '.join(row)}. Name that of the text: --text {likely}."
+            f"{of_header(where)}: no column '{name}'; it has {', '.join(row)}. Name that of the text: "
+            f"--text {likely}."
         )
     if row[name] is None:
         return ""
     if not isinstance(row[name], str):
         raise DataError(f"{where}: '{name}' is no text but {row[name]!r:.40}. Drop the row, or mend it.")
     return str(row[name]) if str(row[name]).strip() else ""
+
+
+def of_header(where: str) -> str:
+    """Where a column is missing: of a table it is its header that lacks it, and no line."""
+    file, at, _ = where.rpartition(": line ")
+    return file if at and file.lower().endswith((".csv", ".tsv")) else where
 
 
 class RowWriter(Protocol):

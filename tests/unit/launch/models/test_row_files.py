@@ -76,5 +76,7 @@ def test_the_likely_text_is_told_from_all_rows_and_not_by_the_longest_of_the_fir
         writer = csv.DictWriter(file, list(rows[0]))
         writer.writeheader()
         writer.writerows(rows)
-    with pytest.raises(DataError, match=r"no column 'text'; it has maintainer, about\. .*: --text about\."):
+    with pytest.raises(
+        DataError, match=r"rows\.csv: no column 'text'; it has maintainer, about\. .*: --text about\."
+    ):
         refuse_without_text(tmp_path / "rows.csv", "text")
