@@ -47,8 +47,8 @@ class RewardRows(NamedTuple):
         kinds: list[Format] = [kind for kind in ASKED if any(roots.issuperset(way) for way in FIELDS[kind])]
         if not kinds and text not in row:
             raise DataError(
-                f"{of_header(where)}: no column '{text}', and no pair (chosen, rejected), conversation (messages) "
-                f"or answer (prompt, completion); it has {', '.join(row)}. Name the text's column: --text NAME."
+                f"{of_header(where)}: no column '{text}', and no pair (chosen, rejected), conversation "
+                f"(messages) or answer (prompt, completion); it has {', '.join(row)}. Name the text's column: --text NAME."
             )
         reader = RowReader(kinds[0] if kinds else "text", text, self.template, self.end)
         said = reader.read(nested(row), where)
