@@ -48,7 +48,8 @@ class RewardRows(NamedTuple):
         if not kinds and text not in row:
             raise DataError(
                 f"{of_header(where)}: no column '{text}', and no pair (chosen, rejected), conversation "
-                f"(messages) or answer (prompt, completion); it has {', '.join(row)}. Name the text's column: --text NAME."
+                f"(messages) or answer (prompt, completion); it has {', '.join(row)}. Name "
+                "the text's column: --text NAME."
             )
         reader = RowReader(kinds[0] if kinds else "text", text, self.template, self.end)
         said = reader.read(nested(row), where)
