@@ -97,7 +97,7 @@ def test_plain_transformers_finds_the_runs_logits_in_the_exported_folder(
     folder = tmp_path / "model"
     assert run("export", "tiny", "--to", folder, "--json") == 0
     out, err = capfd.readouterr()
-    assert not err, "nothing but what was asked for"
+    assert all(line.startswith("warning: ") for line in err.splitlines()), "and nothing but what was asked for"
     exported = json.loads(out)
     assert (exported["run_id"], exported["step"], exported["is_tokenizer_proved"]) == ("tiny", 10, True)
     assert str(home.parent) not in "".join(path.read_text("latin-1") for path in folder.iterdir())
@@ -123,6 +123,34 @@ def test_the_card_says_what_the_records_say(home: Path, tmp_path: Path) -> None:
         assert fact in card, fact
     assert run("export", "tiny@5", "--to", tmp_path / "earlier") == 0
     assert "None of these weights" in (tmp_path / "earlier" / "README.md").read_text()
+
+
+@pytest.mark.slow
+def test_what_the_numbers_of_a_model_warn_of_goes_along_with_it(
+    tiny_dataset: Path, tiny_tree: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd
+) -> None:
+    monkeypatch.setenv("ASSAY_HOME", str(tmp_path / "home"))
+    recipe, source, folder = (tmp_path / name for name in ("recipe.yaml", "rows.jsonl", "model"))
+    recipe.write_text(yaml.safe_dump(tiny_tree))
+    source.write_text(json.dumps({"text": "alpha", "turns": 1, "language": "en"}))
+    wrong = ("trainer.max_steps=6", "trainer.optimizer.learning_rate=1000")
+    assert run("train", recipe, "--run-id", "dead", *wrong) == 0
+    capfd.readouterr()
+    assert run("show", "dead", "--json") == 0
+    shown = json.loads(capfd.readouterr().out)["warnings"]
+    assert "one score" in {each["rule"] for each in shown}
+    lines = [f"warning: {each['rule']}: {each['text']}" for each in shown]
+    assert run("export", "dead", "--to", folder) == 0
+    assert capfd.readouterr().err.splitlines() == lines
+    record = json.loads((folder / "assay.json").read_text())
+    assert record["warnings"] == [each["text"] for each in shown]
+    assert record["warning_rules"] == [each["rule"] for each in shown]
+    card = (folder / "README.md").read_text()
+    for each in shown:
+        assert card.index(f"**Warning, {each['rule']}:** {each['text'][:20]}") < card.index("```python")
+    for model in ("dead", folder):
+        assert run("predict", model, source) == 0
+        assert capfd.readouterr().err.splitlines() == lines
 
 
 def test_what_can_not_be_exported_is_refused_before_anything_is_written(
@@ -164,7 +192,8 @@ def test_a_run_and_its_export_answer_alike_and_the_exports_module_is_not_run(
     for model in ("tiny@10", tmp_path / "model"):
         assert run("predict", model, source) == 0
         out, err = capfd.readouterr()
-        assert not err, "nothing but the answers"
+        assert err.startswith("warning: worse than constant: ")
+        assert err.count("\n") == 1, "and nothing but the answers"
         outs.append([json.loads(line) for line in out.splitlines()])
     probabilities = [[row.pop("probability") for row in answers] for answers in outs]
     assert outs[0] == outs[1]

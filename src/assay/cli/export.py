@@ -33,12 +33,13 @@ def export(
     """Write the model of RUN to a folder: safetensors, tokenizer, configuration, and a card with its evidence.
 
     transformers loads the folder, without assay. The card (README.md) says of data, recipe, training,
-    evaluation and audit what the records say, and no more.
+    evaluation and audit what the records say, and no more; first of all what the model's numbers warn of, which
+    stands on stderr, too.
     """
     home = given_home()
     run_id, of_name = run_and_step(home, run_id)
     run_id = home.meant_run(run_id)
-    from assay.cli.screens.terminal import show_progress
+    from assay.cli.screens.terminal import show_progress, warn_of_model
     from assay.launch.models.export import export_run
 
     exported = export_run(
@@ -50,6 +51,7 @@ def export(
         adapters=adapters,
         progress=lambda done, total: show_progress("export", done, total, unit=" parts"),
     )
+    warn_of_model(exported.record.warning_rules, exported.record.warnings)
     if as_json:
         click.echo(exported.record.to_json())
     else:

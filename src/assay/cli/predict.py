@@ -31,7 +31,8 @@ def predict(
 
     MODEL is a classifier or a reward model: a folder that 'assay export' wrote, a RUN, or RUN@STEP for one
     of its commits. FILE is CSV, TSV, JSON lines, Parquet, Arrow, or text (a row a line). A file of any length
-    is read some rows at a time. A row without text keeps its place, its answers empty.
+    is read some rows at a time. A row without text keeps its place, its answers empty. What the model's
+    numbers warn of stands on stderr.
     """
     from assay.launch.models.row_files import refuse_without_text, row_writer
 
@@ -75,9 +76,14 @@ def _predictor(model: str, tokenizer: Path | None) -> "Predictor":
     if (folder / EXPORT_FILE).is_file():
         if tokenizer is not None:
             raise ConfigError(f"--tokenizer: {folder} holds its own. Leave it out.")
+        from assay.cli.screens.terminal import warn_of_model
         from assay.launch.models.predict import exported_predictor
+        from assay.records.exported_model import ExportedModel
 
-        return exported_predictor(folder)
+        predictor = exported_predictor(folder)
+        record = ExportedModel.from_json((folder / EXPORT_FILE).read_bytes(), source=folder / EXPORT_FILE)
+        warn_of_model(record.warning_rules, record.warnings)
+        return predictor
     home = given_home()
     if folder.is_dir() and ("/" in model or not home.has_run(model)):
         raise ConfigError(
@@ -90,6 +96,11 @@ def _predictor(model: str, tokenizer: Path | None) -> "Predictor":
 
     run = existing_run(home, run_id)
     commit = chosen_commit(run, CommitLog(open_store(run.store_url)), step)
+    from assay.cli.screens.terminal import warn_of_model
     from assay.launch.models.predict import run_predictor
+    from assay.launch.models.warned import warnings_of_commit
 
-    return run_predictor(run, commit, tokenizer=tokenizer)
+    predictor = run_predictor(run, commit, tokenizer=tokenizer)
+    warned = warnings_of_commit(run, commit)
+    warn_of_model([each.rule for each in warned], [each.text for each in warned])
+    return predictor

@@ -48,5 +48,10 @@ class ExportedModel(Record):
     number."""
     base_sha256: str | None = None
     """Digest of the weights below the adapters, where these alone were written; who loads them brings those."""
+    warnings: tuple[str, ...] = ()
+    """What the model's numbers warn of, a sentence each; empty where none does, and where an older assay
+    wrote it down."""
+    warning_rules: tuple[str, ...] = ()
+    """The rule behind each of them."""
 
-    added: ClassVar = frozenset({"form", "base_sha256"})
+    added: ClassVar = frozenset({"form", "base_sha256", "warnings", "warning_rules"})

@@ -17,14 +17,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from assay.base.clock import Clock, SystemClock, utc_text
 from assay.base.units import count_text, duration_text
 from assay.base.visible import terminal_of, visible
-from assay.evaluation.evidence.warnings import StepSeries, is_watched, warnings_of_model
 from assay.launch.drive import RunResult
+from assay.launch.models.warned import recorded_numbers
 from assay.launch.ranks.supervisor import describe
 from assay.launch.run import planned_steps
 from assay.records.phase import Phase
 from assay.records.run import Attempt, Run
 from assay.reporting.views.verdict import estimate_text
-from assay.store.metrics.recorded import recorded_series
 from assay.store.metrics.segment import Points, Position, SegmentData, read_segment, segment_path
 from assay.store.notices import read_notices
 
@@ -248,9 +247,7 @@ def print_result(result: RunResult) -> None:
     if audit is not None:
         learned = f"{audit.rows_learned:,} of {audit.rows_expected:,} rows learned once"
         click.echo(f"audit           {audit.verdict}: {learned}")
-    recorded = recorded_series(Path(result.run.run_dir), lambda name: name == "loss" or is_watched(name))
-    losses, watched = recorded.pop("loss", {}), {name: StepSeries.of(each) for name, each in recorded.items()}
-    for warning in warnings_of_model([*losses.values()], evaluation, watched):
+    for warning in recorded_numbers(result.run, evaluation).warnings():
         click.secho(f"warning         {warning.rule}: {warning.text}", fg="yellow")
     if evaluation is not None:
         click.echo(f"weights         {evaluation.weights_digest[:16]}… at step {evaluation.step}")

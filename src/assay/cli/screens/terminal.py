@@ -124,6 +124,12 @@ def show_progress(what: str, done: int, total: int, *, unit: str = "") -> None:
         click.echo(f"\r{what:<12} {bar:<{_BAR}} {done:,}/{total:,}{unit}{end}", nl=False, err=True)
 
 
+def warn_of_model(rules: Iterable[str], texts: Iterable[str]) -> None:
+    """What a model's numbers warn of, on stderr, beside what a command prints."""
+    for rule, text in zip(rules, texts, strict=True):
+        click.secho(f"warning: {rule}: {text}", err=True, fg="yellow")
+
+
 def status_text(status: RunStatus) -> Text:
     """How a run stands, in its colour."""
     return Text(STATUS_WORDS.get(status, status), style=STATUS_STYLES[status])

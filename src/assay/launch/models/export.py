@@ -32,8 +32,8 @@ from assay.data.dataset.tokens import (
     tokenizer_of,
     tokenizer_settings,
 )
-from assay.evaluation.evidence.predictions import EVALUATION_FILE, evaluation_folder, load_evaluation
-from assay.launch.run import VALIDATION, chosen_commit, existing_run
+from assay.launch.models.warned import evaluation_of_commit, warnings_of_commit
+from assay.launch.run import chosen_commit, existing_run
 from assay.records.commit import Commit, FileDigest
 from assay.records.exported_model import EXPORT_FILE, ExportedModel, ModelForm
 from assay.records.run import Run
@@ -96,6 +96,7 @@ def export_run(
     types = dataset.manifest.columns
     columns = {name: types[name] for name in recipe.method.columns if name != TOKENS}
     columns = columns if method.form == "classifier" else {}
+    warned = warnings_of_commit(run, commit)
     try:
         base = base_sha256(model) if adapters == "apart" else None
         method.save_portable(model, unfinished, Leaving(beside.numbers, adapters, columns))
@@ -121,6 +122,8 @@ def export_run(
             files=_digests(unfinished),
             form=method.form,
             base_sha256=base,
+            warnings=tuple(each.text for each in warned),
+            warning_rules=tuple(each.rule for each in warned),
         )
         (unfinished / "README.md").write_text(_card(run, dataset, commit, exported), encoding="utf-8")
         (unfinished / EXPORT_FILE).write_text(exported.to_sealed_json() + "\n", encoding="utf-8")
@@ -247,14 +250,13 @@ def _without_places(recipe: dict[str, Any], dataset: str) -> dict[str, Any]:
 
 
 def _card(run: Run, dataset: Dataset, commit: Commit, exported: ExportedModel) -> str:
-    folder = evaluation_folder(Path(run.run_dir), step=commit.step, split=VALIDATION)
     facts = ModelFacts(
         run=run,
         commit=commit,
         exported=exported,
         manifest=dataset.manifest,
         attempts=tuple(saved_attempts(Path(run.run_dir))),
-        evaluation=load_evaluation(folder) if (folder / EVALUATION_FILE).is_file() else None,
+        evaluation=evaluation_of_commit(run, commit),
         audit=saved_audit(run.run_dir),
     )
     return model_card(facts)

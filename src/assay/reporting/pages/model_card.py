@@ -46,6 +46,7 @@ def model_card(facts: ModelFacts) -> str:
 def _lines(facts: ModelFacts) -> Iterator[str]:
     exported = facts.exported
     yield f"# {plain(exported.recipe['name'])}, run {plain(exported.run_id)}, step {exported.step:,}"
+    yield from _warned(exported)
     yield from ("", *_use(exported))
     yield from ("", "## Data", "", *_data(facts))
     yield from ("", "## Training", "", *_training(facts))
@@ -59,6 +60,12 @@ def _lines(facts: ModelFacts) -> Iterator[str]:
     )
     recipe = yaml.safe_dump(exported.recipe, sort_keys=False).rstrip()
     yield from ("", "## Recipe", "", *fenced(recipe, "yaml"))
+
+
+def _warned(exported: ExportedModel) -> Iterator[str]:
+    """Before all else, for an audit that passed says nothing of the model."""
+    for rule, text in zip(exported.warning_rules, exported.warnings, strict=True):
+        yield from ("", f"**Warning, {plain(rule)}:** {plain(text)}")
 
 
 def _use(exported: ExportedModel) -> Iterator[str]:
