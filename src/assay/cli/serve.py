@@ -48,6 +48,7 @@ def serve(
     at once, in batches or by evals.
 
     What is asked for is written to $ASSAY_HOME/api, durable before the answer leaves; 'assay worker' does it.
+    The files of --models are read once: start it again for a new one.
     Clients take http://HOST:PORT/v1 as their base URL. Without keys ('assay key') it listens on this machine
     only.
     """

@@ -63,10 +63,16 @@ def store_in_trouble(error: StoreError) -> RefusedError:
     return RefusedError(said, status=503, code=kind, headers=headers)
 
 
-def not_served(route: str) -> RefusedError:
-    """A call of the SDK that nobody answers here, on purpose."""
+def not_served(route: str, meant: str | None = None) -> RefusedError:
+    """A call of the SDK that nobody answers here, on purpose; `meant`: one that is served, which a client with
+    the right base URL would have asked."""
+    cure = (
+        "What is stands in docs/compatibility.md."
+        if meant is None
+        else f"{meant:.200} is: a client's base_url ends in /v1, once (http://HOST:PORT/v1)."
+    )
     return RefusedError(
-        f"{route:.200} is not served here. What is stands in docs/compatibility.md.",
+        f"{route:.200} is not served here. {cure}",
         status=404,
         code="endpoint_not_served",
     )

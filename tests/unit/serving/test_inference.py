@@ -1,4 +1,5 @@
 import base64
+import json
 import struct
 
 import openai
@@ -345,6 +346,27 @@ def test_a_classifier_of_classes_chooses_and_a_reward_model_scores(parrots_of):
     question = [{"type": "score", "instructions": "", "levels": []}]
     rewards.sdk.decisions.create(model="tiny", input=conversation, questions=question)
     assert rewards.asked.prompts[0].messages == ({"role": "user", "content": "x y"},)
+
+
+def test_who_asks_a_model_otherwise_is_shown_the_question_that_it_answers(parrots_of):
+    for question, kind in (
+        (
+            {"type": "choice", "instructions": "", "choices": [{"value": "a"}, {"value": "b"}]},
+            {"classes": ("a", "b")},
+        ),
+        ({"type": "predicate", "instructions": ""}, {"is_predicate": True}),
+        ({"type": "score", "instructions": ""}, {}),
+    ):
+        parrots = parrots_of(kind="classifier", **kind)
+        wrong = "predicate" if question["type"] != "predicate" else "score"
+        with pytest.raises(openai.BadRequestError) as error:
+            decided(parrots.sdk, type=wrong)
+        shown = json.loads(error.value.body["message"].partition(" Ask ")[2].removesuffix("."))
+        assert shown == question
+        parrots.sdk.decisions.create(model="tiny", input="a text", questions=[shown])
+    many = parrots_of(kind="classifier", classes=tuple(f"c{number}" for number in range(22)))
+    with pytest.raises(openai.BadRequestError, match=r'"c19"}, and 2 more\]'):
+        decided(many.sdk, type="predicate")
 
 
 def test_texts_are_vectors_in_either_form(parrots):

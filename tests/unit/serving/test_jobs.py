@@ -351,6 +351,28 @@ def test_a_body_that_is_no_request_is_a_400_in_an_envelope(refusing, body, code)
     assert answer.headers["x-request-id"].startswith("req_")
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "meant"),
+    [
+        ("GET", "/models", "/v1/models"),
+        ("GET", "/v1/v1/models", "/v1/models"),
+        ("POST", "/fine_tuning/jobs/ftjob-1/cancel", "/v1/fine_tuning/jobs/ftjob-1/cancel"),
+        ("GET", "/organization/projects", "/v1/organization/projects"),
+        ("POST", "/models", None),
+        ("GET", "/assistants", None),
+        ("GET", "/v1/v1/assistants", None),
+        ("GET", "/v1/assistants", None),
+    ],
+)
+def test_a_base_url_without_its_end_is_named(refusing, method, path, meant) -> None:
+    answer = refusing[1].request(method, path)
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"]) == (404, "endpoint_not_served")
+    said = "What is stands in docs/compatibility.md." if meant is None else f"{method} {meant} is: a client's"
+    assert error["message"].startswith(f"{method} {path} is not served here. {said}")
+    assert ("base_url ends in /v1" in error["message"]) == (meant is not None)
+
+
 def test_what_is_not_served_says_so_and_a_strange_host_is_turned_away(refusing) -> None:
     _, http = refusing
     for method, path in (("GET", "/v1/assistants"), ("POST", "/v1/models"), ("GET", "/"), ("PUT", "/v1/files")):

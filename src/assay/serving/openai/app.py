@@ -12,6 +12,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response
+from starlette.routing import Match
 from starlette.types import ASGIApp
 
 from assay.base.clock import SystemClock
@@ -97,7 +98,12 @@ def _gone(_: Request, __: Exception) -> Response:
 
 
 def _not_served(request: Request, _: Exception) -> Response:
-    return _refused(request, not_served(f"{request.method} {request.url.path}"))
+    method, path = request.method, request.url.path
+    # Of a base URL without /v1, or with one that the client adds again.
+    meant = f"{BASE_PATH}{path}" if not path.startswith(f"{BASE_PATH}/") else path.removeprefix(BASE_PATH)
+    scope = {**request.scope, "path": meant}
+    is_served = any(route.matches(scope)[0] is Match.FULL for route in request.app.router.routes)
+    return _refused(request, not_served(f"{method} {path}", f"{method} {meant}" if is_served else None))
 
 
 def _invalid(request: Request, error: Exception) -> Response:

@@ -139,7 +139,8 @@ def _created(place: Place, project: str, value: Any) -> JobCreated:
     if base is None:
         there = ", ".join(place.names.bases(project)) or "none"
         raise RefusedError(
-            f"There is no base model {body.model!r:.120}; there are: {there}.",
+            f"There is no base model {body.model!r:.120}; there are: {there}. The server reads the models' "
+            "files when it starts: for one that came later, start it again.",
             param="model",
             code="model_not_found",
         )

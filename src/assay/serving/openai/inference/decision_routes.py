@@ -7,6 +7,7 @@
 The model was trained for one question and reads no instructions: who gives some is told.
 """
 
+import json
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -23,6 +24,9 @@ from assay.serving.openai.inference.questions import (
 )
 from assay.serving.openai.place import Place, query_of
 from assay.serving.refusal import RefusedError
+
+_SHOWN = 20
+"""Classes that an error names."""
 
 
 def decision_routes(place: Place) -> APIRouter:
@@ -69,7 +73,8 @@ def _check_questions(asked: DecisionQuestion, ready: Ready) -> None:
         where = f"questions.{place}"
         if ready.kind in ("classifier", "reward_model") and part.type not in fitting:
             raise RefusedError(
-                f"This model answers a {' or a '.join(fitting)}, and no {part.type}.",
+                f"This model answers a {' or a '.join(fitting)}, and no {part.type}. "
+                f"Ask {_question_for(ready)}.",
                 param=f"{where}.type",
                 code="invalid_value",
             )
@@ -87,6 +92,16 @@ def _check_questions(asked: DecisionQuestion, ready: Ready) -> None:
                 param=f"{where}.choices",
                 code="invalid_value",
             )
+
+
+def _question_for(ready: Ready) -> str:
+    """The question that a model answers, as a request has it."""
+    if not ready.classes:
+        kind = "predicate" if ready.is_predicate else "score"
+        return json.dumps({"type": kind, "instructions": ""})
+    shown = [json.dumps({"value": name}, ensure_ascii=False) for name in ready.classes[:_SHOWN]]
+    more = f", and {len(ready.classes) - _SHOWN:,} more" if len(ready.classes) > _SHOWN else ""
+    return f'{{"type": "choice", "instructions": "", "choices": [{", ".join(shown)}{more}]}}'
 
 
 def _answer(part: DecisionPart, row: dict[str, Any]) -> dict[str, Any]:
