@@ -129,7 +129,7 @@ def _use_of_classifier(exported: ExportedModel) -> Iterator[str]:
     yield from (f"logits = model(**tokens{buckets}).logits", _ANSWERS[label["type"]], "```", "")
     if columns:
         named = ", ".join(map(code, columns))
-        yield f"`rows` are mappings with {named}; without them all is missing."
+        yield f"`rows` are mappings with {named}, None where it is not known; without them all is missing."
     yield (
         "transformers has no class of this shape, so the folder brings a module, which needs torch and "
         "transformers only: read `modeling_assay.py` before you trust it. `assay predict FOLDER FILE` runs "

@@ -83,10 +83,17 @@ class AssayClassifier(PreTrainedModel):  # type: ignore[misc]
         return SequenceClassifierOutput(logits=self.head(pooled).float())
 
     def buckets_of(self, rows: Any) -> Any:
-        """[row, column] of rows (mappings by column): what `metadata_buckets` wants. None and NaN are
-        missing."""
+        """[row, column] of rows (mappings by column): what `metadata_buckets` wants. None and NaN are missing;
+        `ValueError` for a row without a column: its name may be a slip, and nobody would know."""
         columns = self.config.metadata
-        buckets = [[bucket_of(row.get(column["name"]), column) for column in columns] for row in rows]
+        buckets = []
+        for place, row in enumerate(rows):
+            if absent := [column["name"] for column in columns if column["name"] not in row]:
+                raise ValueError(
+                    f"row {place}: no column '{absent[0]}', which the model reads; it has "
+                    f"{', '.join(map(str, row)) or 'none'}. Give it, or None where it is not known"
+                )
+            buckets.append([bucket_of(row[column["name"]], column) for column in columns])
         return torch.tensor(buckets, dtype=torch.long).reshape(len(buckets), len(columns))
 
 

@@ -1,6 +1,7 @@
 """Values become the same embeddings in the module that leaves as in training."""
 
 import math
+import types
 from typing import Any
 
 import pyarrow as pa
@@ -13,7 +14,7 @@ from assay.training.methods.classify.batch import metadata_buckets
 from assay.training.methods.classify.config import NUMERIC_BUCKETS, ClassifyConfig
 from assay.training.methods.classify.exporting import load_portable, save_portable
 from assay.training.methods.classify.network import ClassifierNetwork
-from assay.training.methods.classify.portable import bucket_of
+from assay.training.methods.classify.portable import AssayClassifier, AssayClassifierConfig, bucket_of
 from assay.training.model.config import NewEncoderConfig
 
 CONFIG = ClassifyConfig(
@@ -91,6 +92,18 @@ def test_a_value_of_another_spelling_is_the_same_one(kind: str, value: Any, alik
 def test_a_value_that_the_column_can_not_hold_is_refused_by_name(kind: str, value: Any) -> None:
     with pytest.raises(ValueError, match=f"column 'x' is {value!r}, and in training it was {kind[:4]}"):
         bucket_of(value, {"name": "x", "kind": "category", "buckets": 10, "type": kind})
+
+
+def test_a_row_without_a_column_is_refused_by_its_place_and_none_is_missing() -> None:
+    config = AssayClassifierConfig(metadata=COLUMNS)
+    model = types.SimpleNamespace(config=config)
+    whole = {"language": "en", "turns": 2, "text": "beside it"}
+    found = AssayClassifier.buckets_of(model, [whole, {"language": None, "turns": None}])
+    assert found.tolist() == [[bucket_of(whole[each["name"]], each) for each in COLUMNS], [0, 0]]
+    assert AssayClassifier.buckets_of(model, []).shape == (0, 2)
+    says = "row 1: no column 'language', which the model reads; it has lang, turns. Give it, or None"
+    with pytest.raises(ValueError, match=says):
+        AssayClassifier.buckets_of(model, [whole, {"lang": "en", "turns": 2}])
 
 
 def test_what_was_saved_is_loaded_as_the_network_that_it_was(tmp_path) -> None:
