@@ -27,23 +27,37 @@ RECIPE = {
     "trainer": {"commit_every": 5, "optimizer": {"learning_rate": 1e-3}},
 }  # fmt: skip
 """A model of some ten thousand weights."""
+TALKING = {
+    **RECIPE,
+    "method": {
+        "type": "sft", "train_on": "spans",
+        "model": {
+            "type": "new", "vocab_size": 300, "hidden_size": 16, "num_layers": 1, "num_heads": 2,
+            "intermediate_size": 32, "max_tokens": 128,
+        },
+    },
+}  # fmt: skip
+"""Likewise, which writes."""
 
 
-def write_models(folder: Path, **changes: Any) -> Path:
+def write_models(folder: Path, *, method: str = "classification", **changes: Any) -> Path:
     """A folder with one base model, `tiny`, and a tokenizer that a test may replace."""
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / "tokenizer.json").exists():
         (folder / "tokenizer.json").write_text("{}")
-    trainable = {"recipe": RECIPE, "max_tokens": 128, "auto": {"n_epochs": 2}, **changes}
-    model = {"tokenizer": "tokenizer.json", "methods": {"classification": trainable}}
+    recipe = RECIPE if method == "classification" else TALKING
+    trainable = {"recipe": recipe, "max_tokens": 128, "auto": {"n_epochs": 2}, **changes}
+    model = {"tokenizer": "tokenizer.json", "methods": {method: trainable}}
     (folder / "tiny.yaml").write_text(yaml.safe_dump(model))
     return folder
 
 
-def place_in(folder: Path, store: ObjectStore | None = None) -> Place:
-    """What a server has, in memory unless a store is given; its clock stands until a test moves it."""
+def place_in(folder: Path, store: ObjectStore | None = None, *, method: str = "classification") -> Place:
+    """What a server has, in memory unless a store is given; its clock stands until a test moves it.
+
+    `method`: by which its one model is trained; one of `supervised` writes."""
     clock, store = HandClock(1_800_000_000.0), store or open_store("memory:")
-    models = read_base_models(write_models(folder / "models"))
+    models = read_base_models(write_models(folder / "models", method=method))
     return Place.of(store, models, clock)
 
 

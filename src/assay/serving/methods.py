@@ -20,6 +20,8 @@ class ServedMethod(NamedTuple):
     """Hyperparameters that the API has and the method has not: `auto` may be said, a value is refused."""
     takes_grader: bool = False
     """Whether a job says what pays answers."""
+    writes: bool = True
+    """Whether its models write texts."""
 
 
 _COMMON = {
@@ -31,7 +33,7 @@ _COMMON = {
 SERVED_METHODS = {
     each.name: each
     for each in (
-        ServedMethod("classification", "classify", "labelled", _COMMON),
+        ServedMethod("classification", "classify", "labelled", _COMMON, writes=False),
         ServedMethod("supervised", "sft", "chat", _COMMON),
         ServedMethod("dpo", "dpo", "pairs", {**_COMMON, "beta": "method.loss.beta"}),
         ServedMethod(
@@ -42,7 +44,7 @@ SERVED_METHODS = {
             left_to_us=("compute_multiplier", "eval_samples", "reasoning_effort"),
             takes_grader=True,
         ),
-        ServedMethod("reward_model", "reward", "pairs", _COMMON),
+        ServedMethod("reward_model", "reward", "pairs", _COMMON, writes=False),
     )
 }
 """By name."""

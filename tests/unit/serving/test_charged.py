@@ -23,7 +23,7 @@ class World:
     """A server, the project `ours`, and a worker whose models take half an hour for an ask."""
 
     def __init__(self, folder, store: ObjectStore | None = None) -> None:
-        self.place: Place = place_in(folder, store)
+        self.place: Place = place_in(folder, store, method="supervised")
         self.place.projects.ensure("ours", by="me")
         secrets = [
             self.place.keys.make(project=project, name="", scopes=scopes, lives_s=None).secret

@@ -30,7 +30,7 @@ class Kept:
 
     def __init__(self, folder) -> None:
         self.run = Run()
-        place = place_in(folder)
+        place = place_in(folder, method="supervised")
         keeper = CheckpointKeeper(lambda _: self.run.inner, place.clock)
         self.place = place._replace(keeper=keeper, engines=EnginePool(parrot, most=1))
         self.place.projects.ensure("vision", by="")

@@ -24,6 +24,8 @@ class NamedModel(NamedTuple):
     made_s: float
     owned_by: str
     source: ModelSource
+    method: str
+    """The API's word for what it was, or is to be, trained by."""
     is_checkpoint: bool = False
 
 
@@ -87,16 +89,17 @@ def _base(base: BaseModelFile) -> NamedModel:
     name = next((each for each in ("supervised", "dpo") if each in methods), next(iter(methods)))
     method = methods[name]
     source = ModelSource(tokenizer=base.config.tokenizer, recipe=method.recipe, max_tokens=method.max_tokens)
-    return NamedModel(base.name, base.created_s, base.config.owned_by, source)
+    return NamedModel(base.name, base.created_s, base.config.owned_by, source, name)
 
 
 def _made(state: JobState) -> Iterator[NamedModel]:
     if state.validated is None or state.is_model_deleted:
         return
-    run_id, owner = state.validated.run_id, state.created.project
+    run_id, owner, method = state.validated.run_id, state.created.project, state.created.method
     if state.succeeded is not None:
         source = ModelSource(run_id=run_id, step=state.succeeded.step)
-        yield NamedModel(state.model, state.succeeded.at_s, owner, source)
+        yield NamedModel(state.model, state.succeeded.at_s, owner, source, method)
     for each in state.usable_checkpoints:
         source = ModelSource(run_id=run_id, step=each.step)
-        yield NamedModel(checkpoint_name(state.model, each.step), each.at_s, owner, source, is_checkpoint=True)
+        name = checkpoint_name(state.model, each.step)
+        yield NamedModel(name, each.at_s, owner, source, method, is_checkpoint=True)

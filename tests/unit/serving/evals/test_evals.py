@@ -7,10 +7,12 @@ import openai
 import pytest
 
 from assay.launch.answering.models import ModelNotLoadedError
+from assay.serving.ids import checkpoint_name
 from assay.serving.openai.place import Place
 from assay.serving.refusal import RefusedError
 from parrot_models import ParrotModels, work, worker_of
 from served import http_of, opening, place_in, sdk_of
+from unit.serving.test_jobs import LAUNCHED, PLANNED, VALIDATED, checkpoint, create, happens
 
 SCHEMA = {
     "type": "object",
@@ -34,13 +36,13 @@ ASKED = {"type": "template", "template": [{"role": "user", "content": "{{ item.q
 
 @pytest.fixture
 def place(tmp_path) -> Place:
-    return place_in(tmp_path)
+    return place_in(tmp_path, method="supervised")
 
 
 @pytest.fixture(scope="module")
 def refusing(tmp_path_factory) -> Place:
     """A server in which nothing comes to be."""
-    return place_in(tmp_path_factory.mktemp("refusing"))
+    return place_in(tmp_path_factory.mktemp("refusing"), method="supervised")
 
 
 @pytest.fixture
@@ -434,6 +436,28 @@ def test_a_judge_that_is_no_model_here_is_refused_unless_an_endpoint_answers(pla
     with pytest.raises(openai.BadRequestError, match="--judge URL") as refused:
         run_of(sdk, given(("a", "a")), judged)
     assert refused.value.code == "model_not_found"
+
+
+def test_a_model_that_writes_no_text_is_asked_by_no_run_and_judges_none(tmp_path):
+    place = place_in(tmp_path)
+    sdk = sdk_of(place)
+    of_job = create(sdk)
+    happens(place, of_job.id, VALIDATED, PLANNED, LAUNCHED, checkpoint(20))
+    state = place.jobs.shelf.state(of_job.id)
+    assert state is not None
+    trained = checkpoint_name(state.model, 20)
+    for source, criterion, param in (
+        (ASKED_FOR, EXACT, "data_source.model"),
+        (changed(ASKED_FOR, model=trained), EXACT, "data_source.model"),
+        (GIVEN, JUDGED, "testing_criteria"),
+        (GIVEN, {**JUDGED, "model": trained}, "testing_criteria"),
+    ):
+        with pytest.raises(
+            openai.BadRequestError, match="of 'classification', which writes no text"
+        ) as refused:
+            run_of(sdk, source, criterion)
+        assert (refused.value.code, refused.value.param) == ("model_cannot", param)
+    assert place.eval_runs.shelf.is_empty()
 
 
 def test_the_order_of_evals_that_moves_is_not_honoured(sdk):

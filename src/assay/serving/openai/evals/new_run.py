@@ -6,6 +6,7 @@ from assay.records.eval_run import EvalCreated, EvalRunCreated
 from assay.serving.evals.criteria import judges_of, read_criteria
 from assay.serving.evals.data_source import CompletionsSource, EvalSource, FileId
 from assay.serving.ids import new_id
+from assay.serving.methods import SERVED_METHODS
 from assay.serving.openai.bodies import parsed, request_sha256
 from assay.serving.openai.evals.bodies import EvalRunBody
 from assay.serving.openai.place import Place
@@ -83,6 +84,12 @@ def _weights(place: Place, project: str, model: str, param: str) -> dict[str, An
             f"There is no model {model!r:.160} in this project; 'models.list' says which there are.{cure}",
             param=param,
             code="model_not_found",
+        )
+    if not SERVED_METHODS[found.method].writes:
+        raise RefusedError(
+            f"Model {model!r:.160} is of '{found.method}', which writes no text: ask another.",
+            param=param,
+            code="model_cannot",
         )
     return found.source.model_dump(mode="json", exclude_none=True)
 
