@@ -10,19 +10,21 @@ row that both files have is refused: whoever evaluates on what was trained on me
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, Literal, NamedTuple
 
 from assay.base.errors import DataError
 from assay.data.dataset.build import build_dataset
 from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.fields import BuildConfig, row_reader
 from assay.data.dataset.formats.rows import RowReader
+from assay.data.dataset.label_values import LabelKind
 from assay.data.dataset.split import whole_view
 from assay.launch.fine_tuning.training_file import MAX_FAULTS, nobody_listens, read_training_file
 from assay.records.fine_tuning_job import JobCreated
-from assay.serving.base_models import BaseModelConfig, TrainableConfig
+from assay.serving.base_models import BaseModelConfig, TrainableConfig, template_recipe
 from assay.serving.files import FileShelf
 from assay.serving.methods import ServedMethod
+from assay.training.trainer.method_config import ClassPredictions, MethodConfig, NumberPredictions
 
 ROWS_FILE = "rows.jsonl"
 HELD_OUT = "held_out"
@@ -44,6 +46,13 @@ class _Pair(NamedTuple):
     training_line: int
 
 
+class _Checked(NamedTuple):
+    """What a line is held against."""
+
+    reader: RowReader
+    fault_of_label: Callable[[str | float], str | None]
+
+
 def job_split(created: JobCreated, trainable: TrainableConfig) -> dict[str, Any]:
     """The split of the run's recipe."""
     if created.validation_file is not None:
@@ -63,11 +72,13 @@ def build_job_dataset(
     """Make it in `folder`, or go on where that was interrupted; `InvalidFileError` says what is wrong, and
     where."""
     folder.mkdir(parents=True, exist_ok=True)
+    trained = template_recipe(trainable.recipe).method
     config = BuildConfig(
         tokenizer=base.tokenizer,
         chat_template=base.chat_template if method.format in ("chat", "pairs", "prompts") else None,
         format=method.format,
         label_field="label" if method.format == "labelled" else None,
+        label_kind=_label_kind(trained),
         metadata_fields=(HELD_OUT,) if created.validation_file is not None else (),
         key_is_text=True,
         max_tokens=trainable.max_tokens,
@@ -75,7 +86,8 @@ def build_job_dataset(
     rows = folder / ROWS_FILE
     unfinished = rows.with_suffix(".unfinished")
     with unfinished.open("wb") as out:
-        _write_rows(files, created, row_reader(config), out)
+        checked = _Checked(row_reader(config), trained.fault_of_label)
+        _write_rows(files, created, checked, out)
     unfinished.replace(rows)
     try:
         build_dataset([rows], folder, config, name=created.job_id, workers=1)
@@ -84,6 +96,17 @@ def build_job_dataset(
         raise InvalidFileError(message, "training_file") from error
     if created.validation_file is not None:
         _refuse_empty_side(Dataset.open(folder), created, trainable.max_tokens)
+
+
+def _label_kind(method: MethodConfig) -> LabelKind | Literal["auto"]:
+    """What labels are for the model, however few or many there are."""
+    match method.predictions:
+        case ClassPredictions():
+            return "classes"
+        case NumberPredictions():
+            return "number"
+        case _:
+            return "auto"
 
 
 def _refuse_empty_side(dataset: Dataset, created: JobCreated, max_tokens: int) -> None:
@@ -99,10 +122,10 @@ def _refuse_empty_side(dataset: Dataset, created: JobCreated, max_tokens: int) -
             )
 
 
-def _write_rows(files: FileShelf, created: JobCreated, reader: RowReader, out: IO[bytes]) -> None:
+def _write_rows(files: FileShelf, created: JobCreated, checked: _Checked, out: IO[bytes]) -> None:
     """The validation file's first: a digest of each of its rows is kept, of the training file nothing."""
     if created.validation_file is None:
-        _write_file(files, created, "training_file", reader, out, None, nobody_listens)
+        _write_file(files, created, "training_file", checked, out, None, nobody_listens)
         return
     lines: dict[int, int] = {}
     pairs: list[_Pair] = []
@@ -112,8 +135,10 @@ def _write_rows(files: FileShelf, created: JobCreated, reader: RowReader, out: I
             pairs.append(_Pair(lines[digest], line))
 
     held_out, trained = {HELD_OUT: True}, {HELD_OUT: False}
-    _write_file(files, created, "validation_file", reader, out, held_out, lambda n, it: lines.setdefault(it, n))
-    _write_file(files, created, "training_file", reader, out, trained, is_known)
+    _write_file(
+        files, created, "validation_file", checked, out, held_out, lambda n, it: lines.setdefault(it, n)
+    )
+    _write_file(files, created, "training_file", checked, out, trained, is_known)
     if pairs:
         said = "; ".join(f"line {each.validation_line} is line {each.training_line} there" for each in pairs)
         more = f" (the first {MAX_FAULTS} are named)" if len(pairs) == MAX_FAULTS else ""
@@ -128,7 +153,7 @@ def _write_file(
     files: FileShelf,
     created: JobCreated,
     param: str,
-    reader: RowReader,
+    checked: _Checked,
     out: IO[bytes],
     beside: dict[str, Any] | None,
     seen: Callable[[int, int], object],
@@ -136,6 +161,13 @@ def _write_file(
     file_id: str = getattr(created, param)
     if files.find(file_id, created.project) is None:
         raise InvalidFileError(f"File {file_id} was deleted before the job could read it.", param)
-    read = read_training_file(files.lines(file_id), reader, out, beside=beside, seen=seen)
+    read = read_training_file(
+        files.lines(file_id),
+        checked.reader,
+        out,
+        beside=beside,
+        seen=seen,
+        fault_of_label=checked.fault_of_label,
+    )
     if (problem := read.problem(file_id)) is not None:
         raise InvalidFileError(problem, param)

@@ -50,6 +50,11 @@ class ReadFile(NamedTuple):
         return None if self.num_rows else f"Invalid file {name}: it has no rows."
 
 
+def learns_all(label: str | float) -> str | None:  # noqa: ARG001
+    """For who knows nothing of the labels that there may be."""
+    return None
+
+
 def nobody_listens(line: int, digest: int) -> None:
     """For who does not ask which rows there are."""
 
@@ -61,11 +66,12 @@ def read_training_file(
     *,
     beside: Mapping[str, Any] | None = None,
     seen: Callable[[int, int], object] = nobody_listens,
+    fault_of_label: Callable[[str | float], str | None] = learns_all,
 ) -> ReadFile:
     """Check every line, and write the rows to `out`, one JSON object a line; memory is that of a line.
 
     `beside`: what is written beside each row. `seen` is called with the line of each row, and a digest of what
-    is learned of it: rows that share it are copies.
+    is learned of it: rows that share it are copies. `fault_of_label`: why a label is none that is learned.
     """
     faults: list[Fault] = []
     num_rows = 0
@@ -74,7 +80,7 @@ def read_training_file(
         if not text.strip():
             continue
         try:
-            row, learned = _row_of(text, reader)
+            row, learned = _row_of(text, reader, fault_of_label)
         except DataError as error:
             faults.append(Fault(number, str(error).removeprefix(": ").removesuffix(".")))
             if len(faults) == MAX_FAULTS:
@@ -94,12 +100,16 @@ def _beside(row: dict[str, Any], beside: Mapping[str, Any] | None, reader: RowRe
     return {**row, **({"item": row} if is_item else {}), **beside}
 
 
-def _row_of(line: bytes, reader: RowReader) -> tuple[dict[str, Any], str]:
+def _row_of(
+    line: bytes, reader: RowReader, fault_of_label: Callable[[str | float], str | None]
+) -> tuple[dict[str, Any], str]:
     """One row as the dataset's builder reads it, and the text that copies share; `DataError` says what is
     wrong."""
     row = json_object(line)
     if reader.format == "labelled":
         labelled = _labelled(row)
+        if (fault := fault_of_label(labelled["label"])) is not None:
+            raise DataError(fault)
         return labelled, labelled["text"]
     if (said := reader.read(row, "")) is None:
         raise DataError("it says nothing")

@@ -167,6 +167,13 @@ class MethodConfig(FrozenConfig, ABC):
     def check_dataset(self, manifest: DatasetManifest) -> None:
         """Raise a `ConfigError` about rows that its model cannot take; the columns are known to be there."""
 
+    def fault_of_label(self, label: str | float) -> str | None:  # noqa: ARG002
+        """Why a row's label is none that its model learns, with those that are; None where it is one.
+
+        `check_dataset` says it of all rows; this is for who can still name a row's place.
+        """
+        return None
+
     def check_batches(self, loader: LoaderConfig) -> None:
         """Raise a `ConfigError` about steps of fewer rows than it can learn from."""
 

@@ -11,12 +11,13 @@ from assay.data.dataset.split import ColumnSplit, split_view, whole_view
 from assay.launch.fine_tuning.job_dataset import InvalidFileError, build_job_dataset, job_split
 from assay.records.fine_tuning_job import JobCreated
 from assay.records.uploaded_file import FileCreated
-from assay.serving.base_models import read_base_models
+from assay.serving.base_models import read_base_models, template_recipe
 from assay.serving.files import FileShelf
 from assay.serving.ids import new_id
 from assay.serving.methods import SERVED_METHODS
 from assay.store.objects import open_store
 from clocks import HandClock
+from served import RECIPE, write_models
 from served_talker import lines, rows, write_talker
 
 
@@ -78,6 +79,47 @@ def test_the_validation_files_rows_are_held_out_and_no_others(files, talker, tmp
     alone = build(files, talker, tmp_path / "alone", method, lines(validation), None)[0]
     held_out = column(split_view(dataset, config, "validation"), "input_ids")
     assert held_out == column(whole_view(alone), "input_ids") and len(held_out) == 4
+
+
+@pytest.mark.parametrize(
+    ("label", "fits", "others", "learned"),
+    [
+        ({}, [0, 1, True, 1.0], ["function", 2, 0.5], "0 and 1"),
+        ({}, ["0", "1"], ["2"], "0 and 1"),
+        ({"type": "binary", "positive": "spam"}, ["spam", "ham"], [], ""),
+        ({"type": "classes", "names": ["a", "b", "1"]}, ["a", "b", "1"], ["module"], "'a', 'b', '1'"),
+        (
+            {"type": "classes", "names": [*map(str, range(30))]},
+            [*range(30)],
+            [30],
+            "'0', '1', '2', '3', '4', …",
+        ),
+        ({"type": "number"}, [7, 8, 9], ["long", "2"], "numbers"),
+    ],
+)
+def test_a_label_that_the_model_does_not_learn_is_a_fault_of_its_line(
+    files, talker, tmp_path, label, fits, others, learned
+) -> None:
+    method = {**RECIPE["method"], **({"label": label} if label else {})}
+    models = write_models(tmp_path / "models", recipe={**RECIPE, "method": method})
+    base = read_base_models(models)["tiny"]
+    base = base._replace(config=base.config.model_copy(update={"tokenizer": talker.config.tokenizer}))
+    good = lines([{"text": f"row {n}", "label": each} for n, each in enumerate(fits)])
+    dataset, _ = build(files, base, tmp_path / "good", "classification", good, None)
+    template_recipe(base.config.methods["classification"].recipe).method.check_dataset(dataset.manifest)
+    first, bad = len(fits) + 1, lines([{"text": "w", "label": each} for each in others])
+    said = "; ".join(
+        f"line {first + n}: 'label' is {each!r}, and this model's are {learned}"
+        for n, each in enumerate(others)
+    )
+    for training, validation, param in (
+        (good + bad, None, "training_file"),
+        (good, good + bad, "validation_file"),
+    ):
+        if others:
+            with pytest.raises(InvalidFileError) as refused:
+                build(files, base, tmp_path / param, "classification", training, validation)
+            assert refused.value.param == param and str(refused.value).endswith(f": {said}")
 
 
 def test_a_grader_reads_the_line_as_it_was_sent(files, talker, tmp_path) -> None:

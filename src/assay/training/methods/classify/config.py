@@ -59,6 +59,10 @@ class ClassifyConfig(MethodConfig):
         """See `MethodConfig`."""
         return self.label.predictions
 
+    def fault_of_label(self, label: str | float) -> str | None:
+        """See `MethodConfig`."""
+        return self.label.fault_of(label)
+
     def check_dataset(self, manifest: DatasetManifest) -> None:
         """See `MethodConfig`: the encoder's position and token tables must be large enough, a
         pretrained one be there, the labels of the kind that is learned."""

@@ -40,6 +40,12 @@ class BinaryLabel(FrozenConfig):
         """See `MethodConfig`."""
         return BinaryPredictions()
 
+    def fault_of(self, label: str | float) -> str | None:
+        """See `MethodConfig.fault_of_label`. Of names, whatever is not the one that counts as 1 is 0."""
+        if self.positive is not None or _spelled(label) in ("0", "1"):
+            return None
+        return f"'label' is {label!r:.60}, and this model's are 0 and 1"
+
     def check_dataset(self, manifest: DatasetManifest) -> None:
         """Raise a `ConfigError` about labels that are others."""
         known = {"0", "1"} if self.positive is None else manifest.label_counts.keys()
@@ -83,6 +89,12 @@ class ClassesLabel(FrozenConfig):
         """See `MethodConfig`."""
         return ClassPredictions(self.names)
 
+    def fault_of(self, label: str | float) -> str | None:
+        """See `MethodConfig.fault_of_label`."""
+        if _spelled(label) in self.names:
+            return None
+        return f"'label' is {label!r:.60}, and this model's are {_some(self.names)}"
+
     def check_dataset(self, manifest: DatasetManifest) -> None:
         """Raise a `ConfigError` about labels that are not named."""
         if not manifest.label_counts:
@@ -91,10 +103,10 @@ class ClassesLabel(FrozenConfig):
                 f"{_cure(manifest)}"
             )
         if strange := [label for label in manifest.label_counts if label not in self.names]:
+            them, their = ("it", "its") if len(strange) == 1 else ("them", "their")
             raise ConfigError(
                 f"dataset '{manifest.name}' has {number_of(len(strange), 'label')} that method.label.names "
-                "does not "
-                f"list: {_some(strange)}. List them, or build the dataset without their rows."
+                f"does not list: {_some(strange)}. List {them}, or build the dataset without {their} rows."
             )
 
 
@@ -123,6 +135,12 @@ class NumberLabel(FrozenConfig):
         """See `MethodConfig`."""
         return NumberPredictions(self.unit)
 
+    def fault_of(self, label: str | float) -> str | None:
+        """See `MethodConfig.fault_of_label`."""
+        if not isinstance(label, str):
+            return None
+        return f"'label' is {label!r:.60}, and this model's are numbers"
+
     def check_dataset(self, manifest: DatasetManifest) -> None:
         """Raise a `ConfigError` about labels that are no numbers."""
         kind = manifest.columns.get(LABEL, "")
@@ -136,6 +154,13 @@ class NumberLabel(FrozenConfig):
 LabelConfig = Annotated[BinaryLabel | ClassesLabel | NumberLabel, Field(discriminator="type")]
 
 
+def _spelled(label: str | float) -> str:
+    """As a dataset counts it: true is 1, and a whole number has no point."""
+    if isinstance(label, str):
+        return label
+    return str(int(label)) if label == label // 1 else str(label)
+
+
 def _some(labels: Iterable[str]) -> str:
     names = [repr(label) for label in labels]
     return ", ".join(names[:_SHOWN]) + (", …" if len(names) > _SHOWN else "")
@@ -147,4 +172,5 @@ def _cure(manifest: DatasetManifest) -> str:
     if manifest.label_counts.keys() <= {"0", "1"}:
         return "Leave method.label out."
     some = ", ".join(sorted(manifest.label_counts)[:_SHOWN])
-    return f"Use method.label={{type: classes, names: [{some}, ...]}}."
+    more = ", ..." if len(manifest.label_counts) > _SHOWN else ""
+    return f"Use method.label={{type: classes, names: [{some}{more}]}}."

@@ -120,14 +120,14 @@ def manifest(kind: str, **counts: int) -> DatasetManifest:
         (
             BinaryLabel(),
             manifest("int8", **{"0": 1, "2": 1}),
-            r"other than 0 and 1: '2'.*type: classes, names: \[0, 2",
+            r"other than 0 and 1: '2'.*type: classes, names: \[0, 2\]\}",
         ),
         (BinaryLabel(), manifest("double"), r"\(numbers\).*method.label=\{type: number\}"),
         (BinaryLabel(positive="spam"), manifest("string", ham=2), "no row .* labelled so; there are: 'ham'"),
         (
             CLASSES,
             manifest("string", ham=1, bacon=1),
-            "1 label that method.label.names does not list: 'bacon'",
+            "1 label that method.label.names does not list: 'bacon'. List it, or build the dataset without its rows",
         ),
         (CLASSES, manifest("double"), "are numbers, and method.label is classes"),
         (NUMBER, manifest("string", ham=1, spam=2), "are of type string, and method.label is number"),
