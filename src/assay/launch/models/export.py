@@ -93,9 +93,7 @@ def export_run(
     progress(2, _PARTS)
     unfinished = to.parent / f".unfinished-{to.name}-{secrets.token_hex(4)}"
     unfinished.mkdir(parents=True)
-    types = dataset.manifest.columns
-    columns = {name: types[name] for name in recipe.method.columns if name != TOKENS}
-    columns = columns if method.form == "classifier" else {}
+    columns = _columns_read(recipe, dataset) if method.form == "classifier" else {}
     warned = warnings_of_commit(run, commit)
     try:
         base = base_sha256(model) if adapters == "apart" else None
@@ -135,6 +133,12 @@ def export_run(
         raise
     progress(_PARTS, _PARTS)
     return Exported(to, exported)
+
+
+def _columns_read(recipe: Recipe, dataset: Dataset) -> dict[str, str]:
+    """Beside the tokens, with their types."""
+    types = dataset.manifest.columns
+    return {name: types[name] for name in recipe.method.columns if name != TOKENS}
 
 
 def write_outline(recipe: Recipe, dataset: Dataset, folder: Path) -> ModelForm:

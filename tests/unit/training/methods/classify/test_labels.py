@@ -127,7 +127,7 @@ def manifest(kind: str, **counts: int) -> DatasetManifest:
         (
             CLASSES,
             manifest("string", ham=1, bacon=1),
-            "1 label that method.label.names does not list: 'bacon'. List it, or build the dataset without its rows",
+            "1 label that method.label.names does not list: 'bacon'. List it, or .* without its rows",
         ),
         (CLASSES, manifest("double"), "are numbers, and method.label is classes"),
         (NUMBER, manifest("string", ham=1, spam=2), "are of type string, and method.label is number"),
