@@ -203,8 +203,8 @@ def chosen_commit(run: Run, log: CommitLog, step: int | None) -> Commit:
     found = [commit for commit in commits if step in (None, commit.step)]
     if not found:
         there = ", ".join(f"{commit.step:,}" for commit in commits) or "none yet"
-        which = "a commit" if step is None else f"a commit of step {step:,}"
-        raise ConfigError(f"run '{run.run_id}' has not {which}. Its commits are of these steps: {there}.")
+        which = "commit" if step is None else f"commit of step {step:,}"
+        raise ConfigError(f"run '{run.run_id}' has no {which}. Its commits are of these steps: {there}.")
     return found[-1]
 
 

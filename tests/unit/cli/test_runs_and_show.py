@@ -683,8 +683,7 @@ def test_scores_are_not_filed_as_a_commits_that_is_not_there_nor_as_one_of_other
     asked = ("eval", "import", str(tmp_path / "log.json"), "--run-id", "tiny-1", "--step")
     assert call(*asked, "7") == 2
     assert (
-        "run 'tiny-1' has not a commit of step 7. Its commits are of these steps: 20."
-        in capsys.readouterr().err
+        "run 'tiny-1' has no commit of step 7. Its commits are of these steps: 20." in capsys.readouterr().err
     )
     assert call(*asked, "20") == 0
     (tmp_path / "model").mkdir()
