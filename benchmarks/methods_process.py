@@ -322,7 +322,7 @@ def bare(task: Task) -> None:
             with torch.autocast(device.type, torch.bfloat16, enabled=task.on_gpu):
                 logits = model(input_ids=inputs, attention_mask=mask).logits
             loss = cross_entropy(logits[:, :-1].float().flatten(0, 1), labels[:, 1:].flatten(), reduction="sum")
-            (loss / sum(len(row) - 1 for row in step)).backward()
+            (loss / sum(len(row) - 1 for row in step)).backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()

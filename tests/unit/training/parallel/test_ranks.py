@@ -96,7 +96,8 @@ def test_ranks_share_out_the_gpus_of_their_machine(monkeypatch: pytest.MonkeyPat
     assert joining.met["backend"] == "cpu:gloo,cuda:nccl"
     assert joining.groups == [{"backend": "gloo"}] * 2, "numbers and checkpoints leave NCCL alone"
     assert in_one_order == [True] and os.environ.pop("CUBLAS_WORKSPACE_CONFIG") == ":4096:8"
-    assert not torch.utils.deterministic.fill_uninitialized_memory, "which costs a pass over each new tensor"
+    is_filled = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+    assert not is_filled, "which costs a pass over each new tensor"
 
 
 def test_who_has_left_can_meet_others(tmp_path: Path) -> None:
