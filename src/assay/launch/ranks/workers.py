@@ -68,7 +68,7 @@ def check_lanes(workers: Workers, num_lanes: int) -> str | None:
 
 def room_here(workers: Workers, *, num_lanes: int, threads: int, num_gpus: int, num_processors: int) -> int:
     """As many as a machine has GPUs, or processors for the threads of each; `ConfigError` where these are too
-    few. A single number is taken as it is, if each worker has a GPU of its own: NCCL knows no two on one."""
+    few. A single number is taken as it is, if each worker has a GPU of its own: NCCL takes no two on one."""
     from assay.data.loader.lane_shares import useful_world_size
 
     if workers.least is None and not num_gpus:
