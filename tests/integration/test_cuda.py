@@ -39,8 +39,8 @@ def cuda(requires: Callable[..., None]) -> None:
     requires("cuda", torch.cuda.is_available(), "torch sees no GPU")
 
 
-def large_enough(method: str, folder: Path) -> dict[str, Any]:
-    """Every other step is checked and committed; rows are packed, or cut, where the method may."""
+def often_checked(method: str, folder: Path) -> dict[str, Any]:
+    """Every other step is checked and committed."""
     tree = method_recipe(method, folder)
     tree["trainer"] |= {"commit_every": 2, "spot_check_every": 2, "evaluate_every": 6}
     return tree
@@ -51,7 +51,7 @@ def test_a_run_that_is_killed_twice_ends_with_the_undisturbed_weights(
     method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ASSAY_HOME", str(tmp_path / "home"))
-    tree = large_enough(method, tmp_path)
+    tree = often_checked(method, tmp_path)
     undisturbed = digest(tree, "undisturbed", RestartPolicy())
     run = new_run(Home.from_environment(), LoadedConfig(tree, {}), run_id="killed")
     kill_and_resize(run, (1, 1, 1), ("ddp",) * 3, KILLS)
@@ -66,7 +66,7 @@ def test_a_run_that_is_killed_twice_ends_with_the_undisturbed_weights(
 
 @pytest.mark.parametrize("method", METHODS)
 def test_steps_are_spot_checked_and_replayed_bit_for_bit_in_bfloat16(method: str, tmp_path: Path) -> None:
-    tree = large_enough(method, tmp_path)
+    tree = often_checked(method, tmp_path)
     trained = train_one_rank(tree, tmp_path / "run")
     assert sum("spot_check_digest" in step for step in trained.steps) == 6
     assert replayed(one_rank_run(tree, tmp_path / "run"), step=5).verdict == "equal"
@@ -83,14 +83,14 @@ def replayed(run: Run, *, step: int, **asked: Any) -> ReplayReport:
 
 @pytest.mark.parametrize("method", ["sft", "dpo"])
 def test_the_operators_of_a_step_are_within_their_bounds(method: str, tmp_path: Path) -> None:
-    tree = large_enough(method, tmp_path)
+    tree = often_checked(method, tmp_path)
     train_one_rank(tree, tmp_path / "run")
     report = replayed(one_rank_run(tree, tmp_path / "run"), step=4, mode="watch")
     assert report.operators is not None and report.operators.finding is None, report.operators
 
 
 def test_first_steps_in_float32_are_those_of_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tree = large_enough("sft", tmp_path)
+    tree = often_checked("sft", tmp_path)
     tree["trainer"] |= {"precision": "float32"}
     on_gpu = train_one_rank(tree, tmp_path / "gpu").steps
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
