@@ -7,7 +7,9 @@ longest ago. A rank that was never heard of is timed from the attempt's start:
 no other can pass the start without it.
 """
 
+import ctypes
 import os
+import re
 import signal
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,6 +24,11 @@ SLOW_PHASE_LIMIT_S = 900.0
 STOPPED = "stopped by a signal"
 FLIGHT_SIGNAL = signal.SIGUSR2
 """Asks a rank for its flight recorder's dump."""
+MAIN_STACK_SIGNAL = signal.SIGUSR1
+"""Asks a rank for the stack of its main thread."""
+ALL_STACKS_SIGNAL = signal.SIGRTMIN
+"""Asks it for the stacks of all its threads, the main one once more. Others run on while they are read, and one
+that leaves a frame at that moment can end the process."""
 STEPS_OF_PATIENCE = 10
 """A rank is hung when it stands still for this many times the longest step so far."""
 
@@ -75,13 +82,23 @@ def stacks_path(run_dir: Path, attempt: int, rank: int) -> Path:
     return run_dir / "stacks" / f"attempt-{attempt:04d}-rank-{rank:05d}.txt"
 
 
-def are_stacks_whole(path: Path) -> bool:
-    """Whether a rank wrote its stacks to the end: the main thread comes last, its module at the bottom.
+def has_main_stack(path: Path) -> bool:
+    """Whether a rank's main thread wrote its own stack to the end: its module stands at the bottom.
 
     A rank that was too young to open its file writes none, and nobody need wait for it."""
+    return not path.is_file() or _ends_in_module(path.read_text(errors="replace"))
+
+
+def are_stacks_whole(path: Path) -> bool:
+    """Whether a rank wrote the stacks of all threads after it, of which the main one comes last."""
     if not path.is_file():
         return True
-    last = path.read_text(errors="replace").rpartition("\n")[0].rpartition("\n")[2]
+    text = path.read_text(errors="replace")
+    return re.search("^(T|Current t)hread 0x", text, re.MULTILINE) is not None and _ends_in_module(text)
+
+
+def _ends_in_module(stacks: str) -> bool:
+    last = stacks.rpartition("\n")[0].rpartition("\n")[2]
     return last.endswith(("in <module>", "  ..."))  # the dots: more frames than are shown
 
 
@@ -94,16 +111,36 @@ def ask_for_flight(pid: int) -> bool:
     """Whether a thread of the rank's was asked to write the flight recorder's dump.
 
     One that is stopped is let be: it would go on where it was before it could write."""
-    is_asked = process_state(pid) != STOPPED
-    if is_asked:
-        os.kill(pid, FLIGHT_SIGNAL)
-    return is_asked
+    return process_state(pid) != STOPPED and send_signal(pid, FLIGHT_SIGNAL)
 
 
-def ask_for_stacks(pid: int) -> None:
-    """The rank's signal handler writes its stacks, even from within a C call; a stopped process is woken."""
-    os.kill(pid, signal.SIGUSR1)
-    os.kill(pid, signal.SIGCONT)
+def ask_for_main_stack(pid: int) -> None:
+    """The signal's handler writes it, even from within a C call; a stopped process is woken, where it stood."""
+    _send_to_main_thread(pid, MAIN_STACK_SIGNAL)
+    send_signal(pid, signal.SIGCONT)
+
+
+def ask_for_all_stacks(pid: int) -> None:
+    """Its main thread writes them, if it can be: see `ALL_STACKS_SIGNAL`."""
+    _send_to_main_thread(pid, ALL_STACKS_SIGNAL)
+
+
+def _send_to_main_thread(pid: int, number: signal.Signals) -> None:
+    """The kernel may give what is sent to a process that is stopped to any of its threads."""
+    tgkill = getattr(ctypes.CDLL(None), "tgkill", None)  # glibc has it since 2.30
+    if tgkill is None:
+        send_signal(pid, number)
+    else:
+        tgkill(pid, pid, number)
+
+
+def send_signal(pid: int, number: int) -> bool:
+    """Whether there was a process to send it to; a rank may have ended since it was last looked at."""
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def process_state(pid: int) -> str:

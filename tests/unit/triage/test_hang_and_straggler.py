@@ -1,8 +1,24 @@
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 
 from assay.store.heartbeat import Beat, Heartbeats
-from assay.triage.hang import SLOW_PHASE_LIMIT_S, HungRank, are_stacks_whole, describe_silence
+from assay.triage.hang import (
+    ALL_STACKS_SIGNAL,
+    MAIN_STACK_SIGNAL,
+    SLOW_PHASE_LIMIT_S,
+    STOPPED,
+    HungRank,
+    are_stacks_whole,
+    ask_for_all_stacks,
+    ask_for_flight,
+    ask_for_main_stack,
+    describe_silence,
+    has_main_stack,
+    process_state,
+)
 from assay.triage.hang import find_hung_rank as find
 from assay.triage.straggler import SLOW_WINDOWS, WINDOW_STEPS, StragglerWatch
 
@@ -102,6 +118,60 @@ def test_a_page_holds_what_each_rank_wrote_last(tmp_path) -> None:
     rank.close()
 
 
+STANDS = """
+import faulthandler, signal, sys, threading, time
+
+def churn():
+    while True:
+        for _ in (tuple(number for number in range(3)) for _ in range(100)):
+            pass
+
+for _ in range(2):
+    threading.Thread(target=churn, daemon=True).start()
+file = open(sys.argv[1], "w")
+faulthandler.register(signal.Signals[sys.argv[2]], file, all_threads=False)
+faulthandler.register(int(sys.argv[3]), file, all_threads=True)
+print("stands", flush=True)
+time.sleep(60)
+"""
+"""A process of which two threads enter and leave frames all the time, which ends some dumps of all stacks."""
+
+
+def test_the_main_threads_stack_is_whole_whatever_the_others_do(tmp_path) -> None:
+    path = tmp_path / "stacks.txt"
+    numbers = (MAIN_STACK_SIGNAL.name, str(int(ALL_STACKS_SIGNAL)))
+    process = subprocess.Popen(
+        [sys.executable, "-c", STANDS, str(path), *numbers], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    with process:
+        assert process.stdout.readline() == "stands\n"
+        process.send_signal(signal.SIGSTOP)
+        wait_until(lambda: process_state(process.pid) == STOPPED)
+        assert not has_main_stack(path)
+        ask_for_main_stack(process.pid)  # of a process that is stopped, and none of its threads is asked before
+        wait_until(lambda: has_main_stack(path))
+        assert not are_stacks_whole(path)
+        main_stack = path.read_text()
+        [title, *frames] = main_stack.splitlines()
+        assert title.startswith("Stack (most recent") and "in churn" not in main_stack
+        assert frames[-1].endswith("in <module>")
+        ask_for_all_stacks(process.pid)
+        wait_until(lambda: are_stacks_whole(path) or process.poll() is not None)
+        assert path.read_text().startswith(main_stack)
+        process.kill()
+    assert not ask_for_flight(process.pid)
+    ask_for_main_stack(process.pid)  # it is gone: nobody is asked, and nothing raised
+    ask_for_all_stacks(process.pid)
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + 20
+    while not holds():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+
+
 def test_stacks_are_whole_once_the_main_thread_stands_there_to_the_end(tmp_path) -> None:
     path, ready = tmp_path / "stacks.txt", "import faulthandler, sys, threading, time\n"
     path.write_text("")
@@ -114,5 +184,7 @@ def test_stacks_are_whole_once_the_main_thread_stands_there_to_the_end(tmp_path)
     for kept in range(len(lines)):
         path.write_text("".join(lines[:kept]))
         assert not are_stacks_whole(path), lines[:kept]
+    path.write_text("".join(["Stack (most recent call first):\n", *lines[-1:]]))
+    assert has_main_stack(path) and not are_stacks_whole(path)
     path.unlink()
-    assert are_stacks_whole(path)  # a rank that was too young to write any
+    assert has_main_stack(path) and are_stacks_whole(path)  # a rank that was too young to write any

@@ -9,7 +9,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -22,13 +22,24 @@ from assay.records.failure import Failure, FailureKind
 from assay.records.rank_device import RankDevice
 from assay.records.run import Run
 from assay.store.heartbeat import Beat, Heartbeats, heartbeat_path
-from assay.triage.hang import ask_for_flight, ask_for_stacks, flight_path, process_state
+from assay.triage.hang import (
+    ask_for_all_stacks,
+    ask_for_flight,
+    ask_for_main_stack,
+    flight_path,
+    has_main_stack,
+    process_state,
+    send_signal,
+    stacks_path,
+)
 
 _CRASHES = frozenset((signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT))
 """Signals that a process brings upon itself; SIGKILL and the like come from outside."""
 
 FLIGHT_S = 2.0
 """How long ranks have to write what their flight recorders keep, at most."""
+MAIN_STACK_S = 2.0
+"""How long their main threads have for their own stacks, at most."""
 
 
 class AttemptRanks(Protocol):
@@ -136,12 +147,15 @@ class RankProcesses:
         state = process_state(self.pids[rank - self._ranks.start]) if rank in self._ranks else ""
         asked = [each for each, pid in zip(self._ranks, self.pids, strict=True) if ask_for_flight(pid)]
         dumps = [flight_path(self._run_dir, self._attempt.attempt, each) for each in asked]
-        deadline_s = time.monotonic() + FLIGHT_S
         # Before a stopped one is woken, which would enter what the others wait in.
-        while not all(dump.is_file() for dump in dumps) and time.monotonic() < deadline_s:
-            time.sleep(0.05)
+        _wait_for_all(dumps, Path.is_file, FLIGHT_S)
         for pid in self.pids:
-            ask_for_stacks(pid)
+            ask_for_main_stack(pid)
+        stacks = [stacks_path(self._run_dir, self._attempt.attempt, each) for each in self._ranks]
+        # Before the others' are read, which a rank may not survive.
+        _wait_for_all(stacks, has_main_stack, MAIN_STACK_S)
+        for pid in self.pids:
+            ask_for_all_stacks(pid)
         return state
 
     def wait_for_news(self, timeout_s: float) -> None:
@@ -218,7 +232,7 @@ class RankProcesses:
         """Send a signal to every rank that runs."""
         for process in self._processes:
             if process.exitcode is None and process.pid is not None:
-                os.kill(process.pid, number)
+                send_signal(process.pid, number)
 
     def stop(self) -> None:
         """Make sure that no rank is left."""
@@ -230,3 +244,9 @@ class RankProcesses:
         for pipe in self._pipes:
             pipe.close()
         self._heartbeats.close()
+
+
+def _wait_for_all(files: Sequence[Path], is_there: Callable[[Path], bool], limit_s: float) -> None:
+    deadline_s = time.monotonic() + limit_s
+    while not all(map(is_there, files)) and time.monotonic() < deadline_s:
+        time.sleep(0.05)

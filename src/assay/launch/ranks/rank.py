@@ -17,7 +17,7 @@ from assay.base.visible import visible_output
 from assay.launch.ranks.failures import failure_of
 from assay.launch.ranks.task import RankBegan, RankReport, RankTask, StopFlag
 from assay.records.rank_device import RankDevice
-from assay.triage.hang import FLIGHT_SIGNAL, flight_path, stacks_path
+from assay.triage.hang import ALL_STACKS_SIGNAL, FLIGHT_SIGNAL, MAIN_STACK_SIGNAL, flight_path, stacks_path
 
 REMEMBERED = 256
 """Collectives that the flight recorder keeps."""
@@ -78,7 +78,9 @@ def _die_with_supervisor(pipe: Connection) -> threading.Event:
 def _write_stacks_when_asked(task: RankTask) -> None:
     path = stacks_path(Path(task.run.run_dir), task.orders.attempt.attempt, task.rank)
     path.parent.mkdir(parents=True, exist_ok=True)
-    faulthandler.register(signal.SIGUSR1, file=path.open("w"), all_threads=True)
+    file = path.open("w")
+    faulthandler.register(MAIN_STACK_SIGNAL, file, all_threads=False)
+    faulthandler.register(ALL_STACKS_SIGNAL, file, all_threads=True)
 
 
 def _dump_flight_when_asked(task: RankTask) -> None:
