@@ -21,8 +21,8 @@ from math import inf
 from typing import IO, Literal, TypeVar, get_args
 
 from assay.base.errors import StoreAwayError
-from assay.store.keys import require_key, require_prefix
-from assay.store.objects import ObjectInfo, ObjectStore, PatientStore
+from assay.store.keys import ObjectInfo, require_key, require_prefix
+from assay.store.objects import ObjectStore, PatientStore
 from assay.store.patience import CallMaker, Patience
 from clocks import HandClock
 

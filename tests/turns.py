@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import IO
 
-from assay.store.objects import ObjectInfo, ObjectStore
+from assay.store.keys import ObjectInfo
+from assay.store.objects import ObjectStore
 
 
 class Stopped(BaseException):

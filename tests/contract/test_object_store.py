@@ -218,7 +218,7 @@ def test_a_write_that_fails_leaves_nothing(store: ObjectStore) -> None:
 def test_an_object_larger_than_one_request_is_whole(
     store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("assay.store.range_reader.RANGE_BYTES", 1000)
+    monkeypatch.setattr("assay.store.remote.range_reader.RANGE_BYTES", 1000)
     for size in (0, 999, 1000, 1001, 3500):
         data = bytes(byte % 251 for byte in range(size))
         store.put("key", data)

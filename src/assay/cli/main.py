@@ -89,9 +89,12 @@ def cli() -> None:
 def main(arguments: list[str] | None = None) -> Any:
     """Run a command; exit 0 done, 1 failed, 2 asked wrongly, 3 nothing proved, 75 try again, 130 Ctrl-C."""
     # What is imported stays: looking for garbage meanwhile takes an eighth of a short command's time.
-    gc.set_threshold(50_000)
+    gc.set_threshold(100_000)
     # Nobody's plugin reads our records; the search for them, through all installed packages, takes a twentieth.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+    # NumPy's BLAS starts a thread for each core, which spin before there is work: a sixth of what `show` takes.
+    # What evidence adds up has the same bits on every number of cores, too. PyTorch has threads of its own.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     with visible_output():
         try:
             return cli.main(args=arguments, prog_name="assay")

@@ -78,21 +78,32 @@ def run_server(
     for project in sorted({DEFAULT_PROJECT, *(key.created.project for key in place.keys.all())}):
         place.projects.ensure(project, by="")
     app = make_app(place)
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family) as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind((host, port))
-            listener.listen()  # whoever is told the address may ask at once, and waits till the rest is up
-        except OSError as error:
-            raise ConfigError(
-                f"--host {host} --port {port}: cannot be listened on: {error.strerror}. Choose another --port."
-            ) from error
+    with listening(host, port) as listener:
         shown = f"[{host}]" if ":" in host else host
         say(f"serving http://{shown}:{listener.getsockname()[1]}{BASE_PATH}")
         threading.Thread(target=_sweep_by_and_by, args=(place, say), name="sweep", daemon=True).start()
         server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False, server_header=False))
         server.run(sockets=[listener])
+
+
+def listening(host: str, port: int) -> socket.socket:
+    """A socket that listens there; raises `ConfigError` where that cannot be.
+
+    Whoever is told the address may ask at once, and waits till the rest is up.
+    """
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # Of each connection, too: else an answer's body waits until its head is acknowledged, for 40 ms.
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        listener.bind((host, port))
+        listener.listen()
+    except OSError as error:
+        listener.close()
+        raise ConfigError(
+            f"--host {host} --port {port}: cannot be listened on: {error.strerror}. Choose another --port."
+        ) from error
+    return listener
 
 
 def _sweep_by_and_by(place: "Place", say: Callable[[str], None]) -> None:

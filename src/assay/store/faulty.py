@@ -6,7 +6,8 @@ from contextlib import contextmanager
 from typing import IO, Literal
 
 from assay.base.errors import StoreError, StoreFullError
-from assay.store.objects import ObjectInfo, ObjectStore
+from assay.store.keys import ObjectInfo
+from assay.store.objects import ObjectStore
 
 StoreFault = Literal["error", "stall", "drop", "full_disk"]
 """A write is refused | takes `STALL_S` | happens, but its answer is lost | finds no space."""

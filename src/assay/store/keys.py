@@ -9,6 +9,7 @@ is no key at all: it is looked up, or stands in the object.
 """
 
 import re
+from typing import NamedTuple
 
 from assay.base.errors import StoreError
 
@@ -18,10 +19,21 @@ MAX_KEY_BYTES = 1024
 MAX_SEGMENT_BYTES = 255
 """What S3 takes of a key, and file systems of a name."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_PLAIN = re.compile(r"[a-zA-Z0-9_-][a-zA-Z0-9._-]{0,99}(?:/[a-zA-Z0-9_-][a-zA-Z0-9._-]{0,99}){0,7}")
+"""What nearly all keys are: seen to be one at a glance."""
+
+
+class ObjectInfo(NamedTuple):
+    """One object in a listing."""
+
+    key: str
+    num_bytes: int
 
 
 def require_key(url: str, key: str) -> None:
     """Raise `StoreError` where an object cannot have this key."""
+    if _PLAIN.fullmatch(key):
+        return
     segments = key.split("/")
     if problem := _problem(segments) or _problem_of_last(segments[-1]):
         raise _refused(url, key, problem)

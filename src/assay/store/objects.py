@@ -7,34 +7,20 @@ folder, a finished write is on the disk (fsync of the file and of its folder), s
 import errno
 import io
 import os
-import re
 import secrets
 import stat
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from datetime import timedelta
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any, NamedTuple, Protocol, cast
-
-import obstore
-from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
-from obstore.store import MemoryStore, from_url
+from typing import IO, Protocol
 
 from assay.base.errors import StoreAwayError, StoreError, StoreFullError, no_room
-from assay.base.shown_url import without_secrets
-from assay.store import range_reader
-from assay.store.keys import UNFINISHED, require_key, require_prefix
+from assay.store.keys import UNFINISHED, ObjectInfo, require_key, require_prefix
 from assay.store.patience import Answer, Patience
-from assay.store.range_reader import RangeReader
-
-
-class ObjectInfo(NamedTuple):
-    """One object in a listing."""
-
-    key: str
-    num_bytes: int
+from assay.store.remote import range_reader
+from assay.store.remote.range_reader import RangeReader
 
 
 class ObjectStore(Protocol):
@@ -89,19 +75,7 @@ class ObjectStore(Protocol):
         ...
 
 
-_CLIENT = {"timeout": "30s", "connect_timeout": "3s"}
-_PART_BYTES = 16 << 20
 _BLOCK_BYTES = 8 << 20
-_PARTS_AT_ONCE = 8
-"""How many parts of a file are written at once: through within their limit at 1.1 MB/s; 10,000, all that S3
-takes, are 168 GB."""
-_RETRY: Any = {"max_retries": 2, "retry_timeout": timedelta(seconds=20)}
-"""The driver's own tries; `Patience` makes the others."""
-_WRITER_TIMEOUT_S = 120.0
-_WRITER_RETRY_S = 300.0
-"""How long the writing of a file's parts is retried, if the patience is no shorter: nobody else could write
-them again."""
-_BACK_OFF: Any = {"init_backoff": timedelta(seconds=0.1), "max_backoff": timedelta(seconds=10), "base": 2}
 
 
 def open_store(url: str, patience: Patience | None = None) -> ObjectStore:
@@ -110,25 +84,15 @@ def open_store(url: str, patience: Patience | None = None) -> ObjectStore:
     S3 takes the usual AWS_* variables (AWS_ENDPOINT_URL for other servers than Amazon's). What does not answer
     is asked again for as long as `patience` says, by default $ASSAY_STORE_PATIENCE.
     """
-    if url.startswith("memory:"):
-        return RemoteStore(url, MemoryStore())
     patience = patience or Patience.from_environment(os.environ)
-    if "://" not in url:
+    if "://" not in url and not url.startswith("memory:"):
         return PatientStore(FolderStore(Path(url)), patience)
-    http = {"allow_http": os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://")}
-    retry_s = min(_WRITER_RETRY_S, patience.budget_s)
-    writer = {**_CLIENT, "timeout": f"{max(30.0, min(_WRITER_TIMEOUT_S, retry_s)):.0f}s"}
-    writer_retry = {"max_retries": 60, "retry_timeout": timedelta(seconds=retry_s), "backoff": _BACK_OFF}
-    options: list[dict[str, Any]] = [
-        {"client_options": {**client, **http}, "retry_config": retry}
-        for client, retry in ((_CLIENT, _RETRY), (writer, writer_retry))
-    ]
-    try:
-        store, write_store = (from_url(url, **each) for each in options)
-    except (BaseError, ValueError) as error:
-        reason = str(error).splitlines()[0].replace(url, without_secrets(url))
-        raise StoreError(f"{without_secrets(url)}: cannot be opened as an object store: {reason}") from None
-    return PatientStore(RemoteStore(url, store, write_store), patience)
+    from assay.store.remote.remote_store import in_memory, remote_store  # the driver takes its time to import
+
+    if url.startswith("memory:"):
+        return in_memory(url)
+    allows_http = os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://")
+    return PatientStore(remote_store(url, budget_s=patience.budget_s, allows_http=allows_http), patience)
 
 
 def copy_object(source: ObjectStore, key: str, to: ObjectStore, new_key: str) -> None:
@@ -195,118 +159,6 @@ class PatientStore:
         return self.patience.ask(f"{self.url} ({verb} {key})", call)
 
 
-class RemoteStore:
-    """An object store behind a URL."""
-
-    def __init__(self, url: str, store: Any, write_store: Any = None) -> None:
-        """`write_store`: for files that are written front to back, by default `store`."""
-        self.url = without_secrets(url)
-        self._store = store
-        self._write_store = write_store or store
-
-    def get(self, key: str) -> bytes:
-        with self._named("read", key):
-            found = obstore.get(self._store, key)
-            num_bytes = found.meta["size"]
-            if num_bytes <= range_reader.RANGE_BYTES:
-                return bytes(found.bytes())
-        return self._reader(key, num_bytes).readall()
-
-    def get_ranges(self, key: str, starts: Sequence[int], ends: Sequence[int]) -> list[memoryview]:
-        with self._named("read", key):
-            return [memoryview(part) for part in obstore.get_ranges(self._store, key, starts=starts, ends=ends)]
-
-    def put(self, key: str, data: bytes | memoryview) -> None:
-        with self._named("write", key):
-            store = self._store if len(data) <= _PART_BYTES else self._write_store
-            obstore.put(store, key, data, chunk_size=_PART_BYTES, max_concurrency=_PARTS_AT_ONCE)
-
-    def put_if_absent(self, key: str, data: bytes | memoryview) -> bool:
-        with self._named("write", key):
-            try:
-                obstore.put(self._store, key, data, mode="create", use_multipart=False)
-            except (AlreadyExistsError, PreconditionError):
-                return False
-            return True
-
-    def list(self, prefix: str, after: str = "", limit: int | None = None) -> Iterator[ObjectInfo]:
-        return islice(self._listed(prefix, after), limit)
-
-    def _listed(self, prefix: str, after: str) -> Iterator[ObjectInfo]:
-        """In the order of their keys: as object stores list."""
-        folder, _, start = prefix.rpartition("/")
-        with self._named("list", prefix, require_prefix):
-            for chunk in obstore.list(self._store, folder or None, offset=after or None):
-                for item in chunk:
-                    if item["path"].startswith(f"{folder}/{start}" if folder else start):
-                        yield ObjectInfo(item["path"], item["size"])
-
-    def exists(self, key: str) -> bool:
-        with self._named("look up", key):
-            try:
-                obstore.head(self._store, key)
-            except FileNotFoundError:
-                return False
-            return True
-
-    def num_bytes(self, key: str) -> int:
-        with self._named("look up", key):
-            return int(obstore.head(self._store, key)["size"])
-
-    def delete(self, key: str) -> None:
-        with self._named("delete", key):
-            try:
-                obstore.delete(self._store, key)
-            except FileNotFoundError:
-                return
-
-    def sweep_unfinished(self, is_dead: Callable[[str, float], bool], is_swept: Callable[[str], bool]) -> None:
-        """Nothing that could be listed; the server drops parts by the bucket's rule for them."""
-
-    @contextmanager
-    def open_reader(self, key: str) -> Iterator[IO[bytes]]:
-        with io.BufferedReader(self._reader(key, self.num_bytes(key)), range_reader.RANGE_BYTES) as reader:
-            yield reader
-
-    def _reader(self, key: str, num_bytes: int) -> RangeReader:
-        return RangeReader(f"{self.url}/{key}", num_bytes, lambda a, b: self.get_ranges(key, [a], [b])[0])
-
-    @contextmanager
-    def open_writer(self, key: str) -> Iterator[IO[bytes]]:
-        parts: Any = {"buffer_size": _PART_BYTES, "max_concurrency": _PARTS_AT_ONCE}
-        with self._named("write", key), obstore.open_writer(self._write_store, key, **parts) as writer:
-            yield cast(IO[bytes], _CopyingWriter(writer))
-
-    @contextmanager
-    def _named(self, verb: str, key: str, require: Callable[[str, str], None] = require_key) -> Iterator[None]:
-        require(self.url, key)
-        try:
-            yield
-        except FileNotFoundError as error:
-            raise StoreError(f"{self.url}/{key}: not there.") from error
-        except (BaseError, PermissionError) as error:
-            reason = str(error).splitlines()[0][:300]
-            kind = StoreAwayError if _AWAY.search(reason) and _CREDENTIALS not in reason else StoreError
-            raise kind(
-                f"{self.url}/{key}: cannot {verb} it: {reason}. Check that the endpoint answers "
-                "(AWS_ENDPOINT_URL), the credentials (AWS_ACCESS_KEY_ID, ...) and the bucket."
-            ) from error
-
-
-class _CopyingWriter:
-    """The driver sends a block after `write` has returned, when the buffer may be in use again: so a copy."""
-
-    def __init__(self, writer: Any) -> None:
-        self._writer = writer
-
-    def write(self, data: bytes | memoryview) -> int:
-        """As of a file."""
-        return int(self._writer.write(bytes(data)))
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._writer, name)
-
-
 def _in_order_of_keys(entry: "os.DirEntry[str]") -> str:
     """A folder stands where the keys in it do: `a-b` is before `a/b`."""
     return f"{entry.name}/" if entry.is_dir(follow_symlinks=False) else entry.name
@@ -315,12 +167,6 @@ def _in_order_of_keys(entry: "os.DirEntry[str]") -> str:
 def _is_past(folder: str, key: str) -> bool:
     """Whether nothing in a folder is greater than a key."""
     return f"{folder}/" <= key and not key.startswith(f"{folder}/")
-
-
-_AWAY = re.compile(r"status code: (408|425|429|5\d\d)|HTTP error")
-"""What a driver says of a server that may answer another time: overloaded, cut off, or silent."""
-_CREDENTIALS = "169.254.169.254"
-"""Asked where no credentials are given; that mends nothing by itself."""
 
 
 class FolderStore:

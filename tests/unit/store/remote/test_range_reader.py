@@ -8,8 +8,8 @@ import tracemalloc
 import pytest
 
 from assay.base.errors import StoreAwayError
-from assay.store import range_reader
-from assay.store.range_reader import AT_ONCE, RANGE_BYTES, RangeReader
+from assay.store.remote import range_reader
+from assay.store.remote.range_reader import AT_ONCE, RANGE_BYTES, RangeReader
 
 ZEROS = memoryview(bytes(RANGE_BYTES))
 

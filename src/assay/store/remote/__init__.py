@@ -1,0 +1,1 @@
+"""Objects behind a URL: the driver, and reading by ranges."""
