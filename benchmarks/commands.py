@@ -31,6 +31,8 @@ from assay.store.metrics.segment import read_segment, segment_paths
 
 NUM_RUNS = 1_000
 CHECKOUT = Path(__file__).parents[1]
+AS_INSTALLED = "from assay.cli.main import main; main()"
+"""What the script `assay` does."""
 PROGRAM = CHECKOUT / "programs" / "helpfulness.yaml"
 LIMITS_S = {"help": 0.2, "runs": 0.5, "show": 0.5, "plan check": 1.5, "nothing there": 0.4}
 """CPU seconds."""
@@ -137,14 +139,14 @@ class Cost(NamedTuple):
     exit_code: int
 
 
-def call(arguments: Sequence[str], home: Path) -> Cost:
+def call(arguments: Sequence[str], home: Path, checkout: Path = CHECKOUT) -> Cost:
     """Run a command in a process of its own, from the home's folder, so that nothing lies beside it."""
-    environment = {**os.environ, "ASSAY_HOME": str(home.resolve()), "PYTHONPATH": str(CHECKOUT / "src")}
+    environment = {**os.environ, "ASSAY_HOME": str(home.resolve()), "PYTHONPATH": str(checkout / "src")}
     environment.pop("ASSAY_LEDGER", None)
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # what is measured is a warm cache
     began_s = time.monotonic()
     with subprocess.Popen(
-        [sys.executable, "-m", "assay", *arguments],
+        [sys.executable, "-c", AS_INSTALLED, *arguments],
         env=environment,
         cwd=home,
         stdout=subprocess.DEVNULL,
@@ -172,14 +174,14 @@ def measured(
     return cpu_s
 
 
-def demo_home(folder: Path) -> Path:
-    """A home with what 'assay demo' leaves; made once."""
+def demo_home(folder: Path, checkout: Path = CHECKOUT) -> Path:
+    """A home with what a checkout's 'assay demo' leaves; made once."""
     home = folder / "demo"
     if not (home / "made").exists():
         print(f"making the demo's home in {home}: some minutes, once", flush=True)
         shutil.rmtree(home, ignore_errors=True)
         home.mkdir(parents=True)
-        assert call(["demo"], home).exit_code == 0, "the demo failed"
+        assert call(["demo"], home, checkout).exit_code == 0, "the demo failed"
         (home / "made").touch()
     return home
 
