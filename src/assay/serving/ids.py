@@ -14,6 +14,7 @@ IdKind = Literal[
 ]
 _MILLISECONDS_DIGITS = 11
 _RANDOM_DIGITS = 13
+_DIGITS = re.compile(rf"[0-9a-f]{{{_MILLISECONDS_DIGITS + _RANDOM_DIGITS}}}")
 MOMENTS = 16**_MILLISECONDS_DIGITS
 _TURNED = str.maketrans("0123456789abcdef", "fedcba9876543210")
 
@@ -35,7 +36,8 @@ def moment_id(kind: str, at_s: float, digits: str) -> str:
 
 def is_id(kind: IdKind, text: str) -> bool:
     """Whether we could have given it."""
-    return re.fullmatch(rf"{kind}-[0-9a-f]{{{_MILLISECONDS_DIGITS + _RANDOM_DIGITS}}}", text) is not None
+    named, _, digits = text.partition("-")
+    return named == kind and _DIGITS.fullmatch(digits) is not None
 
 
 def same_moment(kind: IdKind, other: str) -> str:

@@ -13,7 +13,6 @@ its id is the number of its entry.
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 from assay.records.fine_tuning_job import (
@@ -50,8 +49,7 @@ _WISHES: dict[str, Wish] = {"pause": "pause", "budget": "pause", "resume": "run"
 """By the type of the entry after which it is so."""
 
 
-@dataclass(frozen=True)
-class JobState:
+class JobState(NamedTuple):
     """A job as its entries say."""
 
     created: JobCreated
@@ -169,7 +167,7 @@ def fold_job(state: JobState | None, entry: JobEntry) -> JobState:
     if state is None:
         assert isinstance(entry, JobCreated), f"a job's log begins with {entry.type}"
         return JobState(created=entry, entries=(entry,), budget_device_hours=entry.budget_device_hours)
-    return replace(state, entries=(*state.entries, entry), **_changes(state, entry))
+    return state._replace(entries=(*state.entries, entry), **_changes(state, entry))
 
 
 def _changes(state: JobState, entry: JobEntry) -> dict[str, Any]:

@@ -232,7 +232,7 @@ class FolderStore:
         """Files whose key starts with `prefix`, in a folder and those below that are not left out, in the order
         of their keys; others may delete meanwhile."""
         try:
-            with os.scandir(self._root / folder) as found:
+            with os.scandir(f"{self.url}/{folder}") as found:
                 entries = sorted(found, key=_in_order_of_keys)
         except (FileNotFoundError, NotADirectoryError):
             return

@@ -16,11 +16,12 @@ entries of a log that is over are put once more, as one object, its *brief*: who
 that. It is a copy and no more: where it is missing, damaged or of another assay, the entries are read.
 """
 
-import json
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
+
+from pydantic_core import from_json
 
 from assay.base.digest import canonical_json, sha256_of_bytes
 from assay.base.errors import DataError
@@ -129,7 +130,7 @@ class EntryLog(Generic[EntryT, StateT]):
         sha256, _, text = self._store.get(key).partition(b"\n")
         if sha256_of_bytes(text).encode() != sha256:
             return False
-        tree = json.loads(text)
+        tree = from_json(text)
         try:
             entries = [self._kind.classes[each["type"]].from_tree(each, source=key) for each in tree["entries"]]
         except (DataError, KeyError):  # of another assay
