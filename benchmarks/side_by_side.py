@@ -6,10 +6,14 @@ The command itself, with real runs, in a repository of this checkout's code: a c
 one whose steps take 5% longer (it waits for a twentieth of what the step before took). Each verdict is printed,
 then the counts; the last line is one JSON object. `same` and `undecided` both claim no change. The defaults
 take hours: what is measured is short, and each block starts two processes.
+
+From all blocks of a commit beside itself 2,000 comparisons are drawn, with replacement, and judged by the rule
+of the command: of both sides alike (A and B are exchanged by chance, being one), and of B slower by 5%.
 """
 
 import argparse
 import json
+import math
 import os
 import random
 import shutil
@@ -17,9 +21,15 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from assay.base.units import duration_text
+from assay.cli.triage.measured import LEAST, MOST_BLOCKS_AB
+from assay.triage.slow.blocks import Block, BlockRules, compare
 
 CHECKOUT = Path(__file__).parents[1]
 STEP = "src/assay/training/trainer/step.py"
@@ -36,6 +46,9 @@ SLOWER = (
 ENDS = "        if totals.is_made:\n            self._forward.is_made(step=step)\n"
 TIMED = f"        self.took_s = time.perf_counter() - began_s - waits_s\n{ENDS}"
 ROWS, WORDS = 2_000, 300
+ERROR = 0.05
+"""The command's own."""
+DRAWN = 2_000
 
 
 class Repository:
@@ -86,8 +99,8 @@ class Repository:
         return self._git("rev-parse", "HEAD")
 
 
-def verdicts(repository: Repository, other: str, times: int, *, steps: int, blocks: int) -> list[str]:
-    """Of so many comparisons with the first commit, each printed as it comes."""
+def compared(repository: Repository, other: str, times: int, *, steps: int, blocks: int) -> list[Any]:
+    """What the command says of so many comparisons with the first commit, each printed as it comes."""
     found = []
     for number in range(times):
         began_s = time.monotonic()
@@ -100,8 +113,18 @@ def verdicts(repository: Repository, other: str, times: int, *, steps: int, bloc
         interval = f"{said['ratio']:.4f} [{low:.4f}, {high:.4f}]"
         took = f"{len(said['blocks'])} blocks, {duration_text(time.monotonic() - began_s)}"
         print(f"  {number + 1:3d} of {times}: {said['verdict']:9s} {interval} after {took}", flush=True)
-        found.append(said["verdict"])
+        found.append(said)
     return found
+
+
+def drawn(ratios: Sequence[float], *, change: float) -> list[str]:
+    """Verdicts of comparisons whose blocks are some of these log ratios."""
+    rng, rules = random.Random(0), BlockRules(least=LEAST, error=ERROR, most_blocks=MOST_BLOCKS_AB)
+
+    def measure() -> Block:
+        return Block(rng.choice((1, -1)) * rng.choice(ratios) + math.log1p(change), {}, {}, 1.0)
+
+    return [compare(measure, rules).verdict for _ in range(DRAWN)]
 
 
 def main() -> None:
@@ -116,16 +139,23 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         repository = Repository(Path(folder))
         print("a commit beside itself:", flush=True)
-        alike = verdicts(repository, repository.alike, arguments.alike, **asked)
+        alike = compared(repository, repository.alike, arguments.alike, **asked)
         print("beside one whose steps take 5% longer:", flush=True)
-        slower = verdicts(repository, repository.slower, arguments.slower, **asked)
-    changed = sum(each in ("slower", "faster") for each in alike)
+        slower = compared(repository, repository.slower, arguments.slower, **asked)
+    said = [each["verdict"] for each in alike]
+    ratios = [math.log(block["ratio"]) for each in alike for block in each["blocks"]]
+    as_drawn = {change: drawn(ratios, change=change) for change in (0.0, 0.05)}
     result = {
         "alike": len(alike),
-        "alike_without_a_change": len(alike) - changed,
-        "alike_same": alike.count("same"),
+        "alike_without_a_change": len(alike) - said.count("slower") - said.count("faster"),
+        "alike_same": said.count("same"),
         "slower": len(slower),
-        "slower_found": slower.count("slower"),
+        "slower_found": sum(each["verdict"] == "slower" for each in slower),
+        "blocks": len(ratios),
+        "noise": round(float(np.std(ratios)), 4),
+        "drawn": DRAWN,
+        "drawn_alike_without_a_change": DRAWN - sum(each in ("slower", "faster") for each in as_drawn[0.0]),
+        "drawn_slower_found": as_drawn[0.05].count("slower"),
     }
     print(json.dumps(result))
 

@@ -25,7 +25,7 @@ from assay.store.objects import open_store
 from integration.test_serving import Here, messages, rows, undisturbed_digest
 from slurm_cluster import wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(14_400)]
+pytestmark = pytest.mark.timeout(14_400)
 VICTIMS = ("supervisor", "server", "worker")
 LONG_S = 3600.0
 METHOD = {"type": "classification", "classification": {"hyperparameters": {"n_epochs": 2}}}
@@ -88,8 +88,13 @@ def stricken(tmp_path: Path) -> Iterator[Stricken]:
         found.end()
 
 
-@pytest.mark.parametrize(("num_kills", "num_jobs"), [(3, 1), pytest.param(100, 100, marks=pytest.mark.soak)])
-def test_each_job_ends_once_whatever_is_killed(stricken: Stricken, num_kills: int, num_jobs: int) -> None:
+@pytest.mark.parametrize(
+    ("num_kills", "num_jobs", "apart_s"),
+    [(5, 2, 1.0), pytest.param(100, 100, 8.0, marks=[pytest.mark.slow, pytest.mark.soak])],
+)
+def test_each_job_ends_once_whatever_is_killed(
+    stricken: Stricken, num_kills: int, num_jobs: int, apart_s: float
+) -> None:
     rng = random.Random(num_kills)
     victims = [victim for victim, _ in zip(cycle(VICTIMS), range(num_kills), strict=False)]
     asked = []
@@ -97,7 +102,7 @@ def test_each_job_ends_once_whatever_is_killed(stricken: Stricken, num_kills: in
         for number, victim in enumerate(victims):
             first, end = (-(-at * num_jobs // num_kills) for at in (number, number + 1))  # the first at once
             asked += [asking.submit(stricken.asks_for, n) for n in range(first, end)]
-            time.sleep(rng.uniform(0.0, 8.0))
+            time.sleep(rng.uniform(0.0, apart_s))
             if victim == "supervisor":
                 asked[-1].result()
             stricken.kill_one(victim)
