@@ -6,8 +6,10 @@ one rank. Clients are threads of this process, so what they take of the machine 
 
 `retrieve`: any of the jobs, at 100 requests/s, from the moment that each was due. `jobs_page`: a hundred jobs
 behind any of them, that nobody has looked at before, and the newest hundred again and again. `events_page`: a
-hundred of the ten thousand of one job. `create`: by the SDK, one after another, each durable. The last line
-printed is one JSON object.
+hundred of the ten thousand of one job. `create`: by the SDK, one after another, each durable.
+`checkpoint_ready`: from the moment that a commit lies in the run's log until the checkpoint has answered as
+`model=`, which takes a process and its imports; `checkpoint_warm`: asked once more. The last line printed is
+one JSON object.
 """
 
 import argparse
@@ -22,7 +24,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlencode, urlsplit
@@ -31,14 +34,17 @@ import openai
 import yaml
 
 from assay.data.dataset.tokens import train_tokenizer
+from assay.records.commit import Commit
 from assay.scoring.python_process import PythonProcess
+from assay.store.commit_log import CommitLog
 from assay.store.home import Home
+from assay.store.objects import open_store
 from serve_store import LONG_JOB_FILE, SECRET_FILE, make_home
 
 CHECKOUT = Path(__file__).parents[1]
 LIMITS = {
     "retrieve_p99_ms": 20.0, "jobs_page_ms": 30.0, "events_page_ms": 30.0, "create_ms": 50.0, "idle_mb": 300.0,
-    "start_cpu_s": 3.0,
+    "start_cpu_s": 3.0, "checkpoint_ready_s": 5.0, "checkpoint_warm_s": 1.0,
 }  # fmt: skip
 REQUESTS_PER_S = 100
 CLIENTS = 8
@@ -133,14 +139,14 @@ def serving(home: Home, models: Path) -> Iterator[Server]:
 
 
 @contextmanager
-def training(home: Home, sdk: openai.OpenAI) -> Iterator[None]:
-    """A job that trains while the block runs."""
+def training(home: Home, sdk: openai.OpenAI) -> Iterator[str]:
+    """A job that trains while the block runs; its id."""
     file = sdk.files.create(file=("rows.jsonl", rows(20_000).encode()), purpose="fine-tune")
     method: Any = {"type": "classification", "classification": {"hyperparameters": {"n_epochs": 500}}}
     job = sdk.fine_tuning.jobs.create(model="tiny", training_file=file.id, method=method)
     with started(home, "worker", "--every", "0.2"):
         wait_until(lambda: sdk.fine_tuning.jobs.retrieve(job.id).status == "running")
-        yield
+        yield job.id
         sdk.fine_tuning.jobs.cancel(job.id)
         wait_until(lambda: not (home.api / "open" / "ftjob" / job.id).exists())
 
@@ -244,6 +250,31 @@ def measure_create(sdk: openai.OpenAI, server: Server, rounds: int) -> dict[str,
     return found
 
 
+def measure_checkpoints(home: Home, sdk: openai.OpenAI, job_id: str) -> dict[str, float]:
+    """Of three checkpoints of a job that goes on, the medians."""
+    asked: Any = {"input": "return yield", "questions": [{"type": "predicate", "instructions": ""}]}
+    ready_s, warm_s = [], []
+    for _ in range(3):
+        answered, newest = None, None
+        while answered is None:
+            with suppress(openai.BadRequestError, IndexError):  # let go before it was loaded; none is there yet
+                newest = sdk.fine_tuning.jobs.checkpoints.list(job_id).data[0]
+                answered = sdk.decisions.create(model=newest.fine_tuned_model_checkpoint, **asked)
+        assert newest is not None
+        ready_s.append(time.time() - committed_at_s(home, job_id, newest.step_number))
+        again = partial(sdk.decisions.create, model=newest.fine_tuned_model_checkpoint, **asked)
+        warm_s.append(median_ms(again, 5) / 1e3)
+    return {"checkpoint_ready_s": statistics.median(ready_s), "checkpoint_warm_s": statistics.median(warm_s)}
+
+
+def committed_at_s(home: Home, job_id: str, step: int) -> float:
+    """When the entry of a commit was put."""
+    run = home.run(job_id)
+    entries = enumerate(CommitLog(open_store(run.store_url)).entries())
+    number = next(number for number, each in entries if isinstance(each, Commit) and each.step == step)
+    return (Path(run.store_url) / "log" / f"{number:08d}.json").stat().st_mtime
+
+
 def measure_grader(rounds: int) -> dict[str, float]:
     """A python grader behind its fence: until it has answered once, and each sample after that."""
     grader = PythonProcess(GRADER)
@@ -272,7 +303,7 @@ def main() -> None:
     print(f"{options.jobs:,} jobs made or found in {time.monotonic() - began_s:.0f} s")
     print(f"{os.cpu_count()} cores, load average {os.getloadavg()[0]:.2f} (quiet: under 0.5)")
     with serving(home, models) as server:
-        found: dict[str, float | None] = {"start_cpu_s": server.start_cpu_s}
+        found: dict[str, float] = {"start_cpu_s": server.start_cpu_s}
         found["idle_mb"] = memory_mb(server.process.pid)
         sdk = openai.OpenAI(base_url=server.url, api_key=secret_of(home), max_retries=0)
 
@@ -280,17 +311,17 @@ def main() -> None:
             found.update(measure_http(server, home, options.seconds, options.rounds))
             found.update(measure_create(sdk, server, options.rounds))
 
-        if options.train:
-            with training(home, sdk):
-                measure()
-        else:
+        if not options.train:
             measure()
+        with training(home, sdk) as job_id:
+            if options.train:
+                measure()
+            found.update(measure_checkpoints(home, sdk, job_id))
         found["busy_mb"] = memory_mb(server.process.pid, "VmHWM")
     found.update(measure_grader(options.rounds))
-    found["checkpoint_ready_s"] = None
     for name, value in found.items():
         wanted = f"   wanted: {LIMITS[name]:g}" if name in LIMITS else ""
-        print(f"{name:20} {'-' if value is None else f'{value:.3g}'}{wanted}")
+        print(f"{name:20} {value:.3g}{wanted}")
     print(json.dumps({"jobs": options.jobs, "beside_training": options.train, **found}))
 
 
