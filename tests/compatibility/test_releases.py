@@ -140,12 +140,12 @@ def test_a_release_reads_all_that_the_script_asks_for(
 @pytest.mark.parametrize(
     ("release", "manners"),
     [(RELEASES[0], MANNERS[1:]), *(pytest.param(each, MANNERS, marks=pytest.mark.soak) for each in RELEASES)],
-    scope="module",
 )
 def test_one_script_drives_whole_lives_though_server_and_worker_are_killed(
-    here: Here, python: str, release: str, manners: Sequence[str], tmp_path: Path
+    here: Here, release: str, manners: Sequence[str], requires: Callable[[str, bool, str], None], tmp_path: Path
 ) -> None:
     """Two at once, one by each of the SDK's clients; their rows and their weights are the same."""
+    python = python_with(f"openai-{release}", requires)
     write_talker(here.models)
     here.home.folder.mkdir(parents=True, exist_ok=True)
     (here.home.folder / "settings.yaml").write_text("webhook_hosts: [127.0.0.1]\n")
