@@ -298,11 +298,26 @@ def test_a_killed_engine_is_told_once_and_the_next_request_has_another(served, s
 
 def test_a_server_that_is_killed_leaves_no_engine(served, sdk):
     chats(sdk, served.chat)
-    left = served.engines()
-    assert left
-    served.kill(served.server)
+    given = {"model": "long", "messages": QUESTION, "max_completion_tokens": 600}
+    with sdk.chat.completions.create(**given, stream=True) as stream:
+        next(stream)
+        left = served.engines()
+        assert len(left) == 2
+        served.server.send_signal(
+            signal.SIGSTOP
+        )  # what is said from now on lies unread, which resets the socket
+        wait_until(lambda: all(map(is_idle, left)), "the end of the answer")
+        served.kill(served.server)
     wait_until(lambda: not any(is_living(pid) for pid in left), "engines to leave")
     served.server, served.sdk = served.serve()
+
+
+def is_idle(pid: int) -> bool:
+    """Whether a process takes no processor time for a moment."""
+    stat = Path(f"/proc/{pid}/stat")
+    before = stat.read_text().rpartition(")")[2].split()[11:13]
+    time.sleep(0.3)
+    return stat.read_text().rpartition(")")[2].split()[11:13] == before
 
 
 def commit_that_answered(sdk: openai.OpenAI, job_id: str, questions: list[Any]) -> int:

@@ -12,6 +12,7 @@ import signal
 import socket
 import threading
 import traceback
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -44,12 +45,13 @@ class EngineLoop:
             self._given_up.discard(line.number)
 
     def _listen(self) -> None:
-        for line in self._lines:
-            asked = ASK_LINE.validate_json(line)
-            if asked.ask is None:
-                self._given_up.add(asked.number)
-            else:
-                self._asks.put(asked)
+        with suppress(ConnectionError):  # from a server that was killed with something of ours unread
+            for line in self._lines:
+                asked = ASK_LINE.validate_json(line)
+                if asked.ask is None:
+                    self._given_up.add(asked.number)
+                else:
+                    self._asks.put(asked)
         os._exit(0)  # the server is gone: nobody waits for what is under way
 
     def _answer(self, number: int, ask: Ask) -> None:
