@@ -25,10 +25,9 @@ PATIENCE_S = 120
 
 def train_in_forks(
     run: Run, sizes: Sequence[int], parallel: Sequence[Parallel] = (), faults: FaultPlan = NO_FAULTS
-) -> list[bool]:
-    """Attempts on so many ranks, one after the other, each from the last commit; whether each came to its end.
-
-    The last one is to end, all others are to be killed by the plan.
+) -> list[str]:
+    """Attempts on so many ranks, one after the other, each from the last commit; how each ended:
+    `finished`, the name of the signal that killed a rank, or the traceback of what one raised.
     """
     log, ended = CommitLog(open_store(run.store_url)), []
     for place, world_size in enumerate(sizes):
@@ -55,26 +54,35 @@ def train_in_forks(
             RankTask(run, orders, rank, f"file://{folder}/rendezvous", {}, str(folder / "heartbeats"), 0)
             for rank in range(world_size)
         ]
-        ended.append(_all_end_well(tasks))
+        ended.append(_end_of(tasks))
     return ended
 
 
-def _all_end_well(tasks: Sequence[RankTask]) -> bool:
-    """When one dies the others are killed, as a supervisor would."""
-    alive = {child for task in tasks if (child := os.fork()) or _be_rank(task)}
-    is_well = True
+def _end_of(tasks: Sequence[RankTask]) -> str:
+    """When one dies the others are killed, as a supervisor would; a signal explains what others raise."""
+    alive = {child: task for task in tasks if (child := os.fork()) or _be_rank(task)}
+    signals, raised, killed_here = list[str](), list[str](), set[int]()
     while alive:
         for child in list(alive):
             done, status = os.waitpid(child, os.WNOHANG if len(alive) > 1 else 0)
-            if done:
-                alive.remove(child)
-                if status:
-                    is_well = False
-                    for other in alive:
-                        os.kill(other, signal.SIGKILL)
+            if not done:
+                continue
+            task = alive.pop(child)
+            if os.WIFEXITED(status) and status:
+                raised.append(_traceback_of(task).read_text())
+            if os.WIFSIGNALED(status) and child not in killed_here:
+                signals.append(signal.Signals(os.WTERMSIG(status)).name)
+            if status:
+                killed_here |= alive.keys()
+                for other in alive:
+                    os.kill(other, signal.SIGKILL)
         if len(alive) > 1:
             signal.sigtimedwait([signal.SIGCHLD], 0.01)
-    return is_well
+    return next(iter([*signals, *raised]), "finished")
+
+
+def _traceback_of(task: RankTask) -> Path:
+    return Path(task.heartbeats).with_name(f"rank-{task.rank}.traceback")
 
 
 def _be_rank(task: RankTask) -> NoReturn:
@@ -83,6 +91,6 @@ def _be_rank(task: RankTask) -> NoReturn:
     try:
         train_rank(task, NeverAsked())  # type: ignore[arg-type]
     except BaseException:
-        traceback.print_exc()
+        _traceback_of(task).write_text(traceback.format_exc())
         os._exit(1)
     os._exit(0)

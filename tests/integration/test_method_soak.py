@@ -210,7 +210,7 @@ def wrong_with(
     judge.asked_of_kept.clear()
     kill = {"type": "kill", "rank": sizes[0] - 1, "step": 5, "phase": "compute", "entry": 3}
     plan = FaultPlan.model_validate({"faults": [kill]})
-    assert train_in_forks(run, sizes, faults=plan, parallel=parallel) == [False, True]
+    assert train_in_forks(run, sizes, faults=plan, parallel=parallel) == ["SIGKILL", "finished"]
     return what_is_wrong(run, judge, folder / name / "beside")
 
 

@@ -133,15 +133,18 @@ class CursorApart(Saver):
         super().begin(step=step, cursor=cursor, **rest)
 
     def place_of(self, commit: Commit) -> TrainingPosition:
-        step, epoch, step_in_epoch = map(int, self._log.store.get("place").split())
-        return TrainingPosition(step, Cursor(epoch=epoch, step_in_epoch=step_in_epoch))
+        match self._log.store.get("place").split():
+            case [step, epoch, step_in_epoch]:
+                return TrainingPosition(int(step), Cursor(epoch=int(epoch), step_in_epoch=int(step_in_epoch)))
+            case _:  # the power went while it was written
+                return TrainingPosition(commit.step, commit.cursor)
 
 
 class CursorAhead(Saver):
     """Wrong on purpose: where to go on is what was read, and not what was learned."""
 
     def begin(self, *, cursor: Cursor, **rest: Any) -> None:
-        super().begin(cursor=Cursor(epoch=cursor.epoch, step_in_epoch=cursor.step_in_epoch + 1), **rest)
+        super().begin(cursor=loader().next_cursor(cursor), **rest)
 
 
 def trainer_of(
