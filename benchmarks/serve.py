@@ -5,7 +5,8 @@ key, from a process of its own; with `--train` a job of the same API is trained 
 one rank. Clients are threads of this process, so what they take of the machine is in the times.
 
 `retrieve`: any of the jobs, at 100 requests/s, from the moment that each was due. `jobs_page`: a hundred jobs
-behind any of them, that nobody has looked at before, and the newest hundred again and again. `events_page`: a
+behind any of them, that nobody has looked at before, and the newest hundred again and again; all are in the
+server's table by then, which takes `table`, once in a home's life with one version of assay. `events_page`: a
 hundred of the ten thousand of one job. `create`: by the SDK, one after another, each durable.
 `checkpoint_ready`: from the moment that a commit lies in the run's log until the checkpoint has answered as
 `model=`, which takes a process and its imports; `checkpoint_warm`: asked once more. The last line printed is
@@ -17,6 +18,7 @@ import http.client
 import json
 import os
 import random
+import sqlite3
 import statistics
 import subprocess
 import sys
@@ -24,7 +26,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -177,6 +179,15 @@ def memory_mb(pid: int, what: str = "VmRSS") -> float:
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(f"{what}:"))
 
 
+def table_s(home: Home, num_jobs: int) -> float:
+    """Until the server has taken all jobs into its table; at once where an earlier one has."""
+    began_s = time.monotonic()
+    with closing(sqlite3.connect(home.api_table)) as driver:
+        while driver.execute("SELECT count(*) FROM jobs").fetchone()[0] < num_jobs:
+            time.sleep(1)
+    return time.monotonic() - began_s
+
+
 def retrieve_s(server: Server, secret: str, job_ids: list[str], seconds: float) -> list[float]:
     """From when each was due until its answer was there."""
     clients = threading.local()
@@ -304,6 +315,7 @@ def main() -> None:
     print(f"{os.cpu_count()} cores, load average {os.getloadavg()[0]:.2f} (quiet: under 0.5)")
     with serving(home, models) as server:
         found: dict[str, float] = {"start_cpu_s": server.start_cpu_s}
+        found["table_s"] = table_s(home, options.jobs)
         found["idle_mb"] = memory_mb(server.process.pid)
         sdk = openai.OpenAI(base_url=server.url, api_key=secret_of(home), max_retries=0)
 

@@ -6,11 +6,13 @@ import json
 import os
 import random
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -185,6 +187,9 @@ def test_a_job_lives_through_pause_and_kills_of_server_and_worker_to_the_undistu
     table = sdk.files.content(job.result_files[0]).text.splitlines()
     assert table[0].startswith("step,train_loss,train_accuracy") and len(table) == len(measured) + 1
     assert here.home.api.is_dir() and not [*(here.home.api / "open").glob("*/*")]
+    assert jobs.list().data == [job]
+    with closing(sqlite3.connect(here.home.api_table)) as driver:
+        assert driver.execute("SELECT job_id FROM jobs").fetchall() == [(job.id,)]
 
 
 @pytest.mark.slow

@@ -3,10 +3,11 @@ folder."""
 
 import socket
 import threading
+import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from assay.base.clock import SystemClock
+from assay.base.clock import Clock, SystemClock
 from assay.base.errors import ConfigError, StoreError
 from assay.serving.base_models import BaseModelFile
 from assay.serving.engines.process import EngineProcess, StartedProcess
@@ -68,6 +69,7 @@ def run_server(
         judge=judge,
         webhook_hosts=home.settings().webhook_hosts,
         store_of_run=stores_of(home, patience),
+        job_table=home.api_table,
     )
     if host not in LOOPBACK_NAMES and not place.keys.are_there():
         raise ConfigError(
@@ -81,7 +83,7 @@ def run_server(
     with listening(host, port) as listener:
         shown = f"[{host}]" if ":" in host else host
         say(f"serving http://{shown}:{listener.getsockname()[1]}{BASE_PATH}")
-        threading.Thread(target=_sweep_by_and_by, args=(place, say), name="sweep", daemon=True).start()
+        threading.Thread(target=_keep_house, args=(place, say), name="house", daemon=True).start()
         server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False, server_header=False))
         server.run(sockets=[listener])
 
@@ -106,11 +108,25 @@ def listening(host: str, port: int) -> socket.socket:
     return listener
 
 
-def _sweep_by_and_by(place: "Place", say: Callable[[str], None]) -> None:
+def _keep_house(place: "Place", say: Callable[[str], None]) -> None:
     while True:
         try:
             place.uploads.sweep()
             place.files.sweep()
+            place.job_table.fill(in_peace(place.clock))
         except StoreError as error:
-            say(f"what expired or was left half-uploaded was not swept; it is in an hour: {error}")
+            say(f"what expired was not swept, or jobs not put in their table; they are in an hour: {error}")
         place.clock.sleep_s(SWEEP_EVERY_S)
+
+
+def in_peace(clock: Clock) -> Callable[[], None]:
+    """To be called now and then by a thread: it sleeps four times as long as that worked, for clients come
+    first."""
+    worked_s = time.thread_time()
+
+    def rest() -> None:
+        nonlocal worked_s
+        clock.sleep_s(4 * (time.thread_time() - worked_s))
+        worked_s = time.thread_time()
+
+    return rest

@@ -61,7 +61,7 @@ class Shelf(Generic[EntryT, StateT]):
         with self._lock:
             log = self._logs.pop(an_id, None)
             if log is None:
-                log = EntryLog(self.store, f"{self.id_kind}/{an_id}/log", self._log_kind)
+                log = EntryLog(self.store, self._folder(an_id), self._log_kind)
             self._logs[an_id] = log
             self._num_asked += 1
             if self._num_asked % WEIGHED_EVERY == 0:
@@ -79,6 +79,11 @@ class Shelf(Generic[EntryT, StateT]):
     def state(self, an_id: str) -> StateT | None:
         """What has become of it; None where there is no such thing."""
         return self.log(an_id).state() if is_id(self.id_kind, an_id) else None
+
+    def state_once(self, an_id: str) -> StateT | None:
+        """Likewise, of one about which nobody is likely to ask again: it does not stay in memory."""
+        log = EntryLog(self.store, self._folder(an_id), self._log_kind)
+        return log.state() if is_id(self.id_kind, an_id) else None
 
     def begin(self, an_id: str, entry: EntryT, *besides: str) -> StateT:
         """Put the first entry; where there is one already, nothing happens. It is listed with its project's,
@@ -99,6 +104,10 @@ class Shelf(Generic[EntryT, StateT]):
         """It is over: nobody has to do anything about it any more."""
         self.log(an_id).write_brief()
         self.store.delete(self._open_key(an_id))
+
+    def is_open(self, an_id: str) -> bool:
+        """Whether somebody may have to do something about it."""
+        return self.store.exists(self._open_key(an_id))
 
     def unlist(self, an_id: str, *owners: str) -> None:
         """It is in no list of theirs any more."""
@@ -144,6 +153,9 @@ class Shelf(Generic[EntryT, StateT]):
     def _recognised(self, keys: Iterable[str]) -> Iterator[str]:
         found = (named_by(self.id_kind, key) for key in keys)
         return (an_id for an_id in found if is_id(self.id_kind, an_id))
+
+    def _folder(self, an_id: str) -> str:
+        return f"{self.id_kind}/{an_id}/log"
 
     def _open_key(self, an_id: str) -> str:
         return f"open/{self.id_kind}/{an_id}"

@@ -5,6 +5,7 @@
       campaigns/NAME/      a campaign's
       cases/NAME.json      an investigation's notebook
       api/                 files and jobs of `assay serve`
+      api.db               a table of those jobs, which may be deleted
       calibrations/        what forecasts of other world sizes follow from
       settings.yaml        prices, and who is told what happens (optional)
       ledger.db            the index over them, unless $ASSAY_LEDGER names another
@@ -206,6 +207,11 @@ class Home:
     def api(self) -> Path:
         """The folder of what the API keeps; it need not be there."""
         return (self.folder / API).resolve()
+
+    @property
+    def api_table(self) -> Path:
+        """A table of the API's jobs that are over: a copy, made again where it is missing."""
+        return self.folder.resolve() / f"{API}.db"
 
     def settings(self) -> "Settings":
         """What holds for all of its runs."""

@@ -1,9 +1,11 @@
 import socket
+import time
 
 import pytest
 
 from assay.base.errors import ConfigError
-from assay.serving.server import listening
+from assay.serving.server import in_peace, listening
+from clocks import HandClock
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
@@ -22,3 +24,14 @@ def test_an_answer_is_sent_in_pieces_without_waiting_for_a_client_to_acknowledge
             assert client.recv(5) == b"heard"
         with pytest.raises(ConfigError, match=f"--port {address[1]}.*cannot be listened on"):
             listening(host, address[1])
+
+
+def test_what_is_done_by_and_by_takes_a_fifth_of_the_time() -> None:
+    clock = HandClock(0.0)
+    rest = in_peace(clock)
+    for _ in range(2):
+        began_s, slept_s = time.thread_time(), clock.now_s()
+        while time.thread_time() < began_s + 0.05:
+            pass
+        rest()
+        assert 0.2 <= clock.now_s() - slept_s < 1.0

@@ -54,8 +54,12 @@ def job_routes(place: Place) -> APIRouter:
         query, project = query_of(request), project_of(request)
 
         def shown(job_id: str) -> dict[str, Any] | None:
-            state = place.jobs.find(job_id, project)
-            return _shape(place, state) if state and _has_metadata(state, query) else None
+            shape = place.job_table.shape(job_id)
+            if shape is None and (state := place.jobs.find(job_id, project)) is not None:
+                shape = _shape(place, state)
+            if shape is None or shape["organization_id"] != project:
+                return None
+            return shape if _has_metadata(shape["metadata"], query) else None
 
         return page_of_shelf(place.jobs.shelf, project, shown, query, limit=20, max_limit=MAX_PAGE)
 
@@ -125,12 +129,11 @@ def _found(place: Place, request: Request, job_id: str) -> JobState:
     return state
 
 
-def _has_metadata(state: JobState, query: Mapping[str, str]) -> bool:
-    metadata = state.created.metadata or {}
+def _has_metadata(metadata: Mapping[str, str] | None, query: Mapping[str, str]) -> bool:
     wanted = {key[len("metadata[") : -1]: value for key, value in query.items() if key.startswith("metadata[")}
     if query.get("metadata") == "null":
-        return state.created.metadata is None
-    return all(metadata.get(key) == value for key, value in wanted.items())
+        return metadata is None
+    return all((metadata or {}).get(key) == value for key, value in wanted.items())
 
 
 def _created(place: Place, project: str, value: Any) -> JobCreated:

@@ -1,6 +1,7 @@
 """What every route is given: where things lie, and who asks."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple, Self
 
 from fastapi import Request
@@ -30,6 +31,7 @@ from assay.serving.jobs import JobShelf
 from assay.serving.keeping import CheckpointKeeper, StoreOfRun
 from assay.serving.keys import KeyShelf
 from assay.serving.openai.declared import declared_query
+from assay.serving.openai.job_table import JobTable
 from assay.serving.permissions import PermissionShelf
 from assay.serving.queue.limits import ProjectLimits
 from assay.serving.queue.standing import QueueView
@@ -81,6 +83,7 @@ class Place(NamedTuple):
     permissions: PermissionShelf
     names: ModelNames
     keeper: CheckpointKeeper
+    job_table: JobTable
     engines: EnginePool | None = None
     """None: nothing is answered by models."""
 
@@ -95,9 +98,10 @@ class Place(NamedTuple):
         judge: str | None = None,
         webhook_hosts: Sequence[str] = (),
         store_of_run: StoreOfRun | None = None,
+        job_table: Path | None = None,
     ) -> Self:
         """What lies in a store. `judge`: the endpoint that model-graded graders ask. `store_of_run`: where the
-        checkpoints of jobs lie; None where none do."""
+        checkpoints of jobs lie; None where none do. `job_table`: the file of the table of jobs, see there."""
         files, jobs = FileShelf(store, clock), JobShelf(store, clock)
         uploads = UploadShelf(store, files, clock)
         outbox = Outbox(store, clock)
@@ -135,6 +139,7 @@ class Place(NamedTuple):
             permissions,
             ModelNames(models, jobs, permissions, projects),
             CheckpointKeeper(store_of_run, clock),
+            JobTable(jobs, job_table),
             engines,
         )
 

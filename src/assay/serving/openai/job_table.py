@@ -1,0 +1,98 @@
+"""Jobs that are over, as the API shows them, in a table: a page of them costs a look for each, and not a log.
+
+    over, and not in the table --its log--> its shape --put--> every later page takes it from there
+
+Once its worker has closed a job, nothing changes what is shown of it: so no row is ever out of date. Another
+assay may show it otherwise, and has rows of its own. The table is a copy and no more: where it is missing,
+damaged or cannot be written, the logs are read; whoever deletes the file loses some seconds.
+"""
+
+import sqlite3
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pydantic_core import from_json, to_json
+
+from assay.base.code_version import code_version
+from assay.serving.jobs import JobShelf
+from assay.serving.openai.shapes import job_shape
+
+LOCKED_S = 1.0
+"""How long another server's write is waited for; then the log is read."""
+FILLED_AT_ONCE = 50
+_TABLE = (
+    "CREATE TABLE IF NOT EXISTS jobs "
+    "(version TEXT, job_id TEXT, shape BLOB, PRIMARY KEY (version, job_id)) WITHOUT ROWID"
+)
+
+
+class JobTable:
+    """The shapes of a store's jobs that are over; safe to share between threads."""
+
+    def __init__(self, jobs: JobShelf, file: Path | None = None) -> None:
+        """`file`: of SQLite; in memory where none is given."""
+        self._jobs = jobs
+        self._file = file
+        self._version = code_version()
+        self._lock = threading.Lock()
+        self._driver: sqlite3.Connection | None = None
+
+    def shape(self, job_id: str) -> dict[str, Any] | None:
+        """`FineTuningJob` of a job that is over; None of any other."""
+        if (row := self._row(job_id)) is not None:
+            shown: dict[str, Any] = from_json(row)
+            return shown
+        shelf = self._jobs.shelf
+        # In this order: a state that is read behind the look is the last one.
+        state = None if shelf.is_open(job_id) else shelf.state_once(job_id)
+        if state is None or not state.is_settled:
+            return None
+        shown = job_shape(state, None)
+        self._execute("INSERT OR REPLACE INTO jobs VALUES (?, ?, ?)", self._version, job_id, to_json(shown))
+        return shown
+
+    def fill(self, rest: Callable[[], None]) -> None:
+        """Take in all jobs that are over, the newest first; `rest` is called after every few."""
+        missing = 0
+        for job_id in reversed(self._jobs.shelf.ids()):
+            if self._row(job_id) is None:
+                self.shape(job_id)
+                missing += 1
+                if missing % FILLED_AT_ONCE == 0:
+                    rest()
+
+    def _row(self, job_id: str) -> bytes | None:
+        rows = self._execute("SELECT shape FROM jobs WHERE version = ? AND job_id = ?", self._version, job_id)
+        return rows[0][0] if rows else None
+
+    def _execute(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
+        """What it answers; nothing where the table cannot be asked."""
+        with self._lock:
+            try:
+                self._driver = self._driver or self._connected()
+                return self._driver.execute(statement, values).fetchall()
+            except sqlite3.OperationalError:  # held by another server, or the disk is full
+                return []
+            except sqlite3.DatabaseError:  # damaged
+                self._begin_anew()
+                return []
+
+    def _connected(self) -> sqlite3.Connection:
+        driver = sqlite3.connect(
+            self._file or ":memory:", timeout=LOCKED_S, isolation_level=None, check_same_thread=False
+        )
+        driver.execute("PRAGMA journal_mode = WAL")
+        driver.execute("PRAGMA synchronous = NORMAL")
+        driver.execute(_TABLE)
+        driver.execute("DELETE FROM jobs WHERE version != ?", (self._version,))
+        return driver
+
+    def _begin_anew(self) -> None:
+        if self._driver is not None:
+            self._driver.close()
+            self._driver = None
+        if self._file is not None:
+            for suffix in ("", "-wal", "-shm"):
+                self._file.with_name(self._file.name + suffix).unlink(missing_ok=True)

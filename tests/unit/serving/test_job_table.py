@@ -1,0 +1,287 @@
+"""Jobs that are over are listed from a table, and a list never says anything else than the job itself."""
+
+import sqlite3
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from assay.records.fine_tuning_job import JobCharged, JobClaimed, JobCreated, JobEntry, JobFailed, RunLeft
+from assay.serving.ids import index_key, new_id
+from assay.serving.openai import job_table as job_table_module
+from assay.serving.openai.job_table import JobTable
+from assay.serving.refusal import RefusedError
+from assay.store.logs.entry_log import EntryLog
+from assay.store.objects import ObjectStore, open_store
+from served import http_of, place_in, sdk_of
+from unit.serving.test_jobs import AT, LAUNCHED, PLANNED, SUCCEEDED, VALIDATED, checkpoint, create, happens
+
+FAILED = JobFailed(**AT, code="training_failed", message="it died", param=None)
+LEFT = RunLeft(**AT, step=5)
+CHARGED = JobCharged(**AT, attempt=1, began_s=0.0, ended_s=3600.0, device_s=3600.0)
+RUNNING = (VALIDATED, PLANNED, LAUNCHED, checkpoint(5))
+ENDS: dict[str, tuple[JobEntry, ...]] = {
+    "succeeded": (*RUNNING, CHARGED, SUCCEEDED),
+    "failed": (*RUNNING, CHARGED, FAILED),
+    "rejected": (FAILED,),
+}
+
+
+@pytest.fixture(scope="module")
+def created(tmp_path_factory: pytest.TempPathFactory) -> JobCreated:
+    """Of a job as the API makes it."""
+    place = place_in(tmp_path_factory.mktemp("created"))
+    state = place.jobs.find(create(sdk_of(place)).id, "default")
+    assert state is not None
+    return state.created
+
+
+class Server:
+    """One that was begun just now, with the table of those before it, and its clients."""
+
+    def __init__(
+        self, folder: Path, store: ObjectStore, created: JobCreated, table: Path | None = None
+    ) -> None:
+        place = place_in(folder, store)
+        self.place = place._replace(job_table=JobTable(place.jobs, table or folder / "api.db"))
+        self.jobs = self.place.jobs
+        self._http = http_of(self.place)
+        self._created = created
+
+    def create(self, **metadata: str) -> str:
+        now_s = time.time()
+        time.sleep(0.002)  # ids sort by the millisecond
+        created = self._created.model_copy(update={"job_id": new_id("ftjob", now_s), "metadata": metadata})
+        self.jobs.put(created)
+        return created.job_id
+
+    def over(self, end: str) -> str:
+        """A job that came to an end and was closed by its worker."""
+        job_id = self.create(end=end)
+        happens(self.place, job_id, *ENDS[end])
+        self.jobs.shelf.close(job_id)
+        return job_id
+
+    def listed(self, secret: str = "", **query: Any) -> list[dict[str, Any]]:
+        headers = {"authorization": f"Bearer {secret}"}
+        answer = self._http.get("/v1/fine_tuning/jobs", params={"limit": 100, **query}, headers=headers)
+        assert answer.status_code == 200, answer.text
+        jobs: list[dict[str, Any]] = answer.json()["data"]
+        return jobs
+
+    def as_they_are(self, job_ids: Iterable[str]) -> list[dict[str, Any]]:
+        """Each by itself, the newest first: their logs say it."""
+        return [
+            self._http.get(f"/v1/fine_tuning/jobs/{job_id}").json() for job_id in sorted(job_ids, reverse=True)
+        ]
+
+
+def rows_of(folder: Path) -> list[str]:
+    with closing(sqlite3.connect(folder / "api.db")) as driver:
+        return [job_id for (job_id,) in driver.execute("SELECT job_id FROM jobs ORDER BY job_id")]
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Logs that were asked what has become of their jobs."""
+    asked: list[str] = []
+    right = EntryLog.state
+
+    def state(log: EntryLog[Any, Any]) -> Any:
+        asked.append(log._folder.split("/")[1])
+        return right(log)
+
+    monkeypatch.setattr(EntryLog, "state", state)
+    return asked
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_a_job_that_is_over_is_read_once_and_listed_alike_by_every_later_server(
+    end: str, tmp_path: Path, created: JobCreated, reads: list[str]
+) -> None:
+    store = open_store("memory:")
+    server = Server(tmp_path, store, created)
+    job_id = server.over(end)
+    [first] = server.listed()
+    for again in (server, Server(tmp_path, store, created)):
+        reads.clear()
+        assert again.listed() == [first] and reads == []
+    assert Server(tmp_path, store, created).as_they_are([job_id]) == [first]
+
+
+VERBS = ("pause", "resume", "cancel", "delete_model")
+
+
+@pytest.mark.parametrize("end", [*ENDS, "cancelled"])
+def test_nothing_that_may_be_asked_of_it_changes_what_is_shown(
+    end: str, tmp_path: Path, created: JobCreated
+) -> None:
+    server = Server(tmp_path, open_store("memory:"), created)
+    if end == "cancelled":
+        job_id = server.create()
+        happens(server.place, job_id, *RUNNING)
+        server.jobs.cancel(job_id)
+        happens(server.place, job_id, CHARGED, LEFT)
+        server.jobs.shelf.close(job_id)
+    else:
+        job_id = server.over(end)
+    [before] = server.listed()
+    for verb in VERBS:
+        with suppress(RefusedError):
+            getattr(server.jobs, verb)(job_id)
+    happens(server.place, job_id, JobClaimed(at_s=0.0, retry_count=1))
+    assert server.listed() == server.as_they_are([job_id]) == [before]
+
+
+@given(data=st.data())
+@settings(max_examples=12, deadline=None)
+def test_whatever_happens_a_list_says_what_each_job_says(
+    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory, created: JobCreated
+) -> None:
+    folder, store = tmp_path_factory.mktemp("life"), open_store("memory:")
+    server = Server(folder, store, created)
+    to_come: dict[str, list[JobEntry]] = {}
+    steps = ["create", "happen", "happen", "cancel", "worker", "list", "restart"]
+    for step in data.draw(st.lists(st.sampled_from(steps), min_size=3, max_size=20)):
+        shelf = server.jobs.shelf
+        if step == "create":
+            to_come[server.create()] = list(ENDS[data.draw(st.sampled_from([*ENDS]))])
+        elif step == "restart":
+            server = Server(folder, store, created)
+        elif step == "worker":
+            for job_id in shelf.open_ids():
+                if shelf.state(job_id).is_settled:
+                    shelf.close(job_id)
+        elif step in ("happen", "cancel") and to_come:
+            job_id = data.draw(st.sampled_from(sorted(to_come)))
+            if step == "cancel" and not shelf.state(job_id).has_ended:
+                server.jobs.cancel(job_id)
+                to_come[job_id] = [CHARGED, LEFT] if shelf.state(job_id).is_at_work else []
+            elif step == "happen" and to_come[job_id]:
+                happens(server.place, job_id, to_come[job_id].pop(0))
+        assert server.listed() == server.as_they_are(to_come)
+
+
+def test_one_that_its_worker_has_not_closed_is_not_put_down(tmp_path: Path, created: JobCreated) -> None:
+    server = Server(tmp_path, open_store("memory:"), created)
+    job_id = server.create()
+    happens(server.place, job_id, *RUNNING)
+    server.jobs.cancel(job_id)
+    for entry in (LEFT, CHARGED):
+        server.listed()
+        happens(server.place, job_id, entry)
+    [shown] = server.listed()
+    assert shown["x_assay"]["charged_device_hours"] == 1.0 and rows_of(tmp_path) == []
+
+
+def test_nor_is_one_that_goes_on_though_the_mark_that_says_so_is_lost(
+    tmp_path: Path, created: JobCreated
+) -> None:
+    server = Server(tmp_path, open_store("memory:"), created)
+    job_id = server.create()
+    server.jobs.shelf.store.delete(f"open/ftjob/{job_id}")
+    assert [each["status"] for each in server.listed()] == ["validating_files"]
+    happens(server.place, job_id, *RUNNING)
+    assert [each["status"] for each in server.listed()] == ["running"]
+
+
+def test_the_jobs_of_others_and_of_other_metadata_are_not_listed(tmp_path: Path, created: JobCreated) -> None:
+    server = Server(tmp_path, open_store("memory:"), created)
+    made = [server.over(end) for end in ENDS]
+    secrets = {
+        project: server.place.keys.make(project=project, name="", scopes=("read",), lives_s=None).secret
+        for project in ("default", "another")
+    }
+    for job_id in made:  # whoever can write into the store
+        server.jobs.shelf.store.put(index_key("another", job_id), b"")
+    for _ in range(2):  # from the logs, and from the table
+        [found] = server.listed(secrets["default"], **{"metadata[end]": "failed"})
+        assert found["id"] == made[1]
+        assert server.listed(secrets["another"]) == []
+
+
+def test_all_are_taken_in_before_anybody_asks_the_newest_first(
+    tmp_path: Path, created: JobCreated, monkeypatch: pytest.MonkeyPatch, reads: list[str]
+) -> None:
+    monkeypatch.setattr(job_table_module, "FILLED_AT_ONCE", 2)
+    store = open_store("memory:")
+    server = Server(tmp_path, store, created)
+    server.create()
+    made = [server.over(end) for end in [*ENDS, *ENDS]]
+    later = Server(tmp_path, store, created)
+    taken_in: list[list[str]] = []
+    later.place.job_table.fill(lambda: taken_in.append(rows_of(tmp_path)))
+    assert taken_in == [made[-num:] for num in (2, 4, 6)]
+    reads.clear()
+    later.place.job_table.fill(lambda: None)
+    assert [*set(reads) & {*made}] == []
+    assert len(later.jobs.shelf._logs) == 0  # what nobody asks for takes no place from what is asked for
+
+
+def damaged(file: Path) -> None:
+    file.write_bytes(b"no table" * 1000)
+
+
+def cut_short(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:5000])
+
+
+def of_another_assay(file: Path) -> None:
+    with closing(sqlite3.connect(file, isolation_level=None)) as driver:
+        driver.execute("UPDATE OR REPLACE jobs SET version = 'older', shape = '{}'")
+
+
+def test_two_assays_at_once_show_what_each_shows(tmp_path: Path, created: JobCreated) -> None:
+    server = Server(tmp_path, open_store("memory:"), created)
+    made = [server.over(end) for end in ENDS]
+    for _ in range(2):
+        assert server.listed() == server.as_they_are(made)
+        of_another_assay(tmp_path / "api.db")
+
+
+@pytest.mark.parametrize("happened", [damaged, cut_short, of_another_assay, Path.unlink])
+def test_a_table_that_is_damaged_or_of_another_assay_or_gone_is_made_again(
+    happened: Callable[[Path], object], tmp_path: Path, created: JobCreated
+) -> None:
+    store = open_store("memory:")
+    server = Server(tmp_path, store, created)
+    made = [server.over(end) for end in ENDS]
+    before = server.listed()
+    server.place.job_table._driver.close()
+    happened(tmp_path / "api.db")
+    again = Server(tmp_path, store, created)
+    for _ in range(2):
+        assert again.listed() == before
+    assert rows_of(tmp_path) == made
+
+
+@contextmanager
+def held(file: Path) -> Iterator[None]:
+    with closing(sqlite3.connect(file, isolation_level=None)) as driver:
+        driver.execute("BEGIN EXCLUSIVE")
+        yield
+
+
+def test_a_table_that_another_holds_or_that_cannot_be_made_costs_nothing_but_time(
+    tmp_path: Path, created: JobCreated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_table_module, "LOCKED_S", 0.01)
+    store = open_store("memory:")
+    server = Server(tmp_path, store, created)
+    made = [server.over(end) for end in ENDS]
+    before = server.as_they_are(made)
+    nowhere = Server(tmp_path, store, created, table=tmp_path / "missing" / "api.db")
+    assert nowhere.listed() == before
+    server.listed()
+    made.append(server.over("succeeded"))
+    with held(tmp_path / "api.db"):
+        for each in (server, Server(tmp_path, store, created)):
+            assert each.listed() == server.as_they_are(made)
+    assert made[-1] not in rows_of(tmp_path)
+    server.listed()
+    assert rows_of(tmp_path) == made
