@@ -10,14 +10,16 @@ Knows no ledger and no files; callers bring the numbers. docs/operations.md hold
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
 from assay.base.shapes import Float64, Int64
 from assay.base.units import percent_text
-from assay.records.dataset import LengthProfile
 from assay.records.evaluation import ACCURACY, LOG_LOSS, AnyEvaluation, ClassifierMetrics, ScoreMetrics
+
+if TYPE_CHECKING:  # the records of a dataset are a twentieth of what `assay show` would import
+    from assay.records.dataset import LengthProfile
 
 ENDS = 10
 """Steps at the beginning and at the end of a run whose median losses are compared."""
@@ -403,7 +405,7 @@ def warnings_of_column(column: str, *, num_right: int, num_commonest: int, num_r
     return [Warned("telling column", said)]
 
 
-def warnings_of_cuts(lengths: LengthProfile, *, num_rows: int, num_cut: int | None) -> list[Warned]:
+def warnings_of_cuts(lengths: "LengthProfile", *, num_rows: int, num_cut: int | None) -> list[Warned]:
     """Where many rows were cut. Where nobody counted them (None): where they pile up at the longest length, as
     the 95th percentile tells; not where all are as long."""
     longest = lengths.max
