@@ -1,6 +1,7 @@
 """A run whose attempts are forks of this process: killed and resized for real, in seconds, and with whatever a
 test has put in the place of something."""
 
+import faulthandler
 import os
 import signal
 import traceback
@@ -86,11 +87,13 @@ def _traceback_of(task: RankTask) -> Path:
 
 
 def _be_rank(task: RankTask) -> NoReturn:
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.alarm(PATIENCE_S)
-    try:
-        train_rank(task, NeverAsked())  # type: ignore[arg-type]
-    except BaseException:
-        _traceback_of(task).write_text(traceback.format_exc())
-        os._exit(1)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # this process's own, with which pytest would end the test
+    with _traceback_of(task).open("w") as file:
+        faulthandler.dump_traceback_later(PATIENCE_S, exit=True, file=file)
+        try:
+            train_rank(task, NeverAsked())  # type: ignore[arg-type]
+        except BaseException:
+            traceback.print_exc(file=file)
+            file.flush()
+            os._exit(1)
     os._exit(0)

@@ -113,7 +113,7 @@ def _keep_house(place: "Place", say: Callable[[str], None]) -> None:
         try:
             place.uploads.sweep()
             place.files.sweep()
-            place.job_table.fill(in_peace(place.clock))
+            place.job_table.fill(place.projects.ids(), in_peace(place.clock))
         except StoreError as error:
             say(f"what expired was not swept, or jobs not put in their table; they are in an hour: {error}")
         place.clock.sleep_s(SWEEP_EVERY_S)

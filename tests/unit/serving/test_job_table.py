@@ -1,5 +1,6 @@
 """Jobs that are over are listed from a table, and a list never says anything else than the job itself."""
 
+import math
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -215,12 +216,40 @@ def test_all_are_taken_in_before_anybody_asks_the_newest_first(
     made = [server.over(end) for end in [*ENDS, *ENDS]]
     later = Server(tmp_path, store, created)
     taken_in: list[list[str]] = []
-    later.place.job_table.fill(lambda: taken_in.append(rows_of(tmp_path)))
+    later.place.job_table.fill(["default"], lambda: taken_in.append(rows_of(tmp_path)))
     assert taken_in == [made[-num:] for num in (2, 4, 6)]
     reads.clear()
-    later.place.job_table.fill(lambda: None)
+    later.place.job_table.fill(["default"], lambda: None)
     assert [*set(reads) & {*made}] == []
     assert len(later.jobs.shelf._logs) == 0  # what nobody asks for takes no place from what is asked for
+
+
+def test_a_pass_that_was_cut_off_is_made_again_and_one_behind_a_whole_one_looks_at_the_newest_only(
+    tmp_path: Path, created: JobCreated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_table_module, "FILLED_AT_ONCE", 1)
+    monkeypatch.setattr(job_table_module, "KNOWN_IN_A_ROW", 2)
+    store = open_store("memory:")
+    made = [Server(tmp_path, store, created).over(end) for end in [*ENDS, *ENDS]]
+
+    def filled(most: float = math.inf) -> int:
+        """How many are looked at by a server that is killed after so many."""
+        looks = 0
+
+        def rest() -> None:
+            nonlocal looks
+            looks += 1
+            if looks >= most:
+                raise KeyboardInterrupt
+
+        with suppress(KeyboardInterrupt):
+            Server(tmp_path, store, created).place.job_table.fill(["default"], rest)
+        return looks
+
+    assert filled(4) == 4 and rows_of(tmp_path) == made[-4:]
+    assert filled() == 6 and rows_of(tmp_path) == made
+    made.append(Server(tmp_path, store, created).over("failed"))
+    assert filled() == 2 and rows_of(tmp_path) == made
 
 
 def damaged(file: Path) -> None:

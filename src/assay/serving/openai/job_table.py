@@ -9,7 +9,7 @@ damaged or cannot be written, the logs are read; whoever deletes the file loses 
 
 import sqlite3
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,10 @@ from assay.serving.openai.shapes import job_shape
 LOCKED_S = 1.0
 """How long another server's write is waited for; then the log is read."""
 FILLED_AT_ONCE = 50
-_TABLE = (
-    "CREATE TABLE IF NOT EXISTS jobs "
-    "(version TEXT, job_id TEXT, shape BLOB, PRIMARY KEY (version, job_id)) WITHOUT ROWID"
+KNOWN_IN_A_ROW = 1000
+_TABLES = (
+    "CREATE TABLE IF NOT EXISTS jobs (version TEXT, job_id TEXT, shape BLOB, PRIMARY KEY (version, job_id))",
+    "CREATE TABLE IF NOT EXISTS filled (version TEXT, project TEXT, PRIMARY KEY (version, project))",
 )
 
 
@@ -53,15 +54,24 @@ class JobTable:
         self._execute("INSERT OR REPLACE INTO jobs VALUES (?, ?, ?)", self._version, job_id, to_json(shown))
         return shown
 
-    def fill(self, rest: Callable[[], None]) -> None:
-        """Take in all jobs that are over, the newest first; `rest` is called after every few."""
-        missing = 0
-        for job_id in reversed(self._jobs.shelf.ids()):
-            if self._row(job_id) is None:
-                self.shape(job_id)
-                missing += 1
-                if missing % FILLED_AT_ONCE == 0:
+    def fill(self, projects: Iterable[str], rest: Callable[[], None]) -> None:
+        """Take in the projects' jobs that are over, the newest first; `rest` is called after every few.
+
+        Once all of a project's were looked at, it ends where so many in a row were there already.
+        """
+        for project in projects:
+            asked = "SELECT 1 FROM filled WHERE version = ? AND project = ?"
+            is_filled = bool(self._execute(asked, self._version, project))
+            num_known = 0
+            for number, job_id in enumerate(self._jobs.shelf.newest(project), 1):
+                num_known = num_known + 1 if self._row(job_id) is not None else 0
+                if is_filled and num_known == KNOWN_IN_A_ROW:
+                    break
+                if num_known == 0:
+                    self.shape(job_id)
+                if number % FILLED_AT_ONCE == 0:
                     rest()
+            self._execute("INSERT OR REPLACE INTO filled VALUES (?, ?)", self._version, project)
 
     def _row(self, job_id: str) -> bytes | None:
         rows = self._execute("SELECT shape FROM jobs WHERE version = ? AND job_id = ?", self._version, job_id)
@@ -85,8 +95,10 @@ class JobTable:
         )
         driver.execute("PRAGMA journal_mode = WAL")
         driver.execute("PRAGMA synchronous = NORMAL")
-        driver.execute(_TABLE)
-        driver.execute("DELETE FROM jobs WHERE version != ?", (self._version,))
+        for table in _TABLES:
+            driver.execute(table)
+        for name in ("jobs", "filled"):
+            driver.execute(f"DELETE FROM {name} WHERE version != ?", (self._version,))
         return driver
 
     def _begin_anew(self) -> None:
