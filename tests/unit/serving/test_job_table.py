@@ -1,5 +1,6 @@
 """Jobs that are over are listed from a table, and a list never says anything else than the job itself."""
 
+import json
 import math
 import sqlite3
 import time
@@ -14,9 +15,12 @@ from hypothesis import strategies as st
 
 from assay.records.fine_tuning_job import JobCharged, JobClaimed, JobCreated, JobEntry, JobFailed, RunLeft
 from assay.serving.ids import index_key, new_id
+from assay.serving.job import JOB_LOG
 from assay.serving.openai import job_table as job_table_module
 from assay.serving.openai.job_table import JobTable
+from assay.serving.openai.shapes import job_shape
 from assay.serving.refusal import RefusedError
+from assay.serving.shelf import Shelf
 from assay.store.logs.entry_log import EntryLog
 from assay.store.objects import ObjectStore, open_store
 from served import http_of, place_in, sdk_of
@@ -75,11 +79,22 @@ class Server:
         jobs: list[dict[str, Any]] = answer.json()["data"]
         return jobs
 
+    def status_of(self, job_id: str, secret: str) -> int:
+        headers = {"authorization": f"Bearer {secret}"}
+        return self._http.get(f"/v1/fine_tuning/jobs/{job_id}", headers=headers).status_code
+
     def as_they_are(self, job_ids: Iterable[str]) -> list[dict[str, Any]]:
-        """Each by itself, the newest first: their logs say it."""
-        return [
-            self._http.get(f"/v1/fine_tuning/jobs/{job_id}").json() for job_id in sorted(job_ids, reverse=True)
+        """As their logs say, the newest first."""
+        newest = sorted(job_ids, reverse=True)
+        states = [
+            state
+            for _, state in Shelf(self.jobs.shelf.store, "ftjob", JOB_LOG, is_worked_at=True).states(newest)
         ]
+        return [json.loads(json.dumps(job_shape(each, self.place.queue.standing(each)))) for each in states]
+
+    def retrieved(self, job_ids: Iterable[str]) -> list[dict[str, Any]]:
+        """Each by itself, the newest first."""
+        return [self._http.get(f"/v1/fine_tuning/jobs/{each}").json() for each in sorted(job_ids, reverse=True)]
 
 
 def rows_of(folder: Path) -> list[str]:
@@ -111,7 +126,7 @@ def test_a_job_that_is_over_is_read_once_and_listed_alike_by_every_later_server(
     [first] = server.listed()
     for again in (server, Server(tmp_path, store, created)):
         reads.clear()
-        assert again.listed() == [first] and reads == []
+        assert again.listed() == again.retrieved([job_id]) == [first] and reads == []
     assert Server(tmp_path, store, created).as_they_are([job_id]) == [first]
 
 
@@ -136,7 +151,7 @@ def test_nothing_that_may_be_asked_of_it_changes_what_is_shown(
         with suppress(RefusedError):
             getattr(server.jobs, verb)(job_id)
     happens(server.place, job_id, JobClaimed(at_s=0.0, retry_count=1))
-    assert server.listed() == server.as_they_are([job_id]) == [before]
+    assert server.listed() == server.retrieved([job_id]) == server.as_they_are([job_id]) == [before]
 
 
 @given(data=st.data())
@@ -165,7 +180,7 @@ def test_whatever_happens_a_list_says_what_each_job_says(
                 to_come[job_id] = [CHARGED, LEFT] if shelf.state(job_id).is_at_work else []
             elif step == "happen" and to_come[job_id]:
                 happens(server.place, job_id, to_come[job_id].pop(0))
-        assert server.listed() == server.as_they_are(to_come)
+        assert server.retrieved(to_come) == server.listed() == server.as_they_are(to_come)
 
 
 def test_one_that_its_worker_has_not_closed_is_not_put_down(tmp_path: Path, created: JobCreated) -> None:
@@ -204,6 +219,8 @@ def test_the_jobs_of_others_and_of_other_metadata_are_not_listed(tmp_path: Path,
         [found] = server.listed(secrets["default"], **{"metadata[end]": "failed"})
         assert found["id"] == made[1]
         assert server.listed(secrets["another"]) == []
+        assert {server.status_of(job_id, secrets["another"]) for job_id in made} == {404}
+        assert {server.status_of(job_id, secrets["default"]) for job_id in made} == {200}
 
 
 def test_all_are_taken_in_before_anybody_asks_the_newest_first(
@@ -314,3 +331,13 @@ def test_a_table_that_another_holds_or_that_cannot_be_made_costs_nothing_but_tim
     assert made[-1] not in rows_of(tmp_path)
     server.listed()
     assert rows_of(tmp_path) == made
+
+
+@pytest.mark.parametrize(
+    "text", ["ftjob-..", "..", "%00", "ftjob-" + "0" * 5000, "%ED%A0%80", "file-" + "0" * 24]
+)
+def test_what_is_no_jobs_id_asks_the_store_nothing(text: str, tmp_path: Path, created: JobCreated) -> None:
+    server = Server(tmp_path, open_store("memory:"), created)
+    asked: list[str] = []
+    server.jobs.shelf.store.exists = asked.append
+    assert server.status_of(text, "") == 404 and asked == []

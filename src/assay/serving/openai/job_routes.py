@@ -54,12 +54,8 @@ def job_routes(place: Place) -> APIRouter:
         query, project = query_of(request), project_of(request)
 
         def shown(job_id: str) -> dict[str, Any] | None:
-            shape = place.job_table.shape(job_id)
-            if shape is None and (state := place.jobs.find(job_id, project)) is not None:
-                shape = _shape(place, state)
-            if shape is None or shape["organization_id"] != project:
-                return None
-            return shape if _has_metadata(shape["metadata"], query) else None
+            shape = _shown(place, job_id, project)
+            return shape if shape is not None and _has_metadata(shape["metadata"], query) else None
 
         return page_of_shelf(place.jobs.shelf, project, shown, query, limit=20, max_limit=MAX_PAGE)
 
@@ -67,7 +63,10 @@ def job_routes(place: Place) -> APIRouter:
     def retrieve(request: Request, job_id: str) -> dict[str, Any]:
         """One job."""
         query_of(request)
-        return _shape(place, _found(place, request, job_id))
+        shape = _shown(place, job_id, project_of(request))
+        if shape is None:
+            raise _not_found(job_id)
+        return shape
 
     @router.get("/{job_id}/events", openapi_extra=takes("after", "limit"))
     def list_events(request: Request, job_id: str) -> dict[str, Any]:
@@ -118,6 +117,14 @@ def _add_asks(router: APIRouter, place: Place) -> None:
         return await run_in_threadpool(lambda: _shape(place, place.jobs.resume(job_id, budget)))
 
 
+def _shown(place: Place, job_id: str, project: str) -> dict[str, Any] | None:
+    """A job of the project's."""
+    if (shape := place.job_table.shape(job_id)) is not None:
+        return shape if shape["organization_id"] == project else None
+    state = place.jobs.find(job_id, project)
+    return None if state is None else _shape(place, state)
+
+
 def _shape(place: Place, state: JobState) -> dict[str, Any]:
     return job_shape(state, place.queue.standing(state))
 
@@ -125,8 +132,12 @@ def _shape(place: Place, state: JobState) -> dict[str, Any]:
 def _found(place: Place, request: Request, job_id: str) -> JobState:
     state = place.jobs.find(job_id, project_of(request))
     if state is None:
-        raise not_found("fine-tuning job", job_id, param="fine_tuning_job_id")
+        raise _not_found(job_id)
     return state
+
+
+def _not_found(job_id: str) -> RefusedError:
+    return not_found("fine-tuning job", job_id, param="fine_tuning_job_id")
 
 
 def _has_metadata(metadata: Mapping[str, str] | None, query: Mapping[str, str]) -> bool:

@@ -1,6 +1,6 @@
-"""Jobs that are over, as the API shows them, in a table: a page of them costs a look for each, and not a log.
+"""Jobs that are over, as the API shows them, in a table: each costs a look, and not a log.
 
-    over, and not in the table --its log--> its shape --put--> every later page takes it from there
+    over, and not in the table --its log--> its shape --put--> every later answer takes it from there
 
 Once its worker has closed a job, nothing changes what is shown of it: so no row is ever out of date. Another
 assay may show it otherwise, and has rows of its own. The table is a copy and no more: where it is missing,
@@ -16,6 +16,7 @@ from typing import Any
 from pydantic_core import from_json, to_json
 
 from assay.base.code_version import code_version
+from assay.serving.ids import is_id
 from assay.serving.jobs import JobShelf
 from assay.serving.openai.shapes import job_shape
 
@@ -42,6 +43,8 @@ class JobTable:
 
     def shape(self, job_id: str) -> dict[str, Any] | None:
         """`FineTuningJob` of a job that is over; None of any other."""
+        if not is_id("ftjob", job_id):
+            return None
         if (row := self._row(job_id)) is not None:
             shown: dict[str, Any] = from_json(row)
             return shown
