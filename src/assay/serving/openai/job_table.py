@@ -9,6 +9,7 @@ damaged or cannot be written, the logs are read; whoever deletes the file loses 
 
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,10 @@ from assay.serving.ids import is_id
 from assay.serving.jobs import JobShelf
 from assay.serving.openai.shapes import job_shape
 
-LOCKED_S = 1.0
-"""How long another server's write is waited for; then the log is read."""
+LOCKED_S = 0.5
+"""How long somebody else's lock is waited for; then the log is read."""
+AWAY_S = 5.0
+"""How long a table that could not be asked is not asked again: a page would wait for each of its jobs."""
 FILLED_AT_ONCE = 50
 KNOWN_IN_A_ROW = 1000
 _TABLES = (
@@ -40,6 +43,7 @@ class JobTable:
         self._version = code_version()
         self._lock = threading.Lock()
         self._driver: sqlite3.Connection | None = None
+        self._away_until_s = 0.0
 
     def shape(self, job_id: str) -> dict[str, Any] | None:
         """`FineTuningJob` of a job that is over; None of any other."""
@@ -83,10 +87,13 @@ class JobTable:
     def _execute(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
         """What it answers; nothing where the table cannot be asked."""
         with self._lock:
+            if time.monotonic() < self._away_until_s:
+                return []
             try:
                 self._driver = self._driver or self._connected()
                 return self._driver.execute(statement, values).fetchall()
-            except sqlite3.OperationalError:  # held by another server, or the disk is full
+            except sqlite3.OperationalError:  # locked, the disk is full, or nobody may write there
+                self._away_until_s = time.monotonic() + AWAY_S
                 return []
             except sqlite3.DatabaseError:  # damaged
                 self._begin_anew()
