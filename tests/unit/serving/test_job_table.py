@@ -5,7 +5,8 @@ import math
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -335,6 +336,26 @@ def test_a_table_that_another_holds_or_that_cannot_be_made_costs_nothing_but_tim
     assert made[-1] not in rows_of(tmp_path)  # waited for once, and not for each job
     now_s += job_table_module.AWAY_S
     server.listed()
+    assert rows_of(tmp_path) == made
+
+
+def test_a_pass_gives_up_while_the_table_is_held_and_is_made_again(
+    tmp_path: Path, created: JobCreated, monkeypatch: pytest.MonkeyPatch, reads: list[str]
+) -> None:
+    now_s = 100.0
+    monkeypatch.setattr(job_table_module, "FILLED_AT_ONCE", 1)
+    monkeypatch.setattr(job_table_module, "LOCKED_S", 0.01)
+    monkeypatch.setattr(job_table_module, "KNOWN_IN_A_ROW", 1)
+    monkeypatch.setattr(job_table_module, "time", SimpleNamespace(monotonic=lambda: now_s))
+    server = Server(tmp_path, open_store("memory:"), created)
+    made = [server.over(end) for end in [*ENDS, *ENDS]]
+    reads.clear()
+    with ExitStack() as holding:
+        hold = cache(lambda: holding.enter_context(held(tmp_path / "api.db")))  # behind the first
+        server.place.job_table.fill(["default"], hold)
+    assert rows_of(tmp_path) == made[-1:] and len({*reads} & {*made}) < 3
+    now_s += job_table_module.AWAY_S
+    server.place.job_table.fill(["default"], lambda: None)
     assert rows_of(tmp_path) == made
 
 

@@ -4,7 +4,8 @@
 
 Once its worker has closed a job, nothing changes what is shown of it: so no row is ever out of date. Another
 assay may show it otherwise, and has rows of its own. The table is a copy and no more: where it is missing,
-damaged or cannot be written, the logs are read; whoever deletes the file loses some seconds.
+damaged or cannot be written, the logs are read; whoever deletes the file loses some seconds. Whoever puts older
+logs in the place of the store's has to delete it.
 """
 
 import sqlite3
@@ -27,6 +28,7 @@ AWAY_S = 5.0
 """How long a table that could not be asked is not asked again: a page would wait for each of its jobs."""
 FILLED_AT_ONCE = 50
 KNOWN_IN_A_ROW = 1000
+"""Rows behind which a later pass expects nothing new."""
 _TABLES = (
     "CREATE TABLE IF NOT EXISTS jobs (version TEXT, job_id TEXT, shape BLOB, PRIMARY KEY (version, job_id))",
     "CREATE TABLE IF NOT EXISTS filled (version TEXT, project TEXT, PRIMARY KEY (version, project))",
@@ -64,7 +66,8 @@ class JobTable:
     def fill(self, projects: Iterable[str], rest: Callable[[], None]) -> None:
         """Take in the projects' jobs that are over, the newest first; `rest` is called after every few.
 
-        Once all of a project's were looked at, it ends where so many in a row were there already.
+        Once all of a project's were looked at, it ends where so many in a row were there already. It gives up
+        while the table cannot be asked: what is read then would be read for nothing.
         """
         for project in projects:
             asked = "SELECT 1 FROM filled WHERE version = ? AND project = ?"
@@ -72,6 +75,8 @@ class JobTable:
             num_known = 0
             for number, job_id in enumerate(self._jobs.shelf.newest(project), 1):
                 num_known = num_known + 1 if self._row(job_id) is not None else 0
+                if self._is_away():
+                    return
                 if is_filled and num_known == KNOWN_IN_A_ROW:
                     break
                 if num_known == 0:
@@ -80,6 +85,9 @@ class JobTable:
                     rest()
             self._execute("INSERT OR REPLACE INTO filled VALUES (?, ?)", self._version, project)
 
+    def _is_away(self) -> bool:
+        return time.monotonic() < self._away_until_s
+
     def _row(self, job_id: str) -> bytes | None:
         rows = self._execute("SELECT shape FROM jobs WHERE version = ? AND job_id = ?", self._version, job_id)
         return rows[0][0] if rows else None
@@ -87,7 +95,7 @@ class JobTable:
     def _execute(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
         """What it answers; nothing where the table cannot be asked."""
         with self._lock:
-            if time.monotonic() < self._away_until_s:
+            if self._is_away():
                 return []
             try:
                 self._driver = self._driver or self._connected()
