@@ -31,6 +31,7 @@ from campaign_simulation import (
     simulate_campaigns,
 )
 from evidence_coverage import (
+    answers_in_clusters,
     beliefs,
     clusters_of_unequal_size,
     coverage,
@@ -66,6 +67,7 @@ def main() -> None:
         **seeds_of_all_kinds(options.tables),
         **power_as_stated(options.tables // 5),
         **clusters_of_unequal_size(options.tables // 10),
+        **answers_in_clusters(options.tables // 20),
         **coverage_of_failure_rates(options.tables // 10),
         **guardrails(options.tables // 20),
         **scaling_laws(),

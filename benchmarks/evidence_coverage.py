@@ -38,6 +38,12 @@ SIZES = {
 """Items of each cluster, by what is printed."""
 FEWEST_DEGREES = 12
 """Of freedom, for the claim that 95% intervals cover 93 to 97%; with fewer they may cover more."""
+ANSWERS = {
+    "20% differ": (0.1, 0.1),
+    "10% differ, all worse": (0.1, 0.0),
+    "saturated, 1% worse": (0.01, 0.0),
+}
+"""Shares of the items that turn wrong, and right."""
 LIKENESS = (0.0, 0.05, 0.1, 0.3, 1.0)
 """Correlation of two items of a cluster."""
 
@@ -127,6 +133,32 @@ def clusters_of_unequal_size(num_tables: int) -> dict[str, float]:
     }
 
 
+def answers_in_clusters(num_tables: int) -> dict[str, float]:
+    """How often 95% intervals hold the truth, and how wide they are, where clusters are of right and wrong
+    answers: with an unseen cluster as its items and the seen ones say, and as one that may differ by all."""
+    rng = np.random.default_rng(16)
+    print(
+        "\n95% intervals of right and wrong answers in clusters, of unrelated items to items all alike: covered"
+    )
+    print("in percent of tables; median half-width of unrelated ones in points (taken for items)")
+    names = list(ANSWERS)
+    print(f"  {'clusters':22} {'   '.join(f'{name:>30}' for name in names)}")
+    covered, narrower = [], []
+    for name, sizes in SIZES.items():
+        cells = []
+        for worse, better in ANSWERS.values():
+            found = [_answers_covered(rng, sizes, worse, better, alike, num_tables) for alike in LIKENESS]
+            covered += [rate for rate, _, _ in found]
+            _, width, before = found[0]
+            narrower.append(width / before)
+            low, high = min(rate for rate, _, _ in found), max(rate for rate, _, _ in found)
+            cells.append(
+                f"{100 * low:5.1f} to {100 * high:5.1f}  {100 * width:5.1f} ({100 * before:5.1f})".rjust(30)
+            )
+        print(f"  {name:22} {'   '.join(cells)}")
+    return {"answer_coverage_lowest": min(covered), "answer_width_over_as_one_item": float(np.median(narrower))}
+
+
 def coverage_of_failure_rates(num_tables: int) -> dict[str, float]:
     """How often one-sided 95% bounds of a rate hold where items come in clusters, and with each taken alone."""
     rng = np.random.default_rng(8)
@@ -210,6 +242,47 @@ def _covered_in_clusters(
     return degrees, (float(corrected), float(as_if_equal))
 
 
+def _answers_covered(
+    rng: np.random.Generator,
+    sizes: Int[np.ndarray, " cluster"],
+    worse: float,
+    better: float,
+    alike: float,
+    num_tables: int,
+) -> tuple[float, float, float]:
+    """The share of tables that is covered; the median half-width, today's and as if clusters were items."""
+    clusters, widths, inside = np.repeat(np.arange(sizes.size), sizes), [], 0
+    batch, weights = max(20, min(num_tables, 400_000 // clusters.size)), np.ones(clusters.size)
+    for _ in range(0, num_tables, batch):
+        turned, mended = (
+            rng.random((batch, clusters.size)) < _rates(rng, rate, alike, (batch, sizes.size))[:, clusters]
+            for rate in (worse, better)
+        )
+        tables = (mended.astype(float) - (turned & ~mended))[:, None, :].repeat(3, axis=1)
+        truth = better - worse * (1.0 - better)
+        effects = [
+            paired_effect(tables, clusters, weights, largest=1.0, as_if_alone=is_alone)._replace(limit=1.0)
+            for is_alone in (False, True)
+        ]
+        low, high = effects[0].lower(0.975), effects[0].upper(0.975)
+        inside += int(np.count_nonzero((low <= truth) & (high >= truth)))
+        widths.append([np.minimum(each.half_width(0.975), 1.0) for each in effects])
+    half, before = np.median(np.concatenate(widths, axis=1), axis=1)
+    return inside / (batch * len(range(0, num_tables, batch))), float(half), float(before)
+
+
+def _rates(
+    rng: np.random.Generator, rate: float, alike: float, shape: tuple[int, int]
+) -> Float64[np.ndarray, "table cluster"]:
+    """Of each cluster its own, from a beta distribution, so that two of its items correlate by `alike`."""
+    if alike == 0.0 or rate == 0.0:
+        return np.full(shape, rate)
+    if alike == 1.0:
+        return (rng.random(shape) < rate).astype(float)
+    strength = (1.0 - alike) / alike
+    return rng.beta(rate * strength, (1.0 - rate) * strength, shape)
+
+
 def _bounds_hold(
     rng: np.random.Generator,
     sizes: Int[np.ndarray, " cluster"],
@@ -221,12 +294,7 @@ def _bounds_hold(
 
     Each cluster has a rate of its own, from a beta distribution, so that two of its items correlate by `alike`.
     """
-    if alike in (0.0, 1.0):
-        wanted = (num_tables, sizes.size)
-        of_clusters = np.full(wanted, rate) if alike == 0.0 else (rng.random(wanted) < rate).astype(float)
-    else:
-        strength = (1.0 - alike) / alike
-        of_clusters = rng.beta(rate * strength, (1.0 - rate) * strength, (num_tables, sizes.size))
+    of_clusters = _rates(rng, rate, alike, (num_tables, sizes.size))
     clusters, failures = np.repeat(np.arange(sizes.size), sizes), rng.binomial(sizes, of_clusters)
     position = np.concatenate([np.arange(size) for size in sizes])
     trials = np.array([independent_trials(position < row[clusters], clusters) for row in failures])

@@ -1,6 +1,7 @@
 """A real campaign on a tiny dataset: killed with SIGKILL in the midst, it goes on and trains nothing twice."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -106,12 +107,16 @@ def test_a_killed_campaign_goes_on_and_trains_nothing_twice(campaign_file: Path,
 def _assert_noise_on_record_is_taken_for_what_was_asked_alone(command: list[str]) -> None:
     """The name of a benchmark says nothing: its rows, their clusters and their scores do."""
 
-    def power(benchmark: str) -> str:
-        asked = f"benchmarks=[{{type: predictions, name: likelihood, score: log_likelihood{benchmark}}}]"
-        given = ["name=again", asked, "--check", "--check-seconds", "0"]
+    def power(benchmark: str, *, name: str = "likelihood", score: str = "log_likelihood") -> str:
+        asked = f"benchmarks=[{{type: predictions, name: {name}, score: {score}{benchmark}}}]"
+        given = ["name=again", asked, f"rule.primary=[{name}]", "--check", "--check-seconds", "0"]
         return subprocess.run([*command, *given], capture_output=True, text=True, check=True).stdout
 
-    assert "power, by the noise that campaign 'tiny' measured on 2 seeds and " in power("")
+    said = power("")
+    assert "power, by the noise that campaign 'tiny' measured on 2 seeds and " in said
+    fresh = power("", name="right", score="correct")
+    (counted,), (measured,) = re.findall(r"20% of (\d+) ind", fresh), re.findall(r"2 seeds and (\d+) ", said)
+    assert counted == measured, "the same rows are as many independent ones, whoever counts"
     for other in (", where: {language: de}", ", cluster: null", ", cluster: language"):
         assert "power: not known before the first look" in power(other), other
 
@@ -191,7 +196,10 @@ def _assert_a_holdout_is_scored_on_the_last_weights(
             "arm 'a': trainer.optimizer.schedule.warmup_steps=500, but the run has 20 steps",
         ),
         ("candidates=[{name: a, patch: {trainer.evaluate_every: 21}}]", "arm 'a': trainer.evaluate_every=21"),
-        ("rule.primary=[likelihood,likelihood]", "rule.primary names benchmark 'likelihood' twice"),
+        (
+            "rule.primary=[likelihood,likelihood]",
+            "rule.primary (command line): names benchmark 'likelihood' twice",
+        ),
         ("rule.safety=[{benchmark: likelihood, max_rate: 0.1}]", "needs score: correct"),
         (
             "benchmarks=[{type: predictions, name: likelihood, score: correct, cluster: languag}]",

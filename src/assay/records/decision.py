@@ -119,8 +119,10 @@ class BenchmarkEffect(Record):
     candidate_results: tuple[Source, ...]
     higher_is_better: bool = True
     """False of a loss, e.g. bits per byte."""
+    item_degrees: NonNegativeFloat | None = None
+    """Degrees of freedom of the items' luck; None where an older assay wrote it down."""
 
-    added: ClassVar = frozenset({"higher_is_better"})
+    added: ClassVar = frozenset({"higher_is_better", "item_degrees"})
 
 
 class Decision(Record):

@@ -24,7 +24,7 @@ from assay.evaluation.evidence.campaign.looks import LookPlan
 from assay.evaluation.evidence.campaign.rule import CampaignRule
 from assay.evaluation.evidence.seeds.trimmed import FEWEST_SEEDS, OverSeeds
 
-LATEST_EDITION: Final = 5
+LATEST_EDITION: Final = 6
 """The edition of the statistics by which campaigns are judged (decision 27)."""
 
 ROW_SCORES = ("correct", "ranking", "log_likelihood")
@@ -204,8 +204,9 @@ class StandardRule(FrozenConfig):
     look needs five seeds or more; guardrails and safety still count them all. It bears a run that crashes, and
     needs more seeds where none does: `--check` says both powers."""
 
-    edition: Literal[1, 2, 3, 4, 5] = LATEST_EDITION
-    """Which statistics judge it: those of the day it was declared. Up to the fourth edition, the effect's
+    edition: Literal[1, 2, 3, 4, 5, 6] = LATEST_EDITION
+    """Which statistics judge it: those of the day it was declared. In the fifth edition, a cluster of items
+    that was not seen may differ by all that one item can; up to the fourth, the effect's
     interval does not allow for items that were not seen, or are far from normal; up to the third, clusters of
     items are taken to be of one size, the variance of few seeds to be known, and each candidate has the whole
     error; up to the second, harm that no item shows is none; in the first, a guardrail passes and fails only
@@ -332,6 +333,11 @@ def _fourth_edition(tree: dict[str, Any]) -> dict[str, Any]:
     return _of_edition(4, tree)
 
 
+def _fifth_edition(tree: dict[str, Any]) -> dict[str, Any]:
+    """Likewise of the fifth until there was a sixth."""
+    return _of_edition(5, tree)
+
+
 def _of_edition(edition: int, tree: dict[str, Any]) -> dict[str, Any]:
     return {**tree, "rule": {"edition": edition, **tree.get("rule", {})}}
 
@@ -339,7 +345,10 @@ def _of_edition(edition: int, tree: dict[str, Any]) -> dict[str, Any]:
 class CampaignConfig(FrozenConfig):
     """Baseline and candidates x seeds, judged by gates that were declared before the first run."""
 
-    upgrades: ClassVar = (_rows_alone, _first_edition, _second_edition, _third_edition, _fourth_edition)
+    upgrades: ClassVar = (
+        *(_rows_alone, _first_edition, _second_edition),
+        *(_third_edition, _fourth_edition, _fifth_edition),
+    )
 
     name: Name
     """Part of its runs' ids; its folder is `runs/campaigns/NAME`."""
@@ -463,8 +472,9 @@ class CampaignConfig(FrozenConfig):
     @model_validator(mode="after")
     def _names_are_distinct(self) -> "CampaignConfig":
         if self.baseline in [each.name for each in self.candidates]:
-            raise ValueError(
-                f"'{self.baseline}' is the recipe without a patch; give the candidate another name"
+            raise WrongKeyError(
+                "candidates",
+                f"'{self.baseline}' is the recipe without a patch; give the candidate another name",
             )
         for kind, names in (
             ("candidate", [each.name for each in self.candidates]),
@@ -472,14 +482,14 @@ class CampaignConfig(FrozenConfig):
             ("gate", ["scale", "stop", *(each.name for each in self.gates)]),
         ):
             if repeated := first_repeated(names):
-                raise ValueError(f"two {kind}s have the name '{repeated}'")
+                raise WrongKeyError(f"{kind}s", f"two {kind}s have the name '{repeated}'")
         for part, names in (
             ("primary", list(self.rule.primary)),
             ("guardrails", [each.benchmark for each in self.rule.guardrails]),
             ("safety", [each.benchmark for each in self.rule.safety]),
         ):
             if repeated := first_repeated(names):
-                raise ValueError(f"rule.{part} names benchmark '{repeated}' twice; once is enough")
+                raise WrongKeyError(f"rule.{part}", f"names benchmark '{repeated}' twice; once is enough")
         return self
 
     @model_validator(mode="after")
@@ -499,11 +509,12 @@ class CampaignConfig(FrozenConfig):
         counted = {each.benchmark for each in self.rule.safety} | {
             each.benchmark for gate in self.gates for each in gate.conditions if isinstance(each, RateCondition)
         }
-        for each in self.benchmarks:
+        for place, each in enumerate(self.benchmarks):
             if isinstance(each, PredictionsBenchmark) and each.name in counted and each.score != "correct":
-                raise ValueError(
+                raise WrongKeyError(
+                    f"benchmarks.{place}.score",
                     f"benchmark '{each.name}' has score: {each.score}, which is never 1, so every item would "
-                    "count as a failure. A failure rate needs score: correct"
+                    "count as a failure. A failure rate needs score: correct",
                 )
         return self
 
@@ -513,35 +524,41 @@ class CampaignConfig(FrozenConfig):
             return self
         sealed = self.sealed_benchmark
         if sealed is None or sealed.suite is None:
-            raise ValueError(
+            raise WrongKeyError(
+                "rule.sealed.benchmark",
                 f"the sealed benchmark '{rule.benchmark}' must be one of benchmarks, with type: suite and a "
-                "suite file, since it is scored for the decision only"
+                "suite file, since it is scored for the decision only",
             )
         if any(
             isinstance(each, SuiteBenchmark) and each.suite == sealed.suite for each in self.open_benchmarks
         ):
-            raise ValueError(
+            raise WrongKeyError(
+                "rule.sealed",
                 f"suite {sealed.suite} holds the sealed benchmark '{sealed.name}' and is scored for another "
-                "one. Give the sealed benchmark a suite file of its own"
+                "one. Give the sealed benchmark a suite file of its own",
             )
         if sealed.name in _named_benchmarks(self).values():
-            raise ValueError(
+            raise WrongKeyError(
+                "rule.sealed.benchmark",
                 f"the sealed benchmark '{sealed.name}' has another part in the rule or a gate, which would "
-                "open it at every look"
+                "open it at every look",
             )
         return self
 
     @model_validator(mode="after")
     def _looks_can_tell(self) -> "CampaignConfig":
         if late := [look for look in self.looks if look >= self.seeds]:
-            raise ValueError(f"looks={late} are not before the last one, at seeds={self.seeds}")
+            raise WrongKeyError("looks", f"looks={late} are not before the last one, at seeds={self.seeds}")
         if (first := self.all_looks[0]) < 2:
-            raise ValueError(f"a look at {first} seed cannot tell luck from effect; look at 2 seeds or more")
+            key = "looks.0" if self.looks else "seeds"
+            said = f"a look at {number_of(first, 'seed')} cannot tell luck from effect; look at 2 seeds or more"
+            raise WrongKeyError(key, said)
         if self.rule.over_seeds == "trimmed" and first < FEWEST_SEEDS:
-            raise ValueError(
+            raise WrongKeyError(
+                "rule.over_seeds",
                 "over_seeds: trimmed leaves the best and the worst seed out, so a look at "
                 f"{number_of(first, 'seed')} has too few left. Look at {FEWEST_SEEDS} seeds or more, or take "
-                "the mean"
+                "the mean",
             )
         return self
 

@@ -5,6 +5,7 @@ changing it: the gates are judged again under other assumptions, without each se
 what flips is listed.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -27,7 +28,7 @@ from assay.evaluation.decision.words import (
     would_help,
 )
 from assay.evaluation.evidence.effect import estimate_of
-from assay.evaluation.evidence.power import minimum_detectable_effect, variance_components
+from assay.evaluation.evidence.power import detectable_by
 from assay.evaluation.evidence.warnings import RULES, warnings_of_clusters, warnings_of_guardrail
 from assay.records.campaign import Campaign, CampaignRun
 from assay.records.decision import BenchmarkEffect, Clause, Decision, MoreEvidence, Recommendation
@@ -211,7 +212,7 @@ def _next_s(found: JudgedGates, cheapest: MoreEvidence | None) -> float | None:
 
 def _effect_record(benchmark: BenchmarkFacts) -> BenchmarkEffect:
     num_seeds, num_items = benchmark.differences.shape
-    error = float(benchmark.effect.standard_error)
+    error, detectable = float(benchmark.effect.standard_error), detectable_by(benchmark.effect)
     scores = [result.score.value for result in benchmark.results]
     return BenchmarkEffect(
         benchmark=benchmark.name,
@@ -225,22 +226,16 @@ def _effect_record(benchmark: BenchmarkFacts) -> BenchmarkEffect:
         num_items=num_items,
         num_clusters=benchmark.num_clusters,
         num_dropped=benchmark.num_dropped,
-        could_detect=_could_detect(benchmark),
+        could_detect=detectable if math.isfinite(detectable) else None,
         baseline_results=benchmark.sources[:num_seeds],
         candidate_results=benchmark.sources[num_seeds:],
         higher_is_better=_is_higher_better(benchmark),
+        item_degrees=float(benchmark.effect.item_degrees),
     )
 
 
 def _is_higher_better(benchmark: BenchmarkFacts) -> bool:
     return all(result.higher_is_better for result in benchmark.results)
-
-
-def _could_detect(benchmark: BenchmarkFacts) -> float:
-    """The smallest true effect that so many seeds and items find with 80% power."""
-    num_seeds, num_items = benchmark.differences.shape
-    components = variance_components(benchmark.differences, benchmark.clusters)
-    return minimum_detectable_effect(components, num_seeds=num_seeds, num_items=num_items)
 
 
 def risks(config: CampaignConfig, facts: Facts, recommendation: Recommendation) -> Iterator[str]:
@@ -283,7 +278,9 @@ def _are_of_one_split(config: CampaignConfig) -> bool:
 
 def _could_be_missed(config: CampaignConfig, facts: Facts) -> str:
     """By the least effect that the best of the primary benchmarks could have found with 80% power."""
-    found = min(_could_detect(facts.benchmarks[name]) for name in config.rule.primary)
+    found = min(detectable_by(facts.benchmarks[name].effect) for name in config.rule.primary)
+    if math.isinf(found):
+        return "Any true gain could have been missed: of its luck nothing is known."
     if is_beyond(found, facts.unit):
         return "Any true gain could have been missed: this design finds none that a share can have."
     return f"A true gain below {effect_text(found, facts.unit, signed=False)} could have been missed."

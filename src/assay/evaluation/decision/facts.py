@@ -365,7 +365,14 @@ def _effect(
     edition: int,
 ) -> Effect:
     largest = largest_difference(unit) if edition > 4 else None
-    found = paired_effect(differences, clusters, weights, as_if_equal=edition < 4, largest=largest)
+    found = paired_effect(
+        differences,
+        clusters,
+        weights,
+        as_if_equal=edition < 4,
+        largest=largest,
+        as_if_alone=edition == 5,
+    )
     return found._replace(limit=largest_mean_difference(unit))
 
 
@@ -390,6 +397,7 @@ def _breadth(primary: Sequence[BenchmarkFacts], over_seeds: OverSeeds) -> Breadt
         {each.name: each.weights for each in primary},
         None if len(known) < len(primary) else common_draws(known),
         as_if_equal=primary[0].edition < 4,
+        as_if_alone=primary[0].edition == 5,
         largest={each.name: largest_difference(each.unit) for each in primary}
         if primary[0].edition > 4
         else None,

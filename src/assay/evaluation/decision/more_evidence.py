@@ -6,12 +6,12 @@ would decide, none is worth its price: then it is that of a new one, large enoug
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from assay.base.units import number_of
 from assay.evaluation.decision.config import CampaignConfig
 from assay.evaluation.decision.facts import Facts
-from assay.evaluation.decision.words import NO_EVIDENCE
+from assay.evaluation.decision.words import NO_EVIDENCE, bound_text, is_beyond
 from assay.evaluation.evidence.campaign.rule import (
     CampaignRule,
     ChancesAnew,
@@ -22,6 +22,7 @@ from assay.evaluation.evidence.campaign.rule import (
 )
 from assay.evaluation.evidence.effect import Effect
 from assay.evaluation.evidence.guardrail import is_sized, non_inferiority
+from assay.evaluation.evidence.interval import cluster_sums
 from assay.records.decision import MoreEvidence
 
 WORTH_TRYING = 0.5
@@ -34,7 +35,14 @@ MOST_SEEDS = 32
 """Beyond that items are added."""
 
 MOST_ITEMS_FACTOR = 64
-"""Beyond that many times the items a claim is better made smaller."""
+"""Beyond that many times the items it is better to claim something else."""
+
+CLAIMS = (0.5, 0.25, 2.0, 4.0, 8.0, 16.0, 32.0)
+"""Times the least effect: a smaller one may be shown, a larger one ruled out."""
+
+
+GIANT_SHARE = 0.2
+"""A cluster with so much of the items counts for the others: five that are equal have as much."""
 
 
 def replication_variance(config: CampaignConfig, facts: Facts) -> float:
@@ -112,12 +120,41 @@ def answering_campaign(config: CampaignConfig, facts: Facts, rule: CampaignRule)
             found = _anew(config, facts, rule, seeds, items_factor=float(factor))
             if found.to_answer >= WORTH_ANSWERING and _can_speak(open_, facts, seeds, factor):
                 return _new_campaign(facts, seeds, found, f", on {_items_text(asked, facts, factor)}")
-    most = f"{there[-1]} times as many items" if there else "as many items"
-    lacking = "" if there == factors else ", and the dataset has no more"
-    return MoreEvidence(
-        what=f"{NO_EVIDENCE} ({MOST_SEEDS} seeds on {most} would hardly do{lacking}), but a smaller "
-        f"claim{' or a wider margin' if open_ else ''}"
-    )
+    return _other_than_evidence(config, facts, rule, there, [each for each in factors if each not in there])
+
+
+def _other_than_evidence(
+    config: CampaignConfig, facts: Facts, rule: CampaignRule, there: Sequence[int], lacking: Sequence[int]
+) -> MoreEvidence:
+    """Rows that the dataset does not have, and another claim: what would do where no campaign on it would.
+
+    `there`, `lacking`: times as many items, that there are and are not."""
+    open_ = _open_guardrails(config, facts)
+    asked = (*config.rule.primary, *open_)
+    most = max(there, default=1)
+    design = f"{MOST_SEEDS} seeds on {f'{most} times ' if most > 1 else ''}as many items"
+
+    def answers(factor: int, asked_of: CampaignRule) -> bool:
+        found = _anew(config, facts, asked_of, MOST_SEEDS, items_factor=float(factor))
+        return bool(found.to_answer >= WORTH_ANSWERING)
+
+    cures = [text for name in dict.fromkeys(asked) if (text := _giant_text(name, facts))]
+    for factor in lacking:
+        if answers(factor, rule) and _can_speak(open_, facts, MOST_SEEDS, factor):
+            cures.append(f"new rows: {_draws_text(asked, facts, factor)}")
+            break
+    for times in () if answers(most, rule) else CLAIMS:
+        claim = times * rule.least_effect
+        if answers(most, rule.model_copy(update={"least_effect": claim})) and not is_beyond(claim, facts.unit):
+            gain = f"a gain of {bound_text(claim, facts.unit)}"
+            kind, verb = ("smaller", "show") if times < 1.0 else ("larger", "rule out")
+            cures.append(f"a {kind} claim that {design} would {verb}: {gain} (rule.least_effect)")
+            break
+    if open_:
+        cures.append(f"a wider margin of {' and '.join(open_)}")
+    no_more = ", and the dataset has no more" if lacking else ""
+    cure = ", or ".join(cures) or "another way to measure"
+    return MoreEvidence(what=f"{NO_EVIDENCE} ({design} would hardly do{no_more}), but {cure}")
 
 
 def standard_error_at(num_seeds: int, effect: Effect, facts: Facts, *, items_factor: float = 1.0) -> float:
@@ -181,6 +218,27 @@ def _new_campaign(facts: Facts, seeds: int, chances: ChancesAnew, on_items: str)
         chance=float(chances.to_scale),
         answers=float(chances.to_answer),
     )
+
+
+def _draws_text(names: Iterable[str], facts: Facts, factor: int) -> str:
+    """`176 clusters of code instead of 22`: what is independent is what counts."""
+    parts = []
+    for name in dict.fromkeys(names):
+        found = facts.benchmarks[name]
+        number = found.num_clusters
+        what = "items" if number == found.differences.shape[1] else "clusters"
+        parts.append(f"{factor * number:,} {what} of {name} instead of {number:,}")
+    return " and ".join(parts)
+
+
+def _giant_text(name: str, facts: Facts) -> str:
+    """Where one cluster draws the mean to itself, however many there are; empty where none does."""
+    found = facts.benchmarks[name]
+    weights = cluster_sums(found.weights, found.clusters)
+    share = float(weights.max() / weights.sum())
+    if share < GIANT_SHARE or found.num_clusters < 2:
+        return ""
+    return f"smaller clusters: one of the {found.num_clusters:,} of {name} holds {share:.0%} of its items"
 
 
 def _items_text(names: Iterable[str], facts: Facts, factor: int) -> str:

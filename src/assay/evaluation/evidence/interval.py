@@ -13,10 +13,11 @@ intervals cover 94 to 97%, with fewer up to all: one cluster then says next to n
 
 Where few clusters have most of the squares (two of a thousand items differ, or some differ by very much), their
 sum is itself hardly known, and what is rarer was not seen at all. `allowing_for_unseen` therefore counts one
-further cluster that differs by as much as can be; it lessens the degrees of freedom by the kurtosis k of the
-clusters' deviations, for the variance of a sum of squares is (k - 1) / 2 times the normal one's; and where they
-are skewed it widens by what skewness g does to Student's t of n draws, g (1 + 2 t^2) / (6 n^(1/2)) (Johnson
-1978).
+further cluster: of one item, it may differ by all that can be; of m items, by as much as the cluster that told
+most, and by m^(-1/2) of all at the least, which is what independent items come to. It lessens the degrees of
+freedom by the kurtosis k of the clusters' deviations, for the variance of a sum of squares is (k - 1) / 2 times
+the normal one's; and where they are skewed it widens by what skewness g does to Student's t of n draws,
+g (1 + 2 t^2) / (6 n^(1/2)) (Johnson 1978).
 """
 
 import math
@@ -146,12 +147,16 @@ def clustered_variance(
     weights: Float64[np.ndarray, "item"] | None,
     *,
     largest: float | None = None,
+    as_if_alone: bool = False,
+    copies: int = 1,
 ) -> ClusteredVariance:
     """The variance of the sum of [..., item] weighted deviations, a cluster being one draw; infinite with one.
 
     `weights` [item]: what each counts for in the mean that the deviations are from, in any unit; None: as if
     all clusters counted the same. `largest`: by what an item that was not seen may deviate; infinite: by as
-    much as those that were, in the mean of squares; None: what was not seen does not count.
+    much as those that were, in the mean of squares; None: what was not seen does not count. `as_if_alone`: as
+    campaigns declared it once, a cluster that was not seen may deviate by as much as an item. `copies`: times
+    that each item is there, with several scores.
     """
     sums = cluster_sums(deviations, clusters)
     count = sums.shape[-1]
@@ -162,44 +167,63 @@ def clustered_variance(
         found = ClusteredVariance(variance, count - 1.0)
         if largest is None:
             return found
-        return allowing_for_unseen(found, sums, np.full(count, 1.0 / count), largest=largest)
+        return allowing_for_unseen(found, sums, np.full(count, 1.0 / count), np.ones(count), largest=largest)
     of_clusters = cluster_sums(weights, clusters)
     shares = of_clusters / of_clusters.sum()
     if shares.max() >= _ALL:
         return ClusteredVariance(np.full(deviations.shape[:-1], np.inf), 0.0)
     factors, degrees = _correction(shares)
     found = ClusteredVariance(np.einsum("...c,...c,c->...", sums, sums, factors), degrees)
-    return found if largest is None else allowing_for_unseen(found, sums, shares, largest=largest)
+    if largest is None:
+        return found
+    items = np.full(deviations.shape[-1], 1.0 / copies)
+    numbers = np.ones(count) if as_if_alone else cluster_sums(items, clusters)
+    return allowing_for_unseen(found, sums, shares, numbers, largest=largest)
 
 
 def allowing_for_unseen(
     found: ClusteredVariance,
     sums: Float64[np.ndarray, "*leading cluster"],
     shares: Float64[np.ndarray, "cluster"],
+    numbers: Float64[np.ndarray, "cluster"],
     *,
     largest: float,
 ) -> ClusteredVariance:
-    """What few clusters that differ leave open; see the module. `sums`: weighted deviations of each cluster.
+    """What few clusters that differ leave open; see the module. `sums`: weighted deviations of each cluster;
+    `numbers`: its items.
 
     Of clusters of unequal size, their means may vary alike or as independent items' do: what is nearer to a
     normal law is believed.
     """
     from scipy.special import stdtrit  # here, for ranks import this module, too
 
-    sums, shares = sums[..., shares > 0.0], shares[shares > 0.0]
+    counts = shares > 0.0
+    sums, shares, numbers = sums[..., counts], shares[counts], numbers[counts]
     unseen_share = float(shares @ shares)
     deviations = sums / shares
-    size = np.sqrt(np.square(deviations).mean(axis=-1)) if np.isinf(largest) else np.asarray(largest)
     scaled = [sums / np.sqrt(shares * unseen_share), deviations]
-    moments = [_skewness_and_kurtosis(each, size) for each in scaled]
+    sizes = [np.sqrt(np.square(deviations).mean(axis=-1))] * 2
+    if np.isfinite(largest):
+        in_one = (float(numbers @ numbers) / float(numbers.sum()), float(numbers.mean()))
+        sizes = [_unseen(each, number, largest) for each, number in zip(scaled, in_one, strict=True)]
+    moments = [_skewness_and_kurtosis(*each) for each in zip(scaled, sizes, strict=True)]
     skewness, kurtosis = (np.minimum(first, second) for first, second in zip(*moments, strict=True))
     least = np.minimum(found.degrees, 1.0)
     degrees = np.maximum(found.degrees * np.minimum(1.0, 2.0 / np.maximum(kurtosis - 1.0, 1e-300)), least)
     student = stdtrit(degrees, 0.5 + CONFIDENCE / 2.0)
     beyond_luck = np.maximum(skewness - np.sqrt(6.0 * unseen_share), 0.0)
     wider = 1.0 + beyond_luck * np.sqrt(unseen_share) / 6.0 * (1.0 / student + 2.0 * student)
-    variance: np.ndarray = (found.variance + np.square(size * unseen_share)) * np.square(wider)
+    variance: np.ndarray = (found.variance + np.square(sizes[0] * unseen_share)) * np.square(wider)
     return ClusteredVariance(variance, degrees)
+
+
+def _unseen(
+    deviations: Float64[np.ndarray, "*leading cluster"], number: float, largest: float
+) -> Float64[np.ndarray, "*leading"]:
+    """By what one further cluster of so many items may deviate; by all, where none that was seen does."""
+    most = np.abs(deviations).max(axis=-1)
+    least = largest / math.sqrt(number)
+    return np.where(most > 0.0, np.clip(most, least, largest), largest)
 
 
 def _skewness_and_kurtosis(

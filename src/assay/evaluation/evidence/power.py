@@ -1,8 +1,7 @@
-"""What n seeds on m items could detect, and what a wanted effect would need, before anything runs.
+"""What n seeds on m items could detect, and what a wanted effect would need, before anything runs or after.
 
 The luck of a paired comparison has three sources (`effect`): seeds, items, and their interaction. Their
-variances are estimated from the records of any earlier comparison of the kind, and then give the standard
-error of any design:
+variances give the standard error of any design:
 
     SE^2 = seed / S + item / n + residual / (S n)
 
@@ -18,11 +17,8 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.special import gammaincinv, ndtr, ndtri
 
-from assay.base.errors import ConfigError
-from assay.base.shapes import Float64, Shaped
-from assay.base.units import number_of
-from assay.evaluation.evidence.effect import Effect, paired_effect
-from assay.evaluation.evidence.interval import cluster_sums
+from assay.base.shapes import Float64
+from assay.evaluation.evidence.effect import Effect
 from assay.evaluation.evidence.seeds.trimmed import OverSeeds, of_normal_seeds
 
 POWER = 0.80
@@ -44,6 +40,9 @@ class VarianceComponents(NamedTuple):
     unseen: float = 0.0
     """The square of what an item may differ by that is not seen: 1 of a share; 0 where that does not count. It
     is no part of the luck, but of what an interval allows for it."""
+    known_by: float = 1.0
+    """What each item is worth in telling the items' variance: less than 1 where they are of unequal size, or
+    few differ."""
 
     def variance(self, *, num_seeds: int, num_items: int) -> float:
         """The variance of the mean difference over so many seeds and items."""
@@ -52,26 +51,6 @@ class VarianceComponents(NamedTuple):
     def standard_error(self, *, num_seeds: int, num_items: int) -> float:
         """Its square root."""
         return math.sqrt(self.variance(num_seeds=num_seeds, num_items=num_items))
-
-
-def variance_components(
-    differences: Float64[np.ndarray, "seed item"], clusters: Shaped[np.ndarray, "item"] | None = None
-) -> VarianceComponents:
-    """Estimate them from [seed, item] differences by the method of moments (ANOVA); none is below 0.
-
-    Raises `ConfigError` with one seed or one cluster: they cannot be told apart.
-    """
-    num_seeds, num_items = differences.shape
-    if num_seeds < 2 or cluster_sums(np.ones(num_items), clusters).size < 2:
-        raise ConfigError(
-            f"{number_of(num_seeds, 'seed')} x {number_of(num_items, 'item')} cannot tell seeds' luck "
-            "from items'. Record two seeds or more on two clusters or more, or give the components by hand."
-        )
-    effect = paired_effect(differences, clusters)
-    residual = float(effect.residual_variance) * num_seeds * num_items
-    seed = float(effect.seed_variance) * num_seeds - residual / num_items
-    item = float(effect.item_variance) * num_items - residual / num_seeds
-    return VarianceComponents(max(seed, 0.0), max(item, 0.0), residual)
 
 
 def components_from_discordance(
@@ -125,6 +104,32 @@ def minimum_detectable_effect(
     return unit * float(brentq(shortfall, 0.0, highest, xtol=1e-6))
 
 
+def detectable_by(effect: Effect, *, wanted_power: float = POWER) -> float:
+    """The smallest true gain that a measurement like `effect` (no leading axes) finds with `wanted_power`.
+
+    As little as its interval knows of its luck, so little is known here: the variances of seeds and of items
+    scatter by the degrees of freedom that each has, and a few clusters of unequal size have hardly any.
+    Infinite where nothing is known of one of them.
+    """
+    error = float(effect.standard_error)
+    if not math.isfinite(error) or error == 0.0:
+        return error
+    of_seeds, of_items = (
+        _chi2_points(float(degrees)) for degrees in (effect.seed_degrees, effect.item_degrees)
+    )
+    seen = effect._replace(
+        seed_variance=effect.seed_variance * of_seeds[:, None],
+        item_variance=effect.item_variance * of_items,
+        residual_variance=effect.residual_variance * of_items,
+    )
+    bounds = seen.half_width(LEVEL) / error
+
+    def shortfall(multiple: float) -> float:
+        return float(ndtr(multiple - bounds).mean()) - wanted_power
+
+    return error * float(brentq(shortfall, 0.0, float(bounds.max()) + 8.0, xtol=1e-6))
+
+
 def seeds_needed(
     effect: float, components: VarianceComponents, *, num_items: int, wanted_power: float = POWER
 ) -> int | None:
@@ -169,9 +174,7 @@ def variance_scatter(
     The scatter of the seed part is a chi-square's, or that of a Winsorized variance; items are many, so theirs
     is left out.
     """
-    degrees = max(num_seeds - 1, 1)
-    points = 2.0 * gammaincinv(degrees / 2.0, (np.arange(_CHI2_POINTS) + 0.5) / _CHI2_POINTS) / degrees
-    left = num_seeds
+    points, left = _chi2_points(max(num_seeds - 1, 1)), num_seeds
     if over_seeds == "trimmed":
         points, left = of_normal_seeds(num_seeds).estimates, num_seeds - 2
     residual = components.residual / (left * num_items)
@@ -186,10 +189,18 @@ def variance_scatter(
     )
 
 
+def _chi2_points(degrees: float) -> Float64[np.ndarray, "point"]:
+    """Equally likely values of an estimated variance, in units of the true one."""
+    places = (np.arange(_CHI2_POINTS) + 0.5) / _CHI2_POINTS
+    points: np.ndarray = 2.0 * gammaincinv(degrees / 2.0, places) / degrees
+    return points
+
+
 def _item_degrees(components: VarianceComponents, num_items: int) -> float:
     """As few as `interval.allowing_for_unseen` has of items that hardly differ: their kurtosis is 1 /
     discordance."""
+    degrees = max(components.known_by * num_items - 1.0, 0.0)
     if components.unseen <= 3.0 * components.item or num_items < 3:
-        return num_items - 1.0
+        return degrees
     kurtosis = min(components.unseen / max(components.item, 1e-300), float(num_items))
-    return (num_items - 1.0) * min(1.0, 2.0 / max(kurtosis - 1.0, 1e-300))
+    return degrees * min(1.0, 2.0 / max(kurtosis - 1.0, 1e-300))

@@ -66,11 +66,12 @@ def breadth(
     *,
     as_if_equal: bool = False,
     largest: Mapping[str, float] | None = None,
+    as_if_alone: bool = False,
 ) -> Breadth:
     """The composite of [seed, item] differences, and of the rest when each benchmark is left out.
 
     `draws`: which items of different benchmarks are one draw (`shared_items.common_draws`); None: none are.
-    `as_if_equal`, and `largest` by benchmark: see `effect.paired_effect`.
+    `as_if_equal`, `as_if_alone`, and `largest` by benchmark: see `effect.paired_effect`.
     """
     if not differences:
         raise DataError("No benchmark to compare on. Evaluate baseline and candidate on at least one.")
@@ -86,6 +87,7 @@ def breadth(
             (draws or {}).get(name),
             as_if_equal=as_if_equal,
             largest=None if largest is None else largest[name],
+            as_if_alone=as_if_alone,
         )
         for name, values in differences.items()
     }
@@ -107,6 +109,7 @@ class _Benchmark(NamedTuple):
     share: Float64[np.ndarray, "item"]
     draws: Int64[np.ndarray, "item"] | None
     largest: float | None
+    as_if_alone: bool
 
 
 def _benchmark(
@@ -117,10 +120,13 @@ def _benchmark(
     *,
     as_if_equal: bool,
     largest: float | None,
+    as_if_alone: bool,
 ) -> _Benchmark:
     share = item_shares(weights, differences.shape[-1])
-    effect = paired_effect(differences, clusters, weights, as_if_equal=as_if_equal, largest=largest)
-    return _Benchmark(effect, differences @ share, differences, share, draws, largest)
+    effect = paired_effect(
+        differences, clusters, weights, as_if_equal=as_if_equal, largest=largest, as_if_alone=as_if_alone
+    )
+    return _Benchmark(effect, differences @ share, differences, share, draws, largest, as_if_alone)
 
 
 def _composite(benchmarks: Mapping[str, _Benchmark], as_if_equal: bool) -> Effect:
@@ -162,7 +168,14 @@ def _of_group(group: Sequence[_Benchmark], as_if_equal: bool) -> Effect:
     num_seeds = group[0].differences.shape[-2]
     of_seeds = clustered_variance(np.concatenate(residuals, axis=-1), joined, shares).variance.sum(axis=-1)
     largest = None if first_largest is None else sum(each.largest or 0.0 for each in group)
-    together = clustered_variance(np.concatenate(of_items, axis=-1), joined, shares, largest=largest)
+    together = clustered_variance(
+        np.concatenate(of_items, axis=-1),
+        joined,
+        shares,
+        largest=largest,
+        as_if_alone=group[0].as_if_alone,
+        copies=len(group),
+    )
     return first._replace(
         item_variance=together.variance,
         residual_variance=of_seeds / max(num_seeds * (num_seeds - 1), 1),

@@ -95,6 +95,10 @@ class NoiseBeforehand:
 
         Those that are drawn together in several benchmarks are one draw.
         """
+        return self._draws(names) if all(self._is_share(self._benchmark(name)) for name in names) else None
+
+    def _draws(self, names: Sequence[str]) -> ItemDraws | None:
+        """Those of any scores."""
         found = [self._clusters(self._benchmark(name)) for name in names]
         if any(each is None for each in found):
             return None
@@ -109,6 +113,9 @@ class NoiseBeforehand:
         """What the baseline's dataset and split warn of."""
         recipe, view = self._baseline()
         return data_warnings(recipe, view.dataset)
+
+    def _is_share(self, benchmark: PredictionsBenchmark | SuiteBenchmark) -> bool:
+        return isinstance(benchmark, SuiteBenchmark) or benchmark.score in ("correct", "ranking")
 
     def _clusters(self, benchmark: PredictionsBenchmark | SuiteBenchmark) -> list[str] | None:
         if isinstance(benchmark, PredictionsBenchmark):
@@ -129,7 +136,7 @@ class NoiseBeforehand:
         if not alike:
             return None
         best, effects = max(alike, key=lambda each: each[0].look.num_seeds)
-        num_seeds, number = best.look.num_seeds, sum(each.num_clusters for each in effects)
+        num_seeds, clusters = best.look.num_seeds, sum(each.num_clusters for each in effects)
         of_seeds = float(np.var(np.mean([each.by_seed for each in effects], axis=0), ddof=1))
         alone = [
             max((each.se or 0.0) ** 2 - float(np.var(each.by_seed, ddof=1)) / num_seeds, 0.0)
@@ -137,11 +144,12 @@ class NoiseBeforehand:
         ]
         # Benchmarks with as many items may be of the same ones; then their luck does not average out.
         items = sum(alone) / (len(alone) if len({each.num_items for each in effects}) == 1 else len(alone) ** 2)
-        present = self.draws(names)
         num_items = sum(each.num_items for each in effects)
-        draws = ItemDraws(number, num_items, number, present.most if present else None)
+        draws = self._draws(names) or ItemDraws(clusters, num_items, clusters, None)
+        degrees = [each.item_degrees for each in effects if each.item_degrees is not None]
+        known_by = min((each + 1.0 for each in degrees), default=float(draws.number)) / draws.number
         return PairedNoise(
-            VarianceComponents(seed=of_seeds, item=items * number, residual=0.0),
+            VarianceComponents(seed=of_seeds, item=items * draws.number, residual=0.0, known_by=known_by),
             draws,
             effects[0].unit,
             f"by the noise that campaign '{best.campaign}' measured on {number_of(num_seeds, 'seed')} and "
@@ -208,9 +216,7 @@ def _clusters_of_rows(
     benchmark: PredictionsBenchmark, baseline: Callable[[], tuple[Recipe, DatasetView]]
 ) -> list[str] | None:
     """What each validation row that it asks for shares its luck with; None where that hangs on more than the
-    dataset's columns say, and where their scores are no shares."""
-    if benchmark.score not in ("correct", "ranking"):
-        return None
+    dataset's columns say."""
     recipe, view = baseline()
     asked, manifest = list(benchmark.where), view.dataset.manifest
     column = key_column(recipe.data.split) if benchmark.cluster == CLUSTER else benchmark.cluster

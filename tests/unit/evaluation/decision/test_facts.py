@@ -139,6 +139,24 @@ def test_campaigns_of_the_fourth_edition_do_not_allow_for_items_that_were_not_se
         assert float(found.item_variance) > float(earlier.item_variance)
 
 
+def test_campaigns_of_the_fifth_edition_take_an_unseen_cluster_for_an_item(config_of):
+    names = ["code", "prose"]
+
+    def judged_by(edition: int) -> Facts:
+        benchmarks = [{"type": "predictions", "name": name, "cluster": "author"} for name in names]
+        rule = {"primary": names, "least_effect": 0.015, "edition": edition}
+        return facts(
+            config_of(benchmarks=benchmarks, rule=rule),
+            lambda name: [(f"{name}-{i}", f"author {i // 8}") for i in range(ROWS.size)],
+        )
+
+    seeds = np.array([True, False, True])
+    pairs = zip(_effects_of(judged_by(6), seeds), _effects_of(judged_by(5), seeds), strict=True)
+    for found, earlier in pairs:
+        assert float(found.mean) == float(earlier.mean)
+        assert float(found.item_variance) < float(earlier.item_variance)
+
+
 def _effects_of(found: Facts, seeds: np.ndarray) -> list[Effect]:
     code = found.benchmarks["code"]
     return [code.effect, code.of_seeds(seeds).effect, found.composite, found.without_seed(0).composite]

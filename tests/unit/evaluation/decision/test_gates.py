@@ -1,3 +1,4 @@
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -8,7 +9,7 @@ from assay.evaluation.decision.clauses import guardrail_clause
 from assay.evaluation.decision.config import CampaignConfig
 from assay.evaluation.decision.facts import FileFacts, ForecastFacts, PlanFacts, TargetGain
 from assay.evaluation.decision.gates import blocking_clause, judge_gates
-from assay.evaluation.decision.more_evidence import more_seeds, standard_error_at
+from assay.evaluation.decision.more_evidence import answering_campaign, more_seeds, standard_error_at
 from assay.evaluation.decision.sensitivity import flips_of, variations
 from assay.evaluation.evidence.guardrail import MARGINS_PER_ERROR, is_sized
 from assay.records.decision import Clause, MoreEvidence, Source
@@ -226,6 +227,49 @@ def test_after_the_last_look_the_price_is_that_of_a_new_campaign(config_of, fact
     assert "new campaign" in more.what or "not more seeds" in more.what
 
 
+@pytest.mark.parametrize(
+    ("sizes", "noise", "margin", "cures"),
+    [
+        (
+            [200, *[10] * 20], 0.3, None,
+            r"smaller clusters: one of the 21 of code holds 50% of its items, or new rows: 672 clusters of "
+            "code instead of 21, or a larger claim that 32 seeds on 2 times as many items would rule out: a "
+            r"gain of 8 points \(rule\.",
+        ),
+        (
+            [20] * 20, 0.1, None,
+            "new rows: 80 clusters of code instead of 20, or a larger claim that 32 seeds on 2 times as many "
+            r"items would rule out: a gain of 4 points \(rule\.least_effect\)",
+        ),
+        ([10] * 40, 0.3, 0.02, "a wider margin of prose"),
+    ],
+)  # fmt: skip
+def test_where_no_campaign_on_this_data_would_answer_what_would_is_named(
+    config_of, facts_of, sizes, noise, margin, cures
+):
+    """It was "a smaller claim", without a key and a number, also where no claim could be shown at all."""
+    guardrails = [{"benchmark": "prose", "margin": margin}] if margin else []
+    rule = {"primary": ["code"], "least_effect": 0.02, "prior_sd": 0.1, "guardrails": guardrails}
+    config = config_of(seeds=3, looks=[], rule=rule)
+    facts, rng = facts_of(config, {"code": 0.007}), np.random.default_rng(5)
+    clusters, benchmarks = np.repeat(np.arange(len(sizes)), sizes), {}
+    for name, each in facts.benchmarks.items():
+        luck = noise * rng.normal(size=len(sizes))[clusters] + 0.02 * rng.normal(size=(3, 1))
+        benchmarks[name] = each._replace(candidate=each.candidate + luck, clusters=clusters)
+        benchmarks[name] = benchmarks[name].of_seeds(np.ones(3, bool))
+    facts = facts._replace(
+        benchmarks=benchmarks,
+        breadth=facts.breadth._replace(composite=benchmarks["code"].effect),
+        most_items={"code": 2 * clusters.size, "prose": 2 * clusters.size},
+    )
+    more = answering_campaign(config, facts, config.rule.thresholds())
+    assert re.fullmatch(
+        rf"not more seeds or items \(32 seeds on 2 times as many items .* has no more\), but {cures}.*",
+        more.what,
+    )
+    assert more.answers is None
+
+
 def test_a_new_campaign_is_as_large_as_its_open_guardrails_need(config_of, facts_of):
     """The gain alone would be answered by fewer seeds: with those the guardrail would block again."""
     gains = {"code": 0.03, "prose": 0.03, "refusals": 0.0}
@@ -383,10 +427,10 @@ def test_candidates_share_one_error(config_of):
 def test_a_campaign_keeps_the_edition_of_the_day_it_was_declared(config_of):
     today = config_of().model_dump(mode="json")
     rule = {key: today["rule"][key] for key in ("primary", "least_effect")}
-    trees = [today, *({**today, "version": version, "rule": rule} for version in (5, 4, 3, 2))]
+    trees = [today, *({**today, "version": version, "rule": rule} for version in (6, 5, 4, 3, 2))]
     rules = [CampaignConfig.from_stored(tree).rule for tree in trees]
-    assert [rule.edition for rule in rules] == [5, 4, 3, 2, 1]
-    assert [rule.thresholds().is_variance_known for rule in rules] == [False, False, True, True, True]
+    assert [rule.edition for rule in rules] == [6, 5, 4, 3, 2, 1]
+    assert [rule.thresholds().is_variance_known for rule in rules] == [False, False, False, True, True, True]
 
 
 @pytest.mark.parametrize(

@@ -9,17 +9,16 @@ from hypothesis import strategies as st
 from scipy.stats import nct
 from scipy.stats import t as student_t
 
-from assay.base.errors import ConfigError
 from assay.evaluation.evidence.effect import Effect, paired_effect
 from assay.evaluation.evidence.interval import ONE_SIDED
 from assay.evaluation.evidence.power import (
     VarianceComponents,
     components_from_discordance,
+    detectable_by,
     detectable_difference,
     minimum_detectable_effect,
     power,
     seeds_needed,
-    variance_components,
 )
 
 COMPONENTS = VarianceComponents(seed=2e-4, item=0.2, residual=0.1)
@@ -86,6 +85,50 @@ def test_no_number_of_seeds_makes_up_for_missing_items():
     assert seeds_needed(0.02, COMPONENTS, num_items=300) is None
 
 
+def measured(rng, count, sizes, *, seeds, of_seed, of_cluster, of_item):
+    """Paired differences of no gain: `count` tables of rows in clusters of these sizes."""
+    clusters = np.repeat(np.arange(len(sizes)), sizes)
+    shape = (count, seeds, clusters.size)
+    tables = of_seed * rng.normal(size=(count, seeds, 1)) + of_item * rng.normal(size=shape)
+    return tables + of_cluster * rng.normal(size=(count, 1, len(sizes)))[..., clusters], clusters
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [[4] * 40, [60, *[4] * 15], [200, *[3] * 21], [9] * 5],
+    ids=["equal clusters", "a large one", "a giant", "five"],
+)
+def test_what_a_measurement_could_detect_is_found_as_often_by_others_of_its_kind(sizes):
+    luck = {"seeds": 3, "of_seed": 0.01, "of_cluster": 0.05, "of_item": 0.1}
+    tables, clusters = measured(np.random.default_rng(11), 3000, sizes, **luck)
+    found = paired_effect(tables, clusters, np.ones(clusters.size))
+    # The variances that the tables scatter about: nobody knows them from one table, and on average one does.
+    typical = Effect(*map(np.mean, found[:-1]))
+    gain = detectable_by(typical)
+    assert np.mean(found.lower(0.95) + gain > 0.0) == pytest.approx(0.8, abs=0.04)
+    # As its interval: a giant cluster leaves less than two degrees of freedom, and hardly any gain is seen.
+    assert gain > 0.75 * float(typical.half_width(0.95))
+
+
+def test_of_many_items_it_is_what_the_design_could_detect():
+    tables, _ = measured(
+        np.random.default_rng(3), 1, [1] * 3000, seeds=4, of_seed=0.01, of_cluster=0.3, of_item=0
+    )
+    effect = paired_effect(tables[0], None, np.ones(3000), largest=None)
+    seed = float(effect.seed_variance) * 4
+    design = VarianceComponents(seed=seed, item=float(effect.items_alone) * 3000, residual=0.0)
+    assert detectable_by(effect) == pytest.approx(
+        minimum_detectable_effect(design, num_seeds=4, num_items=3000), rel=0.02
+    )
+
+
+def test_nothing_is_detected_by_what_knows_nothing_of_its_luck():
+    one_seed = paired_effect(np.random.default_rng(1).normal(size=(1, 50)))
+    one_cluster = paired_effect(np.random.default_rng(1).normal(size=(3, 50)), np.zeros(50, int))
+    assert detectable_by(one_seed) == detectable_by(one_cluster) == math.inf
+    assert detectable_by(paired_effect(np.zeros((3, 50)))) == 0.0
+
+
 def test_a_difference_above_the_discordance_is_beyond_any_benchmark():
     assert detectable_difference(10, discordance=0.1) == math.inf
 
@@ -93,27 +136,6 @@ def test_a_difference_above_the_discordance_is_beyond_any_benchmark():
 def test_one_seed_detects_nothing():
     assert minimum_detectable_effect(COMPONENTS, num_seeds=1, num_items=10**6) == math.inf
     assert power(1.0, COMPONENTS, num_seeds=1, num_items=10**6) == 0.0
-
-
-def test_components_are_recovered_from_records():
-    rng = np.random.default_rng(1)
-    found = []
-    for _ in range(300):
-        table = 0.02 * rng.normal(size=(6, 1)) + 0.3 * rng.normal(size=200) + 0.2 * rng.normal(size=(6, 200))
-        found.append(variance_components(table))
-    np.testing.assert_allclose(np.mean(found, axis=0), [4e-4, 0.09, 0.04, 0.0], rtol=0.1)
-
-
-def test_clusters_raise_the_variance_of_an_item_by_the_design_effect():
-    rng = np.random.default_rng(2)
-    table = rng.normal(size=(3, 400)) + 5.0 * rng.normal(size=100).repeat(4)
-    passages = np.arange(100).repeat(4)
-    assert variance_components(table, passages).item > 3.0 * variance_components(table).item
-
-
-def test_one_seed_can_not_tell_the_components_apart():
-    with pytest.raises(ConfigError, match="1 seed x 50 items cannot tell seeds' luck from items'"):
-        variance_components(np.zeros((1, 50)))
 
 
 def test_a_pilots_two_numbers_give_its_standard_error():

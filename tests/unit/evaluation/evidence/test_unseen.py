@@ -58,6 +58,54 @@ def test_of_normal_items_hardly_anything_changes():
     assert 1.0 <= np.median(wide / seen) <= 1.03
 
 
+def answers_in_clusters(rng, *, tables, clusters, size, worse, alike):
+    """Items of a cluster turn wrong by a rate of its own, so that two of them correlate by `alike`."""
+    shape = (tables, clusters)
+    rates = np.full(shape, worse)
+    if alike == 1.0:
+        rates = (rng.random(shape) < worse).astype(float)
+    elif alike:
+        strength = (1.0 - alike) / alike
+        rates = rng.beta(worse * strength, (1.0 - worse) * strength, shape)
+    wrong = rng.random((tables, clusters * size)) < rates.repeat(size, axis=1)
+    return -wrong.astype(float)[:, None, :].repeat(3, axis=1), np.arange(clusters).repeat(size)
+
+
+@pytest.mark.parametrize("alike", [0.0, 0.1, 0.3, 1.0])
+@pytest.mark.parametrize(("clusters", "size", "worse"), [(20, 50, 0.1), (12, 30, 0.1), (30, 30, 0.01)])
+def test_an_unseen_cluster_is_as_its_items_and_those_that_were_seen(clusters, size, worse, alike):
+    """It was taken to differ by all that one item can: of 1,000 rows in 20 files nothing was known within 20
+    points."""
+    rng = np.random.default_rng(6)
+    tables, of = answers_in_clusters(rng, tables=1500, clusters=clusters, size=size, worse=worse, alike=alike)
+    how = {"clusters": of, "weights": np.ones(of.size), "largest": 1.0}
+    assert covered(tables, -worse, **how) >= 0.93
+    wide, once = (
+        np.median(paired_effect(tables, as_if_alone=alone, **how).half_width(0.975)) for alone in (False, True)
+    )
+    assert wide < once / 4.0 if alike == 0.0 else wide <= once * (1.0 + 1e-9)
+
+
+@given(MARKS)
+@settings(max_examples=60, deadline=None)
+def test_an_item_alone_may_differ_by_all_whichever_the_edition(table):
+    clusters = np.arange(table.shape[1])
+    once = paired_effect(table, clusters, np.ones(clusters.size), largest=1.0, as_if_alone=True)
+    today = paired_effect(table, clusters, np.ones(clusters.size), largest=1.0)
+    assert (float(today.item_variance), float(today.item_degrees)) == pytest.approx(
+        (float(once.item_variance), float(once.item_degrees))
+    )
+
+
+def test_where_no_item_differs_a_whole_cluster_may():
+    clusters = np.arange(20).repeat(10)
+    effects = [
+        paired_effect(np.zeros((3, 200)), clusters, np.ones(200), largest=1.0, as_if_alone=alone)
+        for alone in (False, True)
+    ]
+    assert float(effects[0].upper(0.975)) == float(effects[1].upper(0.975)) > 1.0 - 0.025 ** (1.0 / 20)
+
+
 @given(MARKS, st.sampled_from([1.0, np.inf]))
 @settings(max_examples=60, deadline=None)
 def test_what_was_not_seen_never_makes_it_surer(table, largest):
@@ -81,6 +129,15 @@ def test_a_composite_allows_for_it_as_its_benchmarks_do():
     twice = breadth({"a": tables["a"], "b": tables["a"]}, draws=draws, largest={"a": 1.0, "b": 1.0}).composite
     assert float(twice.item_variance) == pytest.approx(float(alone.item_variance))
     assert float(twice.item_degrees) == pytest.approx(float(alone.item_degrees))
+    clusters = {name: np.arange(50) // 5 for name in "ab"}
+    grouped = paired_effect(tables["a"], clusters["a"], np.ones(50), largest=1.0)
+    doubled = breadth(
+        {"a": tables["a"], "b": tables["a"]}, clusters, draws=clusters, largest={"a": 1.0, "b": 1.0}
+    ).composite
+    assert float(doubled.item_variance) == pytest.approx(float(grouped.item_variance)), (
+        "no more rows than one has"
+    )
+    assert float(doubled.item_degrees) == pytest.approx(float(grouped.item_degrees))
     both = breadth(tables, largest={"a": 1.0, "b": 1.0}).composite
     parts = [float(paired_effect(each, largest=1.0).item_variance) for each in tables.values()]
     assert float(both.item_variance) == pytest.approx(sum(parts) / 4)

@@ -306,6 +306,8 @@ def _with_more_items(effect: Effect, factor: float) -> Effect:
         seed_variance=np.maximum(effect.seed_variance - effect.residual_variance, 0.0) + residual,
         item_variance=effect.items_alone / factor + residual,
         residual_variance=residual,
+        # Clusters are as unequal as those that were seen, and so many times as many of them.
+        item_degrees=factor * (effect.item_degrees + 1.0) - 1.0,
     )
 
 

@@ -91,3 +91,13 @@ def test_a_cure_finds_what_the_campaign_could_not():
 
 def test_where_items_are_too_few_for_any_number_of_seeds_the_cure_is_items():
     assert cure_of(PLAN, RULE, NOISE, num_items=500) == (6, 16)
+
+
+def test_a_look_finds_less_where_its_items_tell_little_of_their_own_luck():
+    """Twenty clusters of which one outweighs the others are worth five in telling how they vary."""
+    sure = VarianceComponents(seed=1e-6, item=0.02, residual=0.0)
+    looks = [
+        power_of_looks(LookPlan(gate_seeds=(3,)), RULE, noise, num_items=20)[0]
+        for noise in (sure, sure._replace(known_by=0.25))
+    ]
+    assert looks[1].finds > 1.2 * looks[0].finds
