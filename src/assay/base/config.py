@@ -85,7 +85,7 @@ def read_config_file(path: Path, overrides: Sequence[str]) -> LoadedConfig:
     except FileNotFoundError as error:
         raise ConfigError(f"{path}: no such file.") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: not readable as YAML: {error}") from error
+        raise unreadable_yaml(path, error) from error
     if not isinstance(values, dict):
         raise ConfigError(f"{path}: expected a mapping of keys to values, found {kind_text(values)}.")
     origins = {key: str(path) for key, _ in dotted_leaves(values)}
@@ -94,6 +94,35 @@ def read_config_file(path: Path, overrides: Sequence[str]) -> LoadedConfig:
         set_dotted(values, key, value, where="in the file")
         origins[key] = COMMAND_LINE
     return LoadedConfig(values, origins, dict(_lines(yaml.compose(text, Loader=yaml.SafeLoader))))
+
+
+def unreadable_yaml(path: Path, error: Exception) -> ConfigError:
+    """What a parser found, at its line, with what is most likely meant: its own words tell of its blocks."""
+    mark, problem = getattr(error, "problem_mark", None), str(getattr(error, "problem", error))
+    if mark is None:
+        return ConfigError(f"{path}: not readable as YAML: {error}")
+    cure = next((cure for words, cure in _YAML_CURES.items() if words in problem), problem)
+    return ConfigError(f"{path}:{mark.line + 1}: not readable as YAML: {cure}.{_line_of(path, mark.line)}")
+
+
+_YAML_CURES = {
+    "but found '<block mapping start>'": "the line is not indented as the lines that it stands among",
+    "expected <block end>": "the line is not indented as the lines that it stands among",
+    "mapping values are not allowed here": "a ': ' in the middle of a value, or a line that is indented too "
+    "far; put a value with a ': ' in quotes",
+    "found character '\\t'": "a tab; indent by spaces",
+    "could not find expected ':'": "a key without a ':' behind it, here or in the line above",
+    "cannot start any token": "a value that begins with such a sign stands in quotes",
+    "expected ',' or ']'": "a '[' that is not closed",
+    "expected ',' or '}'": "a '{' that is not closed",
+    "found unexpected end of stream": "a quote or a bracket that is not closed",
+}
+"""The parser's words -> what is likely wrong."""
+
+
+def _line_of(path: Path, line: int) -> str:
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return f"\n    {lines[line]}" if line < len(lines) and lines[line].strip() else ""
 
 
 def _lines(node: Any, prefix: str = "", around: tuple[Any, ...] = ()) -> Iterator[tuple[str, int]]:

@@ -270,11 +270,23 @@ def _agree_on(found: "Proposal", sources: tuple[Path, ...], out: Path, options: 
     if not sys.stdin.isatty():
         raise ConfigError(
             f"which fields are meant was not said. This is a proposal to run as it is, or changed:\n\n  "
-            f"{line}\n"
+            f"{line}\n{_could_be_label(found)}"
         )
-    click.echo(f"Proposed, from the first rows:\n\n  {line}\n", err=True)
+    click.echo(f"Proposed, from the first rows:\n\n  {line}\n{_could_be_label(found)}", err=True)
     if not click.confirm("Build the dataset so?", default=True, err=True):
         raise ConfigError("nothing was built. Run the line above with what you want changed, --label, say.")
+
+
+def _could_be_label(found: "Proposal") -> str:
+    """What else may be meant to be learned: which of several it is, no rule can tell."""
+    others = [f"{name} ({count:,})" for name, count in found.could_be_label.items() if name != found.label]
+    if not others:
+        return ""
+    count = found.could_be_label[found.label or ""]
+    return (
+        f"\nThe label is a guess: {found.label} has {count:,} values in the first rows. "
+        f"It may as well be {' or '.join(others)}: say --label.\n"
+    )
 
 
 @data.command()

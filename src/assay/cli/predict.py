@@ -7,7 +7,7 @@ import click
 
 from assay.base.errors import ConfigError
 from assay.base.units import number_of
-from assay.cli.given import FILE, OUT_FILE, PATH, given_home, is_given, run_and_step
+from assay.cli.given import FILE, OUT_FILE, PATH, given_home, run_and_step
 
 if TYPE_CHECKING:
     from assay.launch.models.predict import Predictor
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 @click.option(
     "-o", "--out", type=OUT_FILE, help="*.csv, *.tsv, *.jsonl or *.parquet; by default JSON lines on stdout."
 )
-@click.option("--text", default="text", show_default=True, help="Column of the text.")
+@click.option("--text", help="Column of the text; by default that of the model's dataset, or 'text'.")
 @click.option(
     "--missing", multiple=True, metavar="COLUMN", help="The model reads it, and FILE has not. May be repeated."
 )
 @click.option("--tokenizer", type=PATH, help="Of a run whose dataset does not hold it.")
 def predict(
-    model: str, file: Path, out: Path | None, text: str, missing: tuple[str, ...], tokenizer: Path | None
+    model: str, file: Path, out: Path | None, text: str | None, missing: tuple[str, ...], tokenizer: Path | None
 ) -> None:
     """Ask MODEL about every row of FILE; print the rows in their order, each with the model's answers.
 
@@ -38,7 +38,7 @@ def predict(
 
     if out is not None and out.resolve() == file.resolve():
         raise ConfigError(f"-o {out}: that is the file that is read. Name another.")
-    if is_given(click.get_current_context(), "text"):  # what a model reads by itself, it says itself
+    if text is not None:  # what a model reads by itself, it says itself
         refuse_without_text(file, text)
     with row_writer(out) as writer:
         predictor = _predictor(model, tokenizer)

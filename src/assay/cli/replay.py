@@ -86,7 +86,11 @@ def replay(
         click.secho(said, err=True, fg="yellow")
     report = replay_step(run, log, request, progress=_progress)
     if explain:
-        found = explanation(report, recorded_steps(Path(run.run_dir), attempt=attempt))
+        found = explanation(
+            report,
+            recorded_steps(Path(run.run_dir), attempt=attempt),
+            learning_rate=recipe.trainer.optimizer.learning_rate,
+        )
         report = report.model_copy(update={"explanation": found})
     if keep:
         save_capsule(run, log, step=step, reason="kept by 'assay replay --keep'")

@@ -320,6 +320,7 @@ def _has_finished(run: "Run") -> bool:
     if finished is not None:
         refuse_copy(run)
         said = f"run {run.run_id} has finished, at step {finished.step}: nothing is left to train"
+        said += f" (assay train --from {run.run_id} KEY=VALUE goes on from its weights, as a new run)"
         click.echo(said, err=True)
     return finished is not None
 

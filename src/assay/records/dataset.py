@@ -95,6 +95,8 @@ class BuildSummary(Record):
     group: str = ""
     """The field that the column `shard_id` holds; empty where that is a digest of the text, or an older assay
     wrote it down."""
+    text: str = ""
+    """The field of the texts; empty where rows have no such field, or an older assay wrote it down."""
 
     added: ClassVar = frozenset(
         {
@@ -106,6 +108,7 @@ class BuildSummary(Record):
             "first_unusable",
             "num_numbers",
             "group",
+            "text",
         }
     )
 
@@ -199,3 +202,8 @@ class DatasetManifest(Record):
             "item_fields",
         }
     )
+
+    @property
+    def text_field(self) -> str:
+        """The field of the texts that it was built of; empty where nobody wrote it down."""
+        return self.build.text if self.build is not None else ""

@@ -53,5 +53,7 @@ class ExportedModel(Record):
     wrote it down."""
     warning_rules: tuple[str, ...] = ()
     """The rule behind each of them."""
+    text: str = ""
+    """The field of the texts that its dataset was built of; empty where nobody knows."""
 
-    added: ClassVar = frozenset({"form", "base_sha256", "warnings", "warning_rules"})
+    added: ClassVar = frozenset({"form", "base_sha256", "warnings", "warning_rules", "text"})

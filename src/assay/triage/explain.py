@@ -27,8 +27,10 @@ DIVERGED_FACTOR = 10.0
 """Times the loss of the first step: beyond that it is no spike, however few steps are on record."""
 
 
-def explain(report: ReplayReport, steps: Mapping[int, RecordedStep]) -> Explanation:
-    """The cause, from a replay that searched the rows too."""
+def explain(
+    report: ReplayReport, steps: Mapping[int, RecordedStep], *, learning_rate: float | None = None
+) -> Explanation:
+    """The cause, from a replay that searched the rows too; `learning_rate`: the recipe's, at its peak."""
     if report.first_difference is not None:
         return _of_difference(report, report.first_difference)
     finding = report.operators.finding if report.operators is not None else None
@@ -39,7 +41,7 @@ def explain(report: ReplayReport, steps: Mapping[int, RecordedStep]) -> Explanat
         )
     if report.rows is not None and report.rows.rows and not _are_most(report.rows):
         return _of_rows(report.rows)
-    return _of_loss(report, steps)
+    return _of_loss(report, steps, learning_rate)
 
 
 def _of_difference(report: ReplayReport, first: Compared) -> Explanation:
@@ -82,14 +84,15 @@ def _of_rows(rows: RowSearch) -> Explanation:
     )
 
 
-def _of_loss(report: ReplayReport, steps: Mapping[int, RecordedStep]) -> Explanation:
+def _of_loss(
+    report: ReplayReport, steps: Mapping[int, RecordedStep], learning_rate: float | None
+) -> Explanation:
     earlier = [steps[step].values for step in sorted(steps) if step < report.step]
     if (seen := _divergence(report, earlier)) is not None:
-        rate = f" of {earlier[-1]['learning_rate']:.3g}" if earlier else ""
         return Explanation(
             cause="divergence",
-            because=f"{seen} {_rows_text(report)}: the updates before had ruined the weights. Lower the "
-            f"learning rate{rate}, or warm up longer. '--watch' names the operator.",
+            because=f"{seen} {_rows_text(report)}: the updates before had ruined the weights. Lower "
+            f"trainer.optimizer.learning_rate{_rates_text(learning_rate, earlier)}, or warm up longer.",
         )
     before = earlier[-NUM_BEFORE:]
     losses = np.array([values["loss"] for values in before if math.isfinite(values["loss"])])
@@ -111,11 +114,19 @@ def _of_loss(report: ReplayReport, steps: Mapping[int, RecordedStep]) -> Explana
     )
 
 
+def _rates_text(peak: float | None, earlier: list[dict[str, float]]) -> str:
+    """` (1e+03; 200 in the step before)`."""
+    known = [] if peak is None else [f"{peak:.3g}"]
+    if earlier and f"{earlier[-1]['learning_rate']:.3g}" not in known:
+        known.append(f"{earlier[-1]['learning_rate']:.3g} in the step before")
+    return f" ({'; '.join(known)})" if known else ""
+
+
 def _rows_text(report: ReplayReport) -> str:
     rows = report.rows
     if rows is None or not rows.rows:
         return "No row makes it so by itself"
-    return f"{len(rows.rows):,} of the step's {rows.num_rows:,} rows make it so"
+    return f"{len(rows.rows):,} of the step's {rows.num_rows:,} rows are so with these weights"
 
 
 def _divergence(report: ReplayReport, earlier: list[dict[str, float]]) -> str | None:

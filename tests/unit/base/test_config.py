@@ -77,6 +77,32 @@ def test_a_wrong_value_is_shown_and_a_whole_section_is_not(values, said):
     assert str(raised.value) == f"the whole is not valid:\n  {said}"
 
 
+@pytest.mark.parametrize(
+    ("text", "line", "said"),
+    [
+        ("a:\n  b: 1\n c: 2\n", 3, "not indented as the lines that it stands among.\n     c: 2"),
+        (" a: 1\nb: 2\n", 2, "not indented as the lines that it stands among.\n    b: 2"),
+        ("a: 1\n b: 2\n", 2, "indented too far"),
+        ("a: why: so\n", 1, "put a value with a ': ' in quotes"),
+        ("a:\n\tb: 1\n", 2, "a tab; indent by spaces"),
+        ("a: 1\nb\nc: 2\n", 3, "a key without a ':' behind it, here or in the line above"),
+        ("a: [1, 2\nb: 3\n", 2, "a '[' that is not closed"),
+        ("a: {x: 1\nb: 3\n", 2, "a '{' that is not closed"),
+        ('a: "x\nb: 3\n', 3, "a quote or a bracket that is not closed"),
+        ("a: @x\n", 1, "stands in quotes"),
+        ("a: *x\n", 1, "found undefined alias 'x'"),
+    ],
+)
+def test_what_is_no_yaml_is_named_at_its_line_with_what_is_meant(tmp_path: Path, text, line, said):
+    path = tmp_path / "recipe.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as raised:
+        read_config_file(path, ())
+    assert str(raised.value).startswith(f"{path}:{line}: not readable as YAML: ")
+    assert said in str(raised.value)
+    assert "<" not in str(raised.value), "a parser's words tell of its blocks and tokens"
+
+
 class Left(FrozenConfig):
     type: Literal["left"] = "left"
     depth: int = 0

@@ -419,3 +419,17 @@ def test_shares_that_are_listed_together_are_rounded_as_decimals(corpus: Path, c
     shown = capsys.readouterr().out
     for share in ("60.8% (1,216 rows)", "24.7% (493 rows)", "14.6% (291 rows)"):
         assert share in shown
+
+
+def test_beside_a_proposed_label_stands_what_else_it_may_be(corpus: Path, capsys) -> None:
+    rows = [{"code": f"def f{n}(): pass", "is_async": n % 2, "area": "abc"[n % 3]} for n in range(60)]
+    (corpus / "two.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    code, _, said = run(capsys, "data", "build", "two.jsonl", "--out", "one")
+    words = " ".join(said.split())
+    assert code == 2 and "--text code --label is_async --metadata area" in words
+    assert (
+        "The label is a guess: is_async has 2 values in the first rows. It may as well be area (3): say"
+        in words
+    )
+    _, _, said = run(capsys, "data", "build", "rows.jsonl", "--out", "one")
+    assert "is a guess" not in said, "a field that is called label is none"

@@ -29,9 +29,14 @@ def recorded(*losses: float) -> dict[int, RecordedStep]:
 
 @pytest.mark.parametrize(("loss", "norm"), [(None, None), (5e8, None), (5e8, 1e9)])
 def test_the_step_that_killed_a_run_at_a_learning_rate_of_1000_is_a_divergence_however_early(loss, norm):
-    found = explain(report(3, loss, norm), recorded(0.69, 4e5))
+    found = explain(report(3, loss, norm), recorded(0.69, 4e5), learning_rate=1000.0)
     assert found.cause == "divergence"
-    assert "Lower the learning rate of 1e+03" in found.because
+    assert "Lower trainer.optimizer.learning_rate (1e+03), or warm up longer." in found.because
+
+
+def test_in_a_warm_up_both_rates_are_named_the_recipes_first():
+    found = explain(report(3, None, None), recorded(0.69, 4e5), learning_rate=5000.0)
+    assert "trainer.optimizer.learning_rate (5e+03; 1e+03 in the step before)" in found.because
 
 
 @pytest.mark.parametrize(("num_bad", "cause"), [(32, "divergence"), (17, "divergence"), (3, "bad data")])

@@ -336,6 +336,7 @@ def _summary(
         num_unusable=unusable.num_rows,
         first_unusable=unusable.first,
         num_numbers=sum(each.num_numbers for each in facts),
+        text=config.text_field if config.format in ("labelled", "text") else "",
     )
 
 

@@ -114,9 +114,10 @@ class Rule(NamedTuple):
 
 RULES: Mapping[str, Rule] = {
     "diverged": Rule(
-        f"the training loss ended not finite, or the median of its last {ENDS} steps is above "
-        f"{DIVERGED_FACTOR:g} times that of its first {ENDS}; of fewer than {2 * ENDS} steps: the same of "
-        f"their halves, of {FEWEST_AT_AN_END} steps or more, and all of the second are above all of the first",
+        "the training loss or its gradient ended not finite, or the median of its last "
+        f"{ENDS} steps is above {DIVERGED_FACTOR:g} times that of its first {ENDS}, and all but {ENDS // 4} of "
+        f"those are above all but {ENDS // 4} of these; of fewer than {2 * ENDS} steps: the same of their "
+        f"halves, of {FEWEST_AT_AN_END} steps or more, and all of the second are above all of the first",
         "lower `trainer.optimizer.learning_rate`, or warm up longer; `assay replay RUN --step N --explain`",
         "diverged",
     ),
@@ -284,11 +285,14 @@ class ModelNumbers(NamedTuple):
     metrics: Mapping[str, StepSeries]
     """Those that are watched (`is_watched`)."""
     evaluations: Sequence[AnyEvaluation]
+    ends_finite: bool = True
+    """False: the last attempt ended on a loss or a gradient that is no number, whose step is on no record."""
 
     def warnings(self) -> list[Warned]:
         """What they warn of, after the last step."""
         last = self.evaluations[-1] if self.evaluations else None
-        return warnings_of_model(self.losses.values, last, self.metrics)
+        losses = self.losses.values if self.ends_finite else np.append(self.losses.values, math.nan)
+        return warnings_of_model(losses, last, self.metrics)
 
     def warnings_at(self, step: int) -> list[Warned]:
         """What they warned of when the commit of that step was made: nothing later is known."""
@@ -423,13 +427,14 @@ def _divergence(losses: Sequence[float] | Float64[np.ndarray, "step"]) -> Iterat
     if not len(losses):
         return
     if not math.isfinite(losses[-1]):
-        yield Warned("diverged", "the training loss is not finite at the end.")
+        yield Warned("diverged", "the training loss or its gradient is not finite at the end.")
         return
     ends = min(ENDS, len(losses) // 2)
     if ends < FEWEST_AT_AN_END:
         return
     first, last = _median(losses[:ends]), _median(losses[-ends:])
-    lie_apart = ends == ENDS or max(losses[:ends]) < min(losses[-ends:])
+    beside = ends // 4 if ends == ENDS else 0
+    lie_apart = np.sort(losses[:ends])[-1 - beside] < np.sort(losses[-ends:])[beside]
     if 0.0 < DIVERGED_FACTOR * first < last and lie_apart:
         yield Warned("diverged", f"the training loss began at {first:.4g} and ended at {last:.4g}.")
 

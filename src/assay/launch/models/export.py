@@ -94,7 +94,6 @@ def export_run(
     unfinished = to.parent / f".unfinished-{to.name}-{secrets.token_hex(4)}"
     unfinished.mkdir(parents=True)
     columns = _columns_read(recipe, dataset) if method.form == "classifier" else {}
-    warned = warnings_of_commit(run, commit)
     try:
         base = base_sha256(model) if adapters == "apart" else None
         method.save_portable(model, unfinished, Leaving(beside.numbers, adapters, columns))
@@ -102,26 +101,8 @@ def export_run(
             (unfinished / name).write_bytes(data)
         _readable_as_the_folder(unfinished)
         progress(3, _PARTS)
-        exported = ExportedModel(
-            run_id=run.run_id,
-            step=commit.step,
-            weights_digest=commit.weights_digest,
-            recipe=_without_places(run.recipe, dataset.manifest.name),
-            recipe_sha256=run.recipe_sha256,
-            dataset=dataset.manifest.name,
-            dataset_fingerprint=run.dataset_fingerprint,
-            columns=columns,
-            tokenizer_sha256=known.sha256,
-            is_tokenizer_proved=known.is_proved,
-            max_tokens=dataset.manifest.lengths.max,
-            code_version=run.code_version,
-            exported_by=code_version(),
-            exported_s=SystemClock().now_s(),
-            files=_digests(unfinished),
-            form=method.form,
-            base_sha256=base,
-            warnings=tuple(each.text for each in warned),
-            warning_rules=tuple(each.rule for each in warned),
+        exported = _record(run, commit, dataset, known, form=method.form).model_copy(
+            update={"columns": columns, "files": _digests(unfinished), "base_sha256": base}
         )
         (unfinished / "README.md").write_text(_card(run, dataset, commit, exported), encoding="utf-8")
         (unfinished / EXPORT_FILE).write_text(exported.to_sealed_json() + "\n", encoding="utf-8")
@@ -133,6 +114,34 @@ def export_run(
         raise
     progress(_PARTS, _PARTS)
     return Exported(to, exported)
+
+
+def _record(
+    run: Run, commit: Commit, dataset: Dataset, known: KnownTokenizer, *, form: ModelForm
+) -> ExportedModel:
+    """Where the model comes from; what is written is added once it is."""
+    warned = warnings_of_commit(run, commit)
+    return ExportedModel(
+        run_id=run.run_id,
+        step=commit.step,
+        weights_digest=commit.weights_digest,
+        recipe=_without_places(run.recipe, dataset.manifest.name),
+        recipe_sha256=run.recipe_sha256,
+        dataset=dataset.manifest.name,
+        dataset_fingerprint=run.dataset_fingerprint,
+        columns={},
+        tokenizer_sha256=known.sha256,
+        is_tokenizer_proved=known.is_proved,
+        max_tokens=dataset.manifest.lengths.max,
+        code_version=run.code_version,
+        exported_by=code_version(),
+        exported_s=SystemClock().now_s(),
+        files=(),
+        form=form,
+        warnings=tuple(each.text for each in warned),
+        warning_rules=tuple(each.rule for each in warned),
+        text=dataset.manifest.text_field,
+    )
 
 
 def _columns_read(recipe: Recipe, dataset: Dataset) -> dict[str, str]:

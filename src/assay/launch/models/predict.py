@@ -21,6 +21,7 @@ from assay.base.errors import ConfigError, DamagedDataError, DataError
 from assay.data.dataset.columns import LABEL, TOKENS
 from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.raw.find import find_spans
+from assay.data.dataset.raw.propose import TEXT
 from assay.data.dataset.raw.span import Row
 from assay.data.dataset.tokens import TOKENIZER_FILE, load_tokenizer, tokenizer_of
 from assay.evaluation.suite.answers import Answerer
@@ -54,6 +55,8 @@ class Predictor(NamedTuple):
     """Longest sequence; a longer text is cut, as in training."""
     rewards: RewardRows | None = None
     """How a reward model reads rows; None of what answers for one text a row."""
+    text: str = ""
+    """The field of the texts that it was trained on; empty where nobody knows."""
 
 
 def exported_predictor(folder: Path) -> Predictor:
@@ -69,9 +72,10 @@ def exported_predictor(folder: Path) -> Predictor:
     model = method.load_portable(folder)
     answerer = Answerer(method, model)
     if isinstance(model, RewardNetwork):
-        return _rewarder(answerer, model, folder / TOKENIZER_FILE)
+        return _rewarder(answerer, model, folder / TOKENIZER_FILE)._replace(text=exported.text)
     types = {name: _type(name, text, path) for name, text in exported.columns.items()}
-    return _predictor(answerer, folder / TOKENIZER_FILE, exported.max_tokens, types)
+    predictor = _predictor(answerer, folder / TOKENIZER_FILE, exported.max_tokens, types)
+    return predictor._replace(text=exported.text)
 
 
 def run_predictor(run: Run, commit: Commit, *, tokenizer: Path | None) -> Predictor:
@@ -81,12 +85,14 @@ def run_predictor(run: Run, commit: Commit, *, tokenizer: Path | None) -> Predic
     dataset = Dataset.open(Path(recipe.data.dataset))
     known = tokenizer_of(dataset.folder, dataset.manifest, tokenizer, NAME_IT)
     model = load_committed(run, commit, open_store(run.store_url))
+    field = dataset.manifest.text_field
     if isinstance(model, RewardNetwork):
-        return _rewarder(Answerer(method, model), model, known.path)
+        return _rewarder(Answerer(method, model), model, known.path)._replace(text=field)
     columns = dataset.manifest.columns
     read = {name: columns[name] for name in recipe.method.columns if name != TOKENS}
     types = {name: _type(name, text, dataset.folder) for name, text in read.items()}
-    return _predictor(Answerer(method, model), known.path, dataset.manifest.lengths.max, types)
+    predictor = _predictor(Answerer(method, model), known.path, dataset.manifest.lengths.max, types)
+    return predictor._replace(text=field)
 
 
 def untrained_predictor(recipe: Recipe, model: Any, tokenizer: Path, max_tokens: int) -> Predictor:
@@ -102,14 +108,15 @@ def predict_rows(
     predictor: Predictor,
     file: Path,
     *,
-    text: str,
+    text: str | None,
     missing: Sequence[str],
     progress: Progress,
     textless: Callable[[str], None],
 ) -> Iterator[list[Row]]:
     """The rows of a file with their answers, some at a time.
 
-    `text` is the column of the text; `missing` are columns that the model reads and the file has not.
+    `text` is the column of the text, None: the one that the model was trained on where the file has it, else
+    `text`. `missing` are columns that the model reads and the file has not.
     `textless` is told where a row without text is, whose answers are None.
     """
     spans = find_spans([file], ROWS_AT_ONCE)
@@ -117,7 +124,9 @@ def predict_rows(
     for done, span in enumerate(spans, 1):
         rows = span.rows()
         while part := list(itertools.islice(rows, ROWS_AT_ONCE)):
-            yield _answered(predictor, part, text, missing, textless)
+            known = [name for name in (predictor.text, TEXT) if name]
+            name = text or next((name for name in known if name in part[0][1]), known[0])
+            yield _answered(predictor, part, name, missing, textless)
         progress(done, len(spans))
 
 

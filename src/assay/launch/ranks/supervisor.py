@@ -366,10 +366,13 @@ class Supervisor:
             capsule = save_failing_step(self._run, self._log, attempt, attempt.failure.headline())
         except AssayError as error:
             return f" No capsule of the step could be kept: {error}"
-        return (
-            f" All that step {capsule.step} needs is kept as a capsule: 'assay replay {self._run.run_id} "
-            f"--step {capsule.step} --watch' runs it again and names the operator."
-        )
+        again, step = f"'assay replay {self._run.run_id} --step", capsule.step
+        kept = f" All that step {step} needs is kept as a capsule: "
+        if attempt.failure.failure_kind == "loss_not_finite":
+            return (
+                f"{kept}{again} {step} --explain' says what made it so: rows, arithmetic, the updates before."
+            )
+        return f"{kept}{again} {step} --watch' runs it again and names the operator."
 
     def _one_attempt(self, world_size: int) -> tuple[Attempt, AttemptEnd]:
         now_s = self._clock.now_s()

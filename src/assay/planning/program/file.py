@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar, get_args
 import yaml
 from pydantic import ValidationError
 
-from assay.base.config import given_text
+from assay.base.config import given_text, unreadable_yaml
 from assay.base.errors import ConfigError
 from assay.base.meant_key import written_key
 from assay.base.names import meant
@@ -161,11 +161,8 @@ def _read_yaml(path: Path, *, cure: str = "") -> tuple[dict[str, Any], dict[str,
         if node is not None:
             _note_lines(path, node, "", lines)
             values = loader.construct_document(node)
-    except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise ConfigError(f"{path}:{line}: not readable as YAML: {error.problem}.") from error
     except yaml.YAMLError as error:
-        raise ConfigError(f"{path}: not readable as YAML: {error}") from error
+        raise unreadable_yaml(path, error) from error
     if not isinstance(values, dict):
         raise ConfigError(f"{path}: expected a mapping of keys to values, found {kind_text(values)}.")
     return values, lines

@@ -332,7 +332,9 @@ def model_numbers(ledger: Ledger, run_id: str) -> ModelNumbers:
     }
     series = {name: StepSeries(curve.steps, curve.values) for name, curve in curves.items()}
     losses = series.pop("loss", StepSeries.of({}))
-    return ModelNumbers(losses, series, ledger.evaluations(run_id))
+    failures = [each.failure for each in ledger.attempts(run_id)[-1:]]
+    ends_finite = all(each is None or each.failure_kind != "loss_not_finite" for each in failures)
+    return ModelNumbers(losses, series, ledger.evaluations(run_id), ends_finite)
 
 
 def commit_views(entries: Sequence[LogEntry], numbers: ModelNumbers) -> tuple[CommitView, ...]:

@@ -187,11 +187,10 @@ def next_commands(run: RunView) -> list[tuple[str, str]]:
     found = []
     if run.status in ("failed", "preempted", "gone"):
         found.append(("go on from the last commit", f"assay train --resume {run.run_id}"))
-    diverged = any(each.rule == "diverged" for each in run.warnings)
-    if diverged or (run.status == "failed" and run.attempts and "not finite" in run.attempts[-1].reason):
-        step = max((each.reached_step for each in run.attempts), default=0)
-        at = step if diverged else step + 1
-        found.append(("why it went wrong", f"assay replay {run.run_id} --step {max(at, 1)} --explain"))
+    if any(each.rule == "diverged" for each in run.warnings):
+        failed = run.status == "failed" and "not finite" in run.attempts[-1].reason
+        step = max((each.reached_step for each in run.attempts), default=0) + int(failed)
+        found.append(("why it went wrong", f"assay replay {run.run_id} --step {max(step, 1)} --explain"))
     if run.audit is None and run.status == "succeeded":
         found.append(("prove its rows", f"assay audit {run.run_id}"))
     if run.status == "succeeded" and not run.warnings:

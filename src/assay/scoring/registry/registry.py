@@ -18,6 +18,7 @@ from typing import Any, Literal, NamedTuple
 import yaml
 from pydantic import ValidationError
 
+from assay.base.config import unreadable_yaml
 from assay.base.digest import sha256_of_json
 from assay.base.errors import ConfigError, DataError
 from assay.scoring.json_lines import json_lines
@@ -162,7 +163,7 @@ def _entries(folder: Path) -> dict[str, Any]:
         try:
             tree = yaml.safe_load(path.read_text(encoding="utf-8"))
         except (yaml.YAMLError, UnicodeDecodeError) as error:
-            raise ConfigError(f"{path}: not readable as YAML: {error}") from error
+            raise unreadable_yaml(path, error) from error
         for name, entry in (tree if isinstance(tree, dict) else {}).items():
             if name in entries:
                 raise ConfigError(f"{path}: '{name}' is defined twice in this registry. Rename one of the two.")

@@ -131,8 +131,8 @@ class RemoteEngine:
         if (named := self.named()) != digest:
             raise EngineError(
                 f"{self._where}: it has other weights: they are to have digest {digest[:12]}…, and {when} it "
-                f"names {named[:12]}…. Its answers were not learned from; the last commit is intact. Does it "
-                f"see method.sampler.folder={self._config.folder}, and does another run use it? {HOW}."
+                f"names {named[:12]}…. Its answers were not learned from, and what is committed is intact. "
+                f"Does it see method.sampler.folder={self._config.folder}, and does another run use it? {HOW}."
             )
 
     def answer(

@@ -227,9 +227,22 @@ class NotFinite:
                     for mask, name in ((nan, "NaN"), (inf, "infinite"))
                     if mask.any()
                 )
-                source = "all inputs are finite" if not (had_nan or had_inf) else "inputs have such numbers too"
+                source = "inputs have such numbers too"
+                if not had_nan:
+                    source = "no input is NaN, some are infinite, as a mask is" if had_inf else _largest(call)
                 return BadOutput(output, nan | inf, f"{what} of {output.numel()} numbers; {source}", is_origin)
         return None
+
+
+def _largest(call: Call) -> str:
+    """How far from overflow the inputs were that were not written over: updates before made what is huge."""
+    written = {tensor.data_ptr() for tensor in call.written()}
+    sizes = [
+        float(each.abs().max())
+        for each in call.tensors()
+        if each.is_floating_point() and each.numel() and each.data_ptr() not in written
+    ]
+    return f"all inputs are finite{f', the largest {max(sizes):.3g}' if sizes else ''}"
 
 
 def _asks_for_infinity(call: Call) -> bool:

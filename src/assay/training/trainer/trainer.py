@@ -194,8 +194,9 @@ class Trainer:
             return
         what = f"the loss of lanes {list(totals.bad_lanes)}" if totals.bad_lanes else "the gradient's norm"
         raise LossNotFiniteError(
-            f"step {place.step + 1}: {what} is not finite. No update was made; the last commit is intact. "
-            f"The rows are those of epoch {place.cursor.epoch}, step {place.cursor.step_in_epoch} of the epoch."
+            f"step {place.step + 1}: {what} is not finite, at a learning rate of {totals.learning_rate:.3g} "
+            "(trainer.optimizer.learning_rate, where the schedule has brought it). No update was made, and "
+            "what is committed is intact."
         )
 
 

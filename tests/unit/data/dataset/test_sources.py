@@ -394,6 +394,15 @@ def test_a_column_of_yes_and_no_is_asked_before_what_rows_are_about(tmp_path: Pa
     assert label_of(sentiment=["good", "bad", "fair"] * 20, escalated=answers) == "sentiment"
 
 
+def test_what_else_may_be_learned_is_known_beside_the_proposed_label(tmp_path: Path) -> None:
+    """A 0 or 1 beside three areas: which of both is the question, nobody can tell from the rows."""
+    rows = [{"code": f"def f{n}(): pass", "is_async": n % 2, "area": "abc"[n % 3]} for n in range(60)]
+    source = write_csv(tmp_path / "a.csv", rows)
+    found = propose([source], AskedFields())
+    assert (found.label, found.could_be_label) == ("is_async", {"is_async": 2, "area": 3})
+    assert propose([source], AskedFields(label="area")).could_be_label == {}
+
+
 def test_a_category_that_is_nearly_always_the_same_is_proposed_as_no_label(tmp_path: Path) -> None:
     rows = [
         {"body": f"row {n}", "prio": "extra" if n == 7 else "usual", "kind": "abc"[n % 3]} for n in range(60)

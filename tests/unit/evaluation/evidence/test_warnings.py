@@ -9,6 +9,7 @@ import pytest
 from assay.evaluation.evidence.classifier.metrics import classifier_metrics
 from assay.evaluation.evidence.classifier.rows import ScoredRows
 from assay.evaluation.evidence.warnings import (
+    DIVERGED_FACTOR,
     RULES,
     ModelNumbers,
     RuleName,
@@ -76,6 +77,15 @@ def test_a_dead_model_is_warned_of_though_its_rows_were_proved():
 @pytest.mark.parametrize("end", [float("nan"), float("inf"), 1.5])
 def test_a_loss_that_ends_far_above_its_beginning_or_nowhere_has_diverged(end: float):
     assert [each.rule for each in warnings_of_model([*FALLING, *[end] * 10], None)] == ["diverged"]
+
+
+def test_losses_that_scatter_by_more_than_they_rose_have_not_diverged():
+    """Of numbers: single batches hold a row that is far off, or none."""
+    batches = [0.1, 0.1, 0.2, 0.1, 0.2, 0.1, 4.0, 2.5, 3.0, 0.1]
+    later = [0.4, 0.4, 0.1, 2.0, 0.4, 0.4, 0.1, 0.1, 0.5, 0.3]
+    assert np.median(later) > DIVERGED_FACTOR * np.median(batches) > 0.0
+    assert warnings_of_model([*batches, *later], None) == []
+    assert [each.rule for each in warnings_of_model([*batches, *np.add(later, 6.0)], None)] == ["diverged"]
 
 
 @pytest.mark.parametrize("last", [15, 30, 4000])
@@ -258,6 +268,14 @@ def test_what_goes_wrong_with_rollouts_is_flagged_by_its_name(rule: str, changed
     found = warnings_of_model([], None, rollouts(**changed))
     assert [each.rule for each in found] == [rule]
     assert rule != "graders fail" or "5% python_timeout" in found[0].text
+
+
+def test_a_run_whose_last_attempt_ended_on_no_number_diverged_though_its_record_is_finite():
+    losses = StepSeries(np.arange(1, 101), np.asarray(FALLING))
+    numbers = ModelNumbers(losses, {}, ())
+    assert numbers.warnings() == []
+    assert [each.rule for each in numbers._replace(ends_finite=False).warnings()] == ["diverged"]
+    assert numbers._replace(ends_finite=False).warnings_at(100) == [], "that commit was made before"
 
 
 def test_beside_a_commit_stands_what_was_known_when_it_was_made():

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from itertools import chain, islice
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from assay.base.errors import ConfigError, DataError
@@ -36,7 +37,7 @@ _CATEGORY_NAMES = ("category", "topic", "folder")
 _TIME_NAMES = ("created_at", "timestamp", "time", "date", "datetime", "created", "published", "when")
 _GROUP_NAMES = (
     "group", "author", "user", "user_id", "document_id", "doc_id", "conversation_id", "session_id", "thread_id",
-    "source_id", "url", "file", "path",
+    "source_id", "url", "file", "filename", "file_name", "path",
 )  # fmt: skip
 _LONG = 64
 """Characters of a text that is no category any more."""
@@ -61,6 +62,8 @@ class Proposal(NamedTuple):
     """Whether a person has to agree."""
     format: Format | None = None
     """Where the rows have the fields of a language model's format, and nobody said what else they are."""
+    could_be_label: Mapping[str, int] = MappingProxyType({})
+    """Field -> its different values: those that may be what is to be learned, the proposed one among them."""
 
 
 class AskedFields(NamedTuple):
@@ -109,7 +112,8 @@ def propose(sources: Sequence[Path], given: AskedFields) -> Proposal:
         (given.text or TEXT) in columns and (label_is_known or LABEL in columns) and given.tokenizer is not None
     )
     text = given.text or _text_field(columns, sources)
-    label = None if given.without_label else given.label or _label_field(columns, text, num_rows)
+    labels = _label_fields(columns, text, num_rows)
+    label = None if given.without_label else given.label or next(iter(labels), None)
     if by_name:
         # Nothing is taken along that nobody named.
         assert given.tokenizer is not None
@@ -121,7 +125,9 @@ def propose(sources: Sequence[Path], given: AskedFields) -> Proposal:
     metadata = given.metadata or tuple(
         name for name, values in others.items() if _is_category(values, num_rows) and _is_free(name)
     )
-    return Proposal(text, label, metadata, time, key, given.tokenizer or _new_tokenizer(sources), True)
+    tokenizer = given.tokenizer or _new_tokenizer(sources)
+    could_be = {} if label_is_known else {name: len(set(map(str, columns[name]))) for name in labels}
+    return Proposal(text, label, metadata, time, key, tokenizer, True, could_be_label=could_be)
 
 
 def _missing(
@@ -189,26 +195,28 @@ def likely_text(columns: Mapping[str, Sequence[Any]]) -> str | None:
     return next(named, max(lengths, key=lambda name: lengths[name], default=None))
 
 
-def _label_field(columns: Mapping[str, list[Any]], text: str, num_rows: int) -> str | None:
+def _label_fields(columns: Mapping[str, list[Any]], text: str, num_rows: int) -> list[str]:
+    """Those that may be learned, the likeliest first: by name; the only yes-or-no; what rows are about; the
+    category of the fewest values."""
     if LABEL in columns and text != LABEL:
-        return LABEL
-    asked = [name for name, values in columns.items() if name not in _GROUP_NAMES and _is_yes_or_no(values)]
-    names: list[str] = [*_LABEL_NAMES, *(asked if len(asked) == 1 else ()), *_CATEGORY_NAMES]
-    for name in names:
-        values = columns.get(name)
-        if values and name != text and _is_category(values, num_rows) and len(set(map(str, values))) > 1:
-            return name
-    texts = {
-        name: len(set(values))
+        return [LABEL]
+    differ = {
+        name: len(set(map(str, values)))
         for name, values in columns.items()
-        if name != text and all(isinstance(value, str) for value in values) and _is_category(values, num_rows)
+        if name != text and _is_category(values, num_rows) and len(set(map(str, values))) > 1
     }
-    several = {
-        name: count
-        for name, count in texts.items()
-        if 1 < count <= FEW and name not in _GROUP_NAMES and _largest_share(columns[name]) < _NEARLY_ALL
-    }
-    return min(several, key=lambda name: several[name]) if several else None
+    asked = [name for name in differ if name not in _GROUP_NAMES and _is_yes_or_no(columns[name])]
+    several = [
+        name
+        for name, count in sorted(differ.items(), key=lambda each: each[1])
+        if all(isinstance(value, str) for value in columns[name])
+        and count <= FEW
+        and name not in _GROUP_NAMES
+        and _largest_share(columns[name]) < _NEARLY_ALL
+    ]
+    likely = [*_LABEL_NAMES, *(asked if len(asked) == 1 else ()), *_CATEGORY_NAMES, *several]
+    found = list(dict.fromkeys(name for name in likely if name in differ))
+    return [*found, *(name for name in asked if found and name not in found)]
 
 
 def _named(

@@ -117,8 +117,8 @@ class RemoteAnswers:
             f"step {step}: method.sampler.url={self._sampler.url} and the trainer are {gap:.3g} nats apart per "
             f"token, more than method.sampler.log_prob_gap.bound={allowed.bound:g}: it draws with other "
             "weights than it names, at another temperature, leaves tokens out, or says how likely they are "
-            "before all that (vLLM: --logprobs-mode processed_logprobs). No update was made; the last "
-            f"commit is intact. Mend the engine ({HOW}) and go on with assay train --resume; or weigh such "
+            "before all that (vLLM: --logprobs-mode processed_logprobs). No update was made, and what is "
+            f"committed is intact. Mend the engine ({HOW}) and go on with assay train --resume; or weigh such "
             "tokens: assay train --from RUN method.sampler.log_prob_gap.on_excess=truncate."
         )
 

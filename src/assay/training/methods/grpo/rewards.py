@@ -198,7 +198,7 @@ def refuse_failures(metrics: Mapping[str, float], most: float, *, step: int) -> 
             )
         raise TooManyFailuresError(
             f"step {step}: {tenths_text(share)} of the rollouts got no reward ({said}), more than "
-            f"method.max_reward_failures={most:g} allows. No update was made; the last commit is intact. "
+            f"method.max_reward_failures={most:g} allows. No update was made, and what is committed is intact. "
             f"{cure}; or go on with more of them missing: assay train --from RUN "
             "method.max_reward_failures=SHARE."
         )
