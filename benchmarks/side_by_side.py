@@ -144,19 +144,22 @@ def main() -> None:
         slower = compared(repository, repository.slower, arguments.slower, **asked)
     said = [each["verdict"] for each in alike]
     ratios = [math.log(block["ratio"]) for each in alike for block in each["blocks"]]
-    as_drawn = {change: drawn(ratios, change=change) for change in (0.0, 0.05)}
     result = {
         "alike": len(alike),
         "alike_without_a_change": len(alike) - said.count("slower") - said.count("faster"),
         "alike_same": said.count("same"),
         "slower": len(slower),
         "slower_found": sum(each["verdict"] == "slower" for each in slower),
-        "blocks": len(ratios),
-        "noise": round(float(np.std(ratios)), 4),
-        "drawn": DRAWN,
-        "drawn_alike_without_a_change": DRAWN - sum(each in ("slower", "faster") for each in as_drawn[0.0]),
-        "drawn_slower_found": as_drawn[0.05].count("slower"),
     }
+    if ratios:
+        as_drawn = {change: drawn(ratios, change=change) for change in (0.0, 0.05)}
+        result |= {
+            "blocks": len(ratios),
+            "noise": round(float(np.std(ratios)), 4),
+            "drawn": DRAWN,
+            "drawn_alike_without_a_change": DRAWN - sum(each in ("slower", "faster") for each in as_drawn[0.0]),
+            "drawn_slower_found": as_drawn[0.05].count("slower"),
+        }
     print(json.dumps(result))
 
 
