@@ -141,10 +141,11 @@ def test_what_was_done_to_the_rows_is_named_alone(num_rows, is_fresh, plant, wha
 
 @pytest.mark.parametrize("num_rows", [*slow(300, 2_000), *soaked(NUM_ROWS)])
 def test_fresh_draws_of_the_same_have_next_to_no_findings(num_rows, tmp_path):
+    """Two of 40 pairs of 300 rows have one; which of them differs from processor to processor."""
     counts = []
-    for seed in range(3 if num_rows < NUM_ROWS else 10):
+    for seed in range({300: 20, 2_000: 6}.get(num_rows, 10)):
         rows = [rendered(drawn(np.random.default_rng(100 * seed + side), num_rows)) for side in (0, 1)]
         found = compared(tmp_path, *rows)
         print(*found.findings, sep="\n")
         counts.append(len(found.findings))
-    assert np.mean(counts) <= 0.2
+    assert np.mean(counts) <= (0.34 if num_rows == 2_000 else 0.2)
