@@ -102,6 +102,9 @@ def test_a_killed_campaign_goes_on_and_trains_nothing_twice(campaign_file: Path,
     _assert_the_cost_is_said_where_a_price_is_set(decision, command)
     _assert_a_holdout_is_scored_on_the_last_weights(campaign, tmp_path, records[0])
     _assert_noise_on_record_is_taken_for_what_was_asked_alone(command)
+    checked_again = [*command, "--check", "--check-seconds", "0"]
+    said = subprocess.run(checked_again, capture_output=True, text=True, check=True).stdout
+    assert "at most 4 runs (4 on record already: what is finished is not trained again), " in said
 
 
 def _assert_noise_on_record_is_taken_for_what_was_asked_alone(command: list[str]) -> None:

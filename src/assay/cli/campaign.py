@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from assay.evaluation.decision.config import CampaignConfig
     from assay.launch.campaign.power import StatedPower
     from assay.records.decision import Decision
+    from assay.store.home import Home
 
 KEYS_HEAD = (
     "# Campaigns, key by key",
@@ -106,7 +107,8 @@ def run(
         click.echo(f"warning: {warning.text}", err=True)
     if check:
         click.echo(
-            f"campaign {config.name}: at most {number_of(num_runs, 'run')}, {_looks_text(config.all_looks)}, "
+            f"campaign {config.name}: at most {number_of(num_runs, 'run')}{_on_record_text(config, home)}, "
+            f"{_looks_text(config.all_looks)}, "
             f"budget {device_time_text(3600 * config.budget_device_hours)}. Nothing was started."
         )
         _print_forecast(config, power, file, 0.0 if place.on == "slurm" else check_seconds)
@@ -128,6 +130,15 @@ def run(
         if written.memo.cost:
             click.echo(f"cost so far: {written.memo.cost}")
         click.echo(written.page)
+
+
+def _on_record_text(config: "CampaignConfig", home: "Home") -> str:
+    """How many of its runs somebody has paid for, or begun to; nothing before the first."""
+    from assay.launch.campaign.arms import run_id_of
+
+    ids = [run_id_of(config.name, arm, seed) for arm in config.arm_names for seed in config.seed_numbers]
+    known = sum(home.has_run(run_id) for run_id in ids)
+    return f" ({known:,} on record already: what is finished is not trained again)" if known else ""
 
 
 def _print_forecast(config: "CampaignConfig", power: "StatedPower", file: Path, seconds: float) -> None:
