@@ -149,8 +149,8 @@ def _assert_the_cost_is_said_where_a_price_is_set(decision: Decision, command: l
         return done.stdout
 
     assert "cost so far" not in said("show", "tiny")
-    (home.folder / "settings.yaml").write_text("{currency: EUR, device_hour_prices: {cpu: 36}}")
-    cost = f"{decision.spent_s / 100:.2f} EUR"
+    (home.folder / "settings.yaml").write_text("{currency: EUR, device_hour_prices: {cpu: 3600}}")
+    cost = f"{decision.spent_s:.2f} EUR"  # above a tenth, however quick the machine: below it has four digits
     assert f"cost so far: {cost}" in said("show", "tiny")
     assert f"cost so far: {cost}" in said(*command[4:])
     folder = find_campaign(home, "tiny").folder
