@@ -131,6 +131,11 @@ def test_rows_that_make_a_loss_not_finite_are_named_and_so_are_the_weights_behin
         run_it(data__dataset=str(dataset), method__encoder=encoder)
     (run_dir,) = [path for path in home.iterdir() if path.is_dir()]
     step = int(str(failed.value).split("step ")[1].split(":")[0])
+    capfd.readouterr()
+    with pytest.raises(SystemExit):
+        main(["show", run_dir.name])
+    shown = capfd.readouterr().out
+    assert "diverged" in shown, "no step on record says so: the one that failed is on none"
     assert replayed(capfd, run_dir.name, step)["rows"] is None
     report = replayed(capfd, run_dir.name, step, "--bisect", "--watch")
     assert {row["row_id"] for row in report["rows"]["rows"]} <= set(STRANGE_ROWS)

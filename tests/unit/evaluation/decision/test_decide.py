@@ -11,6 +11,7 @@ from assay.evaluation.decision.decide import decide
 from assay.evaluation.decision.facts import Facts
 from assay.evaluation.decision.gates import judge_gates
 from assay.evaluation.decision.sensitivity import Flips, variations
+from assay.evaluation.evidence.power import detectable_by
 from assay.evaluation.evidence.several import breadth
 from assay.launch.campaign.decisions import record_decision
 from assay.launch.campaign.folder import OpenCampaign
@@ -82,6 +83,14 @@ def test_a_decision_carries_owner_origin_of_the_least_effect_and_how_long_its_cu
     assert (decision.owner, decision.least_effect_because) == ("R.", "so it is")
     assert decision.cheapest is not None and decision.cheapest.device_s is not None
     assert decision.next_wall_s == decision.cheapest.device_s / 2
+
+
+def test_what_could_be_detected_is_of_the_luck_of_its_own_interval(config_of, facts_of):
+    facts = facts_of(config_of(), {"code": 0.02, "prose": 0.02}, noise=0.3)
+    for found in decide(config_of(), campaign_of(config_of()), facts).effects:
+        effect = facts.benchmarks[found.benchmark].effect
+        assert found.could_detect == detectable_by(effect)
+        assert found.item_degrees == float(effect.item_degrees)
 
 
 def test_the_headline_counts_what_was_asked_and_names_what_was_not(config_of, facts_of):
