@@ -100,7 +100,7 @@ QUICK = replace(
     wide_vocab_size=8192,
 )
 ON_GPU = replace(
-    FULL, rounds=2, num_rows=2048, num_pairs=1024, grpo_steps=1, hidden_size=768, num_layers=12, num_heads=12,
+    FULL, rounds=4, num_rows=2048, num_pairs=1024, grpo_steps=1, hidden_size=768, num_layers=12, num_heads=12,
     vocab_size=32_000, micro_batch_rows=64, micro_batch_tokens=16_384, on_gpu=True,
 )  # fmt: skip
 PROMPTS = 256
