@@ -78,6 +78,28 @@ def test_rows_of_a_language_model_have_a_recipe_that_learns(format: str, method:
     assert steps[-1]["loss"] < 0.95 * steps[0]["loss"]
 
 
+def test_rows_that_lie_sorted_have_windows_that_mix_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = (
+        {"text": f"{WORDS[row % 10]} {WORDS[row % 7]}", "label": row % 2, "language": f"of {row // 15_000}"}
+        for row in range(60_000)
+    )
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    build = ["data", "build", tmp_path / "rows.jsonl", "--text", "text", "--label", "label"]
+    assert run(*build, "--metadata", "language", "--tokenizer", "new:300", "--out", tmp_path / "rows") == 0
+    file = tmp_path / "recipe.yaml"
+    assert run("recipe", "new", tmp_path / "rows", "--out", file) == 0
+
+    def noted(*changes: str) -> str:
+        capsys.readouterr()
+        assert run("train", file, "--check", "--check-seconds", "0", *changes) == 0
+        return capsys.readouterr().out
+
+    assert "mixes these rows badly" in noted("loader.window_rows=4096"), "the most that is usual"
+    assert "mixes these rows badly" not in noted()
+
+
 def copied_texts(folder: Path) -> Path:
     """1,200 labelled texts in 120 files; of four texts one is in two files."""
     rows = [

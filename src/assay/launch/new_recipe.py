@@ -35,6 +35,8 @@ from assay.data.dataset.label_values import FEW
 from assay.data.dataset.leaks import quick_leaks
 from assay.data.dataset.split import DatasetView, HashSplit, split_view
 from assay.data.dataset.tokens import TOKENIZER_FILE, load_tokenizer
+from assay.data.loader.config import LoaderConfig
+from assay.data.loader.mixing import measure_mixing
 from assay.evaluation.evidence.warnings import Warned, warnings_of_leaks
 from assay.launch.data_warnings import data_warnings
 from assay.launch.ranks.processor import gpus_here
@@ -80,6 +82,8 @@ _USUAL_WEIGHTS = 7e9
 _GROUP_SIZE = 8
 _ANSWER_TOKENS = 256
 _MOST_TOKENS = 16_384
+_MOST_WINDOW_BYTES = 1 << 30
+"""Of the rows that all ranks together hold to mix them."""
 _ANSWERS = (
     "answer", "reference", "target", "solution", "expected", "label", "output", "completion", "ground_truth",
 )  # fmt: skip
@@ -124,7 +128,7 @@ def new_recipe(
         f"# {manifest.num_rows:,} rows, {count_text(manifest.num_tokens)} tokens; made for {_machine()}.",
         "# Check it: assay train THIS --check. Change a value here, or after it: trainer.epochs=3.",
         *_aligned(_general(title, folder, split, train, manifest.build.group if manifest.build else "")),
-        *_aligned(_loader(manifest, sizes, model, num_rows=int(train.num_rows.sum()))),
+        *_aligned(_loader(train, sizes, model)),
         *_aligned(_language(dataset, learns, model) if learns else _method(dataset, train, model)),
         *_aligned(_trainer(sizes, _rate(learns, model))),
     ]
@@ -161,10 +165,8 @@ def _general(
     )
 
 
-def _loader(
-    manifest: DatasetManifest, sizes: _Sizes, model: str | None, *, num_rows: int
-) -> Iterator[tuple[str, str]]:
-    window = min(4096, max(64, 1 << (num_rows // LANES).bit_length()))
+def _loader(train: DatasetView, sizes: _Sizes, model: str | None) -> Iterator[tuple[str, str]]:
+    manifest = train.dataset.manifest
     rows_per_lane = sizes.batch // LANES
     sequences = len(sequences_of(manifest.columns)) if manifest.format == "pairs" else 1
     wanted = sequences * max(int(rows_per_lane * manifest.lengths.p95), manifest.lengths.max)
@@ -181,7 +183,7 @@ def _loader(
         "rows behind one step; larger is steadier, and takes fewer steps",
     )
     yield (
-        f"  window_rows: {window}",
+        f"  window_rows: {_window_rows(train, sizes)}",
         "rows of a lane that are shuffled together; 'assay data show' measures how well",
     )
     yield (
@@ -192,6 +194,18 @@ def _loader(
         f"  max_micro_batch_tokens: {budget}",
         f"bounds the memory of a pass: {what} ({manifest.lengths.p95:.0f})",
     )
+
+
+def _window_rows(train: DatasetView, sizes: _Sizes) -> int:
+    """The usual number; more where that would mix such rows badly, and the memory for it is nothing much."""
+    num_rows = int(train.num_rows.sum())
+    usual = min(4096, max(64, 1 << (num_rows // LANES).bit_length()))
+    config = LoaderConfig(lanes=LANES, global_batch_size=sizes.batch, window_rows=usual)
+    mend = measure_mixing(train, config).mend
+    tokens = LANES * train.dataset.manifest.lengths.mean
+    if mend is None or config.kept_bytes * tokens * mend.window_rows > _MOST_WINDOW_BYTES:
+        return usual
+    return mend.window_rows
 
 
 def _method(dataset: Dataset, train: DatasetView, encoder: str | None) -> Iterator[tuple[str, str]]:

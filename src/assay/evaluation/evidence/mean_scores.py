@@ -57,7 +57,7 @@ def mean_estimate(values: Float64[np.ndarray, "row"], clusters: Clusters | None 
     if clusters is not None:
         if (spread := clustered((values - mean) / values.size, clusters)) is None:
             return Estimate(value=mean, method=one_cluster("normal theory (t)"))
-        return symmetric(mean, spread.reach, method=f"normal theory (t), {spread.num_clusters} clusters")
+        return symmetric(mean, spread.reach, method=f"normal theory (t), {spread.num_clusters:,} clusters")
     if values.size < 2:
         return Estimate(value=mean, method="normal theory (t): undefined, one row")
     quantile = float(stdtrit(values.size - 1, 0.5 + CONFIDENCE / 2))

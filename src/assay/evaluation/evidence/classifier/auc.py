@@ -79,7 +79,7 @@ def auc_estimate(rows: ScoredRows) -> Estimate | None:
     spread = clustered(_influences(rows, placed), rows.clusters, rows.class_weights)
     if spread is None:
         return Estimate(value=placed.auc, method=one_cluster("DeLong"))
-    method = f"DeLong, {spread.num_clusters} clusters"
+    method = f"DeLong, {spread.num_clusters:,} clusters"
     return on_logit_scale(placed.auc, spread.variance, method=method, quantile=spread.quantile)
 
 
@@ -104,7 +104,7 @@ def auc_difference(baseline: ScoredRows, candidate: ScoredRows) -> Estimate | No
         spread = clustered(influences, baseline.clusters, baseline.class_weights)
         if spread is None:
             return Estimate(value=difference, method=one_cluster("paired DeLong"))
-        method = f"paired DeLong, {spread.num_clusters} clusters"
+        method = f"paired DeLong, {spread.num_clusters:,} clusters"
         return symmetric(difference, spread.reach, method=method, lowest=-1.0, highest=1.0)
     margin = normal_quantile() * float(np.sqrt(_variance(of_positives, of_negatives)))
     return symmetric(difference, margin, method="paired DeLong", lowest=-1.0, highest=1.0)

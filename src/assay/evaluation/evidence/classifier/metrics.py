@@ -69,7 +69,7 @@ def average_precision(rows: ScoredRows) -> Estimate | None:
         return on_logit_scale(value, float(influences @ influences), method=method)
     if (spread := clustered(influences, ordered.clusters, ordered.class_weights)) is None:
         return Estimate(value=value, method=one_cluster(method))
-    method = f"{method}, {spread.num_clusters} clusters"
+    method = f"{method}, {spread.num_clusters:,} clusters"
     return on_logit_scale(value, spread.variance, method=method, quantile=spread.quantile)
 
 
@@ -87,7 +87,7 @@ def log_loss(rows: ScoredRows) -> Estimate:
     if rows.clusters is not None:
         if (spread := clustered((losses - value) / rows.num_rows, rows.clusters)) is None:
             return Estimate(value=value, method=one_cluster("normal"))
-        method = f"normal, {spread.num_clusters} clusters"
+        method = f"normal, {spread.num_clusters:,} clusters"
         return symmetric(value, spread.reach, method=method, lowest=0.0)
     margin = normal_quantile() * float(losses.std(ddof=1) / np.sqrt(rows.num_rows))
     return symmetric(value, margin, method="normal", lowest=0.0)
