@@ -61,6 +61,11 @@ def _rule(config: "CampaignConfig", *, leave_out: Mapping[str, str]) -> dict[str
             for each in rule.guardrails
             if each.benchmark not in leave_out
         ],
+        "safety": [
+            {"benchmark": each.benchmark, "max_rate": each.max_rate}
+            for each in rule.safety
+            if each.benchmark not in leave_out
+        ],
         **{key: getattr(rule, key) for key in _KEPT},
     }
 
@@ -93,8 +98,16 @@ def _unfit(config: "CampaignConfig", known: Any) -> Iterator[tuple[str, str]]:
             yield name, f"{key}: {text}. Let the campaign watch it by score: correct, or {cure}."
         elif isinstance(known, dict) and name not in known:
             its = f"{{role: guardrail, items: ..., margin: {each.margin * POINTS:g}}}"
-            cure = f"Add it to 'benchmarks' here, as '{name}: {its}'."
-            yield name, f"{key}: '{name}' is no benchmark of this program{meant(name, known)}. {cure}"
+            yield name, _unknown(key, name, known, its)
+    for index, mode in enumerate(config.rule.safety):
+        if isinstance(known, dict) and (name := mode.benchmark) not in known:
+            its = "{role: safety, items: ..., failure_rate: ...}"
+            yield name, _unknown(f"rule.safety.{index}.benchmark", name, known, its)
+
+
+def _unknown(key: str, name: str, known: Mapping[str, Any], its: str) -> str:
+    cure = f"Add it to 'benchmarks' here, as '{name}: {its}'."
+    return f"{key}: '{name}' is no benchmark of this program{meant(name, known)}. {cure}"
 
 
 def _count(values: Mapping[str, Any], evidence: Mapping[str, Any]) -> int | None:

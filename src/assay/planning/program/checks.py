@@ -15,7 +15,7 @@ from assay.planning.program.program import Program
 from assay.planning.program.progress import Actual, Progress, called_off
 from assay.planning.program.readable import UNREAD, is_touched
 from assay.planning.program.risk import Away, BookingOverruns, Late, Longer, MoreWork
-from assay.planning.program.work import Node, ProgramGate, Verdict
+from assay.planning.program.work import Node, PlayedRule, ProgramGate, Verdict
 
 WATCHED = ("device_hours", "decision_day", "failure_share", "gain")
 """What a stop condition may watch besides benchmarks."""
@@ -253,9 +253,9 @@ def _named_by_gates(program: Program) -> Iterator[_Reference]:
             benchmark = gate.evidence.benchmark
             yield f"{key}.evidence.benchmark", benchmark, program.benchmarks, "benchmark of this program"
             yield f"{key}.evidence.runs", gate.evidence.runs, runs, "activity with runs"
-            for each in gate.evidence.rule.guardrails if gate.evidence.rule else ():
+            for field, name in _beside_the_gain(gate.evidence.rule) if gate.evidence.rule else ():
                 kind = "benchmark of this program"
-                yield f"{key}.evidence.rule.guardrails", each.benchmark, program.benchmarks, kind
+                yield f"{key}.evidence.rule.{field}", name, program.benchmarks, kind
         for field, names in (
             ("narrow.drops", gate.narrow.drops),
             ("again.repeats", gate.again.repeats if gate.again else ()),
@@ -268,6 +268,12 @@ def _named_by_gates(program: Program) -> Iterator[_Reference]:
     watched = [*program.benchmarks, *WATCHED]
     for name, stop in program.stops.items():
         yield f"stops.{name}.watch", stop.watch, watched, "benchmark, nor anything else to watch"
+
+
+def _beside_the_gain(rule: PlayedRule) -> Iterator[tuple[str, str]]:
+    """(Key, benchmark) of what else a campaign's rule asks."""
+    yield from (("guardrails", each.benchmark) for each in rule.guardrails)
+    yield from (("safety", each.benchmark) for each in rule.safety)
 
 
 def _named_by_owners(program: Program) -> Iterator[_Reference]:
@@ -402,6 +408,21 @@ def why_nothing_passes(program: Program) -> Iterator[str]:
     for name, gate in program.gates.items():
         if gate.evidence is not None and gate.evidence.runs not in program.activities:
             yield f"gate '{name}' reads the runs of '{gate.evidence.runs}', which is left out: it says narrow."
+        if gate.evidence is not None and gate.evidence.rule is not None:
+            yield from _modes_that_cannot_be_shown_rare(program, name, gate.evidence.rule)
+
+
+def _modes_that_cannot_be_shown_rare(program: Program, gate: str, rule: PlayedRule) -> Iterator[str]:
+    from assay.evaluation.evidence.failure_rate import trials_needed  # scipy, that few programs need
+
+    for mode in rule.safety:
+        items, needed = program.benchmarks[mode.benchmark].items, trials_needed(mode.max_rate)
+        if items < needed:
+            yield (
+                f"gate '{gate}' never passes: {number_of(items, 'item')} of '{mode.benchmark}' without a "
+                f"failure do not show a rate of at most {100 * mode.max_rate:g}%. It takes {needed:,} "
+                f"(benchmarks.{mode.benchmark}.items)."
+            )
 
 
 def _cycles(program: Program) -> Iterator[ProgramMistake]:

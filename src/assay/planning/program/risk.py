@@ -3,7 +3,7 @@
 The schedule ignores all of this; the simulation (`planning/risk`) draws it.
 """
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
@@ -148,6 +148,8 @@ class Risk(FrozenConfig):
 class Benchmark(FrozenConfig):
     """What a gate may read, and how well it can tell: the numbers that its power follows from."""
 
+    added: ClassVar = frozenset({"failure_rate"})
+
     title: str = ""
     role: Literal["primary", "guardrail", "safety"] = "primary"
     items: PositiveInt
@@ -161,6 +163,10 @@ class Benchmark(FrozenConfig):
 
     margin: PositiveFloat | None = None
     """A guardrail's: points that a candidate may lose."""
+
+    failure_rate: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
+    """A failure mode's, where a campaign's rule limits it: the share of items on which a candidate is expected
+    to fail. Each seed is taken to fail on items of its own; where they share them, it passes more often."""
 
     @model_validator(mode="after")
     def _guardrails_have_margins(self) -> Self:

@@ -166,10 +166,19 @@ class PlayedGuardrail(FrozenConfig):
     """Points that it may lose; the upper bound of the loss must be smaller."""
 
 
+class PlayedSafety(FrozenConfig):
+    """A failure mode that must be rare, whatever the baseline's rate is."""
+
+    benchmark: str
+    """One of the program's, whose items and `failure_rate` say how often a candidate passes."""
+    max_rate: Annotated[float, Field(gt=0.0, lt=1.0)]
+    """Share of items; the exact 95% upper bound of the worst seed's rate must not be above."""
+
+
 class PlayedRule(FrozenConfig):
     """The rule of the campaign that decides a gate (docs/decide.md), with effects in points."""
 
-    added: ClassVar = frozenset({"over_seeds", "arms"})
+    added: ClassVar = frozenset({"over_seeds", "arms", "safety"})
 
     least_effect: PositiveFloat
     """Points of gain that are worth having."""
@@ -204,6 +213,9 @@ class PlayedRule(FrozenConfig):
     guardrails: tuple[PlayedGuardrail, ...] = ()
     """All must pass for the gate to pass."""
 
+    safety: tuple[PlayedSafety, ...] = ()
+    """Likewise; and one whose rate is surely above its limit stops the program."""
+
 
 class Evidence(FrozenConfig):
     """What a gate measures, and what it makes of it: the verdict follows from the estimate of the gain, by
@@ -229,7 +241,8 @@ class Evidence(FrozenConfig):
 
     rule: PlayedRule | None = None
     """Instead of `pass_at`, `stop_below` and `between`: scale passes, narrow and stop are that. In a file also
-    the path of a campaign's, beside the program's: its rule, looks and guardrails are taken from there."""
+    the path of a campaign's, beside the program's: its rule, looks, guardrails and safety are taken from
+    there."""
 
     @model_validator(mode="after")
     def _is_judged_in_one_way(self) -> Self:

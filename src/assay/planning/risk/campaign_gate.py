@@ -1,11 +1,13 @@
 """A gate that a campaign decides, played by that campaign's own rule.
 
     scores [seed, world] --> look by look: the rule's clauses, solved for the mean --> pass, narrow or stop
-                                                  guardrails' chances --^
+                                       guardrails' chances, failures --^
 
 The thresholds are `campaign.rule`'s, as `assay campaign` judges by them, with the variance that each world's
-few seeds happen to show; so the plan and the campaign state one probability. Each candidate's other clauses
-(safety, coverage, the sealed holdout) are taken as met: where they may not be, a gate of their own says so.
+few seeds happen to show; so the plan and the campaign state one probability. A guardrail passes as often as
+a candidate without harm passes it, a failure mode as often as one that fails at its `failure_rate` does. The
+other clauses (coverage, the drill, the sealed holdout) are taken as met: where they may not be, a gate of
+their own says so.
 """
 
 from functools import lru_cache
@@ -13,12 +15,13 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import gammaincinv
+from scipy.special import bdtr, gammaincinv
 
 from assay.base.shapes import Bool, Float64
 from assay.evaluation.evidence.campaign.looks import LookPlan
 from assay.evaluation.evidence.campaign.rule import Bounds, CampaignRule, bounds_of_look, forecast_of
 from assay.evaluation.evidence.effect import Effect
+from assay.evaluation.evidence.failure_rate import rate_lower, rate_upper
 from assay.evaluation.evidence.guardrail import chance_to_pass
 from assay.evaluation.evidence.power import VarianceComponents, components_from_discordance
 from assay.evaluation.evidence.seeds.trimmed import FEWEST_SEEDS, kept_seeds, of_normal_seeds, trimmed_variance
@@ -45,9 +48,10 @@ def play_campaign(
     evidence: Evidence,
     scores: Float64[np.ndarray, "seed world"],
     shares: Float64[np.ndarray, "guardrail world"],
+    failing: Float64[np.ndarray, "mode world"],
 ) -> Played:
-    """Judge every world. `scores`: each seed's gain over all items, in points; `shares`: a uniform number for
-    each guardrail."""
+    """Judge every world. `scores`: each seed's gain over all items, in points; `shares`, `failing`: a uniform
+    number for each guardrail and for each failure mode, of which a larger one is a worse seed."""
     assert evidence.rule is not None, "a gate without a campaign's rule is judged by its own thresholds"
     num_seeds, num_worlds = scores.shape
     verdict, is_open = np.full(num_worlds, "narrow"), np.ones(num_worlds, bool)
@@ -58,8 +62,9 @@ def play_campaign(
         mean, error = design.seen(scores[:look].T / POINTS)
         bounds = _bounds_at(design, look, error)
         is_harmless = _passes_guardrails(program, evidence.rule, look, shares)
-        says = np.where(mean < bounds.stops, "stop", "narrow")
-        says = np.where((mean >= bounds.scales) & is_harmless, "pass", says)
+        is_rare, is_frequent = _rare_and_frequent(program, evidence.rule, look, failing)
+        says = np.where((mean < bounds.stops) | is_frequent, "stop", "narrow")
+        says = np.where((mean >= bounds.scales) & is_harmless & is_rare, "pass", says)
         ends = is_open & ((says != "narrow") | (mean < bounds.ends))
         verdict[ends], ended[ends] = says[ends], look
         estimate = np.where(is_open, mean * POINTS, estimate)
@@ -177,3 +182,18 @@ def _passes_guardrails(
         )
         passes &= share < chance
     return passes
+
+
+def _rare_and_frequent(
+    program: Program, rule: PlayedRule, look: int, failing: Float64[np.ndarray, "mode world"]
+) -> tuple[Bool[np.ndarray, " world"], Bool[np.ndarray, " world"]]:
+    """Whether each failure mode is surely rare enough, and whether one is surely too frequent, by the exact
+    bounds of the worst of so many seeds; a campaign asks no other."""
+    is_rare, is_frequent = np.ones(failing.shape[1], bool), np.zeros(failing.shape[1], bool)
+    for mode, share in zip(rule.safety, failing, strict=True):
+        stated = program.benchmarks[mode.benchmark]
+        at_most = bdtr(np.arange(stated.items + 1), stated.items, stated.failure_rate)
+        failures = np.searchsorted(at_most, share ** (1.0 / look)).clip(max=stated.items)
+        is_rare &= rate_upper(failures, stated.items) <= mode.max_rate
+        is_frequent |= rate_lower(failures, stated.items) > mode.max_rate
+    return is_rare, is_frequent

@@ -444,8 +444,11 @@ def _look(
     error = np.full(len(gain), np.hypot(items_sd, seeds_sd / np.sqrt(repeat + 1)))
     if evidence.rule is not None:
         scores = estimate + seeds_sd * np.sqrt(num_seeds) * _apart(drawing, evidence.runs, num_seeds)
-        shares = [drawing.uniform("guardrail", name, each.benchmark) for each in evidence.rule.guardrails]
-        told = play_campaign(simulated.program, evidence, scores, np.reshape(shares, (len(shares), len(gain))))
+        beside = (
+            np.reshape([drawing.uniform(kind, name, each.benchmark) for each in asked], (len(asked), len(gain)))
+            for kind, asked in (("guardrail", evidence.rule.guardrails), ("safety", evidence.rule.safety))
+        )
+        told = play_campaign(simulated.program, evidence, scores, *beside)
         verdict, estimate = told.verdict, told.estimate
     else:
         verdict = _by_thresholds(evidence, estimate, is_last=is_last)

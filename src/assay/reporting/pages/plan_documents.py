@@ -605,6 +605,9 @@ def _campaign_text(rule: PlayedRule) -> Iterator[str]:
     )
     for each in rule.guardrails:
         yield f"Passes only if '{each.benchmark}' has lost less than {each.margin:g} points, surely."
+    for mode in rule.safety:
+        most = f"at most {100 * mode.max_rate:g}% of its items"
+        yield f"Passes only if '{mode.benchmark}' fails on {most}, surely, in each seed."
 
 
 def _consequences(program: Program, gate: ProgramGate) -> Iterator[str]:

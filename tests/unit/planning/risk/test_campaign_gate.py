@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from scipy.stats import beta
 
 from assay.base.errors import ConfigError
 from assay.evaluation.evidence.campaign.looks import LookPlan
@@ -169,6 +170,52 @@ def test_a_guardrail_takes_the_share_of_gains_that_its_margin_would_not_pass(sma
     assert passes(0.01) == 0.0
 
 
+@pytest.mark.parametrize(("failure_rate", "max_rate"), [(0.002, 0.005), (0.01, 0.015), (0.02, 0.01)])
+def test_a_failure_mode_passes_and_stops_as_often_as_by_its_worst_seed(
+    small: Program, failure_rate: float, max_rate: float
+) -> None:
+    items, seeds = 2000, 6
+    stated = {"items": items, "role": "safety", "failure_rate": failure_rate}
+    design = {"benchmarks.harm": stated, "benchmarks.wins.items": 50_000, "pilot.gains": [9.0]}
+    alone = luck_of(by_rule(small, {"least_effect": 1.5}, seeds=seeds, **design)).gates["gate"][0].verdict
+    rule = {"least_effect": 1.5, "safety": [{"benchmark": "harm", "max_rate": max_rate}]}
+    beside = luck_of(by_rule(small, rule, seeds=seeds, **design)).gates["gate"][0].verdict
+    of_gain = alone == "pass"
+    assert of_gain.mean() > 0.5 and not ((beside == "pass") & ~of_gain).any(), "it only takes away"
+    rng = np.random.default_rng(3)
+    worst = (rng.random((NUM_CAMPAIGNS // 8, seeds, items)) < failure_rate).sum(axis=2).max(axis=1)
+    upper = beta.ppf(0.95, worst + 1, items - worst)
+    lower = np.where(worst > 0, beta.ppf(0.05, np.maximum(worst, 1), items - worst + 1), 0.0)
+    assert (beside == "pass")[of_gain].mean() == pytest.approx((upper <= max_rate).mean(), abs=0.03)
+    assert (beside == "stop")[of_gain].mean() == pytest.approx((lower > max_rate).mean(), abs=0.03)
+
+
+def test_of_several_looks_the_seed_that_fails_most_stays(small: Program) -> None:
+    stated = {"items": 2000, "role": "safety", "failure_rate": 0.003}
+    design = {"benchmarks.harm": stated, "benchmarks.wins.items": 50_000, "pilot.gains": [9.0]}
+    safety = [{"benchmark": "harm", "max_rate": 0.0075}]
+
+    def passes(**looks: Any) -> np.ndarray:
+        program = by_rule(small, {"least_effect": 1.5, "safety": safety, **looks}, seeds=8, **design)
+        return np.asarray(luck_of(program).gates["gate"][0].verdict == "pass")
+
+    at_four, at_eight = passes(looks=[4]).mean(), passes().mean()
+    assert at_eight + 0.1 < at_four, "a look at four of the seeds sees fewer failures of the worst"
+
+
+def test_a_failure_mode_that_too_few_items_tell_of_is_named(small: Program) -> None:
+    few = {"benchmarks.harm": {"items": 500, "role": "safety"}}
+    rule = {"least_effect": 1.5, "safety": [{"benchmark": "harm", "max_rate": 0.005}]}
+    program = by_rule(small, rule, **few)
+    assert not (luck_of(program).gates["gate"][0].verdict == "pass").any()
+    (why,) = why_nothing_passes(program)
+    assert "500 items of 'harm' without a failure do not show a rate of at most 0.5%. It takes 598 " in why
+    assert not list(why_nothing_passes(program.changed({"benchmarks.harm.items": 598})))
+    unknown = by_rule(small, {**rule, "safety": [{"benchmark": "ham", "max_rate": 0.1}]}, **few)
+    (said,) = (each.message for each in problems_of(unknown) if each.key == "gates.gate.evidence.rule.safety")
+    assert "'ham' is no benchmark of this program" in said
+
+
 def test_one_seed_decides_nothing_and_none_neither(small: Program) -> None:
     one = luck_of(by_rule(small, {"least_effect": 1.5}, seeds=1)).gates["gate"][0].verdict
     assert set(one) == {"narrow"}
@@ -292,6 +339,21 @@ def test_a_gate_that_can_never_pass_says_why(small: Program, changes: dict[str, 
     assert set(luck_of(program).gates["gate"][0].verdict) == {"narrow"}
     assert len(list(why_nothing_passes(program))) == 1
     assert not list(why_nothing_passes(by_rule(small, {"least_effect": 1.5})))
+
+
+def test_its_failure_modes_are_played_too(tmp_path: Path, small: Program) -> None:
+    tree = by_file(small, **{"budget.device_hours": 9000.0})
+    asked = {**CAMPAIGN["rule"], "safety": [{"benchmark": "leaks", "max_rate": 0.01}]}
+    benchmarks = [*CAMPAIGN["benchmarks"], {"type": "predictions", "name": "leaks"}]
+    campaign = {**CAMPAIGN, "rule": asked, "benchmarks": benchmarks}
+    with pytest.raises(ConfigError) as refused:
+        read_in(tmp_path, tree, campaign)
+    assert "rule.safety.0.benchmark: 'leaks' is no benchmark of this program" in str(refused.value)
+    assert "as 'leaks: {role: safety, items: ..., failure_rate: ...}'" in str(refused.value)
+    tree["benchmarks"]["leaks"] = {"role": "safety", "items": 1000, "failure_rate": 0.002}
+    (gate,) = read_in(tmp_path, tree, campaign).gates.values()
+    assert gate.evidence is not None and gate.evidence.rule is not None
+    assert [(each.benchmark, each.max_rate) for each in gate.evidence.rule.safety] == [("leaks", 0.01)]
 
 
 @pytest.mark.parametrize("score", ["log_likelihood", "own"])
