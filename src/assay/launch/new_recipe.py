@@ -83,7 +83,7 @@ _GROUP_SIZE = 8
 _ANSWER_TOKENS = 256
 _MOST_TOKENS = 16_384
 _MOST_WINDOW_BYTES = 1 << 30
-"""Of the rows that all ranks together hold to mix them."""
+"""What all ranks together may hold of the rows that they mix."""
 _ANSWERS = (
     "answer", "reference", "target", "solution", "expected", "label", "output", "completion", "ground_truth",
 )  # fmt: skip
