@@ -79,7 +79,7 @@ def test_rows_of_a_language_model_have_a_recipe_that_learns(format: str, method:
 
 
 def test_rows_that_lie_sorted_have_windows_that_mix_them(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = (
         {"text": f"{WORDS[row % 10]} {WORDS[row % 7]}", "label": row % 2, "language": f"of {row // 15_000}"}
@@ -98,6 +98,9 @@ def test_rows_that_lie_sorted_have_windows_that_mix_them(
 
     assert "mixes these rows badly" in noted("loader.window_rows=4096"), "the most that is usual"
     assert "mixes these rows badly" not in noted()
+    monkeypatch.setattr("assay.launch.new_recipe._MOST_WINDOW_BYTES", 1_000_000)
+    assert run("recipe", "new", tmp_path / "rows", "--out", tmp_path / "small.yaml") == 0
+    assert yaml.safe_load((tmp_path / "small.yaml").read_text())["loader"]["window_rows"] == 4096
 
 
 def copied_texts(folder: Path) -> Path:

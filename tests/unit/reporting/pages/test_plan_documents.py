@@ -13,6 +13,7 @@ from assay.planning.actuals import Spend
 from assay.planning.program.file import read_program
 from assay.planning.program.offer import TakenMove, TriedScope
 from assay.planning.program.progress import Progress
+from assay.planning.program.work import PlayedGuardrail, PlayedRule, PlayedSafety
 from assay.planning.risk.course import course_of, recommended
 from assay.planning.risk.dossier import make_dossier
 from assay.planning.risk.forecast import Alarm, forecast
@@ -20,6 +21,7 @@ from assay.planning.risk.offer import baseline_of, make_offer
 from assay.reporting.figures.figure import Table
 from assay.reporting.pages.document import Document, DocumentSection, Listing, Passage, TitledTable, markdown
 from assay.reporting.pages.plan_documents import (
+    _campaign_text,
     execution_plan,
     more_seeds_text,
     offer_verdict,
@@ -121,6 +123,17 @@ def test_a_gate_says_what_each_verdict_leads_to(documents):
     text = markdown(documents[1])
     assert "repeats Replicate the pilot, four seeds of each arm, Paired comparison" in text
     assert "goes on without One size up" in text
+
+
+def test_a_gate_of_a_campaign_says_what_may_not_get_worse_and_what_must_be_rare():
+    rule = PlayedRule(
+        least_effect=1.0,
+        guardrails=(PlayedGuardrail(benchmark="refusals", margin=1.5),),
+        safety=(PlayedSafety(benchmark="leaks", max_rate=0.005),),
+    )
+    _, guardrail, safety = _campaign_text(rule)
+    assert guardrail == "Passes only if 'refusals' has lost less than 1.5 points, surely."
+    assert safety == "Passes only if 'leaks' fails on at most 0.5% of its items, surely, in each seed."
 
 
 def test_the_status_acts_on_a_stage_that_overruns(documents):
