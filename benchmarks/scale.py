@@ -49,7 +49,8 @@ UNEVEN_SIZES = 3, 5, 6, 7
 NUM_LANES = 32
 WIDTH = 1000
 """Of a layer whose gradient has about `NUM_BYTES`."""
-LANE_S = 0.1
+LANE_S = 0.2
+LOST_NODE_LANE_S = 0.4
 SLOW_RANKS, SLOW_LANE_S, SLOWNESS = 4, 0.02, 2
 NODE_SIZES, NODE_LANES, NODE_RATE = (8,) * 7, 256, "1gbit"
 NUMBERS_A_CELL = 20_000
@@ -270,7 +271,7 @@ class LostNode(NamedTuple):
 
 def lost_node(steps: int) -> LostNode:
     """A real cluster loses a node, goes on with those that are left; and one of four nodes, for comparison."""
-    setting = Setting(8, 8, lane_s=LANE_S, spread=0.05, rate=RATE, steps=2 * steps, commit_every=steps)
+    setting = Setting(8, 8, lane_s=LOST_NODE_LANE_S, spread=0.05, rate=RATE, steps=2 * steps, commit_every=steps)
     with cluster(setting) as made:
         made.start()
         made.until(lambda: made.last_commit() >= steps)
@@ -326,8 +327,8 @@ def node_bytes_part(_: int) -> dict[str, float]:
 
 def lost_node_part(rounds: int) -> dict[str, float]:
     """Seven nodes of eight against four."""
-    print(f"one of 8 nodes is lost: {NUM_LANES} lanes of {LANE_S:g} s on links of {RATE}")
-    found = lost_node(5 * rounds)
+    print(f"one of 8 nodes is lost: {NUM_LANES} lanes of {LOST_NODE_LANE_S:g} s on links of {RATE}")
+    found = lost_node(2 * rounds)
     return {"lost_node_gain": found.on_4_s / found.on_7_s}
 
 

@@ -10,6 +10,7 @@ the plan, counted part by part.
 
 from collections import defaultdict
 from collections.abc import Collection, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -71,18 +72,19 @@ class RoundShares(NamedTuple):
 class ExchangeShares(NamedTuple):
     """A whole exchange."""
 
-    early: tuple[RoundShares, ...]
+    early: tuple[tuple[RoundShares, ...], ...]
+    """[stage]: its rounds."""
     late: tuple[RoundShares, ...]
 
 
 def exchange_shares(plan: ExchangePlan, shares: LaneShares) -> ExchangeShares:
     """The plan's rounds, as shares of a buffer."""
     node_of = [node for node, ranks in enumerate(shares.ranks_of_nodes) for _ in ranks]
-    rounds = [
+    rounds = iter(
         _round_shares([of_rank.rounds[number] for of_rank in plan.ranks], plan.num_cells, node_of)
         for number in range(len(plan.ranks[0].rounds))
-    ]
-    return ExchangeShares(tuple(rounds[: plan.num_early]), tuple(rounds[plan.num_early :]))
+    )
+    return ExchangeShares(tuple(tuple(islice(rounds, size)) for size in plan.stages), tuple(rounds))
 
 
 def sent_bytes(plan: ExchangePlan, shares: LaneShares, buckets: Sequence[int]) -> tuple[int, int]:

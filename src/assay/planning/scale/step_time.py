@@ -131,18 +131,20 @@ def _through(
     shares = on.shares
     if shares.interleaved:
         return _through_rounds(begin_s, lane_s, shares, calibration, links)
-    early_s, last_s = np.empty_like(begin_s), np.empty_like(begin_s)
-    for rank in range(shares.world_size):
-        done_s = lane_s[:, list(shares.of_rank(rank))].cumsum(axis=1)
-        last_s[:, rank] = begin_s[:, rank] + done_s[:, -1]
-        place = early_at(shares, rank)
-        early_s[:, rank] = begin_s[:, rank] + (done_s[:, place - 1] if place else 0.0)
+    done_s = [
+        begin_s[:, rank, None] + np.pad(lane_s[:, list(shares.of_rank(rank))].cumsum(axis=1), ((0, 0), (1, 0)))
+        for rank in range(shares.world_size)
+    ]
+    last_s = np.stack([of_rank[:, -1] for of_rank in done_s], axis=1)
     if on.rounds is None or links is None:
         whole: Float64[np.ndarray, "draw"] = last_s.max(axis=1)
         return whole
-    free_s = early_s
-    for bucket in calibration.buckets:
-        free_s = after_rounds(free_s, on.rounds.early, bucket.num_bytes, links)
+    free_s, places = begin_s, [early_at(shares, rank) for rank in range(shares.world_size)]
+    for stage, rounds in enumerate(on.rounds.early):
+        at_s = np.stack([of_rank[:, at[stage]] for of_rank, at in zip(done_s, places, strict=True)], axis=1)
+        free_s = np.maximum(free_s, at_s)
+        for bucket in calibration.buckets:
+            free_s = after_rounds(free_s, rounds, bucket.num_bytes, links)
     for bucket in calibration.buckets:
         free_s = np.maximum(free_s, last_s - bucket.before_last_s)
         free_s = after_rounds(free_s, on.rounds.late, bucket.num_bytes, links)

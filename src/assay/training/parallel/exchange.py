@@ -1,6 +1,7 @@
 """Carries out an exchange plan on the tensors of one rank: what the plan calls cells and slots, as memory."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 import torch
@@ -11,39 +12,40 @@ from assay.base.shapes import Float
 from assay.training.parallel.exchange_plan import OWN, Cells, ExchangePlan, ExchangeRound
 from assay.training.parallel.swap import Transfer, swap
 
+SlotSums = Mapping[int, Float[Tensor, "number"]]
+"""Flat sums of a rank's blocks, by their slots."""
+
 
 class Exchange:
-    """One buffer's: the early rounds, once the earlier blocks are done, then the others."""
+    """One buffer's: stage by stage, each once the blocks that it needs are done, then the rest."""
 
-    def __init__(
-        self,
-        like: Float[Tensor, "number"],
-        earlier: Sequence[Float[Tensor, "number"]],
-        plan: ExchangePlan,
-        group: dist.ProcessGroup,
-    ) -> None:
-        """`like`: as the sum of the largest block, whose numbers need not be there yet. `earlier`: the sums of
-        this rank's other blocks, flat as well, in the order of the plan; they are overwritten."""
+    def __init__(self, like: Float[Tensor, "number"], plan: ExchangePlan, group: dist.ProcessGroup) -> None:
+        """`like`: as the sums that will be given, in length, type and device."""
         own = plan.ranks[group.rank()]
         self._edges = [cell * like.numel() // plan.num_cells for cell in range(plan.num_cells + 1)]
         self._group = group
-        self._rounds, self._num_early = own.rounds, plan.num_early
-        # [slot]: its memory, and where in the buffer that begins.
-        self._slots = [(like, 0), *((each, 0) for each in earlier)]
+        self._stages, self._rounds = iter(plan.stages), iter(own.rounds)
+        # [slot]: its memory, and where in the buffer that begins; of this rank's blocks, once they are given.
+        self._slots: list[tuple[Tensor, int]] = [(like[:0], 0)] * len(own.blocks)
         room = like.new_empty(sum(map(self._width, own.rooms)))
         taken = 0
         for cells in own.rooms:
             self._slots.append((room[taken : taken + self._width(cells)], self._edges[cells.first]))
             taken += self._width(cells)
 
-    def begin(self) -> None:
-        """The early rounds."""
-        self._carry_out(self._rounds[: self._num_early])
+    def begin(self, sums: SlotSums) -> None:
+        """The next early stage, with the sums that it needs; they are overwritten."""
+        self._give(sums)
+        self._carry_out(islice(self._rounds, next(self._stages)))
 
-    def finish(self, largest: Float[Tensor, "number"]) -> None:
-        """The others: makes the sum of the largest block that over the lanes of all ranks."""
-        self._slots[OWN] = (largest, 0)
-        self._carry_out(self._rounds[self._num_early :])
+    def finish(self, sums: SlotSums) -> None:
+        """All that is left: makes the sum in slot `OWN` that over the lanes of all ranks."""
+        self._give(sums)
+        self._carry_out(self._rounds)
+
+    def _give(self, sums: SlotSums) -> None:
+        for slot, memory in sums.items():
+            self._slots[slot] = (memory, 0)
 
     def _width(self, cells: Cells) -> int:
         return self._edges[cells.stop] - self._edges[cells.first]
@@ -52,7 +54,7 @@ class Exchange:
         memory, begin = self._slots[slot]
         return memory[self._edges[cells.first] - begin : self._edges[cells.stop] - begin]
 
-    def _carry_out(self, rounds: Sequence[ExchangeRound]) -> None:
+    def _carry_out(self, rounds: Iterable[ExchangeRound]) -> None:
         for sends, receives, additions in rounds:
             swap(
                 [Transfer(part.peer, self._at(part.slot, part.cells)) for part in sends],
@@ -71,9 +73,7 @@ def sum_over_ranks(
     `sums`: flat and of one length, one for each of its blocks of lanes, in the order of the plan. The others
     are overwritten.
     """
-    exchange = Exchange(sums[OWN], sums[1:], plan, group)
-    exchange.begin()
-    exchange.finish(sums[OWN])
+    Exchange(sums[OWN], plan, group).finish(dict(enumerate(sums)))
 
 
 class FlatLayout(NamedTuple):

@@ -3,9 +3,9 @@
 A plan is data, compiled once per attempt from which rank has which blocks of lanes. A buffer is cut into
 cells; a rank's own blocks, and what comes from others, lie in its slots:
 
-    early             each rank gets its part of the buffer of its node's blocks but the largest of each rank,
-                      which are done first: they travel while the largest are computed
-    inside a node     likewise of the largest, and joins what are halves
+    early             in stages, as below, of all blocks but each rank's largest: they are done first, and
+                      travel while the next ones are computed
+    inside a node     each rank gets its part of the buffer of its node's blocks, and joins what are halves
     between nodes     ranks that hold the same part on their nodes share it out, get each other's sums, and join
     back              the finished cells go the same two ways
 
@@ -20,8 +20,8 @@ and every sum must be bracketed as the binary tree over lanes.
 
 import math
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator
-from itertools import pairwise
+from collections.abc import Collection, Iterable, Iterator
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -80,19 +80,30 @@ class ExchangePlan(NamedTuple):
     num_lanes: int
     num_cells: int
     ranks: tuple[RankPlan, ...]
-    num_early: int
-    """The first so many rounds touch no rank's largest block."""
+    stages: tuple[int, ...]
+    """Rounds of each early stage, which come before all others: the last one needs the blocks in slot 1 of the
+    ranks that have it, the one before those in slot 2, and none a largest block."""
+
+    @property
+    def num_early(self) -> int:
+        """Rounds that touch no rank's largest block."""
+        return sum(self.stages)
+
+    def first_slot_done(self, number: int) -> int:
+        """Which of a rank's blocks are done when it comes to this round: those from this slot on."""
+        begun = sum(number >= end for end in accumulate(self.stages))
+        return len(self.stages) - begun
 
 
 def exchange_plan(shares: LaneShares, *, early: bool = True) -> ExchangePlan:
     """The plan for these shares, proved.
 
-    `early`: what is done first travels first, in rounds of its own. A rank of one block sends nothing in these.
+    `early`: what is done first travels first, in stages. A rank of one block sends nothing in these.
     """
     planner = _Planner(shares)
     if early:
         planner.reduce_early()
-    planner.reduce_inside()
+    planner.reduce_inside([OWN] if early else range(shares.num_lanes))
     planner.reduce_between()
     planner.gather_between()
     planner.gather_inside()
@@ -100,18 +111,25 @@ def exchange_plan(shares: LaneShares, *, early: bool = True) -> ExchangePlan:
         RankPlan(desk.blocks, tuple(desk.rooms), tuple(made.frozen() for made in desk.rounds))
         for desk in planner.desks
     )
-    plan = ExchangePlan(shares.num_lanes, planner.num_cells, ranks, planner.num_early)
+    plan = ExchangePlan(shares.num_lanes, planner.num_cells, ranks, tuple(planner.stages))
     prove(plan)
     return plan
 
 
-def early_at(shares: LaneShares, rank: int) -> int:
-    """The position at which a rank lets travel what is done: that of the first lane of its largest block.
+def early_at(shares: LaneShares, rank: int) -> tuple[int, ...]:
+    """The position at which a rank enters each early stage: that of the lane behind the block which it needs.
 
-    Who has but one block has nothing to send, and takes in the others' from about the same time on.
+    Who has none to send takes in the others' from about the same time on.
     """
-    before = [load - powers_of_two(load)[0] for load in shares.loads]
-    return before[rank] or min(max(before), shares.loads[rank] - 1)
+    blocks = [powers_of_two(load) for load in shares.loads]
+    places, latest = list[int](), shares.loads[rank] - 1
+    for slot in range(OWN + 1, max(map(len, blocks))):
+        if slot < len(blocks[rank]):
+            latest = sum(blocks[rank][slot:])
+        else:
+            latest = min(latest, max(sum(of_rank[slot:]) for of_rank in blocks))
+        places.append(latest)
+    return tuple(reversed(places))
 
 
 class _OpenRound(NamedTuple):
@@ -145,9 +163,7 @@ class _Desk:
     def join(self, cells: Cells) -> None:
         """Add up the halves of a node of the tree, as long as both of one are there."""
         sums = self.sums[cells]
-        while (
-            left := next((node for node in sums if node.is_left and node.sibling in sums), None)
-        ) is not None:
+        while (left := _half_of(sums)) is not None:
             into, added = sorted((sums.pop(left), sums.pop(left.sibling)))
             self.rounds[-1].additions.append(Addition(into, added, cells))
             sums[_Node(left.first, 2 * left.size)] = into
@@ -168,6 +184,20 @@ class _Node(NamedTuple):
         return self._replace(first=self.first ^ self.size)
 
 
+def _half_of(nodes: Collection[_Node]) -> _Node | None:
+    """A left half whose right one is there, too."""
+    return next((node for node in nodes if node.is_left and node.sibling in nodes), None)
+
+
+def _joined(nodes: Iterable[_Node]) -> set[_Node]:
+    """What becomes of them once all halves are joined."""
+    found = {*nodes}
+    while (left := _half_of(found)) is not None:
+        found -= {left, left.sibling}
+        found.add(_Node(left.first, 2 * left.size))
+    return found
+
+
 class _Planner:
     def __init__(self, shares: LaneShares) -> None:
         self._nodes = nodes = shares.ranks_of_nodes
@@ -176,7 +206,9 @@ class _Planner:
         edges = sorted({edge for ranks in nodes for part in self._parts(ranks) for edge in part})
         self._units = [Cells(*pair) for pair in pairwise(edges)]
         """Stretches of which each node has one rank that looks after them."""
-        self.num_early = 0
+        self._wholes = [_joined(node for rank in ranks for node in self.desks[rank].own()) for ranks in nodes]
+        """[node]: the sums that it ends with by itself."""
+        self.stages: list[int] = []
 
     def _parts(self, ranks: range) -> list[Cells]:
         """The cells that each rank of a node looks after."""
@@ -227,18 +259,17 @@ class _Planner:
         return Cells(unit.first + node * width, unit.first + (node + 1) * width)
 
     def reduce_early(self) -> None:
-        """Each rank of a node gets its part of the sums of all blocks but each rank's largest."""
-        if any(len(desk.blocks) > 1 for desk in self.desks):
-            self._hand_round(lambda slot: slot != OWN)
-            self.num_early = len(self.desks[0].rounds)
+        """All blocks but each rank's largest, in stages."""
+        for slot in range(max(len(desk.blocks) for desk in self.desks) - 1, OWN, -1):
+            before = len(self.desks[0].rounds)
+            self.reduce_inside([slot])
+            if self._have_wholes():
+                self.reduce_between()
+            self.stages.append(len(self.desks[0].rounds) - before)
 
-    def reduce_inside(self) -> None:
-        """Each rank of a node gets its part of the node's sums."""
-        self._hand_round(lambda slot: slot == OWN or not self.num_early)
-
-    def _hand_round(self, is_handed: Callable[[int], bool]) -> None:
-        """Each rank's blocks in these slots to its neighbours."""
-        handed = [{node: slot for node, slot in desk.own().items() if is_handed(slot)} for desk in self.desks]
+    def reduce_inside(self, slots: Collection[int]) -> None:
+        """Each rank of a node gets its part of its neighbours' blocks in these slots."""
+        handed = [{node: slot for node, slot in desk.own().items() if slot in slots} for desk in self.desks]
         for ranks in self._nodes:
             for rank, part in zip(ranks, self._parts(ranks), strict=True):
                 self.desks[rank].sums.setdefault(part, {}).update(handed[rank])
@@ -246,18 +277,28 @@ class _Planner:
             for sender, receiver, _, cells in pairs:
                 self._send_sums(sender, receiver, handed[sender], cells)
 
+    def _have_wholes(self) -> bool:
+        """Whether any node has joined a sum that it will add nothing to by itself, where there are others."""
+        return len(self._nodes) > 1 and any(
+            whole in self.desks[rank].sums[part]
+            for ranks, wholes in zip(self._nodes, self._wholes, strict=True)
+            for rank, part in zip(ranks, self._parts(ranks), strict=True)
+            for whole in wholes
+        )
+
     def reduce_between(self) -> None:
         """What a node has joined goes to the node that makes the sum over all lanes."""
-        for ranks in self._nodes:
+        handed: list[dict[_Node, int]] = [{} for _ in self.desks]
+        for number, (ranks, wholes) in enumerate(zip(self._nodes, self._wholes, strict=True)):
             for rank, part in zip(ranks, self._parts(ranks), strict=True):
-                desk = self.desks[rank]
-                sums = desk.sums.pop(part)
+                sums = self.desks[rank].sums
+                handed[rank] = {node: sums[part].pop(node) for node in wholes & sums[part].keys()}
                 for unit in self._units:
                     if part.first <= unit.first < part.stop:
-                        desk.sums |= {self._share(unit, node): dict(sums) for node in range(len(self._nodes))}
+                        sums.setdefault(self._share(unit, number), {}).update(handed[rank])
         for pairs in self._between():
             for sender, receiver, _, cells in pairs:
-                self._send_sums(sender, receiver, self.desks[sender].sums[cells], cells)
+                self._send_sums(sender, receiver, handed[sender], cells)
 
     def gather_between(self) -> None:
         """The finished cells go to the ranks of other nodes that look after them."""
@@ -294,8 +335,10 @@ def prove(plan: ExchangePlan) -> None:
     num_rounds = {len(of_rank.rounds) for of_rank in plan.ranks}
     assert len(num_rounds) == 1, f"ranks take part in {num_rounds} rounds"
     for number, now in enumerate(zip(*(of_rank.rounds for of_rank in plan.ranks), strict=True)):
-        if number < plan.num_early:
-            assert OWN not in _touched(now), f"round {number} is early and waits for a largest block"
+        first_done = plan.first_slot_done(number)
+        for of_rank, its in zip(plan.ranks, now, strict=True):
+            undone = _touched(its) & {*range(min(first_done, len(of_rank.blocks)))}
+            assert not undone, f"round {number} is early and waits for a block"
         under_way: dict[tuple[int, int], deque[Symbols]] = defaultdict(deque)
         for rank, of_rank in enumerate(now):
             for part in of_rank.sends:
@@ -316,11 +359,10 @@ def prove(plan: ExchangePlan) -> None:
         assert (symbols[OWN] == wanted).all(), f"rank {rank} ends with another sum than the tree's"
 
 
-def _touched(now: Iterable[ExchangeRound]) -> set[int]:
-    """The slots of a round that anybody reads or writes."""
-    parts = (part for made in now for part in (*made.sends, *made.receives))
-    additions = (addition for made in now for addition in made.additions)
-    return {part.slot for part in parts} | {slot for each in additions for slot in (each.into, each.added)}
+def _touched(made: ExchangeRound) -> set[int]:
+    """The slots that a rank reads or writes in a round."""
+    slots = {part.slot for part in (*made.sends, *made.receives)}
+    return slots | {slot for each in made.additions for slot in (each.into, each.added)}
 
 
 Symbols = UInt32[np.ndarray, "cell"]

@@ -6,11 +6,11 @@ completes the last block's sum; then ranks exchange the sums of all blocks, as t
 adds them in an order that no world size can change. One thread does the exchanges in the order of the buckets
 (the same on all ranks), while backward goes on with the next bucket.
 
-What of the exchange needs no largest block begins when this rank starts on its own, in buckets as the last
-steps had them, so that only one block's exchange is waited for:
+What of the exchange needs no largest block begins as soon as this rank has the blocks for it, in stages and in
+buckets as the last steps had them, so that only one block's exchange is waited for:
 
-    small blocks | largest block, lane by lane ... last backward
-                 |-- early rounds of all buckets |-- bucket 1 --|-- bucket 2 --|
+    smallest | smaller block | largest block, lane by lane ... last backward
+             |-- stage 1 of all buckets --|-- stage 2 --| |-- bucket 1 --|-- bucket 2 --|
 """
 
 import concurrent.futures
@@ -32,7 +32,7 @@ from torch.nn.parallel import DistributedDataParallel
 from assay.base.shapes import Float
 from assay.data.loader.lane_shares import LaneShares
 from assay.records.phase import Phase
-from assay.training.parallel.exchange import Exchange, FlatLayout, sum_over_ranks
+from assay.training.parallel.exchange import Exchange, FlatLayout, SlotSums, sum_over_ranks
 from assay.training.parallel.exchange_plan import early_at, exchange_plan
 from assay.training.parallel.ranks import Ranks
 from assay.training.parallel.tree import Gradients, PartialSums
@@ -56,8 +56,14 @@ class _Begun(NamedTuple):
     """The exchange of a bucket, of which a part travels already."""
 
     exchange: Exchange
-    early: "concurrent.futures.Future[None]"
-    """Its early rounds."""
+    stage: "concurrent.futures.Future[None] | None" = None
+    """The newest; None where none has begun yet."""
+
+    def carry_on(self, carry_on: Callable[[SlotSums], None], sums: SlotSums) -> None:
+        """Behind that one; raises what it raised."""
+        if self.stage is not None:
+            self.stage.result()
+        carry_on(sums)
 
 
 class BucketReady(NamedTuple):
@@ -90,7 +96,9 @@ class LaneSum:
             parameter: index for index, parameter in enumerate(self._parameters)
         }
         self.shares = shares
-        self._places = [place for block in shares.blocks_of(ranks.rank) for place in range(block.size)]
+        blocks = shares.blocks_of(ranks.rank)
+        self._num_blocks = len(blocks)
+        self._places = [place for block in blocks for place in range(block.size)]
         """[position]: the lane's place in its block."""
         self._partial_sums = PartialSums()
         self._earlier_blocks: list[Gradients] = []
@@ -106,7 +114,8 @@ class LaneSum:
         self._ranks = ranks
         # A rank of one block would receive and send nothing, which NCCL is said not to take.
         self._plan = exchange_plan(shares, early=ranks.device.type == "cpu" and gradient_sum == "tree")
-        self._early_at = early_at(shares, ranks.rank)
+        self._early_at = early_at(shares, ranks.rank) if self._plan.stages else ()
+        """[stage]: the position at which this rank enters it."""
         self._layouts: list[FlatLayout] = []
         """Those of the buckets of the step under way, so far."""
         self._last_layouts: list[FlatLayout] = []
@@ -178,17 +187,23 @@ class LaneSum:
             self._take_gradients()
         if position and place == 0:
             self._earlier_blocks.append(self._partial_sums.take())
-        if position == self._early_at and self._plan.num_early and self._is_settled:
-            self._begin_exchanges()
+        if self._is_settled:
+            for stage in [stage for stage, place in enumerate(self._early_at) if place == position]:
+                self._begin_stage(stage)
         self._lanes_in_grad += 1
 
-    def _begin_exchanges(self) -> None:
-        """Let the earlier blocks' sums travel."""
-        for layout in self._last_layouts:
-            earlier = [layout.laid_out(gradients) for gradients in reversed(self._earlier_blocks)]
-            exchange = Exchange(layout.empty(), earlier, self._plan, self._group)
-            self._begun.append(_Begun(exchange, self._exchanger.submit(exchange.begin)))
-        self._earlier_blocks.clear()
+    def _begin_stage(self, stage: int) -> None:
+        """Let the sum of the block that is done travel, if this rank has one for this stage."""
+        slot = len(self._early_at) - stage
+        done = self._earlier_blocks.pop(0) if slot < self._num_blocks else None
+        if stage == 0:
+            self._begun = [
+                _Begun(Exchange(layout.empty(), self._plan, self._group)) for layout in self._last_layouts
+            ]
+        for number, layout in enumerate(self._last_layouts):
+            begun, sums = self._begun[number], {} if done is None else {slot: layout.laid_out(done)}
+            travels = self._exchanger.submit(begun.carry_on, begun.exchange.begin, sums)
+            self._begun[number] = begun._replace(stage=travels)
 
     def _take_gradients(self) -> None:
         gradients = []
@@ -257,8 +272,7 @@ class LaneSum:
                 if ready is not None:
                     ready.wait()
                 if begun is not None:
-                    begun.early.result()
-                    begun.exchange.finish(sums[0])
+                    begun.carry_on(begun.exchange.finish, dict(enumerate(sums)))
                 elif self._gradient_sum == "tree":
                     sum_over_ranks(sums, self._plan, self._group)
                 else:

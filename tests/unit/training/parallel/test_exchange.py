@@ -45,9 +45,10 @@ def test_whatever_the_nodes_the_sum_has_the_bits_of_the_tree(
         own = plan.ranks[rank]
         sums = [tree([lanes[lane] for lane in block.lanes]) for block in own.blocks]
         group = dist.ProcessGroup(rank, sum(nodes))  # type: ignore[call-arg]  # of whom the rank alone is asked
-        exchange = Exchange(sums[0], sums[1:], plan, group)
-        exchange.begin()
-        exchange.finish(sums[0])
+        exchange = Exchange(sums[0], plan, group)
+        for slot in range(len(plan.stages), 0, -1):
+            exchange.begin({slot: sums[slot]} if slot < len(sums) else {})
+        exchange.finish({0: sums[0]})
         return sums[0], sum(memory.numel() for memory, _ in exchange._slots[len(own.blocks) :])
 
     with ThreadPoolExecutor(sum(nodes)) as ranks:

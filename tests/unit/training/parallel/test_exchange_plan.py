@@ -1,14 +1,14 @@
 """A plan brackets every sum as the tree over lanes, whoever has which, or it is found out."""
 
 import math
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assay.data.loader.lane_shares import LaneShares
-from assay.training.parallel.exchange_plan import ExchangePlan, ExchangeRound, exchange_plan, prove
+from assay.training.parallel.exchange_plan import ExchangePlan, ExchangeRound, early_at, exchange_plan, prove
 
 
 @st.composite
@@ -37,34 +37,74 @@ def test_whatever_the_loads_and_the_nodes_a_plan_is_proved(shares):
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 5, 7, 8, 16])
 def test_on_one_node_a_rank_has_one_partner_each_way_in_every_round(world_size):
-    """But that a rank of one block sends nothing early, where others do."""
+    """But that a rank with too few blocks for an early stage sends nothing in it."""
     for plan in (exchange_plan(LaneShares(32, world_size), early=early) for early in (False, True)):
+        slots = [slot for slot in range(len(plan.stages), 0, -1) for _ in range(world_size - 1)]
         for of_rank in plan.ranks:
             assert len(of_rank.rounds) == plan.num_early + 2 * (world_size - 1)
-            for number, made in enumerate(of_rank.rounds):
+            for made, slot in zip_longest(of_rank.rounds, slots, fillvalue=0):
                 sends, receives = ({part.peer for part in parts} for parts in (made.sends, made.receives))
-                is_early = number < plan.num_early
-                assert len(sends) == (not is_early or len(of_rank.blocks) > 1)
-                assert len(receives) == 1 or (is_early and not receives)
+                assert len(sends) == (len(of_rank.blocks) > slot)
+                assert len(receives) == 1 or (slot and not receives)
 
 
+@pytest.mark.parametrize("nodes", [lambda size: (), lambda size: (1,) * size], ids=["one node", "a node each"])
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4, 5, 6, 7, 8])
-def test_of_several_blocks_one_is_waited_for_and_the_others_travel_early(world_size):
-    plan = exchange_plan(LaneShares(32, world_size))
-    is_cut = any(len(of_rank.blocks) > 1 for of_rank in plan.ranks)
-    assert plan.num_early == (world_size - 1 if is_cut else 0)
+def test_of_several_blocks_one_is_waited_for_and_the_others_travel_early(world_size, nodes):
+    shares = LaneShares(32, world_size, nodes=nodes(world_size))
+    plan = exchange_plan(shares)
+    assert plan.stages == (world_size - 1,) * (max(len(of_rank.blocks) for of_rank in plan.ranks) - 1)
     late = plan._replace(
         ranks=tuple(each._replace(rounds=each.rounds[plan.num_early :]) for each in plan.ranks)
     )
     for rank in range(world_size):
         assert math.isclose(sent(late, rank), 2 * (world_size - 1) / world_size)
-    assert exchange_plan(LaneShares(32, world_size), early=False).num_early == 0
+    assert exchange_plan(shares, early=False).stages == ()
 
 
-def test_a_plan_that_needs_a_largest_block_early_fails_its_proof():
+def test_between_nodes_travels_early_what_a_node_will_add_nothing_to():
+    """Nodes of 40 lanes have a sum of 32 and one of 8: that of 8 is made of their ranks' single lanes."""
+    nodes = (8,) * 7
+    shares = LaneShares(256, 56, nodes=nodes)
+    plan, late_only = exchange_plan(shares), exchange_plan(shares, early=False)
+    early = plan._replace(
+        ranks=tuple(each._replace(rounds=each.rounds[: plan.num_early]) for each in plan.ranks)
+    )
+    for ranks in shares.ranks_of_nodes:
+        is_larger = sum(shares.loads[rank] for rank in ranks) == 40
+        assert math.isclose(leaving(early, ranks), 6 / 7 if is_larger else 0.0, abs_tol=1e-9)
+        assert math.isclose(leaving(plan, ranks), leaving(late_only, ranks))
+
+
+def test_a_node_keeps_early_what_it_will_join_by_itself():
+    """Both nodes of 8 lanes have ranks of 5 and 3: their single lanes are a part of the node's one sum."""
+    shares = LaneShares(16, 4, nodes=(2, 2), given_loads=(5, 3, 5, 3))
+    plan = exchange_plan(shares)
+    assert plan.stages == (1,)
+    assert [leaving(plan, ranks) for ranks in shares.ranks_of_nodes] == [1.0, 1.0]
+
+
+def test_a_plan_that_needs_a_block_before_it_is_done_fails_its_proof():
     plan = exchange_plan(LaneShares(16, 3))
-    with pytest.raises(AssertionError, match="early and waits for a largest block"):
-        prove(plan._replace(num_early=plan.num_early + 1))
+    with pytest.raises(AssertionError, match="early and waits for a block"):
+        prove(plan._replace(stages=(*plan.stages[:-1], plan.stages[-1] + 1)))
+    plan = exchange_plan(LaneShares(8, 2, given_loads=(1, 7)))
+    assert plan.stages == (1, 1)
+    with pytest.raises(AssertionError, match="early and waits for a block"):
+        prove(plan._replace(stages=(2, 0)))
+
+
+@settings(deadline=None)
+@given(shares_of_nodes())
+def test_a_rank_enters_a_stage_once_it_has_its_block_and_no_stage_before_another(shares):
+    stages = exchange_plan(shares).stages
+    for rank in range(shares.world_size):
+        blocks, places = shares.blocks_of(rank), early_at(shares, rank)
+        assert len(places) == len(stages) and list(places) == sorted(places)
+        assert all(0 <= place < shares.loads[rank] for place in places)
+        for before, place in enumerate(reversed(places)):
+            if (made := len(blocks) - 1 - before) > 0:
+                assert place == sum(block.size for block in blocks[:made])
 
 
 def sent(plan: ExchangePlan, rank: int) -> float:

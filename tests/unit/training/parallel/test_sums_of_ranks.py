@@ -8,10 +8,11 @@ import threading
 import time
 import warnings
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ from torch.distributed.tensor import DTensor
 
 from assay.training.parallel import lane_sum as lane_sum_module
 from assay.training.parallel.exchange import Exchange, sum_over_ranks
-from assay.training.parallel.exchange_plan import exchange_plan
+from assay.training.parallel.exchange_plan import OWN, exchange_plan
 from assay.training.parallel.lane_sum import LaneSum
 from assay.training.parallel.ranks import Ranks
 from assay.training.parallel.sharded_lane_sum import ShardedLaneSum
@@ -163,36 +164,50 @@ def test_a_rank_of_three_blocks_gets_the_bits_of_the_tree(passes, tmp_path: Path
     assert_is_the_tree(found, passes)
 
 
-def early_before_the_last_lane(ranks: Ranks, loads: tuple[int, ...] | None) -> list[bool]:
-    """[step]: whether all early rounds were over before this rank began its last lane."""
-    shares = replace(shares_of(ranks, NUM_LANES), given_loads=loads)
+def stages_before_lanes(ranks: Ranks, cut: Mapping[str, Any], wanted: Sequence[int]) -> list[list[int]]:
+    """[step][position]: how many early stages were over before this rank began that lane, behind a 0; once sums
+    travel early, `wanted` of them are waited for."""
+    shares = replace(shares_of(ranks, NUM_LANES), **cut)
     lane_sum = LaneSum(Network(), ranks, shares)
-    lanes, over, found = shares.of_rank(ranks.rank), threading.Event(), []
+    lanes, over, found = shares.of_rank(ranks.rank), threading.Semaphore(0), []
     begin = Exchange.begin
 
-    def noted(exchange: Exchange) -> None:
-        begin(exchange)
-        over.set()
+    def noted(exchange: Exchange, sums: Mapping[int, Tensor]) -> None:
+        begin(exchange, sums)
+        over.release()
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Exchange, "begin", noted)
         for step in range(STEPS + 1):
-            over.clear()
             lane_sum.begin_step([1] * len(lanes))
+            found.append([0])
             for position, lane in enumerate(lanes):
                 with lane_sum.backward_pass(position, 0):
-                    if position + 1 == len(lanes):
-                        found.append(over.wait(20.0 if step >= STEPS - 1 else 0.0))
+                    due = wanted[position] - found[-1][-1] if step >= STEPS - 1 else 0
+                    found[-1].append(found[-1][-1] + sum(over.acquire(timeout=20.0) for _ in range(due)))
                     lane_sum.module(rows_of(step, lane, 0)).backward()
             lane_sum.step_is_done()
     lane_sum.close()
+    assert not over.acquire(blocking=False)
     return found
 
 
-@pytest.mark.parametrize(("world_size", "loads"), [(2, (1, 7)), (3, None)])
-def test_what_is_done_first_travels_while_the_largest_block_is_computed(world_size, loads, tmp_path) -> None:
-    found = on_ranks(world_size, partial(early_before_the_last_lane, loads=loads), tmp_path)
-    assert all(of_rank[0] is False and of_rank[-2:] == [True, True] for of_rank in found), found
+@pytest.mark.parametrize(
+    ("cut", "wanted"),
+    [
+        ({"given_loads": (1, 7)}, [(2,), (0, 1, 1, 2, 2, 2, 2)]),
+        ({}, [(0, 1, 1), (0, 1, 1), (0, 1)]),
+        ({"nodes": (1, 1, 1)}, [(0, 1, 1), (0, 1, 1), (0, 1)]),
+        ({"nodes": (2, 1)}, [(0, 1, 1), (0, 1, 1), (0, 1)]),
+    ],
+)
+def test_what_is_done_first_travels_while_the_next_block_is_computed(cut, wanted, tmp_path) -> None:
+    def program(ranks: Ranks) -> list[list[int]]:
+        return stages_before_lanes(ranks, cut, wanted[ranks.rank])
+
+    for of_rank, its in zip(on_ranks(len(wanted), program, tmp_path), wanted, strict=True):
+        assert of_rank[0] == [0] * (1 + len(its))
+        assert [step[1:] for step in of_rank[-2:]] == [[*its]] * 2
 
 
 def is_held(ranks: Ranks) -> bool:
@@ -394,7 +409,7 @@ def exchanged(ranks: Ranks) -> tuple[int, list[int]]:
         lane_sum = LaneSum(Network(), ranks, shares_of(ranks, 4))
         for step in range(2):
             exchanges = Exchanges()
-            patch.setattr(Exchange, "finish", lambda _, largest, noted=exchanges: noted(largest))
+            patch.setattr(Exchange, "finish", lambda _, sums, noted=exchanges: noted(sums[OWN]))
             lane_sum.module.zero_grad()
             backward(lane_sum, range(2), (1, 1), step)
             lane_sum.step_is_done()
