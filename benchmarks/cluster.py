@@ -37,9 +37,16 @@ HERE = Path(__file__).parent
 SRC = HERE.parent / "src"
 REGISTRY = "assay/training/methods/registry.py"
 ASLEEP = '    Entry("asleep", config="AsleepConfig", method="AsleepMethod"),\n'
+READER = "assay/data/dataset/split.py"
+READ = "        table = self.dataset.read_row_group(group, columns)\n"
+SLEEPS = """\
+        import os, time
+        time.sleep(float(os.environ["ASLEEP_ROW_S"]) * int(self.num_rows[group]))
+"""
+"""A loader that is slow sleeps before it reads."""
 RUN_ID = "asleep"
 LINK_PORT = 29_600
-NUM_ROWS, ROWS_PER_LANE = 40_000, 2
+NUM_ROWS = 40_000
 SETTLING_STEPS = 3
 """The first of an attempt, which are not measured: connections are made, and DDP makes its buckets anew."""
 LEAVE_S = 60.0
@@ -56,6 +63,10 @@ class Setting(NamedTuple):
     spread: float = 0.1
     gradient_bytes: int = 1_000_000
     num_stages: int = 4
+    row_s: float = 0.0
+    """Seconds for which reading a row sleeps."""
+    rows_per_lane: int = 2
+    group_rows: int = 500
     rate: str = "100mbit"
     delay: str = ""
     steps: int = 20
@@ -87,7 +98,7 @@ class Cluster:
     """A run and the nodes that train it."""
 
     def __init__(self, folder: Path, places: Sequence[Node], setting: Setting) -> None:
-        self._folder, self.places, self._setting = folder, places, setting
+        self.folder, self.places, self._setting = folder, places, setting
         self.run_dir = folder / "home" / RUN_ID
         self.nodes: dict[int, subprocess.Popen[bytes]] = {}
         """By number."""
@@ -98,8 +109,9 @@ class Cluster:
             "PYTHONPATH": str(_copied_source(folder)),
             "ASSAY_HOME": str(folder / "home"),
             "OMP_NUM_THREADS": "1",
+            "ASLEEP_ROW_S": str(setting.row_s),
         }
-        _write_rows(folder / "rows")
+        _write_rows(folder / "rows", setting.group_rows)
         (folder / "recipe.yaml").write_text(yaml.safe_dump(_recipe(folder, setting)))
         self.assay("data", "index", str(folder / "rows"), "--no-label", "--out", str(folder / "dataset"))
         self._python(_MAKE_RUN, str(folder / "recipe.yaml"))
@@ -163,6 +175,13 @@ class Cluster:
         ]
         return _measured(attempt, segments)
 
+    def first_step_s(self, attempt: Attempt) -> float:
+        """When an attempt began its first step: seconds since the Unix epoch."""
+        segment = read_segment(segment_path(self.run_dir, attempt.attempt, 0))
+        assert segment.header is not None, attempt
+        began_s, phases = segment.phase_changes
+        return float(segment.header.wall_of(began_s)[list(phases).index("data")])
+
     def _train(self) -> list[str]:
         setting = self._setting
         return [
@@ -202,7 +221,7 @@ class Cluster:
             )
 
     def _words(self, place: int) -> Path:
-        return self._folder / f"node-{place}.log"
+        return self.folder / f"node-{place}.log"
 
     def _python(self, program: str, *arguments: str) -> str:
         command = [sys.executable, "-c", program, *arguments]
@@ -231,10 +250,13 @@ def _copied_source(folder: Path) -> Path:
     first = next(number for number, line in enumerate(lines) if line.startswith("    Entry("))
     others = [line for line in lines if not line.startswith("    Entry(")]
     (source / REGISTRY).write_text("".join([*others[:first], ASLEEP, *others[first:]]))
+    reader = (source / READER).read_text()
+    assert reader.count(READ) == 1, "the reader of row groups is another one"
+    (source / READER).write_text(reader.replace(READ, SLEEPS + READ))
     return source
 
 
-def _write_rows(folder: Path) -> None:
+def _write_rows(folder: Path, group_rows: int) -> None:
     """Seeded, of 1 to 8 tokens."""
     rng = np.random.default_rng(0)
     lengths = rng.integers(1, 9, NUM_ROWS)
@@ -243,16 +265,21 @@ def _write_rows(folder: Path) -> None:
     folder.mkdir()
     lists = pa.ListArray.from_arrays(pa.array(offsets), pa.array(tokens))
     table = pa.table({"input_ids": lists, "shard_id": [f"part-{row // 100}" for row in range(NUM_ROWS)]})
-    pq.write_table(table, folder / "part-0.parquet", row_group_size=500)
+    pq.write_table(table, folder / "part-0.parquet", row_group_size=group_rows)
 
 
 def _recipe(folder: Path, setting: Setting) -> dict[str, object]:
-    batch = ROWS_PER_LANE * setting.lanes
+    batch, window_rows = setting.rows_per_lane * setting.lanes, max(64, 2 * setting.rows_per_lane)
     return {
         "name": RUN_ID,
         "seed": setting.seed,
         "data": {"dataset": str(folder / "dataset"), "split": {"type": "hash", "validation_fraction": 0.01}},
-        "loader": {"lanes": setting.lanes, "global_batch_size": batch, "window_rows": 64, "threads": 1},
+        "loader": {
+            "lanes": setting.lanes,
+            "global_batch_size": batch,
+            "window_rows": window_rows,
+            "threads": 1,
+        },
         "method": {
             "type": "asleep",
             "lane_s": setting.lane_s,

@@ -271,7 +271,9 @@ class LostNode(NamedTuple):
 
 def lost_node(steps: int) -> LostNode:
     """A real cluster loses a node, goes on with those that are left; and one of four nodes, for comparison."""
-    setting = Setting(8, 8, lane_s=LOST_NODE_LANE_S, spread=0.05, rate=RATE, steps=2 * steps, commit_every=steps)
+    setting = Setting(
+        8, 8, lane_s=LOST_NODE_LANE_S, spread=0.05, rate=RATE, steps=2 * steps, commit_every=steps
+    )
     with cluster(setting) as made:
         made.start()
         made.until(lambda: made.last_commit() >= steps)

@@ -233,7 +233,7 @@ def _terms(calibration: ScaleCalibration, shares: LaneShares, played: _Played) -
         "lanes": even * lane_s,
         "uneven": (most - even) * lane_s,
         "crowding": (crowding - 1) * most * lane_s,
-        "data": float(steps.data_s.mean()) * most / shares.num_lanes,
+        "data": float(played.drawn.most_data_s.mean()),
         "rollouts": float(steps.rollout_s.mean()) * most / shares.num_lanes,
         "fixed": float(steps.fixed_s.mean()),
     }

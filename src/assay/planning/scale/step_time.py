@@ -88,8 +88,10 @@ class DrawnSteps(NamedTuple):
     """When the last rank was done with its own work."""
     own_s: Float64[np.ndarray, "draw"]
     """What the mean rank worked by itself; the rest of the step it waits."""
+    most_data_s: Float64[np.ndarray, "draw"]
+    """For which the rank that waits the longest for rows does;"""
     data_s: Float64[np.ndarray, "draw"]
-    """Its share of that: waiting for rows;"""
+    """and the mean one: its share of what it works by itself;"""
     rollout_s: Float64[np.ndarray, "draw"]
     """and answering prompts."""
 
@@ -101,22 +103,54 @@ def drawn_steps(
     shares, updates = on.shares, calibration.updates_per_step
     part = np.array(shares.loads, np.float64) / shares.num_lanes
     lane_s = on.crowding * steps.lane_s[draws.step[:, None], draws.order] / updates
-    data_s, rollout_s = steps.data_s[draws.step, None] * part, steps.rollout_s[draws.step, None] * part
-    begin_s = data_s + rollout_s + steps.fixed_s[draws.step, None]
+    rollout_s = steps.rollout_s[draws.step, None] * part
+    begin_s = rollout_s + steps.fixed_s[draws.step, None]
+    unread_s = _all_updates(begin_s, lane_s, on, calibration, links)
+    data_s = steps.data_s[draws.step, None] * _waited_for(steps, part, float(unread_s.mean()))
+    begin_s = begin_s + data_s
     worked_s = np.stack(
         [lane_s[:, list(shares.of_rank(rank))].sum(axis=1) for rank in range(shares.world_size)], axis=1
     )
-    step_s, last_s = (_through(begin_s, lane_s, on, calibration, over) for over in (links, None))
-    if updates > 1:
-        step_s += (updates - 1) * _through(np.zeros_like(begin_s), lane_s, on, calibration, links)
-        last_s += (updates - 1) * _through(np.zeros_like(begin_s), lane_s, on, calibration, None)
+    step_s, last_s = (_all_updates(begin_s, lane_s, on, calibration, over) for over in (links, None))
     return DrawnSteps(
         step_s=step_s,
         last_s=last_s,
         own_s=(begin_s + updates * worked_s).mean(axis=1),
+        most_data_s=data_s.max(axis=1),
         data_s=data_s.mean(axis=1),
         rollout_s=rollout_s.mean(axis=1),
     )
+
+
+def _waited_for(
+    steps: MeasuredSteps, part: Float64[np.ndarray, "rank"], unread_s: float
+) -> Float64[np.ndarray, "rank"]:
+    """What each rank waits for its part of the rows, over what a single one waits for all of them.
+
+    A loader reads on while its rank computes and exchanges. Where a single rank waits for it, all rows take it
+    a step; of a step that takes `unread_s` without reading, only what a rank's rows take longer is waited for.
+    """
+    waited_s = float(steps.data_s.mean())
+    if not waited_s:
+        return np.zeros_like(part)
+    reading_s = waited_s + float((steps.rollout_s + steps.fixed_s + steps.lane_s.sum(axis=1)).mean())
+    # Never more than its part, as where lanes are faster beside another rank than alone.
+    found: Float64[np.ndarray, "rank"] = np.clip((part * reading_s - unread_s) / waited_s, 0.0, part)
+    return found
+
+
+def _all_updates(
+    begin_s: Float64[np.ndarray, "draw rank"],
+    lane_s: Float64[np.ndarray, "draw lane"],
+    on: Exchanged,
+    calibration: ScaleCalibration,
+    links: Links | None,
+) -> Float64[np.ndarray, "draw"]:
+    """When a step is through; only its first update waits for what comes before the lanes."""
+    step_s = _through(begin_s, lane_s, on, calibration, links)
+    if (further := calibration.updates_per_step - 1) > 0:
+        step_s = step_s + further * _through(np.zeros_like(begin_s), lane_s, on, calibration, links)
+    return step_s
 
 
 def _through(

@@ -13,9 +13,9 @@ CALIBRATION = calibration_of(equal_steps(8, 0.1, data_s=0.2, fixed_s=0.05), comm
 
 
 def measured(**changed: object) -> MeasuredAttempt:
-    """As forecast: 0.05 s of fixed work, 0.1 s for rows, four lanes."""
-    phases = {"data": 0.1, "generation": 0.0, "compute": 0.45, "communication": 0.0}
-    found = MeasuredAttempt("r", 1, LaneShares(8, 2), (0.55,) * 20, phases, 2, 0.3, 2.0, True)
+    """As forecast: 0.05 s of fixed work, four lanes, and half of the 1.05 s in which one reads the rows."""
+    phases = {"data": 0.075, "generation": 0.0, "compute": 0.45, "communication": 0.0}
+    found = MeasuredAttempt("r", 1, LaneShares(8, 2), (0.525,) * 20, phases, 2, 0.3, 2.0, True)
     return found._replace(**changed)
 
 
@@ -24,7 +24,7 @@ def test_what_came_as_forecast_is_within() -> None:
     assert found.is_within
     assert found.measured_step_s == pytest.approx(found.step_s.value)
     assert {term.phase for term in found.terms} == {"data", "compute", "checkpoint", "startup"}
-    assert [term.off_by_s for term in found.terms] == pytest.approx([0.0] * 4)
+    assert [term.off_by_s for term in found.terms] == pytest.approx([0.0] * 4, abs=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ def test_what_came_as_forecast_is_within() -> None:
     [
         ({"phases_s": {"data": 0.5, "compute": 0.45, "communication": 0.0}, "step_s": (0.95,) * 20}, "data"),
         (
-            {"phases_s": {"data": 0.1, "compute": 0.45, "communication": 0.4}, "step_s": (0.95,) * 20},
+            {"phases_s": {"data": 0.075, "compute": 0.45, "communication": 0.4}, "step_s": (0.95,) * 20},
             "communication",
         ),
         ({"commit_s": 4.0}, "checkpoint"),

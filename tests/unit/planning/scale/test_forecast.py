@@ -46,6 +46,14 @@ def test_the_terms_of_a_step_are_its_time(world_size: int) -> None:
     assert min(found.terms.values()) >= -1e-12
 
 
+def test_the_wait_for_rows_is_that_of_the_rank_with_the_most_lanes() -> None:
+    """One loader takes 48 s for all rows; of 7 workers one with 5 lanes of 32 waits 7.5 s less its 3.1 s."""
+    calibration = calibration_of(equal_steps(32, 0.6, data_s=28.7, fixed_s=0.1), two_workers=two(1e15))
+    found = at(calibration, 7, Cluster(8, FAST, FAST))
+    assert found.terms["data"] == pytest.approx(7.5 - 3.1)
+    assert found.terms["slowest"] == pytest.approx(0.0, abs=1e-9)
+
+
 def test_a_perfect_machine_scales_perfectly() -> None:
     calibration = calibration_of(equal_steps(32, 0.1))
     found = forecast(calibration, [8, 32], Cluster(8, FAST, FAST))

@@ -84,6 +84,15 @@ def test_a_node_keeps_early_what_it_will_join_by_itself():
     assert [leaving(plan, ranks) for ranks in shares.ranks_of_nodes] == [1.0, 1.0]
 
 
+def test_in_one_stage_a_node_lets_out_what_is_whole_and_keeps_what_is_not():
+    """Of 26 lanes it has sums of 16, 8 and 2: that of 2 is early, and so is one half of that of 8."""
+    shares = LaneShares(32, 4, nodes=(3, 1), given_loads=(12, 4, 10, 6))
+    assert [len(shares.blocks_of(rank)) for rank in range(3)] == [2, 1, 2]
+    plan = exchange_plan(shares)
+    assert len(plan.stages) == 1
+    assert leaving(plan, range(3)) == pytest.approx(3 / 2 + 1 / 2)
+
+
 def test_a_plan_that_needs_a_block_before_it_is_done_fails_its_proof():
     plan = exchange_plan(LaneShares(16, 3))
     with pytest.raises(AssertionError, match="early and waits for a block"):

@@ -1,0 +1,240 @@
+"""Forecasts of `assay scale` beside the cluster whose lanes sleep: `benchmarks/scale_forecast.py`.
+
+For each case, as a user would: the recipe is calibrated on one and two workers of this machine, and the steps
+of 4 to 32 workers, a node each, are forecast. Then a real cluster trains on as many nodes (`cluster.py`), and
+its steps are put beside. The network that is stated is what a run's own probe of its links measures on as
+many nodes: they share this machine's processors, so a message costs the more the more nodes there are, as on
+no real cluster.
+
+The last line printed is one JSON object: `forecast_within_5_percent` and `forecast_within_interval` are
+shares of the cells, `forecast_worst_error` is that of a step, `device_hours_worst_error` that of a run in which
+ranks die.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+import yaml
+
+from assay.planning.scale.cluster import measured_link
+from assay.records.scale import (
+    NetworkLink,
+    ScaleCalibration,
+    ScaleForecast,
+    TimedMessage,
+    TwoWorkers,
+    WorldForecast,
+)
+from assay.training.parallel.link_probe import probe_links
+from assay.training.parallel.ranks import Ranks
+from cluster import Cluster, MeasuredSteps, Setting, cluster, described, trained
+from network_links import forked_at, linked_nodes, missing
+from trainer import describe_machine
+
+WORKERS = (4, 7, 8, 16, 32)
+PORT = 29_555
+TIMEOUT_S = 600.0
+WITHIN = 0.05
+BASE = Setting(0, 0, lane_s=0.25, spread=0.1, gradient_bytes=250_000, rate="6mbit", steps=14)
+"""Workers and nodes are filled in. A message of 32 nodes takes 5 ms of two processors: links have to be so slow
+that a share of a gradient takes longer."""
+CASES: dict[str, Setting] = {
+    "compute": BASE,
+    "network": BASE._replace(lane_s=0.15, spread=0.05, gradient_bytes=2_000_000, rate="40mbit"),
+    "buckets": BASE._replace(gradient_bytes=4_000_000, rate="50mbit"),
+    "stragglers": BASE._replace(spread=0.4, steps=20),
+    "loader": BASE._replace(lane_s=0.1, row_s=0.0028, rows_per_lane=50, group_rows=100, steps=22),
+    "commits": BASE._replace(lane_s=0.15, gradient_bytes=1_000_000, rate="25mbit", commit_every=2),
+}
+KILLED = BASE._replace(lane_s=0.15, gradient_bytes=1_000_000, commit_every=4, steps=60)
+KILLED_WORKERS, KILLED_AT = (4, 8), ((13, 1), (30, 0), (47, 2))
+"""Steps, and which rank dies there while it computes."""
+
+
+class Cell(NamedTuple):
+    """A number of workers of a case."""
+
+    forecast: WorldForecast
+    measured: MeasuredSteps
+
+    @property
+    def forecast_s(self) -> float:
+        """A step, commits included."""
+        return self.forecast.step_s.value + self.forecast.terms["commits"]
+
+    @property
+    def error(self) -> float:
+        """As a share of what was measured."""
+        return self.forecast_s / self.measured.step_s - 1
+
+    @property
+    def is_within_interval(self) -> bool:
+        """The measured step lies in the 90% interval."""
+        step, commits_s = self.forecast.step_s, self.forecast.terms["commits"]
+        assert step.low is not None and step.high is not None, "a forecast has an interval"
+        return step.low + commits_s <= self.measured.step_s <= step.high + commits_s
+
+
+def between_nodes(rate: str, num_nodes: int) -> NetworkLink:
+    """What a link carries and what a message costs, as the probe of a run measures it."""
+    with tempfile.TemporaryDirectory() as folder, linked_nodes(num_nodes, rate) as nodes:
+        found = Path(folder) / "found.json"
+
+        def be_rank(rank: int) -> None:
+            meeting = f"tcp://{nodes[0].address}:{PORT}"
+            ranks = Ranks.join(rank=rank, world_size=num_nodes, rendezvous=meeting, num_threads=1)
+            assert ranks.outer is not None
+            spans = [
+                span
+                for span in probe_links(ranks.outer, torch.device("cpu"))
+                if span.name.startswith("swapped")
+            ]
+            if rank == 0:
+                found.write_text(
+                    json.dumps([(int(name.split()[1]), end - begin) for name, begin, end in spans])
+                )
+            ranks.leave()
+
+        forked_at(nodes, be_rank)
+        messages = [TimedMessage(num_bytes=size, seconds=took) for size, took in json.loads(found.read_text())]
+    return measured_link(
+        TwoWorkers(
+            num_nodes=2, num_steps=1, step_s=1, crowding=1, messages=tuple(messages), added_bytes_per_s=1
+        )
+    )
+
+
+class Forecasts:
+    """By the command, with a calibration that is made for the case."""
+
+    def __init__(self, made: Cluster, seconds: float) -> None:
+        self._made, self._recipe = made, str(made.folder / "recipe.yaml")
+        calibration = made.folder / "calibration.json"
+        made.assay(
+            "scale", self._recipe, "--workers", "1", "--seconds", str(seconds), "--out", str(calibration)
+        )
+        self.calibration = ScaleCalibration.from_json(calibration.read_bytes(), source=calibration)
+        assert self.calibration.two_workers is not None, "two workers fit on two processors"
+        self._here = measured_link(self.calibration.two_workers)
+
+    def of(self, workers: int, link: NetworkLink, *options: str) -> WorldForecast:
+        """A node each."""
+        # What a message costs on this machine the forecast adds by itself.
+        latency_s = max(0.0, link.latency_s - self._here.latency_s)
+        network = f"{link.bytes_per_s / 1e6:.3f}MB/s,{latency_s * 1e6:.0f}us"
+        asked = ("--workers", str(workers), "--devices-per-node", "1", "--network", network, *options)
+        shown = self._made.assay("scale", self._recipe, *asked, "--json")
+        [found] = ScaleForecast.from_json(shown, source="assay scale").sizes
+        return found
+
+
+def measured(setting: Setting) -> MeasuredSteps:
+    """Of a cluster that trains."""
+    [found] = trained(setting, timeout_s=TIMEOUT_S)
+    return found
+
+
+def cells_of(name: str, setting: Setting, sizes: Sequence[int], seconds: float) -> list[Cell]:
+    """Forecast, then measured."""
+    print(f"{name}: {setting}\n  workers  forecast                measured  error  binds", flush=True)
+    cells = []
+    with cluster(setting._replace(workers=1, nodes=1)) as made:
+        forecasts = Forecasts(made, seconds)
+        for size in sizes:
+            found = forecasts.of(size, between_nodes(setting.rate, size))
+            cells.append(cell := Cell(found, measured(setting._replace(workers=size, nodes=size))))
+            step, out = found.step_s, "" if cell.is_within_interval else "  beyond the interval"
+            print(
+                f"  {size:7}  {cell.forecast_s:.3f} [{step.low:.3f}, {step.high:.3f}]  "
+                f"{cell.measured.step_s:8.3f}  {cell.error:+.1%}  {found.binds}{out}\n"
+                f"           {described(cell.measured)}",
+                flush=True,
+            )
+    return cells
+
+
+class Killed(NamedTuple):
+    """A run whose ranks were killed, from its first step on."""
+
+    hours: float
+    restart_s: float
+    """The mean, from a death until steps begin."""
+
+
+def killed(setting: Setting, deaths: Sequence[tuple[int, int]]) -> Killed:
+    """Train, and have ranks die; all nodes stay."""
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as plan:
+        plan.write(yaml.safe_dump({"faults": [
+            {"type": "kill", "step": step, "rank": rank, "phase": "compute"} for step, rank in deaths
+        ]}))  # fmt: skip
+        plan.flush()
+        with cluster(setting._replace(options=("--faults", plan.name))) as made:
+            made.start()
+            made.wait(TIMEOUT_S)
+            attempts = made.attempts()
+            assert [each.world_size for each in attempts] == [setting.workers] * (1 + len(deaths)), attempts
+            first_steps = [made.first_step_s(attempt) for attempt in attempts]
+    ended = [attempt.ended_s for attempt in attempts]
+    assert None not in ended
+    restarts = [after - end for end, after in zip(ended, first_steps[1:], strict=False) if end is not None]
+    return Killed(((ended[-1] or 0.0) - first_steps[0]) / 3600, statistics.fmean(restarts))
+
+
+def device_hours_errors(seconds: float) -> list[float]:
+    """Of whole runs whose ranks are killed; what a restart takes is measured first, by one death."""
+    errors = []
+    with cluster(KILLED._replace(workers=1, nodes=1)) as made:
+        forecasts = Forecasts(made, seconds)
+        for size in KILLED_WORKERS:
+            setting = KILLED._replace(workers=size, nodes=size)
+            restart_s = killed(setting._replace(steps=8), [(6, 1)]).restart_s
+            found = killed(setting, KILLED_AT)
+            rate = len(KILLED_AT) / (size * found.hours)
+            stated = ("--failures", f"{rate}/h", "--restart", f"{restart_s}")
+            forecast = forecasts.of(size, between_nodes(setting.rate, size), *stated)
+            hours = forecast.device_hours.value - size * forecasts.calibration.start_s / 3600
+            errors.append(hours / (size * found.hours) - 1)
+            print(f"  {size} workers: {errors[-1]:+.1%}", flush=True)
+            print(f"    forecast {hours:.4f} h, {forecast.failures:.2f} failures, {restart_s:.1f} s to restart")
+            print(f"    measured {size * found.hours:.4f} h, {len(KILLED_AT)}, {found.restart_s:.1f} s")
+    return errors
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", action="append", choices=[*CASES, "kills"], help="a case; may be repeated")
+    parser.add_argument("--workers", default=",".join(map(str, WORKERS)), help="numbers of workers")
+    parser.add_argument("--seconds", type=float, default=60.0, help="that a calibration measures each")
+    options = parser.parse_args()
+    if (reason := missing()) is not None:
+        sys.exit(f"benchmarks/scale_forecast.py: {reason}; run it as root where namespaces can be made")
+    describe_machine()
+    sizes = [int(each) for each in options.workers.split(",")]
+    asked = options.only or [*CASES, "kills"]
+    cells = [
+        cell for name in asked if name in CASES for cell in cells_of(name, CASES[name], sizes, options.seconds)
+    ]
+    figures: dict[str, float] = {}
+    if cells:
+        errors = [abs(cell.error) for cell in cells]
+        figures |= {
+            "forecast_cells": len(cells),
+            "forecast_within_5_percent": statistics.fmean(error <= WITHIN for error in errors),
+            "forecast_worst_error": max(errors),
+            "forecast_within_interval": statistics.fmean(cell.is_within_interval for cell in cells),
+        }
+    if "kills" in asked:
+        figures["device_hours_worst_error"] = max(map(abs, device_hours_errors(options.seconds)))
+    print(json.dumps({name: round(value, 3) for name, value in figures.items()}))
+
+
+if __name__ == "__main__":
+    main()
