@@ -53,7 +53,7 @@ CASES: dict[str, Setting] = {
     "loader": BASE._replace(lane_s=0.1, row_s=0.0028, rows_per_lane=50, group_rows=100, steps=22),
     "commits": BASE._replace(lane_s=0.15, gradient_bytes=1_000_000, rate="25mbit", commit_every=2),
 }
-KILLED = BASE._replace(lane_s=0.15, gradient_bytes=1_000_000, commit_every=4, steps=60)
+KILLED = BASE._replace(lane_s=0.15, gradient_bytes=1_000_000, rate="25mbit", commit_every=4, steps=60)
 KILLED_WORKERS, KILLED_AT = (4, 8), ((13, 1), (30, 0), (47, 2))
 """Steps, and which rank dies there while it computes."""
 
