@@ -172,7 +172,8 @@ def killed(setting: Setting, deaths: Sequence[tuple[int, int]]) -> Killed:
     """Train, and have ranks die; all nodes stay."""
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as plan:
         plan.write(yaml.safe_dump({"faults": [
-            {"type": "kill", "step": step, "rank": rank, "phase": "compute"} for step, rank in deaths
+            {"type": "kill", "attempt": attempt, "step": step, "rank": rank, "phase": "compute"}
+            for attempt, (step, rank) in enumerate(deaths, 1)
         ]}))  # fmt: skip
         plan.flush()
         with cluster(setting._replace(options=("--faults", plan.name))) as made:
