@@ -76,6 +76,8 @@ class Setting(NamedTuple):
     """Node -> by how much longer its lanes take."""
     options: Sequence[str] = ()
     """Of 'assay train', for all nodes."""
+    overrides: Sequence[str] = ()
+    """Of the recipe."""
 
 
 class MeasuredSteps(NamedTuple):
@@ -114,7 +116,7 @@ class Cluster:
         _write_rows(folder / "rows", setting.group_rows)
         (folder / "recipe.yaml").write_text(yaml.safe_dump(_recipe(folder, setting)))
         self.assay("data", "index", str(folder / "rows"), "--no-label", "--out", str(folder / "dataset"))
-        self._python(_MAKE_RUN, str(folder / "recipe.yaml"))
+        self._python(_MAKE_RUN, str(folder / "recipe.yaml"), *setting.overrides)
 
     def start(self) -> None:
         """All nodes of the allocation."""
@@ -237,7 +239,7 @@ from pathlib import Path
 from assay.base.config import read_config_file
 from assay.launch.run import new_run
 from assay.store.home import Home
-new_run(Home.from_environment(), read_config_file(Path(sys.argv[1]), ()), run_id="{RUN_ID}")
+new_run(Home.from_environment(), read_config_file(Path(sys.argv[1]), sys.argv[2:]), run_id="{RUN_ID}")
 """
 
 
@@ -283,6 +285,7 @@ def _recipe(folder: Path, setting: Setting) -> dict[str, object]:
         "method": {
             "type": "asleep",
             "lane_s": setting.lane_s,
+            "lane_rows": setting.rows_per_lane,
             "spread": setting.spread,
             "gradient_bytes": setting.gradient_bytes,
             "num_stages": setting.num_stages,

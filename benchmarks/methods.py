@@ -114,6 +114,8 @@ class Contender(NamedTuple):
     name: str
     who: Who
     settings: Mapping[str, Any]
+    recipe: Mapping[str, Mapping[str, Any]] = {}
+    """Ours: further keys of `loader` and `trainer`."""
 
 
 DEFAULTS = "TRL, defaults"
@@ -125,10 +127,19 @@ SFT = (
     Contender("TRL, packed", "trl", PACKED),
 )
 UNORDERED = Contender("ours, additions in any order", "ours_unordered", {"train_on": "all"})
+OURS_PACKED = Contender(
+    "ours, packed",
+    "ours",
+    {"train_on": "all"},
+    {"loader": {"layout": {"type": "packed", "sequence_tokens": 512}}},
+)
+OURS_COMPILED = Contender("ours, compiled", "ours", {"train_on": "all"}, {"trainer": {"compile": True}})
 BARE = Contender("bare PyTorch", "bare", {})
 SFT_ON_GPU = (
     *SFT[:-1],
     Contender("TRL, packed", "trl", {**PACKED, "per_device_train_batch_size": 16}),
+    OURS_PACKED,
+    OURS_COMPILED,
     UNORDERED,
     BARE,
 )
@@ -231,6 +242,7 @@ class Comparison:
             who=contender.who,
             method=self._method,
             settings=dict(contender.settings),
+            recipe={section: dict(keys) for section, keys in contender.recipe.items()},
             dataset=str(self._dataset if contender.who.startswith("ours") else self._folder / "rows.json"),
             model=str(self._model),
             folder=str(folder),

@@ -66,6 +66,8 @@ class Task:
     method: Method
     settings: dict[str, Any]
     """Ours: keys of `method`; TRL: arguments of its trainer."""
+    recipe: dict[str, dict[str, Any]]
+    """Ours: further keys of `loader` and `trainer`."""
     dataset: str
     """Ours: the manifest's folder; others: rows as JSON."""
     model: str
@@ -187,12 +189,12 @@ def ours(task: Task) -> None:
         "data": {"dataset": task.dataset, "split": SPLIT},
         "loader": {
             "lanes": LANES, "global_batch_size": task.batch_rows,
-            "max_micro_batch_tokens": task.micro_batch_tokens,
+            "max_micro_batch_tokens": task.micro_batch_tokens, **task.recipe.get("loader", {}),
         },
         "method": {"type": task.method, "model": model, **task.settings},
         "trainer": {
             "epochs": 1000, "commit_every": COMMIT_EVERY,
-            "optimizer": {"learning_rate": 1e-4, "max_gradient_norm": 1.0},
+            "optimizer": {"learning_rate": 1e-4, "max_gradient_norm": 1.0}, **task.recipe.get("trainer", {}),
         },
     }  # fmt: skip
     recipe = Recipe.model_validate(tree)

@@ -50,7 +50,7 @@ CASES: dict[str, Setting] = {
     "network": BASE._replace(lane_s=0.15, spread=0.05, gradient_bytes=2_000_000, rate="40mbit"),
     "buckets": BASE._replace(gradient_bytes=4_000_000, rate="50mbit"),
     "stragglers": BASE._replace(spread=0.4, steps=20),
-    "loader": BASE._replace(lane_s=0.1, row_s=0.0028, rows_per_lane=50, group_rows=100, steps=22),
+    "loader": BASE._replace(lane_s=0.05, row_s=0.005, rows_per_lane=50, group_rows=100, steps=22),
     "commits": BASE._replace(lane_s=0.15, gradient_bytes=1_000_000, rate="25mbit", commit_every=2),
 }
 KILLED = BASE._replace(lane_s=0.15, gradient_bytes=1_000_000, rate="25mbit", commit_every=4, steps=60)
@@ -126,13 +126,17 @@ class Forecasts:
 
     def of(self, workers: int, link: NetworkLink, *options: str) -> WorldForecast:
         """A node each."""
+        [found] = self.asked(workers, link, *options).sizes
+        return found
+
+    def asked(self, workers: int, link: NetworkLink, *options: str) -> ScaleForecast:
+        """Likewise, all that the command says."""
         # What a message costs on this machine the forecast adds by itself.
         latency_s = max(0.0, link.latency_s - self._here.latency_s)
         network = f"{link.bytes_per_s / 1e6:.3f}MB/s,{latency_s * 1e6:.0f}us"
         asked = ("--workers", str(workers), "--devices-per-node", "1", "--network", network, *options)
         shown = self._made.assay("scale", self._recipe, *asked, "--json")
-        [found] = ScaleForecast.from_json(shown, source="assay scale").sizes
-        return found
+        return ScaleForecast.from_json(shown, source="assay scale")
 
 
 def measured(setting: Setting) -> MeasuredSteps:

@@ -19,6 +19,9 @@ class AsleepConfig(MethodConfig):
     lane_s: PositiveFloat = 0.1
     """Mean seconds of a lane's forward and backward."""
 
+    lane_rows: PositiveInt | None = None
+    """Rows that a lane has in that time: one with fewer or more takes its share of it. None: any number."""
+
     spread: NonNegativeFloat = 0.1
     """Standard deviation of the logarithm of that time, which is lognormal: drawn for each lane and step."""
 

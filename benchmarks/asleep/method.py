@@ -54,7 +54,7 @@ class AsleepMethod:
 
     def loss(self, model: nn.Module, tensors: Mapping[str, Tensor], helpers: Helpers) -> Loss:
         """The rows' squared errors, late."""
-        return Loss(self._errors(model, tensors, self._drawn_s()).square().sum(), {})
+        return Loss(self._errors(model, tensors, self._drawn_s(tensors)).square().sum(), {})
 
     def predictions(self, model: nn.Module, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """The rows' squared errors, at once."""
@@ -64,8 +64,9 @@ class AsleepMethod:
         guesses: Tensor = model(tensors["log_lengths"], seconds)
         return guesses - 2.0
 
-    def _drawn_s(self) -> float:
+    def _drawn_s(self, tensors: Mapping[str, Tensor]) -> float:
         """Lognormal, with the mean that the configuration says."""
-        spread = self.config.spread
+        spread, lane_rows = self.config.spread, self.config.lane_rows
         drawn = math.exp(spread * float(torch.randn(())) - spread**2 / 2)
-        return self.config.lane_s * drawn * self._slowness
+        share = len(tensors["log_lengths"]) / lane_rows if lane_rows else 1.0
+        return self.config.lane_s * share * drawn * self._slowness

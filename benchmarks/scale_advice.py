@@ -1,0 +1,118 @@
+"""Advice of `assay scale --advise`, followed on the cluster whose lanes sleep: `benchmarks/scale_advice.py`.
+
+For each case the recipe is calibrated, and the changes that the command ranks are made one after another: a
+real cluster trains as it was and with each change. A gain is the share of the time that as many rows take less,
+commits included. Changes that are forecast to cost time are not followed.
+
+The last line printed is one JSON object: how many changes were followed, `advice_worst_error`, in points, and
+`advice_first_is_best`, the share of cases whose first change gained the most, to `SAME` points.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from assay.records.scale import ScaleAdvice
+from cluster import MeasuredSteps, Setting, cluster, described
+from network_links import missing
+from scale_forecast import BASE, Forecasts, between_nodes, measured
+from trainer import describe_machine
+
+WHOLE_RUN = 5_000
+"""Steps of the recipe that is forecast: beside so many the start of a run is nothing."""
+SAME = 1.0
+"""Points: gains that differ by less are as good."""
+
+
+class Case(NamedTuple):
+    """What is trained, and on how many nodes."""
+
+    setting: Setting
+    workers: int
+
+
+NETWORK = BASE._replace(lane_s=0.15, gradient_bytes=2_000_000, rate="40mbit")
+CASES = {
+    "network": Case(NETWORK, 8),
+    "uneven": Case(BASE._replace(lane_s=0.3), 12),
+    "commits": Case(BASE._replace(lane_s=0.1, gradient_bytes=4_000_000, rate="400mbit", commit_every=1), 8),
+    "loader": Case(BASE._replace(lane_s=0.05, row_s=0.005, rows_per_lane=50, group_rows=100), 4),
+    "too-many": Case(NETWORK._replace(gradient_bytes=1_000_000), 20),
+}
+
+
+class Followed(NamedTuple):
+    """One change."""
+
+    promised: float
+    """Points,"""
+    gained: float
+    """and what it was."""
+
+
+def changed(case: Case, advice: ScaleAdvice) -> Setting:
+    """As the command says it: overrides of the recipe, and options of `assay train`."""
+    keys = [each for each in advice.overrides if not each.startswith("--")]
+    options = [word for each in advice.overrides if each.startswith("--parallel") for word in each.split()]
+    size = advice.world_size
+    return case.setting._replace(workers=size, nodes=size, overrides=keys, options=options)
+
+
+def row_s(found: MeasuredSteps, setting: Setting) -> float:
+    """Seconds a row."""
+    keys = dict(each.split("=") for each in setting.overrides)
+    batch = int(keys.get("loader.global_batch_size", setting.lanes * setting.rows_per_lane))
+    return found.step_s / batch
+
+
+def followed(name: str, case: Case, seconds: float) -> list[Followed]:
+    """As it is, then with each change that is to save time; in the order of the advice."""
+    setting = case.setting._replace(workers=case.workers, nodes=case.workers)
+    print(f"{name}: {case.workers} workers, {setting}", flush=True)
+    with cluster(setting._replace(workers=1, nodes=1, steps=WHOLE_RUN)) as made:
+        forecasts = Forecasts(made, seconds)
+        link = between_nodes(setting.rate, case.workers)
+        told = forecasts.asked(case.workers, link, "--advise").advice
+    now = measured(setting)
+    print(f"  as it is: {described(now)}", flush=True)
+    found = []
+    for advice in told:
+        if advice.time_saved <= 0:
+            continue
+        then = measured(as_told := changed(case, advice))
+        gained = 1 - row_s(then, as_told) / row_s(now, setting)
+        found.append(Followed(100 * advice.time_saved, 100 * gained))
+        print(f"  {advice.change}: {found[-1].promised:.1f} points promised, {found[-1].gained:.1f} gained")
+        print(f"    {described(then)}", flush=True)
+    return found
+
+
+def first_is_best(found: Sequence[Followed]) -> bool:
+    """To `SAME` points."""
+    return found[0].gained >= max(each.gained for each in found) - SAME
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", action="append", choices=CASES, help="a case; may be repeated")
+    parser.add_argument("--seconds", type=float, default=60.0, help="that a calibration measures each")
+    options = parser.parse_args()
+    if (reason := missing()) is not None:
+        sys.exit(f"benchmarks/scale_advice.py: {reason}; run it as root where namespaces can be made")
+    describe_machine()
+    by_case = {name: followed(name, CASES[name], options.seconds) for name in options.only or CASES}
+    errors = [abs(each.gained - each.promised) for found in by_case.values() for each in found]
+    figures = {
+        "advice_followed": len(errors),
+        "advice_worst_error": round(max(errors), 2),
+        "advice_first_is_best": statistics.fmean(first_is_best(found) for found in by_case.values() if found),
+    }
+    print(json.dumps(figures))
+
+
+if __name__ == "__main__":
+    main()
