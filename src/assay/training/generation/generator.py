@@ -10,14 +10,18 @@ its last token, which is the first that the tile takes: so all logits come from 
 Whom a row shares its tile with must not change its bits. Matrix products give a row the same bits in any
 company where there are enough rows, and attention where widths are multiples of 32: tiles have 16 rows times a
 power of two, blanks fill them. That is so with AVX-512, and not with AVX2; an engine tries it on its own
-network, and where it is not so, each group of equal prompts decodes by itself: nothing else is in its program.
+network. Where it is not so, it tries tiles of one size: on a CPU, where blanks cost, the smallest, on a GPU
+what a prompt of this length has room for. And where rows know of each other even there, each group of equal
+prompts decodes by itself: nothing else is in its program.
 """
 
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from enum import Enum
+from functools import partial
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -35,6 +39,7 @@ from assay.training.generation.rollout import GenerationAbandonedError, Prompt, 
 from assay.training.generation.room import (
     PREFILL_TOKENS,
     SLOTS,
+    SMALLEST_TILE,
     affordable_slots,
     padded,
     tile_rows,
@@ -45,6 +50,7 @@ from assay.training.generation.tile import DecodeTile, Waiting, groups_of
 from assay.training.model.causal import longest_sequence
 
 _TRIED_TOKENS = 3
+_TRIED_LENGTHS = (7, 45, 20, 150)
 
 
 @dataclass
@@ -69,6 +75,7 @@ class Cost:
         }
 
 
+@runtime_checkable
 class DrawWatcher(Protocol):
     """Who looks on while completions are made; what it does changes none."""
 
@@ -84,6 +91,14 @@ class DrawWatcher(Protocol):
     def ended(self, prompt: int, rollout: Rollout) -> None:
         """A prompt's completion is whole."""
         ...
+
+
+class Company(Enum):
+    """In whose company a row has the same bits."""
+
+    ANY = "in a tile of any size"
+    OF_ONE_SIZE = "in a tile as large, whoever is in it"
+    ITS_GROUP = "beside its own group of equal prompts"
 
 
 class Generator:
@@ -107,16 +122,21 @@ class Generator:
         self._tokenizer = tokenizer
         self._slots = tile_rows(slots)
         self._stop_strings: dict[tuple[str, ...], StopStrings] = {}
-        self._are_rows_independent: bool | None = None
+        self._company: Company | None = None
         self.cost = Cost()
         """What the last generation took."""
 
     @property
+    def company(self) -> Company:
+        """In which a rollout of this network has the same bits, as far as trying it tells."""
+        if self._company is None:
+            self._company = self._tried()
+        return self._company
+
+    @property
     def rows_are_independent(self) -> bool:
-        """Whether a rollout of this network has the same bits in any company, as far as trying it tells."""
-        if self._are_rows_independent is None:
-            self._are_rows_independent = self._tried()
-        return self._are_rows_independent
+        """Whether a rollout has the same bits with whatever prompts it is asked for."""
+        return self.company is not Company.ITS_GROUP
 
     def generate(
         self,
@@ -133,13 +153,30 @@ class Generator:
         prompts = [Prompt(np.asarray(prompt.tokens, np.int64), prompt.key) for prompt in prompts]
         self._refuse_what_does_not_fit(prompts, sampling)
         ends = self._ends_of(sampling)
-        is_shared, self.cost = self.rows_are_independent, Cost()
-        found: list[Rollout] = []
-        groups: list[Sequence[Prompt]] = [prompts] if is_shared else groups_of(prompts)
-        for group in groups:
-            behind = watcher and _Behind(watcher, len(found))
-            found += self._decoded(group, sampling, ends, is_stopping, behind)
-        return found
+        companies, self.cost = self._companies(prompts, sampling), Cost()
+        found: dict[int, Rollout] = {}
+        for members, rows in companies:
+            among = watcher and _Among(watcher, members)
+            decoded = self._decoded(
+                [prompts[member] for member in members], sampling, ends, is_stopping, among, rows=rows
+            )
+            found |= zip(members.tolist(), decoded, strict=True)
+        return [found[index] for index in range(len(prompts))]
+
+    def _companies(
+        self, prompts: Sequence[Prompt], sampling: Sampling
+    ) -> list[tuple[Int64[np.ndarray, "member"], int | None]]:
+        """Which prompts decode together, and in a tile of how many rows; None: as many as it takes."""
+        every = np.arange(len(prompts))
+        match self.company:
+            case Company.ANY:
+                return [(every, None)]
+            case Company.OF_ONE_SIZE:
+                rows = np.array([self._size_for(_places([prompt], sampling)) for prompt in prompts], np.int64)
+                return [(np.flatnonzero(rows == size), int(size)) for size in np.unique(rows)]
+            case Company.ITS_GROUP:
+                borders = np.cumsum([len(group) for group in groups_of(prompts)])[:-1]
+                return [(members, None) for members in np.split(every, borders)]
 
     def _refuse_what_does_not_fit(self, prompts: Sequence[Prompt], sampling: Sampling) -> None:
         longest = longest_sequence(self._network.config)
@@ -170,17 +207,40 @@ class Generator:
         device: torch.device = next(self._network.parameters()).device
         return device
 
-    def _tried(self) -> bool:
-        """Whether prompts have the same bits alone and in companies that fill tiles of each size."""
-        sampling = Sampling(temperature=1.0, max_tokens=_TRIED_TOKENS)
-        room = longest_sequence(self._network.config) - _TRIED_TOKENS
-        lengths = [max(1, min(length, room)) for length in (7, 45, 20, 150)]
+    def _tried(self) -> Company:
+        """Whether prompts have the same bits alone and in companies, of each size or of one."""
+        sampling, lengths = Sampling(temperature=1.0, max_tokens=_TRIED_TOKENS), self._tried_lengths
         words = mix64(np.arange(max(lengths), dtype=np.uint64)) % np.uint64(self._vocab_size)
         company = [Prompt(words.astype(np.int64)[-lengths[index % 4] :], index) for index in range(self._slots)]
         no_ends = Ends((), self._vocab_size)
-        tiles = [self._decoded(company[-size:], sampling, no_ends) for size in tile_sizes(self._slots)]
-        alone = [self._decoded([prompt], sampling, no_ends)[0] for prompt in company[-2:]]
-        return all(_same(mine, other) for tile in tiles for mine, other in zip(tile[-2:], alone, strict=True))
+
+        def last_two(size: int, rows: int | None) -> list[Rollout]:
+            return self._decoded(company[-size:], sampling, no_ends, rows=rows)[-2:]
+
+        def alone(rows: int | None) -> list[Rollout]:
+            return [self._decoded([prompt], sampling, no_ends, rows=rows)[0] for prompt in company[-2:]]
+
+        sizes, by_themselves = tile_sizes(self._slots), alone(None)
+        if all(_are_same(last_two(size, None), by_themselves) for size in sizes):
+            return Company.ANY
+        of_one = [size for size in sizes if size <= self._size_for(self._tried_places)]
+        is_so = all(_are_same(last_two(size, size), alone(size)) for size in of_one)
+        return Company.OF_ONE_SIZE if is_so else Company.ITS_GROUP
+
+    @property
+    def _tried_lengths(self) -> list[int]:
+        room = longest_sequence(self._network.config) - _TRIED_TOKENS
+        return [max(1, min(length, room)) for length in _TRIED_LENGTHS]
+
+    @property
+    def _tried_places(self) -> int:
+        return max(self._tried_lengths) - 1 + _TRIED_TOKENS
+
+    def _size_for(self, places: int) -> int:
+        """Rows of a tile of one size, by what the longest sequence of its prompt takes."""
+        if self._device.type == "cpu":
+            return SMALLEST_TILE
+        return self._affordable_slots(max(places, self._tried_places))
 
     @torch.no_grad()
     def _decoded(
@@ -190,15 +250,19 @@ class Generator:
         ends: Ends,
         is_stopping: Callable[[], bool] = lambda: False,
         watcher: DrawWatcher | None = None,
+        *,
+        rows: int | None = None,
     ) -> list[Rollout]:
-        """Rollouts of prompts that share a tile."""
+        """Rollouts of prompts that share a tile, always of so many rows, or of as many as it takes."""
         if not prompts:
             return []
         began_s, prefilled_s = time.monotonic(), self.cost.prefill_s
-        places = max(len(prompt.tokens) for prompt in prompts) - 1 + sampling.max_tokens
-        num_slots = min(tile_rows(len(prompts)), self._slots, self._affordable_slots(places))
+        places = _places(prompts, sampling)
+        num_slots = rows or min(tile_rows(len(prompts)), self._slots, self._affordable_slots(places))
         cache, tile = SlotCache(num_slots, places), DecodeTile(num_slots, sampling.max_tokens)
-        waiting = Waiting(prompts, self._prefixes, at_once=num_slots)
+        at_once = 1 if self._device.type == "cpu" else SMALLEST_TILE
+        prefill = self._prefixes if rows is None else partial(self._prefixes, most=at_once)
+        waiting = Waiting(prompts, prefill, at_once=num_slots)
         rollouts: dict[int, Rollout] = {}
         with _in_evaluation(self._network):
             while len(rollouts) < len(prompts):
@@ -206,7 +270,7 @@ class Generator:
                     raise GenerationAbandonedError
                 if waiting:
                     tile.admit(waiting.next(tile.free()), prompts, cache, self._device)
-                else:
+                elif rows is None:
                     tile.shrink(cache)
                 self.cost.num_rows += tile.rows
                 drawn = self._step(tile, cache, sampling, watcher)
@@ -246,21 +310,27 @@ class Generator:
             watcher.drew(tile.prompt[rows], logits, drawn.tokens)
         return drawn
 
-    def _prefixes(self, prompts: Sequence[Prompt]) -> Iterator[tuple[list[int], Prefix]]:
-        """Keys and values of all tokens of prompts but their last (see `Prefill`)."""
+    def _prefixes(
+        self, prompts: Sequence[Prompt], *, most: int | None = None
+    ) -> Iterator[tuple[list[int], Prefix]]:
+        """Keys and values of all tokens of prompts but their last (see `Prefill`); at most `most` of them in a
+        pass, which blanks fill up."""
         by_width: dict[int, list[int]] = {}
         for index, prompt in enumerate(prompts):
             if len(prompt.tokens) > 1:
                 by_width.setdefault(padded(len(prompt.tokens) - 1), []).append(index)
         for width, members in by_width.items():
-            at_once = max(1, PREFILL_TOKENS // width)
+            at_once = min(max(1, PREFILL_TOKENS // width), most or len(members))
             for part in (members[begin : begin + at_once] for begin in range(0, len(members), at_once)):
-                yield part, self._prefix([prompts[index].tokens[:-1] for index in part], width)
+                beginnings = [prompts[index].tokens[:-1] for index in part]
+                yield part, self._prefix(beginnings, width, num_rows=at_once if most else len(part))
 
-    def _prefix(self, beginnings: Sequence[Sequence[int] | Int64[np.ndarray, "_"]], width: int) -> Prefix:
-        """Keys and values of beginnings of sequences, padded on their right, where no token looks."""
+    def _prefix(
+        self, beginnings: Sequence[Sequence[int] | Int64[np.ndarray, "_"]], width: int, *, num_rows: int
+    ) -> Prefix:
+        """Keys and values of beginnings of sequences, padded below and, where no token looks, on the right."""
         began_s = time.monotonic()
-        tokens = np.zeros((len(beginnings), width), np.int64)
+        tokens = np.zeros((num_rows, width), np.int64)
         for row, beginning in enumerate(beginnings):
             tokens[row, : len(beginning)] = beginning
         last_position = longest_sequence(self._network.config) - 1
@@ -275,11 +345,11 @@ class Generator:
         return Prefix.of(cache)
 
 
-class _Behind:
-    """A watcher of prompts that stand behind others."""
+class _Among:
+    """A watcher of some of all prompts."""
 
-    def __init__(self, watcher: DrawWatcher, first: int) -> None:
-        self._watcher, self._first = watcher, first
+    def __init__(self, watcher: DrawWatcher, members: Int64[np.ndarray, "member"]) -> None:
+        self._watcher, self._members = watcher, members
 
     def drew(
         self,
@@ -287,10 +357,15 @@ class _Behind:
         logits: Float[Tensor, "row entry"],
         tokens: Int64[Tensor, "row"],
     ) -> None:
-        self._watcher.drew(np.where(prompts < 0, prompts, prompts + self._first), logits, tokens)
+        self._watcher.drew(np.where(prompts < 0, prompts, self._members[prompts]), logits, tokens)
 
     def ended(self, prompt: int, rollout: Rollout) -> None:
-        self._watcher.ended(prompt + self._first, rollout)
+        self._watcher.ended(int(self._members[prompt]), rollout)
+
+
+def _places(prompts: Sequence[Prompt], sampling: Sampling) -> int:
+    """Places of the longest sequence that may come."""
+    return max(len(prompt.tokens) for prompt in prompts) - 1 + sampling.max_tokens
 
 
 @contextmanager
@@ -324,5 +399,8 @@ def _masks(
     return {"full_attention": whole[:, None, None], "sliding_attention": near} if len(kinds) > 1 else near
 
 
-def _same(one: Rollout, other: Rollout) -> bool:
-    return bool(np.array_equal(one.tokens, other.tokens) and np.array_equal(one.log_probs, other.log_probs))
+def _are_same(some: Sequence[Rollout], others: Sequence[Rollout]) -> bool:
+    return all(
+        np.array_equal(one.tokens, other.tokens) and np.array_equal(one.log_probs, other.log_probs)
+        for one, other in zip(some, others, strict=True)
+    )

@@ -18,6 +18,7 @@ from assay.serving.engines.asks import (
     SpellAsk,
     Spelled,
 )
+from assay.training.generation.generator import Company
 from assay.training.generation.local_model import LocalModel
 from assay.training.generation.rollout import GenerationAbandonedError
 
@@ -107,10 +108,11 @@ def test_different_choices_are_drawn_and_without_a_seed_others_each_time(engine)
 def test_prompts_that_decode_apart_are_told_of_by_their_own_numbers(engine, tiny_model):
     ask = GenerateAsk(prompts=(TEXT, AskedPrompt(text="def")), n=2, seed=1, max_tokens=6)
     found = {}
-    for are_independent in (True, False):
-        tiny_model._generator._are_rows_independent = are_independent
-        found[are_independent] = {each.choice: each.text for each in pieces_of(engine, ask)}
-    assert found[True] == found[False] and sorted(found[True]) == [0, 1, 2, 3]
+    for company in Company:
+        tiny_model._generator._company = company
+        found[company] = {each.choice: each.text for each in pieces_of(engine, ask)}
+    first = found[Company.ANY]
+    assert all(each == first for each in found.values()) and sorted(first) == [0, 1, 2, 3]
 
 
 def test_a_stop_between_tokens_gives_the_whole_up(engine):

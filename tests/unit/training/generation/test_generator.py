@@ -17,8 +17,9 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from assay.base.errors import ConfigError
 from assay.data.dataset.tokens import train_tokenizer
 from assay.scoring.sampler import Sampling
-from assay.training.generation.generator import Generator
+from assay.training.generation.generator import Company, Generator
 from assay.training.generation.rollout import GenerationAbandonedError, Prompt, Rollout
+from assay.training.generation.room import padded
 from shaped_networks import MAX_TOKENS, SHAPES, VOCAB_SIZE, shaped
 from variants import slow
 
@@ -193,13 +194,100 @@ class Gossip(nn.Module):
         return self.head(states + 1e-3 * states.mean(dim=0, keepdim=True))
 
 
+class KnowsItsNumber(nn.Module):
+    """A head whose logits depend on how many rows there are, and a little on nothing else."""
+
+    def __init__(self, head: Any) -> None:
+        super().__init__()
+        self.head, self.weight = head, head.weight
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        """As where kernels differ by the number of rows."""
+        return self.head(states * (1 + 1e-2 * len(states)))
+
+
+LONG, SHORT = 40, 7
+
+
+def rows_decoded(network: Any) -> list[int]:
+    """Rows of each forward pass over one token a row, from now on."""
+    seen: list[int] = []
+
+    def note(_: nn.Module, __: Any, given: dict[str, Any]) -> None:
+        if given["input_ids"].shape[1] == 1:
+            seen.append(given["input_ids"].shape[0])
+
+    network.register_forward_pre_hook(note, with_kwargs=True)
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("for_short", "for_long"),
+    [
+        pytest.param(16, 16, id="a CPU: the smallest"),
+        pytest.param(64, 32, id="as a GPU has room for short prompts and for long ones"),
+    ],
+)
+def test_where_bits_depend_on_how_many_rows_there_are_tiles_have_one_size(
+    llama, for_short, for_long, monkeypatch
+):
+    counting = copy.deepcopy(llama)
+    counting.lm_head = KnowsItsNumber(counting.lm_head)
+    generator = Generator(counting, ends={5})
+    assert generator.company is Company.OF_ONE_SIZE and generator.rows_are_independent
+    if for_short > 16:
+        room = {padded(SHORT - 1 + 12): for_short, padded(LONG - 1 + 12): for_long}
+        monkeypatch.setattr(generator, "_size_for", lambda places: room[padded(places)])
+    seen = rows_decoded(counting)
+    asked = prompts(SHORT, LONG, 33, SHORT, samples=5)
+    sampling = Sampling(temperature=1.0, max_tokens=12)
+    together = generator.generate(asked, sampling)
+    assert set(seen) == {for_short, for_long}
+    for index in (0, 7, 12, 19):
+        assert same([together[index]], generator.generate([asked[index]], sampling))
+    again = generator.generate(asked[::-1], sampling)[::-1]
+    assert same(together, again), "in whatever order"
+
+
+class Watcher:
+    """Writes down what it is told."""
+
+    def __init__(self) -> None:
+        self.drawn: dict[int, list[int]] = {}
+        self.whole: dict[int, Rollout] = {}
+
+    def drew(self, prompts: np.ndarray, logits: torch.Tensor, tokens: torch.Tensor) -> None:
+        """Tokens of rows that are somebody's."""
+        assert len(prompts) == len(logits)
+        for prompt, token in zip(prompts.tolist(), tokens.tolist(), strict=True):
+            if prompt >= 0:
+                self.drawn.setdefault(prompt, []).append(token)
+
+    def ended(self, prompt: int, rollout: Rollout) -> None:
+        """Once a prompt."""
+        assert prompt not in self.whole
+        self.whole[prompt] = rollout
+
+
+@pytest.mark.parametrize("company", Company)
+def test_who_watches_is_told_of_prompts_by_their_own_numbers(llama, company, monkeypatch):
+    generator, watcher = Generator(llama, ends={5}), Watcher()
+    generator._company = company
+    longest = padded(LONG - 1 + 6)
+    monkeypatch.setattr(generator, "_size_for", lambda at: 16 if padded(at) == longest else 32)
+    asked = prompts(SHORT, LONG, SHORT, samples=2)
+    found = generator.generate(asked, Sampling(temperature=1.0, max_tokens=6), watcher=watcher)
+    assert [watcher.drawn[index] for index in range(6)] == [rollout.tokens.tolist() for rollout in found]
+    assert all(same([watcher.whole[index]], [rollout]) for index, rollout in enumerate(found))
+
+
 def test_where_rows_know_of_each_other_a_group_decodes_alone(llama):
     gossiping = copy.deepcopy(llama)
     gossiping.lm_head = Gossip(gossiping.lm_head)
     asked = prompts(7, 33, 40, samples=3)
     sampling = Sampling(temperature=1.0, max_tokens=12)
     generator = Generator(gossiping, ends={5})
-    assert not generator.rows_are_independent
+    assert generator.company is Company.ITS_GROUP and not generator.rows_are_independent
     together = generator.generate(asked, sampling)
     for begin in (0, 3, 6):
         assert same(together[begin : begin + 3], generator.generate(asked[begin : begin + 3], sampling))
@@ -340,8 +428,8 @@ def test_nothing_asked_is_nothing_sampled(llama):
 def test_who_is_asked_to_stop_draws_no_further_token(
     together: bool, llama: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Generator, "rows_are_independent", together)
     generator, drawn = Generator(llama, ends=()), []
+    generator._company = Company.ANY if together else Company.ITS_GROUP
     step = generator._step
     monkeypatch.setattr(generator, "_step", lambda *given: drawn.append(1) or step(*given))
     sampling = Sampling(temperature=1.0, max_tokens=12)

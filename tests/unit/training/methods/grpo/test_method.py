@@ -19,7 +19,7 @@ from agreement.tiny_models import END, save_tiny
 from assay.base.seeds import derive_key
 from assay.data.loader.batch import LaneShare
 from assay.scoring.sampler import Sampling
-from assay.training.generation.generator import Generator
+from assay.training.generation.generator import Company, Generator
 from assay.training.generation.rollout import Prompt, Rollout
 from assay.training.methods.grpo.batch import PromptRow
 from assay.training.methods.grpo.config import GrpoConfig
@@ -385,11 +385,11 @@ def test_later_updates_are_held_against_what_the_first_one_found(base: Path) -> 
     assert torch.equal(moved.kept["old_log_probs"], first.kept["old_log_probs"])
 
 
-@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize("company", Company)
 def test_an_answer_made_alone_is_that_of_its_lane(
-    together: bool, base: Path, monkeypatch: pytest.MonkeyPatch
+    company: Company, base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Generator, "rows_are_independent", together)
+    monkeypatch.setattr(Generator, "company", company)
     method = GrpoMethod(grpo_config(base, groups_per_lane=1, overlong={"type": "mask"}))
     model, lane = method.build_model(), prompt_lane(0, [1, 2, 3])
     made = {
