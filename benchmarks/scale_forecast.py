@@ -32,7 +32,7 @@ from assay.records.scale import (
     TwoWorkers,
     WorldForecast,
 )
-from assay.training.parallel.link_probe import probe_links
+from assay.training.parallel import link_probe
 from assay.training.parallel.ranks import Ranks
 from cluster import Cluster, MeasuredSteps, Setting, cluster, described, trained
 from network_links import forked_at, linked_nodes, missing
@@ -92,9 +92,10 @@ def between_nodes(rate: str, num_nodes: int) -> NetworkLink:
             meeting = f"tcp://{nodes[0].address}:{PORT}"
             ranks = Ranks.join(rank=rank, world_size=num_nodes, rendezvous=meeting, num_threads=1)
             assert ranks.outer is not None
+            link_probe.WARMING, link_probe.TURNS = 1, 5  # four megabytes take seconds
             spans = [
                 span
-                for span in probe_links(ranks.outer, torch.device("cpu"))
+                for span in link_probe.probe_links(ranks.outer, torch.device("cpu"))
                 if span.name.startswith("swapped")
             ]
             if rank == 0:

@@ -3,11 +3,16 @@
 Receives are posted before sends. A gloo connection reads what comes in only where a receive waits for it: with
 the sends first, each side's own goes out before it takes anything in, and a real link carries one direction at
 a time. On loopback, where memory is the limit, the order makes no difference.
+
+A gloo send is over when the kernel has the bytes, long before a slow link has carried them. Who came late to a
+round would have its message share the link with the next ones of who came early, and all wait longer than the
+bytes take: so whoever takes a large message says so, and the sender waits for that.
 """
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 
@@ -21,16 +26,33 @@ class Transfer(NamedTuple):
     tensor: Shaped[Tensor, "..."]
 
 
+ANSWERED_BYTES = 65_536
+"""From this size on a message is large."""
+
+
 def swap(sends: Sequence[Transfer], receives: Sequence[Transfer], group: dist.ProcessGroup) -> None:
     """Send and receive; messages of two ranks arrive in their order, and an empty one is not sent."""
+    sends, receives = ([each for each in some if each.tensor.numel()] for some in (sends, receives))
+    answers = [Transfer(each.peer, torch.empty(1)) for each in sends if _is_answered(each, group)]
     operations = [
         dist.P2POp(operation, message.tensor, group=group, group_peer=message.peer)
-        for operation, messages in ((dist.irecv, receives), (dist.isend, sends))
+        for operation, messages in ((dist.irecv, receives), (dist.irecv, answers), (dist.isend, sends))
         for message in messages
-        if message.tensor.numel()
     ]
-    for work in dist.batch_isend_irecv(operations) if operations else ():
+    works = dist.batch_isend_irecv(operations) if operations else []
+    for place, message in enumerate(receives):
+        if _is_answered(message, group):
+            works[place].wait()
+            answer = dist.P2POp(dist.isend, torch.zeros(1), group=group, group_peer=message.peer)
+            [works[place]] = dist.batch_isend_irecv([answer])
+    for work in works:
         work.wait()
+
+
+def _is_answered(message: Transfer, group: dist.ProcessGroup) -> bool:
+    """Where others may share the link; NCCL's messages are over when they have arrived."""
+    num_bytes = message.tensor.numel() * message.tensor.itemsize
+    return num_bytes >= ANSWERED_BYTES and group.size() > 2 and message.tensor.device.type == "cpu"
 
 
 def all_to_all(
