@@ -17,8 +17,10 @@ import itertools
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -110,14 +112,15 @@ def _link(node: Node, switch: str, port: str, rate: str, delay: str) -> None:
 
 
 def forked_at(nodes: Sequence[Node], program: Callable[[int], None]) -> None:
-    """Have a fork of this process run `program` with its number on each node; raises where one fails.
+    """Have a fork of this process run `program` with its number on each node; raises once one fails.
 
     A node that is named several times has as many of them.
     """
-    children = []
+    children: list[int] = []
     for number, node in enumerate(nodes):
         if not (child := os.fork()):
             try:
+                os.environ.pop("GLOO_SOCKET_IFNAME", None)  # on a node it is found anew
                 node.enter()
                 program(number)
             except BaseException as error:
@@ -125,9 +128,22 @@ def forked_at(nodes: Sequence[Node], program: Callable[[int], None]) -> None:
                 os._exit(1)
             os._exit(0)
         children.append(child)
-    ends = [os.waitpid(child, 0)[1] for child in children]
-    if any(ends):
-        raise RuntimeError("a node failed")
+    while children:
+        for child in list(children):
+            ended, status = os.waitpid(child, os.WNOHANG)
+            if ended:
+                children.remove(child)
+            if status:
+                _end(children)
+                raise RuntimeError("a node failed")
+        time.sleep(0.02)
+
+
+def _end(children: Sequence[int]) -> None:
+    """Do not leave those that wait for one that failed."""
+    for child in children:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
 
 
 def _run(*command: str) -> str:

@@ -50,7 +50,7 @@ CASES: dict[str, Setting] = {
     "network": BASE._replace(lane_s=0.15, spread=0.05, gradient_bytes=2_000_000, rate="40mbit"),
     "buckets": BASE._replace(gradient_bytes=2_000_000, rate="16mbit"),
     "stragglers": BASE._replace(spread=0.4, steps=20),
-    "loader": BASE._replace(lane_s=0.05, row_s=0.005, rows_per_lane=50, group_rows=100, steps=22),
+    "loader": BASE._replace(lane_s=0.05, row_s=0.0125, rows_per_lane=20, group_rows=40, steps=50),
     "commits": BASE._replace(lane_s=0.15, gradient_bytes=1_000_000, rate="12mbit", commit_every=2),
 }
 KILLED = BASE._replace(lane_s=0.15, gradient_bytes=1_000_000, rate="25mbit", commit_every=4, steps=60)
