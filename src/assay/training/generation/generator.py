@@ -242,6 +242,11 @@ class Generator:
             return SMALLEST_TILE
         return self._affordable_slots(max(places, self._tried_places))
 
+    @property
+    def _prefilled_at_once(self) -> int:
+        """Prompts of a pass of one size."""
+        return 1 if self._device.type == "cpu" else SMALLEST_TILE
+
     @torch.no_grad()
     def _decoded(
         self,
@@ -260,8 +265,7 @@ class Generator:
         places = _places(prompts, sampling)
         num_slots = rows or min(tile_rows(len(prompts)), self._slots, self._affordable_slots(places))
         cache, tile = SlotCache(num_slots, places), DecodeTile(num_slots, sampling.max_tokens)
-        at_once = 1 if self._device.type == "cpu" else SMALLEST_TILE
-        prefill = self._prefixes if rows is None else partial(self._prefixes, most=at_once)
+        prefill = self._prefixes if rows is None else partial(self._prefixes, most=self._prefilled_at_once)
         waiting = Waiting(prompts, prefill, at_once=num_slots)
         rollouts: dict[int, Rollout] = {}
         with _in_evaluation(self._network):

@@ -152,7 +152,9 @@ def engine(shape: str, slots: int) -> Generator:
 def skip_where_rows_know_each_other(generator: Generator) -> None:
     is_seen = torch.backends.cpu.get_cpu_capability() == "AVX512"  # there they do not, or the engine is wrong
     if not generator.rows_are_independent and not is_seen:
-        pytest.skip("this processor's kernels give a row other bits in other company: groups decode alone")
+        pytest.skip(
+            "this processor's kernels give a row other bits even in tiles of one size: groups decode alone"
+        )
 
 
 def check_company(shape: str, company: list[tuple[int, int]], slots: int, seed: int) -> None:
@@ -238,15 +240,28 @@ def test_where_bits_depend_on_how_many_rows_there_are_tiles_have_one_size(
     if for_short > 16:
         room = {padded(SHORT - 1 + 12): for_short, padded(LONG - 1 + 12): for_long}
         monkeypatch.setattr(generator, "_size_for", lambda places: room[padded(places)])
+        monkeypatch.setattr(Generator, "_prefilled_at_once", 4)
     seen = rows_decoded(counting)
     asked = prompts(SHORT, LONG, 33, SHORT, samples=5)
     sampling = Sampling(temperature=1.0, max_tokens=12)
+    assert {rows for rows, _ in rows_prefilled(counting, lambda: generator.generate(asked, sampling))} == {
+        1 if for_short == 16 else 4
+    }
     together = generator.generate(asked, sampling)
     assert set(seen) == {for_short, for_long}
     for index in (0, 7, 12, 19):
         assert same([together[index]], generator.generate([asked[index]], sampling))
     again = generator.generate(asked[::-1], sampling)[::-1]
     assert same(together, again), "in whatever order"
+
+
+def test_on_a_gpu_a_prompts_length_says_how_many_rows_its_tile_has(llama, monkeypatch):
+    generator = Generator(llama, ends=())
+    assert {generator._size_for(places) for places in (1, 100, 10_000)} == {16}
+    monkeypatch.setattr(Generator, "_device", torch.device("cuda"))
+    of_tried = generator._affordable_slots(generator._tried_places)
+    sizes = [generator._size_for(places) for places in (1, 10_000_000)]
+    assert sizes == [of_tried, 16] and of_tried == 64
 
 
 class Watcher:
