@@ -110,7 +110,7 @@ class LoaderConfig(FrozenConfig):
     @property
     def kept_bytes(self) -> int:
         """For each token of a window, over its lane: the window in use, the next, and what is to be dealt."""
-        return 2 * (self.spread_windows + 2) if self.spread_windows else 2 * 4
+        return 2 * (self.spread_windows + 2)
 
     @property
     def rows_per_lane(self) -> int:

@@ -1,22 +1,23 @@
 """A window of a lane, read, decoded and arranged: what is left to do for a step is to slice and to pad.
 
-spans of row groups --read, verify, decode--> tokens as decoded, [place, length] of each row
-                    --cut, join-->            portions of several stretches, each with memory of its own
-                    --arrange-->              the same rows in the order in which they are served
+spans of row groups --read, verify, decode--> a stretch's rows, in 16 bits a token where those are enough
+                    --take-->                 its portions, each with memory of its own
+                    --put together, take-->   a window's rows in the order in which they are served
 """
 
 import threading
 import weakref
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
-from functools import reduce
-from typing import NamedTuple, TypeAlias
+from dataclasses import dataclass
+from functools import cached_property, reduce
+from itertools import pairwise
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
 from assay.base.errors import DamagedDataError, DataError
-from assay.base.shapes import Bool, Int, Int32, Int64, Shaped, UInt16, UInt64
+from assay.base.shapes import Bool, Int, Int32, Int64, UInt16, UInt64
 from assay.data.dataset.columns import TOKENS, is_ragged, sequences_of
 from assay.data.loader.batch import MicroBatch, Packing, Ragged
 from assay.data.loader.layouts import Arrangement, Piece
@@ -30,58 +31,63 @@ MOST_IN_16_BITS = (1 << 16) - 1
 
 @dataclass(frozen=True)
 class RaggedRows:
-    """A list column of a window's rows, as decoded: nothing is copied until a row goes to its batch."""
+    """A list column of some rows, one list behind another."""
 
-    lengths: Int32[np.ndarray, "row"]
-    """0 for a damaged row."""
-    parts: Int32[np.ndarray, "row"]
-    """Which of `values` holds it."""
-    starts: Int64[np.ndarray, "row"]
-    """Where each row's list begins in there."""
-    values: list[Int32[np.ndarray, "_"] | UInt16[np.ndarray, "_"]]
-    """One array per row group, or per portion of a stretch."""
+    values: Int32[np.ndarray, "place"] | UInt16[np.ndarray, "place"]
+    offsets: Int64[np.ndarray, "border"]
+    """[rows + 1]: borders of the rows in `values`, from 0 to its end. A damaged row has nothing between them."""
 
-    def take(self, order: Int[np.ndarray, "present"]) -> "RaggedRows":
-        """The same rows in another order."""
-        return RaggedRows(self.lengths[order], self.parts[order], self.starts[order], self.values)
+    @cached_property
+    def lengths(self) -> Int32[np.ndarray, "row"]:
+        """Numbers in each list."""
+        return np.diff(self.offsets).astype(np.int32)
 
-    def copied(self, rows: Int[np.ndarray, "taken"]) -> "RaggedRows":
-        """Some rows by themselves, so that the others' values may go."""
-        lengths = self.lengths[rows]
-        stops = np.cumsum(lengths, dtype=np.int64)
-        parts, starts = self.parts[rows].tolist(), self.starts[rows].tolist()
-        lists = [
-            self.values[part][start : start + length]
-            for part, start, length in zip(parts, starts, lengths.tolist(), strict=True)
-        ]
-        values = np.concatenate(lists) if lists else np.zeros(0, np.int32)
-        return RaggedRows(lengths, np.zeros(len(rows), np.int32), stops - lengths, [values])
+    @classmethod
+    def together(cls, parts: "Sequence[RaggedRows]") -> "RaggedRows":
+        """The rows of all parts, in 16 bits if all numbers fit: half the memory."""
+        dtype = np.uint16 if all(map(_fits_in_16_bits, parts)) else np.int32
+        numbers = [np.zeros(0, np.int32), *(part.values for part in parts)]
+        values = np.concatenate(numbers, dtype=dtype, casting="unsafe")
+        ends = np.cumsum([0, *(len(part.values) for part in parts)]).tolist()
+        offsets = [part.offsets[1:] + before for part, before in zip(parts, ends, strict=False)]
+        return cls(values, np.concatenate([[0], *offsets], dtype=np.int64))
 
-    def narrowed(self) -> "RaggedRows":
-        """In 16 bits if all values fit: half the memory."""
-        if any(len(each) and int(each.view(np.uint32).max()) > MOST_IN_16_BITS for each in self.values):
-            return self
-        return replace(self, values=[each.astype(np.uint16) for each in self.values])
+    def take(self, rows: Int[np.ndarray, "taken"]) -> "RaggedRows":
+        """Some of the rows, with memory of their own.
+
+        Arrow copies strings much faster than lists, whose numbers it gathers one by one.
+        """
+        width, whole = self.values.itemsize, pa.large_binary()
+        buffers = [None, pa.py_buffer(self.offsets * width), pa.py_buffer(self.values)]
+        taken = pa.LargeBinaryArray.from_buffers(whole, len(self.lengths), buffers).take(pa.array(rows))
+        _, offsets, values = taken.buffers()
+        return RaggedRows(
+            np.frombuffer(values or b"", self.values.dtype),
+            np.frombuffer(offsets, np.int64)[: len(rows) + 1] // width,
+        )
 
     def padded(self, rows: slice) -> Ragged:
         """Consecutive rows side by side."""
-        lengths, values = self.lengths[rows], self.values
+        borders, lengths = self.offsets[rows.start : rows.stop + 1].tolist(), self.lengths[rows]
         lines = np.zeros((len(lengths), int(lengths.max())), np.int64)
         # One copy of a row's bytes each: half the time of gathering them by an index array.
-        parts, starts = self.parts[rows].tolist(), self.starts[rows].tolist()
-        for line, part, start, length in zip(lines, parts, starts, lengths.tolist(), strict=True):
-            line[:length] = values[part][start : start + length]
+        for line, (start, stop) in zip(lines, pairwise(borders), strict=True):
+            line[: stop - start] = self.values[start:stop]
         return Ragged(lines, lengths)
 
     def row(self, index: int) -> Int32[np.ndarray, "place"] | UInt16[np.ndarray, "place"]:
         """One row's list."""
-        start, values = int(self.starts[index]), self.values[int(self.parts[index])]
-        return values[start : start + int(self.lengths[index])]
+        return self.values[int(self.offsets[index]) : int(self.offsets[index + 1])]
+
+
+def _fits_in_16_bits(rows: RaggedRows) -> bool:
+    values = rows.values
+    return values.dtype == np.uint16 or int(values.view(np.uint32).max(initial=0)) <= MOST_IN_16_BITS
 
 
 @dataclass(frozen=True)
 class WindowRows:
-    """The rows of a window in the order of the virtual sequence, before anything else was read."""
+    """Rows in the order of the virtual sequence."""
 
     row_ids: UInt64[np.ndarray, "row"]
     present: Bool[np.ndarray, "row"]
@@ -91,41 +97,39 @@ class WindowRows:
     """The other columns of the rows that are present."""
     quarantined: tuple[Quarantined, ...]
 
-    def portions(self, numbers: Int64[np.ndarray, "row"], count: int) -> "list[WindowRows]":
-        """The rows of each number from 0 on, each portion with memory of its own.
+    def take(self, rows: Int[np.ndarray, "taken"]) -> "WindowRows":
+        """Some of the rows, with memory of their own. What is quarantined is said with them."""
+        columns = self.columns
+        if columns.num_columns:
+            in_table = np.cumsum(self.present) - 1
+            columns = columns.take(pa.array(in_table[rows[self.present[rows]]]))
+        ragged = {name: column.take(rows) for name, column in self.ragged.items()}
+        return WindowRows(self.row_ids[rows], self.present[rows], ragged, columns, self.quarantined)
 
-        What is quarantined is said with all of them.
-        """
-        narrow = {name: column.narrowed() for name, column in self.ragged.items()}
+    def portions(self, numbers: Int64[np.ndarray, "row"], count: int) -> "list[WindowRows]":
+        """The rows of each number from 0 on."""
         order = np.argsort(numbers.astype(np.uint16), kind="stable")
-        in_table = np.cumsum(self.present) - 1
         return [
-            WindowRows(
-                self.row_ids[rows],
-                self.present[rows],
-                {name: column.copied(rows) for name, column in narrow.items()},
-                self.columns.take(pa.array(in_table[rows[self.present[rows]]]))
-                if self.columns.num_columns
-                else self.columns,
-                self.quarantined,
-            )
-            for rows in np.split(order, np.cumsum(np.bincount(numbers, minlength=count))[:-1])
+            self.take(rows) for rows in np.split(order, np.cumsum(np.bincount(numbers, minlength=count))[:-1])
         ]
 
     @classmethod
     def together(cls, parts: "Sequence[WindowRows]") -> "WindowRows":
         """The rows of all parts, one part after the other."""
-        if len(parts) == 1:
-            return parts[0]
         tables = [part.columns for part in parts if part.columns.num_columns]
-        names = dict.fromkeys(name for part in parts for name in part.ragged)
+        names = dict.fromkeys([TOKENS, *(name for part in parts for name in part.ragged)])
         return cls(
-            np.concatenate([part.row_ids for part in parts]),
-            np.concatenate([part.present for part in parts]),
-            {name: _one_behind_another(parts, name) for name in names},
-            pa.concat_tables(tables) if tables else pa.table({}),
+            np.concatenate([np.zeros(0, np.uint64), *(part.row_ids for part in parts)]),
+            np.concatenate([np.zeros(0, bool), *(part.present for part in parts)]),
+            {name: RaggedRows.together([part.lists(name) for part in parts]) for name in names},
+            pa.concat_tables(tables).combine_chunks() if tables else pa.table({}),
             tuple({item.row_group: item for part in parts for item in part.quarantined}.values()),
         )
+
+    def lists(self, name: str) -> RaggedRows:
+        """A list column; where all rows are damaged, its lists are empty."""
+        nothing = RaggedRows(np.zeros(0, np.int32), np.zeros(len(self.row_ids) + 1, np.int64))
+        return self.ragged.get(name, nothing)
 
     @property
     def lengths(self) -> Int32[np.ndarray, "row"]:
@@ -133,39 +137,18 @@ class WindowRows:
         return reduce(np.maximum, (self.ragged[name].lengths for name in sequences_of(self.ragged)))
 
 
-def _one_behind_another(parts: Sequence[WindowRows], name: str) -> RaggedRows:
-    """A list column of all parts; where all of a part is damaged, its lists are empty."""
-    columns = [part.ragged.get(name) or _no_lists(len(part.row_ids)) for part in parts]
-    before = np.cumsum([0, *(len(column.values) for column in columns)]).tolist()
-    return RaggedRows(
-        np.concatenate([column.lengths for column in columns]),
-        np.concatenate(
-            [column.parts + np.int32(first) for column, first in zip(columns, before, strict=False)]
-        ),
-        np.concatenate([column.starts for column in columns]),
-        [values for column in columns for values in column.values],
-    )
-
-
-def _no_lists(num_rows: int) -> RaggedRows:
-    nothing = np.zeros(num_rows, np.int32)
-    return RaggedRows(nothing, nothing, nothing.astype(np.int64), [np.zeros(0, np.int32)])
-
-
 class Window:
     """The micro-batches of a window's steps."""
 
     def __init__(self, rows: WindowRows, arrangement: Arrangement, *, sequence_tokens: int | None) -> None:
-        order = arrangement.order
+        served = rows.take(arrangement.order)
         self.quarantined = rows.quarantined
         self.steps = arrangement.steps
         self._sequence_tokens = sequence_tokens
-        self._row_ids = rows.row_ids[order]
-        self._ragged = {name: column.take(order) for name, column in rows.ragged.items()}
-        in_table = order if rows.present.all() else (np.cumsum(rows.present) - 1)[order]
-        self._columns = {
-            name: _one_chunk(rows.columns[name].take(pa.array(in_table))) for name in rows.columns.column_names
-        }
+        self._row_ids = served.row_ids
+        self._ragged = served.ragged
+        columns = served.columns
+        self._columns = {name: _one_chunk(columns[name]) for name in columns.column_names}
 
     def micro_batches(self, step: int) -> tuple[MicroBatch, ...]:
         """The micro-batches of one of the window's steps; none if the lane has no rows left for it."""
@@ -267,8 +250,9 @@ class LaneReader:
             else self._group(span.group)
             for span in spans
         ]
-        parts = [_part(self.source, span, group) for span, group in zip(spans, groups, strict=True)]
-        return _joined(parts, tuple(group for group in groups if isinstance(group, Quarantined)))
+        return WindowRows.together(
+            [_rows(self.source, span, group) for span, group in zip(spans, groups, strict=True)]
+        )
 
     def _group(self, index: int) -> Group:
         if self._last is None or self._last[0] != index:
@@ -276,34 +260,11 @@ class LaneReader:
         return self._last[1]
 
 
-class _Lists(NamedTuple):
-    """A list column of one span."""
-
-    values: Int32[np.ndarray, "place"]
-    offsets: Int64[np.ndarray, "border"]
-    """[rows + 1]: borders of the rows in `values`."""
-
-
-@dataclass(frozen=True)
-class _Part:
-    """The rows of one span."""
-
-    row_ids: UInt64[np.ndarray, "row"]
-    ragged: dict[str, _Lists]
-    """Empty where the rows are damaged."""
-    columns: pa.Table | None
-    """None: damaged."""
-
-    def lists(self, name: str) -> _Lists:
-        """A list column; damaged rows have empty lists."""
-        nothing = _Lists(np.zeros(0, np.int32), np.zeros(len(self.row_ids) + 1, np.int64))
-        return self.ragged.get(name, nothing)
-
-
-def _part(source: RowSource, span: Span, group: Group) -> _Part:
+def _rows(source: RowSource, span: Span, group: Group) -> WindowRows:
+    """A span, as decoded."""
     row_ids = source.row_ids(span.group)[span.first : span.stop]
     if isinstance(group, Quarantined):
-        return _Part(row_ids, {}, None)
+        return WindowRows(row_ids, np.zeros(len(row_ids), bool), {}, pa.table({}), (group,))
     table = group.slice(span.first, span.stop - span.first)
     names = [field.name for field in table.schema if is_ragged(field.type)]
     lists = {}
@@ -315,10 +276,10 @@ def _part(source: RowSource, span: Span, group: Group) -> _Part:
             raise DataError(
                 f"{shard}: the dataset's row group {span.group}: column '{name}' {error}"
             ) from error
-    return _Part(row_ids, lists, table.drop_columns(names))
+    return WindowRows(row_ids, np.ones(len(row_ids), bool), lists, table.drop_columns(names), ())
 
 
-def _lists(column: pa.ChunkedArray) -> _Lists:
+def _lists(column: pa.ChunkedArray) -> RaggedRows:
     if not pa.types.is_integer(column.type.value_type):
         raise DataError(
             f"holds lists of {column.type.value_type}; a list column that a method reads holds whole numbers. "
@@ -335,34 +296,7 @@ def _lists(column: pa.ChunkedArray) -> _Lists:
         if not -(2**31) <= low <= high < 2**31:
             wrong = low if low < -(2**31) else high
             raise DataError(f"holds {wrong}, beyond 32 bits. Drop these rows, and index the dataset anew.")
-    return _Lists(numbers.astype(np.int32, copy=False), offsets - offsets[0])
-
-
-def _joined(parts: Sequence[_Part], quarantined: tuple[Quarantined, ...]) -> WindowRows:
-    sizes = [len(part.row_ids) for part in parts]
-    tables = [part.columns for part in parts if part.columns is not None]
-    names = dict.fromkeys([TOKENS, *(name for part in parts for name in part.ragged)])
-    part_of_row = np.repeat(np.arange(len(parts), dtype=np.int32), sizes)
-    return WindowRows(
-        row_ids=_concatenated([part.row_ids for part in parts], np.uint64),
-        present=np.repeat(np.array([part.columns is not None for part in parts], bool), sizes),
-        ragged={name: _ragged_rows([part.lists(name) for part in parts], part_of_row) for name in names},
-        columns=pa.concat_tables(tables) if tables else pa.table({}),
-        quarantined=tuple({item.row_group: item for item in quarantined}.values()),
-    )
-
-
-def _ragged_rows(parts: Sequence[_Lists], part_of_row: Int32[np.ndarray, "row"]) -> RaggedRows:
-    return RaggedRows(
-        lengths=_concatenated([np.diff(part.offsets) for part in parts], np.int32),
-        parts=part_of_row,
-        starts=_concatenated([part.offsets[:-1] for part in parts], np.int64),
-        values=[part.values for part in parts],
-    )
-
-
-def _concatenated(arrays: Sequence[Shaped[np.ndarray, "_"]], dtype: type) -> Shaped[np.ndarray, "all"]:
-    return np.concatenate(arrays, dtype=dtype) if arrays else np.zeros(0, dtype)
+    return RaggedRows(numbers.astype(np.int32, copy=False), offsets - offsets[0])
 
 
 def _one_chunk(column: pa.ChunkedArray) -> pa.Array:

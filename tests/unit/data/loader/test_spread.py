@@ -185,9 +185,33 @@ def test_what_was_skipped_at_the_start_stays_out_until_the_epoch_ends(fake_sourc
 
 @pytest.mark.parametrize(("most", "bits"), [(65_535, 16), (65_536, 32), (-1, 32)])
 def test_what_is_kept_for_later_windows_takes_16_bits_where_they_are_enough(most: int, bits: int) -> None:
-    values = [np.array([3, most, 5], np.int32), np.array([7, 8], np.int32)]
-    rows = RaggedRows(np.array([2, 1, 2], np.int32), np.array([0, 0, 1], np.int32), np.array([0, 2, 0]), values)
-    copied = rows.narrowed().copied(np.array([2, 0]))
-    assert [copied.row(row).tolist() for row in range(2)] == [[7, 8], [3, most]]
-    assert copied.values[0].dtype.itemsize * 8 == bits
-    assert copied.padded(slice(0, 2)).values.tolist() == [[7, 8], [3, most]]
+    parts = [
+        RaggedRows(np.array([3, most, 5], np.int32), np.array([0, 2, 3])),
+        RaggedRows(np.array([7, 8], np.int32), np.array([0, 2])),
+    ]
+    taken = RaggedRows.together(parts).take(np.array([2, 0]))
+    assert [taken.row(row).tolist() for row in range(2)] == [[7, 8], [3, most]]
+    assert taken.values.dtype.itemsize * 8 == bits
+    assert taken.padded(slice(0, 2)).values.tolist() == [[7, 8], [3, most]]
+
+
+LISTS = st.lists(st.lists(st.integers(-(2**31), 2**31 - 1) | st.integers(0, 65_535), max_size=5), max_size=6)
+
+
+def ragged(lists: list[list[int]]) -> RaggedRows:
+    offsets = np.cumsum([0, *map(len, lists)])
+    return RaggedRows(np.array([number for each in lists for number in each], np.int32), offsets)
+
+
+@given(parts=st.lists(LISTS, max_size=3), data=st.data())
+def test_lists_that_are_put_together_and_taken_are_the_same_lists(parts: list[list[list[int]]], data) -> None:
+    """Any numbers, rows without any, parts without rows; what is taken has memory of its own."""
+    whole = [each for part in parts for each in part]
+    chosen = data.draw(st.lists(st.sampled_from(range(len(whole))), max_size=8)) if whole else []
+    together = RaggedRows.together([ragged(part) for part in parts])
+    taken = together.take(np.array(chosen, np.intp))
+    for found, expected in ((together, whole), (taken, [whole[index] for index in chosen])):
+        assert [found.row(index).tolist() for index in range(len(expected))] == expected
+        assert found.lengths.tolist() == [len(each) for each in expected]
+        assert len(found.values) == found.offsets[-1], "nothing else is kept"
+    assert not np.shares_memory(taken.values, together.values)
