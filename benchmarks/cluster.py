@@ -67,6 +67,8 @@ class Setting(NamedTuple):
     """Seconds for which reading a row sleeps."""
     rows_per_lane: int = 2
     group_rows: int = 500
+    loader: Mapping[str, int] = {}
+    """Keys of the recipe's loader, beside those that follow from the above."""
     rate: str = "100mbit"
     delay: str = ""
     steps: int = 20
@@ -184,6 +186,13 @@ class Cluster:
         began_s, phases = segment.phase_changes
         return float(segment.header.wall_of(began_s)[list(phases).index("data")])
 
+    def last_step_s(self, attempt: Attempt) -> float:
+        """When an attempt ended its last step, likewise."""
+        segment = read_segment(segment_path(self.run_dir, attempt.attempt, 0))
+        assert segment.header is not None, attempt
+        ended_s: float = max(_ends_of_steps(segment).values())
+        return float(segment.header.wall_of(ended_s))
+
     def _train(self) -> list[str]:
         setting = self._setting
         return [
@@ -281,6 +290,7 @@ def _recipe(folder: Path, setting: Setting) -> dict[str, object]:
             "global_batch_size": batch,
             "window_rows": window_rows,
             "threads": 1,
+            **setting.loader,
         },
         "method": {
             "type": "asleep",

@@ -19,6 +19,7 @@ from assay.records.scale import ScaleAdvice
 from cluster import MeasuredSteps, Setting, cluster, described
 from network_links import missing
 from scale_forecast import BASE, Forecasts, between_nodes, measured
+from scale_forecast import CASES as FORECAST
 from trainer import describe_machine
 
 WHOLE_RUN = 5_000
@@ -34,12 +35,12 @@ class Case(NamedTuple):
     workers: int
 
 
-NETWORK = BASE._replace(lane_s=0.15, gradient_bytes=2_000_000, rate="40mbit")
+NETWORK, LOADER = BASE._replace(lane_s=0.15, gradient_bytes=2_000_000, rate="40mbit"), FORECAST["loader"]
 CASES = {
     "network": Case(NETWORK, 8),
     "uneven": Case(BASE._replace(lane_s=0.3), 12),
-    "commits": Case(BASE._replace(lane_s=0.1, gradient_bytes=4_000_000, rate="400mbit", commit_every=1), 8),
-    "loader": Case(BASE._replace(lane_s=0.05, row_s=0.005, rows_per_lane=50, group_rows=100), 4),
+    "commits": Case(BASE._replace(lane_s=0.1, gradient_bytes=1_000_000, rate="25mbit", commit_every=1), 8),
+    "loader": Case(LOADER._replace(steps=30), 4),
     "too-many": Case(NETWORK._replace(gradient_bytes=1_000_000), 20),
 }
 
@@ -74,7 +75,7 @@ def followed(name: str, case: Case, seconds: float) -> list[Followed]:
     print(f"{name}: {case.workers} workers, {setting}", flush=True)
     with cluster(setting._replace(workers=1, nodes=1, steps=WHOLE_RUN)) as made:
         forecasts = Forecasts(made, seconds)
-        link = between_nodes(setting.rate, case.workers)
+        link = between_nodes(setting.rate)
         told = forecasts.asked(case.workers, link, "--advise").advice
     now = measured(setting)
     print(f"  as it is: {described(now)}", flush=True)

@@ -2,9 +2,8 @@
 
 For each case, as a user would: the recipe is calibrated on one and two workers of this machine, and the steps
 of 4 to 32 workers, a node each, are forecast. Then a real cluster trains on as many nodes (`cluster.py`), and
-its steps are put beside. The network that is stated is what a run's own probe of its links measures on as
-many nodes: they share this machine's processors, so a message costs the more the more nodes there are, as on
-no real cluster.
+its steps are put beside. The network that is stated is what a run's own probe of its links measures on two
+nodes.
 
 The last line printed is one JSON object: `forecast_within_5_percent` and `forecast_within_interval` are
 shares of the cells, `forecast_worst_error` is that of a step, `device_hours_worst_error` that of a run in which
@@ -49,14 +48,25 @@ CASES: dict[str, Setting] = {
     "compute": BASE,
     "network": BASE._replace(lane_s=0.15, spread=0.05, gradient_bytes=2_000_000, rate="40mbit"),
     "buckets": BASE._replace(gradient_bytes=2_000_000, rate="16mbit"),
-    "stragglers": BASE._replace(spread=0.4, steps=20),
-    "loader": BASE._replace(lane_s=0.05, row_s=0.0125, rows_per_lane=20, group_rows=40, steps=50),
+    "stragglers": BASE._replace(spread=0.3, steps=50),
+    "loader": BASE._replace(
+        lane_s=0.05,
+        row_s=0.0125,
+        rows_per_lane=20,
+        group_rows=40,
+        steps=50,
+        loader={"window_rows": 40, "spread_windows": 0},
+    ),
     "commits": BASE._replace(lane_s=0.15, gradient_bytes=1_000_000, rate="12mbit", commit_every=2),
 }
 KILLED = BASE._replace(lane_s=0.15, gradient_bytes=1_000_000, rate="25mbit", commit_every=4, steps=60)
 KILLED_WORKERS, KILLED_AT = (4, 8), ((14, 1), (31, 0), (48, 2))
 """Steps, and which rank dies there while it computes: one, two and three steps behind a commit that is durable,
 two on average as of deaths that come at any time."""
+SLOW_WORKERS, STEP_OF_ONE_S = 32, 12.0
+"""What so many nodes keep books for takes this machine's two processors a tenth of a second a step, for which
+each node of a cluster has its own. So lanes, rows and links are slower there: by as much as leaves a
+calibration of a minute the five steps that it needs."""
 
 
 class Cell(NamedTuple):
@@ -83,14 +93,14 @@ class Cell(NamedTuple):
         return step.low + commits_s <= self.measured.step_s <= step.high + commits_s
 
 
-def between_nodes(rate: str, num_nodes: int) -> NetworkLink:
-    """What a link carries and what a message costs, as the probe of a run measures it."""
-    with tempfile.TemporaryDirectory() as folder, linked_nodes(num_nodes, rate) as nodes:
+def between_nodes(rate: str) -> NetworkLink:
+    """What a link carries and what a message costs, as the probe of a run on two nodes measures it."""
+    with tempfile.TemporaryDirectory() as folder, linked_nodes(2, rate) as nodes:
         found = Path(folder) / "found.json"
 
         def be_rank(rank: int) -> None:
             meeting = f"tcp://{nodes[0].address}:{PORT}"
-            ranks = Ranks.join(rank=rank, world_size=num_nodes, rendezvous=meeting, num_threads=1)
+            ranks = Ranks.join(rank=rank, world_size=2, rendezvous=meeting, num_threads=1)
             assert ranks.outer is not None
             link_probe.WARMING, link_probe.TURNS = 1, 5  # four megabytes take seconds
             spans = [
@@ -147,23 +157,44 @@ def measured(setting: Setting) -> MeasuredSteps:
     return found
 
 
+def slowed(setting: Setting) -> Setting:
+    """As slow as it may be for `SLOW_WORKERS`."""
+    by = STEP_OF_ONE_S / (setting.lanes * max(setting.lane_s, setting.rows_per_lane * setting.row_s))
+    mbit = float(setting.rate.removesuffix("mbit")) / by
+    return setting._replace(lane_s=setting.lane_s * by, row_s=setting.row_s * by, rate=f"{mbit:g}mbit")
+
+
+def case_cells(name: str, sizes: Sequence[int], seconds: float) -> list[Cell]:
+    """Of all sizes; the slow ones have a calibration of their own."""
+    quick = [size for size in sizes if size < SLOW_WORKERS]
+    slow = [size for size in sizes if size >= SLOW_WORKERS]
+    kinds = ((CASES[name], quick), (slowed(CASES[name]), slow))
+    return [cell for setting, some in kinds if some for cell in cells_of(name, setting, some, seconds)]
+
+
 def cells_of(name: str, setting: Setting, sizes: Sequence[int], seconds: float) -> list[Cell]:
     """Forecast, then measured."""
     print(f"{name}: {setting}\n  workers  forecast                measured  error  binds", flush=True)
     cells = []
+    link = between_nodes(setting.rate)
+    print(f"  a link of {link.bytes_per_s / 1e6:.3f} MB/s, {1e3 * link.latency_s:.1f} ms")
     with cluster(setting._replace(workers=1, nodes=1)) as made:
         forecasts = Forecasts(made, seconds)
         for size in sizes:
-            found = forecasts.of(size, between_nodes(setting.rate, size))
+            found = forecasts.of(size, link)
             cells.append(cell := Cell(found, measured(setting._replace(workers=size, nodes=size))))
             step, out = found.step_s, "" if cell.is_within_interval else "  beyond the interval"
             print(
                 f"  {size:7}  {cell.forecast_s:.3f} [{step.low:.3f}, {step.high:.3f}]  "
                 f"{cell.measured.step_s:8.3f}  {cell.error:+.1%}  {found.binds}{out}\n"
-                f"           {described(cell.measured)}",
+                f"           of {_terms(found)}\n           {described(cell.measured)}",
                 flush=True,
             )
     return cells
+
+
+def _terms(found: WorldForecast) -> str:
+    return ", ".join(f"{name} {seconds:.3f}" for name, seconds in found.terms.items() if seconds >= 0.0005)
 
 
 class Killed(NamedTuple):
@@ -205,7 +236,7 @@ def device_hours_errors(seconds: float) -> list[float]:
             found = killed(setting, KILLED_AT)
             rate = len(KILLED_AT) / (size * found.hours)
             stated = ("--failures", f"{rate}/h", "--restart", f"{restart_s}")
-            forecast = forecasts.of(size, between_nodes(setting.rate, size), *stated)
+            forecast = forecasts.of(size, between_nodes(setting.rate), *stated)
             hours = forecast.device_hours.value - size * forecasts.calibration.start_s / 3600
             errors.append(hours / (size * found.hours) - 1)
             print(f"  {size} workers: {errors[-1]:+.1%}", flush=True)
@@ -226,9 +257,7 @@ def main() -> None:
     describe_machine()
     sizes = [int(each) for each in options.workers.split(",")]
     asked = options.only or [*CASES, "kills"]
-    cells = [
-        cell for name in asked if name in CASES for cell in cells_of(name, CASES[name], sizes, options.seconds)
-    ]
+    cells = [cell for name in asked if name in CASES for cell in case_cells(name, sizes, options.seconds)]
     figures: dict[str, float] = {}
     if cells:
         errors = [abs(cell.error) for cell in cells]

@@ -34,6 +34,6 @@ def test_a_run_with_deaths_takes_its_steps_and_a_restart_for_each(netns) -> None
 
 @pytest.mark.slow
 def test_a_link_carries_what_it_is_limited_to(netns) -> None:
-    link = between_nodes("40mbit", 2)
+    link = between_nodes("40mbit")
     assert 0.8 * 5e6 < link.bytes_per_s < 1.05 * 5e6
     assert link.latency_s < 0.05

@@ -5,10 +5,12 @@ How near it comes is asked where it can be told, of lanes that sleep: `test_scal
 
 import datetime
 import json
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import yaml
 
@@ -16,14 +18,16 @@ from assay.base.config import read_config_file
 from assay.base.errors import ConfigError
 from assay.cli.main import main
 from assay.data.dataset.dataset import Dataset
+from assay.data.dataset.split import DatasetView
 from assay.launch.run import checked
+from assay.launch.scale.calibrate import loader_row_s, waiting_in_the_long_run
 from assay.launch.scale.kept import CalibrationKey, calibrated_parts, given_calibration, nearest_other
 from assay.planning.program.file import read_program
 from assay.planning.program.new import new_program
 from assay.records.scale import ScaleCalibration
 from assay.store.home import Home
 from assay.training.recipe import Recipe
-from scale_calibrations import calibration_of, equal_steps
+from scale_calibrations import calibration_of, equal_steps, timed
 
 Answer = tuple[int, str, str]
 
@@ -88,6 +92,31 @@ def test_the_nearest_calibration_says_in_which_keys_it_is_of_another_recipe(reci
         ConfigError, match=rf"another recipe or dataset .*; .*learning_rate=0.5 \(here {rate}\)"
     ):
         given_calibration(CalibrationKey.here(of(*overrides)[0], dataset).file_in(home), mine, dataset)
+
+
+@pytest.mark.parametrize("spread", [0, 3])
+def test_rows_take_what_reading_them_takes_though_a_first_window_reads_more(
+    recipe: Path, monkeypatch: pytest.MonkeyPatch, spread: int
+) -> None:
+    """Of 64 rows in a window, out of row groups of 30 at 8 places, and of as many windows as share its rows."""
+    read, row_s = DatasetView.read, 0.001
+
+    def slow(view: DatasetView, group: int, columns: Sequence[str]) -> pa.Table:
+        time.sleep(row_s * int(view.num_rows[group]))
+        return read(view, group, columns)
+
+    monkeypatch.setattr(DatasetView, "read", slow)
+    overrides = ("loader.global_batch_size=32", "loader.window_rows=8", f"loader.spread_windows={spread}")
+    found = loader_row_s(*checked(read_config_file(recipe, overrides)))
+    assert row_s <= found < 1.5 * row_s  # a busy machine takes longer
+
+
+def test_rows_that_take_longer_than_a_step_are_waited_for_in_the_long_run() -> None:
+    """A calibration may see none of the windows that are waited for, or one too many."""
+    for seen_s in (0.0, 3.0):
+        (step,) = timed([[0.1] * 4], data_s=seen_s, fixed_s=0.1)
+        assert waiting_in_the_long_run(step, 0.8).data_s == pytest.approx(0.3)
+        assert waiting_in_the_long_run(step, 0.4) == step
 
 
 @pytest.mark.slow

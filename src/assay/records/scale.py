@@ -40,7 +40,7 @@ class TimedStep(Record):
     lane_s: tuple[NonNegativeFloat, ...]
     """[lane]: forward and backward, over all of its passes and updates."""
     data_s: NonNegativeFloat
-    """Waiting for rows."""
+    """Waiting for rows: where they take longer than all else, in the long run."""
     rollout_s: NonNegativeFloat
     """Answering prompts and grading the answers; 0 where rows are no prompts."""
     fixed_s: NonNegativeFloat

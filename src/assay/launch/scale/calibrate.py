@@ -19,8 +19,9 @@ from assay.base.clock import SystemClock
 from assay.base.config import LoadedConfig
 from assay.base.errors import ConfigError, TrainingError
 from assay.data.dataset.dataset import Dataset
-from assay.data.dataset.split import split_view
+from assay.data.dataset.split import DatasetView, split_view
 from assay.data.loader.loader import Loader
+from assay.data.loader.order import WindowPlace
 from assay.launch.calibration import MEASURING, segment_of, short_run, train_for
 from assay.launch.preview import FORWARD_SHARE, Preview, preview
 from assay.launch.ranks.processor import gpus_here
@@ -75,6 +76,8 @@ def calibrate_scale(home: Home, loaded: LoadedConfig, *, seconds: float) -> Scal
                 [_segment(run, beside, rank) for rank in range(2)], _segment(run, alone), recipe.loader.lanes
             )
             restart_s = start_s(_segment(run, beside), beside)
+        row_s = loader_row_s(recipe, dataset)
+        reading_s = row_s * recipe.loader.global_batch_size
         found = ScaleCalibration(
             **_facts(recipe, dataset, preview(recipe, dataset, world_size=1)),
             **commit,
@@ -85,9 +88,9 @@ def calibrate_scale(home: Home, loaded: LoadedConfig, *, seconds: float) -> Scal
             host=socket.gethostname(),
             measured_s=SystemClock().now_s(),
             on_cuda=on_cuda,
-            steps=steps,
+            steps=tuple(waiting_in_the_long_run(step, reading_s) for step in steps),
             buckets=buckets_of(_segment(run, alone)),
-            loader_row_s=loader_row_s(recipe, dataset),
+            loader_row_s=row_s,
             start_s=start_s(_segment(run, alone), alone),
             restart_s=restart_s or start_s(_segment(run, alone), alone),
             two_workers=two,
@@ -130,6 +133,15 @@ def timed_steps(segment: SegmentData, num_lanes: int) -> tuple[TimedStep, ...]:
         )
         for index in range(first, len(whole_s))
     )
+
+
+def waiting_in_the_long_run(step: TimedStep, reading_s: float) -> TimedStep:
+    """The step, where its rows by themselves take so long.
+
+    Rows are waited for a window at a time, and a calibration sees few windows, or none.
+    """
+    worked_s = step.rollout_s + step.fixed_s + sum(step.lane_s)
+    return step.model_copy(update={"data_s": reading_s - worked_s}) if reading_s > worked_s else step
 
 
 def _lane_seconds(segment: SegmentData) -> np.ndarray:
@@ -236,10 +248,23 @@ def loader_row_s(recipe: Recipe, dataset: Dataset) -> float:
         num_rows += rows
         if sum(took_s) > LOADER_S:
             break
-    # A window's rows are decoded with its first step, and those of the stretches that it shares.
-    num_stretches = len({portion.stretch for portion in loader.geometry.portions_of_window(0)})
-    whole_s = took_s[0] / num_stretches + (window_steps - 1) * (math.fsum(took_s[1:]) / max(1, len(took_s) - 1))
-    return whole_s / max(1.0, window_steps * num_rows / len(took_s))
+    window_rows = window_steps * num_rows / len(took_s)
+    # The first step comes with all row groups of the stretches that its window shares, where others have rows.
+    whole_s = took_s[0] * window_rows / _rows_of_groups(view, loader)
+    whole_s += (window_steps - 1) * math.fsum(took_s[1:]) / max(1, len(took_s) - 1)
+    return whole_s / max(1.0, window_rows)
+
+
+def _rows_of_groups(view: DatasetView, loader: Loader) -> int:
+    """The rows of all groups that the first window of all lanes is read from."""
+    stretches = {portion.stretch for portion in loader.geometry.portions_of_window(0)}
+    groups = {
+        span.group
+        for stretch in stretches
+        for lane in range(loader.config.lanes)
+        for span in loader.spans(WindowPlace(0, stretch), lane)
+    }
+    return int(view.num_rows[sorted(groups)].sum())
 
 
 def _read(loader: Loader, num_steps: int) -> Iterator[tuple[float, int]]:

@@ -1,0 +1,103 @@
+"""What a node that leaves costs the others, and how soon one that joins works: `benchmarks/scale_nodes.py`.
+
+A cluster whose lanes sleep (`cluster.py`); supervisors, ranks and commits are real. In each turn the supervisor
+of one of four nodes gets a SIGTERM, then another node is lent to the run. A node that leaves costs the time
+from the end of the last step with it to the beginning of the first without it: a commit, and ranks that find
+each other anew. One that joins has been up since it said that it waits; it works from the first step that it
+has lanes of.
+
+The last line printed is one JSON object: the medians, and the longest.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from typing import NamedTuple
+
+from assay.launch.ranks.faults import WAITS_OUTSIDE
+from assay.records.commit import Commit
+from assay.store.commit_log import CommitLog
+from assay.store.objects import open_store
+from cluster import Cluster, Setting, cluster
+from network_links import missing
+from trainer import describe_machine
+
+NODES = 4
+SETTING = Setting(NODES, NODES, lane_s=0.05, rate="100mbit", steps=1000, commit_every=10)
+STEPS_BETWEEN = 20
+
+
+class Turn(NamedTuple):
+    """Seconds."""
+
+    leaving: float
+    """Without a step, for those that stay."""
+    joining: float
+    """From the first commit after it was up."""
+    joining_since_up: float
+
+
+def turn(setting: Setting) -> Turn:
+    """A run whose last node leaves, and to which another is lent."""
+    with cluster(setting, spare=1) as made:
+        made.start()
+        made.until(lambda: made.last_commit() >= STEPS_BETWEEN)
+        made.nodes[setting.nodes - 1].terminate()
+        left = _begun(made, 2)
+        behind = made.last_commit() + STEPS_BETWEEN  # so many steps tell whether joining pays
+        made.until(lambda: made.last_commit() >= behind)
+        made.lend(setting.nodes)
+        made.until(lambda: WAITS_OUTSIDE in made.words(setting.nodes))
+        is_up_s = time.time()
+        joined = _begun(made, 3)
+        assert [each.world_size for each in made.attempts()] == [
+            setting.nodes,
+            setting.nodes - 1,
+            setting.nodes,
+        ]
+        commit_s = min(each for each in _commits_s(made) if each > is_up_s)
+        last_step_s = made.last_step_s(made.attempts()[0])
+    return Turn(left - last_step_s, joined - commit_s, joined - is_up_s)
+
+
+def _begun(made: Cluster, attempt: int) -> float:
+    """When its first step began, once it is over."""
+    made.until(lambda: len(made.attempts()) >= attempt)
+    begun_at = made.last_commit()
+    made.until(lambda: made.last_commit() > begun_at)
+    return made.first_step_s(made.attempts()[attempt - 1])
+
+
+def _commits_s(made: Cluster) -> list[float]:
+    log = CommitLog(open_store(str(made.run_dir)))
+    return [entry.committed_s for entry in log.entries() if isinstance(entry, Commit)]
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--turns", type=int, default=5)
+    options = parser.parse_args()
+    if (reason := missing()) is not None:
+        sys.exit(f"benchmarks/scale_nodes.py: {reason}; run it as root where namespaces can be made")
+    describe_machine()
+    turns = []
+    for _ in range(options.turns):
+        turns.append(found := turn(SETTING))
+        print(
+            f"without a step where a node leaves: {found.leaving:.2f} s; one that joins works "
+            f"{found.joining:.2f} s behind a commit, {found.joining_since_up:.2f} s after it was up",
+            flush=True,
+        )
+    figures = {
+        f"{name}_{word}_s": round(of([getattr(each, name) for each in turns]), 3)
+        for name in ("leaving", "joining")
+        for word, of in (("median", statistics.median), ("longest", max))
+    }
+    print(json.dumps(figures))
+
+
+if __name__ == "__main__":
+    main()
