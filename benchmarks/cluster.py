@@ -190,8 +190,8 @@ class Cluster:
         """When an attempt ended its last step, likewise."""
         segment = read_segment(segment_path(self.run_dir, attempt.attempt, 0))
         assert segment.header is not None, attempt
-        ended_s: float = max(_ends_of_steps(segment).values())
-        return float(segment.header.wall_of(ended_s))
+        ended_s = np.array([max(_ends_of_steps(segment).values())])
+        return float(segment.header.wall_of(ended_s)[0])
 
     def _train(self) -> list[str]:
         setting = self._setting

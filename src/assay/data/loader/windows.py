@@ -35,7 +35,7 @@ class RaggedRows:
 
     values: Int32[np.ndarray, "place"] | UInt16[np.ndarray, "place"]
     offsets: Int64[np.ndarray, "border"]
-    """[rows + 1]: borders of the rows in `values`, from 0 to its end. A damaged row has nothing between them."""
+    """[rows + 1]: borders of the rows in `values`, from 0 to its end. A damaged row has nothing in between."""
 
     @cached_property
     def lengths(self) -> Int32[np.ndarray, "row"]:

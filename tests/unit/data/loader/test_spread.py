@@ -107,10 +107,13 @@ def test_every_row_group_is_read_once_and_what_was_read_goes_with_its_windows(fa
     source = fake_source([10] * 120)
     loader = Loader(source, config_of(lanes=1, global_batch_size=4), COLUMNS)
     (windows,) = loader.lane_windows([0]).values()
+    most = 0
     for window in range(loader.geometry.num_windows):
         windows.read(WindowPlace(0, window))
         kept = sum(len(each.row_ids) for each in windows._kept.values())
-        assert kept <= 2 * 40, "of a spread of two: two windows' rows"
+        most = max(most, kept)
+    assert most == 2 * 40, "of a spread of two: two windows' rows"
+    assert loader.config.kept_bytes * 40 == 2 * (most + 2 * 40), "besides, the window in use and the next"
     assert (kept, max(source.reads.values()), len(source.reads)) == (0, 1, 120)
 
 
