@@ -108,7 +108,7 @@ def test_rows_take_what_reading_them_takes_though_a_first_window_reads_more(
     monkeypatch.setattr(DatasetView, "read", slow)
     overrides = ("loader.global_batch_size=32", "loader.window_rows=8", f"loader.spread_windows={spread}")
     found = loader_row_s(*checked(read_config_file(recipe, overrides)))
-    assert row_s <= found < 1.5 * row_s  # a busy machine takes longer
+    assert row_s <= found < 3 * row_s  # a busy machine takes longer; all that was read, six times as long
 
 
 def test_rows_that_take_longer_than_a_step_are_waited_for_in_the_long_run() -> None:
