@@ -112,11 +112,11 @@ def test_rows_take_what_reading_them_takes_though_a_first_window_reads_more(
 
 
 def test_rows_that_take_longer_than_a_step_are_waited_for_in_the_long_run() -> None:
-    """A calibration may see none of the windows that are waited for, or one too many."""
+    """A calibration may see none of the windows that are waited for, or one too many; long steps read ahead."""
     for seen_s in (0.0, 3.0):
-        (step,) = timed([[0.1] * 4], data_s=seen_s, fixed_s=0.1)
-        assert waiting_in_the_long_run(step, 0.8).data_s == pytest.approx(0.3)
-        assert waiting_in_the_long_run(step, 0.4) == step
+        steps = timed([[0.1] * 4, [0.3] * 4], data_s=seen_s, fixed_s=0.1)
+        assert [step.data_s for step in waiting_in_the_long_run(steps, 1.2)] == pytest.approx([0.3, 0.3])
+        assert waiting_in_the_long_run(steps, 0.8) == steps
 
 
 @pytest.mark.slow

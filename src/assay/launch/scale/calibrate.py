@@ -10,7 +10,7 @@ What was found is kept (`kept`). The run itself is made in a folder that is remo
 import math
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -88,7 +88,7 @@ def calibrate_scale(home: Home, loaded: LoadedConfig, *, seconds: float) -> Scal
             host=socket.gethostname(),
             measured_s=SystemClock().now_s(),
             on_cuda=on_cuda,
-            steps=tuple(waiting_in_the_long_run(step, reading_s) for step in steps),
+            steps=waiting_in_the_long_run(steps, reading_s),
             buckets=buckets_of(_segment(run, alone)),
             loader_row_s=row_s,
             start_s=start_s(_segment(run, alone), alone),
@@ -135,13 +135,16 @@ def timed_steps(segment: SegmentData, num_lanes: int) -> tuple[TimedStep, ...]:
     )
 
 
-def waiting_in_the_long_run(step: TimedStep, reading_s: float) -> TimedStep:
-    """The step, where its rows by themselves take so long.
+def waiting_in_the_long_run(steps: Sequence[TimedStep], reading_s: float) -> tuple[TimedStep, ...]:
+    """The steps, where the rows of one by themselves take so long.
 
-    Rows are waited for a window at a time, and a calibration sees few windows, or none.
+    Rows are read ahead and waited for a window at a time, and a calibration sees few windows, or none: what the
+    mean step waits is what reading takes longer than all else, and any step may be the one that waits.
     """
-    worked_s = step.rollout_s + step.fixed_s + sum(step.lane_s)
-    return step.model_copy(update={"data_s": reading_s - worked_s}) if reading_s > worked_s else step
+    worked_s = float(np.mean([step.rollout_s + step.fixed_s + sum(step.lane_s) for step in steps]))
+    if reading_s <= worked_s:
+        return tuple(steps)
+    return tuple(step.model_copy(update={"data_s": reading_s - worked_s}) for step in steps)
 
 
 def _lane_seconds(segment: SegmentData) -> np.ndarray:
