@@ -25,12 +25,12 @@ class Exchange:
         self._edges = [cell * like.numel() // plan.num_cells for cell in range(plan.num_cells + 1)]
         self._group = group
         self._stages, self._rounds = iter(plan.stages), iter(own.rounds)
-        # [slot]: its memory, and where in the buffer that begins; of this rank's blocks, once they are given.
-        self._slots: list[tuple[Tensor, int]] = [(like[:0], 0)] * len(own.blocks)
+        # By slot: its memory, and where in the buffer that begins; of this rank's blocks, once they are given.
+        self._slots: dict[int, tuple[Tensor, int]] = {}
         room = like.new_empty(sum(map(self._width, own.rooms)))
         taken = 0
-        for cells in own.rooms:
-            self._slots.append((room[taken : taken + self._width(cells)], self._edges[cells.first]))
+        for slot, cells in enumerate(own.rooms, start=len(own.blocks)):
+            self._slots[slot] = (room[taken : taken + self._width(cells)], self._edges[cells.first])
             taken += self._width(cells)
 
     def begin(self, sums: SlotSums) -> None:

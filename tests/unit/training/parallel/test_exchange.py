@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from assay.data.loader.lane_shares import LaneShares
 from assay.training.parallel import exchange as module
-from assay.training.parallel.exchange import Exchange
+from assay.training.parallel.exchange import Exchange, FlatLayout
 from assay.training.parallel.exchange_plan import exchange_plan
 
 NUM_LANES = 8
@@ -49,7 +49,9 @@ def test_whatever_the_nodes_the_sum_has_the_bits_of_the_tree(
         for slot in range(len(plan.stages), 0, -1):
             exchange.begin({slot: sums[slot]} if slot < len(sums) else {})
         exchange.finish({0: sums[0]})
-        return sums[0], sum(memory.numel() for memory, _ in exchange._slots[len(own.blocks) :])
+        return sums[0], sum(
+            memory.numel() for slot, (memory, _) in exchange._slots.items() if slot >= len(own.blocks)
+        )
 
     with ThreadPoolExecutor(sum(nodes)) as ranks:
         found = [*ranks.map(summed, range(sum(nodes)))]
@@ -63,3 +65,13 @@ def tree(parts: list[torch.Tensor]) -> torch.Tensor:
     while len(parts) > 1:
         parts = [left + right for left, right in zip(parts[::2], parts[1::2], strict=True)]
     return parts[0]
+
+
+def test_a_buffer_that_lies_within_another_is_laid_out_from_its_own_beginning() -> None:
+    """As DDP may have several buckets in one piece of memory; here of 2 x 3 numbers, stored by columns, and of 4."""
+    memory = torch.arange(100.0)
+    buffer = memory[10:20]
+    views = [buffer.as_strided((2, 3), (1, 2), 10), buffer.as_strided((4,), (1,), 16)]
+    layout = FlatLayout.of(buffer, views, [1, 0])
+    laid_out = layout.laid_out([view.clone() for view in reversed(views)])
+    assert laid_out.tolist() == buffer.tolist()
