@@ -377,12 +377,11 @@ def _symbols(of_rank: RankPlan, plan: ExchangePlan, leaves: list[LaneBlock]) -> 
 
 
 def _as_drawn(node: _Node, leaves: list[LaneBlock], made: dict[tuple[int, int], int]) -> int:
-    """The symbol of a node of the tree; 0 if the plan has not made it."""
+    """The symbol of a node of the tree; 0 if the plan has not made it, though ranks have its lanes."""
     for number, block in enumerate(leaves, 1):
         if (block.first, block.size) == node:
             return number
-    if node.size == 1:
-        return 0
+    assert node.size > 1, f"no rank has lane {node.first}"
     left = _Node(node.first, node.size // 2)
     a, b = sorted(_as_drawn(half, leaves, made) for half in (left, left.sibling))
     return made.get((a, b), 0)

@@ -68,7 +68,7 @@ def tree(parts: list[torch.Tensor]) -> torch.Tensor:
 
 
 def test_a_buffer_that_lies_within_another_is_laid_out_from_its_own_beginning() -> None:
-    """As DDP may have several buckets in one piece of memory; here of 2 x 3 numbers, stored by columns, and of 4."""
+    """Of 2 x 3 numbers, stored by columns, and of 4."""
     memory = torch.arange(100.0)
     buffer = memory[10:20]
     views = [buffer.as_strided((2, 3), (1, 2), 10), buffer.as_strided((4,), (1,), 16)]

@@ -116,6 +116,18 @@ def test_a_rank_enters_a_stage_once_it_has_its_block_and_no_stage_before_another
                 assert place == sum(block.size for block in blocks[:made])
 
 
+def test_a_plan_that_leaves_lanes_out_fails_its_proof():
+    with pytest.raises(AssertionError, match="no rank has lane 8"):
+        prove(exchange_plan(LaneShares(8, 2))._replace(num_lanes=16))
+
+
+def test_a_rank_with_nothing_to_send_enters_a_stage_when_the_others_bring_theirs():
+    """A rank of five lanes has its single one done after one, one of seven a sum of two after three."""
+    assert early_at(LaneShares(16, 3, given_loads=(8, 5, 3)), 0) == (1,)
+    assert early_at(LaneShares(16, 3, given_loads=(4, 7, 5)), 0) == (1, 3)
+    assert early_at(LaneShares(16, 3, given_loads=(2, 7, 7)), 0) == (1, 1)
+
+
 def sent(plan: ExchangePlan, rank: int) -> float:
     """In buffers."""
     parts = [part for made in plan.ranks[rank].rounds for part in made.sends]

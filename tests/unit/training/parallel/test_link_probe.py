@@ -1,11 +1,13 @@
 """What is timed of the links: turns of two sizes, each both ways and then added."""
 
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 import torch
 
-from assay.training.parallel.link_probe import LARGE_BYTES, SMALL_BYTES, TURNS, ProbedSpan, probe_links
+from assay.training.parallel import link_probe
+from assay.training.parallel.link_probe import LARGE_BYTES, SMALL_BYTES, TURNS, WARMING, ProbedSpan, probe_links
 from assay.training.parallel.ranks import Ranks
 from forked_ranks import on_ranks
 
@@ -13,6 +15,20 @@ from forked_ranks import on_ranks
 def probed(ranks: Ranks) -> list[ProbedSpan]:
     assert ranks.outer is not None
     return list(probe_links(ranks.outer, torch.device("cpu")))
+
+
+def sizes_swapped(ranks: Ranks) -> list[int]:
+    with patch.object(link_probe, "swap", wraps=link_probe.swap) as swapped:
+        probed(ranks)
+    return [
+        transfer.tensor.nbytes for call in swapped.call_args_list for each in call.args[:2] for transfer in each
+    ]
+
+
+def test_as_many_bytes_go_each_way_as_the_span_says(tmp_path: Path) -> None:
+    turns = 2 * (WARMING + TURNS)
+    for sizes in on_ranks(2, sizes_swapped, tmp_path):
+        assert sizes == [SMALL_BYTES] * turns + [LARGE_BYTES] * turns
 
 
 @pytest.mark.parametrize("world_size", [2, 3])
