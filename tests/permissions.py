@@ -4,6 +4,9 @@ import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from unittest.mock import patch
+
+from assay.store import patience
 
 _VERSION_3 = 0x20080522
 _PASS_OVER = 1 << 1 | 1 << 2
@@ -12,14 +15,18 @@ _PASS_OVER = 1 << 1 | 1 << 2
 
 @contextmanager
 def permissions_hold() -> Iterator[None]:
-    """Within, this thread and those that it starts may write only where the permissions say so."""
+    """Within, this thread and those that it starts may write only where the permissions say so.
+
+    So no call of a store is made by a thread of before, nor one afterwards by a thread of within.
+    """
     libc = ctypes.CDLL(None, use_errno=True)
     ours, before = (ctypes.c_uint32 * 2)(_VERSION_3, 0), (ctypes.c_uint32 * 6)()
     assert libc.capget(ours, before) == 0, ctypes.get_errno()
     effective, *rest = before
     assert libc.capset(ours, (ctypes.c_uint32 * 6)(effective & ~_PASS_OVER, *rest)) == 0, ctypes.get_errno()
     try:
-        yield
+        with patch.object(patience, "_IDLE", []):
+            yield
     finally:
         assert libc.capset(ours, before) == 0, ctypes.get_errno()
 

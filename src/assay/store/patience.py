@@ -4,15 +4,17 @@
          --> StoreAwayError, or silence: wait 0.25, 0.5, ... 15 s and ask again, until the budget is used up
 
 Every try has a deadline, also where the call itself cannot be interrupted (a request in a driver, a network
-file system that hangs): it is made in a thread, which is left behind. So signals are heard meanwhile.
+file system that hangs): it is made in a thread, which is left behind then. So signals are heard meanwhile.
 
 An answer may be lost although the write was made. Writes of whole objects can be repeated; of `put_if_absent`
 the second try says False, and who must know looks at what is there, as the log of commits does.
 """
 
+import os
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from queue import SimpleQueue
 from typing import Protocol, Self, TypeVar
 
 from assay.base.clock import Clock, SystemClock
@@ -51,7 +53,7 @@ class Patience:
         say: Callable[[str], None] = lambda text: print(text, file=sys.stderr, flush=True),
         make_call: CallMaker | None = None,
     ) -> None:
-        """`make_call`: by default, in a thread."""
+        """`make_call`: by default, in a thread of its own."""
         self.budget_s = budget_s
         self._clock = clock or SystemClock()
         self.say = say
@@ -156,11 +158,44 @@ def _in_thread(call: Callable[[], Answer], look: Callable[[], None]) -> Answer:
             answers.append(call())
         except BaseException as error:  # handed to who asked
             errors.append(error)
-        is_done.set()
 
-    threading.Thread(target=work, name="store", daemon=True).start()
+    _idle_caller().take(work, is_done.set)
     while not is_done.wait(_POLL_S):
         look()
     if errors:
         raise errors[0]
     return answers[0]
+
+
+class _Caller:
+    """A thread that makes calls and is idle between them: to start one costs more than to read a row group.
+
+    One whose call hangs is idle when that has come back.
+    """
+
+    def __init__(self) -> None:
+        self._taken: SimpleQueue[tuple[Callable[[], None], Callable[[], None]]] = SimpleQueue()
+        threading.Thread(target=self._work, name="store", daemon=True).start()
+
+    def take(self, work: Callable[[], None], say_done: Callable[[], None]) -> None:
+        """Do work that raises nothing, and say when it is done."""
+        self._taken.put((work, say_done))
+
+    def _work(self) -> None:
+        while True:
+            work, say_done = self._taken.get()
+            work()
+            _IDLE.append(self)
+            say_done()
+            del work, say_done  # and what was read with them
+
+
+_IDLE: list[_Caller] = []
+os.register_at_fork(after_in_child=_IDLE.clear)  # where their threads are not
+
+
+def _idle_caller() -> _Caller:
+    try:
+        return _IDLE.pop()
+    except IndexError:
+        return _Caller()

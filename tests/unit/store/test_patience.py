@@ -1,7 +1,9 @@
 """Who is asked again, how long, and what is said meanwhile."""
 
+import multiprocessing
 import threading
 import time
+import weakref
 from pathlib import Path
 
 import pytest
@@ -129,3 +131,88 @@ def test_who_asks_once_says_nothing_of_an_answer_that_takes_a_moment(tmp_path: P
     said: list[str] = []
     assert not PatientStore(Slow(tmp_path), Patience(0.0, say=said.append)).exists("key")
     assert said == []
+
+
+def callers() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name == "store"}
+
+
+def test_calls_one_after_another_are_made_by_one_thread() -> None:
+    makers: list[threading.Thread] = []
+    patience = Patience(0.0)
+    for _ in range(50):
+        patience.ask("a store", lambda: makers.append(threading.current_thread()))
+    assert len(set(makers)) == 1
+    assert threading.current_thread() not in makers
+
+
+def test_calls_at_once_wait_for_nobody() -> None:
+    """As many as there are row groups under way; each is answered only when all have been asked."""
+    everyone, patience = threading.Barrier(8, timeout=10), Patience(0.0)
+    askers = [threading.Thread(target=patience.ask, args=("a store", everyone.wait)) for _ in range(8)]
+    for asker in askers:
+        asker.start()
+    for asker in askers:
+        asker.join(10)
+    assert not everyone.broken
+    before = callers()
+    patience.ask("a store", lambda: None)
+    assert callers() == before
+
+
+def test_behind_a_call_that_hangs_others_are_answered_and_its_thread_is_idle_when_it_is_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("assay.store.patience.HURRIED_S", 0.1)
+    forever, maker = threading.Event(), list[threading.Thread]()
+
+    def hang() -> None:
+        maker.append(threading.current_thread())
+        forever.wait(60)
+
+    patience = Patience(0.0)
+    with pytest.raises(StoreAwayError, match="no answer in time"):
+        patience.ask("a store", hang)
+    assert patience.ask("a store", threading.current_thread) is not maker[0]
+    forever.set()
+    until_s = time.monotonic() + 10
+    while maker[0] not in makers_of_many() and time.monotonic() < until_s:
+        time.sleep(0.01)
+    assert maker[0] in makers_of_many()
+
+
+def makers_of_many() -> set[threading.Thread]:
+    """Who makes as many calls at once as there are threads for."""
+    count = len(callers())
+    together, makers = threading.Barrier(count, timeout=10), set[threading.Thread]()
+
+    def call() -> None:
+        makers.add(threading.current_thread())
+        together.wait()
+
+    askers = [threading.Thread(target=Patience().ask, args=("a store", call)) for _ in range(count)]
+    for asker in askers:
+        asker.start()
+    for asker in askers:
+        asker.join(10)
+    return makers
+
+
+def test_an_answer_is_not_kept_by_the_thread_that_brought_it() -> None:
+    class Answer:
+        pass
+
+    kept = weakref.ref(Patience(0.0).ask("a store", Answer))
+    until_s = time.monotonic() + 10
+    while kept() is not None and time.monotonic() < until_s:
+        time.sleep(0.01)
+    assert kept() is None
+
+
+def test_a_forked_process_makes_its_calls_in_threads_of_its_own() -> None:
+    patience = Patience(5.0, say=lambda text: None)
+    patience.ask("a store", lambda: None)
+    child = multiprocessing.get_context("fork").Process(target=patience.ask, args=("a store", lambda: None))
+    child.start()
+    child.join(20)
+    assert child.exitcode == 0
