@@ -144,7 +144,7 @@ class _Wait:
 
 def at_once(call: Callable[[], Answer], look: Callable[[], None]) -> Answer:  # noqa: ARG001
     """In the caller's own thread, which may stand still as long as the driver lets it: for a server, which has
-    a thread for each request and hears signals in none. Another for each call would cost more than the call."""
+    a thread for each request and hears signals in none. Another for a call may cost more than the call."""
     return call()
 
 

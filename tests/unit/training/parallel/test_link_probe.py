@@ -9,6 +9,7 @@ import torch
 from assay.training.parallel import link_probe
 from assay.training.parallel.link_probe import LARGE_BYTES, SMALL_BYTES, TURNS, WARMING, ProbedSpan, probe_links
 from assay.training.parallel.ranks import Ranks
+from assay.training.parallel.swap import swap
 from forked_ranks import on_ranks
 
 
@@ -18,7 +19,7 @@ def probed(ranks: Ranks) -> list[ProbedSpan]:
 
 
 def sizes_swapped(ranks: Ranks) -> list[int]:
-    with patch.object(link_probe, "swap", wraps=link_probe.swap) as swapped:
+    with patch.object(link_probe, "swap", wraps=swap) as swapped:
         probed(ranks)
     return [
         transfer.tensor.nbytes for call in swapped.call_args_list for each in call.args[:2] for transfer in each
