@@ -446,14 +446,15 @@ def test_no_ranks_buffers_overwrite_anothers(tmp_path: Path) -> None:
     assert on_ranks(2, buffer_after_a_step, tmp_path) == [0.0, 1.0]
 
 
-def test_without_several_passes_nobody_is_asked_how_many(tmp_path: Path) -> None:
-    found = on_ranks(
-        2,
-        lambda ranks: ShardedLaneSum(Network(), ranks, shares_of(ranks, NUM_LANES)).most_passes(3),
-        tmp_path,
-        shards_weights=True,
-    )
-    assert found == [1, 1]
+def passes_made(ranks: Ranks) -> tuple[int, list[int]]:
+    lane_sum = ShardedLaneSum(Network(), ranks, shares_of(ranks, NUM_LANES))
+    return lane_sum.most_passes(3), [*lane_sum.begin_step([1] * lane_sum.shares.loads[ranks.rank])]
+
+
+def test_without_several_passes_each_lane_takes_one_and_nobody_is_asked_how_many(tmp_path: Path) -> None:
+    """Of three ranks some have a lane more; the others make a pass for none beside its."""
+    most = -(-NUM_LANES // 3)
+    assert on_ranks(3, passes_made, tmp_path, shards_weights=True) == [(1, [1] * most)] * 3
 
 
 def numbers_sent(ranks: Ranks, numbers: int) -> int:
