@@ -198,6 +198,7 @@ class Protected:
             ledger_path=None,
             store=open_store(task.folder),
             clock=self.clock,
+            is_stopping=lambda: False,
         )
         return RankRecorder(
             segment, heartbeats, task.rank, self.clock, start_step=0, at_moment=faults.at_moment

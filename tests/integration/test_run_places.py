@@ -20,6 +20,8 @@ import pytest
 import yaml
 
 from assay.cli.main import main
+from assay.store.commit_log import CommitLog
+from assay.store.objects import open_store
 from older_home import unpack_home
 from permissions import read_only
 from variants import soaked
@@ -105,6 +107,7 @@ def pristine(
             *options,
         ]
         subprocess.run(train, env=environment, check=True)
+    assert CommitLog(open_store(str(project / "runs/stopped"))).commits()[-1].step == 4
     return project, project.rename(folder / "pristine")
 
 

@@ -52,6 +52,8 @@ WAITS_OUTSIDE = "waits for the run's next attempt"
 """What a node that was lent says of itself."""
 JOIN_S = 120.0
 """How long a fault plan's node may take until then."""
+TOLD_S = 10.0
+"""How long a rank waits at most to be told to stop, by a supervisor that a fault has asked to."""
 
 
 class _Moment(FrozenConfig):
@@ -101,7 +103,8 @@ class Kill(_Within):
 
 
 class Terminate(_Within):
-    """SIGTERM to the supervisor, as a scheduler sends it before it takes the node back."""
+    """SIGTERM to the supervisor, as a scheduler sends it before it takes the node back. The phase goes on once
+    the rank has been told to stop, or it strikes later (`after_s`)."""
 
     type: Literal["terminate"]
 
@@ -151,7 +154,8 @@ class LedgerLoss(_At):
 
 
 class LeaveNode(_AtNode):
-    """SIGTERM to a node's supervisor, as before the node is taken back: the others go on."""
+    """SIGTERM to a node's supervisor, as before the node is taken back: the others go on. The phase, too, once
+    the rank has been told to stop."""
 
     type: Literal["leave"]
 
@@ -279,10 +283,13 @@ class RankFaults:
         ledger_path: Path | None,
         store: ObjectStore,
         clock: Clock,
+        is_stopping: Callable[[], bool],
         nodes: Sequence[int] = (),
     ) -> None:
-        """`store` and `clock` are the right ones. `nodes`: ranks of each; by default, all are on one."""
+        """`store` and `clock` are the right ones. `is_stopping`: whether the rank has been told to stop.
+        `nodes`: ranks of each; by default, all are on one."""
         self._run_dir = run_dir
+        self._is_stopping = is_stopping
         self._rank = rank
         place = _place_on_node(rank, nodes)
         self._waiting = [
@@ -320,6 +327,9 @@ class RankFaults:
                 _signal(os.getpid(), signal.SIGKILL, fault.after_s, note)
             case Hang():
                 _signal(os.getpid(), signal.SIGSTOP, fault.after_s, note)
+            case Terminate(after_s=0.0) | LeaveNode():
+                _signal(self._supervisor_pid, signal.SIGTERM, 0.0, note)
+                self._wait_until_told_to_stop()
             case Terminate():
                 _signal(self._supervisor_pid, signal.SIGTERM, fault.after_s, note)
             case Slow():
@@ -332,8 +342,6 @@ class RankFaults:
                 note()
                 self._work.waits((fault.factor - 1) * self._work.of_last_step_s)
                 return step >= fault.step + fault.num_steps - 1
-            case LeaveNode():
-                _signal(self._supervisor_pid, signal.SIGTERM, 0.0, note)
             case JoinNode():
                 note()
                 _lend_here(self._run_dir)
@@ -349,6 +357,12 @@ class RankFaults:
                     note()
                     self._ledger_path.rename(self._ledger_path.with_suffix(".lost"))
         return True
+
+    def _wait_until_told_to_stop(self) -> None:
+        """Else a run of short steps is at its end before its supervisor has looked, and nothing is tested."""
+        until_s = self.clock.monotonic_s() + TOLD_S
+        while not self._is_stopping() and self.clock.monotonic_s() < until_s:
+            self.clock.sleep_s(0.001)
 
     def _damage(self, fault: Damage) -> bool:
         commit = next((commit for commit in self._log.commits() if commit.step >= fault.step), None)

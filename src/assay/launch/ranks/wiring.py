@@ -63,7 +63,7 @@ def train_rank(
 
     `began` is told what the rank computes on, once it has met the others.
     """
-    recipe, faults = recipe_of(task.run), _faults(task)
+    recipe, faults = recipe_of(task.run), _faults(task, stop)
     clock, store = faults.clock, faults.store
     recorder = _recorder(task, faults)
     ranks = _ranks(task, recipe)
@@ -165,7 +165,7 @@ def _ranks(task: RankTask, recipe: Recipe) -> Ranks:
     )
 
 
-def _faults(task: RankTask) -> RankFaults:
+def _faults(task: RankTask, stop: StopFlag) -> RankFaults:
     return RankFaults(
         task.orders.faults,
         attempt=task.orders.attempt.attempt,
@@ -175,6 +175,7 @@ def _faults(task: RankTask) -> RankFaults:
         ledger_path=Home.from_environment().ledger_file(),
         store=open_store(task.run.store_url),
         clock=SystemClock(),
+        is_stopping=lambda: stop.is_set,
         nodes=task.orders.nodes,
     )
 

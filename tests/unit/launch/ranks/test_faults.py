@@ -7,7 +7,14 @@ import pytest
 
 from assay.base.clock import SystemClock
 from assay.base.errors import ConfigError
-from assay.launch.ranks.faults import FaultPlan, RankFaults, check_plan, describe_fault, have_struck
+from assay.launch.ranks.faults import (
+    TOLD_S,
+    FaultPlan,
+    RankFaults,
+    check_plan,
+    describe_fault,
+    have_struck,
+)
 from assay.store.objects import open_store
 
 STEP = ("data", "generation", "compute", "communication", "compute", "communication", "compute")
@@ -33,7 +40,7 @@ def test_a_fault_strikes_at_the_named_entry_of_a_phase(when: Any, moment: Any, t
     plan, clock = jump(**when), SystemClock()
     faults = RankFaults(
         plan, attempt=1, rank=0, supervisor_pid=0, run_dir=tmp_path, ledger_path=None,
-        store=open_store("memory:"), clock=clock,
+        store=open_store("memory:"), clock=clock, is_stopping=lambda: False,
     )  # fmt: skip
     struck = None
     for step in (1, 2, 3):
@@ -53,6 +60,8 @@ class CountingClock:
     """Time passes when it is waited for, or when a test says so."""
 
     at_s = 0.0
+    told_at_s = 0.0
+    """When a supervisor's word to stop reaches the rank."""
 
     def now_s(self) -> float:
         return self.at_s
@@ -66,7 +75,8 @@ class CountingClock:
 def faults_of(plan: FaultPlan, rank: int, folder: Path, clock: CountingClock, pid: int = 0) -> RankFaults:
     return RankFaults(
         plan, attempt=1, rank=rank, supervisor_pid=pid, run_dir=folder, ledger_path=None,
-        store=open_store("memory:"), clock=clock, nodes=(2, 3, 1),
+        store=open_store("memory:"), clock=clock, is_stopping=lambda: clock.at_s >= clock.told_at_s,
+        nodes=(2, 3, 1),
     )  # fmt: skip
 
 
@@ -101,6 +111,28 @@ def test_a_nodes_first_rank_has_it_leave(
     assert describe_fault(plan.faults[0]).startswith(
         f"'leave' struck node {node} in phase 'compute' of step 2,"
     )
+
+
+@pytest.mark.parametrize(
+    ("when", "told_at_s", "goes_on_s"),
+    [
+        ({"type": "terminate"}, 0.2, 0.2),
+        ({"type": "leave", "node": 0}, 0.2, 0.2),
+        ({"type": "terminate"}, 60.0, TOLD_S),  # of a supervisor that stands still
+        ({"type": "terminate", "after_s": 30.0}, 60.0, 0.0),
+        ({"type": "store", "how": "error"}, 60.0, 0.0),
+    ],
+)
+def test_who_has_had_its_supervisor_told_to_stop_waits_for_the_word(
+    when: Any, told_at_s: float, goes_on_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.kill", lambda pid, number: None)
+    monkeypatch.setattr("threading.Timer.start", lambda timer: None)
+    clock = CountingClock()
+    clock.told_at_s = told_at_s
+    plan = FaultPlan.model_validate({"faults": [{"step": 2, **when}]})
+    faults_of(plan, 0, tmp_path, clock, pid=100).at_moment(2, "compute")
+    assert clock.at_s == pytest.approx(goes_on_s, abs=0.002)
 
 
 @pytest.mark.parametrize(
