@@ -100,7 +100,11 @@ def wait_until(is_so: Callable[[], object], what: str, timeout_s: float = 120.0)
 
 
 def _configuration(folder: Path, num_nodes: int) -> str:
-    """A requeued job waits for `cred_expire` seconds; Slurm takes no less than 5."""
+    """A requeued job waits for `cred_expire` seconds; Slurm takes no less than 5.
+
+    The nodes of a job meet at a port by its number: clusters of two test processes count from different ones.
+    """
+    process = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     control, *nodes = _free_ports(1 + num_nodes)
     names = "\n".join(
         f"NodeName=n{number} NodeHostname=localhost NodeAddr=127.0.0.1 Port={port} CPUs=2 RealMemory=1000"
@@ -110,6 +114,7 @@ def _configuration(folder: Path, num_nodes: int) -> str:
 ClusterName=test
 SlurmctldHost=localhost(127.0.0.1)
 SlurmctldPort={control}
+FirstJobId={1 + 1_000 * process}
 SlurmUser={getpass.getuser()}
 SlurmdUser={getpass.getuser()}
 AuthType=auth/munge
