@@ -19,6 +19,8 @@ from assay.launch.ranks.task import RankBegan, RankReport, RankTask, StopFlag
 from assay.records.rank_device import RankDevice
 from assay.triage.hang import ALL_STACKS_SIGNAL, FLIGHT_SIGNAL, MAIN_STACK_SIGNAL, flight_path, stacks_path
 
+NUDGE_S = 1.0
+"""How often a thread of each rank runs Python, where glibc has lost a wake-up: see `_die_with_supervisor`."""
 REMEMBERED = 256
 """Collectives that the flight recorder keeps."""
 
@@ -61,13 +63,18 @@ def _die_with_supervisor(pipe: Connection) -> threading.Event:
     """End this process when nobody is left who reads the pipe, unless the returned event is set.
 
     A rank without a supervisor could commit until a successor begins, and would hold its device for ever.
+
+    The thread that looks also takes the interpreter's lock now and then. Who gives that up when asked to waits
+    until another thread has taken it; before glibc 2.41 that word can be lost (its bug 25847), and a rank whose
+    other threads are idle stands still in a step until one takes it.
     """
     said_all = threading.Event()
     poller = select.poll()
     poller.register(pipe.fileno(), 0)  # no event but the reader's end
 
     def watch() -> None:
-        poller.poll()
+        while not poller.poll(1000 * NUDGE_S):
+            pass
         if not said_all.is_set():
             os.kill(os.getpid(), signal.SIGKILL)
 

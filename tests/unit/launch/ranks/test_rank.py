@@ -1,11 +1,15 @@
-"""What a rank prints is shown, and obeyed in nothing, as what its command prints."""
+"""What a rank prints is shown, and obeyed in nothing, as what its command prints; it ends if left alone."""
 
 import multiprocessing
+import os
+import select
+import signal
 import sys
+from queue import SimpleQueue
 
 import pytest
 
-from assay.launch.ranks import wiring
+from assay.launch.ranks import rank, wiring
 from assay.launch.ranks.faults import FaultPlan
 from assay.launch.ranks.rank import rank_main
 from assay.launch.ranks.task import Orders, RankTask
@@ -45,3 +49,38 @@ def test_what_a_rank_prints_is_visible(
     assert process.exitcode == 0, (said, ours.recv())
     assert said.out == "at s3://\\u001b]0;title\\u0007\n"
     assert said.err == "waiting for s3://\\u001b]0;title\\u0007\n"
+
+
+class CountingPoller:
+    """Polls, and says what came of it."""
+
+    def __init__(self, came: SimpleQueue[list[tuple[int, int]]]) -> None:
+        self._poller, self._came = REAL_POLL(), came
+
+    def register(self, fd: int, events: int) -> None:
+        self._poller.register(fd, events)
+
+    def poll(self, timeout_ms: float | None = None) -> list[tuple[int, int]]:
+        found = self._poller.poll(timeout_ms)
+        self._came.put(found)
+        return found
+
+
+REAL_POLL = select.poll
+
+
+def test_who_looks_for_its_supervisor_runs_now_and_then_and_ends_the_rank_once_that_is_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    came: SimpleQueue[list[tuple[int, int]]] = SimpleQueue()
+    killed: SimpleQueue[tuple[int, int]] = SimpleQueue()
+    monkeypatch.setattr(rank, "NUDGE_S", 0.01)
+    monkeypatch.setattr("select.poll", lambda: CountingPoller(came))
+    monkeypatch.setattr("os.kill", lambda *call: killed.put(call))
+    ours, theirs = multiprocessing.get_context("fork").Pipe(duplex=False)
+    rank._die_with_supervisor(theirs)
+    assert [came.get(timeout=10) for _ in range(3)] == [[], [], []]
+    assert killed.empty()
+    ours.close()
+    assert killed.get(timeout=10) == (os.getpid(), signal.SIGKILL)
+    theirs.close()
