@@ -137,6 +137,20 @@ class HeldOutOf(Record):
     """SHA-256 of the parent's fingerprint and the split."""
 
 
+class BoundaryTokens(Record):
+    """The tokens that begin and end the texts of a language model's dataset, as its rows have them."""
+
+    begin_ids: tuple[NonNegativeInt, ...] = ()
+    """Special tokens that every sequence begins with, whoever wrote them: the tokenizer or the chat template."""
+    end_ids: tuple[NonNegativeInt, ...] = ()
+    """Special tokens that end what is trained, the most frequent first: a model stops after any of them. Empty
+    where what is trained ends in ordinary text."""
+    num_ends: NonNegativeInt = 0
+    """Trained turns, completions or texts."""
+    num_trained_ends: NonNegativeInt = 0
+    """Those of `num_ends` whose end token is trained: a model learns to stop from them only."""
+
+
 class DatasetManifest(Record):
     """A dataset: the bytes, by digest, and what is in them."""
 
@@ -188,6 +202,8 @@ class DatasetManifest(Record):
     item_fields: dict[str, int] | None = None
     """Field of the items that graders read of prompts -> rows in which it is not null. None of other rows,
     where an older assay wrote it, and where there are more than a thousand."""
+    boundaries: BoundaryTokens | None = None
+    """Where texts begin and end; None of labelled rows, of adopted shards, and where an older assay wrote it."""
 
     added: ClassVar = frozenset(
         {
@@ -200,6 +216,7 @@ class DatasetManifest(Record):
             "scored",
             "held_out_of",
             "item_fields",
+            "boundaries",
         }
     )
 
