@@ -141,7 +141,7 @@ class BoundaryTokens(Record):
     """The tokens that begin and end the texts of a language model's dataset, as its rows have them."""
 
     begin_ids: tuple[NonNegativeInt, ...] = ()
-    """Special tokens that every sequence begins with, whoever wrote them: the tokenizer or the chat template."""
+    """Special tokens that every sequence begins with, from the tokenizer or from the chat template."""
     end_ids: tuple[NonNegativeInt, ...] = ()
     """Special tokens that end what is trained, the most frequent first: a model stops after any of them. Empty
     where what is trained ends in ordinary text."""
@@ -203,7 +203,7 @@ class DatasetManifest(Record):
     """Field of the items that graders read of prompts -> rows in which it is not null. None of other rows,
     where an older assay wrote it, and where there are more than a thousand."""
     boundaries: BoundaryTokens | None = None
-    """Where texts begin and end; None of labelled rows, of adopted shards, and where an older assay wrote it."""
+    """Where texts begin and end; None of labelled rows and of adopted shards."""
 
     added: ClassVar = frozenset(
         {
