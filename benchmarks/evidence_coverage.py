@@ -9,7 +9,8 @@ from scipy.special import ndtri
 from assay.evaluation.evidence.campaign.rule import CampaignRule
 from assay.evaluation.evidence.effect import Effect, paired_effect
 from assay.evaluation.evidence.failure_rate import independent_trials, rate_lower, rate_upper
-from assay.evaluation.evidence.guardrail import harm_as_seen, harm_of
+from assay.evaluation.evidence.guardrail import harm_of
+from assay.evaluation.evidence.interval import ONE_SIDED
 
 MIXTURES = {
     "seeds": (1.0, 0.0, 0.0),
@@ -77,12 +78,11 @@ def coverage_of_few(num_tables: int) -> dict[str, float]:
 
 
 def beliefs(num_tables: int) -> dict[str, float]:
-    """How often a gain that is just the least effect is said to be worth it, surely and likely; and with the
-    estimated variance taken for the true one."""
+    """How often a gain that is just the least effect is said to be worth it, surely and likely."""
     rng, least = np.random.default_rng(12), CampaignRule().least_effect
     print("\ncandidates whose gain is just the least effect, in percent, by what is said of its being worth it")
-    print("  seeds  share of seeds in the variance   over 99% (variance as known)   at least 80%")
-    sure, likely, before = [], [], []
+    print("  seeds  share of seeds in the variance   over 99%   at least 80%")
+    sure, likely = [], []
     for seeds, share, error in itertools.product((2, 3, 5, 8), (1.0, 0.5), (0.003, 0.006, 0.012)):
         of_seeds, of_items = share * error**2, (1.0 - share) * error**2
         mean = least + error * rng.normal(size=num_tables)
@@ -94,69 +94,59 @@ def beliefs(num_tables: int) -> dict[str, float]:
             seed_degrees=np.full(num_tables, seeds - 1.0),
             item_degrees=1999.0,
         )
-        today, known = (
-            CampaignRule(is_variance_known=is_known).belief(seen).probability_above(least, mean)
-            for is_known in (False, True)
-        )
-        sure.append(float((today > 0.99).mean()))
-        before.append(float((known > 0.99).mean()))
-        likely.append(float((today >= 0.8).mean()))
+        probability = CampaignRule().belief(seen).probability_above(least, mean)
+        sure.append(float((probability > 0.99).mean()))
+        likely.append(float((probability >= 0.8).mean()))
         print(
             f"  {seeds:5}  {100 * share:12.0f}%, of {100 * error:.1f} points   {100 * sure[-1]:8.1f}"
-            f" ({100 * before[-1]:.1f}) {100 * likely[-1]:23.1f}"
+            f" {100 * likely[-1]:13.1f}"
         )
-    return {"belief_over_99": max(sure), "belief_over_80": max(likely), "belief_over_99_as_known": max(before)}
+    return {"belief_over_99": max(sure), "belief_over_80": max(likely)}
 
 
 def clusters_of_unequal_size(num_tables: int) -> dict[str, float]:
-    """How often 95% intervals hold the truth where clusters differ in size, and taken to be of one size."""
+    """How often 95% intervals hold the truth where clusters differ in size."""
     rng = np.random.default_rng(10)
     print("\n95% intervals of tables whose items come in clusters hold the truth in percent of tables")
-    print("  clusters               degrees of freedom   corrected       taken to be of one size")
-    found: list[tuple[float, Float64[np.ndarray, "case 2"]]] = []
+    print("  clusters               degrees of freedom   covered")
+    found: list[tuple[float, Float64[np.ndarray, " case"]]] = []
     for name, sizes in SIZES.items():
         cases = [
             _covered_in_clusters(rng, sizes, seeds, parts, alike, num_tables)
             for seeds, alike in itertools.product((3, 5), (0.0, 0.3, 1.0))
             for parts in (MIXTURES["items"], MIXTURES["half and half"], MIXTURES["a third each"])
         ]
-        degrees, covered = cases[0][0], 100 * np.array([pair for _, pair in cases])
-        low, high = covered.min(axis=0), covered.max(axis=0)
+        degrees, covered = cases[0][0], 100 * np.array([share for _, share in cases])
         found.append((degrees, covered))
-        print(f"  {name:22} {degrees:18.1f}   {low[0]:.1f} to {high[0]:5.1f}   {low[1]:.1f} to {high[1]:5.1f}")
+        print(f"  {name:22} {degrees:18.1f}   {covered.min():.1f} to {covered.max():5.1f}")
     every = np.concatenate([covered for _, covered in found]) / 100
     known = np.concatenate([covered for degrees, covered in found if degrees >= FEWEST_DEGREES]) / 100
     return {
-        "cluster_coverage_lowest": float(every[:, 0].min()),
-        "cluster_coverage_highest": float(known[:, 0].max()),
-        "cluster_coverage_as_if_equal": float(every[:, 1].min()),
+        "cluster_coverage_lowest": float(every.min()),
+        "cluster_coverage_highest": float(known.max()),
     }
 
 
 def answers_in_clusters(num_tables: int) -> dict[str, float]:
     """How often 95% intervals hold the truth, and how wide they are, where clusters are of right and wrong
-    answers: with an unseen cluster as its items and the seen ones say, and as one that may differ by all."""
+    answers."""
     rng = np.random.default_rng(16)
     print(
         "\n95% intervals of right and wrong answers in clusters, of unrelated items to items all alike: covered"
     )
-    print("in percent of tables; median half-width of unrelated ones in points (taken for items)")
+    print("in percent of tables; median half-width of unrelated ones in points")
     names = list(ANSWERS)
     print(f"  {'clusters':22} {'   '.join(f'{name:>30}' for name in names)}")
-    covered, narrower = [], []
+    covered = []
     for name, sizes in SIZES.items():
         cells = []
         for worse, better in ANSWERS.values():
             found = [_answers_covered(rng, sizes, worse, better, alike, num_tables) for alike in LIKENESS]
-            covered += [rate for rate, _, _ in found]
-            _, width, before = found[0]
-            narrower.append(width / before)
-            low, high = min(rate for rate, _, _ in found), max(rate for rate, _, _ in found)
-            cells.append(
-                f"{100 * low:5.1f} to {100 * high:5.1f}  {100 * width:5.1f} ({100 * before:5.1f})".rjust(30)
-            )
+            rates, width = [rate for rate, _ in found], found[0][1]
+            covered += rates
+            cells.append(f"{100 * min(rates):5.1f} to {100 * max(rates):5.1f}  {100 * width:5.1f}".rjust(30))
         print(f"  {name:22} {'   '.join(cells)}")
-    return {"answer_coverage_lowest": min(covered), "answer_width_over_as_one_item": float(np.median(narrower))}
+    return {"answer_coverage_lowest": min(covered)}
 
 
 def coverage_of_failure_rates(num_tables: int) -> dict[str, float]:
@@ -221,12 +211,12 @@ def _covered_in_clusters(
     parts: tuple[float, float, float],
     alike: float,
     num_tables: int,
-) -> tuple[float, tuple[float, float]]:
-    """Degrees of freedom, and shares of tables that are covered: corrected for sizes, and as if of one size."""
+) -> tuple[float, float]:
+    """Degrees of freedom, and the share of tables that is covered."""
     clusters, items = np.repeat(np.arange(sizes.size), sizes), int(sizes.sum())
     of_seed, of_item, of_both = parts
     error = np.sqrt(alike * np.square(sizes).sum() + (1.0 - alike) * items) / items
-    inside, degrees, batch = np.zeros(2), 0.0, 200
+    inside, degrees, batch = 0, 0.0, 200
     for _ in range(0, num_tables, batch):
         tables = np.sqrt(of_seed * seeds) * rng.normal(size=(batch, seeds, 1))
         for variance, copies in ((of_item, 1), (of_both * seeds, seeds)):
@@ -234,12 +224,10 @@ def _covered_in_clusters(
             own = rng.normal(size=(batch, copies, items))
             luck = np.sqrt(alike) * common + np.sqrt(1.0 - alike) * own
             tables = tables + np.sqrt(variance) / error * luck
-        for column, once in enumerate((False, True)):
-            effect = paired_effect(tables, clusters, as_if_equal=once, largest=None if once else np.inf)
-            inside[column] += np.count_nonzero((effect.lower(0.975) < 0.0) & (effect.upper(0.975) > 0.0))
+        effect = paired_effect(tables, clusters, largest=np.inf)
+        inside += int(np.count_nonzero((effect.lower(0.975) < 0.0) & (effect.upper(0.975) > 0.0)))
         degrees = degrees or float(paired_effect(tables[0], clusters).item_degrees)
-    corrected, as_if_equal = inside / (batch * len(range(0, num_tables, batch)))
-    return degrees, (float(corrected), float(as_if_equal))
+    return degrees, inside / (batch * len(range(0, num_tables, batch)))
 
 
 def _answers_covered(
@@ -249,8 +237,8 @@ def _answers_covered(
     better: float,
     alike: float,
     num_tables: int,
-) -> tuple[float, float, float]:
-    """The share of tables that is covered; the median half-width, today's and as if clusters were items."""
+) -> tuple[float, float]:
+    """The share of tables that is covered, and the median half-width."""
     clusters, widths, inside = np.repeat(np.arange(sizes.size), sizes), [], 0
     batch, weights = max(20, min(num_tables, 400_000 // clusters.size)), np.ones(clusters.size)
     for _ in range(0, num_tables, batch):
@@ -260,15 +248,11 @@ def _answers_covered(
         )
         tables = (mended.astype(float) - (turned & ~mended))[:, None, :].repeat(3, axis=1)
         truth = better - worse * (1.0 - better)
-        effects = [
-            paired_effect(tables, clusters, weights, largest=1.0, as_if_alone=is_alone)._replace(limit=1.0)
-            for is_alone in (False, True)
-        ]
-        low, high = effects[0].lower(0.975), effects[0].upper(0.975)
+        effect = paired_effect(tables, clusters, weights, largest=1.0)._replace(limit=1.0)
+        low, high = effect.lower(0.975), effect.upper(0.975)
         inside += int(np.count_nonzero((low <= truth) & (high >= truth)))
-        widths.append([np.minimum(each.half_width(0.975), 1.0) for each in effects])
-    half, before = np.median(np.concatenate(widths, axis=1), axis=1)
-    return inside / (batch * len(range(0, num_tables, batch))), float(half), float(before)
+        widths.append(np.minimum(effect.half_width(0.975), 1.0))
+    return inside / (batch * len(range(0, num_tables, batch))), float(np.median(np.concatenate(widths)))
 
 
 def _rates(
@@ -320,5 +304,5 @@ def _passing(
     """
     luck = rng.random((num_tables, 3 if own else 1, items))
     tables = np.broadcast_to((luck < better).astype(float) - (luck > 1.0 - worse), (num_tables, 3, items))
-    bounded, seen = harm_of(tables, is_share=True), harm_as_seen(paired_effect(tables))
-    return float((bounded.upper < margin).mean()), float((seen.upper < margin).mean())
+    bounded, seen = harm_of(tables, is_share=True), paired_effect(-tables)
+    return float((bounded.upper < margin).mean()), float((seen.upper(ONE_SIDED) < margin).mean())

@@ -58,7 +58,7 @@ from assay.records.launch import Launch
 from assay.records.run import Attempt, PhaseSeconds, Run
 from assay.store.attempts import save_attempt
 from assay.store.commit_log import CommitLog
-from assay.store.home import CAMPAIGN_FILE, Home
+from assay.store.home import Home
 from assay.store.launches import save_launch
 from assay.store.ledger.ledger import Ledger
 from assay.store.objects import open_store
@@ -804,31 +804,6 @@ def test_what_was_declared_can_not_be_changed_afterwards(campaign_file) -> None:
             Home.from_environment(), read_campaign_file(path), beside=path.parent, clock=SystemClock()
         )
     assert all(each.read_bytes() == content for each, content in before.items()), "--check writes nothing"
-
-
-@pytest.mark.slow
-def test_rows_that_an_older_campaign_counted_alone_stay_alone_when_it_goes_on(campaign_file) -> None:
-    top = {"benchmarks": [{"type": "predictions", "name": "b"}]}
-    path = campaign_file(top, primary=["b"], guardrails=[])
-    home, config = Home.from_environment(), read_campaign_file(path)
-
-    def declared() -> OpenCampaign:
-        return declare(home, config, beside=path.parent, clock=SystemClock())
-
-    assert declared().config.benchmarks[0].cluster == "split_cluster"
-    file = declared().folder / CAMPAIGN_FILE
-    tree = json.loads(file.read_text())
-    tree["config"]["benchmarks"][0]["cluster"] = None
-    tree["config_sha256"] = "as it was"
-    rule = {key: value for key, value in tree["config"]["rule"].items() if key != "edition"}
-    older = {**tree, "config": {**tree["config"], "rule": rule}}
-    del older["config"]["version"]
-    file.write_text(json.dumps(older))
-    assert declared().config.benchmarks[0].cluster is pilot().config.benchmarks[0].cluster is None
-    assert declared().config.rule.edition == pilot().config.rule.edition == 1
-    file.write_text(json.dumps(tree))
-    with pytest.raises(ConfigError, match="declared with another benchmarks"):
-        declared()
 
 
 @pytest.mark.slow

@@ -100,15 +100,13 @@ def condition_clause(condition: Condition, facts: Facts) -> Clause:
 def guardrail_clause(rule: GuardrailRule, config: CampaignConfig, facts: Facts) -> Clause:
     """Non-inferiority by a margin."""
     benchmark = facts.benchmarks[rule.benchmark]
-    must_be_sized = config.rule.edition == 1
     harm = benchmark.harm
-    found = non_inferiority(harm, margin=rule.margin, must_be_sized=must_be_sized)
+    found = non_inferiority(harm, margin=rule.margin)
     unit = benchmark.unit
     verdict: GateVerdict = "undecided" if found.verdict == "undersized" else found.verdict
     error = effect_text(found.standard_error, unit, signed=False)
     cleared = (rule.margin - found.upper) / max(found.standard_error, 1e-300)
     is_thin = verdict == "pass" and cleared < THIN_ERRORS
-    as_declared = ", so by the rule that was declared it neither passes nor fails" if must_be_sized else ""
     return Clause(
         name=f"guardrail: {rule.benchmark}",
         type="guardrail",
@@ -123,7 +121,7 @@ def guardrail_clause(rule: GuardrailRule, config: CampaignConfig, facts: Facts) 
             "fail": "It is worse than the margin allows, surely.",
             "undecided": "It may be worse than the margin allows.",
             "undersized": f"Too small to tell: its standard error, {error}, is more than 1/{MARGINS_PER_ERROR} "
-            f"of the margin{as_declared}."
+            f"of the margin."
             if math.isfinite(found.standard_error)
             else "Too small to tell: one seed, or no item that differs, does not say how much one could.",
         }[found.verdict],

@@ -12,7 +12,7 @@ A gate is data: a list of conditions told apart by `type`, and whether all or an
 condition finds is in `conditions.py`; nothing here looks at a result.
 """
 
-from typing import Annotated, Any, ClassVar, Final, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
@@ -23,9 +23,6 @@ from assay.evaluation.decision.candidate import BASELINE
 from assay.evaluation.evidence.campaign.looks import LookPlan
 from assay.evaluation.evidence.campaign.rule import CampaignRule
 from assay.evaluation.evidence.seeds.trimmed import FEWEST_SEEDS, OverSeeds
-
-LATEST_EDITION: Final = 6
-"""The edition of the statistics by which campaigns are judged (decision 27)."""
 
 ROW_SCORES = ("correct", "ranking", "log_likelihood")
 """What a class's predictions say of each row, besides which there are a method's own scores."""
@@ -204,15 +201,6 @@ class StandardRule(FrozenConfig):
     look needs five seeds or more; guardrails and safety still count them all. It bears a run that crashes, and
     needs more seeds where none does: `--check` says both powers."""
 
-    edition: Literal[1, 2, 3, 4, 5, 6] = LATEST_EDITION
-    """Which statistics judge it: those of the day it was declared. In the fifth edition, a cluster of items
-    that was not seen may differ by all that one item can; up to the fourth, the effect's
-    interval does not allow for items that were not seen, or are far from normal; up to the third, clusters of
-    items are taken to be of one size, the variance of few seeds to be known, and each candidate has the whole
-    error; up to the second, harm that no item shows is none; in the first, a guardrail passes and fails only
-    where its standard error is at most margin / 3.9, and a `cluster` of a benchmark's own is no other
-    benchmark's. Leave it out."""
-
     unscheduled_share: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.1
     """Share of the error kept for looks between the declared ones (`assay decide NAME --now`)."""
 
@@ -250,7 +238,6 @@ class StandardRule(FrozenConfig):
             least_replication=self.probability,
             replication_level=self.confidence,
             least_chance=self.least_chance,
-            is_variance_known=self.edition < 4,
         )
 
 
@@ -305,50 +292,8 @@ class Gate(FrozenConfig):
     """What is looked at."""
 
 
-def _rows_alone(tree: dict[str, Any]) -> dict[str, Any]:
-    """Before rows that the split kept together were one draw by default, each was alone."""
-    for each in tree.get("benchmarks", ()):
-        if each.get("type") == "predictions":
-            each.setdefault("cluster", None)
-    return tree
-
-
-def _first_edition(tree: dict[str, Any]) -> dict[str, Any]:
-    """Before there were editions, all was of the first."""
-    return _of_edition(1, tree)
-
-
-def _second_edition(tree: dict[str, Any]) -> dict[str, Any]:
-    """What did not say its edition was of the second until there was a third."""
-    return _of_edition(2, tree)
-
-
-def _third_edition(tree: dict[str, Any]) -> dict[str, Any]:
-    """Likewise of the third until there was a fourth."""
-    return _of_edition(3, tree)
-
-
-def _fourth_edition(tree: dict[str, Any]) -> dict[str, Any]:
-    """Likewise of the fourth until there was a fifth."""
-    return _of_edition(4, tree)
-
-
-def _fifth_edition(tree: dict[str, Any]) -> dict[str, Any]:
-    """Likewise of the fifth until there was a sixth."""
-    return _of_edition(5, tree)
-
-
-def _of_edition(edition: int, tree: dict[str, Any]) -> dict[str, Any]:
-    return {**tree, "rule": {"edition": edition, **tree.get("rule", {})}}
-
-
 class CampaignConfig(FrozenConfig):
     """Baseline and candidates x seeds, judged by gates that were declared before the first run."""
-
-    upgrades: ClassVar = (
-        *(_rows_alone, _first_edition, _second_edition),
-        *(_third_edition, _fourth_edition, _fifth_edition),
-    )
 
     name: Name
     """Part of its runs' ids; its folder is `runs/campaigns/NAME`."""
@@ -458,10 +403,9 @@ class CampaignConfig(FrozenConfig):
 
     def look_plan(self) -> LookPlan:
         """How a candidate's share of the error is spent over the looks."""
-        sharing = len(self.candidates) if self.rule.edition > 3 else 1
         return LookPlan(
             gate_seeds=self.all_looks,
-            error_rate=(1.0 - self.rule.confidence) / sharing,
+            error_rate=(1.0 - self.rule.confidence) / len(self.candidates),
             unscheduled_share=self.rule.unscheduled_share,
         )
 

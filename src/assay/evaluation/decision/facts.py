@@ -18,12 +18,11 @@ import numpy.typing as npt
 
 from assay.base.digest import sha256_of_json
 from assay.base.errors import DataError
-from assay.evaluation.decision.config import LATEST_EDITION, Benchmark, CampaignConfig
+from assay.evaluation.decision.config import Benchmark, CampaignConfig
 from assay.evaluation.evidence.benchmark_items import ScoreMatrix
 from assay.evaluation.evidence.effect import Effect, paired_effect
 from assay.evaluation.evidence.failure_rate import Trials, independent_trials
-from assay.evaluation.evidence.guardrail import Harm, harm_as_seen, harm_of
-from assay.evaluation.evidence.predictions import CLUSTER
+from assay.evaluation.evidence.guardrail import Harm, harm_of
 from assay.evaluation.evidence.seeds.trimmed import FEWEST_SEEDS, OverSeeds, kept_seeds, over_typical_seeds
 from assay.evaluation.evidence.several import Breadth, breadth
 from assay.evaluation.evidence.shared_items import ItemCollection, common_draws
@@ -70,8 +69,6 @@ class BenchmarkFacts(NamedTuple):
     sources: tuple[Source, ...]
     items: ItemCollection | None = None
     """What the items are, to find those that another benchmark scores, too; None: no other does."""
-    edition: int = LATEST_EDITION
-    """By the statistics of which edition of the rule it is judged."""
 
     @property
     def differences(self) -> Floats:
@@ -88,29 +85,24 @@ class BenchmarkFacts(NamedTuple):
         return self._replace(
             baseline=self.baseline[kept],
             candidate=self.candidate[kept],
-            effect=_effect(
-                self.differences[kept], self.clusters, self.weights, unit=self.unit, edition=self.edition
-            ),
+            effect=_effect(self.differences[kept], self.clusters, self.weights, unit=self.unit),
         )
 
     @property
     def harm(self) -> Harm:
         """What it lost."""
-        if self.edition < 3:
-            return harm_as_seen(self.effect)
         found = harm_of(
             self.differences,
             self.clusters,
             self.weights,
             is_share=self.unit == "share",
-            as_if_equal=self.edition < 4,
         )
         return found.within(largest_mean_difference(self.unit))
 
     @property
     def trials(self) -> Trials:
         """The independent ones that the worst seed's failures are worth."""
-        return independent_trials(self.failed, self.clusters, as_if_equal=self.edition < 4)
+        return independent_trials(self.failed, self.clusters)
 
     @property
     def by_seed(self) -> Floats:
@@ -269,9 +261,7 @@ def facts_of(
     `recipe` is the candidate's, resolved. `DataError` where the primary benchmarks have several units."""
     _refuse_unpaired(config.name, runs)
     found = {
-        benchmark.name: benchmark_facts(
-            benchmark, role_of(config, benchmark.name), scores[benchmark.name], edition=config.rule.edition
-        )
+        benchmark.name: benchmark_facts(benchmark, role_of(config, benchmark.name), scores[benchmark.name])
         for benchmark in config.open_benchmarks
     }
     primary = {name: found[name] for name in config.rule.primary}
@@ -300,10 +290,8 @@ def role_of(config: CampaignConfig, benchmark: str) -> Role:
     return "guardrail" if benchmark in {each.benchmark for each in config.rule.guardrails} else "other"
 
 
-def benchmark_facts(
-    benchmark: Benchmark, role: Role, scores: BenchmarkScores, *, edition: int
-) -> BenchmarkFacts:
-    """What is known of one benchmark; `edition`: that of the rule."""
+def benchmark_facts(benchmark: Benchmark, role: Role, scores: BenchmarkScores) -> BenchmarkFacts:
+    """What is known of one benchmark."""
     matrix, result = scores.matrix, scores.results[0]
     if not matrix.scores.shape[1]:
         raise DataError(
@@ -321,19 +309,16 @@ def benchmark_facts(
         candidate=candidate,
         clusters=matrix.clusters,
         weights=matrix.weights,
-        effect=_effect(
-            candidate - baseline, matrix.clusters, matrix.weights, unit=result.unit, edition=edition
-        ),
+        effect=_effect(candidate - baseline, matrix.clusters, matrix.weights, unit=result.unit),
         num_dropped=matrix.num_dropped,
         failed=_failed_in_worst_seed(matrix.scores[num_seeds:], higher_is_better=result.higher_is_better),
         results=scores.results,
         sources=scores.sources,
-        items=_collection(benchmark, matrix, edition),
-        edition=edition,
+        items=_collection(benchmark, matrix),
     )
 
 
-def _collection(benchmark: Benchmark, matrix: ScoreMatrix, edition: int) -> ItemCollection:
+def _collection(benchmark: Benchmark, matrix: ScoreMatrix) -> ItemCollection:
     """Predictions are of one split's rows, of which a column says the same to every benchmark.
 
     Other benchmarks share items of equal ids, if each is alone, and else where ids and clusters are all equal:
@@ -341,10 +326,10 @@ def _collection(benchmark: Benchmark, matrix: ScoreMatrix, edition: int) -> Item
     says the same as adding variances. (Clusters of unrelated files would be joined by their line numbers, to
     one in the end.)"""
     if benchmark.type == "predictions":
-        is_common = benchmark.cluster == CLUSTER or (benchmark.cluster is not None and edition > 1)
+        is_common = benchmark.cluster is not None
         names = [f"{benchmark.cluster}: {name}" for name in matrix.cluster_names] if is_common else None
         return ItemCollection("rows", matrix.item_ids, matrix.clusters, names)
-    if edition > 4 and len(set(matrix.clusters.tolist())) == len(matrix.item_ids):
+    if len(set(matrix.clusters.tolist())) == len(matrix.item_ids):
         return ItemCollection("items", matrix.item_ids, matrix.clusters)
     equal = sha256_of_json({"ids": matrix.item_ids, "clusters": matrix.clusters.tolist()})
     return ItemCollection(equal, matrix.item_ids, matrix.clusters)
@@ -362,17 +347,8 @@ def _effect(
     weights: Floats,
     *,
     unit: str,
-    edition: int,
 ) -> Effect:
-    largest = largest_difference(unit) if edition > 4 else None
-    found = paired_effect(
-        differences,
-        clusters,
-        weights,
-        as_if_equal=edition < 4,
-        largest=largest,
-        as_if_alone=edition == 5,
-    )
+    found = paired_effect(differences, clusters, weights, largest=largest_difference(unit))
     return found._replace(limit=largest_mean_difference(unit))
 
 
@@ -396,11 +372,7 @@ def _breadth(primary: Sequence[BenchmarkFacts], over_seeds: OverSeeds) -> Breadt
         {each.name: each.clusters for each in primary},
         {each.name: each.weights for each in primary},
         None if len(known) < len(primary) else common_draws(known),
-        as_if_equal=primary[0].edition < 4,
-        as_if_alone=primary[0].edition == 5,
-        largest={each.name: largest_difference(each.unit) for each in primary}
-        if primary[0].edition > 4
-        else None,
+        largest={each.name: largest_difference(each.unit) for each in primary},
     ).within(largest_mean_difference(primary[0].unit))
     if over_seeds == "mean":
         return found

@@ -176,7 +176,7 @@ def _open_guardrails(config: CampaignConfig, facts: Facts) -> dict[str, float]:
     found = {}
     for rule in config.rule.guardrails:
         harm = facts.benchmarks[rule.benchmark].harm
-        judged = non_inferiority(harm, margin=rule.margin, must_be_sized=config.rule.edition == 1)
+        judged = non_inferiority(harm, margin=rule.margin)
         if judged.verdict not in ("pass", "fail") and math.isfinite(float(harm.effect.item_variance)):
             found[rule.benchmark] = rule.margin
     return found

@@ -148,26 +148,22 @@ def paired_effect(
     clusters: Shaped[np.ndarray, "item"] | None = None,
     weights: Float64[np.ndarray, "weight"] | None = None,
     *,
-    as_if_equal: bool = False,
     largest: float | None = None,
-    as_if_alone: bool = False,
 ) -> Effect:
     """Mean and variance of [..., seed, item] differences whose seeds are paired.
 
     `clusters` [item]: which cluster each item belongs to; any values, equal for items of one cluster. `weights`
-    [item]: what each item counts for, e.g. its bytes; None for one each. `as_if_equal`: as campaigns declared
-    it once, clusters are taken to count the same in the mean. `largest`: by what an item that was not seen may
-    differ: 1 for a share, infinite where nothing bounds it; None, as campaigns declared it once: what was not
-    seen does not count (`interval.allowing_for_unseen`). `as_if_alone`, as they declared it later: a cluster
-    that was not seen may differ by as much as an item.
+    [item]: what each item counts for, e.g. its bytes; None for one each. `largest`: by what an item that was
+    not seen may differ: 1 for a share, infinite where nothing bounds it; None: what was not seen does not count
+    (`interval.allowing_for_unseen`).
     """
     num_seeds, num_items = differences.shape[-2:]
     share = item_shares(weights, num_items)
     seed_means, item_means = differences @ share, differences.mean(axis=-2)
     mean = seed_means.mean(axis=-1)
-    counted = None if as_if_equal or (clusters is None and weights is None) else share
+    counted = None if clusters is None and weights is None else share
     deviations = (item_means - mean[..., None]) * share
-    of_items = clustered_variance(deviations, clusters, counted, largest=largest, as_if_alone=as_if_alone)
+    of_items = clustered_variance(deviations, clusters, counted, largest=largest)
     residuals = differences - seed_means[..., None] - item_means[..., None, :] + mean[..., None, None]
     of_residuals = clustered_variance(residuals * share, clusters, counted).variance.sum(axis=-1)
     return Effect(

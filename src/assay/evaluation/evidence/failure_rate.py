@@ -30,9 +30,7 @@ class Trials(NamedTuple):
     number: float
 
 
-def independent_trials(
-    failed: Bool[np.ndarray, "item"], clusters: Int[np.ndarray, "item"], *, as_if_equal: bool = False
-) -> Trials:
+def independent_trials(failed: Bool[np.ndarray, "item"], clusters: Int[np.ndarray, "item"]) -> Trials:
     """What items in clusters are worth as evidence of a failure rate; `failed` and `clusters` are [item].
 
     Korn & Graubard (1998): the number of independent trials whose rate would vary as the clustered one does,
@@ -42,8 +40,6 @@ def independent_trials(
     cluster leaves (Kish 1965): n^2 / sum m (1 + (m - 1) rho) over clusters of m items. There are at least
     n^2 / sum m^2, one for each of clusters of one size; and no more where nothing failed, since then nothing
     says how alike items are.
-
-    `as_if_equal`: as campaigns declared it once, by var alone, with clusters taken to be of one size.
     """
     num_items = len(failed)
     sizes, failures = (cluster_sums(of, clusters) for of in (np.ones(num_items), failed.astype(np.float64)))
@@ -54,12 +50,10 @@ def independent_trials(
     rate, num_failing = total / num_items, int(np.count_nonzero(failures))
     number = least
     if 0.0 < rate < 1.0 and count > 1:
-        weights = None if as_if_equal else np.ones(num_items)
-        variance, degrees = clustered_variance((failed - rate) / num_items, clusters, weights)
+        variance, degrees = clustered_variance((failed - rate) / num_items, clusters, np.ones(num_items))
         surety = (ndtri(ONE_SIDED) / stdtrit(max(min(num_failing - 1, degrees), 1.0), ONE_SIDED)) ** 2
         number = rate * (1.0 - rate) / float(variance) * float(surety) if variance else math.inf
-        if not as_if_equal:
-            number = min(number, _by_likeness(failures, sizes))
+        number = min(number, _by_likeness(failures, sizes))
     number = min(max(number, least), float(num_items))
     return Trials(rate * number, number)
 

@@ -73,13 +73,12 @@ def harm_of(
     weights: Float64[np.ndarray, "weight"] | None = None,
     *,
     is_share: bool,
-    as_if_equal: bool = False,
 ) -> Harm:
     """The harm that differences [..., seed, item] show, of which higher is better; see `paired_effect`.
 
     `is_share`: no score is below 0 or above 1.
     """
-    found = paired_effect(-differences, clusters, weights, as_if_equal=as_if_equal)
+    found = paired_effect(-differences, clusters, weights)
     items = item_shares(weights, differences.shape[-1])
     sums, shares = cluster_sums(-differences.mean(axis=-2) * items, clusters), cluster_sums(items, clusters)
     harms, shares = sums[..., shares > 0.0] / shares[shares > 0.0], shares[shares > 0.0]
@@ -99,23 +98,13 @@ def harm_of(
     )
 
 
-def harm_as_seen(effect: Effect) -> Harm:
-    """As campaigns declared it once: only what the items that were seen vary by is an error."""
-    turned = effect._replace(mean=-effect.mean)
-    return Harm(turned, turned.lower(ONE_SIDED), turned.upper(ONE_SIDED), np.zeros(np.shape(effect.mean)))
-
-
-def non_inferiority(harm: Harm, *, margin: float, must_be_sized: bool = False) -> GuardrailResult:
-    """Judge one harm (no leading axes) against its margin.
-
-    `must_be_sized`: as campaigns declared it once, an undersized guardrail neither passes nor fails.
-    """
+def non_inferiority(harm: Harm, *, margin: float) -> GuardrailResult:
+    """Judge one harm (no leading axes) against its margin."""
     assert margin > 0.0, f"margin {margin}: how much worse is allowed must be above 0"
     error = float(harm.effect.standard_error)
     lower, upper = float(harm.lower), float(harm.upper)
-    verdict: GuardrailVerdict = "undecided" if is_sized(error, margin) else "undersized"
-    if verdict == "undecided" or not must_be_sized:
-        verdict = "pass" if upper < margin else "fail" if lower > margin else verdict
+    unclear: GuardrailVerdict = "undecided" if is_sized(error, margin) else "undersized"
+    verdict: GuardrailVerdict = "pass" if upper < margin else "fail" if lower > margin else unclear
     return GuardrailResult(
         verdict=verdict,
         harm=float(harm.effect.mean),

@@ -147,15 +147,13 @@ def clustered_variance(
     weights: Float64[np.ndarray, "item"] | None,
     *,
     largest: float | None = None,
-    as_if_alone: bool = False,
     copies: int = 1,
 ) -> ClusteredVariance:
     """The variance of the sum of [..., item] weighted deviations, a cluster being one draw; infinite with one.
 
     `weights` [item]: what each counts for in the mean that the deviations are from, in any unit; None: as if
     all clusters counted the same. `largest`: by what an item that was not seen may deviate; infinite: by as
-    much as those that were, in the mean of squares; None: what was not seen does not count. `as_if_alone`: as
-    campaigns declared it once, a cluster that was not seen may deviate by as much as an item. `copies`: times
+    much as those that were, in the mean of squares; None: what was not seen does not count. `copies`: times
     that each item is there, with several scores.
     """
     sums = cluster_sums(deviations, clusters)
@@ -177,7 +175,7 @@ def clustered_variance(
     if largest is None:
         return found
     items = np.full(deviations.shape[-1], 1.0 / copies)
-    numbers = np.ones(count) if as_if_alone else cluster_sums(items, clusters)
+    numbers = cluster_sums(items, clusters)
     return allowing_for_unseen(found, sums, shares, numbers, largest=largest)
 
 

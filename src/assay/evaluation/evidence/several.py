@@ -64,14 +64,12 @@ def breadth(
     weights: Mapping[str, Float64[np.ndarray, "_"]] | None = None,
     draws: Mapping[str, Int64[np.ndarray, "_"]] | None = None,
     *,
-    as_if_equal: bool = False,
     largest: Mapping[str, float] | None = None,
-    as_if_alone: bool = False,
 ) -> Breadth:
     """The composite of [seed, item] differences, and of the rest when each benchmark is left out.
 
     `draws`: which items of different benchmarks are one draw (`shared_items.common_draws`); None: none are.
-    `as_if_equal`, `as_if_alone`, and `largest` by benchmark: see `effect.paired_effect`.
+    `largest` by benchmark: see `effect.paired_effect`.
     """
     if not differences:
         raise DataError("No benchmark to compare on. Evaluate baseline and candidate on at least one.")
@@ -85,19 +83,15 @@ def breadth(
             (clusters or {}).get(name),
             (weights or {}).get(name),
             (draws or {}).get(name),
-            as_if_equal=as_if_equal,
             largest=None if largest is None else largest[name],
-            as_if_alone=as_if_alone,
         )
         for name, values in differences.items()
     }
     left_out = {
-        name: _composite({other: each for other, each in found.items() if other != name}, as_if_equal)
+        name: _composite({other: each for other, each in found.items() if other != name})
         for name in (found if len(found) > 1 else ())
     }
-    return Breadth(
-        _composite(found, as_if_equal), left_out, {name: each.effect for name, each in found.items()}
-    )
+    return Breadth(_composite(found), left_out, {name: each.effect for name, each in found.items()})
 
 
 class _Benchmark(NamedTuple):
@@ -109,7 +103,6 @@ class _Benchmark(NamedTuple):
     share: Float64[np.ndarray, "item"]
     draws: Int64[np.ndarray, "item"] | None
     largest: float | None
-    as_if_alone: bool
 
 
 def _benchmark(
@@ -118,23 +111,19 @@ def _benchmark(
     weights: Float64[np.ndarray, "item"] | None,
     draws: Int64[np.ndarray, "item"] | None,
     *,
-    as_if_equal: bool,
     largest: float | None,
-    as_if_alone: bool,
 ) -> _Benchmark:
     share = item_shares(weights, differences.shape[-1])
-    effect = paired_effect(
-        differences, clusters, weights, as_if_equal=as_if_equal, largest=largest, as_if_alone=as_if_alone
-    )
-    return _Benchmark(effect, differences @ share, differences, share, draws, largest, as_if_alone)
+    effect = paired_effect(differences, clusters, weights, largest=largest)
+    return _Benchmark(effect, differences @ share, differences, share, draws, largest)
 
 
-def _composite(benchmarks: Mapping[str, _Benchmark], as_if_equal: bool) -> Effect:
+def _composite(benchmarks: Mapping[str, _Benchmark]) -> Effect:
     count = len(benchmarks)
     by_seed = np.mean(np.stack([each.seed_means for each in benchmarks.values()]), axis=0)
     draws = {name: each.draws for name, each in benchmarks.items() if each.draws is not None}
     groups = sharing_groups(draws) if draws else [[name] for name in benchmarks]
-    parts = [_of_group([benchmarks[name] for name in group], as_if_equal) for group in groups]
+    parts = [_of_group([benchmarks[name] for name in group]) for group in groups]
     variance = np.asarray(sum(part.item_variance for part in parts))
     return Effect(
         mean=by_seed.mean(axis=-1),
@@ -142,7 +131,7 @@ def _composite(benchmarks: Mapping[str, _Benchmark], as_if_equal: bool) -> Effec
         item_variance=variance / count**2,
         residual_variance=np.asarray(sum(part.residual_variance for part in parts) / count**2),
         seed_degrees=np.full(by_seed.shape[:-1], float(by_seed.shape[-1] - 1)),
-        item_degrees=sum(part.item_degrees for part in parts) if as_if_equal else _degrees(parts, variance),
+        item_degrees=_degrees(parts, variance),
     )
 
 
@@ -157,14 +146,14 @@ def _degrees(parts: Sequence[Effect], variance: Leading) -> Leading:
     return np.where(np.isinf(variance), 0.0, np.where(variance > 0.0, found, most))
 
 
-def _of_group(group: Sequence[_Benchmark], as_if_equal: bool) -> Effect:
+def _of_group(group: Sequence[_Benchmark]) -> Effect:
     """Benchmarks that score the same items, with the item and residual variance of their sum."""
     first, first_largest = group[0].effect, group[0].largest
     if len(group) == 1:
         return first
     of_items, residuals = zip(*(_deviations(each) for each in group), strict=True)
     joined = np.concatenate([each.draws for each in group if each.draws is not None])
-    shares = None if as_if_equal else np.concatenate([each.share for each in group])
+    shares = np.concatenate([each.share for each in group])
     num_seeds = group[0].differences.shape[-2]
     of_seeds = clustered_variance(np.concatenate(residuals, axis=-1), joined, shares).variance.sum(axis=-1)
     largest = None if first_largest is None else sum(each.largest or 0.0 for each in group)
@@ -173,7 +162,6 @@ def _of_group(group: Sequence[_Benchmark], as_if_equal: bool) -> Effect:
         joined,
         shares,
         largest=largest,
-        as_if_alone=group[0].as_if_alone,
         copies=len(group),
     )
     return first._replace(

@@ -112,7 +112,7 @@ def scores_beside(campaign: OpenCampaign, runs: Sequence[ScoredRun], ledger: Led
         with suppress(AssayError):
             scored = [_scored_again(campaign, benchmark, run.record, ledger) for run in runs]
             scores = BenchmarkScores(score_matrix(scored), tuple(result for result, _ in scored), ())
-            found.append(benchmark_facts(benchmark, "other", scores, edition=campaign.config.rule.edition))
+            found.append(benchmark_facts(benchmark, "other", scores))
     return found
 
 

@@ -70,8 +70,7 @@ def seal_of(
         )
     scored = [_with_sealed(run, benchmark, campaign, bench) for run in runs]
     scores = benchmark_scores(benchmark.name, scored, campaign.home.folder.resolve())
-    edition = campaign.config.rule.edition
-    return SealFacts(benchmark_facts(benchmark, "sealed", scores, edition=edition), "", source)
+    return SealFacts(benchmark_facts(benchmark, "sealed", scores), "", source)
 
 
 def openings(home: Home) -> Iterator[SealOpening]:

@@ -73,7 +73,6 @@ def _facts(
         failed=candidate[0] < 1.0,
         results=(),
         sources=(),
-        edition=config.rule.edition,
     )
 
 

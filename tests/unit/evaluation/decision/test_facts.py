@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pytest
 
 from assay.base.errors import DataError
-from assay.evaluation.decision.config import LATEST_EDITION, CampaignConfig, SuiteBenchmark
+from assay.evaluation.decision.config import CampaignConfig, SuiteBenchmark
 from assay.evaluation.decision.facts import BenchmarkScores, Facts, FileFacts, benchmark_facts, facts_of
 from assay.evaluation.evidence.benchmark_items import (
     ItemScore,
@@ -16,7 +16,7 @@ from assay.evaluation.evidence.benchmark_items import (
     summarise,
 )
 from assay.evaluation.evidence.campaign.looks import take_look
-from assay.evaluation.evidence.effect import Effect, estimate_of
+from assay.evaluation.evidence.effect import estimate_of
 from assay.records.benchmark import BenchmarkResult
 from assay.records.campaign import CampaignRun
 from assay.records.decision import Source
@@ -86,91 +86,43 @@ def test_two_primary_scores_of_the_same_rows_are_no_surer_than_one(config_of, ki
     assert found.composite.item_degrees == one.item_degrees
 
 
-def test_campaigns_of_before_took_clusters_to_be_of_one_size(config_of):
+def test_clusters_of_unequal_size_count_for_what_they_weigh(config_of):
     """Half of the rows are of one author, the others of fifty: that is little more than one draw."""
     names = ["code", "prose"]
     authors = [f"author {max(i - ROWS.size // 2, 0) // 4}" for i in range(ROWS.size)]
 
-    def judged_by(edition: int) -> Facts:
-        config = config_of(rule={"primary": names, "least_effect": 0.015, "edition": edition})
-        return facts(config, lambda name: [(f"{name}-{i}", author) for i, author in enumerate(authors)])
-
-    before, today = judged_by(3), judged_by(4)
+    config = config_of(rule={"primary": names, "least_effect": 0.015})
+    found = facts(config, lambda name: [(f"{name}-{i}", author) for i, author in enumerate(authors)])
+    alone = facts(config, lambda name: [(f"{name}-{i}", str(i)) for i in range(len(authors))])
     for name in names:
-        assert float(before.benchmarks[name].effect.item_degrees) == before.benchmarks[name].num_clusters - 1
-        assert 1.0 <= float(today.benchmarks[name].effect.item_degrees) < 2.0
+        assert 1.0 <= float(found.benchmarks[name].effect.item_degrees) < 2.0
         seeds = np.array([True, False, True])
-        assert float(today.benchmarks[name].of_seeds(seeds).effect.item_degrees) < 2.0
-        assert float(today.benchmarks[name].harm.upper) > float(before.benchmarks[name].harm.upper)
-        assert today.benchmarks[name].trials.number < before.benchmarks[name].trials.number
-    assert float(today.composite.half_width(0.95)) > 1.5 * float(before.composite.half_width(0.95))
+        assert float(found.benchmarks[name].of_seeds(seeds).effect.item_degrees) < 2.0
+        assert float(found.benchmarks[name].harm.upper) > float(alone.benchmarks[name].harm.upper)
+        assert found.benchmarks[name].trials.number < alone.benchmarks[name].trials.number
+    assert float(found.composite.half_width(0.95)) > 1.5 * float(alone.composite.half_width(0.95))
 
 
-@pytest.mark.parametrize(("edition", "is_found"), [(5, True), (4, False)])
-def test_benchmarks_of_suites_that_have_some_items_in_common_are_known_by_their_ids(
-    config_of, edition: int, is_found: bool
-):
+def test_benchmarks_of_suites_that_have_some_items_in_common_are_known_by_their_ids(config_of):
     """Sixty of eighty ids stand in both."""
-    rule = {"primary": ["code", "prose"], "least_effect": 0.015, "edition": edition}
+    rule = {"primary": ["code", "prose"], "least_effect": 0.015}
     shift = {"code": 0, "prose": 20}
     found = facts(
         config_of(rule=rule),
         lambda name: [(str(i + shift.get(name, 0)),) * 2 for i in range(ROWS.size)],
     )
     draws = found.benchmarks["code"].items, found.benchmarks["prose"].items
-    assert (draws[0].name == draws[1].name) is is_found
+    assert draws[0].name == draws[1].name
     alone = sum(float(found.benchmarks[name].effect.item_variance) for name in shift) / 4
-    assert (float(found.composite.item_variance) != pytest.approx(alone, rel=0.02)) is is_found
+    assert float(found.composite.item_variance) != pytest.approx(alone, rel=0.02)
 
 
-@pytest.mark.parametrize("kind", ["predictions", "suite"])
-def test_campaigns_of_the_fourth_edition_do_not_allow_for_items_that_were_not_seen(config_of, kind: str):
-    names = ["code", "prose"]
-
-    def judged_by(edition: int) -> Facts:
-        benchmarks = [{"type": kind, "name": name} for name in names]
-        rule = {"primary": names, "least_effect": 0.015, "edition": edition}
-        return facts(config_of(benchmarks=benchmarks, rule=rule))
-
-    before, today = judged_by(4), judged_by(5)
-    seeds = np.array([True, False, True])
-    for found, earlier in zip(_effects_of(today, seeds), _effects_of(before, seeds), strict=True):
-        assert float(found.mean) == float(earlier.mean)
-        assert float(found.item_variance) > float(earlier.item_variance)
-
-
-def test_campaigns_of_the_fifth_edition_take_an_unseen_cluster_for_an_item(config_of):
-    names = ["code", "prose"]
-
-    def judged_by(edition: int) -> Facts:
-        benchmarks = [{"type": "predictions", "name": name, "cluster": "author"} for name in names]
-        rule = {"primary": names, "least_effect": 0.015, "edition": edition}
-        return facts(
-            config_of(benchmarks=benchmarks, rule=rule),
-            lambda name: [(f"{name}-{i}", f"author {i // 8}") for i in range(ROWS.size)],
-        )
-
-    seeds = np.array([True, False, True])
-    pairs = zip(_effects_of(judged_by(6), seeds), _effects_of(judged_by(5), seeds), strict=True)
-    for found, earlier in pairs:
-        assert float(found.mean) == float(earlier.mean)
-        assert float(found.item_variance) < float(earlier.item_variance)
-
-
-def _effects_of(found: Facts, seeds: np.ndarray) -> list[Effect]:
-    code = found.benchmarks["code"]
-    return [code.effect, code.of_seeds(seeds).effect, found.composite, found.without_seed(0).composite]
-
-
-@pytest.mark.parametrize(("edition", "share"), [(5, 1.0), (4, 1.0), (3, 1.0), (2, 1.0), (1, 0.5)])
-def test_other_rows_of_the_same_authors_share_the_authors_luck(config_of, edition: int, share: float):
-    """In campaigns that were declared before there were editions, each benchmark's authors are its own."""
+def test_other_rows_of_the_same_authors_share_the_authors_luck(config_of):
     benchmarks = [{"type": "predictions", "name": name, "cluster": "author"} for name in ("code", "prose")]
-    rule = {"primary": ["code", "prose"], "least_effect": 0.015, "edition": edition}
-    config = config_of(benchmarks=benchmarks, rule=rule)
+    config = config_of(benchmarks=benchmarks, rule={"primary": ["code", "prose"], "least_effect": 0.015})
     found = facts(config, lambda name: [(f"{name}-{i}", f"author {i // 8}") for i in range(ROWS.size)])
     one = float(found.benchmarks["code"].effect.item_variance)
-    assert float(found.composite.item_variance) == pytest.approx(share * one)
+    assert float(found.composite.item_variance) == pytest.approx(one)
 
 
 def test_failures_are_those_of_the_worst_seed():
@@ -179,7 +131,6 @@ def test_failures_are_those_of_the_worst_seed():
         SuiteBenchmark(type="suite", name="secrets"),
         "safety",
         benchmark_scores("secrets", [clean] * 3 + [clean, worst, clean]),
-        edition=LATEST_EDITION,
     )
     assert (found.failed.sum(), found.failed.size) == (5, ROWS.size)
 

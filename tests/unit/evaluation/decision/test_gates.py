@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from assay.evaluation.decision.clauses import guardrail_clause
-from assay.evaluation.decision.config import CampaignConfig
 from assay.evaluation.decision.facts import FileFacts, ForecastFacts, PlanFacts, TargetGain
 from assay.evaluation.decision.gates import blocking_clause, judge_gates
 from assay.evaluation.decision.more_evidence import answering_campaign, more_seeds, standard_error_at
@@ -375,27 +374,17 @@ def test_a_drills_record_opens_the_gate_only_if_every_exercise_passed(
     assert "kill 1: the audit says fail" in clause.reason or not any(problems)
 
 
-def test_a_guardrail_whose_bound_clears_the_margin_passes_by_todays_rule_and_not_by_that_of_before(
-    config_of, facts_of
-):
+def test_a_guardrail_whose_bound_clears_the_margin_passes_however_wide_its_interval(config_of, facts_of):
     """As a campaign of five points' gain had it: the standard error is above a 3.9th of the margin."""
     margin = {"guardrails": [{"benchmark": "refusals", "margin": 0.004}]}
-    assert [
-        _guardrail_verdict(config_of(rule=_rule(edition=edition, **margin)), facts_of, {"refusals": 0.05})
-        for edition in (4, 3, 2, 1)
-    ] == ["pass", "pass", "pass", "undecided"]
+    assert _guardrail_verdict(config_of(rule=_rule(**margin)), facts_of, {"refusals": 0.05}) == "pass"
 
 
 def test_a_guardrail_of_400_items_that_do_not_differ_rules_out_one_point_and_not_a_half(config_of, facts_of):
-    """Nothing failed among them, so 3 / 400 is what may fail; the second edition took it for nothing."""
-    for margin, verdicts in ((0.01, ["pass"] * 3), (0.005, ["undecided", "undecided", "pass"])):
-        rule = {"guardrails": [{"benchmark": "refusals", "margin": margin}]}
-        assert [
-            _guardrail_verdict(
-                config_of(rule=_rule(edition=edition, **rule)), facts_of, failures={"refusals": 0}
-            )
-            for edition in (4, 3, 2)
-        ] == verdicts
+    """Nothing failed among them, so 3 / 400 is what may fail."""
+    for margin, verdict in ((0.01, "pass"), (0.005, "undecided")):
+        rule = _rule(guardrails=[{"benchmark": "refusals", "margin": margin}])
+        assert _guardrail_verdict(config_of(rule=rule), facts_of, failures={"refusals": 0}) == verdict
 
 
 def test_harm_on_one_item_of_four_hundred_is_no_reason_to_stop(config_of, facts_of):
@@ -413,24 +402,10 @@ def test_candidates_share_one_error(config_of):
     """Bonferroni's share: whether any of them is said to gain though none does is at most 5% for all."""
     patch = {"trainer.optimizer.learning_rate": 1e-3}
     both = [{"name": name, "patch": patch} for name in ("treated", "other")]
-    for candidates, edition, error in (
-        (both[:1], 5, 0.05),
-        (both, 5, 0.025),
-        (both, 4, 0.025),
-        (both, 3, 0.05),
-    ):
-        rule = {"primary": ["code", "prose"], "least_effect": 0.015, "edition": edition}
+    rule = {"primary": ["code", "prose"], "least_effect": 0.015}
+    for candidates, error in ((both[:1], 0.05), (both, 0.025)):
         looks = config_of(candidates=candidates, rule=rule).look_plan()
         assert looks.error_rate == pytest.approx(error)
-
-
-def test_a_campaign_keeps_the_edition_of_the_day_it_was_declared(config_of):
-    today = config_of().model_dump(mode="json")
-    rule = {key: today["rule"][key] for key in ("primary", "least_effect")}
-    trees = [today, *({**today, "version": version, "rule": rule} for version in (6, 5, 4, 3, 2))]
-    rules = [CampaignConfig.from_stored(tree).rule for tree in trees]
-    assert [rule.edition for rule in rules] == [6, 5, 4, 3, 2, 1]
-    assert [rule.thresholds().is_variance_known for rule in rules] == [False, False, False, True, True, True]
 
 
 @pytest.mark.parametrize(

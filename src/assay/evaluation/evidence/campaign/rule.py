@@ -60,13 +60,10 @@ class CampaignRule(FrozenConfig):
     """Without any one benchmark, this share of the composite gain must be left."""
     least_share_positive: float = Field(default=0.75, gt=0.0, le=1.0)
     """Share of benchmarks on which the candidate must be better."""
-    is_variance_known: bool = False
-    """As campaigns declared it once: the belief takes the few seeds' variance for the true one."""
 
     def belief(self, effect: Effect) -> GainBelief:
         """In the true gain, with the rule's prior."""
-        degrees = None if self.is_variance_known else effect.degrees
-        return gain_belief(effect.variance, degrees, prior_sd=self.prior_sd)
+        return gain_belief(effect.variance, effect.degrees, prior_sd=self.prior_sd)
 
 
 Flags = Bool[np.ndarray, "*#leading"]
