@@ -98,6 +98,11 @@ def test_plain_transformers_finds_the_runs_logits_in_the_exported_folder(
     folder = tmp_path / "model"
     assert run("export", "tiny", "--to", folder, "--json") == 0
     out, err = capfd.readouterr()
+    (folder / "mine").touch()
+    assert run("export", "tiny", "--to", folder, "--json") == 2
+    assert run("export", "tiny", "--to", folder, "--json", "--force") == 0
+    assert not (folder / "mine").exists()
+    assert [path.name for path in tmp_path.glob(".unfinished*")] == []
     assert all(line.startswith("warning: ") for line in err.splitlines()), "and nothing but what was asked for"
     exported = json.loads(out)
     assert (exported["run_id"], exported["step"], exported["is_tokenizer_proved"]) == ("tiny", 10, True)
@@ -163,7 +168,10 @@ def test_what_can_not_be_exported_is_refused_before_anything_is_written(
     assert run("export", "tiny", "--tokenizer", tmp_path / "other.json", "--to", tmp_path / "model") == 2
     assert "not the tokenizer that dataset 'dataset' was built with" in capfd.readouterr().err
     assert run("export", "tiny", "--to", tmp_path) == 2
-    assert "it is there already" in capfd.readouterr().err
+    assert "it is there already. Replace it with --force" in capfd.readouterr().err
+    assert run("export", "tiny", "--to", tmp_path, "--force") == 2
+    assert "It holds no export" in capfd.readouterr().err
+    assert (tmp_path / "other.json").is_file()
     assert not (tmp_path / "model").exists()
     assert not list(tmp_path.glob(".unfinished*"))
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from assay.cli.given import OUT_FILE, RUN, given_home, opened_ledger
+from assay.cli.given import OUT_PAGE, RUN, force_option, given_home, opened_ledger
 
 if TYPE_CHECKING:
     from assay.reporting.views.comparison import ComparisonView
@@ -25,8 +25,9 @@ COLOURS = {"pass": "green", "fail": "red", "undecided": "yellow"}
     "any other metric: 0]",
 )
 @click.option(
-    "--out", type=OUT_FILE, help="Page to write; by default comparison.html in the first candidate's folder."
+    "--out", type=OUT_PAGE, help="Page to write; by default comparison.html in the first candidate's folder."
 )
+@force_option
 @click.option("--json", "as_json", is_flag=True, help="Print the comparisons as JSON (docs/json.md).")
 def compare(
     baseline: str, candidates: tuple[str, ...], allowed_loss: float | None, out: Path | None, as_json: bool

@@ -17,7 +17,9 @@ from assay.cli.given import (
     SOURCE,
     SOURCE_PATH,
     CommandGroup,
+    force_option,
     given_home,
+    is_forced,
     is_given,
     run_and_step,
 )
@@ -42,6 +44,7 @@ def data() -> None:
 @click.option(
     "--out", type=FOLDER, required=True, help="Folder of the manifest; the shards stay where they are."
 )
+@force_option
 @click.option("--name", help="For people; by default the source's last part.")
 @click.option("--no-label", is_flag=True, help="The rows need no 'label' column.")
 @click.option("--workers", default=2, show_default=True, help="Shards read at once.")
@@ -63,7 +66,7 @@ def index(source: str, out: Path, name: str | None, no_label: bool, workers: int
         needs_label=not no_label,
         workers=workers,
         progress=partial(show_progress, "indexing", unit=" shards"),
-        replacing=partial(_refuse_rows_of_runs, out),
+        replacing=partial(_refuse_replacing, out),
     )
     _print(manifest, out, as_json=as_json)
 
@@ -71,6 +74,7 @@ def index(source: str, out: Path, name: str | None, no_label: bool, workers: int
 @data.command()
 @click.argument("sources", nargs=-1, required=True, type=SOURCE_PATH)
 @click.option("--out", type=FOLDER, required=True, help="Folder of the dataset.")
+@force_option
 @click.option(
     "--format",
     type=click.Choice(["text", "chat", "pairs", "prompts"]),
@@ -187,7 +191,7 @@ def build(
         workers=workers,
         checking=partial(show_progress, "checking", unit=" shards"),
         progress=partial(show_progress, "building", unit=" shards"),
-        replacing=partial(_refuse_rows_of_runs, out),
+        replacing=partial(_refuse_replacing, out),
     )
     _print(manifest, out, as_json=as_json)
     if not as_json:
@@ -223,15 +227,14 @@ def _as_asked(given: "AskedFields") -> "Proposal":
     return Proposal(TEXT, None, given.metadata, given.time, given.key, given.tokenizer, False)
 
 
-def _refuse_rows_of_runs(out: Path) -> None:
-    """What runs were trained on is not written over: nobody could audit, resume or export them any more."""
+def _refuse_replacing(out: Path) -> None:
+    """Raise `ConfigError` where other rows, or files of somebody else, are not to be written over; those that
+    runs learned never are: nobody could audit, resume or export these any more."""
     from assay.data.dataset.manifest_file import MANIFEST_FILE
     from assay.records.dataset import DatasetManifest
 
     path = out / MANIFEST_FILE
-    if not path.is_file():
-        return
-    there = DatasetManifest.from_json(path.read_bytes(), source=path).fingerprint
+    there = DatasetManifest.from_json(path.read_bytes(), source=path).fingerprint if path.is_file() else None
     trained = [run.run_id for run in given_home().runs() if run.dataset_fingerprint == there]
     if trained:
         others = f" and {number_of(len(trained) - 1, 'other')}" if trained[1:] else ""
@@ -239,6 +242,11 @@ def _refuse_rows_of_runs(out: Path) -> None:
             f"{out}: run '{trained[0]}'{others} learned the rows there, which these would replace; "
             "without those it can be neither audited, resumed nor exported. Choose another --out."
         )
+    if not is_forced():
+        what = (
+            "other files, or an unfinished build of other rows" if there is None else "a dataset of other rows"
+        )
+        raise ConfigError(f"{out}: holds {what}. Name another --out, or replace them: --force.")
 
 
 def _new_template(found: "Proposal") -> str | None:
@@ -488,6 +496,7 @@ def hold_out(
     help="Who is asked: a checkpoint folder, or the last commit of a run, or that of a step.",
 )
 @click.option("--out", type=FOLDER, required=True, help="Folder of the new dataset.")
+@force_option
 @click.option("--name", help="For people; by default the folder's name.")
 @click.option(
     "--tokens-at-once",
@@ -527,7 +536,7 @@ def score(
         name=name,
         tokens_at_once=tokens_at_once,
         progress=partial(show_progress, "scoring", unit=" row groups"),
-        replacing=partial(_refuse_rows_of_runs, out),
+        replacing=partial(_refuse_replacing, out),
     )
     _print(manifest, out, as_json=as_json)
 

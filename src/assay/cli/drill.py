@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from assay.base.errors import ConfigError
-from assay.cli.given import FILE, given_home
+from assay.cli.given import FILE, force_option, given_home, out_record
 
 if TYPE_CHECKING:
     from assay.records.drill import Exercise
@@ -17,11 +17,8 @@ if TYPE_CHECKING:
 @click.argument("overrides", nargs=-1)
 @click.option("--workers", default=2, show_default=True, help="Ranks of the pilot.")
 @click.option("--steps", default=24, show_default=True, help="Optimizer steps of the pilot.")
-@click.option(
-    "--out",
-    type=click.Path(dir_okay=False, writable=True, path_type=Path),
-    help="Write the record (JSON) here.",
-)
+@click.option("--out", type=out_record("drill_report"), help="Write the record (JSON) here.")
+@force_option
 @click.option("--json", "as_json", is_flag=True, help="Print the record instead of the table.")
 def drill(
     recipe: Path, overrides: tuple[str, ...], workers: int, steps: int, out: Path | None, as_json: bool
@@ -56,11 +53,13 @@ def drill(
         failed = bool(exercise.problem)
         screen.print(f"FAIL  {exercise.problem}" if failed else "pass", style="red" if failed else "green")
 
+    from assay.reporting.pages.render import write_file
+
     home = given_home()
     values = read_config_file(recipe, overrides)
     report = run_drill(home, values, num_steps=steps, workers=workers, say=say)
     if out is not None:
-        out.write_text(report.to_json() + "\n", encoding="utf-8")
+        write_file(out, report.to_json() + "\n")
     if as_json:
         click.echo(report.to_json())
     elif report.passed():

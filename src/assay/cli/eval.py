@@ -10,13 +10,14 @@ from assay.base.clock import SystemClock
 from assay.base.errors import ConfigError
 from assay.cli.given import (
     FILE,
-    OUT_FILE,
     PATH,
     RUN,
     CommandGroup,
     InputFile,
+    force_option,
     given_home,
     opened_ledger,
+    out_record,
     python_graders_option,
     tell_python_graders,
 )
@@ -248,7 +249,8 @@ def import_(
     help="A suite whose benchmarks name failure modes; may be given more than once.",
 )
 @click.option("--run", "run_id", help="Take the benchmarks' power from this run's results only.")
-@click.option("--out", type=OUT_FILE, help="Write the record there, too.")
+@click.option("--out", type=out_record("coverage"), help="Write the record there, too.")
+@force_option
 @click.option("--json", "as_json", is_flag=True, help="Print the record as JSON.")
 def coverage(
     coverage_file: Path, suites: tuple[Path, ...], run_id: str | None, out: Path | None, as_json: bool

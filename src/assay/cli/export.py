@@ -5,7 +5,7 @@ from typing import Literal
 
 import click
 
-from assay.cli.given import FOLDER, PATH, given_home, run_and_step
+from assay.cli.given import FOLDER, PATH, force_option, given_home, is_forced, run_and_step
 
 
 @click.command()
@@ -14,6 +14,7 @@ from assay.cli.given import FOLDER, PATH, given_home, run_and_step
     "--step", type=click.IntRange(min=0), help="Of which commit; by default the last one. Also RUN@STEP."
 )
 @click.option("--to", type=FOLDER, help="Folder to make; by default RUN-stepN here.")
+@force_option
 @click.option("--tokenizer", type=PATH, help="Its tokenizer.json, where the dataset does not hold it.")
 @click.option(
     "--adapters",
@@ -47,6 +48,7 @@ def export(
         run_id,
         step=of_name if step is None else step,
         to=to,
+        is_forced=is_forced(),
         tokenizer=tokenizer,
         adapters=adapters,
         progress=lambda done, total: show_progress("export", done, total, unit=" parts"),

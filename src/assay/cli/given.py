@@ -50,6 +50,24 @@ class InputFile(click.Path):
         return path
 
 
+class OutFile(click.Path):
+    """A file to be written: what is there is replaced with --force, or if assay wrote it in the same form."""
+
+    def __init__(self, own: str = "") -> None:
+        """`own`: text by which a file of this form is known; empty if it may hold a user's own work."""
+        super().__init__(dir_okay=False, path_type=Path)
+        self._own = own.encode()
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path."""
+        path = Path(os.fsdecode(super().convert(value, param, ctx)))
+        there = path.read_bytes() if path.is_file() and not is_forced() else b""
+        if there and not (self._own and self._own in there):
+            why = ", and not one that this command wrote" if self._own else ""
+            raise ConfigError(f"{path}: is there already{why}. Name another file, or replace it: --force.")
+        return path
+
+
 class _Run(_Type):
     """A run, by its id or the beginning of it."""
 
@@ -160,6 +178,11 @@ class _Workers(_Type):
         return value if isinstance(value, Workers) else Workers.of(str(value))
 
 
+def out_record(kind: str) -> OutFile:
+    """A file for a record of a kind."""
+    return OutFile(f'"kind":"{kind}"')
+
+
 FILE = InputFile()
 FILE_OR_CHANGE = _FileOrChange()
 RUN = _Run()
@@ -171,7 +194,8 @@ SOURCE = _Source()
 SOURCE_PATH = _SourcePath()
 SOURCE_OR_RUN = _SourceOrRun()
 PATH = click.Path(path_type=Path)
-OUT_FILE = click.Path(dir_okay=False, path_type=Path)
+OUT_FILE = OutFile()
+OUT_PAGE = OutFile("· assay</title>")
 FOLDER = click.Path(file_okay=False, path_type=Path)
 WORKERS = _Workers()
 
@@ -254,6 +278,23 @@ def tell_python_graders(said: str | None) -> None:
     """What a command was told of them holds in this process and in those that it starts."""
     if said is not None:
         os.environ["ASSAY_PYTHON_GRADERS"] = said
+
+
+_FORCE = "assay.force"
+
+force_option = click.option(
+    "--force",
+    is_flag=True,
+    is_eager=True,  # before the file is looked at
+    expose_value=False,
+    callback=lambda context, _, value: context.meta.update({_FORCE: value}),
+    help="Replace what is there already.",
+)
+
+
+def is_forced() -> bool:
+    """Whether this command may replace what a user named."""
+    return bool(click.get_current_context().meta.get(_FORCE))
 
 
 def is_given(context: click.Context, name: str) -> bool:

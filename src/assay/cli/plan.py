@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from assay.base.errors import ConfigError
-from assay.cli.given import FILE, OUT_FILE, CommandGroup, InputFile, given_home
+from assay.cli.given import FILE, OUT_FILE, CommandGroup, InputFile, force_option, given_home, out_record
 from assay.cli.plan_risk import offer, review_command, risk, status
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ for command in (offer, risk, status, review_command):
 
 @plan.command()
 @click.argument("out", type=OUT_FILE)
+@force_option
 @click.option(
     "--start",
     type=click.DateTime(["%Y-%m-%d"]),
@@ -105,7 +106,10 @@ def check(program: Path, fast: bool, seconds: float, workers: int) -> None:
 
 @plan.command()
 @_program
-@click.option("--out", type=OUT_FILE, help="Write the plan (JSON) here, for export, review and re-planning.")
+@click.option(
+    "--out", type=out_record("plan"), help="Write the plan (JSON) here, for export, review and re-planning."
+)
+@force_option
 @click.option("--prices", is_flag=True, help="Also solve with a little more of each limit: what is it worth?")
 @click.option("--option", "options", multiple=True, help="Apply one of the program's options; may be repeated.")
 @click.option(
@@ -210,6 +214,7 @@ def what_if(
     "--format", "kind", type=click.Choice(["ics", "csv", "slurm", "gantt", "capacity"]), required=True
 )
 @click.option("--out", type=OUT_FILE, help="By default to the screen.")
+@force_option
 @click.option("--account", help="For slurm: who may use the reservations; by default the program's name.")
 @click.option("--partition", help="For slurm: the partition, where it is not the default one.")
 def export(

@@ -7,7 +7,7 @@ import click
 
 from assay.base.errors import ConfigError
 from assay.base.units import number_of
-from assay.cli.given import FILE, OUT_FILE, PATH, given_home, run_and_step
+from assay.cli.given import FILE, OUT_FILE, PATH, force_option, given_home, run_and_step
 
 if TYPE_CHECKING:
     from assay.launch.models.predict import Predictor
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 @click.option(
     "-o", "--out", type=OUT_FILE, help="*.csv, *.tsv, *.jsonl or *.parquet; by default JSON lines on stdout."
 )
+@force_option
 @click.option("--text", help="Column of the text; by default that of the model's dataset, or 'text'.")
 @click.option(
     "--missing", multiple=True, metavar="COLUMN", help="The model reads it, and FILE has not. May be repeated."

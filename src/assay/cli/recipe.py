@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from assay.base.errors import ConfigError
-from assay.cli.given import DATASET, OUT_FILE, CommandGroup
+from assay.cli.given import DATASET, OUT_FILE, CommandGroup, force_option
 
 if TYPE_CHECKING:
     from assay.launch.new_recipe import LanguageMethod
@@ -20,6 +19,7 @@ def recipe() -> None:
 @recipe.command()
 @click.argument("dataset", type=DATASET)
 @click.option("--out", type=OUT_FILE, help="The file to write.  [default: print it]")
+@force_option
 @click.option("--name", help="Of the runs.  [default: the dataset's]")
 @click.option(
     "--model",
@@ -51,8 +51,6 @@ def new(
     from assay.launch.new_recipe import new_recipe
     from assay.reporting.pages.render import write_file
 
-    if out is not None and out.exists():
-        raise ConfigError(f"{out}: is there already. Name another --out, or move it away.")
     found = new_recipe(dataset, name=name, model=model, epochs=epochs, method=method)
     for warning in found.warnings:
         click.echo(f"warning: {warning.with_cure().text}", err=True)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from assay.base.clock import SystemClock
-from assay.cli.given import OUT_FILE, RUN, asked_ledger, given_home, opened_ledger
+from assay.cli.given import OUT_PAGE, RUN, asked_ledger, force_option, given_home, opened_ledger
 
 if TYPE_CHECKING:
     from assay.store.home import Home
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     metavar="SECONDS",
     help="With --live: write it again so often until Ctrl-C; the browser reads it again by itself.",
 )
-@click.option("--out", type=OUT_FILE, help="File to write; by default beside what it is about.")
+@click.option("--out", type=OUT_PAGE, help="File to write; by default beside what it is about.")
+@force_option
 def report(run_id: str | None, campaigns: bool, live: bool, every_s: float | None, out: Path | None) -> None:
     """Write one self-contained HTML page: about RUN (what happened, did it learn, what is it worth), over all
     campaigns, or over what runs now."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from assay.base.errors import ConfigError
-from assay.cli.given import FILE, FILE_OR_CHANGE, RUN, given_home, is_given
+from assay.cli.given import FILE, FILE_OR_CHANGE, RUN, force_option, given_home, is_given, out_record
 
 if TYPE_CHECKING:
     from assay.base.config import LoadedConfig
@@ -80,11 +80,8 @@ class _Asked(NamedTuple):
     show_default=True,
     help="Steps that a calibration measures on one worker, and as long on two.",
 )
-@click.option(
-    "--out",
-    type=click.Path(dir_okay=False, writable=True, path_type=Path),
-    help="Write the calibration (JSON) here.",
-)
+@click.option("--out", type=out_record("scale_calibration"), help="Write the calibration (JSON) here.")
+@force_option
 @click.option(
     "--advise", is_flag=True, help="Rank changes by the time they save on the most workers asked for."
 )
@@ -266,5 +263,7 @@ def _calibration(loaded: "LoadedConfig", asked: _Asked, out: Path | None) -> "Sc
             )
         found = kept or calibrate_scale(home, loaded, seconds=asked.seconds)
     if out is not None:
-        out.write_text(found.to_sealed_json() + "\n", encoding="utf-8")
+        from assay.reporting.pages.render import write_file
+
+        write_file(out, found.to_sealed_json() + "\n")
     return found

@@ -9,7 +9,7 @@ import click
 from assay.base.clock import SystemClock
 from assay.base.errors import ConfigError, DataError
 from assay.base.units import power_text
-from assay.cli.given import FILE_OR_RUN, OUT_FILE, RUN, CommandGroup, given_home, opened_ledger
+from assay.cli.given import FILE_OR_RUN, OUT_PAGE, RUN, CommandGroup, force_option, given_home, opened_ledger
 
 if TYPE_CHECKING:
     from assay.evaluation.evidence.scaling.points import ScalingPoints
@@ -69,7 +69,8 @@ def scaling() -> None:
 @click.option(
     "--check-bands", is_flag=True, help="Also count how often such bands held runs that were forgotten."
 )
-@click.option("--out", type=OUT_FILE, help="Write a page with figures here.")
+@click.option("--out", type=OUT_PAGE, help="Write a page with figures here.")
+@force_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object (docs/json.md).")
 def fit(
     sources: tuple[str, ...],

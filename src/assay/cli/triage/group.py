@@ -7,7 +7,7 @@ import click
 
 from assay.base.clock import SystemClock
 from assay.base.errors import ConfigError
-from assay.cli.given import SOURCE_PATH, CommandGroup, asked_ledger, given_home
+from assay.cli.given import OUT_PAGE, SOURCE_PATH, CommandGroup, asked_ledger, force_option, given_home
 from assay.cli.triage.case import case
 from assay.cli.triage.ci import ci
 from assay.cli.triage.data import data
@@ -26,7 +26,8 @@ MOST_STARTS = 100
 
 
 @click.group(cls=CommandGroup, invoke_without_command=True)
-@click.option("--page", type=click.Path(dir_okay=False, path_type=Path), help="Write it as one HTML page.")
+@click.option("--page", type=OUT_PAGE, help="Write it as one HTML page.")
+@force_option
 @click.option(
     "--junit", multiple=True, type=SOURCE_PATH, help="With --page: results of CI, as 'triage ci' reads them."
 )

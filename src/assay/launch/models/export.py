@@ -72,14 +72,17 @@ def export_run(
     tokenizer: Path | None,
     adapters: "Adapters",
     progress: Progress,
+    is_forced: bool = False,
 ) -> Exported:
-    """Write a commit's model (the last one's, unless a step is named) to a folder that is not there yet."""
+    """Write a commit's model (the last one's, unless a step is named) to a folder that is not there yet, or
+    with `is_forced` in place of an earlier export."""
     run = existing_run(home, run_id)
     recipe, log = recipe_of(run), CommitLog(open_store(run.store_url))
     commit = chosen_commit(run, log, step)
     to = to or Path(f"{run.run_id}-step{commit.step}")
-    if to.exists():
-        raise ConfigError(f"{to}: it is there already. Name another folder with --to, or remove it.")
+    if to.exists() and not (is_forced and (to / EXPORT_FILE).is_file()):
+        cure = "It holds no export: name" if is_forced else "Replace it with --force, or name"
+        raise ConfigError(f"{to}: it is there already. {cure} another folder with --to.")
     dataset = Dataset.open(Path(recipe.data.dataset))
     known = tokenizer_of(dataset.folder, dataset.manifest, tokenizer, NAME_IT)
     from assay.evaluation.suite.commit_model import load_committed  # with torch, for what can be done
@@ -106,7 +109,12 @@ def export_run(
         )
         (unfinished / "README.md").write_text(_card(run, dataset, commit, exported), encoding="utf-8")
         (unfinished / EXPORT_FILE).write_text(exported.to_sealed_json() + "\n", encoding="utf-8")
-        unfinished.rename(to)
+        if to.exists():
+            to.rename(replaced := unfinished.with_name(f"{unfinished.name}-replaced"))
+            unfinished.rename(to)
+            shutil.rmtree(replaced)
+        else:
+            unfinished.rename(to)
     except BaseException as error:
         shutil.rmtree(unfinished, ignore_errors=True)
         if no_room(error):

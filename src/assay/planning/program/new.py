@@ -8,12 +8,9 @@ from assay.base.errors import ConfigError
 
 
 def new_program(out: Path, *, start: datetime.date) -> None:
-    """Write the template to `out`, beginning on `start`; a file that exists is not touched."""
+    """Write the template to `out`, beginning on `start`."""
     template = (files("assay.planning") / "new_program.yaml").read_text(encoding="utf-8")
     try:
-        with out.open("x", encoding="utf-8") as file:
-            file.write(template.replace("START_DATE", start.isoformat()))
-    except FileExistsError as error:
-        raise ConfigError(f"{out} exists already. Choose another name, or remove it.") from error
+        out.write_text(template.replace("START_DATE", start.isoformat()), encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"{out} cannot be written: {error.strerror}.") from error

@@ -216,14 +216,12 @@ def test_no_file_no_yaml_no_mapping(tmp_path: Path) -> None:
         read_program(path)
 
 
-def test_the_template_is_valid_and_never_overwrites(tmp_path: Path) -> None:
+def test_the_template_is_valid(tmp_path: Path) -> None:
     import datetime
 
     path = tmp_path / "new.yaml"
     new_program(path, start=datetime.date(2027, 3, 1))
     assert read_program(path).program.calendar.start == datetime.date(2027, 3, 1)
-    with pytest.raises(ConfigError, match="exists already"):
-        new_program(path, start=datetime.date(2027, 3, 1))
 
 
 def test_every_option_what_if_and_mitigation_of_the_case_fits_it(case: Program) -> None:
