@@ -94,9 +94,25 @@ def test_every_commit_that_the_recipe_asks_for_is_evaluated_beside_training(new_
     capfd.readouterr()
     with pytest.raises(SystemExit):
         main(["eval", "history", run.run_id])
-    out = capfd.readouterr().out
+    out, err = capfd.readouterr()
     assert "validation-loss  (nats; less is better" in out
     assert "evaluation held" in out
+    assert "retention" not in err, "nothing was deleted before its evaluation"
+
+
+@pytest.mark.slow
+def test_commits_that_went_before_anybody_evaluated_them_are_named_with_what_keeps_them(
+    new_tiny_run, suite, capfd
+):
+    run = new_tiny_run(trainer__max_steps=20, retention__keep_last=2, retention__keep_best=0)
+    trained(run)
+    for command in (("work", run.run_id, "--suite", suite), ("history", run.run_id, "--json")):
+        capfd.readouterr()
+        with pytest.raises(SystemExit):
+            main(["eval", *command])
+        out, err = capfd.readouterr()
+        assert "retention.keep_last=2 deleted the weights of steps 5, 10 before they were evaluated" in err
+        assert "To keep all: retention.keep_last=4." in err and "retention" not in out
 
 
 def killed_worker(run: Run, suite: str, *, after_chunks: int) -> None:

@@ -158,6 +158,7 @@ def work(run_id: str, suite: Path | None, follow: bool, python_graders: str | No
         evaluation_queue.work(queue, writer, clock=SystemClock(), follow=follow, on_chunk=show_progress)
         results = evaluation_queue.record_results(queue, writer)
     _print_results(results, as_json=as_json)
+    _note_retired(home, run_id, results)
 
 
 @eval_.command()
@@ -196,6 +197,27 @@ def history(run_id: str, benchmark: str | None, as_json: bool) -> None:
         click.echo(json_list(history_lines(histories)))
     else:
         print_history(histories, device_s=device_s)
+    _note_retired(home, run_id, results)
+
+
+def _note_retired(home: "Home", run_id: str, results: "Sequence[BenchmarkResult]") -> None:
+    """Name on stderr the commits that were retired before they were evaluated, and what keeps them."""
+    from assay.records.commit import Commit
+    from assay.training.recipe import recipe_of
+
+    with opened_ledger(home) as ledger:
+        commits = [entry for entry in ledger.log_entries(run_id) if isinstance(entry, Commit)]
+    retired = {folder for commit in commits for folder in commit.retires}
+    known = {result.step for result in results} | {each.step for each in commits if each.folder not in retired}
+    if missing := sorted({commit.step for commit in commits} - known):
+        steps = ", ".join(f"{step:,}" for step in missing[:10]) + (", ..." if missing[10:] else "")
+        keep_last = recipe_of(home.run(run_id)).retention.keep_last
+        click.echo(
+            f"note: retention.keep_last={keep_last} deleted the weights of steps {steps} before they were "
+            f"evaluated. To keep all: retention.keep_last={len(commits)}. To evaluate them beside training: "
+            "'evaluation: {suite: FILE, every_steps: N}' in the recipe.",
+            err=True,
+        )
 
 
 @eval_.command(name="import")

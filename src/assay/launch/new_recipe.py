@@ -391,7 +391,11 @@ def _trainer(sizes: _Sizes, rate: tuple[float, str]) -> Iterator[tuple[str, str]
         "rises for 5% of the steps, then falls to a tenth",
     )
     yield "retention:", ""
-    yield "  keep_last: 2", "commits that stay"
+    num_commits = -(-sizes.steps // sizes.commit_every)
+    yield (
+        "  keep_last: 2",
+        f"the newest commits stay; of others no weights are left to evaluate later: {num_commits} keeps all",
+    )
     yield "  keep_best: 1", "and the best one by the held-out rows"
 
 
