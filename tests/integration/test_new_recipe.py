@@ -1,11 +1,15 @@
 """The recipe that is written for rows of a language model passes its own check, and trains."""
 
 import json
+import re
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from tokenizers import Tokenizer
+from transformers.models.llama.configuration_llama import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaForCausalLM
 
 from agreement.tiny_models import save_tiny
@@ -303,6 +307,78 @@ def test_prompts_have_a_recipe_of_grpo_that_grades_by_the_answer_beside_them(tmp
     assert method["rewards"][0]["grader"]["reference"] == "{{ item.answer }}"
     assert method["sampling"]["max_tokens"] == 62, "beside the prompt, the model takes no more"
     assert run("train", file, "--check", "--check-seconds", 0) == 0
+
+
+def model_of(dataset: Path, folder: Path) -> Path:
+    """A small model with the dataset's tokenizer."""
+    tokenizer = Tokenizer.from_file(str(dataset / "tokenizer.json"))
+    settings = json.loads((dataset / "tokenizer_config.json").read_text())
+    config = LlamaConfig(
+        vocab_size=tokenizer.get_vocab_size(), hidden_size=8, intermediate_size=16, num_hidden_layers=1,
+        num_attention_heads=2, max_position_embeddings=512, bos_token_id=None,
+        eos_token_id=tokenizer.token_to_id(settings["eos_token"]),
+    )  # fmt: skip
+    LlamaForCausalLM(config).save_pretrained(folder)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(dataset / name, folder)
+    return folder
+
+
+PROPOSED = [
+    *("trainer.epochs=1", "trainer.epochs=3", "seed=1", "loader.lanes=4", "loader.lanes=16"),
+    *("loader.global_batch_size=128", "loader.window_rows=4096", "loader.layout.jitter=0"),
+    *("trainer.commit_every=1", "trainer.commit_every=auto", "trainer.optimizer.learning_rate=1e-4"),
+    *("trainer.optimizer.schedule.warmup_steps=0", "trainer.optimizer.schedule.type=linear"),
+    *("retention.keep_last=10", "retention.keep_best=0", "trainer.max_steps=25"),
+]
+"""What the comments of every written recipe propose, and what is changed beside."""
+NEW_MODEL = ["method.model.num_layers=4", "method.model.hidden_size=128", "method.model.tie_embeddings=false"]
+
+
+@pytest.mark.parametrize(
+    ("format", "method", "changes"),
+    [
+        ("labelled", None, ["method.encoder.num_layers=4", "method.numeric_columns=[]"]),
+        ("chat", "sft", ["method.train_on=all", *NEW_MODEL]),
+        ("text", "sft", NEW_MODEL),
+        ("pairs", "reward", ["method.centring=0", *NEW_MODEL]),
+        ("pairs", "dpo", ["method.loss.beta=0.01"]),
+        ("prompts", "grpo", ["method.group_size=4", "method.sampling.max_tokens=8"]),
+    ],
+)
+def test_a_written_recipe_takes_every_change_that_its_comments_propose(
+    format: str, method: str | None, changes: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    dataset = copied_texts(tmp_path) if format == "labelled" else dataset_of(format, tmp_path)
+    file = tmp_path / "recipe.yaml"
+    words = ["recipe", "new", dataset, "--out", file, *(["--method", method] if method else [])]
+    if method in ("dpo", "grpo"):
+        words += ["--model", model_of(dataset, tmp_path / "base")]
+    assert run(*words) == 0
+    text = file.read_text()
+    assert "keeps all" in text
+    tree = yaml.safe_load(text)["trainer"]
+    steps = int(re.findall(r"([\d,]+) steps in all", text)[0].replace(",", ""))
+    is_late = tree["evaluate_every"] * tree["epochs"] > steps
+    for change in [*PROPOSED, *changes]:
+        capfd.readouterr()
+        assert run("train", file, "--check", "--check-seconds", 0, change) == 0, change
+        if change == "trainer.epochs=1":
+            assert ("it is evaluated at the end only" in capfd.readouterr().out) is is_late
+
+
+def test_an_interval_that_a_shorter_run_never_reaches_is_noted_but_refused_where_it_is_typed(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "recipe.yaml"
+    assert run("recipe", "new", copied_texts(tmp_path), "--out", file) == 0
+    short = ["train", file, "trainer.max_steps=3", "trainer.optimizer.schedule.warmup_steps=1"]
+    assert run(*short, "--on", "slurm", "--dry-run") == 0
+    assert "note: trainer.evaluate_every=" in (said := capfd.readouterr()).err
+    assert "but the run has 3 steps: it is evaluated at the end only" in said.err
+    assert run(*short, "trainer.evaluate_every=4", "--run-id", "typed") == 2
+    assert "trainer.evaluate_every=4, but the run has 3 steps" in capfd.readouterr().err
+    assert run(*short, "trainer={evaluate_every: 4, max_steps: 3}", "--check") == 2
 
 
 def test_what_nothing_learns_from_has_no_recipe(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

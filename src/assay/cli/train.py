@@ -426,7 +426,7 @@ def _asked_for(
 ) -> "Run":
     """The run that is gone on with, or a new one, of which nothing is written yet; `new` is what is chosen of
     that."""
-    from assay.base.config import read_config_file
+    from assay.base.config import parse_override, read_config_file
     from assay.launch.fork import planned_fork
     from assay.launch.preview import refuse_ungathered
     from assay.launch.run import check_new, check_parallel, existing_run, planned_run, planned_steps
@@ -439,7 +439,9 @@ def _asked_for(
     else:
         assert recipe is not None
         run = planned_run(home, read_config_file(recipe, overrides), **new)
-    check_new(recipe_of(run), planned_steps(run))
+    changed = [parse_override(text)[0] for text in overrides]
+    for note in check_new(recipe_of(run), planned_steps(run), changed=changed):
+        click.echo(f"note: {note}", err=True)
     check_parallel(recipe_of(run), (parallel,))
     if place.on in ("here", "background"):
         refuse_ungathered(recipe_of(run), parallel, world_size=new["world_size"])
@@ -455,7 +457,7 @@ def _print_check(
     verbose: bool,
     as_json: bool,
 ) -> None:
-    from assay.base.config import read_config_file
+    from assay.base.config import parse_override, read_config_file
     from assay.cli.screens.check import check_lines, check_view
     from assay.cli.screens.data import order_lines
     from assay.launch.calibration import calibrate
@@ -465,7 +467,8 @@ def _print_check(
 
     loaded = read_config_file(recipe_file, overrides)
     recipe, dataset = checked(loaded)
-    found = preview(recipe, dataset, world_size=workers)
+    changed = [parse_override(text)[0] for text in overrides]
+    found = preview(recipe, dataset, world_size=workers, changed=changed)
     warned = [each.with_cure().text for each in data_warnings(recipe, dataset)]
     found = found._replace(remarks=(*warned, *found.remarks))
     measured = None

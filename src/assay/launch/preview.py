@@ -7,7 +7,7 @@ recipe + dataset's manifest ------> steps, tokens, commits, evaluations
 
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -84,13 +84,13 @@ class Preview(NamedTuple):
     """What is odd, and may be meant."""
 
 
-def preview(recipe: Recipe, dataset: Dataset, *, world_size: int) -> Preview:
-    """Raises `ConfigError` for what cannot be trained so."""
+def preview(recipe: Recipe, dataset: Dataset, *, world_size: int, changed: Collection[str] = ()) -> Preview:
+    """Raises `ConfigError` for what cannot be trained so. `changed`: see `check_new`."""
     LaneShares(recipe.loader.lanes, world_size)
     train, validation = (split_view(dataset, recipe.data.split, part) for part in ("train", "validation"))
     num_rows, mean_tokens = int(train.num_rows.sum()), dataset.manifest.lengths.mean
     steps = steps_of(recipe, dataset)
-    check_new(recipe, steps.planned)
+    notes = check_new(recipe, steps.planned, changed=changed)
     learned = min(steps.planned * recipe.loader.global_batch_size, recipe.trainer.epochs * num_rows)
     trainer = recipe.trainer
     size = recipe.method.size(_largest_micro_batch(recipe, dataset))
@@ -110,7 +110,10 @@ def preview(recipe: Recipe, dataset: Dataset, *, world_size: int) -> Preview:
         if trainer.commit_every != "auto"
         else None,
         num_evaluations=_num_due(steps.planned, trainer.evaluate_every),
-        remarks=tuple(_remarks(recipe, num_rows=num_rows, planned=steps.planned, world_size=world_size)),
+        remarks=(
+            *notes,
+            *_remarks(recipe, num_rows=num_rows, planned=steps.planned, world_size=world_size),
+        ),
     )
 
 

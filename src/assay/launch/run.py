@@ -5,7 +5,7 @@ import secrets
 import shutil
 import sys
 import sysconfig
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -176,9 +176,13 @@ def finished_entry(log: CommitLog) -> RunFinished | None:
     return finished
 
 
-def check_new(recipe: Recipe, num_steps: int) -> None:
-    """Refuse what the run would be over before, and a suite that it cannot answer. What has begun goes on with
-    either."""
+def check_new(recipe: Recipe, num_steps: int, *, changed: Collection[str] = ()) -> list[str]:
+    """Refuse what the run would be over before, and a suite that it cannot answer; return notes on the rest.
+    What has begun goes on with either.
+
+    `changed` are the keys that somebody set for this run. `trainer.evaluate_every` beyond the end is refused if
+    it is one of them; if it stands in a recipe that was made shorter, the evaluation at the end is enough.
+    """
     if recipe.evaluation is not None:
         answerable_suite(Path(recipe.evaluation.suite), recipe.method, whose="the recipe")
     longer = "or train longer (trainer.epochs, trainer.max_steps)"
@@ -190,11 +194,14 @@ def check_new(recipe: Recipe, num_steps: int) -> None:
             "them, "
             f"{max(1, num_steps // 10):,}, {longer}."
         )
-    if every is not None and every > num_steps:
+    if every is None or every <= num_steps:
+        return []
+    late = f"trainer.evaluate_every={every:,}, but the run has {number_of(num_steps, 'step')}: "
+    if any("trainer.evaluate_every".startswith(key) for key in changed):
         raise ConfigError(
-            f"trainer.evaluate_every={every:,}, but the run has {number_of(num_steps, 'step')}: none would be "
-            f"evaluated on the way. Use fewer, null for the end only, {longer}."
+            f"{late}none would be evaluated on the way. Use fewer, null for the end only, {longer}."
         )
+    return [f"{late}it is evaluated at the end only"]
 
 
 def chosen_commit(run: Run, log: CommitLog, step: int | None) -> Commit:

@@ -51,7 +51,8 @@ def check_arms(config: CampaignConfig, *, beside: Path, is_begun: bool) -> int:
         LaneShares(found[0].loader.lanes, config.workers)
         if not is_begun:
             try:
-                check_new(found[0], steps_of(*found).planned)
+                # Its notes are of evaluations on the way; a campaign judges the last weights.
+                check_new(found[0], steps_of(*found).planned, changed=patch)
             except ConfigError as error:
                 raise ConfigError(f"arm '{name}': {error}") from error
             _check_suites(name, config, found[0].method, beside=beside)

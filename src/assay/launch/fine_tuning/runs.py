@@ -157,7 +157,9 @@ class RunsOfHome:
                 grader=created.grader,
             )
             run = planned_run(self._home, loaded, world_size=base.workers, run_id=run_id, store_url=None)
-            check_new(recipe_of(run), planned_steps(run))
+            own = {name for name, value in created.hyperparameters.items() if value != "auto"}
+            changed = [key for name, key in method.hyperparameters.items() if name in own]
+            check_new(recipe_of(run), planned_steps(run), changed=changed)
             save_run(self._home, run)
         run = existing_run(self._home, run_id)
         return JobValidated(

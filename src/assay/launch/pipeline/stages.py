@@ -65,7 +65,7 @@ def check_stages(given: GivenPipeline, home: Home) -> dict[str, int]:
                 recipe, dataset = checked(loaded)
                 LaneShares(recipe.loader.lanes, given.config.workers)
                 num_steps = steps_of(recipe, dataset).planned
-                check_new(recipe, num_steps)
+                check_new(recipe, num_steps, changed=["trainer"])  # '@best' needs evaluations on the way
                 if stage.name in outlined:
                     forms[stage.name] = write_outline(recipe, dataset, Path(scratch) / stage.name)
             except AssayError as error:
