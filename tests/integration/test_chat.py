@@ -63,7 +63,15 @@ def test_a_commit_and_its_exported_folder_answer_as_transformers_does(conversati
     for model in ("sft", "sft@2", str(folder)):
         found = chat(model, "--prompt", "3 plus 4", *GREEDY)
         assert (found.stdout, found.exit_code) == (expected + "\n", 0)
+    assert f"loading {folder} ..." in found.stderr
     assert chat("sft", *GREEDY, stdin="3 plus 4").stdout == expected + "\n"
+    pieces: list[str] = []
+    stopped = Sampling(max_tokens=20, stop=(expected[-2:],))
+    for sampling in (Sampling(max_tokens=20), Sampling(temperature=1.0, seed=3, max_tokens=40), stopped):
+        pieces.clear()
+        streaming = Conversation(run_to_talk_with(home, "sft", step=None, tokenizer=None), sampling)
+        said = streaming.say("3 plus 4", pieces.append)
+        assert "".join(pieces) == said.text and len(pieces) > 1
     refused(chat("sft", stdin=""), "nothing is asked: there is no terminal")
     assert "did not read" not in found.stderr
     assert "the model has no room for the first " in chat("sft", "-p", "3 plus 4 " * 200, *GREEDY).stderr

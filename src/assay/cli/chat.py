@@ -73,6 +73,7 @@ def chat(
     answer is all that stdout has.
     """
     is_talk = prompt is None and sys.stdin.isatty()
+    click.echo(f"loading {model} ...", err=True)
     found = _model(model, step, tokenizer)
     asked = "" if is_talk else _asked(prompt)
     from assay.launch.models.chat import Conversation
@@ -88,7 +89,8 @@ def chat(
     )
     conversation = Conversation(found, sampling, system=system)
     if not is_talk:
-        click.echo(_said(conversation, asked).text)
+        _said(conversation, asked)
+        click.echo()
         return
     how = "a conversation" if found.has_template else "no chat template: it goes on with what you write"
     click.echo(f"{model}, {found.name}; {how}. {BEGIN_AGAIN} begins again, Ctrl-D ends.", err=True)
@@ -97,12 +99,12 @@ def chat(
             conversation.begin_again()
         elif text.strip():
             answer = _said(conversation, text)
-            click.echo(answer.text + ("" if answer.finish_reason == "stop" else " …"))
+            click.echo("" if answer.finish_reason == "stop" else " …")
 
 
 def _said(conversation: "Conversation", text: str) -> "Completion":
-    """The answer, with a word about what the model did not read."""
-    answer = conversation.say(text)
+    """Print the answer as it comes, without the end of its line, and what the model did not read."""
+    answer = conversation.say(text, lambda piece: click.echo(piece, nl=False))
     if answer.prompt_tokens_cut:
         tokens = number_of(answer.prompt_tokens_cut, "token")
         said = f"the model has no room for the first {tokens} of it and did not read them"

@@ -57,7 +57,7 @@ def run_server(
             f"'assay serve' needs {error.name}, which is not installed: pip install 'assay[serve]'."
         ) from error
     engines = EnginePool(
-        lambda: EngineProcess.begun(budget.start), most=budget.most, most_bytes=budget.most_bytes
+        lambda: EngineProcess.begun(budget.start), most=budget.most, most_bytes=budget.most_bytes, say=say
     )
     patience = Patience(PATIENCE_S, make_call=at_once, say=say)
     store = open_store(str(home.api), patience)

@@ -22,7 +22,8 @@ class Engines:
     def __init__(self, *, most: int = 2, most_bytes: int | None = None, wait_s: float = 0.05, size: int = 1):
         self.begun: list[ParrotEngine] = []
         self._size = size
-        self.pool = EnginePool(self.begin, most=most, most_bytes=most_bytes, wait_s=wait_s)
+        self.log: list[str] = []
+        self.pool = EnginePool(self.begin, most=most, most_bytes=most_bytes, wait_s=wait_s, say=self.log.append)
 
     async def begin(self) -> ParrotEngine:
         engine = ParrotEngine(size=self._size)
@@ -47,6 +48,9 @@ def run(scene: Callable, **given) -> None:
     asyncio.run(scene(Engines(**given)))
 
 
+LOADS = [("loading", " ..."), ("loaded", "")]
+
+
 def test_a_model_is_loaded_once_and_the_least_recently_used_makes_room():
     async def scene(engines: Engines) -> None:
         first = await engines.ask("a")
@@ -56,6 +60,7 @@ def test_a_model_is_loaded_once_and_the_least_recently_used_makes_room():
         await engines.ask("c")
         assert engines.loaded == ["a", "c"]
         assert (first.is_over, second.is_over) == (False, True)
+        assert engines.log == [f"{said} {name}@1{rest}" for name in "abc" for said, rest in LOADS]
 
     run(scene)
 
@@ -104,6 +109,7 @@ def test_a_model_that_cannot_be_loaded_takes_nobodys_place():
             with pytest.raises(RefusedError, match="no such run"):
                 await engines.ask("none")
         assert engines.loaded == ["a"]
+        assert "loaded none@1" not in engines.log
         assert [each.is_over for each in engines.begun if each.source is None] == [True] * 3
 
     run(scene)

@@ -1,5 +1,6 @@
 """A conversation with a language model: a run's commit, or the model in a checkpoint folder."""
 
+from collections.abc import Callable
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -39,10 +40,17 @@ class Conversation:
         """Forget all turns."""
         self._turns = []
 
-    def say(self, text: str) -> Completion:
-        """The answer, which is then part of the conversation; raises `SamplerError`."""
+    def say(self, text: str, tell: Callable[[str], None] = lambda piece: None) -> Completion:
+        """The answer, which is then part of the conversation; `tell` gets its text piece by piece while it is
+        drawn. Raises `SamplerError`."""
+        from assay.training.generation.told import Teller
+
+        model, stop = self._model, self._sampling.stop
+        teller = Teller(
+            lambda piece: tell(piece.text), model.tokenizer, ends=model.ends, stop=stop, is_streamed=True
+        )
         asked = [*self._turns, Message(role="user", content=text)]
-        (answer,) = self._model.sample([[*self._system, *asked]], self._sampling)
+        (answer,) = model.sample([[*self._system, *asked]], self._sampling, teller)
         if isinstance(answer, SamplerError):
             raise answer
         if self._model.has_template:

@@ -67,13 +67,15 @@ class EnginePool:
         most: int,
         most_bytes: int | None = None,
         wait_s: float = WAIT_S,
+        say: Callable[[str], None] = lambda text: None,
     ) -> None:
         """At most `most` models at a time, and of those that nobody asks no more than `most_bytes` of memory
-        hold."""
+        hold. `say` gets which is loaded."""
         self._begin = begin
         self._most = most
         self._most_bytes = most_bytes
         self._wait_s = wait_s
+        self._say = say
         self._places: dict[str, _Place] = {}
         """By what is loaded, the least recently used first."""
         self._changed = asyncio.Event()
@@ -157,9 +159,12 @@ class EnginePool:
             del self._places[key]
 
     async def _loaded(self, source: ModelSource) -> BegunEngine:
+        name = f"{source.run_id}@{source.step}" if source.run_id else "a base model"
+        self._say(f"loading {name} ...")
         engine = await self._begin()
         try:
             await engine.load(source)
+            self._say(f"loaded {name}")
         except BaseException:
             engine.end()
             raise

@@ -141,7 +141,10 @@ class LocalModel:
         return self._generator.generate(prompts, sampling, is_stopping, watcher)
 
     def sample(
-        self, prompts: Sequence[Sequence[Message]], sampling: Sampling
+        self,
+        prompts: Sequence[Sequence[Message]],
+        sampling: Sampling,
+        watcher: DrawWatcher | None = None,
     ) -> list[Completion | SamplerError]:
         """One completion for each conversation; draws follow from `sampling.seed` and the prompt alone.
 
@@ -150,7 +153,7 @@ class LocalModel:
         refuse_no_room(self._window, sampling)
         asked = [self._prompt(messages, sampling) for messages in prompts]
         whole = [each[0] for each in asked if not isinstance(each, SamplerError)]
-        rollouts = iter(self._generator.generate(whole, sampling))
+        rollouts = iter(self._generator.generate(whole, sampling, watcher=watcher))
         return [
             each if isinstance(each, SamplerError) else self._completion(*each, next(rollouts), sampling)
             for each in asked
