@@ -15,12 +15,19 @@ from assay.evaluation.evidence.benchmark_items import load_result, read_items, r
 from assay.evaluation.evidence.predictions import CLUSTER, PREDICTIONS_FILE, evaluation_folder
 from assay.evaluation.suite.queue import held_seconds
 from assay.launch.bookkeeping import writer_of
+from assay.launch.campaign.train import device_seconds_of
 from assay.launch.drive import drive
 from assay.launch.evaluation.queue import due_commits, queue_of, work
 from assay.launch.ranks.supervisor import RestartPolicy
+from assay.launch.rebuild import rebuild_all
 from assay.records.run import Run
+from assay.reporting.views.run import run_view
+from assay.reporting.views.run_list import run_lines
 from assay.store.home import Home
+from assay.store.leases import take_lease
+from assay.store.ledger.goodput import goodput_of
 from assay.store.objects import open_store
+from assay.triage.findings import look_at
 
 SUITE = """
 name: held-out
@@ -166,3 +173,55 @@ def test_killed_at_any_point_the_queue_resumes_with_each_item_once(
     with writer_of(Home.from_environment(), run) as writer:
         work(queue, writer, clock=SystemClock(), follow=False)
     assert items_by_folder(run) == found
+
+
+def costs_of_training(run: Run) -> tuple[tuple[object, ...], tuple[float, float, float]]:
+    """What every command says that training took; and apart from it, what evaluating took."""
+    home = Home.from_environment()
+    with home.open_ledger() as ledger:
+        view, (line,) = run_view(ledger, run.run_id), run_lines(ledger)
+        account = goodput_of(ledger, [run])
+        triaged = look_at(ledger).findings
+        of_training = (
+            view.device_seconds, view.goodput, line.device_hours, account.by_phase, account.held_device_s,
+            account.step_s, device_seconds_of(run.run_id, ledger), triaged.device_hours, triaged.findings,
+        )  # fmt: skip
+    evaluated = view.evaluation_s(), 3600 * line.evaluation_hours, account.evaluation_device_s
+    return of_training, evaluated
+
+
+def test_evaluating_a_run_changes_nothing_of_what_its_training_cost(new_tiny_run, suite, capsys):
+    run, home = new_tiny_run(trainer__max_steps=5), Home.from_environment()
+    trained(run)
+    of_training, evaluated = costs_of_training(run)
+    assert evaluated == (0.0, 0.0, 0.0)
+
+    one_worker(run, suite)
+    held_s = held_seconds(open_store(run.store_url))
+    assert held_s > 0
+    assert costs_of_training(run) == (of_training, pytest.approx((held_s,) * 3))
+    shown = recorded(run)
+
+    # Another worker is at it: a ledger from the folder, and one that was written meanwhile, say the same.
+    clock, store = SystemClock(), open_store(run.store_url)
+    lease = take_lease(store, "benchmarks/00000005-under-way", worker="other", clock=clock)
+    assert lease is not None
+    clock.sleep_s(0.01)
+    lease.beat()
+    with home.open_ledger() as ledger:
+        rebuild_all(home, ledger)
+    assert recorded(run) == shown
+    lease.beat(release=True)
+    with home.open_ledger() as ledger:
+        rebuild_all(home, ledger)
+    of_training_now, (evaluation_s, *_) = costs_of_training(run)
+    assert of_training_now == of_training and evaluation_s >= held_s + 0.01
+
+    with pytest.raises(SystemExit):
+        main(["show", run.run_id])
+    assert "to evaluate commits, apart from training" in capsys.readouterr().out
+
+
+def recorded(run: Run) -> list[tuple[int, float]]:
+    with Home.from_environment().open_ledger() as ledger:
+        return [(each.attempt, each.held_s) for each in ledger.phase_seconds(run.run_id)]

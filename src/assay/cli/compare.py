@@ -72,6 +72,8 @@ def _print(found: "ComparisonView") -> None:
         bold=True,
     )
     held, of_baseline = map(device_hours_text, (found.candidate_device_s, found.baseline_device_s))
+    evaluated = (found.candidate_evaluation_s, found.baseline_evaluation_s)
+    of_candidate, of_other = map(device_hours_text, evaluated)
     lines = [
         (
             found.metric.title,
@@ -82,7 +84,8 @@ def _print(found: "ComparisonView") -> None:
         ("rule", f"passes if {_rule(found)} (--allowed-loss {found.allowed_loss:g})"),
         ("weights", "equal, bit for bit" if found.weights_equal else "differ"),
         ("throughput", f"{ratio:.2f} x the baseline's rows per second" if ratio else "not measured"),
-        ("device time", f"{held}, the baseline's {of_baseline}"),
+        ("training", f"{held} of device time, the baseline's {of_baseline}"),
+        *([("evaluation", f"{of_candidate}, the baseline's {of_other}, apart")] if any(evaluated) else []),
     ]
     lines += [
         ("changed", f"{each.key}: {value_text(each.baseline)} -> {value_text(each.candidate)}")

@@ -186,7 +186,7 @@ def history(run_id: str, benchmark: str | None, as_json: bool) -> None:
             named = sorted({result.run_id for result in known})
             hint = f" There are some of {', '.join(named[:5])}." if named else ""
             raise ConfigError(f"no benchmark results of '{run_id}'.{hint} 'assay eval work RUN' makes them.")
-        device_s = sum(part.held_s for part in ledger.phase_seconds(run_id) if part.attempt == 0)
+        device_s = ledger.evaluation_s(run_id)
     histories = [each for each in benchmark_histories(results) if benchmark in (None, each.benchmark)]
     if not histories:
         raise ConfigError(

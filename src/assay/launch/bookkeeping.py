@@ -13,7 +13,7 @@ from typing import Generic, NamedTuple, TypeVar
 from assay.base.clock import Clock
 from assay.base.errors import AssayError, StoreError
 from assay.evaluation.evidence.predictions import EVALUATION_FILE, load_evaluation
-from assay.launch.evaluation.queue import write_results
+from assay.launch.evaluation.results import write_results
 from assay.records.run import Attempt, Run
 from assay.store.attempts import saved_attempts
 from assay.store.catch_up import record_notices

@@ -45,7 +45,7 @@ class CampaignRun(Record):
     """`pass`: each row was learned exactly once."""
     num_attempts: PositiveInt
     device_s: NonNegativeFloat
-    """Over all ranks and attempts."""
+    """Device time of training, over all ranks and attempts."""
     warnings: tuple[str, ...] | None = None
     """What its model's numbers warn of, a sentence each, which the audit says nothing of; None where an older
     assay wrote it down."""

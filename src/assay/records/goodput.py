@@ -46,9 +46,9 @@ class Interruption(Record):
 
 
 class Goodput(Record):
-    """The partition of held device time, in device-seconds, and what follows from it."""
+    """The partition of the device time that training held, in device-seconds, and what follows from it."""
 
-    added: ClassVar = frozenset(("cost", "currency"))
+    added: ClassVar = frozenset(("cost", "currency", "evaluation_device_s"))
 
     run_ids: tuple[str, ...]
     num_open_attempts: NonNegativeInt
@@ -69,6 +69,8 @@ class Goodput(Record):
     cost: NonNegativeFloat | None = None
     """The cost of the held time, at the prices of the day; None where a price is not known."""
     currency: str = ""
+    evaluation_device_s: NonNegativeFloat = 0.0
+    """Held by the evaluation of commits, which is no part of what training cost."""
 
     def useful_device_s(self) -> float:
         """Steps that were kept."""

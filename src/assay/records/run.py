@@ -127,7 +127,8 @@ class Attempt(Record):
 class PhaseSeconds(Record):
     """Device time of one rank in one attempt. The phases sum to the time the device was held.
 
-    Attempt 0 is what was spent beside training: the evaluation of the run's commits, over all workers.
+    Attempt 0 is none: it holds what evaluating the run's commits cost, over all workers, and is no part of what
+    training cost.
     """
 
     run_id: str

@@ -120,9 +120,9 @@ def settings_in(folder: Path) -> Settings:
 
 
 def cost_of(settings: Settings, attempts: Sequence[Attempt], parts: Sequence[PhaseSeconds]) -> Money | None:
-    """The cost of the device time of a run; None where no price is set, or some device has none.
+    """The cost of parts of a run's device time; None where no price is set, or some device has none.
 
-    What is evaluated beside training is taken to run on the kind of device that trained last.
+    Commits are taken to be evaluated on the kind of device that trained last.
     """
     prices = {attempt.attempt: settings.price_of(attempt) for attempt in attempts}
     last = prices[max(prices)] if prices else None

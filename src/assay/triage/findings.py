@@ -68,7 +68,7 @@ def look_at(ledger: Ledger) -> Fleet:
     ended = [each for each in attempts if each.ended_s is not None]
     if not ended:
         raise ConfigError("the ledger has no attempt that is over. 'assay runs' lists what it has.")
-    spent = [each for each in ledger.phase_seconds() if each.run_id in runs]
+    spent = [each for each in ledger.training_seconds() if each.run_id in runs]
     not_looked_at: dict[str, str] = {}
     recorded = _asked("failures", not_looked_at, lambda: columns_of_attempts(runs.values(), attempts))
     table = series = diagnosis = changes = None

@@ -255,7 +255,7 @@ def test_a_list_of_runs_leaves_the_collection_of_garbage_as_it_was(home: Path, i
 
 def test_show_prints_the_page_of_all_keys(capsys: pytest.CaptureFixture[str]) -> None:
     assert call("show", "--keys") == 0
-    assert "| `device_seconds` | by name: number | By phase" in capsys.readouterr().out
+    assert "| `device_seconds` | by name: number | What training held, by phase" in capsys.readouterr().out
     assert call("show") == 2
     assert "'assay runs' lists them" in capsys.readouterr().err
 

@@ -75,7 +75,7 @@ def print_history(histories: Sequence[BenchmarkHistory], *, device_s: float) -> 
         )
         console.print(table)
     if device_s:
-        console.print(f"evaluation held {device_hours_text(device_s)} beside training")
+        console.print(f"evaluation held {device_hours_text(device_s)} apart from training")
 
 
 def print_coverage(found: Coverage) -> None:

@@ -16,6 +16,8 @@ def print_goodput(found: Goodput, parts: Mapping[str, Goodput], *, of: str) -> N
     screen = stdout()
     if not found.held_device_s:
         screen.print("no attempt has ended yet: nothing was held.")
+        if found.evaluation_device_s:
+            screen.print(f"evaluation of commits held {_hours(found.evaluation_device_s)}")
         return
     count = len(found.run_ids)
     screen.print(
@@ -26,6 +28,8 @@ def print_goodput(found: Goodput, parts: Mapping[str, Goodput], *, of: str) -> N
     )
     if found.num_open_attempts:
         screen.print(f"left out: attempts without a recorded end, so far {found.num_open_attempts}")
+    if found.evaluation_device_s:
+        screen.print(f"evaluation of commits held {_hours(found.evaluation_device_s)}, apart from training")
     phases = table_of(
         sorted(found.by_phase.items(), key=lambda part: -part[1]),
         ("phase", lambda part: part[0]),

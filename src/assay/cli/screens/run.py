@@ -95,6 +95,12 @@ def _facts(run: RunView) -> Iterator[tuple[str, RenderableType]]:
     )
     if run.held_s():
         yield "device time", _cost(run)
+    if run.evaluation_s():
+        yield (
+            "evaluation",
+            f"{device_hours_text(run.evaluation_s())} to evaluate commits, apart from training"
+            + (f", {Money(run.evaluation_cost, run.currency)}" if run.evaluation_cost and run.currency else ""),
+        )
 
 
 def _started_text(launch: Launch) -> str:

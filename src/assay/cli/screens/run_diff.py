@@ -48,7 +48,11 @@ def table_of_differences(
 
 
 def _outcome_name(key: str) -> str:
-    return {"device_seconds": "device time", "tokens_per_s": "tokens a second"}.get(key, key.replace("_", " "))
+    return {
+        "device_seconds": "device time of training",
+        "evaluation_seconds": "evaluation, apart",
+        "tokens_per_s": "tokens a second",
+    }.get(key, key.replace("_", " "))
 
 
 def _data_text(found: RunDiffView) -> str:
@@ -81,7 +85,7 @@ def _value_text(key: str, value: Any) -> str:
         return "—"
     if value == "":
         return '""'
-    if key == "device_seconds":
+    if key in ("device_seconds", "evaluation_seconds"):
         return device_hours_text(value)
     if key == "goodput":
         return percent_text(value)

@@ -85,6 +85,13 @@ def _columns(now_s: float) -> list[_Column]:
         _Column(
             "device time", lambda line: device_hours_text(3600 * line.device_hours), is_number=True, spared=1
         ),
+        _Column(
+            "evaluation",
+            lambda line: device_hours_text(3600 * line.evaluation_hours) if line.evaluation_hours else "",
+            is_number=True,
+            spared=6,
+            is_remark=True,
+        ),
         _Column("begun (UTC)", lambda line: minute_text(line.created), is_number=True, spared=5),
         _Column("age", lambda line: age_text(now_s - line.created), is_number=True),
         _Column(

@@ -327,8 +327,8 @@ class CampaignConfig(FrozenConfig):
     """Ranks of each run."""
 
     budget_device_hours: PositiveFloat
-    """The budget of all runs together. No run is begun that would exceed it, by what others took; what the
-    first ones take `--check` measures."""
+    """The budget of training all runs together. No run is begun that would exceed it, by what others took; what
+    the first ones take `--check` measures. Evaluation is stated apart."""
 
     benchmarks: tuple[Benchmark, ...] = Field(min_length=1)
     """Where per-item scores come from."""

@@ -137,10 +137,19 @@ def stored_results(store: ObjectStore) -> list[tuple[str, BenchmarkResult]]:
     return sorted(found, key=lambda pair: (pair[1].step, pair[1].benchmark, pair[0]))
 
 
-def held_seconds(store: ObjectStore) -> float:
-    """Device time that evaluation has held for a run: of every lease, a killed worker's to its last beat."""
+def held_seconds(store: ObjectStore, *, over_by_s: float | None = None) -> float:
+    """Device time that evaluation has held for a run: of every lease, a killed worker's to its last beat.
+
+    With `over_by_s`, seconds since the epoch, a lease whose holder was still at work then is left out.
+    """
     folders = {item.key.rpartition("/")[0] for item in store.list(PREFIX) if "/lease-" in item.key}
-    return sum(state.held_s for folder in sorted(folders) for state in leases(store, folder))
+    by_folder = [leases(store, folder) for folder in sorted(folders)]
+    held = [(state, state is states[-1]) for states in by_folder for state in states]
+    return sum(
+        state.held_s
+        for state, is_newest in held
+        if over_by_s is None or not is_newest or state.is_released or over_by_s - state.beat_s > state.term_s
+    )
 
 
 def result_of(

@@ -52,6 +52,7 @@ def write_memo(campaign: OpenCampaign, *, stopped_by: str | None = None) -> Writ
         memo,
         records=_records(memo, campaign.home.folder),
         cost=cost_of_runs(campaign, held_s),
+        evaluation_s=_evaluation_s(campaign, held_s),
         other_stages_s=sum(each_s for run_id, each_s in held_s.items() if run_id not in compared),
     )
     page, markdown = campaign.folder / MEMO_PAGE, campaign.folder / "memo.md"
@@ -74,7 +75,7 @@ def _laid_out(text: str) -> str:
 
 
 def held_by_run(campaign: OpenCampaign, runs: Iterable[CampaignRun]) -> dict[str, float]:
-    """Run -> its device time: those, and of a pipeline, whose budget is for all stages, all others."""
+    """Run -> device time of training: those, and all others of a pipeline, whose budget is for all stages."""
     held_s = {run.run_id: run.device_s for run in runs}
     if not campaign.home.has_pipeline(campaign.config.name):
         return held_s
@@ -87,8 +88,14 @@ def held_by_run(campaign: OpenCampaign, runs: Iterable[CampaignRun]) -> dict[str
         return held_s | {run_id: device_seconds_of(run_id, ledger) for run_id in others}
 
 
+def _evaluation_s(campaign: OpenCampaign, run_ids: Iterable[str]) -> float:
+    """Device time of evaluating these runs' commits."""
+    with campaign.home.open_ledger() as ledger:
+        return sum(map(ledger.evaluation_s, run_ids))
+
+
 def cost_of_runs(campaign: OpenCampaign, held_s: Mapping[str, float]) -> str:
-    """What runs that held so long cost, at today's prices; nothing where some run's devices have none."""
+    """What such device time of runs cost, at today's prices; nothing where some run's devices have none."""
     settings, amount = campaign.home.settings(), 0.0
     for run_id, device_s in held_s.items():
         attempts = saved_attempts(campaign.home.run_dir(run_id))

@@ -279,8 +279,8 @@ class Training:
 
 
 def device_seconds_of(run_id: str, ledger: Ledger) -> float:
-    """Device time of a run's attempts that are in the ledger, over all ranks."""
-    return sum(each.held_s for each in ledger.phase_seconds(run_id))
+    """Device time of training a run, over all ranks, by the attempts in the ledger."""
+    return sum(each.held_s for each in ledger.training_seconds(run_id))
 
 
 def settle(run: Run, ledger: Ledger) -> None:

@@ -33,6 +33,7 @@ from assay.evaluation.suite.queue import (
 )
 from assay.evaluation.suite.sampled import GenerationScorer, RegistryScorer
 from assay.evaluation.suite.scorer import Scorer
+from assay.launch.evaluation.results import write_results
 from assay.launch.run import chosen_commit
 from assay.records.benchmark import BenchmarkResult
 from assay.records.commit import Commit
@@ -282,7 +283,9 @@ def evaluate_model(
         for scorer in scorers:
             results.append(evaluate(store, checkpoint, scorer, lease, clock=clock, on_chunk=on_chunk))
             scorer.close()
-    writer.put(lambda ledger: _record(ledger, results))
+    # Of a run's commit it is the run's evaluation, and costs it as much as a worker of the queue would.
+    run = home.run(checkpoint.run_id) if home.has_run(checkpoint.run_id) else None
+    writer.put(lambda ledger: write_results(ledger, run) if run else _record(ledger, results))
     return results
 
 

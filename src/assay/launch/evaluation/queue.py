@@ -19,28 +19,25 @@ from assay.evaluation.suite.answerable import refuse_unfenced_graders
 from assay.evaluation.suite.config import Suite, read_suite
 from assay.evaluation.suite.contents import suite_sha256
 from assay.evaluation.suite.queue import (
-    PREFIX,
     Checkpoint,
     LeaseLostError,
     OnChunk,
     checkpoint_results,
     evaluate,
-    held_seconds,
     is_done,
     mark_done,
     mark_failed,
     stored_results,
 )
 from assay.launch.evaluation.evaluate import scorers_of_commit
+from assay.launch.evaluation.results import write_results
 from assay.records.benchmark import BenchmarkResult
 from assay.records.commit import Commit
-from assay.records.run import PhaseSeconds, Run
+from assay.records.run import Run
 from assay.store.commit_log import CommitLog
 from assay.store.leases import LeaseWatch, holding
-from assay.store.ledger.ledger import Ledger
 from assay.store.ledger.writer import LedgerWriter
 from assay.store.objects import ObjectStore, open_store
-from assay.store.patience import Patience
 from assay.training.recipe import EvaluationConfig, recipe_of
 
 POLL_S = 1.0
@@ -118,22 +115,6 @@ def work(
             if not follow and not any(watch.may_be_dead(_folder(commit)) for commit in due):
                 return completed
             clock.sleep_s(POLL_S)
-
-
-def evaluation_seconds(run: Run, store: ObjectStore) -> PhaseSeconds:
-    """What evaluation beside training has cost a run, by the leases in its store."""
-    seconds = held_seconds(store)
-    return PhaseSeconds(run_id=run.run_id, attempt=0, rank=0, held_s=seconds, seconds={"evaluation": seconds})
-
-
-def write_results(ledger: Ledger, run: Run) -> None:
-    """Write what the run's store and folder hold of evaluations into the ledger, if they answer at once."""
-    store = open_store(run.store_url, Patience(0.0))
-    here = [] if store.url == run.run_dir else stored_results(open_store(run.run_dir))
-    for _, result in [*here, *stored_results(store)]:
-        ledger.record_benchmark_result(result)
-    if any("/lease-" in item.key for item in store.list(PREFIX)):
-        ledger.record_phase_seconds(evaluation_seconds(run, store))
 
 
 def record_results(queue: Queue, writer: LedgerWriter) -> list[BenchmarkResult]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from assay.launch.bookkeeping import record_phases
-from assay.launch.evaluation.queue import evaluation_seconds
+from assay.launch.evaluation.results import evaluation_seconds
 from assay.records.run import Attempt, Run
 from assay.store.attempts import close_abandoned_attempts, saved_attempts
 from assay.store.commit_log import CommitLog

@@ -118,7 +118,7 @@ class PipelineConfig(FrozenConfig):
     """Ranks of each run. May change when it is run again."""
 
     budget_device_hours: PositiveFloat | None = None
-    """The budget of all runs together; no run is begun that would exceed it. Null: none. May change."""
+    """The budget of training all runs; no run is begun that would exceed it. Null: none. May change."""
 
     compare: StageComparison | None = None
     """Null compares nothing: what comes of it is the last stage's model."""

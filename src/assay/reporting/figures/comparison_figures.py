@@ -74,7 +74,12 @@ def cost_table(page: ComparisonPage) -> Table:
         ("rows per second", *(f"{rate:,.1f}" if rate else "—" for rate in rates)),
         ("… over the baseline's", "1", *(f"{ratio:.2f}x" if ratio else "—" for ratio in ratios)),
         ("world sizes", *(" → ".join(map(str, each.world_sizes)) or "—" for each in runs)),
-        ("device time", *(device_hours_text(each.held_s()) for each in runs)),
+        ("device time of training", *(device_hours_text(each.held_s()) for each in runs)),
+        *(
+            [("evaluation, apart", *(device_hours_text(each.evaluation_s()) for each in runs))]
+            if any(each.evaluation_s() for each in runs)
+            else []
+        ),
         ("goodput", *(percent_text(each.goodput or 0.0) for each in runs)),
     ]
     rows += [

@@ -35,7 +35,7 @@ from assay.reporting.figures.plots import PHASES, bucketed, phase_bars, phase_to
 from assay.reporting.views.curves import RunCurves, Series
 from assay.reporting.views.run import RunView
 from assay.reporting.views.run_page import RunPage
-from assay.reporting.views.verdict import estimate_text
+from assay.reporting.views.verdict import device_hours_text, estimate_text
 
 TABLE_ROWS = 25
 """Rows of a series' table twin: enough to read its course, few enough to scroll past."""
@@ -248,13 +248,16 @@ def phase_figure_caption(run: RunView) -> str:
     """What the bar says, in numbers."""
     rest = {name: run.device_seconds.get(name, 0.0) for name in PHASES if name not in USEFUL}
     largest = max(((seconds, name) for name, seconds in rest.items() if seconds > 0), default=None)
+    apart = run.evaluation_s()
+    apart_text = f" Evaluating commits held {device_hours_text(apart)} apart from training." if apart else ""
     text = (
         "A device is always in exactly one phase. "
-        f"{percent_text(run.goodput or 0.0)} went into steps that were kept"
+        f"{percent_text(run.goodput or 0.0)} of training went into steps that were kept"
     )
     if largest is None:
-        return text + "."
-    return f"{text}; the largest other part is {largest[1]} with {percent_text(largest[0] / run.held_s())}."
+        return f"{text}.{apart_text}"
+    share = percent_text(largest[0] / run.held_s())
+    return f"{text}; the largest other part is {largest[1]} with {share}.{apart_text}"
 
 
 def _uninterrupted(run: RunView) -> str:

@@ -38,7 +38,7 @@ def _lines(memo: Memo) -> Iterator[str]:
     yield from markdown_table(table)
     yield ""
     yield (
-        f"The campaign cost {device_time_text(memo.spent_s())}{f' ({plain(memo.cost)})' if memo.cost else ''}; "
+        f"Training cost {device_time_text(memo.spent_s())}{f' ({plain(memo.cost)})' if memo.cost else ''}; "
         f"{device_time_text(memo.budget_s)} were agreed. "
         f"{plain(view.cost_note(memo))}"
     )

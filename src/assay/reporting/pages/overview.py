@@ -166,7 +166,9 @@ def _facts(each: LiveRun, now_s: float) -> Iterator[tuple[str, str]]:
         yield "time left", f"{duration_text(each.left_s)}, at the speed so far"
     if view.last_seen is not None:
         yield "last sign of life", f"{duration_text(max(0.0, now_s - view.last_seen))} ago"
-    yield "device time", device_hours_text(view.held_s())
+    yield "device time of training", device_hours_text(view.held_s())
+    if view.evaluation_s():
+        yield "evaluation, apart", device_hours_text(view.evaluation_s())
     if view.goodput is not None:
         yield "goodput", tenths_text(view.goodput)
 

@@ -39,6 +39,7 @@ from assay.reporting.views.verdict import (
     Tile,
     Verdict,
     comparison_verdict,
+    device_hours_text,
     interval_text,
     next_commands,
     run_tiles,
@@ -158,6 +159,8 @@ def write_page(text: str, out: Path | None, *, beside: Path) -> Path:
 
 def _comparison_tiles(found: ComparisonView) -> list[Tile]:
     difference, ratio = found.difference, found.throughput_ratio
+    evaluated = (found.baseline_evaluation_s, found.candidate_evaluation_s)
+    apart = f"; evaluation apart: {' and '.join(map(device_hours_text, evaluated))}" if any(evaluated) else ""
     both = (found.baseline_world_sizes, found.candidate_world_sizes)
     sizes = " and ".join(str(max(each, default=0)) for each in both)
     held = (found.baseline_device_s, found.candidate_device_s)
@@ -166,7 +169,11 @@ def _comparison_tiles(found: ComparisonView) -> list[Tile]:
         Tile(f"difference of {found.metric.title}", f"{difference.value:+.4f}", interval or "no interval"),
         Tile("rule", found.verdict, f"may lose {found.allowed_loss:g}"),
         Tile("throughput", f"{ratio:.2f}x" if ratio else "—", f"rows/s, {sizes} ranks"),
-        Tile("device time", f"{held[1] / held[0]:.2f}x" if all(held) else "—", "of the baseline's"),
+        Tile(
+            "training",
+            f"{held[1] / held[0]:.2f}x" if all(held) else "—",
+            f"of the baseline's device time{apart}",
+        ),
         Tile("weights", "equal" if found.weights_equal else "differ", "bit for bit, by digest"),
     ]
 

@@ -31,7 +31,7 @@ class RecipeChange(View):
 class ComparisonView(Comparison):
     """A comparison on record, with what each side took."""
 
-    added: ClassVar = frozenset(("warnings", "changes"))
+    added: ClassVar = frozenset(("warnings", "changes", "baseline_evaluation_s", "candidate_evaluation_s"))
 
     metric: Metric
     """What is compared."""
@@ -44,8 +44,11 @@ class ComparisonView(Comparison):
     throughput_ratio: float | None
     """Candidate's rows per second over the baseline's; null where one was not measured."""
     baseline_device_s: float
-    """Device seconds, over all ranks and attempts."""
+    """Device seconds of training, over all ranks and attempts."""
     candidate_device_s: float
+    baseline_evaluation_s: float = 0.0
+    """Device seconds of evaluating its commits."""
+    candidate_evaluation_s: float = 0.0
     baseline_world_sizes: tuple[int, ...]
     """Ranks of each attempt."""
     candidate_world_sizes: tuple[int, ...]
@@ -115,6 +118,8 @@ def comparison_view(
         throughput_ratio=rates[1] / rates[0] if rates[0] and rates[1] else None,
         baseline_device_s=baseline.held_s(),
         candidate_device_s=candidate.held_s(),
+        baseline_evaluation_s=baseline.evaluation_s(),
+        candidate_evaluation_s=candidate.evaluation_s(),
         baseline_world_sizes=baseline.world_sizes,
         candidate_world_sizes=candidate.world_sizes,
         warnings=tuple(_warnings(baseline, candidate)),

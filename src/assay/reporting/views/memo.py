@@ -50,6 +50,8 @@ class Memo:
     """The cost of all its runs, at the prices of the day: `12.40 EUR`; empty where a price is not known."""
     other_stages_s: float = 0.0
     """Device time of a pipeline's stages that are not compared, which was agreed with the rest."""
+    evaluation_s: float = 0.0
+    """Device time of evaluating commits of all these runs; no part of what was agreed."""
     records: Mapping[str, str] = field(default_factory=dict)
     """Text of the records that the page names, by the path in `record_paths`: a page that is mailed takes them
     along."""
@@ -59,7 +61,7 @@ class Memo:
         return list({run.run_id: run for each in self.decisions for run in each.runs}.values())
 
     def spent_s(self) -> float:
-        """Device time of all of them, and of a pipeline's other stages."""
+        """Device time of training all of them, and a pipeline's other stages."""
         return sum(run.device_s for run in self.runs()) + self.other_stages_s
 
 
@@ -380,9 +382,11 @@ def _gain_tile(decision: Decision) -> Tile:
 
 def cost_note(memo: Memo) -> str:
     """What the costs of the memo are of: of a pipeline, of the stages that answer nothing, too."""
+    apart = _evaluation_text(memo)
     if any(STAGE in each.patch for each in memo.decisions):
-        return f"That is of all stages{_others_text(memo)}; 'assay show {memo.campaign}' has each stage's cost."
-    return "Candidates share the baseline's runs."
+        of_each = f"'assay show {memo.campaign}' has each stage's cost"
+        return f"That is of all stages{_others_text(memo)}; {of_each}{apart}."
+    return f"Candidates share the baseline's runs{apart}."
 
 
 def _others_text(memo: Memo) -> str:
@@ -402,4 +406,13 @@ def _cost_tile(memo: Memo) -> Tile:
         device_time_text(each).removesuffix(" of device time") for each in (memo.spent_s(), memo.budget_s)
     )
     cost = f"; {memo.cost}" if memo.cost else ""
-    return Tile("device time so far", spent, f"of {agreed} agreed{cost}{_others_text(memo)}")
+    return Tile(
+        "device time of training",
+        spent,
+        f"of {agreed} agreed{cost}{_others_text(memo)}{_evaluation_text(memo)}",
+    )
+
+
+def _evaluation_text(memo: Memo) -> str:
+    """What evaluation held, where that is known."""
+    return f"; evaluation, apart: {device_time_text(memo.evaluation_s)}" if memo.evaluation_s else ""

@@ -199,17 +199,19 @@ class RunView(RunHead):
     commits: tuple[CommitView, ...]
     """The oldest first, those found damaged among them."""
     device_seconds: DeviceSeconds
-    """By phase, over all ranks and attempts: `startup`, `data`, `compute`, `communication`, `checkpoint`,
-    `evaluation`, `lost` (work that was rolled back), `stalled` and `idle`; where prompts are answered, also
-    `synchronisation`, `generation` and `reward` (docs/faults.md)."""
+    """What training held, by phase, over all ranks and attempts: `startup`, `data`, `compute`, `communication`,
+    `checkpoint`, `evaluation`, `lost` (work that was rolled back), `stalled` and `idle`; where prompts are
+    answered, also `synchronisation`, `generation` and `reward` (docs/faults.md)."""
     device_seconds_beside: DeviceSeconds
-    """The part of them that no attempt held: evaluation of commits beside training."""
+    """Held by no attempt, and no part of them: evaluation of commits (`assay eval work`, `assay eval run`)."""
     cost: float | None
-    """What the device time cost at the prices of the day; null where one is not known (docs/settings.md)."""
+    """What training cost at the prices of the day; null where one is not known (docs/settings.md)."""
+    evaluation_cost: float | None
+    """What evaluating its commits cost, likewise."""
     currency: str | None
     """Null where the cost is."""
     goodput: float | None
-    """Share of the device time that went into steps that were kept; null before any is on record."""
+    """Share of training's device time that went into steps that were kept; null before any is on record."""
     lost_steps: int
     """Steps that were made and rolled back, over all attempts."""
     prompts: Annotated[PromptCounts, AsWritten] | None
@@ -243,8 +245,12 @@ class RunView(RunHead):
         return self.audit.step if self.audit and is_behind else None
 
     def held_s(self) -> float:
-        """Device time in all, seconds over all ranks and attempts."""
+        """Device time of training, seconds over all ranks and attempts."""
         return sum(self.device_seconds.values())
+
+    def evaluation_s(self) -> float:
+        """Device time of evaluating its commits, in seconds."""
+        return sum(self.device_seconds_beside.values())
 
 
 def run_view(ledger: Ledger, run_id: str, settings: Settings = NO_SETTINGS) -> RunView:
@@ -265,8 +271,6 @@ def run_view(ledger: Ledger, run_id: str, settings: Settings = NO_SETTINGS) -> R
             ]
     reached = last_steps(ledger, run.run_id, "loss")
     lives = tuple(_attempt(each, reached.get(each.attempt), phases) for each in attempts)
-    seconds = device_seconds(phases)
-    cost = cost_of(settings, attempts, phases)
     intact = intact_commits(entries)
     finished = next((entry for entry in entries if entry.type == "finished"), None)
     evaluations = ledger.evaluations(run.run_id)
@@ -292,11 +296,7 @@ def run_view(ledger: Ledger, run_id: str, settings: Settings = NO_SETTINGS) -> R
         attempts=lives,
         launches=tuple(launches),
         commits=commit_views(entries, numbers),
-        device_seconds=seconds,
-        device_seconds_beside=device_seconds([each for each in phases if each.attempt == 0]),
-        cost=cost.amount if cost else None,
-        currency=cost.currency if cost else None,
-        goodput=useful_share(seconds),
+        **_costs(settings, attempts, phases),
         lost_steps=sum(each.lost_steps for each in lives),
         prompts=_prompts(intact),
         speed=_speed(ledger, run.run_id),
@@ -315,6 +315,23 @@ def run_view(ledger: Ledger, run_id: str, settings: Settings = NO_SETTINGS) -> R
         tags=remarks.tags if remarks else (),
         notes=remarks.notes if remarks else (),
     )
+
+
+def _costs(settings: Settings, attempts: Sequence[Attempt], phases: Sequence[PhaseSeconds]) -> dict[str, Any]:
+    """What training cost, and apart from it what evaluating the commits did."""
+    trained, evaluated = (
+        [each for each in phases if each.attempt],
+        [each for each in phases if not each.attempt],
+    )
+    cost, evaluation_cost = (cost_of(settings, attempts, each) for each in (trained, evaluated))
+    return {
+        "device_seconds": (seconds := device_seconds(trained)),
+        "device_seconds_beside": device_seconds(evaluated),
+        "cost": cost.amount if cost else None,
+        "evaluation_cost": evaluation_cost.amount if evaluation_cost else None,
+        "currency": cost.currency if cost else None,
+        "goodput": useful_share(seconds),
+    }
 
 
 def _prompts(commits: Sequence[Commit]) -> PromptCounts | None:

@@ -154,6 +154,7 @@ def _outcome(run: RunView) -> dict[str, Any]:
         "audit": audit.verdict if audit else None,
         "attempts": len(run.attempts),
         "device_seconds": run.held_s(),
+        "evaluation_seconds": run.evaluation_s(),
         "cost": run.cost,
         "currency": run.currency,
         "goodput": run.goodput,

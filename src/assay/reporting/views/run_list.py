@@ -54,7 +54,9 @@ class RunLine(RunHead):
     auc: float | None
     """The same where the metric is the AUC; else null."""
     device_hours: float
-    """Device-hours over all ranks; of an attempt that has not ended, until its last sign of life."""
+    """Device-hours of training, all ranks; of an attempt that has not ended, until its last sign of life."""
+    evaluation_hours: float = 0.0
+    """Device-hours of evaluating its commits, as far as that is over."""
     started: str | None
     """Where it was started last: `Slurm job 12`, `process 345 on node7`; null where nobody wrote it down."""
     forked_from: str | None
@@ -99,6 +101,7 @@ def run_lines(ledger: Ledger, selection: Selection = Selection()) -> list[RunLin
             attempts=len(summary.attempts),
             auc=summary.value if summary.metric == AUC.title else None,
             device_hours=summary.device_s / 3600,
+            evaluation_hours=summary.evaluation_s / 3600,
             started=summary.launch.where() if summary.launch else None,
             forked_from=str(summary.run.parent) if summary.run.parent else None,
             note=said.notes[-1].text if said and said.notes else None,

@@ -161,9 +161,10 @@ def run_tiles(run: RunView) -> list[Tile]:
             _audited(run),
         ),
         Tile(
-            "device time",
+            "device time of training",
             device_hours_text(device_s) if device_s else "—",
-            f"goodput {percent_text(useful)}" if useful is not None else "no phases recorded",
+            (f"goodput {percent_text(useful)}" if useful is not None else "no phases recorded")
+            + (f"; evaluation apart: {device_hours_text(run.evaluation_s())}" if run.evaluation_s() else ""),
         ),
         Tile("attempts", str(len(run.attempts)), _world_sizes(run.world_sizes)),
         Tile(

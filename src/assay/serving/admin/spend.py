@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, NamedTuple, Protocol
 
+from assay.records.fine_tuning_job import JobCharged
 from assay.serving.shelf import Shelf
 from assay.store.objects import ObjectStore
 
@@ -62,6 +63,8 @@ class DayCost(NamedTuple):
     project: str
     thing_id: str
     device_s: float
+    training_s: float
+    """The part of it that trained."""
 
 
 def day_of(at_s: float) -> date:
@@ -130,8 +133,11 @@ def costs_of_day(things: ChargedThings, day: date) -> list[DayCost]:
     for project, thing_id in charged_on(things.store, day):
         state = things.find(thing_id, project)
         if state is not None:
-            device_s = spent_between(state.charges, day, day + timedelta(days=1))
-            found.append(DayCost(project, thing_id, device_s))
+            trained = [each for each in state.charges if isinstance(each, JobCharged) and each.attempt]
+            device_s, training_s = (
+                spent_between(helds, day, day + timedelta(days=1)) for helds in (state.charges, trained)
+            )
+            found.append(DayCost(project, thing_id, device_s, training_s))
     return found
 
 

@@ -170,6 +170,7 @@ def _ours(state: JobState, standing: JobStanding | None) -> dict[str, Any]:
             "blocked_by": standing.blocked_by,
         },
         "charged_device_hours": state.charged_s / 3600,
+        "evaluation_device_hours": sum(each.device_s for each in state.charges if not each.attempt) / 3600,
         "budget_device_hours": state.budget_device_hours,
         "budget_spent": None if state.budget_spent is None else state.budget_spent.of,
         "estimate": _why_no_estimate(state) if standing is None else standing.estimate.rests_on,

@@ -13,9 +13,10 @@ from assay.store.settings import NO_SETTINGS, Money, Settings, cost_of
 
 
 def goodput_of(ledger: Ledger, runs: Sequence[Run], settings: Settings = NO_SETTINGS) -> Goodput:
-    """The account of these runs together; attempts that still run are left out."""
+    """The account of these runs' training together; attempts that still run are left out."""
     by_phase: dict[Phase, float] = {}
     held_s = running_s = commit_device_s = useful_rank_s = 0.0
+    evaluation_s = 0.0
     num_commits = num_commit_ranks = num_steps = num_open = 0
     interruptions: list[Interruption] = []
     costs: list[Money | None] = []
@@ -23,7 +24,7 @@ def goodput_of(ledger: Ledger, runs: Sequence[Run], settings: Settings = NO_SETT
         begun = ledger.attempts(run.run_id)
         attempts = [attempt for attempt in begun if attempt.ended_s is not None]
         num_open += len(begun) - len(attempts)
-        seconds = ledger.phase_seconds(run.run_id)
+        seconds = ledger.training_seconds(run.run_id)
         settled = {attempt.attempt for attempt in attempts}
         entries = [entry for entry in ledger.log_entries(run.run_id) if entry.attempt in settled]
         commits = [entry for entry in entries if isinstance(entry, Commit)]
@@ -32,6 +33,7 @@ def goodput_of(ledger: Ledger, runs: Sequence[Run], settings: Settings = NO_SETT
             for phase, spent_s in rank.seconds.items():
                 by_phase[phase] = by_phase.get(phase, 0.0) + spent_s
         costs.append(cost_of(settings, begun, seconds))
+        evaluation_s += ledger.evaluation_s(run.run_id)
         running_s += sum((attempt.ended_s or 0.0) - attempt.started_s for attempt in attempts)
         interruptions += _interruptions(attempts, seconds, finished_by=_finished_by(entries))
         num_commits += len(commits)
@@ -51,6 +53,7 @@ def goodput_of(ledger: Ledger, runs: Sequence[Run], settings: Settings = NO_SETT
         run_ids=tuple(run.run_id for run in runs),
         num_open_attempts=num_open,
         held_device_s=held_s,
+        evaluation_device_s=evaluation_s,
         by_phase=by_phase,
         interruptions=tuple(interruptions),
         num_commits=num_commits,

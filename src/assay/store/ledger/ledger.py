@@ -229,6 +229,14 @@ class Ledger:
         table = tables.phase_seconds
         return self._records(PhaseSeconds.from_json, table, run_id)
 
+    def training_seconds(self, run_id: str | None = None) -> list[PhaseSeconds]:
+        """What the attempts of a run, or of all, cost; the evaluation of commits is no part of it."""
+        return [each for each in self.phase_seconds(run_id) if each.attempt]
+
+    def evaluation_s(self, run_id: str) -> float:
+        """Device-seconds that workers held to evaluate a run's commits."""
+        return sum(each.held_s for each in self.phase_seconds(run_id) if not each.attempt)
+
     def evaluations(self, run_id: str) -> list[AnyEvaluation]:
         """A run's evaluations by step, the last last."""
         return self._records(evaluation_from_json, tables.evaluations, run_id, order="step, split")

@@ -34,7 +34,9 @@ class RunSummary(NamedTuple):
     higher_is_better: bool | None
     """Whether more of it is better."""
     device_s: float
-    """Device time over all ranks; of an attempt that has not ended, until its last sign of life."""
+    """Device time of training over all ranks; of an attempt that has not ended, until its last sign of life."""
+    evaluation_s: float
+    """Device time of evaluating its commits, as far as that is over."""
     launch: Launch | None
     """Where it was started last; None where nobody wrote it down."""
     last_seen_s: float | None
@@ -93,7 +95,10 @@ def run_summaries(ledger: Ledger) -> list[RunSummary]:
             for kind in ("commit", "finished", "quarantine")
         )
         headlines = _last_headlines(connection)
-        device_s = _by_run(connection, "SUM(held_s)", "phase_seconds")
+        device_s, evaluation_s = (
+            _by_run(connection, f"SUM(held_s) FILTER (WHERE attempt {which} 0)", "phase_seconds")
+            for which in (">", "=")
+        )
         last_seen_s = _by_run(connection, "MAX(last_at_s)", "metric_segments")
     for run_id in damaged:
         intact = intact_commits(ledger.log_entries(run_id))
@@ -116,6 +121,7 @@ def run_summaries(ledger: Ledger) -> list[RunSummary]:
             higher_is_better=headlines.get(run.run_id, NOT_EVALUATED)[2],
             device_s=device_s.get(run.run_id, 0.0)
             + _held_so_far_s(attempts.get(run.run_id, ()), last_seen_s.get(run.run_id)),
+            evaluation_s=evaluation_s.get(run.run_id, 0.0),
             launch=launches.get(run.run_id),
             last_seen_s=last_seen_s.get(run.run_id) or None,
         )

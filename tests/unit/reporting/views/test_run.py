@@ -93,6 +93,8 @@ def test_the_list_of_runs_and_the_view_of_each_say_the_same(ledger, life):
         assert tuple(map(listed.pop, ("metric", "value", "auc"))) == measured
         assert listed.pop("higher_is_better") is (None if found is None else True)
         assert listed.pop("device_hours") == pytest.approx(held_s / 3600)
+        evaluated_s = sum(shown["device_seconds_beside"].values())
+        assert listed.pop("evaluation_hours") == pytest.approx(evaluated_s / 3600)
         assert listed.pop("started") == (None if not shown["launches"] else "Slurm job 12")
         assert (listed.pop("forked_from"), listed.pop("note")) == (None, None)
         assert listed == {key: shown[key] for key in listed}
@@ -122,7 +124,7 @@ def test_the_view_of_a_run_and_its_account_agree_on_goodput(ledger, life):
     assert view.goodput == pytest.approx(account.goodput())
     assert view.goodput == pytest.approx(sum(view.device_seconds[phase] for phase in USEFUL) / view.held_s())
     assert 0 < view.device_seconds["data"] < view.held_s(), "or the phases of a step could be mistaken"
-    (tile,) = (each for each in run_tiles(view) if each.name == "device time")
+    (tile,) = (each for each in run_tiles(view) if each.name == "device time of training")
     assert tile.note == f"goodput {account.goodput():.1%}"
 
 

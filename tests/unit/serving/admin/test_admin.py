@@ -201,6 +201,20 @@ def test_a_limit_is_set_in_hundredths_of_device_hours_and_says_when_it_is_spent(
         assert refused.value.param == next(iter(wrong))
 
 
+def test_costs_of_a_job_s_training_and_of_its_evaluation_are_two_numbers(place, sdk) -> None:
+    job_id = charge(place, sdk, (0.0, 0.5, 2.0))
+    evaluated = JobCharged(
+        at_s=START_S, lease=1, attempt=0, began_s=START_S, ended_s=START_S + 3600.0, device_s=3600.0
+    )
+    place.jobs.shelf.log(job_id).append(lambda _: evaluated)
+    place.clock.sleep_s(DAY_S)
+    (cost,) = sdk.admin.organization.usage.costs(start_time=START_S, limit=1).data[0].results
+    assert cost.quantity == pytest.approx(24.0 + 1.0)
+    parts = {"training_device_hours": 24.0, "other_device_hours": 1.0}
+    assert cost.x_assay == pytest.approx(parts)
+    assert sdk.fine_tuning.jobs.retrieve(job_id).x_assay["evaluation_device_hours"] == pytest.approx(1.0)
+
+
 def test_costs_by_day_job_and_project_sum_to_what_was_held(place, sdk) -> None:
     first = charge(place, sdk, (0.1, 0.4, 2.0), (0.5, 3.25, 1.0))
     second = charge(place, sdk, (1.0, 1.5, 4.0))

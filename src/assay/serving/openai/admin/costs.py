@@ -88,14 +88,15 @@ def _bucket(place: Place, day: date, query: Mapping[str, list[str]]) -> dict[str
 
 
 def _results(costs: Iterable[DayCost], groups: list[str]) -> Iterable[dict[str, Any]]:
-    sums: dict[tuple[str | None, str | None], float] = {}
+    sums: dict[tuple[str | None, str | None], tuple[float, float]] = {}
     for each in costs:
         group = (
             each.project if "project_id" in groups else None,
             each.thing_id if "line_item" in groups else None,
         )
-        sums[group] = sums.get(group, 0.0) + each.device_s
-    for (project, thing_id), device_s in sums.items():
+        device_s, training_s = sums.get(group, (0.0, 0.0))
+        sums[group] = device_s + each.device_s, training_s + each.training_s
+    for (project, thing_id), (device_s, training_s) in sums.items():
         yield {
             "object": "organization.costs.result",
             "amount": {"currency": "device_hours", "value": device_s / 3600},
@@ -103,4 +104,8 @@ def _results(costs: Iterable[DayCost], groups: list[str]) -> Iterable[dict[str, 
             "line_item": thing_id,
             "quantity": device_s / 3600,
             "quantity_unit": "duration_hours",
+            "x_assay": {
+                "training_device_hours": training_s / 3600,
+                "other_device_hours": (device_s - training_s) / 3600,
+            },
         }
