@@ -156,3 +156,18 @@ def test_a_log_that_begins_with_another_commit_than_the_record_says_fails_the_au
     report = audit_run(no_fork, log_of("fork"))
     assert report.verdict == "fail"
     assert "run.json says that it was forked from no run" in " ".join(report.problems)
+
+
+def test_what_is_proposed_after_a_loss_that_is_not_finite_works(recipe: Path, capfd) -> None:
+    too_high = ("trainer.optimizer.learning_rate=1e19", "trainer.max_steps=3")
+    assert assay("train", recipe, "--run-id", "wild", *too_high) == 1
+    said = capfd.readouterr().err
+    command = "assay train --from wild@0 trainer.optimizer.learning_rate=0.0001"
+    assert f"Nothing is committed yet. If the learning rate made it so, '{command}'" in said
+    assert "is intact" not in said and "--resume" not in said
+    assert assay("show", "wild") == 0
+    shown = " ".join(capfd.readouterr().out.split())
+    assert "FAILED: LOSS NOT FINITE" in shown and command in shown and "--resume" not in shown
+    assert assay(*command.split()[1:], "--run-id", "tame") == 0
+    assert Home.from_environment().run("tame").parent is None
+    assert last("tame").step == 3

@@ -67,7 +67,7 @@ def _print_keys(context: click.Context, option: click.Parameter, asked: bool) ->
     "--from",
     "forked",
     metavar="RUN[@STEP]",
-    help="Begin a new run with a commit of RUN (the last one), under its recipe with OVERRIDES.",
+    help="Begin a new run with a commit of RUN (the last; @0: its beginning), under its recipe with OVERRIDES.",
 )
 @click.option(
     "--store", metavar="URL", help="Where commits go, e.g. s3://bucket/prefix; by default the run's folder."
@@ -233,7 +233,8 @@ def train(
         run = _asked_for(home, recipe, overrides, parallel, place, resume=resume, forked=forked, new=new)
         world_size = _checked_workers(run, workers, place)
         if check:
-            click.echo(f"{run.parent} can be forked so, to end at step {run.num_steps}; nothing was started")
+            whence = run.parent or "its beginning"
+            click.echo(f"{whence} can be forked so, to end at step {run.num_steps}; nothing was started")
             return
         names = (
             "parallel",

@@ -34,12 +34,16 @@ def planned_fork(
     run_id: str | None,
     store_url: str | None,
 ) -> Run:
-    """The checked record of a fork of a commit (the last one, unless a step is named); nothing is written."""
+    """The checked record of a fork of a commit (the last one, unless a step is named); nothing is written.
+
+    From step 0, or of a run without commits, it is a new run under the recipe with the overrides.
+    """
     parent = existing_run(home, parent_id)
     refuse_changed(parent, recipe_of(parent))
     log = CommitLog(open_store(parent.store_url))
-    commit = chosen_commit(parent, log, step)
-    if (problem := first_problem(log.store, commit)) is not None:
+    is_anew = step == 0 or (step is None and not log.commits())
+    commit = None if is_anew else chosen_commit(parent, log, step)
+    if commit and (problem := first_problem(log.store, commit)) is not None:
         raise DamagedDataError(f"commit at step {commit.step} of '{parent_id}': {problem}. Fork another one.")
     was = recipe_of(parent).model_dump(mode="json")
     tree, given = recipe_of(parent).model_dump(mode="json"), [parse_override(each) for each in overrides]
@@ -52,6 +56,8 @@ def planned_fork(
         run_id=run_id,
         store_url=store_url,
     )
+    if commit is None:
+        return fork
     changes = _changes(was, recipe_of(fork).model_dump(mode="json"))
     for key, (before, now) in changes.items():
         if (why := _forbidden(key, before, now)) is not None:

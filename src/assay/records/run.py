@@ -1,5 +1,6 @@
 """What a user asked for (a run) and its lives (attempts), with what each phase of them cost."""
 
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
@@ -14,6 +15,9 @@ from assay.records.suspect import Suspect
 
 RunStatus = Literal["running", "gone", "unknown", "succeeded", "failed", "preempted"]
 """`gone`: it is not done, and who drove it is no more. `unknown`: from here nobody can tell whether it runs."""
+
+SAFE_LEARNING_RATE = 1e-4
+"""The recipe's default; what is proposed after a loss that was not finite is at most this."""
 
 DRILL_PREFIX = "drill-"
 """Begins the recipe's name of every pilot that a drill hurts."""
@@ -122,6 +126,13 @@ class Attempt(Record):
         """What goes on with its run, on as many ranks."""
         workers = f" --workers {self.world_size}" if self.world_size > 1 else ""
         return f"assay train --resume {self.run_id}{workers}"
+
+
+def slower_command(run_id: str, recipe: Mapping[str, Any], *, step: int) -> str:
+    """What trains again at a lower learning rate, from a commit or from the beginning (0)."""
+    optimizer = recipe.get("trainer", {}).get("optimizer", {})
+    rate = min(optimizer.get("learning_rate", SAFE_LEARNING_RATE) / 10, SAFE_LEARNING_RATE)
+    return f"assay train --from {run_id}@{step} trainer.optimizer.learning_rate={rate:.3g}"
 
 
 class PhaseSeconds(Record):

@@ -17,12 +17,12 @@ from assay.cli.screens.terminal import (
     stdout,
     table_of,
 )
-from assay.cli.screens.words import STATUS_STYLES, device_hours_text, world_sizes_text
+from assay.cli.screens.words import STATUS_STYLES, STATUS_WORDS, device_hours_text, world_sizes_text
 from assay.records.evaluation import AnyEvaluation
 from assay.records.launch import Launch
 from assay.reporting.views.curves import VALIDATION_CURVE, RunCurves
 from assay.reporting.views.run import AttemptView, CommitView, RunView
-from assay.reporting.views.verdict import model_mark, run_verdict
+from assay.reporting.views.verdict import model_mark, next_commands, run_verdict
 from assay.store.settings import Money
 
 SILENT_AFTER_S = 60.0
@@ -41,7 +41,11 @@ def print_run(run: RunView, curves: RunCurves) -> None:
         facts.add_row(name, value)
     stands = status_text(run.status)
     colour = TONE_STYLES[run_verdict(run).tone] if run.status == "succeeded" else stands.style
-    title = Text.assemble((run.run_id, "bold"), "  ", (stands.plain.upper(), f"bold {colour}"))
+    title = Text.assemble(
+        (run.run_id, "bold"),
+        "  ",
+        ((STATUS_WORDS.get(run.status) or run.status_text()).upper(), f"bold {colour}"),
+    )
     title.append("".join(f"  #{tag}" for tag in run.tags), style="cyan")
     stdout().print(Group(title, "", facts, *_attempts(run), *_events(run)))
 
@@ -61,6 +65,8 @@ def _facts(run: RunView) -> Iterator[tuple[str, RenderableType]]:
         yield "started", _started_text(run.launches[-1])
     if hint := _silence(run):
         yield "", Text(hint, style="yellow")
+    if run.status == "failed":
+        yield "next", "\n".join(f"{what}: '{command}'" for what, command in next_commands(run))
     for note in run.notes:
         yield "note", f"{note.text} ({note.by}, {utc_text(note.at_s)})"
     if run.weights_digest:

@@ -77,7 +77,7 @@ def _needed(table: Sequence[tuple[_Column, list[str]]], widths: Mapping[str, int
 def _columns(now_s: float) -> list[_Column]:
     return [
         _Column("run", lambda line: line.run_id),
-        _Column("status", lambda line: STATUS_WORDS.get(line.status, line.status)),
+        _Column("status", lambda line: STATUS_WORDS.get(line.status) or line.status_text()),
         _Column("step", _step, is_number=True),
         _Column("ranks", lambda line: world_sizes_text(line.world_sizes), spared=2),
         _Column("attempts", lambda line: str(line.attempts), is_number=True, spared=3),

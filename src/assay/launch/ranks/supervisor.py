@@ -45,7 +45,7 @@ from assay.records.commit import Commit
 from assay.records.failure import FROM_OUTSIDE, Failure, FailureKind
 from assay.records.notice import Notice, NoticeKind
 from assay.records.processor import Processor
-from assay.records.run import Attempt, Run
+from assay.records.run import Attempt, Run, slower_command
 from assay.records.surroundings import Surroundings
 from assay.records.suspect import WrongArithmeticError
 from assay.store.attempts import close_abandoned_attempts, save_attempt, saved_attempts
@@ -309,7 +309,7 @@ class Supervisor:
             if end.outcome in ("succeeded", "preempted"):
                 return attempt
             if isinstance(end.error, TrainingError):
-                raise TrainingError(f"{end.error}{self._keep_failing_step(attempt)}")
+                raise TrainingError(f"{end.error}{self._keep_failing_step(attempt)}{self._slower(attempt)}")
             if isinstance(end.error, StoreFullError):  # the next attempt would find no more room
                 resume = f"'assay train --resume {self._run.run_id}'"
                 at = (
@@ -357,6 +357,19 @@ class Supervisor:
             + (f"It failed twice in the same way, so it was not tried again.{kept} " if repeats else "")
             + f"All commits up to step {last.step} are intact: 'assay train --resume {self._run.run_id}' goes "
             "on from there."
+        )
+
+    def _slower(self, attempt: Attempt) -> str:
+        """What may work where the same step would fail again: a sentence."""
+        if attempt.failure is None or attempt.failure.failure_kind != "loss_not_finite":
+            return ""
+        command = slower_command(self._run.run_id, self._run.recipe, step=0)
+        last = attempt.end_step
+        kept = f"; '@{last}' in place of '@0' keeps the commit of step {last}" if last else ""
+        nothing = "" if last else "Nothing is committed yet. "
+        return (
+            f" Resumed, it would fail there again. {nothing}If the learning rate made it so, '{command}' "
+            f"begins anew at a lower one{kept}."
         )
 
     def _keep_failing_step(self, attempt: Attempt) -> str:

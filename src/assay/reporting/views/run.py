@@ -26,7 +26,7 @@ from assay.records.phase import Phase
 from assay.records.remarks import Note
 from assay.records.run import Attempt, ForkedFrom, PhaseSeconds
 from assay.records.suspect import Suspect
-from assay.reporting.views.run_list import RunHead
+from assay.reporting.views.run_list import RunHead, failure_kind
 from assay.reporting.views.view import AsWritten, UtcTime, View
 from assay.store.catch_up import catch_up
 from assay.store.ledger.ledger import Ledger
@@ -277,17 +277,19 @@ def run_view(ledger: Ledger, run_id: str, settings: Settings = NO_SETTINGS) -> R
     launches = ledger.launches(run.run_id)
     remarks = next(iter(ledger.remarks(run.run_id)), None)
     numbers = model_numbers(ledger, run.run_id)
+    status = run_status(
+        attempts,
+        created_s=run.created_s,
+        is_finished=finished is not None,
+        launch=launches[-1] if launches else None,
+        last_seen_s=seen_s,
+    )
     return RunView.of(
         run,
         name=run.recipe.get("name"),
         store_url=without_secrets(run.store_url),
-        status=run_status(
-            attempts,
-            created_s=run.created_s,
-            is_finished=finished is not None,
-            launch=launches[-1] if launches else None,
-            last_seen_s=seen_s,
-        ),
+        status=status,
+        failure_kind=failure_kind(status, attempts),
         created=run.created_s,
         step=intact[-1].step if intact else 0,
         total_steps=finished.step if finished else total_steps_of(run),

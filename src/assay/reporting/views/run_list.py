@@ -9,7 +9,8 @@ from assay.base.config import dotted_leaves
 from assay.base.errors import ConfigError
 from assay.base.meant_key import meant_key
 from assay.records.evaluation import AUC
-from assay.records.run import Run, RunStatus
+from assay.records.failure import FailureKind
+from assay.records.run import Attempt, Run, RunStatus
 from assay.reporting.views.view import UtcTime, View
 from assay.store.ledger.ledger import Ledger
 from assay.store.ledger.summary import RunSummary, run_summaries
@@ -27,6 +28,8 @@ class RunHead(View):
     """How it stands. `failed`: its last attempt died and no other was begun. `gone`: it is not done, and the
     process that drove it is no more. `unknown`: that process is on another host, or on no record, and nothing
     was heard of the run for 15 minutes."""
+    failure_kind: FailureKind | None = None
+    """What ended its last attempt, where `failed`: `disk_full`, `loss_not_finite`, ...; else null."""
     created: UtcTime
     step: int
     """The step of the last intact commit; 0 before the first."""
@@ -38,6 +41,17 @@ class RunHead(View):
     """The last sign of life of any rank; null before the first."""
     tags: tuple[str, ...]
     """By `assay runs tag`."""
+
+    def status_text(self) -> str:
+        """`failed: disk full`; the status itself where nothing more is known."""
+        why = (self.failure_kind or "").replace("_", " ")
+        return f"{self.status}: {why}" if why else self.status
+
+
+def failure_kind(status: RunStatus, attempts: Sequence[Attempt]) -> FailureKind | None:
+    """What ended the last attempt of a run that failed."""
+    failure = attempts[-1].failure if attempts and status == "failed" else None
+    return failure.failure_kind if failure else None
 
 
 class RunLine(RunHead):
@@ -94,6 +108,7 @@ def run_lines(ledger: Ledger, selection: Selection = Selection()) -> list[RunLin
             summary,
             run_id=summary.run.run_id,
             name=summary.run.recipe.get("name"),
+            failure_kind=failure_kind(summary.status, summary.attempts),
             created=summary.run.created_s,
             world_sizes=tuple(attempt.world_size for attempt in summary.attempts),
             last_seen=summary.last_seen_s,

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from assay.base.units import count_text, duration_text, number_of, percent_text
 from assay.records.evaluation import AUC, Estimate
+from assay.records.failure import FROM_OUTSIDE
+from assay.records.run import slower_command
 from assay.reporting.views.run import RunView
 
 if TYPE_CHECKING:  # it draws on what a comparison computes with, which is large
@@ -88,6 +90,18 @@ def device_hours_text(seconds: float) -> str:
     return f"{seconds / 3600:,.4g} h" if seconds >= 3600 else duration_text(seconds)
 
 
+LEAST_KEPT = 20
+"""The step from which a commit is worth keeping where a later step was not finite: before it, a learning rate
+that is far too high cannot be told from one that is not."""
+_ONCE: dict[str, str] = {
+    "disk_full": "there is room on the disk",
+    "out_of_memory": "its ranks have more memory, or the recipe takes less",
+    "store_unreachable": "the store answers",
+    "supervisor_gone": "",
+    "not_gone_after_sigterm": "",
+}
+"""Kind of failure -> what a resumed run needs; of others it is that somebody mends the cause."""
+
 _UNDONE = {
     "running": ("running", "The run is running."),
     "gone": ("supervisor gone", "The process that drove the run is no more: it goes on when it is resumed."),
@@ -123,7 +137,11 @@ def run_verdict(run: RunView) -> Verdict:
     audit = run.audit
     if run.status == "failed":
         reason = run.attempts[-1].reason if run.attempts else "no attempt began"
-        return Verdict("bad", "failed", f"The run failed: {reason or 'no reason was recorded'}.{_state(run)}")
+        return Verdict(
+            "bad",
+            run.status_text(),
+            f"The run failed: {(reason or 'no reason was recorded').rstrip('.')}.{_state(run)}",
+        )
     if audit is not None and audit.verdict == "fail":
         found = [*audit.problems, *(f"not learned: {row}" for row in audit.missing)]
         found += [f"learned more than once: {row}" for row in audit.repeated]
@@ -186,17 +204,37 @@ def _audited(run: RunView) -> str:
 def next_commands(run: RunView) -> list[tuple[str, str]]:
     """What a reader would do next, and the command for it."""
     found = []
+    kind = run.failure_kind
     if run.status in ("failed", "preempted", "gone"):
-        found.append(("go on from the last commit", f"assay train --resume {run.run_id}"))
+        found.append(_way_on(run))
     if any(each.rule == "diverged" for each in run.warnings):
-        failed = run.status == "failed" and "not finite" in run.attempts[-1].reason
-        step = max((each.reached_step for each in run.attempts), default=0) + int(failed)
+        step = max((each.reached_step for each in run.attempts), default=0) + int(kind == "loss_not_finite")
         found.append(("why it went wrong", f"assay replay {run.run_id} --step {max(step, 1)} --explain"))
     if run.audit is None and run.status == "succeeded":
         found.append(("prove its rows", f"assay audit {run.run_id}"))
     if run.status == "succeeded" and not run.warnings:
         found.append(("put another run beside it", f"assay compare {run.run_id} OTHER"))
     return found or [("see how it goes", f"assay show {run.run_id}")]
+
+
+def _way_on(run: RunView) -> tuple[str, str]:
+    """What a run that ended before its last step can go on by; the same failure is not to be met again."""
+    kind, ranks = run.failure_kind, run.attempts[-1].world_size if run.attempts else 1
+    resume = f"assay train --resume {run.run_id}{f' --workers {ranks}' if ranks > 1 else ''}"
+    if kind == "loss_not_finite":
+        sound = [
+            each.step
+            for each in run.commits
+            if each.step >= LEAST_KEPT and not (each.flags or each.is_quarantined or each.is_retired)
+        ]
+        step = max(sound, default=0)
+        whence = f"from the commit of step {step:,}" if step else "from the beginning"
+        return f"train {whence} at a lower learning rate", slower_command(run.run_id, run.recipe, step=step)
+    if kind == "fenced":
+        return "see the attempt that took its place", f"assay show {run.run_id}"
+    condition = "" if kind is None or kind in FROM_OUTSIDE else _ONCE.get(kind, "its cause is mended")
+    whence = "go on from the last commit" if run.last_commit() else "begin again (nothing is committed)"
+    return f"{whence}{', once ' if condition else ''}{condition}", resume
 
 
 def comparison_verdict(page: "ComparisonPage") -> Verdict:

@@ -93,6 +93,7 @@ class Saver:
         self._verify_every = verify_every
         self._say = say
         self._num_saved = 0
+        self._step = 0
         self._began_s: float | None = None
         self._has_said = False
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="saving")
@@ -126,13 +127,22 @@ class Saver:
         )
         folder = checkpoint_folder(step, self._log.attempt)
         copied = tree_map_only(Tensor, lambda tensor: tensor.detach().to("cpu", copy=True), self._state())
+        self._step = step
         self._under_way = self._thread.submit(self._save, copied, receipts, folder, commit)
 
     def wait(self) -> None:
         """Return when nothing is under way; raises what the last save raised."""
         if self._under_way is not None:
             under_way, self._under_way = self._under_way, None
-            under_way.result()
+            try:
+                under_way.result()
+            except StoreError as error:
+                raise type(error)(f"the commit of step {self._step} was not made: {error}") from error
+
+    def raise_failed(self) -> None:
+        """Raise what a save that is over has raised; steps behind a commit that failed are lost."""
+        if self._under_way is not None and self._under_way.done() and self._under_way.exception() is not None:
+            self.wait()
 
     def restore(self, commit: Commit) -> None:
         """Load a commit, at any world size, into the parts in place."""

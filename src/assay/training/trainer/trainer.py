@@ -107,6 +107,7 @@ class Trainer:
                 started_s = self._clock.monotonic_s()
                 self._recorder.phase("data")
                 share = next(shares)
+                self._saver.raise_failed()
                 try:
                     totals = self._stepper.step(
                         share,
@@ -195,8 +196,7 @@ class Trainer:
         what = f"the loss of lanes {list(totals.bad_lanes)}" if totals.bad_lanes else "the gradient's norm"
         raise LossNotFiniteError(
             f"step {place.step + 1}: {what} is not finite, at a learning rate of {totals.learning_rate:.3g} "
-            "(trainer.optimizer.learning_rate, where the schedule has brought it). No update was made, and "
-            "what is committed is intact."
+            "(trainer.optimizer.learning_rate, where the schedule has brought it). No update was made."
         )
 
 

@@ -110,3 +110,32 @@ def _record(compared):
     shared = {name: getattr(compared, name) for name in ("baseline_run_id", "candidate_run_id", "num_rows",
               "difference", "allowed_loss", "verdict", "weights_equal")}  # fmt: skip
     return AucComparison(**shared, baseline_auc=compared.baseline_value, candidate_auc=compared.candidate_value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "command", "words"),
+    [
+        ("loss_not_finite", "--from", "lower learning rate"),
+        ("disk_full", "--resume", "once there is room"),
+        ("out_of_memory", "--resume", "more memory"),
+        ("data_error", "--resume", "once its cause is mended"),
+        ("exception", "--resume", "once its cause is mended"),
+        ("hang", "--resume", "once its cause is mended"),
+        ("killed_by_signal", "--resume", "go on from the last commit"),
+        ("fenced", "assay show", "took its place"),
+    ],
+)
+def test_what_to_do_after_a_failure_does_not_meet_it_again(run_page, kind, command, words):
+    view = run_page.view.model_copy(update={"status": "failed", "failure_kind": kind})
+    what, proposed = next_commands(view)[0]
+    assert command in proposed and words in what
+    assert "once" not in what or kind != "killed_by_signal"
+    assert view.status_text() == f"failed: {kind.replace('_', ' ')}"
+    nothing = next_commands(view.model_copy(update={"commits": ()}))[0]
+    assert "last commit" not in nothing[0] and ("--from" not in nothing[1] or "@0 " in nothing[1])
+
+
+def test_the_sentence_of_a_failure_ends_once(run_page):
+    attempt = run_page.view.attempts[-1].model_copy(update={"reason": "the disk is full."})
+    view = run_page.view.model_copy(update={"status": "failed", "attempts": (attempt,), "commits": ()})
+    assert run_verdict(view).sentence == "The run failed: the disk is full. It has no commit yet."
