@@ -16,7 +16,7 @@ class Finding(Record):
     what: str
     """In a sentence."""
     is_confirmed: bool
-    """Whether the record shows it; else it is the next to suspect."""
+    """Whether the record shows it; else it is the next to suspect. What time was `spent` on is measured."""
     device_hours_a_week: NonNegativeFloat | None
     """What it costs, as a mean over the weeks on record; all that it cost where less than a week is. None where
     that is not on record."""
@@ -25,7 +25,7 @@ class Finding(Record):
 
 
 class TriageFindings(Record):
-    """All findings: confirmed before suspected, the dearest first."""
+    """All findings: failures without a known cause, then confirmed before suspected, the dearest first."""
 
     runs: NonNegativeInt
     """Without drills."""

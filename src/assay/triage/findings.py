@@ -4,11 +4,12 @@
     slower     of each lasting rise of step time, the share of what was held since that it added
     spent      device time by phase: started, made again, stood still, waited for rows, committed
 
-A cause is confirmed where the scan is sure of it, a rise where it is assigned to a factor; what a phase took is
-measured. Parts overlap (work that is made again after a failure is lost, and is the failure's), so they are no
-sum.
+Failures for which no cause is confirmed come first, by symptom. A cause is confirmed where the scan is sure of
+it, a rise where it is assigned to a factor; what a phase took is measured. Parts overlap (work made again
+after a failure is lost, and is the failure's), so they are no sum.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
@@ -30,12 +31,15 @@ from assay.triage.failures.diagnose import diagnose
 from assay.triage.slow.explain import explain_changes
 from assay.triage.slow.ledger import series_of_attempts
 from assay.triage.slow.series import MeasuredSeries, SeriesNames
+from assay.triage.symptoms.recorded import symptom_of
 
 HOUR_S, DAY_S = 3_600.0, 86_400.0
 DAYS_A_WEEK = 7.0
 LEAST_SHARE = 0.01
 """The share of all device time below which a phase is nothing to look at."""
 LEAST_RISE = 0.005
+MOST_SYMPTOMS = 5
+"""Symptoms of failures without a known cause that have a finding each; the others share one."""
 
 SPENT: dict[Phase, tuple[str, str]] = {
     "lost": ("was made again after interruptions", "assay goodput"),
@@ -86,14 +90,23 @@ def look_at(ledger: Ledger) -> Fleet:
         changes = explain_changes(series, least=LEAST_RISE)
     spent_s = _by_phase(spent)
     days = max(0.0, max(each.ended_s or 0.0 for each in ended) - min(each.started_s for each in ended)) / DAY_S
-    found = [*_of_failures(table, diagnosis), *_of_rises(changes, ended), *_of_phases(spent_s)]
+    found = [*_of_causes(diagnosis), *_of_rises(changes, ended), *_of_phases(spent_s)]
+    unexplained = []
+    if (
+        diagnosis is not None
+        and diagnosis.failures
+        and not any(each.is_confirmed for each in _of_causes(diagnosis))
+    ):
+        unexplained = list(_of_symptoms(ended, diagnosis.attempts))
+        not_looked_at["what failures share"] = diagnosis.because
+    weeks = max(1.0, days / DAYS_A_WEEK)
     findings = TriageFindings(
         runs=len(runs),
         attempts=0 if table is None else table.num_rows,
         failures=0 if table is None else int(table.failures.sum()),
         days=days,
         device_hours=sum(spent_s.values()) / HOUR_S,
-        findings=tuple(_ranked(found, weeks=max(1.0, days / DAYS_A_WEEK))),
+        findings=(*_ranked(unexplained, weeks=weeks), *_ranked(found, weeks=weeks)),
         not_looked_at=not_looked_at,
     )
     return Fleet(findings, table, diagnosis, series, changes, spent_s)
@@ -120,10 +133,8 @@ def _ranked(found: Sequence[Finding], *, weeks: float) -> list[Finding]:
     return sorted(weekly, key=lambda each: (not each.is_confirmed, -(each.device_hours_a_week or 0.0)))
 
 
-def _of_failures(table: AttemptTable | None, diagnosis: FailureDiagnosis | None) -> Iterator[Finding]:
-    if table is None or diagnosis is None or not table.failures.sum():
-        return
-    for cause in diagnosis.causes:
+def _of_causes(diagnosis: FailureDiagnosis | None) -> Iterator[Finding]:
+    for cause in () if diagnosis is None else diagnosis.causes:
         yield Finding(
             about="failures",
             what=_cause_text(cause),
@@ -131,16 +142,24 @@ def _of_failures(table: AttemptTable | None, diagnosis: FailureDiagnosis | None)
             device_hours_a_week=cause.lost_device_hours,
             next=cause.next,
         )
-    if not diagnosis.causes:
-        hours = None if table.device_hours is None else float(table.device_hours[table.failures > 0].sum())
-        share = percent_text(diagnosis.rate)
-        yield Finding(
-            about="failures",
-            what=f"{share} of {diagnosis.attempts:,} attempts failed; {diagnosis.because}",
-            is_confirmed=True,
-            device_hours_a_week=hours,
-            next="assay triage symptoms: what they say",
-        )
+
+
+def _of_symptoms(ended: Sequence[Attempt], num_attempts: int) -> Iterator[Finding]:
+    """Failures for which no cause is known, a finding for each of the commonest symptoms."""
+    symptoms = [(each, symptom) for each in ended if (symptom := symptom_of(each)) is not None]
+    common = [key for key, _ in Counter(symptom.key for _, symptom in symptoms).most_common(MOST_SYMPTOMS)]
+    for key in [*common, None]:
+        alike = [pair for pair in symptoms if (pair[1].key == key if key else pair[1].key not in common)]
+        if alike:
+            last = alike[-1][1]
+            text = f"the last, of run {last.run_id}: {last.text}" if key else "each in a way of its own"
+            yield Finding(
+                about="failures",
+                what=f"{len(alike):,} of {num_attempts:,} attempts failed{' alike' * (len(alike) > 1)}; {text}",
+                is_confirmed=True,
+                device_hours_a_week=sum(_held_s(attempt) for attempt, _ in alike) / HOUR_S,
+                next=f"assay show {last.run_id}" if key else "assay triage symptoms",
+            )
 
 
 def _cause_text(cause: FailureCause) -> str:

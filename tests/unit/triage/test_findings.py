@@ -12,7 +12,9 @@ import pytest
 from assay.base.errors import ConfigError
 from assay.cli.main import main
 from assay.cli.screens.findings import print_findings
+from assay.records.failure import Failure
 from assay.records.findings import Finding
+from assay.records.run import Attempt, PhaseSeconds, Run
 from assay.reporting.pages.render import render_document
 from assay.reporting.pages.triage_page import triage_document
 from assay.store.home import Home
@@ -95,7 +97,78 @@ def test_failures_that_share_nothing_are_told_without_a_cause(tmp_path: Path) ->
     home = Home.at(tmp_path / "home")
     recorded_fleet(home, num_runs=150, fails=lambda *_: 0.1)
     found = one(looked_at(home).findings.findings, "failures")
-    assert "of 150 attempts failed; " in found.what and found.next.startswith("assay triage symptoms")
+    assert "of 150 attempts failed" in found.what and found.next.startswith("assay ")
+
+
+def recorded_runs(home: Home, *failures: str | None) -> None:
+    """A run for each, of ten seconds, nine of them starting; what ended it, or None."""
+    with home.open_ledger() as ledger:
+        for number, text in enumerate(failures):
+            run_id = f"r{number}"
+            ledger.record_run(
+                Run(
+                    run_id=run_id, created_s=0.0, recipe={"name": "tiny"}, recipe_sha256="", run_dir="",
+                    dataset_fingerprint="", code_version="", store_url="",
+                )
+            )  # fmt: skip
+            failure = text and Failure(
+                failure_kind="loss_not_finite",
+                run_id=run_id,
+                attempt=1,
+                rank=0,
+                step=2,
+                signature=text,
+                text=text,
+            )
+            ledger.record_attempt(
+                Attempt(
+                    run_id=run_id, attempt=1, world_size=1, start_step=0, started_s=0.0, ended_s=10.0,
+                    end_step=5, outcome="failed" if failure else "succeeded", failure=failure or None,
+                )
+            )  # fmt: skip
+            ledger.record_phase_seconds(
+                PhaseSeconds(
+                    run_id=run_id, attempt=1, rank=0, held_s=10.0, seconds={"startup": 9.0, "compute": 1.0}
+                )
+            )
+
+
+WILD = "LossNotFiniteError: the gradient's norm is not finite, at a learning rate of 100"
+
+
+@pytest.mark.parametrize("failures", [(WILD,), (None, WILD), (None, None, WILD), (WILD, WILD, WILD)])
+def test_of_a_few_runs_the_failure_is_first_and_what_time_went_into_is_no_fault(
+    tmp_path: Path, capsys, failures: tuple[str | None, ...]
+) -> None:
+    home = Home.at(tmp_path / "home")
+    recorded_runs(home, *failures)
+    fleet = looked_at(home)
+    first, *others = fleet.findings.findings
+    assert (first.about, first.is_confirmed) == ("failures", True)
+    assert WILD in first.what and first.next == f"assay show r{len(failures) - 1}"
+    assert [each.about for each in others] == ["spent"]
+    page = render_document(triage_document(fleet, None, None, made_s=0.0))
+    assert page.count(">confirmed<") == 1 and page.count(">measured<") == 1
+    assert fleet.diagnosis is not None and fleet.diagnosis.because in fleet.findings.not_looked_at.values()
+    print_findings(fleet.findings)
+    assert fleet.diagnosis.because not in capsys.readouterr().out.split("not looked at")[0]
+
+
+def test_failures_of_several_symptoms_have_a_finding_each_and_the_rest_share_one(tmp_path: Path) -> None:
+    home = Home.at(tmp_path / "home")
+    words = ("alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta")
+    recorded_runs(home, None, *(f"{word} is at fault" for word in words))
+    found = [each for each in looked_at(home).findings.findings if each.about == "failures"]
+    assert len(found) == 6 and sum(int(each.what.split()[0]) for each in found) == len(words)
+
+
+def test_runs_that_are_all_healthy_have_nothing_confirmed(tmp_path: Path) -> None:
+    home = Home.at(tmp_path / "home")
+    recorded_runs(home, None, None)
+    fleet = looked_at(home)
+    page = render_document(triage_document(fleet, None, None, made_s=0.0))
+    assert {each.about for each in fleet.findings.findings} == {"spent"}
+    assert ">confirmed<" not in page and 'class="verdict bad"' not in page
 
 
 def test_a_rise_without_a_factor_is_suspected_and_stands_behind_what_is_confirmed(tmp_path: Path) -> None:

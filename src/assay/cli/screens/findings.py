@@ -22,10 +22,15 @@ def print_findings(found: TriageFindings) -> None:
     for number, each in enumerate(found.findings, start=1):
         sure = "" if each.is_confirmed else "suspected: "
         click.secho(f"{number}. {_lost_text(each, found)}", bold=True, nl=False)
-        click.secho(f"  {sure}{each.what}", fg="red" if each.is_confirmed else "yellow")
+        click.secho(f"  {sure}{each.what}", fg=_colour(each))
         click.echo(f"   next: {each.next}")
     for question, why in found.not_looked_at.items():
         click.echo(f"not looked at: {question}: {why}")
+
+
+def _colour(each: Finding) -> str | None:
+    """What time went into is no fault."""
+    return "yellow" if not each.is_confirmed else None if each.about == "spent" else "red"
 
 
 def _lost_text(each: Finding, found: TriageFindings) -> str:

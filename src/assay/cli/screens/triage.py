@@ -32,7 +32,8 @@ def print_diagnosis(found: FailureDiagnosis) -> None:
         f"{found.failures:,} of {found.attempts:,} attempts failed: {_rate(found.rate)}{before}; "
         f"{number_of(found.units, 'unit')}, correlation {found.unit_correlation:.2f}"
     )
-    click.secho(f"{found.verdict}: {found.because}", fg=COLOURS[found.verdict], bold=True)
+    colour = "yellow" if found.verdict == "nothing" and found.failures else COLOURS[found.verdict]
+    click.secho(f"{found.verdict}: {found.because}", fg=colour, bold=True)
     for number, cause in enumerate(found.causes, 1):
         _print_cause(number, cause)
     if found.ruled_out:

@@ -19,7 +19,7 @@ HOUR_S = 3_600.0
 def triage_document(fleet: Fleet, startup: Startup | None, ci: CiReport | None, *, made_s: float) -> Document:
     """`startup`, `ci`: None where nothing is known of them."""
     found = fleet.findings
-    dearest = found.findings[0] if found.findings else None
+    dearest = max(found.findings, key=lambda each: each.device_hours_a_week or 0.0, default=None)
     rate = found.failures / found.attempts if found.attempts else 0.0
     sections = [
         DocumentSection("What to look at first", list(_first(fleet))),
@@ -47,23 +47,30 @@ def triage_document(fleet: Fleet, startup: Startup | None, ci: CiReport | None, 
 def _verdict(findings: tuple[Finding, ...]) -> Verdict:
     if not findings:
         return Verdict("good", "nothing stands out", "No cause, no rise and no phase costs much device time.")
-    confirmed = sum(each.is_confirmed for each in findings)
-    word = f"{number_of(confirmed, 'finding')}, {len(findings) - confirmed} suspected"
-    return Verdict("bad" if confirmed else "open", word, f"{findings[0].what}. Next: {findings[0].next}")
+    faults = [each for each in findings if each.about != "spent"]
+    confirmed = sum(each.is_confirmed for each in faults)
+    word = f"{number_of(confirmed, 'finding')}, {len(faults) - confirmed} suspected"
+    return Verdict(
+        "bad" if confirmed else "open", word, f"{findings[0].what.rstrip('.')}. Next: {findings[0].next}"
+    )
 
 
 def _first(fleet: Fleet) -> Iterator[Block]:
     yield TitledTable.of(
         "Findings",
-        "Confirmed before suspected, the dearest first. Parts overlap, so they are no sum.",
+        "Failures without a known cause; then confirmed before suspected, the dearest first. Parts overlap.",
         fleet.findings.findings,
         (_lost(fleet), _hours_text),
         ("what", lambda each: each.what),
-        ("", lambda each: "confirmed" if each.is_confirmed else "suspected"),
+        ("", _standing),
         ("next", lambda each: each.next),
     )
     for question, why in fleet.findings.not_looked_at.items():
         yield Passage(f"Not looked at: {question}: {why}")
+
+
+def _standing(each: Finding) -> str:
+    return "suspected" if not each.is_confirmed else "measured" if each.about == "spent" else "confirmed"
 
 
 def _lost(fleet: Fleet) -> str:
