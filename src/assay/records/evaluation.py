@@ -24,6 +24,16 @@ class Estimate(Record):
     """How the interval was made: `DeLong`, `paired bootstrap, 2000 resamples`, ..."""
 
 
+ROW_MEANS = {"nats_per_token": "loss per row", "token_accuracy": "token accuracy per row"}
+"""Metrics that are a mean over tokens in each row, and then over rows, so that short rows weigh as much as long
+ones. The mean over all tokens (in training, suites and the API) is another number and has another name."""
+
+
+def metric_title(name: str) -> str:
+    """What a metric of an evaluation is called for people: `squared error`."""
+    return ROW_MEANS.get(name, name.replace("_", " "))
+
+
 class Metric(Record):
     """What a number measures, and which way is better."""
 
@@ -36,7 +46,7 @@ class Metric(Record):
     @property
     def title(self) -> str:
         """For people: `AUC`, `squared error`."""
-        return self.unit if self.unit.lower() == self.name else self.name.replace("_", " ")
+        return self.unit if self.unit.lower() == self.name else metric_title(self.name)
 
 
 class Measured(Record):

@@ -27,7 +27,7 @@ def print_results(results: Sequence[BenchmarkResult]) -> None:
         (name("benchmark"), lambda each: each.benchmark),
         (number("score"), lambda each: f"{each.score.value:.4f}"),
         (number("95% interval"), lambda each: interval_text(each.score)),
-        (name(""), lambda each: "" if each.unit == "share" else each.unit),
+        (name(""), lambda each: "" if each.unit == "share" else _unit(each.unit)),
         (number("items"), lambda each: f"{each.num_items:,}"),
         (number("failed"), lambda each: Text(f"{each.num_failed:,}", style="red" if each.num_failed else "")),
         (
@@ -49,6 +49,11 @@ def _detectable(found: DetectableEffect | None, unit: str) -> str:
     return "nothing" if unit == "share" and found.effect >= 1.0 else f"{found.effect:.4f}"
 
 
+def _unit(unit: str) -> str:
+    """Items of this unit weigh as many tokens as they have: the evaluation's loss per row is another number."""
+    return "loss per token in nats" if unit == "nats a token" else unit
+
+
 def print_history(histories: Sequence[BenchmarkHistory], *, device_s: float) -> None:
     """Each benchmark: the curve, then a line for each checkpoint; `*` where the frontier moved."""
     console = stdout()
@@ -57,7 +62,7 @@ def print_history(histories: Sequence[BenchmarkHistory], *, device_s: float) -> 
         better = "more is better" if first.higher_is_better else "less is better"
         console.print(
             Text(
-                f"{history.benchmark}  ({first.unit}; {better}; {number_of(first.num_items, 'item')})",
+                f"{history.benchmark}  ({_unit(first.unit)}; {better}; {number_of(first.num_items, 'item')})",
                 style="bold",
             )
         )

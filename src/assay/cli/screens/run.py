@@ -18,7 +18,7 @@ from assay.cli.screens.terminal import (
     table_of,
 )
 from assay.cli.screens.words import STATUS_STYLES, STATUS_WORDS, device_hours_text, world_sizes_text
-from assay.records.evaluation import AnyEvaluation
+from assay.records.evaluation import AnyEvaluation, metric_title
 from assay.records.launch import Launch
 from assay.reporting.views.curves import VALIDATION_CURVE, RunCurves
 from assay.reporting.views.run import AttemptView, CommitView, RunView
@@ -78,7 +78,7 @@ def _facts(run: RunView) -> Iterator[tuple[str, RenderableType]]:
     title = run.evaluation.headline.metric.title if run.evaluation else "evaluation"
     looks = ((name, each.last) for name, each in run.metrics.items() if name.startswith(VALIDATION_CURVE))
     on_the_way = [
-        f"{name.removeprefix(VALIDATION_CURVE).replace('_', ' ')} {last:.4f}"
+        f"{metric_title(name.removeprefix(VALIDATION_CURVE))} {last:.4f}"
         for name, last in looks
         if last is not None
     ]

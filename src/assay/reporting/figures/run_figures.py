@@ -17,6 +17,7 @@ from assay.records.evaluation import (
     ScoreMetrics,
     ScoreSlice,
     SliceMetrics,
+    metric_title,
 )
 from assay.records.goodput import USEFUL
 from assay.reporting.figures.evidence_plots import (
@@ -103,7 +104,7 @@ def learning_figures(curves: RunCurves) -> Iterator[Figure]:
             [curves.validation],
             title=f"{curves.validation.name.replace('_', ' ').capitalize()} during training",
             caption="One dot per evaluation. Where it no longer gets better, more steps buy nothing.",
-            y_label=curves.validation.name.removeprefix("validation_").replace("_", " "),
+            y_label=metric_title(curves.validation.name.removeprefix("validation_")),
             dots=True,
             size=size,
         )

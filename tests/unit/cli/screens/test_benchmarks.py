@@ -2,8 +2,16 @@
 
 import pytest
 
-from assay.cli.screens.benchmarks import contamination_text, not_searched_text
-from assay.records.benchmark import Contamination
+from assay.cli.screens.benchmarks import (
+    contamination_text,
+    not_searched_text,
+    print_history,
+    print_results,
+)
+from assay.evaluation.evidence.benchmark_history import benchmark_histories
+from assay.records.benchmark import BenchmarkResult, Contamination
+from assay.records.evaluation import Estimate
+from assay.training.methods.sft.config import NATS_PER_TOKEN
 
 LEAK = Contamination(dataset_fingerprint="f", unit="words", ngram=13, num_ngrams=200, num_found=1)
 
@@ -26,3 +34,16 @@ def test_what_was_not_searched_is_no_share_of_zero(leak, shown, note):
     assert contamination_text(leak) == shown
     if leak is not None:
         assert not_searched_text(leak) == note
+
+
+def test_the_loss_per_row_and_the_loss_per_token_have_two_names(capsys):
+    result = BenchmarkResult(
+        run_id="r", candidate="c", step=5, weights_digest="w", benchmark="m", benchmark_sha256="b",
+        grader_sha256="g", prompt_sha256="p", num_items=1, num_failed=0, score=Estimate(value=0.4819),
+        unit="nats a token", higher_is_better=False, could_detect=None, device_s=0, evaluated_s=0,
+        items_sha256="i",
+    )  # fmt: skip
+    print_history(benchmark_histories([result]), device_s=0.0)
+    print_results([result])
+    assert capsys.readouterr().out.count("loss per token") == 2
+    assert NATS_PER_TOKEN.title == "loss per row" and NATS_PER_TOKEN.unit == result.unit
