@@ -25,6 +25,18 @@ benchmarks:
 """
 
 
+CONTENTS = {
+    "parts": [
+        {"type": "thinking", "thinking": [{"type": "text", "text": "2+3"}]},
+        {"type": "text", "text": "5"},
+    ],
+    "cut": "5 is",
+    "spent": None,
+    "image": [{"type": "image_url", "image_url": {"url": "data:"}}],
+    "right": "5",
+}
+
+
 class Handler(BaseHTTPRequestHandler):
     """Knows one capital; judges by the words of the question."""
 
@@ -34,8 +46,9 @@ class Handler(BaseHTTPRequestHandler):
         if body["model"] == "judge-1":
             text = json.dumps({"label": "right" if "Paris the capital of France" in question else "wrong"})
         else:
-            text = "Paris"
-        data = json.dumps({"choices": [{"message": {"content": text}, "finish_reason": "stop"}]}).encode()
+            text = CONTENTS.get(question, "Paris")
+        reason = "length" if question in ("cut", "spent") else "stop"
+        data = json.dumps({"choices": [{"message": {"content": text}, "finish_reason": reason}]}).encode()
         self.send_response(200)
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
@@ -75,6 +88,25 @@ def test_an_endpoints_model_is_judged_by_another(endpoint: str, tmp_path: Path, 
     assert result["score"]["value"] == 0.5
     assert result["metrics"] == {"counts/right": 2, "counts/wrong": 2}
     assert result["run_id"] == "my-model"
+
+
+def test_answers_in_parts_cut_or_without_content_are_read_or_failed_and_said(
+    endpoint: str, tmp_path: Path, capfd
+):
+    grader = "{type: string_check, operation: eq, input: '{{ sample.output_text }}', reference: '5'}"
+    (tmp_path / "suite.yaml").write_text(
+        f"name: s\nbenchmarks: [{{type: generation, name: sums, items: sums.jsonl, grader: {grader}}}]"
+    )
+    (tmp_path / "sums.jsonl").write_text("\n".join(json.dumps({"prompt": kind}) for kind in CONTENTS))
+    arguments = ("eval", "run", "m", "--endpoint", endpoint, "--suite", tmp_path / "suite.yaml")
+    assert run(*arguments) == 0
+    out = " ".join(capfd.readouterr().out.split())
+    assert "sums: 2 items failed: sampler_server" in out
+    assert "sums: 1 of 3 completions (33%) cut at the token limit" in out
+    assert run(*arguments, "--json") == 0
+    result = json.loads(capfd.readouterr().out)
+    assert (result["num_items"], result["num_failed"], result["num_completions_cut"]) == (5, 2, 1)
+    assert result["score"]["value"] == pytest.approx(2 / 3)
 
 
 def test_an_imported_result_has_a_history_like_any_other(

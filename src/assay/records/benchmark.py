@@ -63,7 +63,7 @@ class Contamination(Record):
 class BenchmarkResult(Record):
     """One checkpoint on one benchmark."""
 
-    added: ClassVar[frozenset[str]] = frozenset({"num_prompts_cut"})
+    added: ClassVar[frozenset[str]] = frozenset({"num_prompts_cut", "num_completions_cut"})
 
     run_id: str
     """Empty where the checkpoint comes from no run of ours."""
@@ -87,6 +87,8 @@ class BenchmarkResult(Record):
     """Kind of failure -> items."""
     num_prompts_cut: NonNegativeInt | None = None
     """Items whose prompt lost its beginning, for which the model had no room; null where nobody counted."""
+    num_completions_cut: NonNegativeInt | None = None
+    """Scored items whose completion was cut at `max_tokens`; null where none is sampled, or nobody counted."""
     score: Estimate
     """Weighted mean over the scored items; the interval is clustered."""
     higher_is_better: bool = True

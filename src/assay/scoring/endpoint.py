@@ -4,6 +4,7 @@ Answers that may pass (408, 409, 429, 5xx, no connection) are asked for again, w
 is the asker's mistake and is not. A request has a time limit, so one lost answer cannot hold anybody up.
 """
 
+import http.client
 import json
 import os
 import urllib.error
@@ -70,5 +71,5 @@ class Endpoint:
             raise SamplerError(kind, f"{where} answered {error.code}: {said}") from error
         except TimeoutError as error:
             raise SamplerError("timeout", f"{where} did not answer in {self._timeout_s:g} s") from error
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError, http.client.HTTPException) as error:
             raise SamplerError("server", f"{where} cannot be reached or read: {error}") from error

@@ -220,8 +220,9 @@ def _answer_form(grader: ScoreModel | LabelModel) -> str:
 
 
 def _judgement(grader: ScoreModel | LabelModel, answer: Completion | SamplerError) -> Grade:
-    if isinstance(answer, SamplerError):
-        return Grade(None, judge_failure(answer))
+    if (failure := judge_failure(answer)) is not None:
+        return Grade(None, failure)
+    assert isinstance(answer, Completion), answer
     if isinstance(grader, LabelModel):
         label = label_in(answer.text, grader.labels)
         if label is None:
@@ -235,10 +236,15 @@ def _judgement(grader: ScoreModel | LabelModel, answer: Completion | SamplerErro
     return Grade(score)
 
 
-def judge_failure(error: SamplerError) -> ItemFailure:
-    """The failure of an item whose judge did not answer."""
-    is_refusal = error.kind == "refusal"
-    return ItemFailure("model_grader_refusal_error" if is_refusal else "model_grader_server_error", str(error))
+def judge_failure(answer: Completion | SamplerError) -> ItemFailure | None:
+    """The failure of an item whose judge did not answer, or was cut: its verdict stands at the end."""
+    if isinstance(answer, Completion):
+        if answer.finish_reason != "length":
+            return None
+        text = f"the judge's answer was cut after {answer.completion_tokens:,} tokens: …{answer.text[-200:]!r}"
+        return ItemFailure("model_grader_parse_error", text)
+    is_refusal = answer.kind == "refusal"
+    return ItemFailure("model_grader_refusal_error" if is_refusal else "model_grader_server_error", str(answer))
 
 
 def _sampling(wanted: JudgeSampling) -> Sampling:

@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from assay.base.clock import Clock
+from assay.scoring.chat_completion import read_completion
 from assay.scoring.endpoint import Endpoint
 from assay.scoring.sampler import Completion, Message, SamplerError, Sampling
 
@@ -40,7 +41,7 @@ class HttpSampler:
         try:
             rows = sorted(answer["data"], key=lambda row: row["index"])
             return [[float(value) for value in row["embedding"]] for row in rows]
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise SamplerError(
                 "server", f"{self._endpoint.base_url}: not a list of embeddings: {answer!r:.200}"
             ) from error
@@ -60,23 +61,6 @@ class HttpSampler:
         if sampling.stop:
             body["stop"] = list(sampling.stop)
         try:
-            return self._completion_of(self._endpoint.post("/chat/completions", body))
+            return read_completion(self._endpoint.post("/chat/completions", body))
         except SamplerError as error:
             return error
-
-    def _completion_of(self, answer: Any) -> Completion:
-        try:
-            choice, usage = answer["choices"][0], answer.get("usage") or {}
-            message = choice["message"]
-            if message.get("refusal"):
-                raise SamplerError("refusal", f"the model refused: {message['refusal']!r:.200}")
-            return Completion(
-                text=message["content"] or "",
-                finish_reason=choice.get("finish_reason") or "stop",
-                prompt_tokens=int(usage.get("prompt_tokens", 0)),
-                completion_tokens=int(usage.get("completion_tokens", 0)),
-            )
-        except (KeyError, IndexError, TypeError, AttributeError) as error:
-            raise SamplerError(
-                "server", f"{self._endpoint.base_url}: not a chat completion: {answer!r:.200}"
-            ) from error

@@ -45,12 +45,16 @@ class Sampling(FrozenConfig):
     """The completion ends before the first of these."""
 
 
+CUT_REASONS = frozenset({"length", "max_tokens", "model_length", "max_output_tokens"})
+"""Reasons for a completion's end, as endpoints name them, where the room for it was used up."""
+
+
 class Completion(NamedTuple):
     """What came back."""
 
     text: str
     finish_reason: str = "stop"
-    """`stop`, or `length` where `max_tokens` cut it short."""
+    """`stop`, `length` where `max_tokens` cut it short, or as the endpoint says; `unknown` where not."""
     prompt_tokens: int = 0
     completion_tokens: int = 0
     prompt_tokens_cut: int = 0

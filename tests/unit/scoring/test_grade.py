@@ -10,7 +10,7 @@ from assay.base.config import FrozenConfig, LoadedConfig, validated
 from assay.base.errors import ConfigError
 from assay.scoring.grade import GraderRunner, Tools, sample_values
 from assay.scoring.graders import Grader, grader_sha256
-from assay.scoring.sampler import SamplerError
+from assay.scoring.sampler import Completion, SamplerError
 from assay.scoring.template import SAMPLE_FIELDS
 
 OPERATIONS = ("eq", "ne", "like", "ilike")
@@ -90,6 +90,19 @@ def test_a_judge_that_is_away_is_a_failure_of_the_server(scripted):
     away = scripted(lambda prompt: SamplerError("timeout", "no answer in 60 s"))
     graded = grade(SCORE_MODEL, tools=Tools({"*": away}))
     assert graded.failure == ("model_grader_server_error", "no answer in 60 s")
+
+
+def test_a_judge_whose_answer_was_cut_gave_no_mark():
+    class Verbose:
+        name = "verbose"
+
+        def sample(self, prompts, sampling):
+            return [Completion('An example: {"result": 3}. Now, step by', "length", 5, 9)] * len(prompts)
+
+    graded = grade(SCORE_MODEL, tools=Tools({"judge-1": Verbose()}))
+    assert graded.score is None
+    assert graded.failure.kind == "model_grader_parse_error"
+    assert "cut after 9 tokens" in graded.failure.text
 
 
 def test_a_judge_that_nobody_answers_for_is_found_before_anything_runs():

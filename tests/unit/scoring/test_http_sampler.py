@@ -21,6 +21,7 @@ class Endpoint(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.script: list[tuple[int, object]] = []
         self.bodies: list[dict[str, object]] = []
+        self.num_bytes_lost = 0
 
     @property
     def url(self) -> str:
@@ -32,9 +33,10 @@ class Handler(BaseHTTPRequestHandler):
         endpoint = self.server
         endpoint.bodies.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))  # type: ignore[attr-defined]
         status, body = endpoint.script.pop(0) if len(endpoint.script) > 1 else endpoint.script[0]  # type: ignore[attr-defined]
-        data = json.dumps(body(endpoint.bodies[-1]) if callable(body) else body).encode()  # type: ignore[attr-defined]
+        tree = body(endpoint.bodies[-1]) if callable(body) else body  # type: ignore[attr-defined]
+        data = tree if isinstance(tree, bytes) else json.dumps(tree).encode()
         self.send_response(status)
-        self.send_header("Content-Length", str(len(data)))
+        self.send_header("Content-Length", str(len(data) + endpoint.num_bytes_lost))  # type: ignore[attr-defined]
         self.end_headers()
         self.wfile.write(data)
 
@@ -113,6 +115,23 @@ def test_a_failure_takes_the_place_of_its_own_completion_only(endpoint):
     good, bad = ask(endpoint, "ok", "broken", max_retries=0)
     assert good.text == "OK"
     assert bad.kind == "server"
+
+
+@pytest.mark.parametrize(
+    "body", [b"<html>busy</html>", b'data: {"choices": []}\n\n', b"\xff\xfe", b"[" * 100_000, b"", b'{"choices']
+)
+def test_a_body_that_is_no_json_is_a_failed_item(endpoint, body):
+    endpoint.script = [(200, body)]
+    (failed,) = ask(endpoint, "q", max_retries=0)
+    assert failed.failure().kind == "sampler_server"
+
+
+def test_a_body_that_breaks_off_is_a_failed_item(endpoint):
+    endpoint.script = [(200, echo)]
+    endpoint.num_bytes_lost = 10
+    (failed,) = ask(endpoint, "q", max_retries=0)
+    assert failed.kind == "server"
+    assert "cannot be reached or read" in str(failed)
 
 
 def test_no_endpoint_at_all_is_a_failure_that_names_it():

@@ -135,6 +135,13 @@ def notes(result: BenchmarkResult) -> list[str]:
             f"  {result.benchmark}: of {number_of(result.num_prompts_cut, 'prompt')} the model read the end "
             "only, having no room for the whole. Use a smaller sampling.max_tokens, or a model that takes more."
         )
+    if result.num_completions_cut:
+        num_scored = result.num_items - result.num_failed
+        lines.append(
+            f"  {result.benchmark}: {result.num_completions_cut:,} of {number_of(num_scored, 'completion')} "
+            f"({result.num_completions_cut / num_scored:.0%}) cut at the token limit and scored as they are. "
+            "Raise sampling.max_tokens."
+        )
     leak = result.contamination
     if leak is not None and (text := not_searched_text(leak)):
         lines.append(f"  {result.benchmark}: {text}")

@@ -36,6 +36,7 @@ ITEM_SCHEMA = pa.schema(
         ("failure", pa.string()),
         ("answer", pa.string()),
         ("details", pa.string()),
+        ("finish_reason", pa.string()),
     ]
 )
 
@@ -55,6 +56,8 @@ class ItemScore(NamedTuple):
     """What the model said, for people to read."""
     details: str | None = None
     """JSON of whatever else was measured, e.g. `{"f1_score": 0.5}`."""
+    finish_reason: str | None = None
+    """Why the completion ended: `stop`, `length` where it was cut, ...; None where none was sampled."""
 
 
 class ScoreMatrix(NamedTuple):
@@ -96,6 +99,8 @@ def items_as_today(table: pa.Table) -> pa.Table:
         texts = pa.array([text if kind else None for kind, _, text in told], pa.string())
         index = table.column_names.index("failure")
         table = table.set_column(index, "failure", texts).add_column(index, "failure_kind", kinds)
+    if "finish_reason" not in table.column_names:
+        table = table.append_column("finish_reason", pa.nulls(table.num_rows, pa.string()))
     return table.cast(ITEM_SCHEMA)
 
 

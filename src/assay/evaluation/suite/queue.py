@@ -173,6 +173,7 @@ def result_of(
         num_failed=summary.num_failed,
         failures=count_failures(items),
         num_prompts_cut=num_prompts_cut(items) if source == "assay" else None,
+        num_completions_cut=_num_completions_cut(items),
         score=summary.score,
         could_detect=summary.could_detect,
         metrics=mean_details(items) | of_score(summary.score.value),
@@ -227,6 +228,13 @@ def _with_contamination(
 def count_failures(items: Sequence[ItemScore]) -> dict[str, int]:
     """Kind of failure -> items."""
     return dict(Counter(item.failure.kind for item in items if item.failure is not None))
+
+
+def _num_completions_cut(items: Sequence[ItemScore]) -> int | None:
+    reasons = [
+        item.finish_reason for item in items if item.score is not None and item.finish_reason is not None
+    ]
+    return reasons.count("length") if reasons else None
 
 
 def _done_key(step: int, weights_digest: str, suite_sha256: str) -> str:

@@ -99,6 +99,7 @@ class GenerationScorer(Scorer):
             failure=grade.failure,
             answer=answer.text,
             details=_details({**grade.parts, **label}, answer),
+            finish_reason=answer.finish_reason,
         )
 
 
@@ -154,7 +155,12 @@ class RegistryScorer(Scorer):
                 f"eval '{self._eval.name}': an ideal of sample {index} is not JSON: {error}."
             ) from error
         return ItemScore(
-            item_id, item_id, float(is_right), answer=answer.text, details=_details(details, answer)
+            item_id,
+            item_id,
+            float(is_right),
+            answer=answer.text,
+            details=_details(details, answer),
+            finish_reason=answer.finish_reason,
         )
 
 
@@ -191,8 +197,9 @@ class _ModelGraded:
         values = {"n": self._count, **completions, **sample, **(args.get("modelgraded_spec_args") or {})}
         prompt = judge_prompt(self._spec, choices, values, args.get("eval_type"))
         (verdict,) = self._judge.sample([prompt], _sampling(args.get("eval_kwargs")))
-        if isinstance(verdict, SamplerError):
-            return ItemScore(item_id, item_id, None, failure=judge_failure(verdict))
+        if (failure := judge_failure(verdict)) is not None:
+            return ItemScore(item_id, item_id, None, failure=failure)
+        assert isinstance(verdict, Completion), verdict
         found = judgement(
             verdict.text,
             self._spec,
@@ -208,7 +215,15 @@ class _ModelGraded:
             # A spec without scores only counts its choices; the score is then whether there was one at all.
             score = float(found.choice in choices)
         said = "\n".join(completions.values()) or None
-        return ItemScore(item_id, item_id, score, answer=said, details=_details(details, *answers, verdict))
+        reasons = [each.finish_reason for each in answers]
+        return ItemScore(
+            item_id,
+            item_id,
+            score,
+            answer=said,
+            details=_details(details, *answers, verdict),
+            finish_reason="length" if "length" in reasons else next(iter(reasons), None),
+        )
 
     def _completion(self, prompt: Any) -> Completion | SamplerError:
         plain = [Message(role=turn["role"], content=filled(turn["content"], {})) for turn in as_chat(prompt)]
@@ -225,7 +240,10 @@ class _ModelGraded:
             raise ConfigError(
                 f"eval '{self._eval.name}': several completions need an output_template in its spec."
             )
-        return first._replace(text=several_as_one(texts, self._spec.output_template))
+        is_cut = any(each.finish_reason == "length" for each in completions)
+        reason = "length" if is_cut else first.finish_reason
+        text = several_as_one(texts, self._spec.output_template)
+        return first._replace(text=text, finish_reason=reason)
 
 
 def _details(found: Mapping[str, Any], *answers: Completion) -> str | None:

@@ -78,15 +78,17 @@ class RemoteEngine:
 
         `longest` is the most tokens that a prompt has with its completion.
         """
-        served = self._asked(lambda: self._api.get("/models")) or {}
-        models = {each.get("id"): each for each in served.get("data", ()) if isinstance(each, dict)}
+        served = self._asked(lambda: self._api.get("/models"))
+        listed = served.get("data") if isinstance(served, dict) else None
+        rows = listed if isinstance(listed, list) else []
+        models = {str(each.get("id")): each for each in rows if isinstance(each, dict)}
         if self._config.model not in models:
             raise ConfigError(
                 f"method.sampler.model={self._config.model}: {self._where} serves "
                 f"{', '.join(map(str, models)) or 'no model'}."
             )
         room = models[self._config.model].get("max_model_len")
-        if room is not None and room < longest:
+        if isinstance(room, int) and room < longest:
             raise ConfigError(
                 f"{self._where}: it takes {room:,} tokens, but the longest prompt with a completion of "
                 f"method.sampling.max_tokens has {longest:,}. Start it with --max-model-len {longest}."
@@ -181,7 +183,7 @@ class RemoteEngine:
             found = [self._rollout(choice, sampling) for choice in choices]
             asked = [choice.get("prompt_token_ids") or tokens for choice in choices]
             said = answer.get("model", self._config.model)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise EngineError(
                 f"{self._where}: its answer has no tokens with their log-probabilities (token_ids, logprobs), "
                 f"and words cannot be learned from: {answer!r:.200}. {HOW}."

@@ -6,8 +6,11 @@ from pathlib import Path
 import pytest
 
 from assay.base.errors import ConfigError, DataError
+from assay.cli.screens.benchmarks import notes
+from assay.evaluation.evidence.benchmark_items import items_of, items_table
 from assay.evaluation.suite.config import Generation, RegistryBenchmark
 from assay.evaluation.suite.contamination import TextFiles
+from assay.evaluation.suite.queue import Checkpoint, result_of
 from assay.evaluation.suite.sampled import GenerationScorer, RegistryScorer
 from assay.evaluation.suite.scorer import mean_details, num_prompts_cut
 from assay.scoring.grade import Tools
@@ -74,6 +77,33 @@ def test_prompts_that_were_not_read_whole_are_counted(write_lines, registry):
     assert num_prompts_cut(registry("fuzzy.dev.v0", Forgetful()).score_chunk(0)) == 1
     graded = registry("closed.dev.v0", Forgetful()).score_chunk(0)
     assert num_prompts_cut(graded) == len(graded), "the judge's prompt is cut, too"
+
+
+def test_why_a_completion_ended_is_kept_with_its_item_and_the_cut_ones_are_counted(write_lines, registry):
+    class Wordy:
+        name = "wordy"
+
+        def sample(self, prompts, sampling):
+            texts = [prompt[-1]["content"] for prompt in prompts]
+            return [
+                SamplerError("server", "spent on reasoning")
+                if text == "?"
+                else Completion("A", "length" if len(text) > 2 else "stop")
+                for text in texts
+            ]
+
+    rows = [{"prompt": prompt, "ideal": "A"} for prompt in ("ab", "abcde", "abc", "?")]
+    scorer = generation(write_lines("g.jsonl", *rows), Wordy(), chunk_items=4)
+    items = scorer.score_chunk(0)
+    assert [item.finish_reason for item in items] == ["stop", "length", "length", None]
+    assert items_of(items_table(items)) == items
+    result = result_of(Checkpoint("r", "c", 0, 1, "w"), scorer.identity, items, 1.0)
+    assert (result.num_completions_cut, result.num_failed) == (2, 1)
+    assert "2 of 3 completions (67%) cut at the token limit" in notes(result)[1]
+    judged = registry("closed.dev.v0", Wordy()).score_chunk(0)
+    assert {item.failure.kind for item in judged} == {"model_grader_parse_error"}, "its judge was cut"
+    older = items_table(items).drop_columns(["finish_reason"])
+    assert [item.finish_reason for item in items_of(older)] == [None] * 4
 
 
 def test_the_identity_follows_items_grader_prompts_and_judge(write_lines, scripted):
