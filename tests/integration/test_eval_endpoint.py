@@ -126,3 +126,8 @@ def test_an_imported_result_has_a_history_like_any_other(
     (point,) = json.loads(history)
     assert (point["source"], point["step"], point["score"]["value"]) == ("inspect-ai", 30, 0.5)
     assert point["is_best_so_far"]
+    (tmp_path / "log.json").write_text(json.dumps({**log, "status": "cancelled"}))
+    assert run("eval", "import", tmp_path / "log.json", "--step", "40") == 2
+    assert "not whole: its status is 'cancelled'" in capfd.readouterr().err
+    assert run("eval", "import", tmp_path / "log.json", "--step", "40", "--partial", "--json") == 0
+    assert json.loads(capfd.readouterr().out)["incomplete_reason"].startswith("its status is 'cancelled'")

@@ -227,6 +227,11 @@ def _note_retired(home: "Home", run_id: str, results: "Sequence[BenchmarkResult]
 @click.option("--seed", default=0, show_default=True, help="Of its training run.")
 @click.option("--step", default=0, show_default=True, help="Optimizer steps behind it.")
 @click.option("--metric", help="Which of several scores of an item; by default the first.")
+@click.option(
+    "--partial",
+    is_flag=True,
+    help="Take over a log that was cut short: missing items count as failed, and no decision takes the result.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the results as JSON, one object a line.")
 def import_(
     files: tuple[Path, ...],
@@ -235,6 +240,7 @@ def import_(
     seed: int,
     step: int,
     metric: str | None,
+    partial: bool,
     as_json: bool,
 ) -> None:
     """Take over per-item scores of other tools.
@@ -246,7 +252,7 @@ def import_(
     from assay.launch.evaluation.evaluate import import_results, refuse_results_of_others
     from assay.store.ledger.writer import FINISH_S
 
-    found = [imported for path in files for imported in read_foreign(path, metric=metric)]
+    found = [each for path in files for each in read_foreign(path, metric=metric, is_partial_allowed=partial)]
     home, results = given_home(), []
     for imported in found:
         name = run_id or imported.model.replace("/", "_") or "imported"

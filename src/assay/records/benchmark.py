@@ -63,7 +63,7 @@ class Contamination(Record):
 class BenchmarkResult(Record):
     """One checkpoint on one benchmark."""
 
-    added: ClassVar[frozenset[str]] = frozenset({"num_prompts_cut", "num_completions_cut"})
+    added: ClassVar[frozenset[str]] = frozenset({"num_prompts_cut", "num_completions_cut", "incomplete_reason"})
 
     run_id: str
     """Empty where the checkpoint comes from no run of ours."""
@@ -85,6 +85,8 @@ class BenchmarkResult(Record):
     """Items without a score: the machinery failed (a timeout, a grader that broke), not the model."""
     failures: dict[str, int] = Field(default_factory=dict)
     """Kind of failure -> items."""
+    incomplete_reason: str = ""
+    """Why it is not of all items: the log it was imported from was cut short. Nothing is compared with it."""
     num_prompts_cut: NonNegativeInt | None = None
     """Items whose prompt lost its beginning, for which the model had no room; null where nobody counted."""
     num_completions_cut: NonNegativeInt | None = None

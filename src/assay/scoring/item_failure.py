@@ -22,10 +22,11 @@ ItemFailureKind = Literal[
     "reward_not_finite",
     "sample_error",
     "unscored",
+    "not_run",
 ]
 """`sampler_...`: the model under test gave no completion. `model_grader_...`: a judge gave no mark.
-`reward_not_finite`: a reward model said no number. `sample_error`, `unscored`: another tool's item that failed
-there, or has no number."""
+`reward_not_finite`: a reward model said no number. `sample_error`, `unscored`, `not_run`: another tool's item
+that failed there, has no number, or is missing in a log that was cut short."""
 
 
 class ItemFailure(NamedTuple):

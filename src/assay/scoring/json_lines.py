@@ -13,13 +13,15 @@ from assay.base.errors import DataError
 def json_lines(data: bytes, source: Path, *, of_what: str) -> dict[int, dict[str, Any]]:
     """Line number (from 1) -> object; blank lines are left out. `DataError` names the line that is none."""
     found: dict[int, dict[str, Any]] = {}
-    for number, line in enumerate(data.removeprefix(b"\xef\xbb\xbf").split(b"\n"), start=1):
+    lines = data.removeprefix(b"\xef\xbb\xbf").split(b"\n")
+    for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         try:
             row = json_value(line)
         except (ValueError, RecursionError) as error:
-            raise DataError(f"{source}: line {number} is not JSON: {error}.") from error
+            cut = " It is the last one and has no end: was the file cut short?" if number == len(lines) else ""
+            raise DataError(f"{source}: line {number} is not JSON: {error}.{cut}") from error
         if not isinstance(row, dict):
             raise DataError(f"{source}: line {number} is no JSON object.")
         found[number] = row

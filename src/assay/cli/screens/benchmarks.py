@@ -60,6 +60,7 @@ def print_history(histories: Sequence[BenchmarkHistory], *, device_s: float) -> 
     for history in histories:
         first = history.points[0].result
         better = "more is better" if first.higher_is_better else "less is better"
+        better += "; not whole" if first.incomplete_reason else ""
         console.print(
             Text(
                 f"{history.benchmark}  ({_unit(first.unit)}; {better}; {number_of(first.num_items, 'item')})",
@@ -130,6 +131,8 @@ def notes(result: BenchmarkResult) -> list[str]:
         f"  {result.benchmark}: {number_of(count, 'item')} failed: {kind}"
         for kind, count in result.failures.items()
     ]
+    if result.incomplete_reason:
+        lines.insert(0, f"  {result.benchmark}: not whole: {result.incomplete_reason}; no decision takes it")
     if result.num_prompts_cut:
         lines.append(
             f"  {result.benchmark}: of {number_of(result.num_prompts_cut, 'prompt')} the model read the end "

@@ -30,13 +30,15 @@ class BenchmarkHistory(NamedTuple):
 
 
 def benchmark_histories(results: Sequence[BenchmarkResult]) -> list[BenchmarkHistory]:
-    """The histories in one run's results, in any order: one for each version of each benchmark."""
-    by_version: dict[tuple[str, str], list[BenchmarkResult]] = {}
+    """The histories in one run's results, in any order: one for each version of each benchmark, and of those
+    that were cut short."""
+    by_version: dict[tuple[str, str, bool], list[BenchmarkResult]] = {}
     for result in results:
-        by_version.setdefault((result.benchmark, result.version_sha256()), []).append(result)
+        key = (result.benchmark, result.version_sha256(), bool(result.incomplete_reason))
+        by_version.setdefault(key, []).append(result)
     return [
         BenchmarkHistory(benchmark, version, _points(sorted(found, key=lambda result: result.step)))
-        for (benchmark, version), found in sorted(by_version.items())
+        for (benchmark, version, _), found in sorted(by_version.items())
     ]
 
 

@@ -281,6 +281,11 @@ def _cluster_indices(column: Any) -> Int[np.ndarray, "item"]:
 def _require_one_benchmark(results: Sequence[BenchmarkResult]) -> None:
     if not results:
         raise ConfigError("no results to lay side by side. Evaluate a checkpoint first: 'assay eval run'.")
+    if cut := next((each for each in results if each.incomplete_reason), None):
+        raise ConfigError(
+            f"the result of run '{cut.run_id}' on benchmark '{cut.benchmark}' is not whole ("
+            f"{cut.incomplete_reason}), and no item is missing by chance. Import the log of a whole evaluation."
+        )
     for name in ("benchmark", "benchmark_sha256", "grader_sha256", "prompt_sha256"):
         seen = {getattr(result, name) for result in results}
         if len(seen) > 1:

@@ -22,8 +22,9 @@ from assay.base.digest import sha256_of_json
 from assay.base.errors import ConfigError, DataError
 from assay.evaluation.evidence.benchmark_items import ItemScore, items_table, summarise
 from assay.evaluation.suite import inspect_log
-from assay.evaluation.suite.imported import MEAN_TOLERANCE, Imported, plain_name, short_text
+from assay.evaluation.suite.imported import MEAN_TOLERANCE, Imported, as_allowed, plain_name, short_text
 from assay.evaluation.suite.scorer import Identity
+from assay.scoring.item_failure import ItemFailure
 from assay.scoring.json_lines import json_lines, json_value
 
 _UNLIKE = (
@@ -31,17 +32,20 @@ _UNLIKE = (
     struct.error,
 )  # fmt: skip
 """What reading a file raises that is damaged, encrypted, or laid out otherwise."""
+_NO_MARK = ItemFailure("unscored", "no event gives it a score")
 _HARNESS_UNITS = {"bits_per_byte": "bits per byte"}
 _SAMPLES_NAME = re.compile(r"samples_(?P<task>.+)_(?P<date>\d{4}-\d{2}-\d{2}T.+)\.jsonl")
 
 
-def read_foreign(path: Path, *, metric: str | None = None) -> list[Imported]:
+def read_foreign(path: Path, *, metric: str | None = None, is_partial_allowed: bool = False) -> list[Imported]:
     """The benchmarks in a file of another tool; `metric` chooses one of several scores of an item.
 
-    Raises `ConfigError` for a file that is none of them, `DataError` for one that does not hold together.
+    Raises `ConfigError` for a file that is none of them, `DataError` for one that does not hold together, or
+    was cut short and `is_partial_allowed` is off.
     """
     try:
-        return _read(path, metric)
+        found = _read(path, metric)
+        return [as_allowed(each, path, is_partial_allowed=is_partial_allowed) for each in found]
     except _UNLIKE as error:
         # The layout is other people's, and any part of it may be missing or of another type.
         raise DataError(
@@ -57,6 +61,8 @@ def _read(path: Path, metric: str | None) -> list[Imported]:
         )
     if zipfile.is_zipfile(path):
         return inspect_log.from_archive(path, metric)
+    if path.suffix == ".eval":
+        raise DataError(f"{path}: no whole archive. It was cut short or damaged: copy it again.")
     if _SAMPLES_NAME.fullmatch(path.name):
         return _from_harness(path, metric)
     try:
@@ -81,13 +87,15 @@ def _from_harness(path: Path, metric: str | None) -> list[Imported]:
     summary_path = path.with_name(f"results_{match['date']}.json")
     summary = json_value(summary_path.read_bytes()) if summary_path.is_file() else {}
     version = (summary.get("versions") or {}).get(task)
+    expected, note = _harness_counts(summary, task, summary_path)
     filters = sorted({str(sample.get("filter", "none")) for sample in samples})
     found = []
     for name in filters:
         mine = [sample for sample in samples if str(sample.get("filter", "none")) == name]
         chosen = metric or _first_scalar(mine[0], path)
         items = [_harness_item(sample, chosen, path) for sample in mine]
-        _require_same_mean(items, _harness_mean(summary, task, chosen, name), f"{path}: {task}, {chosen}")
+        if expected in (None, len(items)):
+            _require_same_mean(items, _harness_mean(summary, task, chosen, name), f"{path}: {task}, {chosen}")
         better = (summary.get("higher_is_better") or {}).get(task, {}).get(chosen, True)
         suffix = "" if len(filters) == 1 else f".{name}"
         identity = Identity(
@@ -98,8 +106,21 @@ def _from_harness(path: Path, metric: str | None) -> list[Imported]:
             unit="share" if chosen.startswith("acc") else _HARNESS_UNITS.get(chosen, chosen),
             higher_is_better=better is not False,
         )
-        found.append(Imported(identity, items, str(summary.get("model_name", "")), "lm-evaluation-harness"))
+        model = str(summary.get("model_name", ""))
+        found.append(Imported(identity, items, model, "lm-evaluation-harness", note, expected))
     return found
+
+
+def _harness_counts(summary: Mapping[str, Any], task: str, path: Path) -> tuple[int | None, str]:
+    """Items that lm-eval set out to score, and what to say of them."""
+    counts = (summary.get("n-samples") or {}).get(task) or {}
+    whole, expected = counts.get("original"), counts.get("effective")
+    if expected is None:
+        return (
+            None,
+            "" if summary else f"whether all items are there is not known without {path.name} beside it",
+        )
+    return expected, f"a part: {expected:,} of {whole:,} items (--limit)" if whole and expected < whole else ""
 
 
 def _harness_item(sample: Mapping[str, Any], metric: str, path: Path) -> ItemScore:
@@ -110,6 +131,8 @@ def _harness_item(sample: Mapping[str, Any], metric: str, path: Path) -> ItemSco
     if metric == "bits_per_byte" and isinstance(value, list | tuple):
         log_likelihood, num_bytes = value
         return ItemScore(item_id, item_id, -log_likelihood / num_bytes / math.log(2), weight=float(num_bytes))
+    if value is None or value != value:
+        return ItemScore(item_id, item_id, None, failure=ItemFailure("unscored", f"{metric} is no number"))
     if not isinstance(value, int | float):
         raise ConfigError(
             f"{path}: '{metric}' of an item is no number ({value!r:.60}); choose another --metric."
@@ -131,17 +154,24 @@ def _first_scalar(sample: Mapping[str, Any], path: Path) -> str:
 
 
 def _from_openai_evals(path: Path, lines: Sequence[Mapping[str, Any]]) -> Imported:
-    spec = next((line["spec"] for line in lines if "spec" in line), None)
+    specs = [line["spec"] for line in lines if "spec" in line]
+    if len(specs) > 1:
+        raise DataError(f"{path}: {len(specs)} runs in one file. Import the record of one run.")
+    spec = specs[0] if specs else None
     if spec is None:
         raise ConfigError(f"{path}: no line with a 'spec': not a log of oaieval, nor samples of lm-eval.")
+    failed: dict[str, ItemScore] = {}
     items: dict[str, ItemScore] = {}
     marks: dict[tuple[str, str], float] = {}
     for line in lines:
         data, sample_id = line.get("data") or {}, line.get("sample_id")
-        if sample_id is None or line.get("type") not in ("match", "metrics"):
+        if sample_id is None:
+            continue
+        failed.setdefault(sample_id, ItemScore(sample_id, sample_id, None, failure=_NO_MARK))
+        if line.get("type") not in ("match", "metrics"):
             continue
         value = data.get("correct", data.get("score", data.get("accuracy")))
-        if not isinstance(value, int | float):
+        if not isinstance(value, int | float) or not math.isfinite(value):
             continue
         mark = marks.setdefault((sample_id, line["type"]), float(value))
         if mark != value:
@@ -152,7 +182,8 @@ def _from_openai_evals(path: Path, lines: Sequence[Mapping[str, Any]]) -> Import
         items.setdefault(sample_id, _openai_item(sample_id, mark, data))
     if not items:
         raise DataError(f"{path}: no match or metrics event with a score. Was the run cut short?")
-    report: Any = next((line["final_report"] for line in lines if "final_report" in line), {})
+    report: Any = next((line["final_report"] for line in lines if "final_report" in line), None)
+    cut = "" if report is not None else "it has no final_report, so the run was stopped"
     mean = report.get("accuracy", report.get("score")) if isinstance(report, Mapping) else None
     _require_same_mean(list(items.values()), mean, str(path))
     name = str(spec.get("eval_name") or spec.get("base_eval") or path.stem)
@@ -163,7 +194,7 @@ def _from_openai_evals(path: Path, lines: Sequence[Mapping[str, Any]]) -> Import
         prompt_sha256=sha256_of_json(["openai-evals", name]),
     )
     model = ", ".join(spec.get("completion_fns") or [])
-    return Imported(identity, list(items.values()), model, "openai-evals")
+    return Imported(identity, list((failed | items).values()), model, "openai-evals", incomplete_reason=cut)
 
 
 def _openai_item(sample_id: str, value: float, data: Mapping[str, Any]) -> ItemScore:

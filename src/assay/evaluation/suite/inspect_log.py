@@ -27,6 +27,7 @@ from assay.evaluation.suite.imported import MEAN_TOLERANCE, Imported, plain_name
 from assay.evaluation.suite.scorer import Identity
 from assay.scoring.item_failure import ItemFailure
 from assay.scoring.json_lines import json_value
+from assay.scoring.sampler import CUT_REASONS
 
 ZSTANDARD = 93
 """A zip's number for a compression that Python's `zipfile` learns with version 3.14 only."""
@@ -77,6 +78,9 @@ def benchmarks(
     if not samples:
         raise DataError(f"{path}: the log holds no samples. Run inspect without --no-log-samples.")
     spec, has_epochs = header["eval"], any(int(sample.get("epoch", 1)) > 1 for sample in samples)
+    num_epochs, (expected, note) = (spec.get("config") or {}).get("epochs") or 1, _counts(header)
+    status = header.get("status", "success")
+    cut = "" if status == "success" else f"its status is '{status}'"
     summaries = (header.get("results") or {}).get("scores") or []
     asked = sorted([str(sample["id"]), sample.get("input"), sample.get("target")] for sample in samples)
     found = []
@@ -95,9 +99,25 @@ def benchmarks(
                 [spec.get("solver"), spec.get("task_args"), spec.get("model_generate_config")]
             ),
         )
-        said = _difference(items, _own_mean(summaries, choice))
-        found.append(Imported(identity, items, str(spec.get("model", "")), "inspect-ai", said))
+        said = "; ".join(filter(None, [note, _difference(items, _own_mean(summaries, choice))]))
+        num = expected if choice.reducer is None or expected is None else expected // num_epochs
+        found.append(Imported(identity, items, str(spec.get("model", "")), "inspect-ai", said, num, cut))
     return found
+
+
+def _counts(header: Mapping[str, Any]) -> tuple[int | None, str]:
+    """Items that inspect set out to score, epochs among them, and what to say of them."""
+    spec, results = header["eval"], header.get("results") or {}
+    data, config = spec.get("dataset") or {}, spec.get("config") or {}
+    whole, limit = data.get("samples"), config.get("limit")
+    chosen = None if limit or config.get("sample_id") else whole
+    if data.get("sample_ids"):
+        chosen = len(data["sample_ids"])
+    elif isinstance(limit, int) and whole:
+        chosen = min(limit, whole)
+    expected = results.get("total_samples") or (chosen and chosen * (config.get("epochs") or 1))
+    is_part = chosen and whole and chosen < whole
+    return expected, f"a part: {chosen:,} of {whole:,} samples (--limit or --sample-id)" if is_part else ""
 
 
 def _choices(
@@ -149,7 +169,15 @@ def _item(sample: Mapping[str, Any], choice: _Choice, *, has_epochs: bool, path:
     if not math.isfinite(value):
         text = str(score.get("reason") or "the value is no number")
         return ItemScore(item_id, cluster, None, failure=ItemFailure("unscored", text))
-    return ItemScore(item_id, cluster, value, answer=short_text(score.get("answer")))
+    answer, reason = short_text(score.get("answer")), _finish_reason(sample)
+    return ItemScore(item_id, cluster, value, answer=answer, finish_reason=reason)
+
+
+def _finish_reason(sample: Mapping[str, Any]) -> str | None:
+    """Why the last completion ended; `length` also where a limit of inspect's ended the sample."""
+    choices = (sample.get("output") or {}).get("choices") or []
+    reason = choices[0].get("stop_reason") if choices else None
+    return "length" if sample.get("limit") or reason in CUT_REASONS else reason
 
 
 def _reduced_items(reductions: Sequence[Mapping[str, Any]], choice: _Choice, path: Path) -> list[ItemScore]:

@@ -161,6 +161,7 @@ def result_of(
     contamination: Contamination | None = None,
     device_s: float = 0.0,
     source: str = "assay",
+    incomplete_reason: str = "",
     of_score: Callable[[float], dict[str, float]] = lambda _: {},
 ) -> BenchmarkResult:
     """The record of all items of a benchmark; `of_score` makes further metrics of their score."""
@@ -172,10 +173,11 @@ def result_of(
         num_items=len(items),
         num_failed=summary.num_failed,
         failures=count_failures(items),
+        incomplete_reason=incomplete_reason,
         num_prompts_cut=num_prompts_cut(items) if source == "assay" else None,
         num_completions_cut=_num_completions_cut(items),
         score=summary.score,
-        could_detect=summary.could_detect,
+        could_detect=None if incomplete_reason else summary.could_detect,
         metrics=mean_details(items) | of_score(summary.score.value),
         contamination=contamination,
         device_s=device_s,

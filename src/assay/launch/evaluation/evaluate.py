@@ -297,7 +297,14 @@ def import_results(
     digest = sha256_of_json(["model", imported.model])
     checkpoint = Checkpoint(run_id, candidate, seed, step, digest)
     data = items_bytes(items_table(imported.items))
-    result = result_of(checkpoint, identity, imported.items, SystemClock().now_s(), source=imported.source)
+    result = result_of(
+        checkpoint,
+        identity,
+        imported.items,
+        SystemClock().now_s(),
+        source=imported.source,
+        incomplete_reason=imported.incomplete_reason,
+    )
     folder = benchmark_folder(checkpoint, identity)
     store.put(f"{folder}/{ITEMS_FILE}", data)
     store.put(f"{folder}/{RESULT_FILE}", (result.to_json() + "\n").encode())
