@@ -146,6 +146,11 @@ def _print_advice(advice: "ProxyView", num_recipes: int, wanted: float) -> None:
             f"{power_text(each.scale):>10}  {each.num_seeds:>5}  {_share(each.decision_accuracy):<24}  "
             f"{_share(each.rank_correlation)}"
         )
+    if all(each.decision_accuracy.low is None for each in advice.scales):
+        click.secho(
+            "All recipes tie, so nothing is known: the benchmark is saturated, at its ceiling or its floor."
+        )
+        return
     if advice.recommended_scale is None:
         click.secho(
             f"No scale surely orders {wanted:.0%} of the pairs: more recipes, or a larger scale.", bold=True
@@ -156,4 +161,6 @@ def _print_advice(advice: "ProxyView", num_recipes: int, wanted: float) -> None:
 
 
 def _share(estimate: "Estimate") -> str:
+    if estimate.low is None:
+        return "not known: all tie"
     return f"{estimate.value:.2f} [{estimate.low:.2f}, {estimate.high:.2f}]"

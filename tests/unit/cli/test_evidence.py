@@ -106,3 +106,14 @@ def test_a_file_that_can_not_be_used_is_named_with_its_fault(text, words, tmp_pa
     path.write_text(text)
     assert call("evidence", "proxy", str(path)) == 2
     assert words in capsys.readouterr().err
+
+
+def test_a_saturated_benchmark_is_called_so(tmp_path, capfd):
+    lines = [
+        f"{scale},r{recipe},{seed},1.0" for scale in (1e7, 1e9) for recipe in range(8) for seed in range(3)
+    ]
+    (tmp_path / "t.csv").write_text("\n".join(["scale,recipe,seed,score", *lines]))
+    assert call("evidence", "proxy", str(tmp_path / "t.csv")) == 0
+    out = capfd.readouterr().out
+    assert "All recipes tie, so nothing is known: the benchmark is saturated" in out
+    assert "[0.50, 0.50]" not in out

@@ -7,7 +7,7 @@ bootstrap over recipes and over seeds: recipes are what the next decision will b
 anew; a pair of one recipe with itself is no pair.
 
 The recommended scale is the cheapest whose decision accuracy has a lower bound of at least the wanted one; if
-there is none, the answer is none, not the best of the bad.
+there is none, the answer is none, not the best of the bad. Where all recipes tie at a scale, it says nothing.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,7 +33,8 @@ class ProxyScale(NamedTuple):
     num_recipes: int
     num_seeds: int
     decision_accuracy: Estimate
-    """Share of pairs in the right order, from one run of each; 0.5 is a coin."""
+    """Share of pairs in the right order, from one run of each; 0.5 is a coin, without an interval where all
+    recipes tie here or at the largest scale."""
     rank_correlation: Estimate
     """Spearman's, of one run of each with the largest scale's mean."""
 
@@ -86,6 +87,12 @@ def rank_correlation(
     return float(_spearman(small[None], large.mean(axis=1)[None])[0])
 
 
+def all_tie(scores: Float64[np.ndarray, "recipe seed"]) -> bool:
+    """Whether no recipe is better than another, but for rounding: a benchmark at its ceiling or floor."""
+    means = scores.mean(axis=1)
+    return bool(np.ptp(means) <= 1e-12 * np.abs(scores).max())
+
+
 def _proxy_scale(
     scale: float,
     small: Float64[np.ndarray, "recipe seed"],
@@ -93,6 +100,11 @@ def _proxy_scale(
     rng: np.random.Generator,
     num_resamples: int,
 ) -> ProxyScale:
+    tied = [name for name, of in (("this", small), ("the largest", large)) if all_tie(of)]
+    if tied:
+        unknown = Estimate(value=0.5, method=f"all recipes tie at {tied[-1]} scale: nothing is known")
+        none = unknown.model_copy(update={"value": 0.0})
+        return ProxyScale(scale, small.shape[0], small.shape[1], unknown, none)
     accuracies, correlations = [], []
     for size in _chunks(num_resamples, small.shape[0]):
         recipes = rng.integers(small.shape[0], size=(size, small.shape[0]))

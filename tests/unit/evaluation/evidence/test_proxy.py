@@ -85,3 +85,19 @@ def test_the_interval_holds_what_endless_recipes_would_show():
 def test_too_little_on_record_is_refused(scores, words):
     with pytest.raises(DataError, match=words):
         proxy_advice(scores, rng=np.random.default_rng(0))
+
+
+@pytest.mark.parametrize("value", [0.0, 0.1, 1.0])
+def test_where_all_recipes_tie_nothing_is_known(value):
+    truth = np.arange(8.0)[:, None] * np.ones(3)
+    tied = np.resize([value, 1.0, value / 3], 24).reshape(8, 3)
+    tied = np.stack([np.roll(row, index) for index, row in enumerate(tied)])  # equal means but for rounding
+    small, large = (
+        proxy_advice(scores, rng=np.random.default_rng(0), num_resamples=50)
+        for scores in ({1.0: tied, 2.0: truth, 3.0: truth}, {1.0: truth, 2.0: truth, 3.0: tied})
+    )
+    assert [each.decision_accuracy.low is None for each in small.scales] == [True, False]
+    assert small.recommended.scale == 2.0
+    assert large.recommended is None
+    assert {each.rank_correlation.low for each in large.scales} == {None}
+    assert "at the largest scale: nothing is known" in large.scales[0].decision_accuracy.method

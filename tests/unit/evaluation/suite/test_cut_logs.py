@@ -120,7 +120,7 @@ def test_a_file_that_breaks_off_is_refused(tmp_path, log, share):
     path = log(tmp_path, WHOLE)
     data = path.read_bytes()
     path.write_bytes(data[: int(share * len(data))])
-    with pytest.raises(DataError, match="cut short|neither whole|is not whole"):
+    with pytest.raises(DataError, match=r"cut short|neither whole|is not whole"):
         read_foreign(path, is_partial_allowed=log not in (oaieval_record, harness_samples))
 
 

@@ -97,7 +97,7 @@ def fit_task(law: ScalingFit, task: Task) -> TaskFit:
     curve = _fit_curve(points, np.ones(points.num_points), task)
     fitted = curve.score(points.loss)
     noise = float(np.std(points.scores - fitted))
-    if np.ptp(fitted) < 2.0 * noise:
+    if np.ptp(points.scores) == 0.0 or np.ptp(fitted) < 2.0 * noise:
         raise DataError(
             f"the scores lie between {points.scores.min():.3f} and {points.scores.max():.3f} (chance is "
             f"{task.chance:g}) and hardly follow the loss: the curve rises by {np.ptp(fitted):.3f}, the scores "

@@ -109,6 +109,10 @@ def scaling_points(
             f"{source}: the score of point {outside[0] + 1} is {marks[outside[0]]:g}; expected a share between "
             "0 and 1. Divide percentages by 100."
         )
+    if len(losses) > 1 and np.ptp(losses) <= 1e-9 * losses.max():
+        raise DataError(
+            f"{source}: every loss is {losses[0]:g}, so nothing scales. Is the column the right one?"
+        )
     return ScalingPoints(losses, variables, np.asarray(numbers, np.int64), marks)
 
 

@@ -1,5 +1,7 @@
 """From scale to a task's score."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -56,6 +58,13 @@ def test_the_score_of_a_larger_run_lies_in_its_band(ladder, truth):
     score = found.asked[0].score
     assert score.low < CURVE.score(np.array([loss]))[0] < score.high
     assert score.high - score.low < 0.15
+
+
+@pytest.mark.parametrize("level", [0.0, 0.25, 1.0])
+def test_a_task_on_which_all_runs_score_alike_is_refused(ladder, level):
+    flat = replace(ladder(), scores=np.full(ladder().num_points, level))
+    with pytest.raises(DataError, match="hardly follow the loss"):
+        study(flat, FORMS["chinchilla"], targets=[], task=Task(0.25), num_resamples=10)
 
 
 def test_a_task_at_chance_is_refused(ladder):

@@ -94,3 +94,8 @@ def test_equal_points_have_equal_digests():
     points = scaling_points([3.0, 2.0], tokens=[1.0, 2.0])
     assert points.sha256() == scaling_points([3.0, 2.0], tokens=[1.0, 2.0]).sha256()
     assert points.sha256() != points.where(np.array([1, 0])).sha256()
+
+
+def test_losses_that_are_all_equal_are_refused(tmp_path):
+    with pytest.raises(DataError, match=r"every loss is 2\.5, so nothing scales"):
+        read_points(written(tmp_path, "parameters,tokens,loss\n1e7,1e9,2.5\n1e8,1e9,2.5\n"))
