@@ -129,14 +129,16 @@ def _opened(source: Path) -> Iterator["_ParquetTable | _ArrowTable"]:
     try:
         with pa.memory_map(str(source)) as file:
             yield _ParquetTable(file) if is_parquet else _ArrowTable(file)
-    except (pa.ArrowException, UnicodeDecodeError) as error:
+    except (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError) as error:
+        if isinstance(error, OSError) and error.errno is not None:  # of the disk; Arrow's own have no number
+            raise
         what = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise DataError(f"{source}: not readable as {kind}: {what}. Write the file again.") from error
 
 
 class _ParquetTable:
     def __init__(self, file: pa.NativeFile) -> None:
-        self._file = pq.ParquetFile(file)
+        self._file = pq.ParquetFile(file, page_checksum_verification=True)
         self.schema = self._file.schema_arrow
 
     def num_rows(self) -> int:
@@ -149,11 +151,16 @@ class _ParquetTable:
             num_rows = metadata.row_group(group).num_rows
             if first + num_rows > first_row:
                 place = first
-                for batch in self._file.iter_batches(
-                    BATCH_ROWS, row_groups=[group], columns=columns, use_threads=False
-                ):
-                    yield place, batch
-                    place += batch.num_rows
+                try:
+                    for batch in self._file.iter_batches(
+                        BATCH_ROWS, row_groups=[group], columns=columns, use_threads=False
+                    ):
+                        yield place, batch
+                        place += batch.num_rows
+                except (pa.ArrowException, OSError) as error:
+                    if isinstance(error, OSError) and error.errno is not None:
+                        raise
+                    raise pa.ArrowInvalid(f"row group {group}: {error}") from error
             first += num_rows
 
 
@@ -172,6 +179,7 @@ class _ArrowTable:
         first = 0
         for batch in self._all():
             if first + batch.num_rows > first_row:
+                batch.validate(full=True)  # of a damaged file, else, offsets lead anywhere in memory
                 for low in range(0, batch.num_rows, BATCH_ROWS):
                     yield first + low, batch.slice(low, BATCH_ROWS).select(columns)
             first += batch.num_rows
