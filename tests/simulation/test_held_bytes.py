@@ -6,9 +6,8 @@ import random
 
 import pytest
 
-from assay.base.errors import StoreError
 from assay.records.uploaded_file import BytesHeld, FileCreated
-from assay.serving.files import FileShelf
+from assay.serving.files import FileDamagedError, FileShelf
 from assay.serving.held_bytes import ABANDONED_S, HeldBytes
 from assay.serving.ids import new_id
 from assay.store.objects import ObjectStore, open_store
@@ -138,8 +137,8 @@ def test_whoever_takes_bytes_that_were_released_is_caught(monkeypatch: pytest.Mo
     def is_caught(seed: int) -> bool:
         try:
             check(*played(seed))
-        except StoreError as error:
-            return "not there" in str(error)
+        except FileDamagedError as error:
+            return "are gone" in str(error)
         return False
 
     assert any(is_caught(seed) for seed in range(40))

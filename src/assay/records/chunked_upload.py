@@ -1,6 +1,6 @@
 """What happens to an upload in parts, as entries of its log: parts come, and become a file, or nothing."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import NonNegativeInt, PositiveInt
 
@@ -37,6 +37,10 @@ class PartAdded(Record):
     at_s: float
     part_id: str
     num_bytes: NonNegativeInt
+    sha256: str = ""
+    """The digest of its bytes; empty where an older assay took them."""
+
+    added: ClassVar[frozenset[str]] = frozenset({"sha256"})
 
 
 class UploadCompleted(Record):

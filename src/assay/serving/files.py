@@ -13,13 +13,18 @@ from dataclasses import dataclass, replace
 from typing import IO
 
 from assay.base.clock import Clock
+from assay.base.errors import DamagedDataError
 from assay.records.uploaded_file import FILE_ENTRIES, FileClaimed, FileCreated, FileEntry, FileRemoved
-from assay.serving.held_bytes import ByteSink, HeldBytes, bytes_key
+from assay.serving.held_bytes import ByteSink, HeldBytes, bytes_key, stored_sha256
 from assay.serving.shelf import Shelf
 from assay.store.logs.entry_log import LogKind
 from assay.store.objects import ObjectStore
 
 BLOCK_BYTES = 1 << 20
+
+
+class FileDamagedError(DamagedDataError):
+    """The bytes of a file are not those that were uploaded, or are gone: only a new upload helps."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +118,7 @@ class FileShelf:
         self.shelf.unlist(created.file_id, created.project)
         if created.content:
             self._bytes.release(file_id=created.file_id, sha256=created.sha256)
+            self._bytes.drop_unheld(created.content, created.sha256)  # a release may have been cut short
         else:
             self._store.delete(_content_key(created))
         self.shelf.close(created.file_id)
@@ -124,7 +130,7 @@ class FileShelf:
         return state.created.content if sha256 in ("", state.created.sha256) else None
 
     def blocks(self, file_id: str, begin: int = 0, end: int | None = None) -> Iterator[bytes]:
-        """The bytes [begin, end), block by block."""
+        """The bytes [begin, end), block by block; `FileDamagedError` before the first if any byte changed."""
         with self._reader(file_id) as reader:
             reader.seek(begin)
             num_left = BLOCK_BYTES if end is None else end - begin
@@ -133,14 +139,18 @@ class FileShelf:
                 yield block
 
     def lines(self, file_id: str) -> Iterator[bytes]:
-        """The bytes, line by line."""
+        """The bytes, line by line; `FileDamagedError` before the first if any byte changed."""
         with self._reader(file_id) as reader:
             yield from reader
 
     def _reader(self, file_id: str) -> AbstractContextManager[IO[bytes]]:
         state = self.shelf.state(file_id)
         assert state is not None, f"{file_id} was found before"
-        return self._store.open_reader(_content_key(state.created))
+        key, uploaded = _content_key(state.created), state.created.sha256
+        if (found := stored_sha256(self._store, key)) != uploaded:
+            now = f"have sha256 {found[:12]}…, and had {uploaded[:12]}… at the upload" if found else "are gone"
+            raise FileDamagedError(f"File {file_id} is damaged: its bytes {now}. Upload it again.")
+        return self._store.open_reader(key)
 
 
 def _content_key(created: FileCreated) -> str:

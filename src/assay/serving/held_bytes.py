@@ -3,6 +3,7 @@
     bytes/NAME                        the bytes; NAME is an id that was given for them alone
     sha256/DIGEST/log/00000000 ...    which files hold such bytes, and under which name these lie
     open/bytes/NAME                   that some came, put before them
+    open/bytes/NAME.FILE.DIGEST.OLD   that they replace damaged bytes, which lie under the name OLD
     open/bytes/NAME.FILE.DIGEST       and of which file they are to be, put before it holds them; both are gone
                                       when that is settled
 
@@ -16,17 +17,19 @@ What was cut off in between is told by its mark, and swept a day later.
 import hashlib
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import IO, NamedTuple
 
 from assay.base.clock import Clock
+from assay.base.digest import sha256_of_parts
 from assay.base.errors import StoreError
 from assay.records.uploaded_file import BYTES_ENTRIES, BytesEntry, BytesHeld, BytesReleased
 from assay.serving.ids import is_id, made_s
 from assay.store.logs.entry_log import EntryLog, LogKind
-from assay.store.objects import ObjectStore
+from assay.store.objects import ObjectStore, copy_object
 
 _OPEN = "open/bytes/"
+_BLOCK_BYTES = 1 << 20
 ABANDONED_S = 86_400.0
 """Nobody uploads one file for so long."""
 
@@ -100,7 +103,10 @@ class HeldBytes:
         return ByteSink(self._store, bytes_key(name), lambda: self._store.delete(mark))
 
     def hold(self, name: str, *, file_id: str, sha256: str) -> str:
-        """Have a file hold what came under a name; the name under which such bytes lie. Then comes `settle`."""
+        """Have a file hold what came under a name; the name under which such bytes lie. Then comes `settle`.
+
+        Where the bytes that lie there are damaged or gone, those that came replace them, for all who hold them.
+        """
         self._store.put(f"{_OPEN}{name}.{file_id}.{sha256}", b"")
 
         def decide(now: _Held | None) -> BytesEntry | None:
@@ -111,7 +117,18 @@ class HeldBytes:
 
         held = self._log(sha256).append(decide)
         assert held is not None
+        came, there = bytes_key(name), bytes_key(held.content)
+        if stored_sha256(self._store, there) != sha256 == stored_sha256(self._store, came):
+            self._store.put(f"{_OPEN}{name}.{file_id}.{sha256}.{held.content}", b"")
+            copy_object(self._store, came, self._store, there)
+            self.drop_unheld(held.content, sha256)
         return held.content
+
+    def drop_unheld(self, content: str, sha256: str) -> None:
+        """Delete bytes under a name that the log has nobody hold: nobody will hold them under it again."""
+        held = self._log(sha256).append(lambda _: None)
+        if held is None or not held.holders or held.content != content:
+            self._store.delete(bytes_key(content))
 
     def settle(self, name: str, content: str) -> None:
         """The file that came under a name is of bytes that lie under another, or the same: drop what is too
@@ -144,6 +161,8 @@ class HeldBytes:
         for name in {mark[0] for mark in marks}:
             if not is_id("file", name) or made_s(name) > before_s:
                 continue
+            for replaced in (mark for mark in marks if mark[0] == name and len(mark) == 4):
+                self.drop_unheld(replaced[3], replaced[2])
             file_id, sha256 = meant.get(name, (name, ""))
             content = content_of(file_id, sha256)
             if content is None and sha256:
@@ -156,6 +175,17 @@ class HeldBytes:
 
     def _new_log(self, sha256: str) -> EntryLog[BytesEntry, _Held]:
         return EntryLog(self._store, f"sha256/{sha256}/log", _BYTES_LOG)
+
+
+def stored_sha256(store: ObjectStore, key: str) -> str:
+    """The SHA-256 of an object's bytes as they are now; empty if there is no such object."""
+    try:
+        with store.open_reader(key) as reader:
+            return sha256_of_parts(iter(partial(reader.read, _BLOCK_BYTES), b""))
+    except StoreError:
+        if store.exists(key):
+            raise
+        return ""
 
 
 def bytes_key(name: str) -> str:

@@ -26,7 +26,7 @@ from assay.records.chunked_upload import (
 )
 from assay.records.uploaded_file import FileCreated
 from assay.serving.files import BLOCK_BYTES, FileShelf
-from assay.serving.held_bytes import ABANDONED_S, ByteSink
+from assay.serving.held_bytes import ABANDONED_S, ByteSink, stored_sha256
 from assay.serving.ids import made_s, new_id, same_moment
 from assay.serving.refusal import RefusedError
 from assay.serving.shelf import Shelf
@@ -185,8 +185,17 @@ class UploadShelf:
         whole, name = hashlib.md5(usedforsecurity=False), new_id("file", now_s)
         sink = self._files.sink(name)
         try:
+            digests = {part.part_id: part.sha256 for part in state.parts}
             for part_id in part_ids:
-                with self._store.open_reader(_part_key(created.upload_id, part_id)) as reader:
+                key = _part_key(created.upload_id, part_id)
+                if digests[part_id] and stored_sha256(self._store, key) != digests[part_id]:
+                    raise RefusedError(
+                        f"Part {part_id} is damaged: its bytes in the store are not those that were sent. "
+                        "Cancel this upload, and begin a new one.",
+                        param="part_ids",
+                        code="file_damaged",
+                    )
+                with self._store.open_reader(key) as reader:
                     while block := reader.read(BLOCK_BYTES):
                         whole.update(block)
                         sink.write(block)

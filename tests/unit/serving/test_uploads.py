@@ -5,6 +5,7 @@ import hashlib
 import openai
 import pytest
 
+from assay.base.digest import sha256_of_bytes
 from assay.serving.openai import upload_routes
 from assay.serving.openai.place import Place
 from assay.store.objects import open_store
@@ -278,7 +279,8 @@ def test_a_file_of_an_older_assay_lies_beside_its_log(tmp_path) -> None:
     place = place_in(tmp_path, open_store(str(tmp_path / "api")))
     sdk = sdk_of(place)
     file = sdk.files.create(file=("f", b"new"), purpose="evals")
-    old = place.files.find(file.id, "default").model_copy(update={"file_id": "file-" + "0" * 24, "content": ""})
+    older = {"file_id": "file-" + "0" * 24, "content": "", "sha256": sha256_of_bytes(b"old")}
+    old = place.files.find(file.id, "default").model_copy(update=older)
     place.files.shelf.store.put(f"file/{old.file_id}/content", b"old")
     place.files.shelf.begin(old.file_id, old)
     assert sdk.files.content(old.file_id).content == b"old"

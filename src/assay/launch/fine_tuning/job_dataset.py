@@ -22,7 +22,7 @@ from assay.data.dataset.split import whole_view
 from assay.launch.fine_tuning.training_file import MAX_FAULTS, nobody_listens, read_training_file
 from assay.records.fine_tuning_job import JobCreated
 from assay.serving.base_models import BaseModelConfig, TrainableConfig, template_recipe
-from assay.serving.files import FileShelf
+from assay.serving.files import FileDamagedError, FileShelf
 from assay.serving.methods import ServedMethod
 from assay.training.trainer.method_config import ClassPredictions, MethodConfig, NumberPredictions
 
@@ -161,13 +161,16 @@ def _write_file(
     file_id: str = getattr(created, param)
     if files.find(file_id, created.project) is None:
         raise InvalidFileError(f"File {file_id} was deleted before the job could read it.", param)
-    read = read_training_file(
-        files.lines(file_id),
-        checked.reader,
-        out,
-        beside=beside,
-        seen=seen,
-        fault_of_label=checked.fault_of_label,
-    )
+    try:
+        read = read_training_file(
+            files.lines(file_id),
+            checked.reader,
+            out,
+            beside=beside,
+            seen=seen,
+            fault_of_label=checked.fault_of_label,
+        )
+    except FileDamagedError as error:
+        raise InvalidFileError(str(error), param) from error
     if (problem := read.problem(file_id)) is not None:
         raise InvalidFileError(problem, param)

@@ -17,6 +17,7 @@ from starlette.types import ASGIApp
 
 from assay.base.clock import SystemClock
 from assay.base.errors import StoreError
+from assay.serving.files import FileDamagedError
 from assay.serving.openai.admin.routes import admin_routes
 from assay.serving.openai.batch_routes import batch_routes
 from assay.serving.openai.declared import described, operation_name
@@ -78,6 +79,7 @@ def make_api(place: Place) -> FastAPI:
     app.add_exception_handler(HTTPException, _not_served)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(StoreError, _store_in_trouble)
+    app.add_exception_handler(FileDamagedError, _damaged)
     app.add_exception_handler(Exception, _unforeseen)
     return app
 
@@ -113,6 +115,10 @@ def _invalid(request: Request, error: Exception) -> Response:
 def _store_in_trouble(request: Request, error: Exception) -> Response:
     assert isinstance(error, StoreError)
     return _refused(request, store_in_trouble(error))
+
+
+def _damaged(request: Request, error: Exception) -> Response:
+    return _refused(request, RefusedError(str(error), code="file_damaged"))
 
 
 def _unforeseen(request: Request, error: Exception) -> Response:

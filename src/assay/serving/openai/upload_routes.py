@@ -97,7 +97,7 @@ def _part(form: Received, part_id: str, at_s: float) -> PartAdded:
     if form.fields:
         name = next(iter(form.fields))
         raise RefusedError(f"Unknown parameter: '{name:.80}'.", param=name, code="unknown_parameter")
-    return PartAdded(at_s=at_s, part_id=part_id, num_bytes=form.sink.num_bytes)
+    return PartAdded(at_s=at_s, part_id=part_id, num_bytes=form.sink.num_bytes, sha256=form.sink.sha256)
 
 
 def _created(place: Place, project: str, value: Any) -> UploadCreated:

@@ -1,4 +1,4 @@
-"""A source with a changed byte is read, where its format holds no digest, or refused by an error that names it."""
+"""A source with a changed byte is read, if its format has no digest of it, or refused by its name."""
 
 import json
 import random

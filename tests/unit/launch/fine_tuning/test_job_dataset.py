@@ -166,3 +166,23 @@ def test_a_file_that_cannot_be_used_is_named_by_its_parameter(
     with pytest.raises(InvalidFileError) as refused:
         build(files, talker, tmp_path, "supervised", training, validation)
     assert refused.value.param == param
+
+
+@pytest.mark.parametrize("param", ["training_file", "validation_file"])
+def test_a_file_that_rotted_since_its_upload_fails_the_job_by_name(
+    files, talker, tmp_path, param, monkeypatch
+) -> None:
+    own_put, ids = put, []
+
+    def put_damaged(files: FileShelf, data: bytes) -> str:
+        ids.append(own_put(files, data))
+        if (param == "training_file") == (len(ids) == 1):
+            store = files.shelf.store
+            store.put(f"bytes/{files.find(ids[-1], 'p').content}", data.replace(b"return", b"yields", 1))
+        return ids[-1]
+
+    monkeypatch.setitem(globals(), "put", put_damaged)
+    training, validation = rows("supervised", 9), rows("supervised", 4, seed=1)
+    with pytest.raises(InvalidFileError, match=r"is damaged: its bytes have sha256.*Upload it again") as found:
+        build(files, talker, tmp_path, "supervised", lines(training), lines(validation))
+    assert found.value.param == param
