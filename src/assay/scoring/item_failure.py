@@ -17,6 +17,7 @@ ItemFailureKind = Literal[
     "model_grader_parse_error",
     "python_grader_server_error",
     "python_grader_runtime_error",
+    "python_grader_killed",
     "python_timeout",
     "formula_parse_error",
     "reward_not_finite",
@@ -25,6 +26,7 @@ ItemFailureKind = Literal[
     "not_run",
 ]
 """`sampler_...`: the model under test gave no completion. `model_grader_...`: a judge gave no mark.
+`python_grader_killed`: its process was killed from outside, and so were those that graded the sample again.
 `reward_not_finite`: a reward model said no number. `sample_error`, `unscored`, `not_run`: another tool's item
 that failed there, has no number, or is missing in a log that was cut short."""
 

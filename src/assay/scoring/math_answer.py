@@ -4,7 +4,8 @@
 
 Extracting the last answer and comparing formulas are math-verify's (an extra of this package). It evaluates
 what a model wrote, so it runs where a python grader does: in a process of its own, behind the fence, with
-little time. An answer that breaks it or takes too long is a wrong one, if the reference alone does neither.
+little time. An answer that breaks it or takes too long is a wrong one, if the reference alone does neither; one
+whose process was killed from outside is a failure.
 """
 
 from importlib.util import find_spec
@@ -47,6 +48,7 @@ def math_answer(process: PythonProcess, text: str, reference: str) -> PythonAnsw
     answer = process.grade({"text": text}, {"reference": reference})
     if (
         answer.failure is None
+        or answer.failure.kind == "python_grader_killed"
         or process.grade({"text": reference}, {"reference": reference}).failure is not None
     ):
         return answer

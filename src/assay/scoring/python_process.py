@@ -11,12 +11,17 @@ of the kernel's (`python_child`): it reads Python's files and libraries, writes 
 opens no socket. Processor time, threads and the clock are watched from here, where no grader can turn them
 off. Hashes of words and the numbers of `random` are fixed: a grader that is asked again says the same.
 
-One child serves many samples. Each question has a name that nobody can know before it is asked, and an answer
-bears it; a child that said something unasked, ended, or goes on by itself (a thread of Python's, processor
-time) answers for no other sample: the next one gets a fresh child.
+One child serves many samples, and is stopped (SIGSTOP) between two of them: then it computes nothing and
+starts nothing. Each question has a name that nobody can know before it is asked, and an answer bears it; a
+child that said something unasked, ended, or has more threads than when its source had been read answers for no
+other sample: the next one gets a fresh child.
+
+A child that ends without an answer (killed from outside, by the kernel when memory runs out, by its own doing)
+is no grade: the sample is graded again in a fresh process, in `MAX_PROCESSES` of them at most.
 """
 
 import json
+import logging
 import math
 import os
 import platform
@@ -26,6 +31,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -42,8 +48,15 @@ HOW_TO_TRUST = (
 )
 MAX_SOURCE_BYTES = 256 * 1024
 MAX_FAILURE_CHARACTERS = 500
-IDLE_CPU_S = 0.05
-"""A child that took more processor time before it was asked again computes for itself."""
+MAX_PROCESSES: Mapping[str, int] = {"python_grader_server_error": 3, "python_grader_killed": 10}
+"""Processes that grade one sample, if each ends without an answer: by its own doing, or killed from outside."""
+MAX_PAUSE_S = 0.5
+"""Before another process, if several were killed: memory that ran out may be free again."""
+SETTLE_S = 0.02
+"""The time that threads have to end after an answer, before they count as left behind."""
+WARN_EVERY_S = 60.0
+KILL_SIGNALS = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
+"""Signals that come from outside of a fenced grader, which can send none."""
 ENVIRONMENT = {
     "PYTHONHASHSEED": "0",
     # Where a machine has a hundred cores, the stacks of as many threads would not fit into the memory allowed.
@@ -92,41 +105,60 @@ class PythonProcess:
         self._limits = limits
         self._fence = fence
         self._child: _Child | None = None
+        self._num_ended = 0
+        self._warned_s = -math.inf
 
     def grade(self, sample: Mapping[str, Any], item: Mapping[str, Any]) -> PythonAnswer:
         """The score of one sample, or why there is none.
 
         `ConfigError` where this kernel does not grant the fence; then nothing of the source was run.
         """
-        if self._child is not None and not self._child.may_go_on():
-            self.close()
-        was_asked_before = self._child is not None
-        try:
-            return self._graded(sample, item)
-        except _NoAnswerError as error:
-            if not (error.is_forged and was_asked_before):
-                return PythonAnswer(None, error.failure)
-        # An earlier sample's doing may come to light only now.
-        try:
-            return self._graded(sample, item)
-        except _NoAnswerError as error:
-            return PythonAnswer(None, error.failure)
+        num_ended = Counter[str]()
+        while True:
+            if self._child is not None and not self._child.may_go_on():
+                self.close()
+            was_asked_before = self._child is not None
+            try:
+                return self._graded(sample, item)
+            except _ProcessEndedError as error:
+                self._warn(str(error))
+                num_ended[kind := error.failure.kind] += 1
+                if num_ended[kind] == (most := MAX_PROCESSES[kind]):
+                    text = f"{error}, as {most - 1} others did before that were to grade the same"
+                    return PythonAnswer(None, error.failure._replace(text=text))
+                if kind == "python_grader_killed":
+                    time.sleep(min(MAX_PAUSE_S, 0.01 * 2 ** num_ended[kind]))
+            except _NoAnswerError as error:
+                # An earlier sample's doing may come to light only now.
+                if not (error.is_of_process and was_asked_before):
+                    return PythonAnswer(None, error.failure)
+
+    def _warn(self, text: str) -> None:
+        """Log a process that ended without an answer: the first one, and later ones together, once a minute."""
+        self._num_ended += 1
+        if time.monotonic() > self._warned_s + WARN_EVERY_S:
+            self._warned_s = time.monotonic()
+            logging.getLogger("assay.scoring").warning(
+                "%s before it had graded its sample; a fresh process grades it again (%d so far)",
+                text,
+                self._num_ended,
+            )
 
     def _graded(self, sample: Mapping[str, Any], item: Mapping[str, Any]) -> PythonAnswer:
         try:
             if self._child is None:
                 self._start()
             assert self._child is not None, "it was started"
-            said = self._child.said({"sample": sample, "item": item})
-            if said.get("goes_on"):
-                self.close()
-            return _answer(said)
+            return _answer(self._child.said({"sample": sample, "item": item}))
         except _NoAnswerError:
             self.close()
             raise
 
     def _start(self) -> None:
-        self._child = _Child(self._limits, self._fence)
+        try:
+            self._child = _Child(self._limits, self._fence)
+        except OSError as error:
+            raise _ProcessEndedError("python_grader_killed", f"no process was started ({error})") from error
         if missing := self._child.put_up_fence():
             self.close()
             raise ConfigError(
@@ -136,6 +168,7 @@ class PythonProcess:
                 f"here, say so: {HOW_TO_TRUST}."
             )
         self._child.said({"source": self._source})
+        self._child.count_threads()
 
     def close(self) -> None:
         """Kill the child with all that it started."""
@@ -145,10 +178,15 @@ class PythonProcess:
 
 
 class _NoAnswerError(Exception):
-    def __init__(self, kind: Any, text: str, *, is_forged: bool = False) -> None:
+    def __init__(self, kind: Any, text: str, *, is_of_process: bool = False) -> None:
+        """`is_of_process`: samples that were graded before in the same process may be the reason."""
         super().__init__(text)
         self.failure = ItemFailure(kind, text)
-        self.is_forged = is_forged
+        self.is_of_process = is_of_process
+
+
+class _ProcessEndedError(_NoAnswerError):
+    """A process that ended without an answer: says nothing of the sample."""
 
 
 class _Child:
@@ -168,7 +206,7 @@ class _Child:
             start_new_session=True,
         )
         self._channel = Channel(self._process)
-        self._cpu_when_answered_s = 0.0
+        self._num_threads_of_source: float = math.inf
 
     def put_up_fence(self) -> list[str]:
         """Limits and fence; what of it the kernel did not grant."""
@@ -177,21 +215,37 @@ class _Child:
             "memory_bytes": self._limits.memory_bytes,
             "open_files": self._limits.open_files,
             "lifetime_s": self._limits.lifetime_s,
+            "threads": self._limits.threads,
         }
         told = self.said({**limits, "fence": sorted(self._fence), "calls": calls and calls.hex()})
         return [str(each) for each in told["missing"]]
 
+    def count_threads(self) -> None:
+        """Take the threads that it has, those that its source started, for its own."""
+        self._num_threads_of_source = self._num_threads()
+
     def may_go_on(self) -> bool:
-        """Whether the next sample may be its: it said nothing unasked, and nothing goes on in it."""
-        used_s = self._cpu_s()
+        """Whether the next sample may be its: it said nothing unasked, and no sample left a thread behind."""
         return not (
             self._channel.holds_something()
-            or used_s - self._cpu_when_answered_s > IDLE_CPU_S
-            or used_s > self._limits.lifetime_s - 2 * self._limits.seconds
+            or self._num_threads() > self._num_threads_of_source
+            or self._cpu_s() > self._limits.lifetime_s - 2 * self._limits.seconds
         )
 
+    def _signal(self, number: signal.Signals) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, number)
+
+    def _stop(self) -> None:
+        """Have the kernel stop all of it until it is asked again; threads that end are waited for."""
+        until_s = time.monotonic() + SETTLE_S
+        while self._num_threads() > self._num_threads_of_source and time.monotonic() < until_s:
+            time.sleep(SETTLE_S / 20)
+        self._signal(signal.SIGSTOP)
+
     def said(self, question: Mapping[str, Any]) -> dict[str, Any]:
-        """What it says to a question. Raises `_NoAnswerError` where it ends, takes too long or forges."""
+        """The answer to a question; the child is stopped after it. Raises `_NoAnswerError` where it ends, takes
+        too long or forges."""
         name = secrets.token_hex(8)
         limits, began_s, used_s = self._limits, time.monotonic(), self._cpu_s()
 
@@ -207,28 +261,32 @@ class _Child:
                     "python_grader_server_error", f"the grader has more than {limits.threads} threads"
                 )
 
+        self._signal(signal.SIGCONT)
         try:
             line = self._channel.exchange(json.dumps({"of": name, **question}).encode(), look)
         except UnaskedError:
             line = b""
         if line is None:
-            text = f"the grader's process ended ({self._how_it_ended()})"
-            raise _NoAnswerError("python_grader_server_error", text)
+            raise self._ended()
         # Whatever stands there: it may be what the grader wrote.
         with suppress(ValueError, RecursionError):
             found = json.loads(line)
             if isinstance(found, dict) and found.get("of") == name:
-                self._cpu_when_answered_s = self._cpu_s()
+                self._stop()
                 return found
         text = "the grader wrote an answer by itself"
-        raise _NoAnswerError("python_grader_server_error", text, is_forged=True)
+        raise _NoAnswerError("python_grader_server_error", text, is_of_process=True)
 
-    def _how_it_ended(self) -> str:
-        """In words; one that only closed its pipe is killed."""
-        with suppress(subprocess.TimeoutExpired):
-            code = self._process.wait(0.5)
-            return f"signal {_signal_name(-code)}" if code < 0 else f"exit code {code}"
-        return "it closed its channel, or wrote no end of it"
+    def _ended(self) -> _NoAnswerError:
+        """What came of a child that answers no more."""
+        try:
+            code = self._process.wait(2.0)
+        except subprocess.TimeoutExpired:
+            text = "the grader closed its channel, or wrote no end of an answer"
+            return _NoAnswerError("python_grader_server_error", text, is_of_process=True)
+        how = f"signal {_signal_name(-code)}" if code < 0 else f"exit code {code}"
+        kind = "python_grader_killed" if -code in KILL_SIGNALS else "python_grader_server_error"
+        return _ProcessEndedError(kind, f"the grader's process ended ({how})")
 
     def _cpu_s(self) -> float:
         """Processor time that it has used; 0 where this system does not say."""
@@ -244,8 +302,7 @@ class _Child:
 
     def end(self) -> None:
         """Kill it with all that it started."""
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+        self._signal(signal.SIGKILL)
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
@@ -262,6 +319,10 @@ def check_source(source: str) -> None:
         compile(source, "grader", "exec")
     except (SyntaxError, ValueError) as error:
         raise ConfigError(f"the grader's source is no Python: {error}.") from error
+    except (RecursionError, MemoryError) as error:
+        raise ConfigError(
+            "the grader's source is nested too deeply for Python's compiler. Split its longest expression."
+        ) from error
     if "def grade" not in source:
         raise ConfigError("the grader's source defines no function 'grade(sample, item)'.")
 
@@ -270,11 +331,15 @@ def _answer(said: Mapping[str, Any]) -> PythonAnswer:
     """What came of a question. A number is one that a float holds; a text, one that can be written down."""
     if (reason := said.get("failure")) is not None:
         text = str(reason)[:MAX_FAILURE_CHARACTERS].encode("utf-8", "replace").decode()
+        if text.startswith("MemoryError"):  # others before it may have kept what there was
+            raise _NoAnswerError("python_grader_runtime_error", text, is_of_process=True)
         return PythonAnswer(None, ItemFailure("python_grader_runtime_error", text))
     with suppress(OverflowError):
         if isinstance(score := said.get("score"), float | int) and math.isfinite(score):
             return PythonAnswer(float(score))
-    raise _NoAnswerError("python_grader_server_error", "the grader wrote an answer by itself", is_forged=True)
+    raise _NoAnswerError(
+        "python_grader_server_error", "the grader wrote an answer by itself", is_of_process=True
+    )
 
 
 def _signal_name(number: int) -> str:

@@ -33,6 +33,7 @@ ERROR_OF: dict[ItemFailureKind, str] = {
     "model_grader_parse_error": "model_grader_parse_error",
     "python_grader_server_error": "python_grader_server_error",
     "python_grader_runtime_error": "python_grader_runtime_error",
+    "python_grader_killed": "python_grader_server_error",
     "python_timeout": "unresponsive_reward_error",
 }
 """A failure's kind -> the API's error; any other is `other_error`."""

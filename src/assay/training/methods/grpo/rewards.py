@@ -50,6 +50,7 @@ FAILURE_KINDS = tuple(
 """How grading without an endpoint fails."""
 JUDGE_FAILURE_KINDS = tuple(kind for kind in get_args(ItemFailureKind) if kind.startswith("model_grader"))
 """How judges fail besides."""
+KILLED: ItemFailureKind = "python_grader_killed"
 FAILURES = "failed_grades"
 
 
@@ -191,6 +192,12 @@ def refuse_failures(metrics: Mapping[str, float], most: float, *, step: int) -> 
         }
         said = ", ".join(f"{tenths_text(part)} {kind}" for kind, part in kinds.items() if part)
         cure = "Mend the grader and train a new run"
+        if kinds[KILLED]:
+            cure = (
+                "Processes of graders were killed from outside, which says nothing of the rollouts: go on with "
+                "assay train --resume, and the step is graded again. If the kernel killed them because memory ran "
+                "out, start fewer ranks on the machine, or have the grader take less"
+            )
         if any(kinds[kind] for kind in JUDGE_FAILURE_KINDS):
             cure = (
                 "Once the judge answers again, go on with assay train --resume: it is asked about what has no "

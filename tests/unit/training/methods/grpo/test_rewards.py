@@ -112,6 +112,12 @@ def test_where_a_judge_is_silent_the_error_says_how_to_go_on_once_it_answers():
         refuse_failures(silent, 0.4, step=7)
 
 
+def test_where_graders_were_killed_the_error_says_that_a_resume_goes_on():
+    killed = {"failed_grades": 0.5, "failed_grades_python_grader_killed": 0.5}
+    with pytest.raises(TooManyFailuresError, match=r"50.0% python_grader_killed.*go on with assay train --res"):
+        refuse_failures(killed, 0.4, step=7)
+
+
 def test_a_grader_asked_again_in_another_process_says_the_same():
     body = "import random; return hash(item['word']) % 9973 + random.random() + len(str({'a', item['word']}))"
     config, items = rewards_of(python(body)), [{"word": f"word{place}"} for place in range(4)]
