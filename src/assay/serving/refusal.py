@@ -55,6 +55,13 @@ def checkpoint_gone(name: str, *, param: str = "model") -> RefusedError:
     )
 
 
+def busy(message: str, code: str) -> RefusedError:
+    """Something that is held by others, or by the client's own requests, for now."""
+    return RefusedError(
+        f"{message} Ask again later.", status=429, code=code, headers={"retry-after": str(RETRY_AFTER_S)}
+    )
+
+
 def store_in_trouble(error: StoreError) -> RefusedError:
     """Nothing was half made: what is not whole is not there. The same request goes on later."""
     kind = "store_away" if isinstance(error, StoreAwayError) else "store_error"

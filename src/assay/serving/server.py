@@ -1,6 +1,7 @@
 """Starts the server on a home: one process, no torch; everything that it keeps is in the home's `api`
 folder."""
 
+import logging
 import socket
 import threading
 import time
@@ -11,6 +12,7 @@ from assay.base.clock import Clock, SystemClock
 from assay.base.errors import ConfigError, StoreError
 from assay.serving.base_models import BaseModelFile
 from assay.serving.engines.process import EngineProcess, StartedProcess
+from assay.serving.http.log_limit import LimitedLogHandler
 from assay.serving.keeping import stores_of
 from assay.store.home import Home
 from assay.store.objects import open_store
@@ -46,9 +48,8 @@ def run_server(
 ) -> None:
     """Serve until told to stop; `say` gets the address once it is listened on."""
     try:
-        import uvicorn
-
         from assay.serving.engines.pool import EnginePool
+        from assay.serving.http.connections import TimedServer
         from assay.serving.openai.app import BASE_PATH, make_app
         from assay.serving.openai.door import LOOPBACK_NAMES
         from assay.serving.openai.place import DEFAULT_PROJECT, Place
@@ -59,7 +60,9 @@ def run_server(
     engines = EnginePool(
         lambda: EngineProcess.begun(budget.start), most=budget.most, most_bytes=budget.most_bytes, say=say
     )
-    patience = Patience(PATIENCE_S, make_call=at_once, say=say)
+    log = LimitedLogHandler()
+    logging.getLogger().addHandler(log)
+    patience = Patience(PATIENCE_S, make_call=at_once, say=logging.getLogger("assay.serving").warning)
     store = open_store(str(home.api), patience)
     place = Place.of(
         store,
@@ -84,8 +87,7 @@ def run_server(
         shown = f"[{host}]" if ":" in host else host
         say(f"serving http://{shown}:{listener.getsockname()[1]}{BASE_PATH}")
         threading.Thread(target=_keep_house, args=(place, say), name="house", daemon=True).start()
-        server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False, server_header=False))
-        server.run(sockets=[listener])
+        TimedServer(app, log).run(sockets=[listener])
 
 
 def listening(host: str, port: int) -> socket.socket:

@@ -7,22 +7,31 @@ own name resolve to this machine (DNS rebinding) sends that name as the Host, an
 
 import json
 import secrets
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from starlette.concurrency import run_in_threadpool
+import anyio
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from assay.base.errors import StoreError
 from assay.serving.keys import KeyShelf
 from assay.serving.openai.place import ASKER, DEFAULT_PROJECT, PROJECT
-from assay.serving.refusal import RefusedError, store_in_trouble
+from assay.serving.refusal import RefusedError, busy, store_in_trouble
 
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 ADMIN_PATH = "/v1/organization"
 """Below it, projects and keys are looked at and changed: by admin keys alone, which open nothing else."""
 _LOOKS = ("GET", "HEAD")
 """What a key that may only read can ask."""
+MAX_REQUESTS_OF_KEY = 512
+"""At a time: a key that has many under way leaves connections to others."""
+MAX_HEADERS = 100
+_ONCE = frozenset(
+    b"authorization content-encoding content-type host idempotency-key if-range openai-organization "
+    b"openai-project range x-stainless-retry-count".split()
+)
+"""Headers that decide what is done: two of a kind would leave it open which of them counts."""
 
 
 class Door:
@@ -31,6 +40,10 @@ class Door:
     def __init__(self, app: ASGIApp, keys: KeyShelf) -> None:
         self._app = app
         self._keys = keys
+        self._num_under_way = Counter[str]()
+        """By the id of the key."""
+        self._threads = anyio.CapacityLimiter(8)
+        """For keys alone: a wrong one is refused however much is under way."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
@@ -45,14 +58,23 @@ class Door:
             await send(message)
 
         try:
-            project, asker = await run_in_threadpool(self._asker, scope, dict(scope["headers"]))
+            headers = _headers_of(scope)
+            project, asker = await anyio.to_thread.run_sync(self._asker, scope, headers, limiter=self._threads)
+            if asker and self._num_under_way[asker] >= MAX_REQUESTS_OF_KEY:
+                raise busy(f"{MAX_REQUESTS_OF_KEY} requests of this key are under way.", "too_many_requests")
         except RefusedError as error:
             await _refuse(error, send_with_id)
             return
         except StoreError as error:
             await _refuse(store_in_trouble(error), send_with_id)
             return
-        await self._app({**scope, PROJECT: project, ASKER: asker}, receive, send_with_id)
+        self._num_under_way[asker] += 1
+        try:
+            await self._app({**scope, PROJECT: project, ASKER: asker}, receive, send_with_id)
+        finally:
+            self._num_under_way[asker] -= 1
+            if not self._num_under_way[asker]:
+                del self._num_under_way[asker]
 
     def _asker(self, scope: Scope, headers: Mapping[bytes, bytes]) -> tuple[str, str]:
         """Project and key of the client, who may ask; `RefusedError` says why he may not."""
@@ -83,6 +105,23 @@ class Door:
                 code="insufficient_permissions",
             )
         return key.project, key.key_id
+
+
+def _headers_of(scope: Scope) -> dict[bytes, bytes]:
+    """The headers of a request; `RefusedError` where one stands twice that decides something."""
+    headers: list[tuple[bytes, bytes]] = scope["headers"]
+    if len(headers) > MAX_HEADERS:
+        raise RefusedError(
+            f"The request has more than {MAX_HEADERS} headers.", status=431, code="too_many_headers"
+        )
+    twice = [
+        name.decode("latin-1")
+        for name, count in Counter(name for name, _ in headers).items()
+        if count > 1 and name in _ONCE
+    ]
+    if twice:
+        raise RefusedError(f"The header '{twice[0]}' stands twice. Send it once.", code="duplicate_header")
+    return dict(headers)
 
 
 def _check_host(headers: Mapping[bytes, bytes]) -> None:

@@ -1,0 +1,1 @@
+"""What clients hold of the server: their connections, and the lines of its log."""

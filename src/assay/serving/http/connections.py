@@ -1,0 +1,281 @@
+"""The server's connections: how long a client may take, and how many connections there may be.
+
+    head       HEAD_S from its first byte, or from the connection's beginning
+    body       MIN_BYTES_S, in windows of WINDOW_S in which the server reads
+    response   likewise, in windows in which there is something to read for the client
+
+Uvicorn limits the time of idle connections alone. Here every connection is looked at once a second. Where there
+are as many as there may be, the one that has been without a request longest leaves for a new one, first of the
+address that has most of those: a client that connects and sends nothing keeps nobody out.
+"""
+
+import asyncio
+import json
+import logging
+import resource
+import socket
+from functools import partial
+from typing import Any
+
+import h11
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from assay.serving.http.log_limit import LimitedLogHandler
+from assay.serving.refusal import RefusedError
+
+HEAD_S = 10.0
+WINDOW_S = 20.0
+MIN_BYTES_S = 512
+LINGER_S = 5.0
+"""How long the rest of a body is read that nobody wants any more."""
+MAX_CONNECTIONS = 4096
+RESERVED_FILES = 256
+"""File descriptors for the store, graders and engines; and what is accepted before it is counted."""
+ACCEPTED_AT_ONCE = 64
+_LISTENING = 1024
+"""Connections that the kernel holds until they are accepted."""
+_PEER_LEFT = (7, 8)
+"""TCP_CLOSE and TCP_CLOSE_WAIT of `tcp_info`."""
+_log = logging.getLogger("assay.serving")
+
+
+def raise_file_limit() -> int:
+    """Raise the soft limit of open files to the hard one, and return it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard if hard != resource.RLIM_INFINITY else 2**20
+
+
+def max_connections(file_limit: int) -> int:
+    """How many connections may be open: each may have a file open, too."""
+    return max(16, min(MAX_CONNECTIONS, (file_limit - RESERVED_FILES) // 2))
+
+
+class ConnectionTable:
+    """All connections of a server by address."""
+
+    def __init__(self, most: int) -> None:
+        """At most `most` connections, and half as many of one address."""
+        self._most = most
+        self._open: dict[str, set[TimedProtocol]] = {}
+        self._idle: dict[str, dict[TimedProtocol, None]] = {}
+        """Those without a complete request, the oldest first."""
+
+    def admit(self, connection: "TimedProtocol") -> bool:
+        """Count a new connection, for which an idle one may have to leave; False where none can."""
+        address = connection.address
+        victims: dict[TimedProtocol, None] | None = None
+        if len(self._open.get(address, ())) >= max(1, self._most // 2):
+            victims = self._idle[address]
+        elif sum(map(len, self._open.values())) >= self._most:
+            victims = max(self._idle.values(), key=len)
+        if victims is not None:
+            if not victims:
+                return False
+            _log.warning("too many connections: the one that has been idle longest is closed")
+            victim = next(iter(victims))
+            self.leave(victim)
+            victim.abort()
+        self._open.setdefault(address, set()).add(connection)
+        self._idle.setdefault(address, {})[connection] = None
+        return True
+
+    def note(self, connection: "TimedProtocol", *, is_idle: bool) -> None:
+        """Whether a connection waits for a request, or answers one."""
+        if connection not in self._open.get(connection.address, ()):
+            return
+        if not is_idle:
+            self._idle[connection.address].pop(connection, None)
+        else:
+            self._idle[connection.address].setdefault(connection, None)
+
+    def leave(self, connection: "TimedProtocol") -> None:
+        """Forget a connection, if it was admitted."""
+        address = connection.address
+        if connection in (of_address := self._open.get(address, set())):
+            of_address.remove(connection)
+            self._idle[address].pop(connection, None)
+            if not of_address:
+                del self._open[address], self._idle[address]
+
+
+class _CountedTransport:
+    """A transport that counts the bytes written to it."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self.num_written = 0
+
+    def write(self, data: bytes) -> None:
+        self.num_written += len(data)
+        self._transport.write(data)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
+class _Pace:
+    """Tells whether one side of a connection goes on at `MIN_BYTES_S`."""
+
+    def __init__(self) -> None:
+        self._since_s: float | None = None
+        self._bytes_then = 0
+
+    def is_too_slow(self, now_s: float, num_bytes: int, *, is_expected: bool) -> bool:
+        """`num_bytes` so far; `is_expected`: whether the client has to send, or to read, just now."""
+        if not is_expected or self._since_s is None:
+            self._since_s, self._bytes_then = now_s if is_expected else None, num_bytes
+            return False
+        if now_s - self._since_s < WINDOW_S:
+            return False
+        is_slow = num_bytes - self._bytes_then < WINDOW_S * MIN_BYTES_S
+        self._since_s, self._bytes_then = now_s, num_bytes
+        return is_slow
+
+
+class TimedProtocol(H11Protocol):
+    """One connection, looked at once a second."""
+
+    def __init__(self, *given: Any, table: ConnectionTable, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self.address = ""
+        self._table = table
+        self._num_read = 0
+        self._reading, self._writing = _Pace(), _Pace()
+        self._head_since_s: float | None = self.loop.time()
+        """None while a request is answered, and until the next one begins."""
+        self._answered_s = 0.0
+
+    @property
+    def _is_answering(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def connection_made(self, transport: Any) -> None:
+        """See `asyncio.Protocol`; so for the next three."""
+        super().connection_made(_CountedTransport(transport))  # type: ignore[arg-type]
+        self.address = "" if self.client is None else self.client[0]
+        if not self._table.admit(self):
+            _log.warning("too many requests at once: a new connection of %s is closed", self.address)
+            self.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._table.leave(self)
+
+    def data_received(self, data: bytes) -> None:
+        self._num_read += len(data)
+        if not self._is_answering and self._head_since_s is None:
+            self._head_since_s = self.loop.time()
+        super().data_received(data)
+        self._note_state()
+
+    def on_response_complete(self) -> None:
+        """The response is written; a request that waits behind it may begin."""
+        self._head_since_s, self._answered_s = None, self.loop.time()
+        super().on_response_complete()
+        self._note_state()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what is no HTTP."""
+        self.refuse(RefusedError(msg, code="invalid_http"))
+
+    def abort(self) -> None:
+        """Close at once, whatever is still to be written."""
+        self.transport.abort()
+
+    def refuse(self, error: RefusedError) -> None:
+        """Answer with an error that no route gives, and close."""
+        if self.cycle is not None:
+            self.cycle.disconnected = True
+        body = json.dumps(error.envelope()).encode()
+        headers = [
+            ("content-type", "application/json"),
+            ("content-length", str(len(body))),
+            ("connection", "close"),
+        ]
+        response = h11.Response(status_code=error.status, headers=headers)
+        try:
+            for event in (response, h11.Data(data=body), h11.EndOfMessage()):
+                self.transport.write(self.conn.send(event) or b"")
+        except h11.LocalProtocolError:  # a response is on its way already
+            self.abort()
+        self.transport.close()
+
+    def look(self, now_s: float) -> None:
+        """Close the connection where its client takes too long, or is gone."""
+        pending = self.transport.get_write_buffer_size()
+        num_written = self.transport.num_written - pending  # type: ignore[attr-defined]
+        if self._writing.is_too_slow(now_s, num_written, is_expected=pending > 0):
+            _log.warning(
+                "a client read less than %d bytes a second of a response; its connection is closed", MIN_BYTES_S
+            )
+            self.abort()
+            return
+        has_body_left = self.conn.their_state is h11.SEND_BODY
+        if self._is_answering:
+            is_expected = has_body_left and not self.flow.read_paused
+            if self._reading.is_too_slow(now_s, self._num_read, is_expected=is_expected):
+                self._time_out(f"The body came at less than {MIN_BYTES_S} bytes a second.")
+            elif self._peer_has_left():
+                self.abort()
+        elif has_body_left:
+            if now_s - self._answered_s > LINGER_S:
+                self.abort()
+        elif self._head_since_s is not None and now_s - self._head_since_s > HEAD_S:
+            self._time_out(f"The request's head was not complete within {HEAD_S:g} s.")
+
+    def _time_out(self, message: str) -> None:
+        _log.warning("a connection is closed: %s", message)
+        self.refuse(RefusedError(f"{message} Send it again.", status=408, code="request_timeout"))
+
+    def _note_state(self) -> None:
+        if self._is_answering:
+            self._head_since_s = None
+        self._table.note(self, is_idle=not self._is_answering)
+
+    def _peer_has_left(self) -> bool:
+        """Whether the client hung up while more of what it had sent waits to be read, which hides that."""
+        if not self.flow.read_paused or not hasattr(socket, "TCP_INFO"):
+            return False
+        ours = self.transport.get_extra_info("socket")
+        return ours.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] in _PEER_LEFT
+
+
+class TimedServer(uvicorn.Server):
+    """Uvicorn with time limits for all that a client does."""
+
+    def __init__(self, app: Any, log: LimitedLogHandler) -> None:
+        table = ConnectionTable(max_connections(raise_file_limit()))
+        config = uvicorn.Config(
+            app,
+            http=partial(TimedProtocol, table=table),  # type: ignore[arg-type]
+            ws="none",
+            log_config=None,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            backlog=ACCEPTED_AT_ONCE,
+            callback_notify=self._look,
+            timeout_notify=0,
+        )
+        super().__init__(config)
+        self._log = log
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to accept connections."""
+        await super().startup(sockets)
+        for listener in sockets or ():
+            listener.listen(_LISTENING)  # asyncio would accept as many at a time, too
+
+    async def _look(self) -> None:
+        now_s = asyncio.get_running_loop().time()
+        for connection in [*self.server_state.connections]:
+            assert isinstance(connection, TimedProtocol)
+            try:
+                connection.look(now_s)
+            except Exception as error:  # the others are looked at, too
+                _log.error("a connection could not be looked at and is closed", exc_info=error)
+                connection.abort()
+        self._log.write_counts()

@@ -1,0 +1,74 @@
+"""Log lines of a server, few of each kind: whoever sends it nonsense does not fill its disk.
+
+A kind is where in the code a line is logged and where its exception was raised. The first record of a kind is
+written, then a minute long none; how many there were follows, once.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+EVERY_S = 60.0
+MAX_CHARACTERS = 3000
+"""A record has at most: a traceback of a thousand frames says no more than its ends."""
+
+_Kind = tuple[object, ...]
+
+
+class _Suppressed(NamedTuple):
+    since_s: float
+    num_left_out: int
+    title: str
+
+
+class LimitedLogHandler(logging.StreamHandler):  # type: ignore[type-arg]
+    """Writes to stderr."""
+
+    def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._now_s = now_s
+        self._kinds: dict[_Kind, _Suppressed] = {}
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a record, unless one of its kind was written within the last minute."""
+        self.write_counts()
+        kind = _kind_of(record)
+        if (known := self._kinds.get(kind)) is not None:
+            self._kinds[kind] = known._replace(num_left_out=known.num_left_out + 1)
+            return
+        title = f"{record.name}: {record.getMessage():.120}"
+        self._kinds[kind] = _Suppressed(self._now_s(), 0, title)
+        super().emit(record)
+
+    def write_counts(self) -> None:
+        """Write how many records of each kind were left out, a minute after its first."""
+        now_s = self._now_s()
+        for kind, known in [*self._kinds.items()]:
+            if now_s - known.since_s < EVERY_S:
+                continue
+            del self._kinds[kind]
+            if known.num_left_out:
+                # The kind goes on being left out: it was told of just now.
+                self._kinds[kind] = known._replace(since_s=now_s, num_left_out=0)
+                self.stream.write(
+                    f"{known.num_left_out:,} more within {now_s - known.since_s:.0f} s: {known.title}\n"
+                )
+                self.flush()
+
+    def format(self, record: logging.LogRecord) -> str:
+        """A record's text, its middle left out where it is long."""
+        text = super().format(record)
+        if len(text) <= MAX_CHARACTERS:
+            return text
+        half = MAX_CHARACTERS // 2
+        return f"{text[:half]}\n[{len(text) - 2 * half:,} characters left out]\n{text[-half:]}"
+
+
+def _kind_of(record: logging.LogRecord) -> _Kind:
+    error = record.exc_info[1] if record.exc_info else None
+    raised = error.__traceback__ if error is not None else None
+    while raised is not None and raised.tb_next is not None:
+        raised = raised.tb_next
+    where = (raised.tb_frame.f_code, raised.tb_lineno) if raised is not None else None
+    return record.name, record.pathname, record.lineno, type(error), where
