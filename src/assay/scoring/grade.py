@@ -151,6 +151,9 @@ class GraderRunner:
             return Grade(*math_answer(process, text, reference))
         if isinstance(grader, StringCheck):
             return Grade(float(string_check(grader.operation, text, reference)))
+        if len(text) * len(reference) > self._tools.limits.compared_pairs:
+            pairs = f"{len(text):,} characters with {len(reference):,}"
+            return Grade(None, ItemFailure("sample_error", f"too long to be compared here: {pairs}"))
         if grader.evaluation_metric != "cosine":
             return Grade(similarity(grader.evaluation_metric, text, reference))
         assert self._tools.embedder is not None, "checked when the runner was made"

@@ -25,11 +25,13 @@ import logging
 import math
 import os
 import platform
+import re
 import secrets
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -57,6 +59,8 @@ SETTLE_S = 0.02
 WARN_EVERY_S = 60.0
 KILL_SIGNALS = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
 """Signals that come from outside of a fenced grader, which can send none."""
+MAX_FUNCTIONS = 4000
+_FUNCTION = re.compile(r"\b(?:def|class|lambda|for)\b")
 ENVIRONMENT = {
     "PYTHONHASHSEED": "0",
     # Where a machine has a hundred cores, the stacks of as many threads would not fit into the memory allowed.
@@ -75,11 +79,19 @@ class Limits(NamedTuple):
     """For one sample by the clock, for graders that wait."""
     threads: int = 64
     open_files: int = 64
+    compared_pairs: float = math.inf
+    """Pairs of characters that a similarity of two texts looks at: what it takes grows with their product."""
+    abandoned: threading.Event | None = None
+    """Set by another thread when nobody waits for the grade any more."""
 
     @property
     def lifetime_s(self) -> int:
         """Processor time after which the kernel ends the process, whatever became of who started it."""
         return math.ceil(max(60.0, 10 * self.seconds))
+
+
+class GradingAbandonedError(Exception):
+    """`Limits.abandoned` was set while a process graded."""
 
 
 class PythonAnswer(NamedTuple):
@@ -250,6 +262,8 @@ class _Child:
         limits, began_s, used_s = self._limits, time.monotonic(), self._cpu_s()
 
         def look() -> None:
+            if limits.abandoned is not None and limits.abandoned.is_set():
+                raise GradingAbandonedError
             if self._cpu_s() - used_s > limits.seconds:
                 raise _NoAnswerError(
                     "python_timeout", f"no score within {limits.seconds:g} s of processor time"
@@ -315,6 +329,12 @@ def check_source(source: str) -> None:
     """Refuse what can never grade."""
     if (size := len(source.encode())) > MAX_SOURCE_BYTES:
         raise ConfigError(f"the grader's source has {size} bytes; at most {MAX_SOURCE_BYTES} are run.")
+    # Compiling takes the square of their number (20 s of 20,000), in which no other thread runs.
+    if (num_functions := len(_FUNCTION.findall(source))) > MAX_FUNCTIONS:
+        raise ConfigError(
+            f"the grader's source has {num_functions:,} functions, classes and comprehensions; at most "
+            f"{MAX_FUNCTIONS:,} are compiled."
+        )
     try:
         compile(source, "grader", "exec")
     except (SyntaxError, ValueError) as error:

@@ -5,13 +5,14 @@ A path is names and `[index]`es, nothing else: no filters, no expressions, nothi
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from assay.base.errors import ConfigError
 
-_TAG = re.compile(r"\{\{(.*?)\}\}", re.DOTALL)
 _STEP = re.compile(r"\.?([A-Za-z_][\w-]*)|\[(\d+)\]|\[['\"]([^'\"]*)['\"]\]")
+MAX_RENDERED = 16 << 20
+"""Characters: a template that names a long text a thousand times fills a machine's memory."""
 ROOTS = ("item", "sample")
 SAMPLE_FIELDS = ("output_text", "output_json", "choices", "output_tools")
 """What every sample has, and nothing else."""
@@ -24,14 +25,17 @@ class UnknownVariableError(Exception):
 def render(template: str, values: Mapping[str, Any]) -> str:
     """The template with every tag's value in its place; strings as they are, other values as JSON.
 
-    Raises `UnknownVariableError` where a path leads nowhere.
+    Raises `UnknownVariableError` where a path leads nowhere, or the text is longer than `MAX_RENDERED`.
     """
-
-    def value_of(match: re.Match[str]) -> str:
-        value = _lookup(match.group(1).strip(), values)
-        return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-    return _TAG.sub(value_of, template)
+    texts: list[str] = []
+    room = MAX_RENDERED
+    for text, path in _parts(template):
+        value = "" if path is None else _lookup(path, values)
+        texts += (text, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+        room -= len(texts[-2]) + len(texts[-1])
+        if room < 0:
+            raise UnknownVariableError(f"the rendered text has more than {MAX_RENDERED:,} characters")
+    return "".join(texts)
 
 
 def item_path(path: str) -> str:
@@ -52,12 +56,25 @@ def value_at(path: str, values: Mapping[str, Any]) -> Any:
 
 def check_template(template: str) -> str:
     """The template itself, or a `ConfigError` for a tag that can never mean anything."""
-    for match in _TAG.finditer(template):
-        path = match.group(1).strip()
+    for path in _paths(template):
         steps = list(_steps(path))
         if not steps or steps[0] not in ROOTS:
             raise ConfigError(f"'{{{{ {path} }}}}' names nothing. Write item.FIELD or sample.output_text.")
     return template
+
+
+def _parts(template: str) -> Iterator[tuple[str, str | None]]:
+    """Each piece of text with the path of the tag behind it, None behind the last. The time that takes is
+    proportional to the length, whatever stands there; a regular expression's is not."""
+    begin = 0
+    while (opening := template.find("{{", begin)) >= 0 and (closing := template.find("}}", opening + 2)) >= 0:
+        yield template[begin:opening], template[opening + 2 : closing].strip()
+        begin = closing + 2
+    yield template[begin:], None
+
+
+def _paths(template: str) -> Iterator[str]:
+    return (path for _, path in _parts(template) if path is not None)
 
 
 def _steps(path: str) -> list[str | int]:
@@ -85,5 +102,5 @@ def _lookup(path: str, values: Mapping[str, Any]) -> Any:
 
 def fields_read(template: str, root: str) -> set[str]:
     """The fields of `item` or `sample` that a template reads: those without which it cannot be rendered."""
-    paths = (list(_steps(match.group(1).strip())) for match in _TAG.finditer(template))
+    paths = (list(_steps(path)) for path in _paths(template))
     return {str(steps[1]) for steps in paths if steps[0] == root and len(steps) > 1}

@@ -4,26 +4,46 @@ A grader that failed gives no reward: null, and the error that says why. It is n
 answer gets.
 """
 
+import asyncio
+import math
 import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple, get_args
 
+import anyio
 from pydantic import TypeAdapter, ValidationError
 
 from assay.base.errors import ConfigError
 from assay.scoring.grade import Grade, GraderRunner, Tools, sample_values
-from assay.scoring.graders import Grader, LabelModel, ScoreModel, check_sample_fields, single_graders
+from assay.scoring.graders import (
+    Grader,
+    LabelModel,
+    MathAnswer,
+    PythonGrader,
+    ScoreModel,
+    check_sample_fields,
+    single_graders,
+)
 from assay.scoring.http_sampler import HttpSampler
 from assay.scoring.item_failure import ItemFailureKind
+from assay.scoring.python_process import Limits
 from assay.scoring.sampler import Sampler
 from assay.serving.refusal import RefusedError
+from assay.serving.slots import FairSlots
 
-AT_ONCE = 2
-"""A grader may take two GB and two minutes of a processor: so many of them at a time."""
+PROCESSES = (6, 2)
+"""At a time, in all and of a project. A python grader may take two GB and two minutes of a processor."""
+JUDGED = (24, 8)
+"""They wait for the judge, each in a thread."""
+IN_THIS_PROCESS = (2, 1)
+"""They take milliseconds; a long comparison keeps all other threads from running."""
+COMPARED_PAIRS = 2.0**32
+"""Pairs of characters: a quarter of a second."""
+MAX_WAITING = 64
 WAIT_S = 30.0
-RETRY_AFTER_S = 5
 
 ERROR_OF: dict[ItemFailureKind, str] = {
     "invalid_variable_error": "invalid_variable_error",
@@ -56,18 +76,48 @@ class SampleGrade(NamedTuple):
 
 
 class GraderDesk:
-    """Where graders run, few at a time."""
+    """Where graders run: a few at a time, and of a project fewer, so that one keeps no other waiting."""
 
     def __init__(self, judge: str | None) -> None:
         """`judge`: the endpoint that model-graded graders ask; `ConfigError` where it is no URL."""
         if judge is not None:
             HttpSampler(base_url=judge, model="")
         self.judge = judge
-        self._free = threading.BoundedSemaphore(AT_ONCE)
+        self._processes = _slots(PROCESSES, "python graders")
+        self._judged = _slots(JUDGED, "model-graded graders")
+        self._here = _slots(IN_THIS_PROCESS, "graders")
+        # Not those of all routes: whoever waits for a grader keeps nobody from an answer.
+        self._threads = anyio.CapacityLimiter(math.inf)
 
-    def run(self, grader: Grader, model_sample: str, item: Mapping[str, Any]) -> SampleGrade:
-        """Grade one sample."""
-        with self._place(), self._runner(grader) as runner:
+    async def check(self, project: str, value: Any) -> Grader:
+        """See `checked_grader`; a source of many lines takes a while."""
+        async with self._here.slot(project):
+            return await anyio.to_thread.run_sync(checked_grader, value, limiter=self._threads)
+
+    async def run(
+        self, project: str, grader: Grader, model_sample: str, item: Mapping[str, Any]
+    ) -> SampleGrade:
+        """Grade one sample. Where this is cancelled, the process that grades ends, then the slot is free."""
+        abandoned = threading.Event()
+        async with self._slots_of(grader).slot(project):
+            run = partial(self._run, grader, model_sample, item, abandoned)
+            grading = asyncio.ensure_future(anyio.to_thread.run_sync(run, limiter=self._threads))
+            try:
+                return await asyncio.shield(grading)
+            finally:
+                abandoned.set()
+                await asyncio.gather(grading, return_exceptions=True)
+
+    def _slots_of(self, grader: Grader) -> FairSlots:
+        kinds = [type(each) for each in single_graders(grader)]
+        if PythonGrader in kinds or MathAnswer in kinds:
+            return self._processes
+        return self._judged if ScoreModel in kinds or LabelModel in kinds else self._here
+
+    def _run(
+        self, grader: Grader, model_sample: str, item: Mapping[str, Any], abandoned: threading.Event
+    ) -> SampleGrade:
+        with self._runner(grader, Limits(compared_pairs=COMPARED_PAIRS, abandoned=abandoned)) as runner:
             began_s = time.monotonic()
             values = sample_values(model_sample, item)
             try:
@@ -77,27 +127,13 @@ class GraderDesk:
         return SampleGrade(grader, grade, error_of(grade, values), time.monotonic() - began_s)
 
     @contextmanager
-    def _place(self) -> Iterator[None]:
-        if not self._free.acquire(timeout=WAIT_S):
-            raise RefusedError(
-                f"{AT_ONCE} graders run already. Ask again later.",
-                status=429,
-                code="graders_busy",
-                headers={"retry-after": str(RETRY_AFTER_S)},
-            )
-        try:
-            yield
-        finally:
-            self._free.release()
-
-    @contextmanager
-    def _runner(self, grader: Grader) -> Iterator[GraderRunner]:
+    def _runner(self, grader: Grader, limits: Limits) -> Iterator[GraderRunner]:
         asked = {each.model for each in single_graders(grader) if isinstance(each, ScoreModel | LabelModel)}
         judges: dict[str, Sampler] = {}
         if self.judge is not None:
             judges = {model: HttpSampler(base_url=self.judge, model=model, max_retries=1) for model in asked}
         try:
-            runner = GraderRunner(grader, Tools(judges=judges))
+            runner = GraderRunner(grader, Tools(judges=judges, limits=limits))
         except ConfigError as error:
             cure = "Start 'assay serve' with --judge URL, or choose another grader."
             raise RefusedError(f"{error} {cure}", param="grader", code="grader_not_served") from error
@@ -105,6 +141,18 @@ class GraderDesk:
             yield runner
         finally:
             runner.close()
+
+
+def _slots(at_once: tuple[int, int], title: str) -> FairSlots:
+    total, per_project = at_once
+    return FairSlots(
+        total=total,
+        per_project=per_project,
+        max_waiting=MAX_WAITING,
+        wait_s=WAIT_S,
+        code="graders_busy",
+        title=title,
+    )
 
 
 def checked_grader(value: Any, where: str = "grader") -> Grader:

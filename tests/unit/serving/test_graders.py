@@ -1,16 +1,19 @@
 """`client.fine_tuning.alpha.graders`: what a grader gives, and how it can fail, by the API's names."""
 
+import asyncio
 import http.server
 import json
 import threading
+import time
 from collections.abc import Iterator
 
 import openai
 import pytest
 
 from assay.scoring.item_failure import ItemFailureKind
-from assay.serving.graders import ERROR_OF, GraderDesk
+from assay.serving.graders import ERROR_OF, GraderDesk, SampleGrade, checked_grader
 from assay.serving.openai.place import Place
+from assay.serving.refusal import RefusedError
 from served import place_in, sdk_of
 
 EXACT = {
@@ -181,8 +184,46 @@ def test_a_judge_that_nobody_named_is_a_400(tmp_path) -> None:
         run(sdk_of(place_in(tmp_path)), judge("m"), "a")
 
 
-def test_more_graders_than_may_run_are_asked_to_come_again(place, sdk, monkeypatch) -> None:
-    monkeypatch.setattr("assay.serving.graders.WAIT_S", 0.01)
-    with place.graders._place(), place.graders._place(), pytest.raises(openai.RateLimitError) as refused:
-        run(sdk, EXACT, "a", {"answer": "a"})
-    assert refused.value.response.headers["retry-after"] == "5"
+class Desk:
+    """Requests side by side, each until it is cancelled."""
+
+    def __init__(self) -> None:
+        self.desk = GraderDesk(None)
+
+    def ask(self, grader: dict, project: str = "a") -> "asyncio.Task[SampleGrade]":
+        return asyncio.ensure_future(self.desk.run(project, checked_grader(grader), "a", {"answer": "a"}))
+
+
+def sleeping(seconds: float) -> dict:
+    source = f"import time\ndef grade(sample, item):\n  time.sleep({seconds})\n  return 1.0"
+    return {"type": "python", "name": "p", "source": source}
+
+
+def test_graders_that_sleep_keep_neither_other_projects_nor_other_graders_waiting(monkeypatch) -> None:
+    monkeypatch.setenv("ASSAY_PYTHON_GRADERS", "trusted")
+    monkeypatch.setattr("assay.serving.graders.WAIT_S", 0.2)
+
+    async def scene() -> None:
+        desk = Desk()
+        asleep = [desk.ask(sleeping(60.0)) for _ in range(3)]
+        with pytest.raises(RefusedError, match="2 python graders of this project run") as refused:
+            await asleep.pop()
+        assert (refused.value.status, refused.value.headers) == (429, {"retry-after": "5"})
+        assert (await desk.ask(EXACT)).grade.score == 1.0
+        assert (await desk.ask(sleeping(0.0), "b")).grade.score == 1.0
+        for each in asleep:  # as where their clients hang up
+            each.cancel()
+        await asyncio.wait(asleep)
+        assert (await desk.ask(sleeping(0.0))).grade.score == 1.0
+
+    began_s = time.monotonic()
+    asyncio.run(scene())
+    assert time.monotonic() - began_s < 20.0
+
+
+def test_texts_too_long_to_be_compared_in_the_server_are_refused_quickly(sdk) -> None:
+    alike = {**EXACT, "type": "text_similarity", "evaluation_metric": "fuzzy_match"}
+    del alike["operation"]
+    answer = run(sdk, alike, "a" * 100_000, {"answer": "b" * 100_000})
+    assert answer.reward is None and "too long to be compared here" in answer.x_assay["failure"]["text"]
+    assert run(sdk, alike, "a" * 1000, {"answer": "a" * 1000}).reward == 1.0

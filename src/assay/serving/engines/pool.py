@@ -14,9 +14,16 @@ from typing import Protocol
 from assay.serving.engines.asks import Engine, ModelSource, Ready
 from assay.serving.engines.refusals import engines_busy
 from assay.serving.refusal import RefusedError
+from assay.serving.slots import FairSlots
 
 WAIT_S = 60.0
 """How long a request waits for a place."""
+SLICE_S = 20.0
+"""How long a model that is asked without a pause keeps its place while others wait for one."""
+ASKED_AT_ONCE = 2
+"""Requests that one engine has: it answers one, and has the next at hand."""
+QUEUE = {"max_waiting": 512, "wait_s": 600.0}
+"""Requests of a project that wait for one engine, and how long."""
 
 
 class BegunEngine(Engine, Protocol):
@@ -41,15 +48,28 @@ class _Place:
 
     def __init__(self, loading: "asyncio.Future[BegunEngine]") -> None:
         self.loading = loading
+        self.since_s = asyncio.get_running_loop().time()
+        self.slots = FairSlots(
+            total=ASKED_AT_ONCE,
+            per_project=ASKED_AT_ONCE,
+            code="engines_busy",
+            title="requests to this model",
+            **QUEUE,  # type: ignore[arg-type]
+        )
         self.num_users = 0
+        """Requests that have a slot."""
+        self.is_leaving = False
+        """It takes no further requests: others wait for its place."""
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it could not be loaded."""
+        return self.loading.done() and (self.loading.cancelled() or self.loading.exception() is not None)
 
     @property
     def is_lost(self) -> bool:
-        """Whether it could not be loaded, or died since."""
-        if not self.loading.done():
-            return False
-        failed = self.loading.cancelled() or self.loading.exception() is not None
-        return failed or self.loading.result().is_over
+        """Likewise, or died since."""
+        return self.has_failed or (self.loading.done() and self.loading.result().is_over)
 
     def leave(self) -> None:
         """Give its memory back."""
@@ -82,19 +102,28 @@ class EnginePool:
         """Set when somebody leaves; then there is a new one."""
 
     @asynccontextmanager
-    async def engine(self, source: ModelSource) -> AsyncIterator[Engine]:
-        """The engine of a model, for the time of a request; `RefusedError` says why there is none."""
+    async def engine(self, source: ModelSource, project: str = "") -> AsyncIterator[Engine]:
+        """The engine of a model, for the time of a project's request; `RefusedError` says why there is none.
+
+        Projects take turns at one engine.
+        """
         key = source.model_dump_json()
-        place = await self._place(key, source)
-        place.num_users += 1
-        try:
-            yield await asyncio.shield(place.loading)
-        finally:
-            place.num_users -= 1
-            if place.is_lost:
-                self._forget(key, place)
-            self._shrink()
-            self._tell_of_change()
+        is_answered = False
+        while not is_answered:
+            place = await self._place(key, source)
+            async with place.slots.slot(project):
+                if place.is_leaving and not place.has_failed:
+                    continue
+                place.num_users += 1
+                try:
+                    yield await asyncio.shield(place.loading)
+                    is_answered = True
+                finally:
+                    place.num_users -= 1
+                    if place.is_lost:
+                        self._forget(key, place)
+                    self._shrink()
+                    self._tell_of_change()
 
     def loaded(self) -> list[BegunEngine]:
         """Engines that have their model, the least recently used first."""
@@ -105,7 +134,7 @@ class EnginePool:
     async def _place(self, key: str, source: ModelSource) -> _Place:
         until_s = asyncio.get_running_loop().time() + self._wait_s
         changed = self._changed
-        while key not in self._places and not self._room():
+        while not self._has(key) and not self._room():
             left_s = until_s - asyncio.get_running_loop().time()
             try:
                 await asyncio.wait_for(changed.wait(), max(0.0, left_s))
@@ -121,6 +150,10 @@ class EnginePool:
         self._places[key] = place  # the last one used stands last
         return place
 
+    def _has(self, key: str) -> bool:
+        place = self._places.get(key)
+        return place is not None and not place.is_leaving
+
     def _tell_of_change(self) -> None:
         """Wake those who wait for room."""
         self._changed.set()
@@ -131,7 +164,10 @@ class EnginePool:
         self._forget_lost()
         if len(self._places) < self._most:
             return True
-        return self._evict_one()
+        if self._evict_one():
+            return True
+        self._have_one_leave()
+        return False
 
     def _evict_one(self) -> bool:
         for key, place in self._places.items():
@@ -140,6 +176,12 @@ class EnginePool:
                 self._forget(key, place)
                 return True
         return False
+
+    def _have_one_leave(self) -> None:
+        before_s = asyncio.get_running_loop().time() - SLICE_S
+        oldest = min(self._places.values(), key=lambda each: each.since_s)
+        if oldest.since_s < before_s and not any(each.is_leaving for each in self._places.values()):
+            oldest.is_leaving = True
 
     def _shrink(self) -> None:
         """Hold no more memory than there shall be, as far as nobody is at work."""
@@ -155,6 +197,7 @@ class EnginePool:
                 self._forget(key, place)
 
     def _forget(self, key: str, place: _Place) -> None:
+        place.is_leaving = True
         if self._places.get(key) is place:
             del self._places[key]
 

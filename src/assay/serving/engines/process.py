@@ -13,8 +13,10 @@ from collections.abc import AsyncGenerator, Callable
 from typing import Protocol, Self
 
 from assay.serving.engines.asks import SAID_LINE, Ask, AskLine, Done, ModelSource, Ready, Refused, Said
-from assay.serving.engines.refusals import engine_lost, refused_by
+from assay.serving.engines.refusals import engine_lost, refused_by, took_too_long
 
+ASK_S = 1800.0
+"""How long one ask may take: an engine answers one after another, so others wait for it."""
 MAX_LINE_BYTES = 1 << 28
 """An answer's longest line: the scores of a long batch."""
 
@@ -78,12 +80,17 @@ class EngineProcess:
         number, queue = next(self._numbers), asyncio.Queue[Said | None]()
         self._answers[number] = queue
         is_answered = self._is_over
+        until_s = asyncio.get_running_loop().time() + ASK_S
         try:
             if self._is_over:
                 raise engine_lost()
             await self._tell(AskLine(number=number, ask=ask))
             while True:
-                said = await queue.get()
+                try:
+                    async with asyncio.timeout_at(until_s):
+                        said = await queue.get()
+                except TimeoutError:
+                    raise took_too_long(ASK_S) from None
                 is_answered = said is None or isinstance(said, Done | Refused)
                 if said is None:
                     raise engine_lost()

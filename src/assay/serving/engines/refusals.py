@@ -14,6 +14,15 @@ def engine_lost() -> RefusedError:
     )
 
 
+def took_too_long(limit_s: float) -> RefusedError:
+    """The next try would take as long."""
+    return RefusedError(
+        f"The answer was not complete within {limit_s / 60:.0f} minutes. Ask for fewer prompts, "
+        "choices or tokens.",
+        code="answer_too_long",
+    )
+
+
 def engines_busy(most: int) -> RefusedError:
     """All places are taken by models that are at work."""
     return RefusedError(

@@ -4,12 +4,11 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict
-from starlette.concurrency import run_in_threadpool
 
-from assay.serving.graders import ERRORS, SampleGrade, checked_grader
+from assay.serving.graders import ERRORS, SampleGrade
 from assay.serving.openai.bodies import parsed, read_json
 from assay.serving.openai.declared import takes
-from assay.serving.openai.place import Place, query_of
+from assay.serving.openai.place import Place, project_of, query_of, while_connected
 
 
 class GraderBody(BaseModel):
@@ -35,7 +34,7 @@ def grader_routes(place: Place) -> APIRouter:
         """Say the grader again, if it can be one."""
         query_of(request)
         body = parsed(GraderBody, await read_json(request))
-        checked_grader(body.grader)
+        await while_connected(request, place.graders.check(project_of(request), body.grader))
         return {"grader": body.grader}
 
     @router.post("/run", openapi_extra=takes(body=GraderRunBody))
@@ -43,10 +42,14 @@ def grader_routes(place: Place) -> APIRouter:
         """Grade one sample."""
         query_of(request)
         body = parsed(GraderRunBody, await read_json(request))
-        grader = checked_grader(body.grader)
-        return _shape(await run_in_threadpool(place.graders.run, grader, body.model_sample, body.item or {}))
+        return _shape(await while_connected(request, _graded(place, project_of(request), body)))
 
     return router
+
+
+async def _graded(place: Place, project: str, body: GraderRunBody) -> SampleGrade:
+    grader = await place.graders.check(project, body.grader)
+    return await place.graders.run(project, grader, body.model_sample, body.item or {})
 
 
 def _shape(graded: SampleGrade) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """What every route is given: where things lie, and who asks."""
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Awaitable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import NamedTuple, Self, TypeVar
 
 from fastapi import Request
 from starlette.requests import ClientDisconnect
@@ -42,6 +43,7 @@ from assay.serving.webhooks.outbox import Outbox
 from assay.serving.webhooks.webhooks import WebhookState
 from assay.store.objects import ObjectStore
 
+ResultT = TypeVar("ResultT")
 MAX_KEY = 255
 PROJECT = "assay.project"
 """Where a request's scope names the project of its client."""
@@ -170,6 +172,26 @@ async def still_asked_for(request: Request, sha256: str) -> AskedFor:
     if await request.is_disconnected():
         raise ClientDisconnect
     return asked_for(request, sha256)
+
+
+async def while_connected(request: Request, work: Awaitable[ResultT]) -> ResultT:
+    """The result of work that holds what others wait for: cancelled where the client hangs up. To be called
+    once the request has been read to its end."""
+    working, leaving = asyncio.ensure_future(work), asyncio.ensure_future(_disconnect_of(request))
+    try:
+        await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise ClientDisconnect
+        return working.result()
+    finally:
+        for task in (working, leaving):
+            task.cancel()
+        await asyncio.gather(working, leaving, return_exceptions=True)
+
+
+async def _disconnect_of(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 def query_of(request: Request, *names: str) -> Mapping[str, str]:

@@ -3,22 +3,18 @@
 A client that hangs up gives up what it asked for, and the engine is free for others.
 """
 
-import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
-from functools import partial
 
 from fastapi import Request
 from starlette.concurrency import run_in_threadpool
-from starlette.requests import ClientDisconnect
 from starlette.responses import Response, StreamingResponse
 
-from assay.serving.engines.asks import Ask, Engine, Said
+from assay.serving.engines.asks import Engine
 from assay.serving.engines.sources import NamedModel
 from assay.serving.keeping import ANSWERS
-from assay.serving.openai.inference.answers import Saying
 from assay.serving.openai.inference.completion_shapes import event
-from assay.serving.openai.place import Place, project_of
+from assay.serving.openai.place import Place, ResultT, project_of, while_connected
 from assay.serving.refusal import RefusedError
 
 
@@ -43,55 +39,36 @@ async def engine_of(place: Place, request: Request, model: str) -> AsyncIterator
         raise RefusedError("This server has no engines.", status=404, code="endpoint_not_served")
     weights = place.keeper.of(model, found.source.run_id, found.source.step)
     await run_in_threadpool(weights.keep, ANSWERS)
-    async with place.engines.engine(found.source) as engine:
+    async with place.engines.engine(found.source, project_of(request)) as engine:
         yield engine
 
 
-def saying_to(request: Request, engine: Engine) -> Saying:
-    """Asks an engine, while the client is there."""
-    return partial(said_to, request, engine)
+async def ask_model(
+    place: Place, request: Request, model: str, work: Callable[[Engine], Awaitable[ResultT]]
+) -> ResultT:
+    """The result of `work` with the engine of a model. A client that hangs up gives it up, also while it waits;
+    the engine is free for others then."""
+
+    async def ask() -> ResultT:
+        async with engine_of(place, request, model) as engine:
+            return await work(engine)
+
+    return await while_connected(request, ask())
 
 
-async def said_to(request: Request, engine: Engine, ask: Ask) -> AsyncGenerator[Said, None]:
-    """What an engine says, while the client is there."""
-    gone = asyncio.ensure_future(_gone(request))
-    try:
-        async with aclosing(engine.ask(ask)) as saying:
-            while True:
-                following = asyncio.ensure_future(anext(saying, None))
-                try:
-                    await asyncio.wait((gone, following), return_when=asyncio.FIRST_COMPLETED)
-                finally:
-                    if not following.done():
-                        following.cancel()
-                        await asyncio.wait((following,))
-                if following.cancelled():
-                    raise ClientDisconnect
-                if (said := following.result()) is None:
-                    return
-                yield said
-    finally:
-        gone.cancel()
-
-
-async def _gone(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
-
-
-async def streamed(events: AsyncIterator[bytes]) -> Response:
-    """A stream of events; what is refused before the first is an answer like any other."""
-    first = await anext(aiter(events))
+async def streamed(request: Request, events: AsyncGenerator[bytes, None]) -> Response:
+    """A stream of events; what is refused before the first is an answer like any other. A client that hangs up
+    ends it, and the engine is free for others."""
+    first = await while_connected(request, anext(events))
 
     async def rest() -> AsyncIterator[bytes]:
-        yield first
-        try:
-            async for each in events:
-                yield each
-        except RefusedError as error:  # the status is out already
-            yield event(error.envelope())
-        except ClientDisconnect:
-            return
+        async with aclosing(events):
+            yield first
+            try:
+                async for each in events:
+                    yield each
+            except RefusedError as error:  # the status is out already
+                yield event(error.envelope())
 
     headers = {"cache-control": "no-cache", "x-accel-buffering": "no"}
     return StreamingResponse(rest(), media_type="text/event-stream", headers=headers)

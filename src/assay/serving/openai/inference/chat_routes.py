@@ -1,16 +1,16 @@
 """`chat.completions.create`: an answer to a conversation, whole or while it is drawn."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, Awaitable
 from contextlib import aclosing
 from typing import Any
 
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
-from assay.serving.engines.asks import PromptsRead, SaidPiece
+from assay.serving.engines.asks import Engine, PromptsRead, SaidPiece
 from assay.serving.openai.bodies import read_json
 from assay.serving.openai.inference.answers import chat_completion
-from assay.serving.openai.inference.asking import engine_of, said_to, saying_to, streamed
+from assay.serving.openai.inference.asking import ask_model, engine_of, streamed
 from assay.serving.openai.inference.completion_shapes import (
     END_OF_STREAM,
     chat_delta,
@@ -38,13 +38,15 @@ def chat_routes(place: Place) -> APIRouter:
 async def chat_answer(place: Place, request: Request, asked: ChatQuestion) -> Response:
     """The answer, whole or as a stream."""
     if asked.stream:
-        return await streamed(_events(place, request, asked))
-    async with engine_of(place, request, asked.model) as engine:
-        saying, now_s = saying_to(request, engine), place.clock.now_s()
-        return JSONResponse(await chat_completion(saying, engine.ready, asked, now_s=now_s))
+        return await streamed(request, _events(place, request, asked))
+
+    def complete(engine: Engine) -> Awaitable[dict[str, Any]]:
+        return chat_completion(engine.ask, engine.ready, asked, now_s=place.clock.now_s())
+
+    return JSONResponse(await ask_model(place, request, asked.model, complete))
 
 
-async def _events(place: Place, request: Request, asked: ChatQuestion) -> AsyncIterator[bytes]:
+async def _events(place: Place, request: Request, asked: ChatQuestion) -> AsyncGenerator[bytes, None]:
     prompt_tokens = drawn = 0
     async with engine_of(place, request, asked.model) as engine:
         heading = new_heading("chatcmpl", place.clock.now_s(), asked.model, engine.ready.digest)
@@ -55,7 +57,7 @@ async def _events(place: Place, request: Request, asked: ChatQuestion) -> AsyncI
         def chunk(choice: dict[str, Any]) -> bytes:
             return event({**shape, "choices": [choice]})
 
-        async with aclosing(said_to(request, engine, asked.ask())) as saying:
+        async with aclosing(engine.ask(asked.ask())) as saying:
             async for said in saying:
                 if isinstance(said, PromptsRead):
                     prompt_tokens = sum(said.prompt_tokens)

@@ -4,16 +4,17 @@ With `echo` and `logprobs` the arrays hold every token of the prompt, the first 
 then all that was drawn, an end token among them: so benchmarks that rank continuations count on it.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Sequence
 from contextlib import aclosing
+from typing import Any
 
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
-from assay.serving.engines.asks import PromptsRead, SaidPiece, SaidToken
+from assay.serving.engines.asks import Engine, PromptsRead, SaidPiece, SaidToken
 from assay.serving.openai.bodies import read_json
 from assay.serving.openai.inference.answers import echoes_of, text_completion
-from assay.serving.openai.inference.asking import engine_of, said_to, saying_to, streamed
+from assay.serving.openai.inference.asking import ask_model, engine_of, streamed
 from assay.serving.openai.inference.completion_shapes import (
     END_OF_STREAM,
     TextChoice,
@@ -42,20 +43,22 @@ def completion_routes(place: Place) -> APIRouter:
 async def completion_answer(place: Place, request: Request, asked: CompletionQuestion) -> Response:
     """The answer, whole or as a stream."""
     if asked.stream:
-        return await streamed(_events(place, request, asked))
-    async with engine_of(place, request, asked.model) as engine:
-        saying, now_s = saying_to(request, engine), place.clock.now_s()
-        return JSONResponse(await text_completion(saying, engine.ready, asked, now_s=now_s))
+        return await streamed(request, _events(place, request, asked))
+
+    def complete(engine: Engine) -> Awaitable[dict[str, Any]]:
+        return text_completion(engine.ask, engine.ready, asked, now_s=place.clock.now_s())
+
+    return JSONResponse(await ask_model(place, request, asked.model, complete))
 
 
-async def _events(place: Place, request: Request, asked: CompletionQuestion) -> AsyncIterator[bytes]:
+async def _events(place: Place, request: Request, asked: CompletionQuestion) -> AsyncGenerator[bytes, None]:
     drawn = 0
     async with engine_of(place, request, asked.model) as engine:
         heading = new_heading("cmpl", place.clock.now_s(), asked.model, engine.ready.digest)
         shape = heading.shape("text_completion")
         if asked.has_usage:
             shape["usage"] = None
-        echoes = await echoes_of(saying_to(request, engine), asked)
+        echoes = await echoes_of(engine.ask, asked)
         prompt_tokens = sum(each.num_tokens for each in echoes)
         told = [0] * (len(echoes) * asked.n)
 
@@ -70,7 +73,7 @@ async def _events(place: Place, request: Request, asked: CompletionQuestion) -> 
             if echo.text or reason:
                 yield chunk(index, echo.text, echo.tokens, reason)
         if asked.max_tokens:
-            async with aclosing(said_to(request, engine, asked.ask())) as saying:
+            async with aclosing(engine.ask(asked.ask())) as saying:
                 async for said in saying:
                     if isinstance(said, PromptsRead):
                         prompt_tokens = sum(said.prompt_tokens)

@@ -12,10 +12,10 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 
-from assay.serving.engines.asks import Classified, ClassifyAsk, Ready
+from assay.serving.engines.asks import Classified, ClassifyAsk, Engine, Ready, Said
 from assay.serving.openai.bodies import read_json
 from assay.serving.openai.inference.answers import embeddings, only_answer
-from assay.serving.openai.inference.asking import engine_of, saying_to
+from assay.serving.openai.inference.asking import ask_model
 from assay.serving.openai.inference.questions import (
     DecisionPart,
     DecisionQuestion,
@@ -38,9 +38,12 @@ def decision_routes(place: Place) -> APIRouter:
         """Ask a classifier or a reward model about a text or a conversation."""
         query_of(request)
         asked = read_question(DecisionQuestion, await read_json(request))
-        async with engine_of(place, request, asked.model) as engine:
+
+        async def classify(engine: Engine) -> Said:
             _check_questions(asked, engine.ready)
-            said = await only_answer(saying_to(request, engine), ClassifyAsk(prompts=(asked.prompt,)))
+            return await only_answer(engine.ask, ClassifyAsk(prompts=(asked.prompt,)))
+
+        said = await ask_model(place, request, asked.model, classify)
         assert isinstance(said, Classified)
         return {
             "answers": [_answer(part, said.answers[0]) for part in asked.questions],
@@ -60,8 +63,7 @@ def decision_routes(place: Place) -> APIRouter:
         """Texts as vectors."""
         query_of(request)
         asked = read_question(EmbeddingQuestion, await read_json(request))
-        async with engine_of(place, request, asked.model) as engine:
-            return await embeddings(saying_to(request, engine), asked)
+        return await ask_model(place, request, asked.model, lambda engine: embeddings(engine.ask, asked))
 
     return router
 

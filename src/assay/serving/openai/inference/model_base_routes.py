@@ -11,10 +11,10 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict
 from starlette.responses import Response
 
-from assay.serving.engines.asks import SpellAsk, Spelled
+from assay.serving.engines.asks import Engine, Ready, Said, SpellAsk, Spelled
 from assay.serving.openai.bodies import parsed, read_json
 from assay.serving.openai.inference.answers import only_answer
-from assay.serving.openai.inference.asking import engine_of, model_of, saying_to
+from assay.serving.openai.inference.asking import ask_model, model_of
 from assay.serving.openai.inference.chat_routes import chat_answer
 from assay.serving.openai.inference.completion_routes import completion_answer
 from assay.serving.openai.inference.questions import ChatQuestion, CompletionQuestion, read_question
@@ -59,10 +59,12 @@ def model_base_routes(place: Place) -> APIRouter:
         """A text's tokens."""
         query_of(request)
         asked = parsed(_Text, await _of_model(place, request, name))
-        async with engine_of(place, request, name) as engine:
-            ask = SpellAsk(text=asked.prompt, has_start=asked.add_special_tokens)
-            said = await only_answer(saying_to(request, engine), ask)
-            window = engine.ready.window_tokens
+        ask = SpellAsk(text=asked.prompt, has_start=asked.add_special_tokens)
+
+        async def spell(engine: Engine) -> tuple[Said, int]:
+            return await only_answer(engine.ask, ask), engine.ready.window_tokens
+
+        said, window = await ask_model(place, request, name, spell)
         assert isinstance(said, Spelled) and said.tokens is not None
         return {"tokens": said.tokens, "count": len(said.tokens), "max_model_len": window}
 
@@ -71,8 +73,8 @@ def model_base_routes(place: Place) -> APIRouter:
         """The text of tokens."""
         query_of(request)
         asked = parsed(_Tokens, await _of_model(place, request, name))
-        async with engine_of(place, request, name) as engine:
-            said = await only_answer(saying_to(request, engine), SpellAsk(tokens=tuple(asked.tokens)))
+        ask = SpellAsk(tokens=tuple(asked.tokens))
+        said = await ask_model(place, request, name, lambda engine: only_answer(engine.ask, ask))
         assert isinstance(said, Spelled)
         return {"prompt": said.text}
 
@@ -80,8 +82,11 @@ def model_base_routes(place: Place) -> APIRouter:
     async def tokenizer_info(request: Request, name: str) -> dict[str, Any]:
         """Special tokens, and how conversations are written."""
         query_of(request)
-        async with engine_of(place, request, name) as engine:
-            ready = engine.ready
+
+        async def describe(engine: Engine) -> Ready:
+            return engine.ready
+
+        ready = await ask_model(place, request, name, describe)
         return {
             "bos_token": ready.start_token,
             "eos_token": ready.end_token,

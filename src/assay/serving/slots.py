@@ -1,0 +1,93 @@
+"""Slots of something scarce, shared fairly between projects.
+
+A project holds a few of them at most, so one is left for others; where several wait, the project that holds
+fewest is next, and in a project who came first. A request that is given up while it waits leaves the queue.
+"""
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from assay.serving.refusal import RefusedError, busy
+
+
+class FairSlots:
+    """For one event loop."""
+
+    def __init__(
+        self, *, total: int, per_project: int, max_waiting: int, wait_s: float, code: str, title: str
+    ) -> None:
+        """A project's request waits while `max_waiting` at most do so, and `wait_s` at most; else it is refused
+        with `code`. `title` names what is scarce, in the plural."""
+        self._total = total
+        self._per_project = per_project
+        self._max_waiting = max_waiting
+        self._wait_s = wait_s
+        self._code = code
+        self._title = title
+        self._held = Counter[str]()
+        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
+        """The project that had its turn last is the last."""
+
+    @asynccontextmanager
+    async def slot(self, project: str) -> AsyncIterator[None]:
+        """A slot of a project's, for the time of the context."""
+        await self._wait(project)
+        try:
+            yield
+        finally:
+            self._give_back(project)
+
+    async def _wait(self, project: str) -> None:
+        waiting = self._waiting.setdefault(project, deque())
+        if len(waiting) >= self._max_waiting:
+            raise self._refused(project, f"and {len(waiting)} requests wait for that")
+        turn = asyncio.get_running_loop().create_future()
+        waiting.append(turn)
+        self._grant()
+        try:
+            async with asyncio.timeout(self._wait_s):
+                await turn
+        except BaseException as error:
+            if turn.done() and not turn.cancelled():
+                self._give_back(project)
+            else:
+                self._forget(project, turn)
+            if isinstance(error, TimeoutError):
+                raise self._refused(project, f"for {self._wait_s:g} s by now") from None
+            raise
+
+    def _grant(self) -> None:
+        while self._held.total() < self._total:
+            able = [
+                each for each in self._waiting if self._waiting[each] and self._held[each] < self._per_project
+            ]
+            if not able:
+                return
+            project = min(able, key=lambda each: self._held[each])
+            waiting = self._waiting.pop(project)
+            turn = waiting.popleft()
+            self._waiting[project] = waiting
+            if not turn.done():  # else it was given up
+                self._held[project] += 1
+                turn.set_result(None)
+
+    def _give_back(self, project: str) -> None:
+        self._held[project] -= 1
+        if not self._held[project]:
+            del self._held[project]
+            if not self._waiting.get(project):
+                self._waiting.pop(project, None)
+        self._grant()
+
+    def _forget(self, project: str, turn: "asyncio.Future[None]") -> None:
+        if turn in (waiting := self._waiting.get(project, deque())):
+            waiting.remove(turn)
+        if not waiting and not self._held[project]:
+            self._waiting.pop(project, None)
+
+    def _refused(self, project: str, why: str) -> RefusedError:
+        held = self._held[project]
+        others = "" if held >= self._per_project else ", and other projects hold the rest"
+        return busy(f"{held} {self._title} of this project run{others}, {why}.", self._code)
