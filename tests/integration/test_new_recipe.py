@@ -364,7 +364,9 @@ def test_a_written_recipe_takes_every_change_that_its_comments_propose(
         capfd.readouterr()
         assert run("train", file, "--check", "--check-seconds", 0, change) == 0, change
         if change == "trainer.epochs=1":
-            assert ("it is evaluated at the end only" in capfd.readouterr().out) is is_late
+            said = capfd.readouterr().out
+            assert ("it is evaluated at the end only" in said) is is_late
+            assert ("evaluations  at the end: 1" in said) is is_late
 
 
 def test_an_interval_that_a_shorter_run_never_reaches_is_noted_but_refused_where_it_is_typed(

@@ -274,7 +274,7 @@ def _agree_on(found: "Proposal", sources: tuple[Path, ...], out: Path, options: 
                 for each in (value if isinstance(value, tuple) else (value,))
                 for word in (parameter.opts[0], str(each))
             ]
-    line = shlex.join([*words, "--out", str(out)])
+    line = shlex.join([*words, "--out", str(out), *(["--force"] if is_forced() else [])])
     if not sys.stdin.isatty():
         raise ConfigError(
             f"which fields are meant was not said. This is a proposal to run as it is, or changed:\n\n  "

@@ -38,7 +38,8 @@ def check_lines(
         )
         yield f"             and of {found.answers} answers to each up to {drawn}, {drawn_a_step} a step"
     yield f"commits      {_commits(found, trainer)}"
-    on_the_way = f"every {number_of(trainer.evaluate_every, 'step')} and " if trainer.evaluate_every else ""
+    every = trainer.evaluate_every if found.num_evaluations > 1 else None
+    on_the_way = f"every {number_of(every, 'step')} and " if every else ""
     yield f"evaluations  {on_the_way}at the end: {found.num_evaluations:,}"
 
 
@@ -69,7 +70,7 @@ def _memory(memory: RankMemory, measured: Calibration | None) -> Iterator[str]:
 def _commits(found: Preview, trainer: TrainerConfig) -> str:
     if trainer.commit_every == "auto" or found.num_commits is None:
         return "as often as loses the least time, by what they cost, and at the end (auto)"
-    evaluations = " and at every evaluation," if trainer.evaluate_every else ""
+    evaluations = " and at every evaluation," if found.num_evaluations > 1 else ""
     if trainer.commit_every > found.num_steps and not evaluations:
         return "at the end: 1"
     return (
