@@ -8,6 +8,7 @@ import click
 
 from assay.base.errors import ConfigError
 from assay.cli.given import RUN, given_home
+from assay.cli.screens.words import one_line
 
 if TYPE_CHECKING:
     from assay.records.replay import OperatorWatchReport, ReplayReport, RowSearch
@@ -165,11 +166,11 @@ def _row_lines(search: "RowSearch | None") -> list[str]:
     if not search.rows:
         return [f"  no row is to blame: none adds to {search.criterion}"]
     lines = [f"  {len(search.rows):,} of {search.num_rows:,} rows: {search.criterion}"]
-    lines += [
-        f"    row {row.row_id} ({row.place}), lane {row.lane}: loss "
-        + ("not finite" if row.loss is None else f"{row.loss:.4g}")
-        for row in search.rows[:MAX_ROWS]
-    ]
+    for row in search.rows[:MAX_ROWS]:
+        loss = "not finite" if row.loss is None else f"{row.loss:.4g}"
+        lines.append(f"    row {row.row_id} ({row.place}), lane {row.lane}: loss {loss}")
+        lines += [f"      from {one_line(row.origin)}"] if row.origin else []
+        lines += [f"      {one_line(row.text)}"] if row.text else []
     if len(search.rows) > MAX_ROWS:
         lines.append(f"    and {len(search.rows) - MAX_ROWS} more (--json lists all)")
     return lines

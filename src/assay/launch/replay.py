@@ -17,6 +17,7 @@ from pathlib import Path
 
 from assay.base.code_version import code_version
 from assay.data.dataset.dataset import Dataset
+from assay.data.dataset.origin import row_origin, row_text
 from assay.data.dataset.split import split_view
 from assay.data.loader.batch import StepShare
 from assay.data.loader.loader import Loader
@@ -40,6 +41,9 @@ from assay.training.trainer.trainer import num_steps
 
 NUM_EARLIER_STEPS = 32
 """Whose rows a step's rows are held against."""
+
+MOST_ORIGINS = 20
+"""Rows whose text and source are looked up: a shard's source is read again for each."""
 
 _COMPARED = ("rows", "rollout_digest", "tokens", "learning_rate", "loss", "gradient_norm", "gradient_digest")
 """Quantities of a step in the order in which one follows from the other."""
@@ -170,8 +174,10 @@ class _Replay:
                     place=self.dataset.row_place(row.row_id),
                     lane=row.lane,
                     loss=_finite(loss),
+                    text=row_text(self.dataset, row.row_id) if number < MOST_ORIGINS else "",
+                    origin=row_origin(self.dataset, row.row_id) if number < MOST_ORIGINS else "",
                 )
-                for row, loss in zip(found.rows, found.losses, strict=True)
+                for number, (row, loss) in enumerate(zip(found.rows, found.losses, strict=True))
             ),
             num_rows=sum(lane.num_rows for lane in share.lanes),
             num_passes=found.num_passes,

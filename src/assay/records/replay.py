@@ -69,12 +69,18 @@ class OperatorWatchReport(Record):
 class RowFinding(Record):
     """A row that makes the step bad."""
 
+    added: ClassVar = frozenset(("text", "origin"))
+
     row_id: NonNegativeInt
     place: str
     """Shard, row group, row of it."""
     lane: NonNegativeInt
     loss: float | None
     """In nats, without dropout; None where it is not finite."""
+    text: str = ""
+    """The beginning of the row; empty where the dataset has no tokenizer beside it."""
+    origin: str = ""
+    """Its source file and line, or why they are not known; empty of all but the first rows."""
 
 
 class RowSearch(Record):

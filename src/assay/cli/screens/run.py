@@ -65,7 +65,7 @@ def _facts(run: RunView) -> Iterator[tuple[str, RenderableType]]:
         yield "started", _started_text(run.launches[-1])
     if hint := _silence(run):
         yield "", Text(hint, style="yellow")
-    if run.status == "failed":
+    if run.status == "failed" or any(each.rule == "spikes" for each in run.warnings):
         yield "next", "\n".join(f"{what}: '{command}'" for what, command in next_commands(run))
     for note in run.notes:
         yield "note", f"{note.text} ({note.by}, {utc_text(note.at_s)})"

@@ -81,6 +81,8 @@ TRAINING_TEXTS = 200_000
 SMALL_BYTES = 4_000_000
 """What is tokenised in about the time in which a process begins."""
 _OWN_FILE = re.compile(r"(\.unfinished-)?part-\d{5}-[0-9a-f]{12}\.parquet")
+ORIGIN_FILE = "origin.json"
+"""The sources and settings of a build, for who asks where a row came from; no part of the dataset."""
 _COUNT, _FIRST = "assay.", "assay.first_"
 """In the footer of a shard, with names of `Encoder.counts`: what became of some of its rows."""
 Result = TypeVar("Result")
@@ -116,8 +118,7 @@ def build_dataset(
     """
     if new_vocabulary(config.tokenizer) is None:
         _check_tokenizer(config)
-    folder = out / SHARDS_FOLDER
-    refuse_others_shards(folder)
+    refuse_others_shards(folder := out / SHARDS_FOLDER)
     spans = find_spans(sources, config.rows_per_shard)
     said = ", ".join(map(str, sources))
     if all(span.fields is not None for span in spans):
@@ -138,8 +139,7 @@ def build_dataset(
             for span, name, dropped in zip(spans, names, doubles.dropped, strict=True)
             if name and name not in done
         ]
-        total = len(jobs) + len(done)
-        _each(pool, _write_shard, jobs, lambda written, _: progress(len(done) + written, total))
+        _each(pool, _write_shard, jobs, lambda n, _: progress(len(done) + n, len(done) + len(jobs)))
     shards = [folder / name for name in names if name]
 
     def refuse_or_go_on() -> None:
@@ -153,7 +153,7 @@ def build_dataset(
 
     summary = _summary(facts, doubles, shards, config)
     _remove_empty(shards, summary, said, config.max_tokens)
-    return index_dataset(
+    manifest = index_dataset(
         str(folder),
         out,
         name=name or out.resolve().name,
@@ -167,6 +167,8 @@ def build_dataset(
         build=summary.model_copy(update={"group": config.key_field or ""}),
         replacing=refuse_or_go_on,
     )
+    _keep_origin(sources, config, out)
+    return manifest
 
 
 def _column_plan(facts: Sequence[SpanFacts], config: BuildConfig) -> ColumnPlan:
@@ -252,6 +254,11 @@ def _kept_tokenizer(
         elif not store.exists(name) or store.get(name) != data:
             store.put(name, data)
     return config.model_copy(update={"tokenizer": str(out / TOKENIZER_FILE), "chat_template": None})
+
+
+def _keep_origin(sources: Sequence[Path], config: BuildConfig, out: Path) -> None:
+    origin = {"sources": [str(path.absolute()) for path in sources], "config": config.model_dump(mode="json")}
+    open_store(str(out)).put(ORIGIN_FILE, json.dumps(origin).encode())
 
 
 def _without(text: str, special: Sequence[str]) -> str:
@@ -487,6 +494,12 @@ def _check_tokenizer(config: BuildConfig) -> None:
             f"{config.tokenizer}: has no token {reader.end}, which would end each text. Name one of its own "
             "(--end-token), or none (--end-token '')."
         )
+
+
+def encoded_rows(sources: Sequence[Path], span: int, config: BuildConfig) -> Iterator[EncodedRow]:
+    """The rows of one span of the sources as a build encodes them, those that it left out as copies too."""
+    spans = find_spans(sources, config.rows_per_shard)
+    return _encoder(config).rows(kept_rows(spans[span], config), config.rows_per_group)
 
 
 def _encoder(config: BuildConfig) -> Encoder:

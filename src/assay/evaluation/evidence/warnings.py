@@ -26,6 +26,7 @@ ENDS = 10
 FEWEST_AT_AN_END = 3
 """Losses that lie apart from as many others more seldom than one time in twenty, where nothing changed."""
 DIVERGED_FACTOR = 2.0
+MOST_NAMED = 5
 TELLING_SHARE, FEWEST_OTHERS = 0.02, 20
 """Rows without the commonest label: the share that a telling column gets wrong at most, and the fewest."""
 LEAKING_SHARE = 0.01
@@ -52,8 +53,14 @@ SAME_PROBABILITY, SAME_NUMBER = 1e-9, 1e-6
 HELD_OUT = "validation_reward"
 HELD_OUT_ERROR = "validation_reward_error"
 
+SPIKE_WINDOW, SPIKE_LEAST, SPIKE_SIGMAS = 50, 8, 6.5
+LOSS_TIMES, GRADIENT_TIMES = 2.0, 10.0
+"""A step stands out against the median of the `SPIKE_LEAST` steps before: so many times as high, and by so
+many robust standard deviations of the logarithms, as they differ from step to step in the window."""
+
 RuleName = Literal[
     "diverged",
+    "spikes",
     "one score",
     "worse than constant",
     "no better than chance",
@@ -120,6 +127,13 @@ RULES: Mapping[str, Rule] = {
         f"halves, of {FEWEST_AT_AN_END} steps or more, and all of the second are above all of the first",
         "lower `trainer.optimizer.learning_rate`, or warm up longer; `assay replay RUN --step N --explain`",
         "diverged",
+    ),
+    "spikes": Rule(
+        f"the training loss of a step was over {LOSS_TIMES:g} times, or its gradient over {GRADIENT_TIMES:g} "
+        f"times, the median of the {SPIKE_LEAST} steps before, by over {SPIKE_SIGMAS:g} robust standard "
+        "deviations of the logarithms, and came down again; of rewarded answers the gradient only",
+        "`assay replay RUN --step N --bisect` names the rows, their text and where they come from",
+        "had steps that stand far out",
     ),
     "one score": Rule(
         "every validation row got the same prediction: probability, class or number",
@@ -271,6 +285,8 @@ class Warned(NamedTuple):
     rule: RuleName
     text: str
     """A sentence with its numbers."""
+    steps: tuple[int, ...] = ()
+    """The steps that it is about, where it is about some."""
 
     def with_cure(self) -> "Warned":
         """Behind its text what to do about it."""
@@ -292,7 +308,22 @@ class ModelNumbers(NamedTuple):
         """What they warn of, after the last step."""
         last = self.evaluations[-1] if self.evaluations else None
         losses = self.losses.values if self.ends_finite else np.append(self.losses.values, math.nan)
-        return warnings_of_model(losses, last, self.metrics)
+        return [*warnings_of_model(losses, last, self.metrics), *self._spikes()]
+
+    def _spikes(self) -> Iterator[Warned]:
+        gradients = self.metrics.get("gradient_norm", StepSeries.of({}))
+        found = spikes_of(gradients, GRADIENT_TIMES)
+        of = dict.fromkeys(found, "gradient")
+        if FAILED not in self.metrics:
+            found |= (of_losses := spikes_of(self.losses, LOSS_TIMES))
+            of |= dict.fromkeys(of_losses, "loss")
+        if found:
+            steps = tuple(sorted(found))
+            named = [
+                f"step {n:,} ({of[n]} {found[n][0]:.3g}, before {found[n][1]:.3g})" for n in steps[:MOST_NAMED]
+            ]
+            more = f" and {len(steps) - MOST_NAMED:,} more" if len(steps) > MOST_NAMED else ""
+            yield Warned("spikes", f"{', '.join(named)}{more}.", steps)
 
     def warnings_at(self, step: int) -> list[Warned]:
         """What they warned of when the commit of that step was made: nothing later is known."""
@@ -437,6 +468,26 @@ def _divergence(losses: Sequence[float] | Float64[np.ndarray, "step"]) -> Iterat
     lie_apart = np.sort(losses[:ends])[-1 - beside] < np.sort(losses[-ends:])[beside]
     if 0.0 < DIVERGED_FACTOR * first < last and lie_apart:
         yield Warned("diverged", f"the training loss began at {first:.4g} and ended at {last:.4g}.")
+
+
+def spikes_of(series: StepSeries, times: float) -> dict[int, tuple[float, float]]:
+    """Step -> its value and the median before it, of the steps that stand out and come down again."""
+    values = series.values
+    logs = np.log(np.maximum(values, np.finfo(np.float64).tiny))
+    found: dict[int, tuple[float, float]] = {}
+    if len(logs) <= SPIKE_LEAST:
+        return found
+    before = np.sort(np.lib.stride_tricks.sliding_window_view(logs[:-1], SPIKE_LEAST))[:, SPIKE_LEAST // 2]
+    rises = np.where(values[SPIKE_LEAST:] > 0, logs[SPIKE_LEAST:] - before, 0.0)
+    for index in np.flatnonzero(rises > math.log(times)).tolist():
+        at, rise = index + SPIKE_LEAST, float(rises[index])
+        # By the differences from step to step, for a loss that falls steeply scatters little.
+        spread = 1.05 * _median(np.abs(np.diff(logs[max(0, at - SPIKE_WINDOW) : at])))
+        behind = logs[at + 1 : at + 1 + SPIKE_LEAST] - before[index]
+        stays = len(behind) > 0 and _median(behind) > rise / 2
+        if math.isfinite(rise) and rise > SPIKE_SIGMAS * spread and not stays:
+            found[int(series.steps[at])] = float(values[at]), math.exp(before[index])
+    return found
 
 
 def _median(values: Sequence[float] | Float64[np.ndarray, "point"]) -> float:

@@ -93,6 +93,8 @@ class WarningView(View):
     """Which one holds."""
     text: str
     """A sentence with its numbers."""
+    steps: tuple[int, ...] = ()
+    """The steps that it is about, where it is about some."""
 
 
 class CommitView(View):
@@ -347,7 +349,7 @@ def model_numbers(ledger: Ledger, run_id: str) -> ModelNumbers:
     curves = {
         name: metric_series(ledger, run_id, name, max_points=MOST_POINTS)
         for name in names
-        if name in ("loss", ONE_SCORE) or (FAILED in names and is_watched(name))
+        if name in ("loss", "gradient_norm", ONE_SCORE) or (FAILED in names and is_watched(name))
     }
     series = {name: StepSeries(curve.steps, curve.values) for name, curve in curves.items()}
     losses = series.pop("loss", StepSeries.of({}))

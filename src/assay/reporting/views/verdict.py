@@ -210,6 +210,9 @@ def next_commands(run: RunView) -> list[tuple[str, str]]:
     if any(each.rule == "diverged" for each in run.warnings):
         step = max((each.reached_step for each in run.attempts), default=0) + int(kind == "loss_not_finite")
         found.append(("why it went wrong", f"assay replay {run.run_id} --step {max(step, 1)} --explain"))
+    spikes = [step for each in run.warnings if each.rule == "spikes" for step in each.steps]
+    if spikes:
+        found.append(("what made the step stand out", f"assay replay {run.run_id} --step {spikes[0]} --bisect"))
     if run.audit is None and run.status == "succeeded":
         found.append(("prove its rows", f"assay audit {run.run_id}"))
     if run.status == "succeeded" and not run.warnings:

@@ -15,6 +15,7 @@ from assay.evaluation.evidence.warnings import (
     RuleName,
     StepSeries,
     Warned,
+    spikes_of,
     warnings_of_clusters,
     warnings_of_cuts,
     warnings_of_guardrail,
@@ -319,3 +320,45 @@ def test_a_leak_is_seen_against_the_model_before_its_first_step():
 def test_behind_a_warning_stands_its_cure() -> None:
     said = Warned("cut rows", "3 of 9 rows were cut.").with_cure().text
     assert said == "3 of 9 rows were cut. Build the dataset with a larger '--max-tokens'."
+
+
+def noisy(seed: int, *, spread: float) -> np.ndarray:
+    """A loss that falls steeply, and whose logarithm scatters from batch to batch."""
+    rng = np.random.default_rng(seed)
+    return (0.4 + 5 * np.exp(-np.arange(400) / 15)) * np.exp(spread * rng.standard_normal(400))
+
+
+def series(values: np.ndarray) -> StepSeries:
+    return StepSeries(np.arange(1, len(values) + 1), values)
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.05, 0.2, 0.5])
+def test_a_loss_that_falls_and_scatters_has_no_spikes(spread):
+    assert not [seed for seed in range(25) if spikes_of(series(noisy(seed, spread=spread)), 2.0)]
+
+
+@pytest.mark.parametrize("at", [10, 25, 200, 399])
+def test_a_step_that_stands_out_is_named_with_what_came_before(at):
+    for seed in range(10):
+        values = noisy(seed, spread=0.05)
+        values[at] *= 7.6
+        ((step, (value, before)),) = spikes_of(series(values), 2.0).items()
+        assert (step, value) == (at + 1, values[at]) and 3 < value / before < 9
+
+
+def test_a_level_to_which_the_loss_rises_and_where_it_stays_is_no_spike():
+    values = noisy(0, spread=0.05)
+    values[200:] *= 7.6
+    assert not spikes_of(series(values), 2.0)
+    assert not spikes_of(series(np.full(300, -0.01)), 2.0) and not spikes_of(series(np.zeros(300)), 2.0)
+
+
+def test_spikes_of_loss_and_gradient_are_warned_of_and_of_rewarded_answers_the_gradient_only():
+    loss, gradient = noisy(0, spread=0.05), noisy(1, spread=0.05)
+    loss[100], gradient[300] = 3.06, 30 * gradient[300]
+    metrics = {"gradient_norm": series(gradient)}
+    (warned,) = ModelNumbers(series(loss), metrics, ()).warnings()
+    assert (warned.rule, warned.steps) == ("spikes", (101, 301))
+    assert "step 101 (loss 3.06" in warned.text and "step 301 (gradient" in warned.text
+    rewarded = metrics | {"failed_grades": series(np.zeros(400))}
+    assert [each.steps for each in ModelNumbers(series(loss), rewarded, ()).warnings()] == [(301,)]

@@ -139,3 +139,10 @@ def test_the_sentence_of_a_failure_ends_once(run_page):
     attempt = run_page.view.attempts[-1].model_copy(update={"reason": "the disk is full."})
     view = run_page.view.model_copy(update={"status": "failed", "attempts": (attempt,), "commits": ()})
     assert run_verdict(view).sentence == "The run failed: the disk is full. It has no commit yet."
+
+
+def test_a_spike_comes_with_the_command_that_names_its_rows(run_page):
+    spikes = WarningView(rule="spikes", text="step 9 (loss 3.06, before 0.4).", steps=(9, 21))
+    view = run_page.view.model_copy(update={"warnings": (spikes,)})
+    assert f"assay replay {view.run_id} --step 9 --bisect" in [command for _, command in next_commands(view)]
+    assert spikes.text in run_verdict(view).sentence

@@ -1,0 +1,65 @@
+"""Where a row of a dataset came from: a build keeps its sources and settings beside the manifest, and the span
+of the row's shard is read and encoded again, up to the row.
+
+That is no part of the dataset: the fingerprint is the same wherever the sources lie, and a copy may lack it.
+"""
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from assay.base.errors import AssayError
+from assay.data.dataset.build import ORIGIN_FILE, encoded_rows
+from assay.data.dataset.columns import PROMPT_TOKENS, REJECTED, SPANS, TOKENS
+from assay.data.dataset.dataset import Dataset
+from assay.data.dataset.fields import BuildConfig
+from assay.data.dataset.tokens import TOKENIZER_FILE, load_tokenizer
+
+MOST_CHARACTERS = 300
+ENCODED = (TOKENS, REJECTED, SPANS, PROMPT_TOKENS)
+
+
+def row_text(dataset: Dataset, row: int) -> str:
+    """The beginning of a row as text, by the tokenizer beside the manifest; empty where there is none."""
+    file = dataset.folder / TOKENIZER_FILE
+    if not file.is_file():
+        return ""
+    tokens = _row(dataset, row, [TOKENS])[TOKENS][:MOST_CHARACTERS]
+    text = str(load_tokenizer(file).decode(tokens, skip_special_tokens=False))
+    return text if len(text) <= MOST_CHARACTERS else f"{text[:MOST_CHARACTERS]}…"
+
+
+def row_origin(dataset: Dataset, row: int) -> str:
+    """The source file of a row and its place there, `rows.jsonl:17`; else why that is not known."""
+    file = dataset.folder / ORIGIN_FILE
+    group = int(np.searchsorted(dataset.groups.first_row, row, side="right")) - 1
+    span = re.match(r"part-(\d+)-", Path(dataset.shard_path(group)).name)
+    if not file.is_file() or span is None:
+        return "the dataset keeps no record of its sources"
+    try:
+        kept = json.loads(file.read_text(encoding="utf-8"))
+        settings = {**kept["config"], "tokenizer": str(dataset.folder / TOKENIZER_FILE)}
+        columns = [
+            name for name in (TOKENS, REJECTED, SPANS, PROMPT_TOKENS) if name in dataset.manifest.columns
+        ]
+        wanted = _row(dataset, row, columns)
+        for each in encoded_rows(list(map(Path, kept["sources"])), int(span[1]), BuildConfig(**settings)):
+            if all(_plain(each.columns[name]) == value for name, value in wanted.items()):
+                return each.kept.where
+    except (AssayError, OSError, ValueError, LookupError, TypeError) as error:
+        return f"its source cannot be read again: {error}"
+    return "its source has changed since the build"
+
+
+def _row(dataset: Dataset, row: int, columns: Sequence[str]) -> dict[str, Any]:
+    group = int(np.searchsorted(dataset.groups.first_row, row, side="right")) - 1
+    table = dataset.read_row_group(group, columns)
+    return dict(table.slice(row - int(dataset.groups.first_row[group]), 1).to_pylist()[0])
+
+
+def _plain(value: Any) -> Any:
+    return value if isinstance(value, int | str) else np.asarray(value).tolist()
