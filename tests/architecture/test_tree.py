@@ -79,6 +79,7 @@ READS_ENVIRONMENT = {
     "launch/ranks/surroundings.py": "the scheduler's job and the container's image",
     "launch/triage/case.py": "what a process is started with",
     "launch/run.py": "the compiler of torch.compile",
+    "launch/sinks/mlflow.py": "what MLflow needs to take a folder",
 }
 """Module -> what of the environment is its business."""
 STARTS_A_PROCESS = {

@@ -2,6 +2,10 @@
 
 import importlib.util
 import json
+import os
+import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +14,7 @@ import pytest
 
 from assay.base.errors import ConfigError
 from assay.cli.main import main
-from assay.launch.sinks.follow import SinkName, follow
+from assay.launch.sinks.follow import SinkError, SinkName, _locked, follow
 from assay.launch.sinks.gpus import gpu_points
 from assay.launch.sinks.sink import Point
 from assay.records.run import Attempt, Run
@@ -57,10 +61,10 @@ def test_tensorboard_has_every_point_once_and_drops_what_was_rolled_back(
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     name = SinkName.parse(f"tensorboard:{tmp_path / 'events'}")
-    assert follow(run, name, HandClock(), until_ended=False) == 4
-    assert follow(run, name, HandClock(), until_ended=False) == 0
+    assert follow(run, [name], HandClock(), until_ended=False) == {name: 4}
+    assert follow(run, [name], HandClock(), until_ended=False) == {name: 0}
     measure(run, attempt=2, start=2, steps=range(3, 6))
-    assert follow(run, name, HandClock(), until_ended=False) == 3
+    assert follow(run, [name], HandClock(), until_ended=False) == {name: 3}
     events = EventAccumulator(str(tmp_path / "events" / "r"))
     events.Reload()
     assert events.Tags()["scalars"] == ["loss"]
@@ -70,15 +74,25 @@ def test_tensorboard_has_every_point_once_and_drops_what_was_rolled_back(
     assert [value for _, value in found] == pytest.approx([value for _, value in expected])
 
 
+def command(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """`assay` as a user gives it: nothing set that a user would not set."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("MLFLOW")}
+    return subprocess.run(
+        [sys.executable, "-m", "assay", *map(str, arguments)],
+        env=environment, capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+
+
 def test_mlflow_has_the_recipe_and_every_point_once(run: Run, tmp_path: Path, requires, monkeypatch) -> None:
     importable(requires, "mlflow")
+    folder = tmp_path / "ml runs"
+    for where in (folder, f"{tmp_path}/x/../ml runs"):
+        done = command("sink", "r", f"mlflow:{where}", "--once")
+        assert (done.returncode, "points handed over" in done.stdout) == (0, True), done.stderr
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     from mlflow.tracking import MlflowClient
 
-    uri = (tmp_path / "mlruns").as_uri()
-    for _ in range(2):
-        follow(run, SinkName.parse(f"mlflow:{uri}"), HandClock(), until_ended=False)
-    client = MlflowClient(tracking_uri=uri)
+    client = MlflowClient(tracking_uri=folder.as_uri())
     experiment = client.get_experiment_by_name("tiny")
     assert experiment is not None
     (made,) = client.search_runs([experiment.experiment_id])
@@ -86,12 +100,93 @@ def test_mlflow_has_the_recipe_and_every_point_once(run: Run, tmp_path: Path, re
     assert [each.step for each in client.get_metric_history(made.info.run_id, "loss")] == [1, 2, 3, 4]
 
 
+def test_a_database_that_the_small_mlflow_cannot_open_is_refused_with_the_fix(
+    run: Run, tmp_path: Path, requires
+) -> None:
+    importable(requires, "mlflow")
+    if importlib.util.find_spec("alembic") is not None:
+        pytest.skip("this is the whole MLflow")
+    done = command("sink", run.run_id, f"mlflow:sqlite:///{tmp_path}/ml.db", "--once")
+    assert done.returncode == 2
+    assert "pip install mlflow" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_mlflow_shows_a_run_that_goes_on_as_running(run: Run, tmp_path: Path, requires, monkeypatch) -> None:
+    importable(requires, "mlflow")
+    from mlflow.tracking import MlflowClient
+
+    name = SinkName.parse(f"mlflow:{tmp_path / 'ml'}")
+    seen = []
+    for has_ended in (False, True):
+        monkeypatch.setattr("assay.launch.sinks.follow._has_ended", lambda _, ended=has_ended: ended)
+        follow(run, [name], HandClock(), until_ended=False)
+        (made,) = MlflowClient(tracking_uri=(tmp_path / "ml").as_uri()).search_runs(
+            ["0", *_experiments(tmp_path)]
+        )
+        seen.append(made.info.status)
+    assert seen == ["RUNNING", "FAILED"]
+
+
+def _experiments(folder: Path) -> list[str]:
+    from mlflow.tracking import MlflowClient
+
+    found = MlflowClient(tracking_uri=(folder / "ml").as_uri()).search_experiments()
+    return [each.experiment_id for each in found]
+
+
 def test_wandb_writes_offline(run: Run, tmp_path: Path, requires) -> None:
     importable(requires, "wandb")
-    assert follow(run, SinkName.parse(f"wandb:{tmp_path / 'w'}"), HandClock(), until_ended=False) == 4
+    name = SinkName.parse(f"wandb:{tmp_path / 'w'}")
+    assert follow(run, [name], HandClock(), until_ended=False) == {name: 4}
     (file,) = (tmp_path / "w").rglob("*.wandb")
     assert b"gradient_digest" not in file.read_bytes()
     assert b"loss" in file.read_bytes()
+
+
+def test_each_destination_of_a_kind_has_a_cursor_of_its_own(
+    run: Run, tmp_path: Path, monkeypatch, requires
+) -> None:
+    importable(requires, "tensorboard")
+    monkeypatch.chdir(tmp_path)
+    first, second = (SinkName.parse(f"tensorboard:{name}") for name in ("one", "two"))
+    assert SinkName.parse(f"tensorboard:{tmp_path}/one") == first, "one destination, however it is written"
+    counts = [follow(run, [name], HandClock(), until_ended=False) for name in (first, second, first, second)]
+    assert [count for each in counts for count in each.values()] == [4, 4, 0, 0]
+    measure(run, attempt=2, start=2, steps=range(3, 6))
+    assert follow(run, [first, second], HandClock(), until_ended=False) == {first: 3, second: 3}
+    shutil.rmtree("one")
+    assert follow(run, [first, second], HandClock(), until_ended=False) == {first: 7, second: 0}
+
+
+def test_the_cursor_of_an_older_assay_is_gone_on_with(run: Run, tmp_path: Path, requires) -> None:
+    importable(requires, "tensorboard")
+    name = SinkName.parse(f"tensorboard:{tmp_path / 'events'}")
+    follow(run, [name], HandClock(), until_ended=False)
+    (kept,) = (Path(run.run_dir) / "sinks").glob("*.json")
+    kept.rename(kept.with_name("tensorboard.json"))
+    assert follow(run, [name], HandClock(), until_ended=False) == {name: 0}
+
+
+def test_two_processes_do_not_write_one_destination_at_once(run: Run, tmp_path: Path, requires) -> None:
+    importable(requires, "tensorboard")
+    name = SinkName.parse(f"tensorboard:{tmp_path / 'events'}")
+    with _locked(run, name):
+        done = command("sink", "r", ":".join(name))
+        assert done.returncode == 2
+        assert "another process hands the metrics of this run over to tensorboard:" in done.stderr
+    assert follow(run, [name], HandClock(), until_ended=False) == {name: 4}
+
+
+def test_a_sink_that_fails_is_said_and_the_others_go_on(run: Run, tmp_path: Path, requires) -> None:
+    importable(requires, "tensorboard")
+    (tmp_path / "file").write_text("no folder")
+    names = [SinkName.parse(f"tensorboard:{tmp_path / name}") for name in ("file", "events")]
+    with pytest.raises(SinkError, match=r"tensorboard:.*file: .*Error: .* the same command hands over"):
+        follow(run, names, HandClock(), until_ended=False)
+    assert list((tmp_path / "events" / "r").iterdir())
+    done = command("sink", "r", f"tensorboard:{tmp_path / 'file'}", "--once")
+    assert (done.returncode, "Traceback" in done.stderr) == (1, False)
 
 
 def test_a_sink_that_is_none_or_whose_package_is_absent_is_refused_with_the_cure(run: Run, monkeypatch) -> None:
@@ -100,7 +195,7 @@ def test_a_sink_that_is_none_or_whose_package_is_absent_is_refused_with_the_cure
             SinkName.parse(text)
     monkeypatch.setitem(__import__("sys").modules, "wandb", None)
     with pytest.raises(ConfigError, match=r"pip install 'assay\[wandb\]'"):
-        follow(run, SinkName.parse("wandb:x"), HandClock(), until_ended=False)
+        follow(run, [SinkName.parse("wandb:x")], HandClock(), until_ended=False)
 
 
 def test_a_run_that_has_ended_is_followed_to_its_end_by_the_command(
@@ -111,7 +206,8 @@ def test_a_run_that_has_ended_is_followed_to_its_end_by_the_command(
         main(["sink", "r", f"tensorboard:{tmp_path / 'events'}"])
     assert not ended.value.code
     assert "tensorboard: 4 points handed over" in capfd.readouterr().out
-    assert json.loads((Path(run.run_dir) / "sinks" / "tensorboard.json").read_text())["positions"]
+    (kept,) = (Path(run.run_dir) / "sinks").glob("tensorboard-*.json")
+    assert json.loads(kept.read_text())["positions"]
 
 
 def test_gpus_are_what_their_drivers_program_says_and_nothing_where_there_is_none(

@@ -21,6 +21,6 @@ def sink(run_id: str, sinks: tuple[str, ...], once: bool) -> None:
     from assay.launch.sinks.follow import SinkName, follow
 
     run = given_home().run(run_id)
-    for name in [SinkName.parse(text) for text in sinks]:
-        num_points = follow(run, name, SystemClock(), until_ended=not once)
+    names = [SinkName.parse(text) for text in sinks]
+    for name, num_points in follow(run, names, SystemClock(), until_ended=not once).items():
         click.echo(f"{name.kind}: {number_of(num_points, 'point')} handed over to {name.where}")

@@ -1,24 +1,27 @@
 """Follows a run's segments and hands what is new to a sink, in a process of its own.
 
     metrics/attempt-0001/rank-00000.seg --(frames behind the cursor)--> points --> sink
-                                                                         `--> sinks/KIND.json: the cursor
+                                                                         `--> sinks/KIND-DIGEST.json: the cursor
 
 Training knows nothing of it: it reads files. Killed at any point and started again, it goes on behind what the
 sink had taken; what it took since the cursor was last written, it takes again.
 """
 
+import fcntl
 import json
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from assay.base.clock import Clock
-from assay.base.errors import ConfigError
+from assay.base.digest import sha256_of_json
+from assay.base.errors import AssayError, ConfigError
 from assay.launch.places.launches import last_launch, state_of
 from assay.launch.sinks.gpus import gpu_points
 from assay.launch.sinks.mlflow import MlflowSink
-from assay.launch.sinks.sink import Point, Sink, SinkKind
+from assay.launch.sinks.sink import Point, Sink, SinkKind, is_address
 from assay.launch.sinks.tensorboard import TensorBoardSink
 from assay.launch.sinks.wandb import WandbSink
 from assay.records.run import Run
@@ -39,8 +42,12 @@ KINDS = {
 }
 
 
+class SinkError(AssayError):
+    """A sink that did not take a run's metrics; the run does not notice."""
+
+
 class SinkName(NamedTuple):
-    """`tensorboard:FOLDER`, taken apart."""
+    """`tensorboard:FOLDER`, taken apart; a folder is absolute: one destination, however it is written."""
 
     kind: str
     where: str
@@ -52,37 +59,118 @@ class SinkName(NamedTuple):
         if kind not in KINDS or not colon or not where:
             forms = ", ".join(f"{name}:{each.where}" for name, each in KINDS.items())
             raise ConfigError(f"'{text}' is no sink. Write one of: {forms}.")
-        return cls(kind, where)
+        return cls(kind, where if is_address(where) else str(Path(where).expanduser().resolve()))
 
 
-def follow(run: Run, name: SinkName, clock: Clock, *, until_ended: bool = True) -> int:
-    """Hand over all points, until the run has ended, or once; returns how many there were."""
-    store = open_store(run.run_dir)
-    key = f"sinks/{name.kind}.json"
-    kept: dict[str, Any] = json.loads(store.get(key)) if store.exists(key) else {}
-    if kept.get("where") != name.where:
-        kept = {"where": name.where, "positions": {}, "memory": {}}
-    sink = KINDS[name.kind].open(name.where, run, kept["memory"])
-    store.put(key, json.dumps(kept).encode())
-    launch, num_points, step, next_gpus_s = last_launch(run), 0, 0, 0.0
+class _Follower:
+    """One destination of a run: its sink and its cursor."""
+
+    def __init__(self, run: Run, name: SinkName) -> None:
+        self._run, self.num_points, self.step = run, 0, 0
+        self._store = open_store(run.run_dir)
+        self._key = _key(name)
+        self._kept = self._cursor(name)
+        self._sink: Sink = KINDS[name.kind].open(name.where, run, self._kept["memory"])
+        self._keep()
+
+    def _cursor(self, name: SinkName) -> dict[str, Any]:
+        is_there = is_address(name.where) or Path(name.where).exists()
+        for key in (self._key, f"sinks/{name.kind}.json"):  # the second: of an older assay
+            if is_there and self._store.exists(key):
+                found: dict[str, Any] = json.loads(self._store.get(key))
+                if found["where"] == name.where:
+                    return found
+        return {"where": name.where, "positions": {}, "memory": {}}
+
+    def _keep(self) -> None:
+        self._store.put(self._key, json.dumps(self._kept).encode())
+
+    def poll(self, more: Sequence[Point]) -> None:
+        """Hand over what is new, and `more`; the cursor moves once the sink has it."""
+        new = [point for part in _hand_over(self._run, self._sink, self._kept["positions"]) for point in part]
+        self._sink.write(more)
+        self._sink.flush()
+        self.num_points, self.step = self.num_points + len(new), new[-1].step if new else self.step
+        if new:
+            self._keep()
+
+    def close(self, *, failed: bool | None) -> None:
+        """Close the sink; see there."""
+        self._sink.close(failed=failed)
+
+
+def follow(
+    run: Run, names: Sequence[SinkName], clock: Clock, *, until_ended: bool = True
+) -> dict[SinkName, int]:
+    """Hand over all points, until the run has ended, or once; returns how many there were.
+
+    Raises `SinkError` when all is done that could be, where a sink failed: the others go on without it.
+    """
+    names = list(dict.fromkeys(names))
+    with ExitStack() as locks:
+        for name in names:
+            locks.enter_context(_locked(run, name))
+        return _follow(run, names, clock, until_ended=until_ended)
+
+
+def _key(name: SinkName) -> str:
+    return f"sinks/{name.kind}-{sha256_of_json(list(name))[:8]}.json"
+
+
+@contextmanager
+def _locked(run: Run, name: SinkName) -> Iterator[None]:
+    """Two processes would hand everything over twice."""
+    path = Path(run.run_dir) / f"{_key(name)}.lock"
+    path.parent.mkdir(exist_ok=True)
+    with path.open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ConfigError(
+                f"another process hands the metrics of this run over to {':'.join(name)}. End it first."
+            ) from error
+        yield
+
+
+def _follow(run: Run, names: Sequence[SinkName], clock: Clock, *, until_ended: bool) -> dict[SinkName, int]:
+    followers, failures = dict[SinkName, _Follower](), dict[SinkName, str]()
+
+    @contextmanager
+    def noting(name: SinkName) -> Iterator[None]:
+        try:
+            yield
+        except AssayError:
+            raise
+        except Exception as error:  # other people's code, which raises what it likes
+            failures[name] = f"{':'.join(name)}: {type(error).__name__}: {error}"
+
+    for name in names:
+        with noting(name):
+            followers[name] = _Follower(run, name)
+    launch, next_gpus_s = last_launch(run), 0.0
     trains_here = launch is not None and launch.host == socket.gethostname()
     while True:
         # Asked before the segments are read: what ends in between is read to its end.
-        has_ended = not until_ended or _has_ended(run)
-        new = [point for part in _hand_over(run, sink, kept["positions"]) for point in part]
-        num_points, step = num_points + len(new), new[-1].step if new else step
+        has_ended, gpus = not until_ended or _has_ended(run), list[Point]()
         if trains_here and not has_ended and clock.monotonic_s() >= next_gpus_s:
             next_gpus_s = clock.monotonic_s() + GPUS_EVERY_S
-            sink.write(gpu_points(step, clock.now_s()))
-        sink.flush()
-        if new:
-            store.put(key, json.dumps(kept).encode())
-        if has_ended:
+            gpus = gpu_points(max(each.step for each in followers.values()), clock.now_s())
+        for name in followers.keys() - failures.keys():
+            with noting(name):
+                followers[name].poll(gpus)
+        if has_ended or failures.keys() >= followers.keys():
             break
         clock.sleep_s(POLL_S)
     finished = CommitLog(open_store(run.store_url)).finished() is not None
-    sink.close(failed=not finished)
-    return num_points
+    failed = not finished if finished or _has_ended(run) else None
+    for name in followers.keys() - failures.keys():
+        with noting(name):
+            followers[name].close(failed=failed)
+    if failures:
+        raise SinkError(
+            f"{'; '.join(failures.values())}. The run does not notice; the same command hands over the rest."
+        )
+    return {name: each.num_points for name, each in followers.items()}
 
 
 def _hand_over(run: Run, sink: Sink, positions: dict[str, str]) -> Iterator[list[Point]]:

@@ -1,10 +1,13 @@
 """A run of MLflow, by the address of its server or a folder."""
 
+import os
 from collections.abc import MutableMapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from assay.base.config import dotted_leaves
-from assay.launch.sinks.sink import Point, needs
+from assay.base.errors import ConfigError
+from assay.launch.sinks.sink import Point, is_address, needs
 from assay.records.run import Run
 
 _AT_ONCE = 1000
@@ -20,8 +23,19 @@ class MlflowSink:
             from mlflow.entities import Metric, Param
             from mlflow.tracking import MlflowClient
         self._metric = Metric
-        self._client = MlflowClient(tracking_uri=uri)
-        if "run_id" not in memory:
+        if not is_address(uri) or uri.startswith("file:"):
+            # MLflow 3.17 refuses folders otherwise, and its small package has no other store.
+            os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
+            uri = uri if is_address(uri) else Path(uri).as_uri()
+        try:
+            self._client = MlflowClient(tracking_uri=uri)
+        except ImportError as error:
+            raise ConfigError(
+                f"{uri} needs the whole package mlflow ({error}): pip install mlflow, or name a folder."
+            ) from error
+        if "run_id" in memory:
+            self._client.update_run(str(memory["run_id"]), status="RUNNING")
+        else:
             name = str(run.recipe.get("name", "assay"))
             found = self._client.get_experiment_by_name(name)
             experiment = found.experiment_id if found else self._client.create_experiment(name)
@@ -51,6 +65,8 @@ class MlflowSink:
     def flush(self) -> None:
         """See `Sink`; every call has been answered."""
 
-    def close(self, *, failed: bool) -> None:
+    def close(self, *, failed: bool | None) -> None:
         """See `Sink`."""
+        if failed is None:
+            return
         self._client.set_terminated(self._run_id, status="FAILED" if failed else "FINISHED")

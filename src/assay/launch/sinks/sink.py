@@ -34,8 +34,8 @@ class Sink(Protocol):
         """Return when all is handed over."""
         ...
 
-    def close(self, *, failed: bool) -> None:
-        """The run has ended."""
+    def close(self, *, failed: bool | None) -> None:
+        """The run has ended; None: it goes on."""
         ...
 
 
@@ -47,6 +47,11 @@ class SinkKind(NamedTuple):
     open: Callable[[str, Run, MutableMapping[str, Any]], Sink]
     """From what stands behind the colon, the run, and its own memory of earlier times, into which it may
     write."""
+
+
+def is_address(where: str) -> bool:
+    """Whether a destination is a server's or a database's URL, and no folder."""
+    return "://" in where or where.startswith(("databricks", "file:"))
 
 
 @contextmanager

@@ -35,6 +35,6 @@ class TensorBoardSink:
         """See `Sink`."""
         self._writer.flush()
 
-    def close(self, *, failed: bool) -> None:  # noqa: ARG002
+    def close(self, *, failed: bool | None) -> None:  # noqa: ARG002
         """See `Sink`."""
         self._writer.close()

@@ -26,6 +26,7 @@ class WandbSink:
             name=run.run_id,
             id=run.recipe_sha256[:8] + "-" + run.run_id[-40:],
             resume="allow",
+            reinit="create_new",
             config=run.recipe,
             settings=wandb.Settings(x_disable_stats=True, console="off", silent=True),
         )
@@ -43,7 +44,7 @@ class WandbSink:
     def flush(self) -> None:
         """See `Sink`; its own process writes."""
 
-    def close(self, *, failed: bool) -> None:
+    def close(self, *, failed: bool | None) -> None:
         """See `Sink`; only when its process has ended is all on the disk."""
-        self._run.finish(exit_code=int(failed))
+        self._run.finish(exit_code=int(failed or False))
         self._teardown()
