@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 from tokenizers import Tokenizer
 from transformers.models.llama.configuration_llama import LlamaConfig
@@ -282,17 +283,38 @@ def test_from_chats_to_preferences_there_is_room_for_longer_rows_and_for_answers
     assert run("train", dpo, *short) == 0
 
 
-@pytest.mark.parametrize(("weights", "rate"), [(7_000_000_000, 1e-6), (70_000_000, 1e-5), (700, 1e-3)])
-def test_the_rate_of_a_pretrained_model_goes_with_its_size(weights: int, rate: float, tmp_path: Path) -> None:
+def widened(base: Path, hidden_size: int, intermediate_size: int) -> None:
+    """Give a folder the header of a wider model, before weights that take no room on the disk."""
+    config = LlamaConfig.from_pretrained(base, hidden_size=hidden_size, intermediate_size=intermediate_size)
+    config.head_dim = hidden_size // config.num_attention_heads
+    config.save_pretrained(base)
+    with torch.device("meta"):
+        weights = LlamaForCausalLM(config).state_dict()
+    header, end = {}, 0
+    for name, weight in weights.items():
+        begin, end = end, end + 4 * weight.numel()
+        header[name] = {"dtype": "F32", "shape": list(weight.shape), "data_offsets": [begin, end]}
+    data = json.dumps(header).encode()
+    with (base / "model.safetensors").open("wb") as file:
+        file.write(len(data).to_bytes(8, "little") + data)
+        file.truncate(8 + len(data) + end)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "rate"),
+    [((8192, 273_900), 1e-6), ((512, 44_890), 1e-5), ((8, 16), 1e-3)],
+    ids=["7B", "70M", "1k"],
+)
+def test_the_rate_of_a_pretrained_model_goes_with_its_size(
+    sizes: tuple[int, int], rate: float, tmp_path: Path
+) -> None:
     pairs = preference_dataset(tmp_path / "pairs", num_rows=96)
     base = save_tiny(LlamaForCausalLM, tmp_path / "base", seed=3)
-    header = json.dumps(
-        {"all": {"dtype": "F32", "shape": [weights], "data_offsets": [0, 4 * weights]}}
-    ).encode()
-    (base / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)  # read by nobody else
+    widened(base, *sizes)
     file = tmp_path / "recipe.yaml"
     assert run("recipe", "new", pairs, "--method", "dpo", "--model", base, "--out", file) == 0
-    assert yaml.safe_load(file.read_text())["trainer"]["optimizer"]["learning_rate"] == rate
+    found = yaml.safe_load(file.read_text())["trainer"]["optimizer"]["learning_rate"]
+    assert found == pytest.approx(rate, rel=0.01)
 
 
 def test_prompts_have_a_recipe_of_grpo_that_grades_by_the_answer_beside_them(tmp_path: Path) -> None:

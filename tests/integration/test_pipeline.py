@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -258,3 +259,32 @@ def test_a_check_says_the_steps_of_every_stage_and_leaves_nothing(
     said = capsys.readouterr().out
     assert not ended.value.code and not (tmp_path / "home").exists()
     assert "dpo" in said and "from sft@best" in said and "8 runs" in said and "Nothing was started" in said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json"])
+def test_a_stage_model_that_rotted_between_two_stages_is_refused_and_exported_again(
+    stages: dict[str, Any], tmp_path: Path, capfd: pytest.CaptureFixture[str], name: str
+) -> None:
+    two = {**changed(stages, 1), "seeds": 1}
+    two["stages"] = [stages["stages"][0], {**stages["stages"][2], "from": "sft"}]
+    del two["compare"]
+    path, home = written(two, tmp_path), tmp_path / "home"
+
+    def train() -> tuple[int, str]:
+        with pytest.raises(SystemExit) as ended:
+            main(["train", str(path)])
+        return int(ended.value.code or 0), capfd.readouterr().err
+
+    assert train()[0] == 0
+    undisturbed = weights(home)
+    shutil.rmtree(home / "sums-dpo-s0")  # as if the pipeline had been stopped before
+    (file,) = (home / "campaigns" / "sums" / "models").glob(f"sft-*/{name}")
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 0x40
+    file.write_bytes(data)
+    code, said = train()
+    assert code == 1 and f"{file}" in said and f"remove {file.parent}, and it is exported again" in said
+    assert not (home / "sums-dpo-s0").exists()
+    shutil.rmtree(file.parent)
+    assert train()[0] == 0 and weights(home) == undisturbed

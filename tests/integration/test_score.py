@@ -278,3 +278,21 @@ def test_a_model_with_another_tokenizer_or_template_is_refused(
     assert run("data", "score", tmp_path / "chats", "--reference", base, "--out", tmp_path / "out") == 2
     assert "its chat template is not the one that rendered dataset 'chats'" in capfd.readouterr().err
     assert not (tmp_path / "out").exists() and not (tmp_path / "home" / "refused").exists()
+
+
+def test_a_folder_that_lacks_weights_is_refused_before_there_is_a_run(
+    pairs: Path, base: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    weights = load_file(base / "model.safetensors")
+    name, _ = weights.popitem()
+    holed = shutil.copytree(base, tmp_path / "holed")
+    save_file(weights, holed / "model.safetensors", metadata={"format": "pt"})
+    reference = {"type": "frozen", "path": str(holed)}
+    for tree in (dpo_recipe(pairs, holed), dpo_recipe(pairs, base, reference=reference)):
+        recipe = recipe_file(tree, tmp_path)
+        for options in (("--check",), ("--check", "--check-seconds", 0), ("--run-id", "holed")):
+            assert run("train", recipe, *options) == 2
+            assert f"{holed}: its tensors are not those" in (said := capfd.readouterr().err) and name in said
+    assert run("data", "score", pairs, "--reference", holed, "--out", tmp_path / "out") == 2
+    assert name in capfd.readouterr().err
+    assert not [*Home.from_environment().runs()] and not (tmp_path / "out").exists()

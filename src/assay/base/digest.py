@@ -7,6 +7,7 @@ the hot path (a column chunk before it is decoded), where it costs less than the
 import hashlib
 import json
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 
@@ -31,3 +32,9 @@ def sha256_of_parts(parts: Iterable[bytes | memoryview]) -> str:
     for part in parts:
         digest.update(part)
     return digest.hexdigest()
+
+
+def sha256_of_file(path: Path) -> str:
+    """SHA-256 (hex) of a file's bytes, read block by block."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -7,25 +7,26 @@ A commit holds what is trained. What is not (a frozen reference, the weights bel
 folder at every start, so a folder that changed would change the run in its midst.
 """
 
-import hashlib
-from functools import lru_cache
 from pathlib import Path
 
 from tokenizers import Tokenizer
 
 from assay.base.config import dotted_leaves
-from assay.base.digest import sha256_of_bytes, sha256_of_json
+from assay.base.digest import sha256_of_bytes
 from assay.base.errors import ConfigError, DamagedDataError
 from assay.base.installed import installed_path
 from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.formats.template import TEMPLATE_FILE
 from assay.data.dataset.tokens import TOKENIZER_FILE, load_tokenizer, tokenizer_settings
 from assay.records.run import Run
+from assay.store.model_folder import folder_digests, whole_export
+from assay.training.methods.registry import method_of
+from assay.training.model.config import PretrainedEncoderConfig, checkpoint_path
 from assay.training.recipe import Recipe
+from assay.training.trainer.method_config import samples
 
-_DECISIVE = ("config.json", "*.safetensors", "*.bin")
-"""Files of a folder that decide what its model computes."""
-_AT_ONCE = 1 << 22
+_SETTINGS = ": settings"
+"""Behind a recipe's key: the digest of the tokenizer and other settings in its folder."""
 
 
 def checkpoint_folders(recipe: Recipe) -> dict[str, str]:
@@ -35,8 +36,14 @@ def checkpoint_folders(recipe: Recipe) -> dict[str, str]:
 
 
 def digests_of(recipe: Recipe) -> dict[str, str]:
-    """Key of the recipe -> SHA-256 over weights and configuration in its folder, or of a commit's weights."""
-    folders = {key: _digest(installed_path(path)) for key, path in checkpoint_folders(recipe).items()}
+    """Key of the recipe -> SHA-256 over weights and configuration in its folder, or of a commit's weights.
+
+    Where the run samples, so have the tokenizer and settings of the folder: they decide what it learns from.
+    """
+    folders: dict[str, str] = {}
+    for key, path in checkpoint_folders(recipe).items():
+        folders[key], settings = folder_digests(installed_path(path))
+        folders |= {f"{key}{_SETTINGS}": settings} if samples(recipe.method) else {}
     runs = {key: name.checked(key).commit.weights_digest for key, name in recipe.method.runs.items()}
     return folders | runs
 
@@ -47,12 +54,33 @@ def refuse_changed(run: Run, recipe: Recipe) -> None:
         return
     for key, now in digests_of(recipe).items():
         if (was := run.folders.get(key)) not in (None, now):
-            path = {**checkpoint_folders(recipe), **recipe.method.runs}[key]
+            name = key.removesuffix(_SETTINGS)
+            path = {**checkpoint_folders(recipe), **recipe.method.runs}[name]
+            what = "weights and configuration" if name == key else "tokenizer and settings"
             raise DamagedDataError(
-                f"{key}={path}: its weights and configuration have sha256 {now[:12]}…, and had {was[:12]}… "
+                f"{name}={path}: its {what} have sha256 {now[:12]}…, and had {was[:12]}… "
                 f"when run '{run.run_id}' was made: it would go on with another model. Restore the folder or "
                 "the run, or train a new one."
             )
+
+
+def check_models(recipe: Recipe) -> None:
+    """Raise where a folder that the recipe names is a damaged export, or its tensors are not the model's."""
+    for path in checkpoint_folders(recipe).values():
+        whole_export(installed_path(path))
+    check_tensors(recipe)
+
+
+def check_tensors(recipe: Recipe) -> None:
+    """Raise `ConfigError` where the tensors of a folder are not those of the model that the recipe trains."""
+    if not (folders := checkpoint_folders(recipe)):
+        return
+    from assay.training.model.pretrained import CAUSAL, ENCODER, check_pretrained, declared_kind
+
+    is_reward = getattr(method_of(recipe.method), "form", None) == "reward_model"
+    for key, folder in ((key, checkpoint_path(path)) for key, path in folders.items()):
+        is_encoder = isinstance(getattr(recipe.method, key.split(".")[1]), PretrainedEncoderConfig)
+        check_pretrained(ENCODER if is_encoder else declared_kind(folder) if is_reward else CAUSAL, folder)
 
 
 def refuse_other_tokenizer(dataset: Dataset, path: str, named: str) -> None:
@@ -105,25 +133,3 @@ def _words(tokenizer: Tokenizer) -> dict[int, str]:
     """Number -> token, but for special ones: those that a model has to spare are given names of one's own."""
     special = {number for number, token in tokenizer.get_added_tokens_decoder().items() if token.special}
     return {number: word for word, number in tokenizer.get_vocab().items() if number not in special}
-
-
-def _digest(folder: Path) -> str:
-    files = sorted({path for pattern in _DECISIVE for path in folder.glob(pattern)})
-    if not files:
-        raise ConfigError(f"{folder}: no config.json there. Name a folder that save_pretrained wrote.")
-    return sha256_of_json({path.name: _digest_of_file(path, *_stamp(path)) for path in files})
-
-
-def _stamp(path: Path) -> tuple[int, int]:
-    status = path.stat()
-    return status.st_size, status.st_mtime_ns
-
-
-@lru_cache(maxsize=256)
-def _digest_of_file(path: Path, size: int, modified_ns: int) -> str:  # noqa: ARG001
-    """Read once for each time that it was written."""
-    with path.open("rb") as file:
-        digest = hashlib.sha256()
-        while part := file.read(_AT_ONCE):
-            digest.update(part)
-    return digest.hexdigest()

@@ -39,6 +39,7 @@ from assay.data.loader.config import LoaderConfig
 from assay.data.loader.mixing import measure_mixing
 from assay.evaluation.evidence.warnings import Warned, warnings_of_leaks
 from assay.launch.data_warnings import data_warnings
+from assay.launch.folders import check_models
 from assay.launch.ranks.processor import gpus_here
 from assay.launch.run import checked
 from assay.records.dataset import ColumnProfile, DatasetManifest
@@ -134,6 +135,7 @@ def new_recipe(
     ]
     text = "\n".join(lines) + "\n"
     recipe, _ = checked(LoadedConfig(yaml.safe_load(text), {}))
+    check_models(recipe)
     return NewRecipe(text, data_warnings(recipe, dataset))
 
 

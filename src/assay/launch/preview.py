@@ -18,10 +18,11 @@ from assay.data.dataset.split import split_view
 from assay.data.loader.config import PackedLayout
 from assay.data.loader.lane_shares import LaneShares, next_useful_world_size, useful_world_size
 from assay.launch.calibration import Calibration
+from assay.launch.folders import check_models
 from assay.launch.run import check_new, steps_of
 from assay.launch.sinks.gpus import smallest_gpu_bytes
 from assay.training.recipe import Recipe
-from assay.training.trainer.method_config import MethodConfig, RowScores
+from assay.training.trainer.method_config import samples
 
 FLOAT_BYTES = 4
 MOMENTS = 2
@@ -87,6 +88,7 @@ class Preview(NamedTuple):
 def preview(recipe: Recipe, dataset: Dataset, *, world_size: int, changed: Collection[str] = ()) -> Preview:
     """Raises `ConfigError` for what cannot be trained so. `changed`: see `check_new`."""
     LaneShares(recipe.loader.lanes, world_size)
+    check_models(recipe)
     train, validation = (split_view(dataset, recipe.data.split, part) for part in ("train", "validation"))
     num_rows, mean_tokens = int(train.num_rows.sum()), dataset.manifest.lengths.mean
     steps = steps_of(recipe, dataset)
@@ -248,8 +250,3 @@ def machine_bytes() -> int:
     said = [path.read_text().strip() for path in limits if path.is_file()]
     found += [int(text) for text in said if text.isdecimal()]
     return min(found)
-
-
-def samples(method: MethodConfig) -> bool:
-    """Whether its rows are prompts, which the model answers."""
-    return isinstance(method.predictions, RowScores) and method.predictions.is_sampled

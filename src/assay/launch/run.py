@@ -26,7 +26,7 @@ from assay.data.loader.loader import Loader
 from assay.data.loader.mixing import Mixing, measure_mixing
 from assay.evaluation.suite.answerable import answerable_suite
 from assay.evaluation.suite.config import read_suite
-from assay.launch.folders import checkpoint_folders, digests_of, refuse_other_tokenizer
+from assay.launch.folders import check_tensors, checkpoint_folders, digests_of, refuse_other_tokenizer
 from assay.records.commit import Commit, RunFinished
 from assay.records.run import Run
 from assay.store.commit_log import CommitLog, first_problem
@@ -76,12 +76,14 @@ def planned_run(
     LaneShares(recipe.loader.lanes, world_size)
     if store_url is not None:
         refuse_secrets(store_url, of="--store")
+    digests = digests_of(recipe)
+    check_tensors(recipe)
     recipe.method.check_services(dataset.manifest)
     stamp = datetime.fromtimestamp(SystemClock().now_s(), UTC).strftime("%m%d-%H%M%S")
     run_id = run_id or f"{recipe.name}-{stamp}-{secrets.token_hex(2)}"
     run = outlined_run(home, recipe, dataset, run_id=run_id)
     store_url = absolute_store(store_url) if store_url else run.store_url
-    return run.model_copy(update={"store_url": store_url, "folders": digests_of(recipe)})
+    return run.model_copy(update={"store_url": store_url, "folders": digests})
 
 
 def outlined_run(home: Home, recipe: Recipe, dataset: Dataset, *, run_id: str) -> Run:

@@ -12,6 +12,7 @@ from assay.base.digest import sha256_of_bytes
 from assay.base.errors import ConfigError
 from assay.base.installed import installed_path
 from assay.records.dataset import DatasetManifest
+from assay.store.model_folder import SETTINGS, whole_export
 
 UNKNOWN, PADDING, START = "[UNK]", "[PAD]", "[CLS]"
 END = "<|endoftext|>"
@@ -55,6 +56,7 @@ def tokenizer_file(name: str | Path) -> Path:
             f"{file}: no tokenizer there. Name a tokenizer.json, a folder or package:NAME/FOLDER with one, or "
             f"train one on the texts: {NEW}8000."
         )
+    whole_export(file.parent, only=SETTINGS)
     return file
 
 

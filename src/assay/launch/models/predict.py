@@ -16,8 +16,7 @@ import pyarrow as pa
 from tokenizers import Tokenizer
 
 from assay.base.config import stored
-from assay.base.digest import sha256_of_bytes
-from assay.base.errors import ConfigError, DamagedDataError, DataError
+from assay.base.errors import ConfigError, DataError
 from assay.data.dataset.columns import LABEL, TOKENS
 from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.raw.find import find_spans
@@ -63,10 +62,6 @@ def exported_predictor(folder: Path) -> Predictor:
     """The model in a folder that `assay export` wrote; none of its code is run, a changed file is refused."""
     path = folder / EXPORT_FILE
     exported = ExportedModel.from_json(path.read_bytes(), source=path)
-    for file in exported.files:
-        found = folder / file.path
-        if not found.is_file() or sha256_of_bytes(found.read_bytes()) != file.sha256:
-            raise DamagedDataError(f"{found}: not the file that was exported. Export the model again.")
     recipe = stored(Recipe, exported.recipe, where=f"{path}: the recipe", wrote=exported.exported_by)
     method = portable_method(recipe.method)
     model = method.load_portable(folder)

@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from assay.base.config import LoadedConfig
-from assay.base.errors import AssayError, ConfigError
+from assay.base.errors import AssayError, ConfigError, DamagedDataError, DataError
 from assay.data.loader.lane_shares import LaneShares
 from assay.evaluation.decision.candidate import patched
 from assay.evaluation.decision.config import SuiteBenchmark
@@ -26,10 +26,11 @@ from assay.launch.pipeline.config import PREFIX, StageCommit, comparison_of, sta
 from assay.launch.pipeline.folder import MODELS, GivenPipeline, OpenPipeline
 from assay.launch.run import check_new, checked, chosen_commit, existing_run, outlined_run, steps_of
 from assay.records.commit import Commit
-from assay.records.exported_model import EXPORT_FILE, ExportedModel, ModelForm
+from assay.records.exported_model import EXPORT_FILE, ModelForm
 from assay.records.run import Run
 from assay.store.commit_log import CommitLog
 from assay.store.home import Home
+from assay.store.model_folder import whole_export
 from assay.store.objects import open_store
 from assay.training.checkpoint.named_commit import to_come
 from assay.training.recipe import Recipe, recipe_of
@@ -216,12 +217,14 @@ def stage_model(pipeline: OpenPipeline, commit: StageCommit, seed: int) -> Path:
         except (ConfigError, OSError):
             if not folder.is_dir():  # else somebody who runs the same pipeline was faster
                 raise
-    said = ExportedModel.from_json((folder / EXPORT_FILE).read_bytes(), source=folder / EXPORT_FILE)
-    if said.weights_digest != found.weights_digest:
+    try:
+        exported = whole_export(folder)
+    except (DamagedDataError, DataError) as error:
+        raise DamagedDataError(f"{error} Here: remove {folder}, and it is exported again.") from error
+    if exported is None or exported.weights_digest != found.weights_digest:
         raise ConfigError(
-            f"{folder}: it says that its weights are {said.weights_digest[:12]}…, and those of run "
-            f"'{run.run_id}' at step {found.step} are {found.weights_digest[:12]}…. Remove the "
-            "folder: it is exported again."
+            f"{folder}: its {EXPORT_FILE} names other weights than run '{run.run_id}' has at step {found.step} "
+            f"({found.weights_digest[:12]}…). Remove the folder: it is exported again."
         )
     return folder
 

@@ -32,6 +32,7 @@ from assay.base.errors import (
 )
 from assay.base.units import duration_text, number_of
 from assay.launch.capsules import save_failing_step
+from assay.launch.folders import refuse_changed
 from assay.launch.ranks.failures import whereabouts
 from assay.launch.ranks.faults import NO_FAULTS, FaultPlan, describe_fault, have_struck
 from assay.launch.ranks.fork_server import fork_context
@@ -303,6 +304,8 @@ class Supervisor:
                         f"run {self._run.run_id} {self.waits_for}. Give it more nodes, or less to wait for."
                     )
                 return attempt
+            if attempt is not None:
+                refuse_changed(self._run, recipe_of(self._run))
             attempt, end = self._one_attempt(room)
             if end.outcome == "preempted" and self._regroups_for and not self._stop_asked:
                 continue

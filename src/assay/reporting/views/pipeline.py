@@ -10,6 +10,7 @@ from assay.reporting.views.run_list import Selection, run_lines
 from assay.reporting.views.view import UtcTime, View
 from assay.store.home import Home
 from assay.store.ledger.ledger import Ledger
+from assay.store.model_folder import weights_and_config_digest
 
 
 class StageRun(View):
@@ -89,7 +90,13 @@ def _all(config: dict[str, Any], name: str) -> list[tuple[str, int, str]]:
 
 
 def _began_with(run: Run) -> ExportedModel | None:
-    """What the folder of its model says of itself; None where no run was exported to it."""
+    """The export that its model's folder held when the run was made, by the digest of the files that were read
+    then; None where it held another model."""
     model = run.recipe["method"].get("model") or {}
     record = Path(str(model.get("path", ""))) / EXPORT_FILE
-    return ExportedModel.from_json(record.read_bytes(), source=record) if record.is_file() else None
+    if not record.is_file():
+        return None
+    exported = ExportedModel.from_json(record.read_bytes(), source=record)
+    was = (run.folders or {}).get("method.model.path")
+    now = weights_and_config_digest({file.path: file.sha256 for file in exported.files})
+    return exported if was in (None, now) else None

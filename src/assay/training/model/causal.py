@@ -5,19 +5,21 @@ in which checkpoints of language models travel between tools.
 """
 
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
 from tokenizers import Tokenizer
+from torch import nn
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 
 from assay.data.dataset.tokens import load_tokenizer
 from assay.training.model.causal_config import LONGEST, NewCausalConfig, PretrainedCausalConfig
 from assay.training.model.config import checkpoint_path
-from assay.training.model.encoder import from_folder
 from assay.training.model.lora import attach_adapters
+from assay.training.model.pretrained import CAUSAL, declared_kind, load_config, load_pretrained
 
-CAUSAL = "a causal language model"
+_OPTIONS = MappingProxyType({"dtype": torch.float32, "attn_implementation": "sdpa"})
 
 
 class CausalModel(NamedTuple):
@@ -33,9 +35,7 @@ class CausalModel(NamedTuple):
 def load_causal(path: str) -> CausalModel:
     """The model in a checkpoint folder, ready to be asked; `package:NAME/FOLDER` is one in a Python package."""
     folder = checkpoint_path(path)
-    config = from_folder(AutoConfig, folder, CAUSAL)
-    network = from_folder(AutoModelForCausalLM, folder, CAUSAL, config=config)
-    return causal_model(network, load_tokenizer(folder))
+    return causal_model(load_pretrained(CAUSAL, folder), load_tokenizer(folder))
 
 
 def causal_model(network: Any, tokenizer: Tokenizer) -> CausalModel:
@@ -53,12 +53,26 @@ def build_causal(config: NewCausalConfig | PretrainedCausalConfig, *, with_head:
 
     Without its head it gives `last_hidden_state`: for a head of another kind.
     """
-    kind = AutoModelForCausalLM if with_head else AutoModel
+    if not with_head:
+        return build_decoder(config)[0]
     if isinstance(config, NewCausalConfig):
-        network = kind.from_config(_architecture(config), attn_implementation="sdpa")
+        network = AutoModelForCausalLM.from_config(_architecture(config), attn_implementation="sdpa")
     else:
-        options = {"dtype": torch.float32, "attn_implementation": "sdpa"}
-        network = from_folder(kind, checkpoint_path(config.path), CAUSAL, **options)
+        network = load_pretrained(CAUSAL, checkpoint_path(config.path), **_OPTIONS)
+    return _prepared(network, config)
+
+
+def build_decoder(config: NewCausalConfig | PretrainedCausalConfig) -> tuple[Any, nn.Linear | None]:
+    """Such a model without its head; and the head of the reward model, where its folder holds one."""
+    if isinstance(config, NewCausalConfig):
+        network = AutoModel.from_config(_architecture(config), attn_implementation="sdpa")
+        return _prepared(network, config), None
+    folder = checkpoint_path(config.path)
+    network = load_pretrained(declared_kind(folder), folder, **_OPTIONS)
+    return _prepared(network.base_model, config), getattr(network, "score", None)
+
+
+def _prepared(network: Any, config: NewCausalConfig | PretrainedCausalConfig) -> Any:
     if config.lora is not None:
         attach_adapters(network, config.lora)
     if config.checkpoint_activations:
@@ -76,7 +90,7 @@ def save_configuration(
     if isinstance(config, NewCausalConfig):
         found = _architecture(config)
     else:
-        found = from_folder(AutoConfig, checkpoint_path(config.path), CAUSAL)
+        found = load_config(checkpoint_path(config.path), CAUSAL)
     if found.eos_token_id is None:
         found.eos_token_id = end
     found.save_pretrained(folder)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated, ClassVar, Literal, NamedTuple
 
 from pydantic import Field, PositiveInt, model_validator
+from safetensors import SafetensorError, safe_open
 
 from assay.base.config import FrozenConfig
 from assay.base.errors import ConfigError
@@ -127,6 +128,8 @@ class PretrainedEncoderConfig(FrozenConfig):
         return sum(math.prod(shape) for name, shape in shapes.items() if "pooler" not in name)
 
 
+_FLOATS = ("F64", "F32", "F16", "BF16")
+_WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _SIZES = (("hidden_size", "dim"), ("num_hidden_layers", "n_layers"), ("intermediate_size", "hidden_dim"))
 """What folders call the sizes of a shape."""
 
@@ -135,13 +138,42 @@ EncoderConfig = Annotated[NewEncoderConfig | PretrainedEncoderConfig, Field(disc
 
 
 def weight_shapes(path: str) -> dict[str, list[int]] | None:
-    """Shapes of the weights in a checkpoint folder by name; None where they are no single safetensors file."""
-    try:
-        with (checkpoint_path(path) / "model.safetensors").open("rb") as file:
-            header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
-    except (OSError, ValueError):
-        return None
-    return {name: each["shape"] for name, each in header.items() if "shape" in each}
+    """Shapes of the weights in a checkpoint folder by name; None where they are no safetensors."""
+    return stored_tensors(checkpoint_path(path))
+
+
+def stored_tensors(folder: Path) -> dict[str, list[int]] | None:
+    """Name -> shape of the tensors in a folder's file or shards, by their headers; None where it has none.
+
+    Raises `ConfigError` for a file that cannot be read, and where nothing says which tensor is meant.
+    """
+    index, files = folder / _INDEX, [_WEIGHTS] if (folder / _WEIGHTS).is_file() else []
+    if index.is_file():
+        if files:
+            raise ConfigError(f"{folder}: holds {_WEIGHTS} and {_INDEX}. Remove the one that is not meant.")
+        try:
+            files = sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ConfigError(f"{index}: not an index of shards ({error!r:.100}). Copy it again.") from error
+    stored: dict[str, list[int]] = {}
+    for file in files:
+        try:
+            with safe_open(folder / file, framework="np") as opened:
+                for name in opened.keys():  # noqa: SIM118 (no mapping)
+                    tensor = opened.get_slice(name)
+                    if name in stored:
+                        raise ConfigError(f"{folder}: {name} is stored in two shards. Save the model again.")
+                    if name.endswith(".weight") and tensor.get_dtype() not in _FLOATS:
+                        raise ConfigError(
+                            f"{folder}: {name} is stored as {tensor.get_dtype()}: quantized weights are not "
+                            f"read. Name the model's folder in one of {', '.join(_FLOATS)}."
+                        )
+                    stored[name] = tensor.get_shape()
+        except (OSError, SafetensorError) as error:
+            raise ConfigError(
+                f"{folder / file}: cannot be read: {error}. It is missing, damaged or cut short: copy it again."
+            ) from error
+    return stored if files else None
 
 
 def checkpoint_path(path: str) -> Path:

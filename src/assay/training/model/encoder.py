@@ -1,18 +1,12 @@
 """Transformer encoders: new ones from a few numbers, or any Hugging Face checkpoint folder."""
 
-from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
-from transformers import AutoConfig, AutoModel
 from transformers.models.bert.configuration_bert import BertConfig
 from transformers.models.bert.modeling_bert import BertModel
-from transformers.utils import logging as hf_logging
 
-from assay.base.errors import ConfigError
 from assay.training.model.config import NewEncoderConfig, PretrainedEncoderConfig, checkpoint_path
-
-ENCODER = "an encoder"
+from assay.training.model.pretrained import ENCODER, load_config, load_pretrained
 
 
 def build_encoder(config: NewEncoderConfig | PretrainedEncoderConfig) -> Any:
@@ -35,23 +29,14 @@ def build_encoder(config: NewEncoderConfig | PretrainedEncoderConfig) -> Any:
     )
 
 
-def from_folder(kind: Any, folder: Path, what: str, **options: Any) -> Any:
-    """One of transformers' Auto classes from a checkpoint folder, of which no code is run, whoever wrote it."""
-    hf_logging.disable_progress_bar()
-    try:
-        return kind.from_pretrained(folder, local_files_only=True, trust_remote_code=False, **options)
-    except (OSError, ValueError, UnpicklingError) as error:
-        raise ConfigError(f"{folder}: not {what}: {str(error).strip().splitlines()[0]}") from error
-
-
 def _pretrained(config: PretrainedEncoderConfig) -> Any:
     folder = checkpoint_path(config.path)
-    architecture = from_folder(AutoConfig, folder, ENCODER)
+    architecture = load_config(folder, ENCODER)
     if config.dropout is not None:
         for name, value in architecture.to_dict().items():
             if "dropout" in name and isinstance(value, float):
                 setattr(architecture, name, config.dropout)
-    model = from_folder(AutoModel, folder, ENCODER, config=architecture, attn_implementation="sdpa")
+    model = load_pretrained(ENCODER, folder, config=architecture, attn_implementation="sdpa")
     # A pooling layer that the loss does not use would have no gradient.
     if getattr(model, "pooler", None) is not None:
         model.pooler = None

@@ -206,3 +206,8 @@ class MethodConfig(FrozenConfig, ABC):
     def size(self, num_tokens: int) -> ModelSize | None:  # noqa: ARG002
         """For micro-batches of so many tokens, padding counted; None where nobody has said how it grows."""
         return None
+
+
+def samples(method: MethodConfig) -> bool:
+    """Whether its rows are prompts, which the model answers."""
+    return isinstance(method.predictions, RowScores) and method.predictions.is_sampled

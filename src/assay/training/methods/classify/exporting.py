@@ -11,11 +11,12 @@ from assay.training.methods.classify.config import NUMERIC_BUCKETS, ClassifyConf
 from assay.training.methods.classify.label_config import BinaryLabel, ClassesLabel, NumberLabel
 from assay.training.methods.classify.network import ClassifierNetwork
 from assay.training.methods.classify.portable import AssayClassifier, AssayClassifierConfig
+from assay.training.model.pretrained import ModelKind, load_pretrained
 
 MODULE_FILE = "modeling_assay.py"
 """What `portable.py` is called beside the weights."""
 
-
+_PORTABLE = ModelKind(AssayClassifier, "a classifier")
 _PLACE = "_name_or_path"
 """Where a pretrained encoder lay on this machine, which is nobody else's business."""
 
@@ -36,8 +37,7 @@ def save_portable(
 
 def load_portable(folder: Path) -> ClassifierNetwork:
     """The network behind such files, by our own copy of the module: no code of the folder is run."""
-    hf_logging.disable_progress_bar()
-    model = AssayClassifier.from_pretrained(folder, local_files_only=True, use_safetensors=True)
+    model = load_pretrained(_PORTABLE, folder, use_safetensors=True)
     return ClassifierNetwork.of_parts(model.encoder, model.metadata, model.head)
 
 

@@ -201,8 +201,7 @@ def _as_handed_over(network: CausalNetwork) -> CausalNetwork:
 
 
 def _write(network: CausalNetwork, config: PretrainedCausalConfig, folder: Path) -> None:
-    if folder.is_dir():
-        return
+    shutil.rmtree(folder, ignore_errors=True)  # of an earlier attempt: nobody knows whether it is whole
     unfinished = folder.parent / f"{_UNFINISHED}{folder.name}"
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir()

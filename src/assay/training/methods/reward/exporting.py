@@ -8,7 +8,6 @@ from copy import deepcopy
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file
 from torch import nn
 from transformers import AutoModelForSequenceClassification
 
@@ -42,8 +41,4 @@ def load_portable(folder: Path) -> nn.Module:
         raise ConfigError(
             f"{folder}: it holds adapters alone. Export the run with its adapters merged: assay export RUN."
         )
-    network = RewardNetwork(PretrainedCausalConfig(type="pretrained", path=str(folder)))
-    head = load_file(folder / WEIGHTS)[f"{HEAD}.weight"]
-    with torch.no_grad():
-        network.head.weight.copy_(head)
-    return network
+    return RewardNetwork(PretrainedCausalConfig(type="pretrained", path=str(folder)))
