@@ -141,10 +141,11 @@ class BoundaryTokens(Record):
     """The tokens that begin and end the texts of a language model's dataset, as its rows have them."""
 
     begin_ids: tuple[NonNegativeInt, ...] = ()
-    """Special tokens that every sequence begins with, from the tokenizer or from the chat template."""
+    """Special tokens that every text begins with, whoever wrote them: the tokenizer or the chat template. The
+    header of a first message is none of them: other messages have it, too."""
     end_ids: tuple[NonNegativeInt, ...] = ()
     """Special tokens that end what is trained, the most frequent first: a model stops after any of them. Empty
-    where what is trained ends in ordinary text."""
+    where what is trained ends in ordinary text; of prompts, what would end their completions."""
     num_ends: NonNegativeInt = 0
     """Trained turns, completions or texts."""
     num_trained_ends: NonNegativeInt = 0
@@ -203,7 +204,7 @@ class DatasetManifest(Record):
     """Field of the items that graders read of prompts -> rows in which it is not null. None of other rows,
     where an older assay wrote it, and where there are more than a thousand."""
     boundaries: BoundaryTokens | None = None
-    """Where texts begin and end; None of labelled rows and of adopted shards."""
+    """Where texts begin and end. None of labelled rows and adopted shards, or if an older assay wrote it."""
 
     added: ClassVar = frozenset(
         {

@@ -50,6 +50,7 @@ from assay.data.dataset.fields import (
     settings_of,
     time_of,
 )
+from assay.data.dataset.formats.boundaries import Boundaries
 from assay.data.dataset.formats.encode import (
     COLUMNS,
     LEAVES_OUT,
@@ -69,10 +70,11 @@ from assay.data.dataset.tokens import (
     TOKENIZER_FILE,
     load_tokenizer,
     new_vocabulary,
+    special_tokens,
     tokenizer_file,
     train_tokenizer,
 )
-from assay.records.dataset import BuildSummary, DatasetManifest
+from assay.records.dataset import BoundaryTokens, BuildSummary, DatasetManifest
 from assay.store.objects import open_store
 
 SHARDS_FOLDER = "shards"
@@ -83,8 +85,10 @@ SMALL_BYTES = 4_000_000
 _OWN_FILE = re.compile(r"(\.unfinished-)?part-\d{5}-[0-9a-f]{12}\.parquet")
 ORIGIN_FILE = "origin.json"
 """The sources and settings of a build, for who asks where a row came from; no part of the dataset."""
-_COUNT, _FIRST = "assay.", "assay.first_"
+_COUNT, _FIRST, _BOUNDARIES = "assay.", "assay.first_", "assay.boundaries"
 """In the footer of a shard, with names of `Encoder.counts`: what became of some of its rows."""
+_ENCODING = "encoding 2"
+"""Another one gives shards another name, so that a build does not go on with those of an older assay."""
 Result = TypeVar("Result")
 
 
@@ -163,6 +167,7 @@ def build_dataset(
             sha256_of_bytes(Path(config.tokenizer).read_bytes()),
             _digest_beside(config, SETTINGS_FILE),
             _digest_beside(config, TEMPLATE_FILE),
+            _boundaries(shards, config),
         ),
         build=summary.model_copy(update={"group": config.key_field or ""}),
         replacing=refuse_or_go_on,
@@ -285,6 +290,8 @@ def _shard_names(
             sha256_of_bytes(Path(config.tokenizer).read_bytes()),
             {name: str(kind) for name, kind in plan.metadata.items()},
             *([plan.label] if plan.label in ("classes", "number") else []),
+            # Rows of a language model are encoded otherwise than older versions did.
+            *([_ENCODING] if config.format != "labelled" else []),
             *filter(None, (_digest_beside(config, name) for name in (SETTINGS_FILE, TEMPLATE_FILE))),
         ]
     )
@@ -345,6 +352,17 @@ def _summary(
         num_numbers=sum(each.num_numbers for each in facts),
         text=config.text_field if config.format in ("labelled", "text") else "",
     )
+
+
+def _boundaries(shards: Sequence[Path], config: BuildConfig) -> BoundaryTokens | None:
+    """Where the texts of all shards begin and end; None of labelled rows."""
+    if config.format == "labelled":
+        return None
+    found = Boundaries()
+    for path in filter(Path.exists, shards):
+        footer = pq.read_metadata(path).metadata or {}
+        found.merge(Boundaries.from_json(footer[_BOUNDARIES.encode()].decode()))
+    return found.record()
 
 
 def _remove_empty(shards: Sequence[Path], summary: BuildSummary, said: str, max_tokens: int) -> None:
@@ -451,6 +469,8 @@ def _write_shard(
             writer.write_table(pa.table(list(_columns(group, config, plan)), writer.schema))
         said = {_COUNT + name: str(count) for name, count in encoder.counts.items() if count}
         said |= {_FIRST + name: first for name, first in encoder.firsts.items()}
+        if config.format != "labelled":
+            said[_BOUNDARIES] = encoder.boundaries.to_json()
         if said:
             writer.add_key_value_metadata(said)
 
@@ -512,4 +532,14 @@ def _encoder(config: BuildConfig) -> Encoder:
         )
     if config.format == "labelled":
         tokenizer.enable_truncation(config.max_tokens)
-    return Encoder(tokenizer, config.format, config.text_field, config.max_tokens, "unusable" in config.drop)
+    reader = row_reader(config)
+    return Encoder(
+        tokenizer,
+        config.format,
+        config.text_field,
+        config.max_tokens,
+        "unusable" in config.drop,
+        template=reader.template,
+        end=reader.end,
+        special=special_tokens(settings_of(config)),
+    )

@@ -64,7 +64,14 @@ from assay.data.dataset.profile import (
 from assay.data.dataset.row_groups import RowGroups
 from assay.data.dataset.shard_file import SparseFile, chunk_ranges, footer_of, is_encrypted, read_group
 from assay.data.dataset.source_files import shard_paths
-from assay.records.dataset import BuildSummary, DatasetManifest, HeldOutOf, ReferenceScores, Shard
+from assay.records.dataset import (
+    BoundaryTokens,
+    BuildSummary,
+    DatasetManifest,
+    HeldOutOf,
+    ReferenceScores,
+    Shard,
+)
 from assay.store.objects import ObjectStore, open_store
 
 Progress = Callable[[int, int], None]
@@ -78,11 +85,17 @@ Lists = tuple[Lengths, npt.NDArray[np.int64]]
 
 
 class KeptFiles(NamedTuple):
-    """Digests of what a built dataset keeps beside its shards."""
+    """What a build knows: digests of what lies beside the shards, and where texts begin and end."""
 
     tokenizer_sha256: str | None = None
     tokenizer_config_sha256: str | None = None
     chat_template_sha256: str | None = None
+    boundaries: BoundaryTokens | None = None
+
+    @classmethod
+    def of(cls, manifest: DatasetManifest) -> "KeptFiles":
+        """Those of a dataset whose rows are copied."""
+        return cls(*(getattr(manifest, name) for name in cls._fields))
 
 
 _NONE_KEPT = KeptFiles()

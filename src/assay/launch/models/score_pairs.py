@@ -112,9 +112,7 @@ def score_pairs(
         out,
         name=name or out.resolve().name,
         needs_label=LABEL in manifest.columns,
-        kept=KeptFiles(
-            manifest.tokenizer_sha256, manifest.tokenizer_config_sha256, manifest.chat_template_sha256
-        ),
+        kept=KeptFiles.of(manifest),
         build=manifest.build,
         scored=scored,
         replacing=replacing,

@@ -13,7 +13,8 @@ A token that straddles a border belongs to what follows the border. Rows of the 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice, pairwise
+from functools import cached_property, lru_cache
+from itertools import compress, islice, pairwise, takewhile
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,8 +24,9 @@ from tokenizers import Encoding, Tokenizer
 
 from assay.base.errors import DataError
 from assay.data.dataset.columns import ITEM, MARGIN, MASK, PROMPT_TOKENS, REJECTED, SEQUENCES, SPANS, TOKENS
+from assay.data.dataset.formats.boundaries import Boundaries, End, control_tokens, end_of
 from assay.data.dataset.formats.rows import Said
-from assay.data.dataset.formats.template import Span
+from assay.data.dataset.formats.template import PROBE, ChatTemplate, Span
 from assay.data.dataset.raw.span import Row
 from assay.records.dataset import Format
 
@@ -60,7 +62,7 @@ class EncodedRow(NamedTuple):
     columns: dict[str, Any]
 
 
-@dataclass
+@dataclass(eq=False)
 class Encoder:
     """Makes rows of a dataset of rows of a source, and counts what became of them."""
 
@@ -70,13 +72,63 @@ class Encoder:
     text_field: str
     max_tokens: int
     drops_unusable: bool
+    template: ChatTemplate | None = None
+    """Renders conversations."""
+    end: str = ""
+    """Behind a text or a completion."""
+    special: Mapping[str, str] = field(default_factory=dict)
+    """What the tokenizer's settings call special: `eos_token` -> how it is written."""
     counts: Counter[str] = field(default_factory=Counter)
     """`cut_rows`, `cut_tokens`, `split_texts`, `long`, `unusable`."""
     firsts: dict[str, str] = field(default_factory=dict)
     """The first of the rows that were left out, by the reason."""
 
+    boundaries: Boundaries = field(default_factory=Boundaries)
+
     def __post_init__(self) -> None:
         self._ones = np.ones(self.max_tokens, np.int8)
+        self._control = frozenset(control_tokens(self.tokenizer, self.template, self.special.values()).values())
+
+    @cached_property
+    def _plain_begin(self) -> list[int]:
+        """What the tokenizer puts before a text."""
+        encoding = self.tokenizer.encode("a")
+        return list(compress(encoding.ids, takewhile(bool, encoding.special_tokens_mask)))
+
+    @cached_property
+    def _templated_begin(self) -> list[int]:
+        """What the template writes before the first message: control tokens that no later message has."""
+        probe = self.template.probe if self.template is not None else ""
+        ids = self.tokenizer.encode(probe, add_special_tokens=False).ids
+        return [*takewhile(lambda token: token in self._control and ids.count(token) == 1, ids)]
+
+    @lru_cache(maxsize=2)  # noqa: B019
+    def _completion_end(self, *, is_templated: bool) -> int | None:
+        """What ends the completion of a prompt."""
+        if not is_templated or self.template is None:
+            return self.tokenizer.token_to_id(self.end) if self.end else None
+        rendered = self.template.render_turns(PROBE, [False, True], {}, "a probe")
+        encoding = self.tokenizer.encode(rendered.text, add_special_tokens=False)
+        trained = np.flatnonzero(tokens_of(encoding, rendered.spans))
+        return end_of(encoding, rendered.text, self._control, int(trained[-1]))[0]
+
+    def _note(self, kept: KeptRow, encodings: Sequence[Encoding]) -> None:
+        """Count how the sequences of a row begin and end."""
+        begin = self._templated_begin if kept.said.is_templated else self._plain_begin
+        for encoding, sequence in zip(encodings, kept.said.sequences, strict=True):
+            ids = encoding.ids
+            common = takewhile(lambda pair: pair[0] == pair[1], zip(begin, ids, strict=False))
+            self.boundaries.add_begin([token for token, _ in common])
+            if self.format == "prompts":
+                if (end := self._completion_end(is_templated=kept.said.is_templated)) is not None:
+                    self.boundaries.ends[end] += 1
+            elif kept.said.is_templated:
+                begins, ends = _offsets(encoding)
+                for first, behind in sequence.spans:
+                    last = int(np.flatnonzero((ends > first) & (begins < behind))[-1])
+                    self.boundaries.add_end(end_of(encoding, sequence.text, self._control, last))
+            else:
+                self.boundaries.add_end(End(ids[-1] if ids[-1] in self._control else None, True))
 
     def rows(self, kept: Iterator[KeptRow], batch_rows: int) -> Iterator[EncodedRow]:
         """So many at a time are tokenised together."""
@@ -94,6 +146,8 @@ class Encoder:
                 if self._is_long(found[0]):
                     self._leave("long", row.where)
                     continue
+                if self.format != "labelled":
+                    self._note(row, encodings)
                 yield from (EncodedRow(row, columns) for columns in found)
 
     def _is_long(self, columns: Mapping[str, Any]) -> bool:

@@ -19,7 +19,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import date
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -60,7 +60,7 @@ ENDS = {"chatml": "<|im_end|>"}
 _OPEN, _CLOSE = "\ufdd0", "\ufdd1"
 """Around what a template marks; noncharacters, which no text may hold."""
 _SPECIAL = re.compile(r"<[|\uff5c][^<>|\uff5c\s]{1,40}[|\uff5c]>|<(?:start|end)_of_\w+>")
-_PROBE = ({"role": "user", "content": "a"}, {"role": "assistant", "content": "b"})
+PROBE = ({"role": "user", "content": "a"}, {"role": "assistant", "content": "b"})
 
 
 class Rendered(NamedTuple):
@@ -155,9 +155,16 @@ class ChatTemplate:
                 )
             yield len(before), len(until)
 
+    @cached_property
+    def probe(self) -> str:
+        """Two turns of plain words, rendered; empty where the template refuses them."""
+        with suppress(DataError):
+            return self.render([*PROBE, *PROBE], {}, self._where)
+        return ""
+
     def special_tokens(self) -> tuple[str, ...]:
         """Those that it writes around a message, like `<|im_start|>`."""
-        written = self.render(_PROBE, {}, self._where, asks=True)
+        written = self.render(PROBE, {}, self._where, asks=True)
         return tuple(dict.fromkeys(_SPECIAL.findall(written)))
 
     def check_tokenizer(self, tokenizer: Tokenizer, name: str) -> None:

@@ -49,9 +49,7 @@ def hold_out(dataset: Dataset, split: SplitConfig, progress: Callable[[int, int]
         folder,
         name=f"{manifest.name}, held out",
         needs_label=LABEL in manifest.columns,
-        kept=KeptFiles(
-            manifest.tokenizer_sha256, manifest.tokenizer_config_sha256, manifest.chat_template_sha256
-        ),
+        kept=KeptFiles.of(manifest),
         scored=manifest.scored,
         held_out_of=HeldOutOf(
             name=manifest.name,

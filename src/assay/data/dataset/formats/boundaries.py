@@ -1,0 +1,124 @@
+"""Which tokens begin and end what a dataset's rows teach, counted while rows are encoded.
+
+Control tokens are the tokens that a tokenizer calls special, and the added tokens that its chat template writes
+around messages; tags that come in pairs (`<think>`, `</think>`) are markup which conversations may write.
+"""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import takewhile
+from typing import Any, NamedTuple
+
+from tokenizers import Encoding, Tokenizer
+
+from assay.data.dataset.formats.template import ChatTemplate
+from assay.records.dataset import BoundaryTokens
+
+_TAG = re.compile(r"</?([\w:.-]+)>")
+
+
+def control_tokens(
+    tokenizer: Tokenizer, template: ChatTemplate | None, named: Iterable[str] = ()
+) -> dict[str, int]:
+    """Control token -> id; `named`: tokens that the tokenizer's settings name, such as its `eos_token`."""
+    added = {token.content: (number, token) for number, token in tokenizer.get_added_tokens_decoder().items()}
+    written = template.source + template.probe if template is not None else ""
+    names = set(named)
+
+    def is_markup(text: str) -> bool:
+        tag = _TAG.fullmatch(text)
+        return tag is not None and text not in names and {f"<{tag[1]}>", f"</{tag[1]}>"} <= added.keys()
+
+    return {
+        text: number
+        for text, (number, token) in added.items()
+        if not text.isspace()
+        and (token.special or text in written)
+        and not (is_markup(text) and (text in written or not token.special))
+    }
+
+
+class End(NamedTuple):
+    """How a trained turn ends."""
+
+    token: int | None
+    """The control token; None where it ends in ordinary text."""
+    is_trained: bool
+
+
+@dataclass
+class Boundaries:
+    """The begins and ends of some rows."""
+
+    begin: tuple[int, ...] | None = None
+    """What all sequences begin with; None before the first."""
+    ends: Counter[int] = field(default_factory=Counter)
+    num_ends: int = 0
+    num_trained_ends: int = 0
+
+    def add_begin(self, ids: Sequence[int]) -> None:
+        """Another sequence begins with these control tokens."""
+        both = ids if self.begin is None else [a for a, b in takewhile(_alike, zip(self.begin, ids))]  # noqa: B905
+        self.begin = tuple(map(int, both))
+
+    def add_end(self, end: End) -> None:
+        """Count another trained turn, completion or text."""
+        self.num_ends += 1
+        self.num_trained_ends += end.is_trained and end.token is not None
+        if end.token is not None:
+            self.ends[end.token] += 1
+
+    def merge(self, later: "Boundaries") -> None:
+        """Those of rows behind these."""
+        if later.begin is not None:
+            self.add_begin(later.begin)
+        self.ends += later.ends
+        self.num_ends += later.num_ends
+        self.num_trained_ends += later.num_trained_ends
+
+    def to_json(self) -> str:
+        return json.dumps({**vars(self), "ends": list(self.ends.items())})
+
+    @classmethod
+    def from_json(cls, text: str) -> "Boundaries":
+        tree: dict[str, Any] = json.loads(text)
+        begin = tree["begin"]
+        return cls(**{**tree, "begin": begin and tuple(begin), "ends": Counter(dict(tree["ends"]))})
+
+    def record(self) -> BoundaryTokens:
+        """As a manifest holds them."""
+        return BoundaryTokens(
+            begin_ids=self.begin or (),
+            end_ids=tuple(token for token, _ in self.ends.most_common()),
+            num_ends=self.num_ends,
+            num_trained_ends=self.num_trained_ends,
+        )
+
+
+def end_of(encoding: Encoding, text: str, control: Collection[int], last: int) -> End:
+    """The end of a turn of which token `last` is the last that is trained.
+
+    Blanks may follow the control token. If none is trained, it is the one that follows.
+    """
+    ids, offsets = encoding.ids, encoding.offsets
+
+    def is_blank(index: int) -> bool:
+        begin, end = offsets[index]
+        return ids[index] not in control and not text[begin:end].strip()
+
+    behind = last + 1
+    while last >= 0 and is_blank(last):
+        last -= 1
+    if last >= 0 and ids[last] in control:
+        return End(ids[last], True)
+    while behind < len(ids) and is_blank(behind):
+        behind += 1
+    has_end = behind < len(ids) and ids[behind] in control
+    return End(ids[behind] if has_end else None, False)
+
+
+def _alike(pair: tuple[int, int]) -> bool:
+    return pair[0] == pair[1]
