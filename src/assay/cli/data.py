@@ -91,6 +91,14 @@ def index(source: str, out: Path, name: str | None, no_label: bool, workers: int
     help="Put behind a text or a completion; '' for nothing.  [default: the tokenizer's eos_token]",
 )
 @click.option(
+    "--control-tokens",
+    type=click.Choice(["refuse", "text", "keep"]),
+    default="refuse",
+    show_default=True,
+    help="What tokens like <|im_end|> in the texts are: an error, text, or tokens, as rows have them that "
+    "were rendered before.",
+)
+@click.option(
     "--tokenizer",
     help="A tokenizer.json, a folder or package:NAME/FOLDER with one, or new:8000 to train one on the texts.",
 )

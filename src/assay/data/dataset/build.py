@@ -60,6 +60,7 @@ from assay.data.dataset.formats.encode import (
     KeptRow,
     list_array,
 )
+from assay.data.dataset.formats.parts import GUARD
 from assay.data.dataset.formats.template import TEMPLATE_FILE
 from assay.data.dataset.index import KeptFiles, Progress, index_dataset
 from assay.data.dataset.label_values import COLUMN_TYPES, LabelFacts, LabelKind, kind_of_labels, label_value
@@ -70,7 +71,6 @@ from assay.data.dataset.tokens import (
     TOKENIZER_FILE,
     load_tokenizer,
     new_vocabulary,
-    special_tokens,
     tokenizer_file,
     train_tokenizer,
 )
@@ -239,7 +239,7 @@ def _kept_tokenizer(
         )
         special = tuple(token for token in special if token)
         texts = (
-            _without(sequence.text, special)
+            _without(sequence.text, (*special, GUARD))
             for span in spans
             for kept in kept_rows(span, config)
             for sequence in kept.said.sequences
@@ -541,5 +541,5 @@ def _encoder(config: BuildConfig) -> Encoder:
         "unusable" in config.drop,
         template=reader.template,
         end=reader.end,
-        special=special_tokens(settings_of(config)),
+        keeps_end=config.end_token is None,
     )

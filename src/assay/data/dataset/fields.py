@@ -20,6 +20,7 @@ from assay.base.errors import DataError
 from assay.base.seeds import Keys
 from assay.base.value_text import kind_text
 from assay.data.dataset.columns import KEY, LABEL, MASK, TIME, TOKENS
+from assay.data.dataset.formats.boundaries import control_tokens, pattern_of
 from assay.data.dataset.formats.encode import COLUMNS, LEAVES_OUT, KeptRow
 from assay.data.dataset.formats.rows import (
     FIELDS,
@@ -32,13 +33,21 @@ from assay.data.dataset.formats.rows import (
     refuse_half_characters,
 )
 from assay.data.dataset.formats.template import ENDS, ChatTemplate, load_template, template_beside
-from assay.data.dataset.label_values import LabelFacts, LabelKind, is_unlabelled, spelled_number
+from assay.data.dataset.label_values import LabelFacts, LabelKind, is_unlabelled
 from assay.data.dataset.raw.lines import MEND
 from assay.data.dataset.raw.span import RawSpan, Row
-from assay.data.dataset.raw.spelled import SpelledKind, spelled_kind, spelled_type, spelled_value
+from assay.data.dataset.raw.spelled import (
+    SpelledKind,
+    spelled_kind,
+    spelled_number,
+    spelled_type,
+    spelled_value,
+)
 from assay.data.dataset.tokens import (
     END,
     PADDING,
+    START,
+    load_tokenizer,
     new_vocabulary,
     special_tokens,
     tokenizer_settings,
@@ -69,6 +78,10 @@ class BuildConfig(FrozenConfig):
     end_token: str | None = None
     """Put behind a text and a completion that are no messages; None for the tokenizer's `eos_token`, empty for
     nothing."""
+
+    control_tokens: Literal["refuse", "text", "keep"] = "refuse"
+    """What control tokens in texts are, like `<|im_end|>`: an error, text, or (`keep`) the tokens that they
+    spell, as in rows that were rendered before."""
 
     label_field: str | None = "label"
     """What is to be learned. None for rows without a label."""
@@ -103,7 +116,16 @@ class BuildConfig(FrozenConfig):
     """The unit that training reads: larger ones compress better and mix less."""
 
     added: ClassVar = frozenset(
-        {"label_kind", "key_is_text", "drop", "format", "chat_template", "chat_date", "end_token"}
+        {
+            "label_kind",
+            "key_is_text",
+            "drop",
+            "format",
+            "chat_template",
+            "chat_date",
+            "end_token",
+            "control_tokens",
+        }
     )
 
     @model_validator(mode="before")
@@ -220,7 +242,7 @@ def check_span(span: RawSpan, config: BuildConfig) -> SpanFacts:
             continue
         if config.format == "labelled":
             refuse_half_characters(said.group, config.text_field, where)
-            num_numbers += spelled_number(said.group) is not None
+            num_numbers += spelled_number(said.group.strip()) is not None
         key = None if config.key_field is None else str(row.get(config.key_field))
         if key is not None:
             refuse_half_characters(key, str(config.key_field), where)
@@ -295,11 +317,18 @@ def columns_of(span: RawSpan, config: BuildConfig) -> Collection[str]:
 
 def row_reader(config: BuildConfig) -> RowReader:
     """What reads a row of the format."""
-    if config.format == "labelled":
-        return RowReader(config.format, config.text_field, None, "")
     special = special_tokens(settings_of(config))
+    template = _template_of(config, special) if config.format != "labelled" else None
     end = config.end_token if config.end_token is not None else special.get("eos_token", "")
-    return RowReader(config.format, config.text_field, _template_of(config, special), end)
+    control = None
+    if config.control_tokens != "keep":
+        if new_vocabulary(config.tokenizer) is None:
+            tokens = {*control_tokens(load_tokenizer(config.tokenizer), template)}
+        else:
+            tokens = {PADDING, START, end, *(template.special_tokens() if template is not None else ())}
+        control = pattern_of(tokens - {""})
+    is_text = config.control_tokens == "text"
+    return RowReader(config.format, config.text_field, template, end, control, control_is_text=is_text)
 
 
 def settings_of(config: BuildConfig) -> dict[str, Any]:

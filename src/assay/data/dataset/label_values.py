@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from assay.base.errors import DataError
 from assay.base.value_text import kind_text
+from assay.data.dataset.raw.spelled import spelled_number
 
 LabelKind = Literal["binary", "classes", "number"]
 MAX_CLASSES = 1_000
@@ -132,8 +133,10 @@ def _type_of(value: Any, field: str, where: str, *, is_spelled: bool) -> ValueTy
     if isinstance(value, str):
         if value in ("0", "1"):
             return "binary"
-        number = spelled_number(value) if is_spelled else None
-        if number is None:
+        number = spelled_number(value.strip()) if is_spelled else None
+        if number is None or not math.isfinite(
+            number
+        ):  # `nan` and `inf` are names: only numbers are quantities
             return "text"
         value = number
     if not isinstance(value, int | float):
@@ -150,11 +153,3 @@ def _type_of(value: Any, field: str, where: str, *, is_spelled: bool) -> ValueTy
     if value in (0, 1):
         return "binary"
     return "whole" if float(value).is_integer() else "number"
-
-
-def spelled_number(text: str) -> float | None:
-    """The number that a text spells and nothing else; None where it spells none."""
-    try:
-        return float(text)
-    except ValueError:
-        return None

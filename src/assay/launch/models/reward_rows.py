@@ -5,13 +5,13 @@
 a text                                           ->  one
 """
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from tokenizers import Tokenizer
 
 from assay.base.errors import DataError
+from assay.data.dataset.formats.encode import Encoder, KeptRow
 from assay.data.dataset.formats.rows import FIELDS, RowReader, Said, nested
 from assay.data.dataset.formats.template import ChatTemplate, template_beside
 from assay.data.dataset.raw.span import Row
@@ -56,8 +56,8 @@ class RewardRows(NamedTuple):
         return [] if said is None else self._tokens(said, where)
 
     def _tokens(self, said: Said, where: str) -> list[list[int]]:
-        texts: Sequence[str] = [sequence.text for sequence in said.sequences]
-        encodings = self.tokenizer.encode_batch_fast(texts, add_special_tokens=not said.is_templated)
+        encoder = Encoder(self.tokenizer, "chat", "", self.max_tokens, drops_unusable=False, end=self.end)
+        (encodings,) = encoder.encodings([KeptRow(where, {}, said)])
         found = [encoding.ids for encoding in encodings]
         if (longest := max(map(len, found))) > self.max_tokens:
             raise DataError(

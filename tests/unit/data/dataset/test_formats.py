@@ -71,7 +71,9 @@ def decoded(ids: Any) -> str:
 
 
 contents = st.text(
-    st.characters(codec="utf-8", exclude_characters="\ufdd0\ufdd1"), min_size=1, max_size=12
+    st.characters(codec="utf-8", exclude_characters=list(map(chr, range(0xFDD0, 0xFDF0)))),
+    min_size=1,
+    max_size=12,
 ).filter(lambda text: text.strip())
 turns = st.lists(st.tuples(contents, contents, st.booleans()), min_size=1, max_size=4)
 
@@ -143,22 +145,34 @@ def test_a_token_over_the_border_is_of_the_completion_and_the_closing_token_too(
     assert end == len(ids) and ids[0] == 1 and ids[-1] == 0
 
 
-def test_a_template_may_mark_a_turn_in_pieces_if_all_turns_are_trained() -> None:
+def test_a_template_may_mark_a_turn_in_pieces() -> None:
     marked = "{% generation %}{{ m.content }}{% endgeneration %}|{% generation %};{% endgeneration %}"
-    turns = "{% for m in messages %}{% if m.role == 'assistant' %}" + marked + "{% endif %}{% endfor %}"
-    pieces = ChatTemplate(turns, {}, where="pieces")
-    rendered = pieces.render_turns([*CHAT, *CHAT], [False, True] * 2, {}, "here")
-    assert [rendered.text[begin:end] for begin, end in rendered.spans] == ["four", ";"] * 2
-    with pytest.raises(DataError, match="marks 4 stretches in 2 turns"):
-        pieces.render_turns([*CHAT, *CHAT], [False, True, False, False], {}, "here")
+    turns = "{% for m in messages %}{% if m.role == 'assistant' %}" + marked
+    pieces = ChatTemplate(turns + "{% else %}{{ m.content }}{% endif %}{% endfor %}", {}, where="pieces")
+    for wanted, trained in (([0, 1, 0, 1], ["four", ";"] * 2), ([0, 1, 0, 0], ["four", ";"])):
+        rendered = pieces.render_turns([*CHAT, *CHAT], [*map(bool, wanted)], {}, "here")
+        assert [rendered.text[begin:end] for begin, end in rendered.spans] == trained
 
 
-def test_a_template_that_loses_what_the_assistant_says_is_refused() -> None:
-    parts = (
-        "{% for m in messages %}{{ m.role }}: {% for c in m.content %}{{ c.text }}{% endfor %}\n{% endfor %}"
-    )
-    with pytest.raises(DataError, match="leaves out what the assistant says in message 2"):
-        encoded("chat", {"messages": CHAT}, template=ChatTemplate(parts, {}, where="parts"))
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("{{ m.role }}: {% for c in m.content %}{{ c.text }}{% endfor %}", "message 1: .* 'content': 'two and"),
+        ("{% if loop.last or m.role == 'user' %}{{ m.content }}{% endif %}", "message 2: .* leaves out"),
+        ("{{ m.content if m.role == 'user' else m.content[:2] }}", "message 2: .* alters 'content': 'four'"),
+        ("{{ (messages | reverse | list)[loop.index0].content }}", "message 2: .* before the messages"),
+        ("{{ m.content if m.role == 'user' else 'four' }}", "message 2: .* leaves out, or alters 'content'"),
+        (
+            "{% if m.role == 'user' %}{{ m.content }}{% else %}{% generation %}four{% endgeneration %}|"
+            "{{ m.content }}{% endif %}",
+            "message 2: 'content' .* is outside of what .* marks",
+        ),
+    ],
+)
+def test_a_template_that_loses_what_is_said_is_refused(line: str, says: str) -> None:
+    template = ChatTemplate(f"{{% for m in messages %}}{line}{{% endfor %}}", {}, where="mine")
+    with pytest.raises(DataError, match=f"^here: {says}"):
+        encoded("chat", {"messages": [*CHAT, *CHAT]}, template=template)
 
 
 def test_what_a_row_hands_to_the_template_and_the_day_are_in_the_text() -> None:
@@ -170,22 +184,6 @@ def test_what_a_row_hands_to_the_template_and_the_day_are_in_the_text() -> None:
     row = {"messages": CHAT, "tools": '[{"name": "add"}]', "chat_template_kwargs": {"style": "terse"}}
     (found,) = encoded("chat", row, template=template)
     assert decoded(found["input_ids"]) == "22 Nov add terse|two and two?|four"
-
-
-def test_a_template_that_rewrites_earlier_turns_is_refused_unless_it_marks_them() -> None:
-    forgets = (
-        "{% for m in messages %}{% if loop.last or m.role == 'user' %}{{ m.content }}|{% endif %}{% endfor %}"
-    )
-    row = {"messages": [*CHAT, *CHAT]}
-    with pytest.raises(DataError, match=r"up to message 2 its text is not .*\{% generation %\}"):
-        encoded("chat", row, template=ChatTemplate(forgets, {}, where="forgets"))
-    marks = (
-        "{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}{% else %}{% generation %}"
-        "{{ m.content if loop.last else m.content[:2] }}{% endgeneration %}{% endif %}{% endfor %}"
-    )
-    (found,) = encoded("chat", row, template=ChatTemplate(marks, {}, where="marks"))
-    spans = found["trained_spans"].reshape(-1, 2)
-    assert [decoded(found["input_ids"][begin:end]) for begin, end in spans] == ["fo", "four"]
 
 
 @pytest.mark.parametrize(

@@ -7,30 +7,30 @@ around messages; tags that come in pairs (`<think>`, `</think>`) are markup whic
 import json
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any, NamedTuple
 
 from tokenizers import Encoding, Tokenizer
 
+from assay.base.errors import DataError
+from assay.data.dataset.formats.parts import GUARD, Span
 from assay.data.dataset.formats.template import ChatTemplate
 from assay.records.dataset import BoundaryTokens
 
 _TAG = re.compile(r"</?([\w:.-]+)>")
 
 
-def control_tokens(
-    tokenizer: Tokenizer, template: ChatTemplate | None, named: Iterable[str] = ()
-) -> dict[str, int]:
-    """Control token -> id; `named`: tokens that the tokenizer's settings name, such as its `eos_token`."""
+def control_tokens(tokenizer: Tokenizer, template: ChatTemplate | None) -> dict[str, int]:
+    """Control token -> id."""
     added = {token.content: (number, token) for number, token in tokenizer.get_added_tokens_decoder().items()}
     written = template.source + template.probe if template is not None else ""
-    names = set(named)
+    named = template.named if template is not None else frozenset()
 
     def is_markup(text: str) -> bool:
         tag = _TAG.fullmatch(text)
-        return tag is not None and text not in names and {f"<{tag[1]}>", f"</{tag[1]}>"} <= added.keys()
+        return tag is not None and text not in named and {f"<{tag[1]}>", f"</{tag[1]}>"} <= added.keys()
 
     return {
         text: number
@@ -39,6 +39,49 @@ def control_tokens(
         and (token.special or text in written)
         and not (is_markup(text) and (text in written or not token.special))
     }
+
+
+def pattern_of(tokens: Iterable[str]) -> re.Pattern[str]:
+    """Finds control tokens in text, the longest first."""
+    return re.compile("|".join(map(re.escape, sorted(tokens, key=len, reverse=True))) or "(?!)")
+
+
+def guarded(value: Any, pattern: re.Pattern[str]) -> Any:
+    """A text, or all texts in lists and objects, with a guard in each control token: it is encoded as text."""
+    if isinstance(value, Mapping):
+        return {guarded(key, pattern): guarded(each, pattern) for key, each in value.items()}
+    if isinstance(value, list):
+        return [guarded(each, pattern) for each in value]
+    while isinstance(value, str) and (found := pattern.search(value)):
+        if len(found[0]) == 1:
+            raise DataError(f"{found[0]!r} is a control token of one character, which cannot be text. Mend it.")
+        value = f"{value[: found.start() + 1]}{GUARD}{value[found.start() + 1 :]}"
+    return value
+
+
+@dataclass
+class PlainEncoding:
+    """An encoding without the tokens of guards."""
+
+    ids: list[int]
+    offsets: list[Span]
+    overflowing: list[Any] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+def encode_guarded(tokenizer: Tokenizer, text: str, *, add_special_tokens: bool) -> PlainEncoding:
+    """Encode a text that holds guards; they leave no tokens behind."""
+    encoding = tokenizer.encode(text, add_special_tokens=add_special_tokens)
+    kept = [
+        (token, (begin, end))
+        for token, (begin, end) in zip(encoding.ids, encoding.offsets, strict=True)
+        if text[begin:end] != GUARD
+    ]
+    if any(GUARD in text[begin:end] for _, (begin, end) in kept):
+        raise DataError("the tokenizer cannot encode a control token as text. Take it out.")
+    return PlainEncoding([token for token, _ in kept], [span for _, span in kept], encoding.overflowing)
 
 
 class End(NamedTuple):
@@ -98,7 +141,7 @@ class Boundaries:
         )
 
 
-def end_of(encoding: Encoding, text: str, control: Collection[int], last: int) -> End:
+def end_of(encoding: Encoding | PlainEncoding, text: str, control: Collection[int], last: int) -> End:
     """The end of a turn of which token `last` is the last that is trained.
 
     Blanks may follow the control token. If none is trained, it is the one that follows.

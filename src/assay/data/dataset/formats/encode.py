@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from itertools import compress, islice, pairwise, takewhile
+from itertools import islice, pairwise, takewhile
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,9 +24,17 @@ from tokenizers import Encoding, Tokenizer
 
 from assay.base.errors import DataError
 from assay.data.dataset.columns import ITEM, MARGIN, MASK, PROMPT_TOKENS, REJECTED, SEQUENCES, SPANS, TOKENS
-from assay.data.dataset.formats.boundaries import Boundaries, End, control_tokens, end_of
+from assay.data.dataset.formats.boundaries import (
+    Boundaries,
+    End,
+    PlainEncoding,
+    control_tokens,
+    encode_guarded,
+    end_of,
+)
+from assay.data.dataset.formats.parts import GUARD, Span
 from assay.data.dataset.formats.rows import Said
-from assay.data.dataset.formats.template import PROBE, ChatTemplate, Span
+from assay.data.dataset.formats.template import PROBE, ChatTemplate
 from assay.data.dataset.raw.span import Row
 from assay.records.dataset import Format
 
@@ -76,8 +84,8 @@ class Encoder:
     """Renders conversations."""
     end: str = ""
     """Behind a text or a completion."""
-    special: Mapping[str, str] = field(default_factory=dict)
-    """What the tokenizer's settings call special: `eos_token` -> how it is written."""
+    keeps_end: bool = True
+    """What the tokenizer puts behind a text ends one that has no other end."""
     counts: Counter[str] = field(default_factory=Counter)
     """`cut_rows`, `cut_tokens`, `split_texts`, `long`, `unusable`."""
     firsts: dict[str, str] = field(default_factory=dict)
@@ -87,13 +95,16 @@ class Encoder:
 
     def __post_init__(self) -> None:
         self._ones = np.ones(self.max_tokens, np.int8)
-        self._control = frozenset(control_tokens(self.tokenizer, self.template, self.special.values()).values())
+        self._control = frozenset(control_tokens(self.tokenizer, self.template).values())
 
     @cached_property
-    def _plain_begin(self) -> list[int]:
-        """What the tokenizer puts before a text."""
+    def _around(self) -> tuple[list[int], list[int]]:
+        """What the tokenizer puts before a text, and behind it."""
         encoding = self.tokenizer.encode("a")
-        return list(compress(encoding.ids, takewhile(bool, encoding.special_tokens_mask)))
+        is_added = encoding.special_tokens_mask
+        num_before = sum(takewhile(bool, is_added))
+        num_behind = sum(takewhile(bool, reversed(is_added[num_before:])))
+        return encoding.ids[:num_before], encoding.ids[len(is_added) - num_behind :]
 
     @cached_property
     def _templated_begin(self) -> list[int]:
@@ -112,9 +123,9 @@ class Encoder:
         trained = np.flatnonzero(tokens_of(encoding, rendered.spans))
         return end_of(encoding, rendered.text, self._control, int(trained[-1]))[0]
 
-    def _note(self, kept: KeptRow, encodings: Sequence[Encoding]) -> None:
+    def _note(self, kept: KeptRow, encodings: Sequence[Encoding | PlainEncoding]) -> None:
         """Count how the sequences of a row begin and end."""
-        begin = self._templated_begin if kept.said.is_templated else self._plain_begin
+        begin = self._templated_begin if kept.said.is_templated else self._around[0]
         for encoding, sequence in zip(encodings, kept.said.sequences, strict=True):
             ids = encoding.ids
             common = takewhile(lambda pair: pair[0] == pair[1], zip(begin, ids, strict=False))
@@ -134,7 +145,7 @@ class Encoder:
         """So many at a time are tokenised together."""
         encode: Callable[..., list[dict[str, Any]]] = getattr(self, f"_{self.format}")
         while batch := list(islice(kept, batch_rows)):
-            for row, encodings in zip(batch, self._encodings(batch), strict=True):
+            for row, encodings in zip(batch, self.encodings(batch), strict=True):
                 try:
                     self._refuse_no_tokens(row, encodings)
                     found = encode(row, *encodings)
@@ -158,47 +169,57 @@ class Encoder:
         self.counts[reason] += 1
         self.firsts.setdefault(reason, what)
 
-    def _encodings(self, rows: Sequence[KeptRow]) -> list[list[Encoding]]:
+    def encodings(self, rows: Sequence[KeptRow]) -> list[list[Encoding | PlainEncoding]]:
         """Encodings of the sequences of each row."""
-        is_fast = self.format in _WITHOUT_OFFSETS
+        is_fast, is_whole = self.format in _WITHOUT_OFFSETS, self.format == "labelled"
         encode = self.tokenizer.encode_batch_fast if is_fast else self.tokenizer.encode_batch
-        found: list[list[Encoding]] = [[] for _ in rows]
-        for is_templated in (False, True):
-            texts = [
-                (index, sequence.text)
-                for index, kept in enumerate(rows)
-                if kept.said.is_templated == is_templated
-                for sequence in kept.said.sequences
-            ]
-            encodings = (
-                encode([text for _, text in texts], add_special_tokens=not is_templated) if texts else []
-            )
-            for (index, _), encoding in zip(texts, encodings, strict=True):
-                found[index].append(encoding)
-        return found
+        texts = [sequence.text for kept in rows for sequence in kept.said.sequences]
+        encodings: Iterator[Encoding | PlainEncoding] = iter(encode(texts, add_special_tokens=is_whole))
+        return [
+            [self._encoding(next(encodings), sequence.text, kept) for sequence in kept.said.sequences]
+            for kept in rows
+        ]
 
-    def _refuse_no_tokens(self, kept: KeptRow, encodings: Sequence[Encoding]) -> None:
+    def _encoding(
+        self, encoding: Encoding | PlainEncoding, text: str, kept: KeptRow
+    ) -> Encoding | PlainEncoding:
+        """With what the tokenizer puts around a text: one begin; and an end where nothing else ends it."""
+        is_whole = self.format == "labelled"
+        if GUARD in text:
+            encoding = encode_guarded(self.tokenizer, text, add_special_tokens=is_whole)
+        if is_whole or kept.said.is_templated:
+            return encoding
+        begin, end = self._around
+        begin = begin if encoding.ids[: len(begin)] != begin else []
+        end = end if self.keeps_end and self.format != "prompts" and not self.end else []
+        if not begin and not end:
+            return encoding
+        outside = [(0, 0)]
+        offsets = [*outside * len(begin), *encoding.offsets, *outside * len(end)]
+        return PlainEncoding([*begin, *encoding.ids, *end], offsets)
+
+    def _refuse_no_tokens(self, kept: KeptRow, encodings: Sequence[Encoding | PlainEncoding]) -> None:
         if not all(encodings):
             what = f"'{self.text_field}' has" if self.format in ("labelled", "text") else "it has"
             raise DataError(
                 f"{kept.where}: {what} no tokens by this tokenizer. Drop or mend the row, or use another."
             )
 
-    def _labelled(self, _: KeptRow, encoding: Encoding) -> list[dict[str, Any]]:
+    def _labelled(self, _: KeptRow, encoding: Encoding | PlainEncoding) -> list[dict[str, Any]]:
         if len(encoding) == self.max_tokens and (beyond := encoding.overflowing):
             around = self.tokenizer.num_special_tokens_to_add(False)
             self.counts["cut_rows"] += 1
             self.counts["cut_tokens"] += sum(len(each) - around for each in beyond)
         return [{TOKENS: _ids(encoding), MASK: self._ones[: len(encoding)]}]
 
-    def _text(self, _: KeptRow, encoding: Encoding) -> list[dict[str, Any]]:
+    def _text(self, _: KeptRow, encoding: Encoding | PlainEncoding) -> list[dict[str, Any]]:
         ids = _ids(encoding)
         num_pieces = -(-len(ids) // self.max_tokens)
         self.counts["split_texts"] += num_pieces > 1
         borders = np.linspace(0, len(ids), num_pieces + 1).astype(int).tolist()
         return [{TOKENS: ids[begin:end]} for begin, end in pairwise(borders)]
 
-    def _chat(self, kept: KeptRow, encoding: Encoding) -> list[dict[str, Any]]:
+    def _chat(self, kept: KeptRow, encoding: Encoding | PlainEncoding) -> list[dict[str, Any]]:
         is_trained = tokens_of(encoding, kept.said.sequences[0].spans)
         if not is_trained.any():
             raise DataError(
@@ -208,7 +229,9 @@ class Encoder:
             is_trained[is_trained.argmax() :] = True
         return [{TOKENS: _ids(encoding), SPANS: spans_of(is_trained)}]
 
-    def _pairs(self, kept: KeptRow, good: Encoding, bad: Encoding) -> list[dict[str, Any]]:
+    def _pairs(
+        self, kept: KeptRow, good: Encoding | PlainEncoding, bad: Encoding | PlainEncoding
+    ) -> list[dict[str, Any]]:
         chosen, rejected = _ids(good), _ids(bad)
         if np.array_equal(chosen, rejected):
             raise DataError(
@@ -222,11 +245,11 @@ class Encoder:
         margin = kept.said.margin
         return [{TOKENS: chosen, REJECTED: rejected, PROMPT_TOKENS: prompt_tokens, MARGIN: margin}]
 
-    def _prompts(self, kept: KeptRow, encoding: Encoding) -> list[dict[str, Any]]:
+    def _prompts(self, kept: KeptRow, encoding: Encoding | PlainEncoding) -> list[dict[str, Any]]:
         return [{TOKENS: _ids(encoding), ITEM: kept.said.item}]
 
 
-def tokens_of(encoding: Encoding, spans: Iterable[Span]) -> npt.NDArray[np.bool_]:
+def tokens_of(encoding: Encoding | PlainEncoding, spans: Iterable[Span]) -> npt.NDArray[np.bool_]:
     """Which tokens share a character with one of the spans."""
     begins, ends = _offsets(encoding)
     found = np.zeros(len(begins), bool)
@@ -235,7 +258,7 @@ def tokens_of(encoding: Encoding, spans: Iterable[Span]) -> npt.NDArray[np.bool_
     return found
 
 
-def first_token_of(encoding: Encoding, place: int) -> int:
+def first_token_of(encoding: Encoding | PlainEncoding, place: int) -> int:
     """The number of tokens before the first that reaches beyond so many characters."""
     beyond = np.flatnonzero(_offsets(encoding)[1] > place)
     return int(beyond[0]) if len(beyond) else len(encoding)
@@ -253,10 +276,10 @@ def list_array(rows: Sequence[npt.NDArray[Any]], arrow_type: pa.DataType) -> pa.
     return pa.ListArray.from_arrays(borders, pa.array(np.concatenate(rows), arrow_type.value_type))
 
 
-def _offsets(encoding: Encoding) -> npt.NDArray[np.int64]:
+def _offsets(encoding: Encoding | PlainEncoding) -> npt.NDArray[np.int64]:
     """[2, token]: begins and ends. A token of the tokenizer's own has none: it begins and ends at 0."""
     return np.array(encoding.offsets, np.int64).reshape(-1, 2).T
 
 
-def _ids(encoding: Encoding) -> Ids:
+def _ids(encoding: Encoding | PlainEncoding) -> Ids:
     return np.array(encoding.ids, np.int32)

@@ -14,14 +14,17 @@ say it again. Every problem is a `DataError` that names the row.
 import difflib
 import json
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from assay.base.errors import ConfigError, DataError
 from assay.base.value_text import kind_text
-from assay.data.dataset.formats.template import ChatTemplate, Message, Rendered
+from assay.data.dataset.formats.boundaries import guarded
+from assay.data.dataset.formats.parts import RESERVED, Message
+from assay.data.dataset.formats.template import ChatTemplate, Rendered
 from assay.data.dataset.raw.span import Row
 from assay.records.dataset import Format
 
@@ -37,10 +40,11 @@ FIELDS: Mapping[Format, tuple[tuple[str, ...], ...]] = {
 """Format -> the sets of fields of which a row has one."""
 _KWARGS = "chat_template_kwargs"
 """What TRL hands to the template beside the messages."""
+_BESIDE = ("tools", "functions", _KWARGS)
 OTHER_FIELDS: Mapping[Format, tuple[str, ...]] = {
-    "chat": ("tools", _KWARGS), "pairs": ("tools", _KWARGS, "margin"), "prompts": ("tools", _KWARGS, "item"),
+    "chat": (*_BESIDE,), "pairs": (*_BESIDE, "margin"), "prompts": (*_BESIDE, "item"),
 }  # fmt: skip
-_RENDERED = {"tools", _KWARGS, *(name for ways in FIELDS.values() for way in ways for name in way)}
+_RENDERED = {*_BESIDE, *(name for ways in FIELDS.values() for way in ways for name in way)}
 """Fields that a template reads."""
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 _OTHER_ROLES = {
@@ -54,8 +58,6 @@ _ALSO_CALLED = {
     "conversations": "messages", "conversation": "messages", "dialog": "messages", "response": "completion",
     "answer": "completion", "output": "completion", "instruction": "prompt", "question": "prompt",
 }  # fmt: skip
-_MARKS = "\ufdd0\ufdd1"
-"""No text may hold them; a template's marks are made of them."""
 
 
 class Said(NamedTuple):
@@ -87,6 +89,10 @@ class RowReader:
     """For messages."""
     end: str
     """The token behind a text or a completion; empty for none."""
+    control: re.Pattern[str] | None = None
+    """Finds control tokens, which no text may hold; None where rows may write them themselves."""
+    control_is_text: bool = False
+    """They are encoded as text."""
 
     def read(self, row: Row, where: str) -> Said | None:
         """What a row says; None where it says nothing."""
@@ -95,15 +101,11 @@ class RowReader:
 
     def _labelled(self, row: Row, where: str) -> Said | None:
         text = _text_of(row, self.text_field, where)
-        return None if text is None else Said((Rendered(text, ()),), text)
+        return None if text is None else Said((Rendered(self._plain(text, self.text_field, where), ()),), text)
 
     def _text(self, row: Row, where: str) -> Said | None:
         text = _text_of(row, self.text_field, where)
-        return (
-            None
-            if text is None
-            else Said((Rendered(self._ended(_checked(text, self.text_field, where)), ()),), text)
-        )
+        return None if text is None else Said((Rendered(self._ended(text, self.text_field, where), ()),), text)
 
     def _chat(self, row: Row, where: str) -> Said | None:
         if row.get("messages") is not None:
@@ -153,7 +155,7 @@ class RowReader:
             return None
         item = row.get("item") if row.get("item") is not None else row
         if isinstance(prompt, str):
-            said, is_templated = Rendered(_checked(prompt, name, where), ()), False
+            said, is_templated = Rendered(self._plain(_checked(prompt, name, where), name, where), ()), False
         else:
             messages = _messages(prompt, name, where)
             if messages[-1]["role"] == "assistant":
@@ -162,8 +164,9 @@ class RowReader:
                     "Leave it out."
                 )
             plain = [_without_weight(message) for message in messages]
-            text = self._template(where).render(plain, _context(row, where), where, asks=True)
-            said, is_templated = Rendered(text, ()), True
+            context = self._plain(_context(row, where), "tools", where)
+            said = self._template(where).render_prompt(self._plain(plain, name, where), context, where)
+            is_templated = True
         return Said((said,), said.text, is_templated, item=_json(item, where))
 
     def _answered(
@@ -171,9 +174,14 @@ class RowReader:
     ) -> tuple[Rendered, bool, str]:
         """A prompt with its answer, whether a template wrote it, and the group of rows that it is in."""
         if isinstance(prompt, str) and isinstance(answer, str):
+            if context["tools"]:
+                raise DataError(
+                    f"{where}: has 'tools', and texts in which nothing writes them. Write messages."
+                )
             if not answer.strip():
                 raise DataError(f"{where}: '{name}' is empty: there is nothing to learn.")
-            begin, text = _checked(prompt, "prompt", where), self._ended(_checked(answer, name, where))
+            begin = self._plain(_checked(prompt, "prompt", where), "prompt", where)
+            text = self._ended(answer, name, where)
             return Rendered(begin + text, ((len(begin), len(begin) + len(text)),)), False, begin.strip() or text
         if isinstance(prompt, str):
             prompt = [{"role": "user", "content": prompt}] if prompt and not _is_whole(answer) else []
@@ -198,7 +206,8 @@ class RowReader:
                 raise DataError(
                     f"{where}: message {number}: the assistant says nothing. Fill it, or give it weight 0."
                 )
-        plain = [_without_weight(message) for message in (*before, *messages)]
+        plain = self._plain([_without_weight(message) for message in (*before, *messages)], "messages", where)
+        context = self._plain(context, "tools", where)
         rendered = self._template(where).render_turns(
             plain, [*(False for _ in before), *wanted], context, where
         )
@@ -214,8 +223,22 @@ class RowReader:
             )
         return self.template
 
-    def _ended(self, text: str) -> str:
-        return text if text.endswith(self.end) else text + self.end
+    def _ended(self, text: str, name: str, where: str) -> str:
+        """With one end token, which the row may have written itself."""
+        return f"{self._plain(_checked(text, name, where).removesuffix(self.end), name, where)}{self.end}"
+
+    def _plain(self, value: Any, name: str, where: str) -> Any:
+        """Texts without control tokens: these are refused, or guarded, so that they are encoded as text."""
+        if self.control is None:
+            return value
+        if (plain := guarded(value, self.control)) != value and not self.control_is_text:
+            found = self.control.search(json.dumps(value, ensure_ascii=False, default=str))
+            raise DataError(
+                f"{where}: '{name}' holds {found[0] if found else 'a control token'}, a control token of the "
+                "tokenizer. Say what such tokens are: text (--control-tokens text), or tokens, as in rows that "
+                "are rendered already (--control-tokens keep)."
+            )
+        return plain
 
 
 def check_format_fields(format: Format, fields: Iterable[str], where: str) -> None:
@@ -323,18 +346,65 @@ def _message(message: Message, where: str) -> Message:
         )
         hint = f" Perhaps you meant '{meant}'." if meant else ""
         raise DataError(f"{where}: the role is {role!r}; expected one of {', '.join(ROLES)}.{hint}")
+    message = _with_calls(message, where)
     content = message.get("content")
     if isinstance(content, Sequence) and not isinstance(content, str):
         content = _joined(content, where)
-    if content is None and not message.get("tool_calls") and not message.get("function_call"):
+    if content is None and message.get("tool_calls"):
+        content = ""  # some templates would write "None"
+    if content is None:
         raise DataError(f"{where}: has no 'content'.")
-    if content is not None and not isinstance(content, str):
+    if not isinstance(content, str):
         raise DataError(f"{where}: 'content' is {kind_text(content)}; expected text.")
     weight = message.get("weight")
     if weight is not None and (isinstance(weight, bool) or weight not in (0, 1)):
         raise DataError(f"{where}: 'weight' is {weight!r}; a message is trained (1) or not (0).")
     _checked(json.dumps(message, ensure_ascii=False, default=str), "messages", where)
     return {**message, "content": content}
+
+
+def _with_calls(message: Message, where: str) -> Message:
+    """Calls of tools as templates read them, with arguments as objects; OpenAI's older words for them, too."""
+    plain = {key: value for key, value in message.items() if key != "function_call"}
+    if message["role"] == "function":
+        plain["role"] = "tool"
+    calls = message.get("tool_calls")
+    if calls is None and message.get("function_call") is not None:
+        calls = [message["function_call"]]
+    if not calls:
+        return plain
+    if not isinstance(calls, list) or not all(isinstance(call, Mapping) for call in calls):
+        raise DataError(f"{where}: 'tool_calls' is {kind_text(calls)}; expected a list of objects.")
+    return {**plain, "tool_calls": [_call(call, f"{where}: tool_calls[{at}]") for at, call in enumerate(calls)]}
+
+
+def _call(call: Message, where: str) -> Message:
+    function = call.get("function", call)
+    name = function.get("name") if isinstance(function, Mapping) else None
+    if not isinstance(name, str) or not name.strip():
+        raise DataError(f"{where}: has no 'name' of a function.")
+    arguments = function.get("arguments")
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments or "{}", object_pairs_hook=_object, parse_constant=_no_number)
+        except ValueError as error:
+            raise DataError(
+                f"{where}: 'arguments' is no JSON: {error}. Write an object, or its JSON as text."
+            ) from error
+    if not isinstance(arguments, Mapping | None):
+        raise DataError(f"{where}: 'arguments' is {kind_text(arguments)}; expected an object, or its JSON.")
+    about = {key: value for key, value in call.items() if key not in ("function", "name", "arguments")}
+    return {"type": "function", **about, "function": {**function, "name": name, "arguments": arguments or {}}}
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(found := dict(pairs)) < len(pairs):
+        raise ValueError("a name is in an object twice")
+    return found
+
+
+def _no_number(text: str) -> NoReturn:
+    raise ValueError(f"{text} is no number of JSON")
 
 
 def _joined(parts: Sequence[Any], where: str) -> str:
@@ -360,6 +430,8 @@ def _is_whole(answer: Any) -> bool:
 def _context(row: Row, where: str) -> dict[str, Any]:
     """What the template reads beside the messages; TRL's files may hold `tools` as JSON."""
     tools, others = row.get("tools"), row.get(_KWARGS)
+    if tools is None and (functions := row.get("functions")) is not None:
+        tools = [{"type": "function", "function": function} for function in functions]
     if others is not None and not isinstance(others, Mapping):
         raise DataError(f"{where}: '{_KWARGS}' is {kind_text(others)}; expected an object.")
     if isinstance(tools, str):
@@ -422,6 +494,6 @@ def refuse_half_characters(text: str, name: str, where: str) -> None:
 def _checked(text: str, name: str, where: str) -> str:
     """Text that UTF-8 can hold, and no template's marks."""
     refuse_half_characters(text, name, where)
-    if _MARKS[0] in text or _MARKS[1] in text:
-        raise DataError(f"{where}: '{name}' holds U+FDD0 or U+FDD1, which no text may.")
+    if found := RESERVED.search(text):
+        raise DataError(f"{where}: '{name}' holds U+{ord(found[0]):04X}, a noncharacter, which no text may.")
     return text

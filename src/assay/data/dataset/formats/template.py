@@ -19,17 +19,25 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import date
-from functools import cached_property, lru_cache
+from functools import cached_property
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from jinja2 import TemplateError, nodes
-from jinja2.ext import Extension
-from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2 import TemplateError
 from tokenizers import Tokenizer
 
 from assay.base.errors import ConfigError, DataError
+from assay.data.dataset.formats.environment import environment
+from assay.data.dataset.formats.parts import (
+    REASONING,
+    MarkedText,
+    Marker,
+    Message,
+    Part,
+    Span,
+    read_marks,
+)
 from assay.data.dataset.tokens import SETTINGS_FILE, tokenizer_file, tokenizer_settings
 
 TEMPLATE_FILE = "chat_template.jinja"
@@ -37,28 +45,53 @@ MAX_SECONDS = 5.0
 """Processor time for one conversation, which takes about a millisecond."""
 MAX_BYTES = 1 << 30
 """Memory, likewise."""
-Message = Mapping[str, Any]
-Span = tuple[int, int]
-"""[begin, end) of characters."""
 SHIPPED = {
     "chatml": """\
+{%- if tools -%}
+{{ '<|im_start|>system\\n' + (messages[0].content + '\\n\\n' if messages[0].role == 'system' else '') }}
+{{- '# Tools\\n\\nYou may call one or more functions to assist with the user query.\\n\\nYou are ' }}
+{{- 'provided with function signatures within <tools></tools> XML tags:\\n<tools>' }}
+{%- for tool in tools -%}{{ '\\n' + (tool | tojson) }}{%- endfor -%}
+{{ '\\n</tools>\\n\\nFor each function call, return a json object with function name and arguments within ' }}
+{{- '<tool_call></tool_call> XML tags:\\n<tool_call>\\n{"name": <function-name>, "arguments": ' }}
+{{- '<args-json-object>}\\n</tool_call><|im_end|>\\n' }}
+{%- endif -%}
 {%- for message in messages -%}
-{{ '<|im_start|>' + message.role + '\\n' }}
+{%- if message.role == 'tool' -%}
+{{ '<|im_start|>user' if loop.first or loop.previtem.role != 'tool' }}
+{{- '\\n<tool_response>\\n' + message.content + '\\n</tool_response>' }}
+{{- '<|im_end|>\\n' if loop.last or loop.nextitem.role != 'tool' }}
+{%- elif not (tools and loop.first and message.role == 'system') -%}
+{{ '<|im_start|>' + message.role + (' name=' + message.name if message.name else '') + '\\n' }}
 {%- if message.role == 'assistant' -%}
-{%- generation -%}{{ (message.content or '') + '<|im_end|>' }}{%- endgeneration -%}
+{%- generation -%}
+{{ '<think>\\n' + message.reasoning_content + '\\n</think>\\n\\n' if message.reasoning_content }}
+{{- message.content or '' }}
+{%- for call in message.tool_calls or [] -%}
+{{ '\\n' if message.content or not loop.first }}
+{{- '<tool_call>\\n{"name": ' + (call.function.name | tojson) + ', "arguments": ' }}
+{{- (call.function.arguments | tojson) + '}\\n</tool_call>' }}
+{%- endfor -%}
+{{ '<|im_end|>' }}
+{%- endgeneration -%}
 {%- else -%}
 {{ message.content + '<|im_end|>' }}
 {%- endif -%}
 {{ '\\n' }}
+{%- endif -%}
 {%- endfor -%}
 {%- if add_generation_prompt -%}{{ '<|im_start|>assistant\\n' }}{%- endif -%}
 """,
 }
-"""Name -> template. `chatml` marks what the assistant says with the token that ends its turn."""
+"""Name -> template. `chatml` writes tools, calls and results as Hermes and Qwen2.5 do, and reasoning as Qwen3
+does, in every turn; it marks what the assistant writes with the token that ends its turn."""
 ENDS = {"chatml": "<|im_end|>"}
 """The token that ends a turn, for tokenizers that are trained for a shipped template."""
-_OPEN, _CLOSE = "\ufdd0", "\ufdd1"
-"""Around what a template marks; noncharacters, which no text may hold."""
+MAX_SHOWN = 60
+_TAG = re.compile(r"</?[\w:.-]+>|\[/?[A-Z_]+\]")
+_THOUGHT = re.compile("think|thought|reason", re.IGNORECASE)
+"""In words that ask for reasoning first, which templates leave out of earlier turns."""
+_UNIT = re.compile(r"<[^<>\s]{1,60}>|\[[^\[\]\s]{1,40}\]|.", re.DOTALL)
 _SPECIAL = re.compile(r"<[|\uff5c][^<>|\uff5c\s]{1,40}[|\uff5c]>|<(?:start|end)_of_\w+>")
 PROBE = ({"role": "user", "content": "a"}, {"role": "assistant", "content": "b"})
 
@@ -68,6 +101,8 @@ class Rendered(NamedTuple):
 
     text: str
     spans: tuple[Span, ...]
+    num_dropped: int = 0
+    """Parts of reasoning that the template leaves out of turns which are not trained."""
 
 
 class ChatTemplate:
@@ -79,12 +114,15 @@ class ChatTemplate:
         """`day` is what a template that asks for it takes for today."""
         self.source = source
         self._where = where
-        self._special: dict[str, Any] = {"tools": None, **special_tokens}
+        self.named = frozenset(special_tokens.values())
+        self._special: dict[str, Any] = {"tools": None, "documents": None, **special_tokens}
+        tags = sorted(set(_TAG.findall(source)), key=len, reverse=True)
+        self._tags = re.compile(f"({'|'.join(map(re.escape, tags)) or '(?!)'})")
         if day is not None:
             self._special["strftime_now"] = day.strftime
         self._marks = re.search(r"\{%-?\s*generation\b", source) is not None
         try:
-            self._template = _environment().from_string(source)
+            self._template = environment().from_string(source)
         except TemplateError as error:
             raise ConfigError(f"{where}: not a Jinja template: {error}. Mend it, or name another.") from error
 
@@ -92,68 +130,172 @@ class ChatTemplate:
         self, messages: Sequence[Message], context: Mapping[str, Any], where: str, *, asks: bool = False
     ) -> str:
         """The conversation as one text; `asks`: with the words after which an assistant would speak."""
-        return _unmarked(self._marked(messages, context, where, asks=asks)).text
+        return read_marks(self._rendered(messages, context, where, asks=asks), ()).text
+
+    def render_prompt(self, messages: Sequence[Message], context: Mapping[str, Any], where: str) -> Rendered:
+        """The text after which an assistant would speak; refused where it lacks a part of the conversation."""
+        marked = self._marked(messages, context, where, asks=True)
+        return Rendered(marked.found.text, (), self._dropped(marked, [False] * len(messages), where))
 
     def render_turns(
         self, messages: Sequence[Message], wanted: Sequence[bool], context: Mapping[str, Any], where: str
     ) -> Rendered:
         """The whole conversation with the spans of the `wanted` turns, each an assistant's.
 
-        `context`: what a template may read beside the messages, e.g. `tools`.
+        `context`: what a template may read beside the messages, e.g. `tools`. A row is refused where its text
+        lacks a part of the conversation; reasoning in turns that are not trained is counted instead.
         """
-        whole = self._marked(messages, context, where, asks=False)
-        rendered = _unmarked(whole)
+        marked = self._marked(messages, context, where, asks=False)
+        num_dropped = self._dropped(marked, wanted, where)
         if self._marks:
-            rendered = Rendered(rendered.text, self._spans_of(rendered.spans, messages, wanted, where))
+            spans = [*self._marked_spans(marked, wanted)]
         else:
-            rendered = Rendered(
-                whole, tuple(self._spans_by_beginnings(whole, messages, wanted, context, where))
-            )
-        trained = "".join(rendered.text[begin:end] for begin, end in rendered.spans)
-        for index, (message, is_wanted) in enumerate(zip(messages, wanted, strict=True), start=1):
-            words = str(message.get("content") or "").split() if is_wanted else []
-            if words and words[-1] not in trained:
+            spans = [self._span(marked, index, where) for index, is_wanted in enumerate(wanted) if is_wanted]
+        for number, part in enumerate(marked.parts):
+            is_trained = part.message >= 0 and wanted[part.message] and not part.is_header
+            if is_trained and not any(
+                begin <= first and last <= end
+                for begin, end in spans
+                for first, last in marked.found.places.get(number, ())
+            ):
                 raise DataError(
-                    f"{where}: the chat template ({self._where}) leaves out what the assistant says in "
-                    f"message {index}: it may be for content in parts, of images too. Name another "
-                    "(--chat-template)."
+                    f"{where}: message {part.message + 1}: {part.name} ({_short(part.text)}) is outside of "
+                    f"what the chat template ({self._where}) marks with {{% generation %}}, so it would not be "
+                    "trained. Give the message weight 0, or name another template (--chat-template)."
                 )
-        return rendered
+        return Rendered(marked.found.text, tuple(spans), num_dropped)
 
-    def _spans_of(
-        self, marked: tuple[Span, ...], messages: Sequence[Message], wanted: Sequence[bool], where: str
-    ) -> tuple[Span, ...]:
-        """The marked stretches of the wanted turns."""
-        turns = [is_wanted for message, is_wanted in zip(messages, wanted, strict=True) if _speaks(message)]
-        if all(turns):
-            return marked
-        if len(marked) != len(turns):
+    def _marked(
+        self, messages: Sequence[Message], context: Mapping[str, Any], where: str, *, asks: bool
+    ) -> "_Marked":
+        """The conversation's text and where each part of it lies."""
+        messages = [self._with_arguments(message) for message in messages]
+        text = self.render(messages, context, where, asks=asks)
+        marker = Marker(self._tags)
+        marked = [marker.message(index, message) for index, message in enumerate(messages)]
+        beside = {**context, "tools": marker.tool(context.get("tools"))}
+        found = read_marks(self._rendered(marked, beside, where, asks=asks), marker.parts)
+        if found.text != text:
+            for part in marker.parts:
+                if part.text not in text:
+                    self._refuse(part, where)
             raise DataError(
-                f"{where}: the chat template ({self._where}) marks {len(marked)} stretches in {len(turns)} "
-                "turns of the assistant, so which are of those that are trained cannot be told. Train all "
-                "turns of the row, or drop it."
+                f"{where}: the chat template ({self._where}) cuts, compares or sorts what is said, so it "
+                "cannot be told whether all of it is in the text. Name another (--chat-template)."
             )
-        return tuple(span for span, is_wanted in zip(marked, turns, strict=True) if is_wanted)
+        return _Marked(found, marker.parts, marked, beside)
 
-    def _spans_by_beginnings(
-        self,
-        whole: str,
-        messages: Sequence[Message],
-        wanted: Sequence[bool],
-        context: Mapping[str, Any],
-        where: str,
-    ) -> Iterator[Span]:
-        for index in (index for index, is_wanted in enumerate(wanted) if is_wanted):
-            before = self._marked(messages[:index], context, where, asks=True)
-            until = self._marked(messages[: index + 1], context, where, asks=False)
-            if not (until.startswith(before) and whole.startswith(until)):
+    def _dropped(self, marked: "_Marked", wanted: Sequence[bool], where: str) -> int:
+        """The parts of reasoning that are left out of turns which are not trained; all others must be there."""
+        num_dropped, behind = 0, 0
+        for index in range(-1, len(wanted)):
+            numbers = [number for number, part in enumerate(marked.parts) if part.message == index]
+            is_free = index < 0 or marked.messages[index]["role"] in ("system", "developer")
+            if index < 0 and numbers and not any(number in marked.found.places for number in numbers):
                 raise DataError(
-                    f"{where}: the chat template ({self._where}) writes messages otherwise once more follow: "
-                    f"up to message {index + 1} its text is not the beginning of the whole, so what the "
-                    "assistant says cannot be told from the rest. Name a template that marks it with "
-                    "{% generation %} (--chat-template)."
+                    f"{where}: the chat template ({self._where}) leaves out 'tools', the definitions of tools. "
+                    "Name one that writes them (--chat-template), or leave them out."
                 )
-            yield len(before), len(until)
+            ends = [behind]
+            for number in numbers:
+                part = marked.parts[number]
+                places = marked.found.places.get(number, ())
+                here = next((place for place in places if is_free or place[0] >= behind), None)
+                if here is not None:
+                    ends += [here[1]] if not is_free else []
+                elif part.is_reasoning and not wanted[index]:
+                    num_dropped += 1
+                elif part.text not in part.id_of_call or part.id_of_call not in marked.found.text:
+                    self._refuse(part, where, is_elsewhere=bool(places))
+            behind = max(ends)
+        return num_dropped
+
+    def _refuse(self, part: Part, where: str, *, is_elsewhere: bool = False) -> NoReturn:
+        at = f"message {part.message + 1}: " if part.message >= 0 else ""
+        how = "writes before the messages in front of it" if is_elsewhere else "leaves out, or alters"
+        why = (
+            " Templates drop the reasoning of earlier turns: give these weight 0." if part.is_reasoning else ""
+        )
+        raise DataError(
+            f"{where}: {at}the chat template ({self._where}) {how} {part.name}: {_short(part.text)}.{why} Name "
+            "another template (--chat-template), or leave it out."
+        )
+
+    def _marked_spans(self, marked: "_Marked", wanted: Sequence[bool]) -> Iterator[Span]:
+        """What the template marks in the wanted turns: a stretch is of the last message that begins in or
+        before it."""
+        speaks = [message["role"] == "assistant" for message in marked.messages]
+        begins = sorted(
+            (places[0][0], marked.parts[number].message)
+            for number, places in marked.found.places.items()
+            if marked.parts[number].message >= 0 and speaks[marked.parts[number].message]
+        )
+        for begin, end in marked.found.generated:
+            turn = next((message for first, message in reversed(begins) if first < end), None)
+            if turn is not None and wanted[turn]:
+                yield begin, end
+
+    def _span(self, marked: "_Marked", index: int, where: str) -> Span:
+        """A turn of a template without marks: from the words that ask for it to the token that ends it.
+
+        What is before the turn is compared with the prompt of the turn, and what is behind it with the
+        conversation that ends there: templates write earlier turns otherwise than the last, but not these.
+        """
+        messages, found, parts = marked.messages, marked.found, marked.parts
+        own = [n for n in found.places if parts[n].message == index and not parts[n].is_header]
+        begin, last = min(found.places[n][0][0] for n in own), _last(found, own)
+        asked = self._found(marked, messages[:index], where, asks=True)
+        before = [n for n in asked.places if n in found.places and found.places[n][0][0] < begin]
+        anchor = _end(found, _last(asked, before))
+        words, between = asked.text[_end(asked, _last(asked, before)) :], found.text[anchor:begin]
+        start = _common(words, between)
+        if (rest := words[start:].strip()) and not (start and _THOUGHT.search(rest)):
+            # The message before is written otherwise where it is the last; the words that ask are not.
+            silent = self._found(marked, messages[:index], where, asks=False)
+            header = asked.text[_common(asked.text, silent.text) :]
+            if not header.strip() or between.count(header) != 1:
+                raise DataError(
+                    f"{where}: the chat template ({self._where}) asks for message {index + 1} in other words "
+                    "than it writes it with, so what the assistant says cannot be told from the rest. Name one "
+                    "that marks it with {% generation %} (--chat-template)."
+                )
+            start = between.index(header) + len(header)
+        stop = _end(found, last)
+        behind, is_last = found.text[stop:], index + 1 == len(messages)
+        with suppress(DataError):  # a template may refuse to go on after a call
+            other = [*messages, PROBE[0]] if is_last else messages[: index + 1]
+            then = self._found(marked, other, where, asks=False)
+            return anchor + start, stop + _common(behind, then.text[_end(then, last) :])
+        return anchor + start, stop + (len(behind) if is_last else 0)
+
+    def _found(self, marked: "_Marked", messages: Sequence[Message], where: str, *, asks: bool) -> MarkedText:
+        return read_marks(self._rendered(messages, marked.context, where, asks=asks), marked.parts)
+
+    def _with_arguments(self, message: Message) -> Message:
+        """Arguments of calls as the template reads them: an object, or JSON for one that writes text."""
+        if not message.get("tool_calls") or self._reads_objects:
+            return message
+        calls = [
+            {
+                **call,
+                "function": {
+                    **call["function"],
+                    "arguments": json.dumps(call["function"]["arguments"], ensure_ascii=False),
+                },
+            }
+            for call in message["tool_calls"]
+        ]
+        return {**message, "tool_calls": calls}
+
+    @cached_property
+    def _reads_objects(self) -> bool:
+        """Whether arguments of a tool call are to be an object: it is not written as Python would print it."""
+        call = {"id": "call00000", "type": "function", "function": {"name": "f", "arguments": {"key": "value"}}}
+        asked: list[Message] = [PROBE[0], {"role": "assistant", "content": "", "tool_calls": [call]}]
+        with suppress(DataError):
+            written = self.render(asked, {}, self._where)
+            return "value" in written and "{'key'" not in written
+        return False
 
     @cached_property
     def probe(self) -> str:
@@ -177,10 +319,15 @@ class ChatTemplate:
                     "for (--tokenizer)."
                 )
 
-    def _marked(
+    def _rendered(
         self, messages: Sequence[Message], context: Mapping[str, Any], where: str, *, asks: bool
     ) -> str:
-        given = {**self._special, **context, "messages": messages, "add_generation_prompt": asks}
+        given = {
+            **self._special,
+            **context,
+            "messages": [_with_reasoning(message) for message in messages],
+            "add_generation_prompt": asks,
+        }
         try:
             with _bounded():
                 return self._template.render(given)
@@ -235,16 +382,32 @@ def template_beside(
     return ChatTemplate(found, special_tokens, where=where, day=day) if isinstance(found, str) else None
 
 
-def _unmarked(marked: str) -> Rendered:
-    """The text without the marks, and what was between them."""
-    text, spans, place = [], [], 0
-    for part in re.split(f"({_OPEN}[^{_OPEN}{_CLOSE}]*{_CLOSE})", marked):
-        plain = part.strip(_OPEN + _CLOSE)
-        if part.startswith(_OPEN) and plain:
-            spans.append((place, place + len(plain)))
-        text.append(plain)
-        place += len(plain)
-    return Rendered("".join(text), tuple(spans))
+class _Marked(NamedTuple):
+    found: MarkedText
+    parts: Sequence[Part]
+    messages: Sequence[Message]
+    """With marks, as the context has them."""
+    context: Mapping[str, Any]
+
+
+def _last(found: MarkedText, numbers: Sequence[int]) -> int | None:
+    """The part that ends last, of those in the text."""
+    return max(numbers, key=lambda number: found.places[number][0][1], default=None)
+
+
+def _end(found: MarkedText, number: int | None) -> int:
+    """Where a part ends; at the beginning of the text without one."""
+    return 0 if number is None else found.places[number][0][1]
+
+
+def _common(one: str, other: str) -> int:
+    """Characters that both texts begin with, where neither is cut inside a token in brackets."""
+    pairs = zip(_UNIT.findall(one), _UNIT.findall(other), strict=False)
+    return sum(len(unit) for unit, _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…")
 
 
 def _cure(error: Exception) -> str:
@@ -253,23 +416,12 @@ def _cure(error: Exception) -> str:
     return "Another template may do (--chat-template)."
 
 
-def _speaks(message: Message) -> bool:
-    return bool(message["role"] == "assistant")
-
-
-class _Generation(Extension):
-    """`{% generation %} … {% endgeneration %}`: what is inside, between the two marks."""
-
-    tags = {"generation"}  # noqa: RUF012
-
-    def parse(self, parser: Parser) -> nodes.Node:
-        line = next(parser.stream).lineno
-        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-        return nodes.CallBlock(self.call_method("marked"), [], [], body).set_lineno(line)
-
-    @staticmethod
-    def marked(caller: Any) -> str:
-        return f"{_OPEN}{caller()}{_CLOSE}"
+def _with_reasoning(message: Message) -> Message:
+    """A message's reasoning by the names that templates read, as transformers hands it to them."""
+    reasoning = next((message[key] for key in REASONING if message.get(key) is not None), None)
+    if reasoning is None:
+        return message
+    return {"thinking": reasoning, **message, "reasoning_content": reasoning}
 
 
 @contextmanager
@@ -295,7 +447,7 @@ def _bounded() -> Iterator[None]:
 
 
 def _held_bytes() -> int:
-    """Addresses that this process has taken; so many that nothing is bounded where its system does not say."""
+    """Addresses that this process has taken; so many that nothing is _bounded where its system does not say."""
     with suppress(OSError):
         return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     return 1 << 60
@@ -307,23 +459,3 @@ class _TooLongError(Exception):
 
 def _stop(*_: object) -> NoReturn:
     raise _TooLongError(f"it takes longer than {MAX_SECONDS:g} s of processor time")
-
-
-def _refuse(message: str) -> NoReturn:
-    raise TemplateError(message)
-
-
-def _json(value: Any, indent: int | None = None) -> str:
-    return json.dumps(value, ensure_ascii=False, indent=indent)
-
-
-@lru_cache(maxsize=1)
-def _environment() -> ImmutableSandboxedEnvironment:
-    # What templates of Hugging Face tokenizers count on: blocks leave no lines behind, loops may `break`,
-    # `tojson` writes text as it is, and `raise_exception` refuses a conversation.
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, "jinja2.ext.loopcontrols"]
-    )
-    environment.globals["raise_exception"] = _refuse
-    environment.filters["tojson"] = _json
-    return environment

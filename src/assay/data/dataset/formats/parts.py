@@ -1,0 +1,170 @@
+"""Where each part of a conversation lies in its rendered text.
+
+    messages --marks around every part--> template --> text with marks --> part -> [begin, end) of characters
+
+The marks are noncharacters that carry the number of a part, so a part is found however the template encodes it,
+in its own place, and not where another part happens to say the same.
+"""
+
+import html
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+Message = Mapping[str, Any]
+Span = tuple[int, int]
+"""[begin, end) of characters."""
+REASONING = ("reasoning_content", "thinking", "reasoning")
+"""A message's reasoning, by the names that transformers knows."""
+OPEN, CLOSE, _BEGIN, _END = "\ufdd0\ufdd1\ufdd2\ufdd3"
+"""Around what a template marks as generated, and around a part, whose number follows in `_DIGITS`."""
+GUARD = "\ufdd4"
+"""Inside a control token that is to be encoded as text."""
+_DIGITS = "".join(map(chr, range(0xFDE0, 0xFDF0)))
+RESERVED = re.compile("[\ufdd0-\ufdef]")
+"""Noncharacters, which no text may hold."""
+_MARK = re.compile(f"([{OPEN}{CLOSE}])|([{_BEGIN}{_END}])([{_DIGITS}]{{4}})")
+_ESCAPED = re.compile(r"\\ufdd[23](?:\\ufde[0-9a-f]){4}")
+"""A mark as JSON of ASCII and Python write it."""
+_NO_SCHEMA = ("properties", "required", "type")
+
+
+class Part(NamedTuple):
+    """Something that a conversation says."""
+
+    message: int
+    """Index of the message; -1 for the tools."""
+    name: str
+    text: str
+    is_reasoning: bool = False
+    is_header: bool = False
+    """Stands before what the assistant writes."""
+    id_of_call: str = ""
+    """The call's id, which may hold the function's name in its place."""
+
+
+class MarkedText(NamedTuple):
+    """A rendered text without its marks, and where they were."""
+
+    text: str
+    generated: tuple[Span, ...]
+    places: Mapping[int, Sequence[Span]]
+    """Part by its number -> where it stands; a name of an argument ends there."""
+
+
+@dataclass
+class Marker:
+    """Puts marks around the parts of one conversation; tags that the template looks for stay outside."""
+
+    tags: re.Pattern[str]
+    parts: list[Part] = field(default_factory=list)
+
+    def message(self, index: int, message: Message) -> Message:
+        """The message with marks."""
+        marked = dict(message)
+        if isinstance(content := message.get("content"), str):
+            pieces = self.tags.split(content)
+            for at in range(0, len(pieces), 2):
+                is_thought = "think" in "".join(pieces[at + 1 : at + 2]).casefold()
+                pieces[at] = self._text(pieces[at], Part(index, "'content'", "", is_thought))
+            marked["content"] = "".join(pieces)
+        thoughts: dict[str, str] = {}
+        for key in REASONING:
+            if isinstance(text := message.get(key), str):
+                if text not in thoughts:
+                    thoughts[text] = self._text(text, Part(index, f"'{key}'", "", is_reasoning=True))
+                marked[key] = thoughts[text]
+        if message["role"] != "tool" and isinstance(name := message.get("name"), str):
+            marked["name"] = self._text(name, Part(index, "'name'", "", is_header=True))
+        if calls := message.get("tool_calls"):
+            marked["tool_calls"] = [self._call(index, call) for call in calls]
+        return marked
+
+    def _call(self, index: int, call: Message) -> Message:
+        function = call["function"]
+        name = Part(index, "the name of a tool call", "", id_of_call=str(call.get("id") or ""))
+        of = f"of the tool call '{function['name']}'"
+        marked = {
+            **function,
+            "name": self._text(function["name"], name),
+            "arguments": self._value(function["arguments"], Part(index, f"an argument {of}", "")),
+        }
+        return {**call, "function": marked}
+
+    def tool(self, tool: Any, at: str = "the tools") -> Any:
+        """The definition of a tool with marks: its name, descriptions, and the names of its parameters."""
+        if isinstance(tool, list):
+            return [self.tool(each, at) for each in tool]
+        if not isinstance(tool, Mapping):
+            return tool
+        marked = {key: self.tool(value, at) if key not in _NO_SCHEMA else value for key, value in tool.items()}
+        for key in ("name", "description"):
+            if isinstance(tool.get(key), str):
+                marked[key] = self._text(tool[key], Part(-1, f"'{key}' in {at}", ""))
+        if isinstance(properties := tool.get("properties"), Mapping):
+            names = {name: self._key(name, Part(-1, f"a parameter in {at}", "")) for name in properties}
+            marked["properties"] = {names[name]: self.tool(each, at) for name, each in properties.items()}
+            if isinstance(required := tool.get("required"), list):
+                marked["required"] = [names.get(name, name) for name in required]
+        return marked
+
+    def _value(self, value: Any, part: Part) -> Any:
+        if isinstance(value, str):
+            return self._text(value, part)
+        if isinstance(value, Mapping):
+            return {self._key(key, part): self._value(each, part) for key, each in value.items()}
+        return [self._value(each, part) for each in value] if isinstance(value, list) else value
+
+    def _text(self, text: str, part: Part) -> str:
+        """Blanks around it stay outside: templates strip them."""
+        if not (core := text.strip()):
+            return text
+        begin = text.index(core)
+        number = self._number(part._replace(text=core))
+        return f"{text[:begin]}{_BEGIN}{number}{core}{_END}{number}{text[begin + len(core) :]}"
+
+    def _key(self, text: str, part: Part) -> str:
+        """Marked behind: keys may be sorted."""
+        return f"{text}{_END}{self._number(part._replace(text=text))}"
+
+    def _number(self, part: Part) -> str:
+        self.parts.append(part)
+        return "".join(_DIGITS[int(digit, 16)] for digit in f"{len(self.parts) - 1:04x}")
+
+
+def read_marks(rendered: str, parts: Sequence[Part]) -> MarkedText:
+    """The text without marks; a part that came out altered has no place."""
+    rendered = _ESCAPED.sub(lambda found: found[0].encode().decode("unicode_escape"), rendered)
+    text, place, behind = [], 0, 0
+    generated: list[Span] = []
+    ends: dict[int, list[Span]] = defaultdict(list)
+    open_at, begins = 0, {}
+    for mark in _MARK.finditer(rendered):
+        text.append(rendered[behind : mark.start()])
+        place, behind = place + len(text[-1]), mark.end()
+        if mark[1] == OPEN:
+            open_at = place
+        elif mark[1]:
+            generated += [(open_at, place)] if open_at < place else []
+        elif mark[2] == _BEGIN:
+            begins[mark[3]] = place
+        else:
+            number = int("".join(f"{_DIGITS.index(digit):x}" for digit in mark[3]), 16)
+            ends[number].append((begins.get(mark[3], -1), place))
+    text.append(rendered[behind:])
+    whole = "".join(text)
+    places = {number: [*_places(whole, parts[number].text, spans)] for number, spans in ends.items()}
+    return MarkedText(whole, tuple(generated), {number: found for number, found in places.items() if found})
+
+
+def _places(whole: str, text: str, spans: Sequence[Span]) -> Iterator[Span]:
+    forms = {text, html.escape(text), *(json.dumps(text, ensure_ascii=ascii)[1:-1] for ascii in (True, False))}
+    collapsed = {" ".join(form.split()) for form in forms}
+    for begin, end in spans:
+        if begin >= 0 and " ".join(whole[begin:end].split()) in collapsed:
+            yield begin, end
+        elif begin < 0 and (form := next((form for form in forms if whole.endswith(form, 0, end)), None)):
+            yield end - len(form), end
