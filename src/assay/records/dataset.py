@@ -90,6 +90,8 @@ class BuildSummary(Record):
     """Left out because `drop` asks for it: they cannot be read, or nothing learned from them."""
     first_unusable: str = ""
     """What is wrong with the first of them."""
+    num_reasoning_dropped: NonNegativeInt = 0
+    """Messages' reasoning that the chat template left out of turns that are not trained."""
     num_numbers: NonNegativeInt = 0
     """Labelled rows whose text is a number and nothing else."""
     group: str = ""
@@ -106,6 +108,7 @@ class BuildSummary(Record):
             "first_long",
             "num_unusable",
             "first_unusable",
+            "num_reasoning_dropped",
             "num_numbers",
             "group",
             "text",

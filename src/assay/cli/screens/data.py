@@ -22,7 +22,7 @@ from assay.evaluation.evidence.warnings import (
     warnings_of_leaks,
     warnings_of_split,
 )
-from assay.records.dataset import BuildSummary, ColumnProfile, DatasetManifest, LengthProfile
+from assay.records.dataset import BoundaryTokens, BuildSummary, ColumnProfile, DatasetManifest, LengthProfile
 from assay.records.dataset_diff import ChangedShard, DatasetDiff, Shift
 from assay.reporting.views.dataset_split import SplitView
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 BAR = 40
 MAX_LINES = 12
 MAX_EXAMPLE_CHARACTERS = 4_000
+BUILD_EXAMPLES, MAX_BUILD_CHARACTERS = 3, 1_000
 NUM_VALUES = 4
 MAX_VALUE_CHARACTERS = 24
 MAX_TRAITS = 3
@@ -148,8 +149,54 @@ def print_build(manifest: DatasetManifest, dataset: Path) -> None:
     if manifest.columns.get(LABEL) == "string":
         lines += _doubtful_classes(manifest.label_counts)
     print("\n" + "\n".join(lines))
+    if manifest.boundaries is not None:
+        _print_what_is_trained(manifest, build, dataset)
     if manifest.format != "prompts" and ("label" in manifest.columns or manifest.format != "labelled"):
         print(f"\nnext: assay recipe new {dataset} --out recipe.yaml")
+
+
+def _print_what_is_trained(manifest: DatasetManifest, build: BuildSummary, dataset: Path) -> None:
+    """Examples, the rows by what became of them, and whether a model learns to stop."""
+    from assay.data.dataset.dataset import Dataset
+    from assay.data.dataset.tokens import load_tokenizer
+
+    print_examples(Dataset.open(dataset), BUILD_EXAMPLES, max_characters=MAX_BUILD_CHARACTERS)
+    tokenizer, bounds = load_tokenizer(dataset), manifest.boundaries or BoundaryTokens()
+    begin, ends = (
+        ", ".join(tokenizer.id_to_token(token) for token in tokens) or "no control token"
+        for tokens in (bounds.begin_ids, bounds.end_ids)
+    )
+    trained = manifest.num_trained_tokens
+    share = tenths_text((trained or 0) / manifest.num_tokens)
+    left_out = (
+        ("  left out: no text", build.num_empty),
+        ("  left out: longer than --max-tokens", build.num_long),
+        ("  left out: unusable", build.num_unusable),
+        ("  left out: doubled", build.num_dropped),
+        ("reasoning left out by the template, of turns that are not trained", build.num_reasoning_dropped),
+    )
+    rows = [("rows read", f"{build.num_read:,}"), ("  kept", f"{manifest.num_rows:,}")]
+    rows += [(what, f"{count:,}") for what, count in left_out if count]
+    rows += [("tokens", f"{manifest.num_tokens:,}")]
+    rows += [("  trained", f"{trained:,} ({share})")] if trained is not None else []
+    rows += [("a text begins with", begin), ("a completion ends with", ends)]
+    rows += [("  trained", f"{bounds.num_trained_ends:,} of {bounds.num_ends:,}")] if bounds.num_ends else []
+    console = stdout(markup=True)
+    console.print()
+    console.print(table_of(rows, ("what", lambda row: row[0]), ("value", lambda row: escape(row[1]))))
+    if bounds.num_trained_ends < bounds.num_ends:
+        console.print(f"\n[yellow]warning: {escape(_untrained_ends(manifest.format, bounds, ends))}[/]")
+
+
+def _untrained_ends(format: str | None, bounds: BoundaryTokens, ends: str) -> str:
+    missing = bounds.num_ends - bounds.num_trained_ends
+    why = f"a model does not learn to stop from {missing:,} of {bounds.num_ends:,} completions: "
+    if bounds.end_ids and format != "text":
+        return (
+            f"{why}{ends} stands behind them and is not trained. Move it before {{% endgeneration %}} in the "
+            "chat template, or name a template that trains it (--chat-template)."
+        )
+    return f"{why}no control token ends them. Name one (--end-token, or a chat template that writes one)."
 
 
 def _doubtful_classes(counts: Mapping[str, int]) -> Iterator[str]:
@@ -170,7 +217,7 @@ def _doubtful_classes(counts: Mapping[str, int]) -> Iterator[str]:
         )
 
 
-def print_examples(dataset: "Dataset", num_rows: int) -> None:
+def print_examples(dataset: "Dataset", num_rows: int, *, max_characters: int = MAX_EXAMPLE_CHARACTERS) -> None:
     """Rows for a language model, as it reads them: what is trained in colour, or in brackets."""
     from assay.data.dataset.formats.examples import examples_of
 
@@ -186,11 +233,11 @@ def print_examples(dataset: "Dataset", num_rows: int) -> None:
         for part, is_trained in example.parts:
             is_bracketed = is_trained and not console.is_terminal
             text.append(f"⟦{part}⟧" if is_bracketed else part, "green" if is_trained else "")
-        shown = text[:MAX_EXAMPLE_CHARACTERS]
+        shown = text[:max_characters]
         more = f" … and {len(text) - len(shown):,} characters" if len(text) > len(shown) else ""
         console.print(shown + Text(more))
         if example.item:
-            console.print(f"item: {escape(example.item[:MAX_EXAMPLE_CHARACTERS])}")
+            console.print(f"item: {escape(example.item[:max_characters])}")
 
 
 def _counted(count: int, noun: str) -> str:

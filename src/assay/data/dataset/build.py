@@ -324,7 +324,7 @@ def _summary(
     for path in shards:
         footer = pq.read_metadata(path).metadata or {}
         written = {name.decode(): value.decode() for name, value in footer.items()}
-        counted = ("cut_rows", "cut_tokens", "split_texts")
+        counted = ("cut_rows", "cut_tokens", "split_texts", "reasoning")
         counts.update({name: int(written.get(_COUNT + name, "0")) for name in counted})
         in_shard = (
             Left(int(written.get(_COUNT + name, "0")), written.get(_FIRST + name, ""))
@@ -349,6 +349,7 @@ def _summary(
         first_long=long.first,
         num_unusable=unusable.num_rows,
         first_unusable=unusable.first,
+        num_reasoning_dropped=counts["reasoning"],
         num_numbers=sum(each.num_numbers for each in facts),
         text=config.text_field if config.format in ("labelled", "text") else "",
     )

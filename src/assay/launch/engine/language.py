@@ -114,6 +114,13 @@ class LanguageEngine:
         elif prompt.messages is not None:
             _, tokens = self._model.conversation(_messages(prompt))
         else:
+            if found := self._model.control.search(prompt.text or ""):
+                raise AskRefusedError(
+                    f"The prompt holds {found[0]}, a control token of the model. Write messages, or send the "
+                    "prompt as token ids.",
+                    code="invalid_value",
+                    param="prompt",
+                )
             tokens = self._model.tokens_of(prompt.text or "")
         if not tokens:
             raise AskRefusedError(

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from assay.data.dataset.formats.boundaries import encode_as_text
 from assay.launch.engine.loaded import AskRefusedError, IsStopping, Tell, cannot, refuse_long, resident_bytes
 from assay.launch.models.predict import Predictor
 from assay.serving.engines.asks import (
@@ -90,7 +91,7 @@ class PredictingEngine:
             text = prompt.text or ""
             if prompt.messages is not None:  # as a training file's are
                 text = BETWEEN_MESSAGES.join(each["content"] for each in prompt.messages)
-            encoding = self._predictor.tokenizer.encode(text)
+            (encoding,) = encode_as_text(self._predictor.tokenizer, [text])
             found = _Read(encoding.ids, is_cut=bool(encoding.overflowing))
         if not found.tokens:
             raise AskRefusedError("An empty input: write something.", code="invalid_value", param="input")

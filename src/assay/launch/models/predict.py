@@ -19,6 +19,7 @@ from assay.base.config import stored
 from assay.base.errors import ConfigError, DataError
 from assay.data.dataset.columns import LABEL, TOKENS
 from assay.data.dataset.dataset import Dataset
+from assay.data.dataset.formats.boundaries import encode_as_text
 from assay.data.dataset.raw.find import find_spans
 from assay.data.dataset.raw.propose import TEXT
 from assay.data.dataset.raw.span import Row
@@ -135,8 +136,7 @@ def _answered(
     if predictor.rewards is not None:
         return _rewarded(predictor.answerer, predictor.rewards, part, text, textless)
     texts = [text_of(row, text, where, part) for where, row in part]
-    encodings = predictor.tokenizer.encode_batch_fast(texts)
-    tokens = [encoding.ids for encoding in encodings]
+    tokens = [encoding.ids for encoding in encode_as_text(predictor.tokenizer, texts)]
     for (where, _), ids in zip(part, tokens, strict=True):
         if not ids:
             textless(where)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from tokenizers import Tokenizer
 
 from assay.base.errors import DataError
+from assay.data.dataset.formats.boundaries import control_tokens, pattern_of
 from assay.data.dataset.formats.encode import Encoder, KeptRow
 from assay.data.dataset.formats.rows import FIELDS, RowReader, Said, nested
 from assay.data.dataset.formats.template import ChatTemplate, template_beside
@@ -51,7 +52,14 @@ class RewardRows(NamedTuple):
                 f"(messages) or answer (prompt, completion); it has {', '.join(row)}. Name "
                 "the text's column: --text NAME."
             )
-        reader = RowReader(kinds[0] if kinds else "text", text, self.template, self.end)
+        reader = RowReader(
+            kinds[0] if kinds else "text",
+            text,
+            self.template,
+            self.end,
+            pattern_of(control_tokens(self.tokenizer, self.template)),
+            control_is_text=True,
+        )
         said = reader.read(nested(row), where)
         return [] if said is None else self._tokens(said, where)
 

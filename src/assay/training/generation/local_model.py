@@ -6,7 +6,7 @@ asked for together with it; completions come from the engine (`generator`), whic
 
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
@@ -16,6 +16,8 @@ from torch import Tensor
 from assay.base.errors import ConfigError
 from assay.base.seeds import derive_key
 from assay.base.shapes import Float64, Int64
+from assay.data.dataset.formats.boundaries import control_tokens, encode_guarded, guarded, pattern_of
+from assay.data.dataset.formats.parts import GUARD
 from assay.data.dataset.formats.template import ChatTemplate
 from assay.scoring.sampler import Completion, Message, SamplerError, Sampling, as_text, refuse_no_room
 from assay.training.generation.generator import DrawWatcher, Generator
@@ -59,6 +61,7 @@ class LocalModel:
         self._start: int | None = model.network.config.bos_token_id
         self._ends = frozenset(ends) | _ends_of(model.network)
         self._template = template
+        self.control: Final = pattern_of(control_tokens(model.tokenizer, template))
         self._generator = Generator(self._network, ends=self._ends, tokenizer=self._tokenizer)
 
     @property
@@ -103,14 +106,15 @@ class LocalModel:
         opinion yet, and the token costs log2 of the vocabulary. `ConfigError` where the tokenizer cannot
         spell the text.
         """
-        encoded = self._tokenizer.encode(text, add_special_tokens=False)
-        if self._tokenizer.decode(encoded.ids, skip_special_tokens=False) != text:
+        text, plain = guarded(text, self.control), text
+        encoded = encode_guarded(self._tokenizer, text, add_special_tokens=False)
+        if self._tokenizer.decode(encoded.ids, skip_special_tokens=False) != plain:
             raise ConfigError(
                 "the tokenizer does not spell this text back as it was, so its bits are of another text. Bits "
                 "per byte need a lossless tokenizer, e.g. a byte-level BPE."
             )
         window = min(window_tokens or self._window, self._window)
-        bytes_before = np.cumsum([0, *(len(character.encode()) for character in text)])
+        bytes_before = np.cumsum([0, *(len(each.encode()) if each != GUARD else 0 for each in text)])
         starts = bytes_before[np.array([offset for offset, _ in encoded.offsets], np.int64)]
         return TextBits(self._token_bits(encoded.ids, window), starts, int(bytes_before[-1]))
 
@@ -121,8 +125,7 @@ class LocalModel:
         """
         bare = prompt.rstrip()
         continuation = prompt[len(bare) :] + continuation
-        before = self._tokenizer.encode(bare, add_special_tokens=False).ids
-        whole = self._tokenizer.encode(bare + continuation, add_special_tokens=False).ids
+        before, whole = (self._ids(guarded(text, self.control)) for text in (bare, bare + continuation))
         num_tokens = max(1, len(whole) - len(before))
         if num_tokens >= self._window:
             raise ConfigError(f"a choice of {num_tokens} tokens does not fit the model's {self._window}.")
@@ -164,14 +167,16 @@ class LocalModel:
         if self._template is None:
             text = as_text(messages)
             return text, self.tokens_of(text)
-        text = self._template.render(messages, {}, "the conversation", asks=True)
-        return text, self.tokens_of(text, has_start=False)  # the template writes the start itself
+        text = self._template.render(guarded(messages, self.control), {}, "the conversation", asks=True)
+        return text.replace(GUARD, ""), self._ids(text)  # the template writes the start itself
 
     def tokens_of(self, text: str, *, has_start: bool = True) -> list[int]:
-        """A text's tokens, behind the start token, where the model has one."""
+        """A text's tokens, behind the start token, where the model has one; control tokens in it are text."""
         start = [self._start] if has_start and self._start is not None else []
-        tokens: list[int] = start + self._tokenizer.encode(text, add_special_tokens=False).ids
-        return tokens
+        return start + self._ids(guarded(text, self.control))
+
+    def _ids(self, text: str) -> list[int]:
+        return encode_guarded(self._tokenizer, text, add_special_tokens=False).ids
 
     def _prompt(self, messages: Sequence[Message], sampling: Sampling) -> tuple[Prompt, int] | SamplerError:
         """What stands before the completion: the end of it, where not all fits; and how many tokens do not."""

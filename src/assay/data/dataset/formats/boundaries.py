@@ -50,7 +50,7 @@ def guarded(value: Any, pattern: re.Pattern[str]) -> Any:
     """A text, or all texts in lists and objects, with a guard in each control token: it is encoded as text."""
     if isinstance(value, Mapping):
         return {guarded(key, pattern): guarded(each, pattern) for key, each in value.items()}
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return [guarded(each, pattern) for each in value]
     while isinstance(value, str) and (found := pattern.search(value)):
         if len(found[0]) == 1:
@@ -74,6 +74,8 @@ class PlainEncoding:
 def encode_guarded(tokenizer: Tokenizer, text: str, *, add_special_tokens: bool) -> PlainEncoding:
     """Encode a text that holds guards; they leave no tokens behind."""
     encoding = tokenizer.encode(text, add_special_tokens=add_special_tokens)
+    if GUARD not in text:
+        return PlainEncoding(encoding.ids, encoding.offsets, encoding.overflowing)
     kept = [
         (token, (begin, end))
         for token, (begin, end) in zip(encoding.ids, encoding.offsets, strict=True)
@@ -82,6 +84,17 @@ def encode_guarded(tokenizer: Tokenizer, text: str, *, add_special_tokens: bool)
     if any(GUARD in text[begin:end] for _, (begin, end) in kept):
         raise DataError("the tokenizer cannot encode a control token as text. Take it out.")
     return PlainEncoding([token for token, _ in kept], [span for _, span in kept], encoding.overflowing)
+
+
+def encode_as_text(tokenizer: Tokenizer, texts: Sequence[str]) -> list[Encoding | PlainEncoding]:
+    """Encode texts with what the tokenizer puts around them; control tokens in them are text."""
+    pattern = pattern_of(control_tokens(tokenizer, None))
+    return [
+        encode_guarded(tokenizer, guarded(text, pattern), add_special_tokens=True)
+        if pattern.search(text)
+        else encoding
+        for text, encoding in zip(texts, tokenizer.encode_batch_fast(texts), strict=True)
+    ]
 
 
 class End(NamedTuple):

@@ -87,7 +87,7 @@ class Encoder:
     keeps_end: bool = True
     """What the tokenizer puts behind a text ends one that has no other end."""
     counts: Counter[str] = field(default_factory=Counter)
-    """`cut_rows`, `cut_tokens`, `split_texts`, `long`, `unusable`."""
+    """`cut_rows`, `cut_tokens`, `split_texts`, `reasoning`, `long`, `unusable`."""
     firsts: dict[str, str] = field(default_factory=dict)
     """The first of the rows that were left out, by the reason."""
 
@@ -125,6 +125,7 @@ class Encoder:
 
     def _note(self, kept: KeptRow, encodings: Sequence[Encoding | PlainEncoding]) -> None:
         """Count how the sequences of a row begin and end."""
+        self.counts["reasoning"] += kept.said.sequences[0].num_dropped
         begin = self._templated_begin if kept.said.is_templated else self._around[0]
         for encoding, sequence in zip(encodings, kept.said.sequences, strict=True):
             ids = encoding.ids

@@ -32,7 +32,7 @@ _ESCAPED = re.compile(r"\\ufdd[23](?:\\ufde[0-9a-f]){4}")
 _NO_SCHEMA = ("properties", "required", "type")
 
 
-class Part(NamedTuple):
+class ConversationPart(NamedTuple):
     """Something that a conversation says."""
 
     message: int
@@ -52,7 +52,7 @@ class MarkedText(NamedTuple):
     text: str
     generated: tuple[Span, ...]
     places: Mapping[int, Sequence[Span]]
-    """Part by its number -> where it stands; a name of an argument ends there."""
+    """ConversationPart by its number -> where it stands; a name of an argument ends there."""
 
 
 @dataclass
@@ -60,7 +60,7 @@ class Marker:
     """Puts marks around the parts of one conversation; tags that the template looks for stay outside."""
 
     tags: re.Pattern[str]
-    parts: list[Part] = field(default_factory=list)
+    parts: list[ConversationPart] = field(default_factory=list)
 
     def message(self, index: int, message: Message) -> Message:
         """The message with marks."""
@@ -69,28 +69,30 @@ class Marker:
             pieces = self.tags.split(content)
             for at in range(0, len(pieces), 2):
                 is_thought = "think" in "".join(pieces[at + 1 : at + 2]).casefold()
-                pieces[at] = self._text(pieces[at], Part(index, "'content'", "", is_thought))
+                pieces[at] = self._text(pieces[at], ConversationPart(index, "'content'", "", is_thought))
             marked["content"] = "".join(pieces)
         thoughts: dict[str, str] = {}
         for key in REASONING:
             if isinstance(text := message.get(key), str):
                 if text not in thoughts:
-                    thoughts[text] = self._text(text, Part(index, f"'{key}'", "", is_reasoning=True))
+                    thoughts[text] = self._text(
+                        text, ConversationPart(index, f"'{key}'", "", is_reasoning=True)
+                    )
                 marked[key] = thoughts[text]
         if message["role"] != "tool" and isinstance(name := message.get("name"), str):
-            marked["name"] = self._text(name, Part(index, "'name'", "", is_header=True))
+            marked["name"] = self._text(name, ConversationPart(index, "'name'", "", is_header=True))
         if calls := message.get("tool_calls"):
             marked["tool_calls"] = [self._call(index, call) for call in calls]
         return marked
 
     def _call(self, index: int, call: Message) -> Message:
         function = call["function"]
-        name = Part(index, "the name of a tool call", "", id_of_call=str(call.get("id") or ""))
+        name = ConversationPart(index, "the name of a tool call", "", id_of_call=str(call.get("id") or ""))
         of = f"of the tool call '{function['name']}'"
         marked = {
             **function,
             "name": self._text(function["name"], name),
-            "arguments": self._value(function["arguments"], Part(index, f"an argument {of}", "")),
+            "arguments": self._value(function["arguments"], ConversationPart(index, f"an argument {of}", "")),
         }
         return {**call, "function": marked}
 
@@ -103,22 +105,24 @@ class Marker:
         marked = {key: self.tool(value, at) if key not in _NO_SCHEMA else value for key, value in tool.items()}
         for key in ("name", "description"):
             if isinstance(tool.get(key), str):
-                marked[key] = self._text(tool[key], Part(-1, f"'{key}' in {at}", ""))
+                marked[key] = self._text(tool[key], ConversationPart(-1, f"'{key}' in {at}", ""))
         if isinstance(properties := tool.get("properties"), Mapping):
-            names = {name: self._key(name, Part(-1, f"a parameter in {at}", "")) for name in properties}
+            names = {
+                name: self._key(name, ConversationPart(-1, f"a parameter in {at}", "")) for name in properties
+            }
             marked["properties"] = {names[name]: self.tool(each, at) for name, each in properties.items()}
             if isinstance(required := tool.get("required"), list):
                 marked["required"] = [names.get(name, name) for name in required]
         return marked
 
-    def _value(self, value: Any, part: Part) -> Any:
+    def _value(self, value: Any, part: ConversationPart) -> Any:
         if isinstance(value, str):
             return self._text(value, part)
         if isinstance(value, Mapping):
             return {self._key(key, part): self._value(each, part) for key, each in value.items()}
         return [self._value(each, part) for each in value] if isinstance(value, list) else value
 
-    def _text(self, text: str, part: Part) -> str:
+    def _text(self, text: str, part: ConversationPart) -> str:
         """Blanks around it stay outside: templates strip them."""
         if not (core := text.strip()):
             return text
@@ -126,16 +130,16 @@ class Marker:
         number = self._number(part._replace(text=core))
         return f"{text[:begin]}{_BEGIN}{number}{core}{_END}{number}{text[begin + len(core) :]}"
 
-    def _key(self, text: str, part: Part) -> str:
+    def _key(self, text: str, part: ConversationPart) -> str:
         """Marked behind: keys may be sorted."""
         return f"{text}{_END}{self._number(part._replace(text=text))}"
 
-    def _number(self, part: Part) -> str:
+    def _number(self, part: ConversationPart) -> str:
         self.parts.append(part)
         return "".join(_DIGITS[int(digit, 16)] for digit in f"{len(self.parts) - 1:04x}")
 
 
-def read_marks(rendered: str, parts: Sequence[Part]) -> MarkedText:
+def read_marks(rendered: str, parts: Sequence[ConversationPart]) -> MarkedText:
     """The text without marks; a part that came out altered has no place."""
     rendered = _ESCAPED.sub(lambda found: found[0].encode().decode("unicode_escape"), rendered)
     text, place, behind = [], 0, 0

@@ -31,10 +31,10 @@ from assay.base.errors import ConfigError, DataError
 from assay.data.dataset.formats.environment import environment
 from assay.data.dataset.formats.parts import (
     REASONING,
+    ConversationPart,
     MarkedText,
     Marker,
     Message,
-    Part,
     Span,
     read_marks,
 )
@@ -210,7 +210,7 @@ class ChatTemplate:
             behind = max(ends)
         return num_dropped
 
-    def _refuse(self, part: Part, where: str, *, is_elsewhere: bool = False) -> NoReturn:
+    def _refuse(self, part: ConversationPart, where: str, *, is_elsewhere: bool = False) -> NoReturn:
         at = f"message {part.message + 1}: " if part.message >= 0 else ""
         how = "writes before the messages in front of it" if is_elsewhere else "leaves out, or alters"
         why = (
@@ -384,7 +384,7 @@ def template_beside(
 
 class _Marked(NamedTuple):
     found: MarkedText
-    parts: Sequence[Part]
+    parts: Sequence[ConversationPart]
     messages: Sequence[Message]
     """With marks, as the context has them."""
     context: Mapping[str, Any]
