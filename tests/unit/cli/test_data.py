@@ -284,6 +284,45 @@ def test_a_class_that_reads_as_if_the_label_were_not_known_is_named(corpus: Path
     assert "label 'N/A' (10 rows) is learned as a class" in built and "label 'good' (" not in built
 
 
+@pytest.mark.parametrize("kind", [(), ("--label-kind", "classes")])
+def test_only_an_empty_cell_of_csv_is_a_missing_class(corpus: Path, capsys, kind: tuple[str, ...]) -> None:
+    labels = ["eng", "nan", "inf", "-Infinity", "null", "None", "NA", "true", "007", "1e5", ""]
+    Path("own.csv").write_text("text,label\n" + "".join(f"say {n},{labels[n % 11]}\n" for n in range(44)))
+    command = ("data", "build", "own.csv", "--tokenizer", "tokenizer.json", "--out", "own", "--workers", "1")
+    code, built, _ = run(capsys, *command, *kind)
+    assert code == 0 and "left out 4 rows without a label" in built
+    assert "label 'nan' (4 rows) is learned as a class" in built
+    manifest = json.loads(Path("own/manifest.json").read_text())
+    assert manifest["label_counts"] == dict.fromkeys(labels[:-1], 4)
+    code, _, said = run(capsys, *command, "--label-kind", "number")
+    assert code == 2 and "field 'label' is text, not a number" in said
+
+
+def test_a_build_ends_with_what_is_trained_and_whether_a_model_learns_to_stop(corpus: Path, capsys) -> None:
+    rows = [{"prompt": f"say {n}", "completion": f"it is {n}"} for n in range(5)]
+    Path("chat.jsonl").write_text("\n".join(map(json.dumps, [*rows, {"prompt": "say 9", "completion": ""}])))
+    command = (
+        "data",
+        "build",
+        "chat.jsonl",
+        "--format",
+        "chat",
+        "--out",
+        "two",
+        "--tokenizer",
+        "tokenizer.json",
+    )
+    code, built, _ = run(capsys, *command, "--drop", "unusable", "--end-token", "[CLS]")
+    lines = [" ".join(line.split()) for line in built.splitlines()]
+    assert code == 0 and "warning" not in built
+    assert {"rows read 6", "kept 5", "left out: unusable 1", "trained 5 of 5"} <= set(lines)
+    assert "a completion ends with [CLS]" in lines and built.count("⟦it is") == 3
+    code, built, _ = run(capsys, *command, "--drop", "unusable", "--end-token", "")
+    assert code == 0 and "does not learn to stop from 5 of 5 completions" in built and "--end-token" in built
+    code, printed, _ = run(capsys, *command, "--drop", "unusable", "--end-token", "[CLS]", "--json")
+    assert json.loads(printed)["boundaries"]["num_trained_ends"] == 5
+
+
 @pytest.mark.parametrize(
     ("texts", "is_said"), [(["a b"] * 40, True), ([f"word{n} {n}" for n in range(400)], False)]
 )

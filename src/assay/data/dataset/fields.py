@@ -145,6 +145,8 @@ class BuildConfig(FrozenConfig):
             )
         if self.end_token is not None and self.format == "labelled":
             raise ValueError("labelled texts have no end token; leave it out")
+        if self.format == "labelled" and self.control_tokens == "keep":
+            raise ValueError("labelled texts hold no control tokens, for texts that are predicted hold none")
         if taken := sorted(set(COLUMNS[self.format]) & set(self.metadata_fields)):
             raise ValueError(_is_taken(taken[0]))
         if self.label_field is not None and self.label_field in self.metadata_fields:

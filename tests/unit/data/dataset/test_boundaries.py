@@ -6,14 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 
 from assay.data.dataset.build import build_dataset
 from assay.data.dataset.fields import BuildConfig
 from assay.records.dataset import BoundaryTokens, Format
+from special_tokenizer import BOS, CLOSE, END, write_tokenizer
 
-END, START, CLOSE, BOS, EOS = range(5)
-SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<s>", "</s>")
 UNTRAINED_END = """\
 {{- bos_token }}
 {%- for m in messages -%}{{ '<|im_start|>' + m.role + '\\n' }}
@@ -22,26 +20,6 @@ UNTRAINED_END = """\
 {%- if add_generation_prompt -%}{{ '<|im_start|>assistant\\n' }}{%- endif -%}
 """
 ASK, SAY = {"role": "user", "content": "hello"}, {"role": "assistant", "content": "yes"}
-
-
-def write_tokenizer(folder: Path, template: str | None = None, **named: str | None) -> Path:
-    """Bytes and special tokens; puts `bos_token` and `eos_token` around each text where they are named."""
-    vocabulary = {text: number for number, text in enumerate(SPECIAL)}
-    vocabulary |= {text: number for number, text in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()), 5)}
-    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
-    tokenizer.add_special_tokens(list(SPECIAL))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    around = [named.get("bos_token"), "$A", named.get("eos_token")]
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single=" ".join(filter(None, around)), special_tokens=[("<s>", BOS), ("</s>", EOS)]
-    )
-    folder.mkdir(parents=True, exist_ok=True)
-    tokenizer.save(str(folder / "tokenizer.json"))
-    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": SPECIAL[END], **named}))
-    if template is not None:
-        (folder / "chat_template.jinja").write_text(template)
-    return folder
 
 
 def boundaries(

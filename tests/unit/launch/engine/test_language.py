@@ -134,6 +134,7 @@ def test_a_stop_between_tokens_gives_the_whole_up(engine):
         (ScoreAsk(prompts=(AskedPrompt(tokens=(-1,)),)), "invalid_value", "-1 is no token"),
         (ScoreAsk(prompts=(AskedPrompt(tokens=()),)), "invalid_value", "empty prompt"),
         (SpellAsk(tokens=(320,)), "invalid_value", "320 is no token"),
+        (GenerateAsk(prompts=(AskedPrompt(text="a [PAD] b"),)), "invalid_value", r"holds \[PAD\].*token ids"),
         (ClassifyAsk(prompts=(TEXT,)), "model_cannot", "decides nothing"),
     ],
 )

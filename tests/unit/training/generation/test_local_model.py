@@ -50,6 +50,17 @@ def test_tokens_start_at_their_bytes(tiny_model):
     assert found.starts[-1] < found.num_bytes == len(TEXT.encode())
 
 
+def test_control_tokens_in_texts_and_messages_are_text(tiny_causal, tiny_model):
+    text = "return [PAD][CLS] a"
+    special = {tiny_causal.tokenizer.token_to_id(token) for token in ("[PAD]", "[CLS]")}
+    written, ids = tiny_model.conversation([Message(role="user", content=text)])
+    assert text in written and not special & set(ids[1:])
+    assert tiny_causal.tokenizer.decode(ids[1:], skip_special_tokens=False) == written
+    found = tiny_model.text_bits(text)
+    assert found.num_bytes == len(text) and found.starts[-1] < len(text)
+    assert len(found.bits) == len(tiny_model.tokens_of(text)) - 1
+
+
 def test_a_smaller_window_costs_no_fewer_tokens(tiny_model):
     wide, narrow = tiny_model.text_bits(TEXT * 3), tiny_model.text_bits(TEXT * 3, window_tokens=4)
     assert len(wide.bits) == len(narrow.bits)

@@ -165,10 +165,18 @@ def read_marks(rendered: str, parts: Sequence[ConversationPart]) -> MarkedText:
 
 
 def _places(whole: str, text: str, spans: Sequence[Span]) -> Iterator[Span]:
-    forms = {text, html.escape(text), *(json.dumps(text, ensure_ascii=ascii)[1:-1] for ascii in (True, False))}
-    collapsed = {" ".join(form.split()) for form in forms}
+    """Where the text of a part is between its marks, or in front of its only mark, in one of its encodings."""
     for begin, end in spans:
-        if begin >= 0 and " ".join(whole[begin:end].split()) in collapsed:
+        first = begin if begin >= 0 else end - len(text)
+        if whole[first:end] == text:
+            yield first, end
+            continue
+        forms = (html.escape(text), *(json.dumps(text, ensure_ascii=ascii)[1:-1] for ascii in (True, False)))
+        if begin < 0:
+            yield from ((end - len(form), end) for form in forms if whole.endswith(form, 0, end))
+        elif _collapsed(whole[begin:end]) in map(_collapsed, (text, *forms)):
             yield begin, end
-        elif begin < 0 and (form := next((form for form in forms if whole.endswith(form, 0, end)), None)):
-            yield end - len(form), end
+
+
+def _collapsed(text: str) -> str:
+    return " ".join(text.split())

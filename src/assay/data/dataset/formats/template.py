@@ -19,12 +19,12 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import date
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from jinja2 import TemplateError
+from jinja2 import Template, TemplateError
 from tokenizers import Tokenizer
 
 from assay.base.errors import ConfigError, DataError
@@ -122,7 +122,7 @@ class ChatTemplate:
             self._special["strftime_now"] = day.strftime
         self._marks = re.search(r"\{%-?\s*generation\b", source) is not None
         try:
-            self._template = environment().from_string(source)
+            self._template = _compiled(source)
         except TemplateError as error:
             raise ConfigError(f"{where}: not a Jinja template: {error}. Mend it, or name another.") from error
 
@@ -382,6 +382,11 @@ def template_beside(
     return ChatTemplate(found, special_tokens, where=where, day=day) if isinstance(found, str) else None
 
 
+@lru_cache(maxsize=16)
+def _compiled(source: str) -> Template:
+    return environment().from_string(source)
+
+
 class _Marked(NamedTuple):
     found: MarkedText
     parts: Sequence[ConversationPart]
@@ -402,8 +407,8 @@ def _end(found: MarkedText, number: int | None) -> int:
 
 def _common(one: str, other: str) -> int:
     """Characters that both texts begin with, where neither is cut inside a token in brackets."""
-    pairs = zip(_UNIT.findall(one), _UNIT.findall(other), strict=False)
-    return sum(len(unit) for unit, _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+    pairs = zip(_UNIT.finditer(one), _UNIT.finditer(other), strict=False)
+    return sum(len(unit[0]) for unit, _ in takewhile(lambda pair: pair[0][0] == pair[1][0], pairs))
 
 
 def _short(text: str) -> str:
