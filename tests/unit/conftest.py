@@ -66,8 +66,10 @@ TEXTS = ["def add(a, b):\n    return a + b\n", "class Ledger:\n    def close(sel
 
 @pytest.fixture(scope="session")
 def tiny_causal() -> "CausalModel":
-    """Random weights, windows of 16 tokens, a byte-level tokenizer that spells everything."""
+    """Random weights, windows of 16 tokens, a byte-level tokenizer that spells everything and begins texts with
+    token 1."""
     import torch
+    from tokenizers import processors
 
     from assay.data.dataset.tokens import train_tokenizer
     from assay.training.model.causal import CausalModel
@@ -75,7 +77,11 @@ def tiny_causal() -> "CausalModel":
 
     torch.manual_seed(0)
     network = new_causal_network(vocab_size=320, hidden_size=16, num_layers=1, num_heads=2, max_tokens=16)
-    return CausalModel(network, train_tokenizer(TEXTS, vocab_size=320), 16)
+    tokenizer = train_tokenizer(TEXTS, vocab_size=320)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A", pair="[CLS] $A $B", special_tokens=[("[CLS]", 1)]
+    )
+    return CausalModel(network, tokenizer, 16)
 
 
 @pytest.fixture

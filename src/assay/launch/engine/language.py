@@ -49,7 +49,7 @@ class LanguageEngine:
             kind="language_model",
             digest=self._digest,
             window_tokens=model.window_tokens,
-            start_token=None if model.start is None else name(model.start),
+            start_token=name(model.begin[0]) if model.begin else None,
             end_token=name(ends[0]) if ends else None,
             template=None if model.template is None else model.template.source,
             resident_bytes=resident_bytes(),
@@ -124,7 +124,7 @@ class LanguageEngine:
             tokens = self._model.tokens_of(prompt.text or "")
         if not tokens:
             raise AskRefusedError(
-                "An empty prompt, and the model has no start token: write something.",
+                "An empty prompt, and no token begins texts of this model: write something.",
                 code="invalid_value",
                 param="prompt",
             )
@@ -142,8 +142,7 @@ class LanguageEngine:
         tokens = self._tokens(prompt)
         refuse_long(len(tokens), self._model.window_tokens, param="prompt")
         said = self._said(scored(self._model.network, tokens, num_likeliest=num_likeliest))
-        is_behind_start = prompt.text is not None and self._model.start is not None
-        return said[1:] if is_behind_start else said
+        return said[len(self._model.begin) :] if prompt.text is not None else said
 
     def _said(self, tokens: Sequence[SeenToken], *, is_ended: bool = False) -> tuple[SaidToken, ...]:
         found = []

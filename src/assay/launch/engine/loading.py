@@ -55,7 +55,9 @@ def _of_base(source: ModelSource) -> LoadedModel:
     model = load_initial(recipe)
     digest = digest_of(model)
     if exportable_method(config).form == "language_model":
-        return LanguageEngine(beginning_model(model, source.tokenizer, digest, chat_day=_today()), digest)
+        template = source.chat_template
+        found = beginning_model(model, source.tokenizer, digest, chat_template=template, chat_day=_today())
+        return LanguageEngine(found, digest)
     predictor = untrained_predictor(recipe, model, tokenizer_file(source.tokenizer), source.max_tokens)
     return PredictingEngine(predictor, digest, config.predictions, can_decide=False)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from assay.base.clock import SystemClock
 from assay.base.digest import sha256_of_json
 from assay.base.errors import ConfigError
+from assay.data.dataset.checkpoint_tokens import dataset_end_ids, folder_end_ids
 from assay.data.dataset.dataset import Dataset
 from assay.evaluation.evidence.benchmark_items import ITEMS_FILE, RESULT_FILE, items_bytes, items_table
 from assay.evaluation.suite.answerable import refuse_what_it_cannot_answer
@@ -101,7 +102,7 @@ def language_model(
     Conversations are written by the dataset's chat template, where it has one; `chat_day` is what a template
     that asks takes for today.
     """
-    from assay.data.dataset.tokens import end_tokens, load_tokenizer, tokenizer_of
+    from assay.data.dataset.tokens import load_tokenizer, tokenizer_of
     from assay.training.generation.local_model import LocalModel
     from assay.training.model.causal import causal_model
     from assay.training.model.token_scores import CausalNetwork
@@ -111,16 +112,20 @@ def language_model(
     path = tokenizer_of(dataset.folder, dataset.manifest, tokenizer, cure).path
     has_template = dataset.manifest.chat_template_sha256 is not None
     return LocalModel(
-        causal_model(model.network, load_tokenizer(path)),
+        causal_model(model.network, load_tokenizer(path), where=f"run '{run.run_id}'"),
         name=f"weights {commit.weights_digest[:12]}",
-        ends=end_tokens(path),
+        ends=[*dataset_end_ids(dataset.manifest, path), *recipe_of(run).method.end_ids()],
         template=_template(path, chat_day) if has_template else None,
     )
 
 
-def beginning_model(model: object, tokenizer: str, digest: str, *, chat_day: date) -> "LocalModel":
-    """A language model that jobs begin with, and the tokenizer of its texts, whose template writes
-    conversations."""
+def beginning_model(
+    model: object, tokenizer: str, digest: str, *, chat_template: str | None, chat_day: date
+) -> "LocalModel":
+    """A language model that jobs begin with, and the tokenizer of its texts.
+
+    Conversations are rendered as jobs' rows are: by `chat_template`, None for the tokenizer's own.
+    """
     from assay.data.dataset.tokens import end_tokens, load_tokenizer
     from assay.training.generation.local_model import LocalModel
     from assay.training.model.causal import causal_model
@@ -131,7 +136,7 @@ def beginning_model(model: object, tokenizer: str, digest: str, *, chat_day: dat
         causal_model(model.network, load_tokenizer(tokenizer)),
         name=f"weights {digest[:12]}",
         ends=end_tokens(tokenizer),
-        template=_template(tokenizer, chat_day),
+        template=_template(tokenizer, chat_day, chat_template),
     )
 
 
@@ -183,11 +188,12 @@ def _scorer_of_model(
     )
 
 
-def _template(tokenizer: str | Path, day: date) -> "ChatTemplate | None":
-    from assay.data.dataset.formats.template import template_beside
+def _template(tokenizer: str | Path, day: date, name: str | None = None) -> "ChatTemplate | None":
+    from assay.data.dataset.formats.template import load_template, template_beside
     from assay.data.dataset.tokens import special_tokens, tokenizer_settings
 
-    return template_beside(tokenizer, special_tokens(tokenizer_settings(tokenizer)), day)
+    special = special_tokens(tokenizer_settings(tokenizer))
+    return load_template(name, special, day) if name else template_beside(tokenizer, special, day)
 
 
 def local_model(folder: str, *, chat_day: date = SUITE_DAY) -> "tuple[LocalModel, str]":
@@ -197,10 +203,10 @@ def local_model(folder: str, *, chat_day: date = SUITE_DAY) -> "tuple[LocalModel
     from assay.training.model.causal import load_causal
     from assay.training.model.config import checkpoint_path
 
-    model = load_causal(folder)
+    model, path = load_causal(folder), checkpoint_path(folder)
     digest = weights_digest(model.network.state_dict())
-    template = _template(checkpoint_path(folder), chat_day)
-    return LocalModel(model, name=f"weights {digest[:12]}", template=template), digest
+    ends, template = folder_end_ids(path), _template(path, chat_day)
+    return LocalModel(model, name=f"weights {digest[:12]}", ends=ends, template=template), digest
 
 
 def refuse_results_of_others(home: Home, run_id: str, step: int, folder: Path | None = None) -> None:

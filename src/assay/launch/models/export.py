@@ -20,6 +20,7 @@ from assay.base.clock import SystemClock
 from assay.base.code_version import code_version
 from assay.base.digest import sha256_of_bytes
 from assay.base.errors import ConfigError, no_room, unwritten
+from assay.data.dataset.checkpoint_tokens import dataset_end_ids
 from assay.data.dataset.columns import TOKENS, sequences_of
 from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.formats.template import TEMPLATE_FILE
@@ -90,7 +91,7 @@ def export_run(
     from assay.training.model.lora import base_sha256
 
     method = exportable_method(recipe.method)
-    beside = _tokenizer_files(known, dataset, method.form)
+    beside = _tokenizer_files(known, dataset, recipe, method.form)
     progress(1, _PARTS)
     model = load_committed(run, commit, log.store)
     progress(2, _PARTS)
@@ -99,7 +100,7 @@ def export_run(
     columns = _columns_read(recipe, dataset) if method.form == "classifier" else {}
     try:
         base = base_sha256(model) if adapters == "apart" else None
-        method.save_portable(model, unfinished, Leaving(beside.numbers, adapters, columns))
+        method.save_portable(model, unfinished, Leaving(beside.numbers, beside.ends, adapters, columns))
         for name, data in beside.files.items():
             (unfinished / name).write_bytes(data)
         _readable_as_the_folder(unfinished)
@@ -168,12 +169,12 @@ def write_outline(recipe: Recipe, dataset: Dataset, folder: Path) -> ModelForm:
     from assay.training.model.causal import save_configuration
 
     form = exportable_method(recipe.method).form
-    beside = _tokenizer_files(known, dataset, form)
+    beside = _tokenizer_files(known, dataset, recipe, form)
     folder.mkdir()
     for name, data in beside.files.items():
         (folder / name).write_bytes(data)
     if (model := getattr(recipe.method, "model", None)) is not None:
-        save_configuration(model, folder, end=beside.numbers.get("eos_token"))
+        save_configuration(model, folder, ends=beside.ends)
     return form
 
 
@@ -183,24 +184,34 @@ class _TokenizerFiles(NamedTuple):
     files: dict[str, bytes]
     numbers: dict[str, int]
     """Special token that a model is told of -> its number."""
+    ends: tuple[int, ...]
+    """Tokens that end a completion, the one of the rows first."""
 
 
-def _tokenizer_files(known: KnownTokenizer, dataset: Dataset, form: ModelForm) -> _TokenizerFiles:
+def _tokenizer_files(
+    known: KnownTokenizer, dataset: Dataset, recipe: Recipe, form: ModelForm
+) -> _TokenizerFiles:
     """The dataset's tokenizer, special tokens and chat template, as transformers reads them."""
     files, manifest = {TOKENIZER_FILE: known.path.read_bytes()}, dataset.manifest
-    tokenizer, special = load_tokenizer(known.path), {}
+    tokenizer, special, ends = load_tokenizer(known.path), dict[str, str](), tuple[int, ...]()
     if form != "classifier":
         template = _kept(known, TEMPLATE_FILE, manifest.chat_template_sha256)
         files |= {} if template is None else {TEMPLATE_FILE: template}
         _kept(known, SETTINGS_FILE, manifest.tokenizer_config_sha256)
         special = special_tokens(tokenizer_settings(known.path))
+    if form == "language_model":
+        ends = tuple(dict.fromkeys([*dataset_end_ids(manifest, known.path), *recipe.method.end_ids()]))
+        # Engines that do not read generation_config.json stop at this one. A template that names it would
+        # render other conversations than it did.
+        if ends and b"eos_token" not in files.get(TEMPLATE_FILE, b""):
+            special["eos_token"] = str(tokenizer.id_to_token(ends[0]))
     wanted = [special.pop("pad_token", None), *_PADDING]
     padding = [token for token in wanted if token and tokenizer.token_to_id(token) is not None]
     if form == "classifier":
         padding.append(str(tokenizer.id_to_token(0)))
     elif form == "reward_model":
-        ends = _row_ends(dataset)
-        padding = [token for token in padding if tokenizer.token_to_id(token) not in ends]
+        of_rows = _row_ends(dataset)
+        padding = [token for token in padding if tokenizer.token_to_id(token) not in of_rows]
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         **special,
@@ -212,7 +223,8 @@ def _tokenizer_files(known: KnownTokenizer, dataset: Dataset, form: ModelForm) -
     }
     files[SETTINGS_FILE] = (json.dumps(config, indent=2) + "\n").encode()
     named = {name: tokenizer.token_to_id(str(config.get(name))) for name in ("eos_token", "pad_token")}
-    return _TokenizerFiles(files, {name: number for name, number in named.items() if number is not None})
+    numbers = {name: number for name, number in named.items() if number is not None}
+    return _TokenizerFiles(files, numbers, ends)
 
 
 def _kept(known: KnownTokenizer, name: str, sha256: str | None) -> bytes | None:

@@ -33,7 +33,9 @@ class ModelSource(_Wire):
     step: int | None = None
     """With `run_id`."""
     tokenizer: str | None = None
-    """A base model's, with"""
+    """A base model's,"""
+    chat_template: str | None = None
+    """what renders its messages where the tokenizer's own does not, with"""
     recipe: dict[str, Any] | None = None
     """its recipe, without `name` and `data`; and"""
     max_tokens: int | None = None

@@ -88,7 +88,12 @@ def _base(base: BaseModelFile) -> NamedModel:
     methods = base.config.methods
     name = next((each for each in ("supervised", "dpo") if each in methods), next(iter(methods)))
     method = methods[name]
-    source = ModelSource(tokenizer=base.config.tokenizer, recipe=method.recipe, max_tokens=method.max_tokens)
+    source = ModelSource(
+        tokenizer=base.config.tokenizer,
+        chat_template=base.config.chat_template,
+        recipe=method.recipe,
+        max_tokens=method.max_tokens,
+    )
     return NamedModel(base.name, base.created_s, base.config.owned_by, source, name)
 
 

@@ -1,42 +1,106 @@
 """What ends a completion: a token, or a text that it comes to hold.
 
 A stop string may begin in one token and end in another. Of every token of the vocabulary it is known beforehand
-whether a stop string can end inside it; only rows that drew such a token are spelled out.
+whether a stop string can end inside it; only rows that drew such a token are detokenized.
 """
 
-from collections.abc import Callable, Collection, Sequence
+import re
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import reduce
 
 import numpy as np
 from tokenizers import Tokenizer
 
 from assay.base.shapes import Bool, Int64
+from assay.data.dataset.checkpoint_tokens import special_token_ids
 
 _UNFINISHED = "\ufffd"
 """How a character looks of which some bytes are in another token."""
+
+
+class CompletionText:
+    """Detokenizes completions: without special tokens, the token that ended one, and its first stop string.
+
+    A stop string that names special tokens is searched for in the text with them: it matches whole ones only.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, stops: Sequence[str], ends: Collection[int] = ()) -> None:
+        self._tokenizer = tokenizer
+        self._stops = tuple(stops)
+        self._ends = frozenset(ends)
+        special = special_token_ids(tokenizer)
+        self._special = frozenset(special.values())
+        self._special_stops = [stop for stop in stops if any(token in stop for token in special)]
+        without = [reduce(lambda text, token: text.replace(token, ""), special, stop) for stop in stops]
+        self._beginnings = {
+            stop[:length] for stop in (*stops, *without) for length in range(len(stop), 0, -1) if stop[:length]
+        } - set(stops)
+
+    def of(self, tokens: Sequence[int]) -> str:
+        """The text that a reader gets."""
+        text: str = self._tokenizer.decode(tokens[:-1] if tokens and tokens[-1] in self._ends else tokens)
+        return text[: self._stop_index(tokens, text)]
+
+    def is_stopped(self, tokens: Sequence[int]) -> bool:
+        """Whether a stop string is in it."""
+        return self._stop_index(tokens, self._tokenizer.decode(tokens)) is not None
+
+    def settled(self, text: str) -> str:
+        """The part of an unfinished completion's text that no further token can change."""
+        text = text.rstrip(_UNFINISHED)
+        held = max((len(each) for each in self._beginnings if text.endswith(each)), default=0)
+        return text[: len(text) - held]
+
+    def _stop_index(self, tokens: Sequence[int], text: str) -> int | None:
+        """Where in the text without special tokens the first stop string begins."""
+        found = [index for stop in self._stops if (index := text.find(stop)) >= 0]
+        return min([*found, *self._special_stop_index(tokens)], default=None)
+
+    def _special_stop_index(self, tokens: Sequence[int]) -> Iterator[int]:
+        """Likewise, of the first that holds whole special tokens, if there is one."""
+        if not self._special_stops:
+            return
+        whole = self._tokenizer.decode(tokens, skip_special_tokens=False)
+        matches = sorted(
+            (match.start(), match.start() + len(stop))
+            for stop in self._special_stops
+            for match in re.finditer(f"(?={re.escape(stop)})", whole)
+        )
+        if not matches:
+            return
+        counts = range(len(tokens) + 1)
+        borders = [len(self._tokenizer.decode(tokens[:n], skip_special_tokens=False)) for n in counts]
+        special = [borders[index : index + 2] for index, token in enumerate(tokens) if token in self._special]
+        for begin, end in matches:
+            touched = [(left, right) for left, right in special if left < end and right > begin]
+            if touched and all(begin <= left and right <= end for left, right in touched):
+                before = max(n for n in counts if borders[n] <= begin)
+                yield len(self._tokenizer.decode(tokens[:before])) + begin - borders[before]
+                return
 
 
 class StopStrings:
     """The texts that end a completion."""
 
     def __init__(self, stops: Sequence[str], tokenizer: Tokenizer, vocab_size: int) -> None:
-        self._stops = tuple(stops)
-        self._tokenizer = tokenizer
+        self._text = CompletionText(tokenizer, stops)
         self.may_complete: Bool[np.ndarray, "entry"] = np.zeros(vocab_size, np.bool_)
         # Behind another token: the first word of a text has no space before it in some tokenizers.
         before = tokenizer.encode("a", add_special_tokens=False).ids
         known = min(vocab_size, tokenizer.get_vocab_size())
-        spelled = tokenizer.decode_batch([[*before, token] for token in range(known)])
-        start = tokenizer.decode(before)
+        spelled = tokenizer.decode_batch(
+            [[*before, token] for token in range(known)], skip_special_tokens=False
+        )
+        start = tokenizer.decode(before, skip_special_tokens=False)
         for token, text in enumerate(spelled):
             own = text.removeprefix(start)
             self.may_complete[token] = not text.startswith(start) or any(
-                _ends_inside(stop, own) for stop in self._stops
+                _ends_inside(stop, own) for stop in stops
             )
 
     def completed(self, tokens: Int64[np.ndarray, "token"]) -> bool:
         """Whether the completion holds a stop string."""
-        text = self._tokenizer.decode(tokens.tolist())
-        return any(stop in text for stop in self._stops)
+        return self._text.is_stopped(tokens.tolist())
 
 
 def _ends_inside(stop: str, text: str) -> bool:

@@ -16,13 +16,15 @@ from torch import Tensor
 from assay.base.errors import ConfigError
 from assay.base.seeds import derive_key
 from assay.base.shapes import Float64, Int64
+from assay.data.dataset.checkpoint_tokens import begin_ids, turn_end_ids
 from assay.data.dataset.formats.boundaries import control_tokens, encode_guarded, guarded, pattern_of
 from assay.data.dataset.formats.parts import GUARD
 from assay.data.dataset.formats.template import ChatTemplate
 from assay.scoring.sampler import Completion, Message, SamplerError, Sampling, as_text, refuse_no_room
+from assay.training.generation.ends import CompletionText
 from assay.training.generation.generator import DrawWatcher, Generator
 from assay.training.generation.rollout import Prompt, Rollout
-from assay.training.model.causal import CausalModel
+from assay.training.model.causal import CausalModel, end_ids
 from assay.training.parallel.rank_device import device_of
 
 
@@ -50,16 +52,18 @@ class LocalModel:
     ) -> None:
         """`name` is what digests call it, e.g. the digest of its weights.
 
-        A completion ends with the tokens that the model names, or with one of `ends`. With a `template`,
-        conversations are written as that has them; without, as plain text.
+        A completion ends with the tokens that the model names, with the one that ends a turn of the `template`,
+        or with one of `ends`. Texts begin with the tokens that the tokenizer adds. With a `template`,
+        conversations are rendered by it; without, they are plain text.
         """
         self.name = name
         self._device = device or device_of()
         self._network = model.network.to(self._device).eval()
         self._tokenizer = model.tokenizer
         self._window = model.max_tokens
-        self._start: int | None = model.network.config.bos_token_id
-        self._ends = frozenset(ends) | _ends_of(model.network)
+        self._begin = begin_ids(model.tokenizer)
+        named = frozenset(end_ids(model.network))
+        self._ends = named.union(ends, turn_end_ids(template, model.tokenizer))
         self._template = template
         self.control: Final = pattern_of(control_tokens(model.tokenizer, template))
         self._generator = Generator(self._network, ends=self._ends, tokenizer=self._tokenizer)
@@ -90,9 +94,9 @@ class LocalModel:
         return self._template
 
     @property
-    def start(self) -> int | None:
-        """The token that every text begins with."""
-        return self._start
+    def begin(self) -> tuple[int, ...]:
+        """The tokens that every text begins with."""
+        return self._begin
 
     @property
     def ends(self) -> frozenset[int]:
@@ -102,8 +106,8 @@ class LocalModel:
     def text_bits(self, text: str, *, window_tokens: int | None = None) -> TextBits:
         """Bits of every token, each predicted from at least half a window (or all) of the text before it.
 
-        The first token of a text costs what the model says after its start token; a model without one has no
-        opinion yet, and the token costs log2 of the vocabulary. `ConfigError` where the tokenizer cannot
+        The first token of a text costs what the model says after the tokens that begin texts; without any, it
+        costs log2 of the vocabulary. `ConfigError` where the tokenizer cannot
         spell the text.
         """
         text, plain = guarded(text, self.control), text
@@ -127,9 +131,9 @@ class LocalModel:
         continuation = prompt[len(bare) :] + continuation
         before, whole = (self._ids(guarded(text, self.control)) for text in (bare, bare + continuation))
         num_tokens = max(1, len(whole) - len(before))
-        if num_tokens >= self._window:
+        if num_tokens + max(1, len(self._begin)) > self._window:
             raise ConfigError(f"a choice of {num_tokens} tokens does not fit the model's {self._window}.")
-        kept = whole[-(self._window - 1) :]
+        kept = whole[-(self._window - max(1, len(self._begin))) :]
         bits = self._token_bits(kept, self._window)
         return float(bits[-num_tokens:].sum()), num_tokens
 
@@ -168,12 +172,12 @@ class LocalModel:
             text = as_text(messages)
             return text, self.tokens_of(text)
         text = self._template.render(guarded(messages, self.control), {}, "the conversation", asks=True)
-        return text.replace(GUARD, ""), self._ids(text)  # the template writes the start itself
+        return text.replace(GUARD, ""), self._ids(text)  # the template writes the begin itself
 
     def tokens_of(self, text: str, *, has_start: bool = True) -> list[int]:
-        """A text's tokens, behind the start token, where the model has one; control tokens in it are text."""
-        start = [self._start] if has_start and self._start is not None else []
-        return start + self._ids(guarded(text, self.control))
+        """A text's tokens, behind those that begin texts; control tokens in it are text."""
+        tokens = self._ids(guarded(text, self.control))
+        return [*self._begin, *tokens] if has_start else tokens
 
     def _ids(self, text: str) -> list[int]:
         return encode_guarded(self._tokenizer, text, add_special_tokens=False).ids
@@ -183,23 +187,22 @@ class LocalModel:
         room = self._window - sampling.max_tokens
         text, tokens = self.conversation(messages)
         if not tokens:
-            return SamplerError("request", "an empty prompt, and the model has no start token.")
+            return SamplerError("request", "an empty prompt, and no token begins texts of this model.")
         key = derive_key(sampling.seed or 0, "sample", text)
         return Prompt(tokens[-room:], key), max(0, len(tokens) - room)
 
     def _completion(self, prompt: Prompt, num_cut: int, rollout: Rollout, sampling: Sampling) -> Completion:
         tokens = rollout.tokens.tolist()
-        text = self._tokenizer.decode(tokens[:-1] if tokens[-1] in self._ends else tokens)
-        cut = min((place for stop in sampling.stop if (place := text.find(stop)) >= 0), default=None)
-        return Completion(text[:cut], rollout.reason, len(prompt.tokens), len(tokens), num_cut)
+        text = CompletionText(self._tokenizer, sampling.stop, self._ends).of(tokens)
+        return Completion(text, rollout.reason, len(prompt.tokens), len(tokens), num_cut)
 
     @torch.inference_mode()
     def _token_bits(self, ids: Sequence[int], window: int) -> Float64[np.ndarray, "token"]:
         """Bits of each of `ids`, over overlapping windows."""
-        has_start = self._start is not None
-        sequence = torch.tensor([self._start, *ids] if has_start else list(ids), dtype=torch.long)
+        begin = len(self._begin)
+        sequence = torch.tensor([*self._begin, *ids], dtype=torch.long)
         found = np.zeros(len(sequence), np.float64)
-        if not has_start and len(ids):
+        if not begin and len(ids):
             found[0] = math.log2(self._network.config.vocab_size)
         for first, tokens, num_new in _windows(sequence, window):
             logits = self._network(input_ids=tokens[None].to(self._device)).logits[0].float()
@@ -207,7 +210,7 @@ class LocalModel:
             picked = log_probabilities.gather(1, tokens[1:, None].to(self._device))[:, 0]
             new = picked.double().cpu().numpy()[-num_new:]
             found[first : first + num_new] = -new / math.log(2)
-        return found[1:] if has_start else found
+        return found[begin:]
 
 
 def _windows(sequence: Int64[Tensor, "token"], window: int) -> Iterator[tuple[int, Int64[Tensor, "_"], int]]:
@@ -217,11 +220,3 @@ def _windows(sequence: Int64[Tensor, "token"], window: int) -> Iterator[tuple[in
         stop = min(length, window if done == 1 else done + stride)
         yield done, sequence[max(0, stop - window) : stop], stop - done
         done = stop
-
-
-def _ends_of(network: Any) -> frozenset[int]:
-    """The end tokens that a model's configurations name; chat models often have several."""
-    named = (network.config.eos_token_id, getattr(network.generation_config, "eos_token_id", None))
-    return frozenset(
-        token for each in named if each is not None for token in (each if isinstance(each, list) else [each])
-    )

@@ -18,11 +18,9 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from assay.base.shapes import Float, Float32, Int64
+from assay.training.generation.ends import CompletionText
 from assay.training.generation.rollout import Rollout
 from assay.training.model.token_scores import hidden_states
-
-_UNFINISHED = "\ufffd"
-"""How a character looks of which some bytes are in another token."""
 
 
 class SeenToken(NamedTuple):
@@ -75,9 +73,7 @@ class Teller:
         """`num_likeliest`: see `SeenToken`; None: no log-probabilities. Not `is_streamed`: a choice is one
         piece."""
         self._tell = tell
-        self._tokenizer = tokenizer
-        self._ends = frozenset(ends)
-        self._stop = tuple(stop)
+        self._completion = CompletionText(tokenizer, stop, ends)
         self._num_likeliest = num_likeliest
         self._is_streamed = is_streamed
         self._choices: dict[int, _Choice] = defaultdict(_Choice)
@@ -105,13 +101,13 @@ class Teller:
     def ended(self, prompt: int, rollout: Rollout) -> None:
         """See `DrawWatcher`."""
         choice = self._choices.pop(prompt)
-        text = self._text(rollout.tokens.tolist())
+        text = self._completion.of(rollout.tokens.tolist())
         # What was told stands, should a tokenizer spell the whole otherwise than its beginning.
         rest = text[len(choice.text) :]
         self._tell(self._piece(prompt, choice, rest, rollout.reason))
 
     def _tell_settled(self, index: int, choice: _Choice) -> None:
-        text = self._settled(self._text(choice.tokens))
+        text = self._completion.settled(self._completion.of(choice.tokens))
         if text.startswith(choice.text) and len(text) > len(choice.text):
             self._tell(self._piece(index, choice, text[len(choice.text) :], None))
             choice.text = text
@@ -122,18 +118,6 @@ class Teller:
         num_new, seen = len(choice.tokens) - choice.num_told, tuple(choice.seen)
         choice.num_told, choice.seen = len(choice.tokens), []
         return ToldPiece(index, text, num_new, seen, reason)
-
-    def _text(self, tokens: list[int]) -> str:
-        """Without the token that ended it, and before the first stop string."""
-        text: str = self._tokenizer.decode(tokens[:-1] if tokens[-1] in self._ends else tokens)
-        return text[: min((place for stop in self._stop if (place := text.find(stop)) >= 0), default=None)]
-
-    def _settled(self, text: str) -> str:
-        """What no further token can change."""
-        text = text.rstrip(_UNFINISHED)
-        beginnings = (stop[:length] for stop in self._stop for length in range(len(stop) - 1, 0, -1))
-        held = max((len(each) for each in beginnings if text.endswith(each)), default=0)
-        return text[: len(text) - held]
 
 
 def seen_tokens(

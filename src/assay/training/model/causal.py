@@ -13,6 +13,7 @@ from tokenizers import Tokenizer
 from torch import nn
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 
+from assay.data.dataset.checkpoint_tokens import configured_end_ids, refuse_larger
 from assay.data.dataset.tokens import load_tokenizer
 from assay.training.model.causal_config import LONGEST, NewCausalConfig, PretrainedCausalConfig
 from assay.training.model.config import checkpoint_path
@@ -35,12 +36,21 @@ class CausalModel(NamedTuple):
 def load_causal(path: str) -> CausalModel:
     """The model in a checkpoint folder, ready to be asked; `package:NAME/FOLDER` is one in a Python package."""
     folder = checkpoint_path(path)
-    return causal_model(load_pretrained(CAUSAL, folder), load_tokenizer(folder))
+    return causal_model(load_pretrained(CAUSAL, folder), load_tokenizer(folder), where=path)
 
 
-def causal_model(network: Any, tokenizer: Tokenizer) -> CausalModel:
-    """A transformers model and its tokenizer, ready to be asked."""
+def causal_model(network: Any, tokenizer: Tokenizer, *, where: str = "the model") -> CausalModel:
+    """A transformers model and its tokenizer, ready to be asked; `where` names them in errors."""
+    refuse_larger(tokenizer, network.get_input_embeddings().num_embeddings, where=where)
     return CausalModel(network.eval(), tokenizer, longest_sequence(network.config))
+
+
+def end_ids(network: Any) -> tuple[int, ...]:
+    """The end tokens that a model's configurations name; chat models often have several."""
+    named = [getattr(network.config, "eos_token_id", None)]
+    named.append(getattr(getattr(network, "generation_config", None), "eos_token_id", None))
+    ends = [end for each in named for end in (each if isinstance(each, list) else [each])]
+    return tuple(dict.fromkeys(end for end in ends if end is not None))
 
 
 def longest_sequence(config: Any) -> int:
@@ -83,16 +93,16 @@ def _prepared(network: Any, config: NewCausalConfig | PretrainedCausalConfig) ->
 
 
 def save_configuration(
-    config: NewCausalConfig | PretrainedCausalConfig, folder: Path, *, end: int | None
+    config: NewCausalConfig | PretrainedCausalConfig, folder: Path, *, ends: tuple[int, ...]
 ) -> None:
-    """Write the `config.json` that the model's folder will have; `end`: the token that ends a text, where the
-    model does not know one."""
+    """Write the `config.json` that the model's folder will have; `ends`: tokens that end a completion beside
+    those that the model names."""
     if isinstance(config, NewCausalConfig):
         found = _architecture(config)
     else:
         found = load_config(checkpoint_path(config.path), CAUSAL)
-    if found.eos_token_id is None:
-        found.eos_token_id = end
+        ends = (*ends, *configured_end_ids(checkpoint_path(config.path)))
+    found.eos_token_id = list(dict.fromkeys(ends)) or None
     found.save_pretrained(folder)
 
 

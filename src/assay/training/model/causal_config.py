@@ -11,6 +11,7 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 from assay.base.config import FrozenConfig
 from assay.base.errors import ConfigError
 from assay.base.installed import installed_path
+from assay.data.dataset.checkpoint_tokens import folder_end_ids
 from assay.records.dataset import DatasetManifest
 from assay.training.model.config import (
     ModelSize,
@@ -246,9 +247,8 @@ class PretrainedCausalConfig(FrozenConfig):
         return CausalShape(vocabulary, tokens) if isinstance(vocabulary, int) and tokens else None
 
     def end_ids(self) -> tuple[int, ...]:
-        """The tokens that its folder says end a text."""
-        ends = self._tree().get("eos_token_id")
-        return tuple(ends) if isinstance(ends, list) else () if ends is None else (ends,)
+        """The tokens that its folder says end a completion."""
+        return folder_end_ids(checkpoint_path(self.path))
 
     def num_parameters(self) -> int | None:
         """Trained numbers; None where the weights in its folder are no single file of safetensors."""

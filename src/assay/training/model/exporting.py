@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 from transformers.utils import logging as hf_logging
 
 from assay.base.errors import ConfigError
+from assay.training.model.causal import end_ids
 from assay.training.model.causal_config import NewCausalConfig, PretrainedCausalConfig
 from assay.training.model.lora import merge_adapters
 
@@ -26,7 +27,9 @@ class Leaving(NamedTuple):
     """How a model leaves."""
 
     tokens: Mapping[str, int]
-    """`eos_token`, `pad_token` -> their numbers, where the tokenizer has them."""
+    """`bos_token`, `eos_token`, `pad_token` -> their numbers, where the tokenizer has them."""
+    ends: tuple[int, ...] = ()
+    """Tokens that end a completion, the one of the rows first."""
     adapters: Adapters = "merged"
     columns: Mapping[str, str] = MappingProxyType({})
     """Columns that a classifier reads beside the tokens -> their Arrow types in training."""
@@ -44,17 +47,27 @@ def save_model(
     `heads`: modules of it that are trained whole beside adapters.
     """
     hf_logging.disable_progress_bar()
+    sampling = None if heads else getattr(model, "generation_config", None)
+    if sampling is not None:
+        sampling.eos_token_id = model.config.eos_token_id = all_ends(leaving.ends, model)
+        # Not in config.json: an embedding's `padding_idx` gets no gradient, and rows may hold the token.
+        if sampling.pad_token_id is None:
+            sampling.pad_token_id = leaving.tokens.get("pad_token")
     if leaving.adapters == "apart":
         _refuse_nothing_apart(config)
         _save_adapters(model, folder, heads)
+        if sampling is not None:
+            sampling.save_pretrained(folder)
         return
     merge_adapters(model)
     model.config.use_cache = True  # for who samples
-    if model.config.eos_token_id is None:
-        model.config.eos_token_id = leaving.tokens.get("eos_token")
-    if (sampling := getattr(model, "generation_config", None)) is not None and sampling.eos_token_id is None:
-        sampling.eos_token_id = model.config.eos_token_id
     model.save_pretrained(folder)
+
+
+def all_ends(ends: tuple[int, ...], model: Any) -> int | list[int] | None:
+    """`eos_token_id` of a model that ends completions with `ends`, and with those that it names itself."""
+    found = list(dict.fromkeys([*ends, *end_ids(model)]))
+    return found if len(found) > 1 else next(iter(found), None)
 
 
 def _refuse_nothing_apart(config: NewCausalConfig | PretrainedCausalConfig) -> None:

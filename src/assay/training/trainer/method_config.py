@@ -167,6 +167,10 @@ class MethodConfig(FrozenConfig, ABC):
     def check_dataset(self, manifest: DatasetManifest) -> None:
         """Raise a `ConfigError` about rows that its model cannot take; the columns are known to be there."""
 
+    def end_ids(self) -> tuple[int, ...]:
+        """Tokens that end what the model samples in training; none where it samples nothing."""
+        return ()
+
     def fault_of_label(self, label: str | float) -> str | None:  # noqa: ARG002
         """Why a row's label is none that its model learns, with those that are; None where it is one.
 

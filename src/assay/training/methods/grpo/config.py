@@ -18,7 +18,9 @@ from pydantic import (
 from assay.base.config import FrozenConfig
 from assay.base.errors import ConfigError
 from assay.base.units import number_of
+from assay.data.dataset.checkpoint_tokens import special_token_ids
 from assay.data.dataset.columns import ITEM, TOKENS
+from assay.data.dataset.tokens import TOKENIZER_FILE, load_tokenizer
 from assay.data.loader.config import LoaderConfig
 from assay.records.dataset import DatasetManifest
 from assay.records.evaluation import Metric
@@ -39,7 +41,7 @@ from assay.training.methods.grpo.reward_config import (
     tools_at,
 )
 from assay.training.model.causal_config import PretrainedCausalConfig, check_rows, numbers_held
-from assay.training.model.config import ModelSize
+from assay.training.model.config import ModelSize, checkpoint_path
 from assay.training.trainer.method_config import MethodConfig, RowScores
 
 REWARD = Metric(name="reward", unit="rewards", higher_is_better=True)
@@ -65,7 +67,7 @@ class RolloutSampling(FrozenConfig):
     """Longest answer; a longer one is cut there, and counts as truncated."""
 
     stop: tuple[Annotated[str, Field(min_length=1)], ...] = ()
-    """An answer ends with the first of these, too."""
+    """An answer ends with the first of these, too; one that is a special token ends it like `eos_token_id`."""
 
     @model_validator(mode="before")
     @classmethod
@@ -252,7 +254,7 @@ class GrpoConfig(MethodConfig):
 
     model: PretrainedCausalConfig
     """The language model that answers and is trained, as it is before the first step: a folder with
-    `tokenizer.json`, and an end of answers (`eos_token_id`) in its `config.json`."""
+    `tokenizer.json`, and an end of answers: `eos_token_id`, or the one that its chat template writes."""
 
     rewards: tuple[AnyReward, ...] = Field(min_length=1)
     """What answers are paid for; several add up."""
@@ -366,9 +368,19 @@ class GrpoConfig(MethodConfig):
         shape = self.model.shape()
         return None if shape is None else shape.max_tokens
 
+    def end_ids(self) -> tuple[int, ...]:
+        """Tokens that end an answer: the policy's, and stop strings that are special tokens."""
+        folder = checkpoint_path(self.model.path)
+        if not self.sampling.stop or not (folder / TOKENIZER_FILE).is_file():
+            return self.model.end_ids()
+        special = special_token_ids(load_tokenizer(folder))
+        stops = [special[stop] for stop in self.sampling.stop if stop in special]
+        return tuple(dict.fromkeys([*stops, *self.model.end_ids()]))
+
     def check_dataset(self, manifest: DatasetManifest) -> None:
         """See `MethodConfig`."""
         check_rows(self.model, manifest, "method.model")
+        self._refuse_no_end(manifest)
         shape, needed = self.model.shape(), manifest.lengths.max + self.sampling.max_tokens
         size = None if shape is None else shape.vocab_size
         if self.reference.path is not None:
@@ -387,6 +399,20 @@ class GrpoConfig(MethodConfig):
                 f"{shape.max_tokens}. Use {shape.max_tokens - manifest.lengths.max} or fewer, or build the "
                 "dataset with shorter prompts."
             )
+
+    def _refuse_no_end(self, manifest: DatasetManifest) -> None:
+        """Refuse a policy that cannot stop where the dataset's conversations do."""
+        ends, boundaries = self.end_ids(), manifest.boundaries
+        expected = boundaries.end_ids if boundaries else ()
+        if self.sampling.stop or set(ends) & set(expected) or (ends and not expected):
+            return
+        named = f"ends answers with token {', '.join(map(str, ends))}" if ends else "names no end of answers"
+        rows = f", and turns of dataset '{manifest.name}' end with token {expected[0]}" if expected else ""
+        raise ConfigError(
+            f"method.model.path={self.model.path}: it {named} (eos_token_id){rows}: every answer would run to "
+            "method.sampling.max_tokens. Name the token as 'eos_token_id' in its generation_config.json, or "
+            'its text in method.sampling.stop, e.g. ["<|im_end|>"].'
+        )
 
     def check_batches(self, loader: LoaderConfig) -> None:
         """See `MethodConfig`."""

@@ -19,11 +19,12 @@ from torch import Tensor, nn
 
 from assay.base.seeds import derive_key
 from assay.base.shapes import Float64, Shaped
-from assay.data.dataset.tokens import end_tokens, load_tokenizer, tokenizer_file
+from assay.data.dataset.tokens import load_tokenizer
 from assay.data.loader.batch import LaneShare, MicroBatch
 from assay.records.exported_model import ModelForm
 from assay.scoring.sampler import Sampling
 from assay.training.checkpoint.grade_book import GradeBook
+from assay.training.generation.ends import CompletionText
 from assay.training.generation.generator import Generator
 from assay.training.generation.remote_config import LogProbGap, RemoteSampler
 from assay.training.generation.rollout import GenerationAbandonedError, Prompt, Rollout
@@ -330,8 +331,7 @@ class GrpoMethod:
     @cached_property
     def _ends(self) -> frozenset[int]:
         """Tokens that end an answer."""
-        ends = end_tokens(tokenizer_file(checkpoint_path(self.config.model.path)))
-        return frozenset(ends) | frozenset(self.config.model.end_ids())
+        return frozenset(self.config.end_ids())
 
     @property
     def _sampling(self) -> Sampling:
@@ -456,12 +456,7 @@ class GrpoMethod:
 
     def _text(self, answer: Rollout) -> str:
         """What graders read: without the token, or the words, that ended it."""
-        tokens = answer.tokens.tolist()
-        text: str = self._tokenizer.decode(tokens[:-1] if tokens[-1] in self._ends else tokens)
-        cut = min(
-            (place for stop in self.config.sampling.stop if (place := text.find(stop)) >= 0), default=None
-        )
-        return text[:cut]
+        return CompletionText(self._tokenizer, self.config.sampling.stop, self._ends).of(answer.tokens.tolist())
 
 
 def _numbers(graded: Sequence[Graded]) -> Float64[np.ndarray, "answer"]:
