@@ -20,7 +20,7 @@ from assay.base.clock import SystemClock
 from assay.base.code_version import code_version
 from assay.base.digest import sha256_of_bytes
 from assay.base.errors import ConfigError, no_room, unwritten
-from assay.data.dataset.checkpoint_tokens import dataset_end_ids
+from assay.data.dataset.checkpoint_tokens import dataset_end_ids, sample_texts
 from assay.data.dataset.columns import TOKENS, sequences_of
 from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.formats.template import TEMPLATE_FILE
@@ -87,6 +87,7 @@ def export_run(
     dataset = Dataset.open(Path(recipe.data.dataset))
     known = tokenizer_of(dataset.folder, dataset.manifest, tokenizer, NAME_IT)
     from assay.evaluation.suite.commit_model import load_committed  # with torch, for what can be done
+    from assay.training.model.auto_tokenizer import keep_tokenization
     from assay.training.model.exporting import Leaving
     from assay.training.model.lora import base_sha256
 
@@ -103,6 +104,7 @@ def export_run(
         method.save_portable(model, unfinished, Leaving(beside.numbers, beside.ends, adapters, columns))
         for name, data in beside.files.items():
             (unfinished / name).write_bytes(data)
+        keep_tokenization(unfinished, load_tokenizer(known.path), sample_texts(dataset, known.path))
         _readable_as_the_folder(unfinished)
         progress(3, _PARTS)
         exported = _record(run, commit, dataset, known, form=method.form).model_copy(

@@ -1,0 +1,67 @@
+"""Whether transformers' AutoTokenizer reads a model's folder as training did: token by token, on given texts.
+
+transformers chooses a tokenizer's class by the model's architecture. Some classes load `tokenizer.json` as it
+is; others rebuild it with a normalizer and a pre-tokenizer of their own, whatever its settings name.
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from tokenizers import Tokenizer
+from transformers import AutoTokenizer
+
+from assay.base.errors import ConfigError
+from assay.data.dataset.tokens import SETTINGS_FILE
+
+MODULE_FILE = "tokenization_as_saved.py"
+_MODULE = '''\
+"""transformers would rebuild this folder's tokenizer as its architecture's usual one. This class loads
+tokenizer.json as it is."""
+
+from transformers import PreTrainedTokenizerFast
+
+
+class TokenizerAsSaved(PreTrainedTokenizerFast):
+    pass
+'''
+
+
+def tokenization_difference(folder: Path, tokenizer: Tokenizer, texts: Sequence[str]) -> str | None:
+    """The first text that the folder's AutoTokenizer encodes otherwise than `tokenizer`, in words."""
+    try:
+        auto = AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False)
+    except Exception as error:  # transformers raises what its many readers do
+        return f"transformers' AutoTokenizer cannot load it ({error!s:.200})"
+    for text in texts:
+        for is_whole in (True, False):
+            expected = tokenizer.encode(text, add_special_tokens=is_whole).ids
+            found = auto(text, add_special_tokens=is_whole)["input_ids"]
+            if found != expected:
+                begin = next(
+                    (i for i, pair in enumerate(zip(found, expected, strict=False)) if pair[0] != pair[1]),
+                    min(len(found), len(expected)),
+                )
+                return (
+                    f"transformers' AutoTokenizer ({type(auto).__name__}) encodes {text[:40]!r} otherwise: its "
+                    f"tokens from number {begin} are {found[begin : begin + 5]}, not "
+                    f"{expected[begin : begin + 5]}"
+                )
+    return None
+
+
+def keep_tokenization(folder: Path, tokenizer: Tokenizer, texts: Sequence[str]) -> None:
+    """Have AutoTokenizer load an exported folder's `tokenizer.json` as it is, or raise `ConfigError`."""
+    if tokenization_difference(folder, tokenizer, texts) is None:
+        return
+    # With a class of its own, the folder is read as its tokenizer_config.json says, in versions that mistrust
+    # what it says of this architecture; trusted or not, the class loads the file.
+    settings = json.loads((folder / SETTINGS_FILE).read_text(encoding="utf-8"))
+    settings["auto_map"] = {"AutoTokenizer": [None, f"{Path(MODULE_FILE).stem}.TokenizerAsSaved"]}
+    (folder / SETTINGS_FILE).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+    (folder / MODULE_FILE).write_text(_MODULE, encoding="utf-8")
+    if (difference := tokenization_difference(folder, tokenizer, texts)) is not None:
+        raise ConfigError(
+            f"the export would not be read as it was trained: {difference}. Train with the tokenizer of a "
+            "model of this architecture, or with another method.model.architecture, e.g. llama."
+        )
