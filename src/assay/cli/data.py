@@ -201,10 +201,24 @@ def build(
         progress=partial(show_progress, "building", unit=" shards"),
         replacing=partial(_refuse_replacing, out),
     )
+    _warn_of_tokenization(config.tokenizer)
     _print(manifest, out, as_json=as_json)
     if not as_json:
         print_build(manifest, out)
         _print_vocabulary(config.tokenizer, out)
+
+
+def _warn_of_tokenization(asked: str) -> None:
+    """A model's folder may be read otherwise by transformers, as whoever serves the model does."""
+    from assay.base.installed import installed_path
+    from assay.data.dataset.tokens import load_tokenizer, new_vocabulary
+    from assay.launch.folders import tokenization_warning
+
+    folder = installed_path(asked)
+    if new_vocabulary(asked) is None and folder.is_dir():
+        difference = tokenization_warning(folder, load_tokenizer(folder))
+        if difference is not None:
+            click.echo(f"warning: --tokenizer {asked}: {difference}", err=True)
 
 
 def _print_vocabulary(asked: str, out: Path) -> None:

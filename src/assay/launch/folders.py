@@ -7,6 +7,7 @@ A commit holds what is trained. What is not (a frozen reference, the weights bel
 folder at every start, so a folder that changed would change the run in its midst.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from tokenizers import Tokenizer
@@ -15,9 +16,17 @@ from assay.base.config import dotted_leaves
 from assay.base.digest import sha256_of_bytes
 from assay.base.errors import ConfigError, DamagedDataError
 from assay.base.installed import installed_path
+from assay.data.dataset.checkpoint_tokens import (
+    DIFFICULT,
+    configured_end_ids,
+    embedding_counts,
+    refuse_larger,
+    sample_texts,
+)
 from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.formats.template import TEMPLATE_FILE
 from assay.data.dataset.tokens import TOKENIZER_FILE, load_tokenizer, tokenizer_settings
+from assay.records.exported_model import EXPORT_FILE
 from assay.records.run import Run
 from assay.store.model_folder import folder_digests, whole_export
 from assay.training.methods.registry import method_of
@@ -100,6 +109,55 @@ def refuse_other_tokenizer(dataset: Dataset, path: str, named: str) -> None:
                 f"{one[number]!r} there and {other[number]!r} in the dataset. Build the dataset with the "
                 f"model's own (--tokenizer {path})."
             )
+
+
+def refuse_other_vocabulary(dataset: Dataset, recipe: Recipe) -> None:
+    """Raise `ConfigError` where a model has no embedding for a token of the dataset's tokenizer, or ends
+    texts at one of its words."""
+    ours = _kept(dataset, TOKENIZER_FILE)
+    if ours is None:
+        return
+    tokenizer, boundaries = load_tokenizer(ours), dataset.manifest.boundaries
+    method = {"method": recipe.method.model_dump(mode="json")}
+    for key, size in embedding_counts(method).items():
+        refuse_larger(tokenizer, size, where=f"{key}, on dataset '{dataset.manifest.name}'")
+    added, rows = tokenizer.get_added_tokens_decoder(), boundaries.end_ids if boundaries else ()
+    for key, path in checkpoint_folders(recipe).items():
+        for end in configured_end_ids(installed_path(path)) if rows and key == "method.model.path" else ():
+            if end not in added and end not in rows:
+                raise ConfigError(
+                    f"{key}={path}: its configuration ends texts at token {end} (eos_token_id): "
+                    f"{tokenizer.id_to_token(end)!r}, a word of dataset '{dataset.manifest.name}': the rows "
+                    f"end with {tokenizer.id_to_token(rows[0])!r}. Put {rows[0]} as 'eos_token_id' into its "
+                    "config.json and generation_config.json."
+                )
+
+
+def refuse_other_tokenization(dataset: Dataset, path: str) -> None:
+    """Raise `ConfigError` where transformers' AutoTokenizer would tokenize the rows otherwise than they are.
+
+    What assay exported is exempt: it was trained as its tokenizer.json says.
+    """
+    folder, ours = installed_path(path), _kept(dataset, TOKENIZER_FILE)
+    if ours is not None and not (folder / EXPORT_FILE).is_file():
+        difference = tokenization_warning(folder, load_tokenizer(ours), sample_texts(dataset, ours))
+        if difference is not None:
+            raise ConfigError(f"--model {path}: {difference}")
+
+
+def tokenization_warning(folder: Path, tokenizer: Tokenizer, texts: Sequence[str] = DIFFICULT) -> str | None:
+    """How a model folder's AutoTokenizer differs from a tokenizer, and what to do; None where it does not."""
+    if not (folder / "config.json").is_file() or not (folder / TOKENIZER_FILE).is_file():
+        return None
+    from assay.training.model.auto_tokenizer import tokenization_difference  # imports transformers
+
+    difference = tokenization_difference(folder, tokenizer, texts)
+    return difference and (
+        f"{difference}. assay uses tokenizer.json as it is, so the model would be trained on other tokens than "
+        "it was made with, if that was transformers. Save it as transformers reads it "
+        "(AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)) and build the dataset again; or have "
+        "transformers read it as it is: docs/models.md, 'One tokenizer'."
+    )
 
 
 def refuse_other_template(dataset: Dataset, path: str, named: str) -> None:

@@ -34,12 +34,12 @@ from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.label_values import FEW
 from assay.data.dataset.leaks import quick_leaks
 from assay.data.dataset.split import DatasetView, HashSplit, split_view
-from assay.data.dataset.tokens import TOKENIZER_FILE, load_tokenizer
+from assay.data.dataset.tokens import TOKENIZER_FILE, load_tokenizer, tokenizer_of
 from assay.data.loader.config import LoaderConfig
 from assay.data.loader.mixing import measure_mixing
 from assay.evaluation.evidence.warnings import Warned, warnings_of_leaks
 from assay.launch.data_warnings import data_warnings
-from assay.launch.folders import check_models
+from assay.launch.folders import check_models, refuse_other_tokenization
 from assay.launch.ranks.processor import gpus_here
 from assay.launch.run import checked
 from assay.records.dataset import ColumnProfile, DatasetManifest
@@ -136,6 +136,8 @@ def new_recipe(
     text = "\n".join(lines) + "\n"
     recipe, _ = checked(LoadedConfig(yaml.safe_load(text), {}))
     check_models(recipe)
+    if model is not None:
+        refuse_other_tokenization(dataset, model)
     return NewRecipe(text, data_warnings(recipe, dataset))
 
 
@@ -282,7 +284,7 @@ def _language(dataset: Dataset, learns: LanguageMethod, model: str | None) -> It
         if MARGIN not in manifest.columns:
             yield "  margin_column: null", "the rows have no margins"
     elif learns == "grpo":
-        yield from _rewards(manifest, model)
+        yield from _rewards(dataset, model)
     else:
         yield "  type: dpo", "a language model learns to prefer what was chosen; compared by accuracy"
         yield "  loss: {type: sigmoid, beta: 0.1}", "the smaller beta, the further it may go from the reference"
@@ -326,7 +328,8 @@ def _room(manifest: DatasetManifest) -> int:
     return 1 << (max(2 * longest, longest + _ANSWER_TOKENS) - 1).bit_length()
 
 
-def _rewards(manifest: DatasetManifest, model: str | None) -> Iterator[tuple[str, str]]:
+def _rewards(dataset: Dataset, model: str | None) -> Iterator[tuple[str, str]]:
+    manifest = dataset.manifest
     there = manifest.item_fields or {}
     always = [name for name, rows in there.items() if rows == manifest.num_rows]
     field = next((name for name in _ANSWERS if name in always), None)
@@ -343,7 +346,21 @@ def _rewards(manifest: DatasetManifest, model: str | None) -> Iterator[tuple[str
     yield f"    - grader: {grader}", "1 for the answer itself, else 0; docs/suites.md has others"
     yield f"  group_size: {_GROUP_SIZE}", "answers to each prompt, compared with one another"
     longest = _answer_tokens(manifest, model)
-    yield f"  sampling: {{max_tokens: {longest}}}", "of an answer; what is longer is cut"
+    stop = _stop_of_rows(dataset, model)
+    stops = f", stop: [{_flow(stop)}]" if stop else ""
+    yield f"  sampling: {{max_tokens: {longest}{stops}}}", "of an answer; what is longer is cut"
+
+
+def _stop_of_rows(dataset: Dataset, model: str | None) -> str | None:
+    """The token that ends an answer by the dataset, where the model's folder does not name it."""
+    boundaries = dataset.manifest.boundaries
+    if boundaries is None or model is None or not boundaries.end_ids:
+        return None
+    ends = PretrainedCausalConfig(type="pretrained", path=model).end_ids()
+    if set(ends) & set(boundaries.end_ids):
+        return None
+    known = tokenizer_of(dataset.folder, dataset.manifest, None, "Build the dataset again.")
+    return load_tokenizer(known.path).id_to_token(boundaries.end_ids[0])
 
 
 def _answer_tokens(manifest: DatasetManifest, model: str | None) -> int:

@@ -26,7 +26,13 @@ from assay.data.loader.loader import Loader
 from assay.data.loader.mixing import Mixing, measure_mixing
 from assay.evaluation.suite.answerable import answerable_suite
 from assay.evaluation.suite.config import read_suite
-from assay.launch.folders import check_tensors, checkpoint_folders, digests_of, refuse_other_tokenizer
+from assay.launch.folders import (
+    check_tensors,
+    checkpoint_folders,
+    digests_of,
+    refuse_other_tokenizer,
+    refuse_other_vocabulary,
+)
 from assay.records.commit import Commit, RunFinished
 from assay.records.run import Run
 from assay.store.commit_log import CommitLog, first_problem
@@ -229,6 +235,7 @@ def _check_dataset(recipe: Recipe, dataset: Dataset) -> None:
     recipe.method.check_dataset(dataset.manifest)
     for key, path in checkpoint_folders(recipe).items():
         refuse_other_tokenizer(dataset, path, f"{key}={path}")
+    refuse_other_vocabulary(dataset, recipe)
     for key, name in recipe.method.runs.items():
         theirs = recipe_of(name.run_of(key)).data.dataset
         refuse_other_tokenizer(dataset, str(Dataset.open(Path(theirs)).folder), f"{key}.run={name.run}")
