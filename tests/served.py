@@ -8,6 +8,7 @@ import openai
 import yaml
 from starlette.testclient import TestClient
 
+from assay.data.dataset.tokens import train_tokenizer
 from assay.records.api_key import KeyScope
 from assay.serving.base_models import read_base_models
 from assay.serving.openai.app import make_app
@@ -44,7 +45,7 @@ def write_models(folder: Path, *, method: str = "classification", **changes: Any
     """A folder with one base model, `tiny`, and a tokenizer that a test may replace."""
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / "tokenizer.json").exists():
-        (folder / "tokenizer.json").write_text("{}")
+        train_tokenizer(["a model answers"], vocab_size=300).save(str(folder / "tokenizer.json"))
     recipe = RECIPE if method == "classification" else TALKING
     trainable = {"recipe": recipe, "max_tokens": 128, "auto": {"n_epochs": 2}, **changes}
     model = {"tokenizer": "tokenizer.json", "methods": {method: trainable}}

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from pydantic import Field, PositiveFloat, PositiveInt, field_validator
 
 from assay.base.config import FrozenConfig, LoadedConfig, read_config_file, set_dotted, stored, validated
-from assay.base.errors import ConfigError
+from assay.base.errors import AssayError, ConfigError
 from assay.base.names import checked_name
 from assay.serving.methods import SERVED_METHODS, WHOLE_NUMBERS, ServedMethod
 from assay.training.recipe import Recipe
@@ -203,22 +203,38 @@ def _read(path: Path) -> BaseModelFile:
         tokenizer = str((path.parent / tokenizer).resolve())
         if not Path(tokenizer).exists():
             raise ConfigError(f"{path}: tokenizer {tokenizer}: no such file or folder.")
-    changes = {"tokenizer": tokenizer, "chat_template": _template(config, path), "methods": methods}
+    _refuse_other_tokens(tokenizer, methods, path)
+    changes = {"tokenizer": tokenizer, "chat_template": _template(config, tokenizer, path), "methods": methods}
     return BaseModelFile(name, config.model_copy(update=changes), path.stat().st_mtime)
 
 
-def _template(config: BaseModelConfig, path: Path) -> str | None:
-    """The chat template, read once, so that what is wrong shows before a job asks for it."""
+def _refuse_other_tokens(tokenizer: str, methods: Mapping[str, TrainableConfig], path: Path) -> None:
+    """Raise where a model has no embedding for a token that a client may write."""
+    # Here, as the command line that lists models needs no tokenizers.
+    from assay.data.dataset.checkpoint_tokens import embedding_counts, refuse_larger
+    from assay.data.dataset.tokens import load_tokenizer
+
+    loaded = load_tokenizer(tokenizer)
+    for name, trainable in methods.items():
+        method = {"method": template_recipe(trainable.recipe).method.model_dump(mode="json")}
+        for key, size in embedding_counts(method).items():
+            refuse_larger(loaded, size, where=f"{path}: tokenizer {tokenizer}, {name}.recipe.{key}")
+
+
+def _template(config: BaseModelConfig, tokenizer: str, path: Path) -> str | None:
+    """The chat template, rendered once, so that what is wrong shows before a job or a client needs it."""
     if config.chat_template is None:
         return None
     # Here, since most models come with their own.
     from assay.data.dataset.formats.template import load_template
+    from assay.data.dataset.tokens import load_tokenizer, special_tokens, tokenizer_settings
 
     beside = path.parent / config.chat_template
     named = str(beside.resolve()) if beside.is_file() else config.chat_template
     try:
-        load_template(named, {})
-    except ConfigError as error:
+        template = load_template(named, special_tokens(tokenizer_settings(tokenizer)))
+        template.check_tokenizer(load_tokenizer(tokenizer), tokenizer)
+    except AssayError as error:
         raise ConfigError(f"{path}: chat_template: {error}") from error
     return named
 
