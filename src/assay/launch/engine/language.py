@@ -44,13 +44,12 @@ class LanguageEngine:
     def ready(self) -> Ready:
         """See `LoadedModel`."""
         model, name = self._model, self._model.tokenizer.id_to_token
-        ends = sorted(model.ends)
         return Ready(
             kind="language_model",
             digest=self._digest,
             window_tokens=model.window_tokens,
             start_token=name(model.begin[0]) if model.begin else None,
-            end_token=name(ends[0]) if ends else None,
+            end_token=name(model.ends[0]) if model.ends else None,
             template=None if model.template is None else model.template.source,
             resident_bytes=resident_bytes(),
         )

@@ -32,9 +32,8 @@ class CompletionText:
         self._special = frozenset(special.values())
         self._special_stops = [stop for stop in stops if any(token in stop for token in special)]
         without = [reduce(lambda text, token: text.replace(token, ""), special, stop) for stop in stops]
-        self._beginnings = {
-            stop[:length] for stop in (*stops, *without) for length in range(len(stop), 0, -1) if stop[:length]
-        } - set(stops)
+        of_all = {stop[:length] for stop in (*stops, *without) for length in range(1, len(stop) + 1)}
+        self._beginnings = of_all - set(stops)
 
     def of(self, tokens: Sequence[int]) -> str:
         """The text that a reader gets."""

@@ -62,8 +62,8 @@ class LocalModel:
         self._tokenizer = model.tokenizer
         self._window = model.max_tokens
         self._begin = begin_ids(model.tokenizer)
-        named = frozenset(end_ids(model.network))
-        self._ends = named.union(ends, turn_end_ids(template, model.tokenizer))
+        named = (*ends, *end_ids(model.network), *turn_end_ids(template, model.tokenizer))
+        self._ends = tuple(dict.fromkeys(named))
         self._template = template
         self.control: Final = pattern_of(control_tokens(model.tokenizer, template))
         self._generator = Generator(self._network, ends=self._ends, tokenizer=self._tokenizer)
@@ -99,8 +99,8 @@ class LocalModel:
         return self._begin
 
     @property
-    def ends(self) -> frozenset[int]:
-        """The tokens that end a completion."""
+    def ends(self) -> tuple[int, ...]:
+        """The tokens that end a completion, the one of the trained rows first."""
         return self._ends
 
     def text_bits(self, text: str, *, window_tokens: int | None = None) -> TextBits:

@@ -6,6 +6,7 @@ is; others rebuild it with a normalizer and a pre-tokenizer of their own, whatev
 
 import json
 from collections.abc import Sequence
+from itertools import takewhile
 from pathlib import Path
 
 from tokenizers import Tokenizer
@@ -38,15 +39,12 @@ def tokenization_difference(folder: Path, tokenizer: Tokenizer, texts: Sequence[
             expected = tokenizer.encode(text, add_special_tokens=is_whole).ids
             found = auto(text, add_special_tokens=is_whole)["input_ids"]
             if found != expected:
-                begin = next(
-                    (i for i, pair in enumerate(zip(found, expected, strict=False)) if pair[0] != pair[1]),
-                    min(len(found), len(expected)),
+                begin = sum(
+                    1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(found, expected, strict=False))
                 )
-                return (
-                    f"transformers' AutoTokenizer ({type(auto).__name__}) encodes {text[:40]!r} otherwise: its "
-                    f"tokens from number {begin} are {found[begin : begin + 5]}, not "
-                    f"{expected[begin : begin + 5]}"
-                )
+                ids = f"{found[begin : begin + 5]}, not {expected[begin : begin + 5]}"
+                named = f"transformers' AutoTokenizer ({type(auto).__name__}) encodes {text[:40]!r} otherwise"
+                return f"{named}: its tokens from number {begin} are {ids}"
     return None
 
 

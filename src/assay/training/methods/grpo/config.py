@@ -370,12 +370,15 @@ class GrpoConfig(MethodConfig):
 
     def end_ids(self) -> tuple[int, ...]:
         """Tokens that end an answer: the policy's, and stop strings that are special tokens."""
-        folder = checkpoint_path(self.model.path)
-        if not self.sampling.stop or not (folder / TOKENIZER_FILE).is_file():
-            return self.model.end_ids()
-        special = special_token_ids(load_tokenizer(folder))
+        special = self._special_tokens()
         stops = [special[stop] for stop in self.sampling.stop if stop in special]
         return tuple(dict.fromkeys([*stops, *self.model.end_ids()]))
+
+    def _special_tokens(self) -> dict[str, int]:
+        """Those of the policy, where stop strings may name some."""
+        folder = checkpoint_path(self.model.path)
+        has_any = self.sampling.stop and (folder / TOKENIZER_FILE).is_file()
+        return special_token_ids(load_tokenizer(folder)) if has_any else {}
 
     def check_dataset(self, manifest: DatasetManifest) -> None:
         """See `MethodConfig`."""
@@ -430,6 +433,13 @@ class GrpoConfig(MethodConfig):
         paid = [each for each in (*self.rewards, *self.held_out) if isinstance(each, GraderReward)]
         refuse_unfenced(each.grader for each in paid)
         if isinstance(self.sampler, RemoteSampler):
+            special = self._special_tokens()
+            for stop in self.sampling.stop:
+                if stop not in special and any(token in stop for token in special):
+                    raise ConfigError(
+                        f"method.sampling.stop: {stop!r} holds a special token, which a remote engine leaves "
+                        "out of the text that it searches. Name the token alone."
+                    )
             # Here, since it brings torch along, and most recipes need not ask.
             from assay.training.methods.grpo.remote import refuse_engine
 
