@@ -79,9 +79,13 @@ def read_config_file(path: Path, overrides: Sequence[str]) -> LoadedConfig:
     """Read a YAML mapping and lay `a.b=value` overrides over it; nothing is validated yet."""
     import yaml  # here and below: most commands read none
 
+    from assay.base.parsing.bounded_yaml import BoundedLoader
+
     try:
         text = path.read_text(encoding="utf-8")
-        values = yaml.safe_load(text)
+        loader = BoundedLoader(text)
+        node = loader.get_single_node()
+        values = None if node is None else loader.construct_document(node)
     except FileNotFoundError as error:
         raise ConfigError(f"{path}: no such file.") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -93,7 +97,7 @@ def read_config_file(path: Path, overrides: Sequence[str]) -> LoadedConfig:
         key, value = parse_override(override)
         set_dotted(values, key, value, where="in the file")
         origins[key] = COMMAND_LINE
-    return LoadedConfig(values, origins, dict(_lines(yaml.compose(text, Loader=yaml.SafeLoader))))
+    return LoadedConfig(values, origins, dict(_lines(node)))
 
 
 def unreadable_yaml(path: Path, error: Exception) -> ConfigError:
@@ -122,20 +126,18 @@ _YAML_CURES = {
 
 def _line_of(path: Path, line: int) -> str:
     lines = path.read_text(encoding="utf-8").splitlines()
-    return f"\n    {lines[line]}" if line < len(lines) and lines[line].strip() else ""
+    return f"\n    {lines[line]:.200}" if line < len(lines) and lines[line].strip() else ""
 
 
-def _lines(node: Any, prefix: str = "", around: tuple[Any, ...] = ()) -> Iterator[tuple[str, int]]:
-    """Dotted key and line of all that a YAML node holds; what stands for itself is told once."""
-    if node in around:
-        return
+def _lines(node: Any, prefix: str = "") -> Iterator[tuple[str, int]]:
+    """Dotted key and line of all that a YAML node holds."""
     if isinstance(node.value, str):
         return
     for index, each in enumerate(node.value):
         key, value = each if isinstance(each, tuple) else (None, each)
         name = f"{prefix}{index if key is None else key.value}"
         yield name, (value if key is None else key).start_mark.line + 1
-        yield from _lines(value, f"{name}.", (*around, node))
+        yield from _lines(value, f"{name}.")
 
 
 def parse_override(text: str) -> tuple[str, Any]:
@@ -149,7 +151,7 @@ def parse_override(text: str) -> tuple[str, Any]:
         return key.strip().removeprefix("--"), _yaml_value(value)
     except yaml.YAMLError as error:
         braces = "" if "{{" not in value else f" Quote a template inside: {key}='\"...\"'."
-        raise ConfigError(f"'{text}': the value is not readable as YAML: {error}.{braces}") from error
+        raise ConfigError(f"'{text:.200}': the value is not readable as YAML: {error}.{braces}") from error
 
 
 def validated(config_class: type[ConfigT], loaded: LoadedConfig) -> ConfigT:
@@ -260,9 +262,9 @@ def set_dotted(tree: dict[str, Any], dotted_key: str, value: Any, *, where: str)
 
 
 def _yaml_value(text: str) -> Any:
-    import yaml
+    from assay.base.parsing.bounded_yaml import parse_yaml
 
-    value = yaml.safe_load(text)
+    value = parse_yaml(text)
     # YAML 1.1 reads 1e-4 (no dot) as a string; nobody who types it means one.
     if isinstance(value, str):
         try:

@@ -36,7 +36,7 @@ class Formula:
             )
         try:
             self._tree = ast.parse(text.replace("^", "**").strip(), mode="eval").body
-        except (SyntaxError, ValueError, RecursionError) as error:
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             raise ConfigError(f"calculate_output '{text}' is no formula: {error}.") from error
         try:
             self.names = frozenset(_names(self._tree, text))
@@ -47,7 +47,7 @@ class Formula:
         """The result; `ValueError` where it is no finite number: a division by zero, a log of a negative."""
         try:
             result = float(_value(self._tree, scores))
-        except (ZeroDivisionError, OverflowError, ValueError, TypeError) as error:
+        except (ZeroDivisionError, OverflowError, ValueError, TypeError, RecursionError) as error:
             raise ValueError(f"calculate_output has no value for {dict(scores)}: {error}") from error
         if not math.isfinite(result):
             raise ValueError(f"calculate_output is {result} for {dict(scores)}")

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from assay.base.errors import ConfigError
+from assay.base.parsing.nesting import parse_json
 from assay.scoring.formula import Formula
 from assay.scoring.graders import (
     Grader,
@@ -72,8 +73,8 @@ def sample_values(output_text: str, item: Mapping[str, Any]) -> dict[str, Any]:
         "output_tools": [],
     }
     try:
-        sample["output_json"] = json.loads(output_text)
-    except (ValueError, RecursionError):
+        sample["output_json"] = parse_json(output_text)
+    except ValueError:
         sample["output_json"] = None
     return {"sample": sample, "item": dict(item)}
 

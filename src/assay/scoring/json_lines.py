@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from assay.base.errors import DataError
+from assay.base.parsing.nesting import parse_json
 
 
 def json_lines(data: bytes, source: Path, *, of_what: str) -> dict[int, dict[str, Any]]:
@@ -19,7 +20,7 @@ def json_lines(data: bytes, source: Path, *, of_what: str) -> dict[int, dict[str
             continue
         try:
             row = json_value(line)
-        except (ValueError, RecursionError) as error:
+        except ValueError as error:
             cut = " It is the last one and has no end: was the file cut short?" if number == len(lines) else ""
             raise DataError(f"{source}: line {number} is not JSON: {error}.{cut}") from error
         if not isinstance(row, dict):
@@ -32,7 +33,7 @@ def json_lines(data: bytes, source: Path, *, of_what: str) -> dict[int, dict[str
 
 def json_value(data: bytes) -> Any:
     """What UTF-8 JSON says, with a byte-order mark or without; `ValueError` where an object has a key twice."""
-    return json.loads(data.decode("utf-8-sig"), object_pairs_hook=_object)
+    return parse_json(data.decode("utf-8-sig"), object_pairs_hook=_object)
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

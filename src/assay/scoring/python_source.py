@@ -40,9 +40,12 @@ def _subscripted(grade: ast.FunctionDef, place: int) -> set[str]:
 
 
 def _not_tried(node: ast.AST) -> Iterator[ast.AST]:
-    """The nodes below it whose failure nobody catches."""
-    tried = node.body if isinstance(node, ast.Try) else []
-    for child in ast.iter_child_nodes(node):
-        if child not in tried:
-            yield child
-            yield from _not_tried(child)
+    """The nodes below it whose failure nobody catches, however deep."""
+    nodes = [node]
+    while nodes:
+        node = nodes.pop()
+        tried = set(map(id, node.body)) if isinstance(node, ast.Try) else set()
+        for child in ast.iter_child_nodes(node):
+            if id(child) not in tried:
+                yield child
+                nodes.append(child)

@@ -181,10 +181,3 @@ def test_what_a_check_of_the_whole_finds_wrong_with_a_key_is_told_with_that_key_
     file.write_text("names: [a]\n# a word\nchosen: b\n")
     with pytest.raises(ConfigError, match=rf"\n  chosen \({file}:3\): 'b' is not listed\.$"):
         validated(Chosen, read_config_file(file, ()))
-
-
-def test_an_anchor_that_holds_itself_is_read_to_its_end(tmp_path: Path) -> None:
-    file = tmp_path / "loop.yaml"
-    file.write_text("names: &all [a, *all]\n")
-    with pytest.raises(ConfigError, match=r"names\.1"):
-        validated(Whole, read_config_file(file, ()))

@@ -77,7 +77,16 @@ def test_a_source_that_breaks_on_import_fails_each_sample_with_the_reason():
             assert process.grade({}, {}).failure == ("python_grader_runtime_error", "RuntimeError: no")
 
 
-@pytest.mark.parametrize("source", ["def grade(:", "x = 1", "def grade(s, i): return 1\n#" + "x" * 300_000])
+GRADE = "def grade(s, i): return 1\n"
+DEEP = (
+    GRADE + "x = " + "-" * 100_000 + "1",
+    GRADE + "x" + ".a" * 100_000,
+    GRADE + "(" * 5000,
+    GRADE + "x = " + "1+" * 50_000 + "1",
+)
+
+
+@pytest.mark.parametrize("source", ["def grade(:", "x = 1", GRADE + "#" + "x" * 300_000, *DEEP])
 def test_a_source_that_can_never_grade_is_refused_at_once(source):
     with pytest.raises(ConfigError, match="the grader's source"):
         PythonProcess(source)

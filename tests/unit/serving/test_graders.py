@@ -162,6 +162,9 @@ def test_every_failure_of_a_grader_has_a_name_of_the_apis() -> None:
         ({**EXACT, "input": "{{ nothing.here }}"}, "grader.input"),
         ({**EXACT, "input": "{{ sample.logprobs }}"}, "grader"),
         ({"type": "python", "source": "def grade(:"}, "grader.source"),
+        ({"type": "python", "source": "def grade(s, i): return " + "-" * 100_000 + "1"}, "grader.source"),
+        ({"type": "python", "source": "def grade(s, i): return s" + ".a" * 100_000}, "grader.source"),
+        ({"type": "python", "source": "def grade(s, i): return " + "1+" * 100_000 + "1"}, "grader.source"),
         (multi("exact + nowhere"), "grader"),
     ],
 )

@@ -74,6 +74,11 @@ def test_what_only_the_hosted_service_can_choose_may_be_left_to_it_and_no_value_
             {"grader": {**GRADER, "input": "{{ sample.thought }}"}},
             "method.reinforcement.grader",
         ),
+        (
+            "reinforcement",
+            {"grader": {"type": "python", "name": "p", "source": "def grade(s, i): return s" + ".a" * 100_000}},
+            "method.reinforcement.grader.source",
+        ),
         ("supervised", {"grader": GRADER}, "method.supervised.grader"),
         ("supervised", {"hyperparameters": {"beta": 0.1}}, "method.supervised.hyperparameters.beta"),
         ("dpo", {"hyperparameters": {"beta": 0}}, "method.dpo.hyperparameters.beta"),

@@ -7,7 +7,6 @@ The manifest is written last, so an interrupted index leaves nothing that could 
 
 import functools
 import io
-import json
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -26,6 +25,7 @@ import xxhash
 
 from assay.base.digest import sha256_of_bytes
 from assay.base.errors import DataError
+from assay.base.parsing.nesting import parse_json
 from assay.base.shown_url import refuse_secrets
 from assay.base.units import number_of
 from assay.data.dataset.columns import (
@@ -343,7 +343,7 @@ def _item_fields(column: pa.ChunkedArray) -> Iterator[str]:
     """The names of the fields of each item that hold something; of one that is no JSON object, none."""
     for text in column.to_pylist():
         try:
-            item = json.loads(text)
+            item = parse_json(text)
         except (TypeError, ValueError):
             continue
         if isinstance(item, dict):

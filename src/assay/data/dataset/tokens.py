@@ -1,6 +1,5 @@
 """Text to tokens, with any Hugging Face tokenizer, by the `tokenizers` library alone."""
 
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from assay.base.digest import sha256_of_bytes
 from assay.base.errors import ConfigError
 from assay.base.installed import installed_path
+from assay.base.parsing.nesting import parse_json
 from assay.records.dataset import DatasetManifest
 from assay.store.model_folder import SETTINGS, whole_export
 
@@ -105,7 +105,7 @@ def tokenizer_settings(name: str | Path) -> dict[str, Any]:
     if not file.is_file():
         return {}
     try:
-        settings = json.loads(file.read_text(encoding="utf-8"))
+        settings = parse_json(file.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ConfigError(f"{file}: cannot be read: {error}. Mend it, or copy it from its source.") from error
     return settings if isinstance(settings, dict) else {}

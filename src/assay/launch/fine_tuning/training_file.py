@@ -11,6 +11,7 @@ from typing import IO, Any, NamedTuple
 import xxhash
 
 from assay.base.errors import DataError
+from assay.base.parsing.nesting import TooDeepError, parse_json
 from assay.base.value_text import kind_text
 from assay.data.dataset.formats.rows import RowReader
 from assay.data.dataset.raw.lines import json_fault
@@ -126,12 +127,12 @@ def json_object(line: bytes) -> dict[str, Any]:
     if len(line) > MAX_LINE_BYTES:
         raise DataError(f"it has more than {MAX_LINE_BYTES >> 20} MB")
     try:
-        row = json.loads(line.decode())
+        row = parse_json(line)
         json.dumps(row, ensure_ascii=False).encode()
     except UnicodeDecodeError as error:
         raise DataError(f"not UTF-8 (byte {error.start})") from error
-    except RecursionError as error:
-        raise DataError("lists or objects in one another a thousand deep") from error
+    except TooDeepError as error:
+        raise DataError(str(error)) from error
     except UnicodeEncodeError as error:
         raise DataError("half a character (a lone surrogate)") from error
     except ValueError as error:

@@ -20,6 +20,7 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 from assay.base.config import FrozenConfig, LoadedConfig, first_repeated, read_config_file, validated
 from assay.base.errors import ConfigError
 from assay.base.key_reference import key_reference
+from assay.base.parsing.bounded_yaml import BoundedLoader, parse_yaml
 from assay.evaluation.decision.candidate import STAGE
 from assay.evaluation.decision.config import CampaignConfig, Name, StandardRule, SuiteBenchmark
 
@@ -166,7 +167,7 @@ class PipelineConfig(FrozenConfig):
 def is_pipeline(file: Path) -> bool:
     """Whether a file declares stages, and is no recipe."""
     try:
-        tree = yaml.safe_load(file.read_text(encoding="utf-8"))
+        tree = parse_yaml(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError):
         return False  # whoever reads it next says what is wrong
     return isinstance(tree, dict) and "stages" in tree
@@ -252,7 +253,7 @@ def _texts(tree: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
 
 def _line(file: Path, index: int, key: str) -> int:
     """The line where a stage has a key, or begins; the first is 1."""
-    node: Any = yaml.compose(file.read_text(encoding="utf-8"))
+    node: Any = BoundedLoader(file.read_text(encoding="utf-8")).get_single_node()
     stages = next(value for name, value in node.value if name.value == "stages")
     node = stages.value[index]
     patch: list[Any] = next((value.value for name, value in node.value if name.value == "patch"), [])

@@ -16,6 +16,7 @@ from assay.base.errors import ConfigError
 from assay.base.meant_key import written_key
 from assay.base.names import meant
 from assay.base.nested_models import models_in
+from assay.base.parsing.bounded_yaml import BoundedLoader
 from assay.base.value_text import kind_text, message_of
 from assay.planning.program.campaign_rule import with_campaigns
 from assay.planning.program.checks import ProgramMistake, problems_of, runs_that_tell_nothing, short_budgets
@@ -156,7 +157,7 @@ def _read_yaml(path: Path, *, cure: str = "") -> tuple[dict[str, Any], dict[str,
     except (UnicodeDecodeError, OSError) as error:
         raise ConfigError(f"{path}: not readable: {error}") from error
     try:
-        loader = yaml.SafeLoader(text)
+        loader = BoundedLoader(text)
         node, lines, values = loader.get_single_node(), dict[str, int](), None
         if node is not None:
             _note_lines(path, node, "", lines)

@@ -5,12 +5,13 @@ match of an empty text needs another empty text; JSON null never equals anything
 and true.
 """
 
-import json
 import re
 import string
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
+
+from assay.base.parsing.nesting import parse_json
 
 _PUNCTUATION = frozenset(string.punctuation)
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
@@ -54,11 +55,11 @@ def normalised(text: str) -> str:
 def json_match(answer: str, ideals: Sequence[str]) -> bool:
     """The answer is JSON that equals one of the ideals; `ValueError` for an ideal that is not JSON."""
     try:
-        said = json.loads(answer)
+        said = parse_json(answer)
     except ValueError:
         said = None
     # Every ideal is parsed before any is compared, so a broken one is found whatever was answered.
-    parsed = [json.loads(ideal) for ideal in ideals]
+    parsed = [parse_json(ideal) for ideal in ideals]
     return any(json_equal(said, ideal) for ideal in parsed)
 
 

@@ -21,6 +21,7 @@ from pydantic import ValidationError
 from assay.base.config import unreadable_yaml
 from assay.base.digest import sha256_of_json
 from assay.base.errors import ConfigError, DataError
+from assay.base.parsing.bounded_yaml import parse_yaml
 from assay.scoring.json_lines import json_lines
 from assay.scoring.registry.model_graded import ModelGradedSpec
 from assay.scoring.sampler import Message, Sampling
@@ -161,7 +162,7 @@ def _entries(folder: Path) -> dict[str, Any]:
     entries: dict[str, Any] = {}
     for path in sorted(folder.glob("*.yaml")):
         try:
-            tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+            tree = parse_yaml(path.read_text(encoding="utf-8"))
         except (yaml.YAMLError, UnicodeDecodeError) as error:
             raise unreadable_yaml(path, error) from error
         for name, entry in (tree if isinstance(tree, dict) else {}).items():

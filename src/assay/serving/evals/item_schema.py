@@ -2,10 +2,12 @@
 
 Whoever makes an eval writes its schema, and a worker's thread goes through it for every row. So a `pattern` is
 searched by an engine whose time is linear in the text (the one that pydantic has), which knows no look-around
-and no back-references; references are followed so often for an item and no more; and what would bring in
-another engine is refused: `patternProperties`, and another draft inside.
+and no back-references; `uniqueItems` compares digests; so many keywords are applied to an item, and references
+followed, and no more; and what would bring in another engine is refused: `patternProperties`, and another draft
+inside.
 """
 
+import json
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any
@@ -19,7 +21,8 @@ from referencing.exceptions import Unresolvable
 
 from assay.base.errors import ConfigError, DataError
 
-MAX_REFERENCES = 10_000
+MAX_CHECKS = 1_000_000
+"""Values of keywords that one item is held against; a reference counts for a hundred."""
 _REFERENCES = ("$ref", "$dynamicRef")
 _Keyword = Callable[[Any, Any, Any, Any], Iterator[ValidationError]]
 
@@ -31,9 +34,10 @@ class ItemSchema:
         """`ConfigError` says why it is none, or not one that is served."""
         _check(schema)
         self._left = 0
-        keywords: dict[str, Any] = {"pattern": _pattern}
-        for name in _REFERENCES:
-            keywords[name] = self._counting(Draft202012Validator.VALIDATORS[name])
+        known: dict[str, Any] = {**Draft202012Validator.VALIDATORS, "pattern": _pattern, "uniqueItems": _unique}
+        keywords = {
+            name: self._counting(each, cost=100 if name in _REFERENCES else 1) for name, each in known.items()
+        }
         validator = extend(Draft202012Validator, keywords)
         # A node that names its draft would be read by that draft's own engine, and the root is a node, too. A
         # registry of nothing: a schema that points elsewhere is not followed there.
@@ -42,7 +46,7 @@ class ItemSchema:
 
     def check(self, item: dict[str, Any]) -> None:
         """`DataError` where an item does not fit, and says where."""
-        self._left = MAX_REFERENCES
+        self._left = MAX_CHECKS
         try:
             self._validator.validate(item)
         except ValidationError as error:
@@ -52,13 +56,15 @@ class ItemSchema:
             raise DataError(f"item_schema points elsewhere, and nothing is fetched: {error}") from error
         except RecursionError as error:
             raise DataError("item_schema refers to itself without an end") from error
+        except (ArithmeticError, ValueError) as error:
+            raise DataError(f"the item cannot be held against item_schema: {error}") from error
 
-    def _counting(self, follow: _Keyword) -> _Keyword:
-        def counted(validator: Any, where: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
-            self._left -= 1
+    def _counting(self, apply: _Keyword, *, cost: int) -> _Keyword:
+        def counted(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+            self._left -= cost * max(1, len(value) if isinstance(value, list) else 1)
             if self._left < 0:
-                raise DataError(f"item_schema refers more than {MAX_REFERENCES:,} times for one item")
-            yield from follow(validator, where, instance, schema)
+                raise DataError(f"item_schema makes more than {MAX_CHECKS:,} checks for one item")
+            yield from apply(validator, value, instance, schema) or ()
 
         return counted
 
@@ -70,6 +76,8 @@ def _check(schema: dict[str, Any]) -> None:
         where = ".".join(map(str, error.absolute_path))
         at = f" (at {where})" if where else ""
         raise ConfigError(f"It is no JSON Schema: {error.message[:200]}{at}.") from error
+    except RecursionError as error:
+        raise ConfigError("It is nested too deeply: name parts of it under '$defs'.") from error
     if schema.get("type", "object") != "object":
         raise ConfigError(f"Items are objects; its type is {schema['type']!r:.40}.")
     nodes: list[Any] = [schema]
@@ -101,6 +109,18 @@ def _check_node(node: dict[str, Any], *, is_root: bool) -> None:
 @lru_cache(maxsize=16)  # each may take 10 MB
 def _searcher(pattern: str) -> SchemaValidator:
     return SchemaValidator(core_schema.str_schema(pattern=pattern, regex_engine="rust-regex"))
+
+
+def _unique(validator: Any, is_wanted: bool, instance: Any, schema: Any) -> Iterator[ValidationError]:  # noqa: ARG001
+    if is_wanted and isinstance(instance, list):
+        texts = [json.dumps(_numbers_alike(each), sort_keys=True) for each in instance]
+        if len(set(texts)) < len(texts):
+            yield ValidationError("it has the same element twice")
+
+
+def _numbers_alike(value: Any) -> Any:
+    """With 1.0 written as 1, which equals it."""
+    return json.loads(json.dumps(value), parse_float=lambda text: int(n) if (n := float(text)) % 1 == 0 else n)
 
 
 def _pattern(validator: Any, pattern: str, instance: Any, schema: Any) -> Iterator[ValidationError]:  # noqa: ARG001

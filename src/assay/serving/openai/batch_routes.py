@@ -1,6 +1,5 @@
 """`batches.*`: a batch is an entry of its log, and a worker answers; its files are files of the project."""
 
-import json
 from functools import partial
 from typing import Any, Literal
 
@@ -8,6 +7,7 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 
+from assay.base.parsing.nesting import parse_json
 from assay.records.batch import BatchCreated
 from assay.records.uploaded_file import FileCreated
 from assay.serving.batches.batches import BatchState
@@ -155,8 +155,8 @@ def _model_asked(place: Place, project: str, file: FileCreated) -> tuple[str | N
     data = b"".join(place.files.blocks(file.file_id, 0, min(file.num_bytes, _FIRST_BYTES)))
     first = next((line for line in data.splitlines() if line.strip()), b"")
     try:
-        model = json.loads(first.decode("utf-8-sig"))["body"]["model"]
-    except (ValueError, KeyError, TypeError, RecursionError):
+        model = parse_json(first.decode("utf-8-sig"))["body"]["model"]
+    except (ValueError, KeyError, TypeError):
         return None, None
     if not isinstance(model, str):
         return None, None

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, ValidationError, field_validator
 
 from assay.base.digest import sha256_of_json
+from assay.base.parsing.nesting import TooDeepError, parse_json
 from assay.serving.refusal import RefusedError
 
 if TYPE_CHECKING:  # a worker reads bodies, too, and answers no HTTP
@@ -112,10 +113,10 @@ async def read_json(request: "Request") -> Any:
     if not data:
         return {}
     try:
-        value = json.loads(data.decode())
+        value = parse_json(data)
         json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
-    except RecursionError:
-        raise RefusedError("The body's JSON is nested too deeply.", code="invalid_json") from None
+    except TooDeepError as error:
+        raise RefusedError(f"The body's JSON has {error}.", code="invalid_json") from None
     except ValueError as error:  # half characters and numbers that are none, too
         raise RefusedError(f"The body is not JSON in UTF-8: {error}.", code="invalid_json") from None
     if "\\u0000" in data.decode() or "\0" in data.decode():

@@ -1,6 +1,5 @@
 """What a user chooses about a causal language model, and how large that is; imports no torch."""
 
-import json
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,6 +10,7 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 from assay.base.config import FrozenConfig
 from assay.base.errors import ConfigError
 from assay.base.installed import installed_path
+from assay.base.parsing.nesting import parse_json
 from assay.data.dataset.checkpoint_tokens import folder_end_ids
 from assay.records.dataset import DatasetManifest
 from assay.training.model.config import (
@@ -367,7 +367,7 @@ def _check_adapters(model: NewCausalConfig | PretrainedCausalConfig, where: str)
 @lru_cache(maxsize=8)
 def _read(path: Path) -> dict[str, Any]:
     try:
-        tree = json.loads(path.read_text(encoding="utf-8"))
+        tree = parse_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: not readable as JSON ({error}). Restore the model's folder.") from error
     return tree if isinstance(tree, dict) else {}

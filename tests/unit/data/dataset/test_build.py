@@ -101,7 +101,7 @@ def test_a_build_goes_on_where_it_stopped_and_ends_with_the_same_dataset(tmp_pat
         (b'{"text": "fine", "label": 1, "language": 9223372036854775808}', "field 'language' is .* 64 bits"),
         (
             b'{"text": "fine", "label": 1, "deep": ' + b"[" * 2000 + b"]" * 2000 + b"}",
-            "line 12: .* a thousand deep",
+            "line 12: .* 100 deep",
         ),
     ],
 )

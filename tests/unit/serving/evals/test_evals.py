@@ -336,6 +336,11 @@ def test_another_project_finds_neither_eval_nor_run(place, sdk):
     assert http.get("/v1/evals", headers={"authorization": f"Bearer {other}"}).json()["data"] == []
 
 
+def deep_schema(depth: int) -> dict[str, Any]:
+    return {"allOf": [deep_schema(depth - 1)]} if depth else {"type": "object"}
+
+
+DEEP_SOURCE = "def grade(sample, item): return " + "-" * 100_000 + "1"
 NO_SAMPLES = {"type": "custom", "item_schema": SCHEMA}
 
 
@@ -361,6 +366,10 @@ NO_SAMPLES = {"type": "custom", "item_schema": SCHEMA}
          "invalid_grader"),
         ({"testing_criteria": [{**CLOSE, "evaluation_metric": "cosine"}]},
          "testing_criteria.0.evaluation_metric", "grader_not_served"),
+        ({"testing_criteria": [{"type": "python", "name": "p", "source": DEEP_SOURCE}]},
+         "testing_criteria.0.source", "invalid_grader"),
+        ({"data_source_config": config(deep_schema(400))}, None, "invalid_json"),
+        ({"metadata": deep_schema(100)}, None, "invalid_json"),
         ({"share_with_openai": True}, "share_with_openai", "unknown_parameter"),
         ({"metadata": {"k": "v" * 513}}, "metadata.k", "invalid_value"),
     ],

@@ -74,17 +74,47 @@ def doubling(depth: int) -> dict:
     return {"$ref": "#/$defs/d0", "$defs": {**levels, f"d{depth}": {}}}
 
 
+NESTED = {"type": "object"}
+for _ in range(400):
+    NESTED = {"allOf": [NESTED]}
+
+
+def test_a_schema_that_is_too_deep_is_refused() -> None:
+    with pytest.raises(ConfigError, match="nested too deeply"):
+        ItemSchema(NESTED)
+
+
+def of_list(**keywords) -> dict:
+    return {"properties": {"list": keywords}}
+
+
+def test_a_list_whose_elements_have_to_differ_is_through_at_once() -> None:
+    schema, began_s = ItemSchema(of_list(uniqueItems=True)), time.monotonic()
+    schema.check({"list": [{"x": number} for number in range(20_000)]})
+    schema.check({"list": [1, True, "1", [1], {"a": 1}, None]})
+    for twice in ([{"a": 1, "b": 2}, {"b": 2, "a": 1}], [1, 1.0], [[1.0], [1]]):
+        with pytest.raises(DataError, match="the same element twice"):
+            schema.check({"list": twice})
+    assert time.monotonic() - began_s < 3.0
+
+
+def test_numbers_that_cannot_be_compared_are_a_fault_of_the_item() -> None:
+    with pytest.raises(DataError, match=r"cannot be held|does not fit"):
+        ItemSchema(of_list(multipleOf=0.1)).check({"list": 10**400})
+
+
 @pytest.mark.parametrize(
     ("schema", "said"),
     [
-        (doubling(40), "refers more than 10,000 times for one item"),
+        (of_list(items={"enum": [*range(100_000)]}), "makes more than 1,000,000 checks for one item"),
+        (doubling(40), "makes more than 1,000,000 checks for one item"),
         ({"$ref": "#"}, "refers to itself without an end"),
         ({"$ref": "https://example.com/x"}, "points elsewhere"),
     ],
 )
 def test_references_are_followed_so_often_and_nowhere_else(schema: dict, said: str) -> None:
     with pytest.raises(DataError, match=said):
-        ItemSchema(schema).check({"text": "a"})
+        ItemSchema(schema).check({"text": "a", "list": [5] * 100})
     ItemSchema(doubling(5)).check({})
 
 

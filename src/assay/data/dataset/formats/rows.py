@@ -21,6 +21,7 @@ from itertools import takewhile
 from typing import Any, NamedTuple, NoReturn
 
 from assay.base.errors import ConfigError, DataError
+from assay.base.parsing.nesting import parse_json
 from assay.base.value_text import kind_text
 from assay.data.dataset.formats.boundaries import guarded
 from assay.data.dataset.formats.parts import RESERVED, Message
@@ -436,7 +437,7 @@ def _context(row: Row, where: str) -> dict[str, Any]:
         raise DataError(f"{where}: '{_KWARGS}' is {kind_text(others)}; expected an object.")
     if isinstance(tools, str):
         try:
-            tools = json.loads(tools)
+            tools = parse_json(tools)
         except ValueError as error:
             raise DataError(f"{where}: 'tools' is not JSON: {error}.") from error
     return {**(others or {}), "tools": tools}

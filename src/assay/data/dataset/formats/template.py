@@ -122,8 +122,9 @@ class ChatTemplate:
             self._special["strftime_now"] = day.strftime
         self._marks = re.search(r"\{%-?\s*generation\b", source) is not None
         try:
-            self._template = _compiled(source)
-        except TemplateError as error:
+            with _bounded():  # what is constant in a template is computed now
+                self._template = _compiled(source)
+        except (TemplateError, ValueError, RecursionError, MemoryError, _TooLongError) as error:
             raise ConfigError(f"{where}: not a Jinja template: {error}. Mend it, or name another.") from error
 
     def render(

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from assay.base.digest import sha256_of_bytes, sha256_of_json, sha256_of_parts
 from assay.base.errors import DataError
+from assay.base.parsing.nesting import TooDeepError, parse_json
 from assay.base.value_text import kind_text
 from assay.data.dataset.raw.span import Refused, Row
 
@@ -178,7 +179,9 @@ def _row_of(line: bytes, where: str, *, is_text: bool, is_first: bool) -> Row | 
 
 def _parsed(text: str, where: str) -> Row:
     try:
-        row = json.loads(text)
+        row = parse_json(text)
+    except TooDeepError as error:
+        raise DataError(f"{where}: {error}. Flatten the row.") from error
     except ValueError as error:
         cure = (
             "It looks like one JSON array: write an object a line (jq -c '.[]')."
@@ -187,10 +190,6 @@ def _parsed(text: str, where: str) -> Row:
         )
         column, what = json_fault(error)
         raise DataError(f"{where}{column}: not JSON: {what}. {cure}") from error
-    except RecursionError as error:
-        raise DataError(
-            f"{where}: lists or objects in one another a thousand deep. Flatten the row."
-        ) from error
     if not isinstance(row, dict):
         raise DataError(
             f"{where}: expected a JSON object, found {kind_text(row)}. Write an object a line (of an "

@@ -5,7 +5,6 @@ text, decimals are floats, categories their values, and fields of structs have d
 numbers whose names a file of `datasets` knows (`ClassLabel`) comes out as these names.
 """
 
-import json
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ import pyarrow.parquet as pq
 
 from assay.base.digest import sha256_of_parts
 from assay.base.errors import DataError
+from assay.base.parsing.nesting import parse_json
 from assay.data.dataset.raw.span import Refused, Row
 
 ARROW_SUFFIXES = (".arrow", ".feather", ".ipc")
@@ -111,7 +111,7 @@ def column_values(table: pa.Table) -> dict[str, list[Any]]:
 def class_names(schema: pa.Schema) -> dict[str, Sequence[str]]:
     """Column -> names of its class numbers, where the `datasets` library wrote them down."""
     try:
-        info = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
+        info = parse_json((schema.metadata or {}).get(b"huggingface", b"{}"))
         features = info.get("info", {}).get("features", {})
         return {
             name: feature["names"]

@@ -8,7 +8,6 @@ what it is paid is a function of its prompt and completions alone; or, where a j
 what the run's book says that it said (`checkpoint.grade_book`).
 """
 
-import json
 import math
 import weakref
 from collections.abc import Mapping, Sequence
@@ -20,6 +19,7 @@ from torch import Tensor, nn
 
 from assay.base.digest import canonical_json
 from assay.base.errors import DataError, TrainingError
+from assay.base.parsing.nesting import parse_json
 from assay.base.shapes import Float, Int64
 from assay.base.units import tenths_text
 from assay.data.dataset.columns import ITEM
@@ -195,8 +195,8 @@ def refuse_failures(metrics: Mapping[str, float], most: float, *, step: int) -> 
         if kinds[KILLED]:
             cure = (
                 "Processes of graders were killed from outside, which says nothing of the rollouts: go on with "
-                "assay train --resume, and the step is graded again. If the kernel killed them because memory ran "
-                "out, start fewer ranks on the machine, or have the grader take less"
+                "assay train --resume, and the step is graded again. If the kernel killed them because memory "
+                "ran out, start fewer ranks on the machine, or have the grader take less"
             )
         if any(kinds[kind] for kind in JUDGE_FAILURE_KINDS):
             cure = (
@@ -269,6 +269,6 @@ def _sum(values: Sequence[float], weight: int) -> MetricSum:
 
 def _parsed(text: str | None) -> object:
     try:
-        return json.loads(text or "")
+        return parse_json(text or "")
     except ValueError:
         return None

@@ -1,0 +1,1 @@
+"""Text that users wrote, parsed within bounds."""
