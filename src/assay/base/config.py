@@ -15,7 +15,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 from pydantic import ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 
-from assay.base.errors import ConfigError
+from assay.base.errors import ConfigError, regular
 from assay.base.meant_key import keys_below, meant_key, written_key
 from assay.base.value_text import SECTION, expected, kind_text, message_of
 from assay.base.versioned import Versioned, stored_problem
@@ -82,7 +82,7 @@ def read_config_file(path: Path, overrides: Sequence[str]) -> LoadedConfig:
     from assay.base.parsing.bounded_yaml import BoundedLoader
 
     try:
-        text = path.read_text(encoding="utf-8")
+        text = regular(path).read_text(encoding="utf-8")
         loader = BoundedLoader(text)
         node = loader.get_single_node()
         values = None if node is None else loader.construct_document(node)

@@ -7,6 +7,8 @@ goes on later.
 
 import errno
 import os
+import stat
+from pathlib import Path
 
 
 class AssayError(Exception):
@@ -74,6 +76,37 @@ def known_error(error: BaseException) -> AssayError | None:
         return error
     where = error.filename if isinstance(error, OSError) else None
     return unwritten(where or "a file", error) if no_room(error) else None
+
+
+_OF_PATHS = frozenset(
+    {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP}
+)
+
+
+def path_error(error: BaseException) -> ConfigError | None:
+    """What is wrong with a path that somebody named, as far as the system says; None of all else."""
+    if isinstance(error, OSError) and error.filename is not None and error.errno in _OF_PATHS:
+        return ConfigError(f"{error.filename}: {error.strerror}. Check the path and its permissions.")
+    return None
+
+
+_IRREGULAR = {
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFSOCK: "a socket",
+}
+
+
+def regular(path: Path) -> Path:
+    """The path of an input, unless it is a pipe, device or socket, which may never end: a `DataError`."""
+    try:
+        kind = _IRREGULAR.get(stat.S_IFMT(path.stat().st_mode))
+    except (OSError, ValueError):
+        return path  # whoever opens it says what is wrong
+    if kind is not None:
+        raise DataError(f"{path}: {kind}, not a regular file. Write what it gives to a file, and name that.")
+    return path
 
 
 class FencedError(AssayError):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from assay.base.errors import ConfigError
+from assay.base.errors import ConfigError, regular
 from assay.launch.ranks.workers import Workers
 
 if TYPE_CHECKING:
@@ -34,7 +34,15 @@ class CommandGroup(click.Group):
             )
 
 
-class InputFile(click.Path):
+class _Path(click.Path):
+    """A path that is no pipe, device or socket, of something to be read."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path."""
+        return regular(Path(os.fsdecode(super().convert(value, param, ctx))))
+
+
+class InputFile(_Path):
     """A file to be read: what is not there is said before a command has begun, and imported what it needs."""
 
     def __init__(self, cure: str = "") -> None:
@@ -44,7 +52,7 @@ class InputFile(click.Path):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The path."""
-        path = Path(os.fsdecode(super().convert(value, param, ctx)))
+        path: Path = super().convert(value, param, ctx)
         if not path.exists():
             raise ConfigError(f"{path}: no such file. {self._cure.format(path=path)}".rstrip())
         return path
@@ -118,6 +126,8 @@ class _Source(_Type):
         is_url = "://" in value
         if not is_url and not Path(value).exists() and not glob.glob(value, recursive=True):  # noqa: PTH207
             raise ConfigError(f"{value}: no such file or folder.")
+        if not is_url:
+            regular(Path(value))
         return str(value)
 
 
@@ -193,7 +203,7 @@ DATASET = _Dataset(path_type=Path)
 SOURCE = _Source()
 SOURCE_PATH = _SourcePath()
 SOURCE_OR_RUN = _SourceOrRun()
-PATH = click.Path(path_type=Path)
+PATH = _Path()
 OUT_FILE = OutFile()
 OUT_PAGE = OutFile("· assay</title>")
 FOLDER = click.Path(file_okay=False, path_type=Path)

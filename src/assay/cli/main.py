@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from assay.base.errors import known_error
+from assay.base.errors import known_error, path_error
 from assay.base.visible import visible_output
 
 _COMMANDS = {
@@ -99,7 +99,7 @@ def main(arguments: list[str] | None = None) -> Any:
         try:
             return cli.main(args=arguments, prog_name="assay")
         except Exception as error:
-            if (known := known_error(error)) is None:
+            if (known := known_error(error) or path_error(error)) is None:
                 raise
             click.secho(f"error: {known}", err=True, fg="red")
             sys.exit(known.exit_code)

@@ -328,7 +328,7 @@ def _has_finished(run: "Run") -> bool:
 
 def _is_pipeline(file: Path) -> bool:
     """Whether the file has stages, and is no recipe."""
-    if "stages" not in file.read_text(encoding="utf-8", errors="replace"):
+    if not file.is_file() or "stages" not in file.read_text(encoding="utf-8", errors="replace"):
         return False
     from assay.launch.pipeline.config import is_pipeline
 

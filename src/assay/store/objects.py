@@ -320,7 +320,7 @@ class FolderStore:
         if self._was_there and not self._root.is_dir():
             raise StoreError(
                 f"{self._root}: this folder was here and is not any more: it was moved, deleted or unmounted "
-                "while it was written to. Nothing is written in its place; go on where it lies now."
+                "while it was written to. Nothing is written in its place; go on where it lies now, if it does."
             )
 
     @contextmanager
@@ -329,11 +329,15 @@ class FolderStore:
             yield
         except OSError as error:
             full = no_room(error)
-            cure = full or _CURES.get(error.errno or 0, "Check the path and its permissions.")
+            number = error.errno or 0
+            is_of_link = error.filename2 is not None
+            of_kind = _NOT_CHANGED if number == errno.EPERM and not is_of_link else _CURES.get(number)
+            cure = full or of_kind or "Check the path and its permissions."
             kind = StoreFullError if full else StoreAwayError if error.errno in _AWAY_ERRNOS else StoreError
             raise kind(f"{self._root / key}: cannot {verb} it: {error.strerror}. {cure}") from error
 
 
+_NOT_CHANGED = "It is another user's, or immutable or append-only ('lsattr' says so): choose another folder."
 _CURES = {
     errno.EROFS: "The file system is read-only: choose another folder.",
     errno.EPERM: "The file system may have no hard links, which commits rest on: choose another (--store).",

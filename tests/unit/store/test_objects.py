@@ -1,6 +1,7 @@
 import errno
 import os
 import stat
+import subprocess
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -160,10 +161,23 @@ def test_nothing_is_deleted_or_written_behind_a_link_to_a_folder(tmp_path: Path)
     assert [path.name for path in theirs.iterdir()] == ["weights"]
 
 
+@pytest.mark.parametrize("flag", ["i", "a"])
+def test_a_folder_that_may_not_be_changed_is_called_so_and_not_without_links(tmp_path: Path, flag: str) -> None:
+    (tmp_path / "log").mkdir()
+    if subprocess.run(["chattr", f"+{flag}", tmp_path / "log"], capture_output=True, check=False).returncode:
+        pytest.skip("needs root, and a file system with attributes")
+    try:
+        with pytest.raises(StoreError, match="immutable or append-only") as failed:
+            FolderStore(tmp_path).put("log/0", b"x")
+        assert "hard links" not in str(failed.value)
+    finally:
+        subprocess.run(["chattr", f"-{flag}", tmp_path / "log"], check=True)
+
+
 @pytest.mark.parametrize("number", [errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP])
 def test_a_file_system_without_links_is_refused_by_name(tmp_path: Path, monkeypatch, number: int) -> None:
-    def fails(*paths: object) -> None:
-        raise OSError(number, os.strerror(number))
+    def fails(source: object, target: object) -> None:
+        raise OSError(number, os.strerror(number), str(source), None, str(target))
 
     monkeypatch.setattr("os.link", fails)
     with pytest.raises(StoreError, match=r"log/0: cannot write it: .*\(--store\)"):

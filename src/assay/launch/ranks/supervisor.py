@@ -467,8 +467,9 @@ class Supervisor:
         if self._has_record and not (Path(self._run.run_dir) / RUN_FILE).is_file():
             raise StoreError(
                 f"{self._run.run_dir}: the run's folder was here and is not any more: it was moved, deleted or "
-                "unmounted while it trained. All commits are intact where it lies now: go on there with "
-                f"'assay train --resume {self._run.run_id}' (ASSAY_HOME names the folder of runs)."
+                "unmounted while it trained. Where it still lies, its commits are intact: go on there with "
+                f"'assay train --resume {self._run.run_id}' (ASSAY_HOME names the folder of runs). "
+                "If it was deleted, they are gone."
             )
 
     def _run_ranks(self, attempt: Attempt, commit: Commit | None) -> tuple[Attempt, AttemptEnd]:

@@ -82,7 +82,7 @@ def read_recorded(sources: Sequence[Path], *, commit: str | None, path: str | No
 def _files(source: Path) -> list[Path]:
     if not source.is_dir():
         return [source]
-    files = sorted(source.rglob("*.xml"))
+    files = sorted(file for file in source.rglob("*.xml") if file.is_file())
     if not files:
         raise ConfigError(f"{source}: no XML file lies in it. Name the files of results.")
     return files

@@ -13,7 +13,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from assay.base.errors import ConfigError, DataError
+from assay.base.errors import ConfigError, DataError, regular
 from assay.data.dataset.raw.delimited import DELIMITERS, delimited_spans
 from assay.data.dataset.raw.lines import TEXT_SUFFIX, file_spans, line_spans
 from assay.data.dataset.raw.span import RawSpan
@@ -63,7 +63,7 @@ def _named(sources: Sequence[Path]) -> Iterator[Path]:
     """Patterns as the files that they match."""
     for source in sources:
         if source.exists() or not has_magic(str(source)):
-            yield source
+            yield regular(source)
             continue
         found = sorted(path for path in glob(str(source), recursive=True) if Path(path).is_file())  # noqa: PTH207
         if not found:
