@@ -78,9 +78,15 @@ def known_error(error: BaseException) -> AssayError | None:
     return unwritten(where or "a file", error) if no_room(error) else None
 
 
-_OF_PATHS = frozenset(
-    {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP}
-)
+_OF_PATHS = {
+    errno.EACCES,
+    errno.EPERM,
+    errno.EROFS,
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.ENAMETOOLONG,
+    errno.ELOOP,
+}
 
 
 def path_error(error: BaseException) -> ConfigError | None:

@@ -1,5 +1,8 @@
 """`assay sink RUN KIND:WHERE`: a run's metrics in TensorBoard, MLflow or W&B, live."""
 
+import subprocess
+import sys
+
 import click
 
 from assay.base.clock import SystemClock
@@ -20,7 +23,10 @@ def sink(run_id: str, sinks: tuple[str, ...], once: bool) -> None:
     from assay.base.units import number_of
     from assay.launch.sinks.follow import SinkName, follow
 
-    run = given_home().run(run_id)
-    names = [SinkName.parse(text) for text in sinks]
-    for name, num_points in follow(run, names, SystemClock(), until_ended=not once).items():
-        click.echo(f"{name.kind}: {number_of(num_points, 'point')} handed over to {name.where}")
+    run, names = given_home().run(run_id), [SinkName.parse(text) for text in sinks]
+    if len(names) > 1:  # a process each: all are live, and one that fails stops no other
+        command = [sys.executable, "-m", "assay", "sink", run_id, *(["--once"] if once else [])]
+        running = [subprocess.Popen([*command, text]) for text in dict.fromkeys(sinks)]
+        sys.exit(max(process.wait() for process in running))
+    num_points = follow(run, names[0], SystemClock(), until_ended=not once)
+    click.echo(f"{names[0].kind}: {number_of(num_points, 'point')} handed over to {names[0].where}")

@@ -58,7 +58,7 @@ def test_a_completion_is_read_in_each_of_its_forms(given, expected):
         (answer(None, "content_filter"), "refusal", "filter"),
         (answer("I will", "content_filter"), "refusal", "filter"),
         (answer(None, refusal="No."), "refusal", "refused: 'No.'"),
-        (answer([{"type": "refusal", "refusal": "No."}]), "refusal", "refused: 'No.'"),
+        (answer([{"type": "refusal", "refusal": "No."}]), "refusal", "refused: .*'No.'"),
         (answer(None, "tool_calls", tool_calls=[{"id": "1"}]), "server", "called tools"),
         (answer("", "function_call", function_call={"name": "f"}), "server", "called tools"),
         (answer([{"type": "image_url", "image_url": {}}]), "server", "no text"),

@@ -167,6 +167,7 @@ def result_of(
     """The record of all items of a benchmark; `of_score` makes further metrics of their score."""
     table = items_table(items)
     summary = summarise(table, identity.unit)
+    reasons = [each.finish_reason for each in items if each.score is not None and each.finish_reason]
     return BenchmarkResult(
         **checkpoint._asdict(),
         **identity._asdict(),
@@ -175,7 +176,7 @@ def result_of(
         failures=count_failures(items),
         incomplete_reason=incomplete_reason,
         num_prompts_cut=num_prompts_cut(items) if source == "assay" else None,
-        num_completions_cut=_num_completions_cut(items),
+        num_completions_cut=reasons.count("length") if reasons else None,
         score=summary.score,
         could_detect=None if incomplete_reason else summary.could_detect,
         metrics=mean_details(items) | of_score(summary.score.value),
@@ -230,13 +231,6 @@ def _with_contamination(
 def count_failures(items: Sequence[ItemScore]) -> dict[str, int]:
     """Kind of failure -> items."""
     return dict(Counter(item.failure.kind for item in items if item.failure is not None))
-
-
-def _num_completions_cut(items: Sequence[ItemScore]) -> int | None:
-    reasons = [
-        item.finish_reason for item in items if item.score is not None and item.finish_reason is not None
-    ]
-    return reasons.count("length") if reasons else None
 
 
 def _done_key(step: int, weights_digest: str, suite_sha256: str) -> str:

@@ -10,8 +10,8 @@ sink had taken; what it took since the cursor was last written, it takes again.
 import fcntl
 import json
 import socket
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,7 +28,7 @@ from assay.records.run import Run
 from assay.store.attempts import saved_attempts
 from assay.store.commit_log import CommitLog
 from assay.store.metrics.segment import Position, attempt_and_rank, read_segment, segment_paths
-from assay.store.objects import open_store
+from assay.store.objects import ObjectStore, open_store
 
 POLL_S = 2.0
 GPUS_EVERY_S = 10.0
@@ -61,66 +61,30 @@ class SinkName(NamedTuple):
             raise ConfigError(f"'{text}' is no sink. Write one of: {forms}.")
         return cls(kind, where if is_address(where) else str(Path(where).expanduser().resolve()))
 
-
-class _Follower:
-    """One destination of a run: its sink and its cursor."""
-
-    def __init__(self, run: Run, name: SinkName) -> None:
-        self._run, self.num_points, self.step = run, 0, 0
-        self._store = open_store(run.run_dir)
-        self._key = _key(name)
-        self._kept = self._cursor(name)
-        self._sink: Sink = KINDS[name.kind].open(name.where, run, self._kept["memory"])
-        self._keep()
-
-    def _cursor(self, name: SinkName) -> dict[str, Any]:
-        is_there = is_address(name.where) or Path(name.where).exists()
-        for key in (self._key, f"sinks/{name.kind}.json"):  # the second: of an older assay
-            if is_there and self._store.exists(key):
-                found: dict[str, Any] = json.loads(self._store.get(key))
-                if found["where"] == name.where:
-                    return found
-        return {"where": name.where, "positions": {}, "memory": {}}
-
-    def _keep(self) -> None:
-        self._store.put(self._key, json.dumps(self._kept).encode())
-
-    def poll(self, more: Sequence[Point]) -> None:
-        """Hand over what is new, and `more`; the cursor moves once the sink has it."""
-        new = [point for part in _hand_over(self._run, self._sink, self._kept["positions"]) for point in part]
-        self._sink.write(more)
-        self._sink.flush()
-        self.num_points, self.step = self.num_points + len(new), new[-1].step if new else self.step
-        if new:
-            self._keep()
-
-    def close(self, *, failed: bool | None) -> None:
-        """Close the sink; see there."""
-        self._sink.close(failed=failed)
+    @property
+    def key(self) -> str:
+        """Where the cursor of this destination lies in the run's folder."""
+        return f"sinks/{self.kind}-{sha256_of_json(list(self))[:8]}.json"
 
 
-def follow(
-    run: Run, names: Sequence[SinkName], clock: Clock, *, until_ended: bool = True
-) -> dict[SinkName, int]:
-    """Hand over all points, until the run has ended, or once; returns how many there were.
-
-    Raises `SinkError` when all is done that could be, where a sink failed: the others go on without it.
-    """
-    names = list(dict.fromkeys(names))
-    with ExitStack() as locks:
-        for name in names:
-            locks.enter_context(_locked(run, name))
-        return _follow(run, names, clock, until_ended=until_ended)
-
-
-def _key(name: SinkName) -> str:
-    return f"sinks/{name.kind}-{sha256_of_json(list(name))[:8]}.json"
+def follow(run: Run, name: SinkName, clock: Clock, *, until_ended: bool = True) -> int:
+    """Hand over all points, until the run has ended, or once; returns how many there were."""
+    with _locked(run, name):
+        try:
+            return _follow(run, name, clock, until_ended=until_ended)
+        except AssayError:
+            raise
+        except Exception as error:  # other people's code, which raises what it likes
+            raise SinkError(
+                f"{':'.join(name)}: {type(error).__name__}: {error}. The run does not notice; the same command "
+                "hands over the rest."
+            ) from error
 
 
 @contextmanager
 def _locked(run: Run, name: SinkName) -> Iterator[None]:
     """Two processes would hand everything over twice."""
-    path = Path(run.run_dir) / f"{_key(name)}.lock"
+    path = Path(run.run_dir) / f"{name.key}.lock"
     path.parent.mkdir(exist_ok=True)
     with path.open("a") as file:
         try:
@@ -132,45 +96,40 @@ def _locked(run: Run, name: SinkName) -> Iterator[None]:
         yield
 
 
-def _follow(run: Run, names: Sequence[SinkName], clock: Clock, *, until_ended: bool) -> dict[SinkName, int]:
-    followers, failures = dict[SinkName, _Follower](), dict[SinkName, str]()
+def _cursor(store: ObjectStore, name: SinkName) -> dict[str, Any]:
+    """How far a destination is; one that was deleted begins again."""
+    if is_address(name.where) or Path(name.where).exists():
+        for key in (name.key, f"sinks/{name.kind}.json"):  # the second: of an older assay
+            found: dict[str, Any] = json.loads(store.get(key)) if store.exists(key) else {}
+            if found.get("where") == name.where:
+                return found
+    return {"where": name.where, "positions": {}, "memory": {}}
 
-    @contextmanager
-    def noting(name: SinkName) -> Iterator[None]:
-        try:
-            yield
-        except AssayError:
-            raise
-        except Exception as error:  # other people's code, which raises what it likes
-            failures[name] = f"{':'.join(name)}: {type(error).__name__}: {error}"
 
-    for name in names:
-        with noting(name):
-            followers[name] = _Follower(run, name)
-    launch, next_gpus_s = last_launch(run), 0.0
+def _follow(run: Run, name: SinkName, clock: Clock, *, until_ended: bool) -> int:
+    store, key = open_store(run.run_dir), name.key
+    kept = _cursor(store, name)
+    sink = KINDS[name.kind].open(name.where, run, kept["memory"])
+    store.put(key, json.dumps(kept).encode())
+    launch, num_points, step, next_gpus_s = last_launch(run), 0, 0, 0.0
     trains_here = launch is not None and launch.host == socket.gethostname()
     while True:
         # Asked before the segments are read: what ends in between is read to its end.
-        has_ended, gpus = not until_ended or _has_ended(run), list[Point]()
+        has_ended = not until_ended or _has_ended(run)
+        new = [point for part in _hand_over(run, sink, kept["positions"]) for point in part]
+        num_points, step = num_points + len(new), new[-1].step if new else step
         if trains_here and not has_ended and clock.monotonic_s() >= next_gpus_s:
             next_gpus_s = clock.monotonic_s() + GPUS_EVERY_S
-            gpus = gpu_points(max(each.step for each in followers.values()), clock.now_s())
-        for name in followers.keys() - failures.keys():
-            with noting(name):
-                followers[name].poll(gpus)
-        if has_ended or failures.keys() >= followers.keys():
+            sink.write(gpu_points(step, clock.now_s()))
+        sink.flush()
+        if new:
+            store.put(key, json.dumps(kept).encode())
+        if has_ended:
             break
         clock.sleep_s(POLL_S)
     finished = CommitLog(open_store(run.store_url)).finished() is not None
-    failed = not finished if finished or _has_ended(run) else None
-    for name in followers.keys() - failures.keys():
-        with noting(name):
-            followers[name].close(failed=failed)
-    if failures:
-        raise SinkError(
-            f"{'; '.join(failures.values())}. The run does not notice; the same command hands over the rest."
-        )
-    return {name: each.num_points for name, each in followers.items()}
+    sink.close(failed=not finished if finished or _has_ended(run) else None)
+    return num_points
 
 
 def _hand_over(run: Run, sink: Sink, positions: dict[str, str]) -> Iterator[list[Point]]:
