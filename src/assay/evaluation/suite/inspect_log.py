@@ -158,8 +158,8 @@ def _choices(
 def _item(sample: Mapping[str, Any], choice: _Choice, *, has_epochs: bool, path: Path) -> ItemScore:
     cluster = str(sample["id"])
     item_id = f"{cluster}/{sample.get('epoch', 1)}" if has_epochs else cluster
-    if sample.get("error"):
-        text = short_text(sample["error"].get("message")) or "without a message"
+    if fault := sample.get("error") or sample.get("invalidation"):
+        text = short_text(fault.get("message") or fault.get("reason")) or "without a message"
         return ItemScore(item_id, cluster, None, failure=ItemFailure("sample_error", text))
     score = (sample.get("scores") or {}).get(choice.scorer)
     if score is None:

@@ -161,3 +161,11 @@ def test_what_ended_a_sample_of_inspect_is_kept(tmp_path):
     (tmp_path / "log.json").write_text(json.dumps(tree))
     (found,) = read_foreign(tmp_path / "log.json")
     assert [item.finish_reason for item in found.items] == ["length", "length", "stop"]
+
+
+def test_a_sample_that_inspects_user_invalidated_is_a_failed_item(tmp_path):
+    tree = inspect_tree(WHOLE)
+    tree["samples"][3]["invalidation"] = {"author": "a", "reason": "the sandbox was broken"}
+    (tmp_path / "log.json").write_text(json.dumps(tree))
+    (found,) = read_foreign(tmp_path / "log.json")
+    assert found.items[3].failure == ("sample_error", "the sandbox was broken")
