@@ -3,6 +3,7 @@
 import glob
 import os
 import shutil
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -243,6 +244,16 @@ def found_ledger(home: "Home") -> "Ledger | None":
     from assay.store.ledger.ledger import copied_ledger
 
     return _up_to_date(home, copied_ledger(file, located=home.locating()))
+
+
+def tell_stale(ledger: "Ledger", run_ids: Collection[str] | None = None) -> None:
+    """Say of which runs (of all, where none is named) the ledger's numbers may be old, and since when."""
+    from assay.base.clock import SystemClock
+    from assay.reporting.views.run_list import run_lines
+
+    for line in run_lines(ledger):
+        if line.is_stale and (run_ids is None or line.run_id in run_ids):
+            click.secho(line.stale_text(SystemClock().now_s()), err=True, fg="yellow")
 
 
 def asked_ledger(home: "Home", *run_ids: str) -> "Ledger":

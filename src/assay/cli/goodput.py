@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from assay.base.errors import ConfigError
-from assay.cli.given import FILE_OR_RUN, found_ledger, given_home
+from assay.cli.given import FILE_OR_RUN, found_ledger, given_home, tell_stale
 
 
 @click.command()
@@ -38,6 +38,7 @@ def goodput(names: tuple[str, ...], as_json: bool, drills: bool) -> None:
             from assay.planning.program.file import read_program
 
             program = read_program(Path(programs[0])).program
+            tell_stale(ledger)
             of_program = goodput_of_program(program, ledger, home.settings())
             if as_json:
                 click.echo(of_program.to_json())
@@ -51,6 +52,7 @@ def goodput(names: tuple[str, ...], as_json: bool, drills: bool) -> None:
                 )
             return
         named = {run.run_id: run for run in map(ledger.run, names)}
+        tell_stale(ledger, named or None)
         every = [run for run in ledger.runs() if drills or not run.is_drill]
         settings = home.settings()
         found = goodput_of(ledger, list(named.values()) or every, settings)

@@ -75,8 +75,8 @@ class Bookkeeper:
 
     def _record_end(self, ledger: Ledger, attempt: Attempt) -> None:
         ledger.record_attempt(attempt)
-        self._catch_up(ledger)
         record_phases(ledger, self._run, attempt)
+        self._catch_up(ledger)
 
     def _catch_up(self, ledger: Ledger) -> None:
         entries = self._log.entries()
@@ -85,6 +85,7 @@ class Bookkeeper:
         self._num_entries = len(entries)
         record_notices(ledger, self._run)
         fold_run(ledger, self._run)
+        ledger.record_write(self._run.run_id)
 
 
 def record_earlier_attempts(ledger: Ledger, run: Run, attempt: Attempt) -> None:
@@ -191,6 +192,10 @@ def _remarks(ledger: Ledger, run: Run) -> None:
         ledger.record_remarks(remarks)
 
 
+def _write(ledger: Ledger, run: Run) -> None:
+    ledger.record_write(run.run_id)
+
+
 RUN_SOURCES = (
     LedgerSource(("runs",), "run.json", Ledger.record_run),
     LedgerSource(("launches",), "launches/*.json", _launches),
@@ -208,4 +213,5 @@ RUN_SOURCES = (
         "in its store: benchmarks/**/result.json, lease-*.json",
         write_results,
     ),
+    LedgerSource(("ledger_writes",), "its folder, as of now", _write),
 )

@@ -163,6 +163,7 @@ def _drive(
     log.sweep()  # once from the first step on: what attempts wrote that woke up after they were replaced
     audit = save_audit(run.run_dir, audit_run(run, log))
     writer.put(lambda ledger: ledger.record_audit(audit))
+    writer.put(lambda ledger: ledger.record_write(run.run_id))
     beside.finish()
     writer.wait(FINISH_S)
     return RunResult(run, "finished", last_attempt, evaluation, audit)

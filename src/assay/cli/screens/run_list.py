@@ -44,7 +44,11 @@ def print_runs(lines: Sequence[RunLine]) -> None:
     """A line for each run."""
     is_terminal = sys.stdout.isatty()
     width = shutil.get_terminal_size().columns if is_terminal else None
-    click.echo("\n".join(run_rows(lines, now_s=SystemClock().now_s(), width=width)))
+    now_s = SystemClock().now_s()
+    click.echo("\n".join(run_rows(lines, now_s=now_s, width=width)))
+    for line in lines:
+        if line.is_stale:
+            click.secho(line.stale_text(now_s), err=True, fg="yellow")
 
 
 def run_rows(lines: Sequence[RunLine], *, now_s: float, width: int | None) -> list[str]:

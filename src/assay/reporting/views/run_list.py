@@ -5,9 +5,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from assay.base.clock import SystemClock
 from assay.base.config import dotted_leaves
 from assay.base.errors import ConfigError
 from assay.base.meant_key import meant_key
+from assay.base.units import duration_text
 from assay.records.evaluation import AUC
 from assay.records.failure import FailureKind
 from assay.records.run import Attempt, Run, RunStatus
@@ -77,6 +79,25 @@ class RunLine(RunHead):
     """`RUN@STEP`; null where it is no fork."""
     note: str | None
     """The last one, by `assay runs note`; null where there is none."""
+    written: UtcTime | None = None
+    """When this ledger was last brought up to date about the run; null where an older assay did it."""
+    written_by: str = ""
+    """By what process, and where."""
+    is_stale: bool = False
+    """The run's folder is newer than that, or it goes on and nobody writes here: its numbers may be old."""
+
+    def stale_text(self, now_s: float) -> str:
+        """A sentence of a run whose numbers may be old."""
+        ago = duration_text(now_s - (self.written or now_s))
+        return (
+            f"{self.run_id}: this ledger was last written {ago} ago, by {self.written_by}, and the run went "
+            "on: 'assay runs --rebuild' brings its numbers up to date."
+        )
+
+
+NEVER_WRITTEN: tuple[float | None, str] = (None, "")
+SLACK_S, SILENT_WRITER_S = 10.0, 60.0
+"""By how much a folder may be newer than what is written of it; how long who writes of a run may be silent."""
 
 
 class Selection(NamedTuple):
@@ -99,7 +120,7 @@ class Selection(NamedTuple):
 
 def run_lines(ledger: Ledger, selection: Selection = Selection()) -> list[RunLine]:  # noqa: B008 (immutable)
     """The newest first, unless the selection says otherwise."""
-    remarks = {each.run_id: each for each in ledger.remarks()}
+    remarks, writes = {each.run_id: each for each in ledger.remarks()}, ledger.last_writes()
     listed = [each for each in _summaries(ledger) if selection.drills or not each.run.is_drill]
     _refuse_keys_of_no_run(listed, selection.where)
     summaries = [each for each in listed if _has_values(each, selection.where)]
@@ -113,6 +134,9 @@ def run_lines(ledger: Ledger, selection: Selection = Selection()) -> list[RunLin
             world_sizes=tuple(attempt.world_size for attempt in summary.attempts),
             last_seen=summary.last_seen_s,
             tags=said.tags if (said := remarks.get(summary.run.run_id)) else (),
+            written=(wrote := writes.get(summary.run.run_id, NEVER_WRITTEN))[0],
+            written_by=wrote[1],
+            is_stale=wrote[0] is not None and _is_stale(summary, wrote[0]),
             attempts=len(summary.attempts),
             auc=summary.value if summary.metric == AUC.title else None,
             device_hours=summary.device_s / 3600,
@@ -144,6 +168,14 @@ def _summaries(ledger: Ledger) -> list[RunSummary]:
 def _is_behind(ledger: Ledger, run: Run) -> bool:
     log = Path(run.store_url, "log")
     return log.is_dir() and sum(1 for _ in log.iterdir()) > len(ledger.log_entries(run.run_id))
+
+
+def _is_stale(summary: RunSummary, written_s: float) -> bool:
+    folder = Path(summary.run.run_dir)
+    found = [path.stat().st_mtime for path in (folder / "attempts", folder / "log") if path.is_dir()]
+    is_open = summary.status in ("running", "unknown")
+    newest_s = max([*found, SystemClock().now_s() if is_open else written_s])
+    return newest_s - written_s > (SILENT_WRITER_S if is_open else SLACK_S)
 
 
 _ORDER: dict[str, Callable[[RunLine], Any]] = {

@@ -5,6 +5,9 @@ all of them. Every write is by natural key: writing a fact again changes nothing
 attempt that has ended) takes its place.
 """
 
+import os
+import socket
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
@@ -12,6 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from assay.base.clock import SystemClock
 from assay.records.audit import AuditReport
 from assay.records.commit import ENTRY_CLASSES, LogEntry
 from assay.records.evaluation import (
@@ -113,6 +117,18 @@ class Ledger:
             upsert(connection, tables.attempts, [_row(tables.attempts, attempt)])
             if attempt.failure is not None:
                 upsert(connection, tables.failures, [_row(tables.failures, attempt.failure)])
+
+    def record_write(self, run_id: str) -> None:
+        """Write down that all that a run's folder holds is here, as of now."""
+        process = f"'{' '.join(['assay', *sys.argv[1:3]])}', process {os.getpid()}"
+        at_s, host = SystemClock().now_s(), socket.gethostname()
+        self._put_all(tables.writes, [{"run_id": run_id, "at_s": at_s, "host": host, "process": process}])
+
+    def last_writes(self) -> dict[str, tuple[float, str]]:
+        """Run -> when its facts were last brought up to date, since the epoch, and by what process where."""
+        with self.reading() as connection:
+            rows = connection.execute("SELECT run_id, at_s, host, process FROM ledger_writes")
+        return {run_id: (at_s, f"{process} on {host}") for run_id, at_s, host, process in rows}
 
     def record_notices(self, run_id: str, notices: dict[int, Notice]) -> None:
         """Write down notices of a run by their index, in one transaction."""

@@ -72,6 +72,9 @@ notices = LedgerTable(
 
 launches = LedgerTable("launches", {"run_id": STRING, "number": INTEGER}, {"record": TEXT})
 
+writes = LedgerTable("ledger_writes", {"run_id": STRING}, {"at_s": FLOAT, "host": STRING, "process": STRING})
+"""When a run's facts were last brought up to date here, and by what: numbers may be older than its folder."""
+
 log_entries = LedgerTable(
     "log_entries",
     {"run_id": STRING, "entry_index": INTEGER},
@@ -159,7 +162,7 @@ metric_chunks = LedgerTable(
 )
 
 TABLES = (
-    layout, runs, attempts, failures, notices, launches, log_entries, phase_seconds, evaluations,
+    layout, runs, writes, attempts, failures, notices, launches, log_entries, phase_seconds, evaluations,
     benchmark_results, comparisons, audits, remarks, campaigns, decisions,
     metric_segments, metric_events, metric_series, metric_chunks,
 )  # fmt: skip

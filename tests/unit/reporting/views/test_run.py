@@ -1,6 +1,8 @@
 """From a ledger to the one view of a run, which screens, pages and `--json` share."""
 
 import json
+import os
+import socket
 from dataclasses import replace
 
 import pytest
@@ -11,6 +13,7 @@ from assay.records.evaluation import Estimate, Measured, Metric, ScoreEvaluation
 from assay.records.goodput import USEFUL
 from assay.records.launch import Launch
 from assay.reporting.pages.render import render_run_page
+from assay.reporting.views import run_list
 from assay.reporting.views.run import run_view
 from assay.reporting.views.run_list import Selection, run_lines
 from assay.reporting.views.run_page import run_page as gathered
@@ -93,6 +96,7 @@ def test_the_list_of_runs_and_the_view_of_each_say_the_same(ledger, life):
         assert tuple(map(listed.pop, ("metric", "value", "auc"))) == measured
         assert listed.pop("higher_is_better") is (None if found is None else True)
         assert listed.pop("device_hours") == pytest.approx(held_s / 3600)
+        assert (listed.pop("written"), listed.pop("written_by"), listed.pop("is_stale")) == (None, "", False)
         evaluated_s = sum(shown["device_seconds_beside"].values())
         assert listed.pop("evaluation_hours") == pytest.approx(evaluated_s / 3600)
         assert listed.pop("started") == (None if not shown["launches"] else "Slurm job 12")
@@ -136,3 +140,34 @@ def test_numbers_that_json_cannot_write_are_null(run_page):
         "rows_per_s": None,
         "tokens_per_s": None,
     }
+
+
+def test_a_ledger_that_is_older_than_the_run_s_folder_says_when_and_by_whom_it_was_written(
+    ledger, life, tmp_path
+):
+    run = life.run.model_copy(update={"run_dir": str(tmp_path / "run")})
+    (tmp_path / "run" / "attempts").mkdir(parents=True)
+    life.record(ledger)
+    ledger.record_run(run)
+    (line,) = run_lines(ledger)
+    assert (line.written, line.written_by, line.is_stale) == (None, "", False), "by an older assay"
+    ledger.record_write(run.run_id)
+    (line,) = run_lines(ledger)
+    assert line.written and socket.gethostname() in line.written_by and str(os.getpid()) in line.written_by
+    assert not line.is_stale
+    os.utime(tmp_path / "run" / "attempts", times=(line.written + 60, line.written + 60))
+    (line,) = run_lines(ledger)
+    assert line.is_stale
+    said = line.stale_text(line.written + 240)
+    assert "4 min" in said and line.written_by in said and "--rebuild" in said
+
+
+def test_a_run_that_goes_on_and_of_which_nobody_writes_here_is_stale(ledger, life, monkeypatch):
+    life._replace(attempts=life.attempts[:1], entries=life.entries[:-2]).record(ledger)
+    attempt = life.attempts[0].model_copy(update={"ended_s": None, "end_step": None, "outcome": "running"})
+    ledger.record_attempt(attempt)
+    ledger.record_write(life.run.run_id)
+    (line,) = run_lines(ledger)
+    assert line.status in ("running", "unknown") and not line.is_stale
+    monkeypatch.setattr(run_list, "SILENT_WRITER_S", -1.0)
+    assert run_lines(ledger)[0].is_stale
