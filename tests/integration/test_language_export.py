@@ -197,7 +197,7 @@ def test_predict_gives_rewards_of_pairs_conversations_and_texts_from_a_run_and_f
     asked = tmp_path / "rows.jsonl"
     asked.write_text("".join(json.dumps(row) + "\n" for row in rows))
     for model in ("reward", folder):
-        assert run_command("predict", model, asked, "-o", tmp_path / "out.jsonl") == 0
+        assert run_command("predict", model, asked, "-o", tmp_path / "out.jsonl", "--force") == 0
         assert "1 row without text: kept, with no answer" in capfd.readouterr().err
         found = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
         for row, answers, said in zip(rows, wanted, found, strict=True):
@@ -213,7 +213,7 @@ def test_predict_gives_rewards_of_pairs_conversations_and_texts_from_a_run_and_f
     assert Dataset.open(preferences).manifest.lengths.max < len(wide) <= MODEL["max_tokens"]
     for model in ("reward", folder):
         asked.write_text(json.dumps({"text": longer}) + "\n")
-        assert run_command("predict", model, asked, "-o", tmp_path / "out.jsonl") == 0
+        assert run_command("predict", model, asked, "-o", tmp_path / "out.jsonl", "--force") == 0
         said = json.loads((tmp_path / "out.jsonl").read_text())
         assert said["reward"] == pytest.approx(expected(wide), abs=1e-6)
         asked.write_text(json.dumps({"text": "that is " * 99}) + "\n")

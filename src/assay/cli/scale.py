@@ -246,6 +246,7 @@ def _calibration(loaded: "LoadedConfig", asked: _Asked, out: Path | None) -> "Sc
     from assay.launch.run import checked
     from assay.launch.scale.calibrate import calibrate_scale
     from assay.launch.scale.kept import CalibrationKey, given_calibration, kept_calibration, nearest_other
+    from assay.reporting.pages.render import write_file
 
     recipe, dataset = checked(loaded)
     if asked.file is not None:
@@ -263,7 +264,5 @@ def _calibration(loaded: "LoadedConfig", asked: _Asked, out: Path | None) -> "Sc
             )
         found = kept or calibrate_scale(home, loaded, seconds=asked.seconds)
     if out is not None:
-        from assay.reporting.pages.render import write_file
-
         write_file(out, found.to_sealed_json() + "\n")
     return found

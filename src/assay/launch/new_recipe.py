@@ -411,10 +411,7 @@ def _trainer(sizes: _Sizes, rate: tuple[float, str]) -> Iterator[tuple[str, str]
     )
     yield "retention:", ""
     num_commits = -(-sizes.steps // sizes.commit_every)
-    yield (
-        "  keep_last: 2",
-        f"the newest commits stay; of others no weights are left to evaluate later: {num_commits} keeps all",
-    )
+    yield "  keep_last: 2", f"newest commits that stay and can be evaluated later; {num_commits} keeps all"
     yield "  keep_best: 1", "and the best one by the held-out rows"
 
 

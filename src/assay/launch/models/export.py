@@ -112,12 +112,11 @@ def export_run(
         )
         (unfinished / "README.md").write_text(_card(run, dataset, commit, exported), encoding="utf-8")
         (unfinished / EXPORT_FILE).write_text(exported.to_sealed_json() + "\n", encoding="utf-8")
+        replaced = unfinished.with_name(f"{unfinished.name}-replaced")
         if to.exists():
-            to.rename(replaced := unfinished.with_name(f"{unfinished.name}-replaced"))
-            unfinished.rename(to)
-            shutil.rmtree(replaced)
-        else:
-            unfinished.rename(to)
+            to.rename(replaced)
+        unfinished.rename(to)
+        shutil.rmtree(replaced, ignore_errors=True)
     except BaseException as error:
         shutil.rmtree(unfinished, ignore_errors=True)
         if no_room(error):
