@@ -20,6 +20,7 @@ from assay.base.config import LoadedConfig
 from assay.base.errors import ConfigError
 from assay.base.installed import installed_path
 from assay.base.units import count_text, number_of, tenths_text
+from assay.data.dataset.checkpoint_tokens import num_token_ids
 from assay.data.dataset.columns import (
     KEY,
     LABEL,
@@ -546,7 +547,7 @@ def _model_size(manifest: DatasetManifest) -> tuple[int, int]:
 def _vocabulary(dataset: Dataset) -> int:
     needed = dataset.manifest.max_token_id + 1
     file = dataset.folder / TOKENIZER_FILE
-    return max(needed, load_tokenizer(file).get_vocab_size()) if file.is_file() else needed
+    return max(needed, num_token_ids(load_tokenizer(file))) if file.is_file() else needed
 
 
 def _machine() -> str:

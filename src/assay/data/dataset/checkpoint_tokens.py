@@ -114,11 +114,15 @@ def embedding_counts(method: Mapping[str, Any]) -> dict[str, int]:
     return found
 
 
+def num_token_ids(tokenizer: Tokenizer) -> int:
+    """Embeddings that a model needs for all tokens: some vocabularies have holes."""
+    return max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+
+
 def refuse_larger(tokenizer: Tokenizer, num_embeddings: int, *, where: str) -> None:
     """Raise `ConfigError` where a model has no embedding for some token of its tokenizer."""
-    vocabulary = tokenizer.get_vocab(with_added_tokens=True)
-    token, number = max(vocabulary.items(), key=lambda pair: pair[1], default=("", -1))
-    if number >= num_embeddings:
+    if (number := num_token_ids(tokenizer) - 1) >= num_embeddings:
+        token = tokenizer.id_to_token(number)
         raise ConfigError(
             f"{where}: its tokenizer has tokens up to number {number:,} ({token!r}), and the model has "
             f"embeddings for {num_embeddings:,} (vocab_size). Use the model's own tokenizer, or resize its "

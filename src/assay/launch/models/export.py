@@ -104,7 +104,7 @@ def export_run(
         method.save_portable(model, unfinished, Leaving(beside.numbers, beside.ends, adapters, columns))
         for name, data in beside.files.items():
             (unfinished / name).write_bytes(data)
-        keep_tokenization(unfinished, load_tokenizer(known.path), sample_texts(dataset, known.path))
+        keep_tokenization(unfinished, load_tokenizer(unfinished), sample_texts(dataset, known.path))
         _readable_as_the_folder(unfinished)
         progress(3, _PARTS)
         exported = _record(run, commit, dataset, known, form=method.form).model_copy(
@@ -194,6 +194,8 @@ def _tokenizer_files(
 ) -> _TokenizerFiles:
     """The dataset's tokenizer, special tokens and chat template, as transformers reads them."""
     files, manifest = {TOKENIZER_FILE: known.path.read_bytes()}, dataset.manifest
+    if form == "language_model":
+        files[TOKENIZER_FILE] = _without_end(files[TOKENIZER_FILE])
     tokenizer, special, ends = load_tokenizer(known.path), dict[str, str](), tuple[int, ...]()
     if form != "classifier":
         template = _kept(known, TEMPLATE_FILE, manifest.chat_template_sha256)
@@ -226,6 +228,18 @@ def _tokenizer_files(
     named = {name: tokenizer.token_to_id(str(config.get(name))) for name in ("eos_token", "pad_token")}
     numbers = {name: number for name, number in named.items() if number is not None}
     return _TokenizerFiles(files, numbers, ends)
+
+
+def _without_end(data: bytes) -> bytes:
+    """A tokenizer.json that puts nothing behind a text: a prompt would have ended before it is completed."""
+    tree, is_changed = json.loads(data), False
+    found = tree.get("post_processor") or {}
+    for step in (each for each in found.get("processors", [found]) if each.get("type") == "TemplateProcessing"):
+        for name in ("single", "pair"):
+            last = max(index for index, piece in enumerate(step[name], 1) if "Sequence" in piece)
+            is_changed |= last < len(step[name])
+            step[name] = step[name][:last]
+    return json.dumps(tree, ensure_ascii=False).encode() if is_changed else data
 
 
 def _kept(known: KnownTokenizer, name: str, sha256: str | None) -> bytes | None:

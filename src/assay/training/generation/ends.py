@@ -12,7 +12,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from assay.base.shapes import Bool, Int64
-from assay.data.dataset.checkpoint_tokens import special_token_ids
+from assay.data.dataset.checkpoint_tokens import num_token_ids, special_token_ids
 
 _UNFINISHED = "\ufffd"
 """How a character looks of which some bytes are in another token."""
@@ -86,7 +86,7 @@ class StopStrings:
         self.may_complete: Bool[np.ndarray, "entry"] = np.zeros(vocab_size, np.bool_)
         # Behind another token: the first word of a text has no space before it in some tokenizers.
         before = tokenizer.encode("a", add_special_tokens=False).ids
-        known = min(vocab_size, tokenizer.get_vocab_size())
+        known = min(vocab_size, num_token_ids(tokenizer))
         spelled = tokenizer.decode_batch(
             [[*before, token] for token in range(known)], skip_special_tokens=False
         )

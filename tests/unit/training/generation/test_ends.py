@@ -57,6 +57,7 @@ def test_a_stop_string_that_is_a_special_token_stops_where_the_token_is_drawn():
         ("<|end|>", "a<|turn|>b<|end|>c", "ab"),  # special tokens before it are left out as ever
         ("<|", "a<|end|>b", "ab"),  # a part of a token's name is no text
         ("end|>", "a<|end|>b", "ab"),
+        ("<|end|>a<|", "b<|end|>a<|turn|>", "ba"),
         ("ab", "a<|end|>b", ""),  # readers see these side by side
     ],
 )
