@@ -1,11 +1,13 @@
 import asyncio
 import random
+import socket
 from collections.abc import Callable
 
 import pytest
 
 from assay.serving.engines.asks import GenerateAsk, ModelSource
 from assay.serving.engines.pool import EnginePool
+from assay.serving.engines.process import EngineProcess, StartedProcess
 from assay.serving.refusal import RefusedError
 from parrot_engine import ParrotEngine
 
@@ -156,3 +158,13 @@ def test_whoever_asks_when_there_are_never_more_models_than_places_and_all_are_a
         assert 1 < most_seen <= 2
 
     run(scene, wait_s=5.0)
+
+
+@pytest.mark.parametrize("error", [EOFError(), ConnectionRefusedError("nobody listens")])
+def test_a_process_that_cannot_be_started_is_a_503_that_asks_to_come_again(error: Exception) -> None:
+    def start(_: socket.socket) -> StartedProcess:
+        raise error
+
+    with pytest.raises(RefusedError) as refused:
+        asyncio.run(EngineProcess.begun(start))
+    assert (refused.value.status, refused.value.code) == (503, "engine_died")

@@ -10,12 +10,14 @@ was interrupted goes on where it stopped. Of each row, what stays in memory is t
 """
 
 import json
+import logging
 import os
 import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
 from multiprocessing import get_context, parent_process
@@ -29,7 +31,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from assay.base.digest import sha256_of_bytes, sha256_of_json
-from assay.base.errors import ConfigError, DataError
+from assay.base.errors import AssayError, ConfigError, DataError
 from assay.base.versioned import FOR_DIGEST
 from assay.data.dataset.columns import KEY, LABEL, TIME, is_ragged
 from assay.data.dataset.doubles import Doubles, find_doubles
@@ -80,6 +82,8 @@ from assay.store.objects import open_store
 SHARDS_FOLDER = "shards"
 TRAINING_TEXTS = 200_000
 """Texts that a new tokenizer is trained on, at most: every so many-th."""
+MAX_PROCESSES = 3
+"""Processes that do one part of a build, if each is killed."""
 SMALL_BYTES = 4_000_000
 """What is tokenised in about the time in which a process begins."""
 _OWN_FILE = re.compile(r"(\.unfinished-)?part-\d{5}-[0-9a-f]{12}\.parquet")
@@ -404,15 +408,39 @@ def _each(
             results.append(work(*job))
             progress(len(results), len(jobs))
         return results
-    futures = [pool.submit(work, *job) for job in jobs]
     try:
-        for future in futures:
+        for future in [pool.submit(work, *job) for job in jobs]:
             results.append(future.result())
+            progress(len(results), len(jobs))
+    except BrokenProcessPool:
+        logging.getLogger("assay.data").warning(
+            "a process of the build was killed; what it had not done is done again, one part at a time"
+        )
+        for result in _one_by_one(work, jobs[len(results) :]):
+            results.append(result)
             progress(len(results), len(jobs))
     except BaseException:
         pool.shutdown(cancel_futures=True)
         raise
     return results
+
+
+def _one_by_one(work: Callable[..., Result], jobs: Sequence[tuple[object, ...]]) -> Iterator[Result]:
+    """The results of jobs, done in one process; in another where that is killed."""
+    num_done = num_killed = 0
+    while num_done < len(jobs):
+        try:
+            with ProcessPoolExecutor(1, get_context("spawn"), _begin_worker) as pool:
+                for job in jobs[num_done:]:
+                    yield pool.submit(work, *job).result()
+                    num_done, num_killed = num_done + 1, 0
+        except BrokenProcessPool as error:
+            num_killed += 1
+            if num_killed == MAX_PROCESSES:
+                raise AssayError(
+                    f"{MAX_PROCESSES} processes were killed at the same part of the build, as the kernel does "
+                    "when memory runs out. Give it more memory; the same command goes on with what is not done."
+                ) from error
 
 
 def _begin_worker() -> None:

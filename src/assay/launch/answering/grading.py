@@ -117,7 +117,7 @@ class RunGrader:
             if name in self._created.sources:
                 judges[name] = CountingSampler(self._sampler(name), self._usage)
             elif self._created.judge is not None:
-                asked = HttpSampler(base_url=self._created.judge, model=name, max_retries=1)
+                asked = HttpSampler(base_url=self._created.judge, model=name)
                 judges[name] = CountingSampler(asked, self._usage)
         return judges
 

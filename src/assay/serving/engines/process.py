@@ -53,7 +53,11 @@ class EngineProcess:
         """A new process, which is given its end of a pair of sockets."""
         ours, theirs = socket.socketpair()
         with theirs:
-            process = await asyncio.to_thread(start, theirs)
+            try:
+                process = await asyncio.to_thread(start, theirs)
+            except (OSError, EOFError) as error:  # what it is forked from was killed
+                ours.close()
+                raise engine_lost() from error
         reader, writer = await asyncio.open_connection(sock=ours, limit=MAX_LINE_BYTES)
         return cls(process, reader, writer)
 

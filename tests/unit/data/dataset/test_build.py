@@ -1,8 +1,10 @@
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -13,7 +15,7 @@ from pydantic import ValidationError
 from tokenizers import Tokenizer
 from tokenizers.processors import TemplateProcessing
 
-from assay.base.errors import ConfigError, DataError
+from assay.base.errors import AssayError, ConfigError, DataError
 from assay.data.dataset import build
 from assay.data.dataset.build import _column_plan, _refuse_unusable, _write_shard, build_dataset
 from assay.data.dataset.dataset import Dataset
@@ -345,6 +347,41 @@ def test_a_build_that_is_killed_leaves_no_process_and_goes_on(tmp_path: Path, co
     assert build_dataset([source], tmp_path / "out", config).num_rows == 4_000
     assert {path.suffix for path in tmp_path.glob("out/shards/*")} == {".parquet"}
     assert len(list(tmp_path.glob("out/shards/*"))) == 40
+
+
+@pytest.mark.slow
+def test_a_build_whose_processes_are_killed_does_their_parts_again(
+    tmp_path: Path, config, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    lines = [{**LINES[n % 25], "text": f"{n} " * 80} for n in range(2_000)]
+    source = write(tmp_path / "rows.jsonl", [json.dumps(line).encode() for line in lines])
+    config = config.model_copy(update={"rows_per_shard": 200})
+    alone = build_dataset([source], tmp_path / "alone", config, name="rows", workers=1)
+    monkeypatch.setattr(build, "SMALL_BYTES", 0)
+
+    def kill() -> None:
+        while not (shards := list(tmp_path.glob("shared/shards/part-*.parquet"))) or len(shards) > 9:
+            time.sleep(0.005)
+        workers = [
+            pid
+            for pid in descendants(os.getpid())
+            if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        ]
+        for pid in workers:
+            os.kill(pid, signal.SIGKILL)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    shared = build_dataset([source], tmp_path / "shared", config, name="rows", workers=2)
+    killer.join()
+    assert "is done again" in caplog.text
+    assert shared.fingerprint == alone.fingerprint and shared.build == alone.build
+
+
+@pytest.mark.slow
+def test_a_part_whose_processes_are_all_killed_is_one_error() -> None:
+    with pytest.raises(AssayError, match=r"3 processes were killed .* memory"):
+        list(build._one_by_one(os._exit, [(1,)]))
 
 
 def descendants(pid: int) -> list[int]:
