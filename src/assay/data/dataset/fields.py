@@ -32,7 +32,13 @@ from assay.data.dataset.formats.rows import (
     nested,
     refuse_half_characters,
 )
-from assay.data.dataset.formats.template import ENDS, ChatTemplate, load_template, template_beside
+from assay.data.dataset.formats.template import (
+    ENDS,
+    ChatTemplate,
+    ChatTemplateError,
+    load_template,
+    template_beside,
+)
 from assay.data.dataset.label_values import LabelFacts, LabelKind, is_unlabelled
 from assay.data.dataset.raw.lines import MEND
 from assay.data.dataset.raw.span import RawSpan, Row
@@ -381,6 +387,8 @@ def _read_rows(span: RawSpan, config: BuildConfig) -> Iterator[_ReadRow]:
         yield from _unreadable(span, refused)
         try:
             said = reader.read(nested(row) if has_structs else row, where)
+        except ChatTemplateError:
+            raise
         except DataError as error:
             yield _ReadRow(where, row, None, "unusable", str(error))
             continue

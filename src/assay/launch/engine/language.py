@@ -177,7 +177,9 @@ class LanguageEngine:
 
     def _spelled(self, ask: SpellAsk) -> Spelled:
         if ask.tokens is None:
-            return Spelled(tokens=tuple(self._model.tokens_of(ask.text or "", has_start=ask.has_start)))
+            # For clients that render prompts themselves, and send them as token ids.
+            tokens = self._model.tokens_of(ask.text or "", has_start=ask.has_start, keeps_control=True)
+            return Spelled(tokens=tuple(tokens))
         self._check_tokens(ask.tokens)
         return Spelled(text=self._model.tokenizer.decode(list(ask.tokens), skip_special_tokens=False))
 

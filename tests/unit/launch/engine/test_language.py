@@ -144,6 +144,11 @@ def test_what_it_cannot_be_asked_is_named(engine, ask, code, words):
     assert refused.value.code == code
 
 
+def test_control_tokens_of_a_text_that_is_spelled_are_tokens(engine):
+    (spelled,) = said(engine, SpellAsk(text="[CLS]a", has_start=False))
+    assert spelled.tokens[0] == 1 and len(spelled.tokens) == 2
+
+
 def test_as_many_tokens_as_there_is_room_for_where_nobody_says(engine, tiny_model):
     (_, piece) = said(engine, GenerateAsk(prompts=(TEXT,), seed=1, temperature=0.0))
     room = 16 - len(tiny_model.tokens_of("return a"))

@@ -136,7 +136,8 @@ class Encoder:
                     self.boundaries.ends[end] += 1
             elif kept.said.is_templated:
                 begins, ends = _offsets(encoding)
-                for first, behind in sequence.spans:
+                of_turns = dict(zip(sequence.turns, sequence.spans, strict=True))  # the last span of each
+                for first, behind in of_turns.values():
                     last = int(np.flatnonzero((ends > first) & (begins < behind))[-1])
                     self.boundaries.add_end(end_of(encoding, sequence.text, self._control, last))
             else:

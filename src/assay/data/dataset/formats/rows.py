@@ -24,7 +24,7 @@ from assay.base.errors import ConfigError, DataError
 from assay.base.parsing.nesting import parse_json
 from assay.base.value_text import kind_text
 from assay.data.dataset.formats.boundaries import guarded
-from assay.data.dataset.formats.parts import RESERVED, Message
+from assay.data.dataset.formats.parts import REASONING, RESERVED, Message
 from assay.data.dataset.formats.template import ChatTemplate, Rendered
 from assay.data.dataset.raw.span import Row
 from assay.records.dataset import Format
@@ -41,9 +41,10 @@ FIELDS: Mapping[Format, tuple[tuple[str, ...], ...]] = {
 """Format -> the sets of fields of which a row has one."""
 _KWARGS = "chat_template_kwargs"
 """What TRL hands to the template beside the messages."""
+_SYSTEM = ("system", "system_prompt")
 _BESIDE = ("tools", "functions", _KWARGS)
 OTHER_FIELDS: Mapping[Format, tuple[str, ...]] = {
-    "chat": (*_BESIDE,), "pairs": (*_BESIDE, "margin"), "prompts": (*_BESIDE, "item"),
+    "chat": (*_BESIDE, *_SYSTEM), "pairs": (*_BESIDE, *_SYSTEM, "margin"), "prompts": (*_BESIDE, "item"),
 }  # fmt: skip
 _RENDERED = {*_BESIDE, *(name for ways in FIELDS.values() for way in ways for name in way)}
 """Fields that a template reads."""
@@ -59,6 +60,10 @@ _ALSO_CALLED = {
     "conversations": "messages", "conversation": "messages", "dialog": "messages", "response": "completion",
     "answer": "completion", "output": "completion", "instruction": "prompt", "question": "prompt",
 }  # fmt: skip
+
+
+_UNREAD = ("refusal", "audio", "reasoning_details")
+"""What messages of APIs may say beside their content."""
 
 
 class Said(NamedTuple):
@@ -109,6 +114,7 @@ class RowReader:
         return None if text is None else Said((Rendered(self._ended(text, self.text_field, where), ()),), text)
 
     def _chat(self, row: Row, where: str) -> Said | None:
+        _refuse_system(row, where)
         if row.get("messages") is not None:
             messages = _messages(row["messages"], "messages", where)
             if not messages:
@@ -124,6 +130,7 @@ class RowReader:
         return Said((said,), group, is_templated)
 
     def _pairs(self, row: Row, where: str) -> Said | None:
+        _refuse_system(row, where)
         if row.get("preferred_output") is not None or row.get("non_preferred_output") is not None:
             asked = row.get("input")
             asked = asked if isinstance(asked, Mapping) else {}
@@ -347,6 +354,11 @@ def _message(message: Message, where: str) -> Message:
         )
         hint = f" Perhaps you meant '{meant}'." if meant else ""
         raise DataError(f"{where}: the role is {role!r}; expected one of {', '.join(ROLES)}.{hint}")
+    for key in (*REASONING, *_UNREAD):
+        if (value := message.get(key)) and (key in _UNREAD or not isinstance(value, str)):
+            raise DataError(
+                f"{where}: '{key}' is {kind_text(value)}, which no template reads. Write it as text."
+            )
     message = _with_calls(message, where)
     content = message.get("content")
     if isinstance(content, Sequence) and not isinstance(content, str):
@@ -441,6 +453,12 @@ def _context(row: Row, where: str) -> dict[str, Any]:
         except ValueError as error:
             raise DataError(f"{where}: 'tools' is not JSON: {error}.") from error
     return {**(others or {}), "tools": tools}
+
+
+def _refuse_system(row: Row, where: str) -> None:
+    for name in _SYSTEM:
+        if isinstance(row.get(name), str) and row[name].strip():
+            raise DataError(f"{where}: '{name}' is not read. Make it the first message, or rename the field.")
 
 
 def _common_prompt(chosen: Any, rejected: Any, where: str) -> tuple[Any, Any, Any]:

@@ -101,6 +101,8 @@ class Rendered(NamedTuple):
 
     text: str
     spans: tuple[Span, ...]
+    turns: tuple[int, ...] = ()
+    """The message that each span is of, where a template rendered messages."""
     num_dropped: int = 0
     """Parts of reasoning that the template leaves out of turns which are not trained."""
 
@@ -136,7 +138,8 @@ class ChatTemplate:
     def render_prompt(self, messages: Sequence[Message], context: Mapping[str, Any], where: str) -> Rendered:
         """The text after which an assistant would speak; refused where it lacks a part of the conversation."""
         marked = self._marked(messages, context, where, asks=True)
-        return Rendered(marked.found.text, (), self._dropped(marked, [False] * len(messages), where))
+        num_dropped = self._dropped(marked, [False] * len(messages), where)
+        return Rendered(marked.found.text, (), num_dropped=num_dropped)
 
     def render_turns(
         self, messages: Sequence[Message], wanted: Sequence[bool], context: Mapping[str, Any], where: str
@@ -149,9 +152,11 @@ class ChatTemplate:
         marked = self._marked(messages, context, where, asks=False)
         num_dropped = self._dropped(marked, wanted, where)
         if self._marks:
-            spans = [*self._marked_spans(marked, wanted)]
+            of_turns = [*self._marked_spans(marked, wanted)]
         else:
-            spans = [self._span(marked, index, where) for index, is_wanted in enumerate(wanted) if is_wanted]
+            turns = [index for index, is_wanted in enumerate(wanted) if is_wanted]
+            of_turns = [(self._span(marked, index, where), index) for index in turns]
+        spans = [span for span, _ in of_turns]
         for number, part in enumerate(marked.parts):
             is_trained = part.message >= 0 and wanted[part.message] and not part.is_header
             if is_trained and not any(
@@ -164,7 +169,7 @@ class ChatTemplate:
                     f"what the chat template ({self._where}) marks with {{% generation %}}, so it would not be "
                     "trained. Give the message weight 0, or name another template (--chat-template)."
                 )
-        return Rendered(marked.found.text, tuple(spans), num_dropped)
+        return Rendered(marked.found.text, tuple(spans), tuple(turn for _, turn in of_turns), num_dropped)
 
     def _marked(
         self, messages: Sequence[Message], context: Mapping[str, Any], where: str, *, asks: bool
@@ -222,7 +227,7 @@ class ChatTemplate:
             "another template (--chat-template), or leave it out."
         )
 
-    def _marked_spans(self, marked: "_Marked", wanted: Sequence[bool]) -> Iterator[Span]:
+    def _marked_spans(self, marked: "_Marked", wanted: Sequence[bool]) -> Iterator[tuple[Span, int]]:
         """What the template marks in the wanted turns: a stretch is of the last message that begins in or
         before it."""
         speaks = [message["role"] == "assistant" for message in marked.messages]
@@ -234,7 +239,7 @@ class ChatTemplate:
         for begin, end in marked.found.generated:
             turn = next((message for first, message in reversed(begins) if first < end), None)
             if turn is not None and wanted[turn]:
-                yield begin, end
+                yield (begin, end), turn
 
     def _span(self, marked: "_Marked", index: int, where: str) -> Span:
         """A turn of a template without marks: from the words that ask for it to the token that ends it.
@@ -291,10 +296,8 @@ class ChatTemplate:
     @cached_property
     def _reads_objects(self) -> bool:
         """Whether arguments of a tool call are to be an object: it is not written as Python would print it."""
-        call = {"id": "call00000", "type": "function", "function": {"name": "f", "arguments": {"key": "value"}}}
-        asked: list[Message] = [PROBE[0], {"role": "assistant", "content": "", "tool_calls": [call]}]
         with suppress(DataError):
-            written = self.render(asked, {}, self._where)
+            written = self.render([PROBE[0], _CALL], {}, self._where)
             return "value" in written and "{'key'" not in written
         return False
 
@@ -337,19 +340,24 @@ class ChatTemplate:
                 f"{where}: the chat template ({self._where}) takes more than {MAX_BYTES >> 20} MiB of memory "
                 "for one conversation. Name another template (--chat-template)."
             ) from error
-        except (
-            _TooLongError,
-            TemplateError,
-            TypeError,
-            ValueError,
-            LookupError,
-            ArithmeticError,
-            AttributeError,
-            RecursionError,
-        ) as error:
-            raise DataError(
+        except _ERRORS as error:
+            is_own = type(error) is not TemplateError and str(error) in self._own_errors
+            raise (ChatTemplateError if is_own else DataError)(
                 f"{where}: the chat template ({self._where}) cannot render it: {error}. {_cure(error)}"
             ) from error
+
+    @cached_property
+    def _own_errors(self) -> set[str]:
+        """What goes wrong in any conversation, or in any with tools: no row is to blame."""
+        found = set()
+        for messages in ([*PROBE], [*PROBE, PROBE[0], _CALL, {"role": "tool", "content": "c"}, PROBE[1]]):
+            tools = [_TOOL] if len(messages) > len(PROBE) else None
+            try:
+                with _bounded():
+                    self._template.render({**self._special, "messages": messages, "tools": tools})
+            except (*_ERRORS, MemoryError) as error:
+                found.add(str(error))
+        return found
 
 
 def load_template(name: str, special_tokens: Mapping[str, str], day: date | None = None) -> ChatTemplate:
@@ -416,6 +424,40 @@ def _short(text: str) -> str:
     return repr(text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…")
 
 
+class ChatTemplateError(DataError):
+    """A template fails whatever the row is."""
+
+
+class _TooLongError(Exception):
+    """A template does not come to an end."""
+
+
+_ERRORS = (
+    _TooLongError,
+    TemplateError,
+    TypeError,
+    ValueError,
+    LookupError,
+    ArithmeticError,
+    AttributeError,
+    RecursionError,
+)
+_FUNCTION = {"name": "f", "arguments": {"key": "value"}}
+_CALL: Message = {
+    "role": "assistant",
+    "content": "",
+    "tool_calls": [{"id": "call00000", "type": "function", "function": _FUNCTION}],
+}
+_TOOL = {
+    "type": "function",
+    "function": {
+        "name": "f",
+        "description": "d",
+        "parameters": {"type": "object", "properties": {"key": {"type": "string", "description": "e"}}},
+    },
+}
+
+
 def _cure(error: Exception) -> str:
     if "strftime_now" in str(error):
         return "Say which day it shall take for today (--chat-date 2026-11-22): it is part of the dataset."
@@ -457,10 +499,6 @@ def _held_bytes() -> int:
     with suppress(OSError):
         return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     return 1 << 60
-
-
-class _TooLongError(Exception):
-    """A template does not come to an end."""
 
 
 def _stop(*_: object) -> NoReturn:
