@@ -163,7 +163,7 @@ def _print_what_is_trained(manifest: DatasetManifest, build: BuildSummary, datas
     print_examples(Dataset.open(dataset), BUILD_EXAMPLES, max_characters=MAX_BUILD_CHARACTERS)
     tokenizer, bounds = load_tokenizer(dataset), manifest.boundaries or BoundaryTokens()
     begin, ends = (
-        ", ".join(tokenizer.id_to_token(token) for token in tokens) or "no control token"
+        ", ".join(str(tokenizer.id_to_token(token)) for token in tokens) or "no control token"
         for tokens in (bounds.begin_ids, bounds.end_ids)
     )
     trained = manifest.num_trained_tokens

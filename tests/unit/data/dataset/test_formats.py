@@ -175,6 +175,69 @@ def test_a_template_that_loses_what_is_said_is_refused(line: str, says: str) -> 
         encoded("chat", {"messages": [*CHAT, *CHAT]}, template=template)
 
 
+def test_an_empty_turn_that_is_not_trained_leaves_nothing_trained() -> None:
+    (found,) = encoded("chat", {"messages": [*CHAT, CHAT[0], said("assistant", "", weight=0)]})
+    (begin, end) = found["trained_spans"]
+    assert decoded(found["input_ids"][begin:end]) == f"four{STOP}"
+
+
+@pytest.mark.parametrize("template", ["marked", "plain"])
+def test_a_turn_of_which_a_template_writes_nothing_is_refused(template: str) -> None:
+    line = "{{ m.content }}{% for c in m.tool_calls %}{{ c.id }}{% endfor %}"
+    line += "{% for c in m.tool_calls if c.function.arguments %}{{ c.function.arguments | tojson }}{% endfor %}"
+    source = f"{{% generation %}}{line}{{% endgeneration %}}" if template == "marked" else line
+    mine = ChatTemplate(f"{{% for m in messages %}}{source}{{% endfor %}}", {}, where="mine")
+    call = {"id": "f:0", "function": {"name": "f", "arguments": "{}"}}
+    with pytest.raises(DataError, match=r"message 2: .* writes nothing that it says"):
+        encoded("chat", {"messages": [CHAT[0], said("assistant", None, tool_calls=[call])]}, template=mine)
+
+
+@pytest.mark.parametrize(
+    ("message", "says"),
+    [
+        ({"tool_calls": [{"function": {"name": "f", "arguments": "{city"}}]}, "'arguments' is no JSON"),
+        ({"tool_calls": [{"function": {"name": "f", "arguments": '{"a": 1, "a": 2}'}}]}, "in an object twice"),
+        ({"tool_calls": [{"function": {"name": "f", "arguments": '{"a": NaN}'}}]}, "NaN is no number"),
+        ({"tool_calls": [{"function": {"name": "f", "arguments": "[1]"}}]}, "is a list; expected an object"),
+        ({"tool_calls": [{"function": {"arguments": "{}"}}]}, "no 'name' of a function"),
+        ({"refusal": "I cannot."}, "'refusal' is .* which no template reads"),
+        ({"reasoning": ["so"]}, "'reasoning' is a list, which no template reads"),
+    ],
+)
+def test_what_a_message_says_in_a_way_that_nobody_reads_is_refused(message: dict[str, Any], says: str) -> None:
+    with pytest.raises(DataError, match=rf"^here: messages\[1\].*{says}"):
+        encoded("chat", {"messages": [CHAT[0], said("assistant", "four", **message)]})
+
+
+def test_older_words_for_calls_and_tools_are_read() -> None:
+    call, tool = {"name": "add", "arguments": '{"a": 2}'}, {"name": "add", "description": "Sums."}
+    older = [CHAT[0], said("assistant", None, function_call=call), said("function", "4", name="add"), CHAT[1]]
+    newer = [CHAT[0], said("assistant", None, tool_calls=[{"function": call}]), said("tool", "4"), CHAT[1]]
+    (one,) = encoded("chat", {"messages": older, "functions": [tool]})
+    (other,) = encoded("chat", {"messages": newer, "tools": [{"type": "function", "function": tool}]})
+    assert decoded(one["input_ids"]) == decoded(other["input_ids"])
+    assert '"arguments": {"a": 2}' in decoded(one["input_ids"]) and "Sums." in decoded(one["input_ids"])
+
+
+@pytest.mark.parametrize("name", ["system", "system_prompt"])
+def test_a_system_message_beside_the_messages_is_refused(name: str) -> None:
+    with pytest.raises(DataError, match=f"'{name}' is not read"):
+        encoded("chat", {"messages": CHAT, name: "Be brief."})
+
+
+def test_a_template_that_always_fails_is_named_and_no_row_is_left_out_for_it(
+    tmp_path: Path, tokenizer: Path
+) -> None:
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"messages": CHAT, "tools": [{"name": "f"}]}) + "\n")
+    line = "{{ tools | tojson(nothing=1) if tools }}{% for m in messages %}{{ m.content }}{% endfor %}"
+    (tmp_path / "t.jinja").write_text(line)
+    config = BuildConfig(
+        tokenizer=str(tokenizer), format="chat", chat_template=str(tmp_path / "t.jinja"), drop=("unusable",)
+    )
+    with pytest.raises(DataError, match=r"the chat template \(.*t.jinja\) cannot render it: .*'nothing'"):
+        build_dataset([tmp_path / "rows.jsonl"], tmp_path / "out", config, workers=1)
+
+
 def test_what_a_row_hands_to_the_template_and_the_day_are_in_the_text() -> None:
     source = (
         "{{ strftime_now('%d %b') }} {{ tools[0].name }} {{ style }}{% for m in messages %}|{{ m.content }}"

@@ -68,7 +68,8 @@ class Marker:
         if isinstance(content := message.get("content"), str):
             pieces = self.tags.split(content)
             for at in range(0, len(pieces), 2):
-                is_thought = "think" in "".join(pieces[at + 1 : at + 2]).casefold()
+                closing = "".join(pieces[at + 1 : at + 2]).casefold()
+                is_thought = closing[1:2] == "/" and "think" in closing
                 pieces[at] = self._text(pieces[at], ConversationPart(index, "'content'", "", is_thought))
             marked["content"] = "".join(pieces)
         thoughts: dict[str, str] = {}

@@ -151,6 +151,13 @@ class ChatTemplate:
         """
         marked = self._marked(messages, context, where, asks=False)
         num_dropped = self._dropped(marked, wanted, where)
+        written = {marked.parts[number].message for number in marked.found.places}
+        for index, is_wanted in enumerate(wanted):
+            if is_wanted and index not in written:
+                raise DataError(
+                    f"{where}: message {index + 1}: the chat template ({self._where}) writes nothing that it "
+                    "says, so what is to be trained cannot be told. Give it weight 0, or name another template."
+                )
         if self._marks:
             of_turns = [*self._marked_spans(marked, wanted)]
         else:
@@ -230,11 +237,10 @@ class ChatTemplate:
     def _marked_spans(self, marked: "_Marked", wanted: Sequence[bool]) -> Iterator[tuple[Span, int]]:
         """What the template marks in the wanted turns: a stretch is of the last message that begins in or
         before it."""
-        speaks = [message["role"] == "assistant" for message in marked.messages]
         begins = sorted(
             (places[0][0], marked.parts[number].message)
             for number, places in marked.found.places.items()
-            if marked.parts[number].message >= 0 and speaks[marked.parts[number].message]
+            if marked.parts[number].message >= 0
         )
         for begin, end in marked.found.generated:
             turn = next((message for first, message in reversed(begins) if first < end), None)
@@ -281,16 +287,10 @@ class ChatTemplate:
         """Arguments of calls as the template reads them: an object, or JSON for one that writes text."""
         if not message.get("tool_calls") or self._reads_objects:
             return message
-        calls = [
-            {
-                **call,
-                "function": {
-                    **call["function"],
-                    "arguments": json.dumps(call["function"]["arguments"], ensure_ascii=False),
-                },
-            }
-            for call in message["tool_calls"]
-        ]
+        calls = []
+        for call in message["tool_calls"]:
+            arguments = json.dumps(call["function"]["arguments"], ensure_ascii=False)
+            calls.append({**call, "function": {**call["function"], "arguments": arguments}})
         return {**message, "tool_calls": calls}
 
     @cached_property
@@ -442,20 +442,14 @@ _ERRORS = (
     AttributeError,
     RecursionError,
 )
-_FUNCTION = {"name": "f", "arguments": {"key": "value"}}
-_CALL: Message = {
-    "role": "assistant",
-    "content": "",
-    "tool_calls": [{"id": "call00000", "type": "function", "function": _FUNCTION}],
-}
-_TOOL = {
-    "type": "function",
-    "function": {
-        "name": "f",
-        "description": "d",
-        "parameters": {"type": "object", "properties": {"key": {"type": "string", "description": "e"}}},
-    },
-}
+_CALL: Message = json.loads(
+    '{"role": "assistant", "content": "", "tool_calls": [{"id": "call00000", "type": "function", '
+    '"function": {"name": "f", "arguments": {"key": "value"}}}]}'
+)
+_TOOL = json.loads(
+    '{"type": "function", "function": {"name": "f", "description": "d", "parameters": {"type": "object", '
+    '"properties": {"key": {"type": "string", "description": "e"}}}}}'
+)
 
 
 def _cure(error: Exception) -> str:
