@@ -317,9 +317,9 @@ def test_a_build_ends_with_what_is_trained_and_whether_a_model_learns_to_stop(co
     assert code == 0 and "warning" not in built
     assert {"rows read 6", "kept 5", "left out: unusable 1", "trained 5 of 5"} <= set(lines)
     assert "a completion ends with [CLS]" in lines and built.count("⟦it is") == 3
-    code, built, _ = run(capsys, *command, "--drop", "unusable", "--end-token", "")
+    code, built, _ = run(capsys, *command, "--drop", "unusable", "--end-token", "", "--force")
     assert code == 0 and "does not learn to stop from 5 of 5 completions" in built and "--end-token" in built
-    code, printed, _ = run(capsys, *command, "--drop", "unusable", "--end-token", "[CLS]", "--json")
+    code, printed, _ = run(capsys, *command, "--drop", "unusable", "--end-token", "[CLS]", "--json", "--force")
     assert json.loads(printed)["boundaries"]["num_trained_ends"] == 5
 
 

@@ -175,7 +175,7 @@ class LocalModel:
         return text.replace(GUARD, ""), self._ids(text)  # the template writes the begin itself
 
     def tokens_of(self, text: str, *, has_start: bool = True, keeps_control: bool = False) -> list[int]:
-        """A text's tokens, behind those that begin texts; control tokens in it are text, unless they are kept."""
+        """A text's tokens, behind those that begin texts; control tokens in it are text, or kept."""
         tokens = self._ids(text if keeps_control else guarded(text, self.control))
         return [*self._begin, *tokens] if has_start else tokens
 
