@@ -209,6 +209,15 @@ def test_what_a_message_says_in_a_way_that_nobody_reads_is_refused(message: dict
         encoded("chat", {"messages": [CHAT[0], said("assistant", "four", **message)]})
 
 
+def test_a_template_that_leaves_out_a_number_of_a_call_is_refused() -> None:
+    line = "{% for k, v in c.function.arguments.items() %}{{ k }}={{ v if v is string }} {% endfor %}"
+    source = "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls %}{{ c.function.name }}" + line
+    mine = ChatTemplate(source + "{% endfor %}{% endfor %}", {}, where="mine")
+    call = {"function": {"name": "add", "arguments": '{"text": "x", "number": [1234.5]}'}}
+    with pytest.raises(DataError, match=r"message 2: .* an argument of the tool call 'add': '1234.5'"):
+        encoded("chat", {"messages": [CHAT[0], said("assistant", None, tool_calls=[call])]}, template=mine)
+
+
 def test_older_words_for_calls_and_tools_are_read() -> None:
     call, tool = {"name": "add", "arguments": '{"a": 2}'}, {"name": "add", "description": "Sums."}
     older = [CHAT[0], said("assistant", None, function_call=call), said("function", "4", name="add"), CHAT[1]]

@@ -61,6 +61,8 @@ class Marker:
 
     tags: re.Pattern[str]
     parts: list[ConversationPart] = field(default_factory=list)
+    numbers: list[tuple[ConversationPart, float]] = field(default_factory=list)
+    """Arguments that cannot be marked."""
 
     def message(self, index: int, message: Message) -> Message:
         """The message with marks."""
@@ -121,7 +123,10 @@ class Marker:
             return self._text(value, part)
         if isinstance(value, Mapping):
             return {self._key(key, part): self._value(each, part) for key, each in value.items()}
-        return [self._value(each, part) for each in value] if isinstance(value, list) else value
+        if isinstance(value, list):
+            return [self._value(each, part) for each in value]
+        self.numbers += [(part, value)] if type(value) in (int, float) else []
+        return value
 
     def _text(self, text: str, part: ConversationPart) -> str:
         """Blanks around it stay outside: templates strip them."""

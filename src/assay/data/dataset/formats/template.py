@@ -196,6 +196,9 @@ class ChatTemplate:
                 f"{where}: the chat template ({self._where}) cuts, compares or sorts what is said, so it "
                 "cannot be told whether all of it is in the text. Name another (--chat-template)."
             )
+        for part, value in marker.numbers:
+            if str(value) not in text:
+                self._refuse(part._replace(text=str(value)), where)
         return _Marked(found, marker.parts, marked, beside)
 
     def _dropped(self, marked: "_Marked", wanted: Sequence[bool], where: str) -> int:
