@@ -13,7 +13,7 @@ from contextlib import suppress
 
 import pytest
 
-from assay.base.errors import DamagedDataError, FencedError
+from assay.base.errors import DamagedDataError, FencedError, NotInstalledError
 from assay.launch.fine_tuning.held_time import AttemptTime
 from assay.launch.fine_tuning.runs import Commitment, RunStanding
 from assay.launch.fine_tuning.worker import Prepare, Worker
@@ -382,4 +382,53 @@ def test_what_another_worker_recorded_meanwhile_is_recorded_once() -> None:
     assert before.last_step > old.last_step == 0
     worker._record_commits(worker._held[JOB], "r", old.last_step)
     assert world.state() == before
+    worker.leave()
+
+
+class LackingRuns(PlayedRuns):
+    """A machine without the program, until it is installed."""
+
+    is_installed = False
+
+    def start(self, created: JobCreated, run_id: str) -> Launch:
+        if not self.is_installed:
+            raise NotInstalledError("/bin/assay: no such program.")
+        return super().start(created, run_id)
+
+
+def test_a_job_is_left_to_others_by_a_worker_that_lacks_the_program() -> None:
+    world, other, said = World(LackingRuns()), PlayedRuns(), list[str]()
+    world.runs.store = other.store = world.inner
+    lacking, able = (
+        Worker(
+            world.inner, JobShelf(world.inner, world.clock), runs, name="w", clock=world.clock, beside=at_once,
+            say=said.append,
+        )
+        for runs in (world.runs, other)
+    )  # fmt: skip
+    JobShelf(world.inner, world.clock).put(CREATED)
+    for _ in range(20):
+        lacking.look()
+    assert said == [f"job {JOB} is left to other workers for 60 s: /bin/assay: no such program."]
+    assert not world.state().has_ended and not lacking._held
+    able.look()
+    assert world.state().launched is not None
+    able.leave()
+
+
+def test_a_worker_tries_again_what_it_lacked_a_minute_ago() -> None:
+    world = World(runs := LackingRuns())
+    runs.store = world.inner
+    worker = Worker(
+        world.inner, JobShelf(world.inner, world.clock), world.runs, name="w", clock=world.clock, beside=at_once
+    )
+    JobShelf(world.inner, world.clock).put(CREATED)
+    for _ in range(5):
+        worker.look()
+    runs.is_installed = True
+    worker.look()
+    assert world.state().launched is None
+    world.clock.sleep_s(61.0)
+    worker.look()
+    assert world.state().launched is not None
     worker.leave()

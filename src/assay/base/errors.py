@@ -23,6 +23,10 @@ class ConfigError(AssayError):
     exit_code = 2
 
 
+class NotInstalledError(ConfigError):
+    """A program or a package that this machine lacks; another machine may have it."""
+
+
 class DataError(AssayError):
     """Input data that is not what it must be: a missing column, a wrong type, an unreadable file."""
 

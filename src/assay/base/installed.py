@@ -3,7 +3,7 @@
 import importlib.util
 from pathlib import Path
 
-from assay.base.errors import ConfigError
+from assay.base.errors import NotInstalledError
 
 PREFIX = "package:"
 
@@ -16,5 +16,5 @@ def installed_path(path: str) -> Path:
     # A name with dots would import the package before it is found.
     spec = importlib.util.find_spec(name) if name.isidentifier() else None
     if spec is None or not spec.submodule_search_locations:
-        raise ConfigError(f"{path}: the Python package '{name}' is not installed. Install it with pip.")
+        raise NotInstalledError(f"{path}: the Python package '{name}' is not installed. Install it with pip.")
     return Path(spec.submodule_search_locations[0]) / inside

@@ -15,7 +15,7 @@ import yaml
 from assay.base.clock import SystemClock
 from assay.base.code_version import code_version
 from assay.base.config import LoadedConfig, validated
-from assay.base.errors import ConfigError
+from assay.base.errors import ConfigError, NotInstalledError
 from assay.base.shown_url import refuse_secrets
 from assay.base.units import number_of
 from assay.data.dataset.columns import MADE_BY
@@ -245,13 +245,13 @@ def _refuse_no_compiler() -> None:
     """torch.compile writes C++ and links it with Python."""
     compiler = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")
     if shutil.which(compiler) is None:
-        raise ConfigError(
+        raise NotInstalledError(
             f"trainer.compile: torch writes programs in C++, and there is no '{compiler}' here. Install it "
             "($CXX names another), or leave trainer.compile out."
         )
     header = Path(sysconfig.get_path("include")) / "Python.h"
     if not header.is_file():
-        raise ConfigError(
+        raise NotInstalledError(
             f"trainer.compile: torch links programs with Python, and {header} is not there. Install Python's "
             "headers (python3-dev), or leave trainer.compile out."
         )

@@ -49,6 +49,10 @@ class UploadCompleted(Record):
     type: Literal["completed"] = "completed"
     at_s: float
     file_id: str
+    part_ids: tuple[str, ...] = ()
+    """The parts of the file in their order; none where an older assay wrote it."""
+
+    added: ClassVar = frozenset({"part_ids"})
 
 
 class UploadCancelled(Record):

@@ -10,7 +10,7 @@ whose process was killed from outside is a failure.
 
 from importlib.util import find_spec
 
-from assay.base.errors import ConfigError
+from assay.base.errors import NotInstalledError
 from assay.scoring.python_process import Limits, PythonAnswer, PythonProcess
 
 LIMITS = Limits(seconds=5.0, clock_s=60.0)
@@ -56,9 +56,9 @@ def math_answer(process: PythonProcess, text: str, reference: str) -> PythonAnsw
 
 
 def refuse_missing(who: str) -> None:
-    """Raise `ConfigError` where the package is not installed that `who` needs."""
+    """Raise `NotInstalledError` where the package is not installed that `who` needs."""
     if find_spec(PACKAGE) is None:
-        raise ConfigError(
+        raise NotInstalledError(
             f"{who} compares numbers and formulas with the package math-verify, which is not installed: "
             "pip install 'assay[math]'."
         )

@@ -39,6 +39,15 @@ class JobShelf:
         """From now on the job may have made a model: to be noted before it has."""
         self.shelf.store.put(f"{_made(created.project)}{created.job_id}", b"")
 
+    def relist(self, rest: Callable[[], None]) -> None:
+        """See `Shelf`; the models that jobs have made are in a list of their own."""
+        self.shelf.relist(lambda state: [state.created.project], rest)
+        noted = {item.key.rpartition("/")[2] for item in self.shelf.store.list("made/ftjob/")}
+        for job_id in self.shelf.ids():
+            if job_id not in noted and (state := self.shelf.state_once(job_id)) and state.checkpoints:
+                self.note_model(state.created)
+                rest()
+
     def with_models(self, project: str) -> Iterator[JobState]:
         """The project's jobs that may have, the oldest first."""
         found = (item.key.rpartition("/")[2] for item in self.shelf.store.list(_made(project)))

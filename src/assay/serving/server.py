@@ -63,14 +63,15 @@ def run_server(
     log = LimitedLogHandler()
     logging.getLogger().addHandler(log)
     patience = Patience(PATIENCE_S, make_call=at_once, say=logging.getLogger("assay.serving").warning)
-    store = open_store(str(home.api), patience)
+    store, settings = open_store(str(home.api), patience), home.settings()
     place = Place.of(
         store,
         models,
         SystemClock(),
         engines,
         judge=judge,
-        webhook_hosts=home.settings().webhook_hosts,
+        webhook_hosts=settings.webhook_hosts,
+        project_bytes=settings.project_storage_gb * 1e9,
         store_of_run=stores_of(home, patience),
         job_table=home.api_table,
     )
@@ -111,14 +112,29 @@ def listening(host: str, port: int) -> socket.socket:
 
 
 def _keep_house(place: "Place", say: Callable[[str], None]) -> None:
+    is_relisted = False
     while True:
         try:
+            if not is_relisted:
+                _relist(place, in_peace(place.clock))
+                is_relisted = True
             place.uploads.sweep()
             place.files.sweep()
             place.job_table.fill(place.projects.ids(), in_peace(place.clock))
         except StoreError as error:
             say(f"what expired was not swept, or jobs not put in their table; they are in an hour: {error}")
         place.clock.sleep_s(SWEEP_EVERY_S)
+
+
+def _relist(place: "Place", rest: Callable[[], None]) -> None:
+    """Show in lists what is there and was named by no list any more."""
+    place.jobs.relist(rest)
+    place.files.shelf.relist(lambda file: [] if file.removed else [file.created.project], rest)
+    place.batches.shelf.relist(lambda batch: [batch.created.project], rest)
+    place.evals.shelf.relist(lambda each: [] if each.is_deleted else [each.created.project], rest)
+    place.eval_runs.shelf.relist(
+        lambda run: [] if run.is_deleted else [run.created.project, run.created.eval_id], rest, num_owners=2
+    )
 
 
 def in_peace(clock: Clock) -> Callable[[], None]:

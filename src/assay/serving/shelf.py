@@ -13,7 +13,8 @@ A state that was read stays in memory, and costs one look at whether its log's n
 """
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Generic, TypeVar
 
 from assay.serving.ids import (
@@ -113,6 +114,20 @@ class Shelf(Generic[EntryT, StateT]):
         """It is in no list of theirs any more."""
         for owner in owners:
             self.store.delete(index_key(owner, an_id))
+
+    def relist(
+        self, owners: Callable[[StateT], Sequence[str]], rest: Callable[[], None], *, num_owners: int = 1
+    ) -> None:
+        """Name in the index what has a log and is not named there, as where names were lost. `owners`: those in
+        whose lists something is, `num_owners` of them, or none. `rest` is called after every few."""
+        named = Counter(self._recognised(item.key for item in self.store.list(f"index/{self.id_kind}/")))
+        logged = dict.fromkeys(item.key.split("/")[1] for item in self.store.list(f"{self.id_kind}/"))
+        for number, an_id in enumerate(logged):
+            if number % NAMES_AT_ONCE == 0:
+                rest()
+            if named[an_id] < num_owners and (state := self.state_once(an_id)) is not None:
+                for owner in owners(state):
+                    self.store.put(index_key(owner, an_id), b"")
 
     def is_empty(self) -> bool:
         """Whether no id was ever named."""

@@ -122,16 +122,20 @@ class UploadShelf:
             raise
 
     def complete(self, upload_id: str, part_ids: Sequence[str], md5: str | None) -> Completed:
-        """Make the file of these parts, in this order; an upload that is completed already stays as it is."""
+        """Make the file of these parts, in this order; an upload that is completed already stays as it is, and
+        is refused other parts than its own."""
         state = self.shelf.state(upload_id)
         assert state is not None, f"{upload_id} was found before"
         file_id = same_moment("file", upload_id)
-        if state.completed is None:
+        was_completed = state.completed is not None
+        if not was_completed:
             self._require_pending(state)
             _check_parts(state, part_ids)
-            if self._files.shelf.state(file_id) is None:
-                self._files.put(self._joined(state, part_ids, md5, file_id))
-            completed = UploadCompleted(at_s=self._clock.now_s(), file_id=file_id)
+            joined = self._joined(state, part_ids, md5, file_id)
+            # One that was made before the power was cut may be of other parts.
+            if self._files.put(joined).created.sha256 != joined.sha256:
+                raise _other_parts(upload_id)
+            completed = UploadCompleted(at_s=self._clock.now_s(), file_id=file_id, part_ids=tuple(part_ids))
             appended = self.shelf.log(upload_id).append(
                 lambda now: None if now is None or now.completed or now.cancelled else completed
             )
@@ -141,7 +145,16 @@ class UploadShelf:
                 self._files.remove(file_id)
                 self._require_pending(state)
             self._drop_parts(upload_id)
-        return Completed(state, self._files.find(file_id, state.created.project))
+        assert state.completed is not None
+        if state.completed.part_ids not in ((), tuple(part_ids)):
+            raise _other_parts(upload_id)
+        file = self._files.find(file_id, state.created.project)
+        if was_completed and md5 is not None and file is not None:
+            whole = hashlib.md5(usedforsecurity=False)
+            for block in self._files.blocks(file_id, 0, file.num_bytes):
+                whole.update(block)
+            _check_md5(whole.hexdigest(), md5)
+        return Completed(state, file)
 
     def cancel(self, upload_id: str) -> UploadState:
         """Have nothing come of it; one that is cancelled already stays as it is."""
@@ -199,13 +212,7 @@ class UploadShelf:
                     while block := reader.read(BLOCK_BYTES):
                         whole.update(block)
                         sink.write(block)
-            if md5 is not None and md5.lower() != whole.hexdigest():
-                raise RefusedError(
-                    f"The parts' md5 is {whole.hexdigest()}, not {md5:.40}: a part is damaged, or another "
-                    "order was meant. Upload it again.",
-                    param="md5",
-                    code="md5_mismatch",
-                )
+            _check_md5(whole.hexdigest(), md5)
         except BaseException as error:
             sink.abandon(error)
             raise
@@ -248,6 +255,22 @@ def _check_parts(state: UploadState, part_ids: Sequence[str]) -> None:
             f"These {len(part_ids)} parts have {num_bytes:,} bytes, and the upload was created for "
             f"{state.created.num_bytes:,}: one is missing, or too many. Name those of the file."
         )
+
+
+def _check_md5(found: str, md5: str | None) -> None:
+    if md5 is not None and md5.lower() != found:
+        raise RefusedError(
+            f"The parts' md5 is {found}, not {md5:.40}: a part is damaged, or another order was meant. Upload "
+            "it again.",
+            param="md5",
+            code="md5_mismatch",
+        )
+
+
+def _other_parts(upload_id: str) -> RefusedError:
+    return _unusable(
+        f"Upload {upload_id} was completed with other parts, or in another order. Create a new one."
+    )
 
 
 def _unusable(message: str) -> RefusedError:

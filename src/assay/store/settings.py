@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from pydantic import Field, NonNegativeFloat, model_validator
+from pydantic import Field, NonNegativeFloat, PositiveFloat, model_validator
 
 from assay.base.config import FrozenConfig, LoadedConfig, read_config_file, validated
 from assay.base.key_reference import key_reference
@@ -51,6 +51,9 @@ class Settings(FrozenConfig):
     webhook_hosts: tuple[str, ...] = ()
     """Hosts, addresses and networks (`hooks.lan`, `10.1.2.3`, `10.1.0.0/16`) to which webhooks of `assay serve`
     may lead though they are not public; there `http://` will do, too."""
+
+    project_storage_gb: PositiveFloat = 100.0
+    """GB of files, and of parts of uploads that are not completed, that a project of `assay serve` may keep."""
 
     @model_validator(mode="after")
     def _prices_have_a_currency(self) -> "Settings":

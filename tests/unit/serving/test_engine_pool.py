@@ -168,3 +168,50 @@ def test_a_process_that_cannot_be_started_is_a_503_that_asks_to_come_again(error
     with pytest.raises(RefusedError) as refused:
         asyncio.run(EngineProcess.begun(start))
     assert (refused.value.status, refused.value.code) == (503, "engine_died")
+
+
+def test_projects_take_turns_at_one_engine():
+    async def scene(engines: Engines) -> None:
+        order: list[str] = []
+
+        async def client(project: str) -> None:
+            async with engines.pool.engine(model("a"), project):
+                order.append(project)
+                await asyncio.sleep(0.005)
+
+        many = [asyncio.ensure_future(client("many")) for _ in range(30)]
+        await asyncio.sleep(0.002)
+        await client("few")
+        assert len(order) < 10
+        await asyncio.gather(*many)
+
+    run(scene)
+
+
+def test_a_model_that_is_asked_without_a_pause_makes_room_for_another(monkeypatch):
+    monkeypatch.setattr("assay.serving.engines.pool.SLICE_S", 0.05)
+
+    async def scene(engines: Engines) -> None:
+        is_over = False
+
+        async def client() -> None:
+            while not is_over:
+                async with engines.pool.engine(model("a"), "busy"):
+                    await asyncio.sleep(0.002)
+
+        busy = [asyncio.ensure_future(client()) for _ in range(20)]
+        await asyncio.sleep(0.1)
+        assert (await engines.ask("b")).source == model("b")
+        is_over = True
+        await asyncio.gather(*busy)  # they go on once there is room again
+
+    run(scene, most=1, wait_s=5.0)
+
+
+def test_all_who_wait_for_a_model_that_cannot_be_loaded_are_told_once(monkeypatch):
+    async def scene(engines: Engines) -> None:
+        results = await asyncio.gather(*(engines.ask("a") for _ in range(20)), return_exceptions=True)
+        assert {type(each) for each in results} == {RefusedError}
+        assert len(engines.begun) <= 3
+
+    run(scene, most_bytes=9, size=10)

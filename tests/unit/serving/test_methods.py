@@ -121,3 +121,18 @@ def test_a_template_that_is_none_is_refused_before_anything_is_served(tmp_path) 
     path.write_text(path.read_text().replace("chat_template: chatml", "chat_template: nonsense"))
     with pytest.raises(ConfigError, match=r"talker.yaml: chat_template: .*nonsense: no file there"):
         read_base_models(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("method", "hyperparameters"),
+    [
+        ("supervised", {"learning_rate_multiplier": 5e-324}),
+        ("supervised", {"learning_rate_multiplier": 1e-320}),
+        ("dpo", {"beta": 5e-324}),
+        ("supervised", {"batch_size": 7}),
+    ],
+)
+def test_a_hyperparameter_that_makes_no_recipe_is_refused_when_the_job_is_created(sdk, method, hyperparameters):
+    with pytest.raises(openai.BadRequestError) as refused:
+        create(sdk, method, {"hyperparameters": hyperparameters})
+    assert refused.value.param == f"method.{method}.hyperparameters.{next(iter(hyperparameters))}"

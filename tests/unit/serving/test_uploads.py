@@ -287,3 +287,28 @@ def test_a_file_of_an_older_assay_lies_beside_its_log(tmp_path) -> None:
     sdk.files.delete(old.file_id)
     assert not place.files.shelf.store.exists(f"file/{old.file_id}/content")
     assert sdk.files.content(file.id).content == b"new"
+
+
+def test_an_upload_is_completed_once_and_of_other_parts_or_another_md5_it_is_refused(sdk, place) -> None:
+    upload = begun(sdk)
+    first, second, again = sent(sdk, upload.id, DATA[:5_000], DATA[5_000:], DATA[5_000:])
+    done = sdk.uploads.complete(upload.id, part_ids=[first, second])
+    for part_ids in ([second, first], [first, again], ["part-nowhere"]):
+        with pytest.raises(openai.BadRequestError, match="completed with other parts") as refused:
+            sdk.uploads.complete(upload.id, part_ids=part_ids)
+        assert (refused.value.param, refused.value.code) == ("part_ids", "invalid_parts")
+    with pytest.raises(openai.BadRequestError, match="md5"):
+        sdk.uploads.complete(upload.id, part_ids=[first, second], md5=hashlib.md5(b"").hexdigest())
+    same = sdk.uploads.complete(upload.id, part_ids=[first, second], md5=hashlib.md5(DATA).hexdigest())
+    assert same == done
+
+
+def test_a_file_that_was_made_before_the_power_was_cut_is_not_that_of_another_order(sdk, place) -> None:
+    upload = begun(sdk)
+    parts = sent(sdk, upload.id, DATA[:5_000], DATA[5_000:])
+    file_id = upload.id.replace("upload", "file")
+    place.files.put(place.uploads._joined(place.uploads.shelf.state(upload.id), parts, None, file_id))
+    with pytest.raises(openai.BadRequestError, match="in another order"):
+        sdk.uploads.complete(upload.id, part_ids=parts[::-1])
+    done = sdk.uploads.complete(upload.id, part_ids=parts)
+    assert sdk.files.content(done.file.id).content == DATA and bytes_that_lie(place) == [DATA]

@@ -11,13 +11,15 @@ from contextlib import ExitStack, suppress
 from typing import Any
 
 from assay.base.clock import Clock
-from assay.base.errors import FencedError, StoreError
+from assay.base.errors import FencedError, NotInstalledError, StoreError
 from assay.launch.answering.desk import Desk, DueThing
 from assay.launch.answering.models import LeavingError
 from assay.store.leases import Lease, LeaseWatch, holding
 from assay.store.objects import ObjectStore
 
 TERM_S = 20.0
+LACKING_S = 60.0
+"""How long a thing that this machine cannot do is left to others, before it is tried again."""
 SLICE_S = 20.0
 """How long a thing is worked at while others wait."""
 
@@ -34,19 +36,23 @@ class AnsweringWorker:
         clock: Clock,
         term_s: float = TERM_S,
         slice_s: float = SLICE_S,
+        say: Callable[[str], None] = lambda text: None,
     ) -> None:
         """`name`: for people. `term_s`: how long it may be silent before another takes its thing over."""
         self._desks = desks
         self._name = name
+        self._say = say
         self._clock = clock
         self._term_s = term_s
         self._slice_s = slice_s
         self._watch = LeaseWatch(store, clock)
         self._held: _HeldThing | None = None
+        self._left_until_s: dict[str, float] = {}
+        """Thing that needs what this machine lacks -> when it is tried again."""
         self._turns: dict[str, float] = {}
         """Project -> when it had its last turn here."""
 
-    def run(self, is_over: threading.Event, every_s: float, say: Callable[[str], None]) -> None:
+    def run(self, is_over: threading.Event, every_s: float) -> None:
         """Until told to stop."""
         while not is_over.is_set():
             try:
@@ -55,7 +61,7 @@ class AnsweringWorker:
             except LeavingError:
                 break
             except StoreError as error:
-                say(f"evals and batches: {error} It is asked again.")
+                self._say(f"evals and batches: {error} It is asked again.")
                 is_over.wait(every_s)
         with suppress(StoreError):  # else the lease runs out
             self.leave()
@@ -66,7 +72,13 @@ class AnsweringWorker:
 
     def look(self) -> bool:
         """Bring one thing one step further; whether there was one."""
-        due = [(desk, thing) for desk in self._desks for thing in desk.due()]
+        now_s = self._clock.monotonic_s()
+        due = [
+            (desk, thing)
+            for desk in self._desks
+            for thing in desk.due()
+            if self._left_until_s.get(thing.thing_id, now_s) <= now_s
+        ]
         if self._held is not None and not self._goes_on(self._held, due):
             self._let_go()
         if self._held is None:
@@ -77,6 +89,10 @@ class AnsweringWorker:
             held.desk.step(held.thing, held.lease.number)
         except FencedError:
             self._let_go()
+        except NotInstalledError as error:
+            self._left_until_s[held.thing.thing_id] = self._clock.monotonic_s() + LACKING_S
+            self._let_go()
+            self._say(f"{held.thing.thing_id} is left to other workers for {LACKING_S:.0f} s: {error}")
         return True
 
     def leave(self) -> None:

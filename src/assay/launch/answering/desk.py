@@ -16,7 +16,7 @@ from functools import cache
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from assay.base.clock import Clock
-from assay.base.errors import AssayError, FencedError, StoreError
+from assay.base.errors import AssayError, FencedError, NotInstalledError, StoreError
 from assay.launch.answering.models import LeavingError, ModelNotLoadedError
 from assay.serving.admin.spend import HeldTime, mark_charged
 from assay.serving.chunks import Chunks, ChunkT
@@ -227,7 +227,7 @@ class Desk(Generic[EntryT, ThingT]):
         assert state is not None, "it was due"
         try:
             self._work.step(state, hand)
-        except (FencedError, StoreError, LeavingError):
+        except (FencedError, StoreError, LeavingError, NotInstalledError):
             raise
         except CannotError as error:
             return error.problem

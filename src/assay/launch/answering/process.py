@@ -152,8 +152,8 @@ class _Answering:
             batches = BatchWork(self._batches, files, models, outbox, clock=clock)
             kept: dict[str, Any] = {"is_spent": self._budgets.is_spent, "debit": self._debit}
             desks: list[Desk[Any, Any]] = [Desk(runs, clock, **kept), Desk(batches, clock, **kept)]
-            worker = AnsweringWorker(store, desks, name=self._name, clock=clock)
-            worker.run(self._is_over, self._every_s, self._say)
+            worker = AnsweringWorker(store, desks, name=self._name, clock=clock, say=self._say)
+            worker.run(self._is_over, self._every_s)
 
     def _debit(self, thing_id: str, charges: Sequence[HeldTime]) -> None:
         """Tell the ledger; one that is away is told by whoever opens it next."""

@@ -6,12 +6,12 @@ Asks are answered in the main thread, where a chat template can be held to its t
 sees at once that an ask is given up, or that nobody is there any more.
 """
 
+import logging
 import os
 import queue
 import signal
 import socket
 import threading
-import traceback
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -20,6 +20,7 @@ from assay.base.errors import AssayError
 from assay.launch.engine.loaded import AskRefusedError, LoadedModel, Tell
 from assay.launch.engine.loading import load
 from assay.serving.engines.asks import ASK_LINE, Ask, AskLine, Done, ModelSource, Refused, Said, SaidLine
+from assay.serving.http.log_limit import LimitedLogHandler
 from assay.store.home import Home
 from assay.training.generation.rollout import GenerationAbandonedError
 
@@ -72,7 +73,7 @@ class EngineLoop:
         except ConnectionError:
             os._exit(0)
         except Exception:  # a request's boundary: the others go on
-            traceback.print_exc()
+            logging.getLogger("assay.engine").exception("an engine made a mistake")
             tell(Refused(message="The model's process made a mistake, which is ours.", code="", is_ours=True))
 
     def _answered(self, number: int, ask: Ask, tell: Tell) -> None:
@@ -86,6 +87,7 @@ class EngineLoop:
 
 def run_engine(folder: str, ours: socket.socket) -> None:
     """Answer for the models of the home in a folder."""
+    logging.getLogger().addHandler(LimitedLogHandler())
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, with which this leaves
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGINT})
     with ours, ours.makefile("rb") as lines, ours.makefile("wb") as out:

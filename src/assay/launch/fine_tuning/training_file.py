@@ -15,6 +15,7 @@ from assay.base.parsing.nesting import TooDeepError, parse_json
 from assay.base.value_text import kind_text
 from assay.data.dataset.formats.rows import RowReader
 from assay.data.dataset.raw.lines import json_fault
+from assay.scoring.json_lines import DuplicateKeyError, holds_nul, object_of_pairs
 from assay.serving.methods import BETWEEN_MESSAGES
 
 MAX_FAULTS = 100
@@ -127,7 +128,7 @@ def json_object(line: bytes) -> dict[str, Any]:
     if len(line) > MAX_LINE_BYTES:
         raise DataError(f"it has more than {MAX_LINE_BYTES >> 20} MB")
     try:
-        row = parse_json(line)
+        row = parse_json(line.decode(), object_pairs_hook=object_of_pairs)
         json.dumps(row, ensure_ascii=False).encode()
     except UnicodeDecodeError as error:
         raise DataError(f"not UTF-8 (byte {error.start})") from error
@@ -135,9 +136,13 @@ def json_object(line: bytes) -> dict[str, Any]:
         raise DataError(str(error)) from error
     except UnicodeEncodeError as error:
         raise DataError("half a character (a lone surrogate)") from error
+    except DuplicateKeyError as error:
+        raise DataError(str(error)) from error
     except ValueError as error:
         column, fault = json_fault(error)
         raise DataError(f"not JSON{column}: {fault}") from error
+    if holds_nul(line.decode()):
+        raise DataError("a text with U+0000 (a NUL character)")
     if not isinstance(row, dict):
         raise DataError(f"expected a JSON object, found {kind_text(row)}")
     return row

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, Protocol
 
-from assay.base.errors import ConfigError
+from assay.base.errors import NotInstalledError
 from assay.records.launch import Launch
 from assay.records.run import Run
 
@@ -38,5 +38,7 @@ def assay_program() -> str:
     """The `assay` of this installation."""
     program = Path(sysconfig.get_path("scripts")) / "assay"
     if not program.exists():
-        raise ConfigError(f"{program}: no such program. Install assay in this environment: pip install assay.")
+        raise NotInstalledError(
+            f"{program}: no such program. Install assay in this environment: pip install assay."
+        )
     return str(program)

@@ -19,7 +19,7 @@ from pathlib import Path
 from pydantic import PositiveInt, field_validator
 
 from assay.base.config import FrozenConfig
-from assay.base.errors import ConfigError, TrainingError
+from assay.base.errors import ConfigError, NotInstalledError, TrainingError
 from assay.base.names import shell_line
 from assay.launch.places.guards import hosts_left_out
 from assay.launch.places.launcher import LaunchState, resume_command
@@ -247,7 +247,7 @@ def slurm_says(*command: str, folder: str | None = None) -> str:
     try:
         done = subprocess.run(command, capture_output=True, text=True, cwd=folder)
     except FileNotFoundError as error:
-        raise ConfigError(
+        raise NotInstalledError(
             f"{command[0]}: no such program. Run this where Slurm's commands are, e.g. on a login node."
         ) from error
     if done.returncode:

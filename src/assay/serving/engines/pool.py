@@ -98,6 +98,8 @@ class EnginePool:
         self._say = say
         self._places: dict[str, _Place] = {}
         """By what is loaded, the least recently used first."""
+        self._line: list[object] = []
+        """Requests that wait for room; who came first is the first."""
         self._changed = asyncio.Event()
         """Set when somebody leaves; then there is a new one."""
 
@@ -132,23 +134,33 @@ class EnginePool:
         ]
 
     async def _place(self, key: str, source: ModelSource) -> _Place:
-        until_s = asyncio.get_running_loop().time() + self._wait_s
-        changed = self._changed
-        while not self._has(key) and not self._room():
-            left_s = until_s - asyncio.get_running_loop().time()
-            try:
-                await asyncio.wait_for(changed.wait(), max(0.0, left_s))
-            except TimeoutError:
-                raise engines_busy(self._most) from None
-            changed = self._changed
+        await self._wait_for_room(key)
         # From here to the end nothing waits, so nobody else takes the room.
         self._forget_lost()
         place = self._places.pop(key, None)
         if place is None:
             place = _Place(asyncio.ensure_future(self._loaded(source)))
             place.loading.add_done_callback(lambda _: self._tell_of_change())
+        place.is_leaving = False  # there is room by now
         self._places[key] = place  # the last one used stands last
         return place
+
+    async def _wait_for_room(self, key: str) -> None:
+        """Until the model has a place, or there is room for it and nobody has waited longer for some."""
+        until_s = asyncio.get_running_loop().time() + self._wait_s
+        ours = object()
+        self._line.append(ours)
+        try:
+            while not self._has(key) and not (self._line[0] is ours and self._room()):
+                changed = self._changed
+                async with asyncio.timeout_at(until_s):
+                    await changed.wait()
+        except TimeoutError:
+            raise engines_busy(self._most) from None
+        finally:
+            self._line.remove(ours)
+            if self._line:
+                self._tell_of_change()
 
     def _has(self, key: str) -> bool:
         place = self._places.get(key)

@@ -68,6 +68,7 @@ def make_api(place: Place) -> FastAPI:
         title="assay",
         docs_url=None,
         redoc_url=None,
+        redirect_slashes=False,  # to whatever Host a request names
         openapi_url=f"{BASE_PATH}/openapi.json",
         generate_unique_id_function=operation_name,
     )
@@ -103,6 +104,8 @@ def _not_served(request: Request, _: Exception) -> Response:
     method, path = request.method, request.url.path
     # Of a base URL without /v1, or with one that the client adds again.
     meant = f"{BASE_PATH}{path}" if not path.startswith(f"{BASE_PATH}/") else path.removeprefix(BASE_PATH)
+    if path.startswith(f"{BASE_PATH}/") and path.endswith("/"):
+        meant = path.rstrip("/")
     scope = {**request.scope, "path": meant}
     is_served = any(route.matches(scope)[0] is Match.FULL for route in request.app.router.routes)
     return _refused(request, not_served(f"{method} {path}", f"{method} {meant}" if is_served else None))

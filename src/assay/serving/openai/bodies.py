@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, ValidationErro
 
 from assay.base.digest import sha256_of_json
 from assay.base.parsing.nesting import TooDeepError, parse_json
+from assay.scoring.json_lines import holds_nul, object_of_pairs
 from assay.serving.refusal import RefusedError
 
 if TYPE_CHECKING:  # a worker reads bodies, too, and answers no HTTP
@@ -113,13 +114,13 @@ async def read_json(request: "Request") -> Any:
     if not data:
         return {}
     try:
-        value = parse_json(data)
+        value = parse_json(data.decode(), object_pairs_hook=object_of_pairs)
         json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
     except TooDeepError as error:
         raise RefusedError(f"The body's JSON has {error}.", code="invalid_json") from None
     except ValueError as error:  # half characters and numbers that are none, too
         raise RefusedError(f"The body is not JSON in UTF-8: {error}.", code="invalid_json") from None
-    if "\\u0000" in data.decode() or "\0" in data.decode():
+    if holds_nul(data.decode()):
         raise RefusedError("The body holds a NUL character: no text of ours has one.", code="invalid_json")
     return value
 
@@ -131,7 +132,10 @@ def parsed(body_class: type[BodyT], value: Any) -> BodyT:
     try:
         return body_class.model_validate(value)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
+        found = error.errors(include_url=False)
+        # What is unknown is named first: a message without `content` may have it elsewhere (`tool_calls`).
+        unknown = [each for each in found if each["type"] == "extra_forbidden"]
+        first = next((each for each in unknown if each["loc"][:-1] == found[0]["loc"][:-1]), found[0])
         param = ".".join(_named(first["loc"], value))
         if first["type"] == "extra_forbidden":
             raise RefusedError(

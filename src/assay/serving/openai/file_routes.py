@@ -146,13 +146,15 @@ def _range_of(request: Request, file: FileCreated) -> _Range | None:
 
 async def _uploaded(place: Place, request: Request, project: str) -> FileCreated:
     file_id = new_id("file", place.clock.now_s())
-    created = await received(
-        request,
-        "file",
-        lambda: place.files.sink(file_id),
-        lambda form: _checked(place, form, project=project, file_id=file_id),
-    )
-    return await run_in_threadpool(_made, place, created, asked_for(request, created.request_sha256))
+    with place.storage.room(project, "file") as take:
+        created = await received(
+            request,
+            "file",
+            lambda: place.files.sink(file_id),
+            lambda form: _checked(place, form, project=project, file_id=file_id),
+            take,
+        )
+        return await run_in_threadpool(_made, place, created, asked_for(request, created.request_sha256))
 
 
 def _made(place: Place, created: FileCreated, asked: AskedFor) -> FileCreated:

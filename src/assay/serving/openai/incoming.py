@@ -33,11 +33,12 @@ async def received(
     name: str,
     open_sink: Callable[[], ByteSink],
     read: Callable[[Received], ResultT],
+    take: Callable[[int], None],
     *,
     max_bytes: int | None = None,
 ) -> ResultT:
     """What `read` makes of a form whose file is called `name`, once the bytes are durable; what it refuses, or
-    the form does, leaves nothing behind."""
+    the form does, leaves nothing behind. `take` is called with the number of bytes before they are written."""
     form = FormStream(request.headers.get("content-type", ""))
     sink: ByteSink | None = None
     filename = ""
@@ -53,7 +54,7 @@ async def received(
                     sink = await run_in_threadpool(open_sink)
                 else:
                     assert sink is not None, "a file's bytes follow its beginning"
-                    await run_in_threadpool(sink.write, found)
+                    await run_in_threadpool(_write, sink, found, take)
                     if max_bytes is not None and sink.num_bytes > max_bytes:
                         raise RefusedError(
                             f"'{name}' has more than {max_bytes:,} bytes. Send more, and smaller ones.",
@@ -70,6 +71,11 @@ async def received(
         raise
     await run_in_threadpool(sink.finish)
     return result
+
+
+def _write(sink: ByteSink, block: bytes, take: Callable[[int], None]) -> None:
+    take(len(block))
+    sink.write(block)
 
 
 def missing(name: str) -> RefusedError:

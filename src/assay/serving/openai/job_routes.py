@@ -20,7 +20,7 @@ from assay.serving.openai.bodies import (
     request_sha256,
 )
 from assay.serving.openai.declared import takes
-from assay.serving.openai.method_body import asked_method
+from assay.serving.openai.method_body import asked_method, check_recipe
 from assay.serving.openai.pages import Order, page_behind, page_of, page_of_shelf
 from assay.serving.openai.place import Place, project_of, query_of, still_asked_for
 from assay.serving.openai.shapes import checkpoint_id, checkpoint_shape, event_shape, job_shape
@@ -159,6 +159,7 @@ def _created(place: Place, project: str, value: Any) -> JobCreated:
             code="model_not_found",
         )
     asked = asked_method(base, body)
+    check_recipe(base, asked)
     _check_file(place, project, body.training_file, "training_file")
     if body.validation_file is not None:
         _check_file(place, project, body.validation_file, "validation_file")

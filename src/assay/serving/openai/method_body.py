@@ -4,12 +4,14 @@ from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 
+from assay.base.config import validated
 from assay.base.errors import ConfigError
 from assay.scoring.graders import Grader, check_sample_fields
-from assay.serving.base_models import BaseModelFile, asks_for_grader
+from assay.serving.base_models import BaseModelFile, asks_for_grader, concrete_hyperparameters, job_recipe
 from assay.serving.methods import DEFAULT_METHOD, SERVED_METHODS, WHOLE_NUMBERS, ServedMethod
 from assay.serving.openai.bodies import JobBody
 from assay.serving.refusal import RefusedError
+from assay.training.recipe import Recipe
 
 _GRADER: TypeAdapter[Grader] = TypeAdapter(Grader)
 
@@ -50,6 +52,26 @@ def asked_method(base: BaseModelFile, body: JobBody) -> AskedMethod:
         _check_hyperparameter(method, key, value)
     kept = {key: value for key, value in asked.items() if key not in method.left_to_us}
     return AskedMethod(method, kept, _grader(method, base, inside.get("grader")))
+
+
+def check_recipe(base: BaseModelFile, asked: AskedMethod) -> None:
+    """Refuse hyperparameters that make no recipe: together with the model's, they may be out of its bounds."""
+    method, trainable = asked.method, base.config.methods[asked.method.name]
+    numbers = concrete_hyperparameters(trainable, method, asked.hyperparameters)
+    split = {"type": "hash"}
+    loaded = job_recipe(
+        trainable, method, numbers, name="job", dataset=".", split=split, seed=0, grader=asked.grader
+    )
+    try:
+        validated(Recipe, loaded)
+    except ConfigError as error:
+        names = [
+            name
+            for name in asked.hyperparameters
+            if method.hyperparameters[name].rpartition(".")[2] in str(error)
+        ]
+        param = ".".join(["method", method.name, "hyperparameters", *names[:1]])
+        raise RefusedError(f"'{param}' makes no recipe: {error}", param=param, code="invalid_value") from None
 
 
 def _inside(method: ServedMethod, tree: dict[str, Any]) -> dict[str, Any]:
@@ -120,10 +142,10 @@ def _check_hyperparameter(method: ServedMethod, key: str, value: Any) -> None:
         return
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     is_whole = is_number and (isinstance(value, int) or value.is_integer())
-    if not is_number or not 0 < value < 1e9 or (key in WHOLE_NUMBERS and not is_whole):
+    if not is_number or not 1e-9 <= value < 1e9 or (key in WHOLE_NUMBERS and not is_whole):
         kind = "whole number" if key in WHOLE_NUMBERS else "number"
         raise RefusedError(
-            f"Invalid value of '{param}': expected 'auto' or a positive {kind}, not {value!r:.40}.",
+            f"Invalid value of '{param}': expected 'auto' or a {kind} from 1e-9 to 1e9, not {value!r:.40}.",
             param=param,
             code="invalid_value",
         )

@@ -1,6 +1,7 @@
 """What every route is given: where things lie, and who asks."""
 
 import asyncio
+import math
 from collections.abc import Awaitable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Self, TypeVar
@@ -36,6 +37,7 @@ from assay.serving.openai.job_table import JobTable
 from assay.serving.permissions import PermissionShelf
 from assay.serving.queue.limits import ProjectLimits
 from assay.serving.queue.standing import QueueView
+from assay.serving.quota import ProjectStorage
 from assay.serving.refusal import RefusedError
 from assay.serving.repeats import AskedFor, Repeats
 from assay.serving.uploads import UploadShelf, UploadState
@@ -65,6 +67,7 @@ class Place(NamedTuple):
     limits: ProjectLimits
     queue: QueueView
     graders: GraderDesk
+    storage: ProjectStorage
     models: Mapping[str, BaseModelFile]
     clock: Clock
     job_repeats: Repeats[JobEntry, JobState]
@@ -101,9 +104,11 @@ class Place(NamedTuple):
         webhook_hosts: Sequence[str] = (),
         store_of_run: StoreOfRun | None = None,
         job_table: Path | None = None,
+        project_bytes: float = math.inf,
     ) -> Self:
         """What lies in a store. `judge`: the endpoint that model-graded graders ask. `store_of_run`: where the
-        checkpoints of jobs lie; None where none do. `job_table`: the file of the table of jobs, see there."""
+        checkpoints of jobs lie; None where none do. `job_table`: the file of the table of jobs, see there.
+        `project_bytes`: what a project may keep."""
         files, jobs = FileShelf(store, clock), JobShelf(store, clock)
         uploads = UploadShelf(store, files, clock)
         outbox = Outbox(store, clock)
@@ -122,6 +127,7 @@ class Place(NamedTuple):
             limits,
             QueueView(jobs, limits, clock),
             GraderDesk(judge),
+            ProjectStorage(files, uploads, clock, project_bytes),
             models,
             clock,
             Repeats(jobs.shelf, JobClaimed, clock),
@@ -198,7 +204,10 @@ def query_of(request: Request, *names: str) -> Mapping[str, str]:
     """What stands behind the path's question mark; anything but what the route declares, and `names`, is
     refused."""
     names = (*names, *declared_query(request))
-    for name in request.query_params:
+    given = request.query_params.multi_items()
+    for name, _ in given:
+        if sum(name == other for other, _ in given) > 1:
+            raise RefusedError(f"The parameter '{name:.80}' is given twice.", param=name, code="invalid_value")
         if name not in names and not (name.startswith("metadata[") and "metadata" in names):
             raise RefusedError(
                 f"Unknown parameter: '{name:.80}'. It is not honoured, so it is refused rather than ignored.",

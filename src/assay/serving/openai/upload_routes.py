@@ -41,6 +41,7 @@ def upload_routes(place: Place) -> APIRouter:
         query_of(request)
         value, project = await read_json(request), project_of(request)
         created = _created(place, project, value)
+        await run_in_threadpool(place.storage.refuse_beyond, project, created.num_bytes, "bytes")
         asked = await still_asked_for(request, created.request_sha256)
 
         def make(upload_id: str) -> UploadState:
@@ -56,14 +57,16 @@ def upload_routes(place: Place) -> APIRouter:
         await run_in_threadpool(_found, place, request, upload_id)
         at_s = place.clock.now_s()
         part_id = new_id("part", at_s)
-        part = await received(
-            request,
-            "data",
-            lambda: place.uploads.part_sink(upload_id, part_id),
-            lambda form: _part(form, part_id, at_s),
-            max_bytes=MAX_PART_BYTES,
-        )
-        await run_in_threadpool(place.uploads.add, upload_id, part)
+        with place.storage.room(project_of(request), "data") as take:
+            part = await received(
+                request,
+                "data",
+                lambda: place.uploads.part_sink(upload_id, part_id),
+                lambda form: _part(form, part_id, at_s),
+                take,
+                max_bytes=MAX_PART_BYTES,
+            )
+            await run_in_threadpool(place.uploads.add, upload_id, part)
         return part_shape(upload_id, part)
 
     @router.post("/{upload_id}/complete", openapi_extra=takes(body=UploadCompleteBody))

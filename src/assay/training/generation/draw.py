@@ -8,6 +8,9 @@ from torch import Tensor
 from assay.base.shapes import Float, Float32, Float64, Int64
 from assay.scoring.sampler import Sampling
 
+GREEDY_BELOW = 1e-30
+"""Temperatures by which float32 cannot divide logits: the distribution is that of temperature 0."""
+
 
 class Drawn(NamedTuple):
     """A token for each row."""
@@ -19,7 +22,7 @@ class Drawn(NamedTuple):
 
 def draw(logits: Float[Tensor, "row entry"], sampling: Sampling, luck: Float64[Tensor, "row"]) -> Drawn:
     """The token at whose share of the cumulative probability the row's `luck` in [0, 1) falls."""
-    if sampling.temperature == 0:
+    if sampling.temperature < GREEDY_BELOW:
         tokens = logits.argmax(dim=-1)
         return Drawn(tokens, torch.zeros(len(tokens), device=logits.device))
     log_probs = torch.log_softmax(_kept(logits.float() / sampling.temperature, sampling), dim=-1)

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from assay.base.config import FrozenConfig
-from assay.base.errors import ConfigError
+from assay.base.errors import ConfigError, NotInstalledError
 from assay.base.installed import installed_path
 from assay.base.parsing.nesting import parse_json
 from assay.data.dataset.checkpoint_tokens import folder_end_ids
@@ -361,7 +361,7 @@ def _check_adapters(model: NewCausalConfig | PretrainedCausalConfig, where: str)
             what = f"no matrix is called '{target}'" if model.lora.targets else "no matrix has a usual name"
             raise ConfigError(f"{where}.lora.targets: {what}. There are {', '.join(ends[:20])}.")
     if find_spec("peft") is None:
-        raise ConfigError(NO_PEFT.format(where=where))
+        raise NotInstalledError(NO_PEFT.format(where=where))
 
 
 @lru_cache(maxsize=8)

@@ -102,3 +102,24 @@ def test_a_broken_line_far_behind_is_found() -> None:
 
 def test_a_file_without_rows_trains_nothing() -> None:
     assert read(b"\n\n")[0].problem("f") == "Invalid file f: it has no rows."
+
+
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        (b'{"text": "a", "label": 1, "text": "b"}', 'the key "text" stands twice in one object'),
+        (
+            b'{"messages": [{"role": "user", "role": "system", "content": "a"}], "label": 1}',
+            '"role" stands twice',
+        ),
+        (b'{"text": "a\\u0000b", "label": 1}', "U+0000"),
+    ],
+)
+def test_what_the_api_refuses_in_a_request_it_refuses_in_a_file(line: bytes, what: str) -> None:
+    found, _ = read(line)
+    assert len(found.faults) == 1 and what in found.faults[0].what
+
+
+def test_the_text_of_an_escape_is_a_text() -> None:
+    _, rows = read(rb'{"text": "write \\u0000", "label": 1}')
+    assert rows == [{"text": "write \\u0000", "label": 1}]

@@ -51,3 +51,10 @@ def test_without_temperature_there_is_no_choice():
     drawn = draw(torch.tensor([[0.0, 3.0, 2.0]]), Sampling(), torch.tensor([0.99], dtype=torch.float64))
     assert drawn.tokens.tolist() == [1]
     assert drawn.log_probs.tolist() == [0.0]
+
+
+@given(temperature=st.sampled_from([5e-324, 1e-45, 1e-39, 1e-31, 1e-30, 1e-12]))
+def test_a_temperature_near_zero_draws_the_likeliest_token(temperature):
+    logits = torch.tensor([[1.0, 30.0, -30.0, 29.999], [0.0, -1.0, 7.5, 2.0]])
+    drawn = draw(logits, Sampling(temperature=temperature), torch.tensor([0.9, 0.1], dtype=torch.float64))
+    assert drawn.tokens.tolist() == [1, 2] and drawn.log_probs.tolist() == [0.0, 0.0]

@@ -501,7 +501,10 @@ def _json(value: Any, where: str) -> str:
 
 
 def refuse_half_characters(text: str, name: str, where: str) -> None:
-    """Halves of UTF-16's pairs: JSON can spell one alone, and no file of text can hold it."""
+    """Halves of UTF-16's pairs: JSON can spell one alone, and no file of text can hold it. Likewise U+0000,
+    which the API refuses, and no table of PostgreSQL holds."""
+    if "\0" in text:
+        raise DataError(f"{where}: field '{name}' holds U+0000, a NUL character. Remove it, or drop the line.")
     try:
         text.encode()
     except UnicodeEncodeError as error:

@@ -120,7 +120,7 @@ class ChatMessage(BaseModel):
     def _content_is_text(cls, value: Any) -> Any:
         if not isinstance(value, dict):
             return value
-        given = {name: each for name, each in value.items() if each is not None}
+        given = {name: each for name, each in value.items() if each is not None or name == "content"}
         if given.get("annotations") == []:
             del given["annotations"]  # as the SDK hands an answer back
         if isinstance(given.get("content"), list):
@@ -241,7 +241,12 @@ def read_question(kind: type[QuestionT], value: Any) -> QuestionT:
     """A body as a question; `RefusedError` names the first parameter that is not honoured, or wrong."""
     if not isinstance(value, dict):
         return parsed(kind, value)
-    given = {name: each for name, each in value.items() if each is not None and name not in _CHANGES_NOTHING}
+    required = [name for name, field in kind.model_fields.items() if field.is_required()]
+    given = {
+        name: each
+        for name, each in value.items()
+        if (each is not None or name in required) and name not in _CHANGES_NOTHING
+    }
     for name, harmless in _AS_IF_NOT_GIVEN.items():
         if name in given and name not in kind.model_fields:
             if given[name] not in harmless:
