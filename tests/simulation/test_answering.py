@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from assay.base.errors import FencedError
+from assay.base.errors import FencedError, NotInstalledError
 from assay.launch.answering.answering_worker import AnsweringWorker
 from assay.launch.answering.batch_work import BatchWork
 from assay.launch.answering.desk import Desk
-from assay.launch.answering.eval_work import EvalWork
+from assay.launch.answering.eval_work import EvalWork, RunHand
 from assay.records.batch import BatchCreated
 from assay.records.eval_run import EvalChunk, EvalCreated, EvalRunCreated
 from assay.records.uploaded_file import FileCreated
@@ -436,3 +436,27 @@ def test_projects_take_turns_while_others_wait() -> None:
             turns.append(worker._held.thing.thing_id[-1])
     worker.leave()
     assert turns[:4] == ["0", "2", "0", "2"] and sorted(set(turns)) == ["0", "1", "2"]
+
+
+class LackingWork(EvalWork):
+    """On a machine without a package that a criterion needs."""
+
+    def step(self, state: EvalRunState, hand: RunHand) -> None:
+        raise NotInstalledError("math-verify is not installed.")
+
+
+def test_a_run_is_left_to_others_by_a_worker_that_lacks_a_package() -> None:
+    world, said = EvalWorld(LackingWork), list[str]()
+    EvalShelf(world.inner, world.clock).put(EVAL)
+    EvalRunShelf(world.inner, world.clock).put(RUN)
+    lacking = AnsweringWorker(
+        world.inner, [world.desk(world.inner)], name="w", clock=world.clock, say=said.append
+    )
+    assert [lacking.look() for _ in range(3)] == [True, False, False]
+    assert said == [f"{RUN.run_id} is left to other workers for 60 s: math-verify is not installed."]
+    world.work_class = EvalWork
+    able = AnsweringWorker(world.inner, [world.desk(world.inner)], name="v", clock=world.clock)
+    while able.look():
+        pass
+    able.leave()
+    assert world.state().status == "completed"
