@@ -7,6 +7,7 @@ written, then a minute long none; how many there were follows, once.
 import logging
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import NamedTuple
 
 EVERY_S = 60.0
@@ -44,17 +45,18 @@ class LimitedLogHandler(logging.StreamHandler):  # type: ignore[type-arg]
     def write_counts(self) -> None:
         """Write how many records of each kind were left out, a minute after its first."""
         now_s = self._now_s()
-        for kind, known in [*self._kinds.items()]:
-            if now_s - known.since_s < EVERY_S:
-                continue
-            del self._kinds[kind]
-            if known.num_left_out:
-                # The kind goes on being left out: it was told of just now.
-                self._kinds[kind] = known._replace(since_s=now_s, num_left_out=0)
-                self.stream.write(
-                    f"{known.num_left_out:,} more within {now_s - known.since_s:.0f} s: {known.title}\n"
-                )
-                self.flush()
+        assert self.lock is not None
+        with self.lock, suppress(OSError, ValueError):  # of a stderr that nobody holds open any more
+            for kind, known in [*self._kinds.items()]:
+                if now_s - known.since_s < EVERY_S:
+                    continue
+                del self._kinds[kind]
+                if known.num_left_out:
+                    # The kind goes on being left out: it was told of just now.
+                    self._kinds[kind] = known._replace(since_s=now_s, num_left_out=0)
+                    within = f"{known.num_left_out:,} more within {now_s - known.since_s:.0f} s"
+                    self.stream.write(f"{within}: {known.title}\n")
+                    self.flush()
 
     def format(self, record: logging.LogRecord) -> str:
         """A record's text, its middle left out where it is long."""
