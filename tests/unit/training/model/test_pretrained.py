@@ -73,7 +73,7 @@ LOADERS = {
 
 @pytest.mark.parametrize("loader", LOADERS)
 @given(data=st.data())
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_tensor_that_is_dropped_renamed_or_reshaped_is_refused_by_name(changed, base, loader, data) -> None:
     names = sorted(load_file(base / WEIGHTS))
     if loader in ("reward", "encoder"):
