@@ -389,6 +389,7 @@ def test_a_written_recipe_takes_every_change_that_its_comments_propose(
             said = capfd.readouterr().out
             assert ("it is evaluated at the end only" in said) is is_late
             assert ("evaluations  at the end: 1" in said) is is_late
+            assert ("the learning rate rises for most of the" in said) is (tree["epochs"] > 10)
 
 
 def test_an_interval_that_a_shorter_run_never_reaches_is_noted_but_refused_where_it_is_typed(

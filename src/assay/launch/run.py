@@ -202,14 +202,18 @@ def check_new(recipe: Recipe, num_steps: int, *, changed: Collection[str] = ()) 
             "them, "
             f"{max(1, num_steps // 10):,}, {longer}."
         )
+    notes = []
+    if 1 < num_steps < 2 * warmup_steps:
+        rises = f"the learning rate rises for most of the {num_steps:,} steps"
+        notes.append(f"trainer.optimizer.schedule.warmup_steps={warmup_steps:,}: {rises}")
     if every is None or every <= num_steps:
-        return []
+        return notes
     late = f"trainer.evaluate_every={every:,}, but the run has {number_of(num_steps, 'step')}: "
     if any("trainer.evaluate_every".startswith(key) for key in changed):
         raise ConfigError(
             f"{late}none would be evaluated on the way. Use fewer, null for the end only, {longer}."
         )
-    return [f"{late}it is evaluated at the end only"]
+    return [*notes, f"{late}it is evaluated at the end only"]
 
 
 def chosen_commit(run: Run, log: CommitLog, step: int | None) -> Commit:
