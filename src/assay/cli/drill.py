@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from assay.base.errors import ConfigError
-from assay.cli.given import FILE, force_option, given_home, out_record
+from assay.cli.given import FILE, OutFile, force_option, given_home
 
 if TYPE_CHECKING:
     from assay.records.drill import Exercise
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 @click.argument("overrides", nargs=-1)
 @click.option("--workers", default=2, show_default=True, help="Ranks of the pilot.")
 @click.option("--steps", default=24, show_default=True, help="Optimizer steps of the pilot.")
-@click.option("--out", type=out_record("drill_report"), help="Write the record (JSON) here.")
+@click.option("--out", type=OutFile('"kind":"drill_report"'), help="Write the record (JSON) here.")
 @force_option
 @click.option("--json", "as_json", is_flag=True, help="Print the record instead of the table.")
 def drill(

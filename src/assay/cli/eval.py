@@ -14,10 +14,10 @@ from assay.cli.given import (
     RUN,
     CommandGroup,
     InputFile,
+    OutFile,
     force_option,
     given_home,
     opened_ledger,
-    out_record,
     python_graders_option,
     tell_python_graders,
 )
@@ -277,7 +277,7 @@ def import_(
     help="A suite whose benchmarks name failure modes; may be given more than once.",
 )
 @click.option("--run", "run_id", help="Take the benchmarks' power from this run's results only.")
-@click.option("--out", type=out_record("coverage"), help="Write the record there, too.")
+@click.option("--out", type=OutFile('"kind":"coverage"'), help="Write the record there, too.")
 @force_option
 @click.option("--json", "as_json", is_flag=True, help="Print the record as JSON.")
 def coverage(

@@ -189,11 +189,6 @@ class _Workers(_Type):
         return value if isinstance(value, Workers) else Workers.of(str(value))
 
 
-def out_record(kind: str) -> OutFile:
-    """A file for a record of a kind."""
-    return OutFile(f'"kind":"{kind}"')
-
-
 FILE = InputFile()
 FILE_OR_CHANGE = _FileOrChange()
 RUN = _Run()

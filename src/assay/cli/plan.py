@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from assay.base.errors import ConfigError
-from assay.cli.given import FILE, OUT_FILE, CommandGroup, InputFile, force_option, given_home, out_record
+from assay.cli.given import FILE, OUT_FILE, CommandGroup, InputFile, OutFile, force_option, given_home
 from assay.cli.plan_risk import offer, review_command, risk, status
 
 if TYPE_CHECKING:
@@ -107,7 +107,9 @@ def check(program: Path, fast: bool, seconds: float, workers: int) -> None:
 @plan.command()
 @_program
 @click.option(
-    "--out", type=out_record("plan"), help="Write the plan (JSON) here, for export, review and re-planning."
+    "--out",
+    type=OutFile('"kind":"plan"'),
+    help="Write the plan (JSON) here, for export, review, re-planning.",
 )
 @force_option
 @click.option("--prices", is_flag=True, help="Also solve with a little more of each limit: what is it worth?")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from assay.base.errors import ConfigError
-from assay.cli.given import FILE, FILE_OR_CHANGE, RUN, force_option, given_home, is_given, out_record
+from assay.cli.given import FILE, FILE_OR_CHANGE, RUN, OutFile, force_option, given_home, is_given
 
 if TYPE_CHECKING:
     from assay.base.config import LoadedConfig
@@ -80,7 +80,7 @@ class _Asked(NamedTuple):
     show_default=True,
     help="Steps that a calibration measures on one worker, and as long on two.",
 )
-@click.option("--out", type=out_record("scale_calibration"), help="Write the calibration (JSON) here.")
+@click.option("--out", type=OutFile('"kind":"scale_calibration"'), help="Write the calibration (JSON) here.")
 @force_option
 @click.option(
     "--advise", is_flag=True, help="Rank changes by the time they save on the most workers asked for."

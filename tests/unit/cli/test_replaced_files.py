@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 import pytest
 
-from assay.cli.given import FOLDER, OUT_FILE, OUT_PAGE, OutFile, force_option, out_record
+from assay.cli.given import FOLDER, OUT_FILE, OUT_PAGE, OutFile, force_option
 from assay.cli.main import cli, main
 
 OWN_NAMES = {"assay plan offer", "assay demo"}
@@ -40,7 +40,7 @@ def test_every_command_that_writes_what_a_user_names_takes_force() -> None:
     [
         (OUT_FILE, None),
         (OUT_PAGE, "<title>first · assay</title>"),
-        (out_record("plan"), '{"kind":"plan","version":1}'),
+        (OutFile('"kind":"plan"'), '{"kind":"plan","version":1}'),
     ],
 )
 def test_a_file_is_replaced_by_force_or_where_it_is_of_the_same_form(
