@@ -463,7 +463,7 @@ def split(
     """
     from assay.cli.screens.data import print_split
     from assay.data.dataset.dataset import Dataset
-    from assay.data.dataset.leaks import find_leaks
+    from assay.data.dataset.held_out.leaks import find_leaks
     from assay.data.dataset.split import split_view
     from assay.reporting.views.dataset_split import dataset_split_view
 

@@ -2,7 +2,7 @@
 
 from assay.data.dataset.columns import LABEL, TOKENS
 from assay.data.dataset.dataset import Dataset
-from assay.data.dataset.leaks import quick_leaks
+from assay.data.dataset.held_out.leaks import quick_leaks
 from assay.data.dataset.split import HashSplit, split_view
 from assay.data.dataset.telling import told_by_columns
 from assay.evaluation.evidence.warnings import (

@@ -181,7 +181,7 @@ def evaluate_run(run: Run, log: CommitLog) -> AnyEvaluation:
     """The metrics of the run's last weights on its validation rows."""
     # Here, for scipy is large, and the first step need not wait for what the last one asks for.
     from assay.data.dataset.dataset import Dataset
-    from assay.data.dataset.leaks import quick_leaks
+    from assay.data.dataset.held_out.leaks import quick_leaks
     from assay.evaluation.evidence.evaluate import evaluate_predictions
 
     finished = log.finished()

@@ -32,8 +32,8 @@ from assay.data.dataset.columns import (
     sequences_of,
 )
 from assay.data.dataset.dataset import Dataset
+from assay.data.dataset.held_out.leaks import quick_leaks
 from assay.data.dataset.label_values import FEW
-from assay.data.dataset.leaks import quick_leaks
 from assay.data.dataset.split import DatasetView, HashSplit, split_view
 from assay.data.dataset.tokens import TOKENIZER_FILE, load_tokenizer, tokenizer_of
 from assay.data.loader.config import LoaderConfig

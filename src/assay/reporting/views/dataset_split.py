@@ -3,7 +3,7 @@
 from typing import Any
 
 from assay.base.versioned import FOR_DIGEST
-from assay.data.dataset.leaks import Leak
+from assay.data.dataset.held_out.leaks import Leak
 from assay.data.dataset.split import DatasetView, SplitConfig
 from assay.reporting.views.view import View
 
