@@ -45,6 +45,13 @@ def test_the_end_of_a_turn_is_counted_whether_it_is_trained_or_not(
     assert boundaries(tmp_path, "chat", rows, tokenizer, chat_template=template) == expected
 
 
+def test_blanks_may_follow_the_end_of_a_turn(tmp_path: Path) -> None:
+    unmarked = UNTRAINED_END.replace("{%- generation -%}", "").replace("{%- endgeneration -%}", "")
+    tokenizer = write_tokenizer(tmp_path / "tokenizer", unmarked, bos_token="<s>")
+    found = boundaries(tmp_path, "chat", [{"messages": [ASK, SAY, ASK, SAY]}], tokenizer)
+    assert found == BoundaryTokens(begin_ids=(BOS,), end_ids=(CLOSE,), num_ends=2, num_trained_ends=2)
+
+
 def test_a_text_ends_once_however_many_rows_it_becomes(tmp_path: Path) -> None:
     tokenizer = write_tokenizer(tmp_path / "tokenizer", bos_token="<s>")
     found = boundaries(tmp_path, "text", [{"text": "a" * 30}, {"text": "b"}], tokenizer, max_tokens=8)

@@ -218,6 +218,14 @@ def test_a_template_that_leaves_out_a_number_of_a_call_is_refused() -> None:
         encoded("chat", {"messages": [CHAT[0], said("assistant", None, tool_calls=[call])]}, template=mine)
 
 
+def test_a_turn_begins_behind_the_words_that_ask_though_the_message_before_ends_otherwise() -> None:
+    line = "{{ '<' + m.role + '>' + m.content }}{% if not loop.last %}|{% endif %}"
+    asks = "{% if add_generation_prompt %}<assistant>{% endif %}"
+    mine = ChatTemplate(f"{{% for m in messages %}}{line}{{% endfor %}}{asks}", {}, where="mine")
+    found = mine.render_turns([*CHAT, *CHAT], [False, True] * 2, {}, "here")
+    assert [found.text[begin:end] for begin, end in found.spans] == ["four", "four"]
+
+
 def test_older_words_for_calls_and_tools_are_read() -> None:
     call, tool = {"name": "add", "arguments": '{"a": 2}'}, {"name": "add", "description": "Sums."}
     older = [CHAT[0], said("assistant", None, function_call=call), said("function", "4", name="add"), CHAT[1]]
