@@ -5,7 +5,7 @@ import random
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,6 +33,9 @@ def grade(sample, item):
     time.sleep(0.004)
     return sample["output_text"].count("t") + 0.125 * (item["number"] % 3)
 """
+
+
+SIGNALS = (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM)
 
 
 class Trained(NamedTuple):
@@ -82,10 +85,9 @@ def killing(seed: int, *, every_s: float) -> Iterator[list[int]]:
     def kill() -> None:
         while not is_over.wait(draws.uniform(0.2, 1.8) * every_s):
             if graders := sorted(own_graders()):
-                os.kill(
-                    pid := draws.choice(graders), draws.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGTERM])
-                )
-                killed.append(pid)
+                with suppress(ProcessLookupError):
+                    os.kill(pid := draws.choice(graders), draws.choice(SIGNALS))
+                    killed.append(pid)
 
     killer = threading.Thread(target=kill)
     killer.start()

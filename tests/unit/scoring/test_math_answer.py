@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,9 @@ from assay.base.errors import ConfigError
 from assay.scoring import math_answer as module
 from assay.scoring.grade import GraderRunner, sample_values
 from assay.scoring.graders import MathAnswer, Multi
+from assay.scoring.item_failure import ItemFailure
 from assay.scoring.python_graders import refuse_unfenced
+from assay.scoring.python_process import PythonAnswer
 
 LABELLED = Path(__file__).with_name("math_answers.jsonl")
 GRADER = MathAnswer(input="{{ sample.output_text }}", reference="{{ item.answer }}")
@@ -79,3 +82,21 @@ def test_without_its_package_it_is_refused_before_anything_is_asked(monkeypatch)
             GraderRunner(grader)
         with pytest.raises(ConfigError, match="math-verify, which is not installed"):
             refuse_unfenced([grader])
+
+
+class Killed:
+    """A process that is killed whatever it is asked."""
+
+    def grade(self, *_: Any) -> PythonAnswer:
+        return PythonAnswer(None, ItemFailure("python_grader_killed", "the grader's process ended"))
+
+
+class KilledOnce(Killed):
+    def grade(self, sample: Any, item: Any) -> PythonAnswer:
+        return PythonAnswer(1.0) if sample["text"] == item["reference"] else super().grade(sample, item)
+
+
+@pytest.mark.parametrize("process", [Killed(), KilledOnce()])
+def test_an_answer_whose_process_was_killed_is_a_failure_and_not_wrong(process: Any) -> None:
+    assert module.math_answer(process, "x = 1", "1").score is None
+    assert module.math_answer(process, "x = 1", "1").failure is not None

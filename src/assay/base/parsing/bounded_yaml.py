@@ -33,8 +33,7 @@ class BoundedLoader(yaml.SafeLoader):
                 raise ComposerError(None, None, f"'*{event.anchor}' stands inside of itself", mark)
             self._num_aliased += self._sizes[id(node)]
             if self._num_aliased > MAX_ALIASED:
-                problem = f"aliases (*{event.anchor}) repeat more than {MAX_ALIASED:,} values"
-                raise ComposerError(None, None, problem, mark)
+                raise ComposerError(None, None, f"aliases repeat more than {MAX_ALIASED:,} values", mark)
         else:
             inside = node.value if isinstance(node, yaml.CollectionNode) else []
             parts = (part for each in inside for part in (each if isinstance(each, tuple) else (each,)))

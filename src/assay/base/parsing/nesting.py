@@ -31,17 +31,14 @@ def parse_json(text: str | bytes, **options: Any) -> Any:
         value = json.loads(text, **options)
     except RecursionError:
         raise TooDeepError from None
-    if text.count("[") + text.count("{") > MAX_DEPTH:
-        _refuse_deep(value)
+    if text.count("[") + text.count("{") > MAX_DEPTH and _is_deep(value):
+        raise TooDeepError
     return value
 
 
-def _refuse_deep(value: Any) -> None:
-    """Raise `TooDeepError` where lists and objects are more than `MAX_DEPTH` deep in one another."""
+def _is_deep(value: Any) -> bool:
     level = [value]
     for _ in range(MAX_DEPTH):
         inside = (each.values() if isinstance(each, dict) else each for each in level)
         level = [each for values in inside for each in values if isinstance(each, dict | list)]
-        if not level:
-            return
-    raise TooDeepError
+    return bool(level)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from assay.base.config import parse_override, read_config_file
@@ -24,6 +24,8 @@ from assay.scoring.registry.registry import Registry
 
 
 @given(wrappers=st.lists(st.booleans(), max_size=3 * MAX_DEPTH), beside=st.lists(st.integers(), max_size=5))
+@example(wrappers=[True] * MAX_DEPTH, beside=[])
+@example(wrappers=[False] * (MAX_DEPTH + 1), beside=[1])
 def test_json_and_yaml_are_read_to_the_same_depth(wrappers: list[bool], beside: list[int]) -> None:
     text = "1"
     for is_list in wrappers:
@@ -55,7 +57,7 @@ MERGED = "a0: &a0 {x: 1}\n" + "".join(
 NO_YAML = {
     "lists in lists": ("a: " + "[" * 300, "100 deep"),
     "indented a thousand times": ("\n".join(" " * depth + "a:" for depth in range(1000)), "100 deep"),
-    "a billion laughs": (LAUGHS, "repeat more than 100,000 values"),
+    "a billion laughs": (LAUGHS, "aliases repeat more than 100,000 values"),
     "a billion laughs, merged": (MERGED, "repeat more than 100,000 values"),
     "a list in itself": ("a: &a [*a]", "stands inside of itself"),
     "a mapping in itself": ("&a\nb: *a", "stands inside of itself"),
