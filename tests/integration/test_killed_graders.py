@@ -30,7 +30,7 @@ kept = []
 
 def grade(sample, item):
     kept.append(bytes(40 << 20))  # a process has room for about fifty
-    time.sleep(0.004)
+    time.sleep(0.01)
     return sample["output_text"].count("t") + 0.125 * (item["number"] % 3)
 """
 
@@ -121,7 +121,7 @@ def undisturbed(recipe: dict[str, Any]) -> Trained:
 def test_graders_that_are_killed_change_no_weight_and_no_reward(
     recipe: dict[str, Any], undisturbed: Trained, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with killing(0, every_s=0.25) as killed:
+    with killing(0, every_s=0.2) as killed:
         train_here(run := begun(recipe, "killed"))
     assert len(killed) >= 2 and "a fresh process grades it again" in caplog.text
     assert not undisturbed.failures and trained(run) == undisturbed
@@ -132,7 +132,7 @@ def test_a_storm_of_kills_changes_no_weight_at_any_number_of_ranks(
     seed: int, recipe: dict[str, Any], undisturbed: Trained
 ) -> None:
     run = begun(recipe, f"storm-{seed}")
-    with killing(seed, every_s=0.3) as killed, pytest.raises(SystemExit) as ended:
+    with killing(seed, every_s=0.25) as killed, pytest.raises(SystemExit) as ended:
         main(["train", "--resume", run.run_id, "--workers", str(1 + seed % 3)])
     assert ended.value.code in (None, 0) and len(killed) >= 2
     assert trained(run) == undisturbed
