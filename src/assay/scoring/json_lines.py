@@ -3,20 +3,15 @@
 A line ends at its line feed and nowhere else: texts hold U+2028 and U+0085, where `splitlines` parts.
 """
 
-import json
 import re
 from pathlib import Path
 from typing import Any
 
 from assay.base.errors import DataError
-from assay.base.parsing.nesting import parse_json
+from assay.base.parsing.nesting import object_of_pairs, parse_json
 
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 """Behind an even number of backslashes: else it is the text of such an escape."""
-
-
-class DuplicateKeyError(ValueError):
-    """An object of JSON has a key twice: which of them counts is not said."""
 
 
 def json_lines(data: bytes, source: Path, *, of_what: str) -> dict[int, dict[str, Any]]:
@@ -47,13 +42,3 @@ def json_value(data: bytes) -> Any:
 def holds_nul(text: str) -> bool:
     """Whether a string of this JSON has the character U+0000."""
     return "\0" in text or _NUL.search(text) is not None
-
-
-def object_of_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of JSON, for `object_pairs_hook`; `DuplicateKeyError` where it has a key twice."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for key in keys if keys.count(key) > 1)
-        raise DuplicateKeyError(f"the key {json.dumps(twice)} stands twice in one object")
-    return found

@@ -24,6 +24,10 @@ class TooDeepError(ValueError):
         super().__init__(TOO_DEEP)
 
 
+class DuplicateKeyError(ValueError):
+    """An object of JSON has a key twice: which of them counts is not said."""
+
+
 def parse_json(text: str | bytes, **options: Any) -> Any:
     """What JSON says, by `json.loads` with its options. Raises `TooDeepError`, a `ValueError`."""
     text = text.decode() if isinstance(text, bytes) else text
@@ -42,3 +46,13 @@ def _is_deep(value: Any) -> bool:
         inside = (each.values() if isinstance(each, dict) else each for each in level)
         level = [each for values in inside for each in values if isinstance(each, dict | list)]
     return bool(level)
+
+
+def object_of_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON, for `object_pairs_hook`; `DuplicateKeyError` where it has a key twice."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise DuplicateKeyError(f"the key {json.dumps(twice)} stands twice in one object")
+    return found

@@ -11,11 +11,11 @@ from typing import IO, Any, NamedTuple
 import xxhash
 
 from assay.base.errors import DataError
-from assay.base.parsing.nesting import TooDeepError, parse_json
+from assay.base.parsing.nesting import DuplicateKeyError, TooDeepError, object_of_pairs, parse_json
 from assay.base.value_text import kind_text
 from assay.data.dataset.formats.rows import RowReader
 from assay.data.dataset.raw.lines import json_fault
-from assay.scoring.json_lines import DuplicateKeyError, holds_nul, object_of_pairs
+from assay.scoring.json_lines import holds_nul
 from assay.serving.methods import BETWEEN_MESSAGES
 
 MAX_FAULTS = 100

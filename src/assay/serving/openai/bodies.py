@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, ValidationError, field_validator
 
 from assay.base.digest import sha256_of_json
-from assay.base.parsing.nesting import TooDeepError, parse_json
-from assay.scoring.json_lines import holds_nul, object_of_pairs
+from assay.base.parsing.nesting import TooDeepError, object_of_pairs, parse_json
+from assay.scoring.json_lines import holds_nul
 from assay.serving.refusal import RefusedError
 
 if TYPE_CHECKING:  # a worker reads bodies, too, and answers no HTTP

@@ -21,7 +21,7 @@ from itertools import takewhile
 from typing import Any, NamedTuple, NoReturn
 
 from assay.base.errors import ConfigError, DataError
-from assay.base.parsing.nesting import parse_json
+from assay.base.parsing.nesting import object_of_pairs, parse_json
 from assay.base.value_text import kind_text
 from assay.data.dataset.formats.boundaries import guarded
 from assay.data.dataset.formats.parts import REASONING, RESERVED, Message
@@ -399,7 +399,9 @@ def _call(call: Message, where: str) -> Message:
     arguments = function.get("arguments")
     if isinstance(arguments, str):
         try:
-            arguments = json.loads(arguments or "{}", object_pairs_hook=_object, parse_constant=_no_number)
+            arguments = parse_json(
+                arguments or "{}", object_pairs_hook=object_of_pairs, parse_constant=_no_number
+            )
         except ValueError as error:
             raise DataError(
                 f"{where}: 'arguments' is no JSON: {error}. Write an object, or its JSON as text."
@@ -408,12 +410,6 @@ def _call(call: Message, where: str) -> Message:
         raise DataError(f"{where}: 'arguments' is {kind_text(arguments)}; expected an object, or its JSON.")
     about = {key: value for key, value in call.items() if key not in ("function", "name", "arguments")}
     return {"type": "function", **about, "function": {**function, "name": name, "arguments": arguments or {}}}
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    if len(found := dict(pairs)) < len(pairs):
-        raise ValueError("a name is in an object twice")
-    return found
 
 
 def _no_number(text: str) -> NoReturn:

@@ -5,8 +5,8 @@ import pyarrow as pa
 import pytest
 
 from assay.base.errors import ConfigError
-from assay.data.dataset import leaks
 from assay.data.dataset.dataset import Dataset
+from assay.data.dataset.held_out import leaks
 from assay.data.dataset.held_out.leaks import find_leaks, quick_leaks
 from assay.data.dataset.index import index_dataset
 from assay.data.dataset.split import HashSplit, split_view
