@@ -103,7 +103,7 @@ def test_a_spike_made_by_too_large_steps_is_optimisation_and_names_no_row(run_it
 
 
 def poisoned_encoder(folder: Path) -> Path:
-    """A checkpoint in which the embedding of STRANGE was never written."""
+    """A checkpoint in which the embedding of STRANGE is so large that its square is no number."""
     import torch
     from transformers.models.bert.configuration_bert import BertConfig
     from transformers.models.bert.modeling_bert import BertModel
@@ -115,7 +115,7 @@ def poisoned_encoder(folder: Path) -> Path:
         ),
         add_pooling_layer=False,
     )
-    model.embeddings.word_embeddings.weight.data[STRANGE] = float("nan")
+    model.embeddings.word_embeddings.weight.data[STRANGE] = 3e38
     model.save_pretrained(folder)
     return folder
 
@@ -143,7 +143,6 @@ def test_rows_that_make_a_loss_not_finite_are_named_and_so_are_the_weights_behin
     assert np.isfinite(report["rows"]["loss_without"])
     found = report["operators"]["finding"]
     assert (found["operator"], found["module"]) == (
-        "aten.embedding.default",
-        "encoder.embeddings.word_embeddings",
+        "aten.native_layer_norm.default",
+        "encoder.embeddings.LayerNorm",
     )
-    assert "encoder.embeddings.word_embeddings.weight" in found["detail"]

@@ -322,6 +322,7 @@ def test_prompts_have_a_recipe_of_grpo_that_grades_by_the_answer_beside_them(tmp
     rows = [{"prompt": f"t{number % 30 + 2}", "n": number, "answer": "t3"} for number in range(200)]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     build = ["data", "build", tmp_path / "rows.jsonl", "--format", "prompts", "--tokenizer", base]
+    build += ["--control-tokens", "keep"]  # two words of the tiny tokenizer are special
     assert run(*build, "--group-by", "n", "--out", tmp_path / "prompts") == 0
     file = tmp_path / "recipe.yaml"
     assert run("recipe", "new", tmp_path / "prompts", "--model", base, "--out", file) == 0

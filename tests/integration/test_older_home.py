@@ -1,4 +1,4 @@
-"""What an older assay left is shown, audited, resumed, replayed, judged and compared by this one."""
+"""What an older assay left is shown, audited, resumed, replayed and compared by this one."""
 
 import json
 import os
@@ -10,7 +10,6 @@ import pytest
 
 from assay.cli.main import main
 from assay.launch.ranks.processor import processor_here
-from assay.store.home import Home
 from older_home import unpack_home
 
 COMMIT = "ec8e02d"
@@ -82,7 +81,7 @@ def test_a_step_of_it_comes_out_again_in_every_bit(assay: Assay) -> None:
 
 
 @pytest.mark.slow
-def test_after_a_move_it_is_audited_resumed_to_the_same_end_and_decided_on_where_it_lies_now(
+def test_after_a_move_it_is_audited_and_resumed_to_the_same_end_where_it_lies_now(
     tmp_path: Path, assay: Assay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written = unpack_home(tmp_path / "written", COMMIT)
@@ -100,13 +99,6 @@ def test_after_a_move_it_is_audited_resumed_to_the_same_end_and_decided_on_where
         assert shown["weights_digest"] == END
     assert [attempt["start_step"] for attempt in shown["attempts"]] == [0, 7]
     assert assay("compare", "finished", "candidate")[0] == 0
-    assert assay("decide", "small")[0] == 0
-    for name in ("campaign.yaml", "campaign-recipe.yaml"):
-        file = home.parent / name
-        file.write_text(file.read_text().replace(str(written.parent), str(home.parent)))
-    attempts = sorted(home.glob("small-*/attempts/*"))
-    assert assay("campaign", "run", home.parent / "campaign.yaml")[0] == 0
-    assert sorted(home.glob("small-*/attempts/*")) == attempts
     assert not written.parent.exists()
 
 
@@ -119,37 +111,6 @@ def test_a_copy_of_it_does_not_go_on(tmp_path: Path, assay: Assay, monkeypatch: 
     assert code == 2
     assert f"is a copy of run 'unfinished', which lies in {written / 'unfinished'}" in errors
     assert {path: path.read_bytes() for path in tmp_path.glob("*/runs/unfinished/log/*")} == entries
-
-
-def test_its_campaign_is_decided_again_and_its_decision_stands(assay: Assay, home: Path) -> None:
-    (before,) = (home / "campaigns" / "small" / "decisions").glob("*.json")
-    text = before.read_bytes()
-    code, output, errors = assay("decide", "small", "--json")
-    assert code == 0, errors
-    (decision,) = json.loads(output)
-    assert (decision["candidate"], decision["recommendation"]) == ("faster", "stop")
-    assert before.read_bytes() == text
-    assert (home / "campaigns" / "small" / "memo.html").is_file()
-
-
-@pytest.mark.slow
-def test_its_campaign_is_judged_by_the_folders_of_its_runs_whatever_the_ledger_lacks(
-    tmp_path: Path, assay: Assay, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    home = unpack_home(tmp_path, COMMIT)
-    monkeypatch.setenv("ASSAY_HOME", str(home))
-    with Home.from_environment().open_ledger() as ledger:
-        held = {run_id: ledger.phase_seconds(run_id) for run_id in RUNS if run_id.startswith("small")}
-        with ledger.writing() as connection:
-            for table in ("evaluations", "benchmark_results", "phase_seconds"):
-                connection.execute(f"DELETE FROM {table}")
-    code, output, errors = assay("decide", "small", "--json")
-    assert code == 0, errors
-    assert [each["recommendation"] for each in json.loads(output)] == ["stop"]
-    code, _, errors = assay("campaign", "run", home.parent / "campaign.yaml")
-    assert code == 0, errors
-    with Home.from_environment().open_ledger() as ledger:
-        assert {run_id: ledger.phase_seconds(run_id) for run_id in held} == held
 
 
 @pytest.mark.slow

@@ -154,7 +154,9 @@ class Killed(BaseException):
         pytest.param("compare candidate finished", "record_comparison", "comparisons", marks=pytest.mark.slow),
         ("runs tag finished kept", "record_remarks", "remarks"),
         ("audit finished", "record_audit", "audits"),
-        pytest.param("decide small", "record_decision", "decisions", marks=pytest.mark.slow),
+        pytest.param(
+            "campaign run {folder}/campaign.yaml", "record_decision", "decisions", marks=pytest.mark.slow
+        ),
     ],
 )
 def test_what_a_command_that_was_killed_had_put_into_a_folder_only_is_found_by_a_rebuild(
@@ -171,7 +173,7 @@ def test_what_a_command_that_was_killed_had_put_into_a_folder_only_is_found_by_a
     with monkeypatch.context() as patch:
         patch.setattr(Ledger, fact, killed)
         with pytest.raises(Killed):
-            main(command.split())
+            main(command.format(folder=tmp_path).split())
     assert not missed_subjects(home)
     with home.open_ledger() as ledger:
         assert not all_rows(ledger)[table]

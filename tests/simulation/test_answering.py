@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from assay.base.digest import sha256_of_bytes
 from assay.base.errors import FencedError, NotInstalledError
 from assay.launch.answering.answering_worker import AnsweringWorker
 from assay.launch.answering.batch_work import BatchWork
@@ -201,18 +202,20 @@ def test_the_power_is_cut_at_several_writes_of_an_eval_run(seed: int) -> None:
     check_eval(played(EvalWorld(), cuts, seed), cuts=len(cuts), cancels=False)
 
 
-FILE = FileCreated(
-    file_id="file-" + DIGITS, project="p", at_s=0.0, filename="f", purpose="batch", num_bytes=0, sha256="s",
-    content="file-" + "1" * 24,
-)  # fmt: skip
 BATCH = BatchCreated(
-    batch_id="batch-" + DIGITS, project="p", at_s=0.0, endpoint="/v1/completions", input_file_id=FILE.file_id,
-    model="m", source={"run_id": "r"}, expires_s=1e9, request_sha256="",
+    batch_id="batch-" + DIGITS, project="p", at_s=0.0, endpoint="/v1/completions",
+    input_file_id="file-" + DIGITS,    model="m", source={"run_id": "r"}, expires_s=1e9, request_sha256="",
 )  # fmt: skip
 REQUESTS = [
     {"custom_id": f"r{n}", "method": "POST", "url": BATCH.endpoint, "body": {"model": "m", "prompt": f"q{n}"}}
     for n in range(ITEMS)
 ]
+LINES = "\n".join(map(json.dumps, REQUESTS)).encode()
+FILE = FileCreated(
+    file_id="file-" + DIGITS, project="p", at_s=0.0, filename="f", purpose="batch", num_bytes=len(LINES),
+    sha256=sha256_of_bytes(LINES),
+    content="file-" + "1" * 24,
+)  # fmt: skip
 
 
 class OneRefusing(SlowModels):
@@ -235,7 +238,7 @@ class BatchWorld:
         WebhookShelf(self.inner, self.clock).put(WEBHOOK)
         files = FileShelf(self.inner, self.clock)
         sink = files.sink(FILE.content)
-        sink.write("\n".join(map(json.dumps, REQUESTS)).encode())
+        sink.write(LINES)
         sink.finish()
         files.put(FILE)
 

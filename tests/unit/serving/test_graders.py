@@ -147,7 +147,7 @@ def test_every_failure_of_a_grader_has_a_name_of_the_apis() -> None:
     others = {kind for kind in get_args(ItemFailureKind) if kind not in ERROR_OF}
     assert others == {
         "sampler_timeout", "sampler_server", "sampler_request", "sampler_refusal", "reward_not_finite",
-        "sample_error", "unscored",
+        "sample_error", "unscored", "not_run",
     }  # fmt: skip
     assert set(ERROR_OF.values()) <= ERRORS
 
