@@ -92,6 +92,12 @@ class BuildSummary(Record):
     """What is wrong with the first of them."""
     num_reasoning_dropped: NonNegativeInt = 0
     """Messages' reasoning that the chat template left out of turns that are not trained."""
+    num_altered: NonNegativeInt = 0
+    """Rows whose tokens do not say what their text does: some characters are unknown, or were normalized."""
+    first_altered: str = ""
+    """Where the first of them is, and what it became."""
+    unread_fields: tuple[str, ...] = ()
+    """Fields of the rows that are no part of the dataset."""
     num_numbers: NonNegativeInt = 0
     """Labelled rows whose text is a number and nothing else."""
     group: str = ""
@@ -109,6 +115,9 @@ class BuildSummary(Record):
             "num_unusable",
             "first_unusable",
             "num_reasoning_dropped",
+            "num_altered",
+            "first_altered",
+            "unread_fields",
             "num_numbers",
             "group",
             "text",

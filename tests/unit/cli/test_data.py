@@ -286,8 +286,8 @@ def test_a_class_that_reads_as_if_the_label_were_not_known_is_named(corpus: Path
 
 @pytest.mark.parametrize("kind", [(), ("--label-kind", "classes")])
 def test_only_an_empty_cell_of_csv_is_a_missing_class(corpus: Path, capsys, kind: tuple[str, ...]) -> None:
-    labels = ["eng", "nan", "inf", "-Infinity", "null", "None", "NA", "true", "007", "1e5", ""]
-    Path("own.csv").write_text("text,label\n" + "".join(f"say {n},{labels[n % 11]}\n" for n in range(44)))
+    labels = ["eng", "nan", "inf", "-Infinity", "null", "None", "NA", "true", "007", "1e5", "9" * 20, ""]
+    Path("own.csv").write_text("text,label\n" + "".join(f"say {n},{labels[n % 12]}\n" for n in range(48)))
     command = ("data", "build", "own.csv", "--tokenizer", "tokenizer.json", "--out", "own", "--workers", "1")
     code, built, _ = run(capsys, *command, *kind)
     assert code == 0 and "left out 4 rows without a label" in built
@@ -339,12 +339,15 @@ def test_a_new_tokenizer_that_has_fewer_tokens_than_asked_is_told(
 
 
 def test_classes_that_are_spelled_in_two_ways_and_rare_ones_are_named(corpus: Path, capsys) -> None:
-    labels = ["tensor"] * 12 + ["Tensor "] * 11 + ["plot"] * 11 + ["odd"]
+    labels = ["tensor"] * 12 + ["Tensor "] * 11 + ["1", "1.0"] * 11 + ["odd"]
     Path("own.csv").write_text("text,label\n" + "".join(f"say {n},{each}\n" for n, each in enumerate(labels)))
     command = ("data", "build", "own.csv", "--tokenizer", "tokenizer.json", "--out", "own", "--workers", "1")
     code, built, _ = run(capsys, *command)
     assert code == 0
-    assert "labels 'tensor' (12 rows) and 'Tensor' (11 rows) differ only in case or blanks" in built
+    assert (
+        "labels 'tensor' (12 rows) and 'Tensor' (11 rows) differ only in case, blanks or how a number" in built
+    )
+    assert "labels '1' (11 rows) and '1.0' (11 rows) differ" in built
     assert "1 class has fewer than 10 rows, e.g. 'odd' with 1: what is held out may have none of it" in built
 
 

@@ -14,6 +14,8 @@ from assay.base.errors import AssayError
 from assay.base.units import bytes_text, count_text, number_of, tenths_text
 from assay.cli.screens.terminal import name, number, stdout, table_of
 from assay.data.dataset.columns import KEY, LABEL
+from assay.data.dataset.label_values import class_name
+from assay.data.dataset.raw.spelled import spelled_number
 from assay.data.loader.config import LoaderConfig
 from assay.data.loader.mixing import Mixing
 from assay.evaluation.evidence.warnings import (
@@ -92,54 +94,11 @@ def print_build(manifest: DatasetManifest, dataset: Path) -> None:
         return
     lines = [f"read {_counted(build.num_read, 'row')}, kept {manifest.num_rows:,}"]
     lines += [
-        f"left out {_counted(count, 'row')} without {what} (the first: {first})"
-        for count, what, first in (
-            (build.num_empty, "text", build.first_empty),
-            (build.num_unlabelled, "a label", build.first_unlabelled),
-        )
+        what.replace("{}", _counted(count, noun), 1)
+        for count, noun, what in _outcomes(manifest, build)
         if count
     ]
-    if build.num_cut and _warnings_of_cuts(manifest):
-        lines.append(f"lost {count_text(build.num_cut_tokens)} tokens of the rows that were cut")
-    elif build.num_cut:
-        lines.append(
-            f"cut {_counted(build.num_cut, 'row')} at {manifest.lengths.max:,} tokens, which lost "
-            f"{count_text(build.num_cut_tokens)} tokens: --max-tokens allows more"
-        )
-    if build.num_split:
-        lines.append(f"split {_counted(build.num_split, 'text')} longer than --max-tokens into several rows")
-    if build.num_long:
-        lines.append(
-            f"left out {_counted(build.num_long, 'row')} longer than --max-tokens (the first: "
-            f"{build.first_long})"
-        )
-    if build.num_unusable:
-        lines.append(
-            f"left out {_counted(build.num_unusable, 'row')} that cannot be read or learned from. The first: "
-            f"{build.first_unusable}"
-        )
-    if build.num_doubled:
-        lines.append(
-            f"doubled: {_counted(build.num_doubled, 'row')} whose text an earlier row has"
-            f"{'' if 'doubled' in build.drop else ' (--drop doubled)'}"
-        )
-    if build.num_conflicting:
-        lines.append(
-            f"conflicting: {_counted(build.num_conflicting, 'row')} of texts that have several labels"
-            f"{'' if 'conflicting' in build.drop else ' (--drop conflicting)'}"
-        )
-    if build.num_dropped:
-        lines.append(f"dropped {_counted(build.num_dropped, 'row')} of these, as was asked")
-    if build.num_shared:
-        lines.append(
-            f"leaks: {_counted(build.num_shared, 'row')} whose text another group has, too: held out and "
-            "trained on at once, where groups are held out (--drop doubled, or another --group-by)"
-        )
-    if 2 * build.num_numbers > build.num_read:
-        lines.append(
-            f"text: {_counted(build.num_numbers, 'row')} hold a number and nothing else, of which a model sees "
-            "the digits. Name another --text; as --metadata the number itself can be read beside it"
-        )
+    lines += [f"not read: {', '.join(build.unread_fields)}"] if build.unread_fields else []
     lines += [
         f"label '{label}' ({_counted(rows, 'row')}) is learned as a class: if it says that the label is not "
         "known, leave it empty, and these rows are left out"
@@ -153,6 +112,54 @@ def print_build(manifest: DatasetManifest, dataset: Path) -> None:
         _print_what_is_trained(manifest, build, dataset)
     if manifest.format != "prompts" and ("label" in manifest.columns or manifest.format != "labelled"):
         print(f"\nnext: assay recipe new {dataset} --out recipe.yaml")
+
+
+def _outcomes(manifest: DatasetManifest, build: BuildSummary) -> list[tuple[int, str, str]]:
+    """How many rows or texts came to what; their number goes into the braces."""
+    lost = f"{count_text(build.num_cut_tokens)} tokens"
+    cut = f"cut {{}} at {manifest.lengths.max:,} tokens, which lost {lost}: --max-tokens allows more"
+    by_option = {name: "" if name in build.drop else f" (--drop {name})" for name in ("doubled", "conflicting")}
+    return [
+        (build.num_empty, "row", f"left out {{}} without text (the first: {build.first_empty})"),
+        (build.num_unlabelled, "row", f"left out {{}} without a label (the first: {build.first_unlabelled})"),
+        (
+            build.num_cut,
+            "row",
+            f"lost {lost} of the rows that were cut" if _warnings_of_cuts(manifest) else cut,
+        ),
+        (build.num_split, "text", "split {} longer than --max-tokens into several rows"),
+        (build.num_long, "row", f"left out {{}} longer than --max-tokens (the first: {build.first_long})"),
+        (
+            build.num_unusable,
+            "row",
+            f"left out {{}} that cannot be read or learned from. The first: {build.first_unusable}",
+        ),
+        (
+            build.num_altered,
+            "row",
+            "altered: {} that the tokenizer does not write as they are: it lacks characters, or normalizes "
+            f"them. The first: {build.first_altered}",
+        ),
+        (build.num_doubled, "row", f"doubled: {{}} whose text an earlier row has{by_option['doubled']}"),
+        (
+            build.num_conflicting,
+            "row",
+            f"conflicting: {{}} of texts that have several labels{by_option['conflicting']}",
+        ),
+        (build.num_dropped, "row", "dropped {} of these, as was asked"),
+        (
+            build.num_shared,
+            "row",
+            "leaks: {} whose text another group has, too: held out and trained on at once, where groups are "
+            "held out (--drop doubled, or another --group-by)",
+        ),
+        (
+            build.num_numbers if 2 * build.num_numbers > build.num_read else 0,
+            "row",
+            "text: {} hold a number and nothing else, of which a model sees the digits. Name another --text; "
+            "as --metadata the number itself can be read beside it",
+        ),
+    ]
 
 
 def _print_what_is_trained(manifest: DatasetManifest, build: BuildSummary, dataset: Path) -> None:
@@ -203,11 +210,16 @@ def _doubtful_classes(counts: Mapping[str, int]) -> Iterator[str]:
     """Names that may be of one class, and classes that no split serves."""
     spellings: dict[str, list[str]] = {}
     for label in counts:
-        spellings.setdefault(" ".join(label.casefold().split()), []).append(label)
+        number = spelled_number(label.strip())
+        spelling = " ".join(label.casefold().split()) if number is None else class_name(number)
+        spellings.setdefault(spelling, []).append(label)
     for labels in spellings.values():
         if len(labels) > 1:
             listed = " and ".join(f"'{label}' ({_counted(counts[label], 'row')})" for label in labels)
-            yield f"labels {listed} differ only in case or blanks: if they are one class, spell them alike"
+            yield (
+                f"labels {listed} differ only in case, blanks or how a number is written: if they are one "
+                "class, spell them alike"
+            )
     rare = sorted((rows, label) for label, rows in counts.items() if rows < _FEWEST_OF_A_CLASS)
     if rare:
         classes = number_of(len(rare), "class has", "classes have")

@@ -51,6 +51,7 @@ from assay.data.dataset.fields import (
     row_reader,
     settings_of,
     time_of,
+    unread_fields,
 )
 from assay.data.dataset.formats.boundaries import Boundaries
 from assay.data.dataset.formats.encode import (
@@ -324,7 +325,7 @@ def _summary(
 ) -> BuildSummary:
     empty, unlabelled, unusable = _left(facts)
     counts: Counter[str] = Counter()
-    long = Left()
+    long = altered = Left()
     for path in shards:
         footer = pq.read_metadata(path).metadata or {}
         written = {name.decode(): value.decode() for name, value in footer.items()}
@@ -332,9 +333,11 @@ def _summary(
         counts.update({name: int(written.get(_COUNT + name, "0")) for name in counted})
         in_shard = (
             Left(int(written.get(_COUNT + name, "0")), written.get(_FIRST + name, ""))
-            for name in ("long", "unusable")
+            for name in ("long", "unusable", "altered")
         )
-        long, unusable = (left.and_later(more) for left, more in zip((long, unusable), in_shard, strict=True))
+        long, unusable, altered = (
+            left.and_later(more) for left, more in zip((long, unusable, altered), in_shard, strict=True)
+        )
     return BuildSummary(
         num_read=sum(len(each.texts) + sum(left.num_rows for left in _left([each])) for each in facts),
         num_empty=empty.num_rows,
@@ -354,6 +357,9 @@ def _summary(
         num_unusable=unusable.num_rows,
         first_unusable=unusable.first,
         num_reasoning_dropped=counts["reasoning"],
+        num_altered=altered.num_rows,
+        first_altered=altered.first,
+        unread_fields=unread_fields({name for each in facts for name in each.fields}, config),
         num_numbers=sum(each.num_numbers for each in facts),
         text=config.text_field if config.format in ("labelled", "text") else "",
     )

@@ -317,10 +317,17 @@ def columns_of(span: RawSpan, config: BuildConfig) -> Collection[str]:
     there, asked = span.fields, config.fields()
     if there is None or config.format in ("labelled", "text"):
         return asked
+    unread = unread_fields(there, config)
+    return [name for name in there if name not in unread]
+
+
+def unread_fields(names: Iterable[str], config: BuildConfig) -> tuple[str, ...]:
+    """Those of the names of fields that no part of the dataset is made of."""
     if config.format == "prompts":
-        return there
-    roots = {*OTHER_FIELDS[config.format], *(name for way in FIELDS[config.format] for name in way)}
-    return [name for name in there if name in asked or name.partition(".")[0] in roots]
+        return ()
+    ways = (OTHER_FIELDS.get(config.format, ()), *FIELDS.get(config.format, ()))
+    read = {*config.fields(), *(name for way in ways for name in way)}
+    return tuple(sorted(name for name in names if name not in read and name.partition(".")[0] not in read))
 
 
 def row_reader(config: BuildConfig) -> RowReader:

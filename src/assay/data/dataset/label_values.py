@@ -134,9 +134,7 @@ def _type_of(value: Any, field: str, where: str, *, is_spelled: bool) -> ValueTy
         if value in ("0", "1"):
             return "binary"
         number = spelled_number(value.strip()) if is_spelled else None
-        if number is None or not math.isfinite(
-            number
-        ):  # `nan` and `inf` are names: only numbers are quantities
+        if number is None or not _is_quantity(number):  # `nan`, `inf` and long identifiers are names
             return "text"
         value = number
     if not isinstance(value, int | float):
@@ -144,7 +142,7 @@ def _type_of(value: Any, field: str, where: str, *, is_spelled: bool) -> ValueTy
             f"{where}: field '{field}' is {kind_text(value)}; a label is text, a number, true or false. "
             "Flatten it first, or name another field (--label)."
         )
-    if not (-(2.0**63) <= value < 2.0**63 if isinstance(value, int) else math.isfinite(value)):
+    if not _is_quantity(value):
         raise DataError(
             f"{where}: field '{field}' is {value}; a number to learn is finite, and within 64 bits. Mend or "
             "drop "
@@ -153,3 +151,7 @@ def _type_of(value: Any, field: str, where: str, *, is_spelled: bool) -> ValueTy
     if value in (0, 1):
         return "binary"
     return "whole" if float(value).is_integer() else "number"
+
+
+def _is_quantity(number: float) -> bool:
+    return -(2.0**63) <= number < 2.0**63 if isinstance(number, int) else math.isfinite(number)

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from tokenizers.processors import TemplateProcessing
 
 from assay.base.errors import AssayError, ConfigError, DataError
@@ -24,7 +24,7 @@ from assay.data.dataset.fields import BuildConfig
 from assay.data.dataset.formats.encode import Encoder, KeptRow
 from assay.data.dataset.formats.examples import examples_of
 from assay.data.dataset.formats.rows import RowReader
-from assay.data.dataset.formats.template import SHIPPED, ChatTemplate
+from assay.data.dataset.formats.template import SHIPPED, ChatTemplate, template_beside
 from assay.data.dataset.index import index_dataset
 from assay.data.dataset.row_digests import token_digests
 from assay.data.dataset.split import whole_view
@@ -208,6 +208,8 @@ def test_a_turn_of_which_a_template_writes_nothing_is_refused(template: str) -> 
         ({"tool_calls": [{"function": {"arguments": "{}"}}]}, "no 'name' of a function"),
         ({"refusal": "I cannot."}, "'refusal' is .* which no template reads"),
         ({"reasoning": ["so"]}, "'reasoning' is a list, which no template reads"),
+        ({"train": False}, "'train' is not read: .* its 'weight'"),
+        ({"loss": 0}, "'loss' is not read: .* its 'weight'"),
     ],
 )
 def test_what_a_message_says_in_a_way_that_nobody_reads_is_refused(message: dict[str, Any], says: str) -> None:
@@ -300,6 +302,11 @@ def test_a_template_that_cannot_render_a_row_is_named_with_it(template: str, say
         ("chat", {"messages": [said("user", [{"type": "image_url"}]), CHAT[1]]}, "parts that are not text"),
         ("chat", {"messages": [CHAT[0], said("assistant", "x", weight=0.5)]}, "'weight' is 0.5"),
         ("chat", {"messages": CHAT, "tools": "[{"}, "'tools' is not JSON"),
+        ("chat", {"messages": CHAT, "tools": {"name": "f"}}, "'tools' is not a list of objects"),
+        ("chat", {"messages": CHAT, "tools": ["f"]}, "'tools' is not a list of objects"),
+        ("chat", {"messages": CHAT, "functions": [3]}, "'functions' is not a list of objects"),
+        ("chat", {"messages": CHAT, "prompt": "five?"}, "'prompt' .'five.'. is in none of the messages"),
+        ("chat", {"messages": CHAT, "system": ["Be brief."]}, "'system' is not read"),
         ("chat", {"messages": CHAT, "chat_template_kwargs": 3}, "is a number; expected an object"),
         ("chat", {"messages": "hi"}, "'messages' is text where messages are expected"),
         ("chat", {"messages": 3}, "is a number; expected a list of messages"),
@@ -311,6 +318,12 @@ def test_a_template_that_cannot_render_a_row_is_named_with_it(template: str, say
         ("pairs", {"prompt": "hi", "chosen": "a", "rejected": ""}, "'rejected' is empty"),
         ("pairs", {"prompt": "hi", "chosen": "a"}, "has 'chosen' and no 'rejected'"),
         ("pairs", {"prompt": "hi", "chosen": "a", "rejected": "b", "margin": "much"}, "'margin' is 'much'"),
+        ("pairs", {"prompt": "hi", "chosen": "a", "rejected": CHAT[1:]}, "one is text and one is not"),
+        (
+            "pairs",
+            {"prompt": "five?", "chosen": CHAT, "rejected": [CHAT[0], said("assistant", "no")]},
+            "'prompt' .'five.'. is in none of the messages",
+        ),
         ("pairs", {"chosen": CHAT, "rejected": CHAT}, "chosen and rejected are the same"),
         ("pairs", {"chosen": CHAT, "rejected": [said("user", "?"), CHAT[1]]}, "different prompts"),
         ("prompts", {"messages": CHAT}, "a prompt ends before the answer"),
@@ -384,6 +397,69 @@ def test_the_words_of_trl_and_of_openai_for_a_pair_make_one_dataset(tmp_path: Pa
     assert decoded(row["input_ids"][row["prompt_tokens"] :]) == f"four{STOP}\n"
     assert decoded(row["rejected_ids"][row["prompt_tokens"] :]) == f"five{STOP}\n"
     assert row["margin"] == 2.0
+
+
+def test_a_prompt_that_completions_repeat_is_in_a_row_once() -> None:
+    (once,) = encoded("pairs", {"prompt": ASK, "chosen": GOOD, "rejected": BAD})
+    (twice,) = encoded("pairs", {"prompt": ASK, "chosen": [*ASK, *GOOD], "rejected": [*ASK, *BAD]})
+    assert {name: list(once[name]) for name in ("input_ids", "rejected_ids")} == {
+        name: list(twice[name]) for name in ("input_ids", "rejected_ids")
+    }
+
+
+def without_accents(folder: Path) -> Path:
+    folder.mkdir()
+    words = Tokenizer(models.WordLevel({"[UNK]": 0, "<|endoftext|>": 1, "the": 2, "fox": 3}, unk_token="[UNK]"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    words.add_special_tokens(["<|endoftext|>"])
+    words.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|endoftext|>"}))
+    return folder
+
+
+def lower_case(folder: Path) -> Path:
+    folder.mkdir()
+    lower = Tokenizer.from_str(TOKENIZER.to_str())
+    lower.normalizer = normalizers.Lowercase()
+    lower.save(str(folder / "tokenizer.json"))
+    return folder
+
+
+@pytest.mark.parametrize(("words", "second"), [(without_accents, "the café"), (lower_case, "the Fox")])
+def test_rows_that_a_tokenizer_cannot_write_as_they_are_are_counted(tmp_path: Path, words, second: str) -> None:
+    rows = write(tmp_path / "rows.jsonl", [{"text": "the  fox"}, {"text": second}, {"text": f"{second} fox"}])
+    found = build(tmp_path, rows, words(tmp_path / "words"), "text", end_token="").manifest.build
+    assert found is not None and found.num_altered == 2
+    assert "line 2: " in found.first_altered and " became " in found.first_altered
+
+
+def test_labelled_rows_with_unknown_words_are_counted(tmp_path: Path) -> None:
+    rows = write(tmp_path / "rows.jsonl", [{"text": "the fox", "label": 0}, {"text": "a fox", "label": 1}])
+    found = build(tmp_path, rows, without_accents(tmp_path / "words"), "labelled").manifest.build
+    assert found is not None and found.num_altered == 1 and "line 2: " in found.first_altered
+
+
+def test_fields_that_no_part_of_a_dataset_is_made_of_are_named(tmp_path: Path, tokenizer: Path) -> None:
+    others = {"history": [["a", "b"]], "input": "c", "tools": None}
+    rows = write(tmp_path / "rows.jsonl", [{"prompt": "hi", "completion": "ho", **others}])
+    found = build(tmp_path, rows, tokenizer, "chat", metadata_fields=("input",)).manifest.build
+    assert found is not None and found.unread_fields == ("history",)
+
+
+@pytest.mark.parametrize("names", [("default", "tool_use"), ("tool_use",)])
+@pytest.mark.parametrize("as_list", [True, False])
+def test_of_several_templates_the_default_is_used(tmp_path: Path, tokenizer: Path, names, as_list) -> None:
+    named = {name: f"{name}:{{{{ messages[0].content }}}}" for name in names}
+    listed = [{"name": name, "template": source} for name, source in named.items()]
+    (tokenizer / "tokenizer_config.json").write_text(
+        json.dumps({"chat_template": listed if as_list else named})
+    )
+    if "default" in names:
+        found = template_beside(tokenizer, {})
+        assert found is not None and found.source.startswith("default:")
+    else:
+        with pytest.raises(ConfigError, match=r"has chat templates \(tool_use\), and none is 'default'"):
+            template_beside(tokenizer, {})
 
 
 def test_a_prompt_keeps_what_graders_read(tmp_path: Path, tokenizer: Path) -> None:

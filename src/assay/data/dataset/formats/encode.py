@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from itertools import islice, pairwise, takewhile
+from operator import eq
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -49,6 +50,8 @@ COLUMNS: Mapping[Format, Mapping[str, pa.DataType]] = {
 }
 """What a row of each format is trained on."""
 _WITHOUT_OFFSETS = ("labelled", "text", "prompts")
+DETOKENIZED = "a b"
+"""A tokenizer whose tokens do not give this text back has no decoder of its own."""
 LEAVES_OUT = "Mend the row, or have all such rows left out, and counted: '--drop unusable'."
 """The cure behind what is wrong with the only one,"""
 LEAVES_OUT_ALL = "Mend them, or have them left out, and counted: '--drop unusable'."
@@ -87,15 +90,19 @@ class Encoder:
     keeps_end: bool = True
     """What the tokenizer puts behind a text ends one that has no other end."""
     counts: Counter[str] = field(default_factory=Counter)
-    """`cut_rows`, `cut_tokens`, `split_texts`, `reasoning`, `long`, `unusable`."""
+    """`cut_rows`, `cut_tokens`, `split_texts`, `reasoning`, `long`, `unusable`, `altered`."""
     firsts: dict[str, str] = field(default_factory=dict)
-    """The first of the rows that were left out, by the reason."""
+    """The first of the rows that were left out or altered, by the reason."""
 
     boundaries: Boundaries = field(default_factory=Boundaries)
 
     def __post_init__(self) -> None:
         self._ones = np.ones(self.max_tokens, np.int8)
         self._control = frozenset(control_tokens(self.tokenizer, self.template).values())
+        unknown = getattr(self.tokenizer.model, "unk_token", None)
+        self._unknown = self.tokenizer.token_to_id(unknown) if unknown else None
+        probe = self.tokenizer.encode(DETOKENIZED, add_special_tokens=False).ids
+        self._is_detokenizable = _blankless(self.tokenizer.decode(probe)) == _blankless(DETOKENIZED)
 
     @cached_property
     def _around(self) -> tuple[list[int], list[int]]:
@@ -122,6 +129,19 @@ class Encoder:
         encoding = self.tokenizer.encode(rendered.text, add_special_tokens=False)
         trained = np.flatnonzero(tokens_of(encoding, rendered.spans))
         return end_of(encoding, rendered.text, self._control, int(trained[-1]))[0]
+
+    def _alteration(self, kept: KeptRow, encodings: Sequence[Encoding | PlainEncoding]) -> str:
+        """What is otherwise in the tokens of a row than in its text, blanks apart; empty where nothing is."""
+        for encoding, sequence in zip(encodings, kept.said.sequences, strict=True):
+            if self._unknown is not None and self._unknown in encoding.ids:
+                return f"a part of it became {self.tokenizer.id_to_token(self._unknown)}"
+            if self._is_detokenizable and self.format != "labelled":  # classifiers' tokenizers normalize
+                text = _blankless(sequence.text.replace(GUARD, ""))
+                found = _blankless(self.tokenizer.decode(encoding.ids, skip_special_tokens=False))
+                if text not in found:
+                    begin = sum(takewhile(bool, map(eq, text, found)))
+                    return f"{text[begin : begin + 20]!r} became {found[begin : begin + 20]!r}"
+        return ""
 
     def _note(self, kept: KeptRow, encodings: Sequence[Encoding | PlainEncoding]) -> None:
         """Count how the sequences of a row begin and end."""
@@ -159,6 +179,8 @@ class Encoder:
                 if self._is_long(found[0]):
                     self._leave("long", row.where)
                     continue
+                if what := self._alteration(row, encodings):
+                    self._leave("altered", f"{row.where}: {what}")
                 if self.format != "labelled":
                     self._note(row, encodings)
                 yield from (EncodedRow(row, columns) for columns in found)
@@ -249,6 +271,10 @@ class Encoder:
 
     def _prompts(self, kept: KeptRow, encoding: Encoding | PlainEncoding) -> list[dict[str, Any]]:
         return [{TOKENS: _ids(encoding), ITEM: kept.said.item}]
+
+
+def _blankless(text: str) -> str:
+    return "".join(text.split())
 
 
 def tokens_of(encoding: Encoding | PlainEncoding, spans: Iterable[Span]) -> npt.NDArray[np.bool_]:

@@ -64,6 +64,8 @@ _ALSO_CALLED = {
 
 _UNREAD = ("refusal", "audio", "reasoning_details")
 """What messages of APIs may say beside their content."""
+_OTHER_WEIGHTS = ("train", "training", "train_detail", "trainable", "loss", "loss_mask", "mask")
+"""Names under which other tools look up whether a message is trained."""
 
 
 class Said(NamedTuple):
@@ -119,6 +121,7 @@ class RowReader:
             messages = _messages(row["messages"], "messages", where)
             if not messages:
                 return None
+            _refuse_other_prompt(row.get("prompt"), messages, where)
             said = self._conversation((), messages, _context(row, where), where)
             return Said((said,), said.text, True)
         prompt, completion = _several(row, ("prompt", "completion"), where)
@@ -142,8 +145,11 @@ class RowReader:
         chosen, rejected = _several(row, ("chosen", "rejected"), where)
         if chosen is None and rejected is None:
             return None
+        if isinstance(chosen, str) != isinstance(rejected, str):
+            raise DataError(f"{where}: of chosen and rejected, one is text and one is not. Write both alike.")
         prompt, context = row.get("prompt"), _context(row, where)
         if prompt is None or (isinstance(prompt, str) and _is_whole(chosen) and _is_whole(rejected)):
+            _refuse_other_prompt(prompt, [] if isinstance(chosen, str) else chosen, where)
             prompt, chosen, rejected = _common_prompt(chosen, rejected, where)
         if chosen == rejected:
             raise DataError(f"{where}: chosen and rejected are the same: the row prefers nothing.")
@@ -196,6 +202,8 @@ class RowReader:
         if isinstance(answer, Mapping):
             answer = [answer]
         messages, answers = _messages(prompt, "prompt", where), _messages(answer, name, where)
+        if answers[: len(messages)] == messages:  # the whole conversation once more
+            answers = answers[len(messages) :]
         rendered = self._conversation(messages, answers, context, where)
         has_question = any(message["role"] == "user" for message in messages)
         return rendered, True, _json([messages, context], where) if has_question else rendered.text
@@ -354,6 +362,12 @@ def _message(message: Message, where: str) -> Message:
         )
         hint = f" Perhaps you meant '{meant}'." if meant else ""
         raise DataError(f"{where}: the role is {role!r}; expected one of {', '.join(ROLES)}.{hint}")
+    for key in _OTHER_WEIGHTS:
+        if message.get(key) is not None:
+            raise DataError(
+                f"{where}: '{key}' is not read: whether a message is trained is its 'weight', 0 or 1. Rename "
+                "the field, or leave it out."
+            )
     for key in (*REASONING, *_UNREAD):
         if (value := message.get(key)) and (key in _UNREAD or not isinstance(value, str)):
             raise DataError(
@@ -438,22 +452,36 @@ def _is_whole(answer: Any) -> bool:
 
 def _context(row: Row, where: str) -> dict[str, Any]:
     """What the template reads beside the messages; TRL's files may hold `tools` as JSON."""
-    tools, others = row.get("tools"), row.get(_KWARGS)
-    if tools is None and (functions := row.get("functions")) is not None:
-        tools = [{"type": "function", "function": function} for function in functions]
+    others = row.get(_KWARGS)
+    name = "tools" if row.get("tools") is not None else "functions"
+    tools = row.get(name)
     if others is not None and not isinstance(others, Mapping):
         raise DataError(f"{where}: '{_KWARGS}' is {kind_text(others)}; expected an object.")
     if isinstance(tools, str):
         try:
             tools = parse_json(tools)
         except ValueError as error:
-            raise DataError(f"{where}: 'tools' is not JSON: {error}.") from error
+            raise DataError(f"{where}: '{name}' is not JSON: {error}.") from error
+    if tools is not None and not (isinstance(tools, list) and all(isinstance(each, Mapping) for each in tools)):
+        raise DataError(f"{where}: '{name}' is not a list of objects, each the definition of a tool.")
+    if tools is not None and name == "functions":
+        tools = [{"type": "function", "function": function} for function in tools]
     return {**(others or {}), "tools": tools}
+
+
+def _refuse_other_prompt(prompt: Any, messages: Any, where: str) -> None:
+    """Refuse a prompt beside messages that do not say it once more: only they are read."""
+    lost = prompt.strip() if isinstance(prompt, str) else ""
+    if lost and not any(lost in str(message.get("content")) for message in messages):
+        raise DataError(
+            f"{where}: 'prompt' ({lost[:40]!r}) is in none of the messages, which alone are read. Make it the "
+            "first message, or rename the field."
+        )
 
 
 def _refuse_system(row: Row, where: str) -> None:
     for name in _SYSTEM:
-        if isinstance(row.get(name), str) and row[name].strip():
+        if (value := row.get(name)) and str(value).strip():
             raise DataError(f"{where}: '{name}' is not read. Make it the first message, or rename the field.")
 
 

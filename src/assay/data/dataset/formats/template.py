@@ -209,8 +209,8 @@ class ChatTemplate:
             is_free = index < 0 or marked.messages[index]["role"] in ("system", "developer")
             if index < 0 and numbers and not any(number in marked.found.places for number in numbers):
                 raise DataError(
-                    f"{where}: the chat template ({self._where}) leaves out 'tools', the definitions of tools. "
-                    "Name one that writes them (--chat-template), or leave them out."
+                    f"{where}: the chat template ({self._where}) leaves out 'tools'. Name one that writes "
+                    "them, like chatml (--chat-template), or take the field out of the rows."
                 )
             ends = [behind]
             for number in numbers:
@@ -387,10 +387,16 @@ def template_beside(
     if beside.is_file():
         return load_template(str(beside), special_tokens, day)
     found = tokenizer_settings(tokenizer).get("chat_template")
-    if isinstance(found, list):  # several by name, of which one is the default
-        named = {each.get("name"): each.get("template") for each in found if isinstance(each, dict)}
-        found = named.get("default")
     where = str(beside.parent / SETTINGS_FILE)
+    if isinstance(found, list):
+        found = {each.get("name"): each.get("template") for each in found if isinstance(each, dict)}
+    if isinstance(found, dict):  # several by name, of which one is the default
+        if found and "default" not in found:
+            raise ConfigError(
+                f"{where}: has chat templates ({', '.join(map(str, found))}), and none is 'default'. Save one "
+                "as a .jinja file and name it (--chat-template)."
+            )
+        found = found.get("default")
     return ChatTemplate(found, special_tokens, where=where, day=day) if isinstance(found, str) else None
 
 
