@@ -43,10 +43,7 @@ def row_origin(dataset: Dataset, row: int) -> str:
     try:
         kept = json.loads(file.read_text(encoding="utf-8"))
         settings = {**kept["config"], "tokenizer": str(dataset.folder / TOKENIZER_FILE)}
-        columns = [
-            name for name in (TOKENS, REJECTED, SPANS, PROMPT_TOKENS) if name in dataset.manifest.columns
-        ]
-        wanted = _row(dataset, row, columns)
+        wanted = _row(dataset, row, [name for name in ENCODED if name in dataset.manifest.columns])
         for each in encoded_rows(list(map(Path, kept["sources"])), int(span[1]), BuildConfig(**settings)):
             if all(_plain(each.columns[name]) == value for name, value in wanted.items()):
                 return each.kept.where

@@ -58,50 +58,20 @@ class LocalModel:
         """
         self.name = name
         self._device = device or device_of()
-        self._network = model.network.to(self._device).eval()
-        self._tokenizer = model.tokenizer
-        self._window = model.max_tokens
-        self._begin = begin_ids(model.tokenizer)
-        named = (*ends, *end_ids(model.network), *turn_end_ids(template, model.tokenizer))
-        self._ends = tuple(dict.fromkeys(named))
-        self._template = template
-        self.control: Final = pattern_of(control_tokens(model.tokenizer, template))
-        self._generator = Generator(self._network, ends=self._ends, tokenizer=self._tokenizer)
-
-    @property
-    def has_template(self) -> bool:
-        """Whether conversations are written as the model was taught."""
-        return self._template is not None
-
-    @property
-    def window_tokens(self) -> int:
-        """Longest sequence, completion included."""
-        return self._window
-
-    @property
-    def network(self) -> Any:
+        self.network: Final[Any] = model.network.to(self._device).eval()
         """`input_ids -> logits`, a Hugging Face model, in evaluation mode."""
-        return self._network
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        """That of its texts."""
-        return self._tokenizer
-
-    @property
-    def template(self) -> ChatTemplate | None:
-        """That of its conversations."""
-        return self._template
-
-    @property
-    def begin(self) -> tuple[int, ...]:
+        self.tokenizer: Final[Tokenizer] = model.tokenizer
+        self.window_tokens: Final[int] = model.max_tokens
+        """Longest sequence, completion included."""
+        self.begin: Final = begin_ids(model.tokenizer)
         """The tokens that every text begins with."""
-        return self._begin
-
-    @property
-    def ends(self) -> tuple[int, ...]:
+        named = (*ends, *end_ids(model.network), *turn_end_ids(template, model.tokenizer))
+        self.ends: Final = tuple(dict.fromkeys(named))
         """The tokens that end a completion, the one of the trained rows first."""
-        return self._ends
+        self.template: Final = template
+        self.has_template: Final = template is not None
+        self.control: Final = pattern_of(control_tokens(model.tokenizer, template))
+        self._generator = Generator(self.network, ends=self.ends, tokenizer=self.tokenizer)
 
     def text_bits(self, text: str, *, window_tokens: int | None = None) -> TextBits:
         """Bits of every token, each predicted from at least half a window (or all) of the text before it.
@@ -111,13 +81,13 @@ class LocalModel:
         spell the text.
         """
         text, plain = guarded(text, self.control), text
-        encoded = encode_guarded(self._tokenizer, text, add_special_tokens=False)
-        if self._tokenizer.decode(encoded.ids, skip_special_tokens=False) != plain:
+        encoded = encode_guarded(self.tokenizer, text, add_special_tokens=False)
+        if self.tokenizer.decode(encoded.ids, skip_special_tokens=False) != plain:
             raise ConfigError(
                 "the tokenizer does not spell this text back as it was, so its bits are of another text. Bits "
                 "per byte need a lossless tokenizer, e.g. a byte-level BPE."
             )
-        window = min(window_tokens or self._window, self._window)
+        window = min(window_tokens or self.window_tokens, self.window_tokens)
         bytes_before = np.cumsum([0, *(len(each.encode()) if each != GUARD else 0 for each in text)])
         starts = bytes_before[np.array([offset for offset, _ in encoded.offsets], np.int64)]
         return TextBits(self._token_bits(encoded.ids, window), starts, int(bytes_before[-1]))
@@ -131,10 +101,10 @@ class LocalModel:
         continuation = prompt[len(bare) :] + continuation
         before, whole = (self._ids(guarded(text, self.control)) for text in (bare, bare + continuation))
         num_tokens = max(1, len(whole) - len(before))
-        if num_tokens + max(1, len(self._begin)) > self._window:
-            raise ConfigError(f"a choice of {num_tokens} tokens does not fit the model's {self._window}.")
-        kept = whole[-(self._window - max(1, len(self._begin))) :]
-        bits = self._token_bits(kept, self._window)
+        if num_tokens + max(1, len(self.begin)) > self.window_tokens:
+            raise ConfigError(f"a choice of {num_tokens} tokens does not fit the model's {self.window_tokens}.")
+        kept = whole[-(self.window_tokens - max(1, len(self.begin))) :]
+        bits = self._token_bits(kept, self.window_tokens)
         return float(bits[-num_tokens:].sum()), num_tokens
 
     def complete(
@@ -157,7 +127,7 @@ class LocalModel:
 
         Raises `ConfigError` where `sampling.max_tokens` leaves no room for any prompt.
         """
-        refuse_no_room(self._window, sampling)
+        refuse_no_room(self.window_tokens, sampling)
         asked = [self._prompt(messages, sampling) for messages in prompts]
         whole = [each[0] for each in asked if not isinstance(each, SamplerError)]
         rollouts = iter(self._generator.generate(whole, sampling, watcher=watcher))
@@ -168,23 +138,23 @@ class LocalModel:
 
     def conversation(self, messages: Sequence[Message]) -> tuple[str, list[int]]:
         """A conversation that waits for an answer: its text, and its tokens."""
-        if self._template is None:
+        if self.template is None:
             text = as_text(messages)
             return text, self.tokens_of(text)
-        text = self._template.render(guarded(messages, self.control), {}, "the conversation", asks=True)
+        text = self.template.render_prompt(guarded(messages, self.control), {}, "the conversation").text
         return text.replace(GUARD, ""), self._ids(text)  # the template writes the begin itself
 
     def tokens_of(self, text: str, *, has_start: bool = True, keeps_control: bool = False) -> list[int]:
         """A text's tokens, behind those that begin texts; control tokens in it are text, or kept."""
         tokens = self._ids(text if keeps_control else guarded(text, self.control))
-        return [*self._begin, *tokens] if has_start else tokens
+        return [*self.begin, *tokens] if has_start else tokens
 
     def _ids(self, text: str) -> list[int]:
-        return encode_guarded(self._tokenizer, text, add_special_tokens=False).ids
+        return encode_guarded(self.tokenizer, text, add_special_tokens=False).ids
 
     def _prompt(self, messages: Sequence[Message], sampling: Sampling) -> tuple[Prompt, int] | SamplerError:
         """What stands before the completion: the end of it, where not all fits; and how many tokens do not."""
-        room = self._window - sampling.max_tokens
+        room = self.window_tokens - sampling.max_tokens
         text, tokens = self.conversation(messages)
         if not tokens:
             return SamplerError("request", "an empty prompt, and no token begins texts of this model.")
@@ -193,19 +163,19 @@ class LocalModel:
 
     def _completion(self, prompt: Prompt, num_cut: int, rollout: Rollout, sampling: Sampling) -> Completion:
         tokens = rollout.tokens.tolist()
-        text = CompletionText(self._tokenizer, sampling.stop, self._ends).of(tokens)
+        text = CompletionText(self.tokenizer, sampling.stop, self.ends).of(tokens)
         return Completion(text, rollout.reason, len(prompt.tokens), len(tokens), num_cut)
 
     @torch.inference_mode()
     def _token_bits(self, ids: Sequence[int], window: int) -> Float64[np.ndarray, "token"]:
         """Bits of each of `ids`, over overlapping windows."""
-        begin = len(self._begin)
-        sequence = torch.tensor([*self._begin, *ids], dtype=torch.long)
+        begin = len(self.begin)
+        sequence = torch.tensor([*self.begin, *ids], dtype=torch.long)
         found = np.zeros(len(sequence), np.float64)
         if not begin and len(ids):
-            found[0] = math.log2(self._network.config.vocab_size)
+            found[0] = math.log2(self.network.config.vocab_size)
         for first, tokens, num_new in _windows(sequence, window):
-            logits = self._network(input_ids=tokens[None].to(self._device)).logits[0].float()
+            logits = self.network(input_ids=tokens[None].to(self._device)).logits[0].float()
             log_probabilities = torch.log_softmax(logits[:-1], dim=-1)
             picked = log_probabilities.gather(1, tokens[1:, None].to(self._device))[:, 0]
             new = picked.double().cpu().numpy()[-num_new:]

@@ -6,13 +6,13 @@ is; others rebuild it with a normalizer and a pre-tokenizer of their own, whatev
 
 import json
 from collections.abc import Sequence
-from itertools import takewhile
 from pathlib import Path
 
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 
 from assay.base.errors import ConfigError
+from assay.data.dataset.formats.parts import common_length
 from assay.data.dataset.tokens import SETTINGS_FILE
 
 MODULE_FILE = "tokenization_as_saved.py"
@@ -39,9 +39,7 @@ def tokenization_difference(folder: Path, tokenizer: Tokenizer, texts: Sequence[
             expected = tokenizer.encode(text, add_special_tokens=is_whole).ids
             found = auto(text, add_special_tokens=is_whole)["input_ids"]
             if found != expected:
-                begin = sum(
-                    1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(found, expected, strict=False))
-                )
+                begin = common_length(found, expected)
                 ids = f"{found[begin : begin + 5]}, not {expected[begin : begin + 5]}"
                 named = f"transformers' AutoTokenizer ({type(auto).__name__}) encodes {text[:40]!r} otherwise"
                 return f"{named}: its tokens from number {begin} are {ids}"

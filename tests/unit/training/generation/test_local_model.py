@@ -7,7 +7,8 @@ import pytest
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from assay.base.errors import ConfigError
+from assay.base.errors import ConfigError, DataError
+from assay.data.dataset.formats.template import ChatTemplate
 from assay.scoring.sampler import Message, Sampling
 from assay.training.generation.local_model import LocalModel
 from assay.training.model.causal import CausalModel, load_causal
@@ -130,3 +131,12 @@ def test_a_saved_checkpoint_says_what_it_said(tiny_causal, tiny_model, tmp_path)
 def test_a_folder_without_a_model_is_named(tmp_path):
     with pytest.raises(ConfigError, match=r"no config\.json there"):
         load_causal(str(tmp_path))
+
+
+def test_a_conversation_of_which_the_template_leaves_out_a_message_is_refused(tiny_causal):
+    source = "{% for m in messages if m.role != 'system' %}{{ m.content }}{% endfor %}"
+    model = LocalModel(tiny_causal, name="tiny", template=ChatTemplate(source, {}, where="mine"))
+    asked = Message(role="user", content="return a")
+    assert model.conversation([asked])[0] == "return a"
+    with pytest.raises(DataError, match=r"message 1: the chat template \(mine\) leaves out.* 'Be brief.'"):
+        model.conversation([Message(role="system", content="Be brief."), asked])

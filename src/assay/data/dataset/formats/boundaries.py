@@ -9,13 +9,12 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import takewhile
 from typing import Any, NamedTuple
 
 from tokenizers import Encoding, Tokenizer
 
 from assay.base.errors import DataError
-from assay.data.dataset.formats.parts import GUARD, Span
+from assay.data.dataset.formats.parts import GUARD, Span, common_length
 from assay.data.dataset.formats.template import ChatTemplate
 from assay.records.dataset import BoundaryTokens
 
@@ -117,8 +116,8 @@ class Boundaries:
 
     def add_begin(self, ids: Sequence[int]) -> None:
         """Another sequence begins with these control tokens."""
-        both = ids if self.begin is None else [a for a, b in takewhile(_alike, zip(self.begin, ids))]  # noqa: B905
-        self.begin = tuple(map(int, both))
+        num_common = len(ids) if self.begin is None else common_length(self.begin, ids)
+        self.begin = tuple(map(int, ids[:num_common]))
 
     def add_end(self, end: End) -> None:
         """Count another trained turn, completion or text."""
@@ -174,7 +173,3 @@ def end_of(encoding: Encoding | PlainEncoding, text: str, control: Collection[in
         behind += 1
     has_end = behind < len(ids) and ids[behind] in control
     return End(ids[behind] if has_end else None, False)
-
-
-def _alike(pair: tuple[int, int]) -> bool:
-    return pair[0] == pair[1]

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from itertools import islice, pairwise, takewhile
-from operator import eq
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,7 +32,7 @@ from assay.data.dataset.formats.boundaries import (
     encode_guarded,
     end_of,
 )
-from assay.data.dataset.formats.parts import GUARD, Span
+from assay.data.dataset.formats.parts import GUARD, Span, common_length
 from assay.data.dataset.formats.rows import Said
 from assay.data.dataset.formats.template import PROBE, ChatTemplate
 from assay.data.dataset.raw.span import Row
@@ -139,7 +138,7 @@ class Encoder:
                 text = _blankless(sequence.text.replace(GUARD, ""))
                 found = _blankless(self.tokenizer.decode(encoding.ids, skip_special_tokens=False))
                 if text not in found:
-                    begin = sum(takewhile(bool, map(eq, text, found)))
+                    begin = common_length(text, found)
                     return f"{text[begin : begin + 20]!r} became {found[begin : begin + 20]!r}"
         return ""
 
@@ -149,8 +148,7 @@ class Encoder:
         begin = self._templated_begin if kept.said.is_templated else self._around[0]
         for encoding, sequence in zip(encodings, kept.said.sequences, strict=True):
             ids = encoding.ids
-            common = takewhile(lambda pair: pair[0] == pair[1], zip(begin, ids, strict=False))
-            self.boundaries.add_begin([token for token, _ in common])
+            self.boundaries.add_begin(begin[: common_length(begin, ids)])
             if self.format == "prompts":
                 if (end := self._completion_end(is_templated=kept.said.is_templated)) is not None:
                     self.boundaries.ends[end] += 1

@@ -10,8 +10,10 @@ import html
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
+from operator import eq
 from typing import Any, NamedTuple
 
 Message = Mapping[str, Any]
@@ -30,6 +32,11 @@ _MARK = re.compile(f"([{OPEN}{CLOSE}])|([{_BEGIN}{_END}])([{_DIGITS}]{{4}})")
 _ESCAPED = re.compile(r"\\ufdd[23](?:\\ufde[0-9a-f]){4}")
 """A mark as JSON of ASCII and Python write it."""
 _NO_SCHEMA = ("properties", "required", "type")
+
+
+def common_length(one: Iterable[Any], other: Iterable[Any]) -> int:
+    """How many elements two sequences begin with alike."""
+    return sum(takewhile(bool, map(eq, one, other)))
 
 
 class ConversationPart(NamedTuple):

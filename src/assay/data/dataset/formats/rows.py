@@ -17,14 +17,13 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 from typing import Any, NamedTuple, NoReturn
 
 from assay.base.errors import ConfigError, DataError
 from assay.base.parsing.nesting import object_of_pairs, parse_json
 from assay.base.value_text import kind_text
 from assay.data.dataset.formats.boundaries import guarded
-from assay.data.dataset.formats.parts import REASONING, RESERVED, Message
+from assay.data.dataset.formats.parts import REASONING, RESERVED, Message, common_length
 from assay.data.dataset.formats.template import ChatTemplate, Rendered
 from assay.data.dataset.raw.span import Row
 from assay.records.dataset import Format
@@ -488,17 +487,13 @@ def _refuse_system(row: Row, where: str) -> None:
 def _common_prompt(chosen: Any, rejected: Any, where: str) -> tuple[Any, Any, Any]:
     """The prompt with which both begin, and what is left of each."""
     if isinstance(chosen, str) and isinstance(rejected, str):
-        alike = (one == other for one, other in zip(chosen, rejected, strict=False))
-        border = sum(takewhile(bool, alike))
+        border = common_length(chosen, rejected)
         # A word that both begin with is theirs, not the prompt's.
         while border and border < max(len(chosen), len(rejected)) and not chosen[border - 1].isspace():
             border -= 1
         return chosen[:border], chosen[border:], rejected[border:]
     good, bad = _messages(chosen, "chosen", where), _messages(rejected, "rejected", where)
-    border = next(
-        (index for index, pair in enumerate(zip(good, bad, strict=False)) if pair[0] != pair[1]),
-        min(len(good), len(bad)),
-    )
+    border = common_length(good, bad)
     if good == bad or border == 0:
         same = "the same" if good == bad else "answers to different prompts"
         raise DataError(f"{where}: chosen and rejected are {same}.")
