@@ -24,8 +24,8 @@ from assay.data.dataset.checkpoint_tokens import (
     sample_texts,
 )
 from assay.data.dataset.dataset import Dataset
-from assay.data.dataset.formats.template import TEMPLATE_FILE
-from assay.data.dataset.tokens import TOKENIZER_FILE, load_tokenizer, tokenizer_settings
+from assay.data.dataset.formats.template import TEMPLATE_FILE, template_beside
+from assay.data.dataset.tokens import TOKENIZER_FILE, load_tokenizer
 from assay.records.exported_model import EXPORT_FILE
 from assay.records.run import Run
 from assay.store.model_folder import folder_digests, whole_export
@@ -163,17 +163,12 @@ def tokenization_warning(folder: Path, tokenizer: Tokenizer, texts: Sequence[str
 def refuse_other_template(dataset: Dataset, path: str, named: str) -> None:
     """Raise `ConfigError` where the folder's chat template is not the one that rendered the rows."""
     folder, ours = installed_path(path), _kept(dataset, TEMPLATE_FILE)
-    file = folder / TEMPLATE_FILE
-    inside = tokenizer_settings(folder).get("chat_template") if (folder / TOKENIZER_FILE).is_file() else None
-    theirs = file.read_text(encoding="utf-8") if file.is_file() else inside
-    if ours is None or not isinstance(theirs, str):
-        return
-    if theirs.strip() != ours.read_text(encoding="utf-8").strip():
+    theirs = template_beside(folder, {}) if ours and (folder / TOKENIZER_FILE).is_file() else None
+    if ours and theirs and theirs.source.strip() != ours.read_text(encoding="utf-8").strip():
         raise ConfigError(
-            f"{named}: its chat template is not the one that rendered dataset "
-            f"'{dataset.manifest.name}': it would "
-            f"be asked about conversations that are written otherwise. Build the dataset with the model's own "
-            f"(--tokenizer {path}, without --chat-template), or put {ours} into the folder."
+            f"{named}: its chat template is not the one that rendered dataset '{dataset.manifest.name}': it "
+            f"would be asked about conversations that are written otherwise. Build the dataset with the "
+            f"model's own (--tokenizer {path}, without --chat-template), or put {ours} into the folder."
         )
 
 

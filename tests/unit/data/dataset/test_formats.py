@@ -162,6 +162,7 @@ def test_a_template_may_mark_a_turn_in_pieces() -> None:
         ("{{ m.role }}: {% for c in m.content %}{{ c.text }}{% endfor %}", "message 1: .* 'content': 'two and"),
         ("{% if loop.last or m.role == 'user' %}{{ m.content }}{% endif %}", "message 2: .* leaves out"),
         ("{{ m.content if m.role == 'user' else m.content[:2] }}", "message 2: .* alters 'content': 'four'"),
+        ("{{ m.content | replace(' ', '  ') }}", "message 1: .* leaves out, or alters 'content': 'two and"),
         ("{{ (messages | reverse | list)[loop.index0].content }}", "message 2: .* before the messages"),
         ("{{ m.content if m.role == 'user' else 'four' }}", "message 2: .* leaves out, or alters 'content'"),
         (

@@ -187,9 +187,5 @@ def _places(whole: str, text: str, spans: Sequence[Span]) -> Iterator[Span]:
         forms = (html.escape(text), *(json.dumps(text, ensure_ascii=ascii)[1:-1] for ascii in (True, False)))
         if begin < 0:
             yield from ((end - len(form), end) for form in forms if whole.endswith(form, 0, end))
-        elif _collapsed(whole[begin:end]) in map(_collapsed, (text, *forms)):
+        elif whole[begin:end] in forms:
             yield begin, end
-
-
-def _collapsed(text: str) -> str:
-    return " ".join(text.split())
