@@ -3,6 +3,7 @@
 import secrets
 from collections.abc import Sequence
 
+from assay.base.errors import DataError
 from assay.base.seeds import derive_key
 from assay.launch.engine.loaded import AskRefusedError, IsStopping, Tell, cannot, refuse_long, resident_bytes
 from assay.scoring.sampler import Message, Sampling
@@ -111,7 +112,10 @@ class LanguageEngine:
             tokens = list(prompt.tokens)
             self._check_tokens(tokens)
         elif prompt.messages is not None:
-            _, tokens = self._model.conversation(_messages(prompt))
+            try:
+                _, tokens = self._model.conversation(_messages(prompt))
+            except DataError as error:  # the template refuses it, or leaves a part out
+                raise AskRefusedError(str(error), code="invalid_value", param="messages") from error
         else:
             if found := self._model.control.search(prompt.text or ""):
                 raise AskRefusedError(

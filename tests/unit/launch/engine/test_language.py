@@ -2,6 +2,7 @@ import math
 
 import pytest
 
+from assay.data.dataset.formats.template import ChatTemplate
 from assay.launch.engine.language import LanguageEngine
 from assay.launch.engine.loaded import AskRefusedError
 from assay.scoring.sampler import Message, Sampling
@@ -163,3 +164,12 @@ def test_texts_are_spelled_and_vectors_have_the_models_width(engine, tiny_model)
     (vectors,) = said(engine, EmbedAsk(prompts=(TEXT, AskedPrompt(tokens=(5, 6)))))
     assert isinstance(vectors, Embedded) and [len(each) for each in vectors.vectors] == [16, 16]
     assert vectors.num_tokens == len(found.tokens) + 2
+
+
+def test_messages_that_the_template_leaves_out_are_refused_by_their_name(tiny_causal):
+    template = ChatTemplate("{{ messages[-1].content }}", {}, where="mine")
+    engine = LanguageEngine(LocalModel(tiny_causal, name="tiny", template=template), "d" * 64)
+    messages = (Message(role="system", content="Be brief."), Message(role="user", content="def"))
+    with pytest.raises(AskRefusedError, match=r"message 1: .* leaves out.* 'Be brief.'") as refused:
+        said(engine, GenerateAsk(prompts=(AskedPrompt(messages=messages),), max_tokens=2))
+    assert (refused.value.code, refused.value.param) == ("invalid_value", "messages")
