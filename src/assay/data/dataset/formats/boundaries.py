@@ -70,6 +70,9 @@ class PlainEncoding:
         return len(self.ids)
 
 
+TextEncoding = Encoding | PlainEncoding
+
+
 def encode_guarded(tokenizer: Tokenizer, text: str, *, add_special_tokens: bool) -> PlainEncoding:
     """Encode a text that holds guards; they leave no tokens behind."""
     encoding = tokenizer.encode(text, add_special_tokens=add_special_tokens)
@@ -85,7 +88,7 @@ def encode_guarded(tokenizer: Tokenizer, text: str, *, add_special_tokens: bool)
     return PlainEncoding([token for token, _ in kept], [span for _, span in kept], encoding.overflowing)
 
 
-def encode_as_text(tokenizer: Tokenizer, texts: Sequence[str]) -> list[Encoding | PlainEncoding]:
+def encode_as_text(tokenizer: Tokenizer, texts: Sequence[str]) -> list[TextEncoding]:
     """Encode texts with what the tokenizer puts around them; control tokens in them are text."""
     pattern = pattern_of(control_tokens(tokenizer, None))
     return [
@@ -153,7 +156,7 @@ class Boundaries:
         )
 
 
-def end_of(encoding: Encoding | PlainEncoding, text: str, control: Collection[int], last: int) -> End:
+def end_of(encoding: TextEncoding, text: str, control: Collection[int], last: int) -> End:
     """The end of a turn of which token `last` is the last that is trained.
 
     Blanks may follow the control token. If none is trained, it is the one that follows.

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from tokenizers import Encoding, Tokenizer
+from tokenizers import Tokenizer
 
 from assay.base.errors import DataError
 from assay.data.dataset.columns import ITEM, MARGIN, MASK, PROMPT_TOKENS, REJECTED, SEQUENCES, SPANS, TOKENS
@@ -28,6 +28,7 @@ from assay.data.dataset.formats.boundaries import (
     Boundaries,
     End,
     PlainEncoding,
+    TextEncoding,
     control_tokens,
     encode_guarded,
     end_of,
@@ -129,7 +130,7 @@ class Encoder:
         trained = np.flatnonzero(tokens_of(encoding, rendered.spans))
         return end_of(encoding, rendered.text, self._control, int(trained[-1]))[0]
 
-    def _alteration(self, kept: KeptRow, encodings: Sequence[Encoding | PlainEncoding]) -> str:
+    def _alteration(self, kept: KeptRow, encodings: Sequence[TextEncoding]) -> str:
         """What is otherwise in the tokens of a row than in its text, blanks apart; empty where nothing is."""
         for encoding, sequence in zip(encodings, kept.said.sequences, strict=True):
             if self._unknown is not None and self._unknown in encoding.ids:
@@ -142,7 +143,7 @@ class Encoder:
                     return f"{text[begin : begin + 20]!r} became {found[begin : begin + 20]!r}"
         return ""
 
-    def _note(self, kept: KeptRow, encodings: Sequence[Encoding | PlainEncoding]) -> None:
+    def _note(self, kept: KeptRow, encodings: Sequence[TextEncoding]) -> None:
         """Count how the sequences of a row begin and end."""
         self.counts["reasoning"] += kept.said.sequences[0].num_dropped
         begin = self._templated_begin if kept.said.is_templated else self._around[0]
@@ -191,20 +192,18 @@ class Encoder:
         self.counts[reason] += 1
         self.firsts.setdefault(reason, what)
 
-    def encodings(self, rows: Sequence[KeptRow]) -> list[list[Encoding | PlainEncoding]]:
+    def encodings(self, rows: Sequence[KeptRow]) -> list[list[TextEncoding]]:
         """Encodings of the sequences of each row."""
         is_fast, is_whole = self.format in _WITHOUT_OFFSETS, self.format == "labelled"
         encode = self.tokenizer.encode_batch_fast if is_fast else self.tokenizer.encode_batch
         texts = [sequence.text for kept in rows for sequence in kept.said.sequences]
-        encodings: Iterator[Encoding | PlainEncoding] = iter(encode(texts, add_special_tokens=is_whole))
+        encodings: Iterator[TextEncoding] = iter(encode(texts, add_special_tokens=is_whole))
         return [
             [self._encoding(next(encodings), sequence.text, kept) for sequence in kept.said.sequences]
             for kept in rows
         ]
 
-    def _encoding(
-        self, encoding: Encoding | PlainEncoding, text: str, kept: KeptRow
-    ) -> Encoding | PlainEncoding:
+    def _encoding(self, encoding: TextEncoding, text: str, kept: KeptRow) -> TextEncoding:
         """With what the tokenizer puts around a text: one begin; and an end where nothing else ends it."""
         is_whole = self.format == "labelled"
         if GUARD in text:
@@ -220,28 +219,28 @@ class Encoder:
         offsets = [*outside * len(begin), *encoding.offsets, *outside * len(end)]
         return PlainEncoding([*begin, *encoding.ids, *end], offsets)
 
-    def _refuse_no_tokens(self, kept: KeptRow, encodings: Sequence[Encoding | PlainEncoding]) -> None:
+    def _refuse_no_tokens(self, kept: KeptRow, encodings: Sequence[TextEncoding]) -> None:
         if not all(encodings):
             what = f"'{self.text_field}' has" if self.format in ("labelled", "text") else "it has"
             raise DataError(
                 f"{kept.where}: {what} no tokens by this tokenizer. Drop or mend the row, or use another."
             )
 
-    def _labelled(self, _: KeptRow, encoding: Encoding | PlainEncoding) -> list[dict[str, Any]]:
+    def _labelled(self, _: KeptRow, encoding: TextEncoding) -> list[dict[str, Any]]:
         if len(encoding) == self.max_tokens and (beyond := encoding.overflowing):
             around = self.tokenizer.num_special_tokens_to_add(False)
             self.counts["cut_rows"] += 1
             self.counts["cut_tokens"] += sum(len(each) - around for each in beyond)
         return [{TOKENS: _ids(encoding), MASK: self._ones[: len(encoding)]}]
 
-    def _text(self, _: KeptRow, encoding: Encoding | PlainEncoding) -> list[dict[str, Any]]:
+    def _text(self, _: KeptRow, encoding: TextEncoding) -> list[dict[str, Any]]:
         ids = _ids(encoding)
         num_pieces = -(-len(ids) // self.max_tokens)
         self.counts["split_texts"] += num_pieces > 1
         borders = np.linspace(0, len(ids), num_pieces + 1).astype(int).tolist()
         return [{TOKENS: ids[begin:end]} for begin, end in pairwise(borders)]
 
-    def _chat(self, kept: KeptRow, encoding: Encoding | PlainEncoding) -> list[dict[str, Any]]:
+    def _chat(self, kept: KeptRow, encoding: TextEncoding) -> list[dict[str, Any]]:
         is_trained = tokens_of(encoding, kept.said.sequences[0].spans)
         if not is_trained.any():
             raise DataError(
@@ -251,9 +250,7 @@ class Encoder:
             is_trained[is_trained.argmax() :] = True
         return [{TOKENS: _ids(encoding), SPANS: spans_of(is_trained)}]
 
-    def _pairs(
-        self, kept: KeptRow, good: Encoding | PlainEncoding, bad: Encoding | PlainEncoding
-    ) -> list[dict[str, Any]]:
+    def _pairs(self, kept: KeptRow, good: TextEncoding, bad: TextEncoding) -> list[dict[str, Any]]:
         chosen, rejected = _ids(good), _ids(bad)
         if np.array_equal(chosen, rejected):
             raise DataError(
@@ -267,7 +264,7 @@ class Encoder:
         margin = kept.said.margin
         return [{TOKENS: chosen, REJECTED: rejected, PROMPT_TOKENS: prompt_tokens, MARGIN: margin}]
 
-    def _prompts(self, kept: KeptRow, encoding: Encoding | PlainEncoding) -> list[dict[str, Any]]:
+    def _prompts(self, kept: KeptRow, encoding: TextEncoding) -> list[dict[str, Any]]:
         return [{TOKENS: _ids(encoding), ITEM: kept.said.item}]
 
 
@@ -275,7 +272,7 @@ def _blankless(text: str) -> str:
     return "".join(text.split())
 
 
-def tokens_of(encoding: Encoding | PlainEncoding, spans: Iterable[Span]) -> npt.NDArray[np.bool_]:
+def tokens_of(encoding: TextEncoding, spans: Iterable[Span]) -> npt.NDArray[np.bool_]:
     """Which tokens share a character with one of the spans."""
     begins, ends = _offsets(encoding)
     found = np.zeros(len(begins), bool)
@@ -284,7 +281,7 @@ def tokens_of(encoding: Encoding | PlainEncoding, spans: Iterable[Span]) -> npt.
     return found
 
 
-def first_token_of(encoding: Encoding | PlainEncoding, place: int) -> int:
+def first_token_of(encoding: TextEncoding, place: int) -> int:
     """The number of tokens before the first that reaches beyond so many characters."""
     beyond = np.flatnonzero(_offsets(encoding)[1] > place)
     return int(beyond[0]) if len(beyond) else len(encoding)
@@ -302,10 +299,10 @@ def list_array(rows: Sequence[npt.NDArray[Any]], arrow_type: pa.DataType) -> pa.
     return pa.ListArray.from_arrays(borders, pa.array(np.concatenate(rows), arrow_type.value_type))
 
 
-def _offsets(encoding: Encoding | PlainEncoding) -> npt.NDArray[np.int64]:
+def _offsets(encoding: TextEncoding) -> npt.NDArray[np.int64]:
     """[2, token]: begins and ends. A token of the tokenizer's own has none: it begins and ends at 0."""
     return np.array(encoding.offsets, np.int64).reshape(-1, 2).T
 
 
-def _ids(encoding: Encoding | PlainEncoding) -> Ids:
+def _ids(encoding: TextEncoding) -> Ids:
     return np.array(encoding.ids, np.int32)
