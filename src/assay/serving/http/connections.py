@@ -12,10 +12,13 @@ address that has most of those: a client that connects and sends nothing keeps n
 import asyncio
 import json
 import logging
+import math
 import resource
 import socket
+import struct
+import sys
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import h11
 import uvicorn
@@ -101,19 +104,20 @@ class ConnectionTable:
                 del self._open[address], self._idle[address]
 
 
-class _CountedTransport:
-    """A transport that counts the bytes written to it."""
+class _TcpInfo(NamedTuple):
+    """What the kernel knows of a connection: what left this process may lie in its buffers for long."""
 
-    def __init__(self, transport: asyncio.Transport) -> None:
-        self._transport = transport
-        self.num_written = 0
+    has_peer_left: bool
+    num_acked: float
+    num_received: float
 
-    def write(self, data: bytes) -> None:
-        self.num_written += len(data)
-        self._transport.write(data)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._transport, name)
+    @classmethod
+    def of(cls, connection: socket.socket) -> Self:
+        """As of now; not a number where only Linux would know it, so nobody is too slow there."""
+        if sys.platform != "linux":
+            return cls(has_peer_left=False, num_acked=math.nan, num_received=math.nan)
+        found = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 136)
+        return cls(found[0] in _PEER_LEFT, *struct.unpack_from("=QQ", found, 120))
 
 
 class _Pace:
@@ -121,9 +125,9 @@ class _Pace:
 
     def __init__(self) -> None:
         self._since_s: float | None = None
-        self._bytes_then = 0
+        self._bytes_then = 0.0
 
-    def is_too_slow(self, now_s: float, num_bytes: int, *, is_expected: bool) -> bool:
+    def is_too_slow(self, now_s: float, num_bytes: float, *, is_expected: bool) -> bool:
         """`num_bytes` so far; `is_expected`: whether the client has to send, or to read, just now."""
         if not is_expected or self._since_s is None:
             self._since_s, self._bytes_then = now_s if is_expected else None, num_bytes
@@ -142,7 +146,6 @@ class TimedProtocol(H11Protocol):
         super().__init__(*given, **named)
         self.address = ""
         self._table = table
-        self._num_read = 0
         self._reading, self._writing = _Pace(), _Pace()
         self._head_since_s: float | None = self.loop.time()
         """None while a request is answered, and until the next one begins."""
@@ -154,7 +157,7 @@ class TimedProtocol(H11Protocol):
 
     def connection_made(self, transport: Any) -> None:
         """See `asyncio.Protocol`; so for the next three."""
-        super().connection_made(_CountedTransport(transport))  # type: ignore[arg-type]
+        super().connection_made(transport)
         self.address = "" if self.client is None else self.client[0]
         if not self._table.admit(self):
             _log.warning("too many requests at once: a new connection of %s is closed", self.address)
@@ -165,7 +168,6 @@ class TimedProtocol(H11Protocol):
         self._table.leave(self)
 
     def data_received(self, data: bytes) -> None:
-        self._num_read += len(data)
         if not self._is_answering and self._head_since_s is None:
             self._head_since_s = self.loop.time()
         super().data_received(data)
@@ -205,9 +207,9 @@ class TimedProtocol(H11Protocol):
 
     def look(self, now_s: float) -> None:
         """Close the connection where its client takes too long, or is gone."""
-        pending = self.transport.get_write_buffer_size()
-        num_written = self.transport.num_written - pending  # type: ignore[attr-defined]
-        if self._writing.is_too_slow(now_s, num_written, is_expected=pending > 0):
+        kernel = _TcpInfo.of(self.transport.get_extra_info("socket"))
+        is_writing = self.transport.get_write_buffer_size() > 0
+        if self._writing.is_too_slow(now_s, kernel.num_acked, is_expected=is_writing):
             _log.warning(
                 "a client read less than %d bytes a second of a response; its connection is closed", MIN_BYTES_S
             )
@@ -216,9 +218,9 @@ class TimedProtocol(H11Protocol):
         has_body_left = self.conn.their_state is h11.SEND_BODY
         if self._is_answering:
             is_expected = has_body_left and not self.flow.read_paused
-            if self._reading.is_too_slow(now_s, self._num_read, is_expected=is_expected):
+            if self._reading.is_too_slow(now_s, kernel.num_received, is_expected=is_expected):
                 self._time_out(f"The body came at less than {MIN_BYTES_S} bytes a second.")
-            elif self._peer_has_left():
+            elif kernel.has_peer_left:  # which what it had sent, and nobody reads yet, hides from asyncio
                 self.abort()
         elif has_body_left:
             if now_s - self._answered_s > LINGER_S:
@@ -234,13 +236,6 @@ class TimedProtocol(H11Protocol):
         if self._is_answering:
             self._head_since_s = None
         self._table.note(self, is_idle=not self._is_answering)
-
-    def _peer_has_left(self) -> bool:
-        """Whether the client hung up while more of what it had sent waits to be read, which hides that."""
-        if not self.flow.read_paused or not hasattr(socket, "TCP_INFO"):
-            return False
-        ours = self.transport.get_extra_info("socket")
-        return ours.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] in _PEER_LEFT
 
 
 class TimedServer(uvicorn.Server):

@@ -131,6 +131,16 @@ def test_clients_that_take_too_long_are_told_and_closed_and_those_that_go_on_are
     served.wait_for(lambda: len(served.server.server_state.connections) <= 1)
 
 
+def test_a_client_that_reads_slowly_but_steadily_gets_all_of_a_long_response(served: Served) -> None:
+    slow = served.connect(HEAD % b"large" + b"Content-Length: 0\r\n\r\n")
+    found = 0
+    for _ in range(30):  # much slower than the kernel's buffers empty for the server to write on
+        found += len(slow.recv(50_000))
+        time.sleep(0.1)
+    slow.sendall(HEAD % b"unread" + b"Connection: close\r\n\r\n")
+    assert found + len(all_of(slow)) > 32 << 20
+
+
 def test_a_client_that_hangs_up_is_noticed_also_behind_more_that_it_had_sent(served: Served) -> None:
     request = HEAD % b"hold" + b"Content-Length: 0\r\n\r\n"
     one, several = served.connect(request), served.connect(request)
