@@ -1,13 +1,16 @@
+import asyncio
 import base64
 import json
 import struct
 
 import openai
 import pytest
+from starlette.requests import Request
 from starlette.testclient import TestClient
 
 from assay.serving.engines.asks import GenerateAsk, ScoreAsk
 from assay.serving.engines.pool import EnginePool
+from assay.serving.openai.inference import asking
 from parrot_engine import ParrotEngine
 from served import http_of, place_in
 
@@ -303,6 +306,27 @@ def test_an_engine_that_dies_is_told_and_the_next_request_has_another(parrots_of
     assert (died.value.status_code, died.value.code) == (503, "engine_died")
     assert died.value.response.headers["retry-after"] == "1"
     assert chats.create(model="tiny", messages=HELLO).choices
+
+
+def test_a_client_that_reads_slowly_holds_no_engine_and_only_for_so_long_what_was_drawn(monkeypatch):
+    async def read(read_s: float) -> list[bytes]:
+        monkeypatch.setattr(asking, "READ_S", read_s)
+        is_drawn = asyncio.Event()
+
+        async def events():
+            for number in range(9):
+                yield b"%d" % number
+            is_drawn.set()
+
+        response = await asking.streamed(Request({"type": "http"}, asyncio.Event().wait), events())
+        found = [await anext(response.body_iterator), await anext(response.body_iterator)]
+        await asyncio.wait_for(is_drawn.wait(), 5.0)  # though the client reads no further
+        await asyncio.sleep(0.02)
+        return found + [each async for each in response.body_iterator]
+
+    assert asyncio.run(read(60.0)) == [b"%d" % number for number in range(9)]
+    cut = asyncio.run(read(0.01))
+    assert cut[:2] == [b"0", b"1"] and len(cut) == 3 and b"answer_too_long" in cut[2]
 
 
 def decided(sdk: openai.OpenAI, **question):

@@ -3,19 +3,24 @@
 A client that hangs up gives up what it asked for, and the engine is free for others.
 """
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
 
 from fastapi import Request
 from starlette.concurrency import run_in_threadpool
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import StreamingResponse
 
 from assay.serving.engines.asks import Engine
+from assay.serving.engines.refusals import took_too_long
 from assay.serving.engines.sources import NamedModel
 from assay.serving.keeping import ANSWERS
 from assay.serving.openai.inference.completion_shapes import event
 from assay.serving.openai.place import Place, ResultT, project_of, while_connected
 from assay.serving.refusal import RefusedError
+
+READ_S = 300.0
+"""How long a client may go on to read what is drawn: it lies in memory."""
 
 
 async def model_of(place: Place, request: Request, model: str) -> NamedModel:
@@ -56,19 +61,38 @@ async def ask_model(
     return await while_connected(request, ask())
 
 
-async def streamed(request: Request, events: AsyncGenerator[bytes, None]) -> Response:
+async def streamed(request: Request, events: AsyncGenerator[bytes, None]) -> StreamingResponse:
     """A stream of events; what is refused before the first is an answer like any other. A client that hangs up
-    ends it, and the engine is free for others."""
+    ends it. One that reads slowly keeps nobody from the engine: what is drawn waits for it, for `READ_S`."""
     first = await while_connected(request, anext(events))
 
     async def rest() -> AsyncIterator[bytes]:
-        async with aclosing(events):
+        drawn = asyncio.Queue[bytes | None]()
+        drawing = asyncio.ensure_future(_draw(events, drawn))
+        try:
             yield first
-            try:
-                async for each in events:
-                    yield each
-            except RefusedError as error:  # the status is out already
-                yield event(error.envelope())
+            while (each := await drawn.get()) is not None:
+                yield each
+                if drawing.done() and asyncio.get_running_loop().time() > drawing.result() + READ_S:
+                    yield event(took_too_long(READ_S).envelope())
+                    return
+            await drawing
+        finally:
+            drawing.cancel()
+            await asyncio.gather(drawing, return_exceptions=True)
 
     headers = {"cache-control": "no-cache", "x-accel-buffering": "no"}
     return StreamingResponse(rest(), media_type="text/event-stream", headers=headers)
+
+
+async def _draw(events: AsyncGenerator[bytes, None], drawn: asyncio.Queue[bytes | None]) -> float:
+    """Put all events into the queue, and None behind them; when that was done."""
+    try:
+        async with aclosing(events):
+            async for each in events:
+                drawn.put_nowait(each)
+    except RefusedError as error:  # the status is out already
+        drawn.put_nowait(event(error.envelope()))
+    finally:
+        drawn.put_nowait(None)
+    return asyncio.get_running_loop().time()
