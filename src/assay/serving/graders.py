@@ -171,7 +171,7 @@ def checked_grader(value: Any, where: str = "grader") -> Grader:
             str(part) for part in first["loc"] if part not in kinds and not str(part).startswith("function-")
         ]
         param = ".".join([where, *names])
-        message = first["msg"].removeprefix("Value error, ")
+        message = first["msg"].removeprefix("Value error, ").removesuffix(".")
         raise RefusedError(
             f"Invalid value of '{param}': {message}.", param=param, code="invalid_grader"
         ) from None

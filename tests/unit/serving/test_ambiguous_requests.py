@@ -27,9 +27,16 @@ def test_a_header_that_decides_something_stands_once(http, name) -> None:
     assert http.get("/v1/files", headers=[("Accept", "a"), ("Accept", "b")]).status_code == 200
 
 
+def test_a_body_has_one_length(http) -> None:
+    both = {"Transfer-Encoding": "chunked", "Content-Length": "5"}
+    response = http.post("/v1/evals", headers=both, content=b"{}")
+    assert error(response)["code"] == "ambiguous_length" and response.headers["connection"] == "close"
+
+
 def test_more_headers_than_anybody_sends_are_refused(http) -> None:
     response = http.get("/v1/files", headers=[(f"x-{number}", "a") for number in range(200)])
     assert (response.status_code, response.json()["error"]["code"]) == (431, "too_many_headers")
+    assert http.get("/v1/files", headers={"x": "a" * 20_000}).status_code == 431
 
 
 def test_a_parameter_of_the_query_is_given_once(http) -> None:

@@ -176,6 +176,7 @@ def test_what_is_no_grader_is_a_400_that_names_it(sdk, grader, param) -> None:
         with pytest.raises(openai.BadRequestError) as refused:
             ask()
         assert (refused.value.code, refused.value.param) == ("invalid_grader", param)
+        assert ".." not in refused.value.message
 
 
 def test_a_grader_is_validated_as_it_was_sent(sdk) -> None:

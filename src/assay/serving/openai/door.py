@@ -9,6 +9,7 @@ import json
 import secrets
 from collections import Counter
 from collections.abc import Mapping
+from itertools import chain
 from typing import Any
 
 import anyio
@@ -27,6 +28,8 @@ _LOOKS = ("GET", "HEAD")
 MAX_REQUESTS_OF_KEY = 512
 """At a time: a key that has many under way leaves connections to others."""
 MAX_HEADERS = 100
+MAX_HEADER_BYTES = 1 << 14
+"""Of all together; h11 limits them only where they come in several pieces."""
 _ONCE = frozenset(
     b"authorization content-encoding content-type host idempotency-key if-range openai-organization "
     b"openai-project range x-stainless-retry-count".split()
@@ -108,11 +111,13 @@ class Door:
 
 
 def _headers_of(scope: Scope) -> dict[bytes, bytes]:
-    """The headers of a request; `RefusedError` where one stands twice that decides something."""
+    """The headers of a request; `RefusedError` where they leave open what is asked for."""
     headers: list[tuple[bytes, bytes]] = scope["headers"]
-    if len(headers) > MAX_HEADERS:
+    if len(headers) > MAX_HEADERS or sum(map(len, chain(*headers))) > MAX_HEADER_BYTES:
         raise RefusedError(
-            f"The request has more than {MAX_HEADERS} headers.", status=431, code="too_many_headers"
+            f"The request has more than {MAX_HEADERS} headers, or {MAX_HEADER_BYTES:,} bytes of them.",
+            status=431,
+            code="too_many_headers",
         )
     twice = [
         name.decode("latin-1")
@@ -121,7 +126,14 @@ def _headers_of(scope: Scope) -> dict[bytes, bytes]:
     ]
     if twice:
         raise RefusedError(f"The header '{twice[0]}' stands twice. Send it once.", code="duplicate_header")
-    return dict(headers)
+    found = dict(headers)
+    if b"transfer-encoding" in found and b"content-length" in found:
+        raise RefusedError(
+            "A Content-Length and a Transfer-Encoding leave open where the request ends. Send one of them.",
+            code="ambiguous_length",
+            headers={"connection": "close"},
+        )
+    return found
 
 
 def _check_host(headers: Mapping[bytes, bytes]) -> None:
