@@ -8,8 +8,8 @@ import asyncio
 import math
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import closing
 from functools import partial
 from typing import Any, NamedTuple, get_args
 
@@ -117,7 +117,8 @@ class GraderDesk:
     def _run(
         self, grader: Grader, model_sample: str, item: Mapping[str, Any], abandoned: threading.Event
     ) -> SampleGrade:
-        with self._runner(grader, Limits(compared_pairs=COMPARED_PAIRS, abandoned=abandoned)) as runner:
+        limits = Limits(compared_pairs=COMPARED_PAIRS, abandoned=abandoned)
+        with closing(self._runner(grader, limits)) as runner:
             began_s = time.monotonic()
             values = sample_values(model_sample, item)
             try:
@@ -126,33 +127,20 @@ class GraderDesk:
                 raise RefusedError(str(error), param="grader", code="python_graders_unfenced") from error
         return SampleGrade(grader, grade, error_of(grade, values), time.monotonic() - began_s)
 
-    @contextmanager
-    def _runner(self, grader: Grader, limits: Limits) -> Iterator[GraderRunner]:
+    def _runner(self, grader: Grader, limits: Limits) -> GraderRunner:
         asked = {each.model for each in single_graders(grader) if isinstance(each, ScoreModel | LabelModel)}
         judges: dict[str, Sampler] = {}
         if self.judge is not None:
             judges = {model: HttpSampler(base_url=self.judge, model=model, max_retries=1) for model in asked}
         try:
-            runner = GraderRunner(grader, Tools(judges=judges, limits=limits))
+            return GraderRunner(grader, Tools(judges=judges, limits=limits))
         except ConfigError as error:
             cure = "Start 'assay serve' with --judge URL, or choose another grader."
             raise RefusedError(f"{error} {cure}", param="grader", code="grader_not_served") from error
-        try:
-            yield runner
-        finally:
-            runner.close()
 
 
 def _slots(at_once: tuple[int, int], title: str) -> FairSlots:
-    total, per_project = at_once
-    return FairSlots(
-        total=total,
-        per_project=per_project,
-        max_waiting=MAX_WAITING,
-        wait_s=WAIT_S,
-        code="graders_busy",
-        title=title,
-    )
+    return FairSlots(*at_once, title=title, code="graders_busy", max_waiting=MAX_WAITING, wait_s=WAIT_S)
 
 
 def checked_grader(value: Any, where: str = "grader") -> Grader:

@@ -7,7 +7,7 @@ fewest is next, and in a project who came first. A request that is given up whil
 import asyncio
 from collections import Counter, deque
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 from assay.serving.refusal import RefusedError, busy
 
@@ -16,7 +16,7 @@ class FairSlots:
     """For one event loop."""
 
     def __init__(
-        self, *, total: int, per_project: int, max_waiting: int, wait_s: float, code: str, title: str
+        self, total: int, per_project: int, *, max_waiting: int, wait_s: float, code: str, title: str
     ) -> None:
         """A project's request waits while `max_waiting` at most do so, and `wait_s` at most; else it is refused
         with `code`. `title` names what is scarce, in the plural."""
@@ -53,38 +53,34 @@ class FairSlots:
             if turn.done() and not turn.cancelled():
                 self._give_back(project)
             else:
-                self._forget(project, turn)
+                with suppress(ValueError):  # it had its turn as it was given up
+                    waiting.remove(turn)
+                self._drop_empty(project)
             if isinstance(error, TimeoutError):
                 raise self._refused(project, f"for {self._wait_s:g} s by now") from None
             raise
 
     def _grant(self) -> None:
         while self._held.total() < self._total:
-            able = [
-                each for each in self._waiting if self._waiting[each] and self._held[each] < self._per_project
-            ]
-            if not able:
+            able = [each for each, waiting in self._waiting.items() if waiting]
+            project = min(able, key=lambda each: self._held[each], default=None)
+            if project is None or self._held[project] >= self._per_project:
                 return
-            project = min(able, key=lambda each: self._held[each])
             waiting = self._waiting.pop(project)
             turn = waiting.popleft()
-            self._waiting[project] = waiting
+            self._waiting[project] = waiting  # the last
             if not turn.done():  # else it was given up
                 self._held[project] += 1
                 turn.set_result(None)
 
     def _give_back(self, project: str) -> None:
         self._held[project] -= 1
-        if not self._held[project]:
-            del self._held[project]
-            if not self._waiting.get(project):
-                self._waiting.pop(project, None)
+        self._drop_empty(project)
         self._grant()
 
-    def _forget(self, project: str, turn: "asyncio.Future[None]") -> None:
-        if turn in (waiting := self._waiting.get(project, deque())):
-            waiting.remove(turn)
-        if not waiting and not self._held[project]:
+    def _drop_empty(self, project: str) -> None:
+        if not self._held[project] and not self._waiting.get(project):
+            self._held.pop(project, None)
             self._waiting.pop(project, None)
 
     def _refused(self, project: str, why: str) -> RefusedError:

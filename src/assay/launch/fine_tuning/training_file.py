@@ -132,12 +132,10 @@ def json_object(line: bytes) -> dict[str, Any]:
         json.dumps(row, ensure_ascii=False).encode()
     except UnicodeDecodeError as error:
         raise DataError(f"not UTF-8 (byte {error.start})") from error
-    except TooDeepError as error:
+    except (TooDeepError, DuplicateKeyError) as error:
         raise DataError(str(error)) from error
     except UnicodeEncodeError as error:
         raise DataError("half a character (a lone surrogate)") from error
-    except DuplicateKeyError as error:
-        raise DataError(str(error)) from error
     except ValueError as error:
         column, fault = json_fault(error)
         raise DataError(f"not JSON{column}: {fault}") from error

@@ -22,8 +22,9 @@ SLICE_S = 20.0
 """How long a model that is asked without a pause keeps its place while others wait for one."""
 ASKED_AT_ONCE = 2
 """Requests that one engine has: it answers one, and has the next at hand."""
-QUEUE = {"max_waiting": 512, "wait_s": 600.0}
-"""Requests of a project that wait for one engine, and how long."""
+MAX_WAITING = 512
+"""Requests of a project that wait for one engine."""
+ENGINE_WAIT_S = 600.0
 
 
 class BegunEngine(Engine, Protocol):
@@ -50,11 +51,12 @@ class _Place:
         self.loading = loading
         self.since_s = asyncio.get_running_loop().time()
         self.slots = FairSlots(
-            total=ASKED_AT_ONCE,
-            per_project=ASKED_AT_ONCE,
-            code="engines_busy",
+            ASKED_AT_ONCE,
+            ASKED_AT_ONCE,
             title="requests to this model",
-            **QUEUE,  # type: ignore[arg-type]
+            code="engines_busy",
+            max_waiting=MAX_WAITING,
+            wait_s=ENGINE_WAIT_S,
         )
         self.num_users = 0
         """Requests that have a slot."""

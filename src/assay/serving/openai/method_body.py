@@ -143,9 +143,9 @@ def _check_hyperparameter(method: ServedMethod, key: str, value: Any) -> None:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     is_whole = is_number and (isinstance(value, int) or value.is_integer())
     if not is_number or not 1e-9 <= value < 1e9 or (key in WHOLE_NUMBERS and not is_whole):
-        kind = "whole number" if key in WHOLE_NUMBERS else "number"
+        kind = "whole number from 1" if key in WHOLE_NUMBERS else "number from 1e-9"
         raise RefusedError(
-            f"Invalid value of '{param}': expected 'auto' or a {kind} from 1e-9 to 1e9, not {value!r:.40}.",
+            f"Invalid value of '{param}': expected 'auto' or a {kind} to 1e9, not {value!r:.40}.",
             param=param,
             code="invalid_value",
         )
