@@ -409,7 +409,7 @@ def test_a_job_is_left_to_others_by_a_worker_that_lacks_the_program() -> None:
     JobShelf(world.inner, world.clock).put(CREATED)
     for _ in range(20):
         lacking.look()
-    assert said == [f"job {JOB} is left to other workers for 60 s: /bin/assay: no such program."]
+    assert said == [f"{JOB} is left to other workers for 60 s: /bin/assay: no such program."]
     assert not world.state().has_ended and not lacking._held
     able.look()
     assert world.state().launched is not None

@@ -14,12 +14,11 @@ from assay.base.clock import Clock
 from assay.base.errors import FencedError, NotInstalledError, StoreError
 from assay.launch.answering.desk import Desk, DueThing
 from assay.launch.answering.models import LeavingError
+from assay.launch.left_work import LeftWork
 from assay.store.leases import Lease, LeaseWatch, holding
 from assay.store.objects import ObjectStore
 
 TERM_S = 20.0
-LACKING_S = 60.0
-"""How long a thing that this machine cannot do is left to others, before it is tried again."""
 SLICE_S = 20.0
 """How long a thing is worked at while others wait."""
 
@@ -47,8 +46,7 @@ class AnsweringWorker:
         self._slice_s = slice_s
         self._watch = LeaseWatch(store, clock)
         self._held: _HeldThing | None = None
-        self._left_until_s: dict[str, float] = {}
-        """Thing that needs what this machine lacks -> when it is tried again."""
+        self._left_to_others = LeftWork(clock, say)
         self._turns: dict[str, float] = {}
         """Project -> when it had its last turn here."""
 
@@ -72,12 +70,11 @@ class AnsweringWorker:
 
     def look(self) -> bool:
         """Bring one thing one step further; whether there was one."""
-        now_s = self._clock.monotonic_s()
         due = [
             (desk, thing)
             for desk in self._desks
             for thing in desk.due()
-            if self._left_until_s.get(thing.thing_id, now_s) <= now_s
+            if thing.thing_id not in self._left_to_others
         ]
         if self._held is not None and not self._goes_on(self._held, due):
             self._let_go()
@@ -90,9 +87,8 @@ class AnsweringWorker:
         except FencedError:
             self._let_go()
         except NotInstalledError as error:
-            self._left_until_s[held.thing.thing_id] = self._clock.monotonic_s() + LACKING_S
             self._let_go()
-            self._say(f"{held.thing.thing_id} is left to other workers for {LACKING_S:.0f} s: {error}")
+            self._left_to_others.leave(held.thing.thing_id, error)
         return True
 
     def leave(self) -> None:

@@ -25,6 +25,7 @@ from assay.launch.fine_tuning.budgets import LEAVE_S, Budgets
 from assay.launch.fine_tuning.held_time import AttemptTime
 from assay.launch.fine_tuning.job_dataset import InvalidFileError
 from assay.launch.fine_tuning.runs import JobRuns, RunStanding
+from assay.launch.left_work import LeftWork
 from assay.records.fine_tuning_job import (
     JobCharged,
     JobCheckpoint,
@@ -54,8 +55,6 @@ Prepare = Callable[[], JobValidated]
 TERM_S = 20.0
 LEFT_IN_VAIN = 3
 """So many launches in a row without a further commit are enough: a further one would end alike."""
-LACKING_S = 60.0
-"""How long a job that this machine cannot run is left to others, before it is tried again."""
 
 
 def in_background(prepare: Prepare) -> Future[JobValidated]:
@@ -104,8 +103,7 @@ class Worker:
         self._at_work: list[JobState] = []
         self._outbox = Outbox(store, clock)
         self._held: dict[str, _Held] = {}
-        self._left_until_s: dict[str, float] = {}
-        """Job that needs what this machine lacks -> when it is tried again."""
+        self._left_to_others = LeftWork(clock, say)
         self._validating: dict[str, Future[JobValidated]] = {}
         self._board = WorkerBoard(store, clock)
         self._line = PlaceOnBoard(store, clock, name=name, places=runs_at_once)
@@ -182,8 +180,8 @@ class Worker:
 
     def _step(self, state: JobState, bring: Callable[["_Held", JobState], None]) -> None:
         """Bring a job further, if it is ours or nobody's."""
-        job_id, now_s = state.created.job_id, self._clock.monotonic_s()
-        if self._left_until_s.get(job_id, now_s) > now_s:
+        job_id = state.created.job_id
+        if job_id in self._left_to_others:
             return
         held = self._held.get(job_id) or self._taken(job_id)
         if held is None:
@@ -221,18 +219,13 @@ class Worker:
         except (FencedError, StoreError):
             raise
         except NotInstalledError as error:
-            self._leave_to_others(held.job_id, str(error))
+            self._let_go(held.job_id)
+            self._left_to_others.leave(held.job_id, error)
         except InvalidFileError as error:
             self._fail(held, f"invalid_{error.param}", str(error), param=error.param)
         except AssayError as error:
             self._stop_run(held, state)
             self._fail(held, "cannot_train", str(error))
-
-    def _leave_to_others(self, job_id: str, lack: str) -> None:
-        """What this machine lacks is no fault of the job's: it waits for another worker, or for this one."""
-        self._left_until_s[job_id] = self._clock.monotonic_s() + LACKING_S
-        self._let_go(job_id)
-        self._say(f"job {job_id} is left to other workers for {LACKING_S:.0f} s: {lack}")
 
     def _stop_run(self, held: "_Held", state: JobState) -> None:
         """A job that fails for what is found while it is watched leaves no run behind that goes on."""
