@@ -20,12 +20,12 @@ A child that ends without an answer (killed from outside, by the kernel when mem
 is no grade: the sample is graded again in a fresh process, in `MAX_PROCESSES` of them at most.
 """
 
+import ast
 import json
 import logging
 import math
 import os
 import platform
-import re
 import secrets
 import signal
 import subprocess
@@ -60,7 +60,7 @@ WARN_EVERY_S = 60.0
 KILL_SIGNALS = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
 """Signals that come from outside of a fenced grader, which can send none."""
 MAX_FUNCTIONS = 4000
-_FUNCTION = re.compile(r"\b(?:def|class|lambda|for)\b")
+_NAMED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda, ast.comprehension, ast.keyword)
 ENVIRONMENT = {
     "PYTHONHASHSEED": "0",
     # Where a machine has a hundred cores, the stacks of as many threads would not fit into the memory allowed.
@@ -327,15 +327,16 @@ class _Child:
 
 def check_source(source: str) -> None:
     """Refuse what can never grade."""
-    if (size := len(source.encode())) > MAX_SOURCE_BYTES:
+    if (size := len(source.encode("utf-8", "surrogatepass"))) > MAX_SOURCE_BYTES:
         raise ConfigError(f"the grader's source has {size} bytes; at most {MAX_SOURCE_BYTES} are run.")
-    # Compiling takes the square of their number (20 s of 20,000), in which no other thread runs.
-    if (num_functions := len(_FUNCTION.findall(source))) > MAX_FUNCTIONS:
-        raise ConfigError(
-            f"the grader's source has {num_functions:,} functions, classes and comprehensions; at most "
-            f"{MAX_FUNCTIONS:,} are compiled."
-        )
     try:
+        tree = ast.parse(source)
+        # Compiling takes the square of their number (20 s of 20,000), in which no other thread runs.
+        if (number := sum(isinstance(node, _NAMED) for node in ast.walk(tree))) > MAX_FUNCTIONS:
+            raise ConfigError(
+                f"the grader's source has {number:,} functions, classes, comprehensions and arguments by name; "
+                f"at most {MAX_FUNCTIONS:,} are compiled."
+            )
         compile(source, "grader", "exec")
     except (SyntaxError, ValueError) as error:
         raise ConfigError(f"the grader's source is no Python: {error}.") from error
