@@ -44,7 +44,7 @@ def whole_export(
 
 def folder_digests(folder: Path) -> tuple[str, str]:
     """The digest of the weights and configuration in a folder, and that of its tokenizer and other settings."""
-    paths = sorted(folder.iterdir()) if folder.is_dir() else []
+    paths = sorted(filter(Path.is_file, folder.iterdir())) if folder.is_dir() else []
     files = {path.name: sha256_of_file(path) for path in paths if _is_one(path.name, (*_WEIGHTS, *SETTINGS))}
     if not _of(files, _WEIGHTS):
         raise ConfigError(f"{folder}: no config.json there. Name a folder that save_pretrained wrote.")

@@ -7,7 +7,6 @@
 Imports no torch: recipes and base models are checked with it where neither is loaded.
 """
 
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from itertools import takewhile
@@ -25,6 +24,7 @@ from assay.data.dataset.formats.template import ChatTemplate, template_beside
 from assay.data.dataset.tokens import (
     TOKENIZER_FILE,
     end_tokens,
+    json_object,
     load_tokenizer,
     special_tokens,
     tokenizer_settings,
@@ -92,7 +92,7 @@ def sample_texts(dataset: Dataset, tokenizer: Path) -> list[str]:
 def configured_end_ids(folder: Path) -> Iterator[int]:
     """`eos_token_id` of `config.json` and `generation_config.json`."""
     for name in ("config.json", "generation_config.json"):
-        ends = _tree(folder / name).get("eos_token_id")
+        ends = json_object(folder / name).get("eos_token_id")
         yield from (end for end in (ends if isinstance(ends, list) else [ends]) if isinstance(end, int))
 
 
@@ -109,7 +109,7 @@ def embedding_counts(method: Mapping[str, Any]) -> dict[str, int]:
         if key.endswith(".vocab_size") and isinstance(value, int):
             found[key.removesuffix(".vocab_size")] = value
         elif key.endswith(".path") and isinstance(value, str):
-            size = _tree(installed_path(value) / "config.json").get("vocab_size")
+            size = json_object(installed_path(value) / "config.json").get("vocab_size")
             found |= {key.removesuffix(".path"): size} if isinstance(size, int) else {}
     return found
 
@@ -128,11 +128,3 @@ def refuse_larger(tokenizer: Tokenizer, num_embeddings: int, *, where: str) -> N
             f"embeddings for {num_embeddings:,} (vocab_size). Use the model's own tokenizer, or resize its "
             "embeddings (resize_token_embeddings of transformers)."
         )
-
-
-def _tree(file: Path) -> dict[str, Any]:
-    """A folder's JSON, as far as it can be read: loading the model refuses the rest."""
-    with suppress(OSError, ValueError):
-        tree = json.loads(file.read_text(encoding="utf-8"))
-        return tree if isinstance(tree, dict) else {}
-    return {}

@@ -101,14 +101,20 @@ def tokenizer_of(folder: Path, manifest: DatasetManifest, given: Path | None, cu
 
 def tokenizer_settings(name: str | Path) -> dict[str, Any]:
     """What `tokenizer_config.json` beside the tokenizer says; nothing where there is none."""
-    file = tokenizer_file(name).parent / SETTINGS_FILE
+    return json_object(tokenizer_file(name).parent / SETTINGS_FILE)
+
+
+def json_object(file: Path) -> dict[str, Any]:
+    """The object in one of a model folder's JSON files; nothing where there is no such file."""
     if not file.is_file():
         return {}
     try:
-        settings = parse_json(file.read_text(encoding="utf-8"))
-    except ValueError as error:
+        found = parse_json(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
         raise ConfigError(f"{file}: cannot be read: {error}. Mend it, or copy it from its source.") from error
-    return settings if isinstance(settings, dict) else {}
+    if not isinstance(found, dict):
+        raise ConfigError(f"{file}: holds no JSON object. Mend it, or copy it from its source.")
+    return found
 
 
 def special_tokens(settings: Mapping[str, Any]) -> dict[str, str]:

@@ -1,8 +1,6 @@
 """What a user chooses about a causal language model, and how large that is; imports no torch."""
 
-from functools import lru_cache
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
@@ -10,8 +8,8 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 from assay.base.config import FrozenConfig
 from assay.base.errors import ConfigError, NotInstalledError
 from assay.base.installed import installed_path
-from assay.base.parsing.nesting import parse_json
 from assay.data.dataset.checkpoint_tokens import folder_end_ids
+from assay.data.dataset.tokens import json_object
 from assay.records.dataset import DatasetManifest
 from assay.training.model.config import (
     ModelSize,
@@ -280,7 +278,7 @@ class PretrainedCausalConfig(FrozenConfig):
         return DecoderShape(width, layers, wide or 4 * width, kv)
 
     def _tree(self) -> dict[str, Any]:
-        return _read(checkpoint_path(self.path) / "config.json")
+        return json_object(checkpoint_path(self.path) / "config.json")
 
 
 _SIZES = (
@@ -362,12 +360,3 @@ def _check_adapters(model: NewCausalConfig | PretrainedCausalConfig, where: str)
             raise ConfigError(f"{where}.lora.targets: {what}. There are {', '.join(ends[:20])}.")
     if find_spec("peft") is None:
         raise NotInstalledError(NO_PEFT.format(where=where))
-
-
-@lru_cache(maxsize=8)
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        tree = parse_json(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: not readable as JSON ({error}). Restore the model's folder.") from error
-    return tree if isinstance(tree, dict) else {}

@@ -1,6 +1,5 @@
 """What a user chooses about an encoder, and how large that is; imports no torch."""
 
-import json
 import math
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, NamedTuple
@@ -11,6 +10,8 @@ from safetensors import SafetensorError, safe_open
 from assay.base.config import FrozenConfig
 from assay.base.errors import ConfigError
 from assay.base.installed import installed_path
+from assay.base.parsing.nesting import parse_json
+from assay.data.dataset.tokens import json_object
 
 
 class ModelSize(NamedTuple):
@@ -115,7 +116,7 @@ class PretrainedEncoderConfig(FrozenConfig):
     @property
     def shape(self) -> EncoderShape | None:
         """How large it is, as its folder says; None where that has other words for it."""
-        tree = json.loads((checkpoint_path(self.path) / "config.json").read_text(encoding="utf-8"))
+        tree = json_object(checkpoint_path(self.path) / "config.json")
         named = [next((tree[name] for name in names if name in tree), None) for names in _SIZES]
         sizes = [each for each in named if isinstance(each, int)]
         return EncoderShape(*sizes) if len(sizes) == len(named) else None
@@ -152,8 +153,8 @@ def stored_tensors(folder: Path) -> dict[str, list[int]] | None:
         if files:
             raise ConfigError(f"{folder}: holds {_WEIGHTS} and {_INDEX}. Remove the one that is not meant.")
         try:
-            files = sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            files = sorted({str(file) for file in parse_json(index.read_bytes())["weight_map"].values()})
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise ConfigError(f"{index}: not an index of shards ({error!r:.100}). Copy it again.") from error
     stored: dict[str, list[int]] = {}
     for file in files:

@@ -5,6 +5,7 @@ both are errors that name the tensors. Of an exported folder each file's SHA-256
 """
 
 import logging
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +23,8 @@ from assay.training.model.config import stored_tensors
 NUM_NAMED = 3
 """Tensors that an error names of each sort."""
 _ADAPTERS = "adapter_config.json"
+_MASK = re.compile(r"\.att(?:n|ention)\.(?:masked_)?bias$")
+"""Causal masks, which earlier versions of transformers stored among the weights."""
 
 # Its table of such tensors is logged before they are an error here.
 logging.getLogger("transformers.modeling_utils").addFilter(lambda line: "LOAD REPORT" not in line.getMessage())
@@ -69,6 +72,7 @@ def load_pretrained(kind: ModelKind, folder: Path, **options: Any) -> Any:
         kind.loader, folder, kind.name, output_loading_info=True, ignore_mismatched_sizes=True, **options
     )
     _refuse_other_tensors(kind, folder, model, info, stored)
+    _refuse_other_head(folder, model)
     # A sum is not finite if one number of it is not; no other memory is taken.
     totals = {name: weight.detach().sum(dtype=torch.float64) for name, weight in model.named_parameters()}
     if not_finite := [name for name, total in totals.items() if not torch.isfinite(total)]:
@@ -85,7 +89,7 @@ def check_pretrained(kind: ModelKind, folder: Path) -> None:
         return
     config = load_config(folder, kind)
     # One number stands for all of a tensor, so that a large model takes no memory.
-    numbers = {name: torch.zeros(1).expand(shape) for name, shape in stored.items()}
+    numbers = {name: torch.zeros(()).expand(shape) for name, shape in stored.items()}
     options = {"config": config, "state_dict": numbers, "ignore_mismatched_sizes": True}
     with _refusing(folder, kind.name):
         with torch.device("meta"):
@@ -106,7 +110,7 @@ def _refusing(folder: Path, name: str) -> Iterator[None]:
         yield
     except Exception as error:  # another's files, read by another's library: it raises what it likes
         lines = str(error).strip().splitlines() or [type(error).__name__]
-        raise ConfigError(f"{folder}: not {name}: {lines[0]}") from error
+        raise ConfigError(f"{folder}: not {name}: {' '.join(map(str.strip, lines[:2]))}") from error
 
 
 def _stored(folder: Path) -> dict[str, list[int]]:
@@ -115,7 +119,13 @@ def _stored(folder: Path) -> dict[str, list[int]]:
             f"{folder}: {_ADAPTERS} lies there: adapters, whose base this folder need not hold. Merge them "
             "into it (PEFT: merge_and_unload; assay: export without --adapters apart), and name that folder."
         )
-    return stored_tensors(folder) or {}
+    stored = stored_tensors(folder)
+    if stored is None and not any(folder.glob("*.bin")):
+        raise ConfigError(
+            f"{folder}: no weights there: neither model.safetensors, nor shards and their index, nor "
+            "pytorch_model.bin. Save the model with save_pretrained, or copy the files again."
+        )
+    return stored or {}
 
 
 def _refuse_other_tensors(
@@ -123,7 +133,8 @@ def _refuse_other_tensors(
 ) -> None:
     prefix = f"{model.base_model_prefix}."
     base = tuple(f"{name}." for name, _ in model.base_model.named_children())
-    missing, unexpected = sorted(info["missing_keys"]), sorted(info["unexpected_keys"])
+    missing = sorted(info["missing_keys"])
+    unexpected = sorted(name for name in info["unexpected_keys"] if not _MASK.search(name))
     cause = _cause(missing, unexpected)
     if kind.replaces_head:
         missing = [name for name in missing if not name.startswith("pooler.")]
@@ -142,6 +153,17 @@ def _refuse_other_tensors(
         raise ConfigError(
             f"{folder}: its tensors are not those of {kind.name} ({type(model).__name__}, by its config.json): "
             f"{said}. {cause}"
+        )
+
+
+def _refuse_other_head(folder: Path, model: Any) -> None:
+    """Transformers keeps a tied head that is stored with other numbers; other engines read the embedding."""
+    head = model.get_output_embeddings()
+    is_tied = head is not None and model.config.tie_word_embeddings
+    if is_tied and head.weight is not model.get_input_embeddings().weight:
+        raise ConfigError(
+            f"{folder}: config.json ties the head to the embedding (tie_word_embeddings), and the two are "
+            "stored with other numbers. Write false there if the stored head is meant; else remove the head."
         )
 
 

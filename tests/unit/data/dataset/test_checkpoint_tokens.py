@@ -53,7 +53,8 @@ def test_a_folder_ends_completions_with_all_that_its_files_name(tmp_path: Path):
     (tmp_path / "chat_template.jinja").write_text(SHIPPED["chatml"])
     assert folder_end_ids(tmp_path) == (7, 9, END, TURN_END)
     (tmp_path / "generation_config.json").write_text("no JSON")
-    assert folder_end_ids(tmp_path) == (7, END, TURN_END)
+    with pytest.raises(ConfigError, match=r"generation_config.json: cannot be read"):
+        folder_end_ids(tmp_path)
 
 
 def test_a_tokenizer_of_more_tokens_than_a_model_has_embeddings_for_is_refused(tmp_path: Path):

@@ -202,7 +202,7 @@ def test_a_turn_of_which_a_template_writes_nothing_is_refused(template: str) -> 
         ({"tool_calls": [{"function": {"name": "f", "arguments": "[" * 5000}}]}, "more than 100 deep"),
         (
             {"tool_calls": [{"function": {"name": "f", "arguments": '{"a": 1, "a": 2}'}}]},
-            "stands twice in",
+            "stands twice in one object",
         ),
         ({"tool_calls": [{"function": {"name": "f", "arguments": '{"a": NaN}'}}]}, "NaN is no number"),
         ({"tool_calls": [{"function": {"name": "f", "arguments": "[1]"}}]}, "is a list; expected an object"),

@@ -18,11 +18,12 @@ from assay.base.errors import AssayError, ConfigError, DamagedDataError
 from assay.launch.models.chat import folder_to_talk_with
 from assay.records.commit import FileDigest
 from assay.records.exported_model import EXPORT_FILE, ExportedModel
+from assay.store.model_folder import folder_digests
 from assay.training.model.causal import build_causal, load_causal
 from assay.training.model.causal_config import PretrainedCausalConfig
 from assay.training.model.config import PretrainedEncoderConfig
 from assay.training.model.encoder import build_encoder
-from assay.training.model.pretrained import CAUSAL, check_pretrained
+from assay.training.model.pretrained import CAUSAL, check_pretrained, load_pretrained
 from assay.training.model.reward_network import RewardNetwork
 from assay.training.trainer.reference import ReferenceModel
 from variants import slow
@@ -125,6 +126,7 @@ def test_a_prefix_before_all_names_is_named_with_its_cause(changed, prefix) -> N
         (lambda w: {**w, "model.norm.weight": torch.tensor([torch.inf] + [1.0] * 15)}, "norm.weight.*not finite"),  # noqa: E501
         (lambda w: {**w, "model.norm.weight": torch.ones(16).to(torch.int8)}, "stored as I8: quantized"),
         (lambda w: {**w, "lm_head.weight": w["lm_head.weight"].to(torch.float8_e4m3fn)}, "F8_E4M3: quantized"),
+        (lambda w: {**w, "scale": torch.ones(())}, r"1 tensor \(scale\) is unknown"),
     ],
 )  # fmt: skip
 def test_tensors_that_would_be_dropped_or_mean_something_else_are_refused(changed, change, says) -> None:
@@ -279,3 +281,51 @@ def test_any_byte_that_changed_in_any_file_of_an_exported_folder_is_refused_by_n
     (folder / WEIGHTS).unlink()
     with pytest.raises(DamagedDataError, match=r"model.safetensors: not the file that was exported"):
         LOADERS[loader](folder)
+
+
+def test_a_tied_head_with_numbers_of_its_own_is_refused_and_an_equal_one_is_not(changed, tmp_path) -> None:
+    folder = new_folder(tmp_path / "tied", tie_word_embeddings=True)
+    with pytest.raises(ConfigError, match=r"ties the head to the embedding.*stored with other numbers"):
+        load_pretrained(CAUSAL, changed(lambda w: {**w, "lm_head.weight": torch.ones(40, 16)}, folder))
+    load_pretrained(
+        CAUSAL, changed(lambda w: {**w, "lm_head.weight": w["model.embed_tokens.weight"].clone()}, folder)
+    )
+
+
+def test_masks_that_earlier_versions_of_transformers_stored_are_no_weights(changed, tmp_path) -> None:
+    folder = new_folder(tmp_path / "gpt2", "gpt2")
+    masks = {"transformer.h.0.attn.bias": torch.ones(1, 1, 32, 32), "h.0.attn.masked_bias": torch.tensor(-1e4)}
+    stored = changed(lambda w: {**w, **masks}, folder)
+    check_pretrained(CAUSAL, stored)
+    load_pretrained(CAUSAL, stored)
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "says"),
+    [
+        ("model.safetensors.index.json", '{"weight_map": {"a": 3}}', "/3: cannot be read"),
+        ("model.safetensors.index.json", '{"weight_map": ' + "[" * 9999, "not an index of shards"),
+        ("unrelated.pt", "", "no weights there"),
+    ],
+)
+def test_a_folder_without_its_weights_is_refused_before_it_is_loaded(changed, file, text, says) -> None:
+    folder = changed(lambda w: w)
+    (folder / WEIGHTS).unlink()
+    (folder / file).write_text(text)
+    with pytest.raises(ConfigError, match=says):
+        check_pretrained(CAUSAL, folder)
+
+
+@pytest.mark.parametrize("text", ["{", "[" * 9999, "[]"])
+def test_a_configuration_that_cannot_be_read_is_refused_rather_than_taken_for_empty(changed, text) -> None:
+    folder = changed(lambda w: w)
+    (folder / "generation_config.json").write_text(text)
+    with pytest.raises(ConfigError, match=r"generation_config.json: (cannot be read|holds no JSON object)"):
+        config(folder).end_ids()
+
+
+def test_the_digest_of_a_folder_leaves_out_a_link_to_nothing(changed) -> None:
+    folder = changed(lambda w: w)
+    digest = folder_digests(folder)
+    (folder / "other.safetensors").symlink_to("nowhere")
+    assert folder_digests(folder) == digest
