@@ -98,9 +98,9 @@ def record_of_kind(classes: Iterable[type[RecordT]], text: str | bytes, *, sourc
 
 
 def _tree(text: str | bytes, source: str | Path) -> Any:
-    import json
+    from assay.base.parsing.nesting import parse_json
 
     try:
-        return json.loads(text)
+        return parse_json(text)
     except ValueError as error:
         raise DataError(f"{source}: not JSON ({error}). The file was cut short or overwritten.") from error

@@ -13,6 +13,7 @@ from typing import Any
 
 from assay.base.clock import Clock, SystemClock
 from assay.base.errors import ConfigError
+from assay.base.parsing.nesting import parse_json
 from assay.scoring.sampler import SamplerError, SamplerErrorKind
 
 RETRIED = frozenset({408, 409, 429, 500, 502, 503, 504})
@@ -63,7 +64,7 @@ class Endpoint:
         try:
             with urllib.request.urlopen(request, timeout=self._timeout_s) as response:
                 # vLLM answers what it was told to do with nothing.
-                return json.loads(response.read() or b"null")
+                return parse_json(response.read() or b"null")
         except urllib.error.HTTPError as error:
             with error:
                 said = error.read()[:300].decode(errors="replace")
@@ -71,5 +72,5 @@ class Endpoint:
             raise SamplerError(kind, f"{where} answered {error.code}: {said}") from error
         except TimeoutError as error:
             raise SamplerError("timeout", f"{where} did not answer in {self._timeout_s:g} s") from error
-        except (OSError, ValueError, RecursionError, http.client.HTTPException) as error:
+        except (OSError, ValueError, http.client.HTTPException) as error:
             raise SamplerError("server", f"{where} cannot be reached or read: {error}") from error

@@ -36,11 +36,10 @@ class Formula:
             )
         try:
             self._tree = ast.parse(text.replace("^", "**").strip(), mode="eval").body
-        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-            raise ConfigError(f"calculate_output '{text}' is no formula: {error}.") from error
-        try:
             self.names = frozenset(_names(self._tree, text))
-        except RecursionError as error:
+        except (SyntaxError, ValueError) as error:
+            raise ConfigError(f"calculate_output '{text:.200}' is no formula: {error}.") from error
+        except (RecursionError, MemoryError) as error:
             raise ConfigError(f"calculate_output '{text:.60}…' is nested too deeply.") from error
 
     def value(self, scores: Mapping[str, float]) -> float:

@@ -18,6 +18,11 @@ def test_a_flipped_bit_anywhere_in_a_sealed_record_is_found() -> None:
             Notice.from_json(bytes(changed), source="n")
 
 
+def test_a_record_that_is_nested_too_deeply_is_damaged() -> None:
+    with pytest.raises(DataError, match=r"n: not JSON .lists or objects more than 100 deep"):
+        Notice.from_json("[" * 100_000, source="n")
+
+
 def test_what_an_older_assay_wrote_has_no_digest_and_is_read() -> None:
     assert Notice.from_json(NOTICE.to_json(), source="n") == NOTICE
     assert NOTICE.digest() == Notice.from_json(NOTICE.to_sealed_json(), source="n").digest()

@@ -4,7 +4,6 @@ of the row's shard is read and encoded again, up to the row.
 That is no part of the dataset: the fingerprint is the same wherever the sources lie, and a copy may lack it.
 """
 
-import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from assay.base.errors import AssayError
+from assay.base.parsing.nesting import parse_json
 from assay.data.dataset.build import ORIGIN_FILE, encoded_rows
 from assay.data.dataset.columns import PROMPT_TOKENS, REJECTED, SPANS, TOKENS
 from assay.data.dataset.dataset import Dataset
@@ -41,7 +41,7 @@ def row_origin(dataset: Dataset, row: int) -> str:
     if not file.is_file() or span is None:
         return "the dataset keeps no record of its sources"
     try:
-        kept = json.loads(file.read_text(encoding="utf-8"))
+        kept = parse_json(file.read_text(encoding="utf-8"))
         settings = {**kept["config"], "tokenizer": str(dataset.folder / TOKENIZER_FILE)}
         wanted = _row(dataset, row, [name for name in ENCODED if name in dataset.manifest.columns])
         for each in encoded_rows(list(map(Path, kept["sources"])), int(span[1]), BuildConfig(**settings)):

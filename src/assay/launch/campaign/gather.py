@@ -6,7 +6,6 @@ campaigns at other scales --> forecast ------------+
 sealed holdout, once all else holds ---------------+
 """
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 
 from assay.base.digest import sha256_of_json
 from assay.base.errors import AssayError, DataError
+from assay.base.parsing.nesting import parse_json
 from assay.base.value_text import kind_text
 from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.split import split_view
@@ -125,7 +125,7 @@ def _forecast_on_file(path: Path) -> ForecastFacts:
 def _record_file(path: Path, name: str) -> tuple[dict[str, Any], Source]:
     """The JSON object and where it lies; `DataError` if it is not there or not JSON."""
     try:
-        tree = json.loads(path.read_text(encoding="utf-8"))
+        tree = parse_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise DataError(f"{path}: {name} is not there, and a gate asks for it. Make it first.") from error
     except ValueError as error:

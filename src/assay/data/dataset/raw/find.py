@@ -5,7 +5,6 @@ a.parquet  a.arrow  a.csv  a.tsv  a.jsonl  a.txt    rows of one file
 folder/                                             of files of one of these kinds, or as `datasets` saved it
 """
 
-import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from glob import glob, has_magic
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from assay.base.errors import ConfigError, DataError, regular
+from assay.base.parsing.nesting import parse_json
 from assay.data.dataset.raw.delimited import DELIMITERS, delimited_spans
 from assay.data.dataset.raw.lines import TEXT_SUFFIX, file_spans, line_spans
 from assay.data.dataset.raw.span import RawSpan
@@ -137,7 +137,7 @@ def _saved_by_datasets(folder: Path) -> list[Path] | None:
 
 def _json_of(path: Path) -> dict[str, Any]:
     try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        found: dict[str, Any] = parse_json(path.read_text(encoding="utf-8"))
     except (ValueError, OSError) as error:
         raise DataError(f"{path}: cannot be read: {error}. Save the dataset again.") from error
     return found
