@@ -53,10 +53,11 @@ SAME_PROBABILITY, SAME_NUMBER = 1e-9, 1e-6
 HELD_OUT = "validation_reward"
 HELD_OUT_ERROR = "validation_reward_error"
 
-SPIKE_WINDOW, SPIKE_LEAST, SPIKE_SIGMAS = 50, 8, 6.5
+SPIKE_STEPS, SPIKE_GAP = 8, 2.0
 LOSS_TIMES, GRADIENT_TIMES = 2.0, 10.0
-"""A step stands out against the median of the `SPIKE_LEAST` steps before: so many times as high, and by so
-many robust standard deviations of the logarithms, as they differ from step to step in the window."""
+"""A spike is measured against the median of the `SPIKE_STEPS` steps before it: the logarithm of the ratio,
+over that of these factors. The largest rises of a curve must be `SPIKE_GAP` times the next largest: noise with
+the tail of Student's t with four degrees of freedom has such a gap in one of 16 curves, long or short."""
 
 RuleName = Literal[
     "diverged",
@@ -129,9 +130,9 @@ RULES: Mapping[str, Rule] = {
         "diverged",
     ),
     "spikes": Rule(
-        f"the training loss of a step was over {LOSS_TIMES:g} times, or its gradient over {GRADIENT_TIMES:g} "
-        f"times, the median of the {SPIKE_LEAST} steps before, by over {SPIKE_SIGMAS:g} robust standard "
-        "deviations of the logarithms, and came down again; of rewarded answers the gradient only",
+        f"the training loss of a step was over {LOSS_TIMES:g} times and its gradient over {GRADIENT_TIMES:g} "
+        f"times the median of the {SPIKE_STEPS} steps before, and both came down again; the logarithms of the "
+        f"ratios are over {SPIKE_GAP:g} times those of any other step; of rewarded answers the gradient only",
         "`assay replay RUN --step N --bisect` names the rows, their text and where they come from",
         "had steps that stand far out",
     ),
@@ -311,19 +312,20 @@ class ModelNumbers(NamedTuple):
         return [*warnings_of_model(losses, last, self.metrics), *self._spikes()]
 
     def _spikes(self) -> Iterator[Warned]:
-        gradients = self.metrics.get("gradient_norm", StepSeries.of({}))
-        found = spikes_of(gradients, GRADIENT_TIMES)
-        of = dict.fromkeys(found, "gradient")
-        if FAILED not in self.metrics:
-            found |= (of_losses := spikes_of(self.losses, LOSS_TIMES))
-            of |= dict.fromkeys(of_losses, "loss")
-        if found:
-            steps = tuple(sorted(found))
+        curves = {"loss": (self.losses, LOSS_TIMES)} if FAILED not in self.metrics else {}
+        if "gradient_norm" in self.metrics:
+            curves["gradient"] = self.metrics["gradient_norm"], GRADIENT_TIMES
+        if found := spikes_of(list(curves.values())):
             named = [
-                f"step {n:,} ({of[n]} {found[n][0]:.3g}, before {found[n][1]:.3g})" for n in steps[:MOST_NAMED]
+                f"step {step:,} ("
+                + ", ".join(
+                    f"{name} {of[0]:.3g}, before {of[1]:.3g}" for name, of in zip(curves, seen, strict=True)
+                )
+                + ")"
+                for step, seen in list(found.items())[:MOST_NAMED]
             ]
-            more = f" and {len(steps) - MOST_NAMED:,} more" if len(steps) > MOST_NAMED else ""
-            yield Warned("spikes", f"{', '.join(named)}{more}.", steps)
+            more = f" and {len(found) - MOST_NAMED:,} more" if len(found) > MOST_NAMED else ""
+            yield Warned("spikes", f"{', '.join(named)}{more}.", tuple(found))
 
     def warnings_at(self, step: int) -> list[Warned]:
         """What they warned of when the commit of that step was made: nothing later is known."""
@@ -470,24 +472,38 @@ def _divergence(losses: Sequence[float] | Float64[np.ndarray, "step"]) -> Iterat
         yield Warned("diverged", f"the training loss began at {first:.4g} and ended at {last:.4g}.")
 
 
-def spikes_of(series: StepSeries, times: float) -> dict[int, tuple[float, float]]:
-    """Step -> its value and the median before it, of the steps that stand out and come down again."""
-    values = series.values
+def spikes_of(curves: Sequence[tuple[StepSeries, float]]) -> dict[int, list[tuple[float, float]]]:
+    """Step -> of each curve its value and the median before it, of the steps at which all curves stand out.
+
+    A curve comes with the factor by which a step must be above the median.
+    """
+    shared = sorted(set.intersection(*(set(series.steps.tolist()) for series, _ in curves))) if curves else []
+    if len(shared) <= SPIKE_STEPS:
+        return {}
+    kept = [series.values[np.searchsorted(series.steps, shared)] for series, _ in curves]
+    rises = [_rises(values) / math.log(times) for values, (_, times) in zip(kept, curves, strict=True)]
+    score = np.nan_to_num(np.min(rises, axis=0), nan=0.0, posinf=0.0)
+    ordered = np.append(np.sort(score)[::-1], 0.0)
+    apart = ordered[:-1][(ordered[:-1] > 1.0) & (ordered[:-1] >= SPIKE_GAP * ordered[1:])]
+    found = np.flatnonzero(score >= apart[-1]) if len(apart) else []
+    return {
+        shared[at + SPIKE_STEPS]: [
+            (float(values[at + SPIKE_STEPS]), _median(values[at : at + SPIKE_STEPS])) for values in kept
+        ]
+        for at in found
+    }
+
+
+def _rises(values: Float64[np.ndarray, "step"]) -> Float64[np.ndarray, "point"]:
+    """The logarithm of each value over the median of the steps before; 0 where the values after it stay up."""
     logs = np.log(np.maximum(values, np.finfo(np.float64).tiny))
-    found: dict[int, tuple[float, float]] = {}
-    if len(logs) <= SPIKE_LEAST:
-        return found
-    before = np.sort(np.lib.stride_tricks.sliding_window_view(logs[:-1], SPIKE_LEAST))[:, SPIKE_LEAST // 2]
-    rises = np.where(values[SPIKE_LEAST:] > 0, logs[SPIKE_LEAST:] - before, 0.0)
-    for index in np.flatnonzero(rises > math.log(times)).tolist():
-        at, rise = index + SPIKE_LEAST, float(rises[index])
-        # By the differences from step to step, for a loss that falls steeply scatters little.
-        spread = 1.05 * _median(np.abs(np.diff(logs[max(0, at - SPIKE_WINDOW) : at])))
-        behind = logs[at + 1 : at + 1 + SPIKE_LEAST] - before[index]
-        stays = len(behind) > 0 and _median(behind) > rise / 2
-        if math.isfinite(rise) and rise > SPIKE_SIGMAS * spread and not stays:
-            found[int(series.steps[at])] = float(values[at]), math.exp(before[index])
-    return found
+    before = np.sort(np.lib.stride_tricks.sliding_window_view(logs[:-1], SPIKE_STEPS))[:, SPIKE_STEPS // 2]
+    rises = np.where(values[SPIKE_STEPS:] > 0, logs[SPIKE_STEPS:] - before, 0.0)
+    for index in np.flatnonzero(rises > math.log(min(LOSS_TIMES, GRADIENT_TIMES))).tolist():
+        after = logs[index + SPIKE_STEPS + 1 : index + 2 * SPIKE_STEPS + 1] - before[index]
+        if len(after) and _median(after) > rises[index] / 2:
+            rises[index] = 0.0
+    return rises
 
 
 def _median(values: Sequence[float] | Float64[np.ndarray, "point"]) -> float:
