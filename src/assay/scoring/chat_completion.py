@@ -13,6 +13,13 @@ _TEXT_PARTS = frozenset({"text", "output_text"})
 _REASONING_PARTS = frozenset({"thinking", "redacted_thinking", "reasoning", "reasoning_text"})
 _ERROR_REASONS = frozenset({"error", "abort", "insufficient_system_resource"})
 """With which OpenRouter, vLLM and DeepSeek say that they broke off."""
+_FILTER_REASONS = frozenset(
+    {"content_filter", "content_filtered", "safety", "recitation", "blocklist", "prohibited_content", "spii"}
+    | {"guardrail_intervened", "refusal", "sensitive"}
+)
+"""With which OpenAI, Gemini, Bedrock, Anthropic and GLM say that they withheld the completion."""
+_NATURAL_ENDS = frozenset({"stop", "eos", "eos_token", "end_turn", "stop_sequence", "complete", "unknown"})
+"""A model may end its turn at once: only then is an empty text its completion."""
 
 
 def read_completion(answer: Any) -> Completion:
@@ -58,8 +65,8 @@ def _text_of(message: Mapping[str, Any]) -> str | None:
 
 
 def _refuse_uncompleted(text: str | None, reason: str, message: Mapping[str, Any]) -> None:
-    if reason == "content_filter":
-        raise SamplerError("refusal", "the endpoint's filter withheld the completion (content_filter)")
+    if reason in _FILTER_REASONS:
+        raise SamplerError("refusal", f"the endpoint's filter withheld the completion ({reason})")
     if reason in _ERROR_REASONS:
         raise SamplerError("server", f"the endpoint broke off the completion (finish_reason: {reason})")
     if text is not None and text.strip():
@@ -69,5 +76,6 @@ def _refuse_uncompleted(text: str | None, reason: str, message: Mapping[str, Any
     if reason in CUT_REASONS:
         why = "all of max_tokens was spent before any text (on reasoning?). Raise sampling.max_tokens"
         raise SamplerError("server", why)
-    if text is None or message.get("reasoning_content") or message.get("reasoning"):
+    is_spoken = text is not None and reason in _NATURAL_ENDS
+    if not is_spoken or message.get("reasoning_content") or message.get("reasoning"):
         raise SamplerError("server", f"a completion without text (finish_reason: {reason})")

@@ -60,11 +60,11 @@ class Endpoint:
         return self._answer(request)
 
     def _answer(self, request: urllib.request.Request) -> Any:
-        where = request.full_url
+        where, data = request.full_url, b""
         try:
             with urllib.request.urlopen(request, timeout=self._timeout_s) as response:
-                # vLLM answers what it was told to do with nothing.
-                return parse_json(response.read() or b"null")
+                data = response.read() or b"null"  # vLLM answers what it was told to do with nothing.
+            return parse_json(data)
         except urllib.error.HTTPError as error:
             with error:
                 said = error.read()[:300].decode(errors="replace")
@@ -72,5 +72,7 @@ class Endpoint:
             raise SamplerError(kind, f"{where} answered {error.code}: {said}") from error
         except TimeoutError as error:
             raise SamplerError("timeout", f"{where} did not answer in {self._timeout_s:g} s") from error
-        except (OSError, ValueError, http.client.HTTPException) as error:
+        except (OSError, http.client.HTTPException) as error:
             raise SamplerError("server", f"{where} cannot be reached or read: {error}") from error
+        except ValueError as error:
+            raise SamplerError("server", f"{where} did not answer in JSON ({error}): {data!r:.120}") from error
