@@ -118,6 +118,7 @@ def test_a_fine_tuned_model_leaves_with_the_runs_logits_its_tokenizer_and_its_te
     assert torch.allclose(seen, expected, atol=1e-5)
     end = tokenizer.convert_tokens_to_ids("<|im_end|>")
     assert tokenizer.eos_token_id == plain.generation_config.eos_token_id == end
+    assert plain.generation_config.use_cache  # else each token costs a pass over all before it
     assert len({path.stat().st_mode for path in found.folder.iterdir()}) == 1  # whoever reads one, reads all
     texts = "".join(path.read_text("latin-1") for path in found.folder.iterdir())
     assert str(tmp_path) not in texts and str(conversations.parent) not in texts

@@ -49,6 +49,7 @@ def save_model(
     hf_logging.disable_progress_bar()
     sampling = None if heads else getattr(model, "generation_config", None)
     if sampling is not None:
+        sampling.use_cache = True  # training turns it off, and `generate` reads it here
         sampling.eos_token_id = model.config.eos_token_id = all_ends(leaving.ends, model)
         # Not in config.json: an embedding's `padding_idx` gets no gradient, and rows may hold the token.
         if sampling.pad_token_id is None:
@@ -60,7 +61,7 @@ def save_model(
             sampling.save_pretrained(folder)
         return
     merge_adapters(model)
-    model.config.use_cache = True  # for who samples
+    model.config.use_cache = True
     model.save_pretrained(folder)
 
 
