@@ -205,7 +205,12 @@ def _curves(curves: RunCurves) -> Iterator[tuple[str, RenderableType]]:
         values = each.kept()[1] if each else []
         if each and len(values) > 1:
             line = sparkline(values)
-            yield each.name.replace("_", " "), f"{values[0]:.4f} {line} {values[-1]:.4f}"
+            yield _curve_title(each.name), f"{values[0]:.4f} {line} {values[-1]:.4f}"
+
+
+def _curve_title(name: str) -> str:
+    metric = name.removeprefix(VALIDATION_CURVE)
+    return metric_title(name) if metric == name else f"validation {metric_title(metric)}"
 
 
 def _speed(run: RunView) -> Iterator[tuple[str, RenderableType]]:
