@@ -55,6 +55,8 @@ def runs(as_json: bool, rebuild: bool, **asked: Any) -> None:
         print_runs(lines)
     elif selection != Selection():
         click.echo(f"No run in {home.folder} is like that.")
+    elif recorded := home.runs():
+        click.echo(f"The ledger has none of the {len(recorded)} runs in {home.folder}: assay runs --rebuild.")
     else:
         click.echo(f"No runs in {home.folder} yet. 'assay train RECIPE' makes one, 'assay demo' shows all.")
 

@@ -322,6 +322,21 @@ def test_a_run_that_was_evaluated_on_the_way_is_not_said_to_be_without(
     assert "on 1 rank\n" in screen and "not audited yet" in screen
 
 
+def test_the_curve_of_the_loss_per_row_has_the_name_of_its_last_value(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Home.from_environment().open_ledger() as ledger:
+        run = recorded_run(ledger, home)
+    writer = SegmentWriter(
+        segment_path(Path(run.run_dir), 1, 0), run_id=run.run_id, attempt=1, rank=0, clock=FakeClock(BEGAN_S)
+    )
+    for step in (10, 20):
+        writer.log(step, {"loss": 0.5, "validation_nats_per_token": 8.0 / step})
+    writer.close()
+    assert call("show", "tiny-1") == 0
+    assert "validation loss per row  0.8000" in (text := capsys.readouterr().out) and "per token" not in text
+
+
 @pytest.mark.parametrize(
     ("pid", "is_refused"),
     [(os.getppid(), True), (2**22 - 1, False), (os.getpid(), False)],
@@ -510,6 +525,20 @@ def test_without_runs_the_commands_say_how_to_make_one_and_make_nothing(
     assert call("show", "tiny-1") == 2
     assert "there are no runs" in capsys.readouterr().err
     assert not home.exists()
+
+
+def test_a_ledger_that_has_none_of_the_runs_of_the_folder_says_so(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Home.from_environment().open_ledger() as ledger:
+        run = recorded_run(ledger, home)
+    Path(run.run_dir).mkdir()
+    (Path(run.run_dir) / "run.json").write_text(run.model_dump_json())
+    monkeypatch.setenv("ASSAY_LEDGER", f"sqlite:///{home}/another.db")
+    assert call("runs") == 0
+    assert "has none of the runs" in (text := capsys.readouterr().out) and "--rebuild" in text
+    assert call("runs", "--rebuild") == 0
+    assert "tiny-1" in capsys.readouterr().out
 
 
 def test_an_unknown_run_is_asked_wrongly(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
