@@ -393,6 +393,21 @@ def test_a_written_recipe_takes_every_change_that_its_comments_propose(
             assert ("the learning rate rises for most of the" in said) is (tree["epochs"] > 10)
 
 
+def test_a_budget_of_tokens_that_one_long_row_sets_says_so(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    rows = [{"text": f"so {index} it is", "label": index % 2} for index in range(200)]
+    (tmp_path / "rows.jsonl").write_text(
+        "\n".join(json.dumps(each) for each in [*rows, {"text": "on and on " * 400, "label": 1}])
+    )
+    build = ("--tokenizer", "new:300", "--out", tmp_path / "texts")
+    assert run("data", "build", tmp_path / "rows.jsonl", *build) == 0
+    assert run("recipe", "new", tmp_path / "texts", "--out", tmp_path / "recipe.yaml") == 0
+    (line,) = (each for each in (tmp_path / "recipe.yaml").read_text().splitlines() if "max_micro" in each)
+    longest = json.loads((tmp_path / "texts" / "manifest.json").read_text())["lengths"]["max"]
+    assert f"the longest row has a sequence of {longest:,}" in line
+
+
 def test_an_interval_that_a_shorter_run_never_reaches_is_noted_but_refused_where_it_is_typed(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -175,7 +175,10 @@ def _loader(train: DatasetView, sizes: _Sizes, model: str | None) -> Iterator[tu
     rows_per_lane = sizes.batch // LANES
     sequences = len(sequences_of(manifest.columns)) if manifest.format == "pairs" else 1
     wanted = sequences * max(int(rows_per_lane * manifest.lengths.p95), manifest.lengths.max)
-    what = f"{rows_per_lane} {'pairs' if sequences > 1 else 'rows'} of a lane at the 95% length"
+    unit = "pair" if sequences > 1 else "row"
+    what = f"{rows_per_lane} {unit}s of a lane at the 95% length"
+    if manifest.lengths.max > rows_per_lane * manifest.lengths.p95:
+        what = f"the longest {unit} has a sequence of {manifest.lengths.max:,}; the 95% length is shorter"
     if manifest.format == "prompts":
         longest, answers = manifest.lengths.max + _answer_tokens(manifest, model), rows_per_lane * _GROUP_SIZE
         wanted = max(longest, min(_MOST_TOKENS, answers * longest))
