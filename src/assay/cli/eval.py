@@ -173,7 +173,9 @@ def history(run_id: str, benchmark: str | None, as_json: bool) -> None:
     """
     home = given_home()
     if not home.has_results(run_id):
-        raise ConfigError(f"no benchmark results of '{run_id}'. 'assay eval work RUN' makes them.")
+        raise ConfigError(
+            f"no benchmark results of '{run_id}'. 'assay eval work {run_id} --suite FILE' makes them."
+        )
     from assay.cli.screens.benchmarks import print_history
     from assay.evaluation.evidence.benchmark_history import benchmark_histories
     from assay.reporting.views.benchmark_history import history_lines
@@ -185,7 +187,9 @@ def history(run_id: str, benchmark: str | None, as_json: bool) -> None:
         if not results:
             named = sorted({result.run_id for result in known})
             hint = f" There are some of {', '.join(named[:5])}." if named else ""
-            raise ConfigError(f"no benchmark results of '{run_id}'.{hint} 'assay eval work RUN' makes them.")
+            raise ConfigError(
+                f"no benchmark results of '{run_id}'.{hint} 'assay eval work {run_id} --suite FILE' makes them."
+            )
         device_s = ledger.evaluation_s(run_id)
     histories = [each for each in benchmark_histories(results) if benchmark in (None, each.benchmark)]
     if not histories:
@@ -298,7 +302,9 @@ def coverage(
     with opened_ledger(given_home()) as ledger:
         results = ledger.benchmark_results(run_id)
     if run_id is not None and not results:
-        raise ConfigError(f"no benchmark results of '{run_id}'. 'assay eval work RUN' makes them.")
+        raise ConfigError(
+            f"no benchmark results of '{run_id}'. 'assay eval work {run_id} --suite FILE' makes them."
+        )
     found = covered(config, read, results)
     if out is not None:
         write_file(out, found.to_json() + "\n")

@@ -25,7 +25,7 @@ def print_findings(found: TriageFindings) -> None:
         click.secho(f"  {sure}{each.what}", fg=_colour(each))
         click.echo(f"   next: {each.next}")
     for question, why in found.not_looked_at.items():
-        click.echo(f"not looked at: {question}: {why}")
+        click.echo(f"no finding ({question}): {why}")
 
 
 def _colour(each: Finding) -> str | None:

@@ -78,7 +78,7 @@ class LanguageEngine:
         longest, window = max(map(len, of_prompts)), self._model.window_tokens
         max_tokens = ask.max_tokens or max(1, min(DEFAULT_MAX_TOKENS, window - longest))
         param = "prompt" if ask.prompts[0].messages is None else "messages"
-        refuse_long(longest + max_tokens, window, param=param, of="Prompt and completion together")
+        refuse_long(longest + max_tokens, window, param=param, of="The prompt with max_tokens")
         sampling = Sampling(temperature=ask.temperature, top_p=ask.top_p, max_tokens=max_tokens, stop=ask.stop)
         seed = secrets.randbits(63) if ask.seed is None else ask.seed
         prompts = [

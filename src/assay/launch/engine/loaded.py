@@ -58,8 +58,7 @@ def refuse_long(num_tokens: int, window: int, *, param: str, of: str = "The prom
     """Raise where a sequence does not fit: nothing is cut unseen."""
     if num_tokens > window:
         raise AskRefusedError(
-            f"{of} has {num_tokens:,} tokens, and the model takes {window:,}, those that are asked for among "
-            "them. Shorten it, or ask for fewer.",
+            f"{of} has {num_tokens:,} tokens, and the model takes {window:,}. Shorten it, or ask for fewer.",
             code="context_length_exceeded",
             param=param,
         )

@@ -66,7 +66,7 @@ def _first(fleet: Fleet) -> Iterator[Block]:
         ("next", lambda each: each.next),
     )
     for question, why in fleet.findings.not_looked_at.items():
-        yield Passage(f"Not looked at: {question}: {why}")
+        yield Passage(f"No finding ({question}): {why}")
 
 
 def _standing(each: Finding) -> str:
