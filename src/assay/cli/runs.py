@@ -38,6 +38,7 @@ def runs(as_json: bool, rebuild: bool, **asked: Any) -> None:
     from assay.cli.screens.run_list import print_runs
     from assay.reporting.views.run_list import Selection, run_lines
     from assay.reporting.views.view import json_list
+    from assay.store.known_runs import RUN_FILE
 
     selection = Selection(**{**asked, "where": dict(map(parse_override, asked["where"]))})
     home = given_home()
@@ -55,8 +56,8 @@ def runs(as_json: bool, rebuild: bool, **asked: Any) -> None:
         print_runs(lines)
     elif selection != Selection():
         click.echo(f"No run in {home.folder} is like that.")
-    elif recorded := home.runs():
-        click.echo(f"The ledger has none of the {len(recorded)} runs in {home.folder}: assay runs --rebuild.")
+    elif any(home.folder.glob(f"*/{RUN_FILE}")):
+        click.echo(f"The ledger has none of the runs in {home.folder}. 'assay runs --rebuild' enters them.")
     else:
         click.echo(f"No runs in {home.folder} yet. 'assay train RECIPE' makes one, 'assay demo' shows all.")
 
