@@ -73,11 +73,6 @@ class _Place:
         """Likewise, or died since."""
         return self.has_failed or (self.loading.done() and self.loading.result().is_over)
 
-    def leave(self) -> None:
-        """Give its memory back."""
-        if self.loading.done() and not self.is_lost:
-            self.loading.result().end()
-
 
 class EnginePool:
     """The models of one server that are loaded."""
@@ -186,7 +181,8 @@ class EnginePool:
     def _evict_one(self) -> bool:
         for key, place in self._places.items():
             if not place.num_users and place.loading.done():
-                place.leave()
+                if not place.is_lost:
+                    place.loading.result().end()
                 self._forget(key, place)
                 return True
         return False

@@ -17,6 +17,7 @@ import resource
 import socket
 import struct
 import sys
+from collections import defaultdict
 from functools import partial
 from typing import Any, NamedTuple, Self
 
@@ -62,46 +63,40 @@ class ConnectionTable:
     def __init__(self, most: int) -> None:
         """At most `most` connections, and half as many of one address."""
         self._most = most
-        self._open: dict[str, set[TimedProtocol]] = {}
-        self._idle: dict[str, dict[TimedProtocol, None]] = {}
+        self._open: defaultdict[str, set[TimedProtocol]] = defaultdict(set)
+        self._idle: defaultdict[str, dict[TimedProtocol, None]] = defaultdict(dict)
         """Those without a complete request, the oldest first."""
 
     def admit(self, connection: "TimedProtocol") -> bool:
         """Count a new connection, for which an idle one may have to leave; False where none can."""
         address = connection.address
-        victims: dict[TimedProtocol, None] | None = None
-        if len(self._open.get(address, ())) >= max(1, self._most // 2):
-            victims = self._idle[address]
-        elif sum(map(len, self._open.values())) >= self._most:
-            victims = max(self._idle.values(), key=len)
-        if victims is not None:
-            if not victims:
+        is_crowded = len(self._open[address]) >= max(1, self._most // 2)
+        if is_crowded or sum(map(len, self._open.values())) >= self._most:
+            idle = self._idle[address] if is_crowded else max(self._idle.values(), key=len)
+            if not idle:
                 return False
             _log.warning("too many connections: the one that has been idle longest is closed")
-            victim = next(iter(victims))
+            victim = next(iter(idle))
             self.leave(victim)
             victim.abort()
-        self._open.setdefault(address, set()).add(connection)
-        self._idle.setdefault(address, {})[connection] = None
+        self._open[address].add(connection)
+        self._idle[address][connection] = None
         return True
 
     def note(self, connection: "TimedProtocol", *, is_idle: bool) -> None:
         """Whether a connection waits for a request, or answers one."""
-        if connection not in self._open.get(connection.address, ()):
-            return
         if not is_idle:
             self._idle[connection.address].pop(connection, None)
-        else:
+        elif connection in self._open[connection.address]:
             self._idle[connection.address].setdefault(connection, None)
 
     def leave(self, connection: "TimedProtocol") -> None:
         """Forget a connection, if it was admitted."""
         address = connection.address
-        if connection in (of_address := self._open.get(address, set())):
-            of_address.remove(connection)
-            self._idle[address].pop(connection, None)
-            if not of_address:
-                del self._open[address], self._idle[address]
+        self._open[address].discard(connection)
+        self._idle[address].pop(connection, None)
+        if not self._open[address]:
+            del self._open[address], self._idle[address]
 
 
 class _TcpInfo(NamedTuple):

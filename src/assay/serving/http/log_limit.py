@@ -8,7 +8,7 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import NamedTuple
+from dataclasses import dataclass
 
 EVERY_S = 60.0
 MAX_CHARACTERS = 3000
@@ -17,10 +17,11 @@ MAX_CHARACTERS = 3000
 _Kind = tuple[object, ...]
 
 
-class _Suppressed(NamedTuple):
+@dataclass
+class _Suppressed:
     since_s: float
-    num_left_out: int
     title: str
+    num_left_out: int = 0
 
 
 class LimitedLogHandler(logging.StreamHandler):  # type: ignore[type-arg]
@@ -35,11 +36,10 @@ class LimitedLogHandler(logging.StreamHandler):  # type: ignore[type-arg]
         """Write a record, unless one of its kind was written within the last minute."""
         self.write_counts()
         kind = _kind_of(record)
-        if (known := self._kinds.get(kind)) is not None:
-            self._kinds[kind] = known._replace(num_left_out=known.num_left_out + 1)
+        if kind in self._kinds:
+            self._kinds[kind].num_left_out += 1
             return
-        title = f"{record.name}: {record.getMessage():.120}"
-        self._kinds[kind] = _Suppressed(self._now_s(), 0, title)
+        self._kinds[kind] = _Suppressed(self._now_s(), f"{record.name}: {record.getMessage():.120}")
         super().emit(record)
 
     def write_counts(self) -> None:
@@ -48,15 +48,15 @@ class LimitedLogHandler(logging.StreamHandler):  # type: ignore[type-arg]
         assert self.lock is not None
         with self.lock, suppress(OSError, ValueError):  # of a stderr that nobody holds open any more
             for kind, known in [*self._kinds.items()]:
-                if now_s - known.since_s < EVERY_S:
+                within_s = now_s - known.since_s
+                if within_s < EVERY_S:
                     continue
-                del self._kinds[kind]
-                if known.num_left_out:
-                    # The kind goes on being left out: it was told of just now.
-                    self._kinds[kind] = known._replace(since_s=now_s, num_left_out=0)
-                    within = f"{known.num_left_out:,} more within {now_s - known.since_s:.0f} s"
-                    self.stream.write(f"{within}: {known.title}\n")
-                    self.flush()
+                if not known.num_left_out:
+                    del self._kinds[kind]
+                    continue
+                self.stream.write(f"{known.num_left_out:,} more within {within_s:.0f} s: {known.title}\n")
+                self.flush()
+                known.since_s, known.num_left_out = now_s, 0  # it goes on being left out: it was told of
 
     def format(self, record: logging.LogRecord) -> str:
         """A record's text, its middle left out where it is long."""
