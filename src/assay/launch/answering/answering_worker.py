@@ -14,7 +14,7 @@ from assay.base.clock import Clock
 from assay.base.errors import FencedError, NotInstalledError, StoreError
 from assay.launch.answering.desk import Desk, DueThing
 from assay.launch.answering.models import LeavingError
-from assay.launch.left_work import LeftWork
+from assay.launch.fine_tuning.left_work import LeftWork
 from assay.store.leases import Lease, LeaseWatch, holding
 from assay.store.objects import ObjectStore
 

@@ -24,8 +24,8 @@ from assay.base.errors import AssayError, FencedError, NotInstalledError, StoreE
 from assay.launch.fine_tuning.budgets import LEAVE_S, Budgets
 from assay.launch.fine_tuning.held_time import AttemptTime
 from assay.launch.fine_tuning.job_dataset import InvalidFileError
+from assay.launch.fine_tuning.left_work import LeftWork
 from assay.launch.fine_tuning.runs import JobRuns, RunStanding
-from assay.launch.left_work import LeftWork
 from assay.records.fine_tuning_job import (
     JobCharged,
     JobCheckpoint,

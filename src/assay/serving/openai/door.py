@@ -29,7 +29,7 @@ MAX_REQUESTS_OF_KEY = 512
 """At a time: a key that has many under way leaves connections to others."""
 MAX_HEADERS = 100
 MAX_HEADER_BYTES = 1 << 14
-"""Of all together; h11 limits them only where they come in several pieces."""
+"""The length of all together, which h11 limits only where they come in several pieces."""
 _ONCE = frozenset(
     b"authorization content-encoding content-type host idempotency-key if-range openai-organization "
     b"openai-project range x-stainless-retry-count".split()
