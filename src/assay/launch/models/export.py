@@ -101,7 +101,7 @@ def export_run(
     columns = _columns_read(recipe, dataset) if method.form == "classifier" else {}
     try:
         base = base_sha256(model) if adapters == "apart" else None
-        method.save_portable(model, unfinished, Leaving(beside.numbers, beside.ends, adapters, columns))
+        method.save_portable(model, unfinished, Leaving(beside.padding, beside.ends, adapters, columns))
         for name, data in beside.files.items():
             (unfinished / name).write_bytes(data)
         keep_tokenization(unfinished, load_tokenizer(unfinished), sample_texts(dataset, known.path))
@@ -183,8 +183,7 @@ class _TokenizerFiles(NamedTuple):
     """What stands beside the weights for who has texts."""
 
     files: dict[str, bytes]
-    numbers: dict[str, int]
-    """Special token that a model is told of -> its number."""
+    padding: int | None
     ends: tuple[int, ...]
     """Tokens that end a completion, the one of the rows first."""
 
@@ -225,9 +224,7 @@ def _tokenizer_files(
         "clean_up_tokenization_spaces": False,
     }
     files[SETTINGS_FILE] = (json.dumps(config, indent=2) + "\n").encode()
-    named = {name: tokenizer.token_to_id(str(config.get(name))) for name in ("eos_token", "pad_token")}
-    numbers = {name: number for name, number in named.items() if number is not None}
-    return _TokenizerFiles(files, numbers, ends)
+    return _TokenizerFiles(files, tokenizer.token_to_id(padding[0]) if padding else None, ends)
 
 
 def _without_end(data: bytes) -> bytes:

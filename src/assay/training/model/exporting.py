@@ -26,8 +26,8 @@ _WEIGHTS = "adapter_model.safetensors"
 class Leaving(NamedTuple):
     """How a model leaves."""
 
-    tokens: Mapping[str, int]
-    """`bos_token`, `eos_token`, `pad_token` -> their numbers, where the tokenizer has them."""
+    padding: int | None = None
+    """The number of the tokenizer's padding, if it has one."""
     ends: tuple[int, ...] = ()
     """Tokens that end a completion, the one of the rows first."""
     adapters: Adapters = "merged"
@@ -53,7 +53,7 @@ def save_model(
         sampling.eos_token_id = model.config.eos_token_id = all_ends(leaving.ends, model)
         # Not in config.json: an embedding's `padding_idx` gets no gradient, and rows may hold the token.
         if sampling.pad_token_id is None:
-            sampling.pad_token_id = leaving.tokens.get("pad_token")
+            sampling.pad_token_id = leaving.padding
     if leaving.adapters == "apart":
         _refuse_nothing_apart(config)
         _save_adapters(model, folder, heads)

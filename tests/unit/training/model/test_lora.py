@@ -152,7 +152,7 @@ def test_adapters_leave_added_to_the_weights_below_them(architecture: str, tmp_p
     model = disturbed(network(architecture=architecture, num_kv_heads=None, lora=lora)).eval()
     with torch.no_grad():
         expected = model(IDS).log_probs
-        save_model(model.network, config(lora=lora), tmp_path / "model", Leaving({}))
+        save_model(model.network, config(lora=lora), tmp_path / "model", Leaving())
         logits = AutoModelForCausalLM.from_pretrained(tmp_path / "model").eval()(IDS).logits
     seen = logits[:, :-1].log_softmax(-1).gather(2, IDS[:, 1:, None])[:, :, 0]
     assert torch.allclose(seen, expected, atol=2e-5)
@@ -168,7 +168,7 @@ def test_adapters_leave_alone_and_peft_joins_them_to_their_base(method: str, tmp
 
     base = save_tiny(LlamaForCausalLM, tmp_path / "base", seed=3)
     tree = {"type": "pretrained", "path": str(base), "lora": {"rank": 2, "targets": ["q_proj", "down_proj"]}}
-    leaving, lengths = Leaving({"pad_token": 0}, "apart"), torch.tensor([IDS.shape[1]])
+    leaving, lengths = Leaving(padding=0, adapters="apart"), torch.tensor([IDS.shape[1]])
     torch.manual_seed(2)
     with torch.no_grad():
         if method == "reward":
@@ -193,7 +193,7 @@ def test_adapters_leave_alone_and_peft_joins_them_to_their_base(method: str, tmp
 def test_adapters_beside_weights_that_nobody_else_has_do_not_leave_alone(tmp_path: Path) -> None:
     model = network(lora={"rank": 2})
     with pytest.raises(ConfigError, match="drawn from the run's seed"):
-        save_model(model.network, config(lora={"rank": 2}), tmp_path, Leaving({}, "apart"))
+        save_model(model.network, config(lora={"rank": 2}), tmp_path, Leaving(adapters="apart"))
 
 
 @pytest.mark.usefixtures("peft")
@@ -207,7 +207,7 @@ def test_a_run_with_adapters_is_the_reference_that_an_export_of_it_is(tmp_path: 
         expected = own(IDS).log_probs
     torch.manual_seed(2)
     leaving = disturbed(CausalNetwork(adapted))
-    save_model(leaving.network, adapted, tmp_path / "exported", Leaving({}))
+    save_model(leaving.network, adapted, tmp_path / "exported", Leaving())
     reference, folder = ReferenceModel(own, name="run@1"), str(tmp_path / "exported")
     assert reference.digest == folder_digest(folder) != folder_digest(str(base))
     rows = pa.Table.from_pylist([pair_row(np.random.default_rng(row), 4) for row in range(3)])

@@ -205,7 +205,7 @@ def _write(network: CausalNetwork, config: PretrainedCausalConfig, folder: Path)
     unfinished = folder.parent / f"{_UNFINISHED}{folder.name}"
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir()
-    save_model(network.network, config, unfinished, Leaving({}))
+    save_model(network.network, config, unfinished, Leaving())
     tokenizer = tokenizer_file(checkpoint_path(config.path))
     for name in (TOKENIZER_FILE, SETTINGS_FILE):
         if (file := tokenizer.parent / name).is_file():

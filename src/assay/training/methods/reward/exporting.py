@@ -27,7 +27,7 @@ def save_portable(network: RewardNetwork, config: RewardConfig, folder: Path, le
     portable = deepcopy(network.decoder.config)
     portable.id2label, portable.label2id = {0: "reward"}, {"reward": 0}
     portable.problem_type = "regression"
-    portable.pad_token_id = leaving.tokens.get("pad_token")
+    portable.pad_token_id = leaving.padding
     with torch.device("meta"):
         model: nn.Module = AutoModelForSequenceClassification.from_config(portable)
     setattr(model, str(model.base_model_prefix), network.decoder)
