@@ -485,7 +485,7 @@ def spikes_of(curves: Sequence[tuple[StepSeries, float]]) -> dict[int, list[tupl
     score = np.nan_to_num(np.min(rises, axis=0), nan=0.0, posinf=0.0)
     ordered = np.append(np.sort(score)[::-1], 0.0)
     apart = ordered[:-1][(ordered[:-1] > 1.0) & (ordered[:-1] >= SPIKE_GAP * ordered[1:])]
-    found = np.flatnonzero(score >= apart[-1]) if len(apart) else []
+    found = np.flatnonzero(score >= (apart[-1] if len(apart) else math.inf)).tolist()
     return {
         shared[at + SPIKE_STEPS]: [
             (float(values[at + SPIKE_STEPS]), _median(values[at : at + SPIKE_STEPS])) for values in kept
