@@ -54,6 +54,13 @@ def importable(requires: Callable[..., None], name: str) -> None:
     requires(name, importlib.util.find_spec(name) is not None, f"pip install 'assay[{name}]'")
 
 
+@pytest.mark.parametrize("where", ["file:{}", "file://{}", "{}/", "{}/../events"])
+def test_a_folder_is_one_destination_however_it_is_written(tmp_path: Path, where: str) -> None:
+    folder = tmp_path / "events"
+    folder.mkdir()
+    assert SinkName.parse(f"mlflow:{where.format(folder)}") == SinkName("mlflow", str(folder))
+
+
 def test_tensorboard_has_every_point_once_and_drops_what_was_rolled_back(
     run: Run, tmp_path: Path, requires
 ) -> None:

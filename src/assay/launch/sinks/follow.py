@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 from assay.base.clock import Clock
 from assay.base.digest import sha256_of_json
@@ -59,6 +61,8 @@ class SinkName(NamedTuple):
         if kind not in KINDS or not colon or not where:
             forms = ", ".join(f"{name}:{each.where}" for name, each in KINDS.items())
             raise ConfigError(f"'{text}' is no sink. Write one of: {forms}.")
+        if where.startswith("file:"):
+            where = url2pathname(urlsplit(where).path)
         return cls(kind, where if is_address(where) else str(Path(where).expanduser().resolve()))
 
     @property

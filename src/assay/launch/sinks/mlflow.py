@@ -23,10 +23,11 @@ class MlflowSink:
             from mlflow.entities import Metric, Param
             from mlflow.tracking import MlflowClient
         self._metric = Metric
-        if not is_address(uri) or uri.startswith("file:"):
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "4")  # 30 s, not 4 min without a word
+        if not is_address(uri):
             # MLflow 3.17 refuses folders otherwise, and its small package has no other store.
             os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
-            uri = uri if is_address(uri) else Path(uri).as_uri()
+            uri = Path(uri).as_uri()
         try:
             self._client = MlflowClient(tracking_uri=uri)
         except ImportError as error:

@@ -51,7 +51,7 @@ class SinkKind(NamedTuple):
 
 def is_address(where: str) -> bool:
     """Whether a destination is a server's or a database's URL, and no folder."""
-    return "://" in where or where.startswith(("databricks", "file:"))
+    return "://" in where or where.startswith("databricks")
 
 
 @contextmanager
