@@ -19,7 +19,7 @@ from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.fields import BuildConfig
 from assay.data.dataset.tokens import TOKENIZER_FILE, load_tokenizer
 
-MOST_CHARACTERS = 300
+MOST_CHARACTERS, MOST_PLACES = 300, 3
 ENCODED = (TOKENS, REJECTED, SPANS, PROMPT_TOKENS)
 
 
@@ -34,7 +34,7 @@ def row_text(dataset: Dataset, row: int) -> str:
 
 
 def row_origin(dataset: Dataset, row: int) -> str:
-    """The source file of a row and its place there, `rows.jsonl:17`; else why that is not known."""
+    """The source file of a row and its line there, and of rows equal to it; else why that is not known."""
     file = dataset.folder / ORIGIN_FILE
     group = int(np.searchsorted(dataset.groups.first_row, row, side="right")) - 1
     span = re.match(r"part-(\d+)-", Path(dataset.shard_path(group)).name)
@@ -44,9 +44,14 @@ def row_origin(dataset: Dataset, row: int) -> str:
         kept = parse_json(file.read_text(encoding="utf-8"))
         settings = {**kept["config"], "tokenizer": str(dataset.folder / TOKENIZER_FILE)}
         wanted = _row(dataset, row, [name for name in ENCODED if name in dataset.manifest.columns])
-        for each in encoded_rows(list(map(Path, kept["sources"])), int(span[1]), BuildConfig(**settings)):
-            if all(_plain(each.columns[name]) == value for name, value in wanted.items()):
-                return each.kept.where
+        encoded = encoded_rows(list(map(Path, kept["sources"])), int(span[1]), BuildConfig(**settings))
+        found = [
+            each.kept.where
+            for each in encoded
+            if all(_plain(each.columns[name]) == value for name, value in wanted.items())
+        ]
+        if found:
+            return ", ".join(found[:MOST_PLACES]) + (", ..." if found[MOST_PLACES:] else "")
     except (AssayError, OSError, ValueError, LookupError, TypeError) as error:
         return f"its source cannot be read again: {error}"
     return "its source has changed since the build"

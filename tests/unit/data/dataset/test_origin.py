@@ -51,3 +51,13 @@ def test_where_the_sources_lie_is_no_part_of_the_dataset(built: Dataset) -> None
     fingerprint = built.fingerprint
     (built.folder / ORIGIN_FILE).unlink()
     assert Dataset.open(built.folder).fingerprint == fingerprint
+
+
+def test_rows_that_are_equal_are_named_with_all_their_lines(built: Dataset, tmp_path: Path) -> None:
+    file = tmp_path / "equal.jsonl"
+    file.write_text("".join(json.dumps({"text": each}) + "\n" for each in ("one", "two", "one", "one", "one")))
+    config = BuildConfig(tokenizer=str(built.folder / "tokenizer.json"), label_field=None, format="text")
+    build_dataset([file], tmp_path / "equal", config)
+    dataset = Dataset.open(tmp_path / "equal")
+    assert row_origin(dataset, 2) == f"{file}: line 1, {file}: line 3, {file}: line 4, ..."
+    assert row_origin(dataset, 1) == f"{file}: line 2"
