@@ -1,7 +1,10 @@
 """`assay show RUN`: what a run did, what it cost and what came of it; of a pipeline, its stages."""
 
+from pathlib import Path
+
 import click
 
+from assay.base.clock import SystemClock
 from assay.base.errors import ConfigError
 from assay.cli.given import RUN_OR_PIPELINE, asked_ledger, given_home
 
@@ -34,5 +37,9 @@ def show(run_id: str | None, as_json: bool, keys: bool) -> None:
             return
         from assay.cli.screens.run import print_run  # here, as JSON is written without what draws
         from assay.reporting.views.curves import run_curves
+        from assay.reporting.views.run_list import is_stale, stale_text
 
         print_run(view, run_curves(ledger, view.run_id))
+        written = ledger.last_writes().get(view.run_id)
+        if written is not None and is_stale(Path(view.run_dir), view.status, written[0]):
+            click.secho(stale_text(view.run_id, written, SystemClock().now_s()), err=True, fg="yellow")

@@ -191,6 +191,21 @@ def test_show_gives_a_program_every_documented_key(home: Path, capsys: pytest.Ca
     assert seconds == {"startup": 15, "data": 2 * 10 + 20, "compute": 4 * (2 * 10 + 20), "lost": 2 * 25}
 
 
+def test_show_says_that_the_ledger_is_older_than_the_run(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Home.from_environment().open_ledger() as ledger:
+        run_dir = Path(recorded_run(ledger, home).run_dir)
+        ledger.record_write("tiny-1")
+    (run_dir / "attempts").mkdir(parents=True, exist_ok=True)
+    assert call("show", "tiny-1") == 0
+    assert "last written" not in capsys.readouterr().err
+    later_s = time.time() + 3600
+    os.utime(run_dir / "attempts", (later_s, later_s))
+    assert call("show", "tiny-1") == 0
+    assert "tiny-1: this ledger was last written" in capsys.readouterr().err
+
+
 def test_show_says_of_which_steps_commits_are_kept(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with Home.from_environment().open_ledger() as ledger:
         recorded_run(ledger, home)

@@ -88,11 +88,15 @@ class RunLine(RunHead):
 
     def stale_text(self, now_s: float) -> str:
         """A sentence of a run whose numbers may be old."""
-        ago = duration_text(now_s - (self.written or now_s))
-        return (
-            f"{self.run_id}: this ledger was last written {ago} ago, by {self.written_by}, and the run went "
-            "on: 'assay runs --rebuild' brings its numbers up to date."
-        )
+        return stale_text(self.run_id, (self.written or now_s, self.written_by), now_s)
+
+
+def stale_text(run_id: str, written: tuple[float, str], now_s: float) -> str:
+    """Say when and by whom a run was last written down, whose numbers may be old."""
+    return (
+        f"{run_id}: this ledger was last written {duration_text(now_s - written[0])} ago, by {written[1]}, and "
+        "the run went on: 'assay runs --rebuild' brings its numbers up to date."
+    )
 
 
 NEVER_WRITTEN: tuple[float | None, str] = (None, "")
@@ -136,7 +140,7 @@ def run_lines(ledger: Ledger, selection: Selection = Selection()) -> list[RunLin
             tags=said.tags if (said := remarks.get(summary.run.run_id)) else (),
             written=(wrote := writes.get(summary.run.run_id, NEVER_WRITTEN))[0],
             written_by=wrote[1],
-            is_stale=wrote[0] is not None and _is_stale(summary, wrote[0]),
+            is_stale=wrote[0] is not None and is_stale(Path(summary.run.run_dir), summary.status, wrote[0]),
             attempts=len(summary.attempts),
             auc=summary.value if summary.metric == AUC.title else None,
             device_hours=summary.device_s / 3600,
@@ -170,10 +174,10 @@ def _is_behind(ledger: Ledger, run: Run) -> bool:
     return log.is_dir() and sum(1 for _ in log.iterdir()) > len(ledger.log_entries(run.run_id))
 
 
-def _is_stale(summary: RunSummary, written_s: float) -> bool:
-    folder = Path(summary.run.run_dir)
+def is_stale(folder: Path, status: RunStatus, written_s: float) -> bool:
+    """Whether a run's folder is newer than what was written down of it, or it goes on and nobody writes."""
     found = [path.stat().st_mtime for path in (folder / "attempts", folder / "log") if path.is_dir()]
-    is_open = summary.status in ("running", "unknown")
+    is_open = status in ("running", "unknown")
     newest_s = max([*found, SystemClock().now_s() if is_open else written_s])
     return newest_s - written_s > (SILENT_WRITER_S if is_open else SLACK_S)
 
