@@ -103,8 +103,8 @@ def _sft_screen(found: "FineTuned", *, seconds: float) -> str:
         f"run        {run_id}: 2 workers, weights {evaluation.weights_digest[:16]}",
         f"           {_killed(found.result, found.killed_after_step)}",
         f"audit      {_audited(found.result)}",
-        f"held out   {evaluation.loss.estimate.value:.3f} nats a token over {evaluation.overall.num_rows:,} "
-        f"rows of other files; who guesses needs {found.guess_nats:.2f}",
+        f"held out   {evaluation.loss.metric.title} {evaluation.loss.estimate.value:.3f} over "
+        f"{evaluation.overall.num_rows:,} rows of other files; who guesses needs {found.guess_nats:.2f}",
         f"took       {duration_text(seconds)}",
         "",
         *written,

@@ -277,7 +277,7 @@ def _language(dataset: Dataset, learns: LanguageMethod, model: str | None) -> It
     manifest = dataset.manifest
     yield "method:", ""
     if learns == "sft":
-        yield "  type: sft", "a language model learns to write what is trained; compared by nats a token"
+        yield "  type: sft", "a language model learns to write what is trained; compared by its loss per row"
         if manifest.format == "chat":
             yield "  train_on: spans", "what the assistant says; 'all' trains on questions, too"
         else:
