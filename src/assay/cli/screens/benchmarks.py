@@ -37,9 +37,10 @@ def print_results(results: Sequence[BenchmarkResult]) -> None:
         ("trained on", lambda each: contamination_text(each.contamination)),
     )
     stdout().print(table)
+    several = len({each.step for each in results}) > 1
     for result in results:
         for line in notes(result):
-            stdout().print(line)
+            stdout().print(f"{line} (step {result.step:,})" if several else line)
 
 
 def _detectable(found: DetectableEffect | None, unit: str) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer
+from transformers.utils import logging as hf_logging
 
 from assay.base.errors import ConfigError
 from assay.data.dataset.formats.parts import common_length
@@ -30,10 +31,14 @@ class TokenizerAsSaved(PreTrainedTokenizerFast):
 
 def tokenization_difference(folder: Path, tokenizer: Tokenizer, texts: Sequence[str]) -> str | None:
     """The first text that the folder's AutoTokenizer encodes otherwise than `tokenizer`, in words."""
+    verbosity = hf_logging.get_verbosity()
     try:
+        hf_logging.set_verbosity_error()  # it warns of a `model_type` of ours, which is none of its own
         auto = AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False)
     except Exception as error:  # transformers raises what its many readers do
         return f"transformers' AutoTokenizer cannot load it ({error!s:.200})"
+    finally:
+        hf_logging.set_verbosity(verbosity)
     for text in texts:
         for is_whole in (True, False):
             expected = tokenizer.encode(text, add_special_tokens=is_whole).ids
