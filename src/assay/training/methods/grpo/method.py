@@ -219,7 +219,8 @@ class GrpoMethod:
     def check_step(self, metrics: Mapping[str, float], *, step: int) -> None:
         """Raise where too many of a step's answers have no grade, or a remote engine drew otherwise than it
         should."""
-        refuse_failures(metrics, self.config.max_reward_failures, step=step)
+        most, example = self.config.max_reward_failures, self._rewards.last_failure
+        refuse_failures(metrics, most, step=step, example=example)
         if self._remote is not None:
             self._remote.refuse_gap(metrics.get(LOG_PROB_GAP, 0.0), step=step)
 

@@ -106,6 +106,8 @@ class Rewards:
         self._kinds = (*FAILURE_KINDS, *(JUDGE_FAILURE_KINDS if any(map(asks_judge, config)) else ()))
         self.metrics = ("reward", FAILURES, *(f"{FAILURES}_{kind}" for kind in self._kinds), *self._own)
         """Names of what `sums` gives."""
+        self.last_failure = ""
+        """Of the rollouts of this rank, in words: what a grader's author needs to see."""
         self.graders = canonical_json([_version(each) for each in config])
         """Who pays, in the order of scores: name, digest, and the names of models that are asked."""
 
@@ -145,7 +147,9 @@ class Rewards:
     def sums(self, graded: Sequence[Graded]) -> dict[str, MetricSum]:
         """What so many rollouts add to the step's metrics."""
         paid = [each.reward for each in graded if each.reward is not None]
-        kinds = [each.failure.kind for each in graded if each.failure is not None]
+        failures = [each.failure for each in graded if each.failure is not None]
+        kinds = [each.kind for each in failures]
+        self.last_failure = str(failures[-1]) if failures else self.last_failure
         found = {"reward": _sum(paid, len(paid)), FAILURES: _sum([1.0] * len(kinds), len(graded))}
         for kind in self._kinds:
             found[f"{FAILURES}_{kind}"] = _sum([1.0] * kinds.count(kind), len(graded))
@@ -183,7 +187,7 @@ class Rewards:
         ]
 
 
-def refuse_failures(metrics: Mapping[str, float], most: float, *, step: int) -> None:
+def refuse_failures(metrics: Mapping[str, float], most: float, *, step: int, example: str = "") -> None:
     """Stop a run of which more than the share `most` of a step's rollouts could not be paid."""
     share = metrics.get(FAILURES, 0.0)
     if share > most:
@@ -191,6 +195,7 @@ def refuse_failures(metrics: Mapping[str, float], most: float, *, step: int) -> 
             kind: metrics.get(f"{FAILURES}_{kind}", 0.0) for kind in (*FAILURE_KINDS, *JUDGE_FAILURE_KINDS)
         }
         said = ", ".join(f"{tenths_text(part)} {kind}" for kind, part in kinds.items() if part)
+        said += f"; e.g. {example:.300}" if example else ""
         cure = "Mend the grader and train a new run"
         if kinds[KILLED]:
             cure = (
