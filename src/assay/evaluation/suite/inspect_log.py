@@ -113,8 +113,9 @@ def _counts(header: Mapping[str, Any]) -> tuple[int | None, str]:
     chosen = None if limit or config.get("sample_id") else whole
     if data.get("sample_ids"):
         chosen = len(data["sample_ids"])
-    elif isinstance(limit, int) and whole:
-        chosen = min(limit, whole)
+    elif limit and whole:
+        first, end = limit if isinstance(limit, list) else (0, limit)
+        chosen = max(0, min(end, whole) - first)
     expected = results.get("total_samples") or (chosen and chosen * (config.get("epochs") or 1))
     is_part = chosen and whole and chosen < whole
     return expected, f"a part: {chosen:,} of {whole:,} samples (--limit or --sample-id)" if is_part else ""

@@ -103,10 +103,11 @@ def test_a_part_that_was_chosen_is_whole_and_said(tmp_path):
     (found,) = read_foreign(harness_samples(tmp_path, WHOLE, original=100))
     assert (found.difference, found.incomplete_reason) == ("a part: 10 of 100 items (--limit)", "")
     tree = inspect_tree(4)
-    tree["eval"]["config"]["limit"] = 4
-    (tmp_path / "log.json").write_text(json.dumps(tree))
-    (found,) = read_foreign(tmp_path / "log.json")
-    assert (len(found.items), found.difference[:26]) == (4, "a part: 4 of 10 samples (-")
+    for limit in (4, [3, 7]):
+        tree["eval"]["config"]["limit"] = limit
+        (tmp_path / "log.json").write_text(json.dumps(tree))
+        (found,) = read_foreign(tmp_path / "log.json")
+        assert (len(found.items), found.difference[:26]) == (4, "a part: 4 of 10 samples (-")
 
 
 def test_more_items_than_a_log_counts_are_refused(tmp_path):
