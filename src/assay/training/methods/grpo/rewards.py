@@ -107,7 +107,7 @@ class Rewards:
         self.metrics = ("reward", FAILURES, *(f"{FAILURES}_{kind}" for kind in self._kinds), *self._own)
         """Names of what `sums` gives."""
         self.last_failure = ""
-        """Of the rollouts of this rank, in words: what a grader's author needs to see."""
+        """The text of the newest failed grade on this rank."""
         self.graders = canonical_json([_version(each) for each in config])
         """Who pays, in the order of scores: name, digest, and the names of models that are asked."""
 
