@@ -109,6 +109,7 @@ def _refusing(folder: Path, name: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # another's files, read by another's library: it raises what it likes
+        whole_export(folder)  # a file that changed is named rather than what its bytes led to
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise ConfigError(f"{folder}: not {name}: {' '.join(map(str.strip, lines[:2]))}") from error
 
