@@ -172,8 +172,10 @@ def test_twenty_steps_are_those_of_a_loop_in_plain_pytorch(
         of_ours, of_plain = ([step[name] for step in run.steps] for run in (ours, plain))
         np.testing.assert_allclose(of_ours, of_plain, rtol=2e-5, err_msg=name)
     # Softmax forgets what a key's bias adds to all scores alike: its gradient is noise, which Adam scales up.
+    # Elsewhere, too, a gradient near 0 has round-off that Adam makes a part of the learning rate.
+    atol = 1e-3 * max(step["learning_rate"] for step in plain.steps)
     for name in plain.weights.keys() - {"encoder.encoder.layer.0.attention.self.key.bias"}:
-        torch.testing.assert_close(ours.weights[name], plain.weights[name], rtol=1e-4, atol=2e-6)
+        torch.testing.assert_close(ours.weights[name], plain.weights[name], rtol=1e-4, atol=atol)
 
 
 @pytest.mark.slow
