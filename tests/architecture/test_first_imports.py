@@ -152,7 +152,6 @@ WRONG = (
     ("train recipe.yaml --workers 9", "--workers 9"),
     ("train recipe.yaml trainer.lr=3", "trainer.lr"),
     ("train recipe.yaml --faults rows.csv", "rows.csv"),
-    ("train --from RUN", "has no commit"),
     ("train recipe.yaml --from RUN", "not an override"),
     ("train recipe.yaml --resume RUN", "never changes"),
     ("train --resume RUN trainer.epochs=2", "never changes"),
