@@ -104,6 +104,7 @@ def test_a_folder_of_a_model_runs_nothing_and_asks_nothing(
     else:
         config |= {"model_type": "own", "auto_map": {"AutoConfig": "own.C", "AutoModelForCausalLM": "own.M"}}
         (folder / "own.py").write_text(CODE.format(marker=str(payload.marker)))
+        torch.save({}, folder / "pytorch_model.bin")
     (folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(ConfigError, match="not a causal language model"):
         load_causal(str(folder))
