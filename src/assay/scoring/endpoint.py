@@ -18,6 +18,8 @@ from assay.scoring.sampler import SamplerError, SamplerErrorKind
 
 RETRIED = frozenset({408, 409, 429, 500, 502, 503, 504})
 FIRST_PAUSE_S = 0.5
+MAX_BYTES = 64 << 20
+"""The longest response that is read."""
 
 
 class Endpoint:
@@ -63,7 +65,7 @@ class Endpoint:
         where, data = request.full_url, b""
         try:
             with urllib.request.urlopen(request, timeout=self._timeout_s) as response:
-                data = response.read() or b"null"  # vLLM answers what it was told to do with nothing.
+                data = self._body(response) or b"null"  # vLLM confirms a command with an empty body
             return parse_json(data)
         except urllib.error.HTTPError as error:
             with error:
@@ -76,3 +78,16 @@ class Endpoint:
             raise SamplerError("server", f"{where} cannot be reached or read: {error}") from error
         except ValueError as error:
             raise SamplerError("server", f"{where} did not answer in JSON ({error}): {data!r:.120}") from error
+
+    def _body(self, response: http.client.HTTPResponse) -> bytes:
+        """The whole body within the time limit, which urllib applies to each packet by itself."""
+        end_s, data = self._clock.monotonic_s() + self._timeout_s, bytearray()
+        while part := response.read1(1 << 16):
+            data += part
+            if len(data) > MAX_BYTES:
+                raise ValueError(f"it is longer than {MAX_BYTES >> 20} MiB")
+            if self._clock.monotonic_s() > end_s:
+                raise TimeoutError
+        if response.length:
+            raise http.client.IncompleteRead(bytes(data), response.length)
+        return bytes(data)

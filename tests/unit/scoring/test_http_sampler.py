@@ -2,11 +2,14 @@
 
 import json
 import threading
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from assay.base.clock import SystemClock
 from assay.base.errors import ConfigError
 from assay.scoring.http_sampler import HttpSampler
 from assay.scoring.sampler import Completion, SamplerError, Sampling
@@ -22,6 +25,7 @@ class Endpoint(ThreadingHTTPServer):
         self.script: list[tuple[int, object]] = []
         self.bodies: list[dict[str, object]] = []
         self.num_bytes_lost = 0
+        self.pause_s = 0.0
 
     @property
     def url(self) -> str:
@@ -38,7 +42,12 @@ class Handler(BaseHTTPRequestHandler):
         self.send_response(status)
         self.send_header("Content-Length", str(len(data) + endpoint.num_bytes_lost))  # type: ignore[attr-defined]
         self.end_headers()
-        self.wfile.write(data)
+        with suppress(OSError):  # the client may have left
+            if not endpoint.pause_s:  # type: ignore[attr-defined]
+                self.wfile.write(data)
+            for byte in data if endpoint.pause_s else b"":  # type: ignore[attr-defined]
+                self.wfile.write(bytes([byte]))
+                time.sleep(endpoint.pause_s)  # type: ignore[attr-defined]
 
     def log_message(self, *arguments: object) -> None:
         pass
@@ -96,6 +105,18 @@ def test_an_overloaded_endpoint_is_asked_again_with_growing_pauses(endpoint):
     clock = NoWait()
     assert ask(endpoint, "q", clock=clock)[0].text == "Q"
     assert clock.slept == [0.5, 1.0]
+
+
+def test_a_body_that_drips_or_never_ends_is_given_up(endpoint, monkeypatch):
+    monkeypatch.setattr("assay.scoring.endpoint.MAX_BYTES", 1 << 16)
+    endpoint.script = [(200, b"[" * (1 << 17))]
+    answer = ask(endpoint, "q", max_retries=0)[0]
+    assert isinstance(answer, SamplerError) and answer.kind == "server" and "longer than" in str(answer)
+    endpoint.pause_s, endpoint.script = 0.05, [(200, b" " * 1000)]
+    began_s = time.monotonic()
+    answer = ask(endpoint, "q", max_retries=0, timeout_s=0.3, clock=SystemClock())[0]
+    assert isinstance(answer, SamplerError) and answer.kind == "timeout"
+    assert time.monotonic() - began_s < 5.0
 
 
 def test_a_mistake_of_the_asker_is_not_asked_again(endpoint):
