@@ -51,8 +51,13 @@ _COLUMNS = (
 
 
 def is_shown(name: str) -> bool:
-    """Whether a metric of a run's steps is told."""
-    return name in _OF_STEPS or name in ("learning_rate", "gradient_norm") or name.startswith("validation_")
+    """Whether a metric of a run's steps is reported; `evaluated` reports others under OpenAI's names."""
+    of_evaluation = name.removeprefix("validation_")
+    return (
+        name in _OF_STEPS
+        or name in ("learning_rate", "gradient_norm")
+        or (of_evaluation != name and of_evaluation not in _OF_EVALUATIONS)
+    )
 
 
 def step_points(run: Run, series: Series, steps: Iterable[int], at_s: float) -> Iterator[MetricPoint]:
