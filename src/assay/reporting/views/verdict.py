@@ -207,6 +207,9 @@ def next_commands(run: RunView) -> list[tuple[str, str]]:
     kind = run.failure_kind
     if run.status in ("failed", "preempted", "gone"):
         found.append(_way_on(run))
+    if run.status == "failed" and kind in ("refused", "config_error"):  # the cause may be in the recipe
+        step = commit.step if (commit := run.last_commit()) else 0
+        found.append(("or change its recipe", f"assay train --from {run.run_id}@{step} KEY=VALUE"))
     if any(each.rule == "diverged" for each in run.warnings):
         step = max((each.reached_step for each in run.attempts), default=0) + int(kind == "loss_not_finite")
         found.append(("why it went wrong", f"assay replay {run.run_id} --step {max(step, 1)} --explain"))

@@ -135,6 +135,11 @@ def test_what_to_do_after_a_failure_does_not_meet_it_again(run_page, kind, comma
     assert "last commit" not in nothing[0] and ("--from" not in nothing[1] or "@0 " in nothing[1])
 
 
+def test_a_run_whose_recipe_may_be_at_fault_is_not_only_told_to_resume(run_page):
+    view = run_page.view.model_copy(update={"status": "failed", "failure_kind": "refused", "commits": ()})
+    assert ("or change its recipe", f"assay train --from {view.run_id}@0 KEY=VALUE") in next_commands(view)
+
+
 def test_the_sentence_of_a_failure_ends_once(run_page):
     attempt = run_page.view.attempts[-1].model_copy(update={"reason": "the disk is full."})
     view = run_page.view.model_copy(update={"status": "failed", "attempts": (attempt,), "commits": ()})
