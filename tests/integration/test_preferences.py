@@ -139,7 +139,7 @@ def test_pairs_that_make_a_loss_not_finite_are_named(
         rows[row]["rejected_ids"][-2] = STRANGE
     dataset = write_pairs(tmp_path / "data", rows)
     poisoned = LlamaForCausalLM.from_pretrained(methods["dpo"]["model"]["path"])
-    poisoned.model.embed_tokens.weight.data[STRANGE] = float("nan")
+    poisoned.model.embed_tokens.weight.data[STRANGE] = 3e38
     poisoned.save_pretrained(tmp_path / "poisoned")
     tree = preference_recipe(
         dataset,
@@ -156,7 +156,7 @@ def test_pairs_that_make_a_loss_not_finite_are_named(
     report = assay("replay", "dies", "--step", step, "--bisect", "--watch", code=1)
     assert report["rows"]["rows"] and {row["row_id"] for row in report["rows"]["rows"]} <= bad
     found = report["operators"]["finding"]
-    assert (found["operator"], found["module"]) == ("aten.embedding.default", "network.model.embed_tokens")
+    assert found["module"].startswith("network.model.layers.0"), "the square of the embedding is no number"
 
 
 @pytest.mark.slow

@@ -143,7 +143,7 @@ def test_a_grader_that_fails_on_a_twentieth_of_the_answers_is_named_by_its_kind_
     assert said and "python_grader_runtime_error" in said[0]
     strict = grpo_recipe(dataset, tmp_path / "base", method={**method, "max_reward_failures": 0.01})
     with pytest.raises(
-        AssayError, match=r"of the rollouts got no reward \(\d.*% python_grader_runtime_error\)"
+        AssayError, match=r"of the rollouts got no reward \(\d.*% python_grader_runtime_error; e\.g\. "
     ):
         trained(strict, "strict")
 

@@ -80,6 +80,7 @@ def build_demo_dataset(folder: Path, *, num_functions: int, say: Say) -> Dataset
         time_field="created_at",
         key_field="shard_id",
         max_tokens=MAX_TOKENS,
+        control_tokens="text",  # some functions hold "[PAD]"
         rows_per_shard=2_000,
         rows_per_group=250,
     )

@@ -74,6 +74,7 @@ def run_sft_demo(
         label_field=None,
         key_field="shard_id",
         max_tokens=MAX_TOKENS,
+        control_tokens="text",  # some docstrings speak of <|endoftext|>
         rows_per_shard=2_000,
         rows_per_group=250,
     )
