@@ -186,16 +186,17 @@ def test_a_chat_model_and_its_checkpoint_say_what_they_say_in_process(served, sd
 def test_a_prompts_log_probabilities_are_those_in_process(served, sdk):
     local = run_to_talk_with(served.home, served.chat_run.run_id, step=4, tokenizer=None)
     for text in ("3 plus 4", "that is 12<|im_end|>\n"):
-        nats = [-each * math.log(2) for each in local.text_bits(text).bits.tolist()]
+        tokens = local.tokens_of(text)
+        prompt = tokens if "<|" in text else text  # text that holds a control token is refused
+        nats = [-bits * math.log(2) for bits in local.text_bits(text).bits.tolist()]
         for max_tokens in (0, 1):
             answer = sdk.completions.create(
-                model=served.chat, prompt=text, echo=True, logprobs=1, max_tokens=max_tokens, temperature=0
+                model=served.chat, prompt=prompt, echo=True, logprobs=1, max_tokens=max_tokens, temperature=0
             )
             found = answer.choices[0].logprobs
             assert found.token_logprobs[0] is None
             assert found.token_logprobs[1 : len(nats)] == pytest.approx(nats[1:], abs=1e-4)
             assert len(found.tokens) == len(nats) + max_tokens
-        tokens = local.tokens_of(text)
         asked = sdk.completions.create(
             model=served.chat, prompt=[tokens, tokens], echo=True, logprobs=1, max_tokens=1, temperature=0
         )
@@ -221,8 +222,8 @@ def predicted(served: Served, run: Run, row: dict[str, Any]) -> dict[str, Any]:
     """What `assay predict` says of one row."""
     file = served.folder / "row.jsonl"
     file.write_text(json.dumps(row))
-    asked = served.start("predict", run.run_id, str(file), "-o", str(served.folder / "answers.jsonl"))
-    assert asked.wait() == 0
+    output = str(served.folder / "answers.jsonl")
+    assert served.start("predict", run.run_id, str(file), "-o", output, "--force").wait() == 0
     return json.loads((served.folder / "answers.jsonl").read_text())
 
 
