@@ -1,6 +1,6 @@
 """Every key of a configuration with its default and meaning, as Markdown: from the classes that check it."""
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel
@@ -11,22 +11,29 @@ from assay.base.nested_models import models_in
 
 
 def key_reference(introduction: Sequence[str], model: type[BaseModel]) -> str:
-    """A page: the introduction's lines, then a table for `model` and for each model inside it.
+    """Return a page: the introduction's lines, then a table of keys for `model` and each model inside it.
 
-    A model that stands in several places is described once, with what is inside; `NAME` is a key that the file
-    chooses.
+    A model that stands in several places has one table; the other places refer to it. `NAME` is a key that the
+    file chooses.
     """
-    lines, seen = list(introduction), dict[type[BaseModel], str]()
-    for name, each in _sections("", model, seen):
-        if each in seen:
-            lines += ["", f"## {name}", "", f"As {seen[each]}."]
-            continue
-        seen[each] = name
-        lines += ["", f"## {name or 'top level'}", ""]
+    section_of = dict[type[BaseModel], str]()
+    for name, each in _sections("", model, section_of):
+        section_of.setdefault(each, name)
+    lines, defaults = list(introduction), _defaults(section_of)
+    for each, name in section_of.items():
+        heading = f"{name[:-1]}, default)" if each in defaults else name or "top level"
+        lines += ["", f"## {heading}", ""]
         lines += [(each.__doc__ or "").strip().replace("\n    ", "\n"), ""]
-        lines += ["| key | default | meaning |", "|---|---|---|"]
         meanings = field_meanings(each)
-        lines += [_line(field.alias or key, field, meanings[key]) for key, field in each.model_fields.items()]
+        rows = [
+            _line(field.alias or key, field, meanings[key], _reference(name, key, field, section_of))
+            for key, field in each.model_fields.items()
+            if not (key == "type" and name.endswith(f"(type: {_kind(each)})") and not _form(field.annotation))
+        ]
+        if rows:
+            lines += ["| key | default | meaning |", "|---|---|---|", *rows]
+        else:
+            lines.pop()
     return "\n".join(lines) + "\n"
 
 
@@ -38,26 +45,59 @@ def _sections(
     if is_known:
         return
     for key, field in model.model_fields.items():
-        models = models_in(field.annotation)
-        for nested in models:
-            dotted = f"{prefix}.{key}".lstrip(".")
-            if get_origin(field.annotation) is dict:
-                dotted += ".NAME"
-            kind = nested.model_fields.get("type")
-            suffix = f" (type: {get_args(kind.annotation)[0]})" if kind and len(models) > 1 else ""
-            yield from _sections(dotted + suffix, nested, seen)
+        for name, nested in _nested(prefix, key, field):
+            yield from _sections(name, nested, seen)
 
 
-def _line(key: str, field: FieldInfo, docstring: str) -> str:
+def _nested(prefix: str, key: str, field: FieldInfo) -> list[tuple[str, type[BaseModel]]]:
+    """The models that a field holds, each with the name that its section has where it is described here."""
+    models = models_in(field.annotation)
+    dotted = f"{prefix}.{key}".lstrip(".") + (".NAME" if get_origin(field.annotation) is dict else "")
+    return [
+        (f"{dotted} (type: {_kind(each)})" if _kind(each) and len(models) > 1 else dotted, each)
+        for each in models
+    ]
+
+
+def _kind(model: type[BaseModel]) -> str:
+    """What `type` tells a model by in a union; empty where it has none."""
+    field = model.model_fields.get("type")
+    return get_args(field.annotation)[0] if field else ""
+
+
+def _defaults(models: Iterable[type[BaseModel]]) -> set[type[Any]]:
+    """The models of unions that hold where a file leaves the key out."""
+    fields = (field for each in models for field in each.model_fields.values())
+    optional = (field for field in fields if not field.is_required() and len(models_in(field.annotation)) > 1)
+    return {type(field.get_default(call_default_factory=True)) for field in optional}
+
+
+def _reference(prefix: str, key: str, field: FieldInfo, section_of: Mapping[type[BaseModel], str]) -> str:
+    """Where the keys of a field are described if it is not below: without the `type` of a union."""
+    elsewhere = [section_of[each] for name, each in _nested(prefix, key, field) if section_of[each] != name]
+    if not elsewhere:
+        return ""
+    return elsewhere[0].rpartition(" (type: ")[0] if elsewhere[0].endswith(")") else elsewhere[0]
+
+
+def _line(key: str, field: FieldInfo, docstring: str, described_in: str) -> str:
     if models_in(field.annotation):
-        default = "required, see below" if field.is_required() else "see below"
+        where = f"as `{described_in}`" if described_in else "see below"
+        default = f"required, {where}" if field.is_required() else where
     elif field.is_required():
         default = "required"
     else:
-        value = field.get_default(call_default_factory=True)
-        default = f"`{value}`".replace("None", "null").replace("()", "[]").replace("``", "none")
+        default = f"`{_as_yaml(field.get_default(call_default_factory=True))}`".replace("``", "none")
     meaning = " ".join(docstring.split()).replace("|", "\\|")
     return f"| `{key}` | {default} | {' '.join(filter(None, (meaning, _form(field.annotation))))} |"
+
+
+def _as_yaml(value: Any) -> str:
+    if isinstance(value, (tuple, list)):
+        return f"[{', '.join(_as_yaml(each) for each in value)}]"
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return str(value)
 
 
 def _form(annotation: Any) -> str:
