@@ -43,31 +43,31 @@ Template = Annotated[str, BeforeValidator(_checked_template)]
 
 
 class StringCheck(FrozenConfig):
-    """1 if the input relates to the reference as asked, else 0."""
+    """1 if the comparison holds, else 0."""
 
     type: Literal["string_check"] = "string_check"
     name: str = "string_check"
-    """Stands in metrics and messages."""
+    """Name in metrics and messages."""
 
     input: Template
-    """What is judged: a template, usually `{{ sample.output_text }}`."""
+    """A template, usually `{{ sample.output_text }}`."""
 
     reference: Template
     """What it is compared with, e.g. `{{ item.answer }}`."""
 
     operation: Literal["eq", "ne", "like", "ilike"]
-    """Equal, not equal, holds the reference, holds it whatever the case."""
+    """Equal, not equal, contains, contains in any case."""
 
 
 class TextSimilarity(FrozenConfig):
-    """How alike input and reference are, 0 to 1."""
+    """Similarity of input and reference, 0 to 1."""
 
     type: Literal["text_similarity"] = "text_similarity"
     name: str = "text_similarity"
-    """Stands in metrics and messages."""
+    """Name in metrics and messages."""
 
     input: Template
-    """What is judged: a template, usually `{{ sample.output_text }}`."""
+    """A template, usually `{{ sample.output_text }}`."""
 
     reference: Template
     """What it is compared with, e.g. `{{ item.answer }}`."""
@@ -78,34 +78,35 @@ class TextSimilarity(FrozenConfig):
 
 
 class MathAnswer(FrozenConfig):
-    """1 if the last number or formula in the input is the reference's, however it is written, else 0.
+    """1 if the last number or formula of the input equals the reference's, else 0.
 
-    Needs the extra `math` (math-verify)."""
+    Needs the extra `math` (math-verify).
+    """
 
     type: Literal["math_answer"] = "math_answer"
     name: str = "math_answer"
-    """Stands in metrics and messages."""
+    """Name in metrics and messages."""
 
     input: Template
-    """What is judged: a template, usually `{{ sample.output_text }}`."""
+    """A template, usually `{{ sample.output_text }}`."""
 
     reference: Template
-    """The right answer, in plain text or LaTeX: `3/4`, `0.75`, `\\frac{3}{4}`, or a solution that ends with
+    r"""The right result in plain text or LaTeX: `3/4`, `0.75`, `\frac{3}{4}`, or a solution that ends with
     it."""
 
 
 class PythonGrader(FrozenConfig):
-    """A user's function `grade(sample, item) -> float`."""
+    """A function `grade(sample, item) -> float`."""
 
     type: Literal["python"] = "python"
     name: str = "python"
-    """Stands in metrics and messages."""
+    """Name in metrics and messages."""
 
     source: str
-    """Python that defines `grade(sample, item)`, which returns a number."""
+    """Python source that defines `grade(sample, item)`."""
 
     image_tag: str | None = None
-    """Accepted for the API's sake; the source runs with this machine's Python."""
+    """Accepted and ignored: this machine's Python runs the source."""
     pass_threshold: float | None = None
     """Score from which a sample passes."""
 
@@ -117,7 +118,7 @@ class PythonGrader(FrozenConfig):
 
 
 class TextPart(FrozenConfig):
-    """A piece of a message."""
+    """A part of a message."""
 
     type: Literal["input_text", "text", "output_text"] = "input_text"
     text: Template
@@ -125,12 +126,12 @@ class TextPart(FrozenConfig):
 
 
 class GraderMessage(FrozenConfig):
-    """One turn of what the judge is asked."""
+    """A message to the judge."""
 
     type: Literal["message"] = "message"
     role: Literal["user", "assistant", "system", "developer"]
     content: Template | TextPart | tuple[Template | TextPart, ...]
-    """A template, or pieces of one."""
+    """A template, or parts of one."""
 
     def template(self) -> str:
         """The whole content."""
@@ -144,41 +145,41 @@ class GraderMessage(FrozenConfig):
 
 
 class JudgeSampling(FrozenConfig):
-    """How the judge answers; the API's keys."""
+    """Sampling of the judge; the API's keys."""
 
     temperature: float | None = Field(default=None, ge=0.0)
-    """Null: 0, the most probable token each time."""
+    """Null: 0."""
 
     top_p: float | None = Field(default=None, gt=0.0, le=1.0)
-    """Tokens beyond this much probability are never drawn; null: 1."""
+    """Null: 1."""
 
     seed: int | None = None
-    """Makes draws repeatable, where the endpoint can."""
+    """Repeatable sampling, if the endpoint supports it."""
 
     max_completions_tokens: int | None = Field(default=None, ge=1)
-    """Longest answer; null: 1024."""
+    """Null: 1024."""
 
     reasoning_effort: str | None = None
-    """Accepted for the API's sake."""
+    """Accepted and ignored."""
 
 
 class ScoreModel(FrozenConfig):
-    """A judge that gives a number."""
+    """A judge that returns a number."""
 
     type: Literal["score_model"] = "score_model"
     name: str = "score_model"
-    """Stands in metrics and messages."""
+    """Name in metrics and messages."""
 
     model: str
     """The judge's name at its endpoint."""
 
     input: tuple[GraderMessage, ...] = Field(min_length=1)
-    """What the judge is asked, as templates."""
+    """The judge's messages, as templates."""
 
     range: tuple[float, float] = (0.0, 1.0)
-    """Lowest and highest score; a number outside is no answer."""
+    """Lowest and highest score; a number outside is a failure."""
     sampling_params: JudgeSampling = JudgeSampling()
-    """How the judge answers."""
+    """Sampling of the judge."""
 
     pass_threshold: float | None = None
     """Score from which a sample passes."""
@@ -195,22 +196,22 @@ class LabelModel(FrozenConfig):
 
     type: Literal["label_model"] = "label_model"
     name: str = "label_model"
-    """Stands in metrics and messages."""
+    """Name in metrics and messages."""
 
     model: str
     """The judge's name at its endpoint."""
 
     input: tuple[GraderMessage, ...] = Field(min_length=1)
-    """What the judge is asked, as templates."""
+    """The judge's messages, as templates."""
 
     labels: tuple[str, ...] = Field(min_length=1)
-    """What the judge may answer."""
+    """The labels to choose from."""
 
     passing_labels: tuple[str, ...]
-    """Those that score 1."""
+    """The labels that score 1."""
 
     sampling_params: JudgeSampling = JudgeSampling()
-    """How the judge answers."""
+    """Sampling of the judge."""
 
     @model_validator(mode="after")
     def _passing_labels_are_labels(self) -> "LabelModel":
@@ -244,10 +245,10 @@ class Multi(FrozenConfig):
 
     type: Literal["multi"] = "multi"
     name: str = "multi"
-    """Stands in metrics and messages."""
+    """Name in metrics and messages."""
 
     graders: Annotated[dict[str, SingleGrader], BeforeValidator(_by_name)] = Field(min_length=1)
-    """By the names that the formula has for their scores."""
+    """The graders, by their names in the formula."""
 
     calculate_output: str
     """The formula, e.g. `0.5 * exact + 0.5 * similar`."""

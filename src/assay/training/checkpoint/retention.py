@@ -12,16 +12,15 @@ from assay.store.commit_log import CommitLog
 
 
 class RetentionConfig(FrozenConfig):
-    """Checkpoints are large; receipts are small and always stay."""
+    """Which checkpoints are kept. Receipts always are."""
 
     also_called: ClassVar = {"save_total_limit": "keep_last", "keep": "keep_last", "save_top_k": "keep_best"}
 
     keep_last: PositiveInt = 2
-    """Newest commits to keep. At least 2 lets a resume fall back when the newest turns out damaged."""
+    """Newest commits to keep. At least 2 lets a resume fall back if the newest is damaged."""
 
     keep_best: int = 1
-    """Commits with the best evaluation metric to keep besides; 0 for none. Of an AUC the highest is the best,
-    of an error the lowest: the method says which."""
+    """Commits with the best evaluation metric to keep besides."""
 
 
 def folders_to_retire(

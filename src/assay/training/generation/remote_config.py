@@ -9,57 +9,57 @@ from assay.base.config import FrozenConfig
 
 
 class LogProbGap(FrozenConfig):
-    """How far engine and trainer may be apart about tokens of which both have the weights."""
+    """How far the log-probabilities of engine and trainer may differ for the same tokens and weights."""
 
     bound: PositiveFloat = 0.05
-    """Nats. In bfloat16, kernels of two programs are some thousandths apart; another temperature or other
-    weights, tenths."""
+    """Nats per token. In bfloat16 two implementations differ by some thousandths; another temperature or
+    other weights by tenths."""
 
     on_excess: Literal["refuse", "truncate"] = "refuse"
-    """`refuse`: a step whose tokens are further apart in the mean is not learned, and the run stops.
-    `truncate`: each token that is further apart is weighed by what the trainer says over what the engine said,
-    at most `max_weight` (truncated importance sampling: Ionides 2008, J. Comput. Graph. Stat. 17(2); of engines
-    and trainers: Yao et al. 2025, "Your efficient RL framework secretly brings you off-policy RL training")."""
+    """`refuse`: if the step's mean exceeds the bound, the run stops without the update. `truncate`: each
+    token beyond the bound is weighted by min(trainer / engine, `max_weight`) (truncated importance
+    sampling: Ionides 2008, J. Comput. Graph. Stat. 17(2); Yao et al. 2025, "Your efficient RL framework
+    secretly brings you off-policy RL training")."""
 
     max_weight: float = Field(default=2.0, ge=1.0)
-    """The largest weight of `truncate`."""
+    """Largest weight of `truncate`."""
 
 
 class LocalSampler(FrozenConfig):
-    """The process that trains."""
+    """The training process."""
 
     type: Literal["local"] = "local"
 
 
 class RemoteSampler(FrozenConfig):
-    """An OpenAI-compatible engine that takes and gives tokens: vLLM (docs/generation.md)."""
+    """An OpenAI-compatible engine that takes and returns tokens: vLLM (docs/generation.md)."""
 
     also_called: ClassVar = {"base_url": "url", "endpoint": "url"}
 
     type: Literal["remote"]
 
     url: str
-    """E.g. `http://engine:8000/v1`; the key is $OPENAI_API_KEY, where it wants one."""
+    """E.g. `http://engine:8000/v1`; its key, if it needs one, is $OPENAI_API_KEY."""
 
     model: str
-    """As the engine calls what it serves."""
+    """The model's name at the engine."""
 
     folder: str
-    """Where weights are handed over, a step's in the place of the last one's: a folder of this run alone,
-    that is there, and that the engine sees under the same absolute path."""
+    """Where each step's weights replace those of the last: an existing folder of this run alone, under the
+    same absolute path on both sides."""
 
     log_prob_gap: LogProbGap = LogProbGap()
-    """What becomes of a step when engine and trainer do not say the same."""
+    """What happens if engine and trainer disagree."""
 
     concurrency: PositiveInt = 64
-    """Groups that each rank has asked for at a time."""
+    """Groups in flight per rank."""
 
     timeout_s: PositiveFloat = 600.0
-    """Longest wait for one answer, and for weights to be loaded."""
+    """Longest wait for one completion, and for weights to load."""
 
     max_retries: NonNegativeInt = 6
-    """Times that a question is asked again where the answer was 408, 409, 429, 5xx or none, after 0.5 s, 1 s,
-    2 s, ...: half a minute."""
+    """Retries of a request that got 408, 409, 429, 5xx or no response, after 0.5 s, 1 s, 2 s, ...: half a
+    minute in all."""
 
     @model_validator(mode="after")
     def _can_be_reached(self) -> "RemoteSampler":

@@ -29,7 +29,7 @@ PACKS = frozenset({"llama", "mistral", "qwen2", "qwen3", "olmo2", "gpt2", "gemma
 class LoraConfig(FrozenConfig):
     """Low-rank adapters (Hu et al. 2021): a matrix W becomes W + alpha / rank * B A; only A and B are trained.
 
-    By PEFT (`pip install 'assay[lora]'`). Commits hold what is trained, and the digest of what is not.
+    Needs PEFT (`pip install 'assay[lora]'`). A commit holds the adapters and the digest of the frozen weights.
     """
 
     also_called: ClassVar = {
@@ -41,16 +41,16 @@ class LoraConfig(FrozenConfig):
     }
 
     rank: PositiveInt = 16
-    """Columns of B; more learn more."""
+    """Columns of B."""
 
     alpha: PositiveFloat = 32.0
-    """By which, over the rank, what the adapters say is scaled."""
+    """Scale of the adapters' output, divided by the rank."""
 
     dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
-    """Dropout of what goes into an adapter."""
+    """Dropout of an adapter's input."""
 
     targets: tuple[str, ...] = ()
-    """Names of matrices as the model has them (`q_proj`); none: those of attention and feed-forward layers."""
+    """Names of the matrices (`q_proj`); none: all of attention and feed-forward layers."""
 
     def reaches(self, name: str) -> bool:
         """Whether a matrix of this name has an adapter."""
@@ -106,7 +106,7 @@ HEAD_NUMBERS = 1 << 22
 
 
 class NewCausalConfig(FrozenConfig):
-    """A decoder with random weights (drawn from the run's seed), without dropout."""
+    """A decoder with random weights and no dropout."""
 
     also_called: ClassVar = {
         **NewEncoderConfig.also_called,
@@ -119,10 +119,10 @@ class NewCausalConfig(FrozenConfig):
     type: Literal["new"] = "new"
 
     architecture: Architecture = "llama"
-    """As transformers names it (`model_type`)."""
+    """The `model_type` of transformers."""
 
     vocab_size: PositiveInt
-    """The number of tokens of the dataset's tokenizer."""
+    """Number of tokens of the dataset's tokenizer."""
 
     hidden_size: PositiveInt = 128
     """Width of the residual stream."""
@@ -132,23 +132,23 @@ class NewCausalConfig(FrozenConfig):
     num_heads: PositiveInt = 4
 
     num_kv_heads: PositiveInt | None = None
-    """Heads of keys and values, which groups of query heads share (Ainslie et al. 2023); null: `num_heads`."""
+    """Heads of keys and values, shared by groups of query heads (Ainslie et al. 2023); null: `num_heads`."""
 
     intermediate_size: PositiveInt = 384
-    """Width of the feed-forward layers, which are gated but in `gpt2`."""
+    """Width of the feed-forward layers, which are gated except in `gpt2`."""
 
     max_tokens: PositiveInt = 2048
     """Longest sequence."""
 
     tie_embeddings: bool = False
-    """One matrix for the tokens that come in and those that are predicted."""
+    """Use one matrix for input embeddings and output logits."""
 
     lora: LoraConfig | None = None
-    """Train adapters, and nothing else; null trains all weights."""
+    """Train only adapters; null trains all weights."""
 
     checkpoint_activations: bool = False
-    """Keep what goes into a layer, and compute the layer once more in the backward pass: far less memory for a
-    third more time. The same bits on a CPU."""
+    """Keep only each layer's input and recompute the layer in the backward pass: far less memory for a
+    third more time."""
 
     @property
     def kv_heads(self) -> int:
@@ -216,20 +216,19 @@ class NewCausalConfig(FrozenConfig):
 
 
 class PretrainedCausalConfig(FrozenConfig):
-    """A checkpoint folder as `save_pretrained` writes it."""
+    """A checkpoint folder written by `save_pretrained`."""
 
     type: Literal["pretrained"]
 
     path: str
-    """Folder with `config.json` and the weights; `package:NAME/FOLDER` is a folder inside an installed Python
+    """Folder with `config.json` and the weights; `package:NAME/FOLDER` is a folder of an installed Python
     package."""
 
     lora: LoraConfig | None = None
-    """Train adapters, and nothing else; null trains all weights."""
+    """Train only adapters; null trains all weights."""
 
     checkpoint_activations: bool = False
-    """Keep what goes into a layer, and compute the layer once more in the backward pass: far less memory for a
-    third more time. The same bits on a CPU."""
+    """As for a new model."""
 
     @property
     def packs(self) -> bool:

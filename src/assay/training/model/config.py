@@ -46,7 +46,7 @@ class EncoderShape(NamedTuple):
 
 
 class NewEncoderConfig(FrozenConfig):
-    """A BERT encoder with random weights (drawn from the run's seed)."""
+    """A BERT encoder with random weights."""
 
     also_called: ClassVar = {
         "vocab": "vocab_size",
@@ -69,7 +69,7 @@ class NewEncoderConfig(FrozenConfig):
     type: Literal["new"] = "new"
 
     vocab_size: PositiveInt
-    """The number of tokens of the dataset's tokenizer."""
+    """Number of tokens of the dataset's tokenizer."""
 
     hidden_size: PositiveInt = 128
     """Width of the residual stream."""
@@ -87,7 +87,8 @@ class NewEncoderConfig(FrozenConfig):
     dropout: float = Field(default=0.1, ge=0.0, lt=1.0)
 
     attention_dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
-    """On attention's weights. Anything but 0 keeps attention from its fast path (CPU: twice the step)."""
+    """Dropout of attention weights. A value other than 0 disables the fast attention kernel (on a CPU,
+    steps take twice as long)."""
 
     @model_validator(mode="after")
     def _heads_divide_width(self) -> "NewEncoderConfig":
@@ -102,16 +103,16 @@ class NewEncoderConfig(FrozenConfig):
 
 
 class PretrainedEncoderConfig(FrozenConfig):
-    """A checkpoint folder as `save_pretrained` writes it."""
+    """A checkpoint folder written by `save_pretrained`."""
 
     type: Literal["pretrained"]
 
     path: str
-    """Folder with `config.json` and `model.safetensors`; `package:NAME/FOLDER` is a folder inside an
-    installed Python package."""
+    """Folder with `config.json` and `model.safetensors`; `package:NAME/FOLDER` is a folder of an installed
+    Python package."""
 
     dropout: float | None = Field(default=None, ge=0.0, lt=1.0)
-    """Overrides the checkpoint's own; None keeps it."""
+    """Replaces the checkpoint's value; null keeps it."""
 
     @property
     def shape(self) -> EncoderShape | None:

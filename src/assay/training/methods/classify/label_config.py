@@ -22,13 +22,12 @@ _FRACTIONS = ("halffloat", "float", "double")
 
 
 class BinaryLabel(FrozenConfig):
-    """Labels 0 and 1: the model says how likely 1 is; runs are compared by AUC."""
+    """Labels 0 and 1. The model predicts the probability of 1; runs are compared by AUC."""
 
     type: Literal["binary"] = "binary"
 
     positive: str | None = None
-    """The label of the rows that count as 1, where labels are names; all others count as 0. Null where labels
-    are 0 and 1."""
+    """If labels are names: the one that counts as 1; all others count as 0."""
 
     @property
     def num_outputs(self) -> int:
@@ -65,12 +64,12 @@ class BinaryLabel(FrozenConfig):
 
 
 class ClassesLabel(FrozenConfig):
-    """Labels that are names: the model says how likely each is; runs are compared by accuracy."""
+    """Labels that are names. The model predicts a probability for each; runs are compared by accuracy."""
 
     type: Literal["classes"]
 
     names: tuple[str, ...] = Field(min_length=2)
-    """All that there are, as the dataset holds them; their order is that of the model's outputs."""
+    """All class names of the dataset, in the order of the model's outputs."""
 
     @field_validator("names")
     @classmethod
@@ -111,19 +110,20 @@ class ClassesLabel(FrozenConfig):
 
 
 class NumberLabel(FrozenConfig):
-    """Labels that are numbers: the model says one, the loss is the squared error of (label - mean) / scale, and
-    runs are compared by the mean absolute error, in the label's own unit."""
+    """Labels that are numbers. The loss is the squared error of (label - mean) / scale; runs are compared
+    by the mean absolute error, in the label's unit.
+    """
 
     type: Literal["number"]
 
     mean: float = 0.0
-    """About the mean of the labels: a model begins at its 0."""
+    """Approximate mean of the labels."""
 
     scale: PositiveFloat = 1.0
-    """About the standard deviation of the labels: what the loss counts as 1."""
+    """Approximate standard deviation of the labels."""
 
     unit: str = ""
-    """The unit of the labels, for reports: `EUR`, `days`."""
+    """Unit of the labels, for reports: `EUR`, `days`."""
 
     @property
     def num_outputs(self) -> int:

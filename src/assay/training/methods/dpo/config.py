@@ -29,23 +29,23 @@ REJECTED_LOG_PROB = Metric(name="rejected_log_prob", unit="nats per completion",
 
 
 class SigmoidLoss(FrozenConfig):
-    """-log sigmoid of beta times how much more the model prefers the chosen one than the reference does."""
+    """-log sigmoid(beta * (log-ratio of chosen - log-ratio of rejected))."""
 
     also_called: ClassVar = {"conservative": "label_smoothing", "epsilon": "label_smoothing"}
 
     type: Literal["sigmoid", "sigmoid_norm"] = "sigmoid"
-    """`sigmoid_norm` takes means over a completion's tokens in the place of sums, so that length is no reward;
+    """`sigmoid_norm` takes means over a completion's tokens instead of sums, so that length earns nothing;
     its beta is larger by about the length."""
 
     beta: PositiveFloat = 0.1
-    """How strongly the model is held to the reference: the smaller, the further it may go."""
+    """How strongly the policy is held to the reference."""
 
     label_smoothing: float = Field(default=0.0, ge=0.0, lt=0.5)
-    """Share of pairs that are taken to be labelled the wrong way round: conservative DPO."""
+    """Share of pairs that are assumed to be labelled the wrong way round (conservative DPO)."""
 
 
 class RobustLoss(FrozenConfig):
-    """The sigmoid loss that labels without mistakes would have had, estimated without bias from those with."""
+    """An unbiased estimate, from noisy labels, of the sigmoid loss with clean labels."""
 
     also_called: ClassVar = {"epsilon": "label_smoothing"}
 
@@ -59,7 +59,7 @@ class RobustLoss(FrozenConfig):
 
 
 class IpoLoss(FrozenConfig):
-    """The square of how far the preference, in nats per token, is from 1 / (2 beta): it never asks for more."""
+    """The squared distance of the preference, in nats per token, from 1 / (2 beta)."""
 
     also_called: ClassVar = {"tau": "beta"}
 
@@ -70,22 +70,23 @@ class IpoLoss(FrozenConfig):
 
 
 class FrozenReference(FrozenConfig):
-    """A model that stays as it is, asked in every step."""
+    """A frozen model that computes log-probabilities in every step."""
 
     type: Literal["frozen"] = "frozen"
 
     path: str | None = None
-    """Its folder, as `method.model.path`; null takes the model as it is before the first step."""
+    """Folder of the reference, as `method.model.path`; null: the model before the first step."""
 
 
 class ColumnReference(FrozenConfig):
-    """What a model said once of every pair: `ref_chosen_logps` and `ref_rejected_logps` of the dataset, as
-    `assay data score` writes them."""
+    """Precomputed log-probabilities: the columns `ref_chosen_logps` and `ref_rejected_logps` that `assay
+    data score` writes.
+    """
 
     type: Literal["columns"]
 
     path: str | None = None
-    """The folder of that model; null: it is the model as it is before the first step."""
+    """Folder of the model that computed them; null: the model before the first step."""
 
 
 def _with_type(tree: Any, *, usual: str) -> Any:
@@ -106,7 +107,7 @@ Reference = Annotated[
 
 
 class DpoConfig(MethodConfig):
-    """A causal language model learns to find what was chosen likelier than what was rejected."""
+    """A causal language model is trained to prefer chosen completions over rejected ones."""
 
     also_called: ClassVar = {
         "beta": "loss",
@@ -121,19 +122,19 @@ class DpoConfig(MethodConfig):
     type: Literal["dpo"] = "dpo"
 
     model: CausalConfig
-    """The language model that is trained, as it is before the first step."""
+    """The language model that is trained."""
 
     loss: DpoLoss = SigmoidLoss()
-    """What is made of how much more the model prefers a chosen completion than the reference does."""
+    """The loss as a function of the log-ratios of policy and reference."""
 
     reference: Reference = FrozenReference()
-    """Whom the model is held to."""
+    """The reference model."""
 
     sft_weight: float = Field(default=0.0, ge=0.0)
-    """Weight of the surprise at the chosen completion, in nats per token, that is added to a pair's loss."""
+    """Weight of the chosen completion's negative log-likelihood per token, which is added to a pair's loss."""
 
     slice_columns: tuple[str, ...] = ()
-    """Metadata columns that the evaluation is cut by; the model does not see them."""
+    """Metadata columns by which the evaluation is sliced. The model does not see them."""
 
     @property
     def columns(self) -> tuple[str, ...]:

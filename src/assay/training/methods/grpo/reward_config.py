@@ -39,7 +39,7 @@ _MODEL: TypeAdapter[NewCausalConfig | PretrainedCausalConfig] = TypeAdapter(Caus
 
 
 class GraderReward(FrozenConfig):
-    """A grader's score."""
+    """The score of a grader."""
 
     type: Literal["grader"] = "grader"
 
@@ -47,7 +47,7 @@ class GraderReward(FrozenConfig):
     """As in a suite's benchmark (docs/suites.md)."""
 
     weight: float = 1.0
-    """By which the score is multiplied."""
+    """Factor of the score."""
 
     @property
     def name(self) -> str:
@@ -56,20 +56,20 @@ class GraderReward(FrozenConfig):
 
 
 class JudgeEndpoint(FrozenConfig):
-    """Where judges answer (`score_model`, `label_model`, `text_similarity` by cosine)."""
+    """The endpoint of judges (`score_model`, `label_model`, `text_similarity` by cosine)."""
 
     url: str | None = None
-    """An OpenAI-compatible endpoint, e.g. http://localhost:8000/v1; null: that in $ASSAY_JUDGE_URL, which may
-    be another one whenever the run goes on. The key is $OPENAI_API_KEY."""
+    """An OpenAI-compatible endpoint, e.g. http://localhost:8000/v1; null: $ASSAY_JUDGE_URL, which may
+    change between attempts. The key is $OPENAI_API_KEY."""
 
     embeddings: str = "embeddings"
-    """The name of the model there that embeds texts."""
+    """Name of its embedding model."""
 
     concurrency: PositiveInt = 16
-    """Answers that a rank has judged at a time."""
+    """Requests in flight per rank."""
 
     timeout_s: PositiveFloat = 60.0
-    """How long one word of a judge may take."""
+    """Longest wait for one response."""
 
     def address(self) -> str | None:
         """Where judges are asked now."""
@@ -77,19 +77,19 @@ class JudgeEndpoint(FrozenConfig):
 
 
 class RunReward(FrozenConfig):
-    """What a commit of a reward run says of prompt and completion."""
+    """The reward of a run of method `reward`."""
 
     type: Literal["run"]
 
     run: str
-    """The run's id. Its dataset has the tokenizer of the prompts."""
+    """The run's id. Its dataset must have the tokenizer of the prompts."""
 
     step: PositiveInt | None = None
-    """The step of the commit; null: the last one of a run that is finished. The record of the run that is
-    trained holds the digest of its weights."""
+    """The step of the commit; null: the last one of a finished run. The digest of its weights is recorded
+    with the run."""
 
     weight: float = 1.0
-    """By which the reward is multiplied."""
+    """Factor of the reward."""
 
     @property
     def name(self) -> str:

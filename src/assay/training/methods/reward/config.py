@@ -17,7 +17,7 @@ MARGIN_OF_REWARDS = Metric(name="margin", unit="rewards", higher_is_better=True)
 
 
 class RewardConfig(MethodConfig):
-    """A causal language model with a head of one number, the reward, at the last token of a sequence."""
+    """A causal language model with one output, the reward, at the last token of a sequence."""
 
     also_called: ClassVar = {
         "center_rewards_coefficient": "centring",
@@ -29,16 +29,16 @@ class RewardConfig(MethodConfig):
     type: Literal["reward"] = "reward"
 
     model: CausalConfig
-    """The language model below the head; its own head is left out."""
+    """The language model; its own head is dropped."""
 
     margin_column: str | None = MARGIN
-    """How much better what was chosen is than what was rejected, in rewards; null takes all margins for 0."""
+    """Column with the reward difference that a pair must exceed; null: no margins."""
 
     centring: float = Field(default=0.0, ge=0.0)
     """Weight of (chosen reward + rejected reward)^2, which keeps rewards near zero; 0.01 is usual."""
 
     slice_columns: tuple[str, ...] = ()
-    """Metadata columns that the evaluation is cut by; the model does not see them."""
+    """Metadata columns by which the evaluation is sliced. The model does not see them."""
 
     @property
     def columns(self) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ TOKEN_ACCURACY = Metric(name="token_accuracy", unit="share", higher_is_better=Tr
 
 
 class SftConfig(MethodConfig):
-    """A causal language model learns to predict the tokens of rows: all of them, or those of spans."""
+    """A causal language model is trained to predict the tokens of rows."""
 
     also_called: ClassVar = {
         "completion_only_loss": "train_on",
@@ -28,14 +28,14 @@ class SftConfig(MethodConfig):
     type: Literal["sft"] = "sft"
 
     model: CausalConfig
-    """What learns: new, or a pretrained folder."""
+    """The model: new, or a pretrained folder."""
 
     train_on: Literal["all", "spans"]
-    """`all` tokens of a row but its first, which nothing stands before; or those inside the `trained_spans`
-    that the dataset has beside each row: the completion, or the assistant's turns of a conversation."""
+    """`all`: every token but the first. `spans`: the tokens inside `trained_spans`, a column of the dataset
+    (completions, or assistant turns)."""
 
     slice_columns: tuple[str, ...] = ()
-    """Metadata columns that the evaluation is cut by; the model does not see them."""
+    """Metadata columns by which the evaluation is sliced. The model does not see them."""
 
     @property
     def columns(self) -> tuple[str, ...]:
