@@ -1,10 +1,7 @@
-"""What earlier versions wrote is read by this one: a file for every kind of record, of every version."""
+"""Each kind of record is written as its golden line has it, and a golden line is read whole."""
 
 import json
-import runpy
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -12,64 +9,32 @@ from assay.base.config import FrozenConfig, stored
 from assay.base.digest import sha256_of_json
 from assay.evaluation.decision.config import CampaignConfig
 from assay.training.recipe import Recipe
+from golden.write_records import FILE
 from record_kinds import record_kinds
 
-FOLDER = Path(__file__).parent / "records"
-FILES = sorted(FOLDER.glob("*/v*.json"))
-CONFIGS = Path(__file__).parent / "stored_configs"
+LINES = {json.loads(line)["kind"]: line for line in FILE.read_text(encoding="utf-8").splitlines()}
+CONFIGS = json.loads(Path(__file__).with_name("configs.json").read_text(encoding="utf-8"))
+RENEW = "if the change is meant, run 'python tests/golden/write_records.py'"
 
 
-def named(path: Path) -> str:
-    return f"{path.parent.name}-{path.stem}"
+def test_each_kind_has_a_golden_line_and_no_line_is_of_another() -> None:
+    assert sorted(LINES) == sorted(record_kinds()), RENEW
 
 
 @pytest.mark.parametrize("kind", sorted(record_kinds()))
-def test_every_version_of_every_kind_has_a_golden_file(kind: str) -> None:
-    versions = range(1, record_kinds()[kind].version + 1)
-    missing = [number for number in versions if not (FOLDER / kind / f"v{number}.json").is_file()]
-    assert not missing, f"'python {FOLDER.name}/write_missing.py' writes that of today's version"
+def test_a_golden_record_is_written_read_and_named_as_before(kind: str) -> None:
+    record_class, line = record_kinds()[kind], LINES.get(kind, "")
+    record = record_class.from_json(line, source=FILE)
+    assert record.to_json() == line, RENEW
+    assert record.digest() == sha256_of_json(json.loads(line))
 
 
-@pytest.mark.parametrize("path", FILES, ids=named)
-def test_a_golden_record_is_read_whole_and_keeps_its_digest(path: Path) -> None:
-    tree = json.loads(path.read_text())
-    record_class = record_kinds()[path.parent.name]
-    record = record_class.from_json(path.read_text(), source=path)
-    assert record_class.from_json(record.to_json(), source="as written today") == record
-    if tree["version"] == record_class.version and not _nests_upgraded(record.model_dump(mode="json")):
-        assert _without_what_is_new(record.to_tree(), tree) == tree
-        assert record.digest() == sha256_of_json(tree), "name the fields that are new in `added`"
+def test_before_release_1_everything_stored_is_at_version_1() -> None:
+    classes = [*record_kinds().values(), Recipe, CampaignConfig]
+    assert {each.__name__: each.version for each in classes if each.version != 1} == {}
 
 
-def _nests_upgraded(tree: Any) -> bool:
-    """Whether a record in it is of a later version than the first, and so written otherwise than it was."""
-    below = tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ()
-    return any((isinstance(each, dict) and "version" in each) or _nests_upgraded(each) for each in below)
-
-
-def _without_what_is_new(written: Any, golden: Any) -> Any:
-    if isinstance(written, dict) and isinstance(golden, dict):
-        return {key: _without_what_is_new(written[key], golden[key]) for key in golden if key in written}
-    if isinstance(written, list) and isinstance(golden, list) and len(written) == len(golden):
-        return [_without_what_is_new(*pair) for pair in zip(written, golden, strict=True)]
-    return written
-
-
-@pytest.mark.parametrize("config_class", [Recipe, CampaignConfig])
-def test_every_version_of_a_stored_configuration_is_read(config_class: type[FrozenConfig]) -> None:
-    for version in range(1, config_class.version + 1):
-        tree = json.loads((CONFIGS / config_class.__name__ / f"v{version}.json").read_text())
-        config = stored(config_class, tree, where="golden")
-        assert stored(config_class, config.model_dump(mode="json"), where="today") == config
-        if version == config_class.version:
-            assert _without_what_is_new(config.model_dump(mode="json"), tree) == tree
-
-
-def test_writing_what_is_missing_changes_nothing_that_is_there(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    before = {path: path.read_bytes() for path in FILES}
-    runpy.run_path(str(FOLDER / "write_missing.py"), run_name="__main__")
-    assert capsys.readouterr().out == ""
-    assert {path: path.read_bytes() for path in sorted(FOLDER.glob("*/v*.json"))} == before
+@pytest.mark.parametrize("config_class", [Recipe, CampaignConfig], ids=lambda each: each.__name__)
+def test_a_stored_configuration_is_read_and_written_as_before(config_class: type[FrozenConfig]) -> None:
+    tree = CONFIGS[config_class.__name__]
+    assert stored(config_class, tree, where="golden").model_dump(mode="json") == tree

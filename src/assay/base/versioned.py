@@ -1,14 +1,14 @@
-"""Values that are written down and read again by every later assay: records, and the configurations in them.
+"""Values that are written down and read again by later releases: records, and the configurations in them.
 
 A value is stored as JSON with its class's `version`; where none is written it is 1. What is read from storage
 is upgraded first, one version at a time, each class by its own functions, nested ones too:
 
     {"version": 1, ...}  --upgrades[0]-->  version 2's tree  --upgrades[1]-->  ...  -->  the class of today
 
-A new field with a default is no new version: what was written before lacks it, and means the default; the class
-names it in `added`. Anything else (a field renamed, split, required, or with another meaning) appends an
-upgrade, and with it the version rises. Upgrades and what they read are never edited. A configuration's upgrades
-stand at its root (`Recipe`): parts of it are given by people, who name no versions.
+Until release 1.0 every class is at version 1, and a change of its fields makes older files unreadable. From
+release 1.0 on, a change (a field that is new, renamed, split, or has another meaning) appends an upgrade, which
+raises the version; a released upgrade is never edited. A configuration's upgrades stand at its root (`Recipe`):
+parts of it are given by people, who name no versions.
 
 Values that a person or our own code gives are of today's version and pass through no upgrade.
 """
@@ -18,7 +18,6 @@ from typing import Any, ClassVar, Self
 
 from pydantic import (
     BaseModel,
-    SerializationInfo,
     SerializerFunctionWrapHandler,
     ValidationError,
     ValidationInfo,
@@ -35,9 +34,6 @@ Upgrade = Callable[[dict[str, Any]], dict[str, Any]]
 STORED: Mapping[str, bool] = {"stored": True}
 """The validation context in which trees are upgraded."""
 
-FOR_DIGEST: Mapping[str, bool] = {"digest": True}
-"""The serialization context in which `added` fields with their defaults are left out."""
-
 
 class Versioned(BaseModel):
     """A value whose stored trees of every earlier version can be read."""
@@ -47,10 +43,6 @@ class Versioned(BaseModel):
 
     version: ClassVar[int] = 1
     """The version of what is written today; follows from `upgrades`."""
-
-    added: ClassVar[frozenset[str]] = frozenset()
-    """Fields that this version did not have from its first day. At their defaults they are no part of a digest,
-    so that what was written without them keeps the digest by which others name it."""
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
@@ -76,15 +68,8 @@ class Versioned(BaseModel):
         return tree
 
     @model_serializer(mode="wrap")
-    def _with_version(self, write: SerializerFunctionWrapHandler, info: SerializationInfo) -> dict[str, Any]:
+    def _with_version(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
         tree: dict[str, Any] = write(self)
-        if info.context == FOR_DIGEST:
-            fields = type(self).model_fields
-            for name in self.added:
-                if getattr(self, name) == fields[name].get_default(
-                    call_default_factory=True, validated_data={}
-                ):
-                    del tree[name]
         return tree if self.version == 1 else {"version": self.version, **tree}
 
 

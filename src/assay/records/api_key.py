@@ -1,6 +1,6 @@
 """What happens to a key of the API, as entries of its log. The secret itself is nowhere: only its digest is."""
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 from assay.base.names import Name
 from assay.records.record import Record
@@ -11,8 +11,6 @@ KeyScope = Literal["read", "write", "admin"]
 
 class KeyCreated(Record):
     """Somebody may ask in the name of a project, or say what projects there are."""
-
-    added: ClassVar = frozenset(("service_account", "by", "request_sha256"))
 
     type: Literal["created"] = "created"
     key_id: str
@@ -38,8 +36,6 @@ class KeyCreated(Record):
 
 class KeyRevoked(Record):
     """From now on it opens nothing."""
-
-    added: ClassVar = frozenset(("by",))
 
     type: Literal["revoked"] = "revoked"
     at_s: float

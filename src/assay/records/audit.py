@@ -1,7 +1,7 @@
 """Whether a run learned each row exactly once: what the receipts prove, and the rows that they do not."""
 
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import NonNegativeInt
 
@@ -16,8 +16,6 @@ _OPTIONS: Mapping[WeightsDepth, str] = {"none": " --quick", "last": "", "all": "
 
 class AuditReport(Record):
     """A run's receipts against its dataset's order, and its files against their digests."""
-
-    added: ClassVar = frozenset(("not_checked", "strays", "forked_from", "prompts", "step", "weights"))
 
     run_id: str
     verdict: Literal["pass", "fail", "incomplete"]

@@ -8,8 +8,6 @@ Items, prompts and grader are named by digests, so that two results are compared
 the same questions, asked in the same words, and judged by the same rule.
 """
 
-from typing import ClassVar
-
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from assay.base.digest import sha256_of_json
@@ -31,8 +29,6 @@ class DetectableEffect(Record):
 
 class Contamination(Record):
     """How much of a benchmark's text the training data holds."""
-
-    added: ClassVar[frozenset[str]] = frozenset({"num_items", "num_items_searched"})
 
     dataset_fingerprint: str
     """Fingerprint of the training data that was searched."""
@@ -62,8 +58,6 @@ class Contamination(Record):
 
 class BenchmarkResult(Record):
     """One checkpoint on one benchmark."""
-
-    added: ClassVar[frozenset[str]] = frozenset({"num_prompts_cut", "num_completions_cut", "incomplete_reason"})
 
     run_id: str
     """Empty where the checkpoint comes from no run of ours."""

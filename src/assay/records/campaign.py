@@ -1,6 +1,6 @@
 """A campaign as it was declared before its first run, and what each of its runs was."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 
@@ -32,8 +32,6 @@ class Campaign(Record):
 
 class CampaignRun(Record):
     """One arm with one seed: what was trained, and what it cost."""
-
-    added: ClassVar = frozenset(("warnings", "warning_rules"))
 
     arm: str
     """`baseline` or the candidate's name."""

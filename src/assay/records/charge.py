@@ -11,7 +11,6 @@ class Charged(Record):
     """The fields of such a record; each has a kind of its own. What older ones made is charged to nobody."""
 
     kind: ClassVar[str] = ""
-    added: ClassVar = frozenset(("began_s", "ended_s", "device_s"))
 
     began_s: float = 0.0
     ended_s: float = 0.0

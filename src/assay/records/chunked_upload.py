@@ -1,6 +1,6 @@
 """What happens to an upload in parts, as entries of its log: parts come, and become a file, or nothing."""
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import NonNegativeInt, PositiveInt
 
@@ -40,8 +40,6 @@ class PartAdded(Record):
     sha256: str = ""
     """The digest of its bytes; empty where an older assay took them."""
 
-    added: ClassVar[frozenset[str]] = frozenset({"sha256"})
-
 
 class UploadCompleted(Record):
     """Its parts are a file; they themselves go."""
@@ -51,8 +49,6 @@ class UploadCompleted(Record):
     file_id: str
     part_ids: tuple[str, ...] = ()
     """The parts of the file in their order; none where an older assay wrote it."""
-
-    added: ClassVar = frozenset({"part_ids"})
 
 
 class UploadCancelled(Record):

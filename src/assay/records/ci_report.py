@@ -1,7 +1,5 @@
 """What runs of CI say: where their time went, how tests are spread, which flake, and which a change reaches."""
 
-from typing import ClassVar
-
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from assay.records.record import Record
@@ -114,8 +112,6 @@ class CiChanged(Record):
 
 class CiReport(Record):
     """What runs of CI on record say."""
-
-    added: ClassVar = frozenset(("changed",))
 
     wall_s: NonNegativeFloat | None
     """The median run's; a run takes as long as its longest file. A file that does not say it takes as long as

@@ -52,8 +52,6 @@ class AttemptBegan(Record):
 class Commit(Record):
     """One durable state of a run; the last intact one is where a new attempt resumes."""
 
-    added: ClassVar = frozenset(("prompts",))
-
     type: Literal["commit"] = "commit"
     attempt: NonNegativeInt
     """0: of another run, from which this one was forked."""

@@ -1,6 +1,6 @@
 """What changed between two versions of the data, and by how much: columns, and what columns hide."""
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import ConfigDict, NonNegativeInt
 
@@ -91,8 +91,6 @@ class MovedMetric(Versioned):
 
 class DataChanges(Record):
     """From one version of the data to another."""
-
-    added: ClassVar = frozenset(("moved",))
 
     because: str
     """The outcome in a sentence."""

@@ -106,24 +106,6 @@ class BuildSummary(Record):
     text: str = ""
     """The field of the texts; empty where rows have no such field, or an older assay wrote it down."""
 
-    added: ClassVar = frozenset(
-        {
-            "drop",
-            "num_split",
-            "num_long",
-            "first_long",
-            "num_unusable",
-            "first_unusable",
-            "num_reasoning_dropped",
-            "num_altered",
-            "first_altered",
-            "unread_fields",
-            "num_numbers",
-            "group",
-            "text",
-        }
-    )
-
 
 class ReferenceScores(Record):
     """Whose log-probabilities stand beside pairs, and whose rows these are."""
@@ -217,21 +199,6 @@ class DatasetManifest(Record):
     where an older assay wrote it, and where there are more than a thousand."""
     boundaries: BoundaryTokens | None = None
     """Where texts begin and end. None of labelled rows and adopted shards, or if an older assay wrote it."""
-
-    added: ClassVar = frozenset(
-        {
-            "build",
-            "source_beside",
-            "format",
-            "num_trained_tokens",
-            "tokenizer_config_sha256",
-            "chat_template_sha256",
-            "scored",
-            "held_out_of",
-            "item_fields",
-            "boundaries",
-        }
-    )
 
     @property
     def text_field(self) -> str:

@@ -9,7 +9,7 @@ A clause carries its own numbers, so that a reader can check it, and names the r
 here is edited: a decision made on more evidence is a new record.
 """
 
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 
@@ -38,8 +38,6 @@ class Source(Record):
 class MoreEvidence(Record):
     """What would turn a clause, and what that costs."""
 
-    added: ClassVar = frozenset(("answers",))
-
     what: str
     """In words: `3 more seeds of baseline and candidate`."""
     num_seeds: NonNegativeInt = 0
@@ -54,8 +52,6 @@ class MoreEvidence(Record):
 
 class Clause(Record):
     """One condition of a gate, with the number that was seen beside the one that was asked for."""
-
-    added: ClassVar = frozenset(("is_thin",))
 
     name: str
     """`effect`, `guardrail: refusals`, ..."""
@@ -122,15 +118,9 @@ class BenchmarkEffect(Record):
     item_degrees: NonNegativeFloat | None = None
     """Degrees of freedom of the items' luck; None where an older assay wrote it down."""
 
-    added: ClassVar = frozenset({"higher_is_better", "item_degrees"})
-
 
 class Decision(Record):
     """What to do with one candidate, by which rule, on which evidence."""
-
-    added: ClassVar = frozenset(
-        ("not_asked", "meaning", "beside", "owner", "least_effect_because", "next_wall_s")
-    )
 
     campaign: str
     campaign_sha256: str

@@ -1,7 +1,7 @@
 """What a resume drill found: evidence that a recipe survives, which a gate may demand before a large run."""
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt, model_validator
 
@@ -54,15 +54,8 @@ class Exercise(Record):
     """Empty where it passed."""
 
 
-def _without_parts(tree: dict[str, Any]) -> dict[str, Any]:
-    """A drill of version 1 says of no recipe what it was: it can be read, and speaks for none."""
-    return {**tree, "parts": {}}
-
-
 class DrillReport(Record):
     """All exercises of one recipe; the first is the undisturbed run."""
-
-    upgrades: ClassVar = (_without_parts,)
 
     recipe_sha256: str
     """SHA-256 of the pilot: the recipe with fewer steps."""

@@ -147,8 +147,6 @@ class ScoreMetrics(Record):
     fit: NumberFit | None = None
     """Where a number is predicted: how well, on all rows."""
 
-    added: ClassVar = frozenset({"classes", "fit"})
-
     @property
     def macro_f1(self) -> float | None:
         """The mean of the classes' F1, each counting alike however many rows it has.
@@ -193,8 +191,6 @@ class Evaluation(Record):
     slices: tuple[SliceMetrics, ...] | tuple[ScoreSlice, ...]
     num_leaking: NonNegativeInt | None = None
     """Rows of the split that have the tokens of a training row; None where nobody searched for them."""
-
-    added: ClassVar = frozenset({"num_leaking"})
 
     @property
     def headline(self) -> Measured:

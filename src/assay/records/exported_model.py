@@ -1,7 +1,7 @@
 """A model that left: which run's weights a folder holds, by which recipe and data they came to be, file by
 file."""
 
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from pydantic import NonNegativeInt, PositiveInt
 
@@ -55,5 +55,3 @@ class ExportedModel(Record):
     """The rule behind each of them."""
     text: str = ""
     """The field of the texts that its dataset was built of; empty where nobody knows."""
-
-    added: ClassVar = frozenset({"form", "base_sha256", "warnings", "warning_rules", "text"})

@@ -8,7 +8,7 @@
 Every worker's entry has the number of its lease: the newest `taken` says which number counts.
 """
 
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
@@ -22,8 +22,6 @@ the queue; a place at a worker; its project's limit; the cluster's scheduler."""
 
 class JobCreated(Record):
     """Somebody asked for a model."""
-
-    added: ClassVar = frozenset(("grader", "budget_device_hours"))
 
     type: Literal["created"] = "created"
     job_id: str
@@ -172,8 +170,6 @@ class PauseAsked(Record):
 class ResumeAsked(Record):
     """Go on from the last commit."""
 
-    added: ClassVar = frozenset(("budget_device_hours",))
-
     type: Literal["resume"] = "resume"
     at_s: float
     budget_device_hours: PositiveFloat | None = None
@@ -216,8 +212,6 @@ class CancelAsked(Record):
 
 class JobSucceeded(Record):
     """The run reached its last step, and its audit proved that each row was learned exactly once."""
-
-    added: ClassVar = frozenset({"validation"})
 
     type: Literal["succeeded"] = "succeeded"
     at_s: float

@@ -1,7 +1,6 @@
 """Where the device time of a run, of several, or of a program went, and what each interruption cost."""
 
 from collections.abc import Mapping
-from typing import ClassVar
 
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 
@@ -21,8 +20,6 @@ def useful_share(seconds: Mapping[Phase, float]) -> float | None:
 
 class Interruption(Record):
     """An attempt that ended before the run did."""
-
-    added: ClassVar = frozenset(("failure",))
 
     run_id: str
     attempt: PositiveInt
@@ -47,8 +44,6 @@ class Interruption(Record):
 
 class Goodput(Record):
     """The partition of the device time that training held, in device-seconds, and what follows from it."""
-
-    added: ClassVar = frozenset(("cost", "currency", "evaluation_device_s"))
 
     run_ids: tuple[str, ...]
     num_open_attempts: NonNegativeInt

@@ -1,6 +1,6 @@
 """Where a run was started: what finds it again, and stops it, from another process or host."""
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import PositiveInt
 
@@ -12,8 +12,6 @@ LaunchPlace = Literal["here", "background", "slurm"]
 
 class Launch(Record):
     """One start of a run somewhere; it may live through several attempts, and a Slurm job through requeues."""
-
-    added: ClassVar = frozenset(("asked_s",))
 
     run_id: str
     number: PositiveInt

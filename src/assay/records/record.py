@@ -1,7 +1,7 @@
 """What every record is: frozen, versioned JSON that names its inputs by digest.
 
-How a record changes without breaking what is on disk: see `assay.base.versioned`. Every kind and version has
-a file under `tests/golden/records`, which every later assay reads.
+`assay.base.versioned` says how a record changes without breaking what is on disk. `tests/golden/records.jsonl`
+holds one record of every kind.
 """
 
 import re
@@ -13,7 +13,7 @@ from pydantic import ConfigDict, ValidationError
 
 from assay.base.digest import canonical_json, sha256_of_json
 from assay.base.errors import DataError
-from assay.base.versioned import FOR_DIGEST, Versioned, stored_problem
+from assay.base.versioned import Versioned, stored_problem
 
 
 class Record(Versioned):
@@ -23,7 +23,7 @@ class Record(Versioned):
 
     kind: ClassVar[str]
     """The record's type, as written in its JSON: the name of its class in small letters (`BandCheck` is a
-    `band_check`), unless it or a base says otherwise. Its golden file keeps it when the class is renamed."""
+    `band_check`), unless it or a base says otherwise."""
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
@@ -46,8 +46,7 @@ class Record(Versioned):
 
     def digest(self) -> str:
         """SHA-256 of the canonical JSON: the name by which other records point here."""
-        tree = self.model_dump(mode="json", context=dict(FOR_DIGEST))
-        return sha256_of_json({"kind": self.kind, "version": self.version, **tree})
+        return sha256_of_json(self.to_tree())
 
     @classmethod
     def from_json(cls, text: str | bytes, *, source: str | Path) -> Self:
@@ -74,7 +73,7 @@ class Record(Versioned):
 
 
 SEAL = "record_sha256"
-"""The key of a sealed record's digest; what older assays wrote has none."""
+"""The key of a sealed record's digest."""
 
 
 def _sha256(tree: Any) -> str | None:

@@ -49,7 +49,6 @@ class OperatorWatchReport(Record):
     """What a watched step did."""
 
     kind: ClassVar[str] = "operator_watch"
-    added: ClassVar = frozenset({"as_written"})
 
     mode: Literal["watch", "audit-ops"]
     finding: OperatorFinding | None
@@ -68,8 +67,6 @@ class OperatorWatchReport(Record):
 
 class RowFinding(Record):
     """A row that makes the step bad."""
-
-    added: ClassVar = frozenset(("text", "origin"))
 
     row_id: NonNegativeInt
     place: str

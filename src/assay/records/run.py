@@ -1,7 +1,7 @@
 """What a user asked for (a run) and its lives (attempts), with what each phase of them cost."""
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 
@@ -39,8 +39,6 @@ class ForkedFrom(Record):
 class Run(Record):
     """One recipe on one dataset, until it is done, over as many attempts as it takes."""
 
-    added: ClassVar = frozenset(("num_steps", "made_by_drill", "parent", "folders"))
-
     run_id: Name
     created_s: float
     """Seconds since the Unix epoch."""
@@ -75,13 +73,6 @@ class Run(Record):
 
 class Attempt(Record):
     """One life of a run: from the start of its ranks to the end of the last of them."""
-
-    added: ClassVar = frozenset(
-        (
-            *("failure", "code_version", "hosts", "devices", "serials", "folder", "processor"),
-            *("surroundings", "elsewhere", "loads"),
-        )
-    )
 
     run_id: str
     attempt: PositiveInt

@@ -3,7 +3,7 @@
 some seconds of real steps -> ScaleCalibration -> ScaleForecast -> ScaleCheck, beside a run that was made
 """
 
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
@@ -81,8 +81,6 @@ class TwoWorkers(Record):
 
 class ScaleCalibration(Record):
     """What a forecast of a recipe on any number of workers follows from."""
-
-    added: ClassVar[frozenset[str]] = frozenset({"recipe"})
 
     recipe_name: str
     recipe: dict[str, Any] = Field(default_factory=dict)
@@ -211,8 +209,6 @@ class ScaleAdvice(Record):
 
 class ScaleForecast(Record):
     """What a recipe takes on each of some numbers of workers."""
-
-    added: ClassVar[frozenset[str]] = frozenset({"parallel"})
 
     calibration_sha256: str
     recipe_name: str

@@ -1,14 +1,10 @@
 """What an attempt ran in, beside its processor: what may be at fault where many of them fail."""
 
-from typing import ClassVar
-
 from assay.records.record import Record
 
 
 class Surroundings(Record):
     """What is around its ranks on one node; a text is empty where nothing says it."""
-
-    added: ClassVar = frozenset(("cuda", "nccl"))
 
     python: str
     """Version of Python."""

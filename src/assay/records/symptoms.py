@@ -1,6 +1,6 @@
 """What triage read in logs and on record: of which class a failure is, what names it, what several share."""
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import ConfigDict, Field, NonNegativeInt, PositiveInt
 
@@ -95,7 +95,6 @@ class Signature(Record):
     """Failures that are alike."""
 
     model_config = ConfigDict(serialize_by_alias=True, validate_by_name=True)
-    added: ClassVar = frozenset({"runs"})
 
     symptom_class: SymptomClass = Field(alias="class")
     """What kind of failure it is."""
@@ -124,8 +123,6 @@ class SharedCause(Record):
 
 class Symptoms(Record):
     """What logs and runs on record say together."""
-
-    added: ClassVar = frozenset({"failures", "shared", "shared_because"})
 
     logs: tuple[LogSymptom, ...]
     """In the order in which they were read."""

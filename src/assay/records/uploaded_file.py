@@ -1,7 +1,7 @@
 """What happens to a file of the API, as entries of its log: it is made whole, and deleted. And what happens to
 bytes: files hold them, and release them."""
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import NonNegativeInt
 
@@ -28,8 +28,6 @@ class FileCreated(Record):
     """Digest of the request: what tells a repeat of it; empty for a file that a worker made."""
     content: str = ""
     """Under which name its bytes lie; empty where they lie under its id, as an older assay put them."""
-
-    added: ClassVar[frozenset[str]] = frozenset({"content"})
 
 
 class FileRemoved(Record):

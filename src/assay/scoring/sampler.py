@@ -5,7 +5,7 @@ A sampler is an OpenAI-compatible endpoint (`assay.scoring.http_sampler`), a mod
 """
 
 from collections.abc import Sequence
-from typing import ClassVar, Literal, NamedTuple, Protocol, TypedDict
+from typing import Literal, NamedTuple, Protocol, TypedDict
 
 from pydantic import Field, NonNegativeFloat, PositiveInt
 
@@ -23,8 +23,6 @@ class Message(TypedDict):
 
 class Sampling(FrozenConfig):
     """How a completion is drawn."""
-
-    added: ClassVar[frozenset[str]] = frozenset({"top_k"})
 
     temperature: NonNegativeFloat = 0.0
     """0 takes the most probable token each time."""

@@ -22,46 +22,38 @@ from assay.training.trainer.config import TrainerConfig
 
 
 class DataConfig(FrozenConfig):
-    """Which rows."""
+    """The rows to train on."""
 
     also_called: ClassVar = {"path": "dataset", "folder": "dataset", "train": "dataset", "validation": "split"}
 
     dataset: str
-    """Folder of the manifest, as `assay data index` or `assay data build` wrote it."""
+    """Folder of the manifest that `assay data index` or `assay data build` wrote."""
 
     split: SplitConfig
-    """Which rows are held out for validation: by time, by hash of a key or as a column says, never by row at
-    random."""
+    """Which rows are held out for validation."""
 
 
 class EvaluationConfig(FrozenConfig):
-    """Which commits are evaluated beside training, and on what."""
+    """Evaluation of commits on a suite, beside training."""
 
     suite: str
-    """The suite's file (see `assay eval`)."""
+    """The suite's file (docs/suites.md)."""
 
     every_steps: PositiveInt | None = None
-    """Steps between the commits that are evaluated, a multiple of `trainer.commit_every`; the last one besides.
-    Null evaluates every commit."""
+    """Steps between evaluated commits, a multiple of `trainer.commit_every`; the last commit is evaluated
+    too. Null: every commit."""
 
     max_waiting: PositiveInt = 8
-    """Checkpoints that stay beyond `retention` because their evaluation is due. When the queue is longer than
-    that, the oldest is given up, and the history says so."""
+    """Checkpoints that are kept beyond `retention` until they are evaluated. If more wait, the oldest is
+    dropped and the history names it."""
 
     def asks_for(self, step: int) -> bool:
         """Whether a commit of this step is evaluated, be it the last or not."""
         return self.every_steps is None or step % self.every_steps == 0
 
 
-def _unspread(tree: dict[str, Any]) -> dict[str, Any]:
-    """Before windows had rows of those around them, each had its own."""
-    return {**tree, "loader": {"spread_windows": 0, **tree.get("loader", {})}}
-
-
 class Recipe(FrozenConfig):
-    """What a run is."""
-
-    upgrades: ClassVar = (_unspread,)
+    """One training run."""
 
     also_called: ClassVar = {
         "random_seed": "seed",
@@ -71,10 +63,10 @@ class Recipe(FrozenConfig):
     }
 
     name: Name
-    """For people; part of the run's id."""
+    """A name for people; part of the run's id."""
 
     seed: NonNegativeInt = 0
-    """The seed of the starting weights and of dropout. The order of the rows has its own, in `loader`."""
+    """Seed of the initial weights and of dropout. `loader.seed` is the seed of the row order."""
 
     data: DataConfig
 
@@ -87,7 +79,7 @@ class Recipe(FrozenConfig):
     retention: RetentionConfig = RetentionConfig()
 
     evaluation: EvaluationConfig | None = None
-    """Evaluation of commits beside training; null leaves it at the validation split."""
+    """Evaluation of commits beside training; null: the validation split only."""
 
     @model_validator(mode="after")
     def _the_method_takes_the_layout(self) -> "Recipe":
@@ -119,14 +111,13 @@ class Recipe(FrozenConfig):
 
 
 def recipe_of(run: Run) -> Recipe:
-    """What a run was asked to do, whichever assay wrote it down.
+    """What a run was asked to do, as its record says.
 
     A `ConfigError` names the key that cannot be read here, and the version that can; or says that the recipe
     is not the one that the run began with.
     """
     where = f"run '{run.run_id}': its recipe"
     recipe = stored(Recipe, run.recipe, where=where, wrote=run.code_version)
-    # As it was written, since a key that was added later is no part of it.
     found = recipe_sha256(run.recipe, run.dataset_fingerprint)
     if found != run.recipe_sha256:
         raise ConfigError(

@@ -3,10 +3,8 @@
 from typing import ClassVar
 
 import pytest
-from pydantic import Field
 
 from assay.base.code_version import code_version
-from assay.base.digest import sha256_of_json
 from assay.base.errors import DataError
 from assay.records.record import Record
 
@@ -58,31 +56,6 @@ def test_what_is_written_today_is_read_today():
 
 def test_the_first_version_of_a_nested_record_is_written_without_one():
     assert '"version"' not in str(Outer(inner=(), note="x").model_dump())
-
-
-class Before(Record):
-    kind: ClassVar[str] = "grown"
-
-    inner: tuple[Outer, ...] = ()
-    name: str
-
-
-class After(Record):
-    kind: ClassVar[str] = "grown"
-    added: ClassVar = frozenset({"host", "tags"})
-
-    inner: tuple[Outer, ...] = ()
-    name: str
-    host: str = ""
-    tags: tuple[str, ...] = Field(default_factory=tuple)
-
-
-def test_a_field_that_was_added_with_a_default_leaves_the_digest_of_what_lacks_it():
-    before = Before(name="a")
-    after = After.from_json(before.to_json(), source="x")
-    assert after.digest() == before.digest() == sha256_of_json(before.to_tree())
-    assert "host" in after.to_tree()
-    assert len({after.digest(), After(name="a", host="b").digest(), After(name="b").digest()}) == 3
 
 
 @pytest.mark.parametrize(

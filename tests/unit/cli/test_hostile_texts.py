@@ -36,7 +36,7 @@ from assay.reporting.pages.model_card import ModelFacts, model_card
 from assay.reporting.views.memo import Memo
 from assay.reporting.views.verdict import Tile, Verdict
 from assay.store.home import Home
-from golden.records.write_missing import golden_record
+from golden.write_records import golden_record
 from record_kinds import record_kinds
 from tiny_recipe import tiny_recipe
 

@@ -37,11 +37,10 @@ def test_an_earlier_version_of_the_recipe_is_upgraded(monkeypatch):
     def renamed(tree):
         return {"name": tree.pop("title"), **tree}
 
+    tree = tiny_recipe()
     monkeypatch.setattr(Recipe, "upgrades", (renamed,))
     monkeypatch.setattr(Recipe, "version", 2)
-    tree = tiny_recipe()
     tree["title"] = tree.pop("name")
-    del tree["version"]
     run = with_recipe(tree)
     assert recipe_of(run).name == "tiny"
     assert recipe_of(run).model_dump(mode="json")["version"] == 2

@@ -32,7 +32,6 @@ import pyarrow.parquet as pq
 
 from assay.base.digest import sha256_of_bytes, sha256_of_json
 from assay.base.errors import AssayError, ConfigError, DataError
-from assay.base.versioned import FOR_DIGEST
 from assay.data.dataset.columns import KEY, LABEL, TIME, is_ragged
 from assay.data.dataset.doubles import Doubles, find_doubles
 from assay.data.dataset.fields import (
@@ -93,7 +92,10 @@ ORIGIN_FILE = "origin.json"
 _COUNT, _FIRST, _BOUNDARIES = "assay.", "assay.first_", "assay.boundaries"
 """In the footer of a shard, with names of `Encoder.counts`: what became of some of its rows."""
 _ENCODING = "encoding 2"
-"""Another one gives shards another name, so that a build does not go on with those of an older assay."""
+"""Names the rule by which rows of a language model are encoded; a changed rule takes another name."""
+_NAMES_IF_SET = (
+    "label_kind", "key_is_text", "drop", "format", "chat_template", "chat_date", "end_token", "control_tokens",
+)  # fmt: skip
 Result = TypeVar("Result")
 
 
@@ -290,12 +292,11 @@ def _shard_names(
     """None for a span of which no row is kept."""
     settings = sha256_of_json(
         [
+            _settings_of(config),
             # Not where the tokenizer lies, but what it is.
-            config.model_dump(mode="json", exclude={"tokenizer"}, context=dict(FOR_DIGEST)),
             sha256_of_bytes(Path(config.tokenizer).read_bytes()),
             {name: str(kind) for name, kind in plan.metadata.items()},
             *([plan.label] if plan.label in ("classes", "number") else []),
-            # Rows of a language model are encoded otherwise than older versions did.
             *([_ENCODING] if config.format != "labelled" else []),
             *filter(None, (_digest_beside(config, name) for name in (SETTINGS_FILE, TEMPLATE_FILE))),
         ]
@@ -306,6 +307,14 @@ def _shard_names(
         named = f"part-{number:05d}-{sha256_of_json([digest, settings, *without])[:12]}.parquet"
         names.append(None if dropped.all() else named)
     return names
+
+
+def _settings_of(config: BuildConfig) -> dict[str, Any]:
+    """The settings that name shards. A setting of `_NAMES_IF_SET` counts only if it differs from its default:
+    a change here renames shards, and the fingerprint of a dataset covers their names."""
+    fields, tree = BuildConfig.model_fields, config.model_dump(mode="json", exclude={"tokenizer"})
+    unset = {name for name in _NAMES_IF_SET if getattr(config, name) == fields[name].default}
+    return {name: value for name, value in tree.items() if name not in unset}
 
 
 def _digest_of(span: RawSpan, config: BuildConfig) -> str:

@@ -8,7 +8,7 @@ a column is of numbers, or true and false, if every value spells one.
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import date, datetime
-from typing import Any, ClassVar, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
@@ -120,19 +120,6 @@ class BuildConfig(FrozenConfig):
 
     rows_per_group: PositiveInt = 1_000
     """The unit that training reads: larger ones compress better and mix less."""
-
-    added: ClassVar = frozenset(
-        {
-            "label_kind",
-            "key_is_text",
-            "drop",
-            "format",
-            "chat_template",
-            "chat_date",
-            "end_token",
-            "control_tokens",
-        }
-    )
 
     @model_validator(mode="before")
     @classmethod

@@ -25,7 +25,6 @@ from assay.base.digest import sha256_of_json, sha256_of_parts
 from assay.base.errors import ConfigError, DataError, StoreError
 from assay.base.seeds import Keys, derive_key, mix64
 from assay.base.units import number_of
-from assay.base.versioned import FOR_DIGEST
 from assay.data.dataset.columns import KEY, TOKENS
 from assay.data.dataset.dataset import NUM_READERS, Dataset
 from assay.data.dataset.held_out.copy import HeldOutCopy
@@ -38,9 +37,7 @@ _UTC_MOMENT = pa.timestamp("us")
 
 
 class HashSplit(FrozenConfig):
-    """A key's hash decides: about `validation_fraction` of the keys are held out."""
-
-    added: ClassVar = frozenset({"drop_leaks"})
+    """Holds out about `validation_fraction` of the keys, chosen by their hash."""
 
     also_called: ClassVar = {
         "fraction": "validation_fraction",
@@ -53,38 +50,34 @@ class HashSplit(FrozenConfig):
     type: Literal["hash"] = "hash"
 
     column: str = "shard_id"
-    """All rows with the same value are on the same side. Null is a value; `input_ids` keeps copies of a
-    text together."""
+    """The key. All rows with one value are on one side; null is a value. `input_ids` keeps copies of a text
+    together."""
 
     validation_fraction: float = Field(default=0.1, gt=0.0, lt=1.0)
-    """The share of the keys, about; of the rows if keys have about as many rows each."""
+    """Share of the keys that is held out, approximately."""
 
     seed: int = 0
 
     drop_leaks: bool = False
-    """Leave out of validation what training has, too: rows with the very tokens of a training row, under
-    another key. Reads all rows, once."""
+    """Leave validation rows out that have exactly the tokens of a training row. Reads all rows once."""
 
 
 class TimeSplit(FrozenConfig):
-    """Rows from a moment on are held out, as the future will be."""
-
-    added: ClassVar = frozenset({"drop_leaks"})
+    """Holds out the rows from a point in time on."""
 
     type: Literal["time"]
 
     column: str = "created_at"
 
     validation_from: datetime
-    """First moment of the validation rows. Without a time zone: UTC."""
+    """Time of the first validation row; UTC if it names no time zone."""
 
     drop_leaks: bool = False
-    """Leave out of validation what training has, too: rows with the very tokens of a training row. Reads all
-    rows, once."""
+    """Leave validation rows out that have exactly the tokens of a training row. Reads all rows once."""
 
 
 class ColumnSplit(FrozenConfig):
-    """A column says which rows are held out: whoever made the data had split it already."""
+    """Holds out the rows that a column marks."""
 
     also_called: ClassVar = {"value": "validation", "values": "validation", "key": "column"}
 
@@ -93,12 +86,11 @@ class ColumnSplit(FrozenConfig):
     column: str = "split"
 
     validation: tuple[str, ...] = Field(default=("validation",), min_length=1)
-    """The values, as text (`true` of a truth), whose rows are held out; all other rows are trained on, those
-    without a value, too."""
+    """Values that mark a held-out row, as text (`true` for a boolean). All other rows are trained on, also
+    those without a value."""
 
     drop_leaks: bool = False
-    """Leave out of validation what training has, too: rows with the very tokens of a training row. Reads all
-    rows, once."""
+    """Leave validation rows out that have exactly the tokens of a training row. Reads all rows once."""
 
 
 SplitConfig = Annotated[HashSplit | TimeSplit | ColumnSplit, Field(discriminator="type")]
@@ -180,7 +172,7 @@ def whole_view(dataset: Dataset) -> DatasetView:
 
 def _named(dataset: Dataset, config: SplitConfig) -> list[Any]:
     """What a split is told by."""
-    return [dataset.fingerprint, config.model_dump(mode="json", context=FOR_DIGEST)]
+    return [dataset.fingerprint, config.model_dump(mode="json")]
 
 
 def _kept_or(dataset: Dataset, config: SplitConfig, decide: Callable[[], npt.NDArray[np.bool_]]) -> Bits:

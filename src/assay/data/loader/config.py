@@ -8,39 +8,39 @@ from assay.base.config import FrozenConfig
 
 
 class PaddedLayout(FrozenConfig):
-    """Rows as they come, padded to the longest of their micro-batch."""
+    """Rows in their order, padded to the longest row of the micro-batch."""
 
     type: Literal["padded"] = "padded"
 
 
 class BucketedLayout(FrozenConfig):
-    """Rows of similar length share a micro-batch: little padding. All lanes are at the same length in the
-    same step, so ranks stay balanced."""
+    """Rows of similar length share a micro-batch, so there is little padding. All lanes have the same
+    length in a step, so ranks stay balanced.
+    """
 
     type: Literal["bucketed"] = "bucketed"
 
     jitter: float = Field(default=0.0, ge=0.0, lt=1.0)
-    """Each row counts as up to this share longer or shorter than it is, drawn anew in every epoch, so that the
-    same rows do not meet again and again. 0.1 makes two to three times as many others meet, for some 5 to 8%
-    more padding."""
-
-    added: ClassVar = frozenset({"jitter"})
+    """For bucketing, each row's length is changed at random by up to this share in every epoch, so that
+    rows meet other rows. 0.1 lets them meet two to three times as many, for 5 to 8% more padding."""
 
 
 class PackedLayout(FrozenConfig):
-    """Several rows in one sequence, with position ids and segment borders: almost no padding."""
+    """Several rows in one sequence, with position ids and segment borders; almost no padding."""
 
     type: Literal["packed"]
 
     sequence_tokens: PositiveInt
-    """Length of a packed sequence; no row may be longer."""
+    """Length of a packed sequence. No row may be longer."""
 
 
 Layout = Annotated[PaddedLayout | BucketedLayout | PackedLayout, Field(discriminator="type")]
 
 
 class LoaderConfig(FrozenConfig):
-    """The order of the rows and how a step's rows are laid out. Part of what a run computes."""
+    """The order of the rows, and how a step's rows are laid out. Every key but `prefetch_steps` and
+    `threads` changes the weights.
+    """
 
     also_called: ClassVar = {
         "batch_size": "global_batch_size",
@@ -55,42 +55,41 @@ class LoaderConfig(FrozenConfig):
     }
 
     seed: NonNegativeInt = 0
-    """The seed of the order."""
+    """Seed of the row order."""
 
     lanes: PositiveInt = 8
-    """Streams of rows, each with a micro-batch in every step; a power of two. The largest world size: any
-    number of workers up to it shares them."""
+    """Streams of rows, each with one micro-batch slot in every step; a power of two. Also the largest world
+    size."""
 
     global_batch_size: PositiveInt = 64
-    """Rows behind one optimizer step, over all lanes; a multiple of `lanes`."""
+    """Rows per optimizer step, over all lanes; a multiple of `lanes`."""
 
     window_rows: PositiveInt = 4096
-    """Rows of a lane that are shuffled (and bucketed, or packed) together. More mix better, and take more
-    memory ((spread_windows + 2) x lanes x window_rows x mean tokens x 2 bytes over all ranks, 4 where a token's
-    number exceeds 65,535) and a longer first step."""
+    """Rows of a lane that are shuffled (and bucketed or packed) together. A larger window mixes better,
+    makes the first step slower, and takes more memory: over all ranks (spread_windows + 2) x lanes x
+    window_rows x mean tokens x 2 bytes, 4 bytes if token ids exceed 65,535."""
 
     spread_windows: NonNegativeInt = 3
-    """Rows that stand together in a file are dealt to so many windows before and behind theirs: with 3, a
-    window has rows from seven times as many row groups. More mix better, and take more memory and a longer
-    first step; nothing is read twice."""
+    """Windows before and after its own to which the rows of a file segment are dealt: with 3, a window has
+    rows of seven times as many row groups. More mix better and cost memory and a slower first step;
+    nothing is read twice."""
 
     layout: Layout = BucketedLayout()
 
     max_micro_batch_tokens: PositiveInt | None = None
-    """Token budget: a lane's rows are cut into micro-batches of at most so many tokens, padding counted (a
-    longer row goes alone). Bounds memory; null makes one micro-batch per lane and step."""
+    """Token budget of a micro-batch, padding included; a lane's rows are cut to fit, and a longer row goes
+    alone. Bounds memory. Null: one micro-batch per lane and step."""
 
     on_damage: Literal["fail", "quarantine"] = "fail"
-    """A row group whose bytes are not those that were indexed stops the run, or is skipped, counted in
-    every commit and listed by the audit."""
+    """What happens if the bytes of a row group are not those that were indexed: the run stops, or the rows
+    are skipped, counted in every commit and listed by the audit."""
 
     prefetch_steps: NonNegativeInt = 0
-    """Steps whose batches a further thread makes ready ahead; no part of the numbers. The next window is
-    decoded ahead in any case, and making a batch costs microseconds a row, so 0 is the cheapest. Worth more
-    only where the device would wait for the making of large batches."""
+    """Steps whose batches another thread prepares ahead. Windows are decoded ahead in any case, so 0 is the
+    cheapest unless collating large batches makes the device wait."""
 
     threads: PositiveInt = 2
-    """Threads that read and decode. No part of the numbers."""
+    """Threads that read and decode."""
 
     @model_validator(mode="after")
     def _lanes_divide(self) -> "LoaderConfig":

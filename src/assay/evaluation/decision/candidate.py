@@ -17,7 +17,6 @@ from pydantic_core import to_jsonable_python
 from assay.base.config import LoadedConfig, read_config_file, set_dotted
 from assay.base.errors import ConfigError
 from assay.records.decision import KnownGood
-from assay.training.recipe import Recipe
 
 BASELINE = "baseline"
 """What the arm without a patch is called, unless the campaign says otherwise."""
@@ -34,20 +33,14 @@ def known_good_recipe(path: Path) -> tuple[LoadedConfig, KnownGood | None]:
     """
     if path.suffix != ".json":
         loaded = read_config_file(path, [])
-        # YAML's dates are no JSON, and the recipe becomes part of records: with its version, if it is not 1.
-        stamp = {"version": Recipe.version} if Recipe.version > 1 else {}
-        return LoadedConfig(to_jsonable_python(stamp | loaded.values), loaded.origins, loaded.lines), None
+        # YAML's dates are no JSON, and the recipe becomes part of records.
+        return LoadedConfig(to_jsonable_python(loaded.values), loaded.origins, loaded.lines), None
     try:
         text = path.read_bytes()
     except FileNotFoundError as error:
         raise ConfigError(f"{path}: no such file.") from error
     known_good = KnownGood.from_json(text, source=path)
-    return stored_recipe(known_good.recipe), known_good
-
-
-def stored_recipe(tree: Mapping[str, Any]) -> LoadedConfig:
-    """A recipe as a record holds it, to be patched and validated; of the version that it names, or 1."""
-    return LoadedConfig({"version": 1, **tree} if Recipe.version > 1 else dict(tree), {})
+    return LoadedConfig(dict(known_good.recipe), {}), known_good
 
 
 def patched(recipe: LoadedConfig, patch: Mapping[str, Any], *, arm: str, seed: int) -> LoadedConfig:

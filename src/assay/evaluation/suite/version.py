@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from assay.base.digest import sha256_of_bytes, sha256_of_json
-from assay.base.versioned import FOR_DIGEST
 from assay.evaluation.suite.config import (
     Benchmark,
     BitsPerByte,
@@ -72,7 +71,7 @@ def generation_version(
     """Digests of items and prompts; the grader's digest has its judges in it."""
     return {
         "benchmark_sha256": _items_sha256(items),
-        "prompt_sha256": sha256_of_json([prompts, config.sampling.model_dump(mode="json", context=FOR_DIGEST)]),
+        "prompt_sha256": sha256_of_json([prompts, config.sampling.model_dump(mode="json")]),
     }
 
 
@@ -88,7 +87,7 @@ def bits_per_byte_version(config: BitsPerByte, documents: Sequence[HeldOutText])
 
 def registry_version(evaluation: RegistryEval) -> Version:
     """Digests of samples and prompts; the grader's digest names the judge."""
-    sampling = evaluation.sampling().model_dump(mode="json", context=FOR_DIGEST)
+    sampling = evaluation.sampling().model_dump(mode="json")
     return {
         "benchmark_sha256": evaluation.sha256(),
         "prompt_sha256": sha256_of_json([evaluation.sha256(), sampling]),

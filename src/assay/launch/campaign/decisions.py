@@ -26,10 +26,9 @@ def record_decision(campaign: OpenCampaign, decision: Decision, ledger: Ledger) 
     recorded = recorded_looks(campaign.folder).get((decision.candidate, look.num_seeds, look.is_gate))
     if recorded is not None:
         _require_same_clauses(recorded, decision, campaign.folder / recorded.place())
-        before = with_possible_bounds(_in_todays_words(recorded, decision), decision)
-        if _is_revised(before, decision):
+        if _is_revised(recorded, decision):
             decision = decision.model_copy(update={"revision": recorded.revision + 1})
-        elif (problem := difference_of(before, decision)) is not None:
+        elif (problem := difference_of(recorded, decision)) is not None:
             raise DamagedDataError(
                 f"{campaign.folder / decision.place()}: does not follow from the results any more: {problem}. "
                 "A result or the decision was changed after it was made. Restore the file, or move it away and "
@@ -63,53 +62,6 @@ def _require_same_clauses(recorded: Decision, found: Decision, path: Path) -> No
         f"{path}: was judged by other clauses than this assay has: {', '.join(differ) or 'in another order'}. "
         "Judge it with the assay that wrote it, or move it away and run the campaign again."
     )
-
-
-def _in_todays_words(recorded: Decision, found: Decision) -> Decision:
-    """An older assay took two lacks of evidence for reasons to stop: that no look to come would scale (`no
-    way`), and a belief that was the prior's (`unlikely`). What it wrote follows if all else does."""
-    lacking = {clause.name for clause in found.gates[1].clauses if clause.verdict == "undecided"}
-    old = recorded.gates[1].clauses
-    if not any(clause.name in lacking and clause.verdict == "pass" for clause in old):
-        return recorded
-    clauses = tuple(
-        clause.model_copy(update={"verdict": "undecided"}) if clause.name in lacking else clause
-        for clause in old
-    )
-    stop = recorded.gates[1].model_copy(update={"clauses": clauses})
-    both = (recorded.recommendation, found.recommendation)
-    return recorded.model_copy(
-        update={
-            "gates": (recorded.gates[0], stop, *recorded.gates[2:]),
-            "recommendation": "narrow" if both == ("stop", "narrow") else both[0],
-        }
-    )
-
-
-def with_possible_bounds(recorded: Decision, found: Decision) -> Decision:
-    """An older assay wrote bounds beyond what a share can differ by, and a sure nothing where no score differs.
-    What it wrote follows if all else does."""
-
-    def cut(old: float | None, new: float | None) -> float | None:
-        is_beyond = old is not None and new is not None and abs(new) == 1.0 < old * new
-        return new if is_beyond else old
-
-    gates = tuple(
-        before.model_copy(
-            update={
-                "clauses": tuple(
-                    old.model_copy(update={"value": cut(old.value, new.value)})
-                    for old, new in zip(before.clauses, after.clauses, strict=True)
-                )
-            }
-        )
-        for before, after in zip(recorded.gates, found.gates, strict=True)
-    )
-    was, is_now = recorded.effect, found.effect
-    ends = {"low": cut(was.low, is_now.low), "high": cut(was.high, is_now.high)}
-    if was.low == was.high == 0.0 and is_now.low is None:
-        ends = {"low": None, "high": None}
-    return recorded.model_copy(update={"gates": gates, "effect": was.model_copy(update=ends)})
 
 
 def _is_revised(recorded: Decision, found: Decision) -> bool:

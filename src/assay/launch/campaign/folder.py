@@ -22,7 +22,7 @@ from assay.base.config import LoadedConfig, read_config_file, stored, validated
 from assay.base.digest import canonical_json, sha256_of_json
 from assay.base.errors import ConfigError
 from assay.data.dataset.dataset import Dataset
-from assay.evaluation.decision.candidate import BASELINE, known_good_recipe, stored_recipe
+from assay.evaluation.decision.candidate import BASELINE, known_good_recipe
 from assay.evaluation.decision.config import CampaignConfig
 from assay.launch.campaign.suites import require_suites_as_declared, sealed_suites
 from assay.records.campaign import Campaign
@@ -61,7 +61,7 @@ class OpenCampaign(NamedTuple):
     @property
     def recipe(self) -> LoadedConfig:
         """What candidates are patches on."""
-        return stored_recipe(self.record.recipe)
+        return LoadedConfig(self.record.recipe, {})
 
 
 def read_campaign_file(path: Path, overrides: tuple[str, ...] = ()) -> CampaignConfig:
@@ -156,7 +156,7 @@ def _declaration(
 
 
 def _declared_config(record: Campaign, settings: Mapping[str, Any]) -> CampaignConfig:
-    """What was declared, with what may change; whichever assay wrote it down."""
+    """What was declared, with what may change."""
     return stored(
         CampaignConfig, {**record.config, **settings}, where=f"campaign '{record.name}': its declaration"
     )
@@ -187,16 +187,10 @@ def _as_declared(home: Home, wanted: Campaign, config: CampaignConfig) -> tuple[
     found = found.model_copy(update={"beside": wanted.beside})
     if found.config_sha256 == wanted.config_sha256:
         return found, config
-    # An older assay wrote fewer keys, and took others for what a file leaves out: its campaign goes on so.
-    settings = {key: value for key, value in config.model_dump(mode="json").items() if key in MAY_CHANGE}
-    said = config.model_dump(mode="json", exclude_unset=True)
-    given = wanted.model_copy(
-        update={"config": _of_version(found.config, said), "recipe": _of_version(found.recipe, wanted.recipe)}
-    )
-    before, now = (_declared_config(each, settings) for each in (found, given))
-    changed = sorted(_changes("", before.model_dump(), now.model_dump()))
-    if not changed and _recipe(found) == _recipe(given):
-        return found, before
+    changed = sorted(_changes("", found.config, wanted.config))
+    before, now = (validated(Recipe, LoadedConfig(each.recipe, {})) for each in (found, wanted))
+    if not changed and before == now:
+        return found, config
     changed = changed or ["the known-good recipe"]
     raise ConfigError(
         f"campaign '{found.name}' was declared with another {', '.join(changed[:4])}. What was declared "
@@ -205,20 +199,11 @@ def _as_declared(home: Home, wanted: Campaign, config: CampaignConfig) -> tuple[
     )
 
 
-def _of_version(older: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """What a file says, as the version that wrote `older` would have read it."""
-    return {**given, "version": older.get("version", 1)}
-
-
 def _is_dataset_of(campaign: Campaign, home: Home, folder: Path) -> bool:
     """Whether the campaign's first run was trained on this dataset, wherever that lay then."""
     arm = campaign.config.get("baseline", BASELINE)
     run_id = f"{campaign.name}-{arm}-s{campaign.config['first_seed']}"
     return home.has_run(run_id) and home.run(run_id).dataset_fingerprint == Dataset.open(folder).fingerprint
-
-
-def _recipe(record: Campaign) -> Recipe:
-    return validated(Recipe, stored_recipe(record.recipe))
 
 
 def _changes(prefix: str, before: Any, after: Any) -> Iterator[str]:

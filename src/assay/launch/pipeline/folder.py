@@ -23,7 +23,6 @@ from assay.launch.pipeline.config import PipelineConfig, TrainedStage, compariso
 from assay.records.pipeline import Pipeline
 from assay.store.home import PIPELINE_FILE, Home
 from assay.store.objects import open_store
-from assay.training.recipe import Recipe
 
 MODELS = "models"
 """Folder of a pipeline's exported models."""
@@ -73,8 +72,6 @@ def _recipe(stage: TrainedStage, file: Path, pipeline: str) -> LoadedConfig:
     for key, value in stage.patch.items():
         set_dotted(values, key, deepcopy(value), where=f"in the recipe of stage '{stage.name}'")
     values.setdefault("name", f"{pipeline}-{stage.name}")
-    if Recipe.version > 1:
-        values.setdefault("version", Recipe.version)
     return LoadedConfig(values, {**loaded.origins, **dict.fromkeys(stage.patch, f"{file}, stage {stage.name}")})
 
 
@@ -86,7 +83,6 @@ def declare_pipeline(home: Home, given: GivenPipeline, clock: Clock) -> OpenPipe
         raise ConfigError(f"'{record.name}' is a campaign in {home.folder}. Give the pipeline another name.")
     if not open_store(str(folder)).put_if_absent(PIPELINE_FILE, record.to_json().encode()):
         found = home.pipeline(record.name)
-        given = _of_versions(found, given)
         _refuse_another(found, _record(given, clock))
     campaign = None
     if (compared := comparison_of(given.config, given.file.name)) is not None:
@@ -109,22 +105,10 @@ def _record(given: GivenPipeline, clock: Clock) -> Pipeline:
     )
 
 
-def _of_versions(found: Pipeline, given: GivenPipeline) -> GivenPipeline:
-    """What recipes leave out is what it was for the assay that declared them."""
-    recipes = {
-        name: LoadedConfig(
-            {**loaded.values, "version": found.recipes.get(name, {}).get("version", 1)}, loaded.origins
-        )
-        for name, loaded in given.recipes.items()
-    }
-    return given._replace(recipes=recipes)
-
-
 def _refuse_another(found: Pipeline, wanted: Pipeline) -> None:
-    recipes = {name: {"version": 1, **recipe} for name, recipe in found.recipes.items()}
     changes = [
         *_changes("", found.config, wanted.config),
-        *_changes("recipe of stage ", recipes, wanted.recipes),
+        *_changes("recipe of stage ", found.recipes, wanted.recipes),
     ]
     if not changes:
         return

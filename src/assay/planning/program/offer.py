@@ -1,7 +1,7 @@
 """The plan that is offered: the scope that was chosen, its schedule, and how safe it is, beside the calm
 optimum."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 
@@ -73,8 +73,6 @@ class TriedScope(FrozenConfig):
 
 class Offer(Record):
     """What is proposed to the program's owners, and what it was chosen from."""
-
-    added: ClassVar = frozenset(("calendar", "decide_by"))
 
     program: str
     program_sha256: str

@@ -1,6 +1,6 @@
 """What really happened so far: where re-planning starts from."""
 
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt, field_validator, model_validator
 
@@ -60,25 +60,8 @@ class Actual(FrozenConfig):
         return self
 
 
-def _zeros_that_said_nothing(tree: dict[str, Any]) -> dict[str, Any]:
-    """Version 1 wrote hours that nobody had noted as 0."""
-    hours = ("device_hours", "device_hours_to_come")
-    activities = tree.get("activities")
-    if not isinstance(activities, dict):
-        return tree  # said by whoever validates it
-    said = {
-        name: {key: value for key, value in actual.items() if value or key not in hours}
-        if isinstance(actual, dict)
-        else actual
-        for name, actual in activities.items()
-    }
-    return {**tree, "activities": said}
-
-
 class Progress(Record):
     """The state of a running program."""
-
-    upgrades: ClassVar = (_zeros_that_said_nothing,)
 
     now: Moment
     activities: dict[str, Actual] = Field(default_factory=dict)

@@ -3,7 +3,7 @@
 The schedule ignores all of this; the simulation (`planning/risk`) draws it.
 """
 
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
@@ -147,8 +147,6 @@ class Risk(FrozenConfig):
 
 class Benchmark(FrozenConfig):
     """What a gate may read, and how well it can tell: the numbers that its power follows from."""
-
-    added: ClassVar = frozenset({"failure_rate"})
 
     title: str = ""
     role: Literal["primary", "guardrail", "safety"] = "primary"

@@ -1,7 +1,7 @@
 """What a program does: activities of people and of devices, in alternative ways, and the gates between them."""
 
 import math
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import (
     BeforeValidator,
@@ -178,8 +178,6 @@ class PlayedSafety(FrozenConfig):
 class PlayedRule(FrozenConfig):
     """The rule of the campaign that decides a gate (docs/decide.md), with effects in points."""
 
-    added: ClassVar = frozenset({"over_seeds", "arms", "safety"})
-
     least_effect: PositiveFloat
     """Points of gain that are worth having."""
 
@@ -220,8 +218,6 @@ class PlayedRule(FrozenConfig):
 class Evidence(FrozenConfig):
     """What a gate measures, and what it makes of it: the verdict follows from the estimate of the gain, by
     `pass_at` and `stop_below`, or by the `rule` of a campaign."""
-
-    added: ClassVar = frozenset({"rule"})
 
     benchmark: str
     runs: str

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from assay.base.config import dotted_leaves
 from assay.base.errors import DataError
@@ -30,8 +30,6 @@ class RecipeChange(View):
 
 class ComparisonView(Comparison):
     """A comparison on record, with what each side took."""
-
-    added: ClassVar = frozenset(("warnings", "changes", "baseline_evaluation_s", "candidate_evaluation_s"))
 
     metric: Metric
     """What is compared."""

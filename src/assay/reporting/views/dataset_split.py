@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from assay.base.versioned import FOR_DIGEST
 from assay.data.dataset.held_out.leaks import Leak
 from assay.data.dataset.split import DatasetView, SplitConfig
 from assay.reporting.views.view import View
@@ -48,7 +47,7 @@ def dataset_split_view(
         train=sides[0],
         validation=sides[1],
         num_dropped=train.dataset.manifest.num_rows - sum(side.num_rows for side in sides),
-        split=config.model_dump(mode="json", context=FOR_DIGEST),
+        split=config.model_dump(mode="json"),
         leak=LeakView.of(leak) if leak else None,
     )
 

@@ -10,7 +10,7 @@ Precision = Literal["auto", "float32", "bfloat16"]
 
 
 class ScheduleConfig(FrozenConfig):
-    """The learning rate over the steps: a linear rise, then a fall to `final_fraction` of the peak."""
+    """The learning rate: a linear warm-up, then a decay to `final_fraction` of the peak."""
 
     also_called: ClassVar = {
         "warmup": "warmup_steps",
@@ -26,7 +26,7 @@ class ScheduleConfig(FrozenConfig):
     """Optimizer steps until the peak."""
 
     final_fraction: float = Field(default=0.1, ge=0.0, le=1.0)
-    """A share of the peak, at the last step; unused by `constant`."""
+    """Share of the peak at the last step; unused by `constant`."""
 
 
 class OptimizerConfig(FrozenConfig):
@@ -48,23 +48,23 @@ class OptimizerConfig(FrozenConfig):
     }
 
     learning_rate: PositiveFloat = 1e-4
-    """Peak."""
+    """Peak of the schedule."""
 
     betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = (0.9, 0.999)
 
     epsilon: PositiveFloat = 1e-8
 
     weight_decay: NonNegativeFloat = 0.01
-    """On matrices; never on biases, norms and other vectors."""
+    """Applies to matrices, never to biases, norms and other vectors."""
 
     max_gradient_norm: PositiveFloat | None = 1.0
-    """Longer gradients are scaled down to this 2-norm; null never clips."""
+    """Gradients are scaled down to this 2-norm; null never clips."""
 
     schedule: ScheduleConfig = ScheduleConfig()
 
 
 class TrainerConfig(FrozenConfig):
-    """How long, how precisely, and how often it is made durable."""
+    """Length, precision, and how often progress is committed."""
 
     also_called: ClassVar = {
         "num_epochs": "epochs",
@@ -86,40 +86,38 @@ class TrainerConfig(FrozenConfig):
         "torch_compile": "compile",
     }
 
-    added: ClassVar = frozenset({"compile"})
-
     epochs: PositiveInt = 1
 
     max_steps: PositiveInt | None = None
-    """Stop after this many optimizer steps, even in the midst of an epoch."""
+    """Stop after this many optimizer steps."""
 
     optimizer: OptimizerConfig = OptimizerConfig()
 
     precision: Precision = "auto"
-    """`auto` is bfloat16 autocast on a GPU that has it, else float32. Weights stay float32."""
+    """`auto`: bfloat16 autocast on a GPU that supports it, else float32. Weights stay float32."""
 
     compile: bool = False
-    """Make programs of the model's layers by `torch.compile`, while a worker starts. Part of the numbers: other
-    bits than without, and the same at every world size."""
+    """Compile the model's layers with `torch.compile` when a worker starts. Changes the bits, equally at
+    every world size."""
 
     gradient_sum: Literal["tree", "all_reduce"] = "tree"
-    """`tree` gives the same bits at every world size; `all_reduce` is the backend's own, for comparison."""
+    """`tree` gives the same bits at every world size; `all_reduce` is the backend's sum, for comparison."""
 
     commit_every: PositiveInt | Literal["auto"] = 100
-    """Optimizer steps between commits: what a death can cost at most. `auto` weighs the measured cost of a
+    """Optimizer steps between commits: the most that a death can cost. `auto` weighs the measured cost of a
     commit against how often the run has died."""
 
     evaluate_every: PositiveInt | None = None
-    """Optimizer steps between evaluations on the validation split, each with a commit; null evaluates at the
+    """Optimizer steps between evaluations on the validation split, each with a commit; null: only at the
     end."""
 
     spot_check_every: PositiveInt | None = 200
-    """Optimizer steps between spot checks, in which each rank recomputes a lane of another and compares the
-    bits; rounded so that checks and commits coincide (see docs/replay.md). A commit of a checked step is what a
-    run goes back to when a device is found to compute wrongly; null checks nothing."""
+    """Optimizer steps between spot checks, in which each rank recomputes a lane of another rank and
+    compares the bits (docs/replay.md); rounded so that checks and commits coincide. If a device computes
+    wrongly, the run goes back to a checked commit. Null: no checks."""
 
     threads_per_rank: PositiveInt = 1
-    """Threads of one rank's arithmetic on a CPU. Part of the numbers: another count, other bits."""
+    """CPU threads of a rank. Another number gives other bits."""
 
     def is_spot_checked(self, step: int) -> bool:
         """Whether step number `step` is: every `spot_check_every` steps, rounded to steps that commit."""

@@ -6,7 +6,6 @@ import pytest
 from pydantic import ValidationError
 
 from assay.base.config import FrozenConfig
-from assay.base.versioned import FOR_DIGEST
 from assay.data.loader.config import BucketedLayout, LoaderConfig, PackedLayout, PaddedLayout
 
 ALMOST_1 = 1 - 1e-9
@@ -64,14 +63,6 @@ def test_what_is_not_chosen_is_as_the_documents_say() -> None:
         "threads": 2,
     }
     assert (PaddedLayout().type, config.rows_per_lane, config.window_steps) == ("padded", 8, 512)
-
-
-def test_a_run_without_jitter_has_the_digest_that_it_had_before_there_was_any() -> None:
-    assert BucketedLayout().model_dump(context=dict(FOR_DIGEST)) == {"type": "bucketed"}
-    assert BucketedLayout(jitter=0.1).model_dump(context=dict(FOR_DIGEST)) == {
-        "type": "bucketed",
-        "jitter": 0.1,
-    }
 
 
 NAMES = {

@@ -8,9 +8,9 @@ import pytest
 from assay.base.errors import DataError
 from assay.evaluation.decision.config import PlanRule, StandardRule
 from assay.launch.campaign.gather import file_facts
+from assay.planning.program.offer import Offer
 from assay.records.drill import DrillReport, Exercise
-
-RECORDS = Path(__file__).parents[3] / "golden" / "records"
+from golden.write_records import golden_record
 
 
 def rule(**asks: object) -> StandardRule:
@@ -30,14 +30,12 @@ def test_a_plans_probabilities_are_read_with_where_they_lie(tmp_path: Path):
 
 
 def test_a_plans_decision_has_the_days_and_dates_that_its_own_pages_have(tmp_path: Path):
-    kept = json.loads((RECORDS / "offer" / "v1.json").read_text())
+    kept = golden_record(Offer).to_tree()
     kept["safety"]["decision_day"] = {"p10": 35.0, "p50": 40.2, "p90": 56.0}
     kept["safety"]["device_hours"]["p50"] = 15_040.4
-    (tmp_path / "plan.json").write_text(json.dumps(kept))
-    asked = rule(plan=PlanRule(record="plan.json"))
-    assert file_facts(asked, tmp_path).plan.decision == ""  # an offer of before calendars were kept
     of_program = {"calendar": {"start": "2027-01-04", "weeks": 12}, "decide_by": "end of week 8"}
     (tmp_path / "plan.json").write_text(json.dumps({**kept, **of_program}))
+    asked = rule(plan=PlanRule(record="plan.json"))
     assert file_facts(asked, tmp_path).plan.decision == (
         "decision on day 41, 13 Feb (80% of worlds: day 35, 7 Feb, to day 56, 28 Feb), "
         "due by the end of week 8 (day 56, 28 Feb), after 15,040 device-hours"

@@ -1,6 +1,5 @@
 """What a pipeline's file says, and what it is refused for; no rows, no training."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -60,21 +59,6 @@ def test_a_recipe_gets_the_folders_and_runs_of_earlier_stages(tmp_path: Path) ->
     }
     assert (found["name"], found["seed"], found["loader"]["seed"]) == ("rollouts", 7, 7)
     assert given.recipes["grpo"].values["method"]["reference"] == {"path": "stage:sft"}, "unchanged"
-
-
-def test_what_an_older_assay_declared_goes_on_as_it_was_meant(tmp_path: Path) -> None:
-    home, given = Home.at(tmp_path / "home"), given_pipeline(written(tmp_path, STAGES))
-    declare_pipeline(home, given, SystemClock())
-    (file,) = home.folder.rglob("pipeline.json")
-    tree = json.loads(file.read_text())
-    for recipe in tree["recipes"].values():
-        del recipe["version"]  # as the first version wrote them
-    file.write_text(json.dumps(tree))
-    opened = declare_pipeline(home, given, SystemClock())
-    assert [recipe.values["version"] for recipe in opened.given.recipes.values()] == [1, 1, 1]
-    changed = with_stage(2, patch={**STAGES[2]["patch"], "method.kl": 0.1})  # type: ignore[dict-item]
-    with pytest.raises(ConfigError, match="declared with another stages"):
-        declare_pipeline(home, given_pipeline(written(tmp_path, changed)), SystemClock())
 
 
 def test_what_is_declared_is_declared_once(tmp_path: Path) -> None:

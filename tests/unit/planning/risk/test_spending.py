@@ -303,15 +303,6 @@ def test_nothing_noted_as_spent_or_to_come_is_nothing_and_what_is_not_noted_is_a
     assert nothing_noted.begun_device_hours["runs"].std() > 0
 
 
-def test_a_zero_of_the_first_version_of_notes_was_not_said() -> None:
-    actual = {"started": "week 1", "device_hours": 0.0, "device_hours_to_come": 0.0}
-    tree = {"kind": "progress", "version": 1, "now": "week 2", "activities": {"a": actual}}
-    found = Progress.from_json(json.dumps(tree), source="then").activities["a"]
-    assert (found.device_hours, found.device_hours_to_come) == (None, None)
-    found = Progress.from_json(json.dumps(tree | {"version": 2}), source="now").activities["a"]
-    assert (found.device_hours, found.device_hours_to_come) == (0.0, 0.0)
-
-
 STARTED = {"started": "2027-01-04"}
 OVER = {"runs": STARTED | {"ended": "2027-01-06"}}
 HELD = OVER | {"gate": {"started": "2027-01-06T09:00", "ended": "2027-01-06T13:00"}}

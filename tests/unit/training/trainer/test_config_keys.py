@@ -8,7 +8,6 @@ import torch
 from pydantic import ValidationError
 
 from assay.base.config import FrozenConfig
-from assay.base.versioned import FOR_DIGEST
 from assay.training.trainer.config import OptimizerConfig, ScheduleConfig, TrainerConfig
 
 TINY = 1e-9
@@ -75,12 +74,6 @@ DEFAULTS: dict[type[FrozenConfig], dict[str, Any]] = {
 @pytest.mark.parametrize("config", DEFAULTS, ids=lambda each: each.__name__)
 def test_a_key_that_is_left_out_means_what_it_always_meant(config: type[FrozenConfig]) -> None:
     assert dict(config()) == DEFAULTS[config]
-
-
-def test_a_key_that_came_later_changes_no_digest_of_before() -> None:
-    known = set(TrainerConfig.model_fields) - {"compile"}
-    assert set(TrainerConfig().model_dump(context=FOR_DIGEST)) == known
-    assert TrainerConfig(compile=True).model_dump(context=FOR_DIGEST)["compile"] is True
 
 
 def test_adamw_is_by_default_as_pytorch_has_it() -> None:

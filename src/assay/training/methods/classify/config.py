@@ -1,6 +1,6 @@
 """What a user chooses about the classifier."""
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import Field, PositiveInt, model_validator
 
@@ -17,22 +17,20 @@ _TOKEN_TYPES = 2
 
 
 class ClassifyConfig(MethodConfig):
-    """A transformer encoder over the tokens, embeddings of metadata, and a head that says what the label is."""
+    """A transformer encoder over the tokens, embeddings of metadata, and a head that predicts the label."""
 
     type: Literal["classify"] = "classify"
 
     encoder: EncoderConfig
 
     label: LabelConfig = BinaryLabel()
-    """What is learned of a row: 0 or 1, one of several classes, or a number."""
-
-    added: ClassVar = frozenset({"label"})
+    """What is predicted: 0 or 1, one of several classes, or a number."""
 
     categorical_columns: tuple[str, ...] = ()
-    """Metadata columns whose values are names. Each value is hashed into one of `category_buckets`."""
+    """Metadata columns that hold names. Each value is hashed into one of `category_buckets`."""
 
     numeric_columns: tuple[str, ...] = ()
-    """Metadata columns whose values are numbers; embedded by order of magnitude (quarter octaves)."""
+    """Metadata columns that hold numbers; embedded by order of magnitude (quarter octaves)."""
 
     category_buckets: PositiveInt = 256
     """Embeddings per categorical column. Two values share one with probability 1/category_buckets."""

@@ -51,7 +51,7 @@ KL = Metric(name="kl", unit="nats per token", higher_is_better=False)
 
 
 class RolloutSampling(FrozenConfig):
-    """How answers are drawn to learn from."""
+    """How completions are sampled for training."""
 
     also_called: ClassVar = {
         "max_new_tokens": "max_tokens",
@@ -60,14 +60,13 @@ class RolloutSampling(FrozenConfig):
     }
 
     temperature: PositiveFloat = 1.0
-    """Logits are divided by it before a draw. The loss is of the model as it is, so a value other than 1 learns
-    off its own distribution."""
+    """Divides the logits. The loss is of the policy at temperature 1, so another value trains off-policy."""
 
     max_tokens: PositiveInt = 256
-    """Longest answer; a longer one is cut there, and counts as truncated."""
+    """Longest completion; a longer one is cut and counts as truncated."""
 
     stop: tuple[Annotated[str, Field(min_length=1)], ...] = ()
-    """An answer ends with the first of these, too; one that is a special token ends it like `eos_token_id`."""
+    """Texts that end a completion; one that is a special token acts like `eos_token_id`."""
 
     @model_validator(mode="before")
     @classmethod
@@ -87,26 +86,26 @@ class _Clipped(FrozenConfig):
     also_called: ClassVar = {"epsilon": "clip_low", "epsilon_low": "clip_low", "epsilon_high": "clip_high"}
 
     clip_low: float = Field(default=0.2, gt=0.0, le=1.0)
-    """A ratio below 1 minus this is as good as there, where the advantage is negative."""
+    """With a negative advantage, a ratio below 1 - clip_low has no gradient."""
 
     clip_high: PositiveFloat = 0.2
-    """A ratio above 1 plus this is as good as there, where the advantage is positive."""
+    """With a positive advantage, a ratio above 1 + clip_high has no gradient."""
 
 
 class DapoLoss(_Clipped):
-    """The mean over the tokens of the step: a long answer counts for more than a short one.
+    """Clipped ratio times advantage; mean over the tokens of the step, so long completions weigh more.
 
-    Yu et al. 2025, arXiv:2503.14476, eq. 8; clipped higher than low (section 3.1).
+    Yu et al. 2025, arXiv:2503.14476, eq. 8 and section 3.1.
     """
 
     type: Literal["dapo"] = "dapo"
 
     clip_high: PositiveFloat = 0.28
-    """As for `grpo`; the paper's."""
+    """As for `grpo`; the paper's value."""
 
 
 class GrpoLoss(_Clipped):
-    """The mean over an answer's tokens, and of these over answers: a token of a long answer counts for less.
+    """Clipped ratio times advantage; mean over a completion's tokens, then over completions.
 
     Shao et al. 2024, arXiv:2402.03300, eq. 3.
     """
@@ -115,24 +114,24 @@ class GrpoLoss(_Clipped):
 
 
 class DrGrpoLoss(_Clipped):
-    """The sum over an answer's tokens, over `sampling.max_tokens`, and of these the mean over answers: no
-    length is favoured.
+    """Clipped ratio times advantage; sum over a completion's tokens, divided by `sampling.max_tokens`; mean
+    over completions. No length is favoured.
 
-    Liu et al. 2025, arXiv:2503.20783, section 3.2; with `advantage_scale: none`.
+    Liu et al. 2025, arXiv:2503.20783, section 3.2; use it with `advantage_scale: none`.
     """
 
     type: Literal["dr_grpo"]
 
 
 class BnpoLoss(_Clipped):
-    """What TRL calls so: the mean over the tokens of a batch. Of a step's tokens, as it is here, that is
-    `dapo`, clipped alike on both sides."""
+    """`dapo` with symmetric clipping: what TRL calls `bnpo`, averaged over the tokens of the step."""
 
     type: Literal["bnpo"]
 
 
 class GspoLoss(_Clipped):
-    """One ratio for an answer: the geometric mean of its tokens'. It is clipped whole; a mean over answers.
+    """One ratio per completion, the geometric mean of its tokens' ratios, clipped as a whole; mean over
+    completions.
 
     Zheng et al. 2025, arXiv:2507.18071, eq. 5 and 7.
     """
@@ -140,14 +139,15 @@ class GspoLoss(_Clipped):
     type: Literal["gspo"]
 
     clip_low: float = Field(default=3e-4, gt=0.0, le=1.0)
-    """As for `grpo`; means move far less than a token's ratio. The paper's."""
+    """As for `grpo`; the paper's value, small because means move less than tokens."""
 
     clip_high: PositiveFloat = 4e-4
-    """As for `grpo`; the paper's."""
+    """As for `grpo`; the paper's value."""
 
 
 class CispoLoss(FrozenConfig):
-    """Every token teaches, weighed by its ratio, which is cut but never silences it; a mean over tokens.
+    """Log-probability times advantage, weighted by the capped ratio, so that every token has a gradient; mean
+    over tokens.
 
     MiniMax 2025, arXiv:2506.13585, eq. 4 and 5.
     """
@@ -157,27 +157,26 @@ class CispoLoss(FrozenConfig):
     type: Literal["cispo"]
 
     max_ratio: float = Field(default=5.0, ge=1.0)
-    """The largest weight; the paper's 1 + epsilon."""
+    """Largest weight; the paper's 1 + epsilon."""
 
 
 AnyLoss = DapoLoss | GrpoLoss | DrGrpoLoss | BnpoLoss | GspoLoss | CispoLoss
 
 
 class KeepOverlong(FrozenConfig):
-    """What was cut at `sampling.max_tokens` is graded and learned like any other answer."""
+    """They are graded and trained on like any other."""
 
     type: Literal["keep"] = "keep"
 
 
 class MaskOverlong(FrozenConfig):
-    """What was cut counts in its group's mean, and is not learned (DAPO, section 3.4)."""
+    """They count in the group's mean and are not trained on (DAPO, section 3.4)."""
 
     type: Literal["mask"]
 
 
 class ShapeOverlong(FrozenConfig):
-    """An answer pays for its last tokens before the limit: from nothing, where the buffer begins, to `penalty`
-    (DAPO, eq. 13)."""
+    """A penalty is subtracted that rises over the last tokens before the limit (DAPO, eq. 13)."""
 
     type: Literal["shape"]
 
@@ -185,14 +184,14 @@ class ShapeOverlong(FrozenConfig):
     """Tokens before `sampling.max_tokens` over which the penalty rises."""
 
     penalty: PositiveFloat = 1.0
-    """In rewards, for an answer that fills the buffer."""
+    """Penalty of a completion that fills the buffer, in rewards."""
 
 
 class FrozenPolicy(FrozenConfig):
-    """A model that stays as it is, asked in every step."""
+    """A frozen model that computes log-probabilities in every step."""
 
     path: str | None = None
-    """Its folder, as `method.model.path`; null takes the model as it is before the first step."""
+    """Folder of the reference, as `method.model.path`; null: the model before the first step."""
 
 
 def _with_type(tree: Any, *, usual: str) -> Any:
@@ -219,8 +218,9 @@ def _check_reference(reference: PretrainedCausalConfig, *, longest: int, vocab_s
 
 
 class GrpoConfig(MethodConfig):
-    """A causal language model answers each prompt several times, and learns to answer as what earned more than
-    its group's mean."""
+    """A causal language model completes each prompt several times and is trained towards the completions
+    that earned more than their group's mean.
+    """
 
     also_called: ClassVar = {
         "num_generations": "group_size",
@@ -248,88 +248,83 @@ class GrpoConfig(MethodConfig):
         "encoder": "model",
     }
 
-    added: ClassVar[frozenset[str]] = frozenset({"judge", "sampler", "staleness"})
-
     type: Literal["grpo"] = "grpo"
 
     model: PretrainedCausalConfig
-    """The language model that answers and is trained, as it is before the first step: a folder with
-    `tokenizer.json`, and an end of answers: `eos_token_id`, or the one that its chat template writes."""
+    """The policy before the first step: a folder with `tokenizer.json` and an end of completions
+    (`eos_token_id`, or the token that its chat template writes)."""
 
     rewards: tuple[AnyReward, ...] = Field(min_length=1)
-    """What answers are paid for; several add up."""
+    """What completions are rewarded for; several rewards are summed."""
 
     held_out: tuple[AnyReward, ...] = ()
-    """What answers to held-out prompts are graded by; none: `rewards`. A grader that cannot be pleased as the
-    reward can be shows when that is fooled."""
+    """What grades completions of held-out prompts; none: `rewards`. A grader that cannot be fooled in the
+    same way shows reward hacking."""
 
     judge: JudgeEndpoint = JudgeEndpoint()
-    """Where judges answer, if graders of `rewards` or `held_out` ask any."""
+    """The endpoint of judges, if graders of `rewards` or `held_out` use any."""
 
     group_size: int = Field(default=8, ge=2)
-    """Answers to each prompt, which are compared with one another."""
+    """Completions per prompt."""
 
     sampling: RolloutSampling = RolloutSampling()
-    """How these are drawn."""
+    """How completions are sampled."""
 
     sampler: Annotated[
         LocalSampler | RemoteSampler,
         Field(discriminator="type"),
         BeforeValidator(partial(_with_type, usual="remote")),
     ] = LocalSampler()
-    """Who draws them. Held-out prompts are answered by the process that trains in any case."""
+    """What samples them. Held-out prompts are always completed by the training process."""
 
     loss: Annotated[
         AnyLoss, Field(discriminator="type"), BeforeValidator(partial(_with_type, usual="dapo"))
     ] = DapoLoss()
-    """What is made of ratios and advantages, and over what it is a mean."""
+    """The loss and what it is averaged over."""
 
     advantage_scale: Literal["group", "step", "none"] = "group"
-    """By what rewards less their group's mean are divided: the group's standard deviation, that of all answers
-    of the step, or nothing. Divided by the group's, a prompt that is almost always answered right or wrong
-    teaches as much as one that is open; by the step's, as much less as its answers differ less."""
+    """What advantages are divided by: the standard deviation of the group's rewards, of all rewards of the
+    step, or nothing. `group` gives prompts that are nearly always right or wrong as much weight as open
+    ones; `step` gives them less."""
 
     overlong: Annotated[
         KeepOverlong | MaskOverlong | ShapeOverlong,
         Field(discriminator="type"),
         BeforeValidator(partial(_with_type, usual="shape")),
     ] = KeepOverlong()
-    """What becomes of answers that `sampling.max_tokens` cut."""
+    """What happens to completions that `sampling.max_tokens` cut."""
 
     groups_per_lane: PositiveInt | None = None
-    """Learn from so many groups of each lane, the first whose rewards differ; null from all. Draw more prompts
-    than these (`loader.global_batch_size`), for some teach nothing."""
+    """Train on this many groups of each lane, the first with non-zero advantages; null: all. Sample more
+    prompts than that (`loader.global_batch_size`)."""
 
     updates_per_rollout: PositiveInt = 1
-    """Updates that are made from a step's answers, of all of them each time, one after the other. The first has
-    ratios of exactly 1, so clipping matters from the second on. Commits stand between steps."""
+    """Updates from one step's completions, each from all of them. Ratios are exactly 1 in the first, so
+    clipping matters from the second on. Commits stand between steps."""
 
     staleness: NonNegativeInt = 0
-    """Steps by which a step's answers were drawn earlier than they could have been: those of step s with the
-    weights after step s - 1 - this, of the first steps with the first weights, whatever the clock says. For a
-    sampler that works while others learn; the numbers are the same where nobody does. Ratios are to what drew
-    them, clipped from the first update on (PPO, Schulman et al. 2017, arXiv:1707.06347; some steps off policy,
-    Noukhovitch et al. 2024, arXiv:2410.18252; without the proximal policy of AReaL, Fu et al. 2025,
-    arXiv:2505.24298, section 5.2)."""
+    """Steps of delay: the completions of step s are sampled with the weights after step s - 1 - staleness
+    (of the first steps: the first weights). Ratios are to the sampling policy and clipped from the first
+    update on (PPO, arXiv:1707.06347; off-policy steps, arXiv:2410.18252; without the proximal policy of
+    AReaL, arXiv:2505.24298, section 5.2)."""
 
     kl: NonNegativeFloat = 0.0
-    """Weight of the divergence from the reference, per token, in the loss (k3, with the ratio); 0 asks no
-    reference."""
+    """Weight of the divergence from the reference, per token (k3 times the ratio); 0: no reference."""
 
     reference: FrozenPolicy = FrozenPolicy()
-    """Whom the model is held to where `kl` is not 0."""
+    """The reference model, if `kl` is not 0."""
 
     max_reward_failures: float = Field(default=0.05, ge=0.0, le=1.0)
-    """The largest share of a step's answers that may have no grade: beyond it the run stops, without the
+    """Largest share of a step's completions that may have no grade. Beyond it the run stops without the
     update."""
 
     validation_temperature: NonNegativeFloat | None = None
-    """With which held-out prompts are answered, once each; null: `sampling.temperature`, so that what they earn
-    and what training earns is of one policy. 0 takes the likeliest token, which may become worse while what is
-    drawn becomes better: that is flagged as a leak."""
+    """Temperature for held-out prompts, which are completed once each; null: `sampling.temperature`, so
+    that training and validation rewards are of one policy. 0 is greedy, which may get worse while the
+    sampled policy improves."""
 
     slice_columns: tuple[str, ...] = ()
-    """Metadata columns that the evaluation is cut by; the model does not see them."""
+    """Metadata columns by which the evaluation is sliced. The model does not see them."""
 
     @property
     def columns(self) -> tuple[str, ...]:

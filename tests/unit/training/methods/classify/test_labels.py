@@ -12,7 +12,6 @@ from pydantic import ValidationError
 from torch.nn.functional import cross_entropy, l1_loss, mse_loss
 
 from assay.base.errors import ConfigError, DataError
-from assay.base.versioned import FOR_DIGEST
 from assay.records.dataset import DatasetManifest, LengthProfile
 from assay.training.methods.classify.config import ClassifyConfig
 from assay.training.methods.classify.label_config import BinaryLabel, ClassesLabel, NumberLabel
@@ -97,12 +96,6 @@ def test_the_network_says_a_number_or_one_for_each_class(as_micro_batch, label: 
         name: tensor.dtype for name, tensor in tensors.items() if name != "attention_mask"
     }
     assert torch.isfinite(method.loss(model, blank, {}).sum)
-
-
-def test_a_recipe_that_names_no_kind_of_label_is_what_it_was() -> None:
-    config = ClassifyConfig(encoder=ENCODER)
-    assert config.label == BinaryLabel()
-    assert "label" not in config.model_dump(mode="json", context=dict(FOR_DIGEST))
 
 
 def manifest(kind: str, **counts: int) -> DatasetManifest:
