@@ -20,16 +20,16 @@ from scipy.special import ndtr
 from scipy.stats import binom, norm
 
 from assay.base.config import FrozenConfig
-from assay.evaluation.evidence.campaign.looks import LookPlan
-from assay.evaluation.evidence.campaign.rule import (
+from assay.statistics.campaign.looks import LookPlan
+from assay.statistics.campaign.rule import (
     CampaignRule,
     bounds_of_look,
     least_scaling_effect,
 )
-from assay.evaluation.evidence.effect import Effect
-from assay.evaluation.evidence.failure_rate import rate_upper
-from assay.evaluation.evidence.guardrail import MARGINS_PER_ERROR
-from assay.evaluation.evidence.power import VarianceComponents, components_from_discordance, variance_scatter
+from assay.statistics.effect import Effect
+from assay.statistics.failure_rate import rate_upper
+from assay.statistics.guardrail import MARGINS_PER_ERROR
+from assay.statistics.power import VarianceComponents, components_from_discordance, variance_scatter
 
 _POINTS = 64
 

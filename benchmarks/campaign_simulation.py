@@ -16,15 +16,15 @@ import numpy as np
 import numpy.typing as npt
 from scipy.stats import norm
 
-from assay.evaluation.evidence.campaign.looks import LookPlan
-from assay.evaluation.evidence.campaign.rule import (
+from assay.statistics.campaign.looks import LookPlan
+from assay.statistics.campaign.rule import (
     CampaignEvidence,
     chance_by_end,
     judge,
     needed_by_end,
 )
-from assay.evaluation.evidence.effect import Effect
-from assay.evaluation.evidence.failure_rate import rate_lower, rate_upper
+from assay.statistics.effect import Effect
+from assay.statistics.failure_rate import rate_lower, rate_upper
 from campaign_design import CampaignDesign
 
 FULL_GAIN_AFTER = 0.5

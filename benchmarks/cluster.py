@@ -246,7 +246,7 @@ _MAKE_RUN = f"""
 import sys
 from pathlib import Path
 from assay.base.config import read_config_file
-from assay.launch.run import new_run
+from assay.workflows.run import new_run
 from assay.store.home import Home
 new_run(Home.from_environment(), read_config_file(Path(sys.argv[1]), sys.argv[2:]), run_id="{RUN_ID}")
 """

@@ -243,7 +243,7 @@ class FirstStep(NamedTuple):
 
 def first_steps(demo: Path, workers: int, *, starts: int) -> Iterator[FirstStep]:
     """Runs of the demo's recipe, and bare PyTorch, in turn."""
-    recipe = yaml.safe_load((CHECKOUT / "src/assay/launch/demo/classifier.yaml").read_text())
+    recipe = yaml.safe_load((CHECKOUT / "src/assay/workflows/demo/classifier.yaml").read_text())
     recipe["data"]["dataset"] = str((demo / "demo" / "dataset").resolve())
     recipe["trainer"]["max_steps"] = 16
     (demo / "start.yaml").write_text(yaml.safe_dump(recipe))

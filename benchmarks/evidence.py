@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from assay.evaluation.evidence.campaign.looks import LookPlan
+from assay.statistics.campaign.looks import LookPlan
 from campaign_design import CampaignDesign, detectable_effect, stated_power
 from campaign_simulation import (
     CampaignOutcomes,

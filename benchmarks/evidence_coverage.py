@@ -6,11 +6,11 @@ import numpy as np
 from jaxtyping import Float64, Int
 from scipy.special import ndtri
 
-from assay.evaluation.evidence.campaign.rule import CampaignRule
-from assay.evaluation.evidence.effect import Effect, paired_effect
-from assay.evaluation.evidence.failure_rate import independent_trials, rate_lower, rate_upper
-from assay.evaluation.evidence.guardrail import harm_of
-from assay.evaluation.evidence.interval import ONE_SIDED
+from assay.statistics.campaign.rule import CampaignRule
+from assay.statistics.effect import Effect, paired_effect
+from assay.statistics.failure_rate import independent_trials, rate_lower, rate_upper
+from assay.statistics.guardrail import harm_of
+from assay.statistics.interval import ONE_SIDED
 
 MIXTURES = {
     "seeds": (1.0, 0.0, 0.0),

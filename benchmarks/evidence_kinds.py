@@ -12,16 +12,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float64
 
-from assay.evaluation.evidence.campaign.looks import LookPlan
-from assay.evaluation.evidence.effect import Effect, paired_effect
-from assay.evaluation.evidence.power import (
+from assay.statistics.campaign.looks import LookPlan
+from assay.statistics.effect import Effect, paired_effect
+from assay.statistics.power import (
     POWER,
     components_from_discordance,
     minimum_detectable_effect,
     power,
 )
-from assay.evaluation.evidence.seeds.suspicion import agree_too_well, runs_apart
-from assay.evaluation.evidence.seeds.trimmed import FEWEST_SEEDS, kept_seeds, over_typical_seeds
+from assay.statistics.seeds.suspicion import agree_too_well, runs_apart
+from assay.statistics.seeds.trimmed import FEWEST_SEEDS, kept_seeds, over_typical_seeds
 
 Draw = Callable[[np.random.Generator, tuple[int, int, int]], Float64[np.ndarray, "table seed item"]]
 Seeds = Float64[np.ndarray, "campaign arm seed"]

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from assay.reporting.figures.svg import Axis, Chart, chart, text
+from assay.reporting.charts.svg import Axis, Chart, chart, text
 
 WIDTH, HEIGHT = 640, 340
 COLOURS = {"scale": "s1", "narrow": "s2", "stop": "s3"}

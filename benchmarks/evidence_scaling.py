@@ -17,12 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from assay.evaluation.evidence.scaling.bootstrap import bootstrap, resample_counts, scaling_law, standard_errors
-from assay.evaluation.evidence.scaling.extrapolate import check_bands
-from assay.evaluation.evidence.scaling.fit import HUBER_DELTA, LEAST_ABSOLUTE_DELTA, fit_scaling_law
-from assay.evaluation.evidence.scaling.forms import FORMS
-from assay.evaluation.evidence.scaling.points import ScalingPoints, read_points, scaling_points
-from assay.evaluation.evidence.scaling.study import study
+from assay.statistics.scaling.bootstrap import bootstrap, resample_counts, scaling_law, standard_errors
+from assay.statistics.scaling.extrapolate import check_bands
+from assay.statistics.scaling.fit import HUBER_DELTA, LEAST_ABSOLUTE_DELTA, fit_scaling_law
+from assay.statistics.scaling.forms import FORMS
+from assay.statistics.scaling.points import ScalingPoints, read_points, scaling_points
+from assay.statistics.scaling.study import study
 
 CHECKOUT = Path(__file__).parents[1]
 # Besiroglu et al. 2024, arXiv 2404.10102, with the digits that are given.

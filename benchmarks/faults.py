@@ -32,8 +32,7 @@ from assay.base.config import LoadedConfig
 from assay.data.dataset.build import build_dataset
 from assay.data.dataset.fields import BuildConfig
 from assay.data.dataset.tokens import train_tokenizer
-from assay.launch.ranks.supervisor import RestartPolicy, Supervisor
-from assay.launch.run import new_run
+from assay.elastic.supervisor import RestartPolicy, Supervisor
 from assay.records.goodput import Goodput
 from assay.records.run import Attempt, Run
 from assay.store.commit_log import CommitLog
@@ -42,6 +41,7 @@ from assay.store.home import Home
 from assay.store.ledger.goodput import goodput_of
 from assay.store.metrics.segment import read_segment, segment_path
 from assay.store.objects import open_store
+from assay.workflows.run import new_run
 
 TORCHRUN_LOOP = Path(__file__).with_name("faults_torchrun.py")
 TORCHRUN_LIMIT_S = 60.0
@@ -133,7 +133,7 @@ def kill_to_next_step_s(dataset: Path, *, cold: bool) -> float:
     run = new_run(Home.from_environment(), recipe(dataset, max_steps=30, commit_every=10), world_size=WORKERS)
     killer = KillAtStep(run, step=12)
     log = CommitLog(open_store(run.store_url))
-    with patch("assay.launch.ranks.supervisor.fork_context", _cold_context) if cold else nullcontext():
+    with patch("assay.elastic.supervisor.fork_context", _cold_context) if cold else nullcontext():
         supervisor = Supervisor(run, log, policy=RestartPolicy(), watchers=[killer], clock=SystemClock())
         supervisor.run(WORKERS)
     second = read_segment(segment_path(Path(run.run_dir), 2, 0))
@@ -175,7 +175,10 @@ def goodput_under_kills(dataset: Path, *, minutes: float, every_s: float) -> tup
     until_s = time.monotonic() + 60 * minutes
     killer = KillEvery(every_s, until_s - every_s / 2)
     home = Home.from_environment()
-    from assay.launch.bookkeeping import Bookkeeper, writer_of  # not above: every rank imports this file anew
+    from assay.workflows.bookkeeping import (  # not above: every rank imports this file anew
+        Bookkeeper,
+        writer_of,
+    )
 
     with writer_of(home, run) as writer:
         bookkeeper = Bookkeeper(run, writer, SystemClock())

@@ -19,11 +19,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from assay.inference.local.generator import Generator
+from assay.inference.rollout import Prompt
+from assay.models.causal import build_causal
+from assay.models.causal_config import NewCausalConfig
 from assay.scoring.sampler import Sampling
-from assay.training.generation.generator import Generator
-from assay.training.generation.rollout import Prompt
-from assay.training.model.causal import build_causal
-from assay.training.model.causal_config import NewCausalConfig
 from trainer import Target, describe_machine
 
 BATCH = 64

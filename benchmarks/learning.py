@@ -36,15 +36,15 @@ from transformers.models.llama.modeling_llama import LlamaForCausalLM
 from assay.base.seeds import derive_key
 from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.split import Part, split_view
-from assay.evaluation.suite.commit_model import load_committed
-from assay.launch.run import existing_run
+from assay.evals.commit_model import load_committed
+from assay.models.causal_config import PretrainedCausalConfig
+from assay.models.token_scores import CausalNetwork
 from assay.store.commit_log import CommitLog
 from assay.store.home import Home
 from assay.store.metrics.recorded import recorded_steps
 from assay.store.objects import open_store
-from assay.training.model.causal_config import PretrainedCausalConfig
-from assay.training.model.token_scores import CausalNetwork
 from assay.training.recipe import Recipe
+from assay.workflows.run import existing_run
 from ngrams import NGram
 
 REPOSITORY = Path(__file__).parents[1]

@@ -23,9 +23,9 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from assay.launch.run import existing_run
 from assay.store.home import Home
 from assay.store.metrics.recorded import recorded_steps
+from assay.workflows.run import existing_run
 from learning import REPOSITORY, assay
 
 RECIPES = REPOSITORY / "recipes/rl"

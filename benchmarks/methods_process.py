@@ -30,16 +30,16 @@ from assay.base.clock import SystemClock
 from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.split import split_view
 from assay.data.loader.loader import Loader
-from assay.launch.ranks.faults import NO_FAULTS
-from assay.launch.ranks.task import Orders, RankTask
-from assay.launch.ranks.wiring import train_rank
+from assay.distributed import rank_device
+from assay.elastic.faults import NO_FAULTS
+from assay.elastic.rank_setup import train_rank
+from assay.elastic.task import Orders, RankTask
+from assay.inference.local.generator import Generator
 from assay.records.cursor import Cursor
 from assay.records.run import Attempt, Run
 from assay.store.commit_log import CommitLog
 from assay.store.heartbeat import Heartbeats
 from assay.store.objects import open_store
-from assay.training.generation.generator import Generator
-from assay.training.parallel import rank_device
 from assay.training.recipe import Recipe, recipe_sha256
 from assay.training.trainer.step import Stepper, StepTotals
 from generation import end_as_planned, hazards

@@ -22,8 +22,8 @@ from transformers.models.llama.configuration_llama import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaForCausalLM
 
 from assay.data.dataset.index import index_dataset
-from assay.training.model.causal_config import PretrainedCausalConfig
-from assay.training.model.token_scores import CausalNetwork
+from assay.models.causal_config import PretrainedCausalConfig
+from assay.models.token_scores import CausalNetwork
 from generation import PROMPT_TOKENS
 
 SPREAD = 0.8

@@ -27,8 +27,8 @@ from assay.planning.checker import violations
 from assay.planning.model import build
 from assay.planning.problem import Problem
 from assay.planning.program.file import read_program
-from assay.planning.risk.offer import make_offer
 from assay.planning.schedule import AIMS, Effort, aim_expression, new_solver, schedule, solve
+from assay.planning.simulation.offer import make_offer
 from justified_schedules import solve_classical
 from psplib import read_psplib
 

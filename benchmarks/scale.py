@@ -33,10 +33,10 @@ import torch.distributed as dist
 from torch import nn
 
 from assay.data.loader.lane_shares import LaneShares, loads_by_speed
-from assay.training.parallel.exchange import sum_over_ranks
-from assay.training.parallel.exchange_plan import ExchangePlan, exchange_plan
-from assay.training.parallel.lane_sum import LaneSum
-from assay.training.parallel.ranks import Ranks
+from assay.distributed.exchange import sum_over_ranks
+from assay.distributed.exchange_plan import ExchangePlan, exchange_plan
+from assay.distributed.lane_sum import LaneSum
+from assay.distributed.ranks import Ranks
 from cluster import Setting, cluster, described, trained
 from network_links import INTERFACE, forked_at, linked_nodes, missing
 from trainer import describe_machine

@@ -22,7 +22,8 @@ from typing import NamedTuple
 import torch
 import yaml
 
-from assay.planning.scale.cluster import measured_link
+from assay.distributed import link_probe
+from assay.distributed.ranks import Ranks
 from assay.records.scale import (
     NetworkLink,
     ScaleCalibration,
@@ -31,8 +32,7 @@ from assay.records.scale import (
     TwoWorkers,
     WorldForecast,
 )
-from assay.training.parallel import link_probe
-from assay.training.parallel.ranks import Ranks
+from assay.throughput.cluster import measured_link
 from cluster import Cluster, MeasuredSteps, Setting, cluster, described, trained
 from network_links import forked_at, linked_nodes, missing
 from trainer import describe_machine

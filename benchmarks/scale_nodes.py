@@ -16,7 +16,7 @@ import sys
 import time
 from typing import NamedTuple
 
-from assay.launch.ranks.faults import WAITS_OUTSIDE
+from assay.elastic.faults import WAITS_OUTSIDE
 from assay.records.commit import Commit
 from assay.store.commit_log import CommitLog
 from assay.store.objects import open_store

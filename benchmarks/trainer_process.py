@@ -26,8 +26,12 @@ from assay.data.loader.config import BucketedLayout, LoaderConfig, PaddedLayout
 from assay.data.loader.lane_shares import LaneShares
 from assay.data.loader.loader import Loader
 from assay.data.loader.receipts import receipt
-from assay.launch.ranks.faults import NO_FAULTS, RankFaults
-from assay.launch.ranks.recorder import RankRecorder
+from assay.distributed.allocator import keep_freed_memory
+from assay.distributed.lane_sum import LaneSum
+from assay.distributed.ranks import Ranks
+from assay.elastic.faults import NO_FAULTS, RankFaults
+from assay.elastic.recorder import RankRecorder
+from assay.models.config import NewEncoderConfig
 from assay.records.cursor import Cursor
 from assay.records.phase import Phase
 from assay.store.commit_log import CommitLog
@@ -39,10 +43,6 @@ from assay.training.checkpoint.retention import RetentionConfig
 from assay.training.checkpoint.saver import LaneReceipts, Saver
 from assay.training.methods.classify.config import ClassifyConfig
 from assay.training.methods.classify.method import ClassifyMethod
-from assay.training.model.config import NewEncoderConfig
-from assay.training.parallel.allocator import keep_freed_memory
-from assay.training.parallel.lane_sum import LaneSum
-from assay.training.parallel.ranks import Ranks
 from assay.training.trainer.commit_schedule import CommitSchedule
 from assay.training.trainer.config import OptimizerConfig, ScheduleConfig, TrainerConfig
 from assay.training.trainer.lane_forward import LaneForward

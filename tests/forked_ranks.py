@@ -12,7 +12,7 @@ from typing import Any, NoReturn, TypeVar
 
 import torch._dynamo  # noqa: F401  # DDP and FSDP2 import it: once here, and not in each fork
 
-from assay.training.parallel.ranks import Ranks
+from assay.distributed.ranks import Ranks
 
 PATIENCE_S = 60
 Result = TypeVar("Result")

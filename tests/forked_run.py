@@ -11,9 +11,9 @@ from typing import NoReturn
 
 import torch._dynamo  # noqa: F401  # DDP and FSDP2 import it: once here, and not in each fork
 
-from assay.launch.ranks.faults import NO_FAULTS, FaultPlan
-from assay.launch.ranks.task import Orders, Parallel, RankTask
-from assay.launch.ranks.wiring import train_rank
+from assay.elastic.faults import NO_FAULTS, FaultPlan
+from assay.elastic.rank_setup import train_rank
+from assay.elastic.task import Orders, Parallel, RankTask
 from assay.records.run import Attempt, Run
 from assay.store.attempts import save_attempt
 from assay.store.commit_log import CommitLog

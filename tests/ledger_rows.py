@@ -9,13 +9,13 @@ from typing import Any
 
 import psycopg
 
-from assay.launch.bookkeeping import rebuild_run
-from assay.launch.rebuild import fold_in_missed
 from assay.records.run import Run
 from assay.store.home import Home
 from assay.store.ledger import tables
 from assay.store.ledger.database import Connection
 from assay.store.ledger.ledger import Ledger, insertion, open_ledger
+from assay.workflows.bookkeeping import rebuild_run
+from assay.workflows.rebuild import fold_in_missed
 from record_kinds import record_kinds
 
 Rows = dict[str, list[tuple[Any, ...]]]

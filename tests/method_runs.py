@@ -10,13 +10,13 @@ import preference_rows
 from agreement.tiny_models import save_tiny
 from assay.base.clock import SystemClock
 from assay.base.config import LoadedConfig
-from assay.launch.ranks.faults import FaultPlan
-from assay.launch.ranks.supervisor import RestartPolicy, Supervisor
-from assay.launch.run import new_run
+from assay.elastic.faults import FaultPlan
+from assay.elastic.supervisor import RestartPolicy, Supervisor
 from assay.store.commit_log import CommitLog
 from assay.store.home import Home
 from assay.store.objects import open_store
 from assay.training.audit import audit_run
+from assay.workflows.run import new_run
 from language_rows import language_dataset, sft_recipe
 from preference_rows import preference_dataset, preference_recipe
 from prompt_rows import grpo_recipe, prompt_dataset

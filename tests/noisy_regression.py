@@ -14,8 +14,8 @@ import torch
 from torch import nn
 
 from assay.data.loader.batch import LaneShare, MicroBatch, Ragged
+from assay.inference.rollout import GenerationAbandonedError
 from assay.records.journal import JournaledAnswer, JournaledGroup
-from assay.training.generation.rollout import GenerationAbandonedError
 from assay.training.trainer.method import Loss, MetricSum, RolledOut
 from assay.training.trainer.numerics import combined_digest, digest_of_tensors
 

@@ -11,10 +11,10 @@ from assay.base.code_version import code_version
 from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.split import split_view
 from assay.data.loader.loader import Loader
-from assay.evaluation.suite.commit_model import load_committed
-from assay.launch.ranks.faults import NO_FAULTS
-from assay.launch.ranks.task import Orders, RankTask
-from assay.launch.ranks.wiring import train_rank
+from assay.elastic.faults import NO_FAULTS
+from assay.elastic.rank_setup import train_rank
+from assay.elastic.task import Orders, RankTask
+from assay.evals.commit_model import load_committed
 from assay.records.cursor import Cursor
 from assay.records.run import Attempt, Run
 from assay.store.commit_log import CommitLog

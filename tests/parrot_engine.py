@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Iterator
 
-from assay.serving.engines.asks import (
+from assay.inference.protocol import (
     Ask,
     AskedPrompt,
     Classified,

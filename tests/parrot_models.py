@@ -4,12 +4,12 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from assay.launch.answering.answering_worker import AnsweringWorker
-from assay.launch.answering.batch_work import BatchWork
-from assay.launch.answering.desk import Desk
-from assay.launch.answering.eval_work import EvalWork
-from assay.serving.engines.asks import Engine, ModelSource
+from assay.inference.protocol import Engine, ModelSource
 from assay.serving.openai.place import Place
+from assay.workers.batch.batch_work import BatchWork
+from assay.workers.batch.chunk_processor import Desk
+from assay.workers.batch.eval_work import EvalWork
+from assay.workers.batch.worker import AnsweringWorker
 from clocks import HandClock
 from parrot_engine import ParrotEngine
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 
-from assay.training.model.causal import build_causal
-from assay.training.model.causal_config import LoraConfig, NewCausalConfig
+from assay.models.causal import build_causal
+from assay.models.causal_config import LoraConfig, NewCausalConfig
 
 VOCAB_SIZE = 48
 MAX_TOKENS = 160

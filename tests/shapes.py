@@ -21,7 +21,7 @@ from typing import Any, get_args
 import jaxtyping  # before any module of assay: see above
 import numpy as np
 
-ROOMS = ("assay.data.loader", "assay.evaluation.evidence", "assay.training")
+ROOMS = ("assay.data.loader", "assay.statistics", "assay.training")
 FIRST_CALLS = 30
 """So many calls of a function are checked in each test,"""
 LATER_CALLS = 16

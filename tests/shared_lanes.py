@@ -5,9 +5,9 @@ from typing import Any
 from torch import nn
 
 from assay.data.loader.lane_shares import LaneShares
-from assay.training.parallel.lane_sum import LaneSum
-from assay.training.parallel.ranks import Ranks
-from assay.training.parallel.sharded_lane_sum import ShardedLaneSum
+from assay.distributed.lane_sum import LaneSum
+from assay.distributed.ranks import Ranks
+from assay.distributed.sharded_lane_sum import ShardedLaneSum
 
 
 def shares_of(ranks: Ranks, num_lanes: int) -> LaneShares:

@@ -14,9 +14,9 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from assay.evaluation.evidence.effect import estimate_of, item_shares, paired_effect
-from assay.evaluation.evidence.interval import CONFIDENCE, cluster_sums, symmetric
 from assay.records.evaluation import Estimate
+from assay.statistics.effect import estimate_of, item_shares, paired_effect
+from assay.statistics.interval import CONFIDENCE, cluster_sums, symmetric
 
 NUM_RESAMPLES = 2000
 

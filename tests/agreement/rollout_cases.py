@@ -19,7 +19,7 @@ from agreement.measured import Measured, measured
 from agreement.pair_cases import CPU, Case
 from agreement.tiny_models import END, save_tiny, tiny_tokenizer
 from assay.data.loader.batch import MicroBatch
-from assay.training.generation.rollout import Rollout
+from assay.inference.rollout import Rollout
 from assay.training.methods.grpo.batch import PromptRow
 from assay.training.methods.grpo.config import GrpoConfig
 from assay.training.methods.grpo.method import GrpoMethod

@@ -21,10 +21,10 @@ import yaml
 from assay.base.config import LoadedConfig
 from assay.cli.main import cli
 from assay.data.dataset.index import index_dataset
-from assay.launch.run import new_run
 from assay.planning.program.new import new_program
 from assay.records.run import Run
 from assay.store.home import Home
+from assay.workflows.run import new_run
 from commands import NEEDS_NOTHING, NOTHING_THERE
 from tiny_recipe import tiny_recipe
 
@@ -119,7 +119,7 @@ def test_what_is_written_for_programs_needs_nothing_that_draws(home: Path) -> No
 BEGIN = """
 import json, sys
 from assay.cli.main import main
-from assay.launch.ranks import fork_server
+from assay.elastic import fork_server
 def begin():
     print(json.dumps([name for name in sys.argv[1:] if name in sys.modules]))
     sys.exit()

@@ -12,13 +12,13 @@ import shapes
 SRC = Path(__file__).parents[2] / "src" / "assay"
 ROOMS = (
     "data/loader",
-    "evaluation/evidence",
+    "statistics",
     "training/audit.py",
     "training/checkpoint",
-    "training/generation",
+    "inference/local",
     "training/methods",
-    "training/model",
-    "training/parallel",
+    "models",
+    "distributed",
     "training/replay/bad_rows.py",
     "training/trainer",
 )
@@ -26,8 +26,8 @@ ROOMS = (
 
 BARE = {"Tensor", "ndarray", "NDArray"}
 EXCEPTIONS = {
-    "training/parallel/lane_sum.py: _reduce_bucket": "DDP wants its hook to return Future[Tensor], no more",
-    "training/parallel/lane_sum.py: reduce_bucket": "DDP wants its hook to return Future[Tensor], no more",
+    "distributed/lane_sum.py: _reduce_bucket": "DDP wants its hook to return Future[Tensor], no more",
+    "distributed/lane_sum.py: reduce_bucket": "DDP wants its hook to return Future[Tensor], no more",
 }
 """Functions whose arrays have no shape to write, and why."""
 

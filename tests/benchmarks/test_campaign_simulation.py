@@ -6,8 +6,8 @@ from functools import cache
 import numpy as np
 import pytest
 
-from assay.evaluation.evidence.campaign.looks import LookPlan
-from assay.evaluation.evidence.campaign.rule import CampaignRule
+from assay.statistics.campaign.looks import LookPlan
+from assay.statistics.campaign.rule import CampaignRule
 from campaign_design import (
     CampaignDesign,
     detectable_effect,

@@ -17,11 +17,11 @@ import pytest
 import torch
 
 from assay.base.clock import SystemClock
-from assay.launch.models.chat import run_to_talk_with
+from assay.inference.local.local_model import LocalModel
 from assay.scoring.sampler import Sampling
 from assay.serving.keys import KeyShelf
 from assay.store.objects import open_store
-from assay.training.generation.local_model import LocalModel
+from assay.workflows.export.chat import run_to_talk_with
 from compatibility.environment import python_with
 from docs.test_first_hour import FILE
 from integration.test_inference import trained_job

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from assay.launch.places.background import BackgroundLauncher
-from assay.launch.places.launcher import Launcher
-from assay.launch.places.launches import state_of, stop
-from assay.launch.places.slurm import SlurmConfig, SlurmLauncher
+from assay.launchers.launcher import Launcher
+from assay.launchers.launches import state_of, stop
+from assay.launchers.local import BackgroundLauncher
+from assay.launchers.slurm.launcher import SlurmConfig, SlurmLauncher
 from assay.store.commit_log import CommitLog
 from assay.store.home import Home
 from assay.store.launches import saved_launches

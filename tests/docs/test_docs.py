@@ -14,15 +14,15 @@ from assay.base.key_reference import key_reference
 from assay.cli.campaign import KEYS_HEAD
 from assay.cli.given import InputFile
 from assay.cli.main import _COMMANDS, cli
-from assay.evaluation.decision.candidate import known_good_recipe, patched
-from assay.evaluation.decision.config import CampaignConfig
-from assay.evaluation.suite.config import read_suite
-from assay.launch.pipeline.config import pipeline_reference
-from assay.launch.pipeline.folder import given_pipeline
-from assay.launch.pipeline.stages import stage_recipe
+from assay.decision.candidate import known_good_recipe, patched
+from assay.decision.config import CampaignConfig
+from assay.evals.config import read_suite
 from assay.planning.program.reference import program_reference
 from assay.store.settings import settings_reference
 from assay.training.recipe import Recipe, recipe_reference
+from assay.workflows.pipeline.config import pipeline_reference
+from assay.workflows.pipeline.folder import given_pipeline
+from assay.workflows.pipeline.stages import stage_recipe
 
 ROOT = Path(__file__).parents[2]
 PAGES = [

@@ -25,9 +25,9 @@ import pytest
 from assay.base.config import read_config_file
 from assay.data.dataset.build import build_dataset
 from assay.data.dataset.fields import BuildConfig
-from assay.launch.ranks.processor import processor_here
+from assay.elastic.processor import processor_here
+from assay.models.config import checkpoint_path
 from assay.records.processor import Processor
-from assay.training.model.config import checkpoint_path
 from one_rank import train_one_rank
 
 CURVES = Path(__file__).parent / "curves"
@@ -46,7 +46,7 @@ SMALL = (
     "trainer.optimizer.schedule.warmup_steps=5",
 )  # fmt: skip
 RECIPES: dict[str, tuple[Path, tuple[str, ...]]] = {
-    "demo": (CHECKOUT / "src/assay/launch/demo/classifier.yaml", SMALL),
+    "demo": (CHECKOUT / "src/assay/workflows/demo/classifier.yaml", SMALL),
     "production": (CHECKOUT / "recipes/production.yaml", (*SMALL, "loader.max_micro_batch_tokens=400")),
     "minilm": (
         CHECKOUT / "recipes/minilm.yaml",

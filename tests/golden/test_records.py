@@ -7,7 +7,7 @@ import pytest
 
 from assay.base.config import FrozenConfig, stored
 from assay.base.digest import sha256_of_json
-from assay.evaluation.decision.config import CampaignConfig
+from assay.decision.config import CampaignConfig
 from assay.training.recipe import Recipe
 from golden.write_records import FILE
 from record_kinds import record_kinds

@@ -17,12 +17,12 @@ from assay.base.config import LoadedConfig
 from assay.data.dataset.build import build_dataset
 from assay.data.dataset.fields import BuildConfig
 from assay.data.dataset.tokens import train_tokenizer
-from assay.launch.ranks.supervisor import RestartPolicy, Supervisor, Watcher
-from assay.launch.run import new_run
+from assay.elastic.supervisor import RestartPolicy, Supervisor, Watcher
 from assay.records.run import Attempt, Run
 from assay.store.commit_log import CommitLog
 from assay.store.home import Home
 from assay.store.objects import open_store
+from assay.workflows.run import new_run
 
 NUM_ROWS = 700
 WORDS = ["alpha", "beta", "gamma", "delta", "return", "yield", "import", "class", "lambda", "pass"]

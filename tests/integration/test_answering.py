@@ -8,8 +8,8 @@ from pathlib import Path
 import openai
 import pytest
 
-from assay.launch.models.chat import run_to_talk_with
 from assay.scoring.sampler import Completion, Sampling
+from assay.workflows.export.chat import run_to_talk_with
 from integration.test_inference import SFT, trained_job
 from integration.test_language_export import conversations
 from integration.test_serving import Here

@@ -13,13 +13,13 @@ from assay.base.digest import sha256_of_bytes
 from assay.cli.main import main
 from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.index import index_dataset
-from assay.launch.audit import audited_run
 from assay.store.attempts import attempt_path, saved_attempts
 from assay.store.commit_log import RECEIPTS_NAME, CommitLog
 from assay.store.findings import AUDIT_FILE, saved_audit
 from assay.store.home import Home
 from assay.store.objects import open_store
 from assay.training.audit import audit_run
+from assay.workflows.audit import audited_run
 
 
 @pytest.fixture(scope="module")

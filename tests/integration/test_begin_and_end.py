@@ -15,15 +15,15 @@ from assay.data.dataset.build import build_dataset
 from assay.data.dataset.columns import TOKENS
 from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.fields import BuildConfig
-from assay.evaluation.suite.commit_model import load_committed
-from assay.launch.evaluation.evaluate import language_model, local_model
-from assay.launch.models.export import export_run
-from assay.launch.run import new_run
+from assay.evals.commit_model import load_committed
+from assay.inference.local.local_model import LocalModel
 from assay.scoring.sampler import Completion, Message, Sampling
 from assay.store.commit_log import CommitLog
 from assay.store.home import Home
 from assay.store.objects import open_store
-from assay.training.generation.local_model import LocalModel
+from assay.workflows.evaluation.evaluate import language_model, local_model
+from assay.workflows.export.export import export_run
+from assay.workflows.run import new_run
 from chat_base import chat_lines, save_base, save_tokenizer
 from one_rank import train_here
 

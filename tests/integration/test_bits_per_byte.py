@@ -14,7 +14,7 @@ import torch
 
 from assay.cli.main import main
 from assay.data.dataset.tokens import train_tokenizer
-from assay.evaluation.evidence.benchmark_items import read_score_matrix, result_folders
+from assay.statistics.benchmark_items import read_score_matrix, result_folders
 from tiny_causal import new_causal_network, save_causal
 
 ROOT = Path(__file__).parents[2]

@@ -19,19 +19,19 @@ from assay.base.config import LoadedConfig
 from assay.base.errors import ConfigError
 from assay.cli.main import main
 from assay.data.dataset.split import key_column, split_view
-from assay.evaluation.decision.config import SuiteBenchmark
-from assay.evaluation.evidence.benchmark_items import load_result
-from assay.launch.campaign.arms import check_arms
-from assay.launch.campaign.folder import OpenCampaign, find_campaign, read_campaign_file
-from assay.launch.campaign.memo import newest_decisions
-from assay.launch.campaign.scores import finished_runs, suite_folder
-from assay.launch.rebuild import rebuild_all
-from assay.launch.run import checked
+from assay.decision.config import SuiteBenchmark
 from assay.records.campaign import CampaignRun
 from assay.records.decision import Decision
+from assay.statistics.benchmark_items import load_result
 from assay.store.commit_log import CommitLog
 from assay.store.home import Home
 from assay.store.objects import open_store
+from assay.workflows.campaign.arms import check_arms
+from assay.workflows.campaign.folder import OpenCampaign, find_campaign, read_campaign_file
+from assay.workflows.campaign.memo import newest_decisions
+from assay.workflows.campaign.scores import finished_runs, suite_folder
+from assay.workflows.rebuild import rebuild_all
+from assay.workflows.run import checked
 
 PROGRAM = "from assay.cli.main import main; main()"
 

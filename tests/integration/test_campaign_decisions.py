@@ -22,30 +22,7 @@ from assay.base.clock import SystemClock
 from assay.base.digest import sha256_of_bytes
 from assay.base.errors import ConfigError, DamagedDataError, DataError, TrainingError
 from assay.cli.main import main
-from assay.evaluation.evidence.benchmark_items import (
-    ITEMS_FILE,
-    ItemScore,
-    items_bytes,
-    items_table,
-    load_result,
-    save_result,
-    summarise,
-)
-from assay.evaluation.evidence.predictions import PREDICTIONS_FILE, evaluation_folder
-from assay.launch.campaign.arms import arm_run
-from assay.launch.campaign.campaign import CampaignResult, run_campaign
-from assay.launch.campaign.folder import (
-    OpenCampaign,
-    declare,
-    find_campaign,
-    read_campaign_file,
-    refuse_redeclared,
-)
-from assay.launch.campaign.look import decide_again, look_now
-from assay.launch.campaign.memo import write_memo
-from assay.launch.campaign.scores import scored_run
-from assay.launch.campaign.train import ArmRun, Workplace
-from assay.launch.places.launcher import LaunchState
+from assay.launchers.launcher import LaunchState
 from assay.records.audit import AuditReport
 from assay.records.benchmark import BenchmarkResult
 from assay.records.campaign import SealOpening
@@ -56,6 +33,16 @@ from assay.records.evaluation import ClassifierEvaluation, ClassifierMetrics, Es
 from assay.records.failure import Failure
 from assay.records.launch import Launch
 from assay.records.run import Attempt, PhaseSeconds, Run
+from assay.statistics.benchmark_items import (
+    ITEMS_FILE,
+    ItemScore,
+    items_bytes,
+    items_table,
+    load_result,
+    save_result,
+    summarise,
+)
+from assay.statistics.predictions import PREDICTIONS_FILE, evaluation_folder
 from assay.store.attempts import save_attempt
 from assay.store.commit_log import CommitLog
 from assay.store.home import Home
@@ -64,6 +51,19 @@ from assay.store.ledger.ledger import Ledger
 from assay.store.objects import open_store
 from assay.store.triage.guards import lift_guard, save_guard
 from assay.triage.guard import guard_of
+from assay.workflows.campaign.arms import arm_run
+from assay.workflows.campaign.campaign import CampaignResult, run_campaign
+from assay.workflows.campaign.folder import (
+    OpenCampaign,
+    declare,
+    find_campaign,
+    read_campaign_file,
+    refuse_redeclared,
+)
+from assay.workflows.campaign.look import decide_again, look_now
+from assay.workflows.campaign.memo import write_memo
+from assay.workflows.campaign.scores import scored_run
+from assay.workflows.campaign.train import ArmRun, Workplace
 from blamed import cause, diagnosis
 from variants import slow
 

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 import yaml
 
-from assay.launch.campaign.folder import find_campaign, recorded_decisions
-from assay.launch.places.launches import last_launch, state_of
+from assay.launchers.launches import last_launch, state_of
 from assay.records.run import Run
 from assay.store.commit_log import CommitLog
 from assay.store.home import Home
 from assay.store.launches import saved_launches
 from assay.store.objects import open_store
+from assay.workflows.campaign.folder import find_campaign, recorded_decisions
 from slurm_cluster import SlurmCluster
 
 CAMPAIGN = [sys.executable, "-c", "from assay.cli.main import main; main()", "campaign", "run"]

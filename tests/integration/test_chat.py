@@ -17,9 +17,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from assay.base.config import LoadedConfig
 from assay.base.errors import ConfigError
 from assay.cli.main import cli
-from assay.launch.models.chat import Conversation, run_to_talk_with
-from assay.launch.run import new_run
 from assay.scoring.sampler import Sampling
+from assay.workflows.export.chat import Conversation, run_to_talk_with
+from assay.workflows.run import new_run
 from integration.test_language_export import (
     MODEL,
     conversations,

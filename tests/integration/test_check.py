@@ -14,14 +14,14 @@ import yaml
 from agreement.tiny_models import tiny_tokenizer
 from assay.base.config import LoadedConfig
 from assay.cli.main import main
-from assay.launch.calibration import calibrate
-from assay.launch.preview import machine_bytes, preview, refuse_ungathered
-from assay.launch.run import checked
+from assay.models.causal import build_causal
+from assay.models.causal_config import NewCausalConfig
 from assay.store.home import Home
 from assay.store.metrics.segment import read_segment, segment_path
-from assay.training.model.causal import build_causal
-from assay.training.model.causal_config import NewCausalConfig
 from assay.training.recipe import Recipe
+from assay.workflows.calibration import calibrate
+from assay.workflows.preview import machine_bytes, preview, refuse_ungathered
+from assay.workflows.run import checked
 from preference_rows import preference_recipe, write_pairs
 from prompt_rows import grpo_recipe, prompt_dataset
 
@@ -233,11 +233,11 @@ def test_sharded_weights_that_do_not_fit_gathered_are_refused_before_a_run_is_ma
     assert found.answer_tokens == prompts * 4 * tree["method"]["sampling"]["max_tokens"] > found.num_tokens
     assert "a step, of prompts and of 4 answers to each up to " in out
     needed = 4 * numbers * 2 + 4 * numbers * 4
-    monkeypatch.setattr("assay.launch.preview.machine_bytes", lambda: needed - 1)
+    monkeypatch.setattr("assay.workflows.preview.machine_bytes", lambda: needed - 1)
     assert run("train", recipe, "--parallel", "fsdp2", "--workers", "2") == 2
     assert "to answer prompts each worker gathers all weights" in capfd.readouterr().err
     assert not list((tmp_path / "home").glob("runs/*"))
-    monkeypatch.setattr("assay.launch.preview.machine_bytes", lambda: needed)
+    monkeypatch.setattr("assay.workflows.preview.machine_bytes", lambda: needed)
     refuse_ungathered(checked(LoadedConfig(tree, {}))[0], "fsdp2", world_size=2)
     assert machine_bytes() > needed
 

@@ -9,8 +9,8 @@ import pytest
 
 from assay.base.clock import SystemClock
 from assay.base.errors import AssayError, ConfigError, StoreFullError
-from assay.evaluation.suite.commit_model import load_committed
-from assay.launch.ranks.supervisor import RestartPolicy, Supervisor
+from assay.elastic.supervisor import RestartPolicy, Supervisor
+from assay.evals.commit_model import load_committed
 from assay.records.commit import Commit, CommitQuarantined
 from assay.store.attempts import saved_attempts
 from assay.store.commit_log import CommitLog

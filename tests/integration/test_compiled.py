@@ -7,15 +7,15 @@ import pytest
 
 from assay.base.config import LoadedConfig
 from assay.base.errors import ConfigError
-from assay.launch.ranks.faults import FaultPlan
-from assay.launch.ranks.supervisor import RestartPolicy
-from assay.launch.replay import replay
-from assay.launch.run import existing_run, new_run
+from assay.elastic.faults import FaultPlan
+from assay.elastic.supervisor import RestartPolicy
 from assay.records.run import Run
 from assay.store.commit_log import CommitLog
 from assay.store.home import Home
 from assay.store.objects import open_store
 from assay.training.replay.request import ReplayRequest
+from assay.workflows.replay import replay
+from assay.workflows.run import existing_run, new_run
 from language_rows import small_model
 from method_runs import digest, eventful, method_recipe
 from one_rank import train_one_rank

@@ -12,10 +12,8 @@ from click.testing import CliRunner
 
 from assay.base.config import LoadedConfig
 from assay.cli.main import cli
-from assay.launch.ranks.faults import FaultPlan
-from assay.launch.ranks.supervisor import RestartPolicy
-from assay.launch.replay import replay
-from assay.launch.run import new_run
+from assay.elastic.faults import FaultPlan
+from assay.elastic.supervisor import RestartPolicy
 from assay.records.replay import ReplayReport
 from assay.records.run import Run
 from assay.store.attempts import saved_attempts
@@ -24,6 +22,8 @@ from assay.store.home import Home
 from assay.store.objects import open_store
 from assay.training.audit import audit_run
 from assay.training.replay.request import ReplayRequest
+from assay.workflows.replay import replay
+from assay.workflows.run import new_run
 from integration.test_soak import kill_and_resize
 from method_runs import LORA, digest, method_recipe
 from one_rank import one_rank_run, train_one_rank

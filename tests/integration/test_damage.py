@@ -21,14 +21,10 @@ from assay.base.config import LoadedConfig
 from assay.base.errors import AssayError
 from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.split import split_view
-from assay.evaluation.suite.config import read_suite
-from assay.launch.bookkeeping import writer_of
-from assay.launch.capsules import save_capsule
-from assay.launch.drive import drive
-from assay.launch.evaluation.queue import Queue, work
-from assay.launch.places.background import launched_here
-from assay.launch.ranks.supervisor import RestartPolicy
-from assay.launch.run import existing_run, new_run
+from assay.elastic.capsules import save_capsule
+from assay.elastic.supervisor import RestartPolicy
+from assay.evals.config import read_suite
+from assay.launchers.local import launched_here
 from assay.records.commit import Commit
 from assay.records.run import Run
 from assay.store import commit_log
@@ -39,6 +35,10 @@ from assay.store.objects import open_store
 from assay.store.remarks import tag
 from assay.training.audit import audit_run
 from assay.training.recipe import EvaluationConfig, recipe_of
+from assay.workflows.bookkeeping import writer_of
+from assay.workflows.evaluation.queue import Queue, work
+from assay.workflows.run import existing_run, new_run
+from assay.workflows.train import drive
 
 PAGE = Path(__file__).parents[2] / "docs" / "faults.md"
 KINDS = {

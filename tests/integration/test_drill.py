@@ -4,10 +4,10 @@ import pytest
 
 from assay.base.config import LoadedConfig
 from assay.cli.main import main
-from assay.launch.drill import Scenario, drill, scenarios
 from assay.store.attempts import saved_attempts
 from assay.store.home import Home
 from assay.store.ledger.goodput import goodput_of
+from assay.workflows.drill import Scenario, drill, scenarios
 
 
 @pytest.fixture
@@ -16,7 +16,7 @@ def few_scenarios(monkeypatch: pytest.MonkeyPatch) -> None:
     some = scenarios(num_steps=12, commit_every=2, workers=2)
     names = ("undisturbed", "a rank killed in a commit", "a commit's file with one bit flipped")
     chosen = [scenario for scenario in some if scenario.name in names]
-    monkeypatch.setattr("assay.launch.drill.scenarios", lambda **_: chosen)
+    monkeypatch.setattr("assay.workflows.drill.scenarios", lambda **_: chosen)
 
 
 @pytest.mark.slow
@@ -48,7 +48,7 @@ def test_a_drill_has_nodes_leave_and_come_and_gives_a_slow_one_fewer_lanes(
 ) -> None:
     undisturbed, *others = scenarios(num_steps=18, commit_every=3, workers=2)
     chosen = [undisturbed, *(scenario for scenario in others if scenario.on_nodes)]
-    monkeypatch.setattr("assay.launch.drill.scenarios", lambda **_: chosen)
+    monkeypatch.setattr("assay.workflows.drill.scenarios", lambda **_: chosen)
     home = Home.at(tmp_path)
     report = drill(home, LoadedConfig(tiny_recipe_tree, {}), num_steps=18, workers=2)
     assert report.passed(), [exercise.problem for exercise in report.exercises]
@@ -65,7 +65,7 @@ def test_a_pilot_that_ends_with_other_weights_fails_the_drill(tiny_recipe_tree, 
     tiny_recipe_tree["trainer"]["gradient_sum"] = "all_reduce"
     resized = scenarios(num_steps=12, commit_every=2, workers=4)
     chosen = [resized[0], *(scenario for scenario in resized if scenario.name.startswith("resized"))]
-    monkeypatch.setattr("assay.launch.drill.scenarios", lambda **_: chosen)
+    monkeypatch.setattr("assay.workflows.drill.scenarios", lambda **_: chosen)
     home = Home.at(tmp_path)
     report = drill(home, LoadedConfig(tiny_recipe_tree, {}), num_steps=12, workers=4)
     assert not report.passed()
@@ -83,7 +83,7 @@ def test_an_exercise_whose_fault_never_came_fails_and_says_so(tiny_recipe_tree, 
         ),
         Scenario("killed on a rank that is not there", (kill,), world_sizes=(1,)),
     ]
-    monkeypatch.setattr("assay.launch.drill.scenarios", lambda **_: chosen)
+    monkeypatch.setattr("assay.workflows.drill.scenarios", lambda **_: chosen)
     home = Home.at(tmp_path)
     report = drill(home, LoadedConfig(tiny_recipe_tree, {}), num_steps=12, workers=2)
     assert not report.passed()

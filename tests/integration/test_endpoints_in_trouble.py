@@ -19,7 +19,7 @@ import pytest
 import yaml
 
 from assay.cli.given import opened_ledger
-from assay.evaluation.suite.queue import stored_results
+from assay.evals.queue import stored_results
 from assay.reporting.views.run import run_view
 from assay.store.attempts import saved_attempts
 from assay.store.commit_log import CommitLog

@@ -11,23 +11,23 @@ import pytest
 
 from assay.base.clock import SystemClock
 from assay.cli.main import main
-from assay.evaluation.evidence.benchmark_items import load_result, read_items, result_folders
-from assay.evaluation.evidence.predictions import CLUSTER, PREDICTIONS_FILE, evaluation_folder
-from assay.evaluation.suite.queue import held_seconds
-from assay.launch.bookkeeping import writer_of
-from assay.launch.campaign.train import device_seconds_of
-from assay.launch.drive import drive
-from assay.launch.evaluation.queue import due_commits, queue_of, work
-from assay.launch.ranks.supervisor import RestartPolicy
-from assay.launch.rebuild import rebuild_all
+from assay.elastic.supervisor import RestartPolicy
+from assay.evals.queue import held_seconds
 from assay.records.run import Run
 from assay.reporting.views.run import run_view
 from assay.reporting.views.run_list import run_lines
+from assay.statistics.benchmark_items import load_result, read_items, result_folders
+from assay.statistics.predictions import CLUSTER, PREDICTIONS_FILE, evaluation_folder
 from assay.store.home import Home
 from assay.store.leases import take_lease
 from assay.store.ledger.goodput import goodput_of
 from assay.store.objects import open_store
 from assay.triage.findings import look_at
+from assay.workflows.bookkeeping import writer_of
+from assay.workflows.campaign.train import device_seconds_of
+from assay.workflows.evaluation.queue import due_commits, queue_of, work
+from assay.workflows.rebuild import rebuild_all
+from assay.workflows.train import drive
 
 SUITE = """
 name: held-out
@@ -124,7 +124,7 @@ def test_commits_that_went_before_anybody_evaluated_them_are_named_with_what_kee
 
 def killed_worker(run: Run, suite: str, *, after_chunks: int) -> None:
     """A worker that is killed as soon as so many chunks are in the store."""
-    import assay.evaluation.suite.commit_model  # noqa: F401  # once here, not in every worker
+    import assay.evals.commit_model  # noqa: F401  # once here, not in every worker
 
     worker = multiprocessing.get_context("fork").Process(target=one_worker, args=(run, suite))
     worker.start()

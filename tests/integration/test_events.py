@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from assay.cli.main import main
-from assay.launch.events import EventCommand
 from assay.records.failure import Failure
 from assay.records.run import Attempt, Run
 from assay.store.home import Home
+from assay.workflows.events import EventCommand
 
 
 def assay(*arguments: object) -> int:

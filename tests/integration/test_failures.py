@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from assay.launch.rebuild import rebuild_all
 from assay.records.failure import Failure
 from assay.store.home import Home
+from assay.workflows.rebuild import rebuild_all
 
 pytestmark = pytest.mark.slow
 

@@ -11,9 +11,8 @@ import pytest
 
 from assay.base.clock import SystemClock
 from assay.base.errors import StoreFullError
-from assay.launch.bookkeeping import Bookkeeper, writer_of
-from assay.launch.ranks.faults import FaultPlan
-from assay.launch.ranks.supervisor import RestartPolicy, Supervisor
+from assay.elastic.faults import FaultPlan
+from assay.elastic.supervisor import RestartPolicy, Supervisor
 from assay.records.commit import CommitQuarantined
 from assay.store.attempts import saved_attempts
 from assay.store.commit_log import CommitLog
@@ -25,6 +24,7 @@ from assay.training.audit import audit_run
 from assay.triage import straggler
 from assay.triage.flight_recorder import read_dumps
 from assay.triage.hung_collective import find_hung_ranks
+from assay.workflows.bookkeeping import Bookkeeper, writer_of
 from variants import soaked
 
 

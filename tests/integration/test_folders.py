@@ -9,7 +9,7 @@ import pytest
 
 from assay.base.clock import SystemClock
 from assay.base.errors import StoreError
-from assay.launch.ranks.supervisor import RestartPolicy, Supervisor
+from assay.elastic.supervisor import RestartPolicy, Supervisor
 from assay.records.run import Attempt, Run
 from assay.store.commit_log import CommitLog
 from assay.store.home import Home

@@ -9,13 +9,13 @@ import pytest
 import yaml
 
 from assay.cli.main import main
-from assay.launch.fork import planned_fork
 from assay.records.commit import Commit
 from assay.records.run import Run
 from assay.store.commit_log import CommitLog
 from assay.store.home import Home
 from assay.store.objects import open_store
 from assay.training.audit import audit_run
+from assay.workflows.fork import planned_fork
 
 
 def assay(*arguments: object) -> int:

@@ -14,12 +14,12 @@ import yaml
 
 from assay.cli.main import main
 from assay.data.dataset.dataset import Dataset
-from assay.launch.drive import evaluate_run
 from assay.records.evaluation import AnyEvaluation
 from assay.records.run import Run
 from assay.store.commit_log import CommitLog
 from assay.store.home import Home
 from assay.store.objects import open_store
+from assay.workflows.train import evaluate_run
 from variants import soaked
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -135,7 +135,7 @@ def test_a_disk_that_is_full_behind_the_last_step_costs_nothing(
         return evaluate_run(run, log)
 
     with monkeypatch.context() as patch:
-        patch.setattr("assay.launch.drive.evaluate_run", full)
+        patch.setattr("assay.workflows.train.evaluate_run", full)
         answer = assay("train", recipe, "--run-id", "r")
     assert_no_room(answer)
     assert "'assay train --resume r' goes on from its last commit" in answer.err

@@ -13,15 +13,15 @@ import yaml
 
 from assay.base.clock import SystemClock
 from assay.cli.main import main
-from assay.launch.ranks.supervisor import RestartPolicy, Supervisor
-from assay.launch.replay import replay
-from assay.launch.rollout import rollout_again
+from assay.elastic.supervisor import RestartPolicy, Supervisor
 from assay.store.commit_log import CommitLog
 from assay.store.home import Home
 from assay.store.metrics.recorded import recorded_steps
 from assay.store.objects import open_store
 from assay.training.methods.grpo.method import GrpoMethod
 from assay.training.replay.request import ReplayRequest, RolloutRequest
+from assay.workflows.replay import replay
+from assay.workflows.rollout import rollout_again
 from method_runs import digest, eventful
 from one_rank import rows_of_steps
 from prompt_rows import grpo_recipe, prompt_dataset

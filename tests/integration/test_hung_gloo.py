@@ -11,8 +11,8 @@ import torch
 import torch.distributed as dist
 
 from assay.cli.main import main
-from assay.training.parallel.flight_dump import flight_dump
-from assay.training.parallel.ranks import Ranks
+from assay.distributed.flight_dump import flight_dump
+from assay.distributed.ranks import Ranks
 from forked_ranks import on_ranks
 
 RANKS, ROUNDS = 4, 3

@@ -20,8 +20,6 @@ from assay.base.config import LoadedConfig
 from assay.data.dataset.build import build_dataset
 from assay.data.dataset.fields import BuildConfig
 from assay.data.dataset.tokens import load_tokenizer
-from assay.launch.models.chat import run_to_talk_with
-from assay.launch.run import new_run
 from assay.records.fine_tuning_job import JobCheckpoint, JobCreated, JobSucceeded, JobValidated
 from assay.records.run import Run
 from assay.scoring.sampler import Sampling
@@ -30,6 +28,8 @@ from assay.serving.jobs import JobShelf
 from assay.store.commit_log import CommitLog
 from assay.store.home import Home
 from assay.store.objects import open_store
+from assay.workflows.export.chat import run_to_talk_with
+from assay.workflows.run import new_run
 from integration.test_language_export import KEYS, MODEL, PROMPTS, built, chat, conversations, recipe
 from integration.test_serving import Here, create, ours
 from one_rank import train_here

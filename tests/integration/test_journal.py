@@ -8,7 +8,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from assay.base.digest import sha256_of_bytes
-from assay.launch.replay import replay
 from assay.records.commit import Commit
 from assay.records.run import Run
 from assay.store.commit_log import JOURNAL_NAME, JUDGED_PREFIX, CommitLog
@@ -16,6 +15,7 @@ from assay.store.objects import open_store
 from assay.training.audit import audit_run
 from assay.training.checkpoint.journal import journal_file, journal_table, read_journal
 from assay.training.replay.request import ReplayRequest
+from assay.workflows.replay import replay
 from judging import JUDGE, moody_judge
 from one_rank import one_rank_run, train_here
 from prompt_rows import GRADER, grpo_recipe, prompt_dataset

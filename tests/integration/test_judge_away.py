@@ -9,12 +9,12 @@ import pytest
 
 from assay.base.config import LoadedConfig
 from assay.cli.main import main
-from assay.launch.run import new_run
 from assay.records.run import Run
 from assay.store.attempts import saved_attempts
 from assay.store.commit_log import CommitLog
 from assay.store.home import Home
 from assay.store.objects import open_store
+from assay.workflows.run import new_run
 from judged_runs import Kept, journal_of, paid_by, what_is_wrong
 from judging import MoodyJudge, moody_judge
 from method_runs import method_recipe

@@ -13,12 +13,12 @@ import pytest
 
 from assay.base.config import LoadedConfig
 from assay.cli.main import main
-from assay.launch.run import new_run
 from assay.records.run import Run
 from assay.scoring import python_child
 from assay.store.commit_log import CommitLog
 from assay.store.home import Home
 from assay.store.objects import open_store
+from assay.workflows.run import new_run
 from judged_runs import journal_of
 from one_rank import train_here
 from prompt_rows import grpo_recipe, prompt_dataset

@@ -21,12 +21,12 @@ from assay.cli.main import main
 from assay.data.dataset.build import build_dataset
 from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.fields import BuildConfig
-from assay.evaluation.suite.commit_model import load_committed
-from assay.launch.models.export import Exported, export_run
-from assay.launch.run import new_run
+from assay.evals.commit_model import load_committed
 from assay.store.commit_log import CommitLog
 from assay.store.home import Home
 from assay.store.objects import open_store
+from assay.workflows.export.export import Exported, export_run
+from assay.workflows.run import new_run
 from one_rank import train_here
 from preference_rows import END, VOCABULARY, preference_dataset
 from variants import soaked

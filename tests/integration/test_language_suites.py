@@ -17,14 +17,14 @@ from assay.base.config import LoadedConfig
 from assay.base.errors import ConfigError, DataError
 from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.split import split_view
-from assay.evaluation.evidence.benchmark_items import load_result, read_items, result_folders
-from assay.launch.bookkeeping import writer_of
-from assay.launch.evaluation.queue import queue_of, work
-from assay.launch.run import new_run
 from assay.records.benchmark import BenchmarkResult
 from assay.records.run import Run
+from assay.statistics.benchmark_items import load_result, read_items, result_folders
 from assay.store.home import Home
 from assay.training.recipe import recipe_of
+from assay.workflows.bookkeeping import writer_of
+from assay.workflows.evaluation.queue import queue_of, work
+from assay.workflows.run import new_run
 from integration.test_language_export import MODEL, conversations, exported, home, preferences, recipe
 from one_rank import train_here
 

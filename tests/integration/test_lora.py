@@ -9,8 +9,8 @@ from transformers import AutoModelForCausalLM
 from transformers.models.llama.modeling_llama import LlamaForCausalLM
 
 from agreement.tiny_models import save_tiny
-from assay.evaluation.suite.commit_model import load_committed
-from assay.launch.ranks.supervisor import RestartPolicy
+from assay.elastic.supervisor import RestartPolicy
+from assay.evals.commit_model import load_committed
 from assay.store.commit_log import CommitLog
 from assay.store.home import Home
 from assay.store.objects import open_store

@@ -16,7 +16,6 @@ from transformers.models.llama.modeling_llama import LlamaForCausalLM
 
 from agreement.tiny_models import save_tiny
 from assay.base.errors import LossNotFiniteError
-from assay.launch.replay import replay
 from assay.records.replay import ReplayReport
 from assay.records.run import Run
 from assay.store.commit_log import CommitLog
@@ -24,6 +23,7 @@ from assay.store.metrics.recorded import recorded_steps
 from assay.store.objects import open_store
 from assay.training.replay.request import ReplayRequest
 from assay.triage.explain import explain
+from assay.workflows.replay import replay
 from integration.conftest import PlantedAssay
 from one_rank import one_rank_run, train_one_rank
 from preference_rows import FIRST_DIGIT, SEPARATOR, preference_recipe, small_model, write_pairs

@@ -15,14 +15,14 @@ import pytest
 
 from assay.base.config import LoadedConfig
 from assay.data.loader.loader import Loader
-from assay.launch.ranks.faults import FaultPlan, PhaseOfLoop, have_struck
-from assay.launch.run import new_run
+from assay.elastic.faults import FaultPlan, PhaseOfLoop, have_struck
 from assay.records.commit import Commit
 from assay.store.commit_log import CommitLog
 from assay.store.home import Home
 from assay.store.objects import open_store
 from assay.training.checkpoint.grade_book import GradeBook, JudgesWord
 from assay.training.trainer.trainer import TrainingPosition
+from assay.workflows.run import new_run
 from forked_run import train_in_forks
 from integration.test_soak import (
     ACROSS_THE_LOOP,

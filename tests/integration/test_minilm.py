@@ -10,8 +10,8 @@ import pytest
 
 from assay.data.dataset.build import build_dataset
 from assay.data.dataset.fields import BuildConfig
+from assay.models.config import checkpoint_path
 from assay.store.metrics.segment import read_segment, segment_path
-from assay.training.model.config import checkpoint_path
 
 ANIMALS = ["the cat sleeps on the sofa", "a dog barks at night", "horses run over the meadow", "the bird sings"]
 MACHINES = ["the engine needs oil", "a compiler emits code", "the train leaves at nine", "a pump moves water"]

@@ -12,7 +12,7 @@ from assay.store.ledger import database, writer
 from assay.store.ledger.writer import missed_subjects
 from ledger_rows import locked
 from older_home import unpack_home
-from unit.evaluation.suite.test_imports import harness_files, row
+from unit.evals.test_imports import harness_files, row
 
 COMMIT = "ec8e02d"
 

@@ -12,13 +12,13 @@ from assay.base.errors import ConfigError
 from assay.cli.main import main
 from assay.data.dataset.columns import SPANS, TOKENS
 from assay.data.dataset.dataset import Dataset
-from assay.launch.engine.loading import load
+from assay.inference.protocol import AskedPrompt, GenerateAsk, PromptsRead
+from assay.models.causal import load_causal
 from assay.scoring.sampler import Message
 from assay.serving.base_models import read_base_models
-from assay.serving.engines.asks import AskedPrompt, GenerateAsk, PromptsRead
 from assay.serving.engines.sources import _base
 from assay.store.home import Home
-from assay.training.model.causal import load_causal
+from assay.workers.engine.loading import load
 from chat_base import END, TURN_END, chat_lines, save_base, save_tokenizer
 from served import TALKING
 

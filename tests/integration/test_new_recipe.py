@@ -16,8 +16,8 @@ from transformers.models.llama.modeling_llama import LlamaForCausalLM
 from agreement.tiny_models import save_tiny
 from assay.base.config import read_config_file
 from assay.cli.main import main
-from assay.launch.data_warnings import data_warnings
-from assay.launch.run import checked
+from assay.workflows.data_warnings import data_warnings
+from assay.workflows.run import checked
 from one_rank import train_one_rank
 from preference_rows import preference_dataset
 
@@ -103,7 +103,7 @@ def test_rows_that_lie_sorted_have_windows_that_mix_them(
 
     assert "mixes these rows badly" in noted("loader.window_rows=4096"), "the most that is usual"
     assert "mixes these rows badly" not in noted()
-    monkeypatch.setattr("assay.launch.new_recipe._MOST_WINDOW_BYTES", 1_000_000)
+    monkeypatch.setattr("assay.workflows.new_recipe._MOST_WINDOW_BYTES", 1_000_000)
     assert run("recipe", "new", tmp_path / "rows", "--out", tmp_path / "small.yaml") == 0
     assert yaml.safe_load((tmp_path / "small.yaml").read_text())["loader"]["window_rows"] == 4096
 

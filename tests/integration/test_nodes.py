@@ -14,10 +14,10 @@ import pytest
 
 from assay.base.clock import SystemClock
 from assay.base.errors import ConfigError
-from assay.launch.places.launcher import resume_command
-from assay.launch.ranks.faults import FaultPlan, Hang, Slow
-from assay.launch.ranks.nodes import NodeGroup
-from assay.launch.ranks.supervisor import RestartPolicy, Supervisor
+from assay.elastic.faults import FaultPlan, Hang, Slow
+from assay.elastic.nodes.group import NodeGroup
+from assay.elastic.supervisor import RestartPolicy, Supervisor
+from assay.launchers.launcher import resume_command
 from assay.records.run import Attempt, Run
 from assay.store.attempts import saved_attempts
 from assay.store.commit_log import CommitLog

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from assay.cli.main import main
-from assay.launch.ranks.processor import processor_here
+from assay.elastic.processor import processor_here
 from older_home import unpack_home
 
 COMMIT = "ec8e02d"

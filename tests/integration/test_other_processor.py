@@ -9,8 +9,8 @@ import pytest
 
 from assay.base.clock import SystemClock
 from assay.cli.main import main
-from assay.launch.ranks.processor import other_processor, processor_here
-from assay.launch.ranks.supervisor import RestartPolicy, Supervisor
+from assay.elastic.processor import other_processor, processor_here
+from assay.elastic.supervisor import RestartPolicy, Supervisor
 from assay.records.run import Attempt, Run
 from assay.store.attempts import saved_attempts
 from assay.store.commit_log import CommitLog

@@ -12,13 +12,13 @@ from click.testing import CliRunner
 
 from assay.base.errors import AssayError, ConfigError
 from assay.cli.main import cli
-from assay.evaluation.suite import commit_model
-from assay.evaluation.suite.commit_model import load_committed
-from assay.launch.capsules import capsules, save_capsule
+from assay.elastic.capsules import capsules, save_capsule
+from assay.evals import commit_model
+from assay.evals.commit_model import load_committed
+from assay.models.causal import load_causal
 from assay.store.commit_log import CommitLog
 from assay.store.home import Home
 from assay.store.objects import open_store
-from assay.training.model.causal import load_causal
 from older_home import unpack_home
 from payloads import Payload, planted
 

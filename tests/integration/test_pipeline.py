@@ -16,7 +16,7 @@ import yaml
 from transformers import AutoModelForCausalLM
 
 from assay.cli.main import main
-from assay.evaluation.suite.commit_model import load_committed
+from assay.evals.commit_model import load_committed
 from assay.records.exported_model import EXPORT_FILE, ExportedModel
 from assay.store.commit_log import CommitLog
 from assay.store.home import Home

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from assay.base.clock import SystemClock
-from assay.launch.ranks.processes import RankProcesses
-from assay.launch.ranks.supervisor import RestartPolicy, Supervisor, ThisMachine
-from assay.launch.ranks.task import Orders
+from assay.elastic.processes import RankProcesses
+from assay.elastic.supervisor import RestartPolicy, Supervisor, ThisMachine
+from assay.elastic.task import Orders
 from assay.records.run import Run
 from assay.store.attempts import saved_attempts
 from integration.test_soak import (

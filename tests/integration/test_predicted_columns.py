@@ -7,10 +7,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from assay.base.config import LoadedConfig
-from assay.launch.campaign.arms import predicted_columns
-from assay.launch.ranks.supervisor import RestartPolicy
-from assay.launch.run import checked
+from assay.elastic.supervisor import RestartPolicy
 from assay.store.home import Home
+from assay.workflows.campaign.arms import predicted_columns
+from assay.workflows.run import checked
 from method_runs import digest, method_recipe
 
 

@@ -16,7 +16,7 @@ from transformers.models.llama.configuration_llama import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaForCausalLM
 
 from agreement.tiny_models import save_tiny
-from assay.launch.ranks.supervisor import RestartPolicy
+from assay.elastic.supervisor import RestartPolicy
 from integration.test_soak import seeds
 from method_runs import digest, eventful
 from one_rank import train_one_rank

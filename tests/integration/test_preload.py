@@ -15,13 +15,13 @@ from .conftest import tiny_recipe
 _TRAIN = """
 import json, sys
 from pathlib import Path
-import assay.launch.ranks.preload
+import assay.elastic.preload
 from one_rank import train_one_rank  # what tests need besides is imported with it
 before = set(sys.modules)
 train_one_rank(json.loads(sys.argv[1]), Path(sys.argv[2]))
 print(json.dumps([sorted(set(sys.modules) - before), sorted(before)]))
 """
-_WHEN_FIRST_USED = ("assay.evaluation.evidence.", "torch.")
+_WHEN_FIRST_USED = ("assay.statistics.", "torch.")
 """What the end of a run needs, and what torch imports at its first step and its first commit."""
 _OF_NO_USE = {
     "duckdb",

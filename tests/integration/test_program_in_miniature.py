@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from assay.launch.campaign.folder import find_campaign
-from assay.launch.campaign.memo import newest_decisions
 from assay.store.commit_log import CommitLog
 from assay.store.home import Home
 from assay.store.objects import open_store
+from assay.workflows.campaign.folder import find_campaign
+from assay.workflows.campaign.memo import newest_decisions
 
 HOUR_S = 1.0
 """A second of the clock is an hour of the program."""

@@ -8,11 +8,11 @@ import pytest
 import yaml
 
 from assay.cli.main import main
-from assay.launch.rebuild import SOURCES, rebuild_all
 from assay.store.home import Home
 from assay.store.ledger import database, tables
 from assay.store.ledger.ledger import Ledger, open_ledger
 from assay.store.ledger.writer import missed_subjects
+from assay.workflows.rebuild import SOURCES, rebuild_all
 from ledger_rows import Rows, all_rows, copy, empty, locked
 from older_home import unpack_home
 

@@ -15,16 +15,16 @@ from transformers.models.llama.modeling_llama import LlamaForCausalLM
 from agreement.tiny_models import save_tiny
 from assay.base.clock import SystemClock
 from assay.cli.main import main
-from assay.launch.ranks.faults import FaultPlan
-from assay.launch.ranks.supervisor import RestartPolicy, Supervisor
-from assay.launch.replay import replay
+from assay.elastic.faults import FaultPlan
+from assay.elastic.supervisor import RestartPolicy, Supervisor
+from assay.inference.remote import EngineAwayError
 from assay.store.commit_log import CommitLog
 from assay.store.home import Home
 from assay.store.metrics.recorded import recorded_steps
 from assay.store.objects import open_store
 from assay.training.audit import audit_run
-from assay.training.generation.remote_engine import EngineAwayError
 from assay.training.replay.request import ReplayRequest
+from assay.workflows.replay import replay
 from method_runs import digest
 from prompt_rows import grpo_recipe, prompt_dataset
 
@@ -129,7 +129,7 @@ def test_a_run_whose_engine_dies_stops_whole_and_goes_on_when_there_is_one(
     dataset: Path, engine: Engine, tmp_path: Path
 ) -> None:
     from assay.base.config import LoadedConfig
-    from assay.launch.run import new_run
+    from assay.workflows.run import new_run
 
     class Kills:
         """The engine dies when the first commit is there."""

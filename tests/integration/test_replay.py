@@ -8,8 +8,8 @@ import pytest
 from assay.base.clock import SystemClock
 from assay.base.errors import ConfigError
 from assay.cli.main import main
-from assay.launch.capsules import capsules, nearest_commit, save_capsule
-from assay.launch.ranks.supervisor import RestartPolicy, Supervisor
+from assay.elastic.capsules import capsules, nearest_commit, save_capsule
+from assay.elastic.supervisor import RestartPolicy, Supervisor
 from assay.store.commit_log import CommitLog
 from assay.store.metrics.recorded import recorded_steps
 from assay.store.objects import open_store

@@ -12,16 +12,16 @@ import yaml
 from assay.base.config import LoadedConfig
 from assay.base.errors import AssayError
 from assay.cli.main import main
-from assay.evaluation.evidence.predictions import PREDICTIONS_FILE, evaluation_folder
-from assay.launch.folders import refuse_changed
-from assay.launch.run import new_run
 from assay.records.run import Run
 from assay.reporting.views.run import RunView, run_view
+from assay.statistics.predictions import PREDICTIONS_FILE, evaluation_folder
 from assay.store.commit_log import CommitLog
 from assay.store.home import Home
 from assay.store.metrics.recorded import recorded_series, recorded_steps
 from assay.store.objects import open_store
+from assay.training.model_folders import refuse_changed
 from assay.training.recipe import recipe_of
+from assay.workflows.run import new_run
 from integration.test_soak import seeds
 from one_rank import train_here
 from preference_rows import preference_dataset, preference_recipe, small_model

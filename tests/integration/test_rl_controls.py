@@ -10,12 +10,12 @@ from torch import nn
 
 from assay.base.config import LoadedConfig
 from assay.base.errors import AssayError
-from assay.launch.bookkeeping import rebuild_run
-from assay.launch.run import new_run
 from assay.reporting.views.run import RunView, run_view
 from assay.store.home import Home
 from assay.store.metrics.recorded import recorded_steps
 from assay.training.methods.grpo.method import GrpoMethod
+from assay.workflows.bookkeeping import rebuild_run
+from assay.workflows.run import new_run
 from integration.conftest import PlantedAssay
 from one_rank import train_here
 from prompt_rows import grpo_recipe, prompt_dataset

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from assay.cli.main import main
-from assay.launch.ranks.supervisor import RestartPolicy
-from assay.launch.rollout import rollout_again
+from assay.elastic.supervisor import RestartPolicy
 from assay.records.rollout import RolloutReport
 from assay.store.commit_log import CommitLog
 from assay.store.home import Home
 from assay.store.objects import open_store
 from assay.training.methods.grpo.method import GrpoMethod
 from assay.training.replay.request import RolloutRequest
+from assay.workflows.rollout import rollout_again
 from method_runs import digest, eventful
 from one_rank import rows_of_steps
 from prompt_rows import grpo_recipe, prompt_dataset

@@ -163,7 +163,7 @@ def test_whoever_needs_a_run_is_named_before_it_is_deleted(home: Home, capfd) ->
 def test_a_run_that_trains_is_not_deleted_and_an_interrupted_deletion_goes_on(
     home: Home, capfd, monkeypatch
 ) -> None:
-    from assay.launch import delete as deletion
+    from assay.workflows import delete as deletion
 
     with monkeypatch.context() as patch:
         patch.setattr(deletion, "state_of", lambda launch: "running")

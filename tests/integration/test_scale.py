@@ -19,14 +19,19 @@ from assay.base.errors import ConfigError
 from assay.cli.main import main
 from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.split import DatasetView
-from assay.launch.run import checked
-from assay.launch.scale.calibrate import loader_row_s, waiting_in_the_long_run
-from assay.launch.scale.kept import CalibrationKey, calibrated_parts, given_calibration, nearest_other
 from assay.planning.program.file import read_program
 from assay.planning.program.new import new_program
 from assay.records.scale import ScaleCalibration
 from assay.store.home import Home
 from assay.training.recipe import Recipe
+from assay.workflows.run import checked
+from assay.workflows.throughput.calibrate import loader_row_s, waiting_in_the_long_run
+from assay.workflows.throughput.saved_calibration import (
+    CalibrationKey,
+    calibrated_parts,
+    given_calibration,
+    nearest_other,
+)
 from scale_calibrations import calibration_of, equal_steps, timed
 
 Answer = tuple[int, str, str]

@@ -19,12 +19,12 @@ from agreement.tiny_models import save_tiny
 from assay.base.config import LoadedConfig
 from assay.cli.main import main
 from assay.data.dataset.dataset import Dataset
-from assay.evaluation.suite.commit_model import load_committed
-from assay.launch.run import new_run
+from assay.evals.commit_model import load_committed
 from assay.store.commit_log import CommitLog
 from assay.store.home import Home
 from assay.store.objects import open_store
 from assay.training.trainer.reference import ReferenceModel
+from assay.workflows.run import new_run
 from language_rows import language_dataset
 from one_rank import train_one_rank
 from preference_rows import preference_dataset, preference_recipe

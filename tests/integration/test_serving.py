@@ -22,10 +22,7 @@ import pytest
 from assay.base.clock import SystemClock
 from assay.base.config import LoadedConfig
 from assay.data.dataset.tokens import train_tokenizer
-from assay.launch.bookkeeping import writer_of
-from assay.launch.drive import drive
-from assay.launch.ranks.supervisor import RestartPolicy
-from assay.launch.run import planned_run, save_run
+from assay.elastic.supervisor import RestartPolicy
 from assay.serving.admin.projects import ProjectShelf
 from assay.serving.keys import KeyShelf
 from assay.store.attempts import saved_attempts
@@ -34,6 +31,9 @@ from assay.store.findings import saved_audit
 from assay.store.home import Home
 from assay.store.launches import process_state, saved_launches
 from assay.store.objects import open_store
+from assay.workflows.bookkeeping import writer_of
+from assay.workflows.run import planned_run, save_run
+from assay.workflows.train import drive
 from served import write_models
 from slurm_cluster import SlurmCluster, wait_until
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from assay.launch.ranks.supervisor import RestartPolicy
+from assay.elastic.supervisor import RestartPolicy
 from language_rows import language_dataset, sft_recipe, small_model
 from method_runs import digest, eventful
 from one_rank import train_one_rank

@@ -3,8 +3,8 @@
 import pytest
 
 from assay.base.clock import SystemClock
-from assay.launch.ranks.faults import FaultPlan
-from assay.launch.ranks.supervisor import RestartPolicy, Supervisor
+from assay.elastic.faults import FaultPlan
+from assay.elastic.supervisor import RestartPolicy, Supervisor
 from assay.store.commit_log import CommitLog
 from assay.store.objects import open_store
 from assay.training.audit import audit_run

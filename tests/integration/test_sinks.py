@@ -14,12 +14,12 @@ import pytest
 
 from assay.base.errors import ConfigError
 from assay.cli.main import main
-from assay.launch.sinks.follow import SinkError, SinkName, _locked, follow
-from assay.launch.sinks.gpus import gpu_points
-from assay.launch.sinks.sink import Point
 from assay.records.run import Attempt, Run
 from assay.store.attempts import save_attempt
 from assay.store.metrics.segment import SegmentWriter, segment_path
+from assay.trackers.follow import SinkError, SinkName, _locked, follow
+from assay.trackers.gpus import gpu_points
+from assay.trackers.sink import Point
 from clocks import HandClock
 from tiny_recipe import tiny_recipe
 
@@ -126,7 +126,7 @@ def test_mlflow_shows_a_run_that_goes_on_as_running(run: Run, tmp_path: Path, re
     name = SinkName.parse(f"mlflow:{tmp_path / 'ml'}")
     seen = []
     for has_ended in (False, True):
-        monkeypatch.setattr("assay.launch.sinks.follow._has_ended", lambda _, ended=has_ended: ended)
+        monkeypatch.setattr("assay.trackers.follow._has_ended", lambda _, ended=has_ended: ended)
         follow(run, name, HandClock(), until_ended=False)
         (made,) = MlflowClient(tracking_uri=(tmp_path / "ml").as_uri()).search_runs(
             ["0", *_experiments(tmp_path)]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from assay.launch.places.slurm import SlurmConfig, SlurmLauncher
+from assay.launchers.slurm.launcher import SlurmConfig, SlurmLauncher
 from assay.store.commit_log import CommitLog
 from assay.store.home import Home
 from assay.store.objects import open_store

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from assay.launch.places.slurm import SlurmConfig, SlurmLauncher
-from assay.launch.places.slurm_drain import LOOK_S
+from assay.launchers.slurm.drain import LOOK_S
+from assay.launchers.slurm.launcher import SlurmConfig, SlurmLauncher
 from assay.records.run import Attempt, Run
 from assay.store.attempts import saved_attempts
 from assay.store.commit_log import CommitLog

@@ -21,7 +21,7 @@ import pytest
 import yaml
 
 from assay.base.clock import SystemClock
-from assay.launch.ranks.faults import (
+from assay.elastic.faults import (
     NO_FAULTS,
     DamageKind,
     FaultPlan,
@@ -30,14 +30,14 @@ from assay.launch.ranks.faults import (
     Terminate,
     damage_file,
 )
-from assay.launch.ranks.supervisor import RestartPolicy, Supervisor
-from assay.launch.run import existing_run
+from assay.elastic.supervisor import RestartPolicy, Supervisor
 from assay.records.commit import CommitQuarantined
 from assay.store.attempts import saved_attempts
 from assay.store.commit_log import CommitLog, first_problem
 from assay.store.home import Home
 from assay.store.objects import open_store
 from assay.training.audit import audit_run
+from assay.workflows.run import existing_run
 
 pytestmark = pytest.mark.slow
 

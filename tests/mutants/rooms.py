@@ -16,20 +16,20 @@ SOURCE = Path("src/assay")
 EQUIVALENT = Path(__file__).parent / "equivalent.toml"
 ROOMS = {
     "training/trainer": "training/trainer",
-    "training/parallel": "training/parallel",
+    "distributed": "distributed",
     "data/loader": "data/loader",
     "store/commit_log.py": "store/commit_log.py",
     "training, the rest": "training",
     "store, the rest": "store",
-    "evaluation/evidence": "evaluation/evidence",
-    "evaluation/decision": "evaluation/decision",
+    "statistics": "statistics",
+    "decision": "decision",
 }
 """What they are called; a module is of the first that holds it."""
 HELD = list(ROOMS)[:4]
 """A wrong program here is a wrong model, or a lost run: of their mutants `LEAST_SHARE` must die."""
 LEAST_SHARE = 0.9
 
-HARMFUL = SOURCE / "training/parallel/interface.py"
+HARMFUL = SOURCE / "distributed/interface.py"
 """Beside the request that reads an interface's address is the one that sets its flags: by a changed constant,
 tests that run as root switched off the machine's network. Its constants are left as they are."""
 

@@ -16,25 +16,25 @@ import pytest
 
 from assay.base.digest import sha256_of_bytes
 from assay.base.errors import FencedError, NotInstalledError
-from assay.launch.answering.answering_worker import AnsweringWorker
-from assay.launch.answering.batch_work import BatchWork
-from assay.launch.answering.desk import Desk
-from assay.launch.answering.eval_work import EvalWork, RunHand
+from assay.inference.protocol import GenerateAsk
 from assay.records.batch import BatchCreated
 from assay.records.eval_run import EvalChunk, EvalCreated, EvalRunCreated
 from assay.records.uploaded_file import FileCreated
 from assay.records.webhook import WebhookCreated
 from assay.serving.admin.spend import ChargedThings, DayCost, costs_of_day, day_of, days_between
 from assay.serving.batches.batches import BatchShelf, BatchState
-from assay.serving.engines.asks import GenerateAsk
 from assay.serving.evals.evals import EvalShelf
 from assay.serving.evals.runs import EvalRunShelf, EvalRunState
 from assay.serving.files import FileShelf
-from assay.serving.keeping import CheckpointKeeper
 from assay.serving.refusal import RefusedError
+from assay.serving.retention import CheckpointKeeper
 from assay.serving.webhooks.outbox import Outbox
 from assay.serving.webhooks.webhooks import EVENT_TYPES, WebhookShelf
 from assay.store.objects import ObjectStore, open_store
+from assay.workers.batch.batch_work import BatchWork
+from assay.workers.batch.chunk_processor import Desk
+from assay.workers.batch.eval_work import EvalWork, RunHand
+from assay.workers.batch.worker import AnsweringWorker
 from clocks import HandClock
 from parrot_models import ParrotModels, SlowModels
 from power_cut_store import PowerCut, PowerCutStore

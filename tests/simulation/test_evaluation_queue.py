@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from assay.evaluation.evidence.benchmark_items import ItemScore
-from assay.evaluation.suite.queue import Checkpoint, evaluate, held_seconds, is_done, mark_done, stored_results
-from assay.evaluation.suite.scorer import Identity
+from assay.evals.queue import Checkpoint, evaluate, held_seconds, is_done, mark_done, stored_results
+from assay.evals.scorer import Identity
 from assay.records.benchmark import BenchmarkResult
+from assay.statistics.benchmark_items import ItemScore
 from assay.store.leases import holding, take_lease
 from assay.store.objects import ObjectStore, open_store
 from power_cut_store import PowerCut, PowerCutStore
@@ -111,7 +111,7 @@ def test_a_second_evaluation_of_the_same_scores_nothing():
 
 def test_two_workers_at_once_still_record_each_item_once():
     """A slow worker's lease runs out in its midst; the chunks are those of whoever was first."""
-    from assay.evaluation.suite.queue import LeaseLostError
+    from assay.evals.queue import LeaseLostError
 
     store, clock, scored = open_store("memory:"), TickingClock(), Counter()
 

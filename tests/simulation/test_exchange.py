@@ -16,10 +16,10 @@ from torch import Tensor
 from torch.testing._internal.distributed.multi_threaded_pg import ThreadLocalWorld
 
 from assay.data.loader.lane_shares import LaneShares
-from assay.training.parallel.exchange import sum_over_ranks
-from assay.training.parallel.exchange_plan import exchange_plan
-from assay.training.parallel.sharded_lane_sum import RoundPass, TreeReduceScatter
-from assay.training.parallel.tree import PartialSums
+from assay.distributed.exchange import sum_over_ranks
+from assay.distributed.exchange_plan import exchange_plan
+from assay.distributed.sharded_lane_sum import RoundPass, TreeReduceScatter
+from assay.distributed.tree import PartialSums
 
 NUM_LANES = 8
 SIZES = (1, 2, 7, 64, 1001)

@@ -14,9 +14,6 @@ from contextlib import suppress
 import pytest
 
 from assay.base.errors import DamagedDataError, FencedError, NotInstalledError
-from assay.launch.fine_tuning.held_time import AttemptTime
-from assay.launch.fine_tuning.runs import Commitment, RunStanding
-from assay.launch.fine_tuning.worker import Prepare, Worker
 from assay.records.fine_tuning_job import (
     JobCreated,
     JobSucceeded,
@@ -31,6 +28,9 @@ from assay.serving.jobs import JobShelf
 from assay.serving.webhooks.outbox import Outbox
 from assay.serving.webhooks.webhooks import EVENT_TYPES, WebhookShelf
 from assay.store.objects import ObjectStore, open_store
+from assay.workers.fine_tuning.held_time import AttemptTime
+from assay.workers.fine_tuning.runs import Commitment, RunStanding
+from assay.workers.fine_tuning.worker import Prepare, Worker
 from clocks import HandClock
 from power_cut_store import PowerCut, PowerCutStore
 from variants import soaked

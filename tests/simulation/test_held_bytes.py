@@ -7,8 +7,8 @@ import random
 import pytest
 
 from assay.records.uploaded_file import BytesHeld, FileCreated
+from assay.serving.blob_references import ABANDONED_S, HeldBytes
 from assay.serving.files import FileDamagedError, FileShelf
-from assay.serving.held_bytes import ABANDONED_S, HeldBytes
 from assay.serving.ids import new_id
 from assay.store.objects import ObjectStore, open_store
 from clocks import HandClock

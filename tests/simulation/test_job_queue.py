@@ -6,9 +6,6 @@ from datetime import timedelta
 
 import pytest
 
-from assay.launch.fine_tuning.held_time import AttemptTime
-from assay.launch.fine_tuning.runs import Commitment, RunStanding
-from assay.launch.fine_tuning.worker import Prepare, Worker
 from assay.records.fine_tuning_job import JobCreated, JobSucceeded, JobValidated, JobWaits
 from assay.records.launch import Launch
 from assay.serving.admin.projects import ProjectShelf
@@ -16,6 +13,9 @@ from assay.serving.admin.spend import ChargedThings, costs_of_day, day_of
 from assay.serving.jobs import JobShelf
 from assay.serving.refusal import RefusedError
 from assay.store.objects import open_store
+from assay.workers.fine_tuning.held_time import AttemptTime
+from assay.workers.fine_tuning.runs import Commitment, RunStanding
+from assay.workers.fine_tuning.worker import Prepare, Worker
 from clocks import HandClock
 
 LOOKS_A_RUN = 3

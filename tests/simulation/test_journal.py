@@ -20,6 +20,7 @@ from torch import nn
 from assay.base.clock import SystemClock
 from assay.base.seeds import derive_key
 from assay.data.loader.batch import LaneShare, StepShare
+from assay.distributed.ranks import Ranks
 from assay.records.commit import Commit, FileDigest
 from assay.records.cursor import Cursor
 from assay.records.journal import JournaledAnswer, JournaledGroup, JudgedGroup
@@ -35,7 +36,6 @@ from assay.training.checkpoint.retention import RetentionConfig
 from assay.training.checkpoint.saver import LaneReceipts, Saver
 from assay.training.methods.grpo.judging import JudgedGroups, judged_grades
 from assay.training.methods.grpo.reward_config import GraderReward
-from assay.training.parallel.ranks import Ranks
 from assay.training.trainer.step import StepTotals
 from assay.training.trainer.trainer import TrainingPosition
 from judging import JUDGE

@@ -11,7 +11,7 @@ import pytest
 
 from assay.records.commit import Commit, RunFinished
 from assay.records.cursor import Cursor
-from assay.serving.keeping import CheckpointKeeper
+from assay.serving.retention import CheckpointKeeper
 from assay.store.commit_log import CommitLog, checkpoint_folder, first_problem
 from assay.store.logs.kept_checkpoints import KeptCheckpoints
 from assay.store.objects import ObjectStore, open_store

@@ -14,10 +14,9 @@ from pathlib import Path
 import pytest
 
 from assay.base.errors import StoreAwayError
-from assay.launch.bookkeeping import Bookkeeper, writer_of
-from assay.launch.ranks.supervisor import RestartPolicy, Supervisor
-from assay.launch.ranks.task import AttemptEnd, Orders
-from assay.launch.rebuild import fold_in
+from assay.distributed.ranks import Ranks
+from assay.elastic.supervisor import RestartPolicy, Supervisor
+from assay.elastic.task import AttemptEnd, Orders
 from assay.records.run import Attempt, Run
 from assay.store.attempts import save_attempt
 from assay.store.commit_log import CommitLog
@@ -26,7 +25,8 @@ from assay.store.ledger.ledger import Ledger
 from assay.store.ledger.writer import LedgerWriter, missed_subjects
 from assay.store.metrics.segment import SegmentWriter, segment_path
 from assay.store.objects import ObjectStore, open_store
-from assay.training.parallel.ranks import Ranks
+from assay.workflows.bookkeeping import Bookkeeper, writer_of
+from assay.workflows.rebuild import fold_in
 from clocks import HandClock
 from failing_ledger import TROUBLES, Strike, Trouble
 from failing_ledger import strike as strike
@@ -79,7 +79,7 @@ class Scene:
         self.store: ObjectStore = open_store("memory:")
         open_store(self.run.run_dir).put("run.json", self.run.to_sealed_json().encode())
         patch.setattr(
-            "assay.launch.bookkeeping.open_store",
+            "assay.workflows.bookkeeping.open_store",
             lambda url, *rest: self.store if url == self.run.store_url else open_store(url, *rest),
         )
 

@@ -18,13 +18,13 @@ import pytest
 
 from assay.base.clock import SystemClock
 from assay.base.errors import AssayError
-from assay.launch.ranks import nodes as nodes_module
-from assay.launch.ranks import supervisor as supervisor_module
-from assay.launch.ranks.handover import Heir
-from assay.launch.ranks.node_door import lead_of
-from assay.launch.ranks.nodes import Follower, NodeGroup
-from assay.launch.ranks.supervisor import RestartPolicy, Supervisor
-from assay.launch.ranks.task import AttemptEnd, Orders
+from assay.elastic import supervisor as supervisor_module
+from assay.elastic.nodes import group as nodes_module
+from assay.elastic.nodes.group import Follower, NodeGroup
+from assay.elastic.nodes.handover import Heir
+from assay.elastic.nodes.server import lead_of
+from assay.elastic.supervisor import RestartPolicy, Supervisor
+from assay.elastic.task import AttemptEnd, Orders
 from assay.records.commit import Commit, RunFinished
 from assay.records.cursor import Cursor
 from assay.records.failure import Failure

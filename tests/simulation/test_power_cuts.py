@@ -22,6 +22,7 @@ from assay.base.seeds import mix64
 from assay.data.loader.batch import StepShare
 from assay.data.loader.config import LoaderConfig
 from assay.data.loader.loader import Loader
+from assay.distributed.ranks import Ranks
 from assay.records.commit import Commit
 from assay.records.cursor import Cursor
 from assay.store import commit_log
@@ -30,7 +31,6 @@ from assay.store.objects import ObjectStore, open_store
 from assay.training.checkpoint.parts import training_parts
 from assay.training.checkpoint.retention import RetentionConfig
 from assay.training.checkpoint.saver import Saver
-from assay.training.parallel.ranks import Ranks
 from assay.training.trainer.commit_schedule import CommitSchedule
 from assay.training.trainer.config import TrainerConfig
 from assay.training.trainer.step import StepTotals

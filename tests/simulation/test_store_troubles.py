@@ -20,9 +20,10 @@ from torch.distributed.checkpoint.api import CheckpointException
 from assay.base.clock import SystemClock
 from assay.base.errors import StoreAwayError, StoreError
 from assay.data.loader.batch import StepShare
-from assay.launch.ranks.processor import processor_here
-from assay.launch.ranks.supervisor import RestartPolicy, Supervisor
-from assay.launch.ranks.task import AttemptEnd, Orders
+from assay.distributed.ranks import Ranks
+from assay.elastic.processor import processor_here
+from assay.elastic.supervisor import RestartPolicy, Supervisor
+from assay.elastic.task import AttemptEnd, Orders
 from assay.records.commit import CommitQuarantined, RunFinished
 from assay.records.cursor import Cursor
 from assay.records.failure import Failure, FailureKind
@@ -39,7 +40,6 @@ from assay.training.checkpoint.parts import training_parts
 from assay.training.checkpoint.retention import RetentionConfig
 from assay.training.checkpoint.saver import Saver
 from assay.training.checkpoint.store_files import cause_of
-from assay.training.parallel.ranks import Ranks
 from assay.training.recipe import recipe_sha256
 from assay.training.trainer.step import StepTotals
 from assay.training.trainer.trainer import TrainingPosition

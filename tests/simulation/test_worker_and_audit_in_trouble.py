@@ -13,11 +13,8 @@ from typing import NamedTuple
 import pytest
 
 from assay.base.errors import StoreAwayError
-from assay.evaluation.suite.config import read_suite
-from assay.evaluation.suite.queue import stored_results
-from assay.launch.audit import audited_run
-from assay.launch.bookkeeping import writer_of
-from assay.launch.evaluation.queue import Queue, due_commits, work
+from assay.evals.config import read_suite
+from assay.evals.queue import stored_results
 from assay.records.audit import AuditReport
 from assay.records.run import Run
 from assay.store.commit_log import CommitLog
@@ -25,6 +22,9 @@ from assay.store.home import Home
 from assay.store.objects import ObjectStore, open_store
 from assay.training.audit import audit_run
 from assay.training.recipe import EvaluationConfig
+from assay.workflows.audit import audited_run
+from assay.workflows.bookkeeping import writer_of
+from assay.workflows.evaluation.queue import Queue, due_commits, work
 from clocks import HandClock
 from failing_ledger import TROUBLES as OF_LEDGER
 from failing_ledger import Strike

@@ -13,8 +13,8 @@ from assay.training.recipe import recipe_sha256
 from tiny_recipe import tiny_recipe
 
 if TYPE_CHECKING:
-    from assay.training.generation.local_model import LocalModel
-    from assay.training.model.causal import CausalModel
+    from assay.inference.local.local_model import LocalModel
+    from assay.models.causal import CausalModel
 
 Answer = Callable[[Sequence[Message]], str | SamplerError]
 
@@ -72,7 +72,7 @@ def tiny_causal() -> "CausalModel":
     from tokenizers import processors
 
     from assay.data.dataset.tokens import train_tokenizer
-    from assay.training.model.causal import CausalModel
+    from assay.models.causal import CausalModel
     from tiny_causal import new_causal_network
 
     torch.manual_seed(0)
@@ -89,7 +89,7 @@ def tiny_model(tiny_causal: "CausalModel") -> "LocalModel":
     """The same, ready to be asked."""
     import torch
 
-    from assay.training.generation.local_model import LocalModel
+    from assay.inference.local.local_model import LocalModel
 
     return LocalModel(tiny_causal, name="tiny", device=torch.device("cpu"))
 

@@ -11,9 +11,9 @@ from assay.base.nested_models import models_in
 
 
 def key_reference(introduction: Sequence[str], model: type[BaseModel]) -> str:
-    """Return a page: the introduction's lines, then a table of keys for `model` and each model inside it.
+    """Return a page: the introduction's lines, then a list of keys for `model` and each model inside it.
 
-    A model that stands in several places has one table; the other places refer to it. `NAME` is a key that the
+    A model that stands in several places has one list; the other places refer to it. `NAME` is a key that the
     file chooses.
     """
     section_of = dict[type[BaseModel], str]()
@@ -23,17 +23,14 @@ def key_reference(introduction: Sequence[str], model: type[BaseModel]) -> str:
     for each, name in section_of.items():
         heading = f"{name[:-1]}, default)" if each in defaults else name or "top level"
         lines += ["", f"## {heading}", ""]
-        lines += [(each.__doc__ or "").strip().replace("\n    ", "\n"), ""]
+        lines += [(each.__doc__ or "").strip().replace("\n    ", "\n")]
         meanings = field_meanings(each)
-        rows = [
+        keys = [
             _line(field.alias or key, field, meanings[key], _reference(name, key, field, section_of))
             for key, field in each.model_fields.items()
             if not (key == "type" and name.endswith(f"(type: {_kind(each)})") and not _form(field.annotation))
         ]
-        if rows:
-            lines += ["| key | default | meaning |", "|---|---|---|", *rows]
-        else:
-            lines.pop()
+        lines += ["", *keys] if keys else []
     return "\n".join(lines) + "\n"
 
 
@@ -81,15 +78,14 @@ def _reference(prefix: str, key: str, field: FieldInfo, section_of: Mapping[type
 
 
 def _line(key: str, field: FieldInfo, docstring: str, described_in: str) -> str:
-    if models_in(field.annotation):
-        where = f"as `{described_in}`" if described_in else "see below"
-        default = f"required, {where}" if field.is_required() else where
-    elif field.is_required():
-        default = "required"
-    else:
-        default = f"`{_as_yaml(field.get_default(call_default_factory=True))}`".replace("``", "none")
-    meaning = " ".join(docstring.split()).replace("|", "\\|")
-    return f"| `{key}` | {default} | {' '.join(filter(None, (meaning, _form(field.annotation))))} |"
+    """One item of a list, as `key: default` where there is one that fits in a word."""
+    default = None if field.is_required() else field.get_default(call_default_factory=True)
+    has_word = not field.is_required() and not isinstance(default, BaseModel)
+    shown = f"- `{key}: {_as_yaml(default)}`" if has_word else f"- `{key}`"
+    shown += " (required)" if field.is_required() else ""
+    texts = (" ".join(docstring.split()), _form(field.annotation), described_in and f"Keys: `{described_in}`.")
+    meaning = " ".join(filter(None, texts))
+    return f"{shown}: {meaning}" if meaning else shown
 
 
 def _as_yaml(value: Any) -> str:
@@ -97,7 +93,7 @@ def _as_yaml(value: Any) -> str:
         return f"[{', '.join(_as_yaml(each) for each in value)}]"
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
-    return str(value)
+    return str(value) or '""'
 
 
 def _form(annotation: Any) -> str:

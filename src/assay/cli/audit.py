@@ -27,7 +27,7 @@ def audit(run_id: str, quick: bool, deep: bool, as_json: bool) -> None:
     so is one whose dataset is not here: exit
     code 3. Needs no ledger, and nothing that it can write to.
     """
-    from assay.launch.audit import audited_run
+    from assay.workflows.audit import audited_run
 
     if quick and deep:
         raise ConfigError("give --quick or --deep.")

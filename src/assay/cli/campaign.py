@@ -14,10 +14,10 @@ from assay.cli.given import CAMPAIGN, FILE, CommandGroup, found_ledger, given_ho
 from assay.cli.train_on import PlaceOptions, place_options, warned
 
 if TYPE_CHECKING:
-    from assay.evaluation.decision.config import CampaignConfig
-    from assay.launch.campaign.power import StatedPower
+    from assay.decision.config import CampaignConfig
     from assay.records.decision import Decision
     from assay.store.home import Home
+    from assay.workflows.campaign.power import StatedPower
 
 KEYS_HEAD = (
     "# Campaigns, key by key",
@@ -85,15 +85,15 @@ def run(
         raise click.UsageError("a campaign runs '--on here', '--on background' or '--on slurm'.")
     if place.on == "here" and arms_at_once > 1:
         raise click.UsageError("--arms-at-once: this process trains one at a time. Add '--on background'.")
-    from assay.cli.screens.progress import RunProgress
-    from assay.evaluation.decision.words import device_time_text
-    from assay.launch.campaign.arms import absent_files, check_arms
-    from assay.launch.campaign.campaign import run_campaign
-    from assay.launch.campaign.folder import declare, read_campaign_file, refuse_redeclared
-    from assay.launch.campaign.memo import write_memo
-    from assay.launch.campaign.power import stated_power
-    from assay.launch.campaign.train import InThisProcess, Workplace
+    from assay.cli.progress import RunProgress
+    from assay.decision.sentences import device_time_text
     from assay.store.ledger.writer import marking
+    from assay.workflows.campaign.arms import absent_files, check_arms
+    from assay.workflows.campaign.campaign import run_campaign
+    from assay.workflows.campaign.folder import declare, read_campaign_file, refuse_redeclared
+    from assay.workflows.campaign.memo import write_memo
+    from assay.workflows.campaign.power import stated_power
+    from assay.workflows.campaign.train import InThisProcess, Workplace
 
     config = read_campaign_file(file, overrides)
     place.check(config.workers)
@@ -134,7 +134,7 @@ def run(
 
 def _on_record_text(config: "CampaignConfig", home: "Home") -> str:
     """How many of its runs somebody has paid for, or begun to; nothing before the first."""
-    from assay.launch.campaign.arms import run_id_of
+    from assay.workflows.campaign.arms import run_id_of
 
     ids = [run_id_of(config.name, arm, seed) for arm in config.arm_names for seed in config.seed_numbers]
     known = sum(home.has_run(run_id) for run_id in ids)
@@ -143,8 +143,8 @@ def _on_record_text(config: "CampaignConfig", home: "Home") -> str:
 
 def _print_forecast(config: "CampaignConfig", power: "StatedPower", file: Path, seconds: float) -> None:
     """Cost, where so many seconds are measured for it, and power."""
-    from assay.launch.campaign.expected_cost import expected_cost
-    from assay.launch.campaign.power import power_lines
+    from assay.workflows.campaign.expected_cost import expected_cost
+    from assay.workflows.campaign.power import power_lines
 
     if seconds:
         click.echo(f"measuring {seconds:g} s of real steps, in a folder that is removed ...", err=True)
@@ -163,7 +163,7 @@ def _looks_text(looks: Sequence[int]) -> str:
 def keys() -> None:
     """Print every key of a campaign's file with its default and meaning."""
     from assay.base.key_reference import key_reference
-    from assay.evaluation.decision.config import CampaignConfig
+    from assay.decision.config import CampaignConfig
 
     click.echo(key_reference(KEYS_HEAD, CampaignConfig), nl=False)
 
@@ -178,7 +178,7 @@ def list_(as_json: bool) -> None:
     Read from the ledger, so a team that shares one sees everybody's. 'assay runs --rebuild' writes it anew
     from the folders.
     """
-    from assay.cli.screens.campaign_list import print_campaigns
+    from assay.reporting.terminal.campaign_list import print_campaigns
     from assay.reporting.views.campaign_list import campaign_lines
     from assay.reporting.views.view import json_list
 
@@ -201,9 +201,9 @@ def show(name: str, as_json: bool) -> None:
 
     Exit code 1 if a decision's file is not what the ledger has on record; 'assay decide NAME' judges again.
     """
-    from assay.launch.campaign.decisions import changed_since
-    from assay.launch.campaign.folder import find_campaign
-    from assay.launch.campaign.memo import MEMO_PAGE, cost_of_runs, held_by_run, newest_decisions
+    from assay.workflows.campaign.decisions import changed_since
+    from assay.workflows.campaign.folder import find_campaign
+    from assay.workflows.campaign.memo import MEMO_PAGE, cost_of_runs, held_by_run, newest_decisions
 
     home = given_home()
     opened = find_campaign(home, name)
@@ -225,7 +225,7 @@ def show(name: str, as_json: bool) -> None:
 
 def print_decisions(decisions: "Sequence[Decision]", *, as_json: bool) -> None:
     """Each decision with its gates, clause by clause, in the memo's marks and words."""
-    from assay.cli.screens.terminal import RECOMMENDATION_STYLES, TONE_STYLES
+    from assay.reporting.terminal.terminal import RECOMMENDATION_STYLES, TONE_STYLES
     from assay.reporting.views.memo import clause_tone, gate_text, mark_of, unasked_text
     from assay.reporting.views.view import json_list
 

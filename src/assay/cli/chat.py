@@ -12,9 +12,9 @@ from assay.base.units import number_of
 from assay.cli.given import PATH, given_home, run_and_step
 
 if TYPE_CHECKING:
-    from assay.launch.models.chat import Conversation
+    from assay.inference.local.local_model import LocalModel
     from assay.scoring.sampler import Completion
-    from assay.training.generation.local_model import LocalModel
+    from assay.workflows.export.chat import Conversation
 
 LONGEST_ANSWER = 256
 """Tokens, unless said otherwise; half of what the model takes, where that is less."""
@@ -76,8 +76,8 @@ def chat(
     click.echo(f"loading {model} ...", err=True)
     found = _model(model, step, tokenizer)
     asked = "" if is_talk else _asked(prompt)
-    from assay.launch.models.chat import Conversation
     from assay.scoring.sampler import Sampling
+    from assay.workflows.export.chat import Conversation
 
     sampling = Sampling(
         temperature=temperature,
@@ -141,10 +141,10 @@ def _model(name: str, step: int | None, tokenizer: Path | None) -> "LocalModel":
             raise ConfigError(
                 f"{which}: {name} is a folder, which holds one model and its tokenizer. Leave it out."
             )
-        from assay.launch.models.chat import folder_to_talk_with
+        from assay.workflows.export.chat import folder_to_talk_with
 
         return folder_to_talk_with(name)
     run_id, of_name = run_and_step(home, name)
-    from assay.launch.models.chat import run_to_talk_with
+    from assay.workflows.export.chat import run_to_talk_with
 
     return run_to_talk_with(home, run_id, step=of_name if step is None else step, tokenizer=tokenizer)

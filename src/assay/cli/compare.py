@@ -38,7 +38,7 @@ def compare(
     much faster it was and what it cost, and writes a page with the curves. Exit code 1 if a candidate fails the
     rule.
     """
-    from assay.reporting.pages.render import render_comparison_page, write_page
+    from assay.reporting.documents.render import render_comparison_page, write_page
     from assay.reporting.views.comparison import comparison_page
     from assay.reporting.views.view import json_list
     from assay.store.ledger.writer import marking

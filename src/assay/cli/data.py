@@ -56,8 +56,8 @@ def index(source: str, out: Path, name: str | None, no_label: bool, workers: int
     missing rates. Any file that training could not read is an error now. Files and folders whose name begins
     with _ or . are left out, as Spark does.
     """
-    from assay.cli.screens.terminal import show_progress
     from assay.data.dataset.index import index_dataset
+    from assay.reporting.terminal.terminal import show_progress
 
     manifest = index_dataset(
         source,
@@ -161,11 +161,11 @@ def build(
     is interrupted, the same command goes on where it stopped.
     """
     from assay.base.config import LoadedConfig, validated
-    from assay.cli.screens.data import print_build
-    from assay.cli.screens.terminal import show_progress
     from assay.data.dataset.build import build_dataset
     from assay.data.dataset.fields import BuildConfig
     from assay.data.dataset.raw.propose import AskedFields, propose
+    from assay.reporting.terminal.data import print_build
+    from assay.reporting.terminal.terminal import show_progress
 
     asked = {name: fields.pop(name) for name in ("text", "label", "metadata", "time", "key", "tokenizer")}
     if format is not None and asked["label"] is not None:
@@ -212,7 +212,7 @@ def _warn_of_tokenization(asked: str) -> None:
     """A model's folder may be read otherwise by transformers, as whoever serves the model does."""
     from assay.base.installed import installed_path
     from assay.data.dataset.tokens import load_tokenizer, new_vocabulary
-    from assay.launch.folders import tokenization_warning
+    from assay.training.model_folders import tokenization_warning
 
     folder = installed_path(asked)
     if new_vocabulary(asked) is None and folder.is_dir():
@@ -342,11 +342,11 @@ def show(
     """
     from assay.base.config import LoadedConfig, validated
     from assay.base.errors import AssayError
-    from assay.cli.screens.data import order_lines, print_examples
     from assay.data.dataset.dataset import Dataset
     from assay.data.dataset.split import whole_view
     from assay.data.loader.config import LoaderConfig
     from assay.data.loader.mixing import measure_mixing
+    from assay.reporting.terminal.data import order_lines, print_examples
     from assay.reporting.views.dataset_order import json_with_order
     from assay.store.patience import Patience
 
@@ -461,10 +461,10 @@ def split(
 
     Prints the lines to put under 'data:' in a recipe.
     """
-    from assay.cli.screens.data import print_split
     from assay.data.dataset.dataset import Dataset
     from assay.data.dataset.held_out.leaks import find_leaks
     from assay.data.dataset.split import split_view
+    from assay.reporting.terminal.data import print_split
     from assay.reporting.views.dataset_split import dataset_split_view
 
     config = _split_of(column, fraction, seed, moment, values, drop_leaks=drop_leaks)
@@ -497,10 +497,10 @@ def hold_out(
     Evaluations by that split read them in its place: the same rows in the same batches. Worth it where
     held-out rows lie in many row groups, as those of a moment do: each evaluation decodes all of these.
     """
-    from assay.cli.screens.terminal import show_progress
     from assay.data.dataset.dataset import Dataset
     from assay.data.dataset.held_out.copy import copy_folder
     from assay.data.dataset.held_out.write import hold_out as write_held_out
+    from assay.reporting.terminal.terminal import show_progress
 
     opened = Dataset.open(dataset)
     config = _split_of(column, fraction, seed, moment, values, drop_leaks=drop_leaks)
@@ -541,9 +541,9 @@ def score(
     home = given_home()
     if not reference.startswith("package:") and not Path(reference).exists():
         run_and_step(home, reference)  # says what runs there are, before torch is imported
-    from assay.cli.screens.terminal import show_progress
     from assay.data.dataset.dataset import Dataset
-    from assay.launch.models.score_pairs import folder_reference, is_folder, run_reference, score_pairs
+    from assay.reporting.terminal.terminal import show_progress
+    from assay.workflows.export.score_pairs import folder_reference, is_folder, run_reference, score_pairs
 
     opened = Dataset.open(dataset)
     asked = (
@@ -573,9 +573,9 @@ def diff(before: Path, after: Path, by_row: bool, as_json: bool) -> None:
 
     Told from the two manifests; no shard is read, unless rows are to be compared.
     """
-    from assay.cli.screens.data import print_diff
     from assay.data.dataset.dataset import Dataset
     from assay.data.dataset.diff import diff_datasets
+    from assay.reporting.terminal.data import print_diff
 
     found = diff_datasets(Dataset.open(before), Dataset.open(after), by_row=by_row)
     if as_json:
@@ -585,7 +585,7 @@ def diff(before: Path, after: Path, by_row: bool, as_json: bool) -> None:
 
 
 def _print(manifest: "DatasetManifest", folder: Path, *, as_json: bool) -> None:
-    from assay.cli.screens.data import print_manifest
+    from assay.reporting.terminal.data import print_manifest
 
     if as_json:
         click.echo(manifest.to_json())

@@ -22,10 +22,10 @@ def decide(campaign: str, now: bool, as_json: bool) -> None:
     with exit code 1. Trains nothing; 'assay campaign run' does.
     """
     from assay.cli.campaign import print_decisions
-    from assay.launch.campaign.folder import find_campaign
-    from assay.launch.campaign.look import decide_again, look_now
-    from assay.launch.campaign.memo import write_memo
     from assay.store.ledger.writer import marking
+    from assay.workflows.campaign.folder import find_campaign
+    from assay.workflows.campaign.look import decide_again, look_now
+    from assay.workflows.campaign.memo import write_memo
 
     home = given_home()
     opened = find_campaign(home, campaign)

@@ -10,11 +10,11 @@ from assay.base.units import count_text, duration_text
 from assay.cli.given import FOLDER, given_home
 
 if TYPE_CHECKING:
-    from assay.launch.demo.classifier import DemoResult
-    from assay.launch.demo.fine_tuning import FineTuned
-    from assay.launch.drive import RunResult
     from assay.reporting.views.comparison import ComparisonView
     from assay.store.home import Home
+    from assay.workflows.demo.classifier import DemoResult
+    from assay.workflows.demo.fine_tuning import FineTuned
+    from assay.workflows.train import RunResult
 
 
 @click.command()
@@ -49,11 +49,11 @@ def _say(text: str) -> None:
 
 
 def _classify(home: "Home", folder: Path, functions: int, overrides: tuple[str, ...]) -> None:
-    from assay.cli.screens.progress import RunProgress
-    from assay.launch.demo.classifier import run_demo
-    from assay.reporting.pages.render import render_comparison_page, render_run_page
+    from assay.cli.progress import RunProgress
+    from assay.reporting.documents.render import render_comparison_page, render_run_page
     from assay.reporting.views.comparison import comparison_page
     from assay.reporting.views.run_page import run_page
+    from assay.workflows.demo.classifier import run_demo
 
     began_s = time.monotonic()
     with home.open_ledger() as ledger:
@@ -77,8 +77,8 @@ def _classify(home: "Home", folder: Path, functions: int, overrides: tuple[str, 
 
 
 def _fine_tune(home: "Home", folder: Path, functions: int, overrides: tuple[str, ...]) -> None:
-    from assay.cli.screens.progress import RunProgress
-    from assay.launch.demo.fine_tuning import run_sft_demo
+    from assay.cli.progress import RunProgress
+    from assay.workflows.demo.fine_tuning import run_sft_demo
 
     began_s = time.monotonic()
     found = run_sft_demo(

@@ -11,7 +11,7 @@ from assay.cli.given import RUN, asked_ledger, given_home
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object (docs/json.md).")
 def diff(before: str, after: str, as_json: bool) -> None:
     """Show what differs from one RUN to the other: recipe, data, code, environment; curve, result and cost."""
-    from assay.cli.screens.run_diff import print_diff
+    from assay.reporting.terminal.run_diff import print_diff
     from assay.reporting.views.run_diff import run_diff
 
     home = given_home()

@@ -40,8 +40,8 @@ def drill(
     from rich.text import Text
 
     from assay.base.config import read_config_file
-    from assay.cli.screens.terminal import stdout
-    from assay.launch.drill import drill as run_drill
+    from assay.reporting.terminal.terminal import stdout
+    from assay.workflows.drill import drill as run_drill
 
     screen = stdout()
 
@@ -53,7 +53,7 @@ def drill(
         failed = bool(exercise.problem)
         screen.print(f"FAIL  {exercise.problem}" if failed else "pass", style="red" if failed else "green")
 
-    from assay.reporting.pages.render import write_file
+    from assay.reporting.documents.render import write_file
 
     home = given_home()
     values = read_config_file(recipe, overrides)

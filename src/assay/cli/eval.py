@@ -25,7 +25,7 @@ from assay.cli.given import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from assay.evaluation.suite.config import Suite
+    from assay.evals.config import Suite
     from assay.records.benchmark import BenchmarkResult
     from assay.scoring.grade import Tools
     from assay.store.home import Home
@@ -94,22 +94,22 @@ def run(
         raise ConfigError(
             f"{model} is a run: its commits are asked by 'assay eval work {model} --suite {suite}'."
         )
-    from assay.training.model.config import checkpoint_path
+    from assay.models.config import checkpoint_path
 
     if endpoint is None:
         checkpoint_path(model)
     if judge is None and judge_model:
         raise ConfigError("--judge-model needs --judge URL: the endpoint where it answers.")
-    from assay.evaluation.suite.answerable import refuse_unfenced_graders
-    from assay.evaluation.suite.config import read_suite
+    from assay.evals.answerable import refuse_unfenced_graders
+    from assay.evals.config import read_suite
 
     asked = read_suite(suite)
     refuse_unfenced_graders(asked)
-    from assay.cli.screens.terminal import show_progress
-    from assay.evaluation.suite.queue import Checkpoint
-    from assay.launch.evaluation import evaluate as wiring
+    from assay.evals.queue import Checkpoint
+    from assay.reporting.terminal.terminal import show_progress
     from assay.scoring.http_sampler import HttpSampler
     from assay.store.ledger.writer import FINISH_S
+    from assay.workflows.evaluation import evaluate as wiring
 
     run_id = run_id or Path(model).name
     wiring.refuse_results_of_others(
@@ -145,10 +145,10 @@ def work(run_id: str, suite: Path | None, follow: bool, python_graders: str | No
 
     Any number of workers may do so at once, on any machine that sees the run's store.
     """
-    from assay.cli.screens.terminal import show_progress
-    from assay.launch.bookkeeping import writer_of
-    from assay.launch.evaluation import queue as evaluation_queue
-    from assay.launch.run import existing_run
+    from assay.reporting.terminal.terminal import show_progress
+    from assay.workflows.bookkeeping import writer_of
+    from assay.workflows.evaluation import queue as evaluation_queue
+    from assay.workflows.run import existing_run
 
     tell_python_graders(python_graders)
     home = given_home()
@@ -176,10 +176,10 @@ def history(run_id: str, benchmark: str | None, as_json: bool) -> None:
         raise ConfigError(
             f"no benchmark results of '{run_id}'. 'assay eval work {run_id} --suite FILE' makes them."
         )
-    from assay.cli.screens.benchmarks import print_history
-    from assay.evaluation.evidence.benchmark_history import benchmark_histories
+    from assay.reporting.terminal.benchmarks import print_history
     from assay.reporting.views.benchmark_history import history_lines
     from assay.reporting.views.view import json_list
+    from assay.statistics.benchmark_history import benchmark_histories
 
     with opened_ledger(home) as ledger:
         known = ledger.benchmark_results()
@@ -252,9 +252,9 @@ def import_(
     FILES are samples_*.jsonl of lm-evaluation-harness (with results_*.json beside them), logs of inspect-ai
     (.eval or .json), or records of OpenAI Evals' oaieval (.jsonl).
     """
-    from assay.evaluation.suite.imports import read_foreign
-    from assay.launch.evaluation.evaluate import import_results, refuse_results_of_others
+    from assay.evals.imports import read_foreign
     from assay.store.ledger.writer import FINISH_S
+    from assay.workflows.evaluation.evaluate import import_results, refuse_results_of_others
 
     found = [each for path in files for each in read_foreign(path, metric=metric, is_partial_allowed=partial)]
     home, results = given_home(), []
@@ -292,11 +292,11 @@ def coverage(
     COVERAGE_FILE lists them with their owners and the least worsening that matters. A benchmark covers one if
     it says so and a result shows that it has the power. Exit code 1 if there is a hole.
     """
-    from assay.cli.screens.benchmarks import print_coverage
-    from assay.evaluation.decision.coverage import coverage as covered
-    from assay.evaluation.decision.coverage import read_coverage_config
-    from assay.evaluation.suite.version import present_suite
-    from assay.reporting.pages.render import write_file
+    from assay.decision.coverage import coverage as covered
+    from assay.decision.coverage import read_coverage_config
+    from assay.evals.version import present_suite
+    from assay.reporting.documents.render import write_file
+    from assay.reporting.terminal.benchmarks import print_coverage
 
     config, read = read_coverage_config(coverage_file), [present_suite(path) for path in suites]
     with opened_ledger(given_home()) as ledger:
@@ -316,23 +316,23 @@ def coverage(
 
 
 def _tools(suite: "Suite", judge: str | None, judge_model: str | None) -> "Tools":
-    from assay.launch.evaluation.evaluate import judges_at
     from assay.scoring.grade import Tools
+    from assay.workflows.evaluation.evaluate import judges_at
 
     return Tools() if judge is None else judges_at(judge, suite, judge_model)
 
 
 def _writer(home: "Home", name: str) -> "LedgerWriter":
     """Writes what is filed under a name into the ledger; the work does not wait for it."""
-    from assay.launch.rebuild import fold_in
     from assay.store.ledger.writer import LedgerWriter
+    from assay.workflows.rebuild import fold_in
 
     home.run_dir(name)  # is one, or says why not
     return LedgerWriter(home, name, again=lambda ledger: fold_in(home, name, ledger))
 
 
 def _print_results(results: "Sequence[BenchmarkResult]", *, as_json: bool) -> None:
-    from assay.cli.screens.benchmarks import print_results
+    from assay.reporting.terminal.benchmarks import print_results
 
     if as_json:
         for result in results:

@@ -108,9 +108,9 @@ def proxy(runs: Path, wanted: float, seed: int, as_json: bool) -> None:
     """
     import numpy as np
 
-    from assay.evaluation.evidence.proxy import proxy_advice
-    from assay.evaluation.evidence.scaled_scores import read_scaled_scores, scores_by_scale
     from assay.reporting.views.evidence import proxy_view
+    from assay.statistics.proxy import proxy_advice
+    from assay.statistics.scaled_scores import read_scaled_scores, scores_by_scale
 
     laid_out = scores_by_scale(read_scaled_scores(runs))
     advice = proxy_advice(laid_out.scores, rng=np.random.default_rng(seed), wanted_accuracy=wanted)

@@ -40,8 +40,8 @@ def export(
     home = given_home()
     run_id, of_name = run_and_step(home, run_id)
     run_id = home.meant_run(run_id)
-    from assay.cli.screens.terminal import show_progress, warn_of_model
-    from assay.launch.models.export import export_run
+    from assay.reporting.terminal.terminal import show_progress, warn_of_model
+    from assay.workflows.export.export import export_run
 
     exported = export_run(
         home,

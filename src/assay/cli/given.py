@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from assay.base.errors import ConfigError, regular
-from assay.launch.ranks.workers import Workers
+from assay.elastic.workers import Workers
 
 if TYPE_CHECKING:
     from assay.store.home import Home
@@ -259,7 +259,7 @@ def asked_ledger(home: "Home", *run_ids: str) -> "Ledger":
     ledger = ledger or home.open_ledger()
     for run_id in filter(home.has_run, run_ids):
         if not ledger.has_run(run_id):
-            from assay.launch.rebuild import fold_in
+            from assay.workflows.rebuild import fold_in
 
             fold_in(home, run_id, ledger)
     return ledger
@@ -275,7 +275,7 @@ def _up_to_date(home: "Home", ledger: "Ledger") -> "Ledger":
     from assay.store.ledger.writer import missed_subjects
 
     if missed_subjects(home):
-        from assay.launch.rebuild import fold_in_missed
+        from assay.workflows.rebuild import fold_in_missed
 
         for problem in fold_in_missed(home, ledger):
             click.echo(problem, err=True)

@@ -22,7 +22,7 @@ def goodput(names: tuple[str, ...], as_json: bool, drills: bool) -> None:
     share of steps that were kept: reading, sampling and grading, computing, exchanging. ETTR counts the waiting
     between attempts, too. Attempts that still run are left out, and counted.
     """
-    from assay.cli.screens.goodput import print_goodput
+    from assay.reporting.terminal.goodput import print_goodput
     from assay.store.ledger.goodput import goodput_of
 
     programs = [name for name in names if Path(name).suffix in (".yaml", ".yml") or Path(name).is_file()]

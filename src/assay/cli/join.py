@@ -8,7 +8,7 @@ import click
 from assay.cli.given import RUN, given_home, python_graders_option, tell_python_graders
 
 if TYPE_CHECKING:
-    from assay.launch.places.slurm import SlurmConfig
+    from assay.launchers.slurm.launcher import SlurmConfig
     from assay.records.run import Run
     from assay.store.home import Home
 
@@ -50,9 +50,9 @@ def join(run_id: str, on: str, dry_run: bool, lent: bool, python_graders: str | 
     tell_python_graders(python_graders)
     home = given_home()
     home.run(run_id)
-    from assay.launch.run import existing_run, finished_entry
     from assay.store.commit_log import CommitLog
     from assay.store.objects import open_store
+    from assay.workflows.run import existing_run, finished_entry
 
     run = existing_run(home, run_id)
     if finished_entry(CommitLog(open_store(run.store_url))) is not None:
@@ -64,10 +64,10 @@ def join(run_id: str, on: str, dry_run: bool, lent: bool, python_graders: str | 
 
 
 def _join(run: "Run", *, lent: bool) -> None:
-    from assay.launch.places.slurm import STOPPED_EARLY
-    from assay.launch.places.slurm_drain import JobNodes, heeding_drains
-    from assay.launch.ranks.faults import WAITS_OUTSIDE
-    from assay.launch.ranks.nodes import join_lead
+    from assay.elastic.faults import WAITS_OUTSIDE
+    from assay.elastic.nodes.group import join_lead
+    from assay.launchers.slurm.drain import JobNodes, heeding_drains
+    from assay.launchers.slurm.launcher import STOPPED_EARLY
 
     with heeding_drains(JobNodes.from_environment(os.environ)):
         was_stopped = join_lead(run, lambda: click.echo(f"run {run.run_id}: this machine {WAITS_OUTSIDE}"))
@@ -77,16 +77,16 @@ def _join(run: "Run", *, lent: bool) -> None:
 
 def _config(given: dict[str, Any]) -> "SlurmConfig":
     from assay.base.config import LoadedConfig, validated
-    from assay.launch.places.slurm import SlurmConfig
+    from assay.launchers.slurm.launcher import SlurmConfig
 
     return validated(SlurmConfig, LoadedConfig(given, dict.fromkeys(given, "command line")))
 
 
 def _lend(home: "Home", run: "Run", config: "SlurmConfig", *, dry_run: bool) -> None:
-    from assay.launch.places.slurm_lend import lend, lend_script
+    from assay.launchers.slurm.lend import lend, lend_script
 
     if dry_run:
-        from assay.cli.screens.terminal import print_file
+        from assay.reporting.terminal.terminal import print_file
 
         print_file(lend_script(home, run, config))
         return

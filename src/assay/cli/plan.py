@@ -14,7 +14,7 @@ from assay.cli.given import FILE, OUT_FILE, CommandGroup, InputFile, OutFile, fo
 from assay.cli.plan_risk import offer, review_command, risk, status
 
 if TYPE_CHECKING:
-    from assay.planning.begun import Begun
+    from assay.planning.in_progress import Begun
     from assay.planning.program.file import ProgramFile
     from assay.planning.program.plan import Plan
     from assay.planning.program.program import Program
@@ -85,10 +85,10 @@ def check(program: Path, fast: bool, seconds: float, workers: int) -> None:
     Everything that is wrong is said with its line. Where nothing fits, says which limits clash, as few as
     possible, and what concession on each would do. Exit code 2 if it is not valid or cannot hold.
     """
-    from assay.cli.screens.plan import conflict_error, print_program
     from assay.planning.conflict import find_conflict
     from assay.planning.program.checks import short_budgets
     from assay.planning.program.file import read_program
+    from assay.reporting.terminal.plan import conflict_error, print_program
 
     file = read_program(program, may_be_short=not fast)
     print_program(file.program)
@@ -139,9 +139,9 @@ def solve(
     Shows the weeks, what holds the decision up, and what was proved; an independent checker confirms every
     hour. Exit code 1 if the decision comes after its date.
     """
-    from assay.cli.screens.plan import print_plan, print_prices
     from assay.planning.explain import prices as priced
-    from assay.reporting.pages.render import write_file
+    from assay.reporting.documents.render import write_file
+    from assay.reporting.terminal.plan import print_plan, print_prices
 
     effort = _effort(seconds, workers)
     chosen, found, now_h, has_begun, solved_again = _solved(program, options, progress, earlier, effort)
@@ -195,9 +195,9 @@ def what_if(
             has = ", ".join(subject.what_ifs) or "none"
             raise ConfigError(f"{program}: no what-if '{name}'{meant(name, subject.what_ifs)}. It has: {has}.")
     own: dict[str, Any] = dict(parse_override(change) for change in changes)
-    from assay.cli.screens.plan import print_asked
     from assay.planning import what_if as questions
-    from assay.planning.risk.questions import played
+    from assay.planning.simulation.questions import played
+    from assay.reporting.terminal.plan import print_asked
 
     effort = _effort(seconds, workers)
     if readings:
@@ -226,8 +226,8 @@ def export(
 
     ics: a calendar; csv: a table; slurm: reservations as a script; gantt and capacity: drawings (SVG).
     """
-    from assay.cli.screens.terminal import print_file
-    from assay.reporting.pages.render import write_file
+    from assay.reporting.documents.render import write_file
+    from assay.reporting.terminal.terminal import print_file
 
     file, found = _program_and_plan(program, solved)
     text = _exported(file.program, found, kind, account or file.program.name, partition)
@@ -240,7 +240,7 @@ def export(
 
 def _exported(program: "Program", found: "Plan", kind: str, account: str, partition: str | None) -> str:
     from assay.planning import calendar_export
-    from assay.reporting.figures import plan_figures
+    from assay.reporting.charts import plan_figures
 
     if kind == "ics":
         return calendar_export.to_icalendar(program, found, stamp=datetime.datetime.now(datetime.UTC))
@@ -270,14 +270,14 @@ def _solved(
     path: Path, options: tuple[str, ...], progress: Path | None, earlier: Path | None, effort: "Effort"
 ) -> "_Solved":
     from assay.base.names import meant
-    from assay.cli.screens.plan import conflict_error
-    from assay.launch.program_standing import known_progress
     from assay.planning.actuals import clock_of
-    from assay.planning.begun import begun
     from assay.planning.conflict import find_conflict
+    from assay.planning.in_progress import begun
     from assay.planning.program.file import read_program, read_progress
     from assay.planning.replan import as_known, earliest_rest, replan
     from assay.planning.schedule import InfeasibleError, schedule
+    from assay.reporting.terminal.plan import conflict_error
+    from assay.workflows.program_status import known_progress
 
     if (progress is None) != (earlier is None):
         raise ConfigError(

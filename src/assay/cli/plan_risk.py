@@ -12,14 +12,14 @@ from assay.base.units import sampled_percent_text
 from assay.cli.given import FILE, FOLDER, PATH, given_home, opened_ledger
 
 if TYPE_CHECKING:
-    from assay.launch.program_standing import ProgramStanding
     from assay.planning.program.offer import Offer, Safety
     from assay.planning.program.program import Program
-    from assay.planning.risk.drivers import Driver
-    from assay.planning.risk.forecast import Alarm
+    from assay.planning.simulation.drivers import Driver
+    from assay.planning.simulation.forecast import Alarm
     from assay.records.failure_rates import FailureRates
     from assay.reporting.views.forecast import AlarmView, ForecastView
     from assay.store.settings import HourPrice
+    from assay.workflows.program_status import ProgramStanding
 
 _program = click.argument("program", type=FILE)
 _worlds = click.option(
@@ -76,11 +76,11 @@ def offer(
     from assay.planning.program.file import read_program
 
     subject = read_program(program).program
-    from assay.planning.risk.dossier import make_dossier
-    from assay.planning.risk.offer import make_offer
-    from assay.planning.risk.scope import Promises
-    from assay.reporting.pages.plan_documents import more_seeds_text
-    from assay.reporting.pages.plan_folder import write_offer
+    from assay.planning.simulation.offer import make_offer
+    from assay.planning.simulation.offer_report import make_dossier
+    from assay.planning.simulation.scope import Promises
+    from assay.reporting.documents.plan_documents import more_seeds_text
+    from assay.reporting.documents.plan_folder import write_offer
 
     offered = make_offer(
         subject,
@@ -127,10 +127,10 @@ def risk(
 ) -> None:
     """Schedule PROGRAM as it is and play it many times, to see how safe its date and its budget are."""
     from assay.planning.program.file import read_program
-    from assay.planning.risk.drivers import tornado as drivers_of
-    from assay.planning.risk.offer import baseline_of, program_with, safety_of
-    from assay.planning.risk.outcome import simulate
     from assay.planning.schedule import schedule
+    from assay.planning.simulation.drivers import tornado as drivers_of
+    from assay.planning.simulation.offer import baseline_of, program_with, safety_of
+    from assay.planning.simulation.outcome import simulate
 
     subject = program_with(read_program(program).program, options)
     rates = _rates(subject, rates_from)
@@ -179,9 +179,9 @@ def status(folder: Path, as_json: bool, **where: Any) -> None:
     status (HTML and Markdown) into FOLDER, with the burn-down and the forecast at completion. Exit code 1 if
     there is an alarm to act on. A status that was made with notes is not replaced by one without.
     """
-    from assay.planning.risk.course import course_of
-    from assay.reporting.pages.plan_folder import write_told
-    from assay.reporting.pages.status_documents import WITHOUT_NOTES, weekly_status
+    from assay.planning.simulation.recommended_action import course_of
+    from assay.reporting.documents.plan_folder import write_told
+    from assay.reporting.documents.status_documents import WITHOUT_NOTES, weekly_status
     from assay.reporting.views.forecast import forecast_view
 
     found, offered, spends, _, notes = _standing(folder, **where)
@@ -211,10 +211,10 @@ def review_command(folder: Path, **where: Any) -> None:
     that names a campaign takes that campaign's decision, and the review shows its clauses. Exit code 1 if there
     is an alarm to act on, as of 'status'. A review that was made with notes is not replaced by one without.
     """
-    from assay.cli.screens.terminal import TONE_STYLES
-    from assay.planning.risk.course import course_of
-    from assay.reporting.pages.plan_folder import write_told
-    from assay.reporting.pages.status_documents import review
+    from assay.planning.simulation.recommended_action import course_of
+    from assay.reporting.documents.plan_folder import write_told
+    from assay.reporting.documents.status_documents import review
+    from assay.reporting.terminal.terminal import TONE_STYLES
 
     found = _standing(folder, **where)
     decisions = [(each.decision, each.path) for each in found.decisions]
@@ -230,7 +230,7 @@ def review_command(folder: Path, **where: Any) -> None:
 def _standing(
     folder: Path, *, program: Path, notes: Path | None, hour_s: float, start_s: float | None
 ) -> "ProgramStanding":
-    from assay.launch.program_standing import program_standing
+    from assay.workflows.program_status import program_standing
 
     return program_standing(
         given_home(), program, folder, notes=notes, hour_s=hour_s, start_s=start_s, clock=SystemClock()
@@ -257,8 +257,8 @@ def _print_alarms(alarms: "Iterable[Alarm | AlarmView]") -> None:
 
 def print_offer(program: "Program", found: "Offer", price: "HourPrice | None") -> None:
     """The offered plan beside the calm optimum."""
-    from assay.planning.risk.offer import MEASURED
-    from assay.reporting.pages.plan_documents import offer_verdict
+    from assay.planning.simulation.offer import MEASURED
+    from assay.reporting.documents.plan_documents import offer_verdict
 
     verdict = offer_verdict(program, found)
     click.secho(verdict.word.upper(), fg="green" if found.keeps_promises else "red", bold=True)
@@ -274,7 +274,7 @@ def print_offer(program: "Program", found: "Offer", price: "HourPrice | None") -
 def print_safety(program: "Program", safety: "Safety", price: "HourPrice | None") -> None:
     """The distribution of date, hours and verdict; what the hours cost, where a price is set."""
     from assay.planning.program.checks import why_nothing_passes
-    from assay.reporting.pages.plan_documents import deadline_text, spread_texts
+    from assay.reporting.documents.plan_documents import deadline_text, spread_texts
 
     day, hours = spread_texts(program, safety.decision_day), safety.device_hours
     budget = f"more than {program.budget.device_hours:,.0f} device-hours"
@@ -319,7 +319,7 @@ def _given_text(program: "Program", safety: "Safety", verdict: str) -> str:
 
 
 def _print_tornado(drivers: "list[Driver]") -> None:
-    from assay.planning.risk.drivers import DRIVER_WORLDS
+    from assay.planning.simulation.drivers import DRIVER_WORLDS
 
     worlds = f"{DRIVER_WORLDS:,} worlds each"
     click.echo(f"  what the date hangs on (P(on time) from the kind to the harsh end, {worlds}):")

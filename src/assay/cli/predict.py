@@ -10,7 +10,7 @@ from assay.base.units import number_of
 from assay.cli.given import FILE, OUT_FILE, PATH, force_option, given_home, run_and_step
 
 if TYPE_CHECKING:
-    from assay.launch.models.predict import Predictor
+    from assay.workflows.export.predict import Predictor
 
 
 @click.command()
@@ -35,7 +35,7 @@ def predict(
     is read some rows at a time. A row without text keeps its place, its answers empty. What the model's
     numbers warn of stands on stderr.
     """
-    from assay.launch.models.row_files import refuse_without_text, row_writer
+    from assay.workflows.export.row_files import refuse_without_text, row_writer
 
     if out is not None and out.resolve() == file.resolve():
         raise ConfigError(f"-o {out}: that is the file that is read. Name another.")
@@ -43,8 +43,8 @@ def predict(
         refuse_without_text(file, text)
     with row_writer(out) as writer:
         predictor = _predictor(model, tokenizer)
-        from assay.cli.screens.terminal import show_progress
-        from assay.launch.models.predict import predict_rows
+        from assay.reporting.terminal.terminal import show_progress
+        from assay.workflows.export.predict import predict_rows
 
         if unread := [name for name in missing if name not in predictor.columns]:
             read = ", ".join(predictor.columns) or "none"
@@ -77,9 +77,9 @@ def _predictor(model: str, tokenizer: Path | None) -> "Predictor":
     if (folder / EXPORT_FILE).is_file():
         if tokenizer is not None:
             raise ConfigError(f"--tokenizer: {folder} holds its own. Leave it out.")
-        from assay.cli.screens.terminal import warn_of_model
-        from assay.launch.models.predict import exported_predictor
         from assay.records.exported_model import ExportedModel
+        from assay.reporting.terminal.terminal import warn_of_model
+        from assay.workflows.export.predict import exported_predictor
 
         predictor = exported_predictor(folder)
         record = ExportedModel.from_json((folder / EXPORT_FILE).read_bytes(), source=folder / EXPORT_FILE)
@@ -91,15 +91,15 @@ def _predictor(model: str, tokenizer: Path | None) -> "Predictor":
             f"{folder}: no model there (no {EXPORT_FILE}). 'assay export RUN --to FOLDER' makes one."
         )
     run_id, step = run_and_step(home, model)
-    from assay.launch.run import chosen_commit, existing_run
     from assay.store.commit_log import CommitLog
     from assay.store.objects import open_store
+    from assay.workflows.run import chosen_commit, existing_run
 
     run = existing_run(home, run_id)
     commit = chosen_commit(run, CommitLog(open_store(run.store_url)), step)
-    from assay.cli.screens.terminal import warn_of_model
-    from assay.launch.models.predict import run_predictor
-    from assay.launch.models.warned import warnings_of_commit
+    from assay.reporting.terminal.terminal import warn_of_model
+    from assay.workflows.export.export_warnings import warnings_of_commit
+    from assay.workflows.export.predict import run_predictor
 
     predictor = run_predictor(run, commit, tokenizer=tokenizer)
     warned = warnings_of_commit(run, commit)

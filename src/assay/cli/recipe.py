@@ -8,7 +8,7 @@ import click
 from assay.cli.given import DATASET, OUT_FILE, CommandGroup, force_option
 
 if TYPE_CHECKING:
-    from assay.launch.new_recipe import LanguageMethod
+    from assay.workflows.new_recipe import LanguageMethod
 
 
 @click.group(cls=CommandGroup)
@@ -47,9 +47,9 @@ def new(
     from the rows' lengths, lanes and the model's size from this machine, steps and commits from the number of
     rows.
     """
-    from assay.cli.screens.terminal import print_file
-    from assay.launch.new_recipe import new_recipe
-    from assay.reporting.pages.render import write_file
+    from assay.reporting.documents.render import write_file
+    from assay.reporting.terminal.terminal import print_file
+    from assay.workflows.new_recipe import new_recipe
 
     found = new_recipe(dataset, name=name, model=model, epochs=epochs, method=method)
     for warning in found.warnings:

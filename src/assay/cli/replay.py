@@ -8,7 +8,7 @@ import click
 
 from assay.base.errors import ConfigError
 from assay.cli.given import RUN, given_home
-from assay.cli.screens.words import one_line
+from assay.reporting.terminal.formatting import one_line
 
 if TYPE_CHECKING:
     from assay.records.replay import OperatorWatchReport, ReplayReport, RowSearch
@@ -56,10 +56,10 @@ def replay(
     """
     if watch and audit_ops:
         raise ConfigError("--watch and --audit-ops look at the same operators in turn: give one of them.")
-    from assay.launch.run import existing_run, planned_steps
     from assay.store.metrics.recorded import recorded_steps
     from assay.training.recipe import recipe_of
     from assay.training.replay.request import ReplayRequest
+    from assay.workflows.run import existing_run, planned_steps
 
     run = existing_run(given_home(), run_id)
     recipe = recipe_of(run)
@@ -75,12 +75,12 @@ def replay(
     if attempt is not None:
         request.check_attempt(recorded_steps(Path(run.run_dir), attempt=attempt))
 
-    from assay.launch.capsules import save_capsule
-    from assay.launch.ranks.processor import other_processor
-    from assay.launch.replay import replay as replay_step
+    from assay.elastic.capsules import save_capsule
+    from assay.elastic.processor import other_processor
     from assay.store.commit_log import CommitLog
     from assay.store.objects import open_store
     from assay.triage.explain import explain as explanation
+    from assay.workflows.replay import replay as replay_step
 
     log = CommitLog(open_store(run.store_url))
     if (said := other_processor(run, step, attempt=attempt)) is not None:

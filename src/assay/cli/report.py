@@ -43,7 +43,7 @@ def report(run_id: str | None, campaigns: bool, live: bool, every_s: float | Non
 
 
 def _report_run(home: "Home", run_id: str, out: Path | None) -> None:
-    from assay.reporting.pages.render import render_run_page, write_page
+    from assay.reporting.documents.render import render_run_page, write_page
     from assay.reporting.views.run_page import run_page
 
     with asked_ledger(home, run_id) as ledger:
@@ -52,8 +52,8 @@ def _report_run(home: "Home", run_id: str, out: Path | None) -> None:
 
 
 def _report_campaigns(home: "Home", out: Path | None) -> None:
-    from assay.reporting.pages.overview import campaigns_document
-    from assay.reporting.pages.render import render_document, write_page
+    from assay.reporting.documents.overview import campaigns_document
+    from assay.reporting.documents.render import render_document, write_page
     from assay.reporting.views.campaign_list import campaign_lines
 
     with opened_ledger(home) as ledger:
@@ -73,8 +73,8 @@ def _report_campaigns(home: "Home", out: Path | None) -> None:
 
 
 def _report_live(home: "Home", out: Path | None, every_s: float | None) -> None:
-    from assay.reporting.pages.overview import live_document
-    from assay.reporting.pages.render import render_document, write_page
+    from assay.reporting.documents.overview import live_document
+    from assay.reporting.documents.render import render_document, write_page
     from assay.reporting.views.live import live_runs
 
     clock = SystemClock()

@@ -24,10 +24,10 @@ def rollout(run_id: str, step: int, row: int, sample: int, as_json: bool) -> Non
     Begins at the nearest commit before the step, on one process, whatever number of ranks made the run. Says
     the prompt, the answer, its reward, and why it was or was not learned from. Exit code 1 if a bit differs.
     """
-    from assay.launch.run import existing_run, planned_steps
     from assay.store.metrics.recorded import recorded_steps
     from assay.training.recipe import recipe_of
     from assay.training.replay.request import RolloutRequest
+    from assay.workflows.run import existing_run, planned_steps
 
     run = existing_run(given_home(), run_id)
     recipe, request = recipe_of(run), RolloutRequest(step, row, sample)
@@ -40,10 +40,10 @@ def rollout(run_id: str, step: int, row: int, sample: int, as_json: bool) -> Non
         steps=recorded_steps(Path(run.run_dir)),
     )
 
-    from assay.launch.ranks.processor import other_processor
-    from assay.launch.rollout import rollout_again
+    from assay.elastic.processor import other_processor
     from assay.store.commit_log import CommitLog
     from assay.store.objects import open_store
+    from assay.workflows.rollout import rollout_again
 
     if (said := other_processor(run, step, attempt=None)) is not None:
         click.secho(said, err=True, fg="yellow")

@@ -35,7 +35,7 @@ def runs(as_json: bool, rebuild: bool, **asked: Any) -> None:
     if click.get_current_context().invoked_subcommand is not None:
         return
     from assay.base.config import parse_override
-    from assay.cli.screens.run_list import print_runs
+    from assay.reporting.terminal.run_list import print_runs
     from assay.reporting.views.run_list import Selection, run_lines
     from assay.reporting.views.view import json_list
     from assay.store.known_runs import RUN_FILE
@@ -43,7 +43,7 @@ def runs(as_json: bool, rebuild: bool, **asked: Any) -> None:
     selection = Selection(**{**asked, "where": dict(map(parse_override, asked["where"]))})
     home = given_home()
     if rebuild:
-        from assay.launch.rebuild import rebuild_all
+        from assay.workflows.rebuild import rebuild_all
 
         with opened_ledger(home) as opened:
             for remark in rebuild_all(home, opened).remarks:
@@ -122,7 +122,7 @@ def delete(run_ids: tuple[str, ...], yes: bool) -> None:
         home.run_file(run_id)
     from assay.base.shown_url import without_secrets
     from assay.base.units import bytes_text, number_of
-    from assay.launch.delete import delete_run, planned_deletion
+    from assay.workflows.delete import delete_run, planned_deletion
 
     with opened_ledger(home) as ledger:
         planned = [planned_deletion(home, ledger, run_id) for run_id in dict.fromkeys(run_ids)]

@@ -10,8 +10,8 @@ from assay.cli.given import FILE, FILE_OR_CHANGE, RUN, OutFile, force_option, gi
 
 if TYPE_CHECKING:
     from assay.base.config import LoadedConfig
-    from assay.planning.scale.cluster import Cluster
     from assay.records.scale import ScaleCalibration
+    from assay.throughput.cluster import Cluster
 
 MOST_SECONDS = 60.0
 """On one worker, and on two: the calibration is to be over in three minutes."""
@@ -145,7 +145,7 @@ def scale(
         _check(run_id, cluster, asked, out, as_json=as_json)
         return
     assert recipe is not None
-    from assay.planning.scale.words import sizes_of
+    from assay.throughput.sentences import sizes_of
 
     _forecast(
         recipe,
@@ -164,12 +164,12 @@ def scale(
 def _cluster(
     devices_per_node: int, network: str | None, inside: str | None, failures: str, restart_s: float | None
 ) -> "Cluster":
-    from assay.planning.scale.words import failures_of, link_of
+    from assay.throughput.sentences import failures_of, link_of
 
     between = None if network is None else link_of(network, option="--network")
     near = None if inside is None else link_of(inside, option="--inside")
     rate = failures_of(failures)
-    from assay.planning.scale.cluster import Cluster
+    from assay.throughput.cluster import Cluster
 
     return Cluster(devices_per_node, near, between, rate, restart_s)
 
@@ -189,7 +189,7 @@ def _forecast(
 ) -> None:
     from assay.base.config import read_config_file, validated
     from assay.data.loader.lane_shares import LaneShares
-    from assay.planning.scale.cluster import unsaid
+    from assay.throughput.cluster import unsaid
     from assay.training.recipe import Recipe
 
     loaded = read_config_file(recipe_file, overrides)
@@ -199,8 +199,8 @@ def _forecast(
         if len(nodes := cluster.nodes(size)) > 1 and cluster.between is None and asked.file is None:
             raise unsaid(nodes)
     calibration = _calibration(loaded, asked, out)
-    from assay.planning.scale.advice import advised
-    from assay.planning.scale.forecast import forecast
+    from assay.throughput.advice import advised
+    from assay.throughput.forecast import forecast
 
     found = forecast(calibration, sizes, cluster, parallel=parallel)
     if advise:
@@ -209,22 +209,22 @@ def _forecast(
     if as_json:
         click.echo(found.to_json())
     elif as_modes:
-        from assay.planning.scale.modes import modes_text
+        from assay.throughput.modes import modes_text
 
         click.echo(modes_text(found), nl=False)
     else:
-        from assay.cli.screens.scale import print_forecast
+        from assay.reporting.terminal.scale import print_forecast
 
         print_forecast(found, calibration, advised_for=sizes[-1] if advise else None)
 
 
 def _check(run_id: str, cluster: "Cluster", asked: _Asked, out: Path | None, *, as_json: bool) -> None:
     from assay.base.config import LoadedConfig
-    from assay.launch.run import existing_run
-    from assay.launch.scale.attempt import longest_attempt
-    from assay.planning.scale.cluster import unsaid
-    from assay.planning.scale.compare import compared
+    from assay.throughput.cluster import unsaid
+    from assay.throughput.compare import compared
     from assay.training.recipe import recipe_of
+    from assay.workflows.run import existing_run
+    from assay.workflows.throughput.attempt import longest_attempt
 
     run = existing_run(given_home(), run_id)
     measured = longest_attempt(run)
@@ -236,17 +236,22 @@ def _check(run_id: str, cluster: "Cluster", asked: _Asked, out: Path | None, *, 
     if as_json:
         click.echo(found.to_json())
     else:
-        from assay.cli.screens.scale import print_check
+        from assay.reporting.terminal.scale import print_check
 
         print_check(found)
 
 
 def _calibration(loaded: "LoadedConfig", asked: _Asked, out: Path | None) -> "ScaleCalibration":
     """The one that was given, was made before, or is made now."""
-    from assay.launch.run import checked
-    from assay.launch.scale.calibrate import calibrate_scale
-    from assay.launch.scale.kept import CalibrationKey, given_calibration, kept_calibration, nearest_other
-    from assay.reporting.pages.render import write_file
+    from assay.reporting.documents.render import write_file
+    from assay.workflows.run import checked
+    from assay.workflows.throughput.calibrate import calibrate_scale
+    from assay.workflows.throughput.saved_calibration import (
+        CalibrationKey,
+        given_calibration,
+        kept_calibration,
+        nearest_other,
+    )
 
     recipe, dataset = checked(loaded)
     if asked.file is not None:

@@ -12,10 +12,10 @@ from assay.base.units import power_text
 from assay.cli.given import FILE_OR_RUN, OUT_PAGE, RUN, CommandGroup, force_option, given_home, opened_ledger
 
 if TYPE_CHECKING:
-    from assay.evaluation.evidence.scaling.points import ScalingPoints
-    from assay.evaluation.evidence.scaling.study import ScalingStudy
     from assay.records.scaling import BandCheck
     from assay.reporting.views.scaling import CodeLengthsView
+    from assay.statistics.scaling.points import ScalingPoints
+    from assay.statistics.scaling.study import ScalingStudy
 
 FORMS = ("chinchilla", "over-training", "compute", "tokens")
 MANY_POINTS = 500
@@ -103,11 +103,11 @@ def fit(
     """
     wanted = [_target(text) for text in targets]
     _refuse_sources(sources, score_column)
-    from assay.evaluation.evidence.scaling.downstream import Task
-    from assay.evaluation.evidence.scaling.extrapolate import check_bands as checked
-    from assay.evaluation.evidence.scaling.fit import LEAST_ABSOLUTE_DELTA
-    from assay.evaluation.evidence.scaling.forms import form_named
-    from assay.evaluation.evidence.scaling.study import study
+    from assay.statistics.scaling.downstream import Task
+    from assay.statistics.scaling.extrapolate import check_bands as checked
+    from assay.statistics.scaling.fit import LEAST_ABSOLUTE_DELTA
+    from assay.statistics.scaling.forms import form_named
+    from assay.statistics.scaling.study import study
 
     form = None if form_name == "auto" else form_named(form_name)
     used_delta = LEAST_ABSOLUTE_DELTA if least_absolute else delta
@@ -156,9 +156,9 @@ def code_length(run_ids: tuple[str, ...], as_json: bool) -> None:
         raise ConfigError(
             f"{len(run_ids)} runs do not make pairs. Give one run, or baseline and candidate in turn."
         )
-    from assay.evaluation.evidence.code_length import code_length as of_run
-    from assay.evaluation.evidence.code_length import compare_code_lengths
     from assay.reporting.views.scaling import code_lengths_view
+    from assay.statistics.code_length import code_length as of_run
+    from assay.statistics.code_length import compare_code_lengths
     from assay.store.metrics.fold import fold_run
 
     with opened_ledger(given_home()) as ledger:
@@ -186,17 +186,17 @@ def _is_file(source: str) -> bool:
 
 def _points(sources: tuple[str, ...], score_column: str | None) -> "ScalingPoints":
     if _is_file(sources[0]):
-        from assay.evaluation.evidence.scaling.points import read_points
+        from assay.statistics.scaling.points import read_points
 
         return read_points(Path(sources[0]), score_column=score_column)
-    from assay.evaluation.evidence.scaling.from_runs import points_of_runs
+    from assay.statistics.scaling.from_runs import points_of_runs
 
     with opened_ledger(given_home()) as ledger:
         return points_of_runs(ledger, sources)
 
 
 def _target(text: str) -> dict[str, float]:
-    from assay.evaluation.evidence.scaling.points import VARIABLES
+    from assay.statistics.scaling.points import VARIABLES
 
     target = {}
     for part in text.split(","):
@@ -213,21 +213,21 @@ def _target(text: str) -> dict[str, float]:
 
 
 def _write_page(found: "ScalingStudy", check: "BandCheck | None", sources: tuple[str, ...], out: Path) -> None:
-    from assay.reporting.pages.render import write_file
-    from assay.reporting.pages.scaling_page import render_scaling_page
+    from assay.reporting.documents.render import write_file
+    from assay.reporting.documents.scaling_page import render_scaling_page
 
     name = Path(sources[0]).name if len(sources) == 1 else f"{len(sources)} runs"
     write_file(out, render_scaling_page(found, check, name=name, made_s=SystemClock().now_s()))
 
 
 def _print_study(found: "ScalingStudy", check: "BandCheck | None", out: Path | None) -> None:
-    from assay.cli.screens.terminal import print_table
-    from assay.reporting.pages.scaling_page import (
+    from assay.reporting.documents.scaling_page import (
         errors_text,
         level_text,
         parameters_table,
         prediction_sentence,
     )
+    from assay.reporting.terminal.terminal import print_table
 
     scale = found.fit.points.variables[found.fit.form.scale]
     unit = " FLOP" if found.fit.form.scale == "compute" else f" {found.fit.form.scale}"

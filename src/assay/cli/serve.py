@@ -66,8 +66,8 @@ def serve(
     from assay.serving.base_models import read_base_models
 
     found = read_base_models(models)
-    from assay.launch.engine.forks import EngineForks
     from assay.serving.server import EngineBudget, run_server
+    from assay.workers.engine.forks import EngineForks
 
     home = given_home()
     most_bytes = None if engine_memory is None else int(engine_memory * 1e9)

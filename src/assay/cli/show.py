@@ -35,7 +35,7 @@ def show(run_id: str | None, as_json: bool, keys: bool) -> None:
         if as_json:
             click.echo(view.to_json())
             return
-        from assay.cli.screens.run import print_run  # here, as JSON is written without what draws
+        from assay.reporting.terminal.run import print_run  # here, as JSON is written without what draws
         from assay.reporting.views.curves import run_curves
         from assay.reporting.views.run_list import is_stale, stale_text
 

@@ -21,7 +21,7 @@ def sink(run_id: str, sinks: tuple[str, ...], once: bool) -> None:
     $ASSAY_HOME/settings.yaml starts it beside every run.
     """
     from assay.base.units import number_of
-    from assay.launch.sinks.follow import SinkName, follow
+    from assay.trackers.follow import SinkName, follow
 
     run, names = given_home().run(run_id), [SinkName.parse(text) for text in sinks]
     if len(names) > 1:  # a process each: all are live, and one that fails stops no other

@@ -14,8 +14,8 @@ def stop(run_id: str) -> None:
     Its last launch is on record in its folder: a Slurm job is cancelled, a process on this host gets SIGTERM. A
     process on another host is named, with the host. 'assay train --resume RUN' goes on from the last commit.
     """
-    from assay.launch.places.launches import last_launch, state_of
-    from assay.launch.places.launches import stop as stop_launch
+    from assay.launchers.launches import last_launch, state_of
+    from assay.launchers.launches import stop as stop_launch
 
     launch = last_launch(given_home().run(run_id))
     if launch is None:

@@ -23,14 +23,14 @@ from assay.cli.given import (
     tell_python_graders,
 )
 from assay.cli.train_on import PlaceOptions, place_options, warned
-from assay.launch.ranks.workers import Workers
+from assay.elastic.workers import Workers
 
 if TYPE_CHECKING:
-    from assay.launch.drive import RunResult
-    from assay.launch.ranks.faults import FaultPlan
-    from assay.launch.ranks.supervisor import Nodes, RestartPolicy
+    from assay.elastic.faults import FaultPlan
+    from assay.elastic.supervisor import Nodes, RestartPolicy
     from assay.records.run import Run
     from assay.store.home import Home
+    from assay.workflows.train import RunResult
 
 
 def _print_keys(context: click.Context, option: click.Parameter, asked: bool) -> None:
@@ -42,7 +42,7 @@ def _print_keys(context: click.Context, option: click.Parameter, asked: bool) ->
 
         click.echo(recipe_reference(), nl=False)
     else:
-        from assay.launch.pipeline.config import pipeline_reference
+        from assay.workflows.pipeline.config import pipeline_reference
 
         click.echo(pipeline_reference(), nl=False)
     context.exit()
@@ -222,8 +222,8 @@ def train(
     planned = _fault_plan(faults) if faults else None
     new = {"world_size": workers.most, "run_id": run_id, "store_url": store}
     with _ranks_import(place, trains=not (place.dry_run or check or forked)):
-        from assay.launch.ranks.faults import NO_FAULTS
-        from assay.launch.ranks.supervisor import RestartPolicy
+        from assay.elastic.faults import NO_FAULTS
+        from assay.elastic.supervisor import RestartPolicy
 
         os.environ["ASSAY_STORE_PATIENCE"] = str(restarts["store_patience"])  # for ranks, and what is beside
         plan = planned or NO_FAULTS
@@ -253,8 +253,8 @@ def train(
 
 def _checked_workers(run: "Run", workers: Workers, place: PlaceOptions) -> int:
     """How many are wanted; of a range on this machine, as many as it has room for."""
-    from assay.launch.ranks.processor import gpus_here, processor_here
-    from assay.launch.ranks.workers import check_lanes, room_here
+    from assay.elastic.processor import gpus_here, processor_here
+    from assay.elastic.workers import check_lanes, room_here
     from assay.training.recipe import recipe_of
 
     recipe = recipe_of(run)
@@ -284,9 +284,9 @@ def _is_begun(
 ) -> bool:
     """Write a new run down, and its launch; whether this process is to train it, or to end what it began."""
     from assay.cli.train_on import launch
-    from assay.launch.fork import bring_commit
-    from assay.launch.ranks.faults import check_plan
-    from assay.launch.run import planned_steps, save_run
+    from assay.elastic.faults import check_plan
+    from assay.workflows.fork import bring_commit
+    from assay.workflows.run import planned_steps, save_run
 
     _heed_guards(home, run, workers, place)
     if plan.faults:
@@ -304,7 +304,7 @@ def _heed_guards(home: "Home", run: "Run", workers: int, place: PlaceOptions) ->
     """Where it was launched, and on an allocation, that was done before."""
     if place.on == "allocation" or place.launched:
         return
-    from assay.launch.places.guards import heed_guards
+    from assay.launchers.guards import heed_guards
 
     for warning in heed_guards(home, run, world_size=workers, host=place.host()):
         warned(f"warning: {warning}. 'assay triage guard' lists all.")
@@ -312,10 +312,10 @@ def _heed_guards(home: "Home", run: "Run", workers: int, place: PlaceOptions) ->
 
 def _has_finished(run: "Run") -> bool:
     """Whether nothing is left to train, and said so; of a copy of a run neither is."""
-    from assay.launch.run import finished_entry
     from assay.store.commit_log import CommitLog
     from assay.store.objects import open_store
     from assay.store.place import refuse_copy
+    from assay.workflows.run import finished_entry
 
     finished = finished_entry(CommitLog(open_store(run.store_url)))
     if finished is not None:
@@ -330,7 +330,7 @@ def _is_pipeline(file: Path) -> bool:
     """Whether the file has stages, and is no recipe."""
     if not file.is_file() or "stages" not in file.read_text(encoding="utf-8", errors="replace"):
         return False
-    from assay.launch.pipeline.config import is_pipeline
+    from assay.workflows.pipeline.config import is_pipeline
 
     return is_pipeline(file)
 
@@ -353,7 +353,7 @@ def _train_pipeline(
 
 def _fault_plan(file: Path) -> "FaultPlan":
     from assay.base.config import read_config_file, validated
-    from assay.launch.ranks.faults import FaultPlan
+    from assay.elastic.faults import FaultPlan
 
     return validated(FaultPlan, read_config_file(file, ()))
 
@@ -362,7 +362,7 @@ def _ranks_import(place: PlaceOptions, *, trains: bool) -> AbstractContextManage
     """Let the server of the ranks import torch, while this process imports and checks the rest."""
     if place.on != "here" or not trains:
         return nullcontext()
-    from assay.launch.ranks.fork_server import begun_at_once
+    from assay.elastic.fork_server import begun_at_once
 
     return begun_at_once()
 
@@ -428,10 +428,10 @@ def _asked_for(
     """The run that is gone on with, or a new one, of which nothing is written yet; `new` is what is chosen of
     that."""
     from assay.base.config import parse_override, read_config_file
-    from assay.launch.fork import planned_fork
-    from assay.launch.preview import refuse_ungathered
-    from assay.launch.run import check_new, check_parallel, existing_run, planned_run, planned_steps
     from assay.training.recipe import recipe_of
+    from assay.workflows.fork import planned_fork
+    from assay.workflows.preview import refuse_ungathered
+    from assay.workflows.run import check_new, check_parallel, existing_run, planned_run, planned_steps
 
     if resume is not None:
         return existing_run(home, resume)
@@ -459,12 +459,12 @@ def _print_check(
     as_json: bool,
 ) -> None:
     from assay.base.config import parse_override, read_config_file
-    from assay.cli.screens.check import check_lines, check_view
-    from assay.cli.screens.data import order_lines
-    from assay.launch.calibration import calibrate
-    from assay.launch.data_warnings import data_warnings
-    from assay.launch.preview import preview
-    from assay.launch.run import checked, order_of, resolved_recipe
+    from assay.cli.preview import check_lines, check_view
+    from assay.reporting.terminal.data import order_lines
+    from assay.workflows.calibration import calibrate
+    from assay.workflows.data_warnings import data_warnings
+    from assay.workflows.preview import preview
+    from assay.workflows.run import checked, order_of, resolved_recipe
 
     loaded = read_config_file(recipe_file, overrides)
     recipe, dataset = checked(loaded)
@@ -515,7 +515,7 @@ def _refuse_names(
             f"'{overrides[0]}': a run's recipe never changes. Fork it instead, from its last commit or from "
             f"one that you name: 'assay train --from {run.run_id} {shell_line(*overrides)}'."
         )
-    from assay.launch.run import absolute_store
+    from assay.workflows.run import absolute_store
 
     if store is not None and absolute_store(store) != run.store_url:
         raise ConfigError(
@@ -547,9 +547,9 @@ def _driven(
     home: "Home", run: "Run", workers: int, policy: "RestartPolicy", nodes: "Nodes | None" = None
 ) -> tuple["RunResult", bool]:
     """What the run came to, and whether the ledger has yet to hear of it."""
-    from assay.cli.screens.progress import RunProgress
-    from assay.launch.bookkeeping import writer_of
-    from assay.launch.drive import drive
+    from assay.cli.progress import RunProgress
+    from assay.workflows.bookkeeping import writer_of
+    from assay.workflows.train import drive
 
     with writer_of(home, run) as writer:
         for earlier_run, suspect in writer.ask(lambda ledger: ledger.suspects(socket.gethostname())) or ():
@@ -569,8 +569,8 @@ def _driven(
 def _print_trained(
     home: "Home", result: "RunResult", policy: "RestartPolicy", *, is_behind: bool, as_json: bool
 ) -> None:
-    from assay.cli.screens.progress import print_result
-    from assay.launch.ranks.faults import never_came
+    from assay.cli.progress import print_result
+    from assay.elastic.faults import never_came
 
     run, last_attempt = result.run, result.last_attempt.attempt if result.last_attempt else 0
     for fault in never_came(policy.faults, Path(run.run_dir), last_attempt=last_attempt):
@@ -578,8 +578,8 @@ def _print_trained(
     if not as_json:
         print_result(result)
         return
-    from assay.launch.rebuild import ledger_of_folder
     from assay.reporting.views.run import run_view
+    from assay.workflows.rebuild import ledger_of_folder
 
     # What the ledger does not hold yet is in the run's folder.
     with ledger_of_folder(run) if is_behind else home.open_ledger() as ledger:
@@ -596,9 +596,9 @@ def _train_on_allocation(
     as_json: bool,
 ) -> None:
     """One node's part; the exit code of the lead tells the job whether to go back into the queue."""
-    from assay.launch.places.slurm import STOPPED_EARLY
-    from assay.launch.places.slurm_allocation import Allocation, follow_lead, nodes_of
-    from assay.launch.places.slurm_drain import JobNodes
+    from assay.launchers.slurm.allocation import Allocation, follow_lead, nodes_of
+    from assay.launchers.slurm.drain import JobNodes
+    from assay.launchers.slurm.launcher import STOPPED_EARLY
 
     allocation, job_nodes = Allocation.from_environment(os.environ), JobNodes.from_environment(os.environ)
     heir = follow_lead(run, allocation) if allocation.node > 0 else None

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from assay.launch.places.launcher import Launcher
-    from assay.launch.places.slurm import SlurmConfig
+    from assay.launchers.launcher import Launcher
+    from assay.launchers.slurm.launcher import SlurmConfig
     from assay.records.run import Run
     from assay.store.home import Home
 
@@ -43,14 +43,14 @@ class PlaceOptions:
         if self.on == "slurm":
             self.slurm_config().check_world_size(world_size)
         elif self.on == "allocation":
-            from assay.launch.places.slurm_allocation import Allocation
+            from assay.launchers.slurm.allocation import Allocation
 
             Allocation.from_environment(os.environ)
 
     def num_nodes(self) -> int:
         """That the run begins with."""
         if self.on == "allocation":
-            from assay.launch.places.slurm_allocation import Allocation
+            from assay.launchers.slurm.allocation import Allocation
 
             return Allocation.from_environment(os.environ).num_nodes
         return self.slurm_config().nodes if self.on == "slurm" else 1
@@ -62,14 +62,14 @@ class PlaceOptions:
     def slurm_config(self) -> "SlurmConfig":
         """Checked."""
         from assay.base.config import LoadedConfig, validated
-        from assay.launch.places.slurm import SlurmConfig
+        from assay.launchers.slurm.launcher import SlurmConfig
 
         return validated(SlurmConfig, LoadedConfig(self.slurm, dict.fromkeys(self.slurm, "command line")))
 
     def launcher(self, home: "Home", options: tuple[str, ...]) -> "Launcher | None":
         """Who starts the run elsewhere; None where this process trains itself."""
-        from assay.launch.places.background import BackgroundLauncher
-        from assay.launch.places.slurm import SlurmLauncher
+        from assay.launchers.local import BackgroundLauncher
+        from assay.launchers.slurm.launcher import SlurmLauncher
 
         if self.on == "slurm":
             return SlurmLauncher(home, self.slurm_config(), options)
@@ -138,17 +138,17 @@ def launch(
     home: "Home", place: PlaceOptions, run: "Run", *, world_size: int, options: tuple[str, ...], as_json: bool
 ) -> bool:
     """Start the run elsewhere and say how to follow it; False where this process is to train it."""
-    from assay.launch.bookkeeping import writer_of
-    from assay.launch.places.background import launched_here
+    from assay.launchers.local import launched_here
     from assay.store.commit_log import CommitLog
     from assay.store.launches import process_began_s
     from assay.store.missing_log import refuse_missing_log
     from assay.store.objects import open_store
     from assay.store.place import refuse_copy, refuse_links
+    from assay.workflows.bookkeeping import writer_of
 
     if place.dry_run:
-        from assay.cli.screens.terminal import print_file
-        from assay.launch.places.slurm import job_script
+        from assay.launchers.slurm.launcher import job_script
+        from assay.reporting.terminal.terminal import print_file
 
         script = job_script(home, run, place.slurm_config(), world_size=world_size, options=options)
         print_file(script)

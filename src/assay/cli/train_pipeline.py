@@ -21,12 +21,12 @@ def train_pipeline(
 ) -> None:
     """Check every stage; then train, or go on, and say what came of it."""
     _refuse_options()
-    from assay.cli.screens.progress import RunProgress
-    from assay.launch.campaign.train import InThisProcess, Workplace
-    from assay.launch.pipeline.folder import declare_pipeline, given_pipeline
-    from assay.launch.pipeline.pipeline import run_pipeline
-    from assay.launch.pipeline.stages import check_stages
+    from assay.cli.progress import RunProgress
     from assay.store.ledger.writer import marking
+    from assay.workflows.campaign.train import InThisProcess, Workplace
+    from assay.workflows.pipeline.folder import declare_pipeline, given_pipeline
+    from assay.workflows.pipeline.pipeline import run_pipeline
+    from assay.workflows.pipeline.stages import check_stages
 
     if is_given(click.get_current_context(), "workers"):
         overrides = (*overrides, f"workers={workers}")
@@ -71,7 +71,7 @@ def train_pipeline(
 
 def print_pipeline(name: str, *, as_json: bool) -> None:
     """A line for each run: how it stands, what it began with, what it cost."""
-    from assay.cli.screens.pipeline import print_stages
+    from assay.reporting.terminal.pipeline import print_stages
     from assay.reporting.views.pipeline import pipeline_view, stage_runs
 
     home = given_home()

@@ -58,8 +58,8 @@ def worker(
         wrong = "--dry-run" if place.dry_run else "--on allocation"
         raise click.UsageError(f"{wrong} is of one run; a worker starts its runs by '--on slurm', or here.")
     tell_python_graders(python_graders)
-    from assay.launch.answering.process import WorkersEngines, run_worker
-    from assay.launch.places.background import BackgroundLauncher
+    from assay.launchers.local import BackgroundLauncher
+    from assay.workers.batch.process import WorkersEngines, run_worker
 
     home = given_home()
     most_bytes = None if engine_memory is None else int(engine_memory * 1e9)

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from assay.base.errors import ConfigError
-from assay.planning.begun import Begun, begun
 from assay.planning.conflict import limits_of
 from assay.planning.heuristic import Schedule, list_schedule
+from assay.planning.in_progress import Begun, begun
 from assay.planning.model import GroupVars, Model, build
 from assay.planning.problem import DEVICES, Precedence, Problem, Resource, compile_problem, people_demands
 from assay.planning.program.checks import misfits, refuse

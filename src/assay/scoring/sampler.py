@@ -1,7 +1,7 @@
 """Whoever answers a prompt: the model under test, or the judge of a model-graded grader.
 
 A sampler is an OpenAI-compatible endpoint (`assay.scoring.http_sampler`), a model of this process
-(`assay.training.generation.local_model`), or a few lines in a test. Nobody who asks needs to know which.
+(`assay.inference.local.local_model`), or a few lines in a test. Nobody who asks needs to know which.
 """
 
 from collections.abc import Sequence

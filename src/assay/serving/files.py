@@ -15,8 +15,8 @@ from typing import IO
 from assay.base.clock import Clock
 from assay.base.errors import DamagedDataError
 from assay.records.uploaded_file import FILE_ENTRIES, FileClaimed, FileCreated, FileEntry, FileRemoved
-from assay.serving.held_bytes import ByteSink, HeldBytes, bytes_key, stored_sha256
-from assay.serving.shelf import Shelf
+from assay.serving.blob_references import ByteSink, HeldBytes, bytes_key, stored_sha256
+from assay.serving.job_repository import Shelf
 from assay.store.logs.entry_log import LogKind
 from assay.store.objects import ObjectStore
 

@@ -14,8 +14,8 @@ from assay.records.fine_tuning_job import (
     ResumeAsked,
 )
 from assay.serving.job import JOB_LOG, JobState, hours_text
+from assay.serving.job_repository import Shelf
 from assay.serving.refusal import RefusedError
-from assay.serving.shelf import Shelf
 from assay.store.objects import ObjectStore
 
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from assay.base.clock import Clock
 from assay.records.api_key import KEY_ENTRIES, KeyCreated, KeyEntry, KeyRevoked, KeyScope
 from assay.serving.ids import new_id
-from assay.serving.shelf import Shelf
+from assay.serving.job_repository import Shelf
 from assay.store.logs.entry_log import LogKind
 from assay.store.objects import ObjectStore
 

@@ -16,7 +16,7 @@ from assay.records.checkpoint_permission import (
     PermissionRevoked,
 )
 from assay.serving.ids import new_id
-from assay.serving.keeping import Weights
+from assay.serving.retention import Weights
 from assay.store.logs.entry_log import EntryLog, LogKind
 from assay.store.objects import ObjectStore
 

@@ -13,7 +13,7 @@ from assay.base.errors import ConfigError, StoreError
 from assay.serving.base_models import BaseModelFile
 from assay.serving.engines.process import EngineProcess, StartedProcess
 from assay.serving.http.log_limit import LimitedLogHandler
-from assay.serving.keeping import stores_of
+from assay.serving.retention import stores_of
 from assay.store.home import Home
 from assay.store.objects import open_store
 from assay.store.patience import Patience, at_once

@@ -25,11 +25,11 @@ from assay.records.chunked_upload import (
     UploadEntry,
 )
 from assay.records.uploaded_file import FileCreated
+from assay.serving.blob_references import ABANDONED_S, ByteSink, stored_sha256
 from assay.serving.files import BLOCK_BYTES, FileShelf
-from assay.serving.held_bytes import ABANDONED_S, ByteSink, stored_sha256
 from assay.serving.ids import made_s, new_id, same_moment
+from assay.serving.job_repository import Shelf
 from assay.serving.refusal import RefusedError
-from assay.serving.shelf import Shelf
 from assay.store.logs.entry_log import LogKind
 from assay.store.objects import ObjectStore
 

@@ -8,14 +8,14 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-import assay.launch
+import assay.workflows
 from assay.base.config import LoadedConfig
 from assay.cli.main import main
-from assay.cli.screens.data import print_manifest
 from assay.data.dataset.tokens import train_tokenizer
-from assay.launch.run import new_run
 from assay.records.dataset import DatasetManifest
+from assay.reporting.terminal.data import print_manifest
 from assay.store.home import Home
+from assay.workflows.run import new_run
 
 TEXTS = [f"row number {n} said hello {'again ' * (n % 9)}" for n in range(60)]
 
@@ -124,7 +124,7 @@ def test_checking_a_recipe_says_how_its_own_order_mixes(corpus: Path, capsys) ->
         "loader.layout={type: padded}",
         "method.categorical_columns=[language]", "method.numeric_columns=[]",
     )  # fmt: skip
-    recipe = str(Path(assay.launch.__file__).with_name("demo") / "classifier.yaml")
+    recipe = str(Path(assay.workflows.__file__).with_name("demo") / "classifier.yaml")
     code, checked, _ = run(
         capsys,
         "train",

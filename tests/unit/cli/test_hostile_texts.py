@@ -20,10 +20,9 @@ from markdown_it import MarkdownIt
 from assay.base.digest import sha256_of_bytes
 from assay.base.errors import AssayError
 from assay.cli.main import main
-from assay.evaluation.evidence.predictions import PREDICTIONS_FILE, evaluation_folder
 from assay.records.record import Record
-from assay.reporting.figures.figure import Table
-from assay.reporting.pages.document import (
+from assay.reporting.charts.figure import Table
+from assay.reporting.documents.document import (
     Document,
     DocumentSection,
     Listing,
@@ -31,10 +30,11 @@ from assay.reporting.pages.document import (
     TitledTable,
     markdown,
 )
-from assay.reporting.pages.memo_markdown import memo_markdown
-from assay.reporting.pages.model_card import ModelFacts, model_card
+from assay.reporting.documents.memo_markdown import memo_markdown
+from assay.reporting.documents.model_card import ModelFacts, model_card
 from assay.reporting.views.memo import Memo
 from assay.reporting.views.verdict import Tile, Verdict
+from assay.statistics.predictions import PREDICTIONS_FILE, evaluation_folder
 from assay.store.home import Home
 from golden.write_records import golden_record
 from record_kinds import record_kinds

@@ -16,8 +16,8 @@ from click.testing import CliRunner, Result
 from assay.base.errors import ConfigError, StoreError
 from assay.base.visible import visible_output
 from assay.cli.main import cli
-from assay.cli.screens.terminal import print_file
 from assay.records.run import Attempt, PhaseSeconds, Run
+from assay.reporting.terminal.terminal import print_file
 from assay.store.home import Home
 
 

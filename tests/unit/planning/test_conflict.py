@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 import pytest
 
-from assay.cli.screens.plan import conflict_error
 from assay.planning.conflict import can_hold, find_conflict
 from assay.planning.program.program import Program
 from assay.planning.schedule import Effort
+from assay.reporting.terminal.plan import conflict_error
 from random_program import random_program
 
 EFFORT = Effort(seconds=120, workers=1)

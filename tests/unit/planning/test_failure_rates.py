@@ -10,9 +10,9 @@ from assay.cli.main import cli
 from assay.planning.failure_rates import failure_rates
 from assay.planning.program.file import read_program
 from assay.planning.program.risk import Noise
-from assay.planning.risk.compile import simulated
-from assay.planning.risk.luck import draw_luck
-from assay.planning.risk.sketch import sketch
+from assay.planning.simulation.compile import simulated
+from assay.planning.simulation.greedy_schedule import sketch
+from assay.planning.simulation.random_draws import draw_luck
 from assay.records.notice import Notice
 from assay.records.run import Attempt, PhaseSeconds, Run
 from assay.store.ledger.ledger import open_ledger

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from assay.cli.screens.plan import print_prices
 from assay.planning import what_if
 from assay.planning.explain import prices
 from assay.planning.program.plan import Plan
 from assay.planning.program.program import Program
 from assay.planning.schedule import Effort, schedule, solve
 from assay.planning.what_if import Solver, readings
+from assay.reporting.terminal.plan import print_prices
 
 EFFORT = Effort(seconds=20, workers=1)
 

@@ -12,11 +12,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from assay.evaluation.evidence.campaign.looks import LookPlan, take_look
-from assay.evaluation.evidence.classifier.compare import compare_auc, compare_slices
-from assay.evaluation.evidence.classifier.curves import roc_curve, score_histogram
-from assay.evaluation.evidence.classifier.metrics import classifier_metrics, slice_metrics
-from assay.evaluation.evidence.classifier.rows import scores_of
 from assay.records.audit import AuditReport
 from assay.records.campaign import CampaignRun
 from assay.records.commit import Commit, LogEntry, RunFinished
@@ -29,6 +24,11 @@ from assay.reporting.views.curves import RunCurves, Series
 from assay.reporting.views.memo import Memo, ordered
 from assay.reporting.views.run import RunView, SpeedView, run_view
 from assay.reporting.views.run_page import RunPage
+from assay.statistics.campaign.looks import LookPlan, take_look
+from assay.statistics.classifier.compare import compare_auc, compare_slices
+from assay.statistics.classifier.curves import roc_curve, score_histogram
+from assay.statistics.classifier.metrics import classifier_metrics, slice_metrics
+from assay.statistics.classifier.rows import scores_of
 from assay.store.home import Home
 from assay.store.ledger.ledger import Ledger
 

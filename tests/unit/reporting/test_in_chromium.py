@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from assay.reporting.pages.memo_page import render_memo_page
-from assay.reporting.pages.overview import live_document
-from assay.reporting.pages.render import render_comparison_page, render_document, render_run_page
+from assay.reporting.documents.memo_page import render_memo_page
+from assay.reporting.documents.overview import live_document
+from assay.reporting.documents.render import render_comparison_page, render_document, render_run_page
 from assay.reporting.views.live import LiveRun
 from variants import slow
 

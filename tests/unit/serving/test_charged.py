@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from assay.launch.rebuild import SOURCES_OF_A_HOME
 from assay.serving.openai.place import Place
 from assay.store.home import Home
 from assay.store.objects import ObjectStore, open_store
+from assay.workflows.rebuild import SOURCES_OF_A_HOME
 from parrot_models import SlowModels, work, worker_of
 from served import place_in
 from unit.serving.admin.test_admin import START_S, limit, sdk_with

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from assay.serving.engines.asks import GenerateAsk, ModelSource
+from assay.inference.protocol import GenerateAsk, ModelSource
 from assay.serving.engines.pool import EnginePool
 from assay.serving.engines.process import EngineProcess, StartedProcess
 from assay.serving.refusal import RefusedError

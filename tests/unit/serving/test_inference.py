@@ -8,7 +8,7 @@ import pytest
 from starlette.requests import Request
 from starlette.testclient import TestClient
 
-from assay.serving.engines.asks import GenerateAsk, ScoreAsk
+from assay.inference.protocol import GenerateAsk, ScoreAsk
 from assay.serving.engines.pool import EnginePool
 from assay.serving.openai.inference import asking
 from parrot_engine import ParrotEngine

@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 from assay.records.fine_tuning_job import JobCharged, JobClaimed, JobCreated, JobEntry, JobFailed, RunLeft
 from assay.serving.ids import index_key, new_id
 from assay.serving.job import JOB_LOG
+from assay.serving.job_repository import Shelf
 from assay.serving.openai import job_table as job_table_module
 from assay.serving.openai.job_table import JobTable
 from assay.serving.openai.shapes import job_shape
 from assay.serving.refusal import RefusedError
-from assay.serving.shelf import Shelf
 from assay.store.logs.entry_log import EntryLog
 from assay.store.objects import ObjectStore, open_store
 from served import http_of, place_in, sdk_of

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assay.records.uploaded_file import FileCreated
-from assay.serving import shelf as shelf_module
+from assay.serving import job_repository as shelf_module
 from assay.serving.ids import index_key, made_s, named_by, new_id
+from assay.serving.job_repository import NamesBackwards
 from assay.serving.openai.place import Place
-from assay.serving.shelf import NamesBackwards
 from assay.store.faulty import FlakyStore
 from assay.store.objects import open_store
 from served import http_of, place_in, sdk_of

@@ -11,12 +11,12 @@ import pytest
 
 from assay.base.errors import ConfigError
 from assay.cli.main import main
-from assay.cli.screens.findings import print_findings
 from assay.records.failure import Failure
 from assay.records.findings import Finding
 from assay.records.run import Attempt, PhaseSeconds, Run
-from assay.reporting.pages.render import render_document
-from assay.reporting.pages.triage_page import triage_document
+from assay.reporting.documents.render import render_document
+from assay.reporting.documents.triage_page import triage_document
+from assay.reporting.terminal.findings import print_findings
 from assay.store.home import Home
 from assay.triage.findings import Fleet, look_at
 from fleet_ledger import recorded_fleet

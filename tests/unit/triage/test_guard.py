@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from assay.base.errors import ConfigError
-from assay.launch.places.guards import guard_standings, heed_guards, hosts_left_out
+from assay.launchers.guards import guard_standings, heed_guards, hosts_left_out
 from assay.records.failure_causes import FailureDiagnosis
 from assay.records.guard import Guard
 from assay.records.run import Attempt, Run

@@ -116,7 +116,7 @@ def check(name: str, no_proposals: bool, timeout_s: float, as_json: bool) -> Non
 
     home = given_home()
     saved_case(home, name)  # what is not there is said before what follows is imported
-    from assay.launch.triage.case import Questions, check_case
+    from assay.workflows.triage.case import Questions, check_case
 
     questions = Questions(home.environment(), SystemClock(), say=_say, timeout_s=timeout_s)
     _print(check_case(home, name, questions, proposes=not no_proposals), as_json)
@@ -137,7 +137,7 @@ def _say(text: str) -> None:
 
 
 def _print(case: "Case", as_json: bool) -> None:
-    from assay.cli.screens.case import print_case
+    from assay.reporting.terminal.case import print_case
     from assay.triage.case.standing import standing
 
     found = standing(case)

@@ -40,7 +40,7 @@ def ci(
     A JUNIT is JUnit XML, a folder of such files, GitHub's jobs, or the durations of pytest-split. A test is
     flaky if it passed and failed on one commit in one configuration; a file's properties or its path say of
     which commit it is. Nothing of a repository is imported or executed."""
-    from assay.cli.screens.triage import print_ci
+    from assay.reporting.terminal.triage import print_ci
     from assay.triage.ci.changed import changed_since
     from assay.triage.ci.recorded import read_recorded
     from assay.triage.ci.report import report_of, report_without_results

@@ -27,7 +27,7 @@ def data(before: str, after: str, as_json: bool) -> None:
     paths = _rows_path(before), _rows_path(after)
     import numpy as np
 
-    from assay.cli.screens.triage import print_data_changes
+    from assay.reporting.terminal.triage import print_data_changes
     from assay.triage.data.compare import compare_data
 
     found = compare_data(*paths, np.random.default_rng(0))

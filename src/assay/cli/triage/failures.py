@@ -49,7 +49,7 @@ def failures(
     ]
     import numpy as np
 
-    from assay.cli.screens.triage import print_diagnosis
+    from assay.reporting.terminal.triage import print_diagnosis
     from assay.triage.failures.diagnose import diagnose
 
     table = _table(sources, names)
@@ -87,7 +87,7 @@ def fixed(
 
     since_s = moment(since, "--since")
     wanted = [_given_value(text) for text in where]
-    from assay.cli.screens.triage import print_fix_check
+    from assay.reporting.terminal.triage import print_fix_check
     from assay.triage.attempts.select import with_values
     from assay.triage.failures.fixed import check_fix
 

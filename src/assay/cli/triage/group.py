@@ -45,7 +45,7 @@ def triage(context: click.Context, page: Path | None, junit: tuple[Path, ...], a
         return
     if junit and page is None:
         raise ConfigError("--junit is shown on a page: add --page FILE.")
-    from assay.cli.screens.findings import print_findings
+    from assay.reporting.terminal.findings import print_findings
     from assay.triage.findings import look_at
 
     with asked_ledger(given_home()) as ledger:
@@ -59,8 +59,8 @@ def triage(context: click.Context, page: Path | None, junit: tuple[Path, ...], a
 
 
 def _write_page(fleet: "Fleet", page: Path, junit: tuple[Path, ...]) -> None:
-    from assay.reporting.pages.render import render_document, write_file
-    from assay.reporting.pages.triage_page import triage_document
+    from assay.reporting.documents.render import render_document, write_file
+    from assay.reporting.documents.triage_page import triage_document
     from assay.triage.ci.recorded import read_recorded
     from assay.triage.ci.report import report_of
     from assay.triage.startup import startup_of

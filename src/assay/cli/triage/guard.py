@@ -70,8 +70,8 @@ def _accept(file: Path, number: int, *, is_refusing: bool, name: str | None) -> 
 
 
 def _print_guards(*, exclude: bool, as_json: bool) -> None:
-    from assay.cli.screens.guards import print_guards
-    from assay.launch.places.guards import guard_standings
+    from assay.launchers.guards import guard_standings
+    from assay.reporting.terminal.guards import print_guards
     from assay.reporting.views.view import json_list
     from assay.triage.guard import hosts_to_leave_out
 

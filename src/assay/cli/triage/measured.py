@@ -14,8 +14,8 @@ from assay.cli.given import FILE, is_given
 from assay.cli.triage.given import JSON
 
 if TYPE_CHECKING:
-    from assay.launch.side_by_side.compare import BlockPlan
     from assay.triage.slow.blocks import BlockRules
+    from assay.workflows.ab_test.compare import BlockPlan
 
 LEAST = 0.03
 """The least change that is worth its runs, unless --least says another."""
@@ -89,10 +89,10 @@ def compare_and_print(
     from random import Random
 
     from assay.base.clock import SystemClock
-    from assay.cli.screens.triage import print_side_by_side
-    from assay.launch.side_by_side.compare import compare_sides
-    from assay.launch.side_by_side.sides import sides_of
+    from assay.reporting.terminal.triage import print_side_by_side
     from assay.triage.slow.compared import change_text
+    from assay.workflows.ab_test.compare import compare_sides
+    from assay.workflows.ab_test.sides import sides_of
 
     if len(recipes) > 1:
         raise ConfigError(f"--ab: one RECIPE is run, and {len(recipes)} files are given.")
@@ -134,9 +134,9 @@ def bisect(good: str, bad: str, recipe: Path, least: float, as_json: bool, **mea
     from random import Random
 
     from assay.base.clock import SystemClock
-    from assay.cli.screens.triage import print_bisection
-    from assay.launch.side_by_side.bisect import bisect_range, commit_range
-    from assay.launch.side_by_side.checkouts import CodeRepository
+    from assay.reporting.terminal.triage import print_bisection
+    from assay.workflows.ab_test.bisect import bisect_range, commit_range
+    from assay.workflows.ab_test.checkouts import CodeRepository
 
     with _sigterm_interrupts():
         found = bisect_range(
@@ -169,7 +169,7 @@ def _sigterm_interrupts() -> Iterator[None]:
 
 
 def _plan(given: dict[str, Any]) -> "BlockPlan":
-    from assay.launch.side_by_side.compare import BlockPlan
+    from assay.workflows.ab_test.compare import BlockPlan
 
     return BlockPlan(given["steps"], given["warm_up"], given["workers"], given["apart"])
 

@@ -63,7 +63,7 @@ def slow(
         return
     refuse_given(context, MEASURING, "that is for runs of --ab A B")
     least = LEAST_LASTING if least is None else least
-    from assay.cli.screens.triage import print_slow_changes
+    from assay.reporting.terminal.triage import print_slow_changes
     from assay.triage.slow.explain import explain_changes
     from assay.triage.slow.series import SeriesNames
 
@@ -86,7 +86,7 @@ def skew(sources: tuple[Path, ...], value: str, place: str, work: str, kind: str
     """Say whether the durations of one run differ by place (a slow worker) or by work (uneven batches).
 
     A collective makes all ranks wait for the slowest: give durations of compute only."""
-    from assay.cli.screens.triage import print_skew
+    from assay.reporting.terminal.triage import print_skew
     from assay.triage.attempts.sources import read_tables
     from assay.triage.skew import durations_of, split_skew
 
@@ -110,9 +110,9 @@ def startup(runs: tuple[str, ...], against: str | None, as_json: bool) -> None:
 
     It counts from the command that asked, or from the death of the attempt before, until the first step has
     ended; each second is in one part, or is said to be in none."""
-    from assay.cli.screens.triage import print_startup
-    from assay.launch.run import existing_run
+    from assay.reporting.terminal.triage import print_startup
     from assay.triage.startup import startup_of
+    from assay.workflows.run import existing_run
 
     home = given_home()
     chosen = [existing_run(home, run_id) for run_id in runs] or [run for run in home.runs() if not run.is_drill]

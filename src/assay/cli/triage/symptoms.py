@@ -22,7 +22,7 @@ def symptoms(sources: tuple[Path | str, ...], as_json: bool) -> None:
     A LOG is any text: of a rank, a job, a scheduler, a CI run. A folder holds the logs of one attempt's ranks:
     what only lost its peer there, or was put away, is told from what began it. A RUN says what is on record of
     it; RUN@STEP where it looked odd. Without either, the failures of all runs are read."""
-    from assay.cli.screens.symptoms import print_symptoms
+    from assay.reporting.terminal.symptoms import print_symptoms
 
     found = symptoms_of(sources)
     if as_json:
@@ -61,7 +61,7 @@ def hang(folder: Path, as_json: bool) -> None:
 
     FOLDER holds one dump of torch's flight recorder for each rank, JSON or pickle. Nothing of a dump is
     executed."""
-    from assay.cli.screens.triage import print_hung_ranks
+    from assay.reporting.terminal.triage import print_hung_ranks
     from assay.triage.flight_recorder import read_dumps
     from assay.triage.hung_collective import find_hung_ranks
 

@@ -14,7 +14,7 @@ from assay.base.names import meant
 from assay.planning.program.checks import ProgramMistake
 
 if TYPE_CHECKING:
-    from assay.evaluation.decision.config import CampaignConfig
+    from assay.decision.config import CampaignConfig
 
 POINTS = 100.0
 """A share of 1 is 100 points."""
@@ -71,7 +71,7 @@ def _rule(config: "CampaignConfig", *, leave_out: Mapping[str, str]) -> dict[str
 
 
 def _campaign(path: Path) -> "CampaignConfig":
-    from assay.evaluation.decision.config import (
+    from assay.decision.config import (
         CampaignConfig,  # a second to import, and most programs name none
     )
 

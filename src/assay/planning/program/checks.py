@@ -413,7 +413,7 @@ def why_nothing_passes(program: Program) -> Iterator[str]:
 
 
 def _modes_that_cannot_be_shown_rare(program: Program, gate: str, rule: PlayedRule) -> Iterator[str]:
-    from assay.evaluation.evidence.failure_rate import trials_needed  # scipy, that few programs need
+    from assay.statistics.failure_rate import trials_needed  # scipy, that few programs need
 
     for mode in rule.safety:
         items, needed = program.benchmarks[mode.benchmark].items, trials_needed(mode.max_rate)

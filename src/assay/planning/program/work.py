@@ -272,7 +272,7 @@ class Evidence(FrozenConfig):
             return 1
         fewest = 2
         if self.rule.over_seeds == "trimmed":
-            from assay.evaluation.evidence.seeds.trimmed import FEWEST_SEEDS  # scipy, that few programs need
+            from assay.statistics.seeds.trimmed import FEWEST_SEEDS  # scipy, that few programs need
 
             fewest = FEWEST_SEEDS
         return max((fewest, *self.rule.looks[:1]))

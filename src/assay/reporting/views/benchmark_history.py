@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from assay.evaluation.evidence.benchmark_history import BenchmarkHistory
 from assay.records.benchmark import BenchmarkResult
+from assay.statistics.benchmark_history import BenchmarkHistory
 
 
 class HistoryLine(BenchmarkResult):

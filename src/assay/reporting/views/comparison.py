@@ -7,12 +7,12 @@ from typing import Any
 
 from assay.base.config import dotted_leaves
 from assay.base.errors import DataError
-from assay.evaluation.evidence.verdict import SliceDifference
-from assay.evaluation.evidence.warnings import warnings_of_pair
 from assay.records.evaluation import AnyComparison, AucComparison, Comparison, Metric
 from assay.reporting.views.run import RunView, WarningView
 from assay.reporting.views.run_page import RunPage, run_page
 from assay.reporting.views.view import View
+from assay.statistics.verdict import SliceDifference
+from assay.statistics.warnings import warnings_of_pair
 from assay.store.findings import keep_comparison
 from assay.store.ledger.ledger import Ledger
 
@@ -164,7 +164,7 @@ def _candidate(
             )
         )
     # Here, for scipy is large, and every screen that says a word of a run imports this module.
-    from assay.evaluation.evidence.evaluate import compare_evaluations
+    from assay.statistics.evaluate import compare_evaluations
 
     comparison, slices = compare_evaluations(
         *evaluations,

@@ -4,16 +4,16 @@ import math
 from collections.abc import Sequence
 from typing import Annotated
 
-from assay.evaluation.evidence.power import (
+from assay.records.evaluation import Estimate
+from assay.reporting.views.view import AsWritten, View
+from assay.statistics.power import (
     components_from_discordance,
     detectable_difference,
     minimum_detectable_effect,
     power,
     seeds_needed,
 )
-from assay.evaluation.evidence.proxy import ProxyAdvice
-from assay.records.evaluation import Estimate
-from assay.reporting.views.view import AsWritten, View
+from assay.statistics.proxy import ProxyAdvice
 
 SEEDS_SHOWN = (2, 3, 5, 8, 12)
 

@@ -3,8 +3,8 @@
 from typing import Literal
 
 from assay.planning.program.offer import Safety
-from assay.planning.risk.forecast import ProgramForecast
-from assay.planning.risk.offer import safety_of
+from assay.planning.simulation.forecast import ProgramForecast
+from assay.planning.simulation.offer import safety_of
 from assay.reporting.views.view import View
 from assay.store.settings import HourPrice
 

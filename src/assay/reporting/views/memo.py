@@ -10,8 +10,8 @@ from hashlib import sha256
 from typing import Literal
 
 from assay.base.units import duration_text, number_of
-from assay.evaluation.decision.candidate import STAGE
-from assay.evaluation.decision.words import (
+from assay.decision.candidate import STAGE
+from assay.decision.sentences import (
     NO_EVIDENCE,
     bound_text,
     chance_text,

@@ -5,15 +5,6 @@ from functools import reduce
 from typing import Annotated, Any, Literal, get_args
 
 from assay.base.shown_url import without_secrets
-from assay.evaluation.evidence.warnings import (
-    FAILED,
-    ONE_SCORE,
-    ModelNumbers,
-    RuleName,
-    StepSeries,
-    Warned,
-    is_watched,
-)
 from assay.records.audit import AuditReport
 from assay.records.commit import Commit, CommitQuarantined, LogEntry
 from assay.records.evaluation import AnyEvaluation
@@ -28,6 +19,15 @@ from assay.records.run import Attempt, ForkedFrom, PhaseSeconds
 from assay.records.suspect import Suspect
 from assay.reporting.views.run_list import RunHead, failure_kind
 from assay.reporting.views.view import AsWritten, UtcTime, View
+from assay.statistics.warnings import (
+    FAILED,
+    ONE_SCORE,
+    ModelNumbers,
+    RuleName,
+    StepSeries,
+    Warned,
+    is_watched,
+)
 from assay.store.catch_up import catch_up
 from assay.store.ledger.ledger import Ledger
 from assay.store.ledger.summary import intact_commits, run_status, total_steps_of

@@ -3,12 +3,12 @@
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from assay.evaluation.evidence.classifier.curves import RocCurve, ScoreHistogram, roc_curve, score_histogram
-from assay.evaluation.evidence.classifier.rows import scores_of
-from assay.evaluation.evidence.predictions import predictions_of
 from assay.records.evaluation import ClassifierEvaluation
 from assay.reporting.views.curves import RunCurves, Series, method_curves, run_curves
 from assay.reporting.views.run import RunView, run_view
+from assay.statistics.classifier.curves import RocCurve, ScoreHistogram, roc_curve, score_histogram
+from assay.statistics.classifier.rows import scores_of
+from assay.statistics.predictions import predictions_of
 from assay.store.ledger.ledger import Ledger
 
 

@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
-from assay.evaluation.evidence.code_length import CodeLength
-from assay.evaluation.evidence.scaling.study import ScalingStudy
 from assay.records.evaluation import Estimate
 from assay.records.scaling import BandCheck, ScalingLaw, ScalingPrediction
 from assay.reporting.views.view import AsWritten, View
+from assay.statistics.code_length import CodeLength
+from assay.statistics.scaling.study import ScalingStudy
 
 
 class AskedView(View):

@@ -11,7 +11,7 @@ from assay.records.service_account import (
     ServiceAccountDeleted,
     ServiceAccountEntry,
 )
-from assay.serving.shelf import Shelf
+from assay.serving.job_repository import Shelf
 from assay.store.logs.entry_log import LogKind
 from assay.store.objects import ObjectStore
 

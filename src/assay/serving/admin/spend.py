@@ -13,7 +13,7 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Any, NamedTuple, Protocol
 
 from assay.records.fine_tuning_job import JobCharged
-from assay.serving.shelf import Shelf
+from assay.serving.job_repository import Shelf
 from assay.store.objects import ObjectStore
 
 

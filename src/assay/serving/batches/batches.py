@@ -27,8 +27,8 @@ from assay.records.batch import (
     BatchTaken,
 )
 from assay.serving.chunks import Chunks
+from assay.serving.job_repository import Shelf
 from assay.serving.refusal import RefusedError
-from assay.serving.shelf import Shelf
 from assay.store.logs.entry_log import LogKind
 from assay.store.objects import ObjectStore
 

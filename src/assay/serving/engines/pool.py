@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Protocol
 
-from assay.serving.engines.asks import Engine, ModelSource, Ready
+from assay.inference.protocol import Engine, ModelSource, Ready
 from assay.serving.engines.refusals import engines_busy
 from assay.serving.refusal import RefusedError
 from assay.serving.slots import FairSlots

@@ -12,7 +12,7 @@ import socket
 from collections.abc import AsyncGenerator, Callable
 from typing import Protocol, Self
 
-from assay.serving.engines.asks import SAID_LINE, Ask, AskLine, Done, ModelSource, Ready, Refused, Said
+from assay.inference.protocol import SAID_LINE, Ask, AskLine, Done, ModelSource, Ready, Refused, Said
 from assay.serving.engines.refusals import engine_lost, refused_by, took_too_long
 
 ASK_S = 1800.0

@@ -1,6 +1,6 @@
 """What becomes of a request when its engine does not answer: it is told to come again."""
 
-from assay.serving.engines.asks import Refused
+from assay.inference.protocol import Refused
 from assay.serving.refusal import RETRY_AFTER_S, RefusedError
 
 

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import NamedTuple
 
+from assay.inference.protocol import ModelSource
 from assay.serving.admin.projects import ProjectShelf
 from assay.serving.base_models import BaseModelFile
-from assay.serving.engines.asks import ModelSource
 from assay.serving.ids import checkpoint_name, job_of_model
 from assay.serving.job import JobState
 from assay.serving.jobs import JobShelf

@@ -13,7 +13,7 @@ from assay.records.eval_run import (
     EvalEntry,
     EvalUpdated,
 )
-from assay.serving.shelf import Shelf
+from assay.serving.job_repository import Shelf
 from assay.store.logs.entry_log import LogKind
 from assay.store.objects import ObjectStore
 

@@ -31,9 +31,9 @@ from assay.records.eval_run import (
 )
 from assay.serving.chunks import Chunks
 from assay.serving.ids import is_id, item_place
-from assay.serving.keeping import CheckpointKeeper, Weights
+from assay.serving.job_repository import Shelf
 from assay.serving.refusal import RefusedError
-from assay.serving.shelf import Shelf
+from assay.serving.retention import CheckpointKeeper, Weights
 from assay.store.logs.entry_log import LogKind
 from assay.store.objects import ObjectStore
 

@@ -13,7 +13,6 @@ from assay.records.uploaded_file import FileCreated
 from assay.serving.batches.batches import BatchState
 from assay.serving.engines.sources import NamedModel
 from assay.serving.ids import new_id
-from assay.serving.keeping import ANSWERS
 from assay.serving.openai.bodies import ExpiresAfterBody, Metadata, NoBody, parsed, read_json, request_sha256
 from assay.serving.openai.declared import takes
 from assay.serving.openai.incoming import lifetime_s
@@ -21,6 +20,7 @@ from assay.serving.openai.pages import page_of_shelf
 from assay.serving.openai.place import Place, project_of, query_of, still_asked_for
 from assay.serving.openai.shapes import batch_shape
 from assay.serving.refusal import RefusedError, not_found
+from assay.serving.retention import ANSWERS
 
 ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings")
 WINDOW_S = 86_400.0

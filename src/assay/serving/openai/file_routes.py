@@ -11,6 +11,7 @@ from starlette.responses import StreamingResponse
 
 from assay.records.uploaded_file import FileCreated
 from assay.serving.files import FileState
+from assay.serving.idempotency_keys import AskedFor
 from assay.serving.ids import new_id
 from assay.serving.openai.bodies import request_sha256
 from assay.serving.openai.declared import takes
@@ -29,7 +30,6 @@ from assay.serving.openai.pages import page_of_shelf
 from assay.serving.openai.place import Place, asked_for, project_of, query_of
 from assay.serving.openai.shapes import file_shape
 from assay.serving.refusal import RefusedError, not_found
-from assay.serving.repeats import AskedFor
 
 _ANCHOR, _SECONDS = "expires_after[anchor]", "expires_after[seconds]"
 _FORM = {

@@ -7,7 +7,7 @@ from typing import NamedTuple, TypeVar
 from fastapi import Request
 from starlette.concurrency import run_in_threadpool
 
-from assay.serving.held_bytes import ByteSink
+from assay.serving.blob_references import ByteSink
 from assay.serving.openai.form import FilePart, FormStream
 from assay.serving.refusal import RefusedError
 

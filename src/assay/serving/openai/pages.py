@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, TypeVar
 
 from assay.serving.ids import is_id
+from assay.serving.job_repository import Shelf
 from assay.serving.refusal import RefusedError, not_found
-from assay.serving.shelf import Shelf
 from assay.store.logs.entry import EntryT
 
 Order = Literal["asc", "desc"]

@@ -8,12 +8,12 @@ from starlette.concurrency import run_in_threadpool
 
 from assay.records.checkpoint_permission import PermissionGranted
 from assay.serving.engines.sources import named_model
-from assay.serving.keeping import Weights
 from assay.serving.openai.bodies import parsed, read_json
 from assay.serving.openai.declared import takes
 from assay.serving.openai.pages import listed, page_of
 from assay.serving.openai.place import Place, asker_of, project_of, query_of
 from assay.serving.refusal import RefusedError, not_found
+from assay.serving.retention import Weights
 
 _ORDERS = {"ascending": "asc", "descending": "desc"}
 

@@ -28,9 +28,9 @@ from assay.serving.evals.evals import EvalShelf, EvalState
 from assay.serving.evals.runs import EvalRunShelf, EvalRunState
 from assay.serving.files import FileShelf, FileState
 from assay.serving.graders import GraderDesk
+from assay.serving.idempotency_keys import AskedFor, Repeats
 from assay.serving.job import JobState
 from assay.serving.jobs import JobShelf
-from assay.serving.keeping import CheckpointKeeper, StoreOfRun
 from assay.serving.keys import KeyShelf
 from assay.serving.openai.declared import declared_query
 from assay.serving.openai.job_table import JobTable
@@ -39,7 +39,7 @@ from assay.serving.queue.limits import ProjectLimits
 from assay.serving.queue.standing import QueueView
 from assay.serving.quota import ProjectStorage
 from assay.serving.refusal import RefusedError
-from assay.serving.repeats import AskedFor, Repeats
+from assay.serving.retention import CheckpointKeeper, StoreOfRun
 from assay.serving.uploads import UploadShelf, UploadState
 from assay.serving.webhooks.outbox import Outbox
 from assay.serving.webhooks.webhooks import WebhookState

@@ -8,13 +8,13 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 
 from assay.records.webhook import WebhookCreated
+from assay.serving.idempotency_keys import AskedFor
 from assay.serving.ids import new_id
 from assay.serving.openai.bodies import parsed, read_json, request_sha256
 from assay.serving.openai.declared import takes
 from assay.serving.openai.pages import page_of
 from assay.serving.openai.place import Place, project_of, query_of, still_asked_for
 from assay.serving.refusal import RefusedError, not_found
-from assay.serving.repeats import AskedFor
 from assay.serving.webhooks.outbox import event_body
 from assay.serving.webhooks.post import (
     AddressError,

@@ -17,7 +17,7 @@ from assay.base.clock import Clock
 from assay.base.digest import sha256_of_json
 from assay.records.webhook import MESSAGE_ENTRIES, MessageDue, MessageEntry, MessageTried
 from assay.serving.ids import moment_id
-from assay.serving.shelf import Shelf
+from assay.serving.job_repository import Shelf
 from assay.serving.webhooks.webhooks import WebhookShelf
 from assay.store.logs.entry_log import LogKind
 from assay.store.objects import ObjectStore

@@ -15,7 +15,7 @@ from assay.records.webhook import (
     WebhookSecretRotated,
     WebhookUpdated,
 )
-from assay.serving.shelf import Shelf
+from assay.serving.job_repository import Shelf
 from assay.store.logs.entry_log import LogKind
 from assay.store.objects import ObjectStore
 

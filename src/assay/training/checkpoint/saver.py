@@ -31,6 +31,7 @@ from assay.base.digest import sha256_of_bytes, sha256_of_parts
 from assay.base.errors import StoreError
 from assay.base.shapes import Shaped
 from assay.base.units import duration_text
+from assay.distributed.ranks import Ranks
 from assay.records.commit import Commit, FileDigest, Quarantined
 from assay.records.cursor import Cursor
 from assay.store.commit_log import JOURNAL_NAME, RECEIPTS_NAME, CommitLog, checkpoint_folder, first_problem
@@ -38,7 +39,6 @@ from assay.training.checkpoint.journal import counted, journal_file
 from assay.training.checkpoint.parts import MODEL, ROLLOUTS, StatefulPart
 from assay.training.checkpoint.retention import RetentionConfig, commit_and_retire
 from assay.training.checkpoint.store_files import StoreWriter, cause_of, read_commit
-from assay.training.parallel.ranks import Ranks
 
 SLOW_SHARE = 0.1
 """The share of the time since the last commit, waited for it to be written, from which that is said."""

@@ -16,6 +16,8 @@ from assay.base.clock import SystemClock
 from assay.data.loader.batch import StepShare
 from assay.data.loader.lane_shares import LaneShares
 from assay.data.loader.loader import Loader
+from assay.distributed.lane_sum import LaneSum
+from assay.distributed.ranks import Ranks
 from assay.records.commit import Commit
 from assay.records.cursor import Cursor
 from assay.store.commit_log import CommitLog
@@ -23,14 +25,12 @@ from assay.training.checkpoint.grade_book import GradeBook
 from assay.training.checkpoint.parts import model_state, training_parts
 from assay.training.checkpoint.retention import RetentionConfig
 from assay.training.checkpoint.saver import Saver, weights_digest
-from assay.training.parallel.lane_sum import LaneSum
-from assay.training.parallel.ranks import Ranks
 from assay.training.trainer.config import TrainerConfig
-from assay.training.trainer.in_flight import looking_ahead
 from assay.training.trainer.lane_forward import LaneForward
 from assay.training.trainer.lane_recomputer import LaneRecomputer
 from assay.training.trainer.method import Method, RolledOut
 from assay.training.trainer.optimizer import build_optimizer
+from assay.training.trainer.rollout_buffer import looking_ahead
 from assay.training.trainer.spot_check import SpotCheck
 from assay.training.trainer.step import Stepper, StepTotals, trained_model
 from assay.training.trainer.trainer import TrainingPosition, num_steps
@@ -104,7 +104,7 @@ class Replayer:
                     replayer._lane_sum.close()
                 ranks.leave()
                 if config.compile:
-                    from assay.training.model.compiled import end_programs
+                    from assay.models.compiled import end_programs
 
                     end_programs()
 
@@ -135,7 +135,7 @@ class Replayer:
         """Operators can be seen, in here; where the run has programs of its layers, the bits are others."""
         if not self.is_compiled:
             return nullcontext()
-        from assay.training.model.compiled import without_programs
+        from assay.models.compiled import without_programs
 
         return without_programs()
 

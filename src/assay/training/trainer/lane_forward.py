@@ -16,11 +16,10 @@ from torch import Tensor, nn
 from assay.base.seeds import derive_key
 from assay.base.shapes import Shaped
 from assay.data.loader.batch import LaneShare, MicroBatch, StepShare
+from assay.inference.rollout import GenerationAbandonedError
 from assay.training.checkpoint.grade_book import GradeBook
 from assay.training.checkpoint.parts import ROLLOUTS, StatefulPart
-from assay.training.generation.rollout import GenerationAbandonedError
 from assay.training.trainer.config import Precision
-from assay.training.trainer.in_flight import AnsweredLane, InFlight
 from assay.training.trainer.method import (
     EnterPhase,
     Helpers,
@@ -32,6 +31,7 @@ from assay.training.trainer.method import (
     RolloutMethod,
 )
 from assay.training.trainer.numerics import added_in_order, autocast, seed_generators
+from assay.training.trainer.rollout_buffer import AnsweredLane, InFlight
 
 
 class LaneForward:

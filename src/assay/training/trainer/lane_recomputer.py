@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from assay.base.shapes import Float
 from assay.data.loader.batch import LaneShare
-from assay.training.parallel.sharded_lane_sum import ShardedLaneSum
-from assay.training.trainer.in_flight import with_said
+from assay.distributed.sharded_lane_sum import ShardedLaneSum
 from assay.training.trainer.lane_forward import LaneForward, num_backwards
 from assay.training.trainer.numerics import GradientDigest, digest_of_tensors
+from assay.training.trainer.rollout_buffer import with_said
 
 
 class LaneGradient(NamedTuple):

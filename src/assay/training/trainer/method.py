@@ -15,11 +15,11 @@ from torch import Tensor, nn
 
 from assay.base.shapes import Float, Float32, Shaped
 from assay.data.loader.batch import LaneShare, MicroBatch
+from assay.models.exporting import Leaving
 from assay.records.exported_model import ModelForm
 from assay.records.journal import JournaledGroup
 from assay.records.phase import Phase
 from assay.training.checkpoint.grade_book import GradeBook
-from assay.training.model.exporting import Leaving
 
 Helpers = Mapping[str, nn.Module]
 """Frozen networks that a loss asks besides the one that is trained, by name."""

@@ -13,11 +13,11 @@ from typing import NamedTuple
 from assay.base.config import FrozenConfig
 from assay.data.dataset.columns import sequences_of
 from assay.data.loader.config import LoaderConfig
+from assay.models.config import ModelSize
 from assay.records.dataset import DatasetManifest
 from assay.records.evaluation import ACCURACY, AUC, LOG_LOSS, Metric
 from assay.records.journal import JournaledGroup
 from assay.training.checkpoint.named_commit import CommitName
-from assay.training.model.config import ModelSize
 
 
 class BinaryPredictions(NamedTuple):

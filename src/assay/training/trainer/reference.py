@@ -16,14 +16,14 @@ from assay.base.errors import ConfigError
 from assay.base.shapes import Float32, Int64
 from assay.data.dataset.columns import PROMPT_TOKENS, SEQUENCES
 from assay.data.loader.batch import MicroBatch, Ragged
+from assay.distributed.rank_device import device_of
+from assay.models.causal_config import LONGEST, PretrainedCausalConfig
+from assay.models.lora import base_sha256, merge_adapters
+from assay.models.pairs import pairs_of
+from assay.models.token_scores import CausalNetwork, sequence_log_probs
 from assay.records.dataset import DatasetManifest
 from assay.training.checkpoint.parts import model_state
 from assay.training.checkpoint.saver import weights_digest
-from assay.training.model.causal_config import LONGEST, PretrainedCausalConfig
-from assay.training.model.lora import base_sha256, merge_adapters
-from assay.training.model.pairs import pairs_of
-from assay.training.model.token_scores import CausalNetwork, sequence_log_probs
-from assay.training.parallel.rank_device import device_of
 
 
 class PairLogProbs(NamedTuple):

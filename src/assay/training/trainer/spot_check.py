@@ -27,11 +27,11 @@ from torch import Tensor
 from assay.base.seeds import derive_key
 from assay.base.shapes import Float
 from assay.data.loader.batch import LaneShare, StepShare
+from assay.distributed.lane_sum import OnOwnGradients
+from assay.distributed.ranks import Ranks
 from assay.records.suspect import Suspect, WrongArithmeticError
-from assay.training.parallel.lane_sum import OnOwnGradients
-from assay.training.parallel.ranks import Ranks
-from assay.training.trainer.in_flight import AnsweredLane, with_said
 from assay.training.trainer.numerics import GradientDigest
+from assay.training.trainer.rollout_buffer import AnsweredLane, with_said
 
 
 class _Witness(NamedTuple):

@@ -23,11 +23,11 @@ from assay.base.seeds import derive_key
 from assay.base.shapes import Float, Float64
 from assay.data.loader.batch import LaneShare, StepShare
 from assay.data.loader.lane_shares import LaneShares
+from assay.distributed.lane_sum import BucketReady
+from assay.distributed.ranks import Ranks
+from assay.inference.rollout import GenerationAbandonedError
 from assay.records.journal import JournaledGroup
 from assay.records.phase import Phase
-from assay.training.generation.rollout import GenerationAbandonedError
-from assay.training.parallel.lane_sum import BucketReady
-from assay.training.parallel.ranks import Ranks
 from assay.training.trainer.config import OptimizerConfig, TrainerConfig
 from assay.training.trainer.lane_forward import LaneForward, means_of, num_backwards
 from assay.training.trainer.method import Method, MetricSum, RolledOut
@@ -402,7 +402,7 @@ def trained_model(method: Method, config: TrainerConfig, *, seed: int, device: t
     model = initial_model(method, seed=seed, device=device)
     if config.compile:
         # Only here, since it brings along what other runs need not wait for.
-        from assay.training.model.compiled import compile_layers
+        from assay.models.compiled import compile_layers
 
         compile_layers(model, autocast(config.precision, device))
     return model

@@ -20,7 +20,7 @@ from assay.training.checkpoint.journal import journal_table
 from assay.training.checkpoint.saver import LaneReceipts, Saver
 from assay.training.trainer.commit_schedule import CommitSchedule
 from assay.training.trainer.config import TrainerConfig
-from assay.training.trainer.in_flight import looking_ahead
+from assay.training.trainer.rollout_buffer import looking_ahead
 from assay.training.trainer.step import StepAbandonedError, Stepper, StepTotals
 
 

@@ -9,8 +9,8 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from assay.evaluation.evidence.interval import normal_quantile, wilson_interval
 from assay.records.ci_report import CiBackTest, MissedFailure
+from assay.statistics.interval import normal_quantile, wilson_interval
 from assay.triage.ci.flaky import bad_runs
 from assay.triage.ci.reach import Reach, reach_of
 from assay.triage.ci.recorded import CaseRun, FileRun

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
-from assay.evaluation.evidence.interval import wilson_interval
+from assay.statistics.interval import wilson_interval
 
 QUANTILE = 1.959963984540054
 CHANCE = 1e-5

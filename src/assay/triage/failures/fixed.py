@@ -15,8 +15,8 @@ from scipy.special import betainc, betaln
 
 from assay.base.errors import ConfigError
 from assay.base.shapes import Float64
-from assay.evaluation.evidence.failure_rate import rate_lower, rate_upper
 from assay.records.fix_check import FixCheck
+from assay.statistics.failure_rate import rate_lower, rate_upper
 from assay.triage.attempts.table import AttemptTable
 from assay.triage.failures.likeness import likeness
 

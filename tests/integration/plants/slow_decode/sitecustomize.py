@@ -8,7 +8,7 @@ import os
 import time
 from pathlib import Path
 
-from assay.training.generation.generator import Generator
+from assay.inference.local.generator import Generator
 
 FOLDER, QUICK_TOKENS = Path(os.environ["SLOW_DECODE"]), 170
 

@@ -10,7 +10,7 @@ class Slow:
 
     @staticmethod
     def find_spec(name: str, *_: object) -> None:
-        if name == "assay.launch.ranks.wiring":
+        if name == "assay.elastic.rank_setup":
             time.sleep(float(os.environ["SLOW_IMPORTS_S"]))
 
 

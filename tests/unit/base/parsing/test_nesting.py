@@ -14,13 +14,13 @@ from assay.base.errors import AssayError, ConfigError
 from assay.base.parsing.bounded_yaml import parse_yaml
 from assay.base.parsing.nesting import MAX_DEPTH, TooDeepError, parse_json
 from assay.data.dataset.formats.template import ChatTemplate
-from assay.launch.pipeline.config import is_pipeline
 from assay.planning.program.file import read_program
 from assay.scoring.formula import Formula
 from assay.scoring.grade import sample_values
 from assay.scoring.json_lines import json_lines
 from assay.scoring.registry.matching import json_match
 from assay.scoring.registry.registry import Registry
+from assay.workflows.pipeline.config import is_pipeline
 
 
 @given(wrappers=st.lists(st.booleans(), max_size=3 * MAX_DEPTH), beside=st.lists(st.integers(), max_size=5))

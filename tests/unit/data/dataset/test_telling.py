@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.index import index_dataset
 from assay.data.dataset.telling import Codes, right_by_value, told_by_columns
-from assay.evaluation.evidence.warnings import warnings_of_column
+from assay.statistics.warnings import warnings_of_column
 
 NUM_ROWS = 400
 RNG = random.Random(3)

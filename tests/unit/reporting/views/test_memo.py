@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 
 from assay.cli.campaign import print_decisions
-from assay.evaluation.decision.candidate import STAGE
-from assay.evaluation.decision.words import NO_EVIDENCE
+from assay.decision.candidate import STAGE
+from assay.decision.sentences import NO_EVIDENCE
 from assay.records.campaign import CampaignRun
-from assay.reporting.pages.memo_markdown import memo_markdown
-from assay.reporting.pages.memo_page import render_memo_page
+from assay.reporting.documents.memo_markdown import memo_markdown
+from assay.reporting.documents.memo_page import render_memo_page
 from assay.reporting.views.memo import (
     anchor_of,
     clause_tone,

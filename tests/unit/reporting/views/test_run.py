@@ -12,7 +12,7 @@ from assay.records.commit import CommitQuarantined, RunFinished
 from assay.records.evaluation import Estimate, Measured, Metric, ScoreEvaluation, ScoreMetrics
 from assay.records.goodput import USEFUL
 from assay.records.launch import Launch
-from assay.reporting.pages.render import render_run_page
+from assay.reporting.documents.render import render_run_page
 from assay.reporting.views import run_list
 from assay.reporting.views.run import run_view
 from assay.reporting.views.run_list import Selection, run_lines

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from assay.reporting.pages.render import render_comparison_page, render_run_page
+from assay.reporting.documents.render import render_comparison_page, render_run_page
 from assay.reporting.views.run import WarningView
 from assay.reporting.views.run_page import RunPage
 from assay.reporting.views.verdict import (

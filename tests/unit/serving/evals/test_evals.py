@@ -6,10 +6,10 @@ from typing import Any
 import openai
 import pytest
 
-from assay.launch.answering.models import ModelNotLoadedError
 from assay.serving.ids import checkpoint_name
 from assay.serving.openai.place import Place
 from assay.serving.refusal import RefusedError
+from assay.workers.batch.models import ModelNotLoadedError
 from parrot_models import ParrotModels, work, worker_of
 from served import http_of, opening, place_in, sdk_of
 from unit.serving.test_jobs import LAUNCHED, PLANNED, VALIDATED, checkpoint, create, happens

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from assay.base.errors import ConfigError, StoreAwayError, StoreError
-from assay.launch.rebuild import fold_in_missed
 from assay.records.run import Run
 from assay.store.home import Home
 from assay.store.ledger import database, writer
 from assay.store.ledger.ledger import Ledger
 from assay.store.ledger.writer import LedgerWriter, clear_missed, mark_missed, marking, missed_subjects
+from assay.workflows.rebuild import fold_in_missed
 from ledger_rows import locked
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from assay.training.parallel.ranks import Ranks
+from assay.distributed.ranks import Ranks
 
 
 @pytest.fixture(scope="module")

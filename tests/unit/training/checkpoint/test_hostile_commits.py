@@ -12,6 +12,7 @@ from torch.distributed.checkpoint.metadata import BytesStorageMetadata, Metadata
 
 from assay.base.clock import SystemClock
 from assay.base.errors import DamagedDataError
+from assay.distributed.ranks import Ranks
 from assay.records.commit import Commit
 from assay.records.cursor import Cursor
 from assay.store.commit_log import CommitLog
@@ -19,7 +20,6 @@ from assay.store.objects import open_store
 from assay.training.checkpoint.parts import StatefulPart, training_parts
 from assay.training.checkpoint.retention import RetentionConfig
 from assay.training.checkpoint.saver import LaneReceipts, Saver
-from assay.training.parallel.ranks import Ranks
 from payloads import Payload
 
 

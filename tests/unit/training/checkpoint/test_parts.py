@@ -7,13 +7,13 @@ import torch
 from torch import nn
 
 from assay.base.clock import SystemClock
+from assay.distributed.ranks import Ranks
 from assay.records.cursor import Cursor
 from assay.store.commit_log import CommitLog
 from assay.store.objects import open_store
 from assay.training.checkpoint.parts import StatefulPart, training_parts
 from assay.training.checkpoint.retention import RetentionConfig
 from assay.training.checkpoint.saver import LaneReceipts, Saver
-from assay.training.parallel.ranks import Ranks
 
 
 class Rollouts:

@@ -10,13 +10,13 @@ from torch import nn
 
 from assay.base.seeds import derive_key
 from assay.data.loader.batch import LaneShare, StepShare
+from assay.inference.rollout import GenerationAbandonedError
 from assay.records.cursor import Cursor
 from assay.training.checkpoint.parts import ROLLOUTS
-from assay.training.generation.rollout import GenerationAbandonedError
-from assay.training.trainer.in_flight import AnsweredLane
 from assay.training.trainer.lane_forward import LaneForward, means_of
 from assay.training.trainer.lane_recomputer import LaneRecomputer, ShardedLaneRecomputer
 from assay.training.trainer.method import Loss, MetricSum, RolledOut
+from assay.training.trainer.rollout_buffer import AnsweredLane
 from noisy_regression import NoisyRegression, SaysRows, micro_batch
 
 CPU = torch.device("cpu")

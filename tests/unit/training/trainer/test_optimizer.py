@@ -12,7 +12,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Shard, distribute_tensor
 from torch.optim.lr_scheduler import LambdaLR
 
-from assay.training.parallel.ranks import Ranks
+from assay.distributed.ranks import Ranks
 from assay.training.trainer.config import OptimizerConfig, ScheduleConfig
 from assay.training.trainer.optimizer import average_and_clip, build_optimizer, gradient_norm, learning_rate
 from forked_ranks import on_ranks

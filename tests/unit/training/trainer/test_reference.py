@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from torch import nn
 
 from assay.base.errors import ConfigError
+from assay.models.causal_config import NewCausalConfig
+from assay.models.lora import BASE
+from assay.models.token_scores import CausalNetwork
 from assay.records.dataset import DatasetManifest, LengthProfile
 from assay.training.checkpoint.parts import model_state
 from assay.training.checkpoint.saver import weights_digest
-from assay.training.model.causal_config import NewCausalConfig
-from assay.training.model.lora import BASE
-from assay.training.model.token_scores import CausalNetwork
 from assay.training.trainer import reference as reference_module
 from assay.training.trainer.reference import ReferenceModel, folder_digest
 from preference_rows import VOCABULARY, pair_row

@@ -14,8 +14,8 @@ from torch import nn
 from assay.base.seeds import derive_key
 from assay.data.loader.batch import LaneShare, StepShare
 from assay.data.loader.lane_shares import LaneShares
+from assay.distributed.ranks import Ranks
 from assay.records.cursor import Cursor
-from assay.training.parallel.ranks import Ranks
 from assay.training.trainer.config import OptimizerConfig, ScheduleConfig
 from assay.training.trainer.lane_forward import LaneForward, num_backwards
 from assay.training.trainer.lane_recomputer import LaneRecomputer, ShardedLaneRecomputer

@@ -13,9 +13,9 @@ from torch import nn
 from assay.base.seeds import derive_key
 from assay.data.loader.batch import LaneShare, StepShare
 from assay.data.loader.lane_shares import LaneShares
+from assay.distributed.ranks import Ranks
 from assay.records.cursor import Cursor
 from assay.training.checkpoint.parts import ROLLOUTS
-from assay.training.parallel.ranks import Ranks
 from assay.training.trainer import step as step_module
 from assay.training.trainer.config import OptimizerConfig, ScheduleConfig
 from assay.training.trainer.lane_forward import LaneForward

@@ -238,9 +238,9 @@ def pytest_sessionfinish():
 @pytest.mark.parametrize(
     "test",
     slow(
-        "tests/unit/cli/screens/test_benchmarks.py",
+        "tests/unit/reporting/terminal/test_benchmarks.py",
         "tests/unit/training/methods/test_registry.py",
-        "tests/unit/launch/evaluation/test_queue.py",
+        "tests/unit/workflows/evaluation/test_queue.py",
         "tests/unit/planning/test_what_if.py",
     ),
 )

@@ -11,6 +11,7 @@ from assay.records.service_account import ServiceAccountCreated
 from assay.serving.admin.accounts import AccountState
 from assay.serving.admin.audit import AuditLine, audit_lines
 from assay.serving.admin.projects import ProjectState
+from assay.serving.idempotency_keys import REMEMBERED_S, AskedFor
 from assay.serving.ids import new_id
 from assay.serving.keys import KeyState
 from assay.serving.openai.admin.bodies import (
@@ -34,7 +35,6 @@ from assay.serving.openai.declared import takes
 from assay.serving.openai.pages import page_of
 from assay.serving.openai.place import Place, asker_of, query_of, still_asked_for
 from assay.serving.refusal import RefusedError, not_found
-from assay.serving.repeats import REMEMBERED_S, AskedFor
 
 PAGE, MAX_PAGE = 20, 100
 

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import Any, NamedTuple
 
-from assay.serving.engines.asks import (
+from assay.inference.protocol import (
     Ask,
     AskedPrompt,
     EmbedAsk,

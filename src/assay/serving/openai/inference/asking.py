@@ -11,13 +11,13 @@ from fastapi import Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import StreamingResponse
 
-from assay.serving.engines.asks import Engine
+from assay.inference.protocol import Engine
 from assay.serving.engines.refusals import took_too_long
 from assay.serving.engines.sources import NamedModel
-from assay.serving.keeping import ANSWERS
 from assay.serving.openai.inference.completion_shapes import event
 from assay.serving.openai.place import Place, ResultT, project_of, while_connected
 from assay.serving.refusal import RefusedError
+from assay.serving.retention import ANSWERS
 
 READ_S = 300.0
 """How long a client may go on to read what is drawn: it lies in memory."""

@@ -11,7 +11,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
-from assay.serving.engines.asks import Engine, PromptsRead, SaidPiece, SaidToken
+from assay.inference.protocol import Engine, PromptsRead, SaidPiece, SaidToken
 from assay.serving.openai.bodies import read_json
 from assay.serving.openai.inference.answers import echoes_of, text_completion
 from assay.serving.openai.inference.asking import ask_model, engine_of, streamed

@@ -5,7 +5,7 @@ import secrets
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from assay.serving.engines.asks import LikelyToken, SaidPiece, SaidToken
+from assay.inference.protocol import LikelyToken, SaidPiece, SaidToken
 
 
 class Heading(NamedTuple):

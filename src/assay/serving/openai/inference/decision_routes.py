@@ -12,7 +12,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 
-from assay.serving.engines.asks import Classified, ClassifyAsk, Engine, Ready, Said
+from assay.inference.protocol import Classified, ClassifyAsk, Engine, Ready, Said
 from assay.serving.openai.bodies import read_json
 from assay.serving.openai.inference.answers import embeddings, only_answer
 from assay.serving.openai.inference.asking import ask_model

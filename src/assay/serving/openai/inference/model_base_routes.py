@@ -11,7 +11,7 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict
 from starlette.responses import Response
 
-from assay.serving.engines.asks import Engine, Ready, Said, SpellAsk, Spelled
+from assay.inference.protocol import Engine, Ready, Said, SpellAsk, Spelled
 from assay.serving.openai.bodies import parsed, read_json
 from assay.serving.openai.inference.answers import only_answer
 from assay.serving.openai.inference.asking import ask_model, model_of

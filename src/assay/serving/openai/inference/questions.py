@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
-from assay.serving.engines.asks import AskedPrompt, GenerateAsk
+from assay.inference.protocol import AskedPrompt, GenerateAsk
 from assay.serving.openai.bodies import parsed
 from assay.serving.refusal import RefusedError
 

@@ -6,9 +6,9 @@ from pydantic import Field, PositiveInt, model_validator
 
 from assay.base.errors import ConfigError
 from assay.data.dataset.columns import holds_lists, holds_numbers
+from assay.models.config import EncoderConfig, ModelSize, NewEncoderConfig, checkpoint_path
 from assay.records.dataset import DatasetManifest
 from assay.training.methods.classify.label_config import BinaryLabel, LabelConfig, NumberLabel
-from assay.training.model.config import EncoderConfig, ModelSize, NewEncoderConfig, checkpoint_path
 from assay.training.trainer.method_config import MethodConfig, Predictions
 
 NUMERIC_BUCKETS = 129

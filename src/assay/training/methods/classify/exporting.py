@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from transformers.utils import logging as hf_logging
 
+from assay.models.pretrained import ModelKind, load_pretrained
 from assay.training.methods.classify.config import NUMERIC_BUCKETS, ClassifyConfig
 from assay.training.methods.classify.label_config import BinaryLabel, ClassesLabel, NumberLabel
 from assay.training.methods.classify.network import ClassifierNetwork
 from assay.training.methods.classify.portable import AssayClassifier, AssayClassifierConfig
-from assay.training.model.pretrained import ModelKind, load_pretrained
 
 MODULE_FILE = "modeling_assay.py"
 """What `portable.py` is called beside the weights."""

@@ -10,13 +10,13 @@ from torch import Tensor, nn
 from assay.base.errors import ConfigError
 from assay.base.shapes import Float, Shaped
 from assay.data.loader.batch import MicroBatch
+from assay.models.exporting import Leaving
 from assay.records.exported_model import ModelForm
 from assay.training.methods.classify.batch import classifier_tensors
 from assay.training.methods.classify.config import ClassifyConfig
 from assay.training.methods.classify.exporting import load_portable, save_portable
 from assay.training.methods.classify.labels import labels_of
 from assay.training.methods.classify.network import ClassifierNetwork
-from assay.training.model.exporting import Leaving
 from assay.training.trainer.method import Helpers, Loss
 
 

@@ -8,8 +8,8 @@ from typing import Any, Self
 from torch import Tensor, nn
 
 from assay.base.shapes import Bool, Float, Int
+from assay.models.encoder import build_encoder
 from assay.training.methods.classify.config import NUMERIC_BUCKETS, ClassifyConfig
-from assay.training.model.encoder import build_encoder
 
 
 class ClassifierNetwork(nn.Module):

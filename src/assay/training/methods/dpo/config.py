@@ -10,16 +10,16 @@ from pydantic import BeforeValidator, Field, PositiveFloat, model_validator
 from assay.base.config import FrozenConfig
 from assay.base.errors import ConfigError
 from assay.data.dataset.columns import PROMPT_TOKENS, REFERENCE_LOG_PROBS, REJECTED, TOKENS
-from assay.records.dataset import DatasetManifest, ReferenceScores
-from assay.records.evaluation import ACCURACY, CHOSEN_REWARD, REJECTED_REWARD, Metric
-from assay.training.model.causal_config import (
+from assay.models.causal_config import (
     CausalConfig,
     NewCausalConfig,
     PretrainedCausalConfig,
     check_rows,
     numbers_held,
 )
-from assay.training.model.config import ModelSize
+from assay.models.config import ModelSize
+from assay.records.dataset import DatasetManifest, ReferenceScores
+from assay.records.evaluation import ACCURACY, CHOSEN_REWARD, REJECTED_REWARD, Metric
 from assay.training.trainer.method_config import MethodConfig, RowScores
 
 LOSS = Metric(name="loss", unit="loss per pair", higher_is_better=False)

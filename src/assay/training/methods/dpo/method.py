@@ -13,6 +13,11 @@ from torch import Tensor, nn
 from assay.base.shapes import Float, Shaped
 from assay.data.dataset.columns import REFERENCE_LOG_PROBS
 from assay.data.loader.batch import MicroBatch
+from assay.models.causal_config import PretrainedCausalConfig
+from assay.models.exporting import Leaving, save_model
+from assay.models.lora import adapters_off
+from assay.models.pairs import pairs_of
+from assay.models.token_scores import CausalNetwork, sequence_log_probs
 from assay.records.evaluation import ACCURACY, CHOSEN_REWARD, REJECTED_REWARD
 from assay.records.exported_model import ModelForm
 from assay.training.methods.dpo.config import (
@@ -24,11 +29,6 @@ from assay.training.methods.dpo.config import (
     DpoConfig,
 )
 from assay.training.methods.dpo.loss import pair_losses
-from assay.training.model.causal_config import PretrainedCausalConfig
-from assay.training.model.exporting import Leaving, save_model
-from assay.training.model.lora import adapters_off
-from assay.training.model.pairs import pairs_of
-from assay.training.model.token_scores import CausalNetwork, sequence_log_probs
 from assay.training.trainer.method import Helpers, Loss, MetricSum
 
 REFERENCE = "reference"

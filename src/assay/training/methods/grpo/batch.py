@@ -16,7 +16,7 @@ from torch import Tensor
 from assay.base.shapes import Int64, Shaped
 from assay.data.dataset.columns import ITEM, PROMPT_TOKENS, TOKENS
 from assay.data.loader.batch import MicroBatch, Ragged
-from assay.training.generation.rollout import Rollout
+from assay.inference.rollout import Rollout
 from assay.training.methods.grpo.rewards import items_of
 
 ADVANTAGE, SAMPLER_LOG_PROBS = "advantage", "sampler_log_probs"

@@ -22,14 +22,16 @@ from assay.data.dataset.checkpoint_tokens import special_token_ids
 from assay.data.dataset.columns import ITEM, TOKENS
 from assay.data.dataset.tokens import TOKENIZER_FILE, load_tokenizer
 from assay.data.loader.config import LoaderConfig
+from assay.inference.local.memory import sampling_numbers
+from assay.inference.remote_config import LocalSampler, RemoteSampler
+from assay.models.causal_config import PretrainedCausalConfig, check_rows, numbers_held
+from assay.models.config import ModelSize, checkpoint_path
 from assay.records.dataset import DatasetManifest
 from assay.records.evaluation import Metric
 from assay.records.journal import JournaledGroup
 from assay.scoring.python_graders import refuse_unfenced
 from assay.scoring.sampler import Sampling
 from assay.training.checkpoint.named_commit import CommitName
-from assay.training.generation.remote_config import LocalSampler, RemoteSampler
-from assay.training.generation.room import sampling_numbers
 from assay.training.methods.grpo.outcomes import problems_of
 from assay.training.methods.grpo.reward_config import (
     AnyReward,
@@ -40,8 +42,6 @@ from assay.training.methods.grpo.reward_config import (
     runs_of,
     tools_at,
 )
-from assay.training.model.causal_config import PretrainedCausalConfig, check_rows, numbers_held
-from assay.training.model.config import ModelSize, checkpoint_path
 from assay.training.trainer.method_config import MethodConfig, RowScores
 
 REWARD = Metric(name="reward", unit="rewards", higher_is_better=True)

@@ -26,7 +26,7 @@ import numpy as np
 from torch import Tensor
 
 from assay.base.shapes import Bool, Float, Float32, Float64
-from assay.training.generation.remote_config import LogProbGap
+from assay.inference.remote_config import LogProbGap
 from assay.training.methods.grpo.config import AnyLoss, CispoLoss, DrGrpoLoss, GrpoLoss, GspoLoss
 
 TOKEN_MEANS = ("dapo", "bnpo", "cispo")

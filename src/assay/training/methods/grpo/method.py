@@ -21,13 +21,18 @@ from assay.base.seeds import derive_key
 from assay.base.shapes import Float64, Shaped
 from assay.data.dataset.tokens import load_tokenizer
 from assay.data.loader.batch import LaneShare, MicroBatch
+from assay.inference.local.generator import Generator
+from assay.inference.local.stop_tokens import CompletionText
+from assay.inference.remote_config import LogProbGap, RemoteSampler
+from assay.inference.rollout import GenerationAbandonedError, Prompt, Rollout
+from assay.models.causal_config import PretrainedCausalConfig
+from assay.models.config import checkpoint_path
+from assay.models.exporting import Leaving, save_model
+from assay.models.lora import adapters_off
+from assay.models.token_scores import CausalNetwork, TokenScores
 from assay.records.exported_model import ModelForm
 from assay.scoring.sampler import Sampling
 from assay.training.checkpoint.grade_book import GradeBook
-from assay.training.generation.ends import CompletionText
-from assay.training.generation.generator import Generator
-from assay.training.generation.remote_config import LogProbGap, RemoteSampler
-from assay.training.generation.rollout import GenerationAbandonedError, Prompt, Rollout
 from assay.training.methods.grpo.batch import (
     PromptRow,
     TaughtAnswer,
@@ -61,11 +66,6 @@ from assay.training.methods.grpo.rollouts import (
     scaled_lane,
     tallies,
 )
-from assay.training.model.causal_config import PretrainedCausalConfig
-from assay.training.model.config import checkpoint_path
-from assay.training.model.exporting import Leaving, save_model
-from assay.training.model.lora import adapters_off
-from assay.training.model.token_scores import CausalNetwork, TokenScores
 from assay.training.trainer.method import EnterPhase, Helpers, Loss, MetricSum, RolledOut, RolloutAlone
 from assay.training.trainer.numerics import combined_digest
 

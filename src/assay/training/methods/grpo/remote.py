@@ -21,20 +21,20 @@ import torch.distributed as dist
 from assay.base.errors import ConfigError, DataError
 from assay.base.seeds import derive_key
 from assay.data.dataset.tokens import SETTINGS_FILE, TOKENIZER_FILE, tokenizer_file
+from assay.inference.remote import HOW, POLL_S, AskedGroup, EngineError, RemoteEngine
+from assay.inference.remote_config import RemoteSampler
+from assay.inference.rollout import GenerationAbandonedError, Rollout
+from assay.models.causal_config import PretrainedCausalConfig
+from assay.models.config import checkpoint_path
+from assay.models.exporting import Leaving, save_model
+from assay.models.lora import base_sha256, merge_adapters
+from assay.models.token_scores import CausalNetwork
 from assay.records.made_group import MadeAnswer, MadeGroup
 from assay.scoring.sampler import Sampling
 from assay.training.checkpoint.grade_book import GradeBook
 from assay.training.checkpoint.made_groups import forget_groups, found_groups, keep_group
 from assay.training.checkpoint.saver import weights_digest
-from assay.training.generation.remote_config import RemoteSampler
-from assay.training.generation.remote_engine import HOW, POLL_S, AskedGroup, EngineError, RemoteEngine
-from assay.training.generation.rollout import GenerationAbandonedError, Rollout
 from assay.training.methods.grpo.batch import PromptRow
-from assay.training.model.causal_config import PretrainedCausalConfig
-from assay.training.model.config import checkpoint_path
-from assay.training.model.exporting import Leaving, save_model
-from assay.training.model.lora import base_sha256, merge_adapters
-from assay.training.model.token_scores import CausalNetwork
 
 _UNFINISHED = ".unfinished-"
 _DIGEST_LENGTH = 64

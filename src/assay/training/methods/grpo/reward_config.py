@@ -17,6 +17,7 @@ from pydantic import BeforeValidator, Field, PositiveFloat, PositiveInt, TypeAda
 
 from assay.base.config import FrozenConfig, first_repeated
 from assay.base.errors import ConfigError
+from assay.models.causal_config import CausalConfig, NewCausalConfig, PretrainedCausalConfig
 from assay.records.dataset import DatasetManifest
 from assay.records.run import Run
 from assay.scoring.grade import Tools
@@ -33,7 +34,6 @@ from assay.scoring.graders import (
 )
 from assay.scoring.http_sampler import HttpSampler
 from assay.training.checkpoint.named_commit import CommitName
-from assay.training.model.causal_config import CausalConfig, NewCausalConfig, PretrainedCausalConfig
 
 _MODEL: TypeAdapter[NewCausalConfig | PretrainedCausalConfig] = TypeAdapter(CausalConfig)
 

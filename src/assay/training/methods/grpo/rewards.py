@@ -24,6 +24,7 @@ from assay.base.shapes import Float, Int64
 from assay.base.units import tenths_text
 from assay.data.dataset.columns import ITEM
 from assay.data.loader.batch import MicroBatch
+from assay.models.reward_network import RewardNetwork
 from assay.scoring.grade import Grade, GraderRunner, Values, sample_values
 from assay.scoring.graders import grader_sha256
 from assay.scoring.item_failure import ItemFailure, ItemFailureKind
@@ -41,7 +42,6 @@ from assay.training.methods.grpo.reward_config import (
     reward_model,
     tools_at,
 )
-from assay.training.model.reward_network import RewardNetwork
 from assay.training.trainer.method import Helpers, MetricSum
 
 FAILURE_KINDS = tuple(

@@ -18,9 +18,9 @@ import xxhash
 from assay.base.seeds import derive_key
 from assay.base.shapes import Float32, Float64
 from assay.data.loader.batch import LaneShare
+from assay.inference.remote_config import RemoteSampler
+from assay.inference.rollout import Prompt, Rollout
 from assay.records.journal import JournaledAnswer, JournaledGroup, Outcome
-from assay.training.generation.remote_config import RemoteSampler
-from assay.training.generation.rollout import Prompt, Rollout
 from assay.training.methods.grpo.batch import ADVANTAGE, PromptRow, TaughtAnswer, micro_batches, scaled
 from assay.training.methods.grpo.config import GrpoConfig, MaskOverlong, ShapeOverlong
 from assay.training.methods.grpo.loss import group_advantages

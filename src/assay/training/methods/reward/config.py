@@ -7,10 +7,10 @@ from pydantic import Field
 
 from assay.base.errors import ConfigError
 from assay.data.dataset.columns import MARGIN, PROMPT_TOKENS, REJECTED, TOKENS, holds_numbers
+from assay.models.causal_config import CausalConfig, NewCausalConfig, check_rows, numbers_held
+from assay.models.config import ModelSize
 from assay.records.dataset import DatasetManifest
 from assay.records.evaluation import ACCURACY, CHOSEN_REWARD, LOG_LOSS, REJECTED_REWARD, Metric
-from assay.training.model.causal_config import CausalConfig, NewCausalConfig, check_rows, numbers_held
-from assay.training.model.config import ModelSize
 from assay.training.trainer.method_config import MethodConfig, RowScores
 
 MARGIN_OF_REWARDS = Metric(name="margin", unit="rewards", higher_is_better=True)

@@ -12,10 +12,10 @@ from torch import nn
 from transformers import AutoModelForSequenceClassification
 
 from assay.base.errors import ConfigError
+from assay.models.causal_config import PretrainedCausalConfig
+from assay.models.exporting import Leaving, save_model
+from assay.models.reward_network import RewardNetwork
 from assay.training.methods.reward.config import RewardConfig
-from assay.training.model.causal_config import PretrainedCausalConfig
-from assay.training.model.exporting import Leaving, save_model
-from assay.training.model.reward_network import RewardNetwork
 
 HEAD = "score"
 """What transformers calls it."""

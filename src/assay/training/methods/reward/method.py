@@ -12,14 +12,14 @@ from torch.nn.functional import logsigmoid
 from assay.base.shapes import Float, Shaped
 from assay.data.dataset.columns import REJECTED
 from assay.data.loader.batch import MicroBatch
+from assay.models.exporting import Leaving
+from assay.models.pairs import pairs_of
+from assay.models.reward_network import RewardNetwork
 from assay.records.evaluation import ACCURACY, CHOSEN_REWARD, LOG_LOSS, REJECTED_REWARD
 from assay.records.exported_model import ModelForm
 from assay.training.methods.reward.config import MARGIN_OF_REWARDS, RewardConfig
 from assay.training.methods.reward.exporting import load_portable, save_portable
 from assay.training.methods.reward.loss import reward_losses
-from assay.training.model.exporting import Leaving
-from assay.training.model.pairs import pairs_of
-from assay.training.model.reward_network import RewardNetwork
 from assay.training.trainer.method import Helpers, Loss, MetricSum
 
 

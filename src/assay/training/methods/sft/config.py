@@ -5,10 +5,10 @@ from typing import ClassVar, Literal
 
 from assay.base.errors import ConfigError
 from assay.data.dataset.columns import SPANS
+from assay.models.causal_config import CausalConfig, check_rows, numbers_held
+from assay.models.config import ModelSize
 from assay.records.dataset import DatasetManifest
 from assay.records.evaluation import TRAINED_TOKENS, Metric
-from assay.training.model.causal_config import CausalConfig, check_rows, numbers_held
-from assay.training.model.config import ModelSize
 from assay.training.trainer.method_config import MethodConfig, RowScores
 
 NATS_PER_TOKEN = Metric(name="nats_per_token", unit="nats a token", higher_is_better=False)

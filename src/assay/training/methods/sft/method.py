@@ -12,12 +12,12 @@ from torch import Tensor, nn
 
 from assay.base.shapes import Float64, Shaped
 from assay.data.loader.batch import MicroBatch
+from assay.models.exporting import Leaving, save_model
+from assay.models.token_scores import CausalNetwork, TokenScores
 from assay.records.evaluation import TRAINED_TOKENS
 from assay.records.exported_model import ModelForm
 from assay.training.methods.sft.batch import sft_tensors, trained_tokens
 from assay.training.methods.sft.config import NATS_PER_TOKEN, TOKEN_ACCURACY, SftConfig
-from assay.training.model.exporting import Leaving, save_model
-from assay.training.model.token_scores import CausalNetwork, TokenScores
 from assay.training.trainer.method import Helpers, Loss, MetricSum
 
 

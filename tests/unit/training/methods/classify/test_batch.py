@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assay.base.errors import DataError
+from assay.models.config import NewEncoderConfig
 from assay.training.methods.classify.batch import classifier_tensors
 from assay.training.methods.classify.config import NUMERIC_BUCKETS, ClassifyConfig
 from assay.training.methods.classify.labels import labels_of
-from assay.training.model.config import NewEncoderConfig
 
 ENCODER = NewEncoderConfig(vocab_size=50)
 CONFIG = ClassifyConfig(

@@ -12,12 +12,12 @@ from pydantic import ValidationError
 from torch.nn.functional import cross_entropy, l1_loss, mse_loss
 
 from assay.base.errors import ConfigError, DataError
+from assay.models.config import NewEncoderConfig
 from assay.records.dataset import DatasetManifest, LengthProfile
 from assay.training.methods.classify.config import ClassifyConfig
 from assay.training.methods.classify.label_config import BinaryLabel, ClassesLabel, NumberLabel
 from assay.training.methods.classify.labels import labels_of
 from assay.training.methods.classify.method import ClassifyMethod
-from assay.training.model.config import NewEncoderConfig
 
 NAMES = ("ham", "spam", "eggs")
 CLASSES = ClassesLabel(type="classes", names=NAMES)

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from assay.models.config import NewEncoderConfig
 from assay.training.methods.classify.config import ClassifyConfig
 from assay.training.methods.classify.loss import cross_entropy_sum
 from assay.training.methods.classify.network import ClassifierNetwork
-from assay.training.model.config import NewEncoderConfig
 
 VOCABULARY, WIDTH = 30, 8
 CATEGORY_BUCKETS = 5

@@ -10,12 +10,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from assay.models.config import NewEncoderConfig
 from assay.training.methods.classify.batch import metadata_buckets
 from assay.training.methods.classify.config import NUMERIC_BUCKETS, ClassifyConfig
 from assay.training.methods.classify.exporting import load_portable, save_portable
 from assay.training.methods.classify.network import ClassifierNetwork
 from assay.training.methods.classify.portable import AssayClassifier, AssayClassifierConfig, bucket_of
-from assay.training.model.config import NewEncoderConfig
 
 CONFIG = ClassifyConfig(
     encoder=NewEncoderConfig(vocab_size=50, hidden_size=16, num_heads=2, intermediate_size=16, max_tokens=32),

@@ -2,9 +2,9 @@
 
 import pytest
 
+from assay.models.config import NewEncoderConfig, PretrainedEncoderConfig
 from assay.training.methods.classify.config import ClassifyConfig
 from assay.training.methods.classify.network import ClassifierNetwork
-from assay.training.model.config import NewEncoderConfig, PretrainedEncoderConfig
 
 
 @pytest.mark.parametrize("columns", [((), ()), (("source", "lang"), ("age",))])

@@ -18,9 +18,9 @@ from agreement.rollout_cases import ANSWERED, log_probs_of
 from agreement.tiny_models import END, save_tiny
 from assay.base.seeds import derive_key
 from assay.data.loader.batch import LaneShare
+from assay.inference.local.generator import Company, Generator
+from assay.inference.rollout import Prompt, Rollout
 from assay.scoring.sampler import Sampling
-from assay.training.generation.generator import Company, Generator
-from assay.training.generation.rollout import Prompt, Rollout
 from assay.training.methods.grpo.batch import PromptRow
 from assay.training.methods.grpo.config import GrpoConfig
 from assay.training.methods.grpo.method import GrpoMethod

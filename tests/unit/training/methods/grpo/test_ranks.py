@@ -9,16 +9,16 @@ from transformers.models.llama.modeling_llama import LlamaForCausalLM
 from agreement.tiny_models import save_tiny
 from assay.data.loader.batch import StepShare
 from assay.data.loader.lane_shares import LaneShares
+from assay.distributed.ranks import Ranks
 from assay.records.cursor import Cursor
 from assay.records.suspect import WrongArithmeticError
 from assay.training.checkpoint.parts import ROLLOUTS, model_state
 from assay.training.methods.grpo.method import GrpoMethod
-from assay.training.parallel.ranks import Ranks
 from assay.training.trainer.config import OptimizerConfig
-from assay.training.trainer.in_flight import looking_ahead
 from assay.training.trainer.lane_forward import LaneForward
 from assay.training.trainer.lane_recomputer import LaneRecomputer, ShardedLaneRecomputer
 from assay.training.trainer.optimizer import build_optimizer, whole_tensor
+from assay.training.trainer.rollout_buffer import looking_ahead
 from assay.training.trainer.spot_check import SpotCheck
 from assay.training.trainer.step import StepAbandonedError, Stepper, initial_model
 from forked_ranks import on_ranks

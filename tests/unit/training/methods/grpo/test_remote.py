@@ -12,22 +12,22 @@ from transformers.models.llama.modeling_llama import LlamaForCausalLM
 from agreement.tiny_models import save_tiny
 from assay.base.config import LoadedConfig
 from assay.base.errors import ConfigError, DataError
-from assay.launch.run import planned_run
+from assay.inference.remote import EngineAwayError, EngineError, RemoteEngine
+from assay.inference.remote_config import LogProbGap
+from assay.inference.rollout import GenerationAbandonedError
 from assay.scoring.sampler import Sampling
 from assay.store.home import Home
 from assay.store.metrics.recorded import recorded_steps
 from assay.store.objects import ObjectStore, open_store
 from assay.training.checkpoint.grade_book import GradeBook
 from assay.training.checkpoint.made_groups import found_groups
-from assay.training.generation.remote_config import LogProbGap
-from assay.training.generation.remote_engine import EngineAwayError, EngineError, RemoteEngine
-from assay.training.generation.rollout import GenerationAbandonedError
 from assay.training.methods.grpo import remote
 from assay.training.methods.grpo.config import GrpoConfig
 from assay.training.methods.grpo.loss import truncated_weights
 from assay.training.methods.grpo.method import GrpoMethod
 from assay.training.methods.grpo.remote import refuse_engine
 from assay.training.trainer.method import RolledOut
+from assay.workflows.run import planned_run
 from completions_server import CompletionsServer, serving
 from one_rank import one_rank_run, train_here
 from prompt_rows import grpo_config, grpo_recipe, prompt_dataset, prompt_lane

@@ -14,6 +14,8 @@ from pydantic import TypeAdapter
 from assay.base.errors import ConfigError, DataError
 from assay.data.dataset.columns import ITEM, TOKENS
 from assay.data.loader.batch import MicroBatch, Ragged
+from assay.models.causal_config import NewCausalConfig
+from assay.models.reward_network import RewardNetwork
 from assay.records.dataset import DatasetManifest
 from assay.training.methods.grpo.reward_config import (
     AnyReward,
@@ -30,8 +32,6 @@ from assay.training.methods.grpo.rewards import (
     items_of,
     refuse_failures,
 )
-from assay.training.model.causal_config import NewCausalConfig
-from assay.training.model.reward_network import RewardNetwork
 
 EXACT = {
     "type": "string_check", "name": "exact", "operation": "eq",

@@ -1,0 +1,92 @@
+"""What a recipe will do: the answer first, then what it follows from."""
+
+from collections.abc import Iterator
+
+from assay.base.units import bytes_text, count_text, duration_text, number_of
+from assay.data.loader.mixing import Mixing
+from assay.reporting.terminal.formatting import device_hours_text
+from assay.reporting.views.check import CalibrationView, CheckView
+from assay.reporting.views.dataset_order import order_view
+from assay.training.recipe import Recipe
+from assay.training.trainer.config import TrainerConfig
+from assay.workflows.calibration import Calibration
+from assay.workflows.preview import Preview, RankMemory, expected_s
+
+
+def check_lines(
+    found: Preview, trainer: TrainerConfig, measured: Calibration | None, *, world_size: int
+) -> Iterator[str]:
+    """`measured`: None where nothing was."""
+    epochs = found.num_steps / found.steps_per_epoch
+    epoch = f"{number_of(found.steps_per_epoch, 'step')} over {number_of(found.num_rows, 'row')}"
+    yield f"steps        {found.num_steps:,}: {epochs:.3g} epoch{'' if epochs == 1 else 's'} of {epoch}"
+    if measured is not None:
+        yield from _time(found, measured, world_size)
+    if found.memory is not None:
+        yield from _memory(found.memory, measured)
+    for remark in found.remarks:
+        yield f"note: {remark}"
+    parameters = "known once the model is made" if found.parameters is None else f"{found.parameters:,}"
+    frozen = f" are trained; {found.frozen:,} are not (below adapters, a reference)" if found.frozen else ""
+    yield f"parameters   {parameters}{frozen}"
+    a_step = count_text(found.num_tokens / found.num_steps)
+    of_prompts = ", of prompts" if found.answers else ""
+    yield f"tokens       {count_text(found.num_tokens)}, {a_step} a step{of_prompts}"
+    if found.answers:
+        drawn, drawn_a_step = (
+            count_text(each) for each in (found.answer_tokens, found.answer_tokens / found.num_steps)
+        )
+        yield f"             and of {found.answers} answers to each up to {drawn}, {drawn_a_step} a step"
+    yield f"commits      {_commits(found, trainer)}"
+    every = trainer.evaluate_every if found.num_evaluations > 1 else None
+    on_the_way = f"every {number_of(every, 'step')} and " if every else ""
+    yield f"evaluations  {on_the_way}at the end: {found.num_evaluations:,}"
+
+
+def check_view(
+    found: Preview, recipe: Recipe, measured: Calibration | None, mixing: Mixing, *, world_size: int
+) -> CheckView:
+    """All of it at once, for a program."""
+    return CheckView.of(
+        found,
+        memory_bytes=None if found.memory is None else found.memory._asdict(),
+        world_size=world_size,
+        wall_s=None if measured is None else expected_s(found, measured),
+        measured=None if measured is None else CalibrationView.of(measured),
+        order=order_view(mixing),
+        recipe=recipe.model_dump(mode="json"),
+    )
+
+
+def _memory(memory: RankMemory, measured: Calibration | None) -> Iterator[str]:
+    parts = ", ".join(
+        f"{name} {bytes_text(num_bytes)}" for name, num_bytes in memory._asdict().items() if num_bytes
+    )
+    yield f"memory       {bytes_text(sum(memory))} a rank, float32, beside Python and its libraries: {parts}"
+    if measured is not None and measured.peak_bytes:
+        yield f"             measured here, with those: {bytes_text(measured.peak_bytes)} of the host's memory"
+
+
+def _commits(found: Preview, trainer: TrainerConfig) -> str:
+    if trainer.commit_every == "auto" or found.num_commits is None:
+        return "as often as loses the least time, by what they cost, and at the end (auto)"
+    evaluations = " and at every evaluation," if found.num_evaluations > 1 else ""
+    if trainer.commit_every > found.num_steps and not evaluations:
+        return "at the end: 1"
+    return (
+        f"every {number_of(trainer.commit_every, 'step')},{evaluations} and at the end: {found.num_commits:,}"
+    )
+
+
+def _time(found: Preview, measured: Calibration, world_size: int) -> Iterator[str]:
+    wall_s = expected_s(found, measured)
+    held = device_hours_text(wall_s * world_size)
+    yield (
+        f"time         {duration_text(wall_s)} on {world_size} worker{'s' if world_size > 1 else ''}: {held} "
+        "of device time, if nothing dies"
+    )
+    speed, start = count_text(1 / measured.seconds_per_token), duration_text(measured.startup_s)
+    yield (
+        f"             measured here over {number_of(measured.num_steps, 'real step')}: {speed} tokens/s; "
+        f"{start} to the first step; a commit {duration_text(measured.commit_s)}"
+    )

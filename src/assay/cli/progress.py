@@ -1,0 +1,254 @@
+"""A run on stderr while it trains, a summary when it is done.
+
+Where stderr is a terminal, a bar; else lines: one for the first step, one per commit, and one at least every
+`LINE_EVERY_S`, so that a log fills as the run goes.
+"""
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol, Self
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from assay.base.clock import Clock, SystemClock, utc_text
+from assay.base.units import count_text, duration_text
+from assay.base.visible import terminal_of, visible
+from assay.elastic.supervisor import describe
+from assay.records.phase import Phase
+from assay.records.run import Attempt, Run
+from assay.reporting.views.verdict import estimate_text
+from assay.store.metrics.segment import Points, Position, SegmentData, read_segment, segment_path
+from assay.store.notices import read_notices
+from assay.workflows.export.export_warnings import recorded_numbers
+from assay.workflows.run import planned_steps
+from assay.workflows.train import RunResult
+
+LINE_EVERY_S = 30.0
+
+
+class Display(Protocol):
+    """How a run is shown."""
+
+    def open(self) -> None:
+        """Begin to show."""
+        ...
+
+    def close(self) -> None:
+        """Leave the screen as it was."""
+        ...
+
+    def begin(self, attempt: Attempt) -> None:
+        """An attempt starts from its commit."""
+        ...
+
+    def show(self, found: SegmentData) -> None:
+        """What is new in rank 0's segment; it may be nothing."""
+        ...
+
+    def wait(self) -> None:
+        """Some time has passed."""
+        ...
+
+    def say(self, text: str) -> None:
+        """A sentence about the run."""
+        ...
+
+
+class RunProgress:
+    """A watcher that follows rank 0's metrics, and says what is noticed and how attempts end."""
+
+    def __init__(self, run: Run, display: Display | None = None) -> None:
+        """`display`: by default, what suits stderr."""
+        self._display = display or _display_of(run)
+        self._run = run
+        self._position = Position()
+        self._num_notices = len(read_notices(Path(run.run_dir)))
+
+    def __enter__(self) -> Self:
+        self._display.open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._display.close()
+
+    def attempt_began(self, attempt: Attempt, pids: Sequence[int]) -> None:  # noqa: ARG002
+        """Start from the attempt's commit."""
+        self._position = Position()
+        self._display.begin(attempt)
+
+    def tick(self, attempt: Attempt) -> None:
+        """Show the newest step, and say what was noticed."""
+        notices = read_notices(Path(self._run.run_dir))
+        for notice in notices[self._num_notices :]:
+            self._display.say(f"{notice.notice}: {notice.text}")
+        self._num_notices = len(notices)
+        path = segment_path(Path(self._run.run_dir), attempt.attempt, 0)
+        if path.exists():
+            found = read_segment(path, self._position)
+            self._position = found.next
+            self._display.show(found)
+        self._display.wait()
+
+    def attempt_ended(self, attempt: Attempt) -> None:
+        """Show its last step, and say how it ended."""
+        self.tick(attempt)
+        self._display.say(describe(attempt))
+
+
+def _display_of(run: Run) -> Display:
+    console, num_steps = Console(file=terminal_of(sys.stderr)), planned_steps(run)
+    return Bar(console, run.run_id, num_steps) if console.is_terminal else LogLines(num_steps)
+
+
+class Bar:
+    """On a terminal."""
+
+    def __init__(self, console: Console, run_id: str, num_steps: int) -> None:
+        self._console = console
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[speed]}"),
+            TimeRemainingColumn(),
+            console=console,
+        )
+        self._task = self._progress.add_task(run_id, total=num_steps, speed="starting")
+
+    def open(self) -> None:
+        self._progress.start()
+
+    def close(self) -> None:
+        self._progress.stop()
+
+    def begin(self, attempt: Attempt) -> None:
+        self._progress.update(self._task, completed=attempt.start_step, speed="starting")
+
+    def show(self, found: SegmentData) -> None:
+        if "loss" in found.metrics:
+            step = int(found.metrics["loss"].steps[-1])
+            self._progress.update(self._task, completed=step, speed=_speed(found.metrics))
+
+    def wait(self) -> None:
+        """The bar moves by itself."""
+
+    def say(self, text: str) -> None:
+        self._console.print(visible(text), highlight=False, markup=False)
+
+
+class LogLines:
+    """In a file or a pipe."""
+
+    def __init__(
+        self, num_steps: int, *, clock: Clock | None = None, write: Callable[[str], None] | None = None
+    ) -> None:
+        """`write`: by default, to stderr at once."""
+        self._num_steps = num_steps
+        self._clock = clock or SystemClock()
+        self._write = write or (lambda line: click.echo(line, err=True))
+        self._said_s = self._phase_s = self._clock.monotonic_s()
+        self._phase: Phase = "startup"
+        self._began: tuple[int, float] | None = None
+        """Step and moment (on the rank's clock) from which the attempt made steps; None before that."""
+        self._step = self._committed_step = 0
+        self._tokens = self._seconds = 0.0
+        """Tokens and seconds of the steps since the last line."""
+        self._loss = self._rate = self._left_s = 0.0
+
+    def open(self) -> None:
+        """Nothing is written before an attempt begins."""
+
+    def close(self) -> None:
+        """What was written stays."""
+
+    def begin(self, attempt: Attempt) -> None:
+        self._began, self._step, self._committed_step = None, attempt.start_step, attempt.start_step
+        self._phase, self._phase_s = "startup", self._clock.monotonic_s()
+        of = f"{attempt.world_size} worker{'s' if attempt.world_size > 1 else ''}"
+        if len(set(attempt.loads)) > 1:
+            of += f" with {', '.join(map(str, attempt.loads))} lanes"
+        at = f"at step {attempt.start_step:,} of {self._num_steps:,}"
+        self.say(f"run {attempt.run_id}: attempt {attempt.attempt} begins on {of} {at}")
+
+    def show(self, found: SegmentData) -> None:
+        for event in found.events:
+            self.say(f"rank 0: {event.text}")
+        loss = found.metrics.get("loss")
+        happened: list[tuple[float, int | Phase]] = []
+        happened += [] if loss is None else zip(loss.at_s.tolist(), range(len(loss.at_s)), strict=True)
+        happened += zip(found.phase_changes.at_s.tolist(), found.phase_changes.phases, strict=True)
+        for at_s, what in sorted(happened, key=lambda each: each[0]):
+            if isinstance(what, int):
+                self._take(found.metrics, what, at_s)
+                continue
+            self._phase, self._phase_s = what, at_s
+            if what == "checkpoint" and self._step > self._committed_step:
+                self._committed_step = self._step
+                self._line(", committing")
+
+    def wait(self) -> None:
+        if self._clock.monotonic_s() - self._said_s >= LINE_EVERY_S:
+            self._line()
+
+    def say(self, text: str) -> None:
+        self._said_s = self._clock.monotonic_s()
+        self._write(f"{utc_text(self._clock.now_s())}  {text}")
+
+    def _take(self, metrics: dict[str, Points], index: int, at_s: float) -> None:
+        """A step that was made."""
+        self._step = int(metrics["loss"].steps[index])
+        self._loss, self._rate, tokens, seconds = (
+            float(metrics[name].values[index]) for name in ("loss", "learning_rate", "tokens", "step_s")
+        )
+        self._tokens, self._seconds = self._tokens + tokens, self._seconds + seconds
+        is_first = self._began is None
+        began_step, began_s = self._began = self._began or (self._step - 1, at_s - seconds)
+        self._left_s = (self._num_steps - self._step) * (at_s - began_s) / (self._step - began_step)
+        if is_first:
+            self._line()
+
+    def _line(self, ending: str = "") -> None:
+        where = f"step {self._step:,}/{self._num_steps:,}"
+        if self._seconds:
+            speed, left = f"{count_text(self._tokens / self._seconds)} tokens/s", duration_text(self._left_s)
+            where += f", loss {self._loss:.4f}, learning rate {self._rate:.2e}, {speed}, {left} left"
+            self._tokens = self._seconds = 0.0
+        elif not ending:
+            where += f", in {self._phase} for {duration_text(self._clock.monotonic_s() - self._phase_s)}"
+        self.say(where + ending)
+
+
+def _speed(metrics: dict[str, Points]) -> str:
+    seconds = float(metrics["step_s"].values.sum())
+    tokens = float(metrics["tokens"].values.sum())
+    return f"{count_text(tokens / max(seconds, 1e-9))} tokens/s, loss {metrics['loss'].values[-1]:.4f}"
+
+
+def print_result(result: RunResult) -> None:
+    """What the run came to."""
+    run_id = result.run.run_id
+    if result.outcome == "stopped":
+        last = result.last_attempt
+        assert last is not None, "what was stopped had begun"
+        why = f"; it {result.waits_for}" if result.waits_for else ""
+        click.echo(f"run {run_id} stopped at step {last.end_step}, committed{why}. Go on with:")
+        click.echo(f"  {last.resume_command()}")
+        return
+    evaluation, audit = result.evaluation, result.audit
+    if evaluation is not None:
+        headline = evaluation.headline
+        click.echo(f"{f'validation {headline.metric.title}':<15} {estimate_text(headline.estimate)}")
+    if audit is not None:
+        learned = f"{audit.rows_learned:,} of {audit.rows_expected:,} rows learned once"
+        click.echo(f"audit           {audit.verdict}: {learned}")
+    for warning in recorded_numbers(result.run, evaluation).warnings():
+        click.secho(f"warning         {warning.rule}: {warning.text}", fg="yellow")
+    if evaluation is not None:
+        click.echo(f"weights         {evaluation.weights_digest[:16]}… at step {evaluation.step}")
+    click.echo(f"next: assay show {run_id} · assay report {run_id} · assay audit {run_id}")

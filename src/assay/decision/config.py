@@ -1,0 +1,522 @@
+"""What a campaign is, as its file says it: candidates, seeds, benchmarks, looks and gates, all declared
+beforehand.
+
+    campaign --+-- recipe            the known-good one
+               +-- candidates        a patch each
+               +-- seeds, looks      at how many paired seeds the gates are judged, and never between
+               +-- benchmarks        where per-item scores come from
+               +-- rule              the standard rule's thresholds; becomes the gates `scale` and `stop`
+               +-- gates             further ones, e.g. a rollback condition
+
+A gate is data: a list of conditions told apart by `type`, and whether all or any of them must hold. What a
+condition finds is in `conditions.py`; nothing here looks at a result.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
+
+from assay.base.config import FrozenConfig, WrongKeyError, first_repeated
+from assay.base.names import meant
+from assay.base.units import number_of
+from assay.decision.candidate import BASELINE
+from assay.statistics.campaign.looks import LookPlan
+from assay.statistics.campaign.rule import CampaignRule
+from assay.statistics.seeds.trimmed import FEWEST_SEEDS, OverSeeds
+
+ROW_SCORES = ("correct", "ranking", "log_likelihood")
+"""What a class's predictions say of each row, besides which there are a method's own scores."""
+
+Share = Annotated[float, Field(gt=0.0, lt=1.0)]
+Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$", max_length=40)]
+"""Part of run ids and folders."""
+
+
+class Candidate(FrozenConfig):
+    """One thing to try."""
+
+    name: Name
+    """Part of its runs' ids."""
+
+    because: str = ""
+    """Why it might help; for the memo's reader."""
+
+    patch: dict[str, Any]
+    """Dotted key of the recipe -> value, e.g. `trainer.optimizer.learning_rate: 2e-3`. One key: an effect of
+    several changes at once cannot be credited to any of them (allowed, with a warning)."""
+
+    @model_validator(mode="after")
+    def _is_a_candidate(self) -> "Candidate":
+        if not self.patch:
+            raise ValueError(f"candidate '{self.name}' has no patch: it would be the baseline again")
+        if seeds := sorted({"seed", "loader.seed"} & set(self.patch)):
+            raise ValueError(
+                f"candidate '{self.name}' patches {seeds[0]}: a seed is no treatment. All arms are trained "
+                "with the campaign's seeds"
+            )
+        return self
+
+
+class PredictionsBenchmark(FrozenConfig):
+    """A score of each validation row, from the predictions that a run ends with. Costs nothing."""
+
+    type: Literal["predictions"]
+
+    name: Name
+    """For the rule, the gates and the memo."""
+
+    score: str = "correct"
+    """What a row scores. Of a classifier, `correct`: 1 where the class is right at 0.5; `ranking`: the row's
+    DeLong influence value, whose mean is the AUC; `log_likelihood`: of the true class, in nats; of several
+    classes, `correct` and `log_likelihood` likewise. `own`: what runs of any other kind are compared by, with
+    its unit and its direction, e.g. an absolute error; or the name of another of these runs' metrics, e.g.
+    `length` or `kl` of answers to held-out prompts."""
+
+    where: dict[str, str | bool | int | None] = Field(default_factory=dict)
+    """Only rows whose metadata columns have these values, e.g. `{kind: method}`, `{is_async: true}`; `label` is
+    one, too."""
+
+    cluster: str | None = "split_cluster"
+    """Column of the predictions whose equal values share their luck (a source, a file), in all benchmarks that
+    count by it. By default the rows that the split kept together (`data.split.column`), as in a run's own
+    intervals; null: each row is alone."""
+
+
+class SuiteBenchmark(FrozenConfig):
+    """A benchmark of a suite, on each run's last weights."""
+
+    type: Literal["suite"]
+
+    name: Name
+    """For the rule, the gates and the memo."""
+
+    benchmark: str | None = None
+    """The benchmark's own name in the suite, where it is not `name`."""
+
+    suite: str | None = None
+    """The suite's file, to evaluate where no result is there yet; relative to the campaign's file. Null: the
+    results are there because the recipe asks for them (`evaluation.suite`), or were imported."""
+
+
+Benchmark = Annotated[PredictionsBenchmark | SuiteBenchmark, Field(discriminator="type")]
+
+
+class GuardrailRule(FrozenConfig):
+    """A benchmark that must not get worse by more than a margin."""
+
+    benchmark: Name
+    """One of `benchmarks`."""
+
+    margin: PositiveFloat
+    """The largest loss that is acceptable, in the benchmark's unit. Its upper bound must be smaller."""
+
+
+class SafetyRule(FrozenConfig):
+    """A failure mode whose rate has a limit, whatever the baseline's rate is."""
+
+    benchmark: Name
+    """Its items score 1 where the failure mode did not occur, else less."""
+
+    max_rate: Share
+    """The largest rate of items on which it may occur; the exact 95% upper bound must be below."""
+
+
+class SealedRule(FrozenConfig):
+    """A holdout that nobody scores on before the decision: what was tuned on the other benchmarks, unknowingly,
+    is not tuned on it."""
+
+    benchmark: Name
+    """One of `benchmarks`, of type `suite`, in a suite file of its own. Scored for a candidate once, at
+    the declared look at which every other clause of `scale` holds; the opening is recorded. A campaign that
+    finds it opened before, or already scored, fails the clause."""
+
+    least_share: Annotated[float, Field(gt=0.0, le=1.0)] = 0.5
+    """The share of the gain on the primary benchmarks that the sealed one must show."""
+
+
+class ScalingRule(FrozenConfig):
+    """What an extrapolation to the target scale must say."""
+
+    target: PositiveFloat | None = None
+    """The scale that is to be scaled to. The gain there is forecast from this campaign and `campaigns`, five
+    scales or more, with an 80% lower bound that is calibrated by back-test."""
+
+    scale: Literal["parameters", "tokens", "compute"] = "compute"
+    """What `target` is of; compute in FLOP (6 N D)."""
+
+    campaigns: tuple[Name, ...] = ()
+    """Earlier ones that tried the same patch, under the same name, at other scales."""
+
+    record: str | None = None
+    """Instead of all that: file of a JSON object with the `low` (80% lower bound) and `value` of the gain at
+    the target scale, from elsewhere."""
+
+    @model_validator(mode="after")
+    def _is_one_of_both(self) -> "ScalingRule":
+        if (self.record is None) == (self.target is None):
+            raise ValueError("give either a target (and campaigns), or a record from elsewhere")
+        return self
+
+
+class PlanRule(FrozenConfig):
+    """What the plan's simulation must say."""
+
+    record: str
+    """File of the offer that the plan's simulation ended with: its `safety` holds the probabilities."""
+
+    p_on_time: Share = 0.80
+    """Least probability that the program ends by its date."""
+    p_in_budget: Share = 0.90
+    """Least probability that it stays within its device-hours."""
+
+
+class StandardRule(FrozenConfig):
+    """Thresholds of the standard rule (docs/decide.md): each becomes a clause of the gate `scale` or `stop`."""
+
+    primary: tuple[Name, ...] = Field(min_length=1)
+    """Benchmarks whose mean is the effect that is decided on. With several, no single one may carry it."""
+
+    least_effect: PositiveFloat
+    """The smallest gain worth having, in the primary benchmarks' unit (0.01 of a share: one point)."""
+
+    prior_sd: PositiveFloat | None = None
+    """How large true effects of such candidates are, typically (standard deviation around 0): what a lucky
+    result is shrunk towards. Null: 4/3 of `least_effect`; better: fitted to past campaigns."""
+
+    confidence: Share = 0.95
+    """One-sided, over all looks and candidates together: the chance that none of them seems to gain, where none
+    does."""
+
+    probability: Annotated[float, Field(gt=0.5, lt=1.0)] = 0.80
+    """That the gain is at least `least_effect`, and that a replication would find one: `scale` needs both."""
+
+    stop_probability: Annotated[float, Field(gt=0.0, lt=0.5)] = 0.20
+    """`stop` where the gain is at least `least_effect` with less than this probability."""
+
+    least_chance: Annotated[float, Field(ge=0.0, lt=0.5)] = 0.02
+    """Over, and open for want of power, where `scale` by the last look has less than this chance."""
+
+    over_seeds: OverSeeds = "mean"
+    """`trimmed`: the effect is that of the typical seed, without the best and the worst one, for which every
+    look needs five seeds or more; guardrails and safety still count them all. It bears a run that crashes, and
+    needs more seeds where none does: `--check` says both powers."""
+
+    unscheduled_share: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.1
+    """Share of the error kept for looks between the declared ones (`assay decide NAME --now`)."""
+
+    guardrails: tuple[GuardrailRule, ...] = ()
+    """Each a clause of `scale`, and harm beyond its margin one of `stop`."""
+
+    safety: tuple[SafetyRule, ...] = ()
+    """Likewise, with exact bounds of a failure rate, over the independent trials that its items are worth."""
+
+    coverage: str | None = None
+    """File of a coverage matrix (docs/suites.md) in which no failure mode may be a hole. Relative to the
+    campaign's file, like the others below."""
+
+    drill: str | None = "audit"
+    """`audit`: every run's receipts must prove that each row was learned once. Else the file that
+    `assay drill RECIPE --out FILE` wrote: every exercise must have passed, with a recipe that differs from the
+    candidate's in nothing but its length, seeds, rows and the optimizer's rates. Null asks for nothing."""
+
+    sealed: SealedRule | None = None
+    """Null asks for nothing."""
+
+    scaling: ScalingRule | None = None
+    """Null asks for nothing."""
+
+    plan: PlanRule | None = None
+    """Null asks for nothing."""
+
+    def thresholds(self) -> CampaignRule:
+        """The statistical clauses' own configuration."""
+        return CampaignRule(
+            least_effect=self.least_effect,
+            prior_sd=self.prior_sd or self.least_effect * 4 / 3,
+            least_probability=self.probability,
+            stop_probability=self.stop_probability,
+            least_replication=self.probability,
+            replication_level=self.confidence,
+            least_chance=self.least_chance,
+        )
+
+
+class HarmCondition(FrozenConfig):
+    """The benchmark got worse by more than `margin`, surely (the whole interval is beyond it)."""
+
+    type: Literal["harm"]
+
+    benchmark: Name
+    """One of `benchmarks`."""
+    margin: NonNegativeFloat
+    """In its unit."""
+
+
+class RateCondition(FrozenConfig):
+    """A failure mode is surely more frequent than `max_rate`."""
+
+    type: Literal["rate_above"]
+
+    benchmark: Name
+    """One of `benchmarks`; its items score 1 where the failure mode did not occur."""
+    max_rate: Share
+    """The largest rate of its items, in the candidate's worst seed."""
+
+
+class SpentCondition(FrozenConfig):
+    """The campaign's arms have cost more than `device_hours`."""
+
+    type: Literal["spent"]
+
+    device_hours: PositiveFloat
+    """The device-hours of baseline and candidate together."""
+
+
+Condition = Annotated[HarmCondition | RateCondition | SpentCondition, Field(discriminator="type")]
+
+
+class Gate(FrozenConfig):
+    """A further criterion, besides the standard rule's own gates."""
+
+    name: Name
+    """For the memo."""
+
+    then: Literal["stop", "rollback"]
+    """What is done if it passes. `rollback` is for a recipe that is already in use: it goes back to its
+    parent."""
+
+    when: Literal["all", "any"] = "any"
+    """How many of the conditions must hold."""
+
+    conditions: tuple[Condition, ...] = Field(min_length=1)
+    """What is looked at."""
+
+
+class CampaignConfig(FrozenConfig):
+    """Baseline and candidates x seeds, judged by gates that were declared before the first run."""
+
+    name: Name
+    """Part of its runs' ids; its folder is `runs/campaigns/NAME`."""
+
+    question: str
+    """What the memo answers, in a sentence."""
+
+    recipe: str
+    """The known-good recipe: a YAML file, or the `known_good.json` of an earlier campaign. Relative to the
+    campaign's file."""
+
+    baseline: Name = BASELINE
+    """What the recipe without a patch is called; part of its runs' ids."""
+
+    candidates: tuple[Candidate, ...] = Field(min_length=1)
+    """What is tried, all against the one baseline."""
+
+    seeds: PositiveInt
+    """Paired seeds at the last look. A claim about a recipe needs several: the seed is what is replicated."""
+
+    looks: tuple[PositiveInt, ...] = ()
+    """Numbers of seeds at which the gates are judged before that; the error is spent over all looks. Taken for
+    granted: each seed is a draw of its own, and gains scatter over seeds like a normal law. Where runs crash
+    now and then, or seeds have something in common, gains are claimed more often than the error says
+    (docs/evidence.md); the memo names what the scores show of either."""
+
+    first_seed: int = Field(default=0, ge=0)
+    """Seeds are counted from here; a replication begins where the first campaign ended."""
+
+    workers: PositiveInt = 1
+    """Ranks of each run."""
+
+    budget_device_hours: PositiveFloat
+    """The budget of training all runs together. No run is begun that would exceed it, by what others took; what
+    the first ones take `--check` measures. Evaluation is stated apart."""
+
+    benchmarks: tuple[Benchmark, ...] = Field(min_length=1)
+    """Where per-item scores come from."""
+
+    rule: StandardRule
+    """By which it is decided."""
+
+    gates: tuple[Gate, ...] = ()
+    """Further conditions to stop or roll back."""
+
+    dissent: tuple[str, ...] = ()
+    """What people hold against it; the memo prints it beside what the numbers hold against it."""
+
+    owner: str = ""
+    """Who answers for what comes next; the memo says so, or that nobody is named."""
+
+    least_effect_because: str = ""
+    """Where `rule.least_effect` comes from: what a smaller gain would not pay for."""
+
+    @property
+    def all_looks(self) -> tuple[int, ...]:
+        """Numbers of seeds at every look, the last one included."""
+        return tuple(sorted({*self.looks, self.seeds}))
+
+    @property
+    def arm_names(self) -> tuple[str, ...]:
+        """The baseline and the candidates."""
+        return (self.baseline, *(each.name for each in self.candidates))
+
+    @property
+    def seed_numbers(self) -> tuple[int, ...]:
+        """The seeds, in the order in which they are trained."""
+        return tuple(range(self.first_seed, self.first_seed + self.seeds))
+
+    @property
+    def open_benchmarks(self) -> tuple[Benchmark, ...]:
+        """All but the sealed one."""
+        return tuple(each for each in self.benchmarks if each != self.sealed_benchmark)
+
+    @property
+    def beside(self) -> tuple[PredictionsBenchmark, ...]:
+        """What else the rows of primary benchmarks say (whether they are right, ranked, likely), where no
+        benchmark asks for it: told, and never judged by."""
+        asked = [each for each in self.benchmarks if isinstance(each, PredictionsBenchmark)]
+        found: list[PredictionsBenchmark] = []
+        for each in asked:
+            if each.name not in self.rule.primary or each.score not in ROW_SCORES:
+                continue
+            others = [
+                each.model_copy(update={"name": f"{each.name}-{score}", "score": score}) for score in ROW_SCORES
+            ]
+            known = [(other.score, other.where) for other in (*asked, *found)]
+            found += [other for other in others if (other.score, other.where) not in known]
+        return tuple(found)
+
+    @property
+    def sealed_benchmark(self) -> SuiteBenchmark | None:
+        """The one that is scored for the decision only."""
+        sealed = self.rule.sealed
+        found = [each for each in self.benchmarks if sealed is not None and each.name == sealed.benchmark]
+        return found[0] if found and isinstance(found[0], SuiteBenchmark) else None
+
+    def differing_clusters(self) -> dict[str, str | None]:
+        """What primary benchmarks on different rows of a split count by; none where they ask the same rows."""
+        primary = [
+            each
+            for each in self.benchmarks
+            if isinstance(each, PredictionsBenchmark) and each.name in self.rule.primary
+        ]
+        is_alike = all(each.where == primary[0].where for each in primary)
+        return {} if is_alike else {each.name: each.cluster for each in primary}
+
+    def look_plan(self) -> LookPlan:
+        """How a candidate's share of the error is spent over the looks."""
+        return LookPlan(
+            gate_seeds=self.all_looks,
+            error_rate=(1.0 - self.rule.confidence) / len(self.candidates),
+            unscheduled_share=self.rule.unscheduled_share,
+        )
+
+    def candidate(self, name: str) -> Candidate:
+        """The candidate of that name."""
+        return next(each for each in self.candidates if each.name == name)
+
+    @model_validator(mode="after")
+    def _names_are_distinct(self) -> "CampaignConfig":
+        if self.baseline in [each.name for each in self.candidates]:
+            raise WrongKeyError(
+                "candidates",
+                f"'{self.baseline}' is the recipe without a patch; give the candidate another name",
+            )
+        for kind, names in (
+            ("candidate", [each.name for each in self.candidates]),
+            ("benchmark", [each.name for each in self.benchmarks]),
+            ("gate", ["scale", "stop", *(each.name for each in self.gates)]),
+        ):
+            if repeated := first_repeated(names):
+                raise WrongKeyError(f"{kind}s", f"two {kind}s have the name '{repeated}'")
+        for part, names in (
+            ("primary", list(self.rule.primary)),
+            ("guardrails", [each.benchmark for each in self.rule.guardrails]),
+            ("safety", [each.benchmark for each in self.rule.safety]),
+        ):
+            if repeated := first_repeated(names):
+                raise WrongKeyError(f"rule.{part}", f"names benchmark '{repeated}' twice; once is enough")
+        return self
+
+    @model_validator(mode="after")
+    def _every_benchmark_is_there(self) -> "CampaignConfig":
+        known = {each.name for each in self.benchmarks}
+        if absent := next((each for each in _named_benchmarks(self).items() if each[1] not in known), None):
+            key, name = absent
+            raise WrongKeyError(
+                key,
+                f"benchmark '{name}' is asked for by the rule or a gate, but benchmarks lists only "
+                f"{', '.join(sorted(known))}{meant(name, known)}",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _failures_can_be_counted(self) -> "CampaignConfig":
+        counted = {each.benchmark for each in self.rule.safety} | {
+            each.benchmark for gate in self.gates for each in gate.conditions if isinstance(each, RateCondition)
+        }
+        for place, each in enumerate(self.benchmarks):
+            if isinstance(each, PredictionsBenchmark) and each.name in counted and each.score != "correct":
+                raise WrongKeyError(
+                    f"benchmarks.{place}.score",
+                    f"benchmark '{each.name}' has score: {each.score}, which is never 1, so every item would "
+                    "count as a failure. A failure rate needs score: correct",
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _the_sealed_benchmark_stays_closed(self) -> "CampaignConfig":
+        if (rule := self.rule.sealed) is None:
+            return self
+        sealed = self.sealed_benchmark
+        if sealed is None or sealed.suite is None:
+            raise WrongKeyError(
+                "rule.sealed.benchmark",
+                f"the sealed benchmark '{rule.benchmark}' must be one of benchmarks, with type: suite and a "
+                "suite file, since it is scored for the decision only",
+            )
+        if any(
+            isinstance(each, SuiteBenchmark) and each.suite == sealed.suite for each in self.open_benchmarks
+        ):
+            raise WrongKeyError(
+                "rule.sealed",
+                f"suite {sealed.suite} holds the sealed benchmark '{sealed.name}' and is scored for another "
+                "one. Give the sealed benchmark a suite file of its own",
+            )
+        if sealed.name in _named_benchmarks(self).values():
+            raise WrongKeyError(
+                "rule.sealed.benchmark",
+                f"the sealed benchmark '{sealed.name}' has another part in the rule or a gate, which would "
+                "open it at every look",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _looks_can_tell(self) -> "CampaignConfig":
+        if late := [look for look in self.looks if look >= self.seeds]:
+            raise WrongKeyError("looks", f"looks={late} are not before the last one, at seeds={self.seeds}")
+        if (first := self.all_looks[0]) < 2:
+            key = "looks.0" if self.looks else "seeds"
+            said = f"a look at {number_of(first, 'seed')} cannot tell luck from effect; look at 2 seeds or more"
+            raise WrongKeyError(key, said)
+        if self.rule.over_seeds == "trimmed" and first < FEWEST_SEEDS:
+            raise WrongKeyError(
+                "rule.over_seeds",
+                "over_seeds: trimmed leaves the best and the worst seed out, so a look at "
+                f"{number_of(first, 'seed')} has too few left. Look at {FEWEST_SEEDS} seeds or more, or take "
+                "the mean",
+            )
+        return self
+
+
+def _named_benchmarks(config: CampaignConfig) -> dict[str, str]:
+    """Key -> benchmark of those that the rule or a gate looks at, at every look."""
+    rule = config.rule
+    found = {f"rule.primary.{place}": name for place, name in enumerate(rule.primary)}
+    found |= {
+        f"rule.guardrails.{place}.benchmark": each.benchmark for place, each in enumerate(rule.guardrails)
+    }
+    found |= {f"rule.safety.{place}.benchmark": each.benchmark for place, each in enumerate(rule.safety)}
+    for of_gate, gate in enumerate(config.gates):
+        for place, condition in enumerate(gate.conditions):
+            if not isinstance(condition, SpentCondition):
+                found[f"gates.{of_gate}.conditions.{place}.benchmark"] = condition.benchmark
+    return found

@@ -1,0 +1,162 @@
+"""Failure modes x benchmarks: what would go unnoticed.
+
+    coverage file (failure modes, owners, least effects) + suites + results -> matrix -> holes
+
+A benchmark covers a failure mode if it says so *and* its power is known from a result: what it could detect,
+with the stated power, is no larger than the least effect that matters. A benchmark that was never run, or is
+too small, covers nothing, however well it is named; nor do results of other items than it has now.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from pydantic import Field, PositiveFloat, model_validator
+
+from assay.base.config import FrozenConfig, first_repeated, read_config_file, validated
+from assay.base.errors import ConfigError
+from assay.evals.config import Suite
+from assay.evals.version import PresentSuite
+from assay.records.benchmark import BenchmarkResult
+from assay.records.coverage import Coverage, CoverageCell, CoveredMode
+
+
+class FailureMode(FrozenConfig):
+    """Something that a model must not do, or not do more often than before."""
+
+    name: str
+
+    owner: str
+    """Who is asked when it happens: a team or a person."""
+
+    least_effect: PositiveFloat
+    """The smallest worsening that must not go unnoticed, in the unit of its benchmarks (0.02: two percentage
+    points)."""
+
+    description: str = ""
+
+
+class CoverageConfig(FrozenConfig):
+    """What must be covered."""
+
+    failure_modes: tuple[FailureMode, ...] = Field(min_length=1)
+
+    power: float = Field(default=0.8, gt=0.0, lt=1.0)
+    """Probability with which the least effect has to be found. Results state theirs at 0.8."""
+
+    @model_validator(mode="after")
+    def _names_differ(self) -> "CoverageConfig":
+        if twice := first_repeated([mode.name for mode in self.failure_modes]):
+            raise ValueError(f"failure mode '{twice}' is listed twice")
+        return self
+
+
+def read_coverage_config(path: Path) -> CoverageConfig:
+    """A coverage file, checked."""
+    return validated(CoverageConfig, read_config_file(path, ()))
+
+
+def coverage(
+    config: CoverageConfig, suites: Sequence[PresentSuite], results: Iterable[BenchmarkResult]
+) -> Coverage:
+    """The matrix; of several results of one benchmark as its suite has it now the newest counts.
+
+    Raises `ConfigError` where a suite names a failure mode that the coverage file does not list.
+    """
+    _require_known_modes(config, [each.suite for each in suites])
+    by_age = sorted(results, key=lambda each: each.evaluated_s)
+    newest = [{each.benchmark: each for each in by_age if present.asked(each)} for present in suites]
+    ever_run = {each.benchmark for each in by_age}
+    modes = []
+    for mode in config.failure_modes:
+        cells = tuple(
+            _cell(
+                CoverageCell(
+                    suite=present.suite.name,
+                    benchmark=benchmark.name,
+                    state="another version" if benchmark.name in ever_run else "not run",
+                ),
+                found.get(benchmark.name),
+                mode.least_effect,
+                config.power,
+            )
+            for present, found in zip(suites, newest, strict=True)
+            for benchmark in present.suite.benchmarks
+            if mode.name in benchmark.failure_modes
+        )
+        modes.append(
+            CoveredMode(
+                name=mode.name,
+                owner=mode.owner,
+                least_effect=mode.least_effect,
+                cells=cells,
+                is_hole=not any(cell.state == "covered" for cell in cells),
+            )
+        )
+    return Coverage(modes=tuple(modes), power=config.power)
+
+
+def hole_text(mode: CoveredMode) -> str:
+    """Why a failure mode is a hole, and what would close it."""
+    if not mode.cells:
+        return f"no benchmark looks for it; {mode.owner} owns it"
+    small = [cell for cell in mode.cells if cell.items_needed is not None]
+    if small:
+        cell = min(small, key=lambda each: each.items_needed or 0)
+        return (
+            f"'{cell.benchmark}' finds {cell.could_detect:.3g} at best, {mode.least_effect:.3g} matters: it "
+            f"needs some {cell.items_needed:,} items, it has {cell.num_items:,}"
+        )
+    if older := [cell for cell in mode.cells if cell.state == "another version"]:
+        return (
+            f"{_names(older)} was run only with other items, prompts or grader than it has now: "
+            "'assay eval run' runs it anew"
+        )
+    return f"{_names(mode.cells)} was never run, so its power is not known: 'assay eval run'"
+
+
+def _names(cells: Sequence[CoverageCell]) -> str:
+    return ", ".join(f"'{cell.benchmark}'" for cell in cells)
+
+
+def _cell(
+    without: CoverageCell, result: BenchmarkResult | None, least_effect: float, power: float
+) -> CoverageCell:
+    """`without`: the cell where there is no result."""
+    if result is None:
+        return without
+    detectable = result.could_detect
+    if detectable is None:
+        return without.model_copy(update={"state": "not run"})
+    effect = detectable.effect * _rescaled(power, detectable.power, detectable.confidence)
+    scored = result.num_items - result.num_failed
+    is_enough = effect <= least_effect
+    return CoverageCell(
+        suite=without.suite,
+        benchmark=without.benchmark,
+        state="covered" if is_enough else "too small",
+        num_items=scored,
+        could_detect=effect,
+        items_needed=None if is_enough else math.ceil(scored * (effect / least_effect) ** 2),
+        result_sha256=result.digest(),
+    )
+
+
+def _rescaled(power: float, stated_power: float, confidence: float) -> float:
+    """What the detectable effect is multiplied by, to be found with another power than the stated one."""
+    from scipy.special import ndtri
+
+    level = ndtri((1 + confidence) / 2)
+    return float((level + ndtri(power)) / (level + ndtri(stated_power)))
+
+
+def _require_known_modes(config: CoverageConfig, suites: Sequence[Suite]) -> None:
+    known = {mode.name for mode in config.failure_modes}
+    for suite in suites:
+        for benchmark in suite.benchmarks:
+            if strange := sorted(set(benchmark.failure_modes) - known):
+                raise ConfigError(
+                    f"suite '{suite.name}', benchmark '{benchmark.name}': failure mode '{strange[0]}' "
+                    f"is not in the coverage file, which lists {', '.join(sorted(known))}. Add it there, with "
+                    "its owner."
+                )

@@ -1,0 +1,304 @@
+"""From the gates' verdicts to a decision that can be read: the sentence, its price, and what speaks against it.
+
+Nothing here weighs anything: the recommendation is the gates'. What would change our mind is found by
+changing it: the gates are judged again under other assumptions, without each seed and each benchmark, and
+what flips is listed.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from assay.base.units import number_of
+from assay.decision.candidate import warning_of_patch
+from assay.decision.config import CampaignConfig
+from assay.decision.facts import BenchmarkFacts, Facts
+from assay.decision.gates import JudgedGates, blocking_clause, judge_gates, not_asked
+from assay.decision.meaning import calibration_alone, meaning, not_moved, relative_words
+from assay.decision.outlier_seeds import left_out_words, warnings_of_seeds
+from assay.decision.sensitivity import flips_of, fragility, variations
+from assay.decision.sentences import (
+    chances_text,
+    device_time_text,
+    effect_text,
+    interval_words,
+    is_beyond,
+    would_help,
+)
+from assay.records.campaign import Campaign, CampaignRun
+from assay.records.decision import BenchmarkEffect, Clause, Decision, MoreEvidence, Recommendation
+from assay.statistics.effect import estimate_of
+from assay.statistics.power import detectable_by
+from assay.statistics.warnings import RULES, warnings_of_clusters, warnings_of_guardrail
+
+FEW_SEEDS = 5
+
+
+def decide(config: CampaignConfig, campaign: Campaign, facts: Facts) -> Decision:
+    """The decision on one candidate: a function of what was declared and what was gathered."""
+    found = judge_gates(config, facts)
+    candidate = config.candidate(facts.candidate)
+    blocking = _blocking(found) if found.recommendation == "narrow" else None
+    cheapest = blocking.more if blocking is not None and blocking.more and would_help(blocking.more) else None
+    means = tuple(meaning(config, facts))
+    flips = flips_of(config, facts, recommendation=found.recommendation)
+    verdict = _verdict(facts, found, blocking, [*means[:1], fragility(flips, facts)])
+    said = f"{verdict.sentence}{_of_dead_runs(facts.runs)}"
+    baseline, treated = facts.runs[: facts.num_seeds], facts.runs[facts.num_seeds :]
+    return Decision(
+        campaign=campaign.name,
+        campaign_sha256=campaign.config_sha256,
+        question=config.question,
+        candidate=candidate.name,
+        because=candidate.because,
+        patch=candidate.patch,
+        recommendation=found.recommendation,
+        sentence=said,
+        decided_by=verdict.decided_by,
+        is_final=_is_final(config, facts, found),
+        look=facts.look,
+        not_asked=not_asked(config),
+        look_number=1 + config.all_looks.index(facts.num_seeds) if facts.look.is_gate else 0,
+        num_looks=len(config.all_looks),
+        effect=estimate_of(facts.composite),
+        unit=facts.unit,
+        least_effect=config.rule.least_effect,
+        least_effect_because=config.least_effect_because,
+        effects=tuple(_effect_record(each) for each in _measured(facts)),
+        beside=tuple(_effect_record(each) for each in facts.beside),
+        meaning=means,
+        gates=found.gates,
+        cheapest=cheapest,
+        blocking=blocking.name if blocking else None,
+        runs=facts.runs,
+        spent_s=facts.spent_s,
+        next_s=_next_s(found, cheapest),
+        next_wall_s=cheapest.device_s / config.workers if cheapest and cheapest.device_s else None,
+        owner=config.owner,
+        budget_s=facts.budget_s,
+        would_change=tuple(variations(config, facts, flips, recommendation=found.recommendation)),
+        risks=tuple(risks(config, facts, found.recommendation)),
+        dissent=(*config.dissent, *_dissent(config, facts, found.recommendation)),
+        warnings=tuple(_warnings(config, facts)),
+        baseline_recipe_sha256=baseline[0].recipe_sha256,
+        candidate_recipe_sha256=treated[0].recipe_sha256,
+    )
+
+
+def _warnings(config: CampaignConfig, facts: Facts) -> Iterator[str]:
+    """What keeps the evidence from meaning what it seems to."""
+    candidate = config.candidate(facts.candidate)
+    if of_patch := warning_of_patch(candidate.name, candidate.patch):
+        yield of_patch
+    guardrails = [facts.benchmarks[each.benchmark] for each in config.rule.guardrails]
+    for found in [each for each in guardrails if each.unit == "share"]:
+        yield from (each.text for each in warnings_of_guardrail(found.name, found.baseline, found.candidate))
+    yield from (each.text for each in warnings_of_clusters(config.differing_clusters()))
+    yield from (each.text for each in warnings_of_seeds(config, facts))
+    yield from _warned_runs(facts.runs)
+
+
+def _warned_runs(runs: Sequence[CampaignRun]) -> Iterator[str]:
+    """What the runs' numbers warn of: a line for each arm and rule, with the first seed's numbers."""
+    found: dict[tuple[str, str], list[tuple[int, str]]] = {}
+    for run in runs:
+        for rule, text in zip(run.warning_rules, run.warnings or (), strict=True):
+            found.setdefault((run.arm, rule), []).append((run.seed, text))
+    for (arm, rule), said in found.items():
+        of_arm = number_of(sum(run.arm == arm for run in runs), "run")
+        seed, text = said[0]
+        yield f"{len(said)} of {of_arm} of {arm} {RULES[rule].did}; with seed {seed}, {text}"
+
+
+def _of_dead_runs(runs: Sequence[CampaignRun]) -> str:
+    """That a verdict rests on models that tell no row from another, where half of them or more do."""
+    dead = sum("one score" in run.warning_rules for run in runs)
+    if not dead or 2 * dead < len(runs):
+        return ""
+    return f" But {dead} of {len(runs)} models give every row one answer: this says little of the change."
+
+
+def _measured(facts: Facts) -> list[BenchmarkFacts]:
+    """Every benchmark, the sealed one last if it was opened."""
+    sealed = facts.seal.benchmark if facts.seal is not None else None
+    return [*facts.benchmarks.values(), *([sealed] if sealed is not None else [])]
+
+
+def _is_final(config: CampaignConfig, facts: Facts, found: JudgedGates) -> bool:
+    """Decided; or at the last look; or open for a reason that no seed to come can cure."""
+    if not facts.look.is_gate:
+        return False
+    if found.recommendation != "narrow" or found.cannot_answer or facts.num_seeds >= config.seeds:
+        return True
+    open_ = [clause for clause in found.scale.clauses if clause.verdict != "pass"]
+    return not any(clause.more is not None and clause.more.num_seeds for clause in open_)
+
+
+def _blocking(found: JudgedGates) -> Clause | None:
+    """What keeps it from being scaled; where the design cannot answer, curing another clause helps nobody."""
+    if not found.cannot_answer:
+        return blocking_clause(found.scale.clauses)
+    of_gain = [clause for clause in found.scale.clauses if clause.type == "effect"]
+    return blocking_clause(of_gain) or blocking_clause(found.gates[1].clauses)
+
+
+class _Verdict(NamedTuple):
+    sentence: str
+    decided_by: str
+
+
+def _verdict(facts: Facts, found: JudgedGates, blocking: Clause | None, notes: Sequence[str]) -> _Verdict:
+    """`notes`: what it means, and how easily it turns."""
+    said = "".join(f" {note}" for note in notes if note)
+    name, gain = facts.candidate, interval_words(estimate_of(facts.composite), facts.unit)
+    gain += relative_words(facts)
+    over = f"over {number_of(facts.num_seeds, 'seed')}{left_out_words(facts)}{_of_a_loss(facts)}"
+    if found.recommendation == "scale":
+        thin = ", ".join(clause.name for clause in found.scale.clauses if clause.is_thin)
+        sentence = f"Scale {name}: it gains {gain} {over}; {found.scale.reason}"
+        return _Verdict(f"{sentence}{f' Thin: {thin}.' if thin else ''}{said}", "gate scale")
+    if found.recommendation == "stop":
+        stopped = found.passed_stop()
+        assert stopped is not None
+        gate, clause = stopped
+        verb = "Roll back" if gate.then == "rollback" else "Stop"
+        sentence = f"{verb} {name}: {_lower(clause.reason)} Its effect is {gain} {over}.{said}"
+        return _Verdict(sentence, f"gate {gate.gate}: {clause.name}")
+    assert blocking is not None, "what is narrow has an open clause"
+    cures = blocking.more is not None and would_help(blocking.more)
+    cure = f" The cheapest cure: {_price(blocking.more)}." if blocking.more and cures else ""
+    is_over = facts.look.is_gate and blocking.more is not None and blocking.more.answers is not None
+    if not found.has_power and is_over:
+        worth = next(each for each in found.scale.clauses if each.name == "worth")
+        reason = (
+            f"this design cannot answer. Its effect is {gain} {over}: worth having with {worth.seen}, and "
+            f"neither shown nor ruled out (clause '{blocking.name}')."
+        )
+        return _Verdict(f"Narrow {name}: {reason}{cure}", f"gate scale: {blocking.name}")
+    reason = _lower(blocking.reason).removesuffix(".")
+    sentence = f"Narrow {name}: {reason} (clause '{blocking.name}'). Its effect is {gain} {over}.{cure}"
+    return _Verdict(sentence, f"gate scale: {blocking.name}")
+
+
+def _of_a_loss(facts: Facts) -> str:
+    """Which way the scores went, where less is better; nothing where more is."""
+    primary = [each for each in facts.benchmarks.values() if each.role == "primary"]
+    if all(_is_higher_better(each) for each in primary):
+        return ""
+    if len(primary) > 1:
+        return " (less is better)"
+    found = _effect_record(primary[0])
+    return f" (from {found.baseline_score:.4f} to {found.candidate_score:.4f}; less is better)"
+
+
+def _lower(text: str) -> str:
+    return text[0].lower() + text[1:]
+
+
+def _price(more: MoreEvidence) -> str:
+    cost = [device_time_text(more.device_s)] if more.device_s else []
+    return ", ".join([more.what, *cost, *chances_text(more)])
+
+
+def _next_s(found: JudgedGates, cheapest: MoreEvidence | None) -> float | None:
+    """Device time of what is recommended next; None where it is not known here (scaling is the plan's to
+    price)."""
+    if found.recommendation == "stop":
+        return 0.0
+    return cheapest.device_s if cheapest is not None else None
+
+
+def _effect_record(benchmark: BenchmarkFacts) -> BenchmarkEffect:
+    num_seeds, num_items = benchmark.differences.shape
+    error, detectable = float(benchmark.effect.standard_error), detectable_by(benchmark.effect)
+    scores = [result.score.value for result in benchmark.results]
+    return BenchmarkEffect(
+        benchmark=benchmark.name,
+        role=benchmark.role,
+        unit=benchmark.unit,
+        baseline_score=sum(scores[:num_seeds]) / num_seeds,
+        candidate_score=sum(scores[num_seeds:]) / num_seeds,
+        effect=estimate_of(benchmark.effect),
+        se=error,
+        by_seed=tuple(benchmark.by_seed.tolist()),
+        num_items=num_items,
+        num_clusters=benchmark.num_clusters,
+        num_dropped=benchmark.num_dropped,
+        could_detect=detectable if math.isfinite(detectable) else None,
+        baseline_results=benchmark.sources[:num_seeds],
+        candidate_results=benchmark.sources[num_seeds:],
+        higher_is_better=_is_higher_better(benchmark),
+        item_degrees=float(benchmark.effect.item_degrees),
+    )
+
+
+def _is_higher_better(benchmark: BenchmarkFacts) -> bool:
+    return all(result.higher_is_better for result in benchmark.results)
+
+
+def risks(config: CampaignConfig, facts: Facts, recommendation: Recommendation) -> Iterator[str]:
+    """What this evidence could not have seen."""
+    rule = config.rule
+    if recommendation == "stop":
+        yield _could_be_missed(config, facts)
+    else:
+        if not rule.guardrails and not rule.safety:
+            yield "No guardrail was declared: harm elsewhere would not have been noticed."
+        if rule.coverage is None:
+            yield "Coverage was not asked for: a failure mode without a benchmark would not have been noticed."
+        if rule.scaling is None:
+            yield "The gain was measured at this scale only; nothing is known of the target scale."
+        if rule.plan is None:
+            yield "No plan was asked for: whether scaling fits time and budget is open."
+        if len(rule.primary) == 1:
+            yield "There is one primary benchmark: whether others gain is not known."
+        elif _are_of_one_split(config):
+            yield (
+                "The primary benchmarks are scores and slices of one split's rows: that they agree says little "
+                "of other tasks."
+            )
+        if len(config.candidates) > 1:
+            yield (
+                f"The best of {len(config.candidates)} candidates looks better than it is; shrinkage corrects "
+                "for that as far as the prior is right."
+            )
+    if facts.num_seeds < FEW_SEEDS:
+        yield f"{number_of(facts.num_seeds, 'seed')}: the spread between seeds is itself hardly known."
+    for each in facts.benchmarks.values():
+        if each.num_dropped:
+            dropped = number_of(each.num_dropped, "item")
+            yield f"{each.name}: not all runs scored {dropped}, which are left out for all of them."
+
+
+def _are_of_one_split(config: CampaignConfig) -> bool:
+    return all(each.type == "predictions" for each in config.benchmarks if each.name in config.rule.primary)
+
+
+def _could_be_missed(config: CampaignConfig, facts: Facts) -> str:
+    """By the least effect that the best of the primary benchmarks could have found with 80% power."""
+    found = min(detectable_by(facts.benchmarks[name].effect) for name in config.rule.primary)
+    if math.isinf(found):
+        return "Any true gain could have been missed: of its luck nothing is known."
+    if is_beyond(found, facts.unit):
+        return "Any true gain could have been missed: this design finds none that a share can have."
+    return f"A true gain below {effect_text(found, facts.unit, signed=False)} could have been missed."
+
+
+def _dissent(config: CampaignConfig, facts: Facts, recommendation: Recommendation) -> Iterator[str]:
+    """What the numbers hold against the recommendation: losses where it is scaled, gains where it is not."""
+    side, word = (-1.0, "Lower") if recommendation == "scale" else (1.0, "Higher")
+    measured = (*facts.benchmarks.values(), *facts.beside)
+    effects = {each.name: (float(each.effect.mean), each.unit) for each in measured}
+    against = {name: effect_text(mean, unit) for name, (mean, unit) in effects.items() if side * mean > 0.0}
+    if listed := [f"{name} ({text})" for name, text in against.items() if text[0] in "+-"]:
+        yield f"{word} than the baseline on {', '.join(listed)}."
+    primary = [facts.benchmarks[name] for name in config.rule.primary]
+    by_seed = np.mean([each.by_seed for each in primary], axis=0)
+    if recommendation == "scale":
+        yield from calibration_alone(config, facts)
+        yield from not_moved(facts)
+    seeds = [run.seed for run, gain in zip(facts.runs, by_seed.tolist(), strict=False) if side * gain > 0.0]
+    if seeds:
+        yield f"{word} than the baseline with seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}."

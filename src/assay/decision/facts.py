@@ -1,0 +1,390 @@
+"""What a candidate's gates are judged from: per-item results of paired seeds, and what they cost.
+
+    scores[seed, item] of the items that baseline and candidate both scored, turned so that higher is better
+        --> differences, effects, breadth; failures for safety
+    audits and device time of the runs; the records that a clause asks for; forecast; sealed holdout
+
+Plain values, gathered once (`launch.campaign.gather`) and judged by pure functions, as often as assumptions are
+varied: a condition that wants to look at anything else cannot.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from assay.base.digest import sha256_of_json
+from assay.base.errors import DataError
+from assay.decision.config import Benchmark, CampaignConfig
+from assay.records.benchmark import BenchmarkResult
+from assay.records.campaign import CampaignRun
+from assay.records.coverage import Coverage
+from assay.records.decision import Source
+from assay.records.drill import DrillReport
+from assay.records.evidence import Look
+from assay.statistics.benchmark_items import ScoreMatrix
+from assay.statistics.effect import Effect, paired_effect
+from assay.statistics.failure_rate import Trials, independent_trials
+from assay.statistics.guardrail import Harm, harm_of
+from assay.statistics.seeds.trimmed import FEWEST_SEEDS, OverSeeds, kept_seeds, over_typical_seeds
+from assay.statistics.several import Breadth, breadth
+from assay.statistics.shared_items import ItemCollection, common_draws
+
+Role = Literal["primary", "guardrail", "safety", "sealed", "other"]
+Floats = npt.NDArray[np.float64]
+
+
+class BenchmarkScores(NamedTuple):
+    """What the runs of both arms got on one benchmark: the baseline's first, by seed."""
+
+    matrix: ScoreMatrix
+    results: tuple[BenchmarkResult, ...]
+    sources: tuple[Source, ...]
+    """Where each result lies."""
+
+
+class BenchmarkFacts(NamedTuple):
+    """One benchmark under baseline and candidate."""
+
+    name: str
+    role: Role
+    unit: str
+    baseline: Floats
+    """[seed, item]; higher is better."""
+    candidate: Floats
+    clusters: npt.NDArray[np.intp]
+    weights: Floats
+    """[item]"""
+    effect: Effect
+    num_dropped: int
+    """Items that some run failed to score; they count for nobody."""
+    failed: npt.NDArray[np.bool_]
+    """[item]: not full marks, of the candidate's worst seed. Seeds see the same items, so their trials are not
+    independent, and the worst one is taken alone."""
+    results: tuple[BenchmarkResult, ...]
+    """The baseline's first, by seed."""
+    sources: tuple[Source, ...]
+    items: ItemCollection | None = None
+    """What the items are, to find those that another benchmark scores, too; None: no other does."""
+
+    @property
+    def differences(self) -> Floats:
+        """Candidate minus baseline, [seed, item]."""
+        return self.candidate - self.baseline
+
+    @property
+    def num_clusters(self) -> int:
+        """Independent draws of items."""
+        return int(np.unique(self.clusters).size)
+
+    def of_seeds(self, kept: npt.NDArray[np.bool_]) -> "BenchmarkFacts":
+        """As if only these seeds had been trained."""
+        return self._replace(
+            baseline=self.baseline[kept],
+            candidate=self.candidate[kept],
+            effect=_effect(self.differences[kept], self.clusters, self.weights, unit=self.unit),
+        )
+
+    @property
+    def harm(self) -> Harm:
+        """What it lost."""
+        found = harm_of(
+            self.differences,
+            self.clusters,
+            self.weights,
+            is_share=self.unit == "share",
+        )
+        return found.within(largest_mean_difference(self.unit))
+
+    @property
+    def trials(self) -> Trials:
+        """The independent ones that the worst seed's failures are worth."""
+        return independent_trials(self.failed, self.clusters)
+
+    @property
+    def by_seed(self) -> Floats:
+        """The effect in each seed."""
+        means: Floats = np.average(self.differences, axis=1, weights=self.weights)
+        return means
+
+
+class TargetGain(NamedTuple):
+    """The gain at the target scale."""
+
+    low: float
+    """80% lower bound."""
+    value: float
+
+
+class ForecastFacts(NamedTuple):
+    """What campaigns at other scales, or a record from elsewhere, say of the gain at the target."""
+
+    gain: TargetGain | None
+    problem: str
+    """Why there is no forecast; empty where there is one."""
+    sources: tuple[Source, ...]
+    """The decisions of the other campaigns, or the record."""
+
+
+class PlanFacts(NamedTuple):
+    """What a plan's simulation says."""
+
+    on_time: float
+    """Probability."""
+    in_budget: float
+    """Likewise."""
+    source: Source
+    decision: str = ""
+    """When the program decides, with dates, and what it has spent by then; empty where the offer says none."""
+
+
+class FileFacts(NamedTuple):
+    """The records that the rule's clauses ask for; None for what it does not ask for."""
+
+    coverage: tuple[Coverage, Source] | None = None
+    drill: tuple[DrillReport, Source] | None = None
+    plan: PlanFacts | None = None
+
+
+class SealFacts(NamedTuple):
+    """What a sealed benchmark said when it was opened, or why it cannot be believed."""
+
+    benchmark: BenchmarkFacts | None
+    problem: str
+    """Empty where there is none."""
+    opening: Source | None
+    """The record of its opening; None where it was not opened for this candidate."""
+
+
+class Facts(NamedTuple):
+    """Everything that is known of one candidate at one look."""
+
+    candidate: str
+    look: Look
+    benchmarks: dict[str, BenchmarkFacts]
+    breadth: Breadth
+    """The breadth of the primary benchmarks; holds the composite effect that is decided on."""
+    unit: str
+    """The unit of the composite."""
+    runs: tuple[CampaignRun, ...]
+    """Baseline's and candidate's, by seed."""
+    budget_s: float
+    recipe: Mapping[str, Any]
+    """The candidate's, resolved."""
+    files: FileFacts = FileFacts()
+    forecast: ForecastFacts | None = None
+    """None where the rule asks for none."""
+    beside: tuple[BenchmarkFacts, ...] = ()
+    """What else the primary benchmarks' rows say; nothing is judged by it."""
+    most_items: Mapping[str, int] = MappingProxyType({})
+    """Benchmark -> how many items it had if all rows of the dataset were held out; of rows only."""
+    over_seeds: OverSeeds = "mean"
+    """How the composite puts their gains together."""
+    seal: SealFacts | None = None
+    """None while the sealed benchmark is closed, or where there is none."""
+
+    @property
+    def num_seeds(self) -> int:
+        """Paired seeds."""
+        return self.look.num_seeds
+
+    @property
+    def spent_s(self) -> float:
+        """Device time of both arms."""
+        return sum(run.device_s for run in self.runs)
+
+    @property
+    def pair_s(self) -> float:
+        """Device time of one more seed of both arms."""
+        return self.spent_s / self.num_seeds
+
+    @property
+    def composite(self) -> Effect:
+        """The primary effect."""
+        return self.breadth.composite
+
+    @property
+    def can_spare_a_seed(self) -> bool:
+        """Whether something could be said with one fewer."""
+        return self.num_seeds > (FEWEST_SEEDS if self.over_seeds == "trimmed" else 2)
+
+    def without_seed(self, place: int) -> "Facts":
+        """As if the seed at `place` had not been trained; the look's level stays."""
+        kept = np.arange(self.num_seeds) != place
+        both = np.concatenate([kept, kept])
+        found = {name: each.of_seeds(kept) for name, each in self.benchmarks.items()}
+        seal = self.seal
+        if seal is not None and seal.benchmark is not None:
+            seal = seal._replace(benchmark=seal.benchmark.of_seeds(kept))
+        return self._replace(
+            look=self.look.model_copy(update={"num_seeds": self.num_seeds - 1}),
+            benchmarks=found,
+            breadth=_breadth([found[name] for name in self.breadth.of_benchmarks], self.over_seeds),
+            runs=tuple(run for run, is_kept in zip(self.runs, both, strict=True) if is_kept),
+            seal=seal,
+        )
+
+    def without_primary(self, benchmark: str) -> "Facts":
+        """As if the benchmark were not among the primary ones."""
+        others = [self.benchmarks[name] for name in self.breadth.of_benchmarks if name != benchmark]
+        return self._replace(breadth=_breadth(others, self.over_seeds))
+
+
+def _refuse_unpaired(campaign: str, runs: Sequence[CampaignRun]) -> None:
+    """Arms are compared seed by seed: a run that is gone leaves its pair without an answer."""
+    seeds: dict[str, set[int]] = {}
+    for run in runs:
+        seeds.setdefault(run.arm, set()).add(run.seed)
+    everywhere = set().union(*seeds.values())
+    gone = [f"'{arm}' with seed {seed}" for arm, there in seeds.items() for seed in sorted(everywhere - there)]
+    if gone:
+        raise DataError(
+            f"campaign '{campaign}' compares its arms seed by seed, and the run of {', '.join(gone)} is not "
+            "there any more. Restore its folder, or let 'assay campaign run' train it again."
+        )
+
+
+def facts_of(
+    config: CampaignConfig,
+    candidate: str,
+    look: Look,
+    scores: Mapping[str, BenchmarkScores],
+    runs: Sequence[CampaignRun],
+    *,
+    recipe: Mapping[str, Any],
+    files: FileFacts,
+) -> Facts:
+    """What the scores of the open benchmarks say. `runs`: the baseline's, then the candidate's, by seed;
+    `recipe` is the candidate's, resolved. `DataError` where the primary benchmarks have several units."""
+    _refuse_unpaired(config.name, runs)
+    found = {
+        benchmark.name: benchmark_facts(benchmark, role_of(config, benchmark.name), scores[benchmark.name])
+        for benchmark in config.open_benchmarks
+    }
+    primary = {name: found[name] for name in config.rule.primary}
+    return Facts(
+        candidate=candidate,
+        look=look,
+        benchmarks=found,
+        breadth=_breadth(list(primary.values()), config.rule.over_seeds),
+        unit=_one_unit(primary),
+        over_seeds=config.rule.over_seeds,
+        runs=tuple(runs),
+        budget_s=config.budget_device_hours * 3600.0,
+        recipe=recipe,
+        files=files,
+    )
+
+
+def role_of(config: CampaignConfig, benchmark: str) -> Role:
+    """What the campaign uses a benchmark for; the primary role comes first."""
+    if benchmark in config.rule.primary:
+        return "primary"
+    if benchmark in {each.benchmark for each in config.rule.safety}:
+        return "safety"
+    if config.rule.sealed is not None and benchmark == config.rule.sealed.benchmark:
+        return "sealed"
+    return "guardrail" if benchmark in {each.benchmark for each in config.rule.guardrails} else "other"
+
+
+def benchmark_facts(benchmark: Benchmark, role: Role, scores: BenchmarkScores) -> BenchmarkFacts:
+    """What is known of one benchmark."""
+    matrix, result = scores.matrix, scores.results[0]
+    if not matrix.scores.shape[1]:
+        raise DataError(
+            f"benchmark '{benchmark.name}': no item was scored by all {len(scores.results)} runs, so nothing "
+            "can be compared. Evaluate the runs again."
+        )
+    num_seeds = len(scores.results) // 2
+    turned = matrix.scores if result.higher_is_better else -matrix.scores
+    baseline, candidate = turned[:num_seeds], turned[num_seeds:]
+    return BenchmarkFacts(
+        name=benchmark.name,
+        role=role,
+        unit=result.unit,
+        baseline=baseline,
+        candidate=candidate,
+        clusters=matrix.clusters,
+        weights=matrix.weights,
+        effect=_effect(candidate - baseline, matrix.clusters, matrix.weights, unit=result.unit),
+        num_dropped=matrix.num_dropped,
+        failed=_failed_in_worst_seed(matrix.scores[num_seeds:], higher_is_better=result.higher_is_better),
+        results=scores.results,
+        sources=scores.sources,
+        items=_collection(benchmark, matrix),
+    )
+
+
+def _collection(benchmark: Benchmark, matrix: ScoreMatrix) -> ItemCollection:
+    """Predictions are of one split's rows, of which a column says the same to every benchmark.
+
+    Other benchmarks share items of equal ids, if each is alone, and else where ids and clusters are all equal:
+    line numbers of unrelated files are equal, too, but then their luck is unrelated, and adding it item by item
+    says the same as adding variances. (Clusters of unrelated files would be joined by their line numbers, to
+    one in the end.)"""
+    if benchmark.type == "predictions":
+        is_common = benchmark.cluster is not None
+        names = [f"{benchmark.cluster}: {name}" for name in matrix.cluster_names] if is_common else None
+        return ItemCollection("rows", matrix.item_ids, matrix.clusters, names)
+    if len(set(matrix.clusters.tolist())) == len(matrix.item_ids):
+        return ItemCollection("items", matrix.item_ids, matrix.clusters)
+    equal = sha256_of_json({"ids": matrix.item_ids, "clusters": matrix.clusters.tolist()})
+    return ItemCollection(equal, matrix.item_ids, matrix.clusters)
+
+
+def _failed_in_worst_seed(scores: Floats, *, higher_is_better: bool) -> npt.NDArray[np.bool_]:
+    failed: npt.NDArray[np.bool_] = scores < 1.0 if higher_is_better else scores > 0.0
+    worst: npt.NDArray[np.bool_] = failed[failed.sum(axis=1).argmax()]
+    return worst
+
+
+def _effect(
+    differences: Floats,
+    clusters: npt.NDArray[np.intp],
+    weights: Floats,
+    *,
+    unit: str,
+) -> Effect:
+    found = paired_effect(differences, clusters, weights, largest=largest_difference(unit))
+    return found._replace(limit=largest_mean_difference(unit))
+
+
+def largest_difference(unit: str) -> float:
+    """By what scores in that unit can differ."""
+    return 1.0 if unit == "share" else math.inf
+
+
+def largest_mean_difference(unit: str) -> float:
+    """By what means of them can differ: an AUC is a share, too, though its rows' influences have no end."""
+    return 1.0 if unit in ("share", "AUC") else math.inf
+
+
+def _breadth(primary: Sequence[BenchmarkFacts], over_seeds: OverSeeds) -> Breadth:
+    """With `over_seeds: trimmed`, of the seeds without the best and the worst of the composite."""
+    by_seed = np.mean([each.by_seed for each in primary], axis=0)
+    kept = kept_seeds(by_seed) if over_seeds == "trimmed" else np.ones(by_seed.size, bool)
+    known = {each.name: each.items for each in primary if each.items is not None}
+    found = breadth(
+        {each.name: each.differences[kept] for each in primary},
+        {each.name: each.clusters for each in primary},
+        {each.name: each.weights for each in primary},
+        None if len(known) < len(primary) else common_draws(known),
+        largest={each.name: largest_difference(each.unit) for each in primary},
+    ).within(largest_mean_difference(primary[0].unit))
+    if over_seeds == "mean":
+        return found
+    return found._replace(composite=over_typical_seeds(found.composite, by_seed))
+
+
+def _one_unit(primary: Mapping[str, BenchmarkFacts]) -> str:
+    units = {name: each.unit for name, each in primary.items()}
+    if len(set(units.values())) > 1 and not set(units.values()) <= {"share", "AUC"}:
+        listed = ", ".join(f"{name} is in {unit}" for name, unit in units.items())
+        raise DataError(
+            f"the primary benchmarks have different units ({listed}), so their mean means nothing. Choose "
+            "primary benchmarks of one unit; the others can be guardrails."
+        )
+    return next(iter(units.values()))

@@ -1,0 +1,112 @@
+"""What a gain means to who does not think in its unit: wrong answers, the probability of the right one, a
+share of what the baseline has; and whether it is seen in more than the one score that was decided on.
+
+A gain in log-likelihood comes from two sources: rows that are ranked better, and probabilities that are
+calibrated better. The second is worth less, for a temperature fitted on held-out rows gives it, too. So the
+ranking and the answers of the same rows are looked at where the predictions have them, declared or not.
+"""
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from assay.decision.config import CampaignConfig, PredictionsBenchmark
+from assay.decision.facts import BenchmarkFacts, Facts
+from assay.decision.sentences import interval_words
+from assay.statistics.effect import estimate_of
+
+_BASES = {"nats": math.e, "bits": 2.0}
+_PER = 1000
+"""Rows in which wrong answers are counted."""
+
+
+def relative_words(facts: Facts) -> str:
+    """` (+4.0% relative to the baseline)`; nothing where the baseline has nothing to compare with."""
+    primary = [facts.benchmarks[name] for name in facts.breadth.of_benchmarks]
+    scores = [np.average(each.baseline, axis=1, weights=each.weights).mean() for each in primary]
+    baseline = abs(float(np.mean(scores)))
+    if baseline < 1e-9:
+        return ""
+    return f" ({100 * float(facts.composite.mean) / baseline:+.1f}% relative to the baseline)"
+
+
+def meaning(config: CampaignConfig, facts: Facts) -> Iterator[str]:
+    """Sentences; none where the unit speaks for itself and nothing else is known of the rows."""
+    right = _of_the_same_rows(config, facts, "correct")
+    if right is not None and right.role != "primary":
+        yield _wrong_answers(right)
+    size, _, per = facts.unit.partition(" ")
+    if size in _BASES:
+        factor = _BASES[size] ** float(facts.composite.mean)
+        yield f"{per[:1].upper()}{per[1:]}, the probability of what is right is multiplied by {factor:.3g}."
+    ranking = _of_the_same_rows(config, facts, "ranking")
+    if size in _BASES and ranking is not None and _is_seen(ranking):
+        yield f"It is more than calibration: the ranking of the same rows gains {_words(ranking)}."
+
+
+def calibration_alone(config: CampaignConfig, facts: Facts) -> Iterator[str]:
+    """That a gain in likelihood is seen in no ranking of the same rows."""
+    ranking = _of_the_same_rows(config, facts, "ranking")
+    if facts.unit.partition(" ")[0] in _BASES and ranking is not None and not _is_seen(ranking):
+        yield (
+            f"The gain is in likelihood, and not seen in ranking ({_words(ranking)}): it may be calibration "
+            "alone, which a temperature fitted on held-out rows gives without training."
+        )
+
+
+def not_moved(facts: Facts) -> Iterator[str]:
+    """Scores beside the primary ones in which no difference is seen."""
+    others = [each for each in (*facts.benchmarks.values(), *facts.beside) if each.role == "other"]
+    still = [f"{each.name} ({_words(each)})" for each in others if not _is_seen(each) and not _is_worse(each)]
+    if still:
+        yield f"No difference is seen on {', '.join(still)}."
+
+
+def _of_the_same_rows(config: CampaignConfig, facts: Facts, score: str) -> BenchmarkFacts | None:
+    """Another score of the rows that the first primary benchmark of predictions asks."""
+    asked = [each for each in config.benchmarks if isinstance(each, PredictionsBenchmark)]
+    lead = next((each for each in asked if each.name in config.rule.primary), None)
+    if lead is None:
+        return None
+    names = [each.name for each in asked if each.score == score and each.where == lead.where]
+    names += [each.name for each in config.beside if each.score == score and each.where == lead.where]
+    known = {**facts.benchmarks, **{each.name: each for each in facts.beside}}
+    return next((known[name] for name in names if name in known), None)
+
+
+def _wrong_answers(right: BenchmarkFacts) -> str:
+    before, after = (
+        _PER * (1.0 - float(np.average(scores, axis=1, weights=right.weights).mean()))
+        for scores in (right.baseline, right.candidate)
+    )
+    if np.array_equal(right.baseline, right.candidate):
+        return f"In wrong answers: from {before:.0f} to {after:.0f} of {_PER:,} rows, the same row by row."
+    found = estimate_of(right.effect)
+    change = _rows_text(-found.value)
+    ends = (
+        ""
+        if found.low is None or found.high is None
+        else f" [{found.confidence:.0%}: {_rows_text(-found.high)} to {_rows_text(-found.low)}]"
+    )
+    return f"In wrong answers: from {before:.0f} to {after:.0f} of {_PER:,} rows, {change}{ends}."
+
+
+def _rows_text(share: float) -> str:
+    """`0.0123` -> `+12.3`, in rows of a thousand; what rounds to nothing has no sign."""
+    text = f"{_PER * share:+.1f}"
+    return text[1:] if float(text) == 0.0 else text
+
+
+def _is_seen(benchmark: BenchmarkFacts) -> bool:
+    low = estimate_of(benchmark.effect).low
+    return low is not None and low > 0.0
+
+
+def _is_worse(benchmark: BenchmarkFacts) -> bool:
+    high = estimate_of(benchmark.effect).high
+    return high is not None and high < 0.0
+
+
+def _words(benchmark: BenchmarkFacts) -> str:
+    return interval_words(estimate_of(benchmark.effect), benchmark.unit)

@@ -1,0 +1,264 @@
+"""What more seeds would do, and what they cost: the price that stands beside every open clause.
+
+At the declared looks that are left, the chance of passing follows from today's effect and its variance. After
+the last look no seed may be added to this campaign (that would be another look), and where none that is left
+would decide, none is worth its price: then it is that of a new one, large enough to answer either way.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+from assay.base.units import number_of
+from assay.decision.config import CampaignConfig
+from assay.decision.facts import Facts
+from assay.decision.sentences import NO_EVIDENCE, bound_text, is_beyond
+from assay.records.decision import MoreEvidence
+from assay.statistics.campaign.rule import (
+    CampaignRule,
+    ChancesAnew,
+    chance_by_end,
+    chances_anew,
+    forecast_of,
+    needed_by_end,
+)
+from assay.statistics.effect import Effect
+from assay.statistics.guardrail import is_sized, non_inferiority
+from assay.statistics.interval import cluster_sums
+
+WORTH_TRYING = 0.5
+"""Chance of passing from which a number of seeds counts as one that would turn a clause."""
+
+WORTH_ANSWERING = 0.8
+"""Chance of an answer, scale or stop, from which a new campaign is large enough."""
+
+MOST_SEEDS = 32
+"""Beyond that items are added."""
+
+MOST_ITEMS_FACTOR = 64
+"""Beyond that many times the items it is better to claim something else."""
+
+CLAIMS = (0.5, 0.25, 2.0, 4.0, 8.0, 16.0, 32.0)
+"""Times the least effect: a smaller one may be shown, a larger one ruled out."""
+
+
+GIANT_SHARE = 0.2
+"""A cluster with so much of the items counts for the others: five that are equal have as much."""
+
+
+def replication_variance(config: CampaignConfig, facts: Facts) -> float:
+    """The variance of the gain in a replication with as many seeds as at the last look, and as many items."""
+    effect = facts.composite
+    if facts.num_seeds >= config.seeds:
+        return float(effect.variance)
+    rule = config.rule.thresholds()
+    ahead = forecast_of(effect, num_seeds=facts.num_seeds, end_seeds=config.seeds, prior_sd=rule.prior_sd)
+    return float(ahead.end.variance)
+
+
+def chance_at_last_look(config: CampaignConfig, facts: Facts, rule: CampaignRule) -> float:
+    """The chance that the gain passes `scale` by the last declared look; 1 at that look, where nobody asks."""
+    return _chance(config, facts, rule, config.seeds, config.look_plan().gate_levels()[-1])
+
+
+def needed_at_last_look(config: CampaignConfig, facts: Facts, rule: CampaignRule) -> float:
+    """The gain that the last declared look must see to scale."""
+    return float(
+        needed_by_end(
+            facts.composite,
+            num_seeds=facts.num_seeds,
+            end_seeds=max(config.seeds, facts.num_seeds),
+            end_level=config.look_plan().gate_levels()[-1],
+            replication_variance=replication_variance(config, facts),
+            rule=rule,
+        )
+    )
+
+
+def more_seeds(config: CampaignConfig, facts: Facts, rule: CampaignRule) -> MoreEvidence:
+    """The fewest further seeds of both arms that are worth trying."""
+    if chance_at_last_look(config, facts, rule) < rule.least_chance:
+        return answering_campaign(config, facts, rule)
+    levels = dict(zip(config.all_looks, config.look_plan().gate_levels(), strict=True))
+    ahead = {
+        seeds: _chance(config, facts, rule, seeds, level)
+        for seeds, level in levels.items()
+        if seeds > facts.num_seeds
+    }
+    if ahead:
+        seeds = next((seeds for seeds, chance in ahead.items() if chance >= WORTH_TRYING), max(ahead))
+        return seeds_to_look(seeds, facts, chance=ahead[seeds])
+    return answering_campaign(config, facts, rule)
+
+
+def seeds_to_look(look: int, facts: Facts, *, chance: float | None = None) -> MoreEvidence:
+    """The seeds that are missing to the look at `look` of them."""
+    extra = look - facts.num_seeds
+    return MoreEvidence(
+        what=f"{number_of(extra, 'more seed')} of both arms, to the look at {look}",
+        num_seeds=extra,
+        device_s=extra * facts.pair_s,
+        chance=chance,
+    )
+
+
+def answering_campaign(config: CampaignConfig, facts: Facts, rule: CampaignRule) -> MoreEvidence:
+    """The smallest new campaign that would likely answer, either way: more seeds first, then more items.
+
+    What was seen does not count again: it only says what to expect of fresh seeds, at the last gate. Guardrails
+    that are open must be precise enough then, and no more rows be asked for than the dataset has.
+    """
+    open_ = _open_guardrails(config, facts)
+    for seeds in range(config.seeds, MOST_SEEDS + 1):
+        found = _anew(config, facts, rule, seeds)
+        if found.to_answer >= WORTH_ANSWERING and _can_speak(open_, facts, seeds):
+            return _new_campaign(facts, seeds, found, "")
+    factors = [2**power for power in range(1, 1 + math.ceil(math.log2(MOST_ITEMS_FACTOR)))]
+    asked = (*config.rule.primary, *open_)
+    there = [factor for factor in factors if all(_has_items(name, factor, facts) for name in asked)]
+    for seeds in (config.seeds, MOST_SEEDS):
+        for factor in there:
+            found = _anew(config, facts, rule, seeds, items_factor=float(factor))
+            if found.to_answer >= WORTH_ANSWERING and _can_speak(open_, facts, seeds, factor):
+                return _new_campaign(facts, seeds, found, f", on {_items_text(asked, facts, factor)}")
+    return _other_than_evidence(config, facts, rule, there, [each for each in factors if each not in there])
+
+
+def _other_than_evidence(
+    config: CampaignConfig, facts: Facts, rule: CampaignRule, there: Sequence[int], lacking: Sequence[int]
+) -> MoreEvidence:
+    """Rows that the dataset does not have, and another claim: what would do where no campaign on it would.
+
+    `there`, `lacking`: times as many items, that there are and are not."""
+    open_ = _open_guardrails(config, facts)
+    asked = (*config.rule.primary, *open_)
+    most = max(there, default=1)
+    design = f"{MOST_SEEDS} seeds on {f'{most} times ' if most > 1 else ''}as many items"
+
+    def answers(factor: int, asked_of: CampaignRule) -> bool:
+        found = _anew(config, facts, asked_of, MOST_SEEDS, items_factor=float(factor))
+        return bool(found.to_answer >= WORTH_ANSWERING)
+
+    cures = [text for name in dict.fromkeys(asked) if (text := _giant_text(name, facts))]
+    for factor in lacking:
+        if answers(factor, rule) and _can_speak(open_, facts, MOST_SEEDS, factor):
+            cures.append(f"new rows: {_draws_text(asked, facts, factor)}")
+            break
+    for times in () if answers(most, rule) else CLAIMS:
+        claim = times * rule.least_effect
+        if answers(most, rule.model_copy(update={"least_effect": claim})) and not is_beyond(claim, facts.unit):
+            gain = f"a gain of {bound_text(claim, facts.unit)}"
+            kind, verb = ("smaller", "show") if times < 1.0 else ("larger", "rule out")
+            cures.append(f"a {kind} claim that {design} would {verb}: {gain} (rule.least_effect)")
+            break
+    if open_:
+        cures.append(f"a wider margin of {' and '.join(open_)}")
+    no_more = ", and the dataset has no more" if lacking else ""
+    cure = ", or ".join(cures) or "another way to measure"
+    return MoreEvidence(what=f"{NO_EVIDENCE} ({design} would hardly do{no_more}), but {cure}")
+
+
+def standard_error_at(num_seeds: int, effect: Effect, facts: Facts, *, items_factor: float = 1.0) -> float:
+    """The standard error of an effect with so many seeds, on the same items or so many times as many."""
+    items, seeds = float(effect.items_alone) / items_factor, float(effect.seed_variance)
+    return math.sqrt(items + seeds * facts.num_seeds / num_seeds)
+
+
+def lacking_rows_text(name: str, number: int, facts: Facts) -> str:
+    """Where the dataset has fewer: that holding out more of it will not do."""
+    most = facts.most_items.get(name)
+    if most is None or number <= most:
+        return ""
+    return f", more than the dataset has (about {most:,} if all of it were held out)"
+
+
+def _open_guardrails(config: CampaignConfig, facts: Facts) -> dict[str, float]:
+    """Margins of those that harm neither clears nor exceeds, and that more evidence can make speak."""
+    found = {}
+    for rule in config.rule.guardrails:
+        harm = facts.benchmarks[rule.benchmark].harm
+        judged = non_inferiority(harm, margin=rule.margin)
+        if judged.verdict not in ("pass", "fail") and math.isfinite(float(harm.effect.item_variance)):
+            found[rule.benchmark] = rule.margin
+    return found
+
+
+def _can_speak(open_: Mapping[str, float], facts: Facts, seeds: int, items_factor: float = 1.0) -> bool:
+    return all(
+        is_sized(
+            standard_error_at(seeds, facts.benchmarks[name].harm.effect, facts, items_factor=items_factor),
+            margin,
+        )
+        for name, margin in open_.items()
+    )
+
+
+def _has_items(name: str, factor: int, facts: Facts) -> bool:
+    return not lacking_rows_text(name, factor * facts.benchmarks[name].differences.shape[1], facts)
+
+
+def _anew(
+    config: CampaignConfig, facts: Facts, rule: CampaignRule, seeds: int, *, items_factor: float = 1.0
+) -> ChancesAnew:
+    level = config.look_plan().gate_levels()[-1]
+    return chances_anew(
+        facts.composite,
+        num_seeds=facts.num_seeds,
+        new_seeds=seeds,
+        level=level,
+        rule=rule,
+        items_factor=items_factor,
+    )
+
+
+def _new_campaign(facts: Facts, seeds: int, chances: ChancesAnew, on_items: str) -> MoreEvidence:
+    return MoreEvidence(
+        what=f"a new campaign with {number_of(seeds, 'fresh seed')}{on_items} and the same gates",
+        num_seeds=seeds,
+        device_s=seeds * facts.pair_s,
+        chance=float(chances.to_scale),
+        answers=float(chances.to_answer),
+    )
+
+
+def _draws_text(names: Iterable[str], facts: Facts, factor: int) -> str:
+    """`176 clusters of code instead of 22`: what is independent is what counts."""
+    parts = []
+    for name in dict.fromkeys(names):
+        found = facts.benchmarks[name]
+        number = found.num_clusters
+        what = "items" if number == found.differences.shape[1] else "clusters"
+        parts.append(f"{factor * number:,} {what} of {name} instead of {number:,}")
+    return " and ".join(parts)
+
+
+def _giant_text(name: str, facts: Facts) -> str:
+    """Where one cluster draws the mean to itself, however many there are; empty where none does."""
+    found = facts.benchmarks[name]
+    weights = cluster_sums(found.weights, found.clusters)
+    share = float(weights.max() / weights.sum())
+    if share < GIANT_SHARE or found.num_clusters < 2:
+        return ""
+    return f"smaller clusters: one of the {found.num_clusters:,} of {name} holds {share:.0%} of its items"
+
+
+def _items_text(names: Iterable[str], facts: Facts, factor: int) -> str:
+    """`16,000 items of code and 8,000 of prose`."""
+    counts = [(name, factor * facts.benchmarks[name].differences.shape[1]) for name in dict.fromkeys(names)]
+    text = " and ".join(
+        f"{count:,}{' items' if place == 0 else ''} of {name}" for place, (name, count) in enumerate(counts)
+    )
+    most = [facts.most_items[name] for name, _ in counts if name in facts.most_items]
+    return f"{text} (held-out rows, of about {min(most):,} that there are)" if most else text
+
+
+def _chance(config: CampaignConfig, facts: Facts, rule: CampaignRule, seeds: int, level: float) -> float:
+    return float(
+        chance_by_end(
+            facts.composite,
+            num_seeds=facts.num_seeds,
+            end_seeds=seeds,
+            end_level=level,
+            replication_variance=replication_variance(config, facts),
+            rule=rule,
+        )
+    )

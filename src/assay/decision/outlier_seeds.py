@@ -1,0 +1,79 @@
+"""Sentences on seeds that are not what a campaign takes them for: draws of their own, and of one kind.
+
+Runs that stand apart and seeds that agree too well are found in the scores (`evidence.seeds.suspicion`), equal
+weights in the records of the runs. Nothing is judged by it: who reads the memo decides whether a run crashed.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from assay.decision.config import CampaignConfig
+from assay.decision.facts import Facts, Floats
+from assay.decision.sentences import effect_text
+from assay.statistics.seeds.suspicion import agree_too_well, runs_apart
+from assay.statistics.seeds.trimmed import FEWEST_SEEDS, kept_seeds
+from assay.statistics.warnings import Warned
+
+
+def warnings_of_seeds(config: CampaignConfig, facts: Facts) -> Iterator[Warned]:
+    """What the primary scores and the weights of the runs show."""
+    scores, runs = _scores_of_runs(facts), facts.runs
+    for found in runs_apart(scores, facts.composite):
+        run = runs[found.arm * facts.num_seeds + found.place]
+        side = "below" if found.distance < 0.0 else "above"
+        far = effect_text(abs(found.distance), facts.unit, signed=False)
+        yield Warned(
+            "seed stands apart",
+            f"{run.arm} with seed {run.seed} scores {far} {side} the mean of its other seeds, more than these "
+            "scatter: one that crashed or was lucky, or an arm that scatters more, decides this comparison."
+            f"{_instead(config, facts)}",
+        )
+    yield from _equal_weights(facts)
+    if agree_too_well(facts.composite):
+        yield Warned(
+            "seeds agree too well",
+            f"the gains of the {facts.num_seeds} seeds scatter less than the luck of their own items would "
+            "make them: runs that have more in common than the recipe say less than they seem to.",
+        )
+
+
+def left_out_words(facts: Facts) -> str:
+    """Which seeds the effect is without; empty where it is of all."""
+    if facts.over_seeds == "mean":
+        return ""
+    gains = np.diff(_scores_of_runs(facts), axis=0)[0]
+    without = [run.seed for run, kept in zip(facts.runs, kept_seeds(gains), strict=False) if not kept]
+    return f", without the best and the worst of them (seeds {' and '.join(map(str, sorted(without)))})"
+
+
+def _scores_of_runs(facts: Facts) -> Floats:
+    """[arm, seed] of the primary benchmarks' mean; higher is better."""
+    primary = [facts.benchmarks[name] for name in facts.breadth.of_benchmarks]
+    means = [
+        [np.average(arm, axis=1, weights=each.weights) for arm in (each.baseline, each.candidate)]
+        for each in primary
+    ]
+    found: Floats = np.mean(means, axis=0)
+    return found
+
+
+def _equal_weights(facts: Facts) -> Iterator[Warned]:
+    seeds: dict[tuple[str, str], list[int]] = {}
+    for run in facts.runs:
+        if run.weights_digest:
+            seeds.setdefault((run.arm, run.weights_digest), []).append(run.seed)
+    for (arm, _), same in seeds.items():
+        if len(same) > 1:
+            listed = " and ".join(map(str, same))
+            yield Warned(
+                "seeds agree too well",
+                f"{arm} with seeds {listed} ended with the same weights: that is one run, counted "
+                f"{len(same)} times.",
+            )
+
+
+def _instead(config: CampaignConfig, facts: Facts) -> str:
+    if config.rule.over_seeds != "mean" or facts.num_seeds < FEWEST_SEEDS:
+        return ""
+    return " A campaign that declares over_seeds: trimmed goes by the others."

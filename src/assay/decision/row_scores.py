@@ -1,0 +1,256 @@
+"""A run's predictions as a benchmark: one score per validation row.
+
+The evaluation that every run ends with then serves as evidence without scoring anything twice, by the same
+per-item records as any other benchmark.
+
+A classifier's rows are scored here, higher is better; those of other methods bring the score that runs are
+compared by. The AUC is no mean over rows, but its *influence values* (DeLong's placements, centred and
+scaled) are scores whose mean is the AUC and whose variance is DeLong's, so everything that is known of means
+(pairing, seeds, clusters) holds for it:
+
+    positive:  AUC + n / n_pos (share of negatives that it beats - AUC)
+    negative:  AUC + n / n_neg (share of positives that beat it - AUC)
+"""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from assay.base.digest import sha256_of_bytes, sha256_of_json
+from assay.base.errors import ConfigError
+from assay.decision.config import PredictionsBenchmark
+from assay.records.benchmark import BenchmarkResult
+from assay.records.evaluation import ACCURACY, AUC, LOG_LOSS, AnyEvaluation, Metric, ScoreEvaluation
+from assay.statistics.benchmark_items import (
+    ItemScore,
+    items_bytes,
+    items_table,
+    save_result,
+    summarise,
+)
+from assay.statistics.classifier.auc import placements
+from assay.statistics.classifier.rows import ScoredRows, scores_of
+from assay.statistics.predictions import CLUSTER
+
+METRICS = {
+    "correct": Metric(name="correct", unit="share", higher_is_better=True),
+    "ranking": AUC,
+    "log_likelihood": Metric(name="log_likelihood", unit="nats per row", higher_is_better=True),
+}
+LEAST_LIKELIHOOD = 1e-16
+"""The likelihood of a true class that the model excluded: a sure mistake costs 37 nats, not infinity."""
+
+
+MOST_SHOWN = 5
+"""Values of a column that a message names."""
+
+
+def row_scores(rows: ScoredRows, score: str) -> npt.NDArray[np.float64]:
+    """Each row's score. `ranking` needs both classes."""
+    if score == "ranking":
+        return _influence_values(rows)
+    of_truth = np.where(rows.is_positive, rows.probabilities, 1.0 - rows.probabilities)
+    if score == "log_likelihood":
+        in_nats: npt.NDArray[np.float64] = np.log(np.maximum(of_truth, LEAST_LIKELIHOOD))
+        return in_nats
+    is_right: npt.NDArray[np.bool_] = (rows.probabilities >= 0.5) == rows.is_positive
+    return is_right.astype(np.float64)
+
+
+def asked_sha256(benchmark: PredictionsBenchmark, *, dataset: str, split: str) -> str:
+    """SHA-256 of the rows (the fingerprint of their dataset, the part that was scored) and of what is asked of
+    them: a result that differs in it answers something else."""
+    return sha256_of_json(
+        {
+            "dataset": dataset,
+            "split": split,
+            "benchmark": benchmark.model_dump(mode="json"),
+        }
+    )
+
+
+def result_of_predictions(
+    benchmark: PredictionsBenchmark,
+    predictions: Any,
+    evaluation: AnyEvaluation,
+    *,
+    arm: str,
+    seed: int,
+    evaluated_s: float,
+    folder: Path,
+) -> BenchmarkResult:
+    """Score a run's predictions and write the result to `folder`; errors are those of `scored_predictions`."""
+    result, items = scored_predictions(
+        benchmark, predictions, evaluation, arm=arm, seed=seed, evaluated_s=evaluated_s
+    )
+    save_result(folder, result, items_bytes(items))
+    return result
+
+
+def scored_predictions(
+    benchmark: PredictionsBenchmark,
+    predictions: Any,
+    evaluation: AnyEvaluation,
+    *,
+    arm: str,
+    seed: int,
+    evaluated_s: float,
+) -> tuple[BenchmarkResult, Any]:
+    """A run's predictions (a table of `read_predictions`), scored: the result, and the table of its items.
+
+    Raises `ConfigError` where a column is absent, no row is chosen, or a class is needed that is not there.
+    """
+    chosen = predictions.filter(rows_asked(benchmark, predictions))
+    if not chosen.num_rows:
+        raise nothing_asked(benchmark, predictions)
+    asked = asked_sha256(benchmark, dataset=evaluation.dataset_fingerprint, split=evaluation.split)
+    metric, scores = _scored(benchmark, chosen, evaluation)
+    items = items_table(_items(benchmark, chosen, scores))
+    found = summarise(items, metric.unit)
+    result = BenchmarkResult(
+        run_id=evaluation.run_id,
+        candidate=arm,
+        seed=seed,
+        step=evaluation.step,
+        weights_digest=evaluation.weights_digest,
+        benchmark=benchmark.name,
+        benchmark_sha256=asked,
+        grader_sha256=sha256_of_json({"score": benchmark.score}),
+        prompt_sha256=sha256_of_json("the row itself"),
+        num_items=items.num_rows,
+        num_failed=found.num_failed,
+        score=found.score,
+        unit=metric.unit,
+        higher_is_better=metric.higher_is_better,
+        could_detect=found.could_detect,
+        # The predictions are made and paid for by the run's own evaluation.
+        device_s=0.0,
+        evaluated_s=evaluated_s,
+        items_sha256=sha256_of_bytes(items_bytes(items)),
+    )
+    return result, items
+
+
+def _scored(
+    benchmark: PredictionsBenchmark, chosen: Any, evaluation: AnyEvaluation
+) -> tuple[Metric, npt.NDArray[np.float64]]:
+    """What is measured, and each row's score."""
+    if isinstance(evaluation, ScoreEvaluation):
+        return _own_score(benchmark, chosen, evaluation)
+    if benchmark.score == "own":
+        raise ConfigError(
+            _no_such_score(benchmark, evaluation, "Use score: correct, ranking or log_likelihood.")
+        )
+    rows = scores_of(chosen, source=f"predictions of {evaluation.run_id}")
+    if benchmark.score == "ranking" and not rows.has_both_classes:
+        raise ConfigError(
+            f"benchmark '{benchmark.name}': all {rows.num_rows:,} rows have one label, so nothing can be "
+            "ranked. Use score: correct."
+        )
+    return METRICS[benchmark.score], row_scores(rows, benchmark.score)
+
+
+def _own_score(
+    benchmark: PredictionsBenchmark, chosen: Any, evaluation: ScoreEvaluation
+) -> tuple[Metric, npt.NDArray[np.float64]]:
+    """The score that runs are compared by; of classes also whether the row is right, and its log-likelihood."""
+    named = {each.metric.name: each.metric for each in evaluation.overall.measured}
+    if benchmark.score == "correct" and ACCURACY.name in named:
+        return METRICS["correct"], _column_of_scores(chosen, ACCURACY.name)
+    if benchmark.score == "log_likelihood" and LOG_LOSS.name in named:
+        return METRICS["log_likelihood"], -_column_of_scores(chosen, LOG_LOSS.name)
+    metric = evaluation.headline.metric if benchmark.score == "own" else named.get(benchmark.score)
+    if metric is None:
+        raise ConfigError(_no_such_score(benchmark, evaluation, f"Use score: own, {', '.join(named)}."))
+    return metric, _column_of_scores(chosen, metric.name)
+
+
+def _column_of_scores(table: Any, name: str) -> npt.NDArray[np.float64]:
+    return np.asarray(table[name].to_numpy(), np.float64)
+
+
+def _no_such_score(benchmark: PredictionsBenchmark, evaluation: AnyEvaluation, cure: str) -> str:
+    return (
+        f"benchmark '{benchmark.name}': score: {benchmark.score} is not among the scores of the rows of run "
+        f"{evaluation.run_id}, which is measured by {evaluation.headline.metric.name}. {cure}"
+    )
+
+
+def _influence_values(rows: ScoredRows) -> npt.NDArray[np.float64]:
+    placed = placements(rows)
+    values = np.empty(rows.num_rows)
+    num_negative = rows.num_rows - rows.num_positive
+    values[rows.is_positive] = (placed.of_positives - placed.auc) * (rows.num_rows / rows.num_positive)
+    values[~rows.is_positive] = (placed.of_negatives - placed.auc) * (rows.num_rows / num_negative)
+    return values + placed.auc
+
+
+def rows_asked(benchmark: PredictionsBenchmark, predictions: Any) -> npt.NDArray[np.bool_]:
+    """Which rows of a table a benchmark is about; an error where it lacks a column that is asked for."""
+    mask = np.ones(predictions.num_rows, dtype=bool)
+    for column, wanted in benchmark.where.items():
+        mask &= np.array([is_asked(value, wanted) for value in _column(benchmark, predictions, column)])
+    return mask
+
+
+def is_asked(value: Any, wanted: str | bool | int | None) -> bool:
+    """Whether a row's value is the one that `where` names.
+
+    YAML's true is that of a column of truths, of numbers (1) and of names (`True`); a name is also a truth's.
+    """
+    if value is None or wanted is None:
+        return value is wanted
+    if isinstance(value, bool) or isinstance(wanted, bool):
+        as_number = {str(int(wanted))} if isinstance(wanted, bool) else set()
+        return str(value).lower() in {str(wanted).lower(), *as_number}
+    return str(value) == str(wanted)
+
+
+def nothing_asked(benchmark: PredictionsBenchmark, rows: Any) -> ConfigError:
+    """That none of the rows is asked, what was written, and what the columns hold."""
+    written = " with ".join(f"{name}: {_shown(wanted)}" for name, wanted in benchmark.where.items())
+    held = "; ".join(f"{name} holds {_values_text(_column(benchmark, rows, name))}" for name in benchmark.where)
+    return ConfigError(
+        f"benchmark '{benchmark.name}': no validation row has {written}. Choose values that occur: {held}."
+    )
+
+
+def _values_text(values: list[Any]) -> str:
+    """The most frequent first."""
+    found = [_shown(value) for value, _ in Counter(values).most_common()]
+    more = f" and {len(found) - MOST_SHOWN:,} more" if len(found) > MOST_SHOWN else ""
+    return ", ".join(found[:MOST_SHOWN]) + more
+
+
+def _shown(value: Any) -> str:
+    """As YAML has it, and `assay data show`."""
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _items(benchmark: PredictionsBenchmark, table: Any, scores: npt.NDArray[np.float64]) -> list[ItemScore]:
+    ids = [str(row_id) for row_id in table["row_id"].to_pylist()]
+    is_alone = benchmark.cluster is None or (benchmark.cluster == CLUSTER and CLUSTER not in table.column_names)
+    clusters = ids if is_alone else [str(each) for each in _column(benchmark, table, str(benchmark.cluster))]
+    if not is_alone and len(set(clusters)) < 2:
+        raise ConfigError(
+            f"benchmark '{benchmark.name}': its {len(ids):,} rows are one cluster ({benchmark.cluster}), so "
+            "nobody can tell how far another would differ. Hold out more groups (data.split), or declare a "
+            "campaign with cluster: null, in which each row counts alone."
+        )
+    return [
+        ItemScore(item_id, cluster, score)
+        for item_id, cluster, score in zip(ids, clusters, scores.tolist(), strict=True)
+    ]
+
+
+def _column(benchmark: PredictionsBenchmark, table: Any, name: str) -> list[Any]:
+    if name not in table.column_names:
+        raise ConfigError(
+            f"benchmark '{benchmark.name}': the predictions have no column '{name}', only "
+            f"{', '.join(table.column_names)}. Metadata columns are those that the method reads."
+        )
+    found: list[Any] = table[name].to_pylist()
+    return found

@@ -1,0 +1,291 @@
+"""The sum of a step's gradients over all lanes, as a communication hook of DDP.
+
+A rank works on its blocks of lanes one after another, the largest last, and sums each by itself (see `tree`).
+DDP calls the hook with a bucket of the very last lane's gradients as soon as backward has filled it. The hook
+completes the last block's sum; then ranks exchange the sums of all blocks, as the `exchange_plan` says, which
+adds them in an order that no world size can change. One thread does the exchanges in the order of the buckets
+(the same on all ranks), while backward goes on with the next bucket.
+
+What of the exchange needs no largest block begins as soon as this rank has the blocks for it, in stages and in
+buckets as the last steps had them, so that only one block's exchange is waited for:
+
+    smallest | smaller block | largest block, lane by lane ... last backward
+             |-- stage 1 of all buckets --|-- stage 2 --| |-- bucket 1 --|-- bucket 2 --|
+"""
+
+import concurrent.futures
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
+from inspect import signature
+from typing import Any, Literal, NamedTuple
+from weakref import ReferenceType, ref
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch._C._distributed_c10d import GradBucket
+from torch.futures import Future
+from torch.nn.parallel import DistributedDataParallel
+
+from assay.base.shapes import Float
+from assay.data.loader.lane_shares import LaneShares
+from assay.distributed.exchange import Exchange, FlatLayout, SlotSums, sum_over_ranks
+from assay.distributed.exchange_plan import early_at, exchange_plan
+from assay.distributed.ranks import Ranks
+from assay.distributed.tree import Gradients, PartialSums
+from assay.records.phase import Phase
+
+GradientSum = Literal["tree", "all_reduce"]
+"""`tree`: the same bits at every world size. `all_reduce`: the backend's order; for comparison."""
+
+_OWN_BUFFERS: dict[str, Any] = {
+    max(
+        {"forward_sync_buffers", "broadcast_buffers"} & signature(DistributedDataParallel).parameters.keys()
+    ): False
+}
+"""The former is its name from torch 2.13 on."""
+BUCKET_MB = 25
+
+OnOwnGradients = Callable[[int, Sequence[int], Sequence[Float[Tensor, "..."]]], None]
+"""Takes the lane's position among the rank's lanes, indices of parameters, and their gradients."""
+
+
+class _Begun(NamedTuple):
+    """The exchange of a bucket, of which a part travels already."""
+
+    exchange: Exchange
+    stage: "concurrent.futures.Future[None] | None" = None
+    """The newest; None where none has begun yet."""
+
+    def carry_on(self, carry_on: Callable[[SlotSums], None], sums: SlotSums) -> None:
+        """Behind that one; raises what it raised."""
+        if self.stage is not None:
+            self.stage.result()
+        carry_on(sums)
+
+
+class BucketReady(NamedTuple):
+    """A bucket of a step's gradients."""
+
+    num_bytes: int
+    before_last_s: float
+    """How long before the last one backward had filled it."""
+
+
+class LaneSum:
+    """Wraps a model in DDP so that `.grad` after a step's last lane is the sum over the lanes of all ranks."""
+
+    adds_passes = True
+    """`on_own_gradients` is told of a lane's gradient over all of its passes."""
+    gathers_weights = False
+    """Every rank has all of them."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        ranks: Ranks,
+        shares: LaneShares,
+        gradient_sum: GradientSum = "tree",
+        *,
+        enter_phase: Callable[[Phase], None] = lambda phase: None,
+    ) -> None:
+        self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self._index_of: dict[Tensor, int] = {
+            parameter: index for index, parameter in enumerate(self._parameters)
+        }
+        self.shares = shares
+        blocks = shares.blocks_of(ranks.rank)
+        self._num_blocks = len(blocks)
+        self._places = [place for block in blocks for place in range(block.size)]
+        """[position]: the lane's place in its block."""
+        self._partial_sums = PartialSums()
+        self._earlier_blocks: list[Gradients] = []
+        """Their sums, in the order in which they were made."""
+        self._lanes_in_grad = 0
+        self._position = 0
+        self._num_passes: tuple[int, ...] = ()
+        self.on_own_gradients: OnOwnGradients | None = None
+        """Told of gradients of a single lane before they are added to others: those of the positions in
+        `seen_alone`, and of the last one, where other lanes' are in them unless it is the only one."""
+        assert ranks.outer is not None, "these ranks shard their weights"
+        self._group = ranks.outer
+        self._ranks = ranks
+        # A rank of one block would receive and send nothing, which NCCL is said not to take.
+        self._plan = exchange_plan(shares, early=ranks.device.type == "cpu" and gradient_sum == "tree")
+        self._early_at = early_at(shares, ranks.rank) if self._plan.stages else ()
+        """[stage]: the position at which this rank enters it."""
+        self._layouts: list[FlatLayout] = []
+        """Those of the buckets of the step under way, so far."""
+        self._last_layouts: list[FlatLayout] = []
+        """Those of the step before."""
+        self._is_settled = False
+        """The step before that had the same: DDP makes its buckets anew behind the first."""
+        self._begun: list[_Begun] = []
+        """[bucket]: what travels already."""
+        self._gradient_sum = gradient_sum
+        self.enter_phase = enter_phase
+        self._exchanger = ThreadPoolExecutor(1, thread_name_prefix="gradient-exchange")
+        self._side_stream = torch.cuda.Stream() if ranks.device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        self._ready_s: list[float] = []
+        """[bucket]: when backward had filled it, in the last step."""
+        self.module = DistributedDataParallel(
+            model,
+            process_group=self._group,
+            **_OWN_BUFFERS,
+            gradient_as_bucket_view=True,
+            bucket_cap_mb=BUCKET_MB,
+        )
+        self.module.register_comm_hook(ref(self), _reduce_bucket)
+
+    def whole_model(self) -> nn.Module:
+        """The model below the wrapper."""
+        model: nn.Module = self.module.module
+        return model
+
+    def seen_alone(self, num_positions: int) -> Sequence[int]:
+        """Positions among a rank's lanes whose gradients `on_own_gradients` is told of alone."""
+        return [position for position in range(num_positions) if self._places[position] % 2 == 0]
+
+    def begin_step(self, num_backwards: Sequence[int]) -> Sequence[int]:
+        """How many backward passes each lane takes; this rank waits for nobody's."""
+        self._num_passes = tuple(num_backwards)
+        self._ready_s.clear()
+        return self._num_passes
+
+    def buckets(self) -> list[BucketReady]:
+        """Those of the step that is done."""
+        sizes = [layout.like[0] * layout.like[1].itemsize for layout in self._last_layouts]
+        return [
+            BucketReady(size, self._ready_s[-1] - ready_s)
+            for size, ready_s in zip(sizes, self._ready_s, strict=True)
+        ]
+
+    @contextmanager
+    def backward_pass(self, position: int, index: int) -> Iterator[None]:
+        """One forward and backward of the rank's lane number `position`; the step's very last is exchanged."""
+        if index == 0:
+            self._begin_lane(position)
+        last_lane = len(self._num_passes) - 1
+        exchanges = position == last_lane and index == self._num_passes[last_lane] - 1
+        with nullcontext() if exchanges else self.module.no_sync():
+            yield
+
+    def _begin_lane(self, position: int) -> None:
+        """Make room in `.grad` for a lane.
+
+        The left sibling of an odd one stays there if one backward pass follows: then autograd makes the
+        addition of the tree's lowest level itself, while the numbers are warm in the cache.
+        """
+        place = self._places[position]
+        if self.on_own_gradients is not None and position and self._places[position - 1] % 2 == 0:
+            gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
+            self.on_own_gradients(position - 1, list(range(len(gradients))), gradients)
+        self._position = position
+        if position and (place % 2 == 0 or self._num_passes[position] > 1):
+            self._take_gradients()
+        if position and place == 0:
+            self._earlier_blocks.append(self._partial_sums.take())
+        if self._is_settled:
+            for stage in [stage for stage, place in enumerate(self._early_at) if place == position]:
+                self._begin_stage(stage)
+        self._lanes_in_grad += 1
+
+    def _begin_stage(self, stage: int) -> None:
+        """Let the sum of the block that is done travel, if this rank has one for this stage."""
+        slot = len(self._early_at) - stage
+        done = self._earlier_blocks.pop(0) if slot < self._num_blocks else None
+        if stage == 0:
+            self._begun = [
+                _Begun(Exchange(layout.empty(), self._plan, self._group)) for layout in self._last_layouts
+            ]
+        for number, layout in enumerate(self._last_layouts):
+            begun, sums = self._begun[number], {} if done is None else {slot: layout.laid_out(done)}
+            travels = self._exchanger.submit(begun.carry_on, begun.exchange.begin, sums)
+            self._begun[number] = begun._replace(stage=travels)
+
+    def _take_gradients(self) -> None:
+        gradients = []
+        for parameter in self._parameters:
+            assert parameter.grad is not None, "a parameter took no part in the loss"
+            gradients.append(parameter.grad)
+            parameter.grad = None
+        self._partial_sums.add(gradients, self._lanes_in_grad)
+        self._lanes_in_grad = 0
+
+    def step_is_done(self) -> float:
+        """Forget the step's partial sums; returns the seconds that backward waited for the exchange alone."""
+        self._partial_sums.clear()
+        self._earlier_blocks.clear()
+        self._begun.clear()
+        self._is_settled = self._layouts == self._last_layouts
+        self._last_layouts, self._layouts = self._layouts, []
+        self._lanes_in_grad = 0
+        return time.monotonic() - self._ready_s[-1]
+
+    def close(self) -> None:
+        """Stop the exchanging thread."""
+        self._exchanger.shutdown()
+
+    def reduce_bucket(self, bucket: GradBucket) -> Future[Tensor]:
+        """What DDP asks of a bucket that backward has filled: its sum over all lanes, once it is there."""
+        indices = [self._index_of[parameter] for parameter in bucket.parameters()]
+        if self.on_own_gradients is not None:
+            self.on_own_gradients(self._position, indices, bucket.gradients())
+        self._partial_sums.add_to(bucket.gradients(), indices, self._lanes_in_grad)
+        layout = FlatLayout.of(bucket.buffer(), bucket.gradients(), indices)
+        begun = self._begun_of(layout)
+        # Those that travel already are forgotten.
+        earlier = [layout.laid_out(gradients) for gradients in reversed(self._earlier_blocks)]
+        self._ready_s.append(time.monotonic())
+        if bucket.is_last():
+            # Backward has nothing left to compute: from here on it waits for the other ranks.
+            self.enter_phase("communication")
+        devices = [self._ranks.device] if self._side_stream else None
+        reduced: Future[Tensor] = Future(devices=devices)  # type: ignore[arg-type]
+        if self._ranks.world_size == 1:
+            reduced.set_result(bucket.buffer())
+        else:
+            ready = torch.cuda.current_stream().record_event() if self._side_stream else None
+            self._exchanger.submit(self._exchange, begun, [bucket.buffer(), *earlier], ready, reduced)
+        return reduced
+
+    def _begun_of(self, layout: FlatLayout) -> "_Begun | None":
+        """What travels already of the bucket that comes next; None where nothing does."""
+        number = len(self._layouts)
+        self._layouts.append(layout)
+        if not self._begun:
+            return None
+        assert layout == self._last_layouts[number], "DDP has made its buckets anew"
+        return self._begun[number]
+
+    def _exchange(
+        self,
+        begun: "_Begun | None",
+        sums: list[Float[Tensor, "number"]],
+        ready: torch.cuda.Event | None,
+        reduced: Future[Float[Tensor, "number"]],
+    ) -> None:
+        try:
+            with torch.cuda.stream(self._side_stream):
+                if ready is not None:
+                    ready.wait()
+                if begun is not None:
+                    begun.carry_on(begun.exchange.finish, dict(enumerate(sums)))
+                elif self._gradient_sum == "tree":
+                    sum_over_ranks(sums, self._plan, self._group)
+                else:
+                    for of_block in sums[1:]:
+                        sums[0] += of_block
+                    dist.all_reduce(sums[0], group=self._group)
+                reduced.set_result(sums[0])
+        except BaseException as error:
+            reduced.set_exception(error)  # type: ignore[arg-type]
+
+
+def _reduce_bucket(lane_sum: "ReferenceType[LaneSum]", bucket: GradBucket) -> Future[Tensor]:
+    """The hook. What it holds DDP would hold for good: nobody collects what refers to itself through C++."""
+    asked = lane_sum()
+    assert asked is not None, "it has the module whose backward this is"
+    return asked.reduce_bucket(bucket)

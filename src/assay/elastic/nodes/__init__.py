@@ -1,0 +1,1 @@
+"""The supervisors of several nodes: who leads, how they talk, who succeeds."""

@@ -1,0 +1,266 @@
+"""Did the model see the benchmark? N-grams of held-out text that stand in the training data, too.
+
+    held-out text -> words -> n-grams -> sorted hashes  \\
+                                                          found? -> by item, and over all
+    training rows -> text -> words -> n-grams -> hashes /
+
+Words are compared without what may differ between two copies of a text: case, markup, punctuation and hyphens,
+the way in which Unicode or JSON writes a character. Where a script shows no words, its characters are taken.
+
+Thirteen words in a row are rarely the same by chance (Brown et al. 2020, appendix C, used 13), but in source
+code licence headers and boilerplate are: so the share is reported beside the number, with the score over the
+items that are clean, and nobody is judged by it alone. An item of fewer words holds no n-gram: it is not
+searched, and counted as that. Training data streams by; only the benchmark's hashes are kept in memory.
+"""
+
+import html
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+from tokenizers import Tokenizer
+
+from assay.base.digest import sha256_of_json
+from assay.base.errors import ConfigError, DataError
+from assay.base.seeds import Keys, mix64
+from assay.base.words import without_invisible, words_of
+from assay.data.dataset.columns import TOKENS
+from assay.data.dataset.dataset import Dataset
+from assay.records.benchmark import Contamination
+from assay.statistics.benchmark_items import ItemScore
+
+NGRAM = 13
+ITEM_THRESHOLD = 0.5
+MAX_NAMED_ITEMS = 100
+_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
+_ESCAPED_CHARACTERS = re.compile(r"(?:\\+u[0-9a-fA-F]{4})+")
+_MARKUP = re.compile(
+    r"</?[A-Za-z][^<>\n]{0,300}>"
+    r"|\]\([^()\s]{0,300}\)"  # where a link of Markdown leads
+    r"|\\+(?:emph|underline|text(?:bf|it|tt|rm|sf|sc)?|math(?:bf|it|tt|rm|sf|cal|bb))\s*\{"
+    r"|\\+[nrt]"
+)
+_PARTED_WORD = re.compile(r"(?<=\w)[-\u2010]\s*\n\s*(?=\w)")
+_MAX_BYTES_TO_SPACE = 100
+
+
+class HeldOut(NamedTuple):
+    """A held-out text, cut into items."""
+
+    text: str
+    borders: npt.NDArray[np.int64]
+    """Bytes where items begin, and the text's end."""
+    item_ids: tuple[str, ...]
+    """An item may have several texts."""
+
+
+def prompts(texts: Mapping[str, Sequence[str]]) -> list[HeldOut]:
+    """Items of some texts each, by their ids. What all items have (instructions, examples) is no item's own."""
+    shared = set.intersection(*map(set, texts.values())) if len(texts) > 1 else set()
+    return [
+        HeldOut(text, np.array([0, len(_encoded(text))], np.int64), (item_id,))
+        for item_id, own in texts.items()
+        for text in own
+        if text not in shared
+    ]
+
+
+class TrainingText(Protocol):
+    """What a model was trained on, as texts."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Names it in records."""
+        ...
+
+    def texts(self) -> Iterator[str]:
+        """Every text, in any order."""
+        ...
+
+
+class TextFiles:
+    """Training text in files."""
+
+    def __init__(self, paths: Iterable[Path]) -> None:
+        """Files, or folders whose files are all meant; what is no UTF-8 is read as well as can be."""
+        self._paths = sorted(file for path in paths for file in (_files_of(path)))
+        if not self._paths:
+            raise ConfigError("no training text to search: the folders that were named hold no files.")
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 over the files' names and sizes."""
+        return sha256_of_json([[str(path), path.stat().st_size] for path in self._paths])
+
+    def texts(self) -> Iterator[str]:
+        """A file each."""
+        for path in self._paths:
+            yield path.read_text(encoding="utf-8", errors="replace")
+
+
+class DatasetText:
+    """Training text in a dataset's tokens, spelled back by its tokenizer."""
+
+    def __init__(self, dataset: Dataset, tokenizer: Tokenizer) -> None:
+        """`ConfigError` where the tokens cannot be this tokenizer's."""
+        if dataset.manifest.max_token_id >= tokenizer.get_vocab_size():
+            raise ConfigError(
+                f"dataset '{dataset.manifest.name}' holds token {dataset.manifest.max_token_id}, but the "
+                f"tokenizer has {tokenizer.get_vocab_size()}. Name the one that the dataset was built with."
+            )
+        self._dataset = dataset
+        self._tokenizer = tokenizer
+
+    @property
+    def fingerprint(self) -> str:
+        """The dataset's."""
+        return self._dataset.fingerprint
+
+    def texts(self) -> Iterator[str]:
+        """A row each."""
+        for group in range(len(self._dataset.groups)):
+            column = self._dataset.read_row_group(group, [TOKENS])[TOKENS]
+            yield from self._tokenizer.decode_batch(column.to_pylist())
+
+
+def contamination(
+    held_out: Sequence[HeldOut],
+    items: Sequence[ItemScore],
+    training: TrainingText | None,
+    *,
+    ngram: int = NGRAM,
+) -> Contamination | None:
+    """How much of held-out texts the training text holds; None where none is named. `items` are their scores.
+
+    An n-gram belongs to the item in which it starts.
+    """
+    if training is None:
+        return None
+    ids = list(dict.fromkeys(item_id for document in held_out for item_id in document.item_ids))
+    place = {item_id: index for index, item_id in enumerate(ids)}
+    cut = [_item_ngrams(document, place, ngram) for document in held_out]
+    hashes = np.concatenate([np.zeros(0, np.uint64), *(each.hashes for each in cut)])
+    owners = np.concatenate([np.zeros(0, np.int64), *(each.items for each in cut)])
+    hits = np.isin(hashes, _found(hashes, training, ngram))
+    sizes = np.bincount(owners, minlength=len(ids))
+    shares = np.bincount(owners, weights=hits, minlength=len(ids)) / np.maximum(sizes, 1)
+    leaked = [ids[index] for index in np.argsort(-shares, kind="stable") if shares[index] >= ITEM_THRESHOLD]
+    unclean = set(leaked)
+    clean = [item for item in items if item.score is not None and item.item_id not in unclean]
+    weights = [item.weight for item in clean]
+    return Contamination(
+        dataset_fingerprint=training.fingerprint,
+        unit="words",
+        ngram=ngram,
+        num_ngrams=len(hashes),
+        num_found=int(hits.sum()),
+        num_items=max(len(ids), len(items)),
+        num_items_searched=int((sizes > 0).sum()),
+        items_found=tuple(leaked[:MAX_NAMED_ITEMS]),
+        num_items_found=len(leaked),
+        item_threshold=ITEM_THRESHOLD,
+        score_without=float(np.average([item.score for item in clean], weights=weights)) if clean else None,
+    )
+
+
+def compared_words(text: str) -> list[str]:
+    """The words of a text without what may differ between two copies of it."""
+    text = _in_one_form(text)
+    text = _ESCAPED_CHARACTERS.sub(_unescaped, text) if "\\" in text else text
+    text = _in_one_form(html.unescape(_MARKUP.sub(" ", text)))
+    return words_of(_PARTED_WORD.sub("", text).casefold(), signs=False)
+
+
+def ngram_hashes(words: Sequence[str], ngram: int) -> Keys:
+    """A 64-bit hash of every n words in a row; empty where there are fewer.
+
+    Words are hashed once each and combined by a polynomial, so that long texts cost a few passes of NumPy.
+    """
+    count = len(words) - ngram + 1
+    if count <= 0:
+        return np.zeros(0, np.uint64)
+    known: dict[str, int] = {}
+    codes = np.array([known.setdefault(word, len(known)) for word in words], np.int64)
+    by_code = np.array([xxhash.xxh3_64_intdigest(_encoded(word)) for word in known], np.uint64)
+    values = mix64(by_code)[codes]
+    hashes: npt.NDArray[np.uint64] = np.zeros(count, np.uint64)
+    for offset in range(ngram):
+        hashes = hashes * _MULTIPLIER + values[offset : offset + count]
+    return hashes
+
+
+class _ItemNgrams(NamedTuple):
+    """The n-grams of a text, and in which item each starts."""
+
+    hashes: Keys
+    items: npt.NDArray[np.int64]
+
+
+def _item_ngrams(document: HeldOut, place: Mapping[str, int], ngram: int) -> _ItemNgrams:
+    words: list[str] = []
+    owners: list[int] = []
+    for item_id, piece in zip(document.item_ids, _pieces(document), strict=True):
+        of_piece = compared_words(piece)
+        words += of_piece
+        owners += [place[item_id]] * len(of_piece)
+    hashes = ngram_hashes(words, ngram)
+    return _ItemNgrams(hashes, np.array(owners[: len(hashes)], np.int64))
+
+
+def _pieces(document: HeldOut) -> Iterator[str]:
+    """The text of each item; a word that begins in one is whole there."""
+    data = _encoded(document.text)
+    inner = [_next_space(data, border) for border in document.borders[1:-1].tolist()]
+    cuts = [0, *inner, len(data)]
+    for start, stop in pairwise(cuts):
+        yield data[start:stop].decode(errors="surrogatepass")
+
+
+def _next_space(data: bytes, border: int) -> int:
+    """The first white space from a border on, or the first whole character where there is none for long."""
+    found = re.compile(rb"\s").search(data, border, border + _MAX_BYTES_TO_SPACE)
+    if found is not None:
+        return found.start()
+    while border < len(data) and data[border] & 0xC0 == 0x80:
+        border += 1
+    return border
+
+
+def _found(hashes: Keys, training: TrainingText, ngram: int) -> Keys:
+    """Those that occur in the training text, sorted."""
+    wanted = np.unique(hashes)
+    is_found = np.zeros(len(wanted), bool)
+    for text in training.texts() if len(wanted) else ():
+        seen = ngram_hashes(compared_words(text), ngram)
+        places = np.minimum(np.searchsorted(wanted, seen), len(wanted) - 1)
+        is_found[places[wanted[places] == seen]] = True
+    return wanted[is_found]
+
+
+def _in_one_form(text: str) -> str:
+    return text if text.isascii() else unicodedata.normalize("NFKC", without_invisible(text))
+
+
+def _unescaped(match: re.Match[str]) -> str:
+    """Characters that JSON wrote as their numbers."""
+    numbers = "".join(match.group().replace("\\", "").split("u"))
+    return bytes.fromhex(numbers).decode("utf-16-be", errors="replace")
+
+
+def _encoded(text: str) -> bytes:
+    """UTF-8, also of the half characters that JSON can spell."""
+    return text.encode(errors="surrogatepass")
+
+
+def _files_of(path: Path) -> list[Path]:
+    if path.is_dir():
+        return [file for file in path.rglob("*") if file.is_file()]
+    if not path.is_file():
+        raise DataError(f"{path}: no such file or folder. Name the text that the model was trained on.")
+    return [path]

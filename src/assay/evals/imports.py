@@ -1,0 +1,219 @@
+"""Results that other tools made, as our records: lm-evaluation-harness, inspect-ai, OpenAI Evals.
+
+    samples_TASK_DATE.jsonl + results_DATE.json     lm_eval --log_samples --output_path
+    LOG.eval, LOG.json                              inspect eval
+    RUN.jsonl                                       oaieval --record_path
+
+Per-item scores are read, not summaries: intervals, pairing and power are ours. Where lm-eval or oaieval give
+their own mean, ours must be the same number, or the import is refused: then the scores are not what they seem.
+"""
+
+import json
+import math
+import re
+import struct
+import zipfile
+import zlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from assay.base.digest import sha256_of_json
+from assay.base.errors import ConfigError, DataError
+from assay.evals import inspect_log
+from assay.evals.imported import MEAN_TOLERANCE, Imported, as_allowed, plain_name, short_text
+from assay.evals.scorer import Identity
+from assay.scoring.item_failure import ItemFailure
+from assay.scoring.json_lines import json_lines, json_value
+from assay.statistics.benchmark_items import ItemScore, items_table, summarise
+
+_UNLIKE = (
+    AttributeError, KeyError, TypeError, ValueError, RuntimeError, EOFError, zipfile.BadZipFile, zlib.error,
+    struct.error,
+)  # fmt: skip
+"""What reading a file raises that is damaged, encrypted, or laid out otherwise."""
+_NO_MARK = ItemFailure("unscored", "no event gives it a score")
+_HARNESS_UNITS = {"bits_per_byte": "bits per byte"}
+_SAMPLES_NAME = re.compile(r"samples_(?P<task>.+)_(?P<date>\d{4}-\d{2}-\d{2}T.+)\.jsonl")
+
+
+def read_foreign(path: Path, *, metric: str | None = None, is_partial_allowed: bool = False) -> list[Imported]:
+    """The benchmarks in a file of another tool; `metric` chooses one of several scores of an item.
+
+    Raises `ConfigError` for a file that is none of them, `DataError` for one that does not hold together, or
+    was cut short and `is_partial_allowed` is off.
+    """
+    try:
+        found = _read(path, metric)
+        return [as_allowed(each, path, is_partial_allowed=is_partial_allowed) for each in found]
+    except _UNLIKE as error:
+        # The layout is other people's, and any part of it may be missing or of another type.
+        raise DataError(
+            f"{path}: neither whole nor laid out as lm-eval, inspect or oaieval write it "
+            f"({type(error).__name__}: {error}). Make the log again, and import it unchanged."
+        ) from error
+
+
+def _read(path: Path, metric: str | None) -> list[Imported]:
+    if not path.is_file():
+        raise ConfigError(
+            f"{path}: no such file. Name samples_*.jsonl of lm-eval, an .eval or .json log of inspect."
+        )
+    if zipfile.is_zipfile(path):
+        return inspect_log.from_archive(path, metric)
+    if path.suffix == ".eval":
+        raise DataError(f"{path}: no whole archive. It was cut short or damaged: copy it again.")
+    if _SAMPLES_NAME.fullmatch(path.name):
+        return _from_harness(path, metric)
+    try:
+        tree = json_value(path.read_bytes())
+    except ValueError:
+        if path.suffix == ".json":
+            raise
+        return [_from_openai_evals(path, _json_lines(path))]
+    if isinstance(tree, dict) and "eval" in tree:
+        return inspect_log.from_tree(path, tree, metric)
+    raise ConfigError(
+        f"{path}: neither samples of lm-eval, nor a log of inspect or of oaieval. Of lm-eval, name the file "
+        "samples_*.jsonl (run it with --log_samples)."
+    )
+
+
+def _from_harness(path: Path, metric: str | None) -> list[Imported]:
+    samples = _json_lines(path)
+    match = _SAMPLES_NAME.fullmatch(path.name)
+    assert match is not None, "the caller has looked at the name"
+    task = match["task"]
+    summary_path = path.with_name(f"results_{match['date']}.json")
+    summary = json_value(summary_path.read_bytes()) if summary_path.is_file() else {}
+    version = (summary.get("versions") or {}).get(task)
+    expected, note = _harness_counts(summary, task, summary_path)
+    filters = sorted({str(sample.get("filter", "none")) for sample in samples})
+    found = []
+    for name in filters:
+        mine = [sample for sample in samples if str(sample.get("filter", "none")) == name]
+        chosen = metric or _first_scalar(mine[0], path)
+        items = [_harness_item(sample, chosen, path) for sample in mine]
+        if expected in (None, len(items)):
+            _require_same_mean(items, _harness_mean(summary, task, chosen, name), f"{path}: {task}, {chosen}")
+        better = (summary.get("higher_is_better") or {}).get(task, {}).get(chosen, True)
+        suffix = "" if len(filters) == 1 else f".{name}"
+        identity = Identity(
+            benchmark=plain_name(task + suffix),
+            benchmark_sha256=_digest_of(mine, "doc_hash", "target_hash"),
+            grader_sha256=sha256_of_json(["lm-evaluation-harness", task, chosen, name, version]),
+            prompt_sha256=_digest_of(mine, "prompt_hash"),
+            unit="share" if chosen.startswith("acc") else _HARNESS_UNITS.get(chosen, chosen),
+            higher_is_better=better is not False,
+        )
+        model = str(summary.get("model_name", ""))
+        found.append(Imported(identity, items, model, "lm-evaluation-harness", note, expected))
+    return found
+
+
+def _harness_counts(summary: Mapping[str, Any], task: str, path: Path) -> tuple[int | None, str]:
+    """Items that lm-eval set out to score, and what to say of them."""
+    counts = (summary.get("n-samples") or {}).get(task) or {}
+    whole, expected = counts.get("original"), counts.get("effective")
+    if expected is None:
+        return (
+            None,
+            "" if summary else f"whether all items are there is not known without {path.name} beside it",
+        )
+    return expected, f"a part: {expected:,} of {whole:,} items (--limit)" if whole and expected < whole else ""
+
+
+def _harness_item(sample: Mapping[str, Any], metric: str, path: Path) -> ItemScore:
+    if metric not in sample:
+        raise ConfigError(f"{path}: items have no '{metric}', but {', '.join(sample.get('metrics', []))}.")
+    item_id, value = f"{sample['doc_id']:08d}", sample[metric]
+    answer = short_text(sample.get("filtered_resps"))
+    if metric == "bits_per_byte" and isinstance(value, list | tuple):
+        log_likelihood, num_bytes = value
+        return ItemScore(item_id, item_id, -log_likelihood / num_bytes / math.log(2), weight=float(num_bytes))
+    if value is None or value != value:
+        return ItemScore(item_id, item_id, None, failure=ItemFailure("unscored", f"{metric} is no number"))
+    if not isinstance(value, int | float):
+        raise ConfigError(
+            f"{path}: '{metric}' of an item is no number ({value!r:.60}); choose another --metric."
+        )
+    return ItemScore(item_id, item_id, float(value), answer=answer)
+
+
+def _harness_mean(summary: Mapping[str, Any], task: str, metric: str, filter_name: str) -> float | None:
+    found = (summary.get("results") or {}).get(task, {}).get(f"{metric},{filter_name}")
+    return float(found) if isinstance(found, int | float) else None
+
+
+def _first_scalar(sample: Mapping[str, Any], path: Path) -> str:
+    names = [str(name) for name in sample.get("metrics", [])]
+    for name in names:
+        if isinstance(sample.get(name), int | float) or name == "bits_per_byte":
+            return name
+    raise ConfigError(f"{path}: none of the metrics {', '.join(names) or '(none)'} is a number per item.")
+
+
+def _from_openai_evals(path: Path, lines: Sequence[Mapping[str, Any]]) -> Imported:
+    specs = [line["spec"] for line in lines if "spec" in line]
+    if len(specs) > 1:
+        raise DataError(f"{path}: {len(specs)} runs in one file. Import the record of one run.")
+    spec = specs[0] if specs else None
+    if spec is None:
+        raise ConfigError(f"{path}: no line with a 'spec': not a log of oaieval, nor samples of lm-eval.")
+    failed: dict[str, ItemScore] = {}
+    items: dict[str, ItemScore] = {}
+    marks: dict[tuple[str, str], float] = {}
+    for line in lines:
+        data, sample_id = line.get("data") or {}, line.get("sample_id")
+        if sample_id is None:
+            continue
+        failed.setdefault(sample_id, ItemScore(sample_id, sample_id, None, failure=_NO_MARK))
+        if line.get("type") not in ("match", "metrics"):
+            continue
+        value = data.get("correct", data.get("score", data.get("accuracy")))
+        if not isinstance(value, int | float) or not math.isfinite(value):
+            continue
+        mark = marks.setdefault((sample_id, line["type"]), float(value))
+        if mark != value:
+            raise DataError(
+                f"{path}: sample '{sample_id}' is marked twice, {mark:g} and {value:g}. Import the "
+                "record of one run."
+            )
+        items.setdefault(sample_id, _openai_item(sample_id, mark, data))
+    if not items:
+        raise DataError(f"{path}: no match or metrics event with a score. Was the run cut short?")
+    report: Any = next((line["final_report"] for line in lines if "final_report" in line), None)
+    cut = "" if report is not None else "it has no final_report, so the run was stopped"
+    mean = report.get("accuracy", report.get("score")) if isinstance(report, Mapping) else None
+    _require_same_mean(list(items.values()), mean, str(path))
+    name = str(spec.get("eval_name") or spec.get("base_eval") or path.stem)
+    identity = Identity(
+        benchmark=plain_name(name),
+        benchmark_sha256=sha256_of_json(["openai-evals", name, sorted(items)]),
+        grader_sha256=sha256_of_json(["openai-evals", (spec.get("run_config") or {}).get("eval_spec")]),
+        prompt_sha256=sha256_of_json(["openai-evals", name]),
+    )
+    model = ", ".join(spec.get("completion_fns") or [])
+    return Imported(identity, list((failed | items).values()), model, "openai-evals", incomplete_reason=cut)
+
+
+def _openai_item(sample_id: str, value: float, data: Mapping[str, Any]) -> ItemScore:
+    details = json.dumps({"choice": data["choice"]}) if isinstance(data.get("choice"), str) else None
+    return ItemScore(sample_id, sample_id, value, answer=short_text(data.get("sampled")), details=details)
+
+
+def _json_lines(path: Path) -> list[dict[str, Any]]:
+    return list(json_lines(path.read_bytes(), path, of_what="lines").values())
+
+
+def _require_same_mean(items: Sequence[ItemScore], theirs: float | None, where: str) -> None:
+    ours = summarise(items_table(items)).score.value
+    if theirs is not None and abs(ours - theirs) > MEAN_TOLERANCE:
+        raise DataError(
+            f"{where}: the mean of the items is {ours:.6f}, the tool's own result {theirs:.6f}. It "
+            "summarises otherwise than by a mean (or the file is not whole); choose another --metric."
+        )
+
+
+def _digest_of(samples: Sequence[Mapping[str, Any]], *keys: str) -> str:
+    return sha256_of_json(sorted([str(sample.get(key)) for key in ("doc_id", *keys)] for sample in samples))

@@ -1,0 +1,285 @@
+"""Benchmarks whose answers are sampled: a completion judged by a grader, or by a registry's rule.
+
+A prompt that gets no completion is a failure of the machinery. A completion that makes no sense is not: it
+has a score, and the grader says which.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from assay.base.digest import canonical_json, sha256_of_json
+from assay.base.errors import ConfigError, DataError
+from assay.evals.config import Generation, RegistryBenchmark
+from assay.evals.contamination import TrainingText, contamination, prompts
+from assay.evals.items import checked_items, conversation
+from assay.evals.scorer import PROMPT_TOKENS_CUT, Identity, Scorer, chunk_ranges
+from assay.evals.version import generation_version, registry_version
+from assay.records.benchmark import Contamination
+from assay.scoring.grade import Grade, GraderRunner, Tools, judge_failure, sample_values
+from assay.scoring.graders import grader_sha256
+from assay.scoring.registry.matching import fuzzy_match, includes, json_match, match, token_f1
+from assay.scoring.registry.model_graded import (
+    choices_of,
+    escaped,
+    filled,
+    judge_prompt,
+    judgement,
+    several_as_one,
+)
+from assay.scoring.registry.registry import Registry, RegistryEval, as_chat
+from assay.scoring.sampler import Completion, Message, Sampler, SamplerError, Sampling
+from assay.statistics.benchmark_items import ItemScore
+
+
+class GenerationScorer(Scorer):
+    """Completions judged by a grader of the API's."""
+
+    def __init__(
+        self,
+        config: Generation,
+        folder: Path,
+        model: Sampler,
+        tools: Tools,
+        training_text: TrainingText | None = None,
+    ) -> None:
+        """Reads the items, and checks that the grader has what it needs; `training_text`: to be searched."""
+        self._training_text = training_text
+        self.training_fingerprint = training_text.fingerprint if training_text else None
+        path = folder / config.items
+        self._items = checked_items(config, folder)
+        self._prompts = [conversation(item, path) for item in self._items]
+        self._sampling = config.sampling
+        self._model = model
+        self._grader = GraderRunner(config.grader, tools)
+        self._chunks = chunk_ranges(len(self._items), config.chunk_items)
+        self.num_chunks = len(self._chunks)
+        judges = {model: judge.name for model, judge in sorted(tools.judges.items())}
+        self.identity = Identity(
+            benchmark=config.name,
+            grader_sha256=sha256_of_json([grader_sha256(config.grader), judges]),
+            **generation_version(config, self._items, self._prompts),
+            higher_is_better=config.higher_is_better,
+        )
+
+    def score_chunk(self, chunk: int) -> list[ItemScore]:
+        """See `Scorer`."""
+        indices = self._chunks[chunk]
+        answers = self._model.sample([self._prompts[index] for index in indices], self._sampling)
+        said = {index: answer for index, answer in zip(indices, answers, strict=True)}  # noqa: C416
+        samples = {
+            index: sample_values(answer.text, self._items[index].fields)
+            for index, answer in said.items()
+            if isinstance(answer, Completion)
+        }
+        grades = dict(zip(samples, self._grader.grade(list(samples.values())), strict=True))
+        return [self._item_score(index, said[index], grades.get(index)) for index in indices]
+
+    def contamination(self, items: Sequence[ItemScore]) -> Contamination | None:
+        """The items of which the training text holds the prompts."""
+        asked = {
+            item.item_id: _contents(prompt) for item, prompt in zip(self._items, self._prompts, strict=True)
+        }
+        return contamination(prompts(asked), items, self._training_text)
+
+    def close(self) -> None:
+        """End the grader's processes."""
+        self._grader.close()
+
+    def _item_score(self, index: int, answer: Completion | SamplerError, grade: Grade | None) -> ItemScore:
+        item = self._items[index]
+        if isinstance(answer, SamplerError):
+            return ItemScore(item.item_id, item.cluster, None, failure=answer.failure())
+        assert grade is not None, "every completion is graded"
+        label = {} if grade.label is None else {"label": grade.label}
+        return ItemScore(
+            item.item_id,
+            item.cluster,
+            grade.score,
+            failure=grade.failure,
+            answer=answer.text,
+            details=_details({**grade.parts, **label}, answer),
+            finish_reason=answer.finish_reason,
+        )
+
+
+class RegistryScorer(Scorer):
+    """Completions judged by the rule of a registry's class."""
+
+    def __init__(
+        self,
+        config: RegistryBenchmark,
+        folder: Path,
+        model: Sampler,
+        tools: Tools,
+        training_text: TrainingText | None = None,
+    ) -> None:
+        """Reads the eval; a model-graded one needs the judge `*`, or is judged by the model itself."""
+        self._training_text = training_text
+        self.training_fingerprint = training_text.fingerprint if training_text else None
+        self._eval = Registry(folder / config.registry).eval(config.eval)
+        self._model = model
+        self._judge = tools.judges.get("*") or model
+        self._chunks = chunk_ranges(len(self._eval.samples), config.chunk_items)
+        self.num_chunks = len(self._chunks)
+        rule = [self._eval.rule, self._judge.name if self._eval.spec else None]
+        self.identity = Identity(
+            benchmark=config.name,
+            grader_sha256=sha256_of_json(rule),
+            **registry_version(self._eval),
+            higher_is_better=True,
+        )
+
+    def score_chunk(self, chunk: int) -> list[ItemScore]:
+        """See `Scorer`."""
+        indices = list(self._chunks[chunk])
+        if self._eval.spec is not None:
+            return [_ModelGraded(self._eval, self._model, self._judge).score(index) for index in indices]
+        answers = self._model.sample([self._eval.prompt(index) for index in indices], self._eval.sampling())
+        return [self._item_score(index, answer) for index, answer in zip(indices, answers, strict=True)]
+
+    def contamination(self, items: Sequence[ItemScore]) -> Contamination | None:
+        """Likewise; of a sample without `input`, its texts."""
+        asked = {self._eval.sample_id(index): _asked(sample) for index, sample in enumerate(self._eval.samples)}
+        return contamination(prompts(asked), items, self._training_text)
+
+    def _item_score(self, index: int, answer: Completion | SamplerError) -> ItemScore:
+        item_id = self._eval.sample_id(index)
+        if isinstance(answer, SamplerError):
+            return ItemScore(item_id, item_id, None, failure=answer.failure())
+        ideals = self._eval.ideals(index)
+        try:
+            is_right, details = _judged_by_rule(self._eval, answer.text, ideals)
+        except ValueError as error:
+            raise DataError(
+                f"eval '{self._eval.name}': an ideal of sample {index} is not JSON: {error}."
+            ) from error
+        return ItemScore(
+            item_id,
+            item_id,
+            float(is_right),
+            answer=answer.text,
+            details=_details(details, answer),
+            finish_reason=answer.finish_reason,
+        )
+
+
+class _ModelGraded:
+    """ModelBasedClassify on single samples."""
+
+    def __init__(self, evaluation: RegistryEval, model: Sampler, judge: Sampler) -> None:
+        assert evaluation.spec is not None, "only model-graded evals have a spec"
+        self._eval, self._spec = evaluation, evaluation.spec
+        self._model, self._judge = model, judge
+        count = evaluation.args.get("multicomp_n", 1)
+        if not isinstance(count, int):
+            raise ConfigError(
+                f"eval '{evaluation.name}': multicomp_n={count} compares several models; one is asked here."
+            )
+        self._count = count
+
+    def score(self, index: int) -> ItemScore:
+        """Complete what is to be completed, ask the judge, read its choice."""
+        item_id = self._eval.sample_id(index)
+        sample = dict(self._eval.samples[index])
+        answers: list[Completion] = []
+        completions: dict[str, str] = {}
+        for key, output in self._spec.input_outputs.items():
+            sample[key] = escaped(sample[key])
+            if output not in sample:
+                answer = self._completion(sample[key])
+                if isinstance(answer, SamplerError):
+                    return ItemScore(item_id, item_id, None, failure=answer.failure())
+                answers.append(answer)
+                completions[output] = answer.text
+        args = self._eval.args
+        choices = choices_of(self._spec, self._count)
+        values = {"n": self._count, **completions, **sample, **(args.get("modelgraded_spec_args") or {})}
+        prompt = judge_prompt(self._spec, choices, values, args.get("eval_type"))
+        (verdict,) = self._judge.sample([prompt], _sampling(args.get("eval_kwargs")))
+        if (failure := judge_failure(verdict)) is not None:
+            return ItemScore(item_id, item_id, None, failure=failure)
+        assert isinstance(verdict, Completion), verdict
+        found = judgement(
+            verdict.text,
+            self._spec,
+            choices,
+            eval_type=args.get("eval_type"),
+            match_rule=args.get("match_fn") or "starts_or_endswith",
+        )
+        details: dict[str, Any] = {"choice": found.choice}
+        if args.get("metaeval") and "choice" in sample:
+            details["metascore"] = float(found.choice == sample["choice"])
+        score = found.score
+        if score is None:
+            # A spec without scores only counts its choices; the score is then whether there was one at all.
+            score = float(found.choice in choices)
+        said = "\n".join(completions.values()) or None
+        reasons = [each.finish_reason for each in answers]
+        return ItemScore(
+            item_id,
+            item_id,
+            score,
+            answer=said,
+            details=_details(details, *answers, verdict),
+            finish_reason="length" if "length" in reasons else next(iter(reasons), None),
+        )
+
+    def _completion(self, prompt: Any) -> Completion | SamplerError:
+        plain = [Message(role=turn["role"], content=filled(turn["content"], {})) for turn in as_chat(prompt)]
+        answers = self._model.sample([plain] * self._count, _sampling(self._eval.args.get("sample_kwargs")))
+        completions: list[Completion] = []
+        for answer in answers:
+            if isinstance(answer, SamplerError):
+                return answer
+            completions.append(answer)
+        first, texts = completions[0], [each.text for each in completions]
+        if self._count == 1:
+            return first
+        if not self._spec.output_template:
+            raise ConfigError(
+                f"eval '{self._eval.name}': several completions need an output_template in its spec."
+            )
+        is_cut = any(each.finish_reason == "length" for each in completions)
+        reason = "length" if is_cut else first.finish_reason
+        text = several_as_one(texts, self._spec.output_template)
+        return first._replace(text=text, finish_reason=reason)
+
+
+def _details(found: Mapping[str, Any], *answers: Completion) -> str | None:
+    """As JSON, with the tokens at its beginning that a prompt lost."""
+    cut = max(answer.prompt_tokens_cut for answer in answers)
+    whole = {**found, **({PROMPT_TOKENS_CUT: cut} if cut else {})}
+    return canonical_json(whole) if whole else None
+
+
+def _contents(prompt: Sequence[Message]) -> list[str]:
+    """The turns of a conversation; parts that are no text are looked at as they are written."""
+    contents: list[Any] = [turn["content"] for turn in prompt]
+    return [each if isinstance(each, str) else canonical_json(each) for each in contents]
+
+
+def _asked(sample: Mapping[str, Any]) -> list[str]:
+    if "input" in sample:
+        return _contents(as_chat(sample["input"]))
+    return [value for value in sample.values() if isinstance(value, str)]
+
+
+def _judged_by_rule(
+    evaluation: RegistryEval, answer: str, ideals: tuple[str, ...]
+) -> tuple[bool, dict[str, float]]:
+    match evaluation.rule:
+        case "Match":
+            return match(answer, ideals), {}
+        case "Includes":
+            return includes(answer, ideals, ignore_case=bool(evaluation.args.get("ignore_case"))), {}
+        case "FuzzyMatch":
+            return fuzzy_match(answer, ideals), {"f1_score": token_f1(answer, ideals)}
+        case "JsonMatch":
+            return json_match(answer, ideals), {}
+    raise AssertionError(f"rule {evaluation.rule} is no comparison")
+
+
+def _sampling(kwargs: Any) -> Sampling:
+    given = {"max_tokens": 1024, **(kwargs or {})}
+    return Sampling(temperature=float(given.get("temperature", 0.0)), max_tokens=int(given["max_tokens"]))

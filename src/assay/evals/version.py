@@ -1,0 +1,127 @@
+"""What is known of a benchmark's version before any model answers it: digests that its results carry.
+
+Scorers take theirs from here, so whether a result was made of a suite as it is now can be told without a model.
+What only a model's side knows (the judges behind a grader, the rows that a run's recipe holds out) is left out.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from assay.base.digest import sha256_of_bytes, sha256_of_json
+from assay.evals.config import (
+    Benchmark,
+    BitsPerByte,
+    Classification,
+    Generation,
+    HeldOutRows,
+    MultipleChoice,
+    RegistryBenchmark,
+    Suite,
+    read_suite,
+)
+from assay.evals.items import (
+    HeldOutText,
+    Item,
+    checked_choices,
+    conversation,
+    read_documents,
+    read_items,
+)
+from assay.records.benchmark import BenchmarkResult
+from assay.scoring.registry.registry import Registry, RegistryEval
+from assay.scoring.sampler import Message
+
+Version = Mapping[str, str]
+"""Field of `Identity` -> its value; those that are not known without a model are absent."""
+
+
+class PresentSuite(NamedTuple):
+    """A suite as its files are now."""
+
+    suite: Suite
+    versions: Mapping[str, Version]
+    """By benchmark."""
+
+    def asked(self, result: BenchmarkResult) -> bool:
+        """Whether a result is of a benchmark of this suite as it is now."""
+        version = self.versions.get(result.benchmark)
+        return version is not None and all(getattr(result, key) == value for key, value in version.items())
+
+
+def present_suite(path: Path) -> PresentSuite:
+    """Read a suite with its items; a `DataError` names what is not there or not readable."""
+    suite = read_suite(path)
+    return PresentSuite(suite, {each.name: _version(each, path.parent) for each in suite.benchmarks})
+
+
+def multiple_choice_version(config: MultipleChoice, items: Sequence[Item], path: Path) -> Version:
+    """Digests of items, grader and prompts."""
+    asked = [[item.fields["prompt"], list(checked_choices(item, path))] for item in items]
+    return {
+        "benchmark_sha256": _items_sha256(items),
+        "grader_sha256": sha256_of_json(["likeliest choice", config.normalise]),
+        "prompt_sha256": sha256_of_json(asked),
+    }
+
+
+def generation_version(
+    config: Generation, items: Sequence[Item], prompts: Sequence[Sequence[Message]]
+) -> Version:
+    """Digests of items and prompts; the grader's digest has its judges in it."""
+    return {
+        "benchmark_sha256": _items_sha256(items),
+        "prompt_sha256": sha256_of_json([prompts, config.sampling.model_dump(mode="json")]),
+    }
+
+
+def bits_per_byte_version(config: BitsPerByte, documents: Sequence[HeldOutText]) -> Version:
+    """Digests of documents, grader and prompts."""
+    digests = {document.name: sha256_of_bytes(document.text.encode()) for document in documents}
+    return {
+        "benchmark_sha256": sha256_of_json([digests, config.block_bytes]),
+        "grader_sha256": sha256_of_json(["bits per byte", config.block_bytes]),
+        "prompt_sha256": sha256_of_json(["half a window of context at least", config.window_tokens]),
+    }
+
+
+def registry_version(evaluation: RegistryEval) -> Version:
+    """Digests of samples and prompts; the grader's digest names the judge."""
+    sampling = evaluation.sampling().model_dump(mode="json")
+    return {
+        "benchmark_sha256": evaluation.sha256(),
+        "prompt_sha256": sha256_of_json([evaluation.sha256(), sampling]),
+    }
+
+
+def classification_version(config: Classification) -> Version:
+    """The digest of the score only: the rows are those of each run."""
+    return {"grader_sha256": sha256_of_json(["classification", config.score])}
+
+
+def held_out_version(config: HeldOutRows) -> Version:
+    """Likewise; which rows are asked about is part of the question."""
+    return {"grader_sha256": sha256_of_json(["held out", config.score, config.where])}
+
+
+def _version(benchmark: Benchmark, folder: Path) -> Version:
+    match benchmark:
+        case MultipleChoice():
+            path = folder / benchmark.items
+            return multiple_choice_version(benchmark, read_items(path), path)
+        case Generation():
+            path = folder / benchmark.items
+            items = read_items(path)
+            return generation_version(benchmark, items, [conversation(item, path) for item in items])
+        case BitsPerByte():
+            return bits_per_byte_version(benchmark, read_documents(benchmark, folder))
+        case RegistryBenchmark():
+            return registry_version(Registry(folder / benchmark.registry).eval(benchmark.eval))
+        case Classification():
+            return classification_version(benchmark)
+        case HeldOutRows():
+            return held_out_version(benchmark)
+
+
+def _items_sha256(items: Sequence[Item]) -> str:
+    return sha256_of_json([dict(item.fields) for item in items])

@@ -1,1 +1,0 @@
-"""From checkpoints to evidence."""

@@ -1,0 +1,163 @@
+"""Who decodes in which slot: arrays with an entry for each slot, and the prompts that wait for one.
+
+Python goes through prompts when they come in and when they leave; from token to token whole arrays move. Knows
+no network: prefixes come from a function, logits are somebody else's.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from assay.inference.local.memory import tile_rows
+from assay.inference.local.sampling import Drawn
+from assay.inference.local.slot_cache import Prefix, SlotCache
+from assay.inference.local.stop_tokens import Ends
+from assay.inference.rollout import Prompt, Rollout
+
+BLANK = -1
+Prefill = Callable[[Sequence[Prompt]], Iterator[tuple[list[int], Prefix]]]
+"""Prompts -> which of them, and the prefix whose rows are theirs; prompts of a single token have none."""
+
+
+class Admitted(NamedTuple):
+    """Prompts that come into the tile: their slots, and where their prefix is."""
+
+    prompts: list[int]
+    slots: list[int]
+    prefix: Prefix | None
+    rows: list[int]
+
+
+class Waiting:
+    """Prompts that have no slot yet, in their order; prefilled some ahead, each group once."""
+
+    def __init__(self, prompts: Sequence[Prompt], prefill: Prefill, *, at_once: int) -> None:
+        self._prompts, self._prefill, self._at_once = prompts, prefill, at_once
+        sizes = [len(group) for group in groups_of(prompts)]
+        self._group = np.repeat(np.arange(len(sizes)), sizes)
+        self._firsts = np.cumsum([0, *sizes[:-1]])
+        self._next = 0
+        self._num_prefilled = 0
+        """Groups."""
+        self._prefixes: dict[int, tuple[Prefix | None, int]] = {}
+        """Group -> its prefix and its row there, while some of its members have not come in."""
+
+    def __bool__(self) -> bool:
+        return self._next < len(self._prompts)
+
+    def next(self, free: Sequence[int]) -> list[Admitted]:
+        """As many as there are free slots, those of one prefix together."""
+        taken = range(self._next, min(len(self._prompts), self._next + len(free)))
+        self._next = taken.stop
+        by_prefix: dict[int, Admitted] = {}
+        for index, slot in zip(taken, free, strict=False):
+            prefix, row = self._prefix_of(int(self._group[index]))
+            admitted = by_prefix.setdefault(id(prefix), Admitted([], [], prefix, []))
+            admitted.prompts.append(index)
+            admitted.slots.append(slot)
+            admitted.rows.append(row)
+        behind = self._group[self._next] if self else len(self._firsts)
+        self._prefixes = {group: found for group, found in self._prefixes.items() if group >= behind}
+        return list(by_prefix.values())
+
+    def _prefix_of(self, group: int) -> tuple[Prefix | None, int]:
+        if group >= self._num_prefilled:
+            ahead = range(group, min(len(self._firsts), group + self._at_once))
+            self._prefixes |= dict.fromkeys(ahead, (None, 0))
+            for part, prefix in self._prefill([self._prompts[self._firsts[each]] for each in ahead]):
+                self._prefixes |= {ahead[member]: (prefix, row) for row, member in enumerate(part)}
+            self._num_prefilled = ahead.stop
+        return self._prefixes[group]
+
+
+class DecodeTile:
+    """The sequences that decode together, an entry of each array for each slot; the first `rows` take part."""
+
+    def __init__(self, num_slots: int, max_tokens: int) -> None:
+        self.rows = num_slots
+        self.prompt = np.full(num_slots, BLANK)
+        self.key = np.zeros(num_slots, np.uint64)
+        self.last = np.zeros(num_slots, np.int64)
+        """The newest token, which goes in next,"""
+        self.place = np.zeros(num_slots, np.int64)
+        """and its position in the sequence."""
+        self.count = np.zeros(num_slots, np.int64)
+        """Tokens drawn."""
+        self.tokens = np.zeros((num_slots, max_tokens), np.int64)
+        self.log_probs = np.zeros((num_slots, max_tokens), np.float32)
+
+    def free(self) -> list[int]:
+        """Slots without a prompt."""
+        found: list[int] = np.flatnonzero(self.prompt == BLANK).tolist()
+        return found
+
+    def admit(
+        self,
+        admitted: Sequence[Admitted],
+        prompts: Sequence[Prompt],
+        cache: SlotCache,
+        device: torch.device,
+    ) -> None:
+        """Begin prompts in their slots."""
+        for prompt_indices, slots, prefix, rows in admitted:
+            if prefix is not None:
+                cache.load(torch.tensor(slots, device=device), prefix, torch.tensor(rows, device=device))
+            self.prompt[slots] = prompt_indices
+            self.key[slots] = [prompts[index].key % 2**64 for index in prompt_indices]
+            self.last[slots] = [prompts[index].tokens[-1] for index in prompt_indices]
+            self.place[slots] = [len(prompts[index].tokens) - 1 for index in prompt_indices]
+            self.count[slots] = 0
+
+    def shrink(self, cache: SlotCache) -> None:
+        """Where fewer rows do, carry the last sequences to the free slots before them."""
+        taken = np.flatnonzero(self.prompt != BLANK)
+        rows = tile_rows(len(taken))
+        if rows >= self.rows:
+            return
+        from_slots = taken[taken >= rows].tolist()
+        to_slots = self.free()[: len(from_slots)]
+        if from_slots:
+            cache.move(from_slots, to_slots)
+        for values in (
+            self.prompt, self.key, self.last, self.place, self.count, self.tokens, self.log_probs,
+        ):  # fmt: skip
+            values[to_slots] = values[from_slots]
+        self.prompt[from_slots] = BLANK
+        self.rows = rows
+
+    def advance(self, drawn: Drawn, ends: Ends) -> dict[int, Rollout]:
+        """Take a token for each row; the rollouts that it completes, by their prompts, leave their slots."""
+        slots = np.flatnonzero(self.prompt[: self.rows] != BLANK)
+        tokens, log_probs = drawn.tokens.cpu().numpy()[slots], drawn.log_probs.cpu().numpy()[slots]
+        self.tokens[slots, self.count[slots]] = tokens
+        self.log_probs[slots, self.count[slots]] = log_probs
+        self.last[slots] = tokens
+        self.place[slots] += 1
+        self.count[slots] += 1
+        is_stopped = ends.of(tokens, lambda row: self.tokens[slots[row], : self.count[slots[row]]])
+        is_over = is_stopped | (self.count[slots] == self.tokens.shape[1])
+        if not is_over.any():
+            return {}
+        leaving = slots[is_over].tolist()
+        rollouts = {
+            int(self.prompt[slot]): Rollout(
+                self.tokens[slot, : self.count[slot]].copy(),
+                self.log_probs[slot, : self.count[slot]].copy(),
+                "stop" if stopped else "length",
+            )
+            for slot, stopped in zip(leaving, is_stopped[is_over].tolist(), strict=True)
+        }
+        self.prompt[leaving] = BLANK
+        self.last[leaving] = self.place[leaving] = self.count[leaving] = 0
+        return rollouts
+
+
+def groups_of(prompts: Sequence[Prompt]) -> list[Sequence[Prompt]]:
+    """Consecutive prompts with equal tokens."""
+    pairs = enumerate(pairwise(prompts), start=1)
+    firsts = [index for index, (one, next_) in pairs if not np.array_equal(one.tokens, next_.tokens)]
+    borders = [0, *firsts, len(prompts)] if prompts else [0]
+    return [prompts[begin:end] for begin, end in pairwise(borders)]

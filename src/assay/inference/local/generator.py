@@ -1,0 +1,410 @@
+"""The engine: many prompts are completed together, and each as if it were alone.
+
+    prompts --distinct ones of one padded length together--> prefixes --a slot that is free--> tile
+    tile: one token of every slot a step --draw--> the next --end token, stop string, max_tokens--> Rollout
+
+The network is transformers' own behind a cache of slots. Whatever changes from token to token is an array with
+an entry for each slot; Python sees a prompt when it comes in and when it goes. A prompt is prefilled without
+its last token, which is the first that the tile takes: so all logits come from the tile.
+
+Whom a row shares its tile with must not change its bits. Matrix products give a row the same bits in any
+company where there are enough rows, and attention where widths are multiples of 32: tiles have 16 rows times a
+power of two, blanks fill them. That is so with AVX-512, and not with AVX2; an engine tries it on its own
+network. Where it is not so, it tries tiles of one size: on a CPU, where blanks cost, the smallest, on a GPU
+what a prompt of this length has room for. And where rows know of each other even there, each group of equal
+prompts decodes by itself: nothing else is in its program.
+"""
+
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum
+from functools import partial
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+from transformers.cache_utils import DynamicCache
+
+from assay.base.errors import ConfigError
+from assay.base.seeds import mix64
+from assay.base.shapes import Float, Int64
+from assay.inference.local.decode_batch import DecodeTile, Waiting, groups_of
+from assay.inference.local.memory import (
+    PREFILL_TOKENS,
+    SLOTS,
+    SMALLEST_TILE,
+    affordable_slots,
+    padded,
+    tile_rows,
+    tile_sizes,
+)
+from assay.inference.local.sampling import Drawn, draw
+from assay.inference.local.slot_cache import Prefix, SlotCache
+from assay.inference.local.stop_tokens import Ends, StopStrings
+from assay.inference.rollout import GenerationAbandonedError, Prompt, Rollout, uniforms
+from assay.models.causal import longest_sequence
+from assay.scoring.sampler import Sampling
+
+_TRIED_TOKENS = 3
+_TRIED_LENGTHS = (7, 45, 20, 150)
+
+
+@dataclass
+class Cost:
+    """What a generation took, in seconds of this process."""
+
+    prefill_s: float = 0.0
+    decode_s: float = 0.0
+    """All the rest: decoding, and who decodes where."""
+    num_rows: int = 0
+    """Rows of the tile, over all of its steps,"""
+    num_tokens: int = 0
+    """and those of them that were somebody's: tokens drawn."""
+
+    def metrics(self) -> Mapping[str, float]:
+        """By name."""
+        return {
+            "prefill_s": self.prefill_s,
+            "decode_s": self.decode_s,
+            "drawn_tokens_per_s": self.num_tokens / max(self.prefill_s + self.decode_s, 1e-9),
+            "slot_occupancy": self.num_tokens / max(self.num_rows, 1),
+        }
+
+
+@runtime_checkable
+class DrawWatcher(Protocol):
+    """Who looks on while completions are made; what it does changes none."""
+
+    def drew(
+        self,
+        prompts: Int64[np.ndarray, "row"],
+        logits: Float[Tensor, "row entry"],
+        tokens: Int64[Tensor, "row"],
+    ) -> None:
+        """A token was drawn for each row; -1 in the place of a prompt: the row is nobody's."""
+        ...
+
+    def ended(self, prompt: int, rollout: Rollout) -> None:
+        """A prompt's completion is whole."""
+        ...
+
+
+class Company(Enum):
+    """In whose company a row has the same bits."""
+
+    ANY = "in a tile of any size"
+    OF_ONE_SIZE = "in a tile as large, whoever is in it"
+    ITS_GROUP = "beside its own group of equal prompts"
+
+
+class Generator:
+    """Completes prompts with a network's present weights."""
+
+    def __init__(
+        self,
+        network: Any,
+        *,
+        ends: Collection[int],
+        tokenizer: Tokenizer | None = None,
+        slots: int = SLOTS,
+    ) -> None:
+        """`network` is a transformers model; `ends` are tokens that end a completion.
+
+        `slots` are sequences that decode together; how many changes no rollout. The tokenizer spells
+        completions where `sampling.stop` asks for it.
+        """
+        self._network = network
+        self._ends = frozenset(ends)
+        self._tokenizer = tokenizer
+        self._slots = tile_rows(slots)
+        self._stop_strings: dict[tuple[str, ...], StopStrings] = {}
+        self._company: Company | None = None
+        self.cost = Cost()
+        """What the last generation took."""
+
+    @property
+    def company(self) -> Company:
+        """In which a rollout of this network has the same bits, as far as trying it tells."""
+        if self._company is None:
+            self._company = self._tried()
+        return self._company
+
+    @property
+    def rows_are_independent(self) -> bool:
+        """Whether a rollout has the same bits with whatever prompts it is asked for."""
+        return self.company is not Company.ITS_GROUP
+
+    def generate(
+        self,
+        prompts: Sequence[Prompt],
+        sampling: Sampling,
+        is_stopping: Callable[[], bool] = lambda: False,
+        watcher: DrawWatcher | None = None,
+    ) -> list[Rollout]:
+        """A rollout for each prompt; consecutive prompts with equal tokens are a group, and prefilled once.
+
+        `sampling.seed` is not read: a prompt's key says what is drawn. Between tokens `is_stopping` is asked:
+        then a `GenerationAbandonedError` comes in the place of all rollouts.
+        """
+        prompts = [Prompt(np.asarray(prompt.tokens, np.int64), prompt.key) for prompt in prompts]
+        self._refuse_what_does_not_fit(prompts, sampling)
+        ends = self._ends_of(sampling)
+        companies, self.cost = self._companies(prompts, sampling), Cost()
+        found: dict[int, Rollout] = {}
+        for members, rows in companies:
+            among = watcher and _Among(watcher, members)
+            decoded = self._decoded(
+                [prompts[member] for member in members], sampling, ends, is_stopping, among, rows=rows
+            )
+            found |= zip(members.tolist(), decoded, strict=True)
+        return [found[index] for index in range(len(prompts))]
+
+    def _companies(
+        self, prompts: Sequence[Prompt], sampling: Sampling
+    ) -> list[tuple[Int64[np.ndarray, "member"], int | None]]:
+        """Which prompts decode together, and in a tile of how many rows; None: as many as it takes."""
+        every = np.arange(len(prompts))
+        match self.company:
+            case Company.ANY:
+                return [(every, None)]
+            case Company.OF_ONE_SIZE:
+                rows = np.array([self._size_for(_places([prompt], sampling)) for prompt in prompts], np.int64)
+                return [(np.flatnonzero(rows == size), int(size)) for size in np.unique(rows)]
+            case Company.ITS_GROUP:
+                borders = np.cumsum([len(group) for group in groups_of(prompts)])[:-1]
+                return [(members, None) for members in np.split(every, borders)]
+
+    def _refuse_what_does_not_fit(self, prompts: Sequence[Prompt], sampling: Sampling) -> None:
+        longest = longest_sequence(self._network.config)
+        for index, prompt in enumerate(prompts):
+            if not 0 < len(prompt.tokens) <= longest - sampling.max_tokens:
+                raise ConfigError(
+                    f"prompt {index} has {len(prompt.tokens):,} tokens, max_tokens is {sampling.max_tokens:,}; "
+                    f"the model takes 1 token at least and {longest:,} at most, completion included. Shorten "
+                    "the prompt, or ask for fewer tokens."
+                )
+
+    def _ends_of(self, sampling: Sampling) -> Ends:
+        if not sampling.stop:
+            return Ends(self._ends, self._vocab_size)
+        if self._tokenizer is None:
+            raise ConfigError("stop strings need the tokenizer that spells completions. Leave out 'stop'.")
+        if sampling.stop not in self._stop_strings:
+            found = StopStrings(sampling.stop, self._tokenizer, self._vocab_size)
+            self._stop_strings[sampling.stop] = found
+        return Ends(self._ends, self._vocab_size, self._stop_strings[sampling.stop])
+
+    @property
+    def _vocab_size(self) -> int:
+        return int(self._network.get_output_embeddings().weight.shape[0])
+
+    @property
+    def _device(self) -> torch.device:
+        device: torch.device = next(self._network.parameters()).device
+        return device
+
+    def _tried(self) -> Company:
+        """Whether prompts have the same bits alone and in companies, of each size or of one."""
+        sampling, lengths = Sampling(temperature=1.0, max_tokens=_TRIED_TOKENS), self._tried_lengths
+        words = mix64(np.arange(max(lengths), dtype=np.uint64)) % np.uint64(self._vocab_size)
+        company = [Prompt(words.astype(np.int64)[-lengths[index % 4] :], index) for index in range(self._slots)]
+        no_ends = Ends((), self._vocab_size)
+
+        def last_two(size: int, rows: int | None) -> list[Rollout]:
+            return self._decoded(company[-size:], sampling, no_ends, rows=rows)[-2:]
+
+        def alone(rows: int | None) -> list[Rollout]:
+            return [self._decoded([prompt], sampling, no_ends, rows=rows)[0] for prompt in company[-2:]]
+
+        sizes, by_themselves = tile_sizes(self._slots), alone(None)
+        if all(_are_same(last_two(size, None), by_themselves) for size in sizes):
+            return Company.ANY
+        of_one = [size for size in sizes if size <= self._size_for(self._tried_places)]
+        is_so = all(_are_same(last_two(size, size), alone(size)) for size in of_one)
+        return Company.OF_ONE_SIZE if is_so else Company.ITS_GROUP
+
+    @property
+    def _tried_lengths(self) -> list[int]:
+        room = longest_sequence(self._network.config) - _TRIED_TOKENS
+        return [max(1, min(length, room)) for length in _TRIED_LENGTHS]
+
+    @property
+    def _tried_places(self) -> int:
+        return max(self._tried_lengths) - 1 + _TRIED_TOKENS
+
+    def _size_for(self, places: int) -> int:
+        """Rows of a tile of one size, by what the longest sequence of its prompt takes."""
+        if self._device.type == "cpu":
+            return SMALLEST_TILE
+        return self._affordable_slots(max(places, self._tried_places))
+
+    @property
+    def _prefilled_at_once(self) -> int:
+        """Prompts of a pass of one size."""
+        return 1 if self._device.type == "cpu" else SMALLEST_TILE
+
+    @torch.no_grad()
+    def _decoded(
+        self,
+        prompts: Sequence[Prompt],
+        sampling: Sampling,
+        ends: Ends,
+        is_stopping: Callable[[], bool] = lambda: False,
+        watcher: DrawWatcher | None = None,
+        *,
+        rows: int | None = None,
+    ) -> list[Rollout]:
+        """Rollouts of prompts that share a tile, always of so many rows, or of as many as it takes."""
+        if not prompts:
+            return []
+        began_s, prefilled_s = time.monotonic(), self.cost.prefill_s
+        places = _places(prompts, sampling)
+        num_slots = rows or min(tile_rows(len(prompts)), self._slots, self._affordable_slots(places))
+        cache, tile = SlotCache(num_slots, places), DecodeTile(num_slots, sampling.max_tokens)
+        prefill = self._prefixes if rows is None else partial(self._prefixes, most=self._prefilled_at_once)
+        waiting = Waiting(prompts, prefill, at_once=num_slots)
+        rollouts: dict[int, Rollout] = {}
+        with _in_evaluation(self._network):
+            while len(rollouts) < len(prompts):
+                if is_stopping():
+                    raise GenerationAbandonedError
+                if waiting:
+                    tile.admit(waiting.next(tile.free()), prompts, cache, self._device)
+                elif rows is None:
+                    tile.shrink(cache)
+                self.cost.num_rows += tile.rows
+                drawn = self._step(tile, cache, sampling, watcher)
+                for index, rollout in tile.advance(drawn, ends).items():
+                    rollouts[index] = rollout
+                    if watcher is not None:
+                        watcher.ended(index, rollout)
+        self.cost.num_tokens += sum(len(rollout.tokens) for rollout in rollouts.values())
+        self.cost.decode_s += time.monotonic() - began_s - (self.cost.prefill_s - prefilled_s)
+        return [rollouts[index] for index in range(len(prompts))]
+
+    def _affordable_slots(self, places: int) -> int:
+        config = self._network.config
+        heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+        width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        of_one = 2 * config.num_hidden_layers * heads * width * padded(places) * self._network.dtype.itemsize
+        return affordable_slots(self._slots, of_one)
+
+    def _step(
+        self, tile: DecodeTile, cache: SlotCache, sampling: Sampling, watcher: DrawWatcher | None
+    ) -> Drawn:
+        """One forward pass of the tile, and a token for each of its rows."""
+        rows, device = slice(tile.rows), self._device
+        places = torch.from_numpy(tile.place[rows]).to(device)
+        width = padded(int(tile.place[rows].max()) + 1)
+        cache.write_at(places, width)
+        logits = self._network(
+            input_ids=torch.from_numpy(tile.last[rows]).to(device)[:, None],
+            position_ids=places[:, None],
+            attention_mask=_masks(self._network, places, width),
+            past_key_values=cache,
+            use_cache=True,
+        ).logits[:, -1]
+        luck = torch.from_numpy(uniforms(tile.key[rows], tile.count[rows]))
+        drawn = draw(logits, sampling, luck.to(device))
+        if watcher is not None:
+            watcher.drew(tile.prompt[rows], logits, drawn.tokens)
+        return drawn
+
+    def _prefixes(
+        self, prompts: Sequence[Prompt], *, most: int | None = None
+    ) -> Iterator[tuple[list[int], Prefix]]:
+        """Keys and values of all tokens of prompts but their last (see `Prefill`); at most `most` of them in a
+        pass, which blanks fill up."""
+        by_width: dict[int, list[int]] = {}
+        for index, prompt in enumerate(prompts):
+            if len(prompt.tokens) > 1:
+                by_width.setdefault(padded(len(prompt.tokens) - 1), []).append(index)
+        for width, members in by_width.items():
+            at_once = min(max(1, PREFILL_TOKENS // width), most or len(members))
+            for part in (members[begin : begin + at_once] for begin in range(0, len(members), at_once)):
+                beginnings = [prompts[index].tokens[:-1] for index in part]
+                yield part, self._prefix(beginnings, width, num_rows=at_once if most else len(part))
+
+    def _prefix(
+        self, beginnings: Sequence[Sequence[int] | Int64[np.ndarray, "_"]], width: int, *, num_rows: int
+    ) -> Prefix:
+        """Keys and values of beginnings of sequences, padded below and, where no token looks, on the right."""
+        began_s = time.monotonic()
+        tokens = np.zeros((num_rows, width), np.int64)
+        for row, beginning in enumerate(beginnings):
+            tokens[row, : len(beginning)] = beginning
+        last_position = longest_sequence(self._network.config) - 1
+        cache = DynamicCache()
+        self._network.base_model(
+            input_ids=torch.from_numpy(tokens).to(self._device),
+            position_ids=torch.arange(width, device=self._device).clamp(max=last_position)[None],
+            past_key_values=cache,
+            use_cache=True,
+        )
+        self.cost.prefill_s += time.monotonic() - began_s
+        return Prefix.of(cache)
+
+
+class _Among:
+    """A watcher of some of all prompts."""
+
+    def __init__(self, watcher: DrawWatcher, members: Int64[np.ndarray, "member"]) -> None:
+        self._watcher, self._members = watcher, members
+
+    def drew(
+        self,
+        prompts: Int64[np.ndarray, "row"],
+        logits: Float[Tensor, "row entry"],
+        tokens: Int64[Tensor, "row"],
+    ) -> None:
+        self._watcher.drew(np.where(prompts < 0, prompts, self._members[prompts]), logits, tokens)
+
+    def ended(self, prompt: int, rollout: Rollout) -> None:
+        self._watcher.ended(int(self._members[prompt]), rollout)
+
+
+def _places(prompts: Sequence[Prompt], sampling: Sampling) -> int:
+    """Places of the longest sequence that may come."""
+    return max(len(prompt.tokens) for prompt in prompts) - 1 + sampling.max_tokens
+
+
+@contextmanager
+def _in_evaluation(network: Any) -> Iterator[None]:
+    """Without dropout, and with caches where activations are checkpointed."""
+    was_training = network.training
+    network.eval()
+    try:
+        yield
+    finally:
+        network.train(was_training)
+
+
+def _masks(
+    network: Any, places: Int64[Tensor, "row"], width: int
+) -> Float[Tensor, "row 1 1 width"] | dict[str, Float[Tensor, "row 1 1 width"]]:
+    """What attention adds to its scores: 0 for a row's own tokens, minus infinity for the rest of its slot.
+
+    Where layers look back on a window only, their mask is narrower; where some do, each kind has its own.
+    """
+    columns = torch.arange(width, device=places.device)
+    seen = columns <= places[:, None]
+    dtype, window = network.dtype, getattr(network.config, "sliding_window", None)
+    whole = torch.zeros(seen.shape, dtype=dtype, device=places.device).masked_fill_(~seen, -torch.inf)
+    if window is None or width <= window:
+        return whole[:, None, None]
+    near = whole.masked_fill(columns <= places[:, None] - window, -torch.inf)[:, None, None]
+    kinds = set(getattr(network.config, "layer_types", None) or ["sliding_attention"])
+    if kinds == {"full_attention"}:
+        return whole[:, None, None]
+    return {"full_attention": whole[:, None, None], "sliding_attention": near} if len(kinds) > 1 else near
+
+
+def _are_same(some: Sequence[Rollout], others: Sequence[Rollout]) -> bool:
+    return all(
+        np.array_equal(one.tokens, other.tokens) and np.array_equal(one.log_probs, other.log_probs)
+        for one, other in zip(some, others, strict=True)
+    )

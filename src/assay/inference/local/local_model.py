@@ -1,0 +1,192 @@
+"""A causal language model of this process: how likely it finds texts, and what it says.
+
+Log-likelihoods are in bits. Each text is computed by itself, so a number does not depend on which others were
+asked for together with it; completions come from the engine (`generator`), which promises the same.
+"""
+
+import math
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from assay.base.errors import ConfigError
+from assay.base.seeds import derive_key
+from assay.base.shapes import Float64, Int64
+from assay.data.dataset.checkpoint_tokens import begin_ids, turn_end_ids
+from assay.data.dataset.formats.boundaries import control_tokens, encode_guarded, guarded, pattern_of
+from assay.data.dataset.formats.parts import GUARD
+from assay.data.dataset.formats.template import ChatTemplate
+from assay.distributed.rank_device import device_of
+from assay.inference.local.generator import DrawWatcher, Generator
+from assay.inference.local.stop_tokens import CompletionText
+from assay.inference.rollout import Prompt, Rollout
+from assay.models.causal import CausalModel, end_ids
+from assay.scoring.sampler import Completion, Message, SamplerError, Sampling, as_text, refuse_no_room
+
+
+class TextBits(NamedTuple):
+    """A text as the model sees it."""
+
+    bits: Float64[np.ndarray, "token"]
+    """[token]: -log2 of its probability given what stands before it."""
+    starts: Int64[np.ndarray, "token"]
+    """[token]: the byte of the text where it starts."""
+    num_bytes: int
+
+
+class LocalModel:
+    """Answers as a `Sampler` and as a judge of likelihood."""
+
+    def __init__(
+        self,
+        model: CausalModel,
+        *,
+        name: str,
+        device: torch.device | None = None,
+        ends: Collection[int] = (),
+        template: ChatTemplate | None = None,
+    ) -> None:
+        """`name` is what digests call it, e.g. the digest of its weights.
+
+        A completion ends with the tokens that the model names, with the one that ends a turn of the `template`,
+        or with one of `ends`. Texts begin with the tokens that the tokenizer adds. With a `template`,
+        conversations are rendered by it; without, they are plain text.
+        """
+        self.name = name
+        self._device = device or device_of()
+        self.network: Final[Any] = model.network.to(self._device).eval()
+        """`input_ids -> logits`, a Hugging Face model, in evaluation mode."""
+        self.tokenizer: Final[Tokenizer] = model.tokenizer
+        self.window_tokens: Final[int] = model.max_tokens
+        """Longest sequence, completion included."""
+        self.begin: Final = begin_ids(model.tokenizer)
+        """The tokens that every text begins with."""
+        named = (*ends, *end_ids(model.network), *turn_end_ids(template, model.tokenizer))
+        self.ends: Final = tuple(dict.fromkeys(named))
+        """The tokens that end a completion, the one of the trained rows first."""
+        self.template: Final = template
+        self.has_template: Final = template is not None
+        self.control: Final = pattern_of(control_tokens(model.tokenizer, template))
+        self._generator = Generator(self.network, ends=self.ends, tokenizer=self.tokenizer)
+
+    def text_bits(self, text: str, *, window_tokens: int | None = None) -> TextBits:
+        """Bits of every token, each predicted from at least half a window (or all) of the text before it.
+
+        The first token of a text costs what the model says after the tokens that begin texts; without any, it
+        costs log2 of the vocabulary. `ConfigError` where the tokenizer cannot
+        spell the text.
+        """
+        text, plain = guarded(text, self.control), text
+        encoded = encode_guarded(self.tokenizer, text, add_special_tokens=False)
+        if self.tokenizer.decode(encoded.ids, skip_special_tokens=False) != plain:
+            raise ConfigError(
+                "the tokenizer does not spell this text back as it was, so its bits are of another text. Bits "
+                "per byte need a lossless tokenizer, e.g. a byte-level BPE."
+            )
+        window = min(window_tokens or self.window_tokens, self.window_tokens)
+        bytes_before = np.cumsum([0, *(len(each.encode()) if each != GUARD else 0 for each in text)])
+        starts = bytes_before[np.array([offset for offset, _ in encoded.offsets], np.int64)]
+        return TextBits(self._token_bits(encoded.ids, window), starts, int(bytes_before[-1]))
+
+    def continuation_bits(self, prompt: str, continuation: str) -> tuple[float, int]:
+        """Bits of a continuation given a prompt, and its tokens.
+
+        White space at the prompt's end belongs to the continuation, as tokenizers would have it.
+        """
+        bare = prompt.rstrip()
+        continuation = prompt[len(bare) :] + continuation
+        before, whole = (self._ids(guarded(text, self.control)) for text in (bare, bare + continuation))
+        num_tokens = max(1, len(whole) - len(before))
+        if num_tokens + max(1, len(self.begin)) > self.window_tokens:
+            raise ConfigError(f"a choice of {num_tokens} tokens does not fit the model's {self.window_tokens}.")
+        kept = whole[-(self.window_tokens - max(1, len(self.begin))) :]
+        bits = self._token_bits(kept, self.window_tokens)
+        return float(bits[-num_tokens:].sum()), num_tokens
+
+    def complete(
+        self,
+        prompts: Sequence[Prompt],
+        sampling: Sampling,
+        is_stopping: Callable[[], bool],
+        watcher: DrawWatcher,
+    ) -> list[Rollout]:
+        """See `Generator.generate`."""
+        return self._generator.generate(prompts, sampling, is_stopping, watcher)
+
+    def sample(
+        self,
+        prompts: Sequence[Sequence[Message]],
+        sampling: Sampling,
+        watcher: DrawWatcher | None = None,
+    ) -> list[Completion | SamplerError]:
+        """One completion for each conversation; draws follow from `sampling.seed` and the prompt alone.
+
+        Raises `ConfigError` where `sampling.max_tokens` leaves no room for any prompt.
+        """
+        refuse_no_room(self.window_tokens, sampling)
+        asked = [self._prompt(messages, sampling) for messages in prompts]
+        whole = [each[0] for each in asked if not isinstance(each, SamplerError)]
+        rollouts = iter(self._generator.generate(whole, sampling, watcher=watcher))
+        return [
+            each if isinstance(each, SamplerError) else self._completion(*each, next(rollouts), sampling)
+            for each in asked
+        ]
+
+    def conversation(self, messages: Sequence[Message]) -> tuple[str, list[int]]:
+        """A conversation that waits for an answer: its text, and its tokens."""
+        if self.template is None:
+            text = as_text(messages)
+            return text, self.tokens_of(text)
+        text = self.template.render_prompt(guarded(messages, self.control), {}, "the conversation").text
+        return text.replace(GUARD, ""), self._ids(text)  # the template writes the begin itself
+
+    def tokens_of(self, text: str, *, has_start: bool = True, keeps_control: bool = False) -> list[int]:
+        """A text's tokens, behind those that begin texts; control tokens in it are text, or kept."""
+        tokens = self._ids(text if keeps_control else guarded(text, self.control))
+        return [*self.begin, *tokens] if has_start else tokens
+
+    def _ids(self, text: str) -> list[int]:
+        return encode_guarded(self.tokenizer, text, add_special_tokens=False).ids
+
+    def _prompt(self, messages: Sequence[Message], sampling: Sampling) -> tuple[Prompt, int] | SamplerError:
+        """What stands before the completion: the end of it, where not all fits; and how many tokens do not."""
+        room = self.window_tokens - sampling.max_tokens
+        text, tokens = self.conversation(messages)
+        if not tokens:
+            return SamplerError("request", "an empty prompt, and no token begins texts of this model.")
+        key = derive_key(sampling.seed or 0, "sample", text)
+        return Prompt(tokens[-room:], key), max(0, len(tokens) - room)
+
+    def _completion(self, prompt: Prompt, num_cut: int, rollout: Rollout, sampling: Sampling) -> Completion:
+        tokens = rollout.tokens.tolist()
+        text = CompletionText(self.tokenizer, sampling.stop, self.ends).of(tokens)
+        return Completion(text, rollout.reason, len(prompt.tokens), len(tokens), num_cut)
+
+    @torch.inference_mode()
+    def _token_bits(self, ids: Sequence[int], window: int) -> Float64[np.ndarray, "token"]:
+        """Bits of each of `ids`, over overlapping windows."""
+        begin = len(self.begin)
+        sequence = torch.tensor([*self.begin, *ids], dtype=torch.long)
+        found = np.zeros(len(sequence), np.float64)
+        if not begin and len(ids):
+            found[0] = math.log2(self.network.config.vocab_size)
+        for first, tokens, num_new in _windows(sequence, window):
+            logits = self.network(input_ids=tokens[None].to(self._device)).logits[0].float()
+            log_probabilities = torch.log_softmax(logits[:-1], dim=-1)
+            picked = log_probabilities.gather(1, tokens[1:, None].to(self._device))[:, 0]
+            new = picked.double().cpu().numpy()[-num_new:]
+            found[first : first + num_new] = -new / math.log(2)
+        return found[begin:]
+
+
+def _windows(sequence: Int64[Tensor, "token"], window: int) -> Iterator[tuple[int, Int64[Tensor, "_"], int]]:
+    """(index of the first new token, the window's tokens, new tokens at its end); the very first is given."""
+    length, done, stride = len(sequence), 1, max(1, window // 2)
+    while done < length:
+        stop = min(length, window if done == 1 else done + stride)
+        yield done, sequence[max(0, stop - window) : stop], stop - done
+        done = stop

@@ -1,0 +1,57 @@
+"""How much room it takes to draw answers; imports no torch, for who plans with it.
+
+slots x places x heads     keys and values of all layers, for every sequence that decodes
+prompts x places x heads   those of prompts that wait for a slot
+rows x entries             logits of the tile, and what a draw makes of them
+"""
+
+from assay.models.causal_config import DecoderShape
+
+SLOTS = 64
+"""Sequences that decode together."""
+PLACES = 32
+"""Widths of caches and of prefilled prompts are multiples of this: the same bits whatever the width."""
+SMALLEST_TILE = 16
+PREFILL_TOKENS = 16_384
+"""In one forward pass over prompts."""
+MAX_CACHE_BYTES = 4 << 30
+"""A cache that would be larger has fewer slots."""
+_FLOAT_BYTES = 4
+_DRAW_COPIES = 6
+"""Logits, scaled, log-probabilities, probabilities, and their sums in double precision."""
+
+
+def padded(num_places: int) -> int:
+    """Rounded up to a multiple of `PLACES`, and one at least."""
+    return max(PLACES, -(-num_places // PLACES) * PLACES)
+
+
+def tile_rows(num_rows: int) -> int:
+    """Rows of the smallest tile that has room."""
+    rows = SMALLEST_TILE
+    while rows < num_rows:
+        rows *= 2
+    return rows
+
+
+def tile_sizes(most: int) -> list[int]:
+    """Rows of every tile up to one of so many."""
+    return [SMALLEST_TILE << power for power in range((most // SMALLEST_TILE).bit_length())]
+
+
+def affordable_slots(slots: int, bytes_of_one: int) -> int:
+    """At most `slots`, and as many as a cache has room for."""
+    sizes = [size for size in tile_sizes(slots) if size * bytes_of_one <= MAX_CACHE_BYTES]
+    return max([SMALLEST_TILE, *sizes])
+
+
+def sampling_numbers(
+    decoder: DecoderShape, vocab_size: int, *, prompts: int, samples: int, longest: int, max_tokens: int
+) -> int:
+    """Numbers that are held while `prompts` of at most `longest` tokens are answered, so many times each."""
+    of_place = 2 * decoder.num_layers * decoder.kv_size
+    of_slot = of_place * padded(longest - 1 + max_tokens)
+    slots = min(tile_rows(prompts * samples), SLOTS, affordable_slots(SLOTS, _FLOAT_BYTES * of_slot))
+    waiting, width = min(prompts, slots), padded(longest - 1)
+    prefilled = min(waiting * width, PREFILL_TOKENS) * (6 * decoder.hidden_size + 3 * decoder.intermediate_size)
+    return slots * of_slot + waiting * width * of_place + max(prefilled, _DRAW_COPIES * slots * vocab_size)

@@ -1,0 +1,155 @@
+"""What a language model says, told piece by piece while it is drawn; and how likely it finds what is given.
+
+    generator --a token of every choice--> what was seen --text that cannot change any more--> pieces
+
+Text is told once it is settled: a character whose last byte is missing waits for it, and so does what may be
+the beginning of a stop string. The pieces of a choice are together the text that would have been told at its
+end.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from assay.base.shapes import Float, Float32, Int64
+from assay.inference.local.stop_tokens import CompletionText
+from assay.inference.rollout import Rollout
+from assay.models.token_scores import hidden_states
+
+
+class SeenToken(NamedTuple):
+    """A token, and how likely the model found it."""
+
+    token: int
+    log_prob: float | None
+    """In nats, whatever was drawn from; None where nothing stands before it."""
+    likeliest: tuple[tuple[int, float], ...]
+    """Tokens with their log-probabilities, the likeliest first."""
+
+
+class ToldPiece(NamedTuple):
+    """More of a choice."""
+
+    choice: int
+    text: str
+    num_tokens: int
+    """Drawn since the last piece."""
+    tokens: tuple[SeenToken, ...]
+    """These, where log-probabilities were asked for."""
+    reason: Literal["stop", "length"] | None
+    """Why it is the last; None while it is not."""
+
+
+@dataclass
+class _Choice:
+    tokens: list[int] = field(default_factory=list)
+    seen: list[SeenToken] = field(default_factory=list)
+    """Since the last piece."""
+    num_told: int = 0
+    """Tokens."""
+    text: str = ""
+    """Told."""
+
+
+class Teller:
+    """Looks on while choices are drawn, and tells of them; a `DrawWatcher`."""
+
+    def __init__(
+        self,
+        tell: Callable[[ToldPiece], None],
+        tokenizer: Tokenizer,
+        *,
+        ends: Collection[int],
+        stop: Sequence[str] = (),
+        num_likeliest: int | None = None,
+        is_streamed: bool = False,
+    ) -> None:
+        """`num_likeliest`: see `SeenToken`; None: no log-probabilities. Not `is_streamed`: a choice is one
+        piece."""
+        self._tell = tell
+        self._completion = CompletionText(tokenizer, stop, ends)
+        self._num_likeliest = num_likeliest
+        self._is_streamed = is_streamed
+        self._choices: dict[int, _Choice] = defaultdict(_Choice)
+
+    def drew(
+        self,
+        prompts: Int64[np.ndarray, "row"],
+        logits: Float[Tensor, "row entry"],
+        tokens: Int64[Tensor, "row"],
+    ) -> None:
+        """See `DrawWatcher`."""
+        rows = np.flatnonzero(prompts >= 0).tolist()
+        drawn = tokens.cpu().tolist()
+        if self._num_likeliest is not None:
+            of_rows = torch.log_softmax(logits[rows].float(), dim=-1)
+            seen = seen_tokens(of_rows, tokens[rows], self._num_likeliest)
+        for place, row in enumerate(rows):
+            choice = self._choices[int(prompts[row])]
+            choice.tokens.append(drawn[row])
+            if self._num_likeliest is not None:
+                choice.seen.append(seen[place])
+            if self._is_streamed:
+                self._tell_settled(int(prompts[row]), choice)
+
+    def ended(self, prompt: int, rollout: Rollout) -> None:
+        """See `DrawWatcher`."""
+        choice = self._choices.pop(prompt)
+        text = self._completion.of(rollout.tokens.tolist())
+        # What was told stands, should a tokenizer spell the whole otherwise than its beginning.
+        rest = text[len(choice.text) :]
+        self._tell(self._piece(prompt, choice, rest, rollout.reason))
+
+    def _tell_settled(self, index: int, choice: _Choice) -> None:
+        text = self._completion.settled(self._completion.of(choice.tokens))
+        if text.startswith(choice.text) and len(text) > len(choice.text):
+            self._tell(self._piece(index, choice, text[len(choice.text) :], None))
+            choice.text = text
+
+    def _piece(
+        self, index: int, choice: _Choice, text: str, reason: Literal["stop", "length"] | None
+    ) -> ToldPiece:
+        num_new, seen = len(choice.tokens) - choice.num_told, tuple(choice.seen)
+        choice.num_told, choice.seen = len(choice.tokens), []
+        return ToldPiece(index, text, num_new, seen, reason)
+
+
+def seen_tokens(
+    log_probs: Float32[Tensor, "token entry"], tokens: Int64[Tensor, "token"], num_likeliest: int
+) -> list[SeenToken]:
+    """The tokens with their log-probabilities, each in its own distribution."""
+    own = log_probs.gather(1, tokens[:, None])[:, 0].tolist()
+    if not num_likeliest:
+        return [SeenToken(token, each, ()) for token, each in zip(tokens.tolist(), own, strict=True)]
+    top = log_probs.topk(min(num_likeliest, log_probs.shape[-1]), dim=-1)
+    likeliest = [
+        tuple(zip(indices, values, strict=True))
+        for indices, values in zip(top.indices.tolist(), top.values.tolist(), strict=True)
+    ]
+    return [SeenToken(*each) for each in zip(tokens.tolist(), own, likeliest, strict=True)]
+
+
+@torch.inference_mode()
+def scored(network: Any, tokens: Sequence[int], *, num_likeliest: int = 0) -> list[SeenToken]:
+    """How likely each token is given those before it, in one pass over them alone; the first is not known."""
+    sequence = torch.tensor(list(tokens), dtype=torch.long, device=network.device)
+    first = SeenToken(int(tokens[0]), None, ())
+    if len(tokens) == 1:
+        return [first]
+    logits = network(input_ids=sequence[None]).logits[0, :-1].float()
+    return [first, *seen_tokens(torch.log_softmax(logits, dim=-1), sequence[1:], num_likeliest)]
+
+
+@torch.inference_mode()
+def mean_state(network: Any, tokens: Sequence[int]) -> list[float]:
+    """The mean of the last layer's states over the tokens: a text as a vector."""
+    sequence = torch.tensor([list(tokens)], dtype=torch.long, device=network.device)
+    states = hidden_states(network.base_model, sequence)[0]
+    vector: list[float] = states.double().mean(dim=0).tolist()
+    return vector

@@ -1,0 +1,87 @@
+"""Starts a run on this machine in a process of its own, which outlives the terminal.
+
+The process waits for a word before it becomes `assay train`, and gets it once the launch is on record: whoever
+starts it may be killed at any point, and no run goes on that nobody knows of.
+"""
+
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from assay.base.errors import ConfigError
+from assay.launchers.launcher import resume_command
+from assay.records.launch import Launch
+from assay.records.run import Run
+from assay.store.home import Home
+from assay.store.launches import process_key, process_state, save_launch
+
+LOG_FILE = "background.log"
+
+_WAIT_FOR_THE_WORD = """\
+log=$1; shift; exec 3<&0
+(read -r word <&3 && exec "$@" </dev/null 3<&-) >>"$log" 2>&1 & echo $!
+"""
+
+
+class BackgroundLauncher:
+    """This machine; nothing queues."""
+
+    def __init__(self, home: Home, options: Sequence[str] = ()) -> None:
+        """`options`: more of `assay train`, e.g. `--max-restarts 3`."""
+        self._home = home
+        self._options = tuple(options)
+
+    def start(self, run: Run, *, world_size: int) -> Launch:
+        """Start `assay train --resume`; its job is the process's number."""
+        command = resume_command(run, world_size=world_size, options=("--launched", *self._options))
+        log = str(Path(run.run_dir) / LOG_FILE)
+        with subprocess.Popen(
+            ["/bin/sh", "-c", _WAIT_FOR_THE_WORD, "sh", log, *command],
+            env={**os.environ, **self._home.environment()},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        ) as shell:
+            assert shell.stdin is not None and shell.stdout is not None
+            job = int(shell.stdout.readline())
+            launch = save_launch(
+                run,
+                place="background",
+                job=str(job),
+                world_size=world_size,
+                log=log,
+                process=process_key(job),
+            )
+            shell.stdin.write(b"go\n")
+        return launch
+
+
+def launched_here(run: Run, *, world_size: int, asked_s: float | None = None) -> Launch:
+    """Write down that this process begins a run, or goes on with it; `asked_s`: see `Launch`."""
+    job = str(os.getpid())
+    key = process_key(os.getpid())
+    return save_launch(run, place="here", job=job, world_size=world_size, process=key, asked_s=asked_s)
+
+
+def stop_process(launch: Launch) -> None:
+    """SIGTERM: commit at the next step and leave. `ConfigError` on another host."""
+    _signal(launch, signal.SIGTERM)
+
+
+def kill_process(launch: Launch) -> None:
+    """SIGKILL: its ranks see that it is gone, and end themselves. Likewise."""
+    _signal(launch, signal.SIGKILL)
+
+
+def _signal(launch: Launch, number: signal.Signals) -> None:
+    state = process_state(launch)
+    if state == "elsewhere":
+        raise ConfigError(
+            f"run '{launch.run_id}' was started on {launch.host} as process {launch.job}; from "
+            f"{socket.gethostname()} it cannot be reached. Stop it there: 'assay stop {launch.run_id}'."
+        )
+    if state == "running":
+        os.kill(int(launch.job), number)

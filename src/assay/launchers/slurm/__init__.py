@@ -1,0 +1,1 @@
+"""Run supervisors as Slurm jobs: submit, drain, requeue, and lend nodes of an allocation."""

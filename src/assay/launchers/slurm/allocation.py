@@ -1,0 +1,93 @@
+"""Where a process stands in a Slurm allocation, from the variables that srun gives it.
+
+srun's own address is that of the first node, where the job's script runs: it needs no name that resolves, and
+every node reaches it. The port follows from the job's number, so that jobs that share a node do not meet.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from typing import Self
+
+from assay.base.clock import SystemClock
+from assay.base.errors import ConfigError
+from assay.base.units import number_of
+from assay.elastic.nodes.group import Follower, NodeGroup
+from assay.elastic.nodes.handover import Heir
+from assay.elastic.supervisor import Nodes, ThisMachine
+from assay.launchers.slurm.drain import JobNodes, heeding_drains
+from assay.records.run import Run
+
+FIRST_PORT = 20_000
+NUM_PORTS = 12_000
+"""Below the ports that systems hand out by themselves (Linux: from 32768)."""
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """This process among the tasks of a job step, one per node."""
+
+    node: int
+    """Its number; that of node 0 leads."""
+    num_nodes: int
+    lead_host: str
+    """The host of node 0, as the others reach it."""
+    link_port: int
+    """Where node 0's supervisor waits for the others."""
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str]) -> Self:
+        """Raises `ConfigError` outside a job step, and where a node has more than one task."""
+        try:
+            num_tasks, num_nodes = int(environment["SLURM_NTASKS"]), int(environment["SLURM_STEP_NUM_NODES"])
+            node, job = int(environment["SLURM_NODEID"]), int(environment["SLURM_JOB_ID"])
+            lead_host = environment["SLURM_LAUNCH_NODE_IPADDR"]
+        except (KeyError, ValueError) as error:
+            raise ConfigError(
+                f"--on allocation: {error} is not set as srun sets it. Start it in a job with "
+                "'srun --ntasks-per-node=1 assay train ...', or let '--on slurm' write the job."
+            ) from error
+        if num_tasks != num_nodes:
+            raise ConfigError(
+                f"--on allocation: {number_of(num_tasks, 'task')} on {number_of(num_nodes, 'node')}. One "
+                "supervisor a node starts all ranks of it: use 'srun --ntasks-per-node=1' and --workers for "
+                "the ranks of all nodes together."
+            )
+        port = int(environment.get("ASSAY_LINK_PORT") or FIRST_PORT + job % NUM_PORTS)
+        return cls(node=node, num_nodes=num_nodes, lead_host=lead_host, link_port=port)
+
+
+@contextmanager
+def nodes_of(
+    run: Run,
+    allocation: Allocation,
+    *,
+    world_size: int,
+    ranks_per_node: int | None = None,
+    heir: Heir | None = None,
+    job_nodes: JobNodes | None = None,
+) -> Iterator[Nodes]:
+    """The lead's: all nodes of the allocation, gathered, or those of a lead that left; they are sent home at
+    the end. `ranks_per_node`: by default, the ranks are shared by the nodes that are there."""
+    most = ranks_per_node or -(-world_size // allocation.num_nodes)
+    if allocation.num_nodes == 1 and most >= world_size:
+        with heeding_drains(job_nodes):
+            yield ThisMachine(run)
+        return
+    group = NodeGroup(
+        run,
+        num_nodes=1 if heir else allocation.num_nodes,
+        host=heir.host if heir else allocation.lead_host,
+        port=heir.door.port if heir else allocation.link_port,
+        ranks_per_node=most,
+        clock=SystemClock(),
+        heir=heir,
+    )
+    with closing(group), heeding_drains(job_nodes, wanted_back=group.want_back, there=group.there):
+        yield group
+
+
+def follow_lead(run: Run, allocation: Allocation) -> Heir | None:
+    """Another node's part: start the ranks that the lead says, until it is done, or this node is to lead."""
+    host, port = allocation.lead_host, allocation.link_port
+    return Follower(run, node=allocation.node, host=host, port=port, clock=SystemClock()).follow()

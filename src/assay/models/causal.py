@@ -1,0 +1,133 @@
+"""Causal language models: new ones from a few numbers, or any Hugging Face checkpoint folder.
+
+A folder is what `save_pretrained` writes, with `tokenizer.json` beside it where texts are asked of it: the form
+in which checkpoints of language models travel between tools.
+"""
+
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import torch
+from tokenizers import Tokenizer
+from torch import nn
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
+
+from assay.data.dataset.checkpoint_tokens import configured_end_ids, refuse_larger
+from assay.data.dataset.tokens import load_tokenizer
+from assay.models.causal_config import LONGEST, NewCausalConfig, PretrainedCausalConfig
+from assay.models.config import checkpoint_path
+from assay.models.lora import attach_adapters
+from assay.models.pretrained import CAUSAL, declared_kind, load_config, load_pretrained
+
+_OPTIONS = MappingProxyType({"dtype": torch.float32, "attn_implementation": "sdpa"})
+
+
+class CausalModel(NamedTuple):
+    """A language model and the tokenizer that it was trained with."""
+
+    network: Any
+    """`input_ids -> logits`, a Hugging Face model."""
+    tokenizer: Tokenizer
+    max_tokens: int
+    """Longest sequence that it takes."""
+
+
+def load_causal(path: str) -> CausalModel:
+    """The model in a checkpoint folder, ready to be asked; `package:NAME/FOLDER` is one in a Python package."""
+    folder = checkpoint_path(path)
+    return causal_model(load_pretrained(CAUSAL, folder), load_tokenizer(folder), where=path)
+
+
+def causal_model(network: Any, tokenizer: Tokenizer, *, where: str = "the model") -> CausalModel:
+    """A transformers model and its tokenizer, ready to be asked; `where` names them in errors."""
+    refuse_larger(tokenizer, network.get_input_embeddings().num_embeddings, where=where)
+    return CausalModel(network.eval(), tokenizer, longest_sequence(network.config))
+
+
+def end_ids(network: Any) -> tuple[int, ...]:
+    """The end tokens that a model's configurations name; chat models often have several."""
+    named = [getattr(network.config, "eos_token_id", None)]
+    named.append(getattr(getattr(network, "generation_config", None), "eos_token_id", None))
+    ends = [end for each in named for end in (each if isinstance(each, list) else [each])]
+    return tuple(dict.fromkeys(end for end in ends if end is not None))
+
+
+def longest_sequence(config: Any) -> int:
+    """Tokens that a transformers model of this configuration takes."""
+    return int(next((getattr(config, name) for name in LONGEST if hasattr(config, name)), 1024))
+
+
+def build_causal(config: NewCausalConfig | PretrainedCausalConfig, *, with_head: bool = True) -> Any:
+    """The Hugging Face model to be trained, in float32: `input_ids, position_ids -> logits`.
+
+    Without its head it gives `last_hidden_state`: for a head of another kind.
+    """
+    if not with_head:
+        return build_decoder(config)[0]
+    if isinstance(config, NewCausalConfig):
+        network = AutoModelForCausalLM.from_config(_architecture(config), attn_implementation="sdpa")
+    else:
+        network = load_pretrained(CAUSAL, checkpoint_path(config.path), **_OPTIONS)
+    return _prepared(network, config)
+
+
+def build_decoder(config: NewCausalConfig | PretrainedCausalConfig) -> tuple[Any, nn.Linear | None]:
+    """Such a model without its head; and the head of the reward model, where its folder holds one."""
+    if isinstance(config, NewCausalConfig):
+        network = AutoModel.from_config(_architecture(config), attn_implementation="sdpa")
+        return _prepared(network, config), None
+    folder = checkpoint_path(config.path)
+    network = load_pretrained(declared_kind(folder), folder, **_OPTIONS)
+    return _prepared(network.base_model, config), getattr(network, "score", None)
+
+
+def _prepared(network: Any, config: NewCausalConfig | PretrainedCausalConfig) -> Any:
+    if config.lora is not None:
+        attach_adapters(network, config.lora)
+    if config.checkpoint_activations:
+        name = "activation_checkpointing_enable"  # older transformers have it under another name
+        enable = getattr(network, name, None) or network.gradient_checkpointing_enable
+        enable({"use_reentrant": False})
+    return network
+
+
+def save_configuration(
+    config: NewCausalConfig | PretrainedCausalConfig, folder: Path, *, ends: tuple[int, ...]
+) -> None:
+    """Write the `config.json` that the model's folder will have; `ends`: tokens that end a completion beside
+    those that the model names."""
+    if isinstance(config, NewCausalConfig):
+        found = _architecture(config)
+    else:
+        found = load_config(checkpoint_path(config.path), CAUSAL)
+        ends = (*ends, *configured_end_ids(checkpoint_path(config.path)))
+    found.eos_token_id = list(dict.fromkeys(ends)) or None
+    found.save_pretrained(folder)
+
+
+def _architecture(config: NewCausalConfig) -> Any:
+    sizes = {
+        "vocab_size": config.vocab_size,
+        "hidden_size": config.hidden_size,
+        "num_hidden_layers": config.num_layers,
+        "num_attention_heads": config.num_heads,
+        "max_position_embeddings": config.max_tokens,
+        "tie_word_embeddings": config.tie_embeddings,
+        "attention_dropout": 0.0,
+        "use_cache": False,
+        # Which token begins, ends or pads a text, the dataset knows.
+        "bos_token_id": None,
+        "eos_token_id": None,
+        "pad_token_id": None,
+    }
+    if config.architecture == "gpt2":
+        sizes |= {"n_inner": config.intermediate_size, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+        del sizes["attention_dropout"]
+    else:
+        sizes |= {
+            "intermediate_size": config.intermediate_size,
+            "num_key_value_heads": config.kv_heads,
+            "head_dim": config.hidden_size // config.num_heads,
+        }
+    return AutoConfig.for_model(config.architecture, **sizes)

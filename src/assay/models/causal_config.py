@@ -1,0 +1,361 @@
+"""What a user chooses about a causal language model, and how large that is; imports no torch."""
+
+from importlib.util import find_spec
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+
+from assay.base.config import FrozenConfig
+from assay.base.errors import ConfigError, NotInstalledError
+from assay.base.installed import installed_path
+from assay.data.dataset.checkpoint_tokens import folder_end_ids
+from assay.data.dataset.tokens import json_object
+from assay.models.config import (
+    ModelSize,
+    NewEncoderConfig,
+    PretrainedEncoderConfig,
+    checkpoint_path,
+    weight_shapes,
+)
+from assay.records.dataset import DatasetManifest
+
+Architecture = Literal["llama", "mistral", "qwen2", "qwen3", "olmo2", "gpt2"]
+"""What transformers calls them (`model_type`)."""
+
+PACKS = frozenset({"llama", "mistral", "qwen2", "qwen3", "olmo2", "gpt2", "gemma", "gpt_neox", "smollm3"})
+"""Architectures whose attention stops at the borders that position ids draw, each seen to do so by a test."""
+
+
+class LoraConfig(FrozenConfig):
+    """Low-rank adapters (Hu et al. 2021): a matrix W becomes W + alpha / rank * B A; only A and B are trained.
+
+    Needs PEFT (`pip install 'assay[lora]'`). A commit holds the adapters and the digest of the frozen weights.
+    """
+
+    also_called: ClassVar = {
+        "r": "rank",
+        "lora_r": "rank",
+        "lora_alpha": "alpha",
+        "lora_dropout": "dropout",
+        "target_modules": "targets",
+    }
+
+    rank: PositiveInt = 16
+    """Columns of B."""
+
+    alpha: PositiveFloat = 32.0
+    """Scale of the adapters' output, divided by the rank."""
+
+    dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
+    """Dropout of an adapter's input."""
+
+    targets: tuple[str, ...] = ()
+    """Names of the matrices (`q_proj`); none: all of attention and feed-forward layers."""
+
+    def reaches(self, name: str) -> bool:
+        """Whether a matrix of this name has an adapter."""
+        return any(name == each or name.endswith(f".{each}") for each in self.targets or USUAL_TARGETS)
+
+
+USUAL_TARGETS = (
+    "q_proj", "k_proj", "v_proj", "o_proj", "qkv_proj", "gate_proj", "up_proj", "gate_up_proj", "down_proj",
+    "c_attn", "c_fc", "c_proj", "query_key_value", "attention.dense", "dense_h_to_4h", "dense_4h_to_h",
+)  # fmt: skip
+"""What architectures call the matrices of attention and of the feed-forward layers."""
+
+
+class CausalShape(NamedTuple):
+    """How large a language model is, as far as its rows are concerned."""
+
+    vocab_size: int
+    max_tokens: int
+    """Longest sequence that it takes."""
+
+
+class DecoderShape(NamedTuple):
+    """How large a decoder is."""
+
+    hidden_size: int
+    num_layers: int
+    intermediate_size: int
+    kv_size: int
+    """Width of all keys together."""
+
+    def activation_numbers(self, num_tokens: int, *, checkpointed: bool) -> int:
+        """Numbers that a forward pass over so many tokens, padding counted, keeps for the backward pass.
+
+        Of a layer and token: its input, that normed, and what goes on to the projections; queries, keys,
+        values, what attention gives (twice: as it is, and laid out for the projection); the same three
+        around the second norm; and the feed-forward layer: its gate before and behind its non-linearity,
+        its other half, and their product. Around the layers: the last norm's three, the states that go to
+        a head, and their gradient.
+        """
+        width, wide = self.hidden_size, self.intermediate_size
+        a_layer = 9 * width + 2 * self.kv_size + 4 * wide
+        kept = self.num_layers * width + a_layer if checkpointed else self.num_layers * a_layer
+        return num_tokens * (kept + 6 * width + 2 * wide)
+
+    def adapter_numbers(self) -> int:
+        """Numbers that adapters beside all matrices take of a token besides, as measured: what they say, and
+        its sum with what the matrix says."""
+        return 2 * self.num_layers * (3 * self.hidden_size + 2 * self.kv_size + 2 * self.intermediate_size)
+
+
+HEAD_NUMBERS = 1 << 22
+"""Logits that a head makes at once on a CPU (see `head`): 16 MB, which glibc keeps for the next."""
+
+
+class NewCausalConfig(FrozenConfig):
+    """A decoder with random weights and no dropout."""
+
+    also_called: ClassVar = {
+        **NewEncoderConfig.also_called,
+        "model_type": "architecture",
+        "num_key_value_heads": "num_kv_heads",
+        "n_kv_heads": "num_kv_heads",
+        "tie_word_embeddings": "tie_embeddings",
+    }
+
+    type: Literal["new"] = "new"
+
+    architecture: Architecture = "llama"
+    """The `model_type` of transformers."""
+
+    vocab_size: PositiveInt
+    """Number of tokens of the dataset's tokenizer."""
+
+    hidden_size: PositiveInt = 128
+    """Width of the residual stream."""
+
+    num_layers: PositiveInt = 2
+
+    num_heads: PositiveInt = 4
+
+    num_kv_heads: PositiveInt | None = None
+    """Heads of keys and values, shared by groups of query heads (Ainslie et al. 2023); null: `num_heads`."""
+
+    intermediate_size: PositiveInt = 384
+    """Width of the feed-forward layers, which are gated except in `gpt2`."""
+
+    max_tokens: PositiveInt = 2048
+    """Longest sequence."""
+
+    tie_embeddings: bool = False
+    """Use one matrix for input embeddings and output logits."""
+
+    lora: LoraConfig | None = None
+    """Train only adapters; null trains all weights."""
+
+    checkpoint_activations: bool = False
+    """Keep only each layer's input and recompute the layer in the backward pass: far less memory for a
+    third more time."""
+
+    @property
+    def kv_heads(self) -> int:
+        """Heads of keys and values."""
+        return self.num_kv_heads or self.num_heads
+
+    @property
+    def packs(self) -> bool:
+        """Whether rows may share a sequence."""
+        return self.architecture in PACKS
+
+    def shape(self) -> CausalShape:
+        """What its rows must fit."""
+        return CausalShape(self.vocab_size, self.max_tokens)
+
+    def linear_sizes(self) -> dict[str, int]:
+        """The matrices that adapters can stand beside, in a layer: numbers that go in and come out together."""
+        width, wide = self.hidden_size, self.intermediate_size
+        if self.architecture == "gpt2":
+            of_attention = {"attn.c_attn": 4 * width, "attn.c_proj": 2 * width}
+            return of_attention | dict.fromkeys(("mlp.c_fc", "mlp.c_proj"), width + wide)
+        kv = self.kv_heads * (width // self.num_heads)
+        of_attention = {"q_proj": 2 * width, "k_proj": width + kv, "v_proj": width + kv, "o_proj": 2 * width}
+        return of_attention | dict.fromkeys(("gate_proj", "up_proj", "down_proj"), width + wide)
+
+    def num_parameters(self) -> int:
+        """All trained numbers; an embedding that is also the head counts once."""
+        if self.lora is not None:
+            adapted = [size for name, size in self.linear_sizes().items() if self.lora.reaches(name)]
+            return self.num_layers * self.lora.rank * sum(adapted)
+        width, wide, layers = self.hidden_size, self.intermediate_size, self.num_layers
+        kv = self.kv_heads * (width // self.num_heads)
+        embeddings = self.vocab_size * width * (1 if self.tie_embeddings else 2)
+        if self.architecture == "gpt2":
+            a_layer = 4 * width * (width + 1) + 2 * width * wide + wide + width + 4 * width
+            return embeddings + self.max_tokens * width + layers * a_layer + 2 * width
+        norms = {"qwen2": width + 2 * kv, "qwen3": 2 * (width // self.num_heads), "olmo2": width + kv}
+        a_layer = 2 * width * (width + kv) + 3 * width * wide + 2 * width + norms.get(self.architecture, 0)
+        return embeddings + layers * a_layer + width
+
+    @model_validator(mode="after")
+    def _heads_divide(self) -> "NewCausalConfig":
+        if self.hidden_size % self.num_heads or self.num_heads % self.kv_heads:
+            raise ValueError(
+                f"hidden_size={self.hidden_size} must divide into num_heads={self.num_heads}, and these into "
+                f"num_kv_heads={self.kv_heads}"
+            )
+        if self.architecture != "gpt2" and self.hidden_size // self.num_heads % 2:
+            raise ValueError(
+                f"hidden_size={self.hidden_size} / num_heads={self.num_heads} is odd: rotary positions turn "
+                "pairs of numbers"
+            )
+        if self.architecture == "gpt2" and self.kv_heads != self.num_heads:
+            raise ValueError("architecture=gpt2 has no num_kv_heads. Leave it out, or use llama")
+        return self
+
+    def matrices(self) -> list[str]:
+        """Names that adapters can be beside."""
+        return list(self.linear_sizes())
+
+    def decoder(self) -> DecoderShape:
+        """How large it is."""
+        kv = self.kv_heads * (self.hidden_size // self.num_heads)
+        return DecoderShape(self.hidden_size, self.num_layers, self.intermediate_size, kv)
+
+
+class PretrainedCausalConfig(FrozenConfig):
+    """A checkpoint folder written by `save_pretrained`."""
+
+    type: Literal["pretrained"]
+
+    path: str
+    """Folder with `config.json` and the weights; `package:NAME/FOLDER` is a folder of an installed Python
+    package."""
+
+    lora: LoraConfig | None = None
+    """Train only adapters; null trains all weights."""
+
+    checkpoint_activations: bool = False
+    """As for a new model."""
+
+    @property
+    def packs(self) -> bool:
+        """Whether rows may share a sequence; where the folder is gone, that was known when the run began."""
+        folder = installed_path(self.path)
+        return not (folder / "config.json").is_file() or self._tree().get("model_type") in PACKS
+
+    def shape(self) -> CausalShape | None:
+        """What its rows must fit; None where its folder has other words for it."""
+        tree = self._tree()
+        tokens = next((tree[name] for name in LONGEST if isinstance(tree.get(name), int)), None)
+        vocabulary = tree.get("vocab_size")
+        return CausalShape(vocabulary, tokens) if isinstance(vocabulary, int) and tokens else None
+
+    def end_ids(self) -> tuple[int, ...]:
+        """The tokens that its folder says end a completion."""
+        return folder_end_ids(checkpoint_path(self.path))
+
+    def num_parameters(self) -> int | None:
+        """Trained numbers; None where the weights in its folder are no single file of safetensors."""
+        if self.lora is None:
+            return PretrainedEncoderConfig(type="pretrained", path=self.path).num_parameters()
+        shapes = weight_shapes(self.path)
+        if shapes is None:
+            return None
+        adapted = [shape for name, shape in shapes.items() if self.lora.reaches(name.removesuffix(".weight"))]
+        return self.lora.rank * sum(map(sum, adapted))
+
+    def matrices(self) -> list[str] | None:
+        """Names that adapters can be beside; None where the weights are no single file of safetensors."""
+        shapes = weight_shapes(self.path)
+        if shapes is None:
+            return None
+        return [name.removesuffix(".weight") for name, shape in shapes.items() if len(shape) == 2]
+
+    def decoder(self) -> DecoderShape | None:
+        """How large it is; None where its folder has other words for it."""
+        tree = self._tree()
+        named = [
+            next((tree[name] for name in names if isinstance(tree.get(name), int)), None) for names in _SIZES
+        ]
+        width, layers, wide, heads = named
+        if width is None or layers is None or heads is None:
+            return None
+        kv = (tree.get("num_key_value_heads") or heads) * (tree.get("head_dim") or width // heads)
+        return DecoderShape(width, layers, wide or 4 * width, kv)
+
+    def _tree(self) -> dict[str, Any]:
+        return json_object(checkpoint_path(self.path) / "config.json")
+
+
+_SIZES = (
+    ("hidden_size", "n_embd"),
+    ("num_hidden_layers", "n_layer"),
+    ("intermediate_size", "n_inner"),
+    ("num_attention_heads", "n_head"),
+)
+"""What folders call the sizes of a decoder."""
+NO_PEFT = "{where}.lora: PEFT is not installed. pip install 'assay[lora]'"
+LONGEST = ("max_position_embeddings", "n_positions", "max_seq_len")
+"""What folders call the longest sequence."""
+
+
+CausalConfig = Annotated[NewCausalConfig | PretrainedCausalConfig, Field(discriminator="type")]
+
+
+LOGIT_COPIES = 3
+"""What of them is there at the same time: themselves, their exponentials, and what becomes of them."""
+
+
+def numbers_held(
+    model: NewCausalConfig | PretrainedCausalConfig, num_tokens: int, *, copies: int = 0, has_head: bool = True
+) -> ModelSize | None:
+    """What training it holds, beside so many frozen copies; None where only the weights know."""
+    whole = model.model_copy(update={"lora": None}).num_parameters()
+    trained, decoder, shape = model.num_parameters(), model.decoder(), model.shape()
+    if whole is None or trained is None or decoder is None or shape is None:
+        return None
+    frozen = copies * whole + (whole if model.lora else 0)
+    kept = decoder.activation_numbers(num_tokens, checkpointed=model.checkpoint_activations)
+    if model.lora:
+        kept += num_tokens * decoder.adapter_numbers()
+    logits = LOGIT_COPIES * min(HEAD_NUMBERS, num_tokens * shape.vocab_size) if has_head else 0
+    return ModelSize(trained, kept + logits, frozen)
+
+
+def check_rows(model: NewCausalConfig | PretrainedCausalConfig, manifest: DatasetManifest, where: str) -> None:
+    """Refuse rows that the model cannot take, and adapters of nothing; `where` is the model's key."""
+    _check_adapters(model, where)
+    shape = model.shape()
+    if shape is None:
+        return
+    is_new = isinstance(model, NewCausalConfig)
+    if (longest := manifest.lengths.max) > shape.max_tokens:
+        raise ConfigError(
+            f"{where}: it takes {shape.max_tokens} tokens, but the longest row of dataset '{manifest.name}' "
+            f"has {longest}. "
+            + (
+                f"Use {where}.max_tokens={longest} or more."
+                if is_new
+                else f"Build the dataset with shorter rows (--max-tokens {shape.max_tokens})."
+            )
+        )
+    if (largest := manifest.max_token_id) >= shape.vocab_size:
+        raise ConfigError(
+            f"{where}: its vocabulary has {shape.vocab_size} tokens, but dataset '{manifest.name}' holds token "
+            f"{largest}. "
+            + (
+                f"Use {where}.vocab_size={largest + 1} or more, the size of the dataset's tokenizer."
+                if is_new
+                else "Build the dataset with the model's own tokenizer."
+            )
+        )
+
+
+def _check_adapters(model: NewCausalConfig | PretrainedCausalConfig, where: str) -> None:
+    if model.lora is None:
+        return
+    known = model.matrices()
+    names = known or []
+    reached = [name for name in names if model.lora.reaches(name)]
+    for target in () if known is None else model.lora.targets or USUAL_TARGETS:
+        if any(name == target or name.endswith(f".{target}") for name in reached):
+            continue
+        if model.lora.targets or not reached:
+            ends = sorted({name.rpartition(".")[2] for name in names})
+            what = f"no matrix is called '{target}'" if model.lora.targets else "no matrix has a usual name"
+            raise ConfigError(f"{where}.lora.targets: {what}. There are {', '.join(ends[:20])}.")
+    if find_spec("peft") is None:
+        raise NotInstalledError(NO_PEFT.format(where=where))

@@ -1,0 +1,99 @@
+"""A language model, or a reward model on one, as a folder that plain transformers loads.
+
+    merged   weights under transformers' own names, adapters added into the matrices that they stand beside
+    apart    the adapters alone, as PEFT has them: whoever loads them brings the model below
+
+Neither needs anything of assay, or names a place of this machine.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple
+
+from safetensors.torch import save_file
+from transformers.utils import logging as hf_logging
+
+from assay.base.errors import ConfigError
+from assay.models.causal import end_ids
+from assay.models.causal_config import NewCausalConfig, PretrainedCausalConfig
+from assay.models.lora import merge_adapters
+
+Adapters = Literal["merged", "apart"]
+_WEIGHTS = "adapter_model.safetensors"
+
+
+class Leaving(NamedTuple):
+    """How a model leaves."""
+
+    padding: int | None = None
+    """The number of the tokenizer's padding, if it has one."""
+    ends: tuple[int, ...] = ()
+    """Tokens that end a completion, the one of the rows first."""
+    adapters: Adapters = "merged"
+    columns: Mapping[str, str] = MappingProxyType({})
+    """Columns that a classifier reads beside the tokens -> their Arrow types in training."""
+
+
+def save_model(
+    model: Any,
+    config: NewCausalConfig | PretrainedCausalConfig,
+    folder: Path,
+    leaving: Leaving,
+    heads: tuple[str, ...] = (),
+) -> None:
+    """Write a transformers model, which is the folder's from here on.
+
+    `heads`: modules of it that are trained whole beside adapters.
+    """
+    hf_logging.disable_progress_bar()
+    sampling = None if heads else getattr(model, "generation_config", None)
+    if sampling is not None:
+        sampling.use_cache = True  # training turns it off, and `generate` reads it here
+        sampling.eos_token_id = model.config.eos_token_id = all_ends(leaving.ends, model)
+        # Not in config.json: an embedding's `padding_idx` gets no gradient, and rows may hold the token.
+        if sampling.pad_token_id is None:
+            sampling.pad_token_id = leaving.padding
+    if leaving.adapters == "apart":
+        _refuse_nothing_apart(config)
+        _save_adapters(model, folder, heads)
+        if sampling is not None:
+            sampling.save_pretrained(folder)
+        return
+    merge_adapters(model)
+    model.config.use_cache = True
+    model.save_pretrained(folder)
+
+
+def all_ends(ends: tuple[int, ...], model: Any) -> int | list[int] | None:
+    """`eos_token_id` of a model that ends completions with `ends`, and with those that it names itself."""
+    found = list(dict.fromkeys([*ends, *end_ids(model)]))
+    return found if len(found) > 1 else next(iter(found), None)
+
+
+def _refuse_nothing_apart(config: NewCausalConfig | PretrainedCausalConfig) -> None:
+    if config.lora is None:
+        raise ConfigError(
+            "--adapters apart: the run has no adapters (method.model.lora); all of its weights were trained. "
+            "Leave the option out."
+        )
+    if isinstance(config, NewCausalConfig):
+        raise ConfigError(
+            "--adapters apart: the weights below the adapters were drawn from the run's seed, and nobody else "
+            "has them. Leave the option out: the adapters are then added to them."
+        )
+
+
+def _save_adapters(model: Any, folder: Path, heads: tuple[str, ...]) -> None:
+    adapters = next(each.peft_config for each in model.modules() if hasattr(each, "peft_config"))["default"]
+    adapters.task_type = "SEQ_CLS" if heads else "CAUSAL_LM"
+    adapters.base_model_name_or_path = None  # a place of this machine
+    adapters.inference_mode = True
+    adapters.modules_to_save = list(heads) or None
+    adapters.save_pretrained(str(folder))
+    trained = {
+        f"base_model.model.{name.replace('.default.', '.')}": weight.detach().contiguous()
+        for name, weight in model.named_parameters()
+        if ".lora_" in name or name.startswith(tuple(f"{head}." for head in heads))
+    }
+    save_file(trained, folder / _WEIGHTS, metadata={"format": "pt"})

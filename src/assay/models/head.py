@@ -1,0 +1,130 @@
+"""The head of a language model, a few tokens at a time: what was said, how surely, and nothing as wide as the
+vocabulary is kept.
+
+    states [token, width], W [entry, width]  --chunk by chunk-->  log p(target), entropy, was it the likeliest?
+    backward                                 --chunk by chunk-->  logits once more, their gradient, that of W
+
+Kept for the backward pass are the states, and two numbers a token. A chunk's logits are gone before the next
+one's are made: 4096 tokens of a vocabulary of 50,000 would be 820 MB, and as much again for their gradient.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from assay.base.shapes import Bool, Float, Int
+from assay.models.causal_config import HEAD_NUMBERS
+
+CHUNK_NUMBERS = {"cpu": HEAD_NUMBERS}
+"""Logits of one chunk, by the kind of device (see also `parallel.allocator`)."""
+OTHERWISE = 1 << 27
+"""On a GPU: large enough to keep it busy. Part of the numbers, as the device is."""
+
+
+class HeadScores(NamedTuple):
+    """What the head says of each target."""
+
+    log_probs: Float[Tensor, "token"]
+    """In nats."""
+    entropies: Float[Tensor, "token"]
+    """The entropy of the distribution that it was drawn from, in nats."""
+    is_likeliest: Bool[Tensor, "token"]
+    """No other entry had a higher probability."""
+
+
+def head_scores(
+    states: Float[Tensor, "token width"],
+    weight: Float[Tensor, "entry width"],
+    bias: Float[Tensor, "entry"] | None,
+    targets: Int[Tensor, "token"],
+) -> HeadScores:
+    """What the head says of the targets; both log-probabilities and entropies have gradients."""
+    kind = states.device.type
+    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else states.dtype
+    scores: HeadScores = _Head.apply(states, weight, bias, targets, dtype)  # type: ignore[no-untyped-call]
+    return HeadScores(*scores)
+
+
+class _Head(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        states: Float[Tensor, "token width"],
+        weight: Float[Tensor, "entry width"],
+        bias: Float[Tensor, "entry"] | None,
+        targets: Int[Tensor, "token"],
+        dtype: torch.dtype,
+    ) -> tuple[Float[Tensor, "token"], Float[Tensor, "token"], Bool[Tensor, "token"]]:
+        ctx.set_materialize_grads(False)
+        kept_type = torch.promote_types(dtype, torch.float32)
+        log_probs, entropies, log_totals = (
+            torch.empty(len(targets), dtype=kept_type, device=states.device) for _ in range(3)
+        )
+        is_likeliest = torch.empty_like(targets, dtype=torch.bool)
+        head = weight.to(dtype)
+        for rows in _chunks(states, weight):
+            logits = _logits(states[rows], head, bias)
+            highest = logits.amax(dim=-1)
+            of_target = logits.gather(1, targets[rows, None])[:, 0]
+            is_likeliest[rows] = of_target == highest
+            logits -= highest[:, None]
+            chances = logits.exp()
+            totals = chances.sum(dim=-1)
+            mean = torch.linalg.vecdot(chances, logits) / totals
+            log_totals[rows] = totals.log() + highest
+            log_probs[rows] = of_target - log_totals[rows]
+            entropies[rows] = totals.log() - mean
+        ctx.mark_non_differentiable(is_likeliest)
+        ctx.save_for_backward(states, weight, bias, targets, log_totals, entropies)
+        ctx.dtype = dtype
+        return log_probs, entropies, is_likeliest
+
+    @staticmethod
+    def backward(
+        ctx: Any,
+        of_log_probs: Float[Tensor, "token"] | None,
+        of_entropies: Float[Tensor, "token"] | None,
+        _: object,
+    ) -> tuple[Float[Tensor, "..."] | None, ...]:
+        states, weight, bias, targets, log_totals, entropies = ctx.saved_tensors
+        if of_log_probs is None:
+            of_log_probs = torch.zeros_like(log_totals)
+        of_states = torch.empty_like(states)
+        of_weight = torch.zeros_like(weight) if ctx.needs_input_grad[1] else None
+        of_bias = torch.zeros_like(bias) if bias is not None and ctx.needs_input_grad[2] else None
+        head = weight.to(ctx.dtype)
+        for rows in _chunks(states, weight):
+            # d log p(target) = [entry is target] - p;  d entropy = -p (log p + entropy)
+            of_logits = _logits(states[rows], head, bias)
+            of_logits -= log_totals[rows, None]
+            factor = -of_log_probs[rows, None]
+            if of_entropies is not None:
+                factor = factor - of_entropies[rows, None] * (of_logits + entropies[rows, None])
+            of_logits = of_logits.exp_().mul_(factor)
+            of_logits.scatter_add_(1, targets[rows, None], of_log_probs[rows, None])
+            if of_bias is not None:
+                of_bias += of_logits.sum(dim=0)
+            of_logits = of_logits.to(ctx.dtype)
+            of_states[rows] = (of_logits @ head).to(states.dtype)
+            if of_weight is not None:
+                of_weight += of_logits.T @ states[rows].to(ctx.dtype)
+        return of_states, of_weight, of_bias, None, None
+
+
+def _chunks(states: Float[Tensor, "token width"], weight: Float[Tensor, "entry width"]) -> list[slice]:
+    """Runs of tokens whose logits are made together."""
+    size = max(1, CHUNK_NUMBERS.get(states.device.type, OTHERWISE) // len(weight))
+    return [slice(start, start + size) for start in range(0, len(states), size)]
+
+
+def _logits(
+    states: Float[Tensor, "token width"],
+    head: Float[Tensor, "entry width"],
+    bias: Float[Tensor, "entry"] | None,
+) -> Float[Tensor, "token entry"]:
+    """In memory of their own, and at least in float32."""
+    with torch.autocast(states.device.type, enabled=False):
+        logits = states.to(head.dtype) @ head.T
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    return logits if bias is None else logits + bias

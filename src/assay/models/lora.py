@@ -1,0 +1,101 @@
+"""Low-rank adapters in a language model, by PEFT: what is trained is small, and the weights below it stay.
+
+A commit holds what is trained, and the digest of what is not: `base_sha256`, a buffer among the weights. Who
+loads a commit into a model with another base is told so. With the adapters switched off, the model is its base.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from assay.base.errors import ConfigError, DamagedDataError
+from assay.models.causal_config import NO_PEFT, LoraConfig
+
+BASE = "base_sha256"
+
+
+def attach_adapters(network: Any, config: LoraConfig) -> None:
+    """Put adapters into a transformers model, draw their weights, and freeze the others."""
+    try:
+        from peft import LoraConfig as PeftLoraConfig
+        from peft import inject_adapter_in_model
+    except ImportError as error:
+        raise ConfigError(NO_PEFT.format(where="method.model")) from error
+    names = [name for name, module in network.named_modules() if config.reaches(name)]
+    network.register_buffer(BASE, _digest_of(network))
+    adapters = PeftLoraConfig(
+        r=config.rank,
+        lora_alpha=config.alpha,
+        lora_dropout=config.dropout,
+        target_modules=names,
+        fan_in_fan_out=network.config.model_type == "gpt2",  # whose matrices are stored the other way round
+    )
+    try:
+        inject_adapter_in_model(adapters, network)
+    except ValueError as error:  # not said before where the names are in no header
+        raise ConfigError(f"method.model.lora.targets: {str(error).splitlines()[0]}") from error
+    network.register_load_state_dict_post_hook(_refuse_another_base(network))
+
+
+@contextmanager
+def adapters_off(model: nn.Module) -> Iterator[None]:
+    """The model as its base was: a reference that costs no weights."""
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    layers = [module for module in model.modules() if isinstance(module, BaseTunerLayer)]
+    was_off = [layer.disable_adapters for layer in layers]
+    for layer in layers:
+        layer._disable_adapters = True
+    try:
+        yield
+    finally:
+        for layer, before in zip(layers, was_off, strict=True):
+            layer._disable_adapters = before
+
+
+def merge_adapters(model: nn.Module) -> None:
+    """Add what adapters say to the matrices that they stand beside, and take them away; if there are any."""
+    below = [module for module in model.modules() if BASE in module._buffers]
+    if not below:
+        return
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    for name, module in list(model.named_modules()):
+        if isinstance(module, BaseTunerLayer):
+            module.merge()
+            model.set_submodule(name, module.get_base_layer())
+    for module in below:
+        del module._buffers[BASE]
+
+
+def base_sha256(model: nn.Module) -> str | None:
+    """The digest of the weights below a model's adapters; None where it has none."""
+    found = [buffer for name, buffer in model.named_buffers() if name.rpartition(".")[2] == BASE]
+    return bytes(found[0].tolist()).hex() if found else None
+
+
+def _digest_of(network: nn.Module) -> Any:
+    digest = hashlib.sha256()
+    for name, weight in sorted(network.named_parameters()):
+        digest.update(f"{name}:{tuple(weight.shape)};".encode())
+        digest.update(weight.detach().contiguous().cpu().view(torch.uint8).flatten().numpy().data)
+    return torch.tensor(list(digest.digest()), dtype=torch.uint8)
+
+
+def _refuse_another_base(network: nn.Module) -> Any:
+    own = network.get_buffer(BASE).clone()
+
+    def check(*_: object) -> None:
+        loaded = network.get_buffer(BASE).cpu()
+        if not torch.equal(loaded, own):
+            raise DamagedDataError(
+                f"the weights below the adapters have digest {bytes(own.tolist()).hex()[:12]}…, those that the "
+                f"commit was trained on {bytes(loaded.tolist()).hex()[:12]}…. The folder behind method.model "
+                "changed; restore it."
+            )
+
+    return check

@@ -1,0 +1,189 @@
+"""Models from checkpoint folders: every weight is the folder's, and every tensor of the folder is used.
+
+transformers draws weights that a folder lacks at random, drops tensors that fit nothing, and logs both. Here
+both are errors that name the tensors. Of an exported folder each file's SHA-256 is compared first.
+"""
+
+import logging
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForSequenceClassification
+from transformers.utils import logging as hf_logging
+
+from assay.base.errors import ConfigError
+from assay.base.units import number_of
+from assay.models.config import stored_tensors
+from assay.store.model_folder import whole_export
+
+NUM_NAMED = 3
+"""Tensors that an error names of each sort."""
+_ADAPTERS = "adapter_config.json"
+_MASK = re.compile(r"\.att(?:n|ention)\.(?:masked_)?bias$")
+"""Causal masks, which earlier versions of transformers stored among the weights."""
+
+# Its table of such tensors is logged before they are an error here.
+logging.getLogger("transformers.modeling_utils").addFilter(lambda line: "LOAD REPORT" not in line.getMessage())
+
+
+class ModelKind(NamedTuple):
+    """What a folder is loaded as."""
+
+    loader: Any
+    """One of transformers' Auto classes, or a model class."""
+    name: str
+    replaces_head: bool = False
+    """Tensors around the base model stay in the folder, and its pooling layer may be missing: both are heads of
+    other tasks, which nothing reads."""
+
+
+CAUSAL = ModelKind(AutoModelForCausalLM, "a causal language model")
+_DECODER = ModelKind(AutoModel, "a decoder")
+_REWARD = ModelKind(AutoModelForSequenceClassification, "a reward model")
+ENCODER = ModelKind(AutoModel, "an encoder", replaces_head=True)
+
+
+def load_config(folder: Path, kind: ModelKind) -> Any:
+    """The configuration in a checkpoint folder."""
+    return _from_folder(AutoConfig, folder, kind.name)
+
+
+def declared_kind(folder: Path) -> ModelKind:
+    """A language model, a decoder without its head or a reward model: as the folder's configuration has it."""
+    name = (load_config(folder, CAUSAL).architectures or ["LMHeadModel"])[0]
+    if name.endswith("ForSequenceClassification"):
+        return _REWARD
+    return CAUSAL if name.endswith(("ForCausalLM", "LMHeadModel")) else _DECODER
+
+
+def load_pretrained(kind: ModelKind, folder: Path, **options: Any) -> Any:
+    """The model in a checkpoint folder, of which no code is run.
+
+    Raises `ConfigError` where its tensors are not the model's, `DamagedDataError` for an exported folder with a
+    file that changed.
+    """
+    whole_export(folder)
+    stored = _stored(folder)
+    model, info = _from_folder(
+        kind.loader, folder, kind.name, output_loading_info=True, ignore_mismatched_sizes=True, **options
+    )
+    _refuse_other_tensors(kind, folder, model, info, stored)
+    _refuse_other_head(folder, model)
+    # A sum is not finite if one number of it is not; no other memory is taken.
+    totals = {name: weight.detach().sum(dtype=torch.float64) for name, weight in model.named_parameters()}
+    if not_finite := [name for name, total in totals.items() if not torch.isfinite(total)]:
+        raise ConfigError(
+            f"{folder}: {_some(not_finite)} not finite (NaN or infinite). The file is damaged, or the run that "
+            "wrote it diverged: take an earlier checkpoint."
+        )
+    return model
+
+
+def check_pretrained(kind: ModelKind, folder: Path) -> None:
+    """Raise what `load_pretrained` would about names and shapes, by the headers of files: no weight is read."""
+    if not (stored := _stored(folder)):
+        return
+    config = load_config(folder, kind)
+    # One number stands for all of a tensor, so that a large model takes no memory.
+    numbers = {name: torch.zeros(()).expand(shape) for name, shape in stored.items()}
+    options = {"config": config, "state_dict": numbers, "ignore_mismatched_sizes": True}
+    with _refusing(folder, kind.name):
+        with torch.device("meta"):
+            model_class = type(kind.loader.from_config(config))
+        model, info = model_class.from_pretrained(None, output_loading_info=True, **options)
+    _refuse_other_tensors(kind, folder, model, info, stored)
+
+
+def _from_folder(loader: Any, folder: Path, name: str, **options: Any) -> Any:
+    with _refusing(folder, name):
+        return loader.from_pretrained(folder, local_files_only=True, trust_remote_code=False, **options)
+
+
+@contextmanager
+def _refusing(folder: Path, name: str) -> Iterator[None]:
+    hf_logging.disable_progress_bar()
+    try:
+        yield
+    except Exception as error:  # another's files, read by another's library: it raises what it likes
+        whole_export(folder)  # a file that changed is named rather than what its bytes led to
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        raise ConfigError(f"{folder}: not {name}: {' '.join(map(str.strip, lines[:2]))}") from error
+
+
+def _stored(folder: Path) -> dict[str, list[int]]:
+    if (folder / _ADAPTERS).is_file():
+        raise ConfigError(
+            f"{folder}: {_ADAPTERS} lies there: adapters, whose base this folder need not hold. Merge them "
+            "into it (PEFT: merge_and_unload; assay: export without --adapters apart), and name that folder."
+        )
+    stored = stored_tensors(folder)
+    if stored is None and not any(folder.glob("*.bin")):
+        raise ConfigError(
+            f"{folder}: no weights there: neither model.safetensors, nor shards and their index, nor "
+            "pytorch_model.bin. Save the model with save_pretrained, or copy the files again."
+        )
+    return stored or {}
+
+
+def _refuse_other_tensors(
+    kind: ModelKind, folder: Path, model: Any, info: Mapping[str, Iterable[Any]], stored: Iterable[str]
+) -> None:
+    prefix = f"{model.base_model_prefix}."
+    base = tuple(f"{name}." for name, _ in model.base_model.named_children())
+    missing = sorted(info["missing_keys"])
+    unexpected = sorted(name for name in info["unexpected_keys"] if not _MASK.search(name))
+    cause = _cause(missing, unexpected)
+    if kind.replaces_head:
+        missing = [name for name in missing if not name.startswith("pooler.")]
+        unexpected = [name for name in unexpected if name.startswith((prefix, *base))]
+    shapes = sorted(f"{name} {list(there)}, not {list(own)}" for name, there, own in info["mismatched_keys"])
+    # transformers reads a name with and without the base model's prefix, and drops one of two.
+    twice = [name for name in stored if f"{prefix}{name}" in stored]
+    faults = {
+        "missing, and would be drawn at random": missing,
+        "unknown to the model": unexpected,
+        "of another shape": shapes,
+        f"stored twice, with and without '{prefix}'": twice,
+    }
+    if any(faults.values()):
+        said = "; ".join(f"{_some(names)} {what}" for what, names in faults.items() if names)
+        raise ConfigError(
+            f"{folder}: its tensors are not those of {kind.name} ({type(model).__name__}, by its config.json): "
+            f"{said}. {cause}"
+        )
+
+
+def _refuse_other_head(folder: Path, model: Any) -> None:
+    """Transformers keeps a tied head that is stored with other numbers; other engines read the embedding."""
+    head = model.get_output_embeddings()
+    is_tied = head is not None and model.config.tie_word_embeddings
+    if is_tied and head.weight is not model.get_input_embeddings().weight:
+        raise ConfigError(
+            f"{folder}: config.json ties the head to the embedding (tie_word_embeddings), and the two are "
+            "stored with other numbers. Write false there if the stored head is meant; else remove the head."
+        )
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - NUM_NAMED:,} more" if len(names) > NUM_NAMED else ""
+    verb = "is" if len(names) == 1 else "are"
+    return f"{number_of(len(names), 'tensor')} ({', '.join(names[:NUM_NAMED])}{more}) {verb}"
+
+
+def _cause(missing: list[str], unexpected: list[str]) -> str:
+    """The likely cause and its fix, by how the names differ."""
+    if any(".lora_" in name for name in unexpected):
+        return "They are those of adapters: merge them into their base first (PEFT: merge_and_unload)."
+    prefixes = {
+        name.removesuffix(own) for name in unexpected[:NUM_NAMED] for own in missing if name.endswith(own)
+    }
+    if prefix := next((each for each in prefixes if each + missing[-1] in unexpected), ""):
+        return (
+            f"The names begin with '{prefix}', as a wrapper of the model writes them (torch.compile: "
+            "_orig_mod., DDP: module.): save the model inside the wrapper, or rename the tensors."
+        )
+    return "Save the whole model again with save_pretrained, or restore the folder."

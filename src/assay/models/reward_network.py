@@ -1,0 +1,48 @@
+"""A reward model: a decoder's state at a sequence's last token, through one row of weights."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from assay.base.errors import ConfigError
+from assay.base.shapes import Float, Int
+from assay.models.causal import build_decoder
+from assay.models.causal_config import NewCausalConfig, PretrainedCausalConfig
+from assay.models.token_scores import hidden_states
+
+
+class RewardNetwork(nn.Module):
+    """Sequences in, padded on the right; out one number each.
+
+    The head is drawn, unless the model's folder is a reward model, which has one.
+    """
+
+    def __init__(self, config: NewCausalConfig | PretrainedCausalConfig) -> None:
+        super().__init__()
+        decoder, head = build_decoder(config)
+        self.decoder: Any = decoder
+        self.head = nn.Linear(self.decoder.config.hidden_size, 1, bias=False)
+        nn.init.normal_(self.head.weight, std=0.02)
+        if head is not None:
+            if head.weight.shape != self.head.weight.shape:
+                raise ConfigError(
+                    f"method.model: its folder is a classifier whose head has {len(head.weight)} rows; a "
+                    "reward model's has one. Name a language model or a reward model."
+                )
+            self.head.load_state_dict(head.state_dict())
+
+    def forward(
+        self, input_ids: Int[Tensor, "line token"], lengths: Int[Tensor, "line"]
+    ) -> Float[Tensor, "line"]:
+        """In float32."""
+        rewards: Tensor = self.head(self.last_states(input_ids, lengths))
+        return rewards.squeeze(-1).float()
+
+    def last_states(
+        self, input_ids: Int[Tensor, "line token"], lengths: Int[Tensor, "line"]
+    ) -> Float[Tensor, "line width"]:
+        """The states at the last tokens."""
+        states = hidden_states(self.decoder, input_ids)
+        lines = torch.arange(len(lengths), device=lengths.device)
+        return states[lines, lengths - 1]

@@ -1,0 +1,103 @@
+"""A causal language model that says of each token how likely it was, given those before it in its row.
+
+    input_ids [row, token]  --decoder-->  states  --head, where it is asked (see `head`)-->  TokenScores
+
+Rows are padded on the right, so that attention, which looks back only, needs no mask; or several stand in one
+sequence, and position ids that begin anew at each keep them apart.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from assay.base.errors import ConfigError
+from assay.base.shapes import Bool, Float, Int
+from assay.models.causal import build_causal
+from assay.models.causal_config import NewCausalConfig, PretrainedCausalConfig
+from assay.models.head import head_scores
+
+TOLERANCE = 1e-3
+"""Nats by which two ways to the same log-probabilities may differ; another head differs by more."""
+
+
+class TokenScores(NamedTuple):
+    """What the model says of each token but the first, [row, token - 1]; 0 where it was not asked."""
+
+    log_probs: Float[Tensor, "row target"]
+    """The log-probability of the token that is there, in nats."""
+    entropies: Float[Tensor, "row target"]
+    """The entropy of what might have been there, in nats."""
+    is_likeliest: Bool[Tensor, "row target"]
+    """Nothing else was more likely there."""
+
+
+class CausalNetwork(nn.Module):
+    """A Hugging Face model behind a forward pass that no array as wide as the vocabulary lives through."""
+
+    def __init__(self, config: NewCausalConfig | PretrainedCausalConfig) -> None:
+        super().__init__()
+        self.network = build_causal(config)
+        _refuse_another_head(self)
+
+    def forward(
+        self,
+        input_ids: Int[Tensor, "row token"],
+        position_ids: Int[Tensor, "row token"] | None = None,
+        scored: Bool[Tensor, "row target"] | None = None,
+        *,
+        temperature: float = 1.0,
+    ) -> TokenScores:
+        """Scores of the tokens that `scored` marks, or of all; what pads costs the head nothing if it is not.
+
+        `position_ids` are needed where rows are packed: they begin anew at every row. Logits are divided by
+        `temperature`.
+        """
+        states = hidden_states(self.network.base_model, input_ids, position_ids)[:, :-1].flatten(0, 1)
+        targets = input_ids[:, 1:].flatten()
+        head = self.network.get_output_embeddings()
+        bias = getattr(head, "bias", None)
+        if temperature != 1.0:
+            states, bias = states / temperature, None if bias is None else bias / temperature
+        shape = input_ids[:, 1:].shape
+        asked = None if scored is None else scored.flatten().nonzero()[:, 0]
+        if asked is None or len(asked) == len(targets):
+            found = head_scores(states, head.weight, bias, targets)
+            return TokenScores(*(each.view(shape) for each in found))
+        found = head_scores(states.index_select(0, asked), head.weight, bias, targets[asked])
+        everywhere = (each.new_zeros(len(targets)).index_copy(0, asked, each) for each in found)
+        return TokenScores(*(each.view(shape) for each in everywhere))
+
+
+def sequence_log_probs(
+    model: nn.Module, input_ids: Int[Tensor, "row token"], scored: Bool[Tensor, "row target"]
+) -> Float[Tensor, "row"]:
+    """Log-probabilities of all that is scored in a row, given what stands before it."""
+    scores: TokenScores = model(input_ids, None, scored)
+    return scores.log_probs.sum(dim=1)
+
+
+def hidden_states(
+    decoder: Any, input_ids: Int[Tensor, "row token"], position_ids: Int[Tensor, "row token"] | None = None
+) -> Float[Tensor, "row token width"]:
+    """The last layer's, of a model without its head (`build_causal(config, with_head=False)`)."""
+    states: Tensor = decoder(input_ids=input_ids, position_ids=position_ids, use_cache=False).last_hidden_state
+    return states
+
+
+@torch.no_grad()
+def _refuse_another_head(model: CausalNetwork) -> None:
+    """A head that does more than a linear map (soft-capped or scaled logits) would be another model's."""
+    was_training = model.training
+    model.eval()
+    tokens = torch.arange(4)[None] % model.network.config.vocab_size
+    expected = model.network(input_ids=tokens, use_cache=False).logits[:, :-1].float().log_softmax(-1)
+    expected = expected.gather(2, tokens[:, 1:, None])[:, :, 0]
+    difference = float((model(tokens).log_probs - expected).abs().max())
+    model.train(was_training)
+    if not difference < TOLERANCE:
+        raise ConfigError(
+            f"{type(model.network).__name__}: its head is more than a matrix (the logits of this architecture "
+            f"are scaled or capped; they differ by {difference:.2g} nats), which assay does not compute. Use "
+            "an architecture with a plain head: llama, mistral, qwen2, qwen3, olmo2, gpt2."
+        )

@@ -1,0 +1,199 @@
+"""A gate that a campaign decides, played by that campaign's own rule.
+
+    scores [seed, world] --> look by look: the rule's clauses, solved for the mean --> pass, narrow or stop
+                                       guardrails' chances, failures --^
+
+The thresholds are `campaign.rule`'s, as `assay campaign` judges by them, with the variance that each world's
+few seeds happen to show; so the plan and the campaign state one probability. A guardrail passes as often as
+a candidate without harm passes it, a failure mode as often as one that fails at its `failure_rate` does. The
+other clauses (coverage, the drill, the sealed holdout) are taken as met: where they may not be, a gate of
+their own says so.
+"""
+
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import bdtr, gammaincinv
+
+from assay.base.shapes import Bool, Float64
+from assay.planning.program.campaign_rule import POINTS
+from assay.planning.program.program import Program
+from assay.planning.program.work import Evidence, PlayedRule
+from assay.statistics.campaign.looks import LookPlan
+from assay.statistics.campaign.rule import Bounds, CampaignRule, bounds_of_look, forecast_of
+from assay.statistics.effect import Effect
+from assay.statistics.failure_rate import rate_lower, rate_upper
+from assay.statistics.guardrail import chance_to_pass
+from assay.statistics.power import VarianceComponents, components_from_discordance
+from assay.statistics.seeds.trimmed import FEWEST_SEEDS, kept_seeds, of_normal_seeds, trimmed_variance
+
+_VARIANCES = 96
+"""Variances of the seeds' part at which the clauses are solved; between them they are all but straight."""
+
+
+class Played(NamedTuple):
+    """What a campaign says in each world, at the look that ended it."""
+
+    verdict: NDArray[np.str_]
+    estimate: Float64[np.ndarray, " world"]
+    """The gain that it saw, in points."""
+    num_seeds: NDArray[np.int64]
+    """Seeds of each arm behind it."""
+
+
+def play_campaign(
+    program: Program,
+    evidence: Evidence,
+    scores: Float64[np.ndarray, "seed world"],
+    shares: Float64[np.ndarray, "guardrail world"],
+    failing: Float64[np.ndarray, "mode world"],
+) -> Played:
+    """Judge every world. `scores`: each seed's gain over all items, in points; `shares`, `failing`: a uniform
+    number for each guardrail and for each failure mode, of which a larger one is a worse seed."""
+    assert evidence.rule is not None, "a gate without a campaign's rule is judged by its own thresholds"
+    num_seeds, num_worlds = scores.shape
+    verdict, is_open = np.full(num_worlds, "narrow"), np.ones(num_worlds, bool)
+    estimate = scores.mean(axis=0) if num_seeds else np.full(num_worlds, np.nan)
+    ended = np.full(num_worlds, num_seeds)
+    design = _Design(evidence.rule, *_noise(program, evidence.benchmark), num_seeds)
+    for look in design.plan().gate_seeds if num_seeds >= design.fewest_seeds() else ():
+        mean, error = design.seen(scores[:look].T / POINTS)
+        bounds = _bounds_at(design, look, error)
+        is_harmless = _passes_guardrails(program, evidence.rule, look, shares)
+        is_rare, is_frequent = _rare_and_frequent(program, evidence.rule, look, failing)
+        says = np.where((mean < bounds.stops) | is_frequent, "stop", "narrow")
+        says = np.where((mean >= bounds.scales) & is_harmless & is_rare, "pass", says)
+        ends = is_open & ((says != "narrow") | (mean < bounds.ends))
+        verdict[ends], ended[ends] = says[ends], look
+        estimate = np.where(is_open, mean * POINTS, estimate)
+        is_open &= ~ends
+    return Played(verdict, estimate, ended)
+
+
+def components_of(program: Program, benchmark: str) -> VarianceComponents:
+    """What makes a comparison on a benchmark scatter, in shares squared."""
+    stated = program.benchmarks[benchmark]
+    return components_from_discordance(discordance=stated.discordance, seed_sd=stated.seed_sd / POINTS)
+
+
+def _noise(program: Program, benchmark: str) -> tuple[VarianceComponents, int]:
+    """With the number of items that they are of."""
+    return components_of(program, benchmark), program.benchmarks[benchmark].items
+
+
+class _Design(NamedTuple):
+    rule: PlayedRule
+    components: VarianceComponents
+    num_items: int
+    num_seeds: int
+
+    @property
+    def is_trimmed(self) -> bool:
+        return self.rule.over_seeds == "trimmed"
+
+    def fewest_seeds(self) -> int:
+        """How many a look needs that says anything."""
+        return FEWEST_SEEDS if self.is_trimmed else 2
+
+    def seen(
+        self, by_seed: Float64[np.ndarray, "world seed"]
+    ) -> tuple[Float64[np.ndarray, " world"], Float64[np.ndarray, " world"]]:
+        """The mean that the rule goes by, and its variance."""
+        if self.is_trimmed:
+            return np.mean(by_seed, axis=1, where=kept_seeds(by_seed)), trimmed_variance(by_seed)
+        return by_seed.mean(axis=1), by_seed.var(axis=1, ddof=1) / by_seed.shape[1]
+
+    def plan(self) -> LookPlan:
+        """The declared looks that the runs reach; the last is at all of them."""
+        return LookPlan(
+            gate_seeds=(
+                *(each for each in self.rule.looks if self.fewest_seeds() <= each < self.num_seeds),
+                self.num_seeds,
+            ),
+            error_rate=(1.0 - self.rule.confidence) / self.rule.candidates,
+            unscheduled_share=self.rule.unscheduled_share,
+        )
+
+    def thresholds(self) -> CampaignRule:
+        """In shares."""
+        rule = self.rule
+        return CampaignRule(
+            least_effect=rule.least_effect / POINTS,
+            prior_sd=(rule.prior_sd or rule.least_effect * 4 / 3) / POINTS,
+            least_probability=rule.probability,
+            stop_probability=rule.stop_probability,
+            least_replication=rule.probability,
+            replication_level=rule.confidence,
+            least_chance=rule.least_chance,
+        )
+
+
+@lru_cache(maxsize=256)
+def _solved(design: _Design, look: int) -> tuple[NDArray[np.float64], Bounds]:
+    """The clauses at a look, for each of the variances that its seeds may show."""
+    components, plan, rule = design.components, design.plan(), design.thresholds()
+    degrees, expected = look - 1, components.seed / look
+    if design.is_trimmed:
+        degrees, expected = look - 3, expected * of_normal_seeds(look).variance
+    least, most = 2.0 * gammaincinv(degrees / 2.0, np.array([1e-7, 1.0 - 1e-7])) / degrees
+    variances = expected * np.geomspace(max(least, 1e-9), most, _VARIANCES)
+    seen = Effect(
+        mean=np.zeros(_VARIANCES),
+        seed_variance=variances,
+        item_variance=np.asarray(components.item / design.num_items),
+        residual_variance=np.asarray(0.0),
+        seed_degrees=np.asarray(float(degrees)),
+        item_degrees=design.num_items - 1,
+    )
+    end = design.num_seeds
+    again = seen.variance
+    if look < end:
+        again = forecast_of(seen, num_seeds=look, end_seeds=end, prior_sd=rule.prior_sd).end.variance
+    levels = dict(zip(plan.gate_seeds, plan.gate_levels(), strict=True))
+    bounds = bounds_of_look(
+        seen,
+        num_seeds=look,
+        level=levels[look],
+        end_seeds=end,
+        end_level=levels[end],
+        replication_variance=again,
+        rule=rule,
+    )
+    return variances, bounds
+
+
+def _bounds_at(design: _Design, look: int, variance: Float64[np.ndarray, " world"]) -> Bounds:
+    variances, bounds = _solved(design, look)
+    if not design.components.seed:  # all variances are one
+        return Bounds(*(np.broadcast_to(each[:1], variance.shape) for each in bounds))
+    return Bounds(*(np.interp(variance, variances, np.broadcast_to(each, variances.shape)) for each in bounds))
+
+
+def _passes_guardrails(
+    program: Program, rule: PlayedRule, look: int, shares: Float64[np.ndarray, "guardrail world"]
+) -> Bool[np.ndarray, " world"]:
+    passes = np.ones(shares.shape[1], bool)
+    for guardrail, share in zip(rule.guardrails, shares, strict=True):
+        components, num_items = _noise(program, guardrail.benchmark)
+        chance = chance_to_pass(
+            guardrail.margin / POINTS, components, num_seeds=look, num_items=num_items, is_share=True
+        )
+        passes &= share < chance
+    return passes
+
+
+def _rare_and_frequent(
+    program: Program, rule: PlayedRule, look: int, failing: Float64[np.ndarray, "mode world"]
+) -> tuple[Bool[np.ndarray, " world"], Bool[np.ndarray, " world"]]:
+    """Whether each failure mode is surely rare enough, and whether one is surely too frequent, by the exact
+    bounds of the worst of so many seeds; a campaign asks no other."""
+    is_rare, is_frequent = np.ones(failing.shape[1], bool), np.zeros(failing.shape[1], bool)
+    for mode, share in zip(rule.safety, failing, strict=True):
+        stated = program.benchmarks[mode.benchmark]
+        at_most = bdtr(np.arange(stated.items + 1), stated.items, stated.failure_rate)
+        failures = np.searchsorted(at_most, share ** (1.0 / look)).clip(max=stated.items)
+        is_rare &= rate_upper(failures, stated.items) <= mode.max_rate
+        is_frequent |= rate_lower(failures, stated.items) > mode.max_rate
+    return is_rare, is_frequent

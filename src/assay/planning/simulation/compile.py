@@ -1,0 +1,324 @@
+"""A program and its schedule, as the network that is simulated.
+
+Of the schedule the simulator keeps which way each activity is done, and the order in which activities
+begin. Everything else is played: each run of an activity is a job of its own; a repeat that a gate may ask
+for stands in the network from the start and is passed over where nobody asks; a `start` with a lag, or a
+negative lag, counts from the predecessor's beginning, because nobody can know its end beforehand.
+
+    activity x with 2 runs        x#1, x#2 --> x
+    gate g that may ask again     g --> (x~1#1, x~1#2 --> x~1) --> g~1 --> whoever waits for g
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from assay.planning.heuristic import in_order
+from assay.planning.problem import array_units
+from assay.planning.program.program import Program
+from assay.planning.program.risk import Away, CapacityLost
+from assay.planning.program.work import Dependency, Node, ProgramGate
+from assay.planning.simulation.network import Array, Cut, Network, PredecessorLink, WorkingTime, working_time
+
+DEVICE = "devices"
+"""The name of the first resource."""
+
+BOOKING, AWAY, RISK = "booking ", "away ", "risk "
+"""What a cut's name begins with: a booking and a risk may have the same."""
+
+_YEARS_AHEAD_DAYS = 3 * 365
+"""How far the working calendar reaches: behind the latest end that a simulation may find."""
+
+Kind = Literal["event", "work", "run", "join", "gate"]
+
+
+class Slot(NamedTuple):
+    """How the schedule does an activity or gate."""
+
+    way: int
+    """Index among its alternatives, in the program's order (of `work`, or of `runs.ways()`)."""
+    start_h: float
+    end_h: float
+
+
+Baseline = Mapping[str, Slot]
+"""Every activity and gate of the program, as scheduled."""
+
+_ARRAY = "array of "
+"""Prefix of the resource that keeps an activity's runs together below the fair share."""
+
+
+class PlannedCut(NamedTuple):
+    """Capacity that is taken away."""
+
+    name: str
+    """The booking, the person or the risk behind it, after its prefix; two cuts may share one."""
+    resource: str
+    amount: float
+    start_h: float
+    end_h: float
+    """As planned; equal where only a risk makes it."""
+
+
+class NetworkItem(NamedTuple):
+    """One node of the network and what it stands for."""
+
+    name: str
+    node: str
+    """The activity, gate or event."""
+    stage: str
+    """Whose budget pays; empty for events."""
+    kind: Kind
+    repeat: int
+    """0 the first time; k where a gate has asked again k times."""
+    planned_h: float
+    """Working hours of people, wall hours of a run; 0 for events and joins."""
+    devices: int
+
+
+@dataclass
+class _Spec:
+    """A node before its place in the order is known."""
+
+    item: NetworkItem
+    start_h: float
+    links: list[tuple[str, float, bool]] = field(default_factory=list)
+    people: Mapping[str, float] = field(default_factory=dict)
+    not_before_h: float = 0.0
+    restart_h: float = 0.0
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """A program ready to be played."""
+
+    program: Program
+    network: Network
+    items: tuple[NetworkItem, ...]
+    cuts: tuple[PlannedCut, ...]
+
+    def devices(self) -> Array:
+        """How many each item holds."""
+        return np.array([item.devices for item in self.items], float)
+
+    def indices(self, node: str) -> list[int]:
+        """Where an activity, gate or event stands in the network; its repeats behind it, in their order."""
+        found = [index for index, item in enumerate(self.items) if item.node == node]
+        return sorted(found, key=lambda index: self.items[index].repeat)
+
+    def asked_by(self, gate: str, repeat: int) -> list[int]:
+        """Where stands what a gate may ask for again, its own next look included, for the `repeat`-th time."""
+        again = self.program.gates[gate].again
+        nodes = {gate, *(again.repeats if again else ())}
+        return [i for i, item in enumerate(self.items) if item.node in nodes and item.repeat == repeat]
+
+    def cuts_of(self, name: str) -> list[int]:
+        """Where the cuts of that name stand: a named person's leave is also one of the person's role."""
+        return [index for index, cut in enumerate(self.cuts) if cut.name == name]
+
+    def planned_cuts(self) -> tuple[Array, Array]:
+        """When each begins and ends, as two columns."""
+        start, end = ([getattr(cut, field) for cut in self.cuts] for field in ("start_h", "end_h"))
+        return np.array(start, float)[:, None], np.array(end, float)[:, None]
+
+
+def simulated(program: Program, baseline: Baseline, *, keeps_calendar: bool = False) -> Simulated:
+    """Compile. `keeps_calendar`: nothing begins before the schedule says so, even where it could."""
+    specs = {spec.item.name: spec for spec in _specs(program, baseline)}
+    waits = {name: [before for before, _, _ in spec.links] for name, spec in specs.items()}
+    order = in_order(waits, {name: spec.start_h for name, spec in specs.items()})
+    place = {name: index for index, name in enumerate(order)}
+    arrays = _arrays(program, baseline)
+    resources = [DEVICE, *program.team, *arrays]
+    units = [program.capacity.devices, *(role.fte for role in program.team.values()), *arrays.values()]
+    cuts = tuple(_cuts(program))
+    rule = program.capacity.fair_use
+    specs_in_order = [specs[name] for name in order]
+    network = Network(
+        names=tuple(order),
+        predecessors=tuple(
+            tuple(PredecessorLink(place[name], lag_h, of_start) for name, lag_h, of_start in spec.links)
+            for spec in specs_in_order
+        ),
+        in_working_hours=tuple(spec.item.kind in ("work", "gate") for spec in specs_in_order),
+        demand=np.array([_demand(spec, program, resources) for spec in specs_in_order]),
+        not_before_h=np.array([_earliest(spec, keeps_calendar) for spec in specs_in_order]),
+        longest_hold_h=np.array([_longest_hold_h(program, baseline, spec.item) for spec in specs_in_order]),
+        gap_h=float(rule.gap_hours) if rule else 0.0,
+        restart_h=np.array([spec.restart_h for spec in specs_in_order]),
+        capacity=np.array(units, float),
+        cuts=tuple(Cut(resources.index(cut.resource), cut.amount) for cut in cuts),
+        working_time=_working_hours(program),
+        closing=_closing(program, specs, place),
+        decision=place[_last_look(program, program.decision.made_by)],
+    )
+    return Simulated(program, network, tuple(spec.item for spec in specs_in_order), cuts)
+
+
+def _working_hours(program: Program) -> WorkingTime:
+    """The program's calendar, far enough for a very late end; holidays as stated."""
+    calendar = program.calendar
+    days = [calendar.works_on(calendar.start + timedelta(days=day)) for day in range(_YEARS_AHEAD_DAYS)]
+    first, last = calendar.working_hours
+    return working_time(working_days=days, first_h=first, last_h=last)
+
+
+# The nodes
+
+
+def _specs(program: Program, baseline: Baseline) -> Iterator[_Spec]:
+    for name, event in program.events.items():
+        at = float(program.calendar.hour_of(event.at))
+        yield _Spec(NetworkItem(name, name, "", "event", 0, 0.0, 0), at, not_before_h=at)
+    for node in program.nodes().values():
+        links = [_link(program, baseline, dependency) for dependency in node.after]
+        yield from _node_specs(program, baseline, node, links, repeat=0)
+    for name, gate in program.gates.items():
+        if gate.again is not None:
+            yield from _repeats(program, baseline, name, gate)
+
+
+def _node_specs(
+    program: Program, baseline: Baseline, node: Node, links: list[tuple[str, float, bool]], *, repeat: int
+) -> Iterator[_Spec]:
+    planned, name = baseline[node.name], _repeated(node.name, repeat)
+    date_h = float(program.calendar.hour_of(node.not_before)) if node.not_before else 0.0
+    if node.runs is None:
+        work = node.work[planned.way]
+        hours = work.days * program.calendar.hours_per_day()
+        kind: Kind = "gate" if node.is_gate else "work"
+        item = NetworkItem(name, node.name, node.stage, kind, repeat, hours, 0)
+        yield _Spec(item, planned.start_h, links, work.people, date_h)
+        return
+    mode, runs = node.runs.ways()[planned.way], node.runs
+    names = [name] if runs.count == 1 else [f"{name}#{number}" for number in range(1, runs.count + 1)]
+    for each in names:
+        item = NetworkItem(each, node.name, node.stage, "run", repeat, float(mode.hours), mode.devices)
+        yield _Spec(item, planned.start_h, links, runs.people, date_h, float(runs.resume_hours))
+    if runs.count > 1:
+        ends = [(each, 0.0, False) for each in names]
+        yield _Spec(NetworkItem(name, node.name, node.stage, "join", repeat, 0.0, 0), planned.end_h, ends)
+
+
+def _repeats(program: Program, baseline: Baseline, name: str, gate: ProgramGate) -> Iterator[_Spec]:
+    """What a gate may ask for again, one copy for each time that it may."""
+    assert gate.again is not None
+    nodes = program.nodes()
+    again = set(gate.again.repeats)
+    for repeat in range(1, gate.again.at_most + 1):
+        last_look = (_repeated(name, repeat - 1), 0.0, False)
+        waits: dict[str, list[tuple[str, float, bool]]] = {}
+        for each in gate.again.repeats:
+            inside = [dependency for dependency in nodes[each].after if dependency.name in again]
+            links = [_link(program, baseline, dependency) for dependency in inside]
+            inner = [(_repeated(earlier, repeat), lag_h, of_start) for earlier, lag_h, of_start in links]
+            waits[each] = inner or [last_look]
+        waits[name] = [last_look, *((_repeated(each, repeat), 0.0, False) for each in gate.again.repeats)]
+        for each, links in waits.items():
+            for spec in _node_specs(program, baseline, nodes[each], links, repeat=repeat):
+                spec.start_h, spec.not_before_h = baseline[name].end_h, 0.0
+                yield spec
+
+
+def _repeated(name: str, repeat: int) -> str:
+    """`x` and `x#1` once more: `x~1` and `x~1#1`."""
+    activity, run, number = name.partition("#")
+    return f"{activity}~{repeat}{run}{number}" if repeat else name
+
+
+def _last_look(program: Program, name: str) -> str:
+    gate = program.gates.get(name)
+    return _repeated(name, gate.again.at_most) if gate is not None and gate.again is not None else name
+
+
+def _link(program: Program, baseline: Baseline, dependency: Dependency) -> tuple[str, float, bool]:
+    """(item, lag, whether from its start)."""
+    name, lag_h = dependency.name, float(dependency.lag_hours)
+    if name in program.events:
+        return name, lag_h, False
+    if dependency.of == "end" and lag_h >= 0:
+        return _last_look(program, name), lag_h, False
+    if dependency.of == "end":
+        # Its end cannot be known beforehand: the overlap is counted from its start, as planned.
+        lag_h = max(0.0, baseline[name].end_h - baseline[name].start_h + lag_h)
+    activity = program.activities.get(name)
+    runs = activity.runs if activity is not None else None
+    return (f"{name}#1" if runs is not None and runs.count > 1 else name), lag_h, True
+
+
+def _demand(spec: _Spec, program: Program, resources: Sequence[str]) -> list[float]:
+    held = dict.fromkeys(resources, 0.0)
+    held[DEVICE] = float(spec.item.devices)
+    for name, fte in spec.people.items():
+        for role in program.roles_of(name):
+            held[role] += fte
+    if (array := _ARRAY + spec.item.node) in held:
+        held[array] = float(spec.item.devices)
+    return [held[resource] for resource in resources]
+
+
+def _earliest(spec: _Spec, keeps_calendar: bool) -> float:
+    is_scheduled = keeps_calendar and spec.item.repeat == 0 and spec.item.kind != "join"
+    return max(spec.not_before_h, spec.start_h) if is_scheduled else spec.not_before_h
+
+
+def _closing(
+    program: Program, specs: Mapping[str, _Spec], place: Mapping[str, int]
+) -> dict[int, frozenset[int]]:
+    """For each look of each gate, the items that are done even after a stop."""
+    first = [(name, spec.item.node) for name, spec in specs.items() if spec.item.repeat == 0]
+    return {
+        place[look]: frozenset(
+            place[n] for n, node in first if node in program.gates[spec.item.node].stop_goes_to
+        )
+        for look, spec in specs.items()
+        if spec.item.kind == "gate"
+    }
+
+
+# Capacity
+
+
+def _longest_hold_h(program: Program, baseline: Baseline, item: NetworkItem) -> float:
+    """How long the fair-use rule lets a run hold its devices; the scarcest planned hour counts."""
+    rule, devices = program.capacity.fair_use, program.capacity.devices
+    if rule is None or not item.devices:
+        return np.inf
+    if rule.of == "available":
+        slot, free = baseline[item.node], program.capacity.free_devices(program.calendar)
+        devices = min(free[int(slot.start_h) : int(slot.end_h) + 1], default=devices)
+    return float(rule.max_hours) if item.devices > rule.share * devices + 1e-9 else np.inf
+
+
+def _arrays(program: Program, baseline: Baseline) -> dict[str, float]:
+    """Where an activity's runs count as one job: what all of them together may hold for long."""
+    rule = program.capacity.fair_use
+    if rule is None or rule.job == "run":
+        return {}
+    units, capacity = {}, program.capacity
+    share = array_units(rule, capacity.devices, capacity.free_devices(program.calendar))
+    for node in program.nodes().values():
+        if node.runs is not None and node.runs.count > 1:
+            mode = node.runs.ways()[baseline[node.name].way]
+            if mode.hours > rule.max_hours:
+                units[_ARRAY + node.name] = float(max(share, mode.devices))
+    return units
+
+
+def _cuts(program: Program) -> Iterator[PlannedCut]:
+    hour_of = program.calendar.hour_of
+    for name, booking in program.capacity.bookings.items():
+        held = float(program.capacity.held_by(booking))
+        yield PlannedCut(f"{BOOKING}{name}", DEVICE, held, hour_of(booking.since), hour_of(booking.until))
+    for name, begin, end, fte in program.absences():
+        for resource in program.roles_of(name):
+            yield PlannedCut(f"{AWAY}{name}", resource, fte, begin, end)
+    for name, risk in program.risks.items():
+        if isinstance(risk.effect, CapacityLost):
+            yield PlannedCut(f"{RISK}{name}", DEVICE, risk.effect.share * program.capacity.devices, 0.0, 0.0)
+        elif isinstance(risk.effect, Away):
+            for resource in program.roles_of(risk.effect.role):
+                yield PlannedCut(f"{RISK}{name}", resource, risk.effect.fte, 0.0, 0.0)

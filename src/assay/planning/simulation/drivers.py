@@ -1,0 +1,192 @@
+"""What the date and the budget hang on: each driver alone, from its kindest to its harshest, under the same
+luck.
+
+The register ranks risks by what they really cost, at their stated probability: how much likelier a decision
+in time and in budget would be without the risk, or with a mitigation. The tornado asks how far each driver
+could move the date at all: a risk that never or certainly comes true, noise that is absent or doubled.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from pydantic import ValidationError
+
+from assay.base.errors import ConfigError
+from assay.planning.program.program import Program
+from assay.planning.program.risk import Risk
+from assay.planning.simulation.compile import Baseline
+from assay.planning.simulation.network import Flags
+from assay.planning.simulation.outcome import Outcome, simulate, simulate_each
+
+DRIVER_WORLDS = 2_048
+"""Played for each end of each driver; the luck is shared, so differences are finer than the levels."""
+
+Schedule = Callable[[Program], Baseline]
+"""How a changed program is scheduled."""
+
+
+class Standing(NamedTuple):
+    """Where a program stands."""
+
+    p_on_time: float
+    p_over_budget: float
+    p_both: float
+    """P(on time and within budget)."""
+    decision_day: float
+    """Mean."""
+    device_hours: float
+    """Mean."""
+
+
+class Driver(NamedTuple):
+    """One bar of the tornado."""
+
+    name: str
+    title: str
+    low: Standing
+    low_text: str
+    """What the kind end means: `never`, `none`."""
+    high: Standing
+    high_text: str
+
+    def swing(self) -> float:
+        """How far it moves P(on time) and P(over budget) together."""
+        on_time = abs(self.high.p_on_time - self.low.p_on_time)
+        return on_time + abs(self.high.p_over_budget - self.low.p_over_budget)
+
+
+class MitigationTried(NamedTuple):
+    """A mitigation, played."""
+
+    name: str
+    title: str
+    after: Standing
+    """With this mitigation."""
+
+
+class RegisterLine(NamedTuple):
+    """A risk with what it costs."""
+
+    name: str
+    risk: Risk
+    now: Standing
+    without: Standing
+    """Were it known not to come."""
+    mitigations: tuple[MitigationTried, ...]
+
+    def cost(self) -> float:
+        """P(on time and within budget) that the risk takes away."""
+        return self.without.p_both - self.now.p_both
+
+
+def standing(outcome: Outcome, worlds: Flags | slice = np.s_[:]) -> Standing:
+    """The numbers of a simulation, or of some of its worlds, that drivers are compared by."""
+    is_on_time, is_over = outcome.is_on_time()[worlds], outcome.is_over_budget()[worlds]
+    return Standing(
+        float(is_on_time.mean()),
+        float(is_over.mean()),
+        float((is_on_time & ~is_over).mean()),
+        float(outcome.decision_h[worlds].mean()) / 24.0,
+        float(outcome.device_hours[worlds].mean()),
+    )
+
+
+def tornado(
+    program: Program, baseline: Baseline, *, num_worlds: int = DRIVER_WORLDS, seed: int = 0
+) -> list[Driver]:
+    """Every driver, the strongest first."""
+    now, ends = simulate(program, baseline, num_worlds=num_worlds, seed=seed), list(_ends(program))
+    changes = [change for _, _, low, _, high, _ in ends for change in (low, high)]
+    played = ((program.changed(change), baseline) for change in changes)
+    found = map(standing, simulate_each(played, num_worlds=num_worlds, seed=seed, known=[now]))
+    drivers = [
+        Driver(name, title, next(found), low_text, next(found), high_text)
+        for name, title, _, low_text, _, high_text in ends
+    ]
+    if program.pilot is not None:
+        drivers.append(_gain_driver(now))
+    return sorted(drivers, key=lambda driver: -driver.swing())
+
+
+def register(
+    program: Program, schedule: Schedule, *, num_worlds: int = DRIVER_WORLDS, seed: int = 0
+) -> list[RegisterLine]:
+    """The risks, the dearest first, each with its mitigations tried.
+
+    A mitigation may change the work, so each is scheduled anew by `schedule`. Raises `ConfigError` where one
+    does not fit the program.
+    """
+    outcome = simulate(program, schedule(program), num_worlds=num_worlds, seed=seed)
+    now = standing(outcome)
+    without = [program.changed({f"risks.{name}.probability": 0.0}) for name in program.risks]
+    mitigated = [
+        _mitigated(program, name, each, mitigation.changes)
+        for name, risk in program.risks.items()
+        for each, mitigation in risk.mitigations.items()
+    ]
+    played = ((changed, schedule(changed)) for changed in (*without, *mitigated))
+    found = map(standing, simulate_each(played, num_worlds=num_worlds, seed=seed, known=[outcome]))
+    without_it = {name: next(found) for name in program.risks}
+    lines = [
+        RegisterLine(
+            name,
+            risk,
+            now,
+            without_it[name],
+            tuple(
+                MitigationTried(each, mitigation.title, next(found))
+                for each, mitigation in risk.mitigations.items()
+            ),
+        )
+        for name, risk in program.risks.items()
+    ]
+    return sorted(lines, key=lambda line: (-line.cost(), line.now.device_hours - line.without.device_hours))
+
+
+def _mitigated(program: Program, risk: str, name: str, changes: Mapping[str, Any]) -> Program:
+    try:
+        return program.changed(changes)
+    except (KeyError, ValidationError) as error:
+        raise ConfigError(f"risks.{risk}.mitigations.{name}: its changes do not fit: {error}") from error
+
+
+_Ends = tuple[str, str, dict[str, Any], str, dict[str, Any], str]
+
+
+def _ends(program: Program) -> Iterator[_Ends]:
+    for name, risk in program.risks.items():
+        key = f"risks.{name}.probability"
+        yield name, risk.title, {key: 0.0}, "never", {key: 1.0}, "certain"
+    noise = program.noise
+    drift = abs(noise.work_factor - 1.0) or 0.1
+    yield (
+        "work_factor",
+        "People's work takes longer than planned",
+        {"noise.work_factor": 1.0},
+        "as planned",
+        {"noise.work_factor": 1.0 + 2 * drift},
+        f"{200 * drift:.0f}% longer",
+    )
+    for name, title, value in (
+        ("work_sigma", "Scatter of people's work", noise.work_sigma),
+        ("run_sigma", "Scatter of runs", noise.run_sigma),
+        ("interrupts_per_device_hour", "Interrupts of runs", noise.interrupts_per_device_hour),
+        ("rerun_probability", "Runs that must be repeated", noise.rerun_probability),
+    ):
+        if value:
+            high = min(1.0, 2 * value) if name == "rerun_probability" else 2 * value
+            yield name, title, {f"noise.{name}": 0.0}, "none", {f"noise.{name}": high}, "doubled"
+
+
+def _gain_driver(outcome: Outcome) -> Driver:
+    """The truth itself: worlds whose gain is among the largest and the smallest fifth."""
+    low, high = np.quantile(outcome.luck.gain, (0.2, 0.8))
+    return Driver(
+        "gain",
+        "The true gain",
+        standing(outcome, outcome.luck.gain <= low),
+        f"below {low:+.1f} points",
+        standing(outcome, outcome.luck.gain >= high),
+        f"above {high:+.1f} points",
+    )

@@ -1,0 +1,611 @@
+"""Where a running program will end: what has happened is fixed, the rest is played from today.
+
+What is over stands as it happened. Of what goes on, `planning/begun` says what it has spent, what is to come
+and when it ends; each world has its own luck with what is left, and where nobody noted an end, it lasts as long
+as such things last that are not over after this long. What has not begun begins today at the earliest. Where a
+gate has spoken, only those worlds go on whose own gate said the same, so that its verdict also teaches what
+the gain may be.
+"""
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from assay.base.units import percent_text
+from assay.planning.actuals import Spend
+from assay.planning.in_progress import OVERDUE, Begun, BegunRun, begun
+from assay.planning.program.checks import refuse, strangers
+from assay.planning.program.offer import Offer
+from assay.planning.program.plan import Plan
+from assay.planning.program.program import Program
+from assay.planning.program.progress import Progress, called_off
+from assay.planning.program.risk import StopCondition
+from assay.planning.simulation.compile import RISK, Baseline, NetworkItem, PlannedCut, Simulated, simulated
+from assay.planning.simulation.information import spent_until
+from assay.planning.simulation.network import Array, Cut, Flags
+from assay.planning.simulation.outcome import Outcome, play
+from assay.planning.simulation.random_draws import Gates, Luck, draw_luck, says_stop
+from assay.records.evaluation import Estimate
+
+FORECAST_WORLDS = 16_384
+LEAST_LIKE_US = 50
+"""Fewer simulated worlds than this that agree with the verdicts so far say nothing; then all are kept, and
+whoever shows the forecast says so."""
+
+LATE_HOURS = 24.0
+"""An activity that is so long over its planned end is said to be late."""
+
+OVER_SHARE = 1.2
+"""An activity or stage that will spend this much more than planned raises an alarm."""
+
+_PLENTY = 1e9
+"""Room for whatever really went on before today, whether the plan had any or not."""
+
+
+class _Fact(NamedTuple):
+    """What is known of one node of the network that has begun, or whose activity has."""
+
+    start_h: float
+    end_h: float | None
+    """None: it is not over."""
+    held_h: float = 0.0
+    """Hours (working hours of people) that it has taken by now."""
+    left_h: float = 0.0
+    """... and that are to come, as expected."""
+    is_stated: bool = False
+    """Whether somebody has said when it will end."""
+
+
+class Alarm(NamedTuple):
+    """Something to act on before it is too late."""
+
+    level: Literal["act", "watch"]
+    what: str
+    text: str
+    then: Literal["stop", "narrow", "review"] | None = None
+    """What a stop condition asks for; None: it is none."""
+
+
+class StageForecast(NamedTuple):
+    """The device-hours of a stage."""
+
+    name: str
+    planned: float
+    spent: float
+    low: float
+    """At completion; a tenth lies below."""
+    middle: float
+    high: float
+    limit: float | None
+
+
+class ProgramForecast(NamedTuple):
+    """A running program's state and its future."""
+
+    program: Program
+    plan: Plan
+    progress: Progress
+    now_h: float
+    outcome: Outcome
+    """What becomes of the rest; `device_hours` includes what was spent."""
+    begun: dict[str, Begun]
+    """By name: what was spent, and what of it is to come."""
+    begun_device_hours: dict[str, Array]
+    """What each of them takes in each world, spent and still to come."""
+    known: frozenset[int]
+    """Nodes of the network that have begun, or whose activity has."""
+    stages: tuple[StageForecast, ...]
+    alarms: tuple[Alarm, ...]
+    num_like_us: int
+    """Simulated worlds whose gates said what ours said; below `LEAST_LIKE_US` the rest is played without
+    regard to the verdicts' bearing on the gain."""
+    num_worlds: int
+    gain: Estimate | None = None
+    """In points, of the newest decision that a gate took over; None before there is one."""
+
+    @property
+    def spent(self) -> float:
+        """Device-hours by now."""
+        return sum(each.spent for each in self.begun.values())
+
+    @property
+    def to_come(self) -> float:
+        """Device-hours that what has begun is still expected to take."""
+        return sum(each.to_come for each in self.begun.values())
+
+    def is_conditioned(self) -> bool:
+        """Whether the verdicts so far teach what the gain may be."""
+        return self.num_like_us >= LEAST_LIKE_US
+
+
+def forecast(
+    program: Program,
+    offer: Offer,
+    progress: Progress,
+    *,
+    num_worlds: int = FORECAST_WORLDS,
+    seed: int = 0,
+    baseline: Baseline,
+    gain: Estimate | None = None,
+) -> ProgramForecast:
+    """Play the rest of an offered program; `gain`, in points, is what the newest decision found.
+
+    Raises `ConfigError` where the progress tells of what the program does not hold.
+    """
+    refuse(strangers(program, progress))
+    compiled = simulated(program, baseline)
+    drawn = draw_luck(compiled, num_worlds=num_worlds, seed=seed)
+    like_us = _like_us(drawn, progress)
+    luck = drawn.worlds(_chosen(like_us, len(drawn.gain)))
+    now_h = float(program.calendar.hour_of(progress.now))
+    has_begun = begun(program, offer.plan, progress)
+    facts = _facts(compiled, progress, has_begun, now_h)
+    conditioned, luck, left = _from_now(compiled, luck, facts, progress, now_h)
+    outcome = play(conditioned, luck)
+    spending = {
+        name: _device_hours(each, _runs_of(compiled, name), facts, left, outcome, now_h)
+        for name, each in has_begun.items()
+    }
+    ahead = _device_hours_ahead(outcome, facts)
+    total = np.sum([*spending.values(), ahead.sum(axis=0)], axis=0)
+    outcome = replace(outcome, device_hours=total)
+    stages = tuple(_stages(outcome, offer.plan, has_begun, spending, ahead))
+    found = ProgramForecast(
+        program,
+        offer.plan,
+        progress,
+        now_h,
+        outcome,
+        has_begun,
+        spending,
+        frozenset(facts),
+        stages,
+        (),
+        len(like_us),
+        len(drawn.gain),
+        gain,
+    )
+    return found._replace(alarms=tuple(_alarms(found, offer)))
+
+
+# What is known
+
+
+def _facts(
+    compiled: Simulated, progress: Progress, has_begun: dict[str, Begun], now_h: float
+) -> dict[int, _Fact]:
+    """Node of the network -> what is known of it; absent: neither it nor its activity has begun."""
+    facts: dict[int, _Fact] = {}
+    hour_of = compiled.program.calendar.hour_of
+    for name, moment in progress.events.items():
+        facts[compiled.indices(name)[0]] = _Fact(float(hour_of(moment)), float(hour_of(moment)))
+    for name, each in has_begun.items():
+        if runs := _runs_of(compiled, name):
+            for index, run in itertools.zip_longest(runs, each.runs[: len(runs)]):
+                if run is not None:
+                    facts[index] = _fact_of_run(each, run, now_h)
+                elif each.actual.ended is not None and not compiled.items[index].repeat:
+                    facts[index] = _Fact(float(each.item.start_h), float(each.item.end_h))
+            continue
+        times = max(1, len(progress.verdicts.get(name, ())))
+        for index in compiled.indices(name):
+            if compiled.items[index].repeat < times:
+                facts[index] = _fact_of_work(compiled, each, now_h)
+    return facts
+
+
+def _fact_of_run(each: Begun, run: BegunRun, now_h: float) -> _Fact:
+    begin_h, end_h = float(run.run.holds[0][0]), float(run.run.holds[-1][1])
+    if each.actual.ended is not None or run.is_over(int(now_h)):
+        return _Fact(begin_h, end_h)
+    held, left = run.held_h(int(now_h)), run.left_h(int(now_h))
+    # One that is still to begin waits for room only.
+    return _Fact(min(begin_h, now_h), None, held, left, each.actual.expected_end is not None)
+
+
+def _fact_of_work(compiled: Simulated, each: Begun, now_h: float) -> _Fact:
+    start_h, end_h = float(each.item.start_h), float(each.item.end_h)
+    if each.actual.ended is not None:
+        return _Fact(start_h, end_h)
+    hours = compiled.network.working_time.worked(np.array([start_h, now_h, end_h]))
+    held, left = np.diff(hours).tolist()
+    return _Fact(start_h, None, held, left, each.actual.expected_end is not None)
+
+
+def _runs_of(compiled: Simulated, activity: str) -> list[int]:
+    return [index for index in compiled.indices(activity) if compiled.items[index].kind == "run"]
+
+
+def _like_us(luck: Luck, progress: Progress) -> np.ndarray:
+    """The worlds whose gates said what ours did."""
+    same = np.ones(len(luck.gain), bool)
+    for name, said in progress.verdicts.items():
+        for verdict, look in zip(said, luck.gates[name], strict=False):
+            same &= look.verdict == verdict
+    return np.flatnonzero(same)
+
+
+def _chosen(like_us: np.ndarray, num_worlds: int) -> np.ndarray:
+    """As many as before: those like us over and over, or all where these are too few."""
+    enough = like_us if len(like_us) >= LEAST_LIKE_US else np.arange(num_worlds)
+    return np.resize(enough, num_worlds)
+
+
+def _from_now(
+    compiled: Simulated, luck: Luck, facts: dict[int, _Fact], progress: Progress, now_h: float
+) -> tuple[Simulated, Luck, dict[int, Array]]:
+    """The network and the luck of the rest, and the hours that are left of each node that goes on."""
+    network, draws = compiled.network, luck.draws
+    predecessors, demand = list(network.predecessors), network.demand.copy()
+    not_before, longest = np.maximum(network.not_before_h, now_h), network.longest_hold_h.copy()
+    duration, delay = draws.duration_h.copy(), draws.delay_h.copy()
+    active = _active(compiled, draws.is_active, progress)
+    left: dict[int, Array] = {}
+    # Those who wait for nothing new wait until today; joins and what is over do not wait at all.
+    for index, item in enumerate(compiled.items):
+        if item.kind == "join":
+            not_before[index] = 0.0
+        at_h = network.not_before_h[index]
+        if item.kind == "event" and index not in facts and at_h < now_h:
+            # Its date has passed: it is as late as such events are that are not here after this long.
+            not_before[index], delay[index] = at_h, _not_over_after(delay[index], now_h - at_h)
+        if index not in facts:
+            continue
+        fact = facts[index]
+        predecessors[index], delay[index] = (), 0.0
+        not_before[index] = fact.start_h if fact.end_h is None else fact.end_h
+        active[index] = True
+        if fact.end_h is not None:
+            demand[index], duration[index] = 0.0, 0.0
+            continue
+        left[index] = _left(item, duration[index], fact)
+        passed = fact.held_h if network.in_working_hours[index] else now_h - fact.start_h
+        duration[index] = passed + left[index]
+        longest[index] += passed
+    gates = _said(luck.gates, progress)
+    network = replace(
+        network,
+        predecessors=tuple(predecessors),
+        demand=demand,
+        not_before_h=not_before,
+        longest_hold_h=longest,
+    )
+    cut_end = _cut_ends(compiled, luck, now_h)
+    conditioned, cuts = _with_room_before(replace(compiled, network=network), draws.cut_start_h, cut_end, now_h)
+    changed = replace(
+        draws,
+        duration_h=duration,
+        delay_h=delay,
+        is_active=active,
+        cut_start_h=cuts[0],
+        cut_end_h=cuts[1],
+        says_stop=says_stop(compiled, gates, num_worlds=len(luck.gain)),
+    )
+    return conditioned, luck._replace(draws=changed, gates=gates), left
+
+
+def _with_room_before(
+    compiled: Simulated, start: Array, end: Array, now_h: float
+) -> tuple[Simulated, tuple[Array, Array]]:
+    """Until now nothing limits what really went on."""
+    network = compiled.network
+    count, worlds = len(network.capacity), start.shape[1]
+    if now_h <= 0:
+        return compiled, (start, end)
+    changed = replace(
+        compiled,
+        network=replace(network, cuts=(*network.cuts, *(Cut(each, -_PLENTY) for each in range(count)))),
+        cuts=(*compiled.cuts, *(PlannedCut("so far", "", -_PLENTY, 0.0, now_h) for _ in range(count))),
+    )
+    until = np.full((count, worlds), now_h)
+    return changed, (np.concatenate([start, np.zeros_like(until)]), np.concatenate([end, until]))
+
+
+def _active(compiled: Simulated, drawn: Flags, progress: Progress) -> Flags:
+    """What the verdicts so far switch on and off."""
+    active = drawn.copy()
+    for name, said in progress.verdicts.items():
+        gate = compiled.program.gates[name]
+        for look, verdict in enumerate(said):
+            active[compiled.asked_by(name, look + 1)] = verdict == "again"
+            for dropped in gate.narrow.drops if verdict == "narrow" else ():
+                active[compiled.indices(dropped)] = False
+    return active
+
+
+def _said(gates: Gates, progress: Progress) -> Gates:
+    found = dict(gates)
+    for name, said in progress.verdicts.items():
+        looks = found[name]
+        known = (
+            look._replace(verdict=np.full(len(look.verdict), verdict))
+            for look, verdict in zip(looks, said, strict=False)
+        )
+        found[name] = (*known, *looks[len(said) :])
+    return found
+
+
+def _left(item: NetworkItem, durations: Array, fact: _Fact) -> Array:
+    """Hours that are left of what goes on. Each world has its own luck with what somebody expects; where nobody
+    has said, it lasts as long as in worlds in which it is not over after so long."""
+    if fact.is_stated or not fact.held_h:
+        return np.asarray(fact.left_h * durations / item.planned_h)
+    longer = durations[durations > fact.held_h]
+    return (
+        np.resize(longer - fact.held_h, durations.shape)
+        if longer.size
+        else np.full_like(durations, fact.left_h)
+    )
+
+
+def _not_over_after(durations: Array, elapsed_h: float) -> Array:
+    """Durations of those worlds in which it lasts longer than this; a twentieth more where none does."""
+    longer = durations[durations > elapsed_h]
+    return np.resize(longer, durations.shape) if longer.size else np.full_like(durations, OVERDUE * elapsed_h)
+
+
+def _cut_ends(compiled: Simulated, luck: Luck, now_h: float) -> Array:
+    """Bookings stand as stated; what a risk would have taken before today did not happen."""
+    start, end = luck.draws.cut_start_h, luck.draws.cut_end_h
+    is_risk = np.array([[cut.name.startswith(RISK)] for cut in compiled.cuts], bool).reshape(-1, 1)
+    return np.where(is_risk & (start < now_h), start, end)
+
+
+# What it costs
+
+
+def _device_hours(
+    each: Begun,
+    indices: Sequence[int],
+    facts: dict[int, _Fact],
+    left: dict[int, Array],
+    outcome: Outcome,
+    now_h: float,
+) -> Array:
+    """What an activity that has begun spends in each world, from its start to its end.
+
+    What is stated to be to come and what was planned for the time that is left have the same luck, which hangs
+    on no hours that are noted: so to state what would be taken anyway changes nothing, and more is never less.
+    """
+    if each.actual.ended is not None:
+        return np.full(len(outcome.device_hours), each.spent)
+    luck = _luck_of_what_is_left(each, indices, facts, left, outcome, now_h)
+    if each.actual.device_hours_to_come is not None:
+        return np.asarray(each.spent + each.to_come * luck)
+    on_open, by_now = each.spent_on_open_runs(), _planned_by_now(each, now_h)
+    total = by_now + (each.planned_open - by_now) * luck
+    return np.asarray(each.spent - on_open + np.maximum(on_open, total))
+
+
+def _planned_by_now(each: Begun, now_h: float) -> float:
+    """Device-hours of its open runs for which the time has passed; overdue, a twentieth more is to come."""
+    held = float(sum(run.run.devices * run.held_h(int(now_h)) for run in each.open_runs()))
+    return held if held < each.planned_open else each.planned_open / OVERDUE
+
+
+def _luck_of_what_is_left(
+    each: Begun,
+    indices: Sequence[int],
+    facts: dict[int, _Fact],
+    left: dict[int, Array],
+    outcome: Outcome,
+    now_h: float,
+) -> Array:
+    """Per world: (what its open runs hold from now on) / (what they are expected to), by a mean over the runs
+    that does not hang on when they are noted to end; less where a stop ends them before."""
+    num_worlds, items = len(outcome.device_hours), outcome.simulated.items
+    drawn, came, luck, expected = np.zeros(num_worlds), np.zeros(num_worlds), np.zeros(num_worlds), 0.0
+    places = [*indices, *(-1 for _ in each.runs[len(indices) :])]
+    for index, run in zip(places, each.runs, strict=False):
+        if run.told is not None and run.told.ended is not None:
+            continue
+        devices, hours = run.run.devices, float(run.left_h(int(now_h)))
+        if index not in left:
+            drawn, came = drawn + devices * hours, came + devices * hours
+            weight, own = devices * hours, np.ones(num_worlds)
+        else:
+            fact = facts[index]
+            drawn = drawn + devices * left[index]
+            came = came + devices * np.maximum(0.0, outcome.replay.held_h[index] - (now_h - fact.start_h))
+            planned_h = max(1.0, items[index].planned_h - fact.held_h) if fact.is_stated else hours
+            weight, own = devices * planned_h, left[index] / max(hours, 1e-9)
+        luck, expected = luck + weight * own, expected + weight
+    reached = np.divide(came, drawn, out=np.ones(num_worlds), where=drawn > 0).clip(0.0, 1.0)
+    return np.asarray((luck / expected if expected else 1.0) * reached)
+
+
+def _device_hours_ahead(outcome: Outcome, facts: dict[int, _Fact]) -> Array:
+    """Per node and world: what is held by what has not begun."""
+    ahead: Array = outcome.simulated.devices()[:, None] * outcome.replay.held_h
+    ahead[list(facts)] = 0.0
+    return ahead
+
+
+def _stages(
+    outcome: Outcome, plan: Plan, has_begun: dict[str, Begun], spending: dict[str, Array], ahead: Array
+) -> Iterator[StageForecast]:
+    compiled = outcome.simulated
+    program, nodes = compiled.program, compiled.program.nodes()
+    for stage in program.stages:
+        planned = sum(item.device_hours() for item in plan.items if nodes[item.name].stage == stage)
+        own = [name for name in has_begun if nodes[name].stage == stage]
+        rows = [index for index, item in enumerate(compiled.items) if item.stage == stage]
+        total = np.sum([ahead[rows].sum(axis=0), *(spending[name] for name in own)], axis=0)
+        low, middle, high = np.quantile(total, (0.1, 0.5, 0.9)).tolist()
+        spent = sum(has_begun[name].spent for name in own)
+        yield StageForecast(stage, float(planned), spent, low, middle, high, program.budget.stages.get(stage))
+
+
+# Alarms
+
+
+def _alarms(found: ProgramForecast, offer: Offer) -> list[Alarm]:
+    kinds = (_stop_alarms, _stage_alarms, _activity_alarms, _waiting_alarms)
+    alarms = [*_promise_alarms(found, offer), *(alarm for kind in kinds for alarm in kind(found))]
+    return sorted(alarms, key=lambda alarm: alarm.level)
+
+
+def _promise_alarms(found: ProgramForecast, offer: Offer) -> Iterator[Alarm]:
+    on_time, over = found.outcome.p_on_time(), found.outcome.p_over_budget()
+    if on_time < offer.promised_on_time:
+        by = found.program.calendar.deadline_text(found.program.decision.by)
+        text = f"A decision by the {by} has become {found.outcome.chance_text(on_time)} likely; "
+        yield Alarm("act", "date", f"{text}promised was {percent_text(offer.promised_on_time)}.")
+    if over > offer.promised_over_budget:
+        budget, promised = found.program.budget.device_hours, percent_text(offer.promised_over_budget)
+        text = f"Breaking the budget of {budget:,.0f} has become {found.outcome.chance_text(over)} likely; "
+        yield Alarm("act", "budget", f"{text}promised was {promised} at most.")
+
+
+def _stop_alarms(found: ProgramForecast) -> Iterator[Alarm]:
+    """Stop conditions on numbers that a forecast or the ledger knows."""
+    runs = [run for actual in found.progress.activities.values() for run in actual.runs]
+    known: dict[str, Array] = {
+        "device_hours": found.outcome.device_hours,
+        "decision_day": found.outcome.decision_h / 24.0,
+    }
+    if tried := sum(run.num_attempts for run in runs):
+        known["failure_share"] = np.array([sum(run.num_failed for run in runs) / tried])
+    for name, stop in found.program.stops.items():
+        if stop.watch == "gain" and found.gain is not None:
+            yield from _gain_alarm(found.gain, name, stop)
+        if stop.watch not in known:
+            continue
+        chance = float(_passes(known[stop.watch], stop).mean())
+        if chance >= 0.1:
+            seen = f"{percent_text(chance)} likely"
+            if stop.watch == "failure_share":
+                seen = f"seen: {percent_text(float(known[stop.watch][0]))}"
+            text = f"{stop.title} ({seen}): then {stop.then}."
+            yield Alarm("act" if chance >= 0.5 else "watch", name, text, stop.then)
+
+
+def _passes(values: Array, stop: StopCondition) -> Flags:
+    if stop.above is not None:
+        return np.asarray(values > stop.above)
+    assert stop.below is not None, stop
+    return np.asarray(values < stop.below)
+
+
+def _gain_alarm(gain: Estimate, name: str, stop: StopCondition) -> Iterator[Alarm]:
+    """To act where the whole interval lies beyond the limit, to watch where the estimate does."""
+    low, high = (end if end is not None else gain.value for end in (gain.low, gain.high))
+    if not _passes(np.array([gain.value]), stop).all():
+        return
+    is_whole = bool(_passes(np.array([low, high]), stop).all()) and gain.low is not None
+    seen = f"seen: {gain.value:+.2f} points, {low:+.2f} to {high:+.2f}"
+    yield Alarm("act" if is_whole else "watch", name, f"{stop.title} ({seen}): then {stop.then}.", stop.then)
+
+
+def unwatched(found: ProgramForecast) -> list[StopCondition]:
+    """Stop conditions on what no forecast and no decision known here tells."""
+    known = {"device_hours", "decision_day", "failure_share"} | ({"gain"} if found.gain is not None else set())
+    return [stop for stop in found.program.stops.values() if stop.watch not in known]
+
+
+def _stage_alarms(found: ProgramForecast) -> Iterator[Alarm]:
+    for stage in found.stages:
+        limit = stage.limit or OVER_SHARE * stage.planned
+        if stage.planned and stage.middle > limit:
+            planned = f", {OVER_SHARE:.0%} of the {stage.planned:,.0f} that were planned"
+            heading = (
+                f"{found.program.stages[stage.name].title} is heading for {stage.middle:,.0f} device-hours"
+            )
+            above = f"above its limit of {limit:,.0f}" if stage.limit else f"above {limit:,.0f}{planned}"
+            yield Alarm("act", stage.name, f"{heading}, {above}.")
+
+
+def _activity_alarms(found: ProgramForecast) -> Iterator[Alarm]:
+    nodes, items = found.program.nodes(), {item.name: item for item in found.plan.items}
+    for name, actual in found.progress.activities.items():
+        if (planned := items.get(name)) is None:
+            continue
+        if actual.ended is None and found.now_h > planned.end_h + LATE_HOURS:
+            late = (found.now_h - planned.end_h) / 24.0
+            text = f"'{nodes[name].title}' goes on, {late:.1f} days past its planned end."
+            yield Alarm("watch", name, text)
+        hours = planned.device_hours()
+        if hours and (held := found.begun[name].spent) > OVER_SHARE * hours:
+            spent = f"'{nodes[name].title}' has spent {held:,.0f} device-hours"
+            yield Alarm("watch", name, f"{spent}; planned were {hours:,}.")
+
+
+def _waiting_alarms(found: ProgramForecast) -> Iterator[Alarm]:
+    """What could have begun by now, was planned to, and has not."""
+    progress, nodes = found.progress, found.program.nodes()
+    over = {name for name, actual in progress.activities.items() if actual.ended is not None}
+    over |= set(progress.events) | set(progress.verdicts)
+    dropped = called_off(found.program, progress)
+    if any("stop" in said for said in progress.verdicts.values()):
+        return
+    for item in found.plan.items:
+        late_h = found.now_h - item.start_h
+        is_due = late_h > LATE_HOURS and item.name not in {*progress.activities, *progress.verdicts, *dropped}
+        if is_due and {each.name for each in nodes[item.name].after} <= over | dropped:
+            text = f"'{nodes[item.name].title}' could have begun; it was planned {late_h / 24:.1f} days ago."
+            yield Alarm("watch", item.name, text)
+
+
+def left_by_day(
+    found: ProgramForecast, spends: Sequence[Spend], *, num_days: int
+) -> tuple[list[float], list[tuple[float, float]]]:
+    """Device-hours of the budget that are left: (after each day as planned, (day, left) as it is until now).
+
+    `spends` are the ledger's; what only the notes know is spread evenly over its time.
+    """
+    budget = found.program.budget.device_hours
+    known = {spend.activity for spend in spends}
+    every = [*spends, *(_told(found, name, each) for name, each in found.begun.items() if name not in known)]
+    planned = []
+    for day in range(num_days + 1):
+        hour = 24.0 * day
+        held = sum(
+            run.devices * max(0.0, min(hour, until) - begin)
+            for item in found.plan.items
+            for run in item.runs
+            for begin, until in run.holds
+            if begin < hour
+        )
+        planned.append(budget - held)
+    hours = [24.0 * day for day in range(num_days + 1) if 24.0 * day < found.now_h]
+    actual = [(hour / 24.0, budget - _spent_until(every, hour)) for hour in hours]
+    return planned, [*actual, (found.now_h / 24.0, budget - found.spent)]
+
+
+def left_ahead(found: ProgramForecast, *, days: Sequence[float], shares: Sequence[float]) -> list[list[float]]:
+    """Quantiles of what is left of the budget on days to come, over the forecast worlds."""
+    budget = found.program.budget.device_hours
+    left = [np.quantile(budget - _device_hours_until(found, 24.0 * day), shares).tolist() for day in days]
+    return [list(column) for column in zip(*left, strict=True)]
+
+
+def _device_hours_until(found: ProgramForecast, hour: float) -> Array:
+    """By an hour to come: what has begun goes on evenly until its end, what has not follows its simulation."""
+    outcome, compiled = found.outcome, found.outcome.simulated
+    start, finish, held = outcome.replay
+    ahead = [index for index in range(len(compiled.items)) if index not in found.known]
+    total = spent_until(outcome, np.full(len(outcome.device_hours), hour), ahead)
+    for name, each in found.begun.items():
+        own = compiled.indices(name)
+        ends = np.where(np.isnan(finish[own]), start[own] + held[own], finish[own])
+        last = np.nan_to_num(ends, nan=found.now_h).max(axis=0)
+        share = np.clip((hour - found.now_h) / np.maximum(last - found.now_h, 1e-9), 0.0, 1.0)
+        total += each.spent + (found.begun_device_hours[name] - each.spent) * share
+    return total
+
+
+def _told(found: ProgramForecast, name: str, each: Begun) -> Spend:
+    """What only the notes know to have been spent."""
+    until = min(float(each.item.end_h), found.now_h) if each.actual.ended is not None else found.now_h
+    return Spend(name, float(each.item.start_h), until, each.spent)
+
+
+def _spent_until(spends: Sequence[Spend], hour: float) -> float:
+    total = 0.0
+    for spend in spends:
+        length = max(spend.end_h - spend.start_h, 1e-9)
+        total += spend.device_hours * min(1.0, max(0.0, (hour - spend.start_h) / length))
+    return total

@@ -1,0 +1,277 @@
+"""What each stage teaches, what it costs, and what it saves by stopping early.
+
+After a stage the best that can be done is to scale where the expected gain, given all that was seen, is
+above the least that matters, and to stop otherwise. Three numbers follow from the simulated worlds
+themselves: how often that would be wrong; how many points of gain it would secure on average (the value of
+the information); and how many device-hours the gate saves because weak evidence ends the program there.
+Estimates and gain are jointly normal but for rare risks, so the expected gain given the estimates is their
+linear regression over the worlds.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from statistics import NormalDist
+from typing import NamedTuple
+
+import numpy as np
+
+from assay.planning.program.campaign_rule import POINTS
+from assay.planning.program.program import Program
+from assay.planning.program.work import Evidence
+from assay.planning.simulation.campaign_gate import components_of
+from assay.planning.simulation.compile import Baseline, Simulated, simulated
+from assay.planning.simulation.network import Array
+from assay.planning.simulation.outcome import Outcome, play_otherwise, simulate_each
+from assay.planning.simulation.random_draws import p_pass, seeds_of
+
+STOP_PROBABILITY = 0.2
+"""A rung stops a candidate whose gain is worth having with less than this probability."""
+
+
+class StageInformation(NamedTuple):
+    """A gate, or (the first line) what is known before any."""
+
+    name: str
+    title: str
+    p_wrong: float | None
+    """P(the better of scale and stop is the wrong one), were the decision made here; None: reads no effect."""
+    points_secured: float | None
+    """E[max(0, expected gain - least)]: points of gain, beyond the least, that deciding here would secure."""
+    device_hours: float
+    """Spent on average by the end of the gate, where it is reached."""
+    p_stop: float
+    """How often the program ends here."""
+    p_stopped_wrongly: float
+    """... although the gain was worth having."""
+    device_hours_saved: float
+    """On average over all worlds, by being able to stop here."""
+    days_saved: float
+
+
+class GateSite(NamedTuple):
+    """An activity whose runs compare the candidate with its baseline: a place where a gate could stand."""
+
+    activity: str
+    title: str
+    end_day: float
+    """When it ends, on average."""
+    num_seeds: int
+    standard_error: float
+    """Standard error of its estimate, in points."""
+    device_hours: float
+    """What its own runs hold."""
+    p_wrong: float
+    """After this rung alone and what was believed before."""
+    p_stop: float
+    """How often its evidence alone would say stop."""
+    device_hours_saved: float
+    """On average, were the program stopped there then."""
+    p_stopped_wrongly: float
+
+    def worth(self) -> float:
+        """Device-hours saved beyond its own."""
+        return self.device_hours_saved - self.device_hours
+
+
+class SeedsTried(NamedTuple):
+    """The last gate with more or fewer seeds."""
+
+    num_seeds: int
+    """Seeds of each arm."""
+    num_more: int
+    """Than the program has; negative: fewer."""
+    standard_error: float
+    """Standard error of the gate's estimate, in points."""
+    p_pass_if_least: float
+    """P(the gate passes), were the gain one standard deviation of our belief above the least."""
+    p_scale: float
+    """P(the program ends with 'scale')."""
+    p_wrong: float
+    p_on_time: float
+    p_over_budget: float
+    device_hours: float
+    """Median."""
+
+
+def _last_evidence(compiled: Simulated) -> tuple[str, Evidence] | None:
+    """The gate with evidence that the program comes to last."""
+    gates = [item.node for item in compiled.items if item.kind == "gate" and not item.repeat]
+    found = [(gate, evidence) for gate in gates if (evidence := compiled.program.gates[gate].evidence)]
+    return found[-1] if found else None
+
+
+def least_gain(outcome: Outcome) -> float:
+    """Points of gain that are worth having: what the last gate passes."""
+    last = _last_evidence(outcome.simulated)
+    return last[1].least_gain if last else 0.0
+
+
+def stages_information(outcome: Outcome) -> list[StageInformation]:
+    """One line before any stage, then one for each gate, in their order."""
+    compiled, luck = outcome.simulated, outcome.luck
+    program, least = compiled.program, least_gain(outcome)
+    before = _decide_now(luck.gain, [], least)
+    lines = [StageInformation("", "Before any run", *before, 0.0, 0.0, 0.0, 0.0, 0.0)]
+    seen: list[Array] = []
+    for name, looks in luck.gates.items():
+        indices = compiled.indices(name)
+        first, last = looks[0].estimate, looks[-1].estimate
+        p_wrong, points = None, None
+        if first is not None and last is not None:
+            seen.append(np.where(luck.draws.is_active[indices[-1]], last, first))
+            p_wrong, points = _decide_now(luck.gain, seen, least)
+        ends = outcome.replay.finish_h[indices]
+        stopped = ((luck.draws.says_stop & luck.draws.is_active)[indices] & ~np.isnan(ends)).any(axis=0)
+        lines.append(
+            StageInformation(
+                name,
+                program.gates[name].title,
+                p_wrong,
+                points,
+                _spent_by(outcome, np.nanmax(np.where(np.isnan(ends), -np.inf, ends), axis=0)),
+                float(stopped.mean()),
+                float((stopped & (luck.gain >= least)).mean()),
+                *_saved_by_stopping(outcome, name),
+            )
+        )
+    return lines
+
+
+def ladder(outcome: Outcome) -> list[GateSite]:
+    """Every activity that repeats the pilot's comparison, in the order of time, as if a gate stood behind it.
+
+    A rung below full size is taken to show the same gain: what a smaller size misses, only records can tell
+    (`assay.statistics.proxy`).
+    """
+    compiled = outcome.simulated
+    program = compiled.program
+    if program.pilot is None:
+        return []
+    judged = [gate.evidence.runs for gate in program.gates.values() if gate.evidence is not None]
+    same = {change for name in judged for change in program.activities[name].changes}
+    rungs = [
+        _rung(outcome, name, program.pilot.benchmark)
+        for name, activity in program.activities.items()
+        if same & set(activity.changes) and activity.runs is not None and activity.runs.count >= 4
+    ]
+    return sorted(rungs, key=lambda rung: rung.end_day)
+
+
+def seeds_table(
+    program: Program,
+    baseline: Baseline,
+    seeds: Sequence[int] | None = None,
+    *,
+    num_worlds: int,
+    seed: int = 0,
+) -> list[SeedsTried]:
+    """The last gate's comparison with so many seeds of each arm, date and budget included.
+
+    By default from two fewer than now to two more.
+    """
+    compiled = simulated(program, baseline)
+    last = _last_evidence(compiled)
+    if last is None:
+        return []
+    gate, evidence = last
+    now = seeds_of(compiled, evidence.runs)
+    lines = []
+    counts = range(max(1, now - 2), now + 3) if seeds is None else seeds
+    key = f"activities.{evidence.runs}.runs.count"
+    tried = ((program.changed({key: evidence.arms * count}), baseline) for count in counts)
+    outcomes = simulate_each(tried, num_worlds=num_worlds, seed=seed)
+    for num_seeds, outcome in zip(counts, outcomes, strict=True):
+        look = outcome.luck.gates[gate][0]
+        assert look.estimate is not None and look.standard_error is not None
+        aim = evidence.least_gain + float(outcome.luck.gain.std())
+        p_wrong, _ = _decide_now(outcome.luck.gain, [look.estimate], evidence.least_gain)
+        lines.append(
+            SeedsTried(
+                num_seeds,
+                num_seeds - now,
+                float(look.standard_error[0]),
+                p_pass(outcome.simulated, gate, aim, num_worlds=num_worlds, seed=seed),
+                outcome.shares()["scale"],
+                p_wrong,
+                outcome.p_on_time(),
+                outcome.p_over_budget(),
+                float(np.median(outcome.device_hours)),
+            )
+        )
+    return lines
+
+
+def _decide_now(gain: Array, estimates: Sequence[Array], least: float) -> tuple[float, float]:
+    """(P(wrong), points secured) of the best decision given the estimates."""
+    columns = np.stack([np.ones_like(gain), *estimates], axis=1)
+    weights, *_ = np.linalg.lstsq(columns, gain, rcond=None)
+    expected = columns @ weights
+    p_wrong = float(((expected >= least) != (gain >= least)).mean())
+    return p_wrong, float(np.maximum(0.0, expected - least).mean())
+
+
+def _saved_by_stopping(outcome: Outcome, gate: str) -> tuple[float, float]:
+    """(device-hours, days) that the same worlds would cost more, on average, could this gate not stop
+    them."""
+    draws = outcome.luck.draws
+    says_stop = draws.says_stop.copy()
+    says_stop[outcome.simulated.indices(gate)] = False
+    going_on = play_otherwise(outcome, replace(draws, says_stop=says_stop))
+    hours = float((going_on.device_hours - outcome.device_hours).mean())
+    return hours, float((going_on.decision_h - outcome.decision_h).mean()) / 24.0
+
+
+def _spent_by(outcome: Outcome, moment_h: Array) -> float:
+    """Mean device-hours by a moment of each world (never reached: minus infinity)."""
+    reached = np.isfinite(moment_h)
+    return float(spent_until(outcome, moment_h)[reached].mean()) if reached.any() else 0.0
+
+
+def spent_until(outcome: Outcome, moment_h: Array, nodes: Collection[int] | None = None) -> Array:
+    """Device-hours of each world until a moment, or those of some nodes of the network; a run spends evenly
+    from its start to its end."""
+    spent = np.zeros(len(outcome.device_hours))
+    start, finish, held = outcome.replay
+    for index, item in enumerate(outcome.simulated.items):
+        if item.devices and (nodes is None or index in nodes):
+            # A run that was called off has no end; what it held, it held without a break.
+            end = np.where(np.isnan(finish[index]), start[index] + held[index], finish[index])
+            share = (moment_h - start[index]) / np.maximum(end - start[index], 1e-9)
+            spent += item.devices * held[index] * np.nan_to_num(np.clip(share, 0.0, 1.0))
+    return spent
+
+
+def _rung(outcome: Outcome, name: str, benchmark: str) -> GateSite:
+    compiled, gain, least = outcome.simulated, outcome.luck.gain, least_gain(outcome)
+    program = compiled.program
+    num_seeds = seeds_of(compiled, name)
+    components = components_of(program, benchmark)
+    items = program.benchmarks[benchmark].items
+    error = POINTS * components.standard_error(num_seeds=num_seeds, num_items=items)
+    noise = np.random.default_rng(num_seeds).standard_normal(len(gain))
+    estimate = gain + error * noise
+    p_wrong, _ = _decide_now(gain, [estimate], least)
+    prior_mean, prior_sd = float(gain.mean()), float(gain.std())
+    weight = prior_sd**2 / (prior_sd**2 + error**2)
+    expected = prior_mean + weight * (estimate - prior_mean)
+    limit = NormalDist().inv_cdf(STOP_PROBABILITY) * prior_sd * float(np.sqrt(1.0 - weight))
+    stops = expected - least < limit
+    own = [index for index in compiled.indices(name) if not compiled.items[index].repeat]
+    ends = outcome.replay.finish_h[own].max(axis=0)
+    left = outcome.device_hours - spent_until(outcome, ends)
+    reached = ~np.isnan(ends)
+    hours = sum(
+        compiled.items[index].devices * float(outcome.replay.held_h[index][reached].mean()) for index in own
+    )
+    return GateSite(
+        name,
+        program.activities[name].title,
+        float(np.nanmean(ends)) / 24.0,
+        num_seeds,
+        error,
+        hours,
+        p_wrong,
+        float(stops[reached].mean()),
+        float(np.where(reached & stops, left, 0.0).mean()),
+        float((stops & (gain >= least))[reached].mean()),
+    )

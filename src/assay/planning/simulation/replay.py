@@ -1,0 +1,366 @@
+"""What becomes of a plan in many worlds at once, each with its own luck.
+
+Every program has its own clock, which jumps from event to event: an activity ends, a date arrives, a
+booking begins or ends. At each event, in the order of priority, whatever is ready and fits begins; nobody
+knows how long anything will take. A job that a booking displaces yields, the last in priority first, and
+goes on when there is room. NumPy handles each event of a block of worlds together, and of these looks only at
+the activities in which something may happen; worlds that are over leave the block. What is known of an
+activity is a row of its own: NumPy picks places from a row several times faster than from a table.
+
+    draws + network --> replay --> when each activity began and ended, the device-hours that it held
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from assay.base.shapes import Bool, Float
+from assay.planning.simulation.network import DEVICES, Array, Flags, Network, PredecessorLink
+
+_WAITING, _PENDING, _BLOCKED, _RUNNING, _DONE, _CANCELLED = range(6)
+"""For predecessors; for a date; for room; not waiting at all; over; called off."""
+
+_TOLERANCE = 1e-9
+"""How exactly capacities are compared: a tenth of a person ten times is one person."""
+
+_WORLDS_AT_ONCE = 16_384
+"""Worlds of one block: each event costs the same few hundred calls however many there are, and a row of numbers
+of each activity should lie in a core's cache."""
+
+
+@dataclass(frozen=True)
+class Draws:
+    """The luck of each world; every column is one world."""
+
+    duration_h: Float[np.ndarray, "activity world"]
+    """Hours of work, in working hours where people do it; repeated and lost work included."""
+    delay_h: Float[np.ndarray, "activity world"]
+    """Hours between all that it waits for and the moment it can really begin: data that comes late."""
+    is_active: Bool[np.ndarray, "activity world"]
+    """False: this world does without it (a branch not taken), and its successors do not wait."""
+    cut_start_h: Float[np.ndarray, "cut world"]
+    cut_end_h: Float[np.ndarray, "cut world"]
+    """When each cut begins and ends; equal where it does not happen."""
+    says_stop: Bool[np.ndarray, "activity world"]
+    """For gates: its verdict, should the program get there."""
+
+    def worlds(self, chosen: NDArray[np.intp] | slice) -> "Draws":
+        """Some of the worlds, by their places."""
+        return Draws(**{field.name: getattr(self, field.name)[:, chosen] for field in fields(self)})
+
+    def apart_from(self, others: "Draws") -> NDArray[np.intp]:
+        """The worlds whose luck is not that of the same world of others."""
+        names = [field.name for field in fields(self)]
+        same = [(getattr(self, name) == getattr(others, name)).all(axis=0) for name in names]
+        return np.flatnonzero(~np.logical_and.reduce(same))
+
+
+class Replay(NamedTuple):
+    """What happened. NaN: never began, or was called off before its end."""
+
+    start_h: Float[np.ndarray, "activity world"]
+    finish_h: Float[np.ndarray, "activity world"]
+    held_h: Float[np.ndarray, "activity world"]
+    """Hours for which it held its devices or people (device-hours are these times its devices)."""
+
+
+def replay(network: Network, draws: Draws) -> Replay:
+    """Run every world to its end under the policy. Raises `ValueError` where an activity can never fit."""
+    if not draws.duration_h.size:
+        return Replay(*(np.zeros_like(draws.duration_h) for _ in Replay._fields))
+    blocks = [
+        _Block(network, draws.worlds(slice(first, first + _WORLDS_AT_ONCE))).run()
+        for first in range(0, draws.duration_h.shape[1], _WORLDS_AT_ONCE)
+    ]
+    return Replay(*(np.concatenate(parts, axis=1) for parts in zip(*blocks, strict=True)))
+
+
+def together(lots: Sequence[Draws]) -> Draws:
+    """All of these worlds, one lot after the other."""
+    names = [field.name for field in fields(Draws)]
+    return Draws(**{name: np.concatenate([getattr(each, name) for each in lots], axis=1) for name in names})
+
+
+def _rows(table: NDArray[Any]) -> list[NDArray[Any]]:
+    return list(table)
+
+
+class _Block:
+    """The state of some worlds, each at its own time: for each activity (or resource, or cut) a row of them."""
+
+    def __init__(self, network: Network, draws: Draws) -> None:
+        shape = draws.duration_h.shape
+        self._network = network
+        links = network.successors()
+        self._after_start = [[link for link in each if link.of_start] for each in links]
+        self._after_end = [[link for link in each if not link.of_start] for each in links]
+        self._needs = [
+            [(resource, float(row[resource])) for resource in np.flatnonzero(row).tolist()]
+            for row in network.demand
+        ]
+        self._may_yield = (network.demand[:, DEVICES] > 0).tolist()
+        self._may_rest = np.isfinite(network.longest_hold_h).tolist()
+        self._may_be_late = [
+            bool(date_h > 0 or delay_h.any() or any(link.lag_h for link in before))
+            for date_h, delay_h, before in zip(
+                network.not_before_h, draws.delay_h, network.predecessors, strict=True
+            )
+        ]
+        self._is_certain = [bool(row.all()) for row in draws.is_active]
+        self._worlds = np.arange(shape[1])
+        self._now = np.zeros(shape[1])
+        self._is_active, self._says_stop = _rows(draws.is_active), _rows(draws.says_stop)
+        self._delay_h = _rows(draws.delay_h)
+        self._cut_start_h, self._cut_end_h = _rows(draws.cut_start_h), _rows(draws.cut_end_h)
+        self._edges = _rows(np.concatenate([draws.cut_start_h, draws.cut_end_h]))
+        self._phase = _rows(np.full(shape, _WAITING, np.int8))
+        self._missing = [np.full(shape[1], len(before), np.int32) for before in network.predecessors]
+        self._ready = [np.full(shape[1], date_h) for date_h in network.not_before_h]
+        self._remaining = _rows(draws.duration_h.copy())
+        self._event, self._end = _rows(np.full(shape, np.inf)), _rows(np.full(shape, np.inf))
+        self._began, self._held = _rows(np.zeros(shape)), _rows(np.zeros(shape))
+        self._start, self._finish = _rows(np.full(shape, np.nan)), _rows(np.full(shape, np.nan))
+        self._used = _rows(np.zeros((len(network.capacity), shape[1])))
+        self._room: list[Array] = []
+        self._may_have_events = np.zeros(shape[0], bool)
+        self._may_be_blocked = np.zeros(shape[0], bool)
+        self._found = Replay(*(np.empty(shape) for _ in Replay._fields))
+
+    def run(self) -> Replay:
+        everyone = np.arange(len(self._now))
+        for index, links in enumerate(self._network.predecessors):
+            if not links:
+                self._await_date(index, everyone)
+        while True:
+            self._see_capacity()
+            self._yield_where_too_full()
+            self._begin_what_fits()
+            following, is_open = self._next_events()
+            num_open = np.count_nonzero(is_open)
+            if 2 * num_open <= len(is_open):
+                following = following[is_open]
+                self._leave_behind(is_open)
+                if not num_open:
+                    return self._found
+                is_open = np.ones(num_open, bool)
+            self._check_not_stuck(is_open, following)
+            np.copyto(self._now, following, where=is_open)
+            self._take_events()
+
+    def _next_events(self) -> tuple[Array, Flags]:
+        """When something happens next in each world, cuts included; and whether anything is still to happen."""
+        following = np.full(len(self._now), np.inf)
+        for index in self._may_have_events.nonzero()[0].tolist():
+            row = self._event[index]
+            np.minimum(following, row, out=following)
+            self._may_have_events[index] = row.min() < np.inf
+        is_open = np.isfinite(following)
+        for index in self._may_be_blocked.nonzero()[0].tolist():
+            is_blocked = self._phase[index] == _BLOCKED
+            is_open |= is_blocked
+            self._may_be_blocked[index] = is_blocked.any()
+        for edge in self._edges:
+            np.putmask(edge, edge <= self._now, np.inf)
+            np.minimum(following, edge, out=following)
+        return following, is_open
+
+    def _leave_behind(self, is_open: Flags) -> None:
+        """Worlds that are over: their results are kept, and they are looked at no more."""
+        over, rest = np.flatnonzero(~is_open), np.flatnonzero(is_open)
+        worlds = self._worlds[over]
+        for found, own in zip(self._found, (self._start, self._finish, self._held), strict=True):
+            for whole, row in zip(found, own, strict=True):
+                whole[worlds] = row[over]
+        self._now, self._worlds = self._now[rest], self._worlds[rest]
+        for rows in vars(self).values():
+            if isinstance(rows, list) and rows and isinstance(rows[0], np.ndarray):
+                rows[:] = [row[rest] for row in rows]
+
+    # Capacity
+
+    def _see_capacity(self) -> None:
+        self._room = [np.full(len(self._now), units) for units in self._network.capacity]
+        for cut, start_h, end_h in zip(self._network.cuts, self._cut_start_h, self._cut_end_h, strict=True):
+            self._room[cut.resource] -= cut.amount * ((start_h <= self._now) & (self._now < end_h))
+
+    def _yield_where_too_full(self) -> None:
+        """Jobs give way to a booking; people who are at work finish what they do."""
+        for index in reversed(range(len(self._network.names))):
+            if not self._may_yield[index]:
+                continue
+            too_full = self._used[DEVICES] > self._room[DEVICES] + _TOLERANCE
+            if not too_full.any():
+                return
+            where = (too_full & (self._phase[index] == _RUNNING)).nonzero()[0]
+            self._give_way(index, where)
+            self._block(index, where)
+
+    # Transitions
+
+    def _take_events(self) -> None:
+        due = [
+            (index, where)
+            for index in self._may_have_events.nonzero()[0].tolist()
+            if (where := (self._event[index] <= self._now).nonzero()[0]).size
+        ]
+        for index, where in due:
+            phase = self._phase[index][where]  # a gate of the same hour may have called it off
+            is_running = phase == _RUNNING
+            if not is_running.all():
+                awaited = where[phase == _PENDING]
+                self._event[index][awaited] = np.inf
+                self._block(index, awaited)
+                where = where[is_running]
+            if self._may_rest[index]:
+                is_over = self._end[index][where] <= self._now[where]
+                self._rest(index, where[~is_over])
+                where = where[is_over]
+            self._end_here(index, where)
+
+    def _begin_what_fits(self) -> None:
+        # What completes may let one that stands behind it begin, so the rows are not gathered beforehand.
+        for index in range(len(self._network.names)):
+            if not self._may_be_blocked[index]:
+                continue
+            where = (self._phase[index] == _BLOCKED).nonzero()[0]
+            if where.size and not self._is_certain[index]:
+                is_active = self._is_active[index][where]
+                self._complete(index, where[~is_active])
+                where = where[is_active]
+            for resource, demand in self._needs[index]:
+                free = self._room[resource][where] - self._used[resource][where]
+                where = where[free >= demand - _TOLERANCE]
+            self._begin(index, where)
+
+    def _begin(self, index: int, where: NDArray[np.intp]) -> None:
+        if not where.size:
+            return
+        now, work = self._now[where], self._remaining[index][where]
+        if self._network.in_working_hours[index]:
+            calendar = self._network.working_time
+            end = np.maximum(now, calendar.wall(calendar.worked(now) + work))
+        else:
+            end = now + work
+        for resource, demand in self._needs[index]:
+            self._used[resource][where] += demand
+        self._phase[index][where] = _RUNNING
+        self._end[index][where] = end
+        if self._may_rest[index]:
+            end = np.minimum(end, now + self._network.longest_hold_h[index])
+        self._event[index][where] = end
+        self._may_have_events[index] = True
+        self._began[index][where] = now
+        if self._may_yield[index] or self._may_rest[index]:
+            is_first = np.isnan(self._start[index][where])
+            now, where = now[is_first], where[is_first]
+        self._start[index][where] = now
+        self._release(self._after_start[index], where)
+
+    def _leave(self, index: int, where: NDArray[np.intp], phase: int) -> None:
+        """Stop running: give the room back, count what was held."""
+        if not where.size:
+            return
+        for resource, demand in self._needs[index]:
+            self._used[resource][where] -= demand
+        self._held[index][where] += self._now[where] - self._began[index][where]
+        self._phase[index][where] = phase
+        self._event[index][where] = np.inf
+
+    def _give_way(self, index: int, where: NDArray[np.intp]) -> None:
+        left = self._end[index][where] - self._now[where]
+        self._remaining[index][where] = left + self._network.restart_h[index]
+        self._leave(index, where, _PENDING)
+
+    def _rest(self, index: int, where: NDArray[np.intp]) -> None:
+        """It has held more than its share for as long as it may."""
+        if where.size:
+            self._give_way(index, where)
+            self._event[index][where] = self._now[where] + self._network.gap_h
+
+    def _end_here(self, index: int, where: NDArray[np.intp]) -> None:
+        if where.size:
+            self._leave(index, where, _DONE)
+            self._complete(index, where)
+
+    def _complete(self, index: int, where: NDArray[np.intp]) -> None:
+        """It is over, or not needed: whoever waited for it goes on, unless it was the gate that says stop."""
+        if not where.size:
+            return
+        self._phase[index][where] = _DONE
+        self._finish[index][where] = self._now[where]
+        if index in self._network.closing:
+            says_stop = self._says_stop[index][where] & self._is_active[index][where]
+            self._call_off(index, where[says_stop])
+            where = where[~says_stop]
+        if self._after_start[index]:
+            self._release(self._after_start[index], where[np.isnan(self._start[index][where])])
+        self._release(self._after_end[index], where)
+
+    def _release(self, followers: Sequence[PredecessorLink], where: NDArray[np.intp]) -> None:
+        """Those who waited for an end (or a start) no longer do."""
+        if not followers or not where.size:
+            return
+        now = self._now[where]
+        for follower, lag_h, _ in followers:
+            if self._may_be_late[follower]:
+                ready = self._ready[follower]
+                ready[where] = np.maximum(ready[where], now + lag_h)
+            missing = self._missing[follower][where] - 1
+            self._missing[follower][where] = missing
+            is_free = (missing == 0) & (self._phase[follower][where] == _WAITING)
+            self._await_date(follower, where[is_free])
+
+    def _await_date(self, index: int, where: NDArray[np.intp]) -> None:
+        if where.size and self._may_be_late[index]:
+            ready = self._ready[index][where] + self._delay_h[index][where]
+            is_late = ready > self._now[where]
+            late = where[is_late]
+            self._phase[index][late] = _PENDING
+            self._event[index][late] = ready[is_late]
+            self._may_have_events[index] = True
+            where = where[~is_late]
+        self._block(index, where)
+
+    def _block(self, index: int, where: NDArray[np.intp]) -> None:
+        if where.size:
+            self._phase[index][where] = _BLOCKED
+            self._may_be_blocked[index] = True
+
+    def _call_off(self, gate: int, where: NDArray[np.intp]) -> None:
+        """The gate said stop: only what closes the program is still done, and it waits for nothing called
+        off."""
+        if not where.size:
+            return
+        closing = self._network.closing[gate]
+        for index in range(len(self._network.names)):
+            if index not in closing:
+                phase = self._phase[index][where]
+                if self._may_have_events[index]:
+                    self._leave(index, where[phase == _RUNNING], _CANCELLED)
+                    self._event[index][where] = np.inf
+                self._phase[index][where[phase != _DONE]] = _CANCELLED
+        for index in sorted(closing):
+            missing = sum(
+                self._is_awaited(link, where).astype(int)
+                for link in self._network.predecessors[index]
+                if link.predecessor in closing
+            )
+            self._missing[index][where] = missing
+            is_free = (self._missing[index][where] == 0) & (self._phase[index][where] == _WAITING)
+            self._await_date(index, where[is_free])
+
+    def _is_awaited(self, link: PredecessorLink, where: NDArray[np.intp]) -> Flags:
+        is_open = self._phase[link.predecessor][where] != _DONE
+        if link.of_start:
+            is_open &= np.isnan(self._start[link.predecessor][where])
+        return np.asarray(is_open)
+
+    def _check_not_stuck(self, is_open: Flags, following: Array) -> None:
+        stuck = np.flatnonzero(is_open & ~np.isfinite(following))
+        if stuck.size:
+            phases = zip(self._network.names, self._phase, strict=True)
+            blocked = (name for name, phase in phases if phase[stuck[0]] == _BLOCKED)
+            raise ValueError(f"no room for {', '.join(blocked)}")

@@ -1,0 +1,207 @@
+"""The figures of a comparison: is it as good, where is it not, how much faster, at what cost."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+from assay.base.units import duration_text, number_of, percent_text
+from assay.records.evaluation import ClassifierEvaluation
+from assay.reporting.charts.evidence_plots import (
+    ForestRow,
+    calibration_chart,
+    forest_chart,
+    forest_rows,
+    is_worse,
+    roc_chart,
+)
+from assay.reporting.charts.figure import Figure, Table, figure, legend_of
+from assay.reporting.charts.plots import PHASES
+from assay.reporting.charts.run_figures import series_figure
+from assay.reporting.views.comparison import ComparedRun, ComparisonPage, ComparisonView
+from assay.reporting.views.curves import Series
+from assay.reporting.views.run_page import RunPage
+from assay.reporting.views.verdict import device_hours_text, estimate_text, margin_text, value_text
+
+
+def difference_figures(page: ComparisonPage) -> Iterator[Figure]:
+    """The rule, then the same question in each slice."""
+    yield _rule(page)
+    for candidate in page.candidates:
+        # Equal weights differ nowhere: there is nothing to look for.
+        if not candidate.compared.weights_equal and any(each.difference for each in candidate.slices):
+            yield _slices(candidate)
+
+
+def overlay_figures(page: ComparisonPage) -> Iterator[Figure]:
+    """Both runs in one plot."""
+    runs = _runs(page)
+    losses = [_renamed(each, each.curves.loss) for each in runs if each.curves.loss is not None]
+    if losses:
+        yield series_figure(
+            losses,
+            title="Convergence",
+            caption="Training loss over steps. Equal global batches make equal steps comparable: "
+            "lines that lie on each other mean that the candidate learns the same thing.",
+            y_label="loss",
+        )
+    rates = [_renamed(each, each.curves.throughput) for each in runs if each.curves.throughput is not None]
+    if rates:
+        yield series_figure(
+            rates,
+            title="Throughput",
+            caption="Tokens per second over all ranks of each run.",
+            y_label="tokens per second",
+            zero_based=True,
+        )
+    yield from _quality(page)
+
+
+def changes_table(found: ComparisonView) -> Table:
+    """Where the recipes differ: what the difference is due to."""
+    return Table.of(
+        found.changes,
+        ("key", lambda each: each.key),
+        ("baseline", lambda each: value_text(each.baseline)),
+        (found.candidate_run_id, lambda each: value_text(each.candidate)),
+    )
+
+
+def cost_table(page: ComparisonPage) -> Table:
+    """Speed and cost side by side."""
+    runs = [each.view for each in _runs(page)]
+    ratios = [each.compared.throughput_ratio for each in page.candidates]
+    rates = [each.speed.rows_per_s if each.speed else None for each in runs]
+    rows: list[tuple[str, ...]] = [
+        ("rows per second", *(f"{rate:,.1f}" if rate else "—" for rate in rates)),
+        ("… over the baseline's", "1", *(f"{ratio:.2f}x" if ratio else "—" for ratio in ratios)),
+        ("world sizes", *(" → ".join(map(str, each.world_sizes)) or "—" for each in runs)),
+        ("device time of training", *(device_hours_text(each.held_s()) for each in runs)),
+        *(
+            [("evaluation, apart", *(device_hours_text(each.evaluation_s()) for each in runs))]
+            if any(each.evaluation_s() for each in runs)
+            else []
+        ),
+        ("goodput", *(percent_text(each.goodput or 0.0) for each in runs)),
+    ]
+    rows += [
+        (f"· {name}", *(duration_text(each.device_seconds.get(name, 0.0)) for each in runs))
+        for name in PHASES
+        if any(each.device_seconds.get(name) for each in runs)
+    ]
+    rows += [
+        ("audit", *(each.audit.verdict if each.audit else "—" for each in runs)),
+        ("weights", *((each.weights_digest or "—")[:12] for each in runs)),
+        ("recipe", *(each.recipe_sha256[:12] for each in runs)),
+    ]
+    return Table(("", *(each.run_id for each in runs)), rows)
+
+
+def _runs(page: ComparisonPage) -> list[RunPage]:
+    return [page.baseline, *(each.page for each in page.candidates)]
+
+
+def _renamed(page: RunPage, series: Series) -> Series:
+    return replace(series, name=page.view.run_id)
+
+
+def _rule(page: ComparisonPage) -> Figure:
+    found = [each.compared for each in page.candidates]
+    metric = found[0].metric
+    return figure(
+        _forest(
+            found[0],
+            [ForestRow(each.candidate_run_id, each.difference, each.verdict) for each in found],
+            what="for each candidate",
+        ),
+        title="Against the rule",
+        caption=f"A candidate may lose {margin_text(found[0])} of {metric.title}: the dashed line. It passes "
+        f"if its whole interval lies to the {'right' if metric.higher_is_better else 'left'} of it.",
+        table=Table.of(
+            found,
+            ("candidate", lambda each: each.candidate_run_id),
+            ("rows", lambda each: f"{each.num_rows:,}"),
+            (f"baseline's {metric.title}", lambda each: f"{each.baseline_value:.5f}"),
+            (f"candidate's {metric.title}", lambda each: f"{each.candidate_value:.5f}"),
+            ("difference", lambda each: estimate_text(each.difference, digits=5, signed=True)),
+            ("verdict", lambda each: each.verdict),
+        ),
+    )
+
+
+def _slices(candidate: ComparedRun) -> Figure:
+    found = candidate.compared
+    entries = []
+    for each in candidate.slices:
+        worse = is_worse(each.difference, _limit(found), higher_is_better=found.metric.higher_is_better)
+        row = ForestRow(each.value, each.difference, f"{number_of(each.num_rows, 'row')}", worse)
+        entries.append((each.column, row))
+    return figure(
+        _forest(found, forest_rows(entries), what="in each slice"),
+        title=f"Slice by slice: {found.candidate_run_id}",
+        caption="An average can hide a part that got worse. One interval in twenty misses its truth, so a "
+        "single slice beyond the line is a question, not an answer.",
+        table=Table.of(
+            candidate.slices,
+            ("column", lambda each: each.column),
+            ("value", lambda each: each.value),
+            ("rows", lambda each: f"{each.num_rows:,}"),
+            (f"difference of {found.metric.title}", lambda each: estimate_text(each.difference, signed=True)),
+        ),
+    )
+
+
+def _forest(found: ComparisonView, rows: Sequence[ForestRow], *, what: str) -> Callable[[int], str]:
+    """Draws differences in the compared metric, with the rule of the comparison."""
+    title = found.metric.title
+    return lambda width: forest_chart(
+        rows,
+        width=width,
+        label=f"Difference of {title} with its 95% interval {what}",
+        reference=0.0,
+        limit=_limit(found),
+        x_label=f"candidate's {title} minus the baseline's",
+    )
+
+
+def _limit(found: ComparisonView) -> float:
+    """Where the allowed loss lies on the axis of the difference."""
+    return -found.allowed_loss if found.metric.higher_is_better else found.allowed_loss
+
+
+def _quality(page: ComparisonPage) -> Iterator[Figure]:
+    evaluated = [
+        (each, each.view.evaluation)
+        for each in _runs(page)
+        if isinstance(each.view.evaluation, ClassifierEvaluation)
+    ]
+    legend = legend_of(each.view.run_id for each, _ in evaluated)
+    evaluations = [found for _, found in evaluated]
+    curves = [each.roc for each, _ in evaluated if each.roc is not None]
+    if evaluated and len(curves) == len(evaluated):
+        yield Figure(
+            title="Ranking",
+            caption="Both ROC curves on the same rows; where one lies above, it ranks better.",
+            wide=roc_chart(curves, label="ROC curves of all runs"),
+            legend=legend,
+            table=Table.of(
+                evaluations,
+                ("run", lambda found: found.run_id),
+                ("AUC", lambda found: estimate_text(found.overall.auc, digits=5)),
+            ),
+            size="half",
+        )
+    if evaluated:
+        yield Figure(
+            title="Calibration",
+            caption="Dots on the dashed line: a probability means what it says.",
+            wide=calibration_chart(
+                [found.overall.calibration for found in evaluations], label="Calibration of all runs"
+            ),
+            legend=legend,
+            table=Table.of(
+                evaluations,
+                ("run", lambda found: found.run_id),
+                ("calibration error", lambda found: f"{found.overall.expected_calibration_error:.4f}"),
+                ("log-loss", lambda found: estimate_text(found.overall.log_loss)),
+            ),
+            size="half",
+        )

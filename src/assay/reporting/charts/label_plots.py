@@ -1,0 +1,139 @@
+"""How what is predicted lies beside what is true: classes taken for one another, and numbers by their bins."""
+
+from collections.abc import Sequence
+
+from assay.base.units import count_text, number_of, percent_text
+from assay.records.evaluation import ClassScore, NumberBin, NumberFit
+from assay.reporting.charts.figure import Figure, Table, figure
+from assay.reporting.charts.plots import number_text
+from assay.reporting.charts.svg import Axis, chart, domain, drawing, tag, text, title
+
+MAX_CLASSES = 12
+"""Drawn; the most frequent ones. The table has all."""
+_CELL, _NAME_CHARACTERS, _DIGIT = 34, 18, 7
+
+
+def confusion_figure(classes: Sequence[ClassScore]) -> Figure:
+    """Which class is taken for which."""
+    shown = sorted(range(len(classes)), key=lambda place: -classes[place].num_rows)[:MAX_CLASSES]
+    confused = max(
+        (
+            (count, true.name, classes[place].name)
+            for true in classes
+            for place, count in enumerate(true.predicted_as)
+            if classes[place].name != true.name and count
+        ),
+        default=None,
+    )
+    caption = (
+        "A line is a class, its cells what its rows are taken for; a dark diagonal is good. "
+        + ("None is taken for another." if confused is None else _most_confused(*confused))
+        + (
+            f" The {MAX_CLASSES} most frequent of {len(classes)} are drawn."
+            if len(classes) > MAX_CLASSES
+            else ""
+        )
+    )
+    return figure(
+        lambda width: _confusion_chart(classes, shown, width=width),
+        title="Class by class",
+        caption=caption,
+        table=Table.of(
+            classes,
+            ("class", lambda each: each.name),
+            ("rows", lambda each: f"{each.num_rows:,}"),
+            ("found (recall)", lambda each: _share(each.recall)),
+            ("right where said (precision)", lambda each: _share(each.precision)),
+            ("F1", lambda each: f"{each.f1:.3f}"),
+        ),
+    )
+
+
+def fit_figure(fit: NumberFit) -> Figure:
+    """Mean label over mean prediction, by bins of prediction."""
+    ends = [end for each in fit.bins for end in (each.mean_predicted, each.mean_label)]
+    low, high = domain(ends)
+    area = chart(
+        320,
+        290,
+        Axis("predicted", (low, high), number_text),
+        Axis("true, on average", (low, high), number_text),
+    )
+    dots = [area.dot(each.mean_predicted, each.mean_label, "s1", r=4, told=_told(each)) for each in fit.bins]
+    explained = (
+        "" if fit.r_squared is None else f" R² is {fit.r_squared:.3f}: 0 is as good as always saying the mean."
+    )
+    return Figure(
+        title="Predicted and true",
+        caption=f"Of the rows of which it says 10, is the mean 10? Dots on the dashed line: yes.{explained}",
+        wide=area.drawing(
+            area.line([low, high], [low, high], "guide"), *dots, label="Mean label over mean prediction, by bin"
+        ),
+        table=Table.of(
+            fit.bins,
+            ("rows", lambda each: f"{each.num_rows:,}"),
+            ("mean predicted", lambda each: f"{each.mean_predicted:.4g}"),
+            ("mean label", lambda each: f"{each.mean_label:.4g}"),
+        ),
+        size="third",
+    )
+
+
+def _confusion_chart(classes: Sequence[ClassScore], shown: Sequence[int], *, width: int) -> str:
+    left = 8 + 7 * min(_NAME_CHARACTERS, max(len(classes[place].name) for place in shown))
+    cell = min(_CELL * 2, max(16, (width - left - 12) / len(shown)))
+    top, height = 24.0, 24 + _CELL * len(shown) + 30
+    marks = [text("taken for →", left, 14, class_="axis")]
+    for line, true in enumerate(shown):
+        y = top + _CELL * line
+        marks.append(text(_short(classes[true].name), left - 8, y + 21, class_="tick", text_anchor="end"))
+        for column, taken in enumerate(shown):
+            count, rows = classes[true].predicted_as[taken], classes[true].num_rows
+            x, share = left + cell * column, count / rows if rows else 0.0
+            told = f"{classes[true].name} taken for {classes[taken].name}: {count:,} of {rows:,} rows"
+            colour = "runs" if true == taken else "gate"
+            marks.append(
+                tag(
+                    "rect",
+                    title(told),
+                    x=x,
+                    y=y,
+                    width=cell - 2,
+                    height=_CELL - 2.0,
+                    class_=f"bar {colour}",
+                    fill_opacity=round(0.06 + 0.94 * share, 3),
+                )
+            )
+            if count and _DIGIT * len(count_text(count)) < cell - 2:
+                on_bar = "tick on-bar" if share > 0.5 else "tick"
+                marks.append(text(count_text(count), x + cell / 2, y + 21, class_=on_bar, text_anchor="middle"))
+    bottom = top + _CELL * len(shown) + 16
+    marks += [
+        text(
+            _short(classes[place].name, 9),
+            left + cell * (column + 0.5),
+            bottom,
+            class_="tick",
+            text_anchor="middle",
+        )
+        for column, place in enumerate(shown)
+        if cell > 2 * _CELL - 8
+    ]
+    label = "Rows of each class by what they are taken for, in the order of the lines"
+    return drawing(*marks, width=width, height=height, label=label)
+
+
+def _most_confused(count: int, true: str, taken: str) -> str:
+    return f"Most often {true} is taken for {taken}: {number_of(count, 'row')}."
+
+
+def _share(value: float | None) -> str:
+    return "—" if value is None else percent_text(value)
+
+
+def _short(name: str, most: int = _NAME_CHARACTERS) -> str:
+    return name if len(name) <= most else f"{name[: most - 1]}…"
+
+
+def _told(each: NumberBin) -> str:
+    return f"{number_of(each.num_rows, 'row')}: predicted {each.mean_predicted:.4g}, true {each.mean_label:.4g}"

@@ -1,0 +1,103 @@
+"""A run's life: steps over time, attempt by attempt, with its commits, its deaths and what each death cost."""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from assay.base.units import number_of
+from assay.reporting.charts.plots import number_text
+from assay.reporting.charts.svg import Axis, Chart, chart, dot, path, tag, text, title
+from assay.reporting.views.run import AttemptView, CommitView
+
+Point = tuple[float, float]
+
+
+class Life(NamedTuple):
+    """A chart whose points are given by a moment and a step."""
+
+    area: Chart
+    began_s: float
+    unit_s: float
+
+    def point(self, at_s: float, step: int) -> Point:
+        """The pixel of a moment (seconds since the epoch) and a step."""
+        return self.area.x((at_s - self.began_s) / self.unit_s), self.area.y(step)
+
+
+def life_chart(
+    attempts: Sequence[AttemptView], commits: Sequence[CommitView], *, width: int, label: str
+) -> str:
+    """Steps over time: a line per attempt through its commits; where work was lost, the fall back is drawn."""
+    began_s = attempts[0].started
+    ends = [each.ended or each.started for each in attempts] + [each.committed for each in commits]
+    unit_s, unit = _time_unit(max(ends) - began_s)
+    top = max([*(each.reached_step for each in attempts), *(each.step for each in commits), 1])
+    took = max((max(ends) - began_s) / unit_s, 1e-3)
+    area = chart(
+        width,
+        300 if width > 400 else 280,
+        Axis(f"{unit} since the run began", (0.0, took), number_text),
+        Axis("step", (0.0, top * 1.12), number_text),
+    )
+    life = Life(area, began_s, unit_s)
+    lines = [
+        _one_attempt(each, [one for one in commits if one.attempt == each.attempt], life) for each in attempts
+    ]
+    return area.drawing(_beginnings(attempts, life), *lines, label=label)
+
+
+def _one_attempt(attempt: AttemptView, commits: Sequence[CommitView], life: Life) -> str:
+    points = [life.point(attempt.started, attempt.start_step)]
+    points += [life.point(commit.committed, commit.step) for commit in commits]
+    kept_step = commits[-1].step if commits else attempt.start_step
+    reached = max(attempt.reached_step, kept_step)
+    marks = [
+        dot(x, y, "s1", r=3.2, told=f"commit of step {commit.step:,}")
+        for (x, y), commit in zip(points[1:], commits, strict=True)
+    ]
+    xs, ys = zip(*points, strict=True)
+    line = path(xs, ys, class_="line s1")
+    if attempt.ended is None:
+        return line + "".join(marks)
+    end = life.point(attempt.ended, reached)
+    return line + _last_stretch(points[-1], end, reached - kept_step) + _ending(attempt, *end) + "".join(marks)
+
+
+def _last_stretch(from_: Point, end: Point, num_lost: int) -> str:
+    """From the last commit to the end of the attempt; the steps made in it are lost, and fall back."""
+    xs, ys = zip(from_, end, strict=True)
+    if not num_lost:
+        return path(xs, ys, class_="line s1 faint")
+    told = title(f"{number_of(num_lost, 'step')} after the last commit were lost, and made again")
+    fall = tag("line", told, x1=end[0], x2=end[0], y1=end[1], y2=from_[1], class_="fall")
+    return path(xs, ys, class_="line lost") + fall
+
+
+def _beginnings(attempts: Sequence[AttemptView], life: Life) -> str:
+    """A rule where each attempt begins, with its ranks where there is room to say so."""
+    top, bottom = life.area.y.end, life.area.y.start
+    parts, free_from = [], -math.inf
+    for attempt in attempts:
+        x, _ = life.point(attempt.started, 0)
+        parts.append(tag("line", x1=x, x2=x, y1=top - 10, y2=bottom, class_="began"))
+        if x >= free_from:
+            ranks = "1 rank" if attempt.world_size == 1 else f"{attempt.world_size} ranks"
+            parts.append(text(ranks, x + 5, top - 2, class_="tick"))
+            free_from = x + 54
+    return "".join(parts)
+
+
+def _ending(attempt: AttemptView, x: float, y: float) -> str:
+    told = title(f"attempt {attempt.attempt} {attempt.outcome}: {attempt.reason or 'done'}")
+    if attempt.outcome == "succeeded":
+        return tag("circle", told, cx=x, cy=y, r=5.5, class_="end good")
+    if attempt.outcome in ("running", "preempted"):
+        return tag("rect", told, x=x - 4.5, y=y - 4.5, width=9, height=9, class_="end calm")
+    cross = f"M{x - 5:.1f} {y - 5:.1f}l10 10m-10 0l10 -10"
+    return tag("path", told, d=cross, class_="end bad")
+
+
+def _time_unit(seconds: float) -> tuple[float, str]:
+    if seconds < 180:
+        return 1.0, "seconds"
+    return (60.0, "minutes") if seconds < 3 * 3600 else (3600.0, "hours")

@@ -1,0 +1,84 @@
+"""The drawings of a memo: each candidate's gain against what is worth having, then benchmark by benchmark."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+from assay.decision.sentences import interval_words
+from assay.reporting.charts.evidence_plots import ForestRow, forest_chart, is_worse
+from assay.reporting.charts.figure import Figure, Table, figure
+from assay.reporting.views.memo import EFFECT_COLUMNS, Memo, all_effects, effect_row
+
+BENCHMARKS_CAPTION = (
+    "A gain that one benchmark alone carries is no gain of the method; a guardrail must hold. Red: surely "
+    "worse than the baseline."
+)
+
+
+def memo_figures(memo: Memo) -> Iterator[Figure]:
+    """None before the first decision."""
+    if not memo.decisions:
+        return
+    yield _gains(memo)
+    units = {effect.unit: None for decision in memo.decisions for effect in all_effects(decision)}
+    for place, unit in enumerate(units):
+        yield _benchmarks(memo, unit, caption=_caption(unit, is_first=place == 0))
+
+
+def _caption(unit: str, *, is_first: bool) -> str:
+    measured = "as a share of the items" if unit == "share" else f"in {unit}"
+    return BENCHMARKS_CAPTION if is_first else f"The same of what is measured {measured}."
+
+
+def _gains(memo: Memo) -> Figure:
+    lead = memo.decisions[0]
+    rows = [
+        ForestRow(
+            each.candidate,
+            each.effect,
+            each.recommendation,
+            is_worse(each.effect, 0.0, higher_is_better=True),
+        )
+        for each in memo.decisions
+        if each.unit == lead.unit
+    ]
+    return figure(
+        _forest(rows, unit=lead.unit, label="Gain of each candidate", limit=lead.least_effect),
+        title="The gain",
+        caption="What the candidate gains over the baseline on the primary benchmarks (of a loss, how much it "
+        "falls), over seeds and items together, with its 95% interval. The dashed line is the smallest gain "
+        "worth having.",
+        table=Table.of(
+            memo.decisions,
+            ("candidate", lambda each: each.candidate),
+            ("gain", lambda each: interval_words(each.effect, each.unit)),
+            ("recommendation", lambda each: each.recommendation),
+        ),
+    )
+
+
+def _benchmarks(memo: Memo, unit: str, *, caption: str) -> Figure:
+    rows: list[ForestRow] = []
+    told: list[tuple[str, ...]] = []
+    for decision in memo.decisions:
+        rows.append(ForestRow(decision.candidate, None, ""))
+        for each in all_effects(decision):
+            if each.unit == unit:
+                worse = is_worse(each.effect, 0.0, higher_is_better=True)
+                rows.append(ForestRow(each.benchmark, each.effect, each.role, worse))
+                told.append((decision.candidate, *effect_row(each)))
+    return figure(
+        _forest(rows, unit=unit, label=f"Effect on each benchmark in {unit}", limit=None),
+        title=f"Benchmark by benchmark ({unit})",
+        caption=caption,
+        table=Table(("candidate", *EFFECT_COLUMNS), told),
+    )
+
+
+def _forest(rows: Sequence[ForestRow], *, unit: str, label: str, limit: float | None) -> Callable[[int], str]:
+    return lambda width: forest_chart(
+        rows,
+        width=width,
+        label=f"{label} with its 95% interval",
+        reference=0.0,
+        limit=limit,
+        x_label=f"gain over the baseline ({unit})",
+    )

@@ -1,0 +1,237 @@
+"""The plots of a training run: a metric over steps, and where the device time went."""
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from assay.base.units import count_text, duration_text
+from assay.records.phase import Phase
+from assay.reporting.charts.svg import (
+    Axis,
+    Chart,
+    Scale,
+    chart,
+    domain,
+    drawing,
+    log_domain,
+    spans_decades,
+    tag,
+    text,
+    title,
+)
+from assay.reporting.views.curves import Series
+from assay.reporting.views.run import RunView
+
+MAX_BARS = 13
+"""More attempts than this are left to the table; the whole run is drawn."""
+
+MAX_BUCKETS = 120
+"""Points of a drawn line; more do not fit into its pixels."""
+
+PHASES: tuple[Phase, ...] = (
+    "compute",
+    "generation",
+    "reward",
+    "communication",
+    "synchronisation",
+    "data",
+    "checkpoint",
+    "evaluation",
+    "startup",
+    "lost",
+    "stalled",
+    "idle",
+)
+"""In the order in which they are drawn: useful work first, waste last."""
+
+
+PhaseTotal = tuple[str, Mapping[Phase, float]]
+"""Whose, and its device seconds by phase."""
+
+
+class Bucketed(NamedTuple):
+    """A series thinned to its mean, minimum and maximum in equal ranges of steps."""
+
+    steps: list[float]
+    means: list[float]
+    lows: list[float]
+    highs: list[float]
+
+
+def number_text(value: float) -> str:
+    """A tick's number: `12.0 k`, `1,500`, `0.25`."""
+    if value and abs(value) < 1:
+        return f"{value:.3g}"
+    if abs(value) >= 10_000:
+        return count_text(value).replace(".0 ", " ")
+    return f"{value:,.6g}"
+
+
+def percent_number(share: float) -> str:
+    """A tick's share: `0.25` -> `25%`."""
+    return f"{100 * share:.3g}%"
+
+
+def bucketed(steps: Sequence[float], values: Sequence[float], *, buckets: int = MAX_BUCKETS) -> Bucketed:
+    """Thin a series; the extremes of a range survive as its lows and highs. Not-finite values are left out."""
+    x, y = np.asarray(steps, float), np.asarray(values, float)
+    x, y = x[np.isfinite(y)], y[np.isfinite(y)]
+    if not x.size:
+        return Bucketed([], [], [], [])
+    width = max((x.max() - x.min()) / buckets, 1e-12)
+    index = np.minimum(((x - x.min()) / width).astype(int), buckets - 1)
+    order = np.argsort(index, kind="stable")
+    starts = np.flatnonzero(np.diff(index[order], prepend=-1))
+    counts = np.diff(np.append(starts, x.size))
+    return Bucketed(
+        (np.add.reduceat(x[order], starts) / counts).tolist(),
+        (np.add.reduceat(y[order], starts) / counts).tolist(),
+        np.minimum.reduceat(y[order], starts).tolist(),
+        np.maximum.reduceat(y[order], starts).tolist(),
+    )
+
+
+def series_chart(
+    series: Sequence[Series],
+    *,
+    width: int,
+    y_label: str,
+    label: str,
+    zero_based: bool = False,
+    dots: bool = False,
+) -> str:
+    """Metrics over steps, one line each: the mean, in a band from minimum to maximum; lost points as dots."""
+    drawn = [each.kept() for each in series]
+    thinned = [bucketed(*each, buckets=MAX_BUCKETS if width > 400 else 60) for each in drawn]
+    extremes = [value for each in thinned for value in (*each.lows, *each.highs)]
+    steps = [step for each in series for step in each.steps]
+    first, last = min(steps, default=0.0), max(steps, default=1.0)
+    is_log = spans_decades(extremes) and not zero_based
+    range_ = (
+        log_domain(extremes)
+        if is_log
+        else domain(_without_outliers(extremes), floor=0.0 if zero_based else None)
+    )
+    area = chart(
+        width,
+        280 if width > 400 else 250,
+        Axis("step", (first, max(last, first + 1)), number_text),
+        Axis(f"{y_label}, logarithmic" if is_log else y_label, range_, number_text, is_log=is_log),
+    )
+    # Bands below lines, whichever series they belong to.
+    bands = [
+        area.band(each.steps, _inside(each.lows, area), _inside(each.highs, area), f"band s{index}")
+        for index, each in enumerate(thinned, 1)
+    ]
+    lost = [_lost_points(each, area) for each in series]
+    lines = [
+        _line(each, area, f"s{index + 1}{under(index, len(series))}", dots=dots)
+        for index, each in enumerate(thinned)
+    ]
+    probes = _probes(thinned, [each.name for each in series], area) if width > 400 else ""
+    return area.drawing(*bands, *lost, *lines, probes, label=label)
+
+
+def under(index: int, count: int) -> str:
+    """The first of several lines is drawn broad and pale, so that an equal one does not hide it."""
+    return " under" if index == 0 and count > 1 else ""
+
+
+def phase_bars(totals: Sequence[PhaseTotal], *, width: int, label: str) -> str:
+    """One bar per attempt, as long as its device time, cut by phase; the whole run as the first bar."""
+    if len(totals) > MAX_BARS:
+        totals = totals[:1]
+    longest = max((sum(seconds.values()) for _, seconds in totals), default=0.0) or 1.0
+    left = 78.0
+    scale = Scale(0.0, longest, left, width - 74)
+    bars = [_phase_bar(name, seconds, scale, y=8 + 34 * index) for index, (name, seconds) in enumerate(totals)]
+    return drawing(*bars, width=width, height=8 + 34 * len(totals), label=label)
+
+
+def phase_totals(run: RunView) -> list[PhaseTotal]:
+    """Device seconds of training by phase: of the whole run, then of each attempt where there are several."""
+    parts = [(f"attempt {each.attempt}", each.device_seconds) for each in run.attempts]
+    held = [(name, seconds) for name, seconds in parts if any(seconds.values())]
+    return [("whole run", run.device_seconds), *(held if len(held) > 1 else [])]
+
+
+def _without_outliers(values: list[float]) -> list[float]:
+    """The values without spikes far above the rest: one slow or wild step must not flatten the curve."""
+    finite = [value for value in values if math.isfinite(value)]
+    if len(finite) < 20:
+        return finite
+    low, high = (float(edge) for edge in np.quantile(finite, [0.02, 0.98]))
+    reach = 0.75 * (high - low) + 1e-12
+    return [value for value in finite if low - reach <= value <= high + reach] or finite
+
+
+def _inside(values: Sequence[float], area: Chart) -> list[float]:
+    """What lies beyond the chart is drawn on its edge."""
+    return [min(max(value, area.y.low), area.y.high) for value in values]
+
+
+def _line(thinned: Bucketed, area: Chart, colour: str, *, dots: bool) -> str:
+    means = _inside(thinned.means, area)
+    line = area.line(thinned.steps, means, f"line {colour}")
+    if not dots and len(means) > 1:
+        return line
+    points = zip(thinned.steps, means, thinned.means, strict=True)
+    return line + "".join(
+        area.dot(step, drawn, colour, r=4, told=f"step {step:,.0f}: {value:.4f}")
+        for step, drawn, value in points
+    )
+
+
+def _probes(thinned: Sequence[Bucketed], names: Sequence[str], area: Chart) -> str:
+    """Invisible columns that, under the pointer, show a rule and the values: a readout without a script."""
+    longest = max(thinned, key=lambda each: len(each.steps))
+    if not longest.steps:
+        return ""
+    at = area.x.many(longest.steps)
+    edges = [at[0], *((left + right) / 2 for left, right in pairwise(at)), at[-1]]
+    top, bottom = area.y.end, area.y.start
+    probes = []
+    for step, x, (left, right) in zip(longest.steps, at, pairwise(edges), strict=True):
+        values = [
+            f"{name} {float(np.interp(step, each.steps, each.means)):,.4g}"
+            for name, each in zip(names, thinned, strict=True)
+            if each.steps
+        ]
+        parts = (
+            tag("rect", x=left, y=top, width=max(right - left, 1.0), height=bottom - top),
+            tag("line", x1=x, x2=x, y1=top, y2=bottom),
+            text(", ".join([f"step {step:,.0f}", *values]), area.x.end, top - 10, text_anchor="end"),
+        )
+        probes.append(tag("g", *parts, class_="probe"))
+    return "".join(probes)
+
+
+def _lost_points(series: Series, area: Chart) -> str:
+    points = zip(series.steps, series.values, series.is_lost or (), strict=False)
+    lost = [(step, value) for step, value, is_lost in points if is_lost and math.isfinite(value)]
+    chosen = lost[:: max(1, len(lost) // 80)]
+    ys = area.y.many(_inside([value for _, value in chosen], area))
+    return "".join(
+        tag("circle", cx=area.x(step), cy=y, r=1.8, class_="lost-point")
+        for (step, _), y in zip(chosen, ys, strict=True)
+    )
+
+
+def _phase_bar(name: str, seconds: Mapping[Phase, float], scale: Scale, *, y: float) -> str:
+    parts = [text(name, 0, y + 16, class_="tick")]
+    done, total = 0.0, sum(seconds.values())
+    for phase in PHASES:
+        length = seconds.get(phase, 0.0)
+        if not length:
+            continue
+        x = scale(done)
+        share = f"{phase}: {duration_text(length)}, {100 * length / total:.1f}%"
+        # A hair of space between neighbours tells them apart without relying on colour.
+        drawn = max(scale(done + length) - x - 1.0, 0.6)
+        parts.append(tag("rect", title(share), x=x, y=y, width=drawn, height=22, class_=f"phase {phase}"))
+        done += length
+    parts.append(text(duration_text(total), scale(done) + 6, y + 16, class_="tick"))
+    return "".join(parts)

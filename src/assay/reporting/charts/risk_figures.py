@@ -1,0 +1,199 @@
+"""What could happen, drawn: the chance of a date and of a cost, what drives them, and how the budget burns
+down."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from assay.base.units import percent_text, sampled_percent_text
+from assay.planning.program.calendar import Calendar
+from assay.planning.simulation.drivers import Driver
+from assay.planning.simulation.network import Array
+from assay.reporting.charts.figure import Figure, Table, figure, legend_of
+from assay.reporting.charts.plots import number_text, percent_number
+from assay.reporting.charts.svg import FONT_WIDTH, Axis, Scale, chart, drawing, tag, text, title
+
+ROW = 30
+
+
+class Lot(NamedTuple):
+    """Many worlds' values of one quantity."""
+
+    name: str
+    values: Array
+
+
+def chance_figure(
+    lots: Sequence[Lot],
+    *,
+    title: str,
+    caption: str,
+    limit: float,
+    limit_text: str,
+    x_label: str,
+    promised: float,
+    value_text: Callable[[float], str] = lambda value: f"{value:,.0f}",
+) -> Figure:
+    """P(at most x) over x for each lot, with the limit and the share that was promised to keep it."""
+    shares = (0.1, 0.25, 0.5, 0.75, 0.9)
+    rows = [
+        (
+            lot.name,
+            *(value_text(float(value)) for value in np.quantile(lot.values, shares)),
+            sampled_percent_text(float((lot.values <= limit).mean()), len(lot.values)),
+        )
+        for lot in lots
+    ]
+    return figure(
+        lambda width: _chance_chart(lots, width, limit, x_label, title, promised),
+        title=title,
+        caption=caption,
+        legend=legend_of(lot.name for lot in lots),
+        table=Table(("", *(f"P{100 * share:.0f}" for share in shares), f"P(at most {limit_text})"), rows),
+        size="half",
+    )
+
+
+def _chance_chart(
+    lots: Sequence[Lot], width: int, limit: float, x_label: str, label: str, promised: float
+) -> str:
+    grid = np.linspace(0.002, 0.998, 160)
+    lines = [np.quantile(lot.values, grid) for lot in lots]
+    low = min(float(line[0]) for line in lines)
+    high = max(limit, *(float(line[-1]) for line in lines))
+    area = chart(
+        width,
+        280,
+        Axis(x_label, (low, high + 0.04 * (high - low)), number_text),
+        Axis("share of worlds", (0.0, 1.0), percent_number),
+    )
+    drawn = [area.line(line, grid, f"line s{index}") for index, line in enumerate(lines, 1)]
+    asked = area.level(promised, "guide", title(f"promised: {percent_text(promised)}"))
+    return area.drawing(area.upright(limit, "limit"), asked, *drawn, label=label)
+
+
+def tornado_figure(drivers: Sequence[Driver], *, now: float, num_worlds: int, shown: int = 12) -> Figure:
+    """P(on time) from the kind to the harsh end of each driver."""
+    kept = [driver for driver in drivers if abs(driver.high.p_on_time - driver.low.p_on_time) >= 0.005][:shown]
+    return figure(
+        lambda width: _tornado_chart(kept, now=now, width=width),
+        title="What the date hangs on",
+        caption="Each bar is one driver alone, from its kind end to its harsh end; the line is the plan as it "
+        "stands. A long bar is worth a conversation, a short one is not. "
+        f"{num_worlds:,} worlds at each end.",
+        legend=[("s3", "kinder than stated"), ("s2", "harsher than stated")],
+        table=Table.of(
+            drivers,
+            ("driver", lambda each: each.title),
+            ("kind end", lambda each: each.low_text),
+            ("P(on time)", lambda each: sampled_percent_text(each.low.p_on_time, num_worlds)),
+            ("P(over budget)", lambda each: sampled_percent_text(each.low.p_over_budget, num_worlds)),
+            ("harsh end", lambda each: each.high_text),
+            ("P(on time)", lambda each: sampled_percent_text(each.high.p_on_time, num_worlds)),
+            ("P(over budget)", lambda each: sampled_percent_text(each.high.p_over_budget, num_worlds)),
+        ),
+    )
+
+
+def _tornado_chart(drivers: Sequence[Driver], *, now: float, width: int) -> str:
+    ends = [end for driver in drivers for end in (driver.low.p_on_time, driver.high.p_on_time)]
+    left = 8 + FONT_WIDTH * max((len(driver.title) for driver in drivers), default=0) if width > 500 else 8.0
+    scale = Scale(max(0.0, min([now, *ends]) - 0.04), min(1.0, max([now, *ends]) + 0.04), left, width - 60)
+    lift = 0 if width > 500 else 16
+    rows = []
+    for index, driver in enumerate(drivers):
+        y = 10 + (ROW + lift) * index
+        name = text(driver.title, 0 if lift else left - 10, y + 14, class_="tick strong")
+        if not lift:
+            name = text(driver.title, left - 10, y + 15, class_="tick strong", text_anchor="end")
+        rows.append(name + _swing(driver, scale, now, y + lift))
+    bottom = 10 + (ROW + lift) * len(drivers)
+    rule = tag("line", x1=scale(now), x2=scale(now), y1=4, y2=bottom, class_="rule")
+    foot = text(
+        f"P(on time), now {percent_text(now)}", scale(now), bottom + 18, class_="axis", text_anchor="middle"
+    )
+    return drawing(*rows, rule, foot, width=width, height=bottom + 26, label="Drivers of the date")
+
+
+def _swing(driver: Driver, scale: Scale, now: float, y: float) -> str:
+    parts = []
+    for end, words in ((driver.low, driver.low_text), (driver.high, driver.high_text)):
+        at, middle = scale(end.p_on_time), scale(now)
+        side = "gain-side" if end.p_on_time >= now else "loss-side"
+        told = title(f"{driver.title}, {words}: on time {percent_text(end.p_on_time)}")
+        length = max(1.0, abs(at - middle))
+        parts.append(tag("rect", told, x=min(at, middle), y=y + 3, width=length, height=15, class_=side))
+    far = max(scale(driver.low.p_on_time), scale(driver.high.p_on_time), scale(now))
+    reach = abs(driver.high.p_on_time - driver.low.p_on_time)
+    return "".join(parts) + text(f"{100 * reach:.0f} pt", far + 6, y + 15, class_="tick")
+
+
+class BurnDown(NamedTuple):
+    """Device-hours left, day by day."""
+
+    planned: Sequence[float]
+    """Left after each day, from day 0, as planned."""
+    actual: Sequence[tuple[float, float]]
+    """(day, left) until today."""
+    ahead: Sequence[float]
+    """Days from today on."""
+    low: Sequence[float]
+    """Left on each of these: a tenth of the forecasts lies below."""
+    middle: Sequence[float]
+    high: Sequence[float]
+    budget: float
+    calendar: Calendar
+
+
+def burn_down_figure(burn: BurnDown, *, caption: str) -> Figure:
+    """What is left of the budget: planned, actual, and the forecast with its interval; by weeks, and today."""
+    done, today = dict(burn.actual), burn.ahead[0]
+    ahead = {day: index for index, day in enumerate(burn.ahead)}
+
+    def row(day: float) -> tuple[str, ...]:
+        is_planned = day == int(day) and 0 <= day < len(burn.planned)
+        planned = f"{burn.planned[int(day)]:,.0f}" if is_planned else "—"
+        is_known, at = day in done, ahead.get(day)
+        forecast = "—"
+        if at is not None and day > today:
+            forecast = f"{burn.middle[at]:,.0f} [{burn.low[at]:,.0f}, {burn.high[at]:,.0f}]"
+        return (_burn_day(burn, day), planned, f"{done[day]:,.0f}" if is_known else "—", forecast)
+
+    return figure(
+        lambda width: _burn_chart(burn, width=width),
+        title="Burn-down",
+        caption=caption,
+        legend=[("s1", "left, as it is"), ("s2", "left, as planned"), ("s3", "forecast, 80% of worlds")],
+        table=Table(
+            ("", "planned", "actual", "forecast: median [P10, P90]"),
+            [row(day) for day in sorted({*range(0, len(burn.planned), 7), today})],
+        ),
+    )
+
+
+def _burn_day(burn: BurnDown, day: float) -> str:
+    """The moment so many days after the start: the end of a day, or today, which is not over."""
+    if day == burn.ahead[0]:
+        return f"today, {burn.calendar.day_text(24 * day, begins=True)}"
+    return f"end of {burn.calendar.day_text(24 * day)}" if day else "at the start"
+
+
+def _burn_chart(burn: BurnDown, *, width: int) -> str:
+    left = [value for _, value in burn.actual]
+    lowest = min(0.0, *burn.low, *left, *burn.planned)
+    area = chart(
+        width,
+        300,
+        Axis("end of day", (0.0, len(burn.planned) - 1.0), number_text),
+        Axis("device-hours left", (lowest, burn.budget * 1.04), number_text),
+    )
+    return area.drawing(
+        area.band(burn.ahead, burn.low, burn.high, "band s3"),
+        area.line(burn.ahead, burn.middle, "line s3"),
+        area.line(range(len(burn.planned)), burn.planned, "line s2 faint"),
+        area.line([day for day, _ in burn.actual], left, "line s1"),
+        area.upright(burn.ahead[0], "began"),
+        area.level(0, "limit"),
+        label="Budget burn-down",
+    )

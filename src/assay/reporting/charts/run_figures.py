@@ -1,0 +1,439 @@
+"""The figures of a run's page, in the order in which a reader asks: what happened, did it learn, is it good."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+from assay.base.clock import utc_text
+from assay.base.units import duration_text, number_of, percent_text
+from assay.records.evaluation import (
+    AnyEvaluation,
+    ClassifierEvaluation,
+    ClassifierMetrics,
+    Estimate,
+    Metric,
+    ScoreEvaluation,
+    ScoreMetrics,
+    ScoreSlice,
+    SliceMetrics,
+    metric_title,
+)
+from assay.records.goodput import USEFUL
+from assay.reporting.charts.evidence_plots import (
+    ForestRow,
+    calibration_chart,
+    forest_chart,
+    forest_rows,
+    is_worse,
+    roc_chart,
+    score_chart,
+)
+from assay.reporting.charts.figure import Figure, Size, Table, figure, legend_of
+from assay.reporting.charts.label_plots import confusion_figure, fit_figure
+from assay.reporting.charts.life_plot import life_chart
+from assay.reporting.charts.plots import PHASES, bucketed, phase_bars, phase_totals, series_chart
+from assay.reporting.views.curves import RunCurves, Series
+from assay.reporting.views.run import RunView
+from assay.reporting.views.run_page import RunPage
+from assay.reporting.views.verdict import device_hours_text, estimate_text
+from assay.statistics.classifier.curves import RocCurve, ScoreHistogram
+
+TABLE_ROWS = 25
+"""Rows of a series' table twin: enough to read its course, few enough to scroll past."""
+
+
+_OF_METHODS = (
+    (
+        "Rewards",
+        ("chosen_reward", "rejected_reward"),
+        "reward",
+        "Of what was chosen and of what was rejected, against the reference. Where the chosen one's is below "
+        "zero, what was chosen has become less likely, too: displacement, which a growing margin hides.",
+    ),
+    ("Margin", ("margin",), "reward", "By how much what was chosen is ahead of what was rejected."),
+    ("Accuracy in training", ("accuracy",), "share", "On the rows of each step, before it learned them."),
+    (
+        "Mean reward",
+        ("mean_reward",),
+        "reward",
+        "Of both sides of the pairs; it may drift where nothing centres it.",
+    ),
+    (
+        "Entropy",
+        ("entropy",),
+        "nats a token",
+        "Of what might have stood there. Near nothing, it says one thing only.",
+    ),
+    ("Token accuracy", ("token_accuracy",), "share", "Of the trained tokens, those that it held likeliest."),
+)
+"""Title, series, unit, and what to see there, of what methods watch."""
+
+
+def life_figures(run: RunView) -> Iterator[Figure]:
+    """The run over time, and where its device time went."""
+    if run.attempts:
+        yield _life(run)
+    if run.held_s():
+        yield _phases(run)
+
+
+def learning_figures(curves: RunCurves) -> Iterator[Figure]:
+    """Curves over steps."""
+    if curves.loss is not None:
+        lost = any(curves.loss.is_lost)
+        yield series_figure(
+            [curves.loss],
+            title="Training loss",
+            caption="The line is the mean, the band reaches from the lowest to the highest step. "
+            "A smooth descent without a jump where an attempt ends means that resuming changed nothing."
+            + (" Small dots are steps that were lost with an attempt, and made again." if lost else ""),
+            y_label="loss",
+        )
+    size: Size = "half" if curves.throughput and curves.validation else "full"
+    if curves.throughput is not None:
+        yield series_figure(
+            [curves.throughput],
+            title="Throughput",
+            caption="Over all ranks. A level line is good; a step down names the moment to look at.",
+            y_label="tokens per second",
+            zero_based=True,
+            size=size,
+        )
+    if curves.validation is not None:
+        yield series_figure(
+            [curves.validation],
+            title=f"{curves.validation.name.replace('_', ' ').capitalize()} during training",
+            caption="One dot per evaluation. Where it no longer gets better, more steps buy nothing.",
+            y_label=metric_title(curves.validation.name.removeprefix("validation_")),
+            dots=True,
+            size=size,
+        )
+    size = "half" if curves.gradient_norm and curves.learning_rate else "full"
+    if curves.gradient_norm is not None:
+        yield series_figure(
+            [curves.gradient_norm],
+            title="Gradient norm",
+            caption="Before clipping. Where it grows from step to step, a divergence is near.",
+            y_label="norm",
+            size=size,
+        )
+    if curves.learning_rate is not None:
+        yield series_figure(
+            [curves.learning_rate],
+            title="Learning rate",
+            caption="As the schedule set it.",
+            y_label="learning rate",
+            zero_based=True,
+            size=size,
+        )
+
+
+def method_figures(series: Sequence[Series]) -> Iterator[Figure]:
+    """What the run's method watches beside the loss."""
+    known = {each.name: replace(each, name=each.name.replace("_", " ")) for each in series}
+    shown = [
+        (title, drawn, unit, caption)
+        for title, names, unit, caption in _OF_METHODS
+        if (drawn := [known[name] for name in names if name in known])
+    ]
+    for index, (title, drawn, unit, caption) in enumerate(shown):
+        has_neighbour = index % 2 == 1 or index + 1 < len(shown)
+        size: Size = "half" if has_neighbour else "full"
+        yield series_figure(drawn, title=title, caption=caption, y_label=unit, size=size)
+
+
+def quality_figures(page: RunPage) -> Iterator[Figure]:
+    """What the final weights are worth."""
+    evaluation = page.view.evaluation
+    if isinstance(evaluation, ClassifierEvaluation):
+        if page.roc is not None and evaluation.overall.auc is not None:
+            yield _ranking(page.roc, evaluation.overall.auc)
+        yield _calibration(evaluation)
+        if page.histogram is not None:
+            yield _scores(page.histogram)
+    if isinstance(evaluation, ScoreEvaluation):
+        if evaluation.overall.classes:
+            yield confusion_figure(evaluation.overall.classes)
+        if evaluation.overall.fit is not None:
+            yield fit_figure(evaluation.overall.fit)
+    if evaluation is not None and evaluation.slices:
+        yield _slices(evaluation)
+
+
+def metrics_table(metrics: ClassifierMetrics | ScoreMetrics) -> Table:
+    """The headline metrics with their intervals and how those were made."""
+    rows = [
+        (
+            _name_with_unit(each.metric),
+            estimate_text(each.estimate),
+            each.estimate.method if each.estimate else "a class is absent",
+        )
+        for each in metrics.measured
+    ]
+    if isinstance(metrics, ClassifierMetrics):
+        error = f"{metrics.expected_calibration_error:.4f}"
+        rows.append(("calibration error", error, f"{len(metrics.calibration)} bins of equal count"))
+    else:
+        rows += _label_rows(metrics)
+    return Table(("metric", "value [95% interval]", "interval by"), rows)
+
+
+def _label_rows(metrics: ScoreMetrics) -> Iterator[tuple[str, str, str]]:
+    """What is no mean over rows: of classes, of numbers."""
+    if metrics.macro_f1 is not None:
+        yield (
+            "macro F1",
+            f"{metrics.macro_f1:.4f}",
+            "the mean over classes that occur here, each counting alike",
+        )
+    if (fit := metrics.fit) is not None:
+        r_squared = "—" if fit.r_squared is None else f"{fit.r_squared:.4f}"
+        yield (
+            "R²",
+            r_squared,
+            f"labels: mean {fit.label_mean:.4g}, standard deviation {fit.label_deviation:.4g}",
+        )
+        yield "bias", f"{fit.bias:+.4g}", "mean of predicted - true"
+
+
+def machines_table(run: RunView) -> Table:
+    """Where each attempt ran, on what, by which code."""
+    return Table.of(
+        run.attempts,
+        ("attempt", lambda each: str(each.attempt)),
+        ("hosts", lambda each: ", ".join(dict.fromkeys(each.hosts)) or "—"),
+        ("devices", lambda each: ", ".join(dict.fromkeys(each.devices)) or "—"),
+        ("processor", lambda each: each.processor or "—"),
+        ("assay", lambda each: each.code_version or run.code_version),
+    )
+
+
+def _name_with_unit(metric: Metric) -> str:
+    is_said = metric.title == metric.unit or metric.unit == "share"
+    return metric.title if is_said else f"{metric.title} ({metric.unit})"
+
+
+def series_figure(
+    series: list[Series],
+    *,
+    title: str,
+    caption: str,
+    y_label: str,
+    zero_based: bool = False,
+    dots: bool = False,
+    size: Size = "full",
+) -> Figure:
+    """Metrics over steps; one line each."""
+    names = ", ".join(each.name for each in series)
+    label = f"{title} over steps: {names}"
+    rows = []
+    for each in series:
+        thinned = bucketed(each.steps, each.values, buckets=TABLE_ROWS)
+        rows += [
+            (each.name, f"{step:,.0f}", f"{mean:.5g}", f"{low:.5g}", f"{high:.5g}")
+            for step, mean, low, high in zip(*thinned, strict=True)
+        ]
+    return figure(
+        lambda width: series_chart(
+            series, width=width, y_label=y_label, label=label, zero_based=zero_based, dots=dots
+        ),
+        title=title,
+        caption=caption,
+        legend=legend_of(each.name for each in series) if len(series) > 1 else (),
+        table=Table(("series", "step (mean)", "mean", "min", "max"), rows),
+        size=size,
+    )
+
+
+def phase_figure_caption(run: RunView) -> str:
+    """What the bar says, in numbers."""
+    rest = {name: run.device_seconds.get(name, 0.0) for name in PHASES if name not in USEFUL}
+    largest = max(((seconds, name) for name, seconds in rest.items() if seconds > 0), default=None)
+    apart = run.evaluation_s()
+    apart_text = f" Evaluating commits held {device_hours_text(apart)} apart from training." if apart else ""
+    text = (
+        "A device is always in exactly one phase. "
+        f"{percent_text(run.goodput or 0.0)} of training went into steps that were kept"
+    )
+    if largest is None:
+        return f"{text}.{apart_text}"
+    share = percent_text(largest[0] / run.held_s())
+    return f"{text}; the largest other part is {largest[1]} with {share}.{apart_text}"
+
+
+def _uninterrupted(run: RunView) -> str:
+    if run.status in ("gone", "unknown"):
+        return "How its last attempt ended is on no record yet."
+    if any(each.outcome == "preempted" for each in run.attempts):
+        return "It was told to stop, and committed first; nothing died."
+    return "Nothing interrupted it."
+
+
+def _life(run: RunView) -> Figure:
+    num_kills = sum(each.outcome in ("killed", "failed") for each in run.attempts)
+    lives = f"{number_of(len(run.attempts), 'attempt')} with {number_of(len(run.commits), 'commit')}"
+    label = f"Steps over time in {lives}; {num_kills} died"
+    fall = " A red line falls from the last step made to the last commit: that work was lost."
+    return figure(
+        lambda width: life_chart(run.attempts, run.commits, width=width, label=label),
+        title="The life of the run",
+        caption="Each dot is a commit, each vertical rule the beginning of an attempt with its ranks. "
+        + (
+            f"A cross is where an attempt died.{fall if run.lost_steps else ''}"
+            if num_kills
+            else _uninterrupted(run)
+        ),
+        table=Table.of(
+            run.attempts,
+            ("attempt", lambda each: str(each.attempt)),
+            ("ranks", lambda each: str(each.world_size)),
+            ("began", lambda each: utc_text(each.started)),
+            ("took", lambda each: "—" if each.held_s is None else duration_text(each.held_s)),
+            ("from step", lambda each: f"{each.start_step:,}"),
+            ("to step", lambda each: "—" if each.end_step is None else f"{each.end_step:,}"),
+            ("outcome", lambda each: each.outcome),
+            ("reason", lambda each: each.reason or "—"),
+        ),
+    )
+
+
+def _phases(run: RunView) -> Figure:
+    totals = phase_totals(run)
+    present = [name for name in PHASES if totals[0][1].get(name)]
+    label = "Device time by phase: " + ", ".join(
+        f"{name} {duration_text(totals[0][1][name])}" for name in present
+    )
+    rows = [
+        (
+            name,
+            *(duration_text(seconds.get(phase, 0.0)) for phase in present),
+            duration_text(sum(seconds.values())),
+        )
+        for name, seconds in totals
+    ]
+    return figure(
+        lambda width: phase_bars(totals, width=width, label=label),
+        title="Where the device time went",
+        caption=phase_figure_caption(run),
+        legend=[(f"phase {name}", name) for name in present],
+        table=Table(("", *present, "held"), rows),
+    )
+
+
+def _ranking(roc: RocCurve, auc: Estimate) -> Figure:
+    return Figure(
+        title="Ranking",
+        caption="The ROC curve: the further from the dashed line of a coin, the better. "
+        f"The area below it is {estimate_text(auc)}.",
+        wide=roc_chart([roc], label=f"ROC curve with area {auc.value:.4f}"),
+        table=Table.of(
+            list(zip(*roc, strict=True))[:: max(1, len(roc[0]) // 20)],
+            ("false positive rate", lambda point: f"{point[0]:.3f}"),
+            ("true positive rate", lambda point: f"{point[1]:.3f}"),
+        ),
+        size="third",
+    )
+
+
+def _calibration(evaluation: ClassifierEvaluation) -> Figure:
+    overall = evaluation.overall
+    return Figure(
+        title="Calibration",
+        caption="Of the rows to which the model gives 30%, are 30% positive? Dots on the dashed line: yes. "
+        f"The mean distance is {overall.expected_calibration_error:.3f}.",
+        wide=calibration_chart(
+            [overall.calibration],
+            label=f"Calibration diagram, expected calibration error {overall.expected_calibration_error:.4f}",
+        ),
+        table=Table.of(
+            overall.calibration,
+            ("rows", lambda each: f"{each.num_rows:,}"),
+            ("mean predicted", lambda each: f"{each.mean_predicted:.4f}"),
+            ("observed", lambda each: f"{each.observed_rate:.4f}"),
+        ),
+        size="third",
+    )
+
+
+def _scores(histogram: ScoreHistogram) -> Figure:
+    counts = zip(histogram.negative_rows.tolist(), histogram.positive_rows.tolist(), strict=True)
+    rows = [
+        (f"{low:.2f} to {high:.2f}", f"{negative:,}", f"{positive:,}")
+        for (low, high), (negative, positive) in zip(pairwise(histogram.edges.tolist()), counts, strict=True)
+    ]
+    return Figure(
+        title="Scores by class",
+        caption="How the model scores each class, as a share of that class. "
+        "The less the two overlap, the better.",
+        wide=score_chart(histogram, label="Histogram of predicted probabilities for both classes"),
+        legend=[("negatives", "label 0"), ("positives", "label 1")],
+        table=Table(("probability", "rows of label 0", "rows of label 1"), rows),
+        size="third",
+    )
+
+
+def _slices(evaluation: AnyEvaluation) -> Figure:
+    overall, metric = evaluation.overall, evaluation.headline.metric
+    whole = evaluation.headline.estimate
+    entries = []
+    for each in evaluation.slices:
+        behind = f"{number_of(each.metrics.num_rows, 'row')}"
+        entries.append((each.column, ForestRow(each.value, _headline(each), behind, _is_weak(each, whole))))
+    titles = (
+        ("positive", "AUC", "AP", "log-loss", "ECE")
+        if isinstance(evaluation, ClassifierEvaluation)
+        else tuple(each.metric.title for each in overall.measured)
+    )
+    return figure(
+        lambda width: forest_chart(
+            [ForestRow("all rows", whole, f"{number_of(overall.num_rows, 'row')}"), *forest_rows(entries)],
+            width=width,
+            label=f"{metric.title} with its 95% interval in each slice of each metadata column",
+            reference=whole.value if whole else None,
+            x_label=f"{metric.title} with its 95% interval",
+        ),
+        title="Slice by slice",
+        caption=_slices_caption(evaluation),
+        table=Table(("column", "value", "rows", *titles), [_slice_cells(each) for each in evaluation.slices]),
+    )
+
+
+def _slices_caption(evaluation: AnyEvaluation) -> str:
+    metric, whole = evaluation.headline.metric, evaluation.headline.estimate
+    worse_side = "left" if metric.higher_is_better else "right"
+    text = (
+        f"The rule is the {metric.title} of all rows; an interval wholly to its {worse_side} is a part where "
+        "the model is weaker."
+    )
+    if whole is None:
+        return text
+    weak = [
+        (found.value, each)
+        for each in evaluation.slices
+        if _is_weak(each, whole) and (found := _headline(each)) is not None
+    ]
+    if not weak:
+        return f"{text} There is none."
+    choose = min if metric.higher_is_better else max
+    value, worst = choose(weak, key=lambda pair: pair[0])
+    number = "It is" if len(weak) == 1 else f"There are {len(weak)}, the weakest is"
+    return f"{text} {number} {worst.column} = {worst.value}, with {value:.3f}."
+
+
+def _headline(each: SliceMetrics | ScoreSlice) -> Estimate | None:
+    return each.metrics.measured[0].estimate
+
+
+def _is_weak(each: SliceMetrics | ScoreSlice, whole: Estimate | None) -> bool:
+    higher_is_better = each.metrics.measured[0].metric.higher_is_better
+    return whole is not None and is_worse(_headline(each), whole.value, higher_is_better=higher_is_better)
+
+
+def _slice_cells(each: SliceMetrics | ScoreSlice) -> tuple[str, ...]:
+    metrics = each.metrics
+    measured = tuple(estimate_text(found.estimate, digits=3) for found in metrics.measured)
+    where = (each.column, each.value, f"{metrics.num_rows:,}")
+    if isinstance(metrics, ScoreMetrics):
+        return (*where, *measured)
+    positive = percent_text(metrics.num_positive / metrics.num_rows)
+    return (*where, positive, *measured, f"{metrics.expected_calibration_error:.3f}")

@@ -1,0 +1,110 @@
+"""The plots of a scaling law: loss over scale with its band, and how the back-test's predictions came out."""
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from assay.base.units import power_text
+from assay.records.evaluation import Estimate
+from assay.reporting.charts.svg import Axis, Chart, chart, domain, dot, tag, text
+from assay.statistics.scaling.backtest import BackTest, band_scale
+from assay.statistics.scaling.study import ScalingStudy
+
+CURVE_POINTS = 60
+_SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def exponent_text(exponent: float) -> str:
+    """`21` -> `10²¹`; between whole powers, `2.0·10²¹`."""
+    whole = math.floor(exponent + 1e-9)
+    if abs(exponent - whole) < 1e-9:
+        return "10" + str(whole).translate(_SUPERSCRIPTS)
+    return f"{10 ** (exponent - whole):.2g}·10" + str(whole).translate(_SUPERSCRIPTS)
+
+
+def times_text(exponent: float) -> str:
+    """`2` -> `100x`: a factor from its decimal logarithm."""
+    return f"{power_text(10**exponent)}x"
+
+
+def loss_chart(study: ScalingStudy, *, width: int, label: str) -> str:
+    """Every run, the law (with two variables: at its best split of compute), the band, and the targets."""
+    form, points = study.fit.form, study.fit.points
+    scale = points.variables[form.scale]
+    reach = 0.0 if study.tested is None else study.tested.longest_reach
+    # No further than a decade past the last target: the reach may be hundreds of times the data.
+    wanted = [each.prediction.target[form.scale] for each in study.asked if each.prediction is not None]
+    furthest = min(scale.max() * math.exp(reach), 10 * max([scale.max(), *wanted]))
+    xs = np.geomspace(scale.min(), furthest, CURVE_POINTS)
+    curve = study.compute_optimal(xs) if len(form.variables) > 1 else {form.scale: xs}
+    ends = [end for each in study.asked if each.prediction for end in _ends(each.prediction.loss)]
+    middle = np.exp(study.fit.log_loss(curve))
+    log_xs = np.log10(xs)
+    area = chart(
+        width,
+        340 if width > 400 else 280,
+        Axis(_axis_name(form.scale), (float(log_xs[0]) - 0.1, float(log_xs[-1]) + 0.1), exponent_text),
+        Axis("loss", domain([*points.loss.tolist(), *middle.tolist(), *ends]), _loss_text),
+    )
+    shade = ""
+    if study.tested is not None:
+        lows, highs = study.band(curve)
+        shade = area.band(log_xs.tolist(), lows, highs, "band s1")
+    dots = [
+        area.dot(math.log10(at), loss, "s3", r=2.6, told=f"{power_text(at)}: {loss:.4f}")
+        for at, loss in zip(scale.tolist(), points.loss.tolist(), strict=True)
+    ]
+    line = area.line(log_xs, middle, "line s1")
+    return area.drawing(shade, *dots, line, *_target_marks(study, area), label=label)
+
+
+def back_test_chart(tested: BackTest, confidence: float, *, width: int, label: str) -> str:
+    """Each prediction's error over its band's half-width, by how far beyond the data it was."""
+    multiplier = tested.multiplier(confidence)
+    reaches = np.concatenate([origin.reaches for origin in tested.origins]) / math.log(10)
+    shares = np.concatenate(
+        [origin.errors / (multiplier * band_scale(origin.claimed, origin.reaches)) for origin in tested.origins]
+    )
+    farthest, sizes = float(reaches.max()) * 1.03, [-1.25, 1.25, *shares.tolist()]
+    area = chart(
+        width,
+        300 if width > 400 else 260,
+        Axis("scale over the largest that was fitted", (0.0, farthest), times_text),
+        Axis("error / half-width of the band", domain(sizes), _share_text),
+    )
+    dots = [
+        area.dot(reach, share, "s1" if abs(share) <= 1 else "s2", r=3)
+        for reach, share in zip(reaches.tolist(), shares.tolist(), strict=True)
+    ]
+    return area.drawing(area.level(-1.0, "limit"), area.level(1.0, "limit"), *dots, label=label)
+
+
+def _target_marks(study: ScalingStudy, area: Chart) -> Iterator[str]:
+    for each in study.asked:
+        if each.prediction is None:
+            continue
+        loss = each.prediction.loss
+        at = math.log10(each.prediction.target[study.fit.form.scale])
+        x, y = area.x(at), area.y(loss.value)
+        low, high = area.y.many(_ends(loss))
+        yield tag("line", x1=x, x2=x, y1=low, y2=high, class_="whisker warn")
+        yield dot(x, y, "s2", r=4.4, told=f"{loss.value:.4f}")
+        yield text(f"{loss.value:.3f}", x - 8, y - 8, class_="tick", text_anchor="end")
+
+
+def _ends(loss: Estimate) -> tuple[float, float]:
+    assert loss.low is not None and loss.high is not None, "a prediction has a band"
+    return loss.low, loss.high
+
+
+def _axis_name(scale: str) -> str:
+    return {"compute": "compute, FLOP", "tokens": "tokens", "parameters": "parameters"}[scale]
+
+
+def _loss_text(value: float) -> str:
+    return f"{value:.3g}"
+
+
+def _share_text(value: float) -> str:
+    return f"{value:+.1f}" if value else "0"

@@ -1,0 +1,175 @@
+"""The figures of a fleet: failures over time, the scan as a forest, speed with its changes, seconds as bars."""
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from assay.base.shapes import Float64
+from assay.base.units import duration_text, number_of, percent_text
+from assay.records.evaluation import Estimate
+from assay.records.failure_causes import FailureCause, FailureDiagnosis, RuledOut
+from assay.records.slow_changes import SlowChanges
+from assay.reporting.charts.evidence_plots import ForestRow, forest_chart
+from assay.reporting.charts.figure import Figure, Table, figure
+from assay.reporting.charts.plots import number_text, percent_number
+from assay.reporting.charts.svg import FONT_WIDTH, Axis, Scale, chart, domain, drawing, tag, text, title
+from assay.statistics.interval import normal_quantile, wilson_interval
+
+DAY_S = 86_400.0
+MOST_SLOTS = 24
+BAR, GAP = 20, 10
+
+
+def rates_figure(
+    at_s: Float64[np.ndarray, "row"],
+    failures: Float64[np.ndarray, "row"],
+    attempts: Float64[np.ndarray, "row"],
+) -> Figure:
+    """Share of attempts that failed in equal slots of time, with Wilson's interval of independent attempts."""
+    slots = list(_slots(at_s, failures, attempts))
+
+    def draw(width: int) -> str:
+        days, rates, lows, highs, _ = zip(*slots, strict=True)
+        top = max(*highs, 0.02)
+        area = chart(
+            width,
+            240,
+            Axis("days since the first attempt", (0.0, max(days[-1], 1e-3) * 1.02), number_text),
+            Axis("attempts that failed", (0.0, min(1.0, 1.05 * top)), percent_number),
+        )
+        dots = [area.dot(day, rate, "s1", r=3, told=percent_text(rate)) for day, rate, *_ in slots]
+        return area.drawing(
+            area.band(days, lows, highs, "band s1"),
+            area.line(days, rates, "line s1"),
+            *dots,
+            label="Share of attempts that failed over time",
+        )
+
+    return figure(
+        draw,
+        title="Failures over time",
+        caption=(
+            "Share of attempts that failed, by when they began. The band is the 95% interval of independent "
+            "attempts; those of one recipe fail alike, so it is rather too narrow."
+        ),
+        table=Table.of(
+            slots,
+            ("day", lambda slot: f"{slot[0]:.1f}"),
+            ("attempts", lambda slot: f"{slot[4]:,.0f}"),
+            ("failed", lambda slot: percent_text(slot[1])),
+            ("95%", lambda slot: f"{percent_text(slot[2])} to {percent_text(slot[3])}"),
+        ),
+    )
+
+
+def _slots(
+    at_s: Float64[np.ndarray, "row"],
+    failures: Float64[np.ndarray, "row"],
+    attempts: Float64[np.ndarray, "row"],
+) -> Iterator[tuple[float, float, float, float, float]]:
+    """Day, rate, low, high, attempts of each slot in which something began."""
+    days = (at_s - at_s.min()) / DAY_S
+    number = int(np.clip(len(at_s) // 20, 1, MOST_SLOTS))
+    width = max(float(days.max()), 1e-6) / number
+    slots = np.minimum((days / width).astype(int), number - 1)
+    for slot in range(number):
+        count, failed = float(attempts[slots == slot].sum()), float(failures[slots == slot].sum())
+        if count:
+            low, high = wilson_interval(failed / count, count, normal_quantile())
+            yield (slot + 0.5) * width, failed / count, low, high, count
+
+
+def scan_figure(found: FailureDiagnosis) -> Figure:
+    """What was blamed or ruled out, each with its rate, beside that of all attempts."""
+    rows = [_cause_row(cause) for cause in found.causes] + [_ruled_out_row(each) for each in found.ruled_out]
+    return figure(
+        lambda width: forest_chart(
+            rows,
+            width=width,
+            label="Failure rate of each region that stood out",
+            reference=found.rate,
+            x_label="failures per attempt",
+        ),
+        title="What failed attempts have in common",
+        caption=f"{found.because} The rule is the rate of all attempts. Red: blamed; others were ruled out.",
+    )
+
+
+def _cause_row(cause: FailureCause) -> ForestRow:
+    estimate = Estimate(value=cause.rate, low=cause.rate_low, high=cause.rate_high)
+    return ForestRow(_factors(cause.factors), estimate, f"{cause.attempts:,}", cause.is_confirmed)
+
+
+def _ruled_out_row(each: RuledOut) -> ForestRow:
+    return ForestRow(_factors(each.factors), Estimate(value=each.rate), f"{each.attempts:,}")
+
+
+def _factors(factors: dict[str, str]) -> str:
+    return " + ".join(f"{name}={value}" for name, value in factors.items())
+
+
+def speed_figure(values: Float64[np.ndarray, "row"], found: SlowChanges) -> Figure:
+    """Each measurement, and the levels between lasting changes."""
+    borders = [0, *(change.index for change in found.changes), len(values)]
+    kept = np.clip(values, *np.quantile(values, [0.01, 0.99]))
+
+    def draw(width: int) -> str:
+        area = chart(
+            width,
+            260,
+            Axis("measurement, in the order of time", (0.0, float(len(values))), number_text, least=1.0),
+            Axis(found.value.replace("_s", ", seconds"), domain(kept.tolist()), number_text),
+        )
+        dots = [area.dot(place, value, "s1", r=1.5) for place, value in enumerate(kept)]
+        levels = [
+            area.line([begin, end], [float(np.median(values[begin:end]))] * 2, "line s2")
+            for begin, end in pairwise(borders)
+            if end > begin
+        ]
+        rules = [area.upright(change.index, "limit") for change in found.changes]
+        return area.drawing(*dots, *rules, *levels, label=f"{found.value} over measurements with its changes")
+
+    return figure(
+        draw,
+        title="What steps take",
+        caption=f"{found.because} Lines are medians between changes; the farthest 2% are drawn at the edge.",
+        table=Table.of(
+            found.changes,
+            ("since", lambda change: change.at),
+            ("before", lambda change: f"{change.before:.4g}"),
+            ("after", lambda change: f"{change.after:.4g}"),
+            ("because", lambda change: change.because),
+            ("next", lambda change: change.next),
+        ),
+    )
+
+
+def seconds_figure(bars: Sequence[tuple[str, float]], *, name: str, caption: str) -> Figure:
+    """Named seconds, one bar each, in the order given."""
+    whole = sum(seconds for _, seconds in bars) or 1.0
+
+    def draw(width: int) -> str:
+        left = 10 + FONT_WIDTH * max((len(each) for each, _ in bars), default=0)
+        scale = Scale(0.0, max((seconds for _, seconds in bars), default=0.0) or 1.0, left, width - 120.0)
+        rows = []
+        for index, (each, seconds) in enumerate(bars):
+            y, end = 4 + (BAR + GAP) * index, scale(seconds)
+            told = f"{duration_text(seconds)}, {percent_text(seconds / whole)}"
+            rows.append(text(each, left - 8, y + 15, class_="tick", text_anchor="end"))
+            rows.append(
+                tag(
+                    "rect",
+                    title(told),
+                    x=left,
+                    y=y,
+                    width=max(end - left, 0.6),
+                    height=BAR,
+                    class_="phase data",
+                )
+            )
+            rows.append(text(told, end + 6, y + 15, class_="tick"))
+        height = 8 + (BAR + GAP) * len(bars)
+        return drawing(*rows, width=width, height=height, label=f"{name}: {number_of(len(bars), 'part')}")
+
+    return figure(draw, title=name, caption=caption)

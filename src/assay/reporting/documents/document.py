@@ -1,0 +1,106 @@
+"""A document that is written once and read twice: as a self-contained HTML page, and as Markdown.
+
+A document opens like every page with its verdict and a few numbers; then come sections of passages, lists,
+tables and figures. In Markdown a figure is its caption and its table.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Self
+
+from assay.reporting.charts.figure import Fact, Figure, Table
+from assay.reporting.documents.markdown import markdown_table, plain, quoted
+from assay.reporting.views.verdict import Tile, Verdict
+
+
+class Passage(NamedTuple):
+    """A paragraph."""
+
+    text: str
+
+
+class Listing(NamedTuple):
+    """Points, one a line."""
+
+    items: Sequence[str]
+    title: str = ""
+
+
+class TitledTable(NamedTuple):
+    """Numbers to read, under a heading of their own."""
+
+    title: str
+    caption: str
+    table: Table
+
+    @classmethod
+    def of(
+        cls, title: str, caption: str, facts: Iterable[Fact], *columns: tuple[str, Callable[[Fact], str]]
+    ) -> Self:
+        """With a row for each fact; a column is its heading and what it says of a fact."""
+        return cls(title, caption, Table.of(facts, *columns))
+
+
+Block = Passage | Listing | TitledTable | Figure
+
+
+@dataclass(frozen=True)
+class DocumentSection:
+    """A part with its heading."""
+
+    name: str
+    blocks: Sequence[Block]
+
+
+@dataclass(frozen=True)
+class Document:
+    """Everything that one audience is told."""
+
+    name: str
+    """The name of its files, without suffix: `risk-register`."""
+    title: str
+    kind: str
+    """What it is: `risk register`."""
+    made: str
+    """What it was made of and when, for the line above the title."""
+    verdict: Verdict
+    tiles: Sequence[Tile]
+    sections: Sequence[DocumentSection]
+    foot: str
+    """Where the numbers come from, and how to make them again."""
+    links: Sequence[tuple[str, str]] = field(default=())
+    """(file, title) of the documents beside it."""
+
+
+def markdown(document: Document) -> str:
+    """The same as Markdown."""
+    return "\n".join(_lines(document)).rstrip() + "\n"
+
+
+def _lines(document: Document) -> Iterator[str]:
+    yield from (f"# {plain(document.title)}", "", f"*{plain(document.kind)} · {plain(document.made)}*", "")
+    yield from (f"**{plain(document.verdict.word)}.** {plain(document.verdict.sentence)}", "")
+    for tile in document.tiles:
+        note = f" ({plain(tile.note)})" if tile.note else ""
+        yield f"- {plain(tile.name)}: **{plain(tile.value)}**{note}"
+    for section in document.sections:
+        yield from ("", f"## {plain(section.name)}", "")
+        for block in section.blocks:
+            yield from _block_lines(block)
+            yield ""
+    yield from ("---", plain(document.foot))
+
+
+def _block_lines(block: Block) -> Iterator[str]:
+    if isinstance(block, Passage):
+        yield plain(block.text)
+    elif isinstance(block, Listing):
+        if block.title:
+            yield from (f"**{plain(block.title)}**", "")
+        yield from (f"- {plain(item)}" for item in block.items)
+    else:
+        yield from (f"### {plain(block.title)}", "")
+        if block.caption:
+            yield from (plain(block.caption), "")
+        if block.table.rows:
+            yield from markdown_table(quoted(block.table))

@@ -1,0 +1,106 @@
+"""The memo as Markdown: for a pull request, a mail, or a wiki. The same facts as the page, without drawings;
+records are named by their place in the folder of runs, to which no link leads from there."""
+
+from collections.abc import Iterator
+from urllib.parse import quote
+
+from assay.decision.sentences import device_time_text, effect_text
+from assay.records.decision import Clause, Decision, GateResult
+from assay.reporting.charts.figure import Table
+from assay.reporting.documents.markdown import code, markdown_table, plain, quoted
+from assay.reporting.views import memo as view
+from assay.reporting.views.memo import Memo
+
+
+def memo_markdown(memo: Memo) -> str:
+    """The whole memo."""
+    return "\n".join(_lines(memo)) + "\n"
+
+
+def _lines(memo: Memo) -> Iterator[str]:
+    yield f"# {plain(memo.question)}"
+    yield ""
+    verdict = view.memo_verdict(memo)
+    yield f"**{plain(verdict.word)}.** {plain(verdict.sentence)}"
+    yield ""
+    if verdict.marks:
+        yield " · ".join(plain(mark.text()) for mark in verdict.marks)
+        yield ""
+    table = Table.of(
+        memo.decisions,
+        ("candidate", lambda each: f"[{plain(each.candidate)}](#{quote(each.candidate)})"),
+        ("next", lambda each: plain(view.next_text(each))),
+        ("who", lambda each: plain(view.who_text(each))),
+        ("instead", lambda each: plain(view.instead_text(each))),
+        ("cost so far", lambda each: device_time_text(each.spent_s)),
+        ("decision", lambda each: code(view.place_of(each))),
+    )
+    yield from markdown_table(table)
+    yield ""
+    yield (
+        f"Training cost {device_time_text(memo.spent_s())}{f' ({plain(memo.cost)})' if memo.cost else ''}; "
+        f"{device_time_text(memo.budget_s)} were agreed. "
+        f"{plain(view.cost_note(memo))}"
+    )
+    for decision in memo.decisions:
+        yield from _candidate(decision)
+
+
+def _candidate(decision: Decision) -> Iterator[str]:
+    yield from ("", f"## {plain(decision.candidate)}", "")
+    patch = ", ".join(code(f"{key}: {value}") for key, value in decision.patch.items())
+    why = f" Tried because {plain(decision.because)}." if decision.because else ""
+    yield f"The change: {patch}.{why}"
+    yield from ("", plain(view.least_text(decision)))
+    if decision.meaning:
+        yield from ("", f"What it means. {plain(' '.join(decision.meaning))}")
+    for _, title, lines in view.lists_of(decision):
+        yield from ("", f"**{title}**", "")
+        yield from (f"- {plain(line)}" for line in lines)
+    for gate in decision.gates:
+        yield from ("", f"**Gate {plain(gate.gate)}: {view.gate_text(gate)}.** {plain(gate.reason)}", "")
+        yield from markdown_table(_clauses(decision, gate))
+        if unasked := view.unasked_text(decision, gate):
+            yield from ("", plain(unasked))
+    yield from ("", f"**Benchmarks.**{view.effects_note(decision)}", "")
+    effects = Table(view.EFFECT_COLUMNS, [view.effect_row(each) for each in view.all_effects(decision)])
+    yield from markdown_table(quoted(effects))
+    yield from ("", "**Records**", "")
+    yield from markdown_table(_runs(decision))
+
+
+def _clauses(decision: Decision, gate: GateResult) -> Table:
+    def seen(clause: Clause) -> str:
+        sources = "".join(f" ({code(source.path)})" for source in clause.evidence)
+        return f"{plain(clause.seen)}{sources}"
+
+    return Table.of(
+        gate.clauses,
+        ("", lambda clause: view.mark_of(decision, gate, clause)),
+        ("clause", lambda clause: plain(clause.name)),
+        ("asks", lambda clause: plain(clause.asks)),
+        ("seen", seen),
+        ("why", lambda clause: plain(clause.reason)),
+        ("what would turn it", lambda clause: plain(view.cure_text(decision, gate, clause))),
+    )
+
+
+def _runs(decision: Decision) -> Table:
+    num_seeds, gains = decision.look.num_seeds, view.gain_by_seed(decision)
+
+    def model(place: int) -> str:
+        both = decision.runs[place], decision.runs[num_seeds + place]
+        return plain(view.models_text(both))
+
+    def results(place: int) -> str:
+        return " ".join(code(each.candidate_results[place].path) for each in decision.effects)
+
+    return Table.of(
+        range(num_seeds),
+        ("seed", lambda place: str(decision.runs[place].seed)),
+        ("baseline", lambda place: code(decision.runs[place].run_id)),
+        ("candidate", lambda place: code(decision.runs[num_seeds + place].run_id)),
+        ("gain", lambda place: plain(effect_text(gains[place], decision.unit))),
+        ("model", model),
+        ("results", results),
+    )

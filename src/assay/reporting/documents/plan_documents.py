@@ -1,0 +1,681 @@
+"""The documents of an offered plan: what will be done, at which gates it may end, and who answers for what.
+
+Each is written for its readers: the execution plan for those who do the work and lend the cluster, the
+gates for those who must say stop, RACI for everybody who wonders whom to ask.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from assay.base.units import number_of, percent_text, sampled_percent_text
+from assay.planning.explain import critical_chain
+from assay.planning.program.offer import Offer, Safety, Spread
+from assay.planning.program.plan import Planned
+from assay.planning.program.program import Program
+from assay.planning.program.risk import StopCondition
+from assay.planning.program.work import Evidence, Owners, PlayedRule, ProgramGate
+from assay.planning.simulation.information import STOP_PROBABILITY, least_gain
+from assay.planning.simulation.offer import Offered
+from assay.planning.simulation.offer_report import Dossier
+from assay.planning.simulation.outcome import Outcome
+from assay.planning.simulation.questions import AnsweredQuestion
+from assay.planning.simulation.scope import SEARCH_WORLDS
+from assay.reporting.charts.figure import Figure, Table, figure
+from assay.reporting.charts.plan_figures import capacity_profile, gantt
+from assay.reporting.charts.risk_figures import Lot, chance_figure, tornado_figure
+from assay.reporting.documents.document import Block, Document, DocumentSection, Listing, Passage, TitledTable
+from assay.reporting.views.verdict import Tile, Verdict
+from assay.store.settings import HourPrice
+
+BESIDE = (
+    ("execution-plan.html", "Execution plan"),
+    ("stage-gates.html", "Stage gates"),
+    ("raci.html", "Who answers for what"),
+    ("risk-register.html", "Risk register"),
+)
+FOOT = (
+    "Made by 'assay plan offer' from the program file, the solver's schedule and the simulated worlds; "
+    "the same schedule and seed give the same numbers, and offer.json keeps both."
+)
+
+
+SHOWN_SCOPES = 8
+"""Besides the full one; the rest stand in offer.json."""
+
+
+def execution_plan(dossier: Dossier, price: HourPrice | None = None) -> Document:
+    """What is done when, by whom, on how many devices; and what was given up so that it is safe."""
+    program, offer = dossier.offered.program, dossier.offered.offer
+    return Document(
+        name="execution-plan",
+        title=program.title,
+        kind="execution plan",
+        made=made_text(program),
+        verdict=offer_verdict(program, offer),
+        tiles=safety_tiles(program, offer.safety, price),
+        sections=[
+            *_what_breaks(dossier),
+            DocumentSection("The weeks", list(_weeks(dossier))),
+            DocumentSection("What was chosen", list(_chosen(dossier.offered))),
+            DocumentSection("Who does what, when", [_activities(program, offer)]),
+            DocumentSection("Which experiment next", list(_ladder(dossier))),
+            DocumentSection("What if", list(_questions(dossier))),
+        ],
+        foot=FOOT,
+        links=BESIDE,
+    )
+
+
+def stage_gates(dossier: Dossier) -> Document:
+    """Each gate: the question, the evidence, the thresholds, what follows, and what it is worth."""
+    program, offer = dossier.offered.program, dossier.offered.offer
+    saved = sum(line.device_hours_saved for line in dossier.stages)
+    shares = {name: offer.safety.chance_text(share) for name, share in offer.safety.verdicts.items()}
+    sentence = (
+        f"Being able to stop early saves {saved:,.0f} device-hours on average. As things are believed today "
+        f"the program ends with 'scale' in {shares['scale']} of simulated worlds, 'narrow' in "
+        f"{shares['narrow']} and 'stop' in {shares['stop']}."
+    )
+    gates = [item for item in offer.plan.items if item.name in program.gates]
+    return Document(
+        name="stage-gates",
+        title=f"Stage gates: {program.title}",
+        kind="stage gates",
+        made=made_text(program),
+        verdict=Verdict("open", number_of(len(gates), "gate"), sentence),
+        tiles=[
+            Tile(
+                program.gates[item.name].title.split(":")[0],
+                program.calendar.day_text(item.end_h),
+                _shares(dossier, item.name),
+            )
+            for item in gates
+        ],
+        sections=[
+            *_pilot(program),
+            DocumentSection("What each gate is worth", list(_worth(dossier))),
+            *(DocumentSection(program.gates[item.name].title, list(_gate(dossier, item))) for item in gates),
+            DocumentSection("Conditions that end it at any time", [_stops(program)]),
+        ],
+        foot=FOOT,
+        links=BESIDE,
+    )
+
+
+def raci(dossier: Dossier) -> Document:
+    """A matrix of who does, answers, is asked and is told."""
+    program = dossier.offered.program
+    accountable = {stage.owners.accountable for stage in program.stages.values()}
+    return Document(
+        name="raci",
+        title=f"Who answers for what: {program.title}",
+        kind="RACI",
+        made=made_text(program),
+        verdict=Verdict(
+            "good",
+            "one name each",
+            f"Of {number_of(len(program.stages), 'stage')} each has one who answers for it: "
+            f"{', '.join(sorted(program.title_of(name) for name in accountable))}.",
+        ),
+        tiles=[
+            Tile(program.title_of(name), f"{role.fte:g}", "full-time equivalents")
+            for name, role in program.team.items()
+        ],
+        sections=[
+            DocumentSection("The matrix", list(_matrix(program))),
+            DocumentSection("Who watches which risk", [_risk_owners(program)]),
+        ],
+        foot=FOOT,
+        links=BESIDE,
+    )
+
+
+# Texts that several documents share
+
+
+def made_text(program: Program) -> str:
+    """`helpfulness · 4 January 2027 to 28 February 2027`."""
+    calendar = program.calendar
+    first, last = calendar.start, calendar.date_of(calendar.hour_of(program.decision.by) - 1)
+    return f"{program.name} · {first.day} {first:%B %Y} to {last.day} {last:%B %Y}"
+
+
+def deadline_text(program: Program) -> str:
+    """`end of week 8 (day 56, 28 Feb)`: by when the decision must stand."""
+    return program.calendar.deadline_text(program.decision.by)
+
+
+class SpreadTexts(NamedTuple):
+    """The days of a distribution, with their dates."""
+
+    p10: str
+    p50: str
+    p90: str
+
+
+def spread_texts(program: Program, days: Spread) -> SpreadTexts:
+    """From days since the program's start."""
+    return SpreadTexts(*(program.calendar.day_text(24 * each) for each in (days.p10, days.p50, days.p90)))
+
+
+def offer_verdict(program: Program, offer: Offer) -> Verdict:
+    """Whether the plan keeps its promises, and what the calm optimum would have done."""
+    safety, calm = offer.safety, offer.calm_safety
+    sentence = (
+        f"The decision stands by the {deadline_text(program)} in {safety.chance_text(safety.p_on_time)} of "
+        f"{safety.num_programs:,} simulated worlds, and the budget is broken in "
+        f"{safety.chance_text(safety.p_over_budget)}."
+    )
+    if offer.moves:
+        sentence += (
+            f" The optimum of the full scope ({program.calendar.day_text(offer.calm_plan.decision_h)}, when "
+            "nothing happens) would "
+            f"be in time in {calm.chance_text(calm.p_on_time)} and over budget in "
+            f"{calm.chance_text(calm.p_over_budget)}; it would end with 'scale' in "
+            f"{calm.chance_text(calm.verdicts['scale'])}, this plan does in "
+            f"{safety.chance_text(safety.verdicts['scale'])}."
+        )
+    if offer.keeps_promises:
+        return Verdict("good", "keeps its promises", sentence)
+    promised = f"{percent_text(offer.promised_on_time)} and {percent_text(offer.promised_over_budget)}"
+    broken = " and ".join(f"the {what}" for what in broken_promises(offer))
+    return Verdict(
+        "bad",
+        "breaks a promise",
+        f"{sentence} Promised were {promised}: no scope of the program keeps both; this one breaks {broken}.",
+    )
+
+
+def more_seeds_text(dossier: Dossier) -> str:
+    """`scale in 18.5% with 4 of each arm (over budget in 6.1%), in ...`; empty where no gate reads a gain."""
+    more = [line for line in dossier.seeds if line.num_more > 0]
+
+    def chance_text(share: float) -> str:
+        return sampled_percent_text(share, dossier.few_worlds)
+
+    return ", ".join(
+        f"{'' if index else 'scale '}in {chance_text(line.p_scale)} with {line.num_seeds}"
+        f"{'' if index else ' of each arm'} (over budget in {chance_text(line.p_over_budget)})"
+        for index, line in enumerate(more)
+    )
+
+
+def broken_promises(offer: Offer) -> list[str]:
+    """`date`, `budget`: those of the two that the offered plan does not keep."""
+    is_broken = {
+        "date": offer.safety.p_on_time < offer.promised_on_time,
+        "budget": offer.safety.p_over_budget > offer.promised_over_budget,
+    }
+    return [what for what, broken in is_broken.items() if broken]
+
+
+def safety_tiles(program: Program, safety: Safety, price: HourPrice | None) -> list[Tile]:
+    """Date, hours, and the chances of both; what the hours cost, where that is known."""
+    day, hours = spread_texts(program, safety.decision_day), safety.device_hours
+    return [
+        Tile(
+            "decision by its date",
+            safety.chance_text(safety.p_on_time),
+            f"by the {deadline_text(program)}",
+        ),
+        Tile(
+            "over budget",
+            safety.chance_text(safety.p_over_budget),
+            f"of worlds spend more than {program.budget.device_hours:,.0f} device-hours",
+        ),
+        Tile("decision", day.p50, f"median; 80% of worlds: {day.p10} to {day.p90}"),
+        Tile(
+            "device-hours",
+            f"{hours.p50:,.0f}",
+            f"median; 80% of worlds: {hours.p10:,.0f} to {hours.p90:,.0f}{cost_note(price, hours.p50)}",
+        ),
+    ]
+
+
+def cost_note(price: HourPrice | None, device_hours: float) -> str:
+    """`; 6,300 EUR at 2.10 EUR a device-hour of H100`; nothing where the price is not known."""
+    return "" if price is None else f"; {price.of(device_hours)} at {price}"
+
+
+# The promises
+
+
+def _what_breaks(dossier: Dossier) -> Iterator[DocumentSection]:
+    """What broke a promise, drawn: how far it is missed, and what it hangs on."""
+    offer = dossier.offered.offer
+    draw = {"date": date_figure, "budget": money_figure}
+    figures: list[Block] = [draw[what](dossier) for what in broken_promises(offer)]
+    if figures:
+        figures.append(
+            tornado_figure(dossier.drivers, now=offer.safety.p_on_time, num_worlds=dossier.few_worlds)
+        )
+        yield DocumentSection("What breaks the promise", figures)
+
+
+def date_figure(dossier: Dossier) -> Figure:
+    """The chance of a decision by each day."""
+    program, offer = dossier.offered.program, dossier.offered.offer
+    last_h = program.calendar.hour_of(program.decision.by)
+    return chance_figure(
+        [Lot(name, outcome.decision_h / 24) for name, outcome in _played(dossier)],
+        title="The date",
+        caption="How many simulated worlds have decided by a day; the dashed line is the date, the dotted one "
+        f"the {percent_text(offer.promised_on_time)} that were asked for. Early ones were stopped at a gate.",
+        limit=last_h / 24,
+        limit_text=program.calendar.day_text(last_h),
+        x_label="day of the decision",
+        value_text=lambda days: program.calendar.day_text(24 * days),
+        promised=offer.promised_on_time,
+    )
+
+
+def money_figure(dossier: Dossier) -> Figure:
+    """The chance of staying below each sum of device-hours."""
+    offer, budget = dossier.offered.offer, dossier.offered.program.budget.device_hours
+    return chance_figure(
+        [Lot(name, outcome.device_hours) for name, outcome in _played(dossier)],
+        title="The money",
+        caption="How many stay below so many device-hours; the dashed line is the budget, the dotted one the "
+        f"{percent_text(1.0 - offer.promised_over_budget)} that were asked for.",
+        limit=budget,
+        limit_text=f"{budget:,.0f}",
+        x_label="device-hours",
+        promised=1.0 - offer.promised_over_budget,
+    )
+
+
+def _played(dossier: Dossier) -> tuple[tuple[str, Outcome], ...]:
+    offered = dossier.offered
+    return ("offered plan", offered.outcome), ("calm optimum of the full scope", offered.calm_outcome)
+
+
+# The execution plan
+
+
+def _weeks(dossier: Dossier) -> Iterator[Block]:
+    program, plan = dossier.offered.program, dossier.offered.offer.plan
+    nodes = program.nodes()
+    chain = [f"'{nodes[step.name].title}'" for step in critical_chain(program, plan)]
+    bookings = [booking.title or name for name, booking in program.capacity.bookings.items()]
+    behind = f"Behind it: {', '.join(bookings)}. " if bookings else ""
+    yield figure(
+        lambda width: gantt(program, plan, width=width),
+        title="What happens when",
+        caption="Work of people, runs on devices, gates. Outlined is what the date hangs on: "
+        f"{' ← '.join(chain[:3])}{f', and {len(chain) - 3} more' if len(chain) > 3 else ''}. "
+        f"{behind}The dashed line is the date of the decision.",
+        legend=[("s3", "people"), ("s1", "runs"), ("s2", "gates")],
+    )
+    yield figure(
+        lambda width: capacity_profile(program, plan, width=width),
+        title="Devices held",
+        caption=f"At most {plan.peak_devices} of {program.capacity.devices} at once: the least peak that keeps "
+        "the date and the cost. The upper line is what no booking holds; the dotted one is the share above "
+        "which a job's hours are limited.",
+    )
+
+
+def _chosen(offered: Offered) -> Iterator[Block]:
+    offer = offered.offer
+    if not offer.moves:
+        yield Passage(
+            "The full scope keeps the promises; nothing was given up."
+            if offer.keeps_promises
+            else "Nothing was given up: no option or mitigation of the program brings the promises nearer, and "
+            "the full scope breaks one."
+        )
+    else:
+        yield TitledTable.of(
+            "Moves made",
+            "Chosen under the simulation from the program's options and mitigations: "
+            + (
+                "the fewest that keep both promises."
+                if offer.keeps_promises
+                else "those that bring the promises nearest; a promise is broken even so."
+            ),
+            offer.moves,
+            ("move", lambda move: move.name),
+            ("what", lambda move: move.title),
+            ("given up", lambda move: move.gives_up or "—"),
+        )
+    if len(offer.tried) > 1:
+        yield _tried(offered)
+
+
+def _tried(offered: Offered) -> TitledTable:
+    """The scopes of the search, below what was found of the one that is offered."""
+    full, *others = offered.offer.tried
+    best = [full, *sorted(others, key=lambda each: -each.p_both)[:SHOWN_SCOPES]]
+    outcome = offered.outcome
+    both = float((outcome.is_on_time() & ~outcome.is_over_budget()).mean())
+    final = (outcome.p_on_time(), outcome.p_over_budget(), both)
+    rows = [("as offered, on its own schedule", f"{len(outcome.verdict):,}", *map(outcome.chance_text, final))]
+    rows += [
+        (
+            " + ".join(each.moves) or "full scope",
+            f"{SEARCH_WORLDS:,}",
+            *(
+                sampled_percent_text(share, SEARCH_WORLDS)
+                for share in (each.p_on_time, each.p_over_budget, each.p_both)
+            ),
+        )
+        for each in best
+    ]
+    return TitledTable(
+        f"Of {len(offered.offer.tried)} scopes that were played, the full one and the safest",
+        "Each on a quick schedule and on fewer worlds, so that many can be compared: coarser than what is said "
+        "of the plan that is offered. Both promises together ('neither broken') are what counts.",
+        Table(("scope", "worlds", "on time", "over budget", "neither broken"), rows),
+    )
+
+
+def _activities(program: Program, offer: Offer) -> TitledTable:
+    nodes = program.nodes()
+
+    def held(item: Planned) -> str:
+        if item.runs:
+            return f"{number_of(len(item.runs), 'run')} x {number_of(item.runs[0].devices, 'device')}"
+        return ", ".join(f"{program.title_of(name)} ({fte:g})" for name, fte in item.people.items()) or "—"
+
+    return TitledTable.of(
+        "In the order in which they begin",
+        "",
+        offer.plan.items,
+        ("activity", lambda item: nodes[item.name].title),
+        ("begins", lambda item: program.calendar.day_text(item.start_h, begins=True)),
+        ("ends", lambda item: program.calendar.day_text(item.end_h)),
+        ("held", held),
+        ("device-hours", lambda item: f"{item.device_hours():,}" if item.runs else "—"),
+        ("responsible", lambda item: program.title_of(program.owners_of(item.name).responsible)),
+    )
+
+
+def _ladder(dossier: Dossier) -> Iterator[Block]:
+    program = dossier.offered.program
+    if not dossier.ladder:
+        yield Passage(_why_no_ladder(program))
+        return
+    yield TitledTable.of(
+        "The ladder: smallest first, one change at a time",
+        f"Each rung repeats the comparison at a larger size. {_best_rung(dossier)} Shares are of the worlds "
+        "that reach the rung. It would stop where its evidence alone leaves a gain worth having less likely "
+        f"than {percent_text(STOP_PROBABILITY)}; what that saves comes on top of what the gates save. A "
+        "smaller size is taken to show the same gain; how far it really does, the records of earlier ladders "
+        "must tell.",
+        dossier.ladder,
+        ("rung", lambda rung: rung.title),
+        ("ends (mean)", lambda rung: program.calendar.day_text(24 * rung.end_day)),
+        ("seeds", lambda rung: str(rung.num_seeds)),
+        ("error (points)", lambda rung: f"{rung.standard_error:.2f}"),
+        ("device-hours (mean)", lambda rung: f"{rung.device_hours:,.0f}"),
+        ("wrong if decided here", lambda rung: percent_text(rung.p_wrong)),
+        ("would stop", lambda rung: percent_text(rung.p_stop)),
+        ("would stop a good one", lambda rung: percent_text(rung.p_stopped_wrongly)),
+        ("hours saved (mean)", lambda rung: f"{rung.device_hours_saved:,.0f}"),
+    )
+    if dossier.seeds:
+        yield TitledTable.of(
+            "Seeds of the last gate",
+            "What more seeds would tell, and what they do to the date and the budget. "
+            f"{dossier.few_worlds:,} worlds each.",
+            dossier.seeds,
+            ("seeds of each arm", lambda line: str(line.num_seeds)),
+            ("error (points)", lambda line: f"{line.standard_error:.2f}"),
+            ("wrong if decided on it alone", lambda line: percent_text(line.p_wrong)),
+            (
+                "passes a clear gain",
+                lambda line: sampled_percent_text(line.p_pass_if_least, dossier.few_worlds),
+            ),
+            ("ends with 'scale'", lambda line: sampled_percent_text(line.p_scale, dossier.few_worlds)),
+            ("on time", lambda line: sampled_percent_text(line.p_on_time, dossier.few_worlds)),
+            ("over budget", lambda line: sampled_percent_text(line.p_over_budget, dossier.few_worlds)),
+            ("device-hours (median)", lambda line: f"{line.device_hours:,.0f}"),
+        )
+
+
+def _best_rung(dossier: Dossier) -> str:
+    """Behind which rung a gate would save most, where it would save anything."""
+    program, best = dossier.offered.program, max(dossier.ladder, key=lambda rung: rung.worth())
+    if best.device_hours_saved < 1:
+        return "To stop behind any of them would save nothing."
+    gated = {gate.evidence.runs for gate in program.gates.values() if gate.evidence is not None}
+    place = "a gate stands there" if best.activity in gated else "no gate stands there yet: consider one"
+    return (
+        f"Most is saved, beyond what it takes itself, behind '{program.activities[best.activity].title}' "
+        f"({place}): {best.device_hours_saved:,.0f} device-hours on average, for {best.device_hours:,.0f}."
+    )
+
+
+def _why_no_ladder(program: Program) -> str:
+    if program.pilot is None:
+        return "No pilot is stated, so nothing says which experiment tells most."
+    return (
+        "No rung is stated. Say in 'changes' what each activity's runs compare; those that change what a "
+        "gate's runs change, four runs or more, are the rungs of a ladder."
+    )
+
+
+def _questions(dossier: Dossier) -> Iterator[Block]:
+    if dossier.what_ifs:
+        yield TitledTable(
+            "If the world is otherwise",
+            f"Each is solved and simulated anew, {_worlds_of(dossier.what_ifs)}. Hours saved: against the "
+            "plan as it is.",
+            _asked_table(dossier.what_ifs),
+        )
+    if dossier.readings:
+        yield TitledTable(
+            "What each reading of the cluster's rule costs",
+            f"{_rule_text(dossier.offered.program)} can be read in these ways, each played "
+            f"{_worlds_of(dossier.readings)}.",
+            _asked_table(dossier.readings),
+        )
+    if not dossier.what_ifs and not dossier.readings:
+        yield Passage("Not asked: 'assay plan offer' was told to be quick.")
+
+
+def _worlds_of(asked: Sequence[AnsweredQuestion]) -> str:
+    return f"in {max((each.safety.num_programs for each in asked if each.safety), default=0):,} worlds"
+
+
+def _rule_text(program: Program) -> str:
+    rule = program.capacity.fair_use
+    assert rule is not None, "readings without a rule"
+    return f"'No job may hold more than {rule.share:.0%} of capacity for more than {rule.max_hours:g} hours'"
+
+
+def _asked_table(asked: Sequence[AnsweredQuestion]) -> Table:
+    calm = ("decision, calm", "device-hours, calm")
+    header = ("", *calm, "on time", "over budget", "scale / narrow / stop", "hours saved (mean)")
+    return Table(header, [_asked_row(each) for each in asked])
+
+
+def _asked_row(each: AnsweredQuestion) -> tuple[str, ...]:
+    title, plan = each.answer.title, each.answer.plan
+    if each.safety is None or plan is None:
+        return (title, "nothing fits", "—", "—", "—", "—", "—")
+    shares = each.safety.verdicts
+    verdicts = " / ".join(each.safety.chance_text(shares[name]) for name in ("scale", "narrow", "stop"))
+    saved = each.device_hours_saved
+    return (
+        title,
+        each.answer.program.calendar.day_text(plan.decision_h),
+        f"{plan.device_hours:,}",
+        each.safety.chance_text(each.safety.p_on_time),
+        each.safety.chance_text(each.safety.p_over_budget),
+        verdicts,
+        "—" if saved is None or abs(saved) < 1 else f"{saved:+,.0f}",
+    )
+
+
+# The gates
+
+
+def _shares(dossier: Dossier, gate: str) -> str:
+    looks = dossier.offered.outcome.luck.gates[gate]
+    found = {
+        verdict: float((looks[0].verdict == verdict).mean()) for verdict in ("pass", "narrow", "again", "stop")
+    }
+    return ", ".join(f"{name} {percent_text(share)}" for name, share in found.items() if share)
+
+
+def _worth(dossier: Dossier) -> Iterator[Block]:
+    least = least_gain(dossier.offered.outcome)
+    yield TitledTable.of(
+        "Information, stage by stage",
+        f"'Wrong' means: scaling a gain below {least:g} points, or stopping one above, were it decided there. "
+        "A gate's hours are saved because weak evidence ends the program.",
+        dossier.stages,
+        ("gate", lambda line: line.title),
+        ("wrong if decided here", lambda line: "—" if line.p_wrong is None else percent_text(line.p_wrong)),
+        (
+            "points secured (mean)",
+            lambda line: "—" if line.points_secured is None else f"{line.points_secured:.2f}",
+        ),
+        ("device-hours by then (mean)", lambda line: f"{line.device_hours:,.0f}"),
+        ("stops", lambda line: percent_text(line.p_stop)),
+        ("stops a good one", lambda line: percent_text(line.p_stopped_wrongly)),
+        ("hours saved (mean)", lambda line: f"{line.device_hours_saved:,.0f}"),
+        ("days saved (mean)", lambda line: f"{line.days_saved:.1f}"),
+    )
+
+
+def _pilot(program: Program) -> Iterator[DocumentSection]:
+    if program.pilot is not None and program.pilot.note:
+        gains = ", then ".join(f"{gain:+g}" for gain in program.pilot.gains)
+        yield DocumentSection(
+            "What is known before", [Passage(f"{program.pilot.note} Gains so far: {gains} points.")]
+        )
+
+
+def _gate(dossier: Dossier, item: Planned) -> Iterator[Block]:
+    program = dossier.offered.program
+    gate = program.gates[item.name]
+    owners = program.owners_of(item.name)
+    nodes = program.nodes()
+    judged = [nodes[each.name].title for each in gate.after if each.name in nodes]
+    yield Listing(
+        [
+            f"Held on {program.calendar.day_text(item.end_h)}; "
+            f"{program.title_of(owners.accountable)} answers for it.",
+            f"Judges: {', '.join(judged)}.",
+            *_thresholds(dossier, item.name, gate),
+        ]
+    )
+    yield Listing([*_consequences(program, gate)], title="What follows")
+
+
+def _thresholds(dossier: Dossier, name: str, gate: ProgramGate) -> Iterator[str]:
+    program = dossier.offered.program
+    if gate.evidence is None:
+        stated = ", ".join(f"{verdict} {percent_text(share)}" for verdict, share in gate.probabilities.items())
+        yield f"Judged by people from their findings; taken as likely: {stated}."
+        return
+    evidence = gate.evidence
+    look = dossier.offered.outcome.luck.gates[name][0]
+    error = float(look.standard_error[0]) if look.standard_error is not None else 0.0
+    title = program.benchmarks[evidence.benchmark].title or evidence.benchmark
+    yield (
+        f"Reads the gain on '{title}' over the runs of '{program.activities[evidence.runs].title}': its "
+        f"standard error is {error:.2f} points."
+    )
+    if evidence.rule is None:
+        pass_at, stop_below = evidence.thresholds
+        between = f"between the two: {evidence.between}"
+        yield f"Passes at {pass_at:+g} points or more, stops below {stop_below:+g}; {between}."
+    else:
+        yield from _campaign_text(evidence.rule)
+    yield f"As things are believed today: {_shares(dossier, name)}."
+
+
+def judged_text(evidence: Evidence) -> str:
+    """`pass +1, stop below +0`, in points."""
+    if evidence.rule is not None:
+        return f"a campaign's rule, worth {evidence.rule.least_effect:+g}"
+    pass_at, stop_below = evidence.thresholds
+    return f"pass {pass_at:+g}, stop below {stop_below:+g}"
+
+
+def _campaign_text(rule: PlayedRule) -> Iterator[str]:
+    looks = f"looks at {', '.join(map(str, rule.looks))} seeds; " if rule.looks else ""
+    shared = f", shared by {number_of(rule.candidates, 'candidate')}" if rule.candidates > 1 else ""
+    yield (
+        f"Judged by a campaign's rule, as that will be: {rule.least_effect:+g} points are worth having; "
+        f"{looks}{rule.confidence:.0%} confidence over all looks{shared}."
+    )
+    for each in rule.guardrails:
+        yield f"Passes only if '{each.benchmark}' has lost less than {each.margin:g} points, surely."
+    for mode in rule.safety:
+        most = f"at most {100 * mode.max_rate:g}% of its items"
+        yield f"Passes only if '{mode.benchmark}' fails on {most}, surely, in each seed."
+
+
+def _consequences(program: Program, gate: ProgramGate) -> Iterator[str]:
+    titles = {name: node.title for name, node in program.nodes().items()}
+    yield "Pass: what waits for it begins."
+    if gate.narrow.drops:
+        yield f"Narrow: goes on without {', '.join(titles[name] for name in gate.narrow.drops)}."
+    else:
+        yield "Narrow: goes on; the recommendation will say so."
+    if gate.again is not None:
+        repeated = ", ".join(titles[name] for name in gate.again.repeats)
+        at_most = f"at most {number_of(gate.again.at_most, 'time')}"
+        yield f"Again ({at_most}): repeats {repeated}."
+    closing = ", ".join(titles[name] for name in gate.stop_goes_to) or "nothing more"
+    yield f"Stop: running jobs are ended, and only this is still done: {closing}."
+
+
+def _stops(program: Program) -> Block:
+    if not program.stops:
+        return Passage("None are stated.")
+
+    def limit(stop: StopCondition) -> str:
+        is_above = stop.above is not None
+        return f"{stop.watch} {'above' if is_above else 'below'} {stop.above if is_above else stop.below:g}"
+
+    return TitledTable.of(
+        "Watched all the time",
+        "",
+        program.stops.values(),
+        ("condition", lambda stop: stop.title),
+        ("limit", limit),
+        ("then", lambda stop: stop.then),
+        ("who watches", lambda stop: program.title_of(stop.owner)),
+    )
+
+
+# RACI
+
+
+def _matrix(program: Program) -> Iterator[Block]:
+    names = [*program.team, *program.stakeholders]
+    header = ("", *(program.title_of(name) for name in names))
+
+    def row(title: str, owners: Owners) -> tuple[str, ...]:
+        return (title, *(_letter(owners, name) for name in names))
+
+    yield TitledTable(
+        "By stage",
+        "R does it, A answers for it, C is asked, I is told.",
+        Table(header, [row(stage.title, stage.owners) for stage in program.stages.values()]),
+    )
+    own = [
+        row(node.title, program.owners_of(node.name))
+        for node in program.nodes().values()
+        if node.owners is not None
+    ]
+    if own:
+        yield TitledTable("Where it is otherwise", "", Table(header, own))
+    wishes = [(each.title, each.wants) for each in program.stakeholders.values() if each.wants]
+    if wishes:
+        yield TitledTable("What they ask of the plan", "", Table(("who", "wants"), wishes))
+
+
+def _letter(owners: Owners, name: str) -> str:
+    does = {"R": [owners.responsible], "A": [owners.accountable], "C": owners.consulted, "I": owners.informed}
+    return "".join(letter for letter, people in does.items() if name in people) or "·"
+
+
+def _risk_owners(program: Program) -> Block:
+    rows = [(risk.title, program.title_of(risk.owner), risk.sign or "—") for risk in program.risks.values()]
+    return TitledTable("Risks", "", Table(("risk", "who watches it", "seen first"), rows))

@@ -1,0 +1,79 @@
+"""Where an offered plan and its documents lie.
+
+plans/NAME/
+  offer.json, plan.json      records: what was offered, and the schedule (for 'assay plan export')
+  execution-plan.html, .md   ... and so on: each document twice
+  weekly-status.notes.json   the notes that a status, or a review, was made with
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from assay.base.errors import ConfigError
+from assay.planning.program.offer import Offer
+from assay.planning.program.progress import Progress
+from assay.planning.simulation.offer_report import Dossier
+from assay.reporting.documents.document import Document, markdown
+from assay.reporting.documents.plan_documents import execution_plan, raci, stage_gates
+from assay.reporting.documents.render import render_document, write_file
+from assay.reporting.documents.risk_document import risk_register
+from assay.store.settings import HourPrice
+
+OFFER_FILE = "offer.json"
+PLAN_FILE = "plan.json"
+
+
+def write_offer(dossier: Dossier, folder: Path, price: HourPrice | None = None) -> list[Path]:
+    """Write the records and all documents, at the price of the day; the pages' paths."""
+    write_file(folder / OFFER_FILE, dossier.offered.offer.to_json())
+    write_file(folder / PLAN_FILE, dossier.offered.offer.plan.to_json())
+    documents = (
+        execution_plan(dossier, price),
+        stage_gates(dossier),
+        raci(dossier),
+        risk_register(dossier, price),
+    )
+    return write_documents(documents, folder)
+
+
+def write_documents(documents: Iterable[Document], folder: Path) -> list[Path]:
+    """Each document as NAME.html and NAME.md; the pages' paths."""
+    pages = []
+    for document in documents:
+        page = folder / f"{document.name}.html"
+        write_file(page, render_document(document))
+        write_file(page.with_suffix(".md"), markdown(document))
+        pages.append(page)
+    return pages
+
+
+def write_told(document: Document, folder: Path, notes: Progress | None) -> Path:
+    """Write the status or the review of a running program, beside the notes that it was made with.
+
+    Raises `ConfigError` where none are given and the page that is there was made with some: it is kept, for
+    whoever reads it would take work that is over for not begun.
+    """
+    page, beside = folder / f"{document.name}.html", folder / f"{document.name}.notes.json"
+    if notes is not None:
+        write_file(beside, notes.to_json())
+    elif beside.is_file():
+        earlier = Progress.from_json(beside.read_bytes(), source=beside)
+        raise ConfigError(
+            f"{page} is kept as it is: it was made with notes of {earlier.now}, and none are given. Add "
+            "--notes FILE; a file that says 'now' alone will do where there is nothing to note."
+        )
+    write_documents([document], folder)
+    return page
+
+
+def read_offer(folder: Path) -> Offer:
+    """The offer that lies in a folder."""
+    path = folder / OFFER_FILE
+    if folder.is_file():
+        raise ConfigError(
+            f"{folder}: a file; wanted is the folder that 'assay plan offer PROGRAM' wrote, plans/NAME unless "
+            "--out said otherwise."
+        )
+    if not path.is_file():
+        raise ConfigError(f"{path}: no such file. 'assay plan offer PROGRAM --out {folder}' writes it.")
+    return Offer.from_json(path.read_bytes(), source=path)

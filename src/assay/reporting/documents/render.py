@@ -1,0 +1,196 @@
+"""One self-contained HTML file: style and drawings inside, nothing fetched, readable without any script."""
+
+import os
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from functools import cache
+from importlib.resources import files
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import yaml
+from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+from markupsafe import Markup
+
+from assay.base.clock import utc_text
+from assay.base.errors import ConfigError, StoreError, unwritten
+from assay.base.visible import written_out
+from assay.reporting.charts.comparison_figures import (
+    changes_table,
+    cost_table,
+    difference_figures,
+    overlay_figures,
+)
+from assay.reporting.charts.figure import Figure
+from assay.reporting.charts.run_figures import (
+    learning_figures,
+    life_figures,
+    machines_table,
+    method_figures,
+    metrics_table,
+    quality_figures,
+)
+from assay.reporting.documents.document import Document
+from assay.reporting.views.comparison import ComparisonPage, ComparisonView
+from assay.reporting.views.run_page import RunPage
+from assay.reporting.views.verdict import (
+    SIGNS,
+    Tile,
+    Verdict,
+    comparison_verdict,
+    device_hours_text,
+    interval_text,
+    next_commands,
+    run_tiles,
+    run_verdict,
+)
+from assay.store.objects import open_store
+
+Section = tuple[str, Iterable[Figure]]
+"""Its heading and its figures."""
+
+
+def render_run_page(page: RunPage) -> str:
+    """The page of one run."""
+    run = page.view
+    return render_page(
+        "run.html",
+        title=run.run_id,
+        kind="run",
+        made=utc_text(run.created),
+        verdict=run_verdict(run),
+        tiles=run_tiles(run),
+        sections=[
+            ("What happened", life_figures(run)),
+            ("Did it learn?", chain(learning_figures(page.curves), method_figures(page.of_method))),
+            ("What is it worth?", quality_figures(page)),
+        ],
+        run=run,
+        next_commands=next_commands(run),
+        attempts=machines_table(run),
+        metrics=metrics_table(run.evaluation.overall) if run.evaluation else None,
+        recipe=yaml.safe_dump(run.recipe, sort_keys=False, allow_unicode=True).strip(),
+    )
+
+
+def render_comparison_page(page: ComparisonPage) -> str:
+    """The page of a baseline and its candidates."""
+    runs = [each.page.view for each in page.candidates]
+    return render_page(
+        "comparison.html",
+        title=f"{', '.join(each.run_id for each in runs)} beside {page.baseline.view.run_id}",
+        kind="comparison",
+        made=utc_text(max(each.created for each in runs)),
+        verdict=comparison_verdict(page),
+        tiles=[tile for each in page.candidates for tile in _comparison_tiles(each.compared)],
+        sections=[("Is it as good?", difference_figures(page)), ("Side by side", overlay_figures(page))],
+        changes=[(each.compared.candidate_run_id, changes_table(each.compared)) for each in page.candidates],
+        costs=cost_table(page),
+    )
+
+
+def render_document(document: Document, *, refresh_s: float | None = None) -> str:
+    """A document as a page; the browser reads it again every `refresh_s` seconds."""
+    return render_page(
+        "document.html",
+        title=document.title,
+        kind=document.kind,
+        made=document.made,
+        verdict=document.verdict,
+        tiles=document.tiles,
+        document=document,
+        refresh_s=refresh_s,
+    )
+
+
+def render_page(
+    template: str,
+    *,
+    title: str,
+    kind: str,
+    made: str,
+    verdict: Verdict,
+    tiles: Sequence[Tile],
+    sections: Iterable[Section] = (),
+    **facts: Any,
+) -> str:
+    """A page of what all have, and of the facts that its template asks for. Sections without figures are not
+    shown."""
+    shown = [(name, found) for name, figures in sections if (found := list(figures))]
+    page = _environment().get_template(template)
+    return page.render(title=title, kind=kind, made=made, verdict=verdict, tiles=tiles, sections=shown, **facts)
+
+
+def write_file(path: Path, text: str) -> None:
+    """Write it, with the folders above it, whole or not at all. Raises `StoreError` where that cannot be."""
+    is_plain = not path.is_symlink() and (path.is_file() or not path.exists())  # /dev/stdout is not
+    beside = path.with_name(f".unfinished-{os.getpid()}-{path.name}") if is_plain else path
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beside.write_bytes(text.encode())
+        if is_plain:
+            beside.replace(path)
+    except OSError as error:
+        if is_plain:
+            with suppress(OSError):
+                beside.unlink(missing_ok=True)
+        raise unwritten(path, error) from error
+
+
+def write_page(text: str, out: Path | None, *, beside: Path) -> Path:
+    """Write a page to `out`, else `beside` what it is about; returns where it lies.
+
+    Others may have filled that folder: a link that has the page's name there is replaced, never followed.
+    """
+    if out is not None:
+        write_file(out, text)
+        return out
+    if not beside.parent.is_dir():
+        raise ConfigError(
+            f"{beside.parent}: no such folder; the page would lie there alone. Name a file: --out."
+        )
+    try:
+        open_store(str(beside.parent)).put(beside.name, text.encode())
+    except StoreError as error:
+        raise type(error)(f"{error} Or name another file: --out.") from error
+    return beside
+
+
+def _comparison_tiles(found: ComparisonView) -> list[Tile]:
+    difference, ratio = found.difference, found.throughput_ratio
+    evaluated = (found.baseline_evaluation_s, found.candidate_evaluation_s)
+    apart = f"; evaluation apart: {' and '.join(map(device_hours_text, evaluated))}" if any(evaluated) else ""
+    both = (found.baseline_world_sizes, found.candidate_world_sizes)
+    sizes = " and ".join(str(max(each, default=0)) for each in both)
+    held = (found.baseline_device_s, found.candidate_device_s)
+    interval = interval_text(difference, signed=True).strip()
+    return [
+        Tile(f"difference of {found.metric.title}", f"{difference.value:+.4f}", interval or "no interval"),
+        Tile("rule", found.verdict, f"may lose {found.allowed_loss:g}"),
+        Tile("throughput", f"{ratio:.2f}x" if ratio else "—", f"rows/s, {sizes} ranks"),
+        Tile(
+            "training",
+            f"{held[1] / held[0]:.2f}x" if all(held) else "—",
+            f"of the baseline's device time{apart}",
+        ),
+        Tile("weights", "equal" if found.weights_equal else "differ", "bit for bit, by digest"),
+    ]
+
+
+@cache
+def _environment() -> Environment:
+    """Templates with the stylesheet inside; undefined names are errors."""
+    environment = Environment(
+        loader=PackageLoader("assay.reporting"),
+        autoescape=select_autoescape(["html"]),
+        undefined=StrictUndefined,
+        finalize=lambda value: written_out(value) if type(value) is str else value,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    style = files("assay.reporting").joinpath("templates/page.css").read_text(encoding="utf-8")
+    environment.globals["style"] = Markup(style)
+    environment.globals["signs"] = SIGNS
+    environment.filters["drawn"] = Markup
+    return environment

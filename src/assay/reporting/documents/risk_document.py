@@ -1,0 +1,150 @@
+"""The risk register: which risks cost most, what was tried against them, and what date and budget hang on.
+
+For the program lead and for finance: how sure is the date, how sure is the money, and what would make them
+surer.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from assay.base.units import number_of, percent_text
+from assay.planning.program.program import Program
+from assay.planning.simulation.drivers import RegisterLine
+from assay.planning.simulation.offer_report import Dossier
+from assay.reporting.charts.figure import Table
+from assay.reporting.charts.risk_figures import tornado_figure
+from assay.reporting.documents.document import Block, Document, DocumentSection, TitledTable
+from assay.reporting.documents.plan_documents import (
+    BESIDE,
+    FOOT,
+    date_figure,
+    made_text,
+    money_figure,
+    safety_tiles,
+)
+from assay.reporting.views.verdict import Verdict, signed_text
+from assay.store.settings import HourPrice
+
+
+def risk_register(dossier: Dossier, price: HourPrice | None = None) -> Document:
+    """Risks by what they really cost, with their mitigations."""
+    program, offer = dossier.offered.program, dossier.offered.offer
+    return Document(
+        name="risk-register",
+        title=f"Risks: {program.title}",
+        kind="risk register",
+        made=made_text(program),
+        verdict=_verdict(dossier),
+        tiles=safety_tiles(program, offer.safety, price),
+        sections=[
+            DocumentSection("How sure are date and money", [date_figure(dossier), money_figure(dossier)]),
+            DocumentSection("The register", [_register(program, dossier.register), *_mitigations(dossier)]),
+            DocumentSection(
+                "What it hangs on",
+                [tornado_figure(dossier.drivers, now=offer.safety.p_on_time, num_worlds=dossier.few_worlds)],
+            ),
+            DocumentSection("Where the device-hours go", [_stages(dossier)]),
+        ],
+        foot=FOOT,
+        links=BESIDE,
+    )
+
+
+def _verdict(dossier: Dossier) -> Verdict:
+    worst = dossier.register[0] if dossier.register else None
+    offer = dossier.offered.offer
+    if worst is None:
+        return Verdict("open", "no risks stated", "The program states no risks; only noise was simulated.")
+    best = [
+        (line, each)
+        for line in dossier.register
+        for each in line.mitigations
+        if each.after.p_both > line.now.p_both + 0.002
+    ]
+    sentence = (
+        f"The dearest risk is '{worst.risk.title.lower()}': without it, a decision in time and in budget would "
+        f"be {100 * worst.cost():.1f} points likelier. "
+    )
+    if best:
+        line, each = max(best, key=lambda pair: pair[1].after.p_both - pair[0].now.p_both)
+        gain = 100 * (each.after.p_both - line.now.p_both)
+        sentence += f"What helps most: '{each.title[0].lower()}{each.title[1:]}' ({gain:+.1f} points)."
+    else:
+        sentence += "No mitigation that was tried helps on balance."
+    return Verdict(
+        "good" if offer.keeps_promises else "bad", number_of(len(dossier.register), "risk"), sentence
+    )
+
+
+def _register(program: Program, lines: tuple[RegisterLine, ...]) -> TitledTable:
+    return TitledTable.of(
+        "Ranked by what they cost",
+        "Cost: by how much a decision in time and in budget would be likelier were the risk known not to "
+        "come, in points of a percentage. Date and device-hours: by how much their means over all worlds are "
+        "later, and more, for it.",
+        lines,
+        ("risk", lambda line: line.risk.title),
+        ("probability", lambda line: percent_text(line.risk.probability)),
+        ("cost", lambda line: f"{100 * line.cost():.1f} pt"),
+        ("date", lambda line: f"{signed_text(line.now.decision_day - line.without.decision_day, 1)} d"),
+        ("device-hours", lambda line: signed_text(line.now.device_hours - line.without.device_hours)),
+        ("who watches", lambda line: program.title_of(line.risk.owner)),
+        ("seen first", lambda line: line.risk.sign or "—"),
+    )
+
+
+def _mitigations(dossier: Dossier) -> Iterator[Block]:
+    taken = {move.name for move in dossier.offered.offer.moves}
+    rows = [
+        (
+            each.title,
+            line.risk.title,
+            f"{signed_text(100 * (each.after.p_on_time - line.now.p_on_time), 1)} pt",
+            f"{signed_text(100 * (each.after.p_over_budget - line.now.p_over_budget), 1)} pt",
+            signed_text(each.after.device_hours - line.now.device_hours),
+            "taken" if f"{line.name}: {each.name}" in taken else _advice(line.now.p_both, each.after.p_both),
+        )
+        for line in dossier.register
+        for each in line.mitigations
+    ]
+    if rows:
+        yield TitledTable(
+            "Mitigations, tried in the model",
+            "Each alone, its own work included: the change in both shares, and in the mean of the "
+            f"device-hours. {dossier.few_worlds:,} worlds each.",
+            Table(("mitigation", "against", "on time", "over budget", "device-hours", "advice"), rows),
+        )
+
+
+def _advice(before: float, after: float) -> str:
+    if after > before + 0.002:
+        return "helps"
+    return "costs more than it saves" if after < before - 0.002 else "makes no difference"
+
+
+def _stages(dossier: Dossier) -> TitledTable:
+    offered = dossier.offered
+    planned: dict[str, float] = dict.fromkeys(offered.program.stages, 0.0)
+    nodes = offered.program.nodes()
+    for item in offered.offer.plan.items:
+        planned[nodes[item.name].stage] += item.device_hours()
+    rows = []
+    for stage, hours in offered.outcome.stage_device_hours().items():
+        low, high = np.quantile(hours, (0.1, 0.9))
+        limit = offered.program.budget.stages.get(stage)
+        rows.append(
+            (
+                offered.program.stages[stage].title,
+                f"{planned[stage]:,.0f}",
+                f"{hours.mean():,.0f}",
+                f"{low:,.0f} to {high:,.0f}",
+                f"{limit:,.0f}" if limit else "—",
+            )
+        )
+    return TitledTable(
+        "By stage",
+        "Planned when nothing happens; the mean and four fifths of the simulated worlds, stopped ones "
+        "included.",
+        Table(("stage", "planned", "mean", "80% of worlds", "limit"), rows),
+    )

@@ -1,0 +1,205 @@
+"""The page of a scaling law: what it predicts, how far it may be trusted, and the parameters behind it."""
+
+from collections.abc import Callable, Iterator
+
+from assay.base.clock import utc_text
+from assay.base.units import count_text, number_of, power_text
+from assay.records.scaling import BandCheck, LawParameter, ScalingPrediction
+from assay.reporting.charts.figure import Figure, Table, figure
+from assay.reporting.charts.scaling_plots import back_test_chart, loss_chart
+from assay.reporting.documents.render import render_page
+from assay.reporting.views.verdict import Tile, Verdict
+from assay.statistics.scaling.study import ExtrapolatedTarget, ScalingStudy
+
+
+def render_scaling_page(study: ScalingStudy, check: BandCheck | None, *, name: str, made_s: float) -> str:
+    """One self-contained HTML page."""
+    return render_page(
+        "scaling.html",
+        title=name,
+        kind="scaling law",
+        made=utc_text(made_s),
+        verdict=scaling_verdict(study),
+        tiles=_tiles(study, check),
+        sections=[("What it says", [_loss_figure(study)]), ("How far to trust it", _back_test(study))],
+        parameters=parameters_table(study),
+        asked=targets_table(study),
+        law=study.law,
+        chosen_by=errors_text(study),
+    )
+
+
+def scaling_verdict(study: ScalingStudy) -> Verdict:
+    """What the law predicts, or why it does not."""
+    refused = [each for each in study.asked if each.refusal is not None]
+    if study.untested is not None:
+        return Verdict("open", "fitted, not tested", str(study.untested))
+    if refused:
+        return Verdict("bad", "refused", str(refused[0].refusal))
+    if not study.asked:
+        return Verdict("good", "fitted", f"{study.law.formula}, on {number_of(study.law.num_points, 'run')}.")
+    said = " ".join(prediction_sentence(each) for each in study.asked)
+    if any(each.is_untested for each in study.asked):
+        return Verdict("open", "untested", f"{said} {level_text(study)}".rstrip())
+    if level := level_text(study):
+        return Verdict("open", "chance level not given", f"{said} {level}")
+    return Verdict("good", "within reach", said)
+
+
+def level_text(study: ScalingStudy) -> str:
+    """That scores level off above what was said to be guessing; nothing where they do not."""
+    if study.task is None or study.task.level is None:
+        return ""
+    level = f"{study.task.level:.2g}"
+    return (
+        f"The scores level off at about {level}, above the {study.task.curve.task.chance:g} that was given for "
+        f"guessing, and predictions go by that: say what guessing scores, '--chance {level}' perhaps."
+    )
+
+
+def prediction_sentence(asked: ExtrapolatedTarget) -> str:
+    """At parameters 70.0 G and tokens 1.4 T the loss will be 1.973, 90% band 1.896 to 2.054: known to 4.1%."""
+    assert asked.prediction is not None, "a refused target has no sentence"
+    loss = asked.prediction.loss
+    band = f"{loss.confidence:.0%} band {loss.low:.4g} to {loss.high:.4g}"
+    assert loss.low is not None and loss.high is not None, "a prediction has a band"
+    known = max(loss.high / loss.value - 1.0, 1.0 - loss.low / loss.value)
+    sentence = f"At {target_text(asked)} the loss will be {loss.value:.4g}, {band}: known to {known:.1%}."
+    if asked.score is not None:
+        sentence += (
+            f" The score will be {asked.score.value:.3f}, {asked.score.low:.3f} to {asked.score.high:.3f}."
+        )
+    if asked.is_untested:
+        beyond, tested = asked.prediction.times_beyond_data, asked.prediction.times_supported
+        sentence += (
+            f" Untested: it is {power_text(beyond)} times beyond the largest run, and such bands were tested "
+            f"up to {power_text(tested)} times."
+        )
+    return sentence
+
+
+def errors_text(study: ScalingStudy) -> str:
+    """Such as: form tokens: its back-test erred by 2.40% on average, chinchilla's by 2.31%. Or nothing."""
+    own, others = study.fit.form.name, dict(study.errors)
+    if own not in others:
+        return ""
+    error = others.pop(own)
+    beside = "".join(f", {name}'s by {value:.2%}" for name, value in others.items())
+    return f"form {own}: its back-test erred by {error:.2%} on average{beside}"
+
+
+def target_text(asked: ExtrapolatedTarget) -> str:
+    """`parameters 70.0 G and tokens 1.4 T`."""
+    return " and ".join(
+        f"compute {power_text(value)} FLOP" if name == "compute" else f"{name} {count_text(value)}"
+        for name, value in asked.target.items()
+    )
+
+
+def parameters_table(study: ScalingStudy) -> Table:
+    """Each parameter with its standard error and interval."""
+    return Table.of(
+        study.law.parameters,
+        ("parameter", lambda each: each.name),
+        ("value", lambda each: f"{each.estimate.value:.5g}"),
+        ("standard error", lambda each: "—" if each.standard_error is None else f"{each.standard_error:.3g}"),
+        ("95% interval", _interval_text),
+    )
+
+
+def _interval_text(parameter: LawParameter) -> str:
+    low, high = (
+        "no number" if end is None else f"{end:.4g}"
+        for end in (parameter.estimate.low, parameter.estimate.high)
+    )
+    return f"{low} to {high}"
+
+
+def targets_table(study: ScalingStudy) -> Table:
+    """Each target with its band, or the reason why there is none."""
+
+    def told(
+        text: Callable[[ScalingPrediction], str], refused: str = ""
+    ) -> Callable[[ExtrapolatedTarget], str]:
+        return lambda each: refused if each.prediction is None else text(each.prediction)
+
+    def score(each: ExtrapolatedTarget) -> str:
+        if each.prediction is None or each.score is None:
+            return ""
+        return f"{each.score.value:.3f} ({each.score.low:.3f} to {each.score.high:.3f})"
+
+    return Table.of(
+        study.asked,
+        ("target", target_text),
+        ("loss", told(lambda found: f"{found.loss.value:.4f}", refused="refused")),
+        (f"{study.confidence:.0%} band", told(lambda found: f"{found.loss.low:.4f} to {found.loss.high:.4f}")),
+        ("reach", told(_reach_text)),
+        *([("task score", score)] if study.task is not None else []),
+    )
+
+
+def _reach_text(found: ScalingPrediction) -> str:
+    beyond, supported = power_text(found.times_beyond_data), power_text(found.times_supported)
+    return f"{beyond}x the data; {supported}x was tested"
+
+
+def _tiles(study: ScalingStudy, check: BandCheck | None) -> list[Tile]:
+    scale = study.fit.points.variables[study.fit.form.scale]
+    unit = " FLOP" if study.fit.form.scale == "compute" else ""
+    tiles = [
+        Tile(
+            "runs",
+            str(study.law.num_points),
+            f"{power_text(scale.min(), digits=2)} to {power_text(scale.max(), digits=2)}{unit}",
+        ),
+        *(
+            Tile(each.name, f"{each.estimate.value:.4g}", f"± {each.standard_error:.2g} (standard error)")
+            for each in study.law.parameters
+            if each.name in ("alpha", "beta", "E")
+        ),
+    ]
+    if study.tested is not None:
+        factor = f"{study.tested.multiplier(study.confidence):.2f}"
+        tiles.append(Tile("band", f"{factor} s", f"calibrated at {len(study.tested.origins)} origins"))
+    if check is not None:
+        note = f"nominal {check.confidence:.0%}; bootstrap alone {check.covered_by_bootstrap_alone:.0%}"
+        tiles.append(Tile("bands held", f"{check.covered:.0%}", note))
+    return tiles
+
+
+def _loss_figure(study: ScalingStudy) -> Figure:
+    two = len(study.fit.form.variables) > 1
+    caption = "Every run is a dot. " + (
+        "The line is the law at its own best split of compute between parameters and tokens, so runs lie on or "
+        "above it. "
+        if two
+        else "The line is the law. "
+    )
+    if study.tested is not None:
+        caption += "The band ends where no back-test reaches."
+    legend = [("s3", "runs"), ("s1", "the law and its band"), ("s2", "targets")]
+    return figure(
+        lambda width: loss_chart(study, width=width, label="loss over scale"),
+        title="Loss over scale",
+        caption=caption,
+        legend=legend if study.asked else legend[:2],
+    )
+
+
+def _back_test(study: ScalingStudy) -> Iterator[Figure]:
+    if study.tested is None:
+        return
+    tested = study.tested
+    yield figure(
+        lambda width: back_test_chart(tested, study.confidence, width=width, label="back-test of the band"),
+        title="Predictions that could be checked",
+        caption="Each dot is a larger run, predicted from smaller ones only. The band is made so wide that at "
+        f"every origin {study.confidence:.0%} of what came lies between the dashed lines.",
+        table=Table.of(
+            tested.origins,
+            ("runs fitted", lambda origin: str(origin.num_fitted)),
+            ("runs predicted", lambda origin: str(len(origin.errors))),
+            ("mean absolute error", lambda origin: f"{100 * abs(origin.errors).mean():.2f}%"),
+            ("mean error", lambda origin: f"{100 * origin.errors.mean():+.2f}%"),
+        ),
+    )

@@ -1,0 +1,181 @@
+"""How benchmark results look on a terminal."""
+
+from collections.abc import Sequence
+
+from rich.table import Table
+from rich.text import Text
+
+from assay.base.units import number_of
+from assay.decision.coverage import hole_text
+from assay.records.benchmark import BenchmarkResult, Contamination, DetectableEffect
+from assay.records.coverage import Coverage, CoverageCell
+from assay.records.evaluation import Estimate
+from assay.reporting.terminal.drawing import sparkline
+from assay.reporting.terminal.formatting import device_hours_text, minute_text
+from assay.reporting.terminal.terminal import name, number, stdout, table_of
+from assay.statistics.benchmark_history import BenchmarkHistory
+
+
+def print_results(results: Sequence[BenchmarkResult]) -> None:
+    """A line for each result: score with interval, what it could detect, failures, contamination."""
+    if not results:
+        stdout().print("No results: nothing is due.")
+        return
+    table = table_of(
+        results,
+        (number("step"), lambda each: f"{each.step:,}"),
+        (name("benchmark"), lambda each: each.benchmark),
+        (number("score"), lambda each: f"{each.score.value:.4f}"),
+        (number("95% interval"), lambda each: interval_text(each.score)),
+        (name(""), lambda each: "" if each.unit == "share" else _unit(each.unit)),
+        (number("items"), lambda each: f"{each.num_items:,}"),
+        (number("failed"), lambda each: Text(f"{each.num_failed:,}", style="red" if each.num_failed else "")),
+        (
+            number("could detect"),
+            lambda each: _detectable(each.could_detect, each.unit),
+        ),
+        ("trained on", lambda each: contamination_text(each.contamination)),
+    )
+    stdout().print(table)
+    several = len({each.step for each in results}) > 1
+    for result in results:
+        for line in notes(result):
+            stdout().print(f"{line} (step {result.step:,})" if several else line)
+
+
+def _detectable(found: DetectableEffect | None, unit: str) -> str:
+    """No share can change by more than 1."""
+    if found is None:
+        return "-"
+    return "nothing" if unit == "share" and found.effect >= 1.0 else f"{found.effect:.4f}"
+
+
+def _unit(unit: str) -> str:
+    """Items of this unit weigh as many tokens as they have: the evaluation's loss per row is another number."""
+    return "loss per token in nats" if unit == "nats a token" else unit
+
+
+def print_history(histories: Sequence[BenchmarkHistory], *, device_s: float) -> None:
+    """Each benchmark: the curve, then a line for each checkpoint; `*` where the frontier moved."""
+    console = stdout()
+    for history in histories:
+        first = history.points[0].result
+        better = "more is better" if first.higher_is_better else "less is better"
+        better += "; not whole" if first.incomplete_reason else ""
+        console.print(
+            Text(
+                f"{history.benchmark}  ({_unit(first.unit)}; {better}; {number_of(first.num_items, 'item')})",
+                style="bold",
+            )
+        )
+        curve = sparkline([point.result.score.value for point in history.points])
+        if len(history.points) > 1:
+            console.print(f"  {curve}")
+        table = table_of(
+            history.points,
+            (number("  step"), lambda point: f"{point.result.step:,}"),
+            (number("score"), lambda point: f"{point.result.score.value:.4f}"),
+            (number("95% interval"), lambda point: interval_text(point.result.score)),
+            (number("best so far"), lambda point: f"{point.best_value:.4f}"),
+            (name(""), lambda point: "*" if point.is_best_so_far else ""),
+            (number("evaluated (UTC)"), lambda point: minute_text(point.result.evaluated_s)),
+        )
+        console.print(table)
+    if device_s:
+        console.print(f"evaluation held {device_hours_text(device_s)} apart from training")
+
+
+def print_coverage(found: Coverage) -> None:
+    """The matrix, then every hole with its reason."""
+    console = stdout()
+    columns = list(dict.fromkeys((cell.suite, cell.benchmark) for mode in found.modes for cell in mode.cells))
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("failure mode", "owner"):
+        table.add_column(title, no_wrap=True)
+    table.add_column("least effect", justify="right")
+    for suite, benchmark in columns:
+        table.add_column(f"{suite}\n{benchmark}", justify="center")
+    table.add_column("")
+    for mode in found.modes:
+        cells = {(cell.suite, cell.benchmark): cell for cell in mode.cells}
+        table.add_row(
+            mode.name,
+            mode.owner,
+            f"{mode.least_effect:g}",
+            *(_cell_text(cells.get(column)) for column in columns),
+            Text("HOLE", style="bold red") if mode.is_hole else Text("covered", style="green"),
+        )
+    console.print(table)
+    for mode in found.holes:
+        console.print(Text.assemble((f"{mode.name}: ", "bold"), hole_text(mode)))
+    num_covered = len(found.modes) - len(found.holes)
+    console.print(f"{num_covered} of {len(found.modes)} failure modes would be noticed (power {found.power:g})")
+
+
+def _cell_text(cell: CoverageCell | None) -> Text:
+    if cell is None:
+        return Text("·", style="bright_black")
+    if cell.state in ("not run", "another version"):
+        return Text(cell.state, style="yellow")
+    detectable = f"{cell.could_detect:.3g}"
+    return Text(f"finds {detectable}", style="green" if cell.state == "covered" else "red")
+
+
+def interval_text(score: Estimate) -> str:
+    """`[0.41, 0.47]`, or a dash where there is none."""
+    return "-" if score.low is None or score.high is None else f"[{score.low:.4f}, {score.high:.4f}]"
+
+
+def notes(result: BenchmarkResult) -> list[str]:
+    """What a reader must know besides: failures by kind, leaks."""
+    lines = [
+        f"  {result.benchmark}: {number_of(count, 'item')} failed: {kind}"
+        for kind, count in result.failures.items()
+    ]
+    if result.incomplete_reason:
+        lines.insert(0, f"  {result.benchmark}: not whole: {result.incomplete_reason}; no decision takes it")
+    if result.num_prompts_cut:
+        lines.append(
+            f"  {result.benchmark}: of {number_of(result.num_prompts_cut, 'prompt')} the model read the end "
+            "only, having no room for the whole. Use a smaller sampling.max_tokens, or a model that takes more."
+        )
+    if result.num_completions_cut:
+        num_scored = result.num_items - result.num_failed
+        lines.append(
+            f"  {result.benchmark}: {result.num_completions_cut:,} of {number_of(num_scored, 'completion')} "
+            f"({result.num_completions_cut / num_scored:.0%}) cut at the token limit and scored as they are. "
+            "Raise sampling.max_tokens."
+        )
+    leak = result.contamination
+    if leak is not None and (text := not_searched_text(leak)):
+        lines.append(f"  {result.benchmark}: {text}")
+    if leak is not None and leak.num_items_found:
+        without = (
+            "" if leak.score_without is None else f"; over the others the score is {leak.score_without:.4f}"
+        )
+        named = ", ".join(leak.items_found[:3]) + (", …" if leak.num_items_found > 3 else "")
+        lines.append(
+            f"  {result.benchmark}: {number_of(leak.num_items_found, 'item')} trained on (at least half of "
+            f"their {leak.ngram}-grams): {named}{without}"
+        )
+    return lines
+
+
+def contamination_text(leak: Contamination | None) -> str:
+    """`0.4% of 13-grams`; or that nothing is known, since nothing was searched."""
+    if leak is None:
+        return "not known"
+    if leak.overlap is None:
+        return f"not searched: under {leak.ngram} words"
+    return f"{leak.overlap:.2%} of {leak.ngram}-grams"
+
+
+def not_searched_text(leak: Contamination) -> str:
+    """How many items were too short to be searched; empty where none was, or nobody counted."""
+    if leak.num_items is None or leak.num_items_searched is None or leak.num_items == leak.num_items_searched:
+        return ""
+    num_short = leak.num_items - leak.num_items_searched
+    return (
+        f"{num_short:,} of {number_of(leak.num_items, 'item')} have no {leak.ngram} words of their own: "
+        "whether they were trained on is not known"
+    )

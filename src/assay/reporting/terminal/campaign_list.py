@@ -1,0 +1,44 @@
+"""The list of campaigns on a terminal."""
+
+from collections.abc import Sequence
+
+from rich.text import Text
+
+from assay.base.units import duration_text
+from assay.decision.sentences import interval_words
+from assay.records.evaluation import Estimate
+from assay.reporting.terminal.formatting import minute_text
+from assay.reporting.terminal.terminal import RECOMMENDATION_STYLES, name, number, print_list
+from assay.reporting.views.campaign_list import CampaignLine
+
+
+def print_campaigns(lines: Sequence[CampaignLine]) -> None:
+    """A line for each candidate; all but the campaign is empty before the first look."""
+    print_list(
+        lines,
+        (name("campaign"), lambda line: line.campaign),
+        (name("candidate"), lambda line: line.candidate or ""),
+        (name("decision"), _decision),
+        (name("effect"), _effect),
+        (number("seeds"), lambda line: "" if line.seeds is None else str(line.seeds)),
+        (
+            number("device time"),
+            lambda line: "" if line.device_hours is None else duration_text(3600.0 * line.device_hours),
+        ),
+        (number("declared (UTC)"), lambda line: minute_text(line.created)),
+        dispensable=("declared (UTC)", "device time", "seeds", "effect"),
+    )
+
+
+def _decision(line: CampaignLine) -> str | Text:
+    if line.recommendation is None:
+        return "no look yet"
+    word = line.recommendation + ("" if line.is_final else ", open")
+    return Text(word, style=RECOMMENDATION_STYLES[line.recommendation])
+
+
+def _effect(line: CampaignLine) -> str:
+    if line.effect is None or line.confidence is None:
+        return ""
+    effect = Estimate(value=line.effect, low=line.low, high=line.high, confidence=line.confidence)
+    return interval_words(effect, line.unit or "")

@@ -1,0 +1,98 @@
+"""Where the device time went, on a terminal."""
+
+from collections.abc import Mapping
+
+from rich.table import Column
+
+from assay.base.clock import utc_text
+from assay.base.units import duration_text, number_of, tenths_text
+from assay.records.goodput import Goodput, Interruption
+from assay.reporting.terminal.terminal import name, number, print_list, stdout, table_of
+from assay.store.settings import Money
+
+
+def print_goodput(found: Goodput, parts: Mapping[str, Goodput], *, of: str) -> None:
+    """The phases, then a line for each part (`of` says what one is), then what each interruption cost."""
+    screen = stdout()
+    if not found.held_device_s:
+        screen.print("no attempt has ended yet: nothing was held.")
+        if found.evaluation_device_s:
+            screen.print(f"evaluation of commits held {_hours(found.evaluation_device_s)}")
+        return
+    count = len(found.run_ids)
+    screen.print(
+        f"goodput {tenths_text(found.goodput())}, ETTR {tenths_text(found.ettr())} of "
+        f"{_hours(found.held_device_s)} held, {count} run{'s' if count > 1 else ''}"
+        + (f", {Money(found.cost, found.currency)}" if found.cost is not None else ""),
+        style="bold",
+    )
+    if found.num_open_attempts:
+        screen.print(f"left out: attempts without a recorded end, so far {found.num_open_attempts}")
+    if found.evaluation_device_s:
+        screen.print(f"evaluation of commits held {_hours(found.evaluation_device_s)}, apart from training")
+    phases = table_of(
+        sorted(found.by_phase.items(), key=lambda part: -part[1]),
+        ("phase", lambda part: part[0]),
+        (number("device-hours"), lambda part: f"{part[1] / 3600:.4f}"),
+        (number("share"), lambda part: tenths_text(part[1] / found.held_device_s)),
+    )
+    screen.print(phases)
+    if parts:
+        print_list(
+            list(parts.items()),
+            (name(of), lambda part: part[0]),
+            *([(number("runs"), lambda part: str(len(part[1].run_ids)))] if of == "activity" else []),
+            (number("device-hours"), lambda part: f"{part[1].held_device_s / 3600:.4f}"),
+            *([(number("cost"), _cost)] if found.cost is not None else []),
+            (number("goodput"), lambda part: tenths_text(part[1].goodput()) if part[1].held_device_s else "-"),
+            (number("ETTR"), lambda part: tenths_text(part[1].ettr()) if part[1].held_device_s else "-"),
+            (number("interruptions"), lambda part: str(len(part[1].interruptions))),
+            (number("their cost"), lambda part: _hours(part[1].interruptions_device_s())),
+            dispensable=("ETTR", "cost", "their cost", "runs"),
+        )
+    if found.interruptions:
+        print_list(
+            found.interruptions,
+            (Column("interruption"), lambda each: f"{utc_text(each.at_s)}  {_what_happened(each)}"),
+            (name("attempt"), lambda each: f"{each.run_id} {each.attempt}"),
+            (number("cost"), lambda each: _hours(each.cost_device_s())),
+            (number("lost"), lambda each: duration_text(each.lost_device_s)),
+            (number("stalled"), lambda each: duration_text(each.stalled_device_s)),
+            (number("restart"), lambda each: duration_text(each.startup_device_s)),
+            (number("waited"), lambda each: duration_text(each.waited_device_s)),
+            dispensable=("waited", "restart", "stalled", "lost"),
+        )
+    screen.print(_advice(found))
+
+
+def _cost(part: tuple[str, Goodput]) -> str:
+    cost = part[1].cost
+    return "" if cost is None else str(Money(cost, part[1].currency))
+
+
+def _advice(found: Goodput) -> str:
+    if found.failure_s is None:
+        return "no interruption on record: nothing to weigh the cost of commits against."
+    if found.optimal_commit_s is None or found.commit_s is None:
+        return "no commit on record in an attempt that has ended: nobody knows yet what one costs."
+    steps = (
+        f", about {number_of(max(1, round(found.optimal_commit_s / found.step_s)), 'step')}"
+        if found.step_s
+        else ""
+    )
+    return (
+        f"a commit holds a rank up for {1000 * found.commit_s:.0f} ms, an interruption comes every "
+        f"{duration_text(found.failure_s)}: best is a commit every {duration_text(found.optimal_commit_s)}"
+        f"{steps} (Daly 2006). 'trainer.commit_every: auto' does that."
+    )
+
+
+def _what_happened(interruption: Interruption) -> str:
+    """The beginning of it; 'assay show' has the whole."""
+    failure = interruption.failure
+    text = failure.headline() if failure else interruption.reason
+    return text if len(text) <= 60 else f"{text[:59].rsplit(' ', 1)[0]} …"
+
+
+def _hours(device_s: float) -> str:
+    return f"{device_s / 3600:.4f} device-hours"

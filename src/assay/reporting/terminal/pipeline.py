@@ -1,0 +1,35 @@
+"""The stages of a pipeline on a terminal."""
+
+from rich.text import Text
+
+from assay.base.units import duration_text
+from assay.reporting.terminal.terminal import name, number, print_list, status_text
+from assay.reporting.views.pipeline import PipelineView, StageRun
+
+
+def print_stages(view: PipelineView) -> None:
+    """A line for each run, and what all of them cost."""
+    print_list(
+        view.runs,
+        (name("run"), lambda line: line.run_id),
+        (name("stage"), lambda line: line.stage),
+        (name("status"), _status),
+        (number("step"), _step),
+        (name("began with"), _began_with),
+        (number("device time"), lambda line: duration_text(3600 * line.device_hours) if line.status else ""),
+        dispensable=("stage", "device time"),
+    )
+
+
+def _status(line: StageRun) -> str | Text:
+    return "to come" if line.status is None else status_text(line.status)
+
+
+def _step(line: StageRun) -> str:
+    return "" if line.total_steps is None else f"{line.step:,}/{line.total_steps:,}"
+
+
+def _began_with(line: StageRun) -> str:
+    if line.began_with is None or line.began_with_digest is None:
+        return ""
+    return f"{line.began_with}, weights {line.began_with_digest[:12]}…"

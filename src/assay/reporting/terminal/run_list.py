@@ -1,0 +1,161 @@
+"""The list of runs on a terminal.
+
+It may have thousands of lines, so it is laid out here: a table that may break every cell takes a millisecond a
+line, and its import as long as all else. A column is as wide as its widest cell. Where a terminal has no room,
+columns that can be done without are left out, and the last one is cut; a pipe gets every line whole.
+"""
+
+import shutil
+import sys
+import unicodedata
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import click
+
+from assay.base.clock import SystemClock
+from assay.base.units import age_text
+from assay.reporting.terminal.formatting import (
+    STATUS_STYLES,
+    STATUS_WORDS,
+    device_hours_text,
+    minute_text,
+    world_sizes_text,
+)
+from assay.reporting.views.run_list import RunLine
+
+_GAP = "  "
+_LEAST_REMARK = 24
+"""Cells that the last remark of a line keeps before a column is left out for it."""
+
+
+class _Column(NamedTuple):
+    heading: str
+    cell: Callable[[RunLine], str]
+    is_number: bool = False
+    """At the right."""
+    spared: int = 0
+    """Where there is no room, the highest goes first; 0 never does."""
+    is_remark: bool = False
+    """Left out where no line has one."""
+
+
+def print_runs(lines: Sequence[RunLine]) -> None:
+    """A line for each run."""
+    is_terminal = sys.stdout.isatty()
+    width = shutil.get_terminal_size().columns if is_terminal else None
+    now_s = SystemClock().now_s()
+    click.echo("\n".join(run_rows(lines, now_s=now_s, width=width)))
+    for line in lines:
+        if line.is_stale:
+            click.secho(line.stale_text(now_s), err=True, fg="yellow")
+
+
+def run_rows(lines: Sequence[RunLine], *, now_s: float, width: int | None) -> list[str]:
+    """The heading and a row for each run, in colours; at most `width` wide, if it can be."""
+    table = [(column, [column.cell(line) for line in lines]) for column in _columns(now_s)]
+    table = [(column, cells) for column, cells in table if any(cells) or not column.is_remark]
+    widths = {column.heading: max(map(_width, (column.heading, *cells))) for column, cells in table}
+    while width is not None and _needed(table, widths) > width:
+        spare = max((column for column, _ in table), key=lambda column: column.spared)
+        if not spare.spared:
+            break
+        table = [each for each in table if each[0] is not spare]
+    heading = _row([(column, column.heading) for column, _ in table], widths, width)
+    return [
+        click.style(heading, bold=True),
+        *(
+            _row([(column, cells[index]) for column, cells in table], widths, width, line.status)
+            for index, line in enumerate(lines)
+        ),
+    ]
+
+
+def _needed(table: Sequence[tuple[_Column, list[str]]], widths: Mapping[str, int]) -> int:
+    """Cells of a row, of which a remark at its end may be cut."""
+    *others, last = (widths[column.heading] for column, _ in table)
+    shown = min(last, _LEAST_REMARK) if table[-1][0].is_remark else last
+    return sum(others) + shown + len(_GAP) * len(others)
+
+
+def _columns(now_s: float) -> list[_Column]:
+    return [
+        _Column("run", lambda line: line.run_id),
+        _Column("status", lambda line: STATUS_WORDS.get(line.status) or line.status_text()),
+        _Column("step", _step, is_number=True),
+        _Column("ranks", lambda line: world_sizes_text(line.world_sizes), spared=2),
+        _Column("attempts", lambda line: str(line.attempts), is_number=True, spared=3),
+        _Column("measured", _measured, is_number=True),
+        _Column(
+            "device time", lambda line: device_hours_text(3600 * line.device_hours), is_number=True, spared=1
+        ),
+        _Column(
+            "evaluation",
+            lambda line: device_hours_text(3600 * line.evaluation_hours) if line.evaluation_hours else "",
+            is_number=True,
+            spared=6,
+            is_remark=True,
+        ),
+        _Column("begun (UTC)", lambda line: minute_text(line.created), is_number=True, spared=5),
+        _Column("age", lambda line: age_text(now_s - line.created), is_number=True),
+        _Column(
+            "last sign",
+            lambda line: "" if line.last_seen is None else age_text(now_s - line.last_seen),
+            is_number=True,
+            spared=4,
+        ),
+        _Column("tags", lambda line: " ".join(line.tags), is_remark=True),
+        _Column("where", _where, is_remark=True),
+        _Column("note", lambda line: " ".join((line.note or "").split()), is_remark=True),
+    ]
+
+
+def _row(
+    cells: Sequence[tuple[_Column, str]], widths: Mapping[str, int], width: int | None, status: str = ""
+) -> str:
+    row, used = "", 0
+    for column, text in cells:
+        gap, wide = _GAP if row else "", widths[column.heading]
+        if column is cells[-1][0] and column.is_remark and width is not None:
+            text = _cut(text, max(width - used - len(gap), 1))
+        pad = " " * (wide - _width(text))
+        colour = STATUS_STYLES[status] if status and column.heading == "status" else ""
+        styled = click.style(text, fg=colour) if colour else text
+        row += gap + (pad + styled if column.is_number else styled + pad)
+        used += len(gap) + wide
+    return row.rstrip()
+
+
+def _cut(text: str, width: int) -> str:
+    """At most so wide, with a sign that there is more."""
+    if _width(text) <= width:
+        return text
+    while text and _width(text) >= max(width, 1):
+        text = text[:-1]
+    return text + "…"
+
+
+def _width(text: str) -> int:
+    """Cells of a terminal."""
+    if text.isascii():
+        return len(text)
+    return sum(
+        0 if unicodedata.combining(each) else 2 if unicodedata.east_asian_width(each) in "WF" else 1
+        for each in text
+    )
+
+
+def _step(line: RunLine) -> str:
+    return f"{line.step:,}" if line.total_steps is None else f"{line.step:,}/{line.total_steps:,}"
+
+
+def _measured(line: RunLine) -> str:
+    return "" if line.value is None else f"{line.metric or ''} {line.value:.4f}".strip()
+
+
+def _device_time(line: RunLine) -> str:
+    return device_hours_text(3600 * line.device_hours)
+
+
+def _where(line: RunLine) -> str:
+    return (line.started or "") if line.status in ("running", "unknown") else ""

@@ -1,0 +1,365 @@
+"""What `assay triage` finds, on a terminal."""
+
+from collections.abc import Sequence
+
+import click
+
+from assay.base.units import duration_text, number_of, percent_text
+from assay.records.ci_report import CiBackTest, CiChanged, CiReport, CiSpans
+from assay.records.commit_bisection import CommitBisection
+from assay.records.data_changes import DataChanges, MovedMetric, MovedSlice
+from assay.records.failure_causes import AdjustedRatio, FailureCause, FailureDiagnosis
+from assay.records.fix_check import FixCheck
+from assay.records.hung_ranks import HungRanks
+from assay.records.side_by_side import SideBySide
+from assay.records.skew import Skew
+from assay.records.slow_changes import SlowChange, SlowChanges
+from assay.records.startup import Startup
+from assay.reporting.terminal.formatting import device_hours_text, one_line
+
+COLOURS = {"cause": "red", "several": "red", "unidentifiable": "yellow", "nothing": "green"}
+_BAR = 30
+SLOW_COLOURS = {"assigned": "red", "unidentifiable": "yellow", "unexplained": "yellow"}
+SIDE_COLOURS = {"slower": "red", "faster": "green", "same": "green", "undecided": "yellow"}
+BISECTION_COLOURS = {"found": "red", "several": "red", "no_difference": "green", "undecided": "yellow"}
+FIX_COLOURS = {"fixed": "green", "worse": "red", "undecided": "yellow"}
+
+
+def print_diagnosis(found: FailureDiagnosis) -> None:
+    """The verdict, the causes, and what was ruled out with its ratios."""
+    before = "" if found.baseline_rate is None else f" (before: {_rate(found.baseline_rate)})"
+    click.echo(
+        f"{found.failures:,} of {found.attempts:,} attempts failed: {_rate(found.rate)}{before}; "
+        f"{number_of(found.units, 'unit')}, correlation {found.unit_correlation:.2f}"
+    )
+    colour = "yellow" if found.verdict == "nothing" and found.failures else COLOURS[found.verdict]
+    click.secho(f"{found.verdict}: {found.because}", fg=colour, bold=True)
+    for number, cause in enumerate(found.causes, 1):
+        _print_cause(number, cause)
+    if found.ruled_out:
+        click.echo("ruled out:")
+    for each in found.ruled_out:
+        click.echo(
+            f"  {_text(each.factors)}: {each.failures:,} of {each.attempts:,} ({_rate(each.rate)}), elsewhere "
+            f"{_rate(each.elsewhere_rate)}: {each.because}"
+        )
+        _print_ratios(each.adjustments)
+    for name, why in found.left_out.items():
+        click.echo(f"not scanned: {name} ({why})")
+
+
+def print_fix_check(found: FixCheck) -> None:
+    """Both rates, and the verdict."""
+    if found.baseline_rate is not None:
+        click.echo(
+            f"before: {_rate(found.baseline_rate)} of {found.baseline_attempts:,} attempts failed "
+            f"({_rate(found.baseline_low)} to {_rate(found.baseline_high)}); correlation in units "
+            f"{found.unit_correlation:.2f}"
+        )
+    if found.rate is not None:
+        click.echo(f"since:  {found.failures:,} of {found.attempts:,} failed ({_rate(found.rate)})")
+    click.echo(
+        f"evidence that it is fixed: {found.e_value:.3g} (decides at 20); "
+        f"that it is worse: {found.worse_e_value:.3g}"
+    )
+    after = (
+        "" if found.decided_after is None else f", decided after {number_of(found.decided_after, 'attempt')}"
+    )
+    click.secho(f"{found.verdict}{after}: {found.because}", fg=FIX_COLOURS[found.verdict], bold=True)
+
+
+def print_data_changes(found: DataChanges) -> None:
+    """Each change with its size, and what follows from it."""
+    click.echo(f"{number_of(found.rows_before, 'row')} before, {found.rows_after:,} after")
+    colour = "red" if found.findings else "green"
+    click.secho(one_line(found.because), fg=colour, bold=True)
+    for number, each in enumerate(found.findings, 1):
+        click.secho(f"{number}. {one_line(each.what)}: {each.kind}", bold=True)
+        click.echo(f"   {one_line(each.says)}")
+        click.echo(f"   effect {each.effect:+.4g} [{each.low:+.4g}, {each.high:+.4g}], p = {each.p_value:.2g}")
+        if each.consequences:
+            click.echo(f"   so did {one_line('; '.join(each.consequences))}")
+    if found.moved is not None:
+        _print_moved(found.moved)
+
+
+def _print_moved(moved: MovedMetric) -> None:
+    click.secho(f"{moved.metric}: {_moved_text(moved.overall)}", bold=True)
+    for each in moved.slices:
+        click.echo(f"   {one_line(each.column)}={one_line(each.value)}: {_moved_text(each)}")
+    if not moved.slices:
+        click.echo(f"   none of {number_of(moved.num_slices, 'slice')} surely moved")
+    price = (
+        "" if moved.device_hours is None else f", about {device_hours_text(3_600.0 * moved.device_hours)} each"
+    )
+    click.echo(f"next: {one_line(moved.ablation)}{price}")
+
+
+def _moved_text(each: MovedSlice) -> str:
+    return f"{each.before:.4f} -> {each.after:.4f} ({each.low:+.4f} to {each.high:+.4f})"
+
+
+def print_startup(found: Startup) -> None:
+    """The parts in their order, the slowest start, and what grew."""
+    click.echo(
+        f"{duration_text(found.total_s)} to the end of the first step (the median of "
+        f"{number_of(found.attempts, 'attempt')}), {duration_text(found.unaccounted_s)} of it in no part"
+    )
+    width = max(map(len, found.spans), default=0)
+    for name, span in found.spans.items():
+        bar = "█" * round(_BAR * span.share)
+        click.echo(
+            f"  {name:<{width}} {span.median_s:8.2f} s   90% within {span.p90_s:8.2f} s {span.share:6.1%} {bar}"
+        )
+    slowest = found.slowest
+    if found.attempts > 1:
+        click.echo(
+            f"slowest: {slowest.run_id}, attempt {slowest.attempt}, {duration_text(slowest.total_s)} by rank "
+            f"{slowest.rank}"
+        )
+    if found.left_out:
+        click.echo(f"left out: {number_of(found.left_out, 'attempt')} without a first step")
+    if found.against is not None and not found.grew:
+        click.secho(f"no part is surely longer than in {found.against}", fg="green")
+    for each in found.grew:
+        within = "one attempt on a side" if each.low is None else f"{each.low:+.2f} to {each.high:+.2f} s"
+        click.secho(f"grew against {found.against}: {each.span} {each.seconds:+.2f} s ({within})", fg="red")
+    if any(each.span == "imports" for each in found.grew):
+        click.echo("next: python -X importtime -c 'import assay.elastic.preload' 2>&1 | sort -t'|' -k2 -n")
+
+
+MOST_LISTED = 10
+"""Tests of a list on a terminal; `--json` has them all."""
+
+
+def print_ci(found: CiReport) -> None:
+    """What results say, and which tests a change reaches; what was not asked for is left out."""
+    if found.wall_s is not None and found.floor_s is not None and found.floor_test is not None:
+        _print_runs_of_ci(found, found.wall_s, found.floor_s, found.floor_test)
+    if found.changed is not None:
+        _print_changed(found.changed)
+
+
+def _print_runs_of_ci(found: CiReport, wall_s: float, floor_s: float, floor_test: str) -> None:
+    """Where the time goes, what is the least, the shards, what flakes, and what to run first."""
+    click.secho(
+        f"{number_of(found.runs, 'run')} of {number_of(found.tests, 'test')}, "
+        f"{number_of(found.commits, 'known commit')}: {duration_text(wall_s)} a run",
+        bold=True,
+    )
+    _print_spans(found.spans)
+    click.echo(f"no run is quicker than {duration_text(floor_s)}: {one_line(floor_test)}")
+    if found.bound_s is not None:
+        click.echo(
+            f"{number_of(len(found.shards), 'shard')}: {duration_text(found.shards[0].seconds)} "
+            f"(at best {duration_text(found.bound_s)}); --json has the tests of each"
+        )
+    click.echo(f"flaky: {found.flaky_because}")
+    for each in found.flaky[:MOST_LISTED]:
+        click.secho(
+            f"  {_rate(each.rate)} [{_rate(each.low)}, {_rate(each.high)}]  {one_line(each.test)} "
+            f"({each.failures:,} of {each.runs:,} runs failed)",
+            fg="yellow",
+        )
+    if found.first_failure:
+        recorded, ordered = found.first_failure.recorded_s, found.first_failure.ordered_s
+        click.echo(
+            f"the first failure comes after {duration_text(recorded)} of tests; in an order from other "
+            f"commits' runs after {duration_text(ordered)}. Now first:"
+        )
+        click.echo("".join(f"  {one_line(test)}\n" for test in found.order[:MOST_LISTED]), nl=False)
+    for what, why in found.left_out.items():
+        click.echo(f"{one_line(what)}: {why}")
+
+
+def _print_changed(found: CiChanged) -> None:
+    """How many tests are reached and which, then what is not known."""
+    click.secho(
+        f"{number_of(len(found.files), 'file')} changed since {found.since[:10]}: they reach "
+        f"{len(found.tests):,} of {number_of(found.test_files, 'test file')}",
+        bold=True,
+    )
+    if found.reach_all:
+        click.echo(f"every test stands on {one_line(', '.join(found.reach_all))}")
+    else:
+        _print_listed(found.tests)
+    if found.unreached_files:
+        click.secho("changed, and no test uses it:", fg="yellow")
+        _print_listed(found.unreached_files)
+    if found.unknown:
+        click.secho("not known:", fg="yellow")
+        _print_listed([f"{path}: {why}" for path, why in found.unknown.items()])
+    if found.back_test is not None:
+        _print_back_test(found.back_test)
+
+
+def _print_back_test(found: CiBackTest) -> None:
+    """The share of recorded failures that would have been selected, and those that would not."""
+    if found.low is None or found.high is None or found.selected_share is None:
+        click.echo("back-test: no failure on record can be asked of")
+    else:
+        click.echo(
+            f"back-test: the change of each commit selects {found.selected:,} of "
+            f"{number_of(found.failures, 'failure')} on record ({_rate(found.selected / found.failures)}, 95% "
+            f"{_rate(found.low)} to {_rate(found.high)}) on {number_of(found.commits, 'commit')}, with "
+            f"{percent_text(found.selected_share)} of the test files"
+        )
+    if found.missed:
+        click.secho("missed:", fg="yellow")
+        _print_listed([f"{each.commit[:10]} {each.test}" for each in found.missed])
+    for why, count in found.left_out.items():
+        click.echo(f"left out: {number_of(count, 'failure')}: {why}")
+
+
+def _print_listed(texts: Sequence[str]) -> None:
+    click.echo("".join(f"  {one_line(each)}\n" for each in texts[:MOST_LISTED]), nl=False)
+    if len(texts) > MOST_LISTED:
+        click.echo(f"  and {len(texts) - MOST_LISTED:,} more; --json has them all")
+
+
+def _print_spans(spans: CiSpans) -> None:
+    named = {
+        "in tests": spans.tests_s,
+        "set-up": spans.setup_s,
+        "call": spans.call_s,
+        "tear-down": spans.teardown_s,
+        "outside of tests (start, imports, collection)": spans.outside_s,
+        "idle workers": spans.idle_s,
+    }
+    known = [f"{name} {duration_text(seconds)}" for name, seconds in named.items() if seconds is not None]
+    unknown = [name for name, seconds in named.items() if seconds is None]
+    click.echo(
+        f"over all files: {', '.join(known)}" + (f"; not on record: {', '.join(unknown)}" if unknown else "")
+    )
+
+
+def print_slow_changes(found: SlowChanges) -> None:
+    """Each change with its size, its cause, and what would tell."""
+    click.echo(
+        f"{one_line(found.value)}: {number_of(found.measurements, 'measurement')}, noise {found.noise:.3g}, "
+        f"correlation {found.correlation:.2f}"
+    )
+    click.secho(found.because, bold=True)
+    for change in found.changes:
+        _print_change(change)
+
+
+def _print_change(change: SlowChange) -> None:
+    interval = "" if change.low is None else f" [{change.low:.4g}, {change.high:.4g}]"
+    size = f"{change.before:.4g} -> {change.after:.4g}"
+    times = "" if change.ratio is None else f", x {change.ratio:.4g}{interval}"
+    phase = "" if change.phase is None else f", most of it in {one_line(change.phase)}"
+    click.secho(f"{one_line(change.at)} (measurement {change.index}): {size}{times}{phase}", bold=True)
+    click.secho(f"   {change.verdict}: {change.because}", fg=SLOW_COLOURS[change.verdict])
+    for name, (before, after) in change.changed.items():
+        click.echo(f"   {one_line(name)}: {one_line(before) or '(none)'} -> {one_line(after) or '(none)'}")
+    for name, effect in change.assigned.items():
+        click.echo(f"   due to {one_line(name)}: {effect:.4g}")
+    click.echo(f"   next: {one_line(change.next)}")
+
+
+def print_side_by_side(found: SideBySide) -> None:
+    """Both sides, the verdict, and where the time goes."""
+    click.echo(f"A  {one_line(found.a)}\nB  {one_line(found.b)}")
+    click.echo(_spent(len(found.blocks), found.steps, found.device_hours, found.noise))
+    click.secho(f"{found.verdict}: {found.because}", fg=SIDE_COLOURS[found.verdict], bold=True)
+    width = max(map(len, found.phases), default=0)
+    for name, phase in found.phases.items():
+        within = (
+            ""
+            if phase.low_s is None or phase.high_s is None
+            else f" ({1e3 * phase.low_s:+.3g} to {1e3 * phase.high_s:+.3g})"
+        )
+        click.echo(
+            f"  {name:<{width}} {1e3 * phase.a_s:9.4g} -> {1e3 * phase.b_s:<9.4g} ms a step, "
+            f"{1e3 * phase.difference_s:+.3g}{within}"
+        )
+    click.echo(f"next: {one_line(found.next)}")
+
+
+def print_bisection(found: CommitBisection) -> None:
+    """The verdict, the commits that were measured, and those that do not run."""
+    click.echo(
+        f"{number_of(found.commits, 'commit')}, {found.unchanged} of them without a change of the code; "
+        + _spent(found.blocks, found.steps, found.device_hours, None)
+    )
+    click.secho(one_line(f"{found.verdict}: {found.because}"), fg=BISECTION_COLOURS[found.verdict], bold=True)
+    for each in found.suspects:
+        measured = "not measured" if each.ratio is None else f"x {each.ratio:.3f} of GOOD"
+        click.echo(
+            f"  {each.commit[:10]} {percent_text(each.probability):>6}  {measured}, "
+            f"{number_of(each.blocks, 'block')}  {one_line(each.subject)}"
+        )
+    for skipped in found.skipped:
+        click.secho(f"  {skipped.commit[:10]} does not run: {one_line(skipped.because)}", fg="yellow")
+    click.echo(f"next: {one_line(found.next)}")
+
+
+def _spent(blocks: int, steps: int, device_hours: float, noise: float | None) -> str:
+    spread = "" if noise is None else f", which differ by {percent_text(noise)}"
+    return f"{number_of(blocks, 'block')} of {steps} steps of each{spread}; {device_hours:.2g} device-hours"
+
+
+def print_skew(found: Skew) -> None:
+    """The verdict, and the places and pieces of work that stand out."""
+    click.echo(
+        f"{number_of(found.measurements, 'duration')}: place {percent_text(found.place_spread)}, work "
+        f"{percent_text(found.work_spread)}, noise {percent_text(found.noise)}"
+    )
+    click.secho(f"{found.verdict}: {found.because}", bold=True)
+    for effect in found.effects:
+        kind = f"{one_line(effect.operation)}: " if effect.operation else ""
+        click.echo(
+            f"  {kind}{one_line(_text(effect.factors))}: x {effect.ratio:.3g} "
+            f"[{effect.low:.3g}, {effect.high:.3g}]"
+        )
+
+
+def print_hung_ranks(found: HungRanks) -> None:
+    """The ranks that all wait for, and the groups that stand still."""
+    ranks = ", ".join(map(str, found.ranks)) or "none that could be named"
+    click.secho(f"ranks: {ranks}", fg="red" if found.ranks else None, bold=True)
+    click.echo(found.because)
+    for group in found.groups:
+        click.echo(
+            f"  group {one_line(group.group)}, collective {group.sequence}, {one_line(group.collective)}:"
+        )
+        click.echo(f"    wait: {_ranks(group.waiting)}; never entered it: {_ranks(group.absent)}")
+        for called, ranks_there in group.others.items():
+            click.echo(f"    entered {one_line(called)} instead: {_ranks(ranks_there)}")
+        if group.without_dump:
+            click.echo(f"    no dump of: {_ranks(group.without_dump)}")
+
+
+def _ranks(ranks: tuple[int, ...]) -> str:
+    return ", ".join(map(str, ranks)) or "none"
+
+
+def _print_cause(number: int, cause: FailureCause) -> None:
+    said = f"p = {cause.p_value:.2g}" if cause.is_confirmed else f"suspected, p = {cause.p_value:.2g}"
+    click.secho(f"{number}. {_text(cause.factors)} ({said})", bold=True)
+    click.echo(
+        f"   {cause.failures:,} of {cause.attempts:,} attempts in {number_of(cause.units, 'unit')} failed: "
+        f"{_rate(cause.rate)} [{_rate(cause.rate_low)}, {_rate(cause.rate_high)}], elsewhere "
+        f"{_rate(cause.elsewhere_rate)}; {percent_text(cause.share_of_excess)} of what is too much"
+    )
+    _print_ratios(cause.adjustments)
+    for tie in cause.ties:
+        click.echo(f"   not told apart from {_text(tie)}")
+    if cause.lost_device_hours is not None:
+        click.echo(f"   lost: {cause.lost_device_hours:.1f} device-hours")
+    click.echo(f"   next: {cause.next}")
+
+
+def _print_ratios(ratios: tuple[AdjustedRatio, ...]) -> None:
+    for each in ratios:
+        within = f"within {', '.join(each.within)}" if each.within else "to all others"
+        click.echo(f"   ratio {within}: {each.ratio:.1f} ({each.low:.1f} to {each.high:.1f})")
+
+
+def _rate(rate: float) -> str:
+    return f"{rate:.2%}" if rate < 0.01 else f"{rate:.1%}"
+
+
+def _text(factors: dict[str, str]) -> str:
+    return " + ".join(f"{name}={value}" for name, value in factors.items())

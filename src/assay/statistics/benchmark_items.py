@@ -1,0 +1,296 @@
+"""Per-item scores of benchmarks: how they are written, read, summarised and laid beside one another.
+
+A failed item (the machinery broke, not the model) has no score. It is left out of the mean and counted; between
+checkpoints only the items that all of them have scored are compared, so a failure cannot favour anybody.
+"""
+
+import io
+import itertools
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from assay.base.digest import sha256_of_bytes
+from assay.base.errors import ConfigError, DamagedDataError, DataError
+from assay.base.shapes import Float64, Int
+from assay.records.benchmark import BenchmarkResult, DetectableEffect
+from assay.records.evaluation import Estimate
+from assay.scoring.item_failure import ItemFailure
+from assay.statistics.interval import LARGEST_SCORE, clustered_variance, wilson_interval, within
+from assay.store.objects import open_store
+
+ITEMS_FILE = "items.parquet"
+RESULT_FILE = "result.json"
+ITEM_SCHEMA = pa.schema(
+    [
+        ("item_id", pa.string()),
+        ("cluster", pa.string()),
+        ("score", pa.float64()),
+        ("weight", pa.float64()),
+        ("failure_kind", pa.string()),
+        ("failure", pa.string()),
+        ("answer", pa.string()),
+        ("details", pa.string()),
+        ("finish_reason", pa.string()),
+    ]
+)
+
+
+class ItemScore(NamedTuple):
+    """What one item got."""
+
+    item_id: str
+    cluster: str
+    """Items of one cluster (a passage, a file) share their luck; alone, an item is its own."""
+    score: float | None
+    """None where it failed."""
+    weight: float = 1.0
+    failure: ItemFailure | None = None
+    """Why there is no score."""
+    answer: str | None = None
+    """What the model said, for people to read."""
+    details: str | None = None
+    """JSON of whatever else was measured, e.g. `{"f1_score": 0.5}`."""
+    finish_reason: str | None = None
+    """Why the completion ended: `stop`, `length` where it was cut, ...; None where none was sampled."""
+
+
+class ScoreMatrix(NamedTuple):
+    """The same items under several checkpoints, one row each; only items that all of them scored."""
+
+    scores: Float64[np.ndarray, "seed item"]
+    """[seed, item]."""
+    item_ids: tuple[str, ...]
+    clusters: Int[np.ndarray, "item"]
+    """[item]: index of its cluster, from 0."""
+    cluster_names: tuple[str, ...]
+    """[item]: what the cluster is called."""
+    weights: Float64[np.ndarray, "item"]
+    """[item]: 1, or e.g. its bytes."""
+    num_dropped: int
+    """Items that some checkpoint failed to score."""
+
+
+def items_table(items: Sequence[ItemScore]) -> pa.Table:
+    """The table that `items.parquet` holds, sorted by id; `DataError` for an id that occurs twice."""
+    ordered = sorted(items, key=lambda item: item.item_id)
+    ids = [item.item_id for item in ordered]
+    repeated = next((a for a, b in itertools.pairwise(ids) if a == b), None)
+    if repeated is not None:
+        raise DataError(f"item '{repeated}' is listed more than once. Give each item an id of its own.")
+    return pa.Table.from_pylist([_row(item) for item in ordered], schema=ITEM_SCHEMA)
+
+
+def items_of(table: pa.Table) -> list[ItemScore]:
+    """The items of a table, also of one that an older assay wrote."""
+    return [_item(row) for row in items_as_today(table).to_pylist()]
+
+
+def items_as_today(table: pa.Table) -> pa.Table:
+    """With today's columns. Before a failure's kind had a column, it stood before the colon of its words."""
+    if "failure_kind" not in table.column_names:
+        told = [(text or "").partition(": ") for text in table["failure"].to_pylist()]
+        kinds = pa.array([kind or None for kind, _, _ in told], pa.string())
+        texts = pa.array([text if kind else None for kind, _, text in told], pa.string())
+        index = table.column_names.index("failure")
+        table = table.set_column(index, "failure", texts).add_column(index, "failure_kind", kinds)
+    if "finish_reason" not in table.column_names:
+        table = table.append_column("finish_reason", pa.nulls(table.num_rows, pa.string()))
+    return table.cast(ITEM_SCHEMA)
+
+
+def _row(item: ItemScore) -> dict[str, Any]:
+    kind, text = item.failure or (None, None)
+    return {**item._asdict(), "failure_kind": kind, "failure": text}
+
+
+def _item(row: dict[str, Any]) -> ItemScore:
+    kind, text = row.pop("failure_kind"), row.pop("failure")
+    return ItemScore(**row, failure=None if kind is None else ItemFailure(kind, text or ""))
+
+
+def items_bytes(table: pa.Table) -> bytes:
+    """The Parquet file: equal scores, equal bytes."""
+    buffer = io.BytesIO()
+    pq.write_table(table, buffer, compression="zstd")
+    return buffer.getvalue()
+
+
+def save_result(folder: Path, result: BenchmarkResult, items: bytes) -> None:
+    """Write the items, then the record that names them."""
+    assert sha256_of_bytes(items) == result.items_sha256, "the record is of other items"
+    store = open_store(str(folder))
+    store.put(ITEMS_FILE, items)
+    store.put(RESULT_FILE, (result.to_json() + "\n").encode())
+
+
+def load_result(folder: Path) -> BenchmarkResult:
+    """The record of a result folder; `DataError` if it holds none."""
+    path = folder / RESULT_FILE
+    if not path.is_file():
+        raise DataError(f"{path}: no such file. Evaluate the checkpoint first: 'assay eval run'.")
+    return BenchmarkResult.from_json(path.read_bytes(), source=path)
+
+
+def result_folders(root: Path) -> list[Path]:
+    """Every result folder below a folder."""
+    return sorted(path.parent for path in root.rglob(RESULT_FILE)) if root.is_dir() else []
+
+
+def read_items(folder: Path, result: BenchmarkResult) -> pa.Table:
+    """The items behind a result; `DamagedDataError` if they are not those that it was made of."""
+    path = folder / ITEMS_FILE
+    if not path.is_file():
+        raise DataError(
+            f"{path}: no such file; {RESULT_FILE} beside it needs it. Evaluate the checkpoint again."
+        )
+    data = path.read_bytes()
+    if (seen := sha256_of_bytes(data)) != result.items_sha256:
+        raise DamagedDataError(
+            f"{path}: has digest {seen[:12]}…, its result says {result.items_sha256[:12]}…. "
+            "The file changed after it was written; evaluate the checkpoint again."
+        )
+    return items_as_today(pq.ParquetFile(io.BytesIO(data)).read())
+
+
+def score_matrix(results: Sequence[tuple[BenchmarkResult, pa.Table]]) -> ScoreMatrix:
+    """Lay results of one benchmark side by side, one row per result in the order given.
+
+    Raises `ConfigError` where they are of different benchmarks, prompts or graders, or of different items.
+    """
+    _require_one_benchmark([result for result, _ in results])
+    first = results[0][1]
+    ids = first["item_id"].to_pylist()
+    for result, table in results[1:]:
+        if table["item_id"].to_pylist() != ids:
+            raise ConfigError(
+                f"benchmark '{result.benchmark}': run '{result.run_id}' step {result.step} has other items "
+                f"({table.num_rows}) than '{results[0][0].run_id}' ({len(ids)}). Evaluate both on one version."
+            )
+    scores = np.stack([_scores(table) for _, table in results])
+    kept = np.isfinite(scores).all(axis=0)
+    return ScoreMatrix(
+        scores=scores[:, kept],
+        item_ids=tuple(np.array(ids, dtype=object)[kept].tolist()),
+        clusters=_cluster_indices(first["cluster"])[kept],
+        cluster_names=tuple(np.array(first["cluster"].to_pylist(), dtype=object)[kept].tolist()),
+        weights=first["weight"].to_numpy()[kept],
+        num_dropped=int((~kept).sum()),
+    )
+
+
+def read_score_matrix(folders: Sequence[Path]) -> ScoreMatrix:
+    """`score_matrix` of result folders."""
+    results = [(folder, load_result(folder)) for folder in folders]
+    return score_matrix([(result, read_items(folder, result)) for folder, result in results])
+
+
+class Summary(NamedTuple):
+    """A table of items in three numbers."""
+
+    score: Estimate
+    could_detect: DetectableEffect | None
+    num_failed: int
+
+
+def summarise(table: pa.Table, unit: str = "") -> Summary:
+    """The weighted mean of scores in that unit, with its clustered interval; `DataError` where no item has a
+    score."""
+    scores = _scores(table)
+    scored = np.isfinite(scores)
+    num_failed = int((~scored).sum())
+    if not scored.any():
+        seen = sorted({str(item.failure) for item in items_of(table) if item.failure is not None})[:3]
+        raise DataError(f"none of {len(scores):,} items has a score, so there is no result: {'; '.join(seen)}")
+    scores, weights = scores[scored], table["weight"].to_numpy()[scored]
+    clusters = np.unique(_cluster_indices(table["cluster"])[scored], return_inverse=True)[1]
+    mean = float(np.average(scores, weights=weights))
+    shares = weights / weights.sum()
+    found = clustered_variance((scores - mean) * shares, clusters, shares)
+    if found.degrees <= 0.0:
+        return Summary(Estimate(value=mean, method="one cluster: no interval"), None, num_failed)
+    from scipy.special import stdtrit  # here, for who only lists results imports this module, too
+
+    quantile, error = float(stdtrit(found.degrees, 0.975)), math.sqrt(float(found.variance))
+    num_clusters = len(np.unique(clusters))
+    clustered = "clustered " if num_clusters < len(scores) else ""
+    if _are_shares(scores):
+        effective = effective_number(mean, error, len(scores), num_clusters)
+        low, high = wilson_interval(mean, effective, quantile)
+        estimate = Estimate(value=mean, low=low, high=high, method=f"{clustered}Wilson (t)")
+    else:
+        reach = quantile * error
+        method = f"{clustered}normal theory (t)"
+        estimate = Estimate(value=mean, low=mean - reach, high=mean + reach, method=method)
+        # A user's grader may pay more than 1 in a suite whose unit nobody chose.
+        if unit == "share" and scores.min() >= 0.0 and scores.max() <= 1.0:
+            estimate = within(estimate, 0.0, 1.0)
+    return Summary(estimate, detectable_effect(scores, error), num_failed)
+
+
+def effective_number(rate: float, error: float, num_items: int, num_clusters: int) -> float:
+    """How many independent items would leave a rate as uncertain as the clustered ones do.
+
+    Where all scores are equal nothing tells how alike a cluster's items are: then a cluster counts once.
+    """
+    if error == 0:
+        return float(num_clusters)
+    return min(float(num_items), rate * (1 - rate) / error**2)
+
+
+def detectable_effect(scores: Float64[np.ndarray, "item"], error: float) -> DetectableEffect:
+    """The smallest difference between two checkpoints that items would show; `error` is that of their mean.
+
+    (z_{(1+confidence)/2} + z_power) * SE * sqrt(2), as if the luck of the two were unrelated. Where all scores
+    are 0 or 1 the variance is at least that of a rate with two more successes and two more failures (Agresti &
+    Coull 1998), so that a benchmark on which nothing has gone wrong yet is not taken for one that would notice
+    everything.
+    """
+    if _are_shares(scores):
+        count, successes = len(scores), float(scores.sum())
+        rate = (successes + 2) / (count + 4)
+        error = max(error, math.sqrt(rate * (1 - rate) / (count + 4)))
+    from scipy.special import ndtri
+
+    power, confidence = 0.8, 0.95
+    quantiles = ndtri((1 + confidence) / 2) + ndtri(power)
+    effect = float(quantiles) * error * math.sqrt(2)
+    return DetectableEffect(effect=effect, power=power, confidence=confidence, correlation=0.0)
+
+
+def _are_shares(scores: Float64[np.ndarray, "item"]) -> bool:
+    """Whether each item is solved or not."""
+    return bool(np.isin(scores, (0.0, 1.0)).all())
+
+
+def _scores(table: pa.Table) -> Float64[np.ndarray, "item"]:
+    """NaN where there is none, or the model has diverged."""
+    filled = table["score"].to_numpy(zero_copy_only=False).astype(np.float64)
+    return np.where(np.abs(filled) <= LARGEST_SCORE, filled, np.nan)
+
+
+def _cluster_indices(column: Any) -> Int[np.ndarray, "item"]:
+    return np.unique(np.array(column.to_pylist(), dtype=object), return_inverse=True)[1]
+
+
+def _require_one_benchmark(results: Sequence[BenchmarkResult]) -> None:
+    if not results:
+        raise ConfigError("no results to lay side by side. Evaluate a checkpoint first: 'assay eval run'.")
+    if cut := next((each for each in results if each.incomplete_reason), None):
+        raise ConfigError(
+            f"the result of run '{cut.run_id}' on benchmark '{cut.benchmark}' is not whole ("
+            f"{cut.incomplete_reason}), and no item is missing by chance. Import the log of a whole evaluation."
+        )
+    for name in ("benchmark", "benchmark_sha256", "grader_sha256", "prompt_sha256"):
+        seen = {getattr(result, name) for result in results}
+        if len(seen) > 1:
+            shown = " and ".join(sorted(str(value)[:24] for value in seen)[:2])
+            raise ConfigError(
+                f"results of benchmark '{results[0].benchmark}' differ in {name}: {shown}. Only scores of the "
+                "same items, prompts and grader can be compared; evaluate the older checkpoint again."
+            )

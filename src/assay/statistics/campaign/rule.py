@@ -1,0 +1,351 @@
+"""Scale, narrow or stop: the one rule, for a real campaign and for a hundred thousand simulated ones.
+
+    SCALE   all of:  the gain's lower bound at this look's level is above 0
+                     P(true gain >= least_effect) >= 0.80, after shrinkage
+                     P(a replication succeeds) >= 0.80
+                     no one benchmark carries it: without any one, half the gain is left; 3 of 4 are positive
+                     and every clause that the caller adds (guardrails, safety, coverage, extrapolation, plan)
+    STOP    any of:  the gain's upper bound is below least_effect            } at gates only
+                     P(true gain >= least_effect) < 0.20               *     }
+                     before the last gate: P(SCALE by then) < 0.02     *     }
+                     and every stop clause that the caller adds (harm shown, rollback)
+                     * where the design has power: its last gate would scale 2.5 times the least effect
+    NARROW  otherwise; the failed clauses say what is missing
+
+STOP wins over SCALE. Futility is judged at gates only: unscheduled looks may find harm, but giving up at one
+would cost power that no plan counted. A design that would miss a clear gain learns little of any: what is
+unlikely by it was so before, and what has no way with it may have one with another. It ends where that is so,
+to save the seeds, but open: `cannot_answer`. All clauses are arithmetic on arrays, so that a decision and the
+simulation that vouches for it (`benchmarks/campaign_simulation.py`) cannot differ.
+"""
+
+from collections.abc import Sequence
+from functools import reduce
+from typing import NamedTuple
+
+import numpy as np
+from pydantic import Field
+from scipy.special import ndtr, ndtri
+
+from assay.base.config import FrozenConfig
+from assay.base.shapes import Bool, Shaped
+from assay.statistics.effect import Effect, Leading, Level
+from assay.statistics.replication import PRIOR_SD, GainBelief, gain_belief
+
+CLEAR_GAIN = 2.5
+"""Times the least effect: a gain that a design with power scales at its last gate, if that is what it sees."""
+
+
+class CampaignRule(FrozenConfig):
+    """The thresholds of the rule, registered before the first run. Effects are in the score's unit."""
+
+    least_effect: float = Field(default=0.015, gt=0.0)
+    """The smallest gain worth scaling (SESOI): 1.5 points of accuracy."""
+    prior_sd: float = Field(default=PRIOR_SD, gt=0.0)
+    """Spread of true effects among this lab's candidates, the failures included; see `evidence/replication`."""
+    least_probability: float = Field(default=0.80, gt=0.5, lt=1.0)
+    """SCALE needs this posterior probability of at least `least_effect`."""
+    stop_probability: float = Field(default=0.20, gt=0.0, lt=0.5)
+    """Below this posterior probability of `least_effect`, STOP."""
+    least_replication: float = Field(default=0.80, gt=0.5, lt=1.0)
+    """SCALE needs this probability that the planned replication finds a gain."""
+    replication_level: float = Field(default=0.95, gt=0.5, lt=1.0)
+    """One-sided confidence at which that replication would be judged."""
+    futility_level: float = Field(default=0.90, gt=0.5, lt=1.0)
+    """One-sided confidence of the upper bound that must reach `least_effect`."""
+    least_chance: float = Field(default=0.02, ge=0.0, lt=0.5)
+    """Over when the probability of meeting SCALE by the last gate is below this. At 0.10, a third of true gains
+    of 3 points ended at the first gate of the default design, to save a tenth of the seeds."""
+    least_share_left: float = Field(default=0.5, gt=0.0, le=1.0)
+    """Without any one benchmark, this share of the composite gain must be left."""
+    least_share_positive: float = Field(default=0.75, gt=0.0, le=1.0)
+    """Share of benchmarks on which the candidate must be better."""
+
+    def belief(self, effect: Effect) -> GainBelief:
+        """In the true gain, with the rule's prior."""
+        return gain_belief(effect.variance, effect.degrees, prior_sd=self.prior_sd)
+
+
+Flags = Bool[np.ndarray, "*#leading"]
+
+
+class Criterion(NamedTuple):
+    """One condition, element by element: its number, what it is held against, and whether it is met."""
+
+    name: str
+    value: Leading
+    limit: Leading
+    is_met: Flags
+
+
+class CampaignEvidence(NamedTuple):
+    """What the rule looks at; arrays broadcast against the effect's leading axes."""
+
+    effect: Effect
+    """The effect of the composite of benchmarks, at the declared checkpoint."""
+    level: Level
+    """One-sided confidence that this look must reach (`looks`)."""
+    is_gate: bool | Flags
+    """Whether this look was declared; futility is judged at gates only."""
+    replication_variance: float | Leading
+    """The variance of the mean difference, in the replication that would be planned."""
+    least_without_one: float | Leading
+    """The smallest composite with one benchmark left out (`several.Breadth`)."""
+    share_positive: float | Leading
+    """The share of benchmarks with a gain."""
+    chance_by_end: float | Leading = 1.0
+    """P(SCALE by the last gate), see `chance_by_end`; 1 at the last gate, where it is not asked."""
+    needed_by_end: float | Leading = 0.0
+    """What the last gate must see to scale, see `needed_by_end`."""
+    also_needed: Sequence[bool | Flags] = ()
+    """Whether each further clause holds that SCALE needs: guardrails, safety, coverage, plan, budget."""
+    also_stops: Sequence[bool | Flags] = ()
+    """Whether each further clause holds that means STOP: a safety bound broken, a rollback."""
+
+
+class RuleOutcome(NamedTuple):
+    """The recommendation and the rule's own clauses with their numbers."""
+
+    recommendation: Shaped[np.ndarray, "*leading"]
+    """`scale`, `narrow` or `stop`, element by element."""
+    scale_clauses: tuple[Criterion, ...]
+    """All must be met to scale."""
+    stop_clauses: tuple[Criterion, ...]
+    """Any that is met stops; of a design without power, the first only."""
+    has_power: Flags
+    """The last gate would scale a clear gain."""
+    cannot_answer: Flags
+    """NARROW for want of power, and no look to come would change it."""
+
+
+def judge(evidence: CampaignEvidence, rule: CampaignRule) -> RuleOutcome:
+    """Apply the rule above."""
+    needed, stops = _scale_clauses(evidence, rule), _stop_clauses(evidence, rule)
+    too_small, unlikely, no_way = (clause.is_met for clause in stops)
+    has_power = np.asarray(evidence.needed_by_end) <= CLEAR_GAIN * rule.least_effect
+    is_stop = reduce(np.logical_or, [too_small, (unlikely | no_way) & has_power, *evidence.also_stops])
+    is_over = is_stop | no_way
+    is_scale = reduce(np.logical_and, [*(clause.is_met for clause in needed), *evidence.also_needed, ~is_over])
+    recommendation = np.where(is_stop, "stop", np.where(is_scale, "scale", "narrow"))
+    return RuleOutcome(recommendation, needed, stops, has_power, is_over & ~is_stop)
+
+
+def least_scaling_effect(
+    effect: Effect, level: Level, replication_variance: float | Leading, rule: CampaignRule
+) -> Leading:
+    """The smallest mean difference that meets the three clauses on the gain itself, with an effect's variance.
+
+    `level`: one-sided confidence of the look. Infinite where the variance is.
+    """
+    belief = rule.belief(effect)
+    with np.errstate(invalid="ignore"):
+        by_significance = effect.half_width(level)
+        by_probability = belief.least_mean(rule.least_effect, rule.least_probability)
+        by_replication = belief.least_mean(
+            _found_from(replication_variance, rule), rule.least_replication, noise_variance=replication_variance
+        )
+    least = np.maximum(by_significance, np.maximum(by_probability, by_replication))
+    return np.where(np.isfinite(effect.variance), least, np.inf)
+
+
+def chance_by_end(
+    effect: Effect,
+    *,
+    num_seeds: int,
+    end_seeds: int,
+    end_level: float,
+    replication_variance: float | Leading,
+    rule: CampaignRule,
+) -> Leading:
+    """P(the gain meets SCALE at the last gate), given what has been seen; the same items, more seeds.
+
+    The other clauses are taken as met, so this is an upper bound, and stopping on it is cautious. One seed can
+    not say, and gives 1.
+    """
+    if num_seeds >= end_seeds or num_seeds < 2:
+        return np.ones(np.shape(effect.mean))
+    ahead = forecast_of(effect, num_seeds=num_seeds, end_seeds=end_seeds, prior_sd=rule.prior_sd)
+    needed = least_scaling_effect(ahead.end, end_level, replication_variance, rule)
+    chance: np.ndarray = ndtr((ahead.slope * effect.mean - needed) / ahead.sd)
+    return chance
+
+
+def needed_by_end(
+    effect: Effect,
+    *,
+    num_seeds: int,
+    end_seeds: int,
+    end_level: float,
+    replication_variance: float | Leading,
+    rule: CampaignRule,
+) -> Leading:
+    """The smallest mean difference that the last gate will scale, with the variance to be expected there."""
+    end = _with_seeds(effect, num_seeds, end_seeds)
+    return least_scaling_effect(end, end_level, replication_variance, rule)
+
+
+class Bounds(NamedTuple):
+    """On the mean difference that a look sees: what becomes of the candidate."""
+
+    scales: Leading
+    """From here on."""
+    stops: Leading
+    """Below."""
+    ends: Leading
+    """Below, or stopped: no look to come would scale it. Above and not scaled, it goes on."""
+
+
+def bounds_of_look(
+    seen: Effect,
+    *,
+    num_seeds: int,
+    level: float,
+    end_seeds: int,
+    end_level: float,
+    replication_variance: float | Leading,
+    rule: CampaignRule,
+) -> Bounds:
+    """The rule's clauses on the gain, solved for the mean, given its variance; `end`: the last look."""
+    scales = least_scaling_effect(seen, level, replication_variance, rule)
+    stops = rule.least_effect - seen.half_width(rule.futility_level)
+    unlikely = rule.belief(seen).least_mean(rule.least_effect, rule.stop_probability)
+    no_way, needed = np.full(np.shape(stops), -np.inf), scales
+    if num_seeds < end_seeds:
+        ahead = forecast_of(seen, num_seeds=num_seeds, end_seeds=end_seeds, prior_sd=rule.prior_sd)
+        needed = least_scaling_effect(ahead.end, end_level, replication_variance, rule)
+        no_way = (needed + ndtri(max(rule.least_chance, 1e-12)) * ahead.sd) / ahead.slope
+    has_power = needed <= CLEAR_GAIN * rule.least_effect
+    stops = np.where(has_power, np.maximum(stops, np.maximum(unlikely, no_way)), stops)
+    return Bounds(scales, np.minimum(stops, scales), np.minimum(np.maximum(stops, no_way), scales))
+
+
+class ChancesAnew(NamedTuple):
+    """How a new campaign may end at its last gate."""
+
+    to_scale: Leading
+    to_answer: Leading
+    """To scale, or to stop because the gain is too small or unlikely; the rest stays open."""
+
+
+def chances_anew(
+    effect: Effect,
+    *,
+    num_seeds: int,
+    new_seeds: int,
+    level: float,
+    rule: CampaignRule,
+    items_factor: float = 1.0,
+) -> ChancesAnew:
+    """How a new campaign of `new_seeds` fresh seeds would end; on the same items, or (`items_factor`) on these
+    and others of their kind.
+
+    Nothing that was seen counts there; it only says what to expect of the true gain, after shrinkage. The
+    replication that is asked for is as large as the new campaign. One seed cannot say, and gives 0.
+    """
+    if num_seeds < 2 or new_seeds < 2:
+        return ChancesAnew(np.zeros(np.shape(effect.mean)), np.zeros(np.shape(effect.mean)))
+    items = effect.items_alone / items_factor
+    # What the campaign would see but for its seeds' luck, and what was seen of that.
+    steady = rule.prior_sd**2 + items
+    weight = steady / (rule.prior_sd**2 + effect.items_alone + effect.seed_variance)
+    anew = _with_more_items(_with_seeds(effect, num_seeds, new_seeds), items_factor)
+    bounds = bounds_of_look(
+        anew,
+        num_seeds=new_seeds,
+        level=level,
+        end_seeds=new_seeds,
+        end_level=level,
+        replication_variance=anew.variance,
+        rule=rule,
+    )
+    expected = weight * effect.mean
+    spread = np.maximum(np.sqrt(steady * (1.0 - weight) + anew.seed_variance), 1e-300)
+    to_scale: np.ndarray = ndtr((expected - bounds.scales) / spread)
+    to_stop: np.ndarray = ndtr((bounds.stops - expected) / spread)
+    return ChancesAnew(to_scale, to_scale + to_stop)
+
+
+class Forecast(NamedTuple):
+    """What the last gate will see: a mean difference around `slope` times today's, with `sd`."""
+
+    slope: Leading
+    sd: Leading
+    end: Effect
+    """With today's mean and the variance expected then."""
+
+
+def forecast_of(effect: Effect, *, num_seeds: int, end_seeds: int, prior_sd: float) -> Forecast:
+    """Predict the mean over `end_seeds` seeds from that over `num_seeds`, on the same items."""
+    seen = num_seeds / end_seeds
+    steady = prior_sd**2 + effect.items_alone
+    weight = steady / (steady + effect.seed_variance)
+    new_variance = steady * (1.0 - weight) + effect.seed_variance * num_seeds / (end_seeds - num_seeds)
+    end = _with_seeds(effect, num_seeds, end_seeds)
+    return Forecast(seen + (1.0 - seen) * weight, (1.0 - seen) * np.sqrt(new_variance), end)
+
+
+def _with_seeds(effect: Effect, num_seeds: int, other_seeds: int) -> Effect:
+    """The same mean with the variance to be expected of another number of seeds on the same items."""
+    seen = num_seeds / other_seeds
+    return effect._replace(
+        seed_variance=effect.seed_variance * seen,
+        item_variance=effect.items_alone + effect.residual_variance * seen,
+        residual_variance=effect.residual_variance * seen,
+        # Without both ends of the seeds there are two fewer, of however many.
+        seed_degrees=np.full(np.shape(effect.mean), effect.seed_degrees + other_seeds - num_seeds),
+    )
+
+
+def _with_more_items(effect: Effect, factor: float) -> Effect:
+    """The same mean with the variance to be expected of `factor` times as many items under the same seeds."""
+    residual = effect.residual_variance / factor
+    return effect._replace(
+        seed_variance=np.maximum(effect.seed_variance - effect.residual_variance, 0.0) + residual,
+        item_variance=effect.items_alone / factor + residual,
+        residual_variance=residual,
+        # Clusters are as unequal as those that were seen, and so many times as many of them.
+        item_degrees=factor * (effect.item_degrees + 1.0) - 1.0,
+    )
+
+
+def _scale_clauses(evidence: CampaignEvidence, rule: CampaignRule) -> tuple[Criterion, ...]:
+    least_left = rule.least_share_left * evidence.effect.mean
+    return (
+        _criterion("gain", evidence.effect.lower(evidence.level), np.greater, 0.0),
+        _criterion("worth", _probability(evidence, rule), np.greater_equal, rule.least_probability),
+        _criterion("replication", _replication(evidence, rule), np.greater_equal, rule.least_replication),
+        _criterion("left out", evidence.least_without_one, np.greater_equal, least_left),
+        _criterion("breadth", evidence.share_positive, np.greater_equal, rule.least_share_positive),
+    )
+
+
+def _stop_clauses(evidence: CampaignEvidence, rule: CampaignRule) -> tuple[Criterion, ...]:
+    futile = (
+        _criterion("too small", evidence.effect.upper(rule.futility_level), np.less, rule.least_effect),
+        _criterion("unlikely", _probability(evidence, rule), np.less, rule.stop_probability),
+        _criterion("no way", evidence.chance_by_end, np.less, rule.least_chance),
+    )
+    return tuple(clause._replace(is_met=clause.is_met & evidence.is_gate) for clause in futile)
+
+
+def _probability(evidence: CampaignEvidence, rule: CampaignRule) -> Leading:
+    """P(true gain >= least_effect), given the effect and the prior."""
+    return rule.belief(evidence.effect).probability_above(rule.least_effect, evidence.effect.mean)
+
+
+def _replication(evidence: CampaignEvidence, rule: CampaignRule) -> Leading:
+    """P(the planned replication's lower bound is above 0), over the belief in the true gain."""
+    variance = evidence.replication_variance
+    needed = _found_from(variance, rule)
+    return rule.belief(evidence.effect).probability_above(needed, evidence.effect.mean, noise_variance=variance)
+
+
+def _found_from(replication_variance: float | Leading, rule: CampaignRule) -> Leading:
+    """The mean difference from which on a replication finds a gain."""
+    error: np.ndarray = np.sqrt(np.asarray(replication_variance, dtype=np.float64))
+    return ndtri(rule.replication_level) * error
+
+
+def _criterion(name: str, value: float | Leading, relation: np.ufunc, limit: float | Leading) -> Criterion:
+    value, limit = np.asarray(value, dtype=np.float64), np.asarray(limit, dtype=np.float64)
+    return Criterion(name, value, limit, np.asarray(relation(value, limit)))

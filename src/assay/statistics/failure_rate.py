@@ -1,0 +1,135 @@
+"""How often does it fail, at most? Exact bounds for rare failures, and for means that rare failures move.
+
+Safety benchmarks have few failures, where normal intervals are wrong. The bounds are Clopper & Pearson's
+(1934): they hold for every n and rate. They are for one look. `mean_upper` is their generalisation to trials
+that are not only right or wrong.
+
+Items that come in clusters (prompts from one template) fail together. `independent_trials` says how many
+independent ones they are worth, and the bounds are asked for those.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import betainc, betaincinv, ndtri, stdtrit
+
+from assay.base.shapes import Bool, Float64, Int, Real
+from assay.statistics.interval import ONE_SIDED, cluster_sums, clustered_variance
+
+_HALVINGS = 45
+"""So often the range is halved: a bound is then known to 3e-14 of it."""
+
+Counts = float | Real[np.ndarray, "*#case"]
+
+
+class Trials(NamedTuple):
+    """Independent ones that say as much as some items do; fractions count."""
+
+    failures: float
+    number: float
+
+
+def independent_trials(failed: Bool[np.ndarray, "item"], clusters: Int[np.ndarray, "item"]) -> Trials:
+    """What items in clusters are worth as evidence of a failure rate; `failed` and `clusters` are [item].
+
+    Korn & Graubard (1998): the number of independent trials whose rate would vary as the clustered one does,
+    r (1 - r) / var, times (z / t)^2 for the error of var itself. Few failing clusters tell var badly, so t has
+    one degree of freedom less than there are of them. A large cluster in which nothing failed is not seen in
+    var, but in its items' agreement, so there are no more trials than the likeness rho of two items of a
+    cluster leaves (Kish 1965): n^2 / sum m (1 + (m - 1) rho) over clusters of m items. There are at least
+    n^2 / sum m^2, one for each of clusters of one size; and no more where nothing failed, since then nothing
+    says how alike items are.
+    """
+    num_items = len(failed)
+    sizes, failures = (cluster_sums(of, clusters) for of in (np.ones(num_items), failed.astype(np.float64)))
+    total, count = float(failures.sum()), len(sizes)
+    if count == num_items:
+        return Trials(total, float(num_items))
+    least = num_items**2 / float(np.square(sizes).sum())
+    rate, num_failing = total / num_items, int(np.count_nonzero(failures))
+    number = least
+    if 0.0 < rate < 1.0 and count > 1:
+        variance, degrees = clustered_variance((failed - rate) / num_items, clusters, np.ones(num_items))
+        surety = (ndtri(ONE_SIDED) / stdtrit(max(min(num_failing - 1, degrees), 1.0), ONE_SIDED)) ** 2
+        number = rate * (1.0 - rate) / float(variance) * float(surety) if variance else math.inf
+        number = min(number, _by_likeness(failures, sizes))
+    number = min(max(number, least), float(num_items))
+    return Trials(rate * number, number)
+
+
+def _by_likeness(failures: Float64[np.ndarray, "cluster"], sizes: Float64[np.ndarray, "cluster"]) -> float:
+    """Kish's effective number. rho is 1 less how often two items of a cluster differ, as a share of how often
+    two of all items do."""
+    num_items, total = sizes.sum(), failures.sum()
+    differ = 2.0 * failures @ (sizes - failures) / (sizes @ (sizes - 1.0))
+    differ_at_all = 2.0 * total * (num_items - total) / (num_items * (num_items - 1.0))
+    likeness = min(max(1.0 - differ / differ_at_all, 0.0), 1.0)
+    return float(num_items**2 / (sizes @ (1.0 + (sizes - 1.0) * likeness)))
+
+
+def rate_upper(failures: Counts, trials: Counts) -> Float64[np.ndarray, "*#case"]:
+    """One-sided upper bound of the failure rate; 1 without trials."""
+    failures, trials = np.asarray(failures), np.asarray(trials)
+    passed = trials - failures
+    bound = betaincinv(failures + 1.0, np.maximum(passed, 1e-300), ONE_SIDED)
+    return np.where(passed > 0, bound, 1.0)
+
+
+def rate_lower(failures: Counts, trials: Counts) -> Float64[np.ndarray, "*#case"]:
+    """One-sided lower bound of the failure rate; 0 without failures."""
+    failures, trials = np.asarray(failures), np.asarray(trials)
+    bound = betaincinv(np.maximum(failures, 1e-300), trials - failures + 1.0, 1.0 - ONE_SIDED)
+    return np.where(failures > 0, bound, 0.0)
+
+
+def mean_upper(
+    values: Float64[np.ndarray, "*leading trial"],
+    shares: Float64[np.ndarray, "trial"],
+    largest: float | Float64[np.ndarray, "*#leading"],
+) -> Float64[np.ndarray, "*leading"]:
+    """One-sided upper bound of the mean of independent trials, none of which can be above `largest`.
+
+    Gaffke's (2005): every trial, and one more that came out at `largest`, weighs as much as an exponential
+    draw, and the bound is the 95th percentile of their weighted mean. Of zeros and ones this is Clopper &
+    Pearson's, of many draws the normal one. That percentile is where the sum of what lies above it exceeds
+    the sum of what lies below in 5% of the draws; either sum is taken as the gamma variable of its mean and
+    variance, which it is where its terms are equal, so that their ratio is a beta variable.
+
+    `shares` [trial]: what each counts in the mean; they sum to 1. The trial that was not seen counts as much as
+    the trial of an item chosen at random.
+    """
+    unseen = float(np.square(shares).sum())
+    largest = np.maximum(np.broadcast_to(largest, values.shape[:-1]), values.max(axis=-1))
+    low, high = values.min(axis=-1), np.where(np.isfinite(largest), largest, 0.0)
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2.0
+        distance = shares * (values - middle[..., None])
+        above, below = np.maximum(distance, 0.0), np.maximum(-distance, 0.0)
+        new = unseen * np.maximum(largest - middle, 0.0)
+        more, more_squared = above.sum(axis=-1) + new, np.square(above).sum(axis=-1) + new**2
+        less, less_squared = below.sum(axis=-1), np.square(below).sum(axis=-1)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            scale = (more_squared / more) / (more_squared / more + less_squared / less)
+            exceeds = betainc(less**2 / less_squared, more**2 / more_squared, scale)
+        is_below = (exceeds > 1.0 - ONE_SIDED) | (less <= 0.0)
+        low, high = np.where(is_below, middle, low), np.where(is_below, high, middle)
+    return np.where(np.isfinite(largest), high, np.inf)
+
+
+def trials_needed(highest_rate: float, *, failures: float = 0) -> int:
+    """Trials after which `failures` failures still bound the rate by `highest_rate`.
+
+    0.5% needs 598 clean trials. Size for the rate you hope for: 0.3% passes those only one time in six.
+    """
+    assert 0.0 < highest_rate < 1.0, highest_rate
+    if failures == 0:
+        return math.ceil(math.log1p(-ONE_SIDED) / math.log1p(-highest_rate))
+    low, high = math.floor(failures), max(2 * math.ceil(failures), 2)
+    while float(rate_upper(failures, high)) > highest_rate:
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        is_enough = float(rate_upper(failures, middle)) <= highest_rate
+        low, high = (low, middle) if is_enough else (middle, high)
+    return high

@@ -1,0 +1,177 @@
+"""Is the candidate not worse where it must not be worse? Non-inferiority, and what is lacking where it is open.
+
+A guardrail passes when the upper bound of the harm is below its margin, fails when even the lower bound is
+above, and is undecided between. The bounds hold with whatever power: a wide interval that clears the margin all
+the same errs as seldom as a narrow one. All guardrails must pass, so their errors need no correction (an
+intersection-union test), but their powers multiply: four guardrails, each with a standard error of 0.4 of its
+margin, pass a harmless candidate four times in ten. With SE <= margin / 3.9 each passes 98.7% of the time. One
+that is undecided with a larger error is *undersized*, and its verdict names the items that it lacks.
+
+What harms one item in a hundred is often not among fifty items at all, and then they do not vary. So the
+items' error is never smaller than what an exact bound of the mean harm allows (`failure_rate.mean_upper`: of
+items that are right or wrong, Clopper & Pearson's), with clusters as the trials. Of scores that are shares an
+unseen item may lose a whole mark; of others as much as those that differ did, in the mean of squares; where
+none differs, nothing says how much that would be, and there is no bound.
+
+    differences[seed, item] --> Harm --> GuardrailResult
+"""
+
+import math
+from typing import Literal, NamedTuple
+
+import numpy as np
+from scipy.special import stdtrit
+
+from assay.base.shapes import Float64, Shaped
+from assay.statistics.effect import Effect, Leading, item_shares, paired_effect
+from assay.statistics.failure_rate import mean_upper, rate_upper
+from assay.statistics.interval import ONE_SIDED, cluster_sums, normal_quantile
+from assay.statistics.power import VarianceComponents, power
+
+MARGINS_PER_ERROR = 3.9
+"""A guardrail's margin in standard errors, at least: z(.95) + z(.987)."""
+
+GuardrailVerdict = Literal["pass", "fail", "undecided", "undersized"]
+
+
+class GuardrailResult(NamedTuple):
+    """One guardrail's harm (above 0 is worse) beside its margin, in the score's unit."""
+
+    verdict: GuardrailVerdict
+    harm: float
+    lower: float
+    upper: float
+    """One-sided bounds."""
+    standard_error: float
+    items_factor: float
+    """By how much to multiply the items for the wanted standard error; 1 where sized, infinite where seeds
+    alone exceed it."""
+
+
+class Harm(NamedTuple):
+    """How much worse a candidate is (above 0 is worse), with one-sided bounds; all over leading axes."""
+
+    effect: Effect
+    """Turned, so that above 0 is worse; its item variance allows for what was not seen."""
+    lower: Leading
+    upper: Leading
+    unseen_variance: Leading
+    """What of the item variance is for rare harm that was not seen: it falls with the square of the items."""
+
+    def within(self, limit: float) -> "Harm":
+        """With bounds that are possible, of a mean that cannot differ by more; infinite ones stay."""
+        lower, upper = (
+            np.where(np.isfinite(bound), np.clip(bound, -limit, limit), bound)
+            for bound in (self.lower, self.upper)
+        )
+        return self._replace(effect=self.effect._replace(limit=limit), lower=lower, upper=upper)
+
+
+def harm_of(
+    differences: Float64[np.ndarray, "*leading seed item"],
+    clusters: Shaped[np.ndarray, "item"] | None = None,
+    weights: Float64[np.ndarray, "weight"] | None = None,
+    *,
+    is_share: bool,
+) -> Harm:
+    """The harm that differences [..., seed, item] show, of which higher is better; see `paired_effect`.
+
+    `is_share`: no score is below 0 or above 1.
+    """
+    found = paired_effect(-differences, clusters, weights)
+    items = item_shares(weights, differences.shape[-1])
+    sums, shares = cluster_sums(-differences.mean(axis=-2) * items, clusters), cluster_sums(items, clusters)
+    harms, shares = sums[..., shares > 0.0] / shares[shares > 0.0], shares[shares > 0.0]
+    largest: Leading = np.ones(harms.shape[:-1])
+    if not is_share:
+        differing = np.count_nonzero(harms, axis=-1)
+        with np.errstate(invalid="ignore"):
+            size = np.sqrt(np.square(harms).sum(axis=-1) / differing)
+        largest = np.where(differing > 0, size, np.inf)
+    highest, lowest = mean_upper(harms, shares, largest), -mean_upper(-harms, shares, largest)
+    upward, downward = (_reaching(found, abs(bound - found.mean)) for bound in (highest, lowest))
+    return Harm(
+        effect=upward,
+        lower=np.minimum(downward.lower(ONE_SIDED), lowest),
+        upper=np.maximum(upward.upper(ONE_SIDED), highest),
+        unseen_variance=_excess(upward.item_variance, found.item_variance),
+    )
+
+
+def non_inferiority(harm: Harm, *, margin: float) -> GuardrailResult:
+    """Judge one harm (no leading axes) against its margin."""
+    assert margin > 0.0, f"margin {margin}: how much worse is allowed must be above 0"
+    error = float(harm.effect.standard_error)
+    lower, upper = float(harm.lower), float(harm.upper)
+    unclear: GuardrailVerdict = "undecided" if is_sized(error, margin) else "undersized"
+    verdict: GuardrailVerdict = "pass" if upper < margin else "fail" if lower > margin else unclear
+    return GuardrailResult(
+        verdict=verdict,
+        harm=float(harm.effect.mean),
+        lower=lower,
+        upper=upper,
+        standard_error=error,
+        items_factor=_items_factor(harm, margin),
+    )
+
+
+def is_sized(standard_error: float, margin: float) -> bool:
+    """Whether a guardrail with this standard error passes what does no harm, nearly always."""
+    # One part in 10^9 forgives rounding where a plan meets the bound exactly.
+    return standard_error <= margin / MARGINS_PER_ERROR * (1 + 1e-9)
+
+
+def chance_to_pass(
+    margin: float, components: VarianceComponents, *, num_seeds: int, num_items: int, is_share: bool
+) -> float:
+    """The chance that a candidate that does no harm passes."""
+    size = _unseen_size(components, is_share=is_share)
+    if margin <= size * float(rate_upper(0.0, float(num_items))):
+        return 0.0
+    allowed = allowance_for_unseen(components, num_items=num_items, is_share=is_share)
+    found = power(margin - allowed.margin, allowed.components, num_seeds=num_seeds, num_items=num_items)
+    return float(found)
+
+
+class Allowance(NamedTuple):
+    """What the exact bound of rare harm costs a design, so that its power can be stated as that of a gain."""
+
+    margin: float
+    """By so much the margin is shorter."""
+    components: VarianceComponents
+    """The noise with that of an item that is not seen."""
+
+
+def allowance_for_unseen(components: VarianceComponents, *, num_items: int, is_share: bool) -> Allowance:
+    """As the bound of n items with k failures is: k + z^2 / 2 + z (k + 1)^(1/2), over n."""
+    size = _unseen_size(components, is_share=is_share)
+    shorter = size * normal_quantile(2 * ONE_SIDED - 1.0) ** 2 / 2.0 / num_items
+    return Allowance(shorter, components._replace(item=components.item + size**2 / num_items, unseen=0.0))
+
+
+def _unseen_size(components: VarianceComponents, *, is_share: bool) -> float:
+    return 1.0 if is_share else math.sqrt(components.item + components.residual)
+
+
+def _reaching(found: Effect, reach: Leading) -> Effect:
+    """With an item variance that alone reaches so far, at least."""
+    least = np.square(reach / stdtrit(np.maximum(found.item_degrees, 1.0), ONE_SIDED))
+    return found._replace(item_variance=np.maximum(found.item_variance, least))
+
+
+def _excess(larger: Leading, smaller: Leading) -> Leading:
+    return np.where(np.isinf(larger), np.inf, larger - np.where(np.isinf(larger), 0.0, smaller))
+
+
+def _items_factor(harm: Harm, margin: float) -> float:
+    """Item variance shrinks with the items, that of unseen harm with their square, seed variance does not."""
+    effect = harm.effect
+    if is_sized(float(effect.standard_error), margin):
+        return 1.0
+    seeds_alone = float(effect.seed_variance - effect.residual_variance)
+    room = (margin / MARGINS_PER_ERROR) ** 2 - max(seeds_alone, 0.0)
+    if room <= 0.0 or not math.isfinite(seeds_alone) or math.isinf(float(effect.item_variance)):
+        return math.inf
+    unseen = float(harm.unseen_variance)
+    seen = float(effect.item_variance) - unseen
+    return (seen + math.sqrt(seen**2 + 4.0 * room * unseen)) / (2.0 * room)

@@ -1,0 +1,78 @@
+"""What is predicted beside what is true, where a row is one of several classes or has a number.
+
+confusion[true, predicted] = rows --> precision, recall and F1 of each class
+label, prediction                 --> R^2, bias
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from assay.base.errors import DataError
+from assay.base.shapes import Float64, Int64
+from assay.records.evaluation import ClassScore, NumberBin, NumberFit
+from assay.statistics.predictions import LABEL
+
+NUM_BINS = 10
+
+
+def class_scores(table: Any, names: Sequence[str]) -> tuple[ClassScore, ...]:
+    """From the columns `label` (names, as the dataset has them) and `predicted` (places among them)."""
+    counts = confusion(table, names)
+    true, taken, right = counts.sum(axis=1), counts.sum(axis=0), counts.diagonal()
+    return tuple(
+        ClassScore(
+            name=name,
+            num_rows=int(true[place]),
+            predicted_as=tuple(counts[place].tolist()),
+            precision=float(right[place] / taken[place]) if taken[place] else None,
+            recall=float(right[place] / true[place]) if true[place] else None,
+            f1=float(2 * right[place] / (true[place] + taken[place])) if true[place] + taken[place] else 0.0,
+        )
+        for place, name in enumerate(names)
+    )
+
+
+def confusion(table: Any, names: Sequence[str]) -> Int64[np.ndarray, "true predicted"]:
+    """Rows of each class that were taken for each."""
+    places = {name: place for place, name in enumerate(names)}
+    labels = [str(int(label) if isinstance(label, bool) else label) for label in table[LABEL].to_pylist()]
+    if strange := next((label for label in labels if label not in places), None):
+        raise DataError(
+            f"a row's label is {strange!r}, which is none of {', '.join(names[:5])}. Evaluate anew."
+        )
+    true = np.array([places[label] for label in labels], np.int64)
+    predicted = table["predicted"].to_numpy().astype(np.int64)
+    counts = np.bincount(true * len(names) + predicted, minlength=len(names) ** 2)
+    return counts.reshape(len(names), len(names)).astype(np.int64)
+
+
+def number_fit(table: Any) -> NumberFit:
+    """From the columns `label` and `prediction`."""
+    labels, predictions = _numbers(table, LABEL), _numbers(table, "prediction")
+    variance = float(labels.var())
+    return NumberFit(
+        label_mean=float(labels.mean()),
+        label_deviation=variance**0.5,
+        r_squared=1.0 - float(np.square(predictions - labels).mean()) / variance if variance > 0 else None,
+        bias=float((predictions - labels).mean()),
+        bins=_bins(predictions, labels),
+    )
+
+
+def _bins(predictions: Float64[np.ndarray, "row"], labels: Float64[np.ndarray, "row"]) -> tuple[NumberBin, ...]:
+    order = np.argsort(predictions, kind="stable")
+    return tuple(
+        NumberBin(
+            num_rows=rows.size,
+            mean_predicted=float(predictions[rows].mean()),
+            mean_label=float(labels[rows].mean()),
+        )
+        for rows in np.array_split(order, NUM_BINS)
+        if rows.size
+    )
+
+
+def _numbers(table: Any, name: str) -> Float64[np.ndarray, "row"]:
+    return np.asarray(table[name].to_numpy(), np.float64)

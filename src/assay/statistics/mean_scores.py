@@ -1,0 +1,202 @@
+"""Rows that have a score of their own: their means with intervals, whole and by slice, and paired differences.
+
+    predictions.parquet: row_id, squared_error, ..., metadata --> mean of each score +- t s / sqrt(n)
+
+A row is one draw, or the rows of one cluster are. That two runs score the same rows takes out of their
+difference what makes rows easy or hard.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from scipy.special import stdtrit
+
+from assay.base.errors import DataError
+from assay.base.shapes import Bool, Float64
+from assay.base.units import number_of
+from assay.records.evaluation import (
+    Estimate,
+    Measured,
+    Metric,
+    ScoreComparison,
+    ScoreMetrics,
+    ScoreSlice,
+)
+from assay.statistics.failure_rate import independent_trials
+from assay.statistics.interval import (
+    CONFIDENCE,
+    LARGEST_SCORE,
+    NONE_DIFFERS,
+    Clusters,
+    clustered,
+    clustered_variance,
+    normal_quantile,
+    one_cluster,
+    symmetric,
+    wilson_interval,
+    within,
+)
+from assay.statistics.predictions import PREDICTED, clusters_of, require_same_labels, require_same_rows
+from assay.statistics.slices import metadata_slices, slice_differences
+from assay.statistics.verdict import SliceDifference, verdict_of
+
+Ranges = Mapping[str, tuple[float, float]]
+"""Name of a metric -> the lowest and the highest score that a row can have."""
+
+ANY = (-math.inf, math.inf)
+
+_PAID_AS_SHARES = ("share", "rewards")
+"""Units of scores that often are 0 or 1 in every row."""
+
+
+def mean_estimate(values: Float64[np.ndarray, "row"], clusters: Clusters | None = None) -> Estimate:
+    """The mean with Student's interval; without one for a single row or cluster."""
+    mean = float(values.mean())
+    if clusters is not None:
+        if (spread := clustered((values - mean) / values.size, clusters)) is None:
+            return Estimate(value=mean, method=one_cluster("normal theory (t)"))
+        return symmetric(mean, spread.reach, method=f"normal theory (t), {spread.num_clusters:,} clusters")
+    if values.size < 2:
+        return Estimate(value=mean, method="normal theory (t): undefined, one row")
+    quantile = float(stdtrit(values.size - 1, 0.5 + CONFIDENCE / 2))
+    return symmetric(
+        mean, quantile * float(values.std(ddof=1)) / np.sqrt(values.size), method="normal theory (t)"
+    )
+
+
+def share_estimate(hits: Float64[np.ndarray, "row"], clusters: Clusters | None = None) -> Estimate:
+    """The share of ones among zeros and ones, with Wilson's interval: right for few rows and rows all alike.
+
+    Rows in clusters count as the independent ones that they are worth (`independent_trials`, of the rarer).
+    """
+    share, worth, method = float(hits.mean()), float(hits.size), "Wilson"
+    if clusters is not None:
+        worth = independent_trials(hits < 0.5 if share > 0.5 else hits > 0.5, clusters).number
+        counted = f"{hits.size:,} rows in {len(np.unique(clusters)):,} clusters"
+        method = f"{method}, {counted}, which tell as much as {worth:,.0f} independent ones"
+    low, high = wilson_interval(share, worth, normal_quantile())
+    return Estimate(value=share, low=low, high=high, method=method)
+
+
+def score_metrics(table: Any, metrics: Sequence[Metric], ranges: Ranges) -> ScoreMetrics:
+    """The mean of each metric's column, with an interval that stays within what a row can score."""
+    clusters = clusters_of(table)
+    return ScoreMetrics(
+        num_rows=len(table),
+        measured=tuple(
+            Measured(
+                metric=metric,
+                estimate=within(
+                    _estimate(_scores(table, metric), metric, clusters), *ranges.get(metric.name, ANY)
+                ),
+            )
+            for metric in metrics
+        ),
+    )
+
+
+def score_slices(table: Any, metrics: Sequence[Metric], ranges: Ranges) -> tuple[ScoreSlice, ...]:
+    """The same in each slice of each column beside the scores."""
+    return tuple(
+        ScoreSlice(
+            column=each.column,
+            value=each.value,
+            metrics=score_metrics(table.filter(each.chosen), metrics, ranges),
+        )
+        for each in metadata_slices(table, scores=_names(metrics))
+    )
+
+
+def compare_scores(
+    baseline: Any,
+    candidate: Any,
+    metric: Metric,
+    *,
+    baseline_run_id: str,
+    candidate_run_id: str,
+    weights_equal: bool,
+    allowed_loss: float,
+) -> ScoreComparison:
+    """Compare two tables of predictions by the mean of one score; `DataError` if their rows differ."""
+    names = f"{baseline_run_id} and {candidate_run_id}"
+    require_same_rows(baseline, candidate, names)
+    require_same_labels(baseline, candidate, names)
+    before, after = _scores(baseline, metric), _scores(candidate, metric)
+    difference = _paired(after - before, clusters_of(baseline), metric, weights_equal=weights_equal)
+    verdict = verdict_of(difference, allowed_loss=allowed_loss, higher_is_better=metric.higher_is_better)
+    return ScoreComparison(
+        baseline_run_id=baseline_run_id,
+        candidate_run_id=candidate_run_id,
+        num_rows=before.size,
+        metric=metric,
+        baseline_value=float(before.mean()),
+        candidate_value=float(after.mean()),
+        difference=difference,
+        allowed_loss=allowed_loss,
+        # Of equal weights the difference is nothing, exactly: no rule can be broken by it.
+        verdict="pass" if weights_equal else verdict,
+        weights_equal=weights_equal,
+    )
+
+
+def compare_score_slices(
+    baseline: Any, candidate: Any, metrics: Sequence[Metric], *, weights_equal: bool
+) -> tuple[SliceDifference, ...]:
+    """The paired difference of the first score in each slice; see `slice_differences`."""
+    differences = _scores(candidate, metrics[0]) - _scores(baseline, metrics[0])
+    clusters = clusters_of(baseline)
+
+    def paired(chosen: Bool[np.ndarray, "row"]) -> Estimate:
+        there = None if clusters is None else clusters[chosen]
+        return _paired(differences[chosen], there, metrics[0], weights_equal=weights_equal)
+
+    return slice_differences(baseline, paired, scores=_names(metrics))
+
+
+def _estimate(scores: Float64[np.ndarray, "row"], metric: Metric, clusters: Clusters | None) -> Estimate:
+    if metric.unit not in _PAID_AS_SHARES:
+        return mean_estimate(scores, clusters)
+    if np.isin(scores, (0.0, 1.0)).all():
+        return share_estimate(scores, clusters)
+    found = mean_estimate(scores, clusters)
+    return within(found, 0.0, 1.0) if metric.unit == "share" else found
+
+
+def _paired(
+    differences: Float64[np.ndarray, "row"], clusters: Clusters | None, metric: Metric, *, weights_equal: bool
+) -> Estimate:
+    """As in campaigns, a row that was not seen may differ by all that a share can; where no row differs, and
+    nothing bounds by how much one could, there is no interval. Of equal weights none can differ."""
+    found = mean_estimate(differences, clusters)
+    if not weights_equal and found.low is not None:
+        if metric.unit == "share":
+            found = _difference_of_shares(differences, clusters, method=found.method)
+        elif not differences.any():
+            found = Estimate(value=0.0, method=f"{found.method}: undefined, {NONE_DIFFERS}")
+    return found.model_copy(update={"method": f"paired, {found.method}"})
+
+
+def _difference_of_shares(
+    differences: Float64[np.ndarray, "row"], clusters: Clusters | None, *, method: str
+) -> Estimate:
+    mean, counts = float(differences.mean()), None if clusters is None else np.ones(differences.size)
+    spread = clustered_variance((differences - mean) / differences.size, clusters, counts, largest=1.0)
+    quantile = float(stdtrit(spread.degrees, 0.5 + CONFIDENCE / 2))
+    reach = quantile * float(np.sqrt(spread.variance))
+    return symmetric(mean, reach, method=method, lowest=-1.0, highest=1.0)
+
+
+def _scores(table: Any, metric: Metric) -> Float64[np.ndarray, "row"]:
+    scores = np.asarray(table[metric.name].to_numpy(), np.float64)
+    if not (is_number := np.abs(scores) <= LARGEST_SCORE).all():
+        raise DataError(
+            f"{metric.title} is {scores[~is_number][0]:.3g} in {number_of(int((~is_number).sum()), 'row')}: "
+            "the model that was asked has diverged. Train it with a lower learning rate."
+        )
+    return scores
+
+
+def _names(metrics: Sequence[Metric]) -> list[str]:
+    return [*(metric.name for metric in metrics), *PREDICTED]

@@ -1,0 +1,149 @@
+"""All that a law says about some points, in one value: the fit, its record, its back-test, its predictions.
+
+What cannot be said is kept as the sentence why not, beside what can: a target too far away, a back-test that
+the points are too few for. Nobody who asked for three predictions loses two because the third was refused.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from assay.base.errors import AssayError, DataError
+from assay.base.shapes import Float64
+from assay.records.evaluation import Estimate
+from assay.records.scaling import ScalingLaw, ScalingPrediction
+from assay.statistics.scaling.backtest import BackTest, band_scale
+from assay.statistics.scaling.bootstrap import NUM_RESAMPLES, resampled, scaling_law
+from assay.statistics.scaling.downstream import (
+    Task,
+    TaskFit,
+    back_test_task,
+    extrapolate_task,
+    fit_task,
+)
+from assay.statistics.scaling.extrapolate import (
+    CONFIDENCE,
+    ChosenForm,
+    back_test_law,
+    choose_form,
+    claim_of,
+    extrapolate,
+)
+from assay.statistics.scaling.fit import HUBER_DELTA, ScalingFit, fit_scaling_law
+from assay.statistics.scaling.forms import ScalingForm
+from assay.statistics.scaling.points import FLOP_PER_PARAMETER_AND_TOKEN, ScalingPoints, Variables
+from assay.statistics.scaling.solver import Thetas
+
+
+@dataclass(frozen=True)
+class ExtrapolatedTarget:
+    """A target and what the law says of it, or the reason why it does not (or not of the score)."""
+
+    target: Mapping[str, float]
+    prediction: ScalingPrediction | None = None
+    score: Estimate | None = None
+    """The estimate of the downstream task, where one was fitted."""
+    refusal: AssayError | None = None
+
+    @property
+    def is_untested(self) -> bool:
+        """Whether it is further out than any back-test reached."""
+        found = self.prediction
+        return found is not None and found.times_beyond_data > found.times_supported
+
+
+@dataclass(frozen=True)
+class ScalingStudy:
+    """A law, and what follows from it."""
+
+    fit: ScalingFit
+    replicates: Thetas
+    law: ScalingLaw
+    tested: BackTest | None
+    """None where there are too few points for one; then every target is refused with `untested`."""
+    untested: AssayError | None
+    errors: Mapping[str, float]
+    """Form -> the mean error of its back-test, by which the law's was chosen; empty where it was given."""
+    task: TaskFit | None
+    asked: Sequence[ExtrapolatedTarget]
+    confidence: float
+
+    def compute_optimal(
+        self, compute: Float64[np.ndarray, "budget"]
+    ) -> dict[str, Float64[np.ndarray, "budget"]]:
+        """The law's own best parameters and tokens for each amount of compute (FLOP), where it has both.
+
+        From minimising A/N^alpha + B/D^beta under C = 6 N D (Hoffmann et al. 2022, eq. 4).
+        """
+        law = self.fit.parameters()
+        alpha, beta = law["alpha"], law.get("beta", law["alpha"])
+        budget = compute / FLOP_PER_PARAMETER_AND_TOKEN
+        parameters = (alpha * law["A"] / (beta * law["B"])) ** (1 / (alpha + beta)) * budget ** (
+            beta / (alpha + beta)
+        )
+        return {"parameters": parameters, "tokens": budget / parameters, "compute": compute}
+
+    def band(self, variables: Variables) -> tuple[Float64[np.ndarray, "point"], Float64[np.ndarray, "point"]]:
+        """The two ends of the calibrated band of the loss, at some points within reach."""
+        assert self.tested is not None, "without a back-test there is no band"
+        claimed = claim_of(self.fit, self.replicates, variables)
+        scale = self.fit.form.scale
+        reaches = np.log(variables[scale] / self.fit.points.variables[scale].max())
+        widths = self.tested.multiplier(self.confidence) * band_scale(claimed.errors, reaches)
+        return np.exp(claimed.predicted - widths), np.exp(claimed.predicted + widths)
+
+
+def study(
+    points: ScalingPoints,
+    form: ScalingForm | None = None,
+    *,
+    targets: Sequence[Mapping[str, float]] = (),
+    task: Task | None = None,
+    delta: float = HUBER_DELTA,
+    num_resamples: int = NUM_RESAMPLES,
+    confidence: float = CONFIDENCE,
+    seed: int = 0,
+    is_strict: bool = False,
+) -> ScalingStudy:
+    """Fit, resample, back-test and predict; a function of its arguments.
+
+    Without a form it is chosen by back-test (`choose_form`). `is_strict`: what is further out than any
+    back-test is refused. Raises `DataError` where no law can be fitted; refused targets are in the result.
+    """
+    chosen = ChosenForm(form, {}) if form is not None else choose_form(points, delta=delta, seed=seed)
+    form = chosen.form
+    fit = fit_scaling_law(points, form, delta=delta, seed=seed)
+    replicates = resampled(fit, num_resamples=num_resamples, seed=seed)
+    law = scaling_law(fit, replicates, seed=seed)
+    task_fit = None if task is None else fit_task(fit, task)
+    tested = task_tested = untested = task_untested = None
+    try:
+        tested = back_test_law(points, form, delta=delta, seed=seed)
+    except AssayError as error:
+        untested = error
+    if task is not None:
+        try:
+            task_tested = back_test_task(points, form, task, delta=delta, seed=seed)
+        except AssayError as error:
+            task_untested = DataError(f"the score: {error}")
+
+    def ask(target: Mapping[str, float]) -> ExtrapolatedTarget:
+        if tested is None:
+            return ExtrapolatedTarget(target, refusal=untested)
+        how: dict[str, Any] = {"confidence": confidence, "is_strict": is_strict}
+        try:
+            prediction = extrapolate(fit, replicates, tested, law, target, **how)
+        except AssayError as error:
+            return ExtrapolatedTarget(target, refusal=error)
+        if task_fit is None or task_tested is None:
+            return ExtrapolatedTarget(target, prediction, refusal=task_untested)
+        try:
+            score = extrapolate_task(task_fit, task_tested, target, seed=seed, **how)
+        except AssayError as error:
+            return ExtrapolatedTarget(target, prediction, refusal=error)
+        return ExtrapolatedTarget(target, prediction, score)
+
+    asked = [ask(target) for target in targets]
+    return ScalingStudy(fit, replicates, law, tested, untested, chosen.errors, task_fit, asked, confidence)

@@ -1,0 +1,181 @@
+"""Several benchmarks at once: one composite, and every benchmark left out in turn.
+
+The composite is the plain mean of the benchmarks' mean differences, so that a long benchmark does not outvote
+a short one. Its seeds are common to all benchmarks (a lucky seed is lucky on several), its items usually are
+not: the seed variance is taken of the composite itself, the item variances add. Where benchmarks score the same
+items (`shared_items`), theirs is taken of the composite, too.
+
+A gain that one benchmark alone carries is no gain of the method. So each benchmark is left out in turn, and
+the verdict must stand (`campaign.rule`).
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from assay.base.errors import DataError
+from assay.base.shapes import Float64, Int64, Shaped
+from assay.statistics.effect import (
+    Effect,
+    Leading,
+    item_shares,
+    paired_effect,
+    variance_of_seeds,
+)
+from assay.statistics.interval import clustered_variance
+from assay.statistics.shared_items import sharing_groups
+
+
+class Breadth(NamedTuple):
+    """Whether a composite gain rests on more than one benchmark."""
+
+    composite: Effect
+    left_out: dict[str, Effect]
+    """The composite of the others, by the benchmark that was left out; empty with one benchmark."""
+    of_benchmarks: dict[str, Effect]
+
+    @property
+    def least_without_one(self) -> float:
+        """The smallest composite that any one benchmark's absence leaves; the composite itself with one."""
+        return min(
+            (float(effect.mean) for effect in self.left_out.values()), default=float(self.composite.mean)
+        )
+
+    @property
+    def share_positive(self) -> float:
+        """Share of the benchmarks on which the candidate is better."""
+        means = [float(effect.mean) for effect in self.of_benchmarks.values()]
+        return sum(mean > 0.0 for mean in means) / len(means)
+
+    def within(self, limit: float) -> "Breadth":
+        """With bounds that are possible, of means that cannot differ by more than `limit`."""
+
+        def limited(effects: Mapping[str, Effect]) -> dict[str, Effect]:
+            return {name: effect._replace(limit=limit) for name, effect in effects.items()}
+
+        composite = self.composite._replace(limit=limit)
+        return Breadth(composite, limited(self.left_out), limited(self.of_benchmarks))
+
+
+def breadth(
+    differences: Mapping[str, Float64[np.ndarray, "*leading seed _"]],
+    clusters: Mapping[str, Shaped[np.ndarray, "_"]] | None = None,
+    weights: Mapping[str, Float64[np.ndarray, "_"]] | None = None,
+    draws: Mapping[str, Int64[np.ndarray, "_"]] | None = None,
+    *,
+    largest: Mapping[str, float] | None = None,
+) -> Breadth:
+    """The composite of [seed, item] differences, and of the rest when each benchmark is left out.
+
+    `draws`: which items of different benchmarks are one draw (`shared_items.common_draws`); None: none are.
+    `largest` by benchmark: see `effect.paired_effect`.
+    """
+    if not differences:
+        raise DataError("No benchmark to compare on. Evaluate baseline and candidate on at least one.")
+    seeds = {name: values.shape[-2] for name, values in differences.items()}
+    if len(set(seeds.values())) > 1:
+        listed = ", ".join(f"{name} has {count}" for name, count in seeds.items())
+        raise DataError(f"Benchmarks differ in their number of seeds: {listed}. Evaluate each seed on each.")
+    found = {
+        name: _benchmark(
+            values,
+            (clusters or {}).get(name),
+            (weights or {}).get(name),
+            (draws or {}).get(name),
+            largest=None if largest is None else largest[name],
+        )
+        for name, values in differences.items()
+    }
+    left_out = {
+        name: _composite({other: each for other, each in found.items() if other != name})
+        for name in (found if len(found) > 1 else ())
+    }
+    return Breadth(_composite(found), left_out, {name: each.effect for name, each in found.items()})
+
+
+class _Benchmark(NamedTuple):
+    """One benchmark's part of a composite."""
+
+    effect: Effect
+    seed_means: Float64[np.ndarray, "*leading seed"]
+    differences: Float64[np.ndarray, "*leading seed item"]
+    share: Float64[np.ndarray, "item"]
+    draws: Int64[np.ndarray, "item"] | None
+    largest: float | None
+
+
+def _benchmark(
+    differences: Float64[np.ndarray, "*leading seed item"],
+    clusters: Shaped[np.ndarray, "item"] | None,
+    weights: Float64[np.ndarray, "item"] | None,
+    draws: Int64[np.ndarray, "item"] | None,
+    *,
+    largest: float | None,
+) -> _Benchmark:
+    share = item_shares(weights, differences.shape[-1])
+    effect = paired_effect(differences, clusters, weights, largest=largest)
+    return _Benchmark(effect, differences @ share, differences, share, draws, largest)
+
+
+def _composite(benchmarks: Mapping[str, _Benchmark]) -> Effect:
+    count = len(benchmarks)
+    by_seed = np.mean(np.stack([each.seed_means for each in benchmarks.values()]), axis=0)
+    draws = {name: each.draws for name, each in benchmarks.items() if each.draws is not None}
+    groups = sharing_groups(draws) if draws else [[name] for name in benchmarks]
+    parts = [_of_group([benchmarks[name] for name in group]) for group in groups]
+    variance = np.asarray(sum(part.item_variance for part in parts))
+    return Effect(
+        mean=by_seed.mean(axis=-1),
+        seed_variance=variance_of_seeds(by_seed),
+        item_variance=variance / count**2,
+        residual_variance=np.asarray(sum(part.residual_variance for part in parts) / count**2),
+        seed_degrees=np.full(by_seed.shape[:-1], float(by_seed.shape[-1] - 1)),
+        item_degrees=_degrees(parts, variance),
+    )
+
+
+def _degrees(parts: Sequence[Effect], variance: Leading) -> Leading:
+    """Satterthwaite's, of a sum of variances; those of all together where nothing varies."""
+    if len(parts) == 1:
+        return np.asarray(parts[0].item_degrees)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        scatter = sum(np.square(part.item_variance) / part.item_degrees for part in parts)
+        found = np.square(variance) / scatter
+    most = np.asarray(sum(part.item_degrees for part in parts))
+    return np.where(np.isinf(variance), 0.0, np.where(variance > 0.0, found, most))
+
+
+def _of_group(group: Sequence[_Benchmark]) -> Effect:
+    """Benchmarks that score the same items, with the item and residual variance of their sum."""
+    first, first_largest = group[0].effect, group[0].largest
+    if len(group) == 1:
+        return first
+    of_items, residuals = zip(*(_deviations(each) for each in group), strict=True)
+    joined = np.concatenate([each.draws for each in group if each.draws is not None])
+    shares = np.concatenate([each.share for each in group])
+    num_seeds = group[0].differences.shape[-2]
+    of_seeds = clustered_variance(np.concatenate(residuals, axis=-1), joined, shares).variance.sum(axis=-1)
+    largest = None if first_largest is None else sum(each.largest or 0.0 for each in group)
+    together = clustered_variance(
+        np.concatenate(of_items, axis=-1),
+        joined,
+        shares,
+        largest=largest,
+        copies=len(group),
+    )
+    return first._replace(
+        item_variance=together.variance,
+        residual_variance=of_seeds / max(num_seeds * (num_seeds - 1), 1),
+        item_degrees=together.degrees,
+    )
+
+
+def _deviations(
+    benchmark: _Benchmark,
+) -> tuple[Float64[np.ndarray, "*leading item"], Float64[np.ndarray, "*leading seed item"]]:
+    """Weighted deviations of the items' means [..., item], and of each seed's item both [..., seed, item]."""
+    of_items = benchmark.differences.mean(axis=-2)
+    of_items = of_items - (of_items @ benchmark.share)[..., None]
+    residuals = benchmark.differences - benchmark.seed_means[..., None] - of_items[..., None, :]
+    return of_items * benchmark.share, residuals * benchmark.share

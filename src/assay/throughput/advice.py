@@ -1,0 +1,169 @@
+"""What would make a recipe faster on so many workers: each change is forecast, and ranked by the time it saves.
+
+A change of lanes, rows or the batch learns something else; a campaign has to say whether it is as good. Times
+are for as many rows: a batch twice as large has half the steps.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from assay.data.loader.lane_shares import useful_world_size
+from assay.records.scale import ScaleAdvice, ScaleCalibration, ScaleParallel, TimedStep, WorldForecast
+from assay.throughput.cluster import Cluster
+from assay.throughput.forecast import forecast
+from assay.throughput.whole_run import WholeRun, best_interval_s, commits_every
+
+LEAST_GAIN = 0.005
+"""A share of the time, or of the device-hours; a change that gains less is not told."""
+WAITS_FOR_ROWS = 0.02
+"""The share of a step from which more threads of the loader are worth a try."""
+
+
+class _Change(NamedTuple):
+    """What could be done otherwise."""
+
+    words: str
+    overrides: tuple[str, ...]
+    changes_learning: bool
+    world_size: int
+    calibration: ScaleCalibration
+    """As it would be, by what was measured."""
+    parallel: ScaleParallel | None = None
+    """None: as it is."""
+
+
+def advised(
+    calibration: ScaleCalibration, world_size: int, cluster: Cluster, *, parallel: ScaleParallel = "ddp"
+) -> tuple[ScaleAdvice, ...]:
+    """Changes that gain time or device-hours, the most time first."""
+    [now] = forecast(calibration, [world_size], cluster, parallel=parallel).sizes
+    changes = [*_changes(calibration, now, cluster), _held_otherwise(calibration, now, parallel)]
+    found = [_worth(now, change, cluster, change.parallel or parallel) for change in changes]
+    gains = [each for each in found if max(each.time_saved, each.device_hours_saved) >= LEAST_GAIN]
+    return tuple(sorted(gains, key=lambda each: (-each.time_saved, -each.device_hours_saved)))
+
+
+def _worth(now: WorldForecast, change: _Change, cluster: Cluster, parallel: ScaleParallel) -> ScaleAdvice:
+    [then] = forecast(change.calibration, [change.world_size], cluster, parallel=parallel).sizes
+    return ScaleAdvice(
+        change=change.words,
+        overrides=change.overrides,
+        world_size=change.world_size,
+        time_saved=1 - then.run_s.value / now.run_s.value,
+        device_hours_saved=1 - then.device_hours.value / now.device_hours.value,
+        changes_learning=change.changes_learning,
+    )
+
+
+def _changes(calibration: ScaleCalibration, now: WorldForecast, cluster: Cluster) -> Iterator[_Change]:
+    lanes, batch, size = calibration.lanes, calibration.global_batch_size, now.world_size
+    yield _Change(
+        "twice the lanes, each with as many rows: half the exchanges, a batch twice as large",
+        (f"loader.lanes={2 * lanes}", f"loader.global_batch_size={2 * batch}"),
+        True,
+        size,
+        _with_steps(calibration, _twice_the_lanes, lanes=2 * lanes, fewer_steps=2),
+    )
+    yield _Change(
+        "twice the rows a lane: half the exchanges, a batch twice as large",
+        (f"loader.global_batch_size={2 * batch}",),
+        True,
+        size,
+        _with_steps(calibration, _twice_the_rows, lanes=lanes, fewer_steps=2),
+    )
+    if batch % (2 * lanes) == 0:
+        yield _Change(
+            "twice the lanes, each with half the rows: they share more evenly",
+            (f"loader.lanes={2 * lanes}",),
+            True,
+            size,
+            _with_steps(calibration, _halved_lanes, lanes=2 * lanes, fewer_steps=1),
+        )
+    if (every := _better_interval(calibration, now, cluster)) is not None:
+        yield _Change(
+            f"a commit every {every:,} steps",
+            (f"trainer.commit_every={every}",),
+            False,
+            size,
+            calibration.model_copy(update={"commit_every": every}),
+        )
+    if now.terms["data"] > WAITS_FOR_ROWS * now.step_s.value:
+        yield _Change(
+            "twice the loader's threads, if processors are free: rows in half the time",
+            (f"loader.threads={2 * calibration.loader_threads}",),
+            False,
+            size,
+            _with_steps(calibration, _read_twice_as_fast, lanes=lanes, fewer_steps=1),
+        )
+    for fewer in sorted({useful_world_size(lanes, size), max(1, size // 2)} - {size}):
+        yield _Change(f"{fewer} workers", (f"--workers {fewer}",), False, fewer, calibration)
+
+
+def _held_otherwise(calibration: ScaleCalibration, now: WorldForecast, parallel: ScaleParallel) -> _Change:
+    """Weights that are sharded, or no more."""
+    if parallel == "ddp":
+        words = "sharded weights, which take less memory; their trips counted in full, none hidden"
+        return _Change(words, ("--parallel fsdp2",), False, now.world_size, calibration, "fsdp2")
+    words = "whole weights on every worker, where they fit"
+    return _Change(words, ("--parallel ddp",), False, now.world_size, calibration, "ddp")
+
+
+def _better_interval(calibration: ScaleCalibration, now: WorldForecast, cluster: Cluster) -> int | None:
+    """Steps between commits that lose the least; None where that is what there is."""
+    step_s = now.step_s.value
+    whole = WholeRun.of(calibration, cluster, now.nodes, now.most_lanes, step_s)
+    every = commits_every(calibration)
+    best = max(1, round(best_interval_s(whole.upkeep) / step_s))
+    return best if every is not None and best != round(every) and best < calibration.num_steps else None
+
+
+def _with_steps(
+    calibration: ScaleCalibration,
+    changed: Callable[[TimedStep, TimedStep], TimedStep],
+    *,
+    lanes: int,
+    fewer_steps: int,
+) -> ScaleCalibration:
+    """`changed` makes a step of two that were measured."""
+    steps = calibration.steps
+    pairs = zip(steps, (*steps[1:], steps[0]), strict=True)
+    return calibration.model_copy(
+        update={
+            "steps": tuple(changed(one, other) for one, other in pairs),
+            "lanes": lanes,
+            "global_batch_size": calibration.global_batch_size * fewer_steps,
+            "num_steps": max(1, calibration.num_steps // fewer_steps),
+            "evaluated_steps": calibration.evaluated_steps / fewer_steps,
+        }
+    )
+
+
+def _twice_the_lanes(one: TimedStep, other: TimedStep) -> TimedStep:
+    return TimedStep(
+        lane_s=one.lane_s + other.lane_s,
+        data_s=one.data_s + other.data_s,
+        rollout_s=one.rollout_s + other.rollout_s,
+        fixed_s=one.fixed_s,
+    )
+
+
+def _twice_the_rows(one: TimedStep, other: TimedStep) -> TimedStep:
+    return TimedStep(
+        lane_s=tuple(a + b for a, b in zip(one.lane_s, other.lane_s, strict=True)),
+        data_s=one.data_s + other.data_s,
+        rollout_s=one.rollout_s + other.rollout_s,
+        fixed_s=one.fixed_s,
+    )
+
+
+def _halved_lanes(one: TimedStep, _: TimedStep) -> TimedStep:
+    halves = tuple(seconds / 2 for seconds in one.lane_s)
+    return one.model_copy(update={"lane_s": halves + halves})
+
+
+def _read_twice_as_fast(one: TimedStep, _: TimedStep) -> TimedStep:
+    """A single rank that waits for rows has read all the step long."""
+    if not one.data_s:
+        return one
+    worked_s = one.rollout_s + one.fixed_s + sum(one.lane_s)
+    return one.model_copy(update={"data_s": max(0.0, (one.data_s - worked_s) / 2)})

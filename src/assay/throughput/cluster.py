@@ -1,0 +1,111 @@
+"""Where workers will be, and what lies between them: as somebody says, or as two workers measured it."""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from assay.base.errors import ConfigError
+from assay.records.scale import NetworkLink, ScaleCalibration, TwoWorkers
+from assay.throughput.exchange_time import Links
+
+NUM_READINGS = 5
+"""Readings of the messages, the first as measured and the others resampled."""
+ADDED_BYTES_PER_S = {False: 5e9, True: 5e11}
+"""Where nobody measured it: on a CPU, and on CUDA."""
+
+
+class Cluster(NamedTuple):
+    """Where the workers will be."""
+
+    devices_per_node: int
+    inside: NetworkLink | None = None
+    """Within a node; None: as measured between two workers."""
+    between: NetworkLink | None = None
+    """What one node sends and takes in at once, whatever its workers; None: as measured between two nodes."""
+    failures_per_node_h: float = 0.0
+    restart_s: float | None = None
+    """From a failure to the next step, e.g. what another node's coming takes; None: as measured."""
+
+    def nodes(self, world_size: int) -> tuple[int, ...]:
+        """Workers of each node: full ones, and one with the rest."""
+        full, rest = divmod(world_size, self.devices_per_node)
+        return (self.devices_per_node,) * full + ((rest,) if rest else ())
+
+    def between_failures_s(self, num_nodes: int) -> float:
+        """Seconds between failures of any of so many nodes, on average; infinite where none fails."""
+        rate = self.failures_per_node_h * num_nodes
+        return 3600.0 / rate if rate else math.inf
+
+    def restarts_s(self, calibration: ScaleCalibration) -> float:
+        """From a failure to the next step."""
+        return calibration.restart_s if self.restart_s is None else self.restart_s
+
+
+def measured_link(two: TwoWorkers) -> NetworkLink:
+    """What messages of two sizes took, at the median."""
+    by_size: dict[int, list[float]] = {}
+    for message in two.messages:
+        by_size.setdefault(message.num_bytes, []).append(message.seconds)
+    small, large = min(by_size), max(by_size)
+    small_s, large_s = (float(np.median(by_size[size])) for size in (small, large))
+    bytes_per_s = (large - small) / max(large_s - small_s, 1e-9)
+    return NetworkLink(bytes_per_s=bytes_per_s, latency_s=max(0.0, small_s - small / bytes_per_s))
+
+
+def measured_between(two: TwoWorkers | None, *, num_nodes: int) -> NetworkLink | None:
+    """As two workers on so many nodes measured it."""
+    return measured_link(two) if two is not None and two.num_nodes == num_nodes else None
+
+
+def links_of(cluster: Cluster, nodes: Sequence[int], *, two: TwoWorkers | None, on_cuda: bool = False) -> Links:
+    """What lies between these workers, with the messages of `two` as measured.
+
+    What a message costs on this machine it costs beside what a stated network says.
+    """
+    near, far = measured_between(two, num_nodes=1), measured_between(two, num_nodes=2)
+    inside, between = cluster.inside or near, cluster.between or far
+    if cluster.between is not None and near is not None:
+        latency_s = cluster.between.latency_s + near.latency_s
+        between = cluster.between.model_copy(update={"latency_s": latency_s})
+    world_size = sum(nodes)
+    if max(nodes) > 1 and inside is None:
+        raise ConfigError(
+            f"{world_size} workers: nobody measured what lies between two workers of a node, as there was room "
+            "for one. Say it, e.g. --inside 50GB/s,5us, or calibrate where two workers fit and give its "
+            "--calibration."
+        )
+    if len(nodes) > 1 and between is None:
+        raise unsaid(nodes)
+    return Links(inside, between, two.added_bytes_per_s if two is not None else ADDED_BYTES_PER_S[on_cuda])
+
+
+def unsaid(nodes: Sequence[int]) -> ConfigError:
+    """What to raise where nobody knows what lies between nodes."""
+    return ConfigError(
+        f"{sum(nodes)} workers lie on {len(nodes)} nodes: say what one node sends to the others, e.g. "
+        "--network 25GB/s,5us; or that they share one: --devices-per-node."
+    )
+
+
+def readings_of(two: TwoWorkers | None) -> list[TwoWorkers | None]:
+    """The messages as measured, then resampled."""
+    if two is None:
+        return [None]
+    rng, found = np.random.default_rng(1), [two]
+    by_size: dict[int, list[int]] = {}
+    for index, message in enumerate(two.messages):
+        by_size.setdefault(message.num_bytes, []).append(index)
+    for _ in range(NUM_READINGS - 1):
+        drawn = [int(index) for each in by_size.values() for index in rng.choice(each, len(each))]
+        found.append(two.model_copy(update={"messages": tuple(two.messages[index] for index in drawn)}))
+    return [*found]
+
+
+def without_latency(links: Links) -> Links:
+    """Messages that cost nothing besides their bytes."""
+    inside, between = (
+        None if link is None else link.model_copy(update={"latency_s": 0.0}) for link in links[:2]
+    )
+    return links._replace(inside=inside, between=between)

@@ -1,0 +1,79 @@
+"""A forecast beside what an attempt of a run took: phase by phase, and which of them was wrong most."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from assay.base.units import number_of
+from assay.data.loader.lane_shares import LaneShares
+from assay.records.scale import CheckedTerm, ScaleCalibration, ScaleCheck
+from assay.throughput.cluster import Cluster
+from assay.throughput.forecast import forecast_attempt
+
+LEAST_SHARE = 0.001
+"""A share of a step: a phase that takes less, and was forecast to, is left out."""
+
+
+class MeasuredAttempt(NamedTuple):
+    """What an attempt took, by its own records."""
+
+    run_id: str
+    attempt: int
+    shares: LaneShares
+    step_s: tuple[float, ...]
+    """[step]: from the end of the one before, without commits and evaluations; the slowest worker's."""
+    phases_s: Mapping[str, float]
+    """Seconds a step of the mean worker: data, generation, compute, communication."""
+    num_commits: int
+    commit_s: float
+    """For which the mean worker stood still for each."""
+    start_s: float
+    """Until the first step, beyond what a step takes."""
+    is_first: bool
+    """It did not go on from a commit."""
+
+
+def compared(calibration: ScaleCalibration, measured: MeasuredAttempt, cluster: Cluster) -> ScaleCheck:
+    """`cluster`: what lay between its workers; the lanes that each had are those of the attempt."""
+    expected = forecast_attempt(calibration, measured.shares, cluster)
+    num_steps = len(measured.step_s)
+    step_s = sum(measured.step_s) / num_steps
+    terms = [
+        CheckedTerm(
+            phase=phase, count=num_steps, forecast_s=seconds, measured_s=measured.phases_s.get(phase, 0.0)
+        )
+        for phase, seconds in expected.phases.items()
+        if max(seconds, measured.phases_s.get(phase, 0.0)) > LEAST_SHARE * step_s
+    ]
+    if measured.num_commits:
+        terms.append(
+            CheckedTerm(
+                phase="checkpoint",
+                count=measured.num_commits,
+                forecast_s=calibration.commit_held_s,
+                measured_s=measured.commit_s,
+            )
+        )
+    start_s = calibration.start_s if measured.is_first else calibration.restart_s
+    terms.append(CheckedTerm(phase="startup", count=1, forecast_s=start_s, measured_s=measured.start_s))
+    interval = expected.step_s
+    assert interval.low is not None and interval.high is not None, "a forecast has an interval"
+    return ScaleCheck(
+        calibration_sha256=calibration.digest(),
+        run_id=measured.run_id,
+        attempt=measured.attempt,
+        world_size=measured.shares.world_size,
+        num_steps=num_steps,
+        step_s=interval,
+        measured_step_s=step_s,
+        is_within=interval.low <= step_s <= interval.high,
+        terms=tuple(terms),
+        worst=max(terms, key=lambda term: abs(term.off_by_s)).phase,
+        remarks=tuple(_remarks(calibration, measured)),
+    )
+
+
+def _remarks(calibration: ScaleCalibration, measured: MeasuredAttempt) -> list[str]:
+    size, largest = measured.shares.world_size, calibration.largest_measured
+    if size <= largest:
+        return []
+    return [f"measured on up to {number_of(largest, 'worker')}; {size} are {size / largest:g} times as many"]

@@ -1,0 +1,141 @@
+"""What a whole run takes where nodes fail: Young's and Daly's arithmetic of commits and restarts.
+
+A commit is made every so many seconds of work. A failure loses what was done since the last commit that was
+durable, and a restart; where failures are far apart that is half an interval, on average.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from assay.base.commit_interval import optimal_commit_interval_s
+from assay.base.errors import ConfigError
+from assay.base.shapes import Float64
+from assay.base.units import duration_text, number_of
+from assay.records.scale import ScaleCalibration, ScaleTerm
+from assay.throughput.cluster import Cluster
+from assay.throughput.step_time import MeasuredSteps
+
+PRIOR_FAILURE_S = 3600.0
+"""What `auto` assumes of a run that has not died yet."""
+NEVER_S = 1e12
+"""What stands for a run that would not end, where others are likely to."""
+MOST_LOST = 700.0
+"""Mean times between failures, for an interval and a restart, beyond which no run ends."""
+
+
+class Upkeep(NamedTuple):
+    """What commits and restarts cost."""
+
+    commit_s: float
+    """For which training stands still for one."""
+    restart_s: float
+    """From a failure to the next step, and until a commit is durable."""
+    failure_s: float
+    """Mean time between failures of any node; infinite where none fails."""
+
+
+def expected_s(work_s: float, interval_s: float, upkeep: Upkeep) -> float:
+    """Wall seconds until `work_s` seconds of work are done, with a commit after every `interval_s` of them.
+
+    Failures come by themselves, during commits and restarts as well: Daly (Future Generation Computer Systems
+    22, 2006), eq. 20. Infinite where hardly an interval is ever finished.
+    """
+    commits = work_s / interval_s
+    if math.isinf(upkeep.failure_s):
+        return work_s + commits * upkeep.commit_s
+    restart, segment = (
+        seconds / upkeep.failure_s for seconds in (upkeep.restart_s, interval_s + upkeep.commit_s)
+    )
+    if restart + segment > MOST_LOST:
+        return math.inf
+    return upkeep.failure_s * math.exp(restart) * math.expm1(segment) * commits
+
+
+def best_interval_s(upkeep: Upkeep) -> float:
+    """Seconds of work between commits that lose the least; as `trainer.commit_every: auto` has it."""
+    failure_s = PRIOR_FAILURE_S if math.isinf(upkeep.failure_s) else upkeep.failure_s
+    return optimal_commit_interval_s(upkeep.commit_s, failure_s)
+
+
+def commits_every(calibration: ScaleCalibration) -> float | None:
+    """Steps between commits, those for evaluations counted; None where their cost decides."""
+    every, evaluated = calibration.commit_every, calibration.evaluate_every
+    if every is None:
+        return None
+    return 1 / (1 / every + (1 / evaluated if evaluated and evaluated % every else 0.0))
+
+
+class WholeRun(NamedTuple):
+    """All steps of the recipe on some workers."""
+
+    step_s: float
+    evaluated_s: float
+    """On the way, all together."""
+    interval_s: float
+    """Seconds of work between commits."""
+    upkeep: Upkeep
+    run_s: float
+    """Expected, from the command to the end."""
+
+    @classmethod
+    def of(
+        cls,
+        calibration: ScaleCalibration,
+        cluster: Cluster,
+        nodes: Sequence[int],
+        most_lanes: int,
+        step_s: float,
+    ) -> "WholeRun":
+        """`ConfigError` where the run would never end."""
+        failure_s = cluster.between_failures_s(len(nodes))
+        restart_s = cluster.restarts_s(calibration) + calibration.commit_written_s
+        work_s, upkeep = calibration.num_steps * step_s, Upkeep(calibration.commit_held_s, restart_s, failure_s)
+        every = commits_every(calibration)
+        wanted_s = every * step_s if every else max(step_s, best_interval_s(upkeep))
+        interval_s = min(work_s, wanted_s)
+        # The next commit waits until the one before is through.
+        held_s = calibration.commit_held_s + max(0.0, calibration.commit_written_s - interval_s)
+        upkeep = upkeep._replace(commit_s=held_s)
+        lane_s = float(MeasuredSteps.of(calibration).lane_s.mean())
+        evaluated_s = calibration.evaluated_steps * most_lanes * lane_s
+        whole_s = expected_s(work_s + evaluated_s, interval_s, upkeep)
+        if math.isinf(whole_s):
+            raise ConfigError(
+                f"--failures: on {number_of(len(nodes), 'node')} one fails every {duration_text(failure_s)}, "
+                f"and from one commit to the next it is {duration_text(interval_s)}: the run would never end. "
+                "Commit more often (trainer.commit_every), or use fewer nodes."
+            )
+        return cls(step_s, evaluated_s, interval_s, upkeep, calibration.start_s + whole_s)
+
+    @property
+    def failures(self) -> float:
+        """Expected."""
+        return self.run_s / self.upkeep.failure_s
+
+    def terms(self, calibration: ScaleCalibration) -> dict[ScaleTerm, float]:
+        """A step's share of commits, and of restarts and what they lose."""
+        work_s = calibration.num_steps * self.step_s + self.evaluated_s
+        commits_s = work_s / self.interval_s * self.upkeep.commit_s
+        lost_s = self.run_s - calibration.start_s - work_s - commits_s
+        return {
+            "commits": commits_s / calibration.num_steps,
+            "failures": max(0.0, lost_s / calibration.num_steps),
+        }
+
+    def resampled(
+        self, calibration: ScaleCalibration, slower: Float64[np.ndarray, "resample"]
+    ) -> Float64[np.ndarray, "resample"]:
+        """The run where steps take so many times as long, with more failures than expected, or fewer."""
+        work_s = (calibration.num_steps * self.step_s + self.evaluated_s) * slower
+        expected = np.array(
+            [min(NEVER_S, expected_s(each, self.interval_s, self.upkeep)) for each in work_s.tolist()]
+        )
+        if self.failures:
+            mean = expected / self.upkeep.failure_s
+            more = np.random.default_rng(2).poisson(mean) - mean
+            expected = expected + more * (self.upkeep.restart_s + self.interval_s / 2)
+        total: Float64[np.ndarray, "resample"] = calibration.start_s + expected
+        return total

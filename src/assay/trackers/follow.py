@@ -1,0 +1,177 @@
+"""Follows a run's segments and hands what is new to a sink, in a process of its own.
+
+    metrics/attempt-0001/rank-00000.seg --(frames behind the cursor)--> points --> sink
+                                                                         `--> sinks/KIND-DIGEST.json: the cursor
+
+Training knows nothing of it: it reads files. Killed at any point and started again, it goes on behind what the
+sink had taken; what it took since the cursor was last written, it takes again.
+"""
+
+import fcntl
+import json
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
+
+from assay.base.clock import Clock
+from assay.base.digest import sha256_of_json
+from assay.base.errors import AssayError, ConfigError
+from assay.launchers.launches import last_launch, state_of
+from assay.records.run import Run
+from assay.store.attempts import saved_attempts
+from assay.store.commit_log import CommitLog
+from assay.store.metrics.segment import Position, attempt_and_rank, read_segment, segment_paths
+from assay.store.objects import ObjectStore, open_store
+from assay.trackers.gpus import gpu_points
+from assay.trackers.mlflow import MlflowSink
+from assay.trackers.sink import Point, Sink, SinkKind, is_address
+from assay.trackers.tensorboard import TensorBoardSink
+from assay.trackers.wandb import WandbSink
+
+POLL_S = 2.0
+GPUS_EVERY_S = 10.0
+_DIGESTS = ("gradient_digest", "spot_check_digest", "spot_check_lane")
+"""Numbers for a replay: nobody wants to see them drawn."""
+
+KINDS = {
+    "tensorboard": SinkKind("FOLDER", TensorBoardSink),
+    "mlflow": SinkKind("SERVER_OR_FOLDER", MlflowSink),
+    "wandb": SinkKind("FOLDER", WandbSink),
+}
+
+
+class SinkError(AssayError):
+    """A sink that did not take a run's metrics; the run does not notice."""
+
+
+class SinkName(NamedTuple):
+    """`tensorboard:FOLDER`, taken apart; a folder is absolute: one destination, however it is written."""
+
+    kind: str
+    where: str
+
+    @classmethod
+    def parse(cls, text: str) -> "SinkName":
+        """`ConfigError` where it is none."""
+        kind, colon, where = text.partition(":")
+        if kind not in KINDS or not colon or not where:
+            forms = ", ".join(f"{name}:{each.where}" for name, each in KINDS.items())
+            raise ConfigError(f"'{text}' is no sink. Write one of: {forms}.")
+        if where.startswith("file:"):
+            where = url2pathname(urlsplit(where).path)
+        return cls(kind, where if is_address(where) else str(Path(where).expanduser().resolve()))
+
+    @property
+    def key(self) -> str:
+        """Where the cursor of this destination lies in the run's folder."""
+        return f"sinks/{self.kind}-{sha256_of_json(list(self))[:8]}.json"
+
+
+def follow(run: Run, name: SinkName, clock: Clock, *, until_ended: bool = True) -> int:
+    """Hand over all points, until the run has ended, or once; returns how many there were."""
+    with _locked(run, name):
+        try:
+            return _follow(run, name, clock, until_ended=until_ended)
+        except AssayError:
+            raise
+        except Exception as error:  # other people's code, which raises what it likes
+            raise SinkError(
+                f"{':'.join(name)}: {type(error).__name__}: {error}. The run does not notice; the same command "
+                "hands over the rest."
+            ) from error
+
+
+@contextmanager
+def _locked(run: Run, name: SinkName) -> Iterator[None]:
+    """Two processes would hand everything over twice."""
+    path = Path(run.run_dir) / f"{name.key}.lock"
+    path.parent.mkdir(exist_ok=True)
+    with path.open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ConfigError(
+                f"another process hands the metrics of this run over to {':'.join(name)}. End it first."
+            ) from error
+        yield
+
+
+def _cursor(store: ObjectStore, name: SinkName) -> dict[str, Any]:
+    """How far a destination is; one that was deleted begins again."""
+    if is_address(name.where) or Path(name.where).exists():
+        for key in (name.key, f"sinks/{name.kind}.json"):  # the second: of an older assay
+            found: dict[str, Any] = json.loads(store.get(key)) if store.exists(key) else {}
+            if found.get("where") == name.where:
+                return found
+    return {"where": name.where, "positions": {}, "memory": {}}
+
+
+def _follow(run: Run, name: SinkName, clock: Clock, *, until_ended: bool) -> int:
+    store, key = open_store(run.run_dir), name.key
+    kept = _cursor(store, name)
+    sink = KINDS[name.kind].open(name.where, run, kept["memory"])
+    store.put(key, json.dumps(kept).encode())
+    launch, num_points, step, next_gpus_s = last_launch(run), 0, 0, 0.0
+    trains_here = launch is not None and launch.host == socket.gethostname()
+    while True:
+        # Asked before the segments are read: what ends in between is read to its end.
+        has_ended = not until_ended or _has_ended(run)
+        new = [point for part in _hand_over(run, sink, kept["positions"]) for point in part]
+        num_points, step = num_points + len(new), new[-1].step if new else step
+        if trains_here and not has_ended and clock.monotonic_s() >= next_gpus_s:
+            next_gpus_s = clock.monotonic_s() + GPUS_EVERY_S
+            sink.write(gpu_points(step, clock.now_s()))
+        sink.flush()
+        if new:
+            store.put(key, json.dumps(kept).encode())
+        if has_ended:
+            break
+        clock.sleep_s(POLL_S)
+    finished = CommitLog(open_store(run.store_url)).finished() is not None
+    sink.close(failed=not finished if finished or _has_ended(run) else None)
+    return num_points
+
+
+def _hand_over(run: Run, sink: Sink, positions: dict[str, str]) -> Iterator[list[Point]]:
+    starts = {each.attempt: each for each in saved_attempts(Path(run.run_dir))}
+    for path in segment_paths(Path(run.run_dir)):
+        attempt, rank = attempt_and_rank(path)
+        if rank != 0:
+            continue
+        place = path.relative_to(run.run_dir).as_posix()
+        after = Position.from_json(positions[place]) if place in positions else Position()
+        data = read_segment(path, after)
+        if data.header is None:
+            continue
+        if place not in positions and attempt in starts:
+            sink.began(starts[attempt].start_step, starts[attempt].started_s)
+        found = [
+            Point(metric, step, at_s, value)
+            for metric, points in data.metrics.items()
+            if metric not in _DIGESTS
+            for step, at_s, value in zip(
+                points.steps.tolist(),
+                data.header.wall_of(points.at_s).tolist(),
+                points.values.tolist(),
+                strict=True,
+            )
+        ]
+        sink.write(found := sorted(found, key=lambda point: point.at_s))
+        positions[place] = data.next.to_json()
+        yield found
+
+
+def _has_ended(run: Run) -> bool:
+    launch = last_launch(run)
+    if CommitLog(open_store(run.store_url)).finished() is not None:
+        return True
+    if launch is None:
+        return True
+    if (state := state_of(launch)) == "elsewhere":
+        attempts = saved_attempts(Path(run.run_dir))
+        return bool(attempts) and attempts[-1].outcome in ("preempted", "failed", "succeeded")
+    return state == "ended"

@@ -1,0 +1,50 @@
+"""A run of Weights & Biases, offline: a folder that `wandb sync` sends when somebody wants that."""
+
+from collections.abc import MutableMapping, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from assay.records.run import Run
+from assay.trackers.sink import Point, needs
+
+STEP = "step"
+
+
+class WandbSink:
+    """A project of the recipe's name; nothing leaves the machine."""
+
+    def __init__(self, folder: str, run: Run, memory: MutableMapping[str, Any]) -> None:  # noqa: ARG002
+        with needs("wandb", "wandb"):
+            import wandb
+        self._teardown = wandb.teardown
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        self._run = wandb.init(
+            mode="offline",
+            dir=folder,
+            project=str(run.recipe.get("name", "assay")),
+            name=run.run_id,
+            id=run.recipe_sha256[:8] + "-" + run.run_id[-40:],
+            resume="allow",
+            reinit="create_new",
+            config=run.recipe,
+            settings=wandb.Settings(x_disable_stats=True, console="off", silent=True),
+        )
+        # Steps that were rolled back come again; W&B's own step only rises.
+        self._run.define_metric("*", step_metric=STEP)
+
+    def began(self, step: int, at_s: float) -> None:
+        """See `Sink`; W&B keeps what was rolled back, under the same steps."""
+
+    def write(self, points: Sequence[Point]) -> None:
+        """See `Sink`."""
+        for step, of_step in groupby(points, key=lambda point: point.step):
+            self._run.log({STEP: step, **{point.name: point.value for point in of_step}})
+
+    def flush(self) -> None:
+        """See `Sink`; its own process writes."""
+
+    def close(self, *, failed: bool | None) -> None:
+        """See `Sink`; only when its process has ended is all on the disk."""
+        self._run.finish(exit_code=int(failed or False))
+        self._teardown()

@@ -1,0 +1,188 @@
+"""The checkpoint folders that a recipe begins with: whether they go with the rows, and stay what they were.
+
+    recipe --> method.model.path, method.reference.path, ... --> digests, in the run's record
+                                                             --> tokenizer and chat template: the dataset's own?
+
+A commit holds what is trained. What is not (a frozen reference, the weights below adapters) is read from its
+folder at every start, so a folder that changed would change the run in its midst.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+from assay.base.config import dotted_leaves
+from assay.base.digest import sha256_of_bytes
+from assay.base.errors import ConfigError, DamagedDataError
+from assay.base.installed import installed_path
+from assay.data.dataset.checkpoint_tokens import (
+    DIFFICULT,
+    configured_end_ids,
+    embedding_counts,
+    refuse_larger,
+    sample_texts,
+)
+from assay.data.dataset.dataset import Dataset
+from assay.data.dataset.formats.template import TEMPLATE_FILE, template_beside
+from assay.data.dataset.tokens import TOKENIZER_FILE, load_tokenizer
+from assay.models.config import PretrainedEncoderConfig, checkpoint_path
+from assay.records.exported_model import EXPORT_FILE
+from assay.records.run import Run
+from assay.store.model_folder import folder_digests, whole_export
+from assay.training.methods.registry import method_of
+from assay.training.recipe import Recipe
+from assay.training.trainer.method_config import samples
+
+_SETTINGS = ": settings"
+"""Behind a recipe's key: the digest of the tokenizer and other settings in its folder."""
+
+
+def checkpoint_folders(recipe: Recipe) -> dict[str, str]:
+    """Key of the recipe -> the folder that it names."""
+    leaves = dotted_leaves({"method": recipe.method.model_dump(mode="json")})
+    return {key: value for key, value in leaves if key.endswith(".path") and isinstance(value, str)}
+
+
+def digests_of(recipe: Recipe) -> dict[str, str]:
+    """Key of the recipe -> SHA-256 over weights and configuration in its folder, or of a commit's weights.
+
+    Where the run samples, so have the tokenizer and settings of the folder: they decide what it learns from.
+    """
+    folders: dict[str, str] = {}
+    for key, path in checkpoint_folders(recipe).items():
+        folders[key], settings = folder_digests(installed_path(path))
+        folders |= {f"{key}{_SETTINGS}": settings} if samples(recipe.method) else {}
+    runs = {key: name.checked(key).commit.weights_digest for key, name in recipe.method.runs.items()}
+    return folders | runs
+
+
+def refuse_changed(run: Run, recipe: Recipe) -> None:
+    """Raise `DamagedDataError` where a folder is not what it was when the run was made."""
+    if not run.folders:
+        return
+    for key, now in digests_of(recipe).items():
+        if (was := run.folders.get(key)) not in (None, now):
+            name = key.removesuffix(_SETTINGS)
+            path = {**checkpoint_folders(recipe), **recipe.method.runs}[name]
+            what = "weights and configuration" if name == key else "tokenizer and settings"
+            raise DamagedDataError(
+                f"{name}={path}: its {what} have sha256 {now[:12]}…, and had {was[:12]}… "
+                f"when run '{run.run_id}' was made: it would go on with another model. Restore the folder or "
+                "the run, or train a new one."
+            )
+
+
+def check_models(recipe: Recipe) -> None:
+    """Raise where a folder that the recipe names is a damaged export, or its tensors are not the model's."""
+    for path in checkpoint_folders(recipe).values():
+        whole_export(installed_path(path))
+    check_tensors(recipe)
+
+
+def check_tensors(recipe: Recipe) -> None:
+    """Raise `ConfigError` where the tensors of a folder are not those of the model that the recipe trains."""
+    if not (folders := checkpoint_folders(recipe)):
+        return
+    from assay.models.pretrained import CAUSAL, ENCODER, check_pretrained, declared_kind
+
+    is_reward = getattr(method_of(recipe.method), "form", None) == "reward_model"
+    for key, folder in ((key, checkpoint_path(path)) for key, path in folders.items()):
+        is_encoder = isinstance(getattr(recipe.method, key.split(".")[1]), PretrainedEncoderConfig)
+        check_pretrained(ENCODER if is_encoder else declared_kind(folder) if is_reward else CAUSAL, folder)
+
+
+def refuse_other_tokenizer(dataset: Dataset, path: str, named: str) -> None:
+    """Raise `ConfigError` where the folder's tokenizer writes other tokens than the dataset holds.
+
+    A folder without a tokenizer, or a dataset without its own beside it, says nothing.
+    """
+    theirs, ours = installed_path(path) / TOKENIZER_FILE, _kept(dataset, TOKENIZER_FILE)
+    if ours is None or not theirs.is_file() or theirs.read_bytes() == ours.read_bytes():
+        return
+    tokenizers = load_tokenizer(theirs), load_tokenizer(ours)
+    one, other = map(_words, tokenizers)
+    for number in sorted(one.keys() & other.keys()):
+        if one[number] != other[number]:
+            raise ConfigError(
+                f"{named}: its tokenizer is not that of dataset '{dataset.manifest.name}': token {number} is "
+                f"{one[number]!r} there and {other[number]!r} in the dataset. Build the dataset with the "
+                f"model's own (--tokenizer {path})."
+            )
+
+
+def refuse_other_vocabulary(dataset: Dataset, recipe: Recipe) -> None:
+    """Raise `ConfigError` where a model has no embedding for a token of the dataset's tokenizer, or ends
+    texts at one of its words."""
+    ours = _kept(dataset, TOKENIZER_FILE)
+    if ours is None:
+        return
+    tokenizer, boundaries = load_tokenizer(ours), dataset.manifest.boundaries
+    method = {"method": recipe.method.model_dump(mode="json")}
+    for key, size in embedding_counts(method).items():
+        refuse_larger(tokenizer, size, where=f"{key}, on dataset '{dataset.manifest.name}'")
+    added, rows = tokenizer.get_added_tokens_decoder(), boundaries.end_ids if boundaries else ()
+    for key, path in checkpoint_folders(recipe).items():
+        for end in configured_end_ids(installed_path(path)) if rows and key == "method.model.path" else ():
+            if end not in added and end not in rows:
+                raise ConfigError(
+                    f"{key}={path}: its configuration ends texts at token {end} (eos_token_id): "
+                    f"{tokenizer.id_to_token(end)!r}, a word of dataset '{dataset.manifest.name}': the rows "
+                    f"end with {tokenizer.id_to_token(rows[0])!r}. Put {rows[0]} as 'eos_token_id' into its "
+                    "config.json and generation_config.json."
+                )
+
+
+def refuse_other_tokenization(dataset: Dataset, path: str) -> None:
+    """Raise `ConfigError` where transformers' AutoTokenizer would tokenize the rows otherwise than they are.
+
+    What assay exported is exempt: it was trained as its tokenizer.json says.
+    """
+    folder, ours = installed_path(path), _kept(dataset, TOKENIZER_FILE)
+    if ours is not None and not (folder / EXPORT_FILE).is_file():
+        difference = tokenization_warning(folder, load_tokenizer(ours), sample_texts(dataset, ours))
+        if difference is not None:
+            raise ConfigError(f"--model {path}: {difference}")
+
+
+def tokenization_warning(folder: Path, tokenizer: Tokenizer, texts: Sequence[str] = DIFFICULT) -> str | None:
+    """How a model folder's AutoTokenizer differs from a tokenizer, and what to do; None where it does not."""
+    if not (folder / "config.json").is_file() or not (folder / TOKENIZER_FILE).is_file():
+        return None
+    from assay.models.auto_tokenizer import tokenization_difference  # imports transformers
+
+    difference = tokenization_difference(folder, tokenizer, texts)
+    return difference and (
+        f"{difference}. assay uses tokenizer.json as it is, so the model would be trained on other tokens than "
+        "it was made with, if that was transformers. Save it as transformers reads it "
+        "(AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)) and build the dataset again; or have "
+        "transformers read it as it is: docs/models.md, 'One tokenizer'."
+    )
+
+
+def refuse_other_template(dataset: Dataset, path: str, named: str) -> None:
+    """Raise `ConfigError` where the folder's chat template is not the one that rendered the rows."""
+    folder, ours = installed_path(path), _kept(dataset, TEMPLATE_FILE)
+    theirs = template_beside(folder, {}) if ours and (folder / TOKENIZER_FILE).is_file() else None
+    if ours and theirs and theirs.source.strip() != ours.read_text(encoding="utf-8").strip():
+        raise ConfigError(
+            f"{named}: its chat template is not the one that rendered dataset '{dataset.manifest.name}': it "
+            f"would be asked about conversations that are written otherwise. Build the dataset with the "
+            f"model's own (--tokenizer {path}, without --chat-template), or put {ours} into the folder."
+        )
+
+
+def _kept(dataset: Dataset, name: str) -> Path | None:
+    """A file that the dataset was built with, if it lies there as it was."""
+    manifest = dataset.manifest
+    wanted = {TOKENIZER_FILE: manifest.tokenizer_sha256, TEMPLATE_FILE: manifest.chat_template_sha256}[name]
+    for path in (dataset.folder / name, dataset.folder.resolve().parent / name):
+        if wanted is not None and path.is_file() and sha256_of_bytes(path.read_bytes()) == wanted:
+            return path
+    return None
+
+
+def _words(tokenizer: Tokenizer) -> dict[int, str]:
+    """Number -> token, but for special ones: those that a model has to spare are given names of one's own."""
+    special = {number for number, token in tokenizer.get_added_tokens_decoder().items() if token.special}
+    return {number: word for word, number in tokenizer.get_vocab().items() if number not in special}

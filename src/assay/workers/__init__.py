@@ -1,0 +1,1 @@
+"""Processes that execute what the API accepted."""

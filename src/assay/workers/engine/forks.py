@@ -1,0 +1,46 @@
+"""How engines are started: forked from one process that has imported torch, which begins with the first.
+
+Importing takes seconds, a fork a few hundredths of one; and what was imported lies in memory once. This side
+imports nothing of it: the server has no torch.
+"""
+
+import multiprocessing
+import signal
+import socket
+import threading
+from multiprocessing import forkserver, resource_tracker
+from multiprocessing.process import BaseProcess
+
+from assay.store.home import Home
+
+_PRELOAD = "assay.workers.engine.preload"
+
+
+class EngineForks:
+    """Starts engines for the models of a home."""
+
+    def __init__(self, home: Home) -> None:
+        self._folder = str(home.folder.resolve())
+        self._context = multiprocessing.get_context("forkserver")
+        self._context.set_forkserver_preload([_PRELOAD])
+        self._lock = threading.Lock()
+
+    def start(self, theirs: socket.socket) -> BaseProcess:
+        """One that waits for its model; `theirs` is its end of a pair of sockets."""
+        # A terminal's Ctrl-C goes to every process: what is forked from holds it back, and leaves with us.
+        with self._lock:
+            resource_tracker.ensure_running()  # would release the signals if it were started within
+            previous = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
+            try:
+                forkserver.ensure_running()
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, previous)
+            process = self._context.Process(target=_run, args=(self._folder, theirs), daemon=True)
+            process.start()
+        return process
+
+
+def _run(folder: str, ours: socket.socket) -> None:
+    from assay.workers.engine.process import run_engine
+
+    run_engine(folder, ours)

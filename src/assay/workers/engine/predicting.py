@@ -1,0 +1,113 @@
+"""A classifier or a reward model as an engine asks it: answers and vectors for texts and conversations."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from assay.data.dataset.formats.boundaries import encode_as_text
+from assay.inference.protocol import (
+    Ask,
+    AskedPrompt,
+    Classified,
+    ClassifyAsk,
+    EmbedAsk,
+    Embedded,
+    Ready,
+    SpellAsk,
+    Spelled,
+)
+from assay.serving.methods import BETWEEN_MESSAGES
+from assay.training.trainer.method_config import BinaryPredictions, ClassPredictions, Predictions
+from assay.workers.engine.loaded import AskRefusedError, IsStopping, Tell, cannot, refuse_long, resident_bytes
+from assay.workflows.export.predict import Predictor
+
+
+class PredictingEngine:
+    """Asks a `Predictor`. What it was trained on beside the text is missing in all that it is asked."""
+
+    def __init__(
+        self, predictor: Predictor, digest: str, predictions: Predictions, *, can_decide: bool = True
+    ) -> None:
+        """`can_decide`: whether its head was trained."""
+        self._predictor = predictor
+        self._digest = digest
+        self._predictions = predictions
+        self._can_decide = can_decide
+
+    @property
+    def ready(self) -> Ready:
+        """See `LoadedModel`."""
+        is_reward = self._predictor.rewards is not None
+        said = self._predictions
+        return Ready(
+            kind="reward_model" if is_reward else "classifier" if self._can_decide else "encoder",
+            digest=self._digest,
+            window_tokens=self._predictor.max_tokens,
+            classes=said.names if isinstance(said, ClassPredictions) else (),
+            is_predicate=isinstance(said, BinaryPredictions),
+            resident_bytes=resident_bytes(),
+        )
+
+    def answer(self, ask: Ask, tell: Tell, is_stopping: IsStopping) -> None:  # noqa: ARG002
+        """See `LoadedModel`."""
+        match ask:
+            case ClassifyAsk() if self._can_decide:
+                read = [self._read(each) for each in ask.prompts]
+                tokens = [each.tokens for each in read]
+                columns = self._predictor.answerer.answers(tokens, self._missing(len(read)))
+                rows = tuple(
+                    {name: values[row] for name, values in columns.items()} for row in range(len(read))
+                )
+                tell(Classified(answers=rows, num_tokens=sum(map(len, tokens)), num_cut=_num_cut(read)))
+            case EmbedAsk() if self._predictor.answerer.embeds:
+                read = [self._read(each) for each in ask.prompts]
+                tokens = [each.tokens for each in read]
+                vectors = self._predictor.answerer.embeddings(tokens, self._missing(1))
+                tell(
+                    Embedded(
+                        vectors=tuple(map(tuple, vectors)),
+                        num_tokens=sum(map(len, tokens)),
+                        num_cut=_num_cut(read),
+                    )
+                )
+            case SpellAsk():
+                tell(self._spelled(ask))
+            case _:
+                raise cannot(ask, self.ready)
+
+    def _missing(self, num_rows: int) -> dict[str, pa.Array]:
+        return {name: pa.nulls(num_rows, kind) for name, kind in self._predictor.columns.items()}
+
+    def _read(self, prompt: AskedPrompt) -> "_Read":
+        if prompt.tokens is not None:
+            refuse_long(len(prompt.tokens), self._predictor.max_tokens, param="input", of="The input")
+            found = _Read(prompt.tokens)
+        elif self._predictor.rewards is not None:
+            row = {"messages": list(prompt.messages)} if prompt.messages is not None else {"text": prompt.text}
+            (sequence, *_) = self._predictor.rewards.sequences(row, "the input", "text") or [[]]
+            found = _Read(sequence)
+        else:
+            text = prompt.text or ""
+            if prompt.messages is not None:  # as a training file's are
+                text = BETWEEN_MESSAGES.join(each["content"] for each in prompt.messages)
+            (encoding,) = encode_as_text(self._predictor.tokenizer, [text])
+            found = _Read(encoding.ids, is_cut=bool(encoding.overflowing))
+        if not found.tokens:
+            raise AskRefusedError("An empty input: write something.", code="invalid_value", param="input")
+        return found
+
+    def _spelled(self, ask: SpellAsk) -> Spelled:
+        tokenizer = self._predictor.tokenizer
+        if ask.tokens is None:
+            return Spelled(tokens=tuple(tokenizer.encode(ask.text or "", add_special_tokens=ask.has_start).ids))
+        return Spelled(text=tokenizer.decode(list(ask.tokens), skip_special_tokens=False))
+
+
+class _Read(NamedTuple):
+    tokens: Sequence[int]
+    is_cut: bool = False
+
+
+def _num_cut(read: Sequence[_Read]) -> int:
+    return sum(each.is_cut for each in read)

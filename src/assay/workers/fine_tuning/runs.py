@@ -1,0 +1,327 @@
+"""A job's run: made from its files and its base model's recipe, launched, and looked after.
+
+    $ASSAY_HOME/api/datasets/JOB/   rows.jsonl, shards, manifest: made once, gone on with where that was
+    interrupted $ASSAY_HOME/JOB/                the run: its id is the job's, so made twice it is made once
+
+The run is one like any other: `assay show`, `audit`, `replay` take it, and it outlives whoever launched it.
+"""
+
+import math
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple, Protocol, TypeVar
+
+from assay.base.clock import Clock, SystemClock
+from assay.base.errors import StoreAwayError, StoreError, TrainingError
+from assay.launchers.launcher import Launcher
+from assay.launchers.launches import end, last_launch, state_of, stop, waiting_words
+from assay.records.fine_tuning_job import JobCreated, JobSucceeded, JobValidated, MetricPoint
+from assay.records.launch import Launch
+from assay.records.run import Run
+from assay.records.uploaded_file import FileCreated
+from assay.serving.base_models import concrete_hyperparameters, job_recipe, stored_base
+from assay.serving.files import FileShelf
+from assay.serving.ids import new_id, same_moment
+from assay.serving.methods import SERVED_METHODS
+from assay.statistics.predictions import EVALUATION_FILE, evaluation_folder, load_evaluation
+from assay.store.attempts import saved_attempts
+from assay.store.commit_log import CommitLog
+from assay.store.findings import saved_audit
+from assay.store.home import Home
+from assay.store.launches import saved_launches
+from assay.store.logs.kept_checkpoints import KeptCheckpoints
+from assay.store.metrics.recorded import recorded_series
+from assay.store.objects import open_store
+from assay.training.recipe import recipe_of
+from assay.workers.fine_tuning.held_time import AttemptTime, close_on_paper, held_by, tell_ledger
+from assay.workers.fine_tuning.job_dataset import build_job_dataset, job_split
+from assay.workers.fine_tuning.job_metrics import Series, evaluated, is_shown, result_table, step_points
+from assay.workflows.run import (
+    VALIDATION,
+    check_new,
+    existing_run,
+    finished_entry,
+    planned_run,
+    planned_steps,
+    save_run,
+)
+
+MAX_METRIC_EVENTS = 10_000
+RESULT_PURPOSE = "fine-tune-results"
+AnswerT = TypeVar("AnswerT")
+
+
+class Commitment(NamedTuple):
+    """A commit of a run, and what its steps measured since the one before."""
+
+    step: int
+    at_s: float
+    weights_digest: str
+    kept_steps: tuple[int, ...]
+    """The steps of all commits that there are."""
+    points: tuple[MetricPoint, ...]
+
+
+class RunStanding(NamedTuple):
+    """How far a run is."""
+
+    is_living: bool
+    """Whether its launch may still do something."""
+    is_done: bool
+    """Whether it has reached its last step, was evaluated and audited."""
+    step: int
+    """The step of its last commit; 0 where there is none."""
+    failure: str = ""
+    """Why it would fail again; empty where it would not."""
+    last_words: str = ""
+    """The end of what its launch printed, once that is over."""
+    waits_for: str = ""
+    """What the scheduler that holds its launch says; empty where it is at work."""
+
+
+class JobRuns(Protocol):
+    """What a worker asks for: here by real runs; in a simulation by something that is over at once."""
+
+    def prepare(self, created: JobCreated, lease: int) -> JobValidated:
+        """Make dataset and run; `InvalidFileError` or another `AssayError` says why there can be none."""
+        ...
+
+    def next_launch(self, run_id: str) -> int:
+        """The number that the next launch of a run will have."""
+        ...
+
+    def launch_from(self, run_id: str, number: int) -> Launch | None:
+        """The newest launch of a run with that number or a later one; None where there is none."""
+        ...
+
+    def start(self, created: JobCreated, run_id: str) -> Launch:
+        """Launch it, unless a launch of it is living: then that one."""
+        ...
+
+    def stop(self, launch: Launch) -> None:
+        """Ask it to commit and leave."""
+        ...
+
+    def end(self, launch: Launch) -> None:
+        """Take its devices from it at once: what lies behind its last commit is lost."""
+        ...
+
+    def held(self, run_id: str) -> list[AttemptTime]:
+        """What its attempts held devices for, one that goes on until now."""
+        ...
+
+    def settled(self, run_id: str, *, seen_s: float) -> list[AttemptTime]:
+        """Likewise, of a run that nobody drives any more; `seen_s`: when it was last seen to be driven."""
+        ...
+
+    def standing(self, launch: Launch) -> RunStanding:
+        """How far it is."""
+        ...
+
+    def commits_behind(self, run_id: str, step: int) -> list[Commitment]:
+        """Its commits of later steps, with what they measured."""
+        ...
+
+    def result(self, created: JobCreated, run_id: str, lease: int) -> JobSucceeded:
+        """Write the result file of a run that is done."""
+        ...
+
+
+class RunsOfHome:
+    """Real ones."""
+
+    def __init__(self, home: Home, files: FileShelf, launcher: Launcher, clock: Clock | None = None) -> None:
+        self._home = home
+        self._files = files
+        self._launcher = launcher
+        self._clock = clock or SystemClock()
+
+    def prepare(self, created: JobCreated, lease: int) -> JobValidated:
+        """See `JobRuns`; so for all that follows."""
+        base = stored_base(created.base, where=f"job {created.job_id}: its base model")
+        method, trainable = SERVED_METHODS[created.method], base.methods[created.method]
+        asked = concrete_hyperparameters(trainable, method, created.hyperparameters)
+        run_id = created.job_id
+        if not self._home.has_run(run_id):
+            folder = self._home.api / "datasets" / created.job_id
+            build_job_dataset(folder, self._files, created, base=base, trainable=trainable, method=method)
+            loaded = job_recipe(
+                trainable,
+                method,
+                asked,
+                name=created.model,
+                dataset=str(folder),
+                split=job_split(created, trainable),
+                seed=created.seed,
+                grader=created.grader,
+            )
+            run = planned_run(self._home, loaded, world_size=base.workers, run_id=run_id, store_url=None)
+            own = {name for name, value in created.hyperparameters.items() if value != "auto"}
+            changed = [key for name, key in method.hyperparameters.items() if name in own]
+            check_new(recipe_of(run), planned_steps(run), changed=changed)
+            save_run(self._home, run)
+        run = existing_run(self._home, run_id)
+        return JobValidated(
+            at_s=self._clock.now_s(),
+            lease=lease,
+            run_id=run_id,
+            num_rows=_num_rows(run),
+            dataset_fingerprint=run.dataset_fingerprint,
+            num_steps=planned_steps(run),
+            hyperparameters=asked,
+        )
+
+    def next_launch(self, run_id: str) -> int:
+        return len(saved_launches(self._home.run(run_id))) + 1
+
+    def launch_from(self, run_id: str, number: int) -> Launch | None:
+        launch = last_launch(self._home.run(run_id))
+        return launch if launch is not None and launch.number >= number else None
+
+    def start(self, created: JobCreated, run_id: str) -> Launch:
+        run = self._home.run(run_id)
+        launch = last_launch(run)
+        if launch is not None and _of_scheduler(launch, state_of) != "ended":
+            return launch  # a second supervisor beside a living one would take the run from it
+        base = stored_base(created.base, where=f"job {created.job_id}: its base model")
+        KeptCheckpoints(open_store(run.store_url), self._clock).open_to_others()
+        return self._launcher.start(run, world_size=base.workers)
+
+    def stop(self, launch: Launch) -> None:
+        if _of_scheduler(launch, state_of) != "elsewhere":
+            stop(launch)
+
+    def end(self, launch: Launch) -> None:
+        if _of_scheduler(launch, state_of) != "elsewhere":
+            end(launch)
+
+    def held(self, run_id: str) -> list[AttemptTime]:
+        run = self._home.run(run_id)
+        return held_by(run, open_store(run.store_url), now_s=self._clock.now_s())
+
+    def settled(self, run_id: str, *, seen_s: float) -> list[AttemptTime]:
+        run = self._home.run(run_id)
+        if closed := close_on_paper(run, self._log(run), seen_s=seen_s):
+            with suppress(StoreError), self._home.open_ledger() as ledger:  # an index: it can be made anew
+                tell_ledger(ledger, run, closed)
+        return self.held(run_id)
+
+    def standing(self, launch: Launch) -> RunStanding:
+        launch_state = _of_scheduler(
+            launch, state_of
+        )  # before the rest: what ends meanwhile is seen the next time
+        is_living = launch_state != "ended"
+        run = self._home.run(launch.run_id)
+        log = self._log(run)
+        summary = log.summary()
+        step = summary.commits[-1].step if summary.commits else 0
+        finished = finished_entry(log)
+        if finished is None:
+            if is_living:
+                said = _of_scheduler(launch, waiting_words) if launch_state == "queued" else ""
+                return RunStanding(True, False, step, waits_for=said)
+            return RunStanding(False, False, step, _failure(run, launch), _last_words(launch))
+        audit = saved_audit(run.run_dir)
+        folder = evaluation_folder(Path(run.run_dir), step=finished.step, split=VALIDATION)
+        is_done = audit is not None and (folder / EVALUATION_FILE).is_file()
+        failed = audit is not None and audit.verdict == "fail"
+        return RunStanding(
+            is_living, is_done, step, "The run's audit failed: see 'assay audit'." if failed else ""
+        )
+
+    def commits_behind(self, run_id: str, step: int) -> list[Commitment]:
+        run = self._home.run(run_id)
+        commits = self._log(run).commits()
+        new = {each.step: each for each in commits if each.step > step}
+        if not new:
+            return []
+        kept = tuple(sorted({each.step for each in commits if each.step}))
+        series = recorded_series(Path(run.run_dir), is_shown)
+        every = math.ceil(planned_steps(run) / MAX_METRIC_EVENTS)
+        found, last = [], step
+        for commit in sorted(new.values(), key=lambda each: each.step):
+            steps = [
+                each for each in range(last + 1, commit.step + 1) if each % every == 0 or each == commit.step
+            ]
+            points = tuple(step_points(run, series, steps, commit.committed_s))
+            found.append(Commitment(commit.step, commit.committed_s, commit.weights_digest, kept, points))
+            last = commit.step
+        return found
+
+    def result(self, created: JobCreated, run_id: str, lease: int) -> JobSucceeded:
+        run = self._home.run(run_id)
+        finished = finished_entry(self._log(run))
+        assert finished is not None, "asked of a run that is done"
+        series = recorded_series(Path(run.run_dir), lambda name: is_shown(name) or name == "tokens")
+        folder = evaluation_folder(Path(run.run_dir), step=finished.step, split=VALIDATION)
+        measured = {
+            each.metric.name: each.estimate.value
+            for each in load_evaluation(folder).overall.measured
+            if each.estimate is not None
+        }
+        return JobSucceeded(
+            at_s=self._clock.now_s(),
+            lease=lease,
+            step=finished.step,
+            weights_digest=finished.weights_digest,
+            result_file=self._result_file(created, run, series),
+            trained_tokens=int(sum(series.get("tokens", {}).values())),
+            measured=measured,
+            validation=evaluated(run, finished.step),
+        )
+
+    def _result_file(self, created: JobCreated, run: Run, series: Series) -> str:
+        file_id = same_moment("file", created.job_id)
+        data = result_table(run, series).encode()
+        sink = self._files.sink(name := new_id("file", self._clock.now_s()))
+        sink.write(data)
+        sink.finish()
+        self._files.put(
+            FileCreated(
+                file_id=file_id,
+                project=created.project,
+                at_s=self._clock.now_s(),
+                filename="step_metrics.csv",
+                purpose=RESULT_PURPOSE,
+                num_bytes=sink.num_bytes,
+                sha256=sink.sha256,
+                content=name,
+            )
+        )
+        return file_id
+
+    def _log(self, run: Run) -> CommitLog:
+        return CommitLog(open_store(run.store_url))
+
+
+def _of_scheduler(launch: Launch, ask: Callable[[Launch], AnswerT]) -> AnswerT:
+    """A scheduler that does not answer for a moment says nothing about a launch: it is asked again."""
+    try:
+        return ask(launch)
+    except TrainingError as error:
+        raise StoreAwayError(f"run {launch.run_id}: {launch.where()} cannot be asked after: {error}") from error
+
+
+def _num_rows(run: Run) -> int:
+    from assay.data.dataset.dataset import Dataset
+
+    return Dataset.open(Path(recipe_of(run).data.dataset)).manifest.num_rows
+
+
+def _failure(run: Run, launch: Launch) -> str:
+    """Why a run that was left would fail again; empty where its driver died, or it was asked to leave."""
+    since = [each for each in saved_attempts(Path(run.run_dir)) if each.started_s >= launch.started_s]
+    if since and since[-1].outcome == "failed":
+        return since[-1].reason or "its last attempt failed"
+    return ""
+
+
+def _last_words(launch: Launch, *, num_bytes: int = 600) -> str:
+    """The end of what a launch printed."""
+    path = Path(launch.log) if launch.log else None
+    if path is None or not path.is_file():
+        return ""
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - num_bytes))
+        return file.read().decode(errors="replace").strip()

@@ -1,0 +1,129 @@
+"""What A and B are: two commits of the code, two datasets or two recipes; and with which recipe each is run."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from copy import deepcopy
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from assay.base.config import LoadedConfig, read_config_file
+from assay.base.digest import sha256_of_json
+from assay.base.errors import AssayError, ConfigError
+from assay.data.dataset.dataset import Dataset
+from assay.data.dataset.manifest_file import MANIFEST_FILE
+from assay.workflows.ab_test.checkouts import Checkouts, CodeCommit, CodeRepository
+from assay.workflows.ab_test.short_run import Variant, VariantError
+from assay.workflows.run import checked
+
+Kind = Literal["commits", "datasets", "recipes"]
+
+
+class Sides(NamedTuple):
+    """Two of one kind, that can be run."""
+
+    kind: Kind
+    a: Variant
+    b: Variant
+    sources: dict[str, str]
+    """A, B, recipe -> what names their content."""
+
+
+@contextmanager
+def sides_of(a: str, b: str, recipe: Path | None) -> Iterator[Sides]:
+    """Both, ready to be run while this is open. `ConfigError` where they are not two of one kind."""
+    kinds = _kind(a), _kind(b)
+    if kinds[0] != kinds[1]:
+        raise ConfigError(
+            f"--ab: '{a}' is one of two {kinds[0]}, and '{b}' of two {kinds[1]}. Name two of one kind."
+        )
+    if kinds[0] == "recipes":
+        yield _recipes(a, b, recipe)
+        return
+    if recipe is None:
+        raise ConfigError(f"--ab: with which RECIPE are the two {kinds[0]} to be run? Give its file as well.")
+    values = read_config_file(recipe, ()).values
+    if kinds[0] == "datasets":
+        yield _datasets(a, b, values, recipe)
+        return
+    with ExitStack() as stack:
+        yield _commits(a, b, values, stack)
+
+
+def commit_variant(name: str, commit: CodeCommit, values: dict[str, Any], checkouts: Checkouts) -> Variant:
+    """A commit as it is run. `VariantError` where it holds none of this code."""
+    if not commit.code:
+        raise VariantError(name, f"commit {commit.sha[:10]} has no src/assay")
+    return Variant(name, values, checkouts.source_of(commit), commit.sha)
+
+
+def named_commit(repository: CodeRepository, revision: str, *, name: str) -> CodeCommit:
+    """What a revision names, or `ConfigError`."""
+    commit = repository.commit(revision)
+    if commit is None:
+        raise ConfigError(f"{name}: '{revision}' names no commit of {repository.top}.")
+    return commit
+
+
+def _kind(text: str) -> Kind:
+    path = Path(text)
+    if path.is_file():
+        return "recipes"
+    if (path / MANIFEST_FILE).is_file():
+        return "datasets"
+    if CodeRepository.found().commit(text) is not None:
+        return "commits"
+    there = f"{text} is a folder without a {MANIFEST_FILE}" if path.is_dir() else f"there is no file '{text}'"
+    raise ConfigError(
+        f"--ab: {there}, and no commit of {CodeRepository.found().top} is called so. Expected two commits, the "
+        "folders of two datasets, or the files of two recipes."
+    )
+
+
+def _commits(a: str, b: str, values: dict[str, Any], stack: ExitStack) -> Sides:
+    repository = CodeRepository.found()
+    checkouts = stack.enter_context(Checkouts(repository))
+    commits = [named_commit(repository, each, name="--ab") for each in (a, b)]
+    names = [f"{side} {each.text()}" for side, each in zip("AB", commits, strict=True)]
+    a_side, b_side = (commit_variant(*both, values, checkouts) for both in zip(names, commits, strict=True))
+    digests = {"A": commits[0].sha, "B": commits[1].sha, "recipe": sha256_of_json(values)}
+    return Sides("commits", a_side, b_side, digests)
+
+
+def _datasets(a: str, b: str, values: dict[str, Any], recipe: Path) -> Sides:
+    variants, digests = [], {"recipe": sha256_of_json(values)}
+    for name, folder in (("A", a), ("B", b)):
+        tree = deepcopy(values)
+        tree["data"] = {**(tree.get("data") or {}), "dataset": str(Path(folder).resolve())}
+        variants.append(_checked(name, folder, tree, recipe))
+        digests[name] = Dataset.open(Path(folder)).fingerprint
+    return Sides("datasets", variants[0], variants[1], digests)
+
+
+def _recipes(a: str, b: str, base: Path | None) -> Sides:
+    shared = {} if base is None else read_config_file(base, ()).values
+    variants, digests = [], {} if base is None else {"recipe": sha256_of_json(shared)}
+    for name, file in (("A", a), ("B", b)):
+        tree = _laid_over(shared, read_config_file(Path(file), ()).values)
+        variants.append(_checked(name, file, tree, Path(file)))
+        digests[name] = sha256_of_json(tree)
+    return Sides("recipes", variants[0], variants[1], digests)
+
+
+def _checked(name: str, text: str, tree: dict[str, Any], file: Path) -> Variant:
+    """A variant of this code: what is wrong with its recipe or its dataset is said before anything runs."""
+    try:
+        checked(LoadedConfig(tree, {"name": str(file)}))
+    except AssayError as error:
+        raise ConfigError(f"{name} {text}: {error}") from error
+    return Variant(f"{name} {text}", tree)
+
+
+def _laid_over(base: dict[str, Any], tree: dict[str, Any]) -> dict[str, Any]:
+    """The base with a tree's values in place of its own. A section of another type is replaced as a whole."""
+    merged = deepcopy(base)
+    for key, value in tree.items():
+        old = merged.get(key)
+        merged[key] = deepcopy(value)
+        if isinstance(old, dict) and isinstance(value, dict) and value.get("type") in (None, old.get("type")):
+            merged[key] = _laid_over(old, value)
+    return merged

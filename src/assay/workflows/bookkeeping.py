@@ -1,0 +1,217 @@
+"""What the supervisor sees, written to the ledger: attempts, log entries, metrics, device time.
+
+The ranks write files only, and the supervisor hands facts to a thread that writes them (`LedgerWriter`). Should
+the database be away, or hang, training goes on, restarts and leaves as if nothing were: the facts are in the
+run's folder and its log of commits, and what could not be written is written when the database is back.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Generic, NamedTuple, TypeVar
+
+from assay.base.clock import Clock
+from assay.base.errors import AssayError, StoreError
+from assay.records.run import Attempt, Run
+from assay.statistics.predictions import EVALUATION_FILE, load_evaluation
+from assay.store.attempts import saved_attempts
+from assay.store.catch_up import record_notices
+from assay.store.commit_log import CommitLog
+from assay.store.findings import saved_audit, saved_comparisons
+from assay.store.home import Home
+from assay.store.launches import saved_launches
+from assay.store.ledger.ledger import Ledger
+from assay.store.ledger.writer import LedgerWriter
+from assay.store.metrics.fold import fold_run
+from assay.store.metrics.phases import rank_phase_seconds
+from assay.store.objects import open_store
+from assay.store.patience import Patience
+from assay.store.remarks import saved_remarks
+from assay.workflows.evaluation.results import write_results
+
+FOLD_EVERY_S = 2.0
+Subject = TypeVar("Subject")
+
+
+def writer_of(home: Home, run: Run) -> LedgerWriter:
+    """Writes a run's facts into the home's ledger; the run itself first."""
+    writer = LedgerWriter(home, run.run_id, again=partial(rebuild_run, run=run))
+    writer.put(lambda ledger: ledger.record_run(run))
+    return writer
+
+
+class Bookkeeper:
+    """A watcher that keeps the ledger up to date."""
+
+    def __init__(self, run: Run, writer: LedgerWriter, clock: Clock) -> None:
+        """`writer` is the run's own (`writer_of`)."""
+        self._run = run
+        self._writer = writer
+        self._clock = clock
+        # Nobody waits here: what could not be read now is read at the next look.
+        self._log = CommitLog(open_store(run.store_url, Patience(0.0)))
+        self._num_entries = 0
+        self._next_fold_s = 0.0
+
+    def attempt_began(self, attempt: Attempt, pids: Sequence[int]) -> None:  # noqa: ARG002
+        """A new life of the run."""
+        self._writer.put(lambda ledger: self._record_beginning(ledger, attempt))
+
+    def tick(self, attempt: Attempt) -> None:  # noqa: ARG002
+        """Bring metrics and commits up to date, now and then."""
+        now_s = self._clock.monotonic_s()
+        if now_s >= self._next_fold_s and not self._writer.is_behind:
+            self._next_fold_s = now_s + FOLD_EVERY_S
+            self._writer.put(self._catch_up)
+
+    def attempt_ended(self, attempt: Attempt) -> None:
+        """Write down how it ended, and where its device time went."""
+        self._writer.put(lambda ledger: self._record_end(ledger, attempt))
+
+    def _record_beginning(self, ledger: Ledger, attempt: Attempt) -> None:
+        _launches(ledger, self._run)
+        ledger.record_attempt(attempt)
+        record_earlier_attempts(ledger, self._run, attempt)
+
+    def _record_end(self, ledger: Ledger, attempt: Attempt) -> None:
+        ledger.record_attempt(attempt)
+        record_phases(ledger, self._run, attempt)
+        self._catch_up(ledger)
+
+    def _catch_up(self, ledger: Ledger) -> None:
+        entries = self._log.entries()
+        new = {index: entries[index] for index in range(self._num_entries, len(entries))}
+        ledger.record_log_entries(self._run.run_id, new)
+        self._num_entries = len(entries)
+        record_notices(ledger, self._run)
+        fold_run(ledger, self._run)
+        ledger.record_write(self._run.run_id)
+
+
+def record_earlier_attempts(ledger: Ledger, run: Run, attempt: Attempt) -> None:
+    """Write down what the beginning of an attempt changes about those before it.
+
+    One whose supervisor died has been closed, and steps that were committed are lost after all where the new
+    attempt begins before them, because the commit was damaged or not trusted.
+    """
+    known = {earlier.attempt: earlier for earlier in ledger.attempts(run.run_id)}
+    for earlier in saved_attempts(Path(run.run_dir)):
+        if earlier.attempt >= attempt.attempt or earlier.ended_s is None:
+            continue
+        if earlier != known.get(earlier.attempt) or (earlier.end_step or 0) > attempt.start_step:
+            ledger.record_attempt(earlier)
+            record_phases(ledger, run, earlier)
+
+
+def record_phases(ledger: Ledger, run: Run, attempt: Attempt) -> None:
+    """Write down where the device time of an attempt that has ended went."""
+    assert attempt.ended_s is not None and attempt.end_step is not None
+    later = [each for each in saved_attempts(Path(run.run_dir)) if each.attempt > attempt.attempt]
+    kept_step = min([attempt.end_step or attempt.start_step, *(each.start_step for each in later)])
+    for rank in range(attempt.world_size):
+        ledger.record_phase_seconds(
+            rank_phase_seconds(
+                run,
+                attempt,
+                rank,
+                held_to_s=attempt.ended_s,
+                committed_step=kept_step,
+            )
+        )
+
+
+class LedgerSource(NamedTuple, Generic[Subject]):
+    """Where rows about a run, or about what lies in a home, are written from, when the ledger is made anew."""
+
+    tables: tuple[str, ...]
+    files: str
+    """In the run's folder or the home, unless it says otherwise."""
+    write: Callable[[Ledger, Subject], object]
+
+
+def rebuild_run(ledger: Ledger, run: Run) -> list[str]:
+    """Write everything about a run into the ledger again; what is there already stays as it is.
+
+    Returns a sentence on each kind of its files of which one is damaged: that costs its own rows only.
+    """
+    return write_sources(ledger, run, RUN_SOURCES, name=f"run '{run.run_id}'")
+
+
+def write_sources(
+    ledger: Ledger, subject: Subject, sources: Sequence[LedgerSource[Subject]], *, name: str
+) -> list[str]:
+    """Write the rows of some sources; likewise."""
+    problems = []
+    for source in sources:
+        try:
+            source.write(ledger, subject)
+        except StoreError:
+            raise  # the ledger's, as likely as not
+        except AssayError as error:
+            problems.append(f"{name}: {', '.join(source.tables)} not from {source.files}: {error}")
+    return problems
+
+
+def _launches(ledger: Ledger, run: Run) -> None:
+    for launch in saved_launches(run):
+        ledger.record_launch(launch)
+
+
+def _log_entries(ledger: Ledger, run: Run) -> None:
+    log = CommitLog(open_store(run.store_url, Patience(0.0)))
+    ledger.record_log_entries(run.run_id, dict(enumerate(log.entries())))
+
+
+def _attempts(ledger: Ledger, run: Run) -> None:
+    written = None
+    # Again, where one has ended meanwhile: else what was read before would stand over its supervisor's word.
+    while (attempts := saved_attempts(Path(run.run_dir))) != written:
+        for attempt in attempts:
+            ledger.record_attempt(attempt)
+            if attempt.ended_s is not None:
+                record_phases(ledger, run, attempt)
+        written = attempts
+
+
+def _evaluations(ledger: Ledger, run: Run) -> None:
+    for path in sorted(Path(run.run_dir).glob(f"evaluations/*/{EVALUATION_FILE}")):
+        ledger.record_evaluation(load_evaluation(path.parent))
+
+
+def _findings(ledger: Ledger, run: Run) -> None:
+    audit = saved_audit(run.run_dir)
+    if audit is not None:
+        ledger.record_audit(audit)
+    for comparison in saved_comparisons(run.run_dir):
+        ledger.record_comparison(comparison)
+
+
+def _remarks(ledger: Ledger, run: Run) -> None:
+    remarks = saved_remarks(run)
+    if remarks.tags or remarks.notes:
+        ledger.record_remarks(remarks)
+
+
+def _write(ledger: Ledger, run: Run) -> None:
+    ledger.record_write(run.run_id)
+
+
+RUN_SOURCES = (
+    LedgerSource(("runs",), "run.json", Ledger.record_run),
+    LedgerSource(("launches",), "launches/*.json", _launches),
+    LedgerSource(("log_entries",), "in its store: log/*.json", _log_entries),
+    LedgerSource(("attempts", "failures", "phase_seconds"), "attempts/*.json, metrics/*/*.seg", _attempts),
+    LedgerSource(("remarks",), "remarks.json", _remarks),
+    LedgerSource(("notices",), "notices.jsonl", record_notices),
+    LedgerSource(("evaluations",), "evaluations/*/evaluation.json", _evaluations),
+    LedgerSource(("audits", "comparisons"), "audit.json, comparisons/*.json", _findings),
+    LedgerSource(
+        ("metric_segments", "metric_events", "metric_series", "metric_chunks"), "metrics/*/*.seg", fold_run
+    ),
+    LedgerSource(
+        ("benchmark_results", "phase_seconds"),
+        "in its store: benchmarks/**/result.json, lease-*.json",
+        write_results,
+    ),
+    LedgerSource(("ledger_writes",), "its folder, as of now", _write),
+)

@@ -1,0 +1,89 @@
+"""Runs a campaign: at each declared number of seeds its arms are trained, gathered and judged; then the memo.
+
+    train           gather               judge                      memo
+    baseline s0 ..  scores, files,   --> scale, narrow or stop  --> what people read
+    faster   s0 ..  seal, costs          of each open candidate
+    (train.py)      (gather.py)          (evaluation/decision)      (memo.py)
+
+Arms are trained several at once and end in any order, but a look is taken when all runs up to its number of
+seeds are there, so a decision does not depend on which came first. A candidate that is decided is trained no
+further: that is where a campaign saves its device-hours. Nothing is in memory only, so a campaign that was
+killed goes on by being run again.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from assay.base.units import duration_text, number_of
+from assay.decision.candidate import warning_of_patch
+from assay.records.decision import Decision
+from assay.statistics.benchmark_items import load_result
+from assay.store.ledger.ledger import Ledger
+from assay.workflows.campaign.arms import arms_of
+from assay.workflows.campaign.folder import OpenCampaign
+from assay.workflows.campaign.look import look_at
+from assay.workflows.campaign.scores import ScoredRun, scored_run, suite_folder
+from assay.workflows.campaign.sealed_holdout import Bench, ScoreSealed
+from assay.workflows.campaign.train import CampaignStopped, Training, Workplace
+
+Say = Callable[[str], None]
+
+
+class CampaignResult(NamedTuple):
+    """Where a campaign stands."""
+
+    decisions: dict[str, Decision]
+    """Candidate -> its newest decision; absent before its first look."""
+    stopped_by: str | None
+    """Why it ended before all candidates were decided: the budget, or a request to stop. None: it did not."""
+
+
+def run_campaign(
+    campaign: OpenCampaign,
+    ledger: Ledger,
+    *,
+    place: Workplace,
+    say: Say,
+    score: ScoreSealed = suite_folder,
+) -> CampaignResult:
+    """Train, judge and decide until every candidate is decided, the seeds are done, or the budget is.
+
+    `score` makes a sealed benchmark's results be there.
+    """
+    ledger.record_campaign(campaign.record)
+    config, training = campaign.config, Training(arms_of(campaign), ledger, place)
+    bench = Bench(ledger, place.clock, score)
+    decisions: dict[str, Decision] = {}
+    scored: dict[tuple[str, int], ScoredRun] = {}
+    open_ = [each.name for each in config.candidates]
+    for candidate in config.candidates:
+        if warning := warning_of_patch(candidate.name, candidate.patch):
+            say(f"warning: {warning}")
+    try:
+        for num_seeds in config.all_looks:
+            seeds = config.seed_numbers[:num_seeds]
+            due = [
+                (arm, seed) for seed in seeds for arm in (config.baseline, *open_) if (arm, seed) not in scored
+            ]
+            for each in training.finish(due):
+                found = scored_run(campaign, each, ledger, clock=place.clock)
+                scored[each.arm, each.seed] = found
+                say(f"{each.arm}, seed {each.seed}: {result_text(campaign, found)}")
+            for name in list(open_):
+                before, after = ([scored[arm, seed] for seed in seeds] for arm in (config.baseline, name))
+                decisions[name] = decision = look_at(campaign, name, before, after, bench)
+                say(f"look at {number_of(num_seeds, 'seed')}: {decision.sentence}")
+                if decision.is_final:
+                    open_.remove(name)
+            if not open_:
+                break
+    except CampaignStopped as stopped:
+        return CampaignResult(decisions, str(stopped))
+    return CampaignResult(decisions, None)
+
+
+def result_text(campaign: OpenCampaign, scored: ScoredRun) -> str:
+    """A run's score on the first primary benchmark, and what the run cost."""
+    primary = campaign.config.rule.primary[0]
+    result = load_result(scored.folders[primary])
+    return f"{primary} {result.score.value:.4f}, {duration_text(scored.record.device_s)} of device time"

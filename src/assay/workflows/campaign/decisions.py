@@ -1,0 +1,125 @@
+"""A look's decision is written once.
+
+A decision follows from the per-item results, so judging again gives the same one: a decision on record that
+does not follow any more (a result that changed, a verdict that somebody edited) is found and refused.
+"""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+from assay.base.errors import DamagedDataError, DataError
+from assay.decision.candidate import STAGE
+from assay.decision.lineage import known_good_after
+from assay.records.decision import Clause, Decision
+from assay.store.ledger.ledger import Ledger
+from assay.workflows.campaign.folder import KNOWN_GOOD_FILE, OpenCampaign, recorded_looks
+
+
+def record_decision(campaign: OpenCampaign, decision: Decision, ledger: Ledger) -> Decision:
+    """Write it down, as a further revision where only a file that a clause asks for is another one since.
+
+    Raises `DamagedDataError` where another decision is on record for this look, and the results do not say so;
+    `DataError` where that one was judged by other clauses.
+    """
+    look = decision.look
+    recorded = recorded_looks(campaign.folder).get((decision.candidate, look.num_seeds, look.is_gate))
+    if recorded is not None:
+        _require_same_clauses(recorded, decision, campaign.folder / recorded.place())
+        if _is_revised(recorded, decision):
+            decision = decision.model_copy(update={"revision": recorded.revision + 1})
+        elif (problem := difference_of(recorded, decision)) is not None:
+            raise DamagedDataError(
+                f"{campaign.folder / decision.place()}: does not follow from the results any more: {problem}. "
+                "A result or the decision was changed after it was made. Restore the file, or move it away and "
+                "decide again."
+            )
+        else:
+            decision = recorded
+    campaign.store.put_if_absent(decision.place(), decision.to_json().encode())
+    ledger.record_decision(decision)
+    _keep_known_good(campaign, decision)
+    return decision
+
+
+def changed_since(decisions: Sequence[Decision], ledger: Ledger) -> list[Decision]:
+    """Those of one campaign of which the ledger has something else on record."""
+    campaigns = {each.campaign for each in decisions}
+    known = {each.place(): each for name in campaigns for each in ledger.decisions(name)}
+    return [each for each in decisions if known.get(each.place(), each) != each]
+
+
+def _require_same_clauses(recorded: Decision, found: Decision, path: Path) -> None:
+    before, now = (
+        [(gate.gate, clause.name) for gate in each.gates for clause in gate.clauses]
+        for each in (recorded, found)
+    )
+    if before == now:
+        return
+    differ = [f"'{name}' of gate {gate} is new" for gate, name in now if (gate, name) not in before]
+    differ += [f"'{name}' of gate {gate} is gone" for gate, name in before if (gate, name) not in now]
+    raise DataError(
+        f"{path}: was judged by other clauses than this assay has: {', '.join(differ) or 'in another order'}. "
+        "Judge it with the assay that wrote it, or move it away and run the campaign again."
+    )
+
+
+def _is_revised(recorded: Decision, found: Decision) -> bool:
+    """Whether they differ, and in nothing but clauses whose files are other ones now."""
+    files = {clause.name: clause.evidence for gate in recorded.gates for clause in gate.clauses}
+    changed = frozenset(
+        clause.name for gate in found.gates for clause in gate.clauses if files[clause.name] != clause.evidence
+    )
+    if not changed or difference_of(recorded, found) is None:
+        return False
+    return difference_of(recorded, found, besides=changed) is None
+
+
+def _keep_known_good(campaign: OpenCampaign, decision: Decision) -> None:
+    """A candidate's recipe is there while its newest decision is to scale it; a stage is no patch on one."""
+    key = f"{decision.candidate}.{KNOWN_GOOD_FILE}"
+    if STAGE in decision.patch:
+        return
+    if decision.recommendation == "scale":
+        known_good = known_good_after(
+            decision,
+            campaign.record.recipe,
+            campaign.known_good,
+            name=f"{decision.campaign}-{decision.candidate}",
+        )
+        campaign.store.put(key, known_good.to_json().encode())
+    elif decision.revision > 1 and campaign.store.exists(key):
+        campaign.store.delete(key)
+
+
+def difference_of(recorded: Decision, found: Decision, *, besides: frozenset[str] = frozenset()) -> str | None:
+    """The first clause in which two decisions of one look differ; costs, opinions and words do not count: each
+    assay has its own words for a number.
+
+    `besides`: clauses that may differ, and with them the recommendation.
+    """
+    if not besides and recorded.recommendation != found.recommendation:
+        return f"it says {recorded.recommendation}, the results say {found.recommendation}"
+    for before, after in zip(recorded.gates, found.gates, strict=True):
+        for old, new in zip(before.clauses, after.clauses, strict=True):
+            if old.type in ("budget", "spent") or old.name in besides:
+                continue
+            if old.verdict != new.verdict or not _are_equal((old.value, old.bound), (new.value, new.bound)):
+                return f"clause '{old.name}' was {_verdict_text(old)}, and is {_verdict_text(new)}"
+    was, is_now = recorded.effect, found.effect
+    if not _are_equal((was.value, was.low, was.high), (is_now.value, is_now.low, is_now.high)):
+        return f"its effect was {was.value:+.9g}, and is {is_now.value:+.9g}"
+    return None
+
+
+def _verdict_text(clause: Clause) -> str:
+    return f"{clause.verdict} ({clause.seen}{'' if clause.value is None else f': {clause.value:.6g}'})"
+
+
+def _are_equal(before: Sequence[float | None], after: Sequence[float | None]) -> bool:
+    """But for the last digits: libraries sum in orders of their own, and so do processors."""
+    return len(before) == len(after) and all(
+        old == new
+        or (old is not None and new is not None and math.isclose(old, new, rel_tol=1e-6, abs_tol=1e-9))
+        for old, new in zip(before, after, strict=True)
+    )

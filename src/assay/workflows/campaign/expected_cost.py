@@ -1,0 +1,58 @@
+"""What a campaign's runs will cost, from some seconds of its baseline's steps here, before the first one."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+from assay.base.errors import ConfigError
+from assay.base.units import number_of
+from assay.decision.candidate import known_good_recipe, patched
+from assay.decision.config import CampaignConfig
+from assay.decision.sentences import device_time_text
+from assay.workflows.calibration import calibrate
+from assay.workflows.preview import expected_s, preview
+from assay.workflows.run import checked
+
+
+class ExpectedCost(NamedTuple):
+    """Device seconds; candidates are taken to cost what the baseline does."""
+
+    run_s: float
+    num_runs: int
+    budget_s: float
+
+    @property
+    def num_held(self) -> int:
+        """Runs that the budget holds."""
+        return min(self.num_runs, int(self.budget_s / self.run_s))
+
+    def line(self) -> str:
+        """What `--check` prints of it."""
+        whole = self.run_s * self.num_runs
+        text = (
+            f"cost: about {device_time_text(whole)} for {number_of(self.num_runs, 'run')} of "
+            f"{device_time_text(self.run_s)}, as fast as the baseline's steps are here"
+        )
+        if self.num_held == self.num_runs:
+            return text
+        return f"{text}; budget_device_hours holds {self.num_held} of them"
+
+
+def expected_cost(config: CampaignConfig, *, beside: Path, seconds: float) -> ExpectedCost:
+    """Measured for so many seconds. Raises `ConfigError` where the budget does not hold a single run."""
+    recipe, _ = known_good_recipe(beside / config.recipe)
+    values = patched(recipe, {}, arm=config.baseline, seed=config.first_seed)
+    found = preview(*checked(values), world_size=config.workers)
+    measured = calibrate(values, world_size=config.workers, seconds=seconds)
+    cost = ExpectedCost(
+        run_s=config.workers * expected_s(found, measured),
+        num_runs=len(config.arm_names) * config.seeds,
+        budget_s=3600 * config.budget_device_hours,
+    )
+    if cost.num_held == 0:
+        raise ConfigError(
+            f"budget_device_hours={config.budget_device_hours:g} ({device_time_text(cost.budget_s)}) does not "
+            f"hold the first run, which takes about {device_time_text(cost.run_s)} here. All "
+            f"{number_of(cost.num_runs, 'run')} take about {cost.run_s * cost.num_runs / 3600:.2g} "
+            "device-hours."
+        )
+    return cost

@@ -1,0 +1,214 @@
+"""Where a campaign lies, and how it is begun: its declaration is written once, before the first run.
+
+runs/campaigns/NAME/
+  campaign.json          Campaign: what was declared
+  settings.json          what may change: money, machines, opinions, and where files lie
+  decisions/             Decision of each candidate at each look: faster-3.json
+  sealed/                SealOpening of each candidate for which the sealed benchmark was opened: faster.json
+  faster.known_good.json the recipe of a candidate that passed
+  memo.html, memo.md     what people read
+  pipeline.json, models/ of a pipeline, whose stages are the arms (see launch.pipeline)
+runs/NAME-ARM-sSEED/     an ordinary run of one arm with one seed
+  benchmarks/BENCHMARK/  result.json, items.parquet
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from assay.base.clock import Clock
+from assay.base.config import LoadedConfig, read_config_file, stored, validated
+from assay.base.digest import canonical_json, sha256_of_json
+from assay.base.errors import ConfigError
+from assay.data.dataset.dataset import Dataset
+from assay.decision.candidate import BASELINE, known_good_recipe
+from assay.decision.config import CampaignConfig
+from assay.records.campaign import Campaign
+from assay.records.decision import Decision, KnownGood
+from assay.store.home import CAMPAIGN_FILE, Home
+from assay.store.objects import ObjectStore, open_store
+from assay.store.place import moved_along
+from assay.training.recipe import Recipe
+from assay.workflows.campaign.suites import require_suites_as_declared, sealed_suites
+
+SETTINGS_FILE = "settings.json"
+KNOWN_GOOD_FILE = "known_good.json"
+"""After the candidate's name and a dot."""
+
+MAY_CHANGE = frozenset({"budget_device_hours", "workers", "dissent", "owner", "least_effect_because"})
+"""Keys that decide no verdict's threshold: more money, more machines and other opinions are no second look."""
+
+
+class OpenCampaign(NamedTuple):
+    """A campaign that has been declared."""
+
+    home: Home
+    record: Campaign
+    config: CampaignConfig
+    known_good: KnownGood | None
+
+    @property
+    def folder(self) -> Path:
+        """Where it lies."""
+        return self.home.campaigns / self.record.name
+
+    @property
+    def store(self) -> ObjectStore:
+        """Where its records go."""
+        return open_store(str(self.folder))
+
+    @property
+    def recipe(self) -> LoadedConfig:
+        """What candidates are patches on."""
+        return LoadedConfig(self.record.recipe, {})
+
+
+def read_campaign_file(path: Path, overrides: tuple[str, ...] = ()) -> CampaignConfig:
+    """The campaign that a file declares, or every wrong key with its cure."""
+    return validated(CampaignConfig, read_config_file(path, overrides))
+
+
+def declare(
+    home: Home, config: CampaignConfig, *, beside: Path, clock: Clock, recipe: LoadedConfig | None = None
+) -> OpenCampaign:
+    """Write the campaign down, or find it as declared. `beside`: the folder that its paths are relative to;
+    `recipe`: the baseline's, where it is no file's.
+
+    Raises `ConfigError` where a campaign of this name was declared with other gates, arms or seeds, or a suite
+    that it names is another one since.
+    """
+    recipe, known_good = (recipe, None) if recipe else known_good_recipe(beside / config.recipe)
+    record = _declaration(config, beside, clock, recipe, known_good)
+    given = config.model_dump(mode="json")
+    may_change = {key: given[key] for key in sorted(MAY_CHANGE)}
+    folder = home.campaigns / config.name
+    store = open_store(str(folder))
+    if not store.put_if_absent(CAMPAIGN_FILE, record.to_json().encode()):
+        record, config = _as_declared(home, record, config)
+        require_suites_as_declared(record, config)
+    places = {"folder": str(folder), "beside": record.beside, "dataset": _dataset(record)}
+    settings = {"places": places, **may_change}
+    store.put(SETTINGS_FILE, canonical_json(settings).encode())
+    return OpenCampaign(home, record, config, known_good)
+
+
+def refuse_redeclared(home: Home, config: CampaignConfig, *, beside: Path, clock: Clock) -> None:
+    """What `declare` would refuse of a campaign that was declared before, with nothing written."""
+    if config.name not in home.campaign_names():
+        return
+    recipe, known_good = known_good_recipe(beside / config.recipe)
+    record, _ = _as_declared(home, _declaration(config, beside, clock, recipe, known_good), config)
+    require_suites_as_declared(record, config)
+
+
+def find_campaign(home: Home, name: str) -> OpenCampaign:
+    """A campaign that was declared before."""
+    folder = home.campaign_dir(name)
+    settings = json.loads((folder / SETTINGS_FILE).read_bytes())
+    record = _located(declared_campaign(folder), settings.pop("places", None), folder)
+    config = _declared_config(record, settings)
+    known_good = known_good_recipe(Path(record.beside) / config.recipe)[1] if record.known_good_sha256 else None
+    return OpenCampaign(home, record, config, known_good)
+
+
+def declared_campaign(folder: Path) -> Campaign:
+    """What the campaign in a folder declared."""
+    path = folder / CAMPAIGN_FILE
+    return Campaign.from_json(path.read_bytes(), source=path)
+
+
+def all_decisions(folder: Path) -> list[Decision]:
+    """Every revision of every look, in no order that means anything."""
+    return [
+        Decision.from_json(path.read_bytes(), source=path) for path in (folder / "decisions").glob("*.json")
+    ]
+
+
+def recorded_looks(folder: Path) -> dict[tuple[str, int, bool], Decision]:
+    """The newest revision of each decision, by (candidate, number of seeds, whether the look was declared)."""
+    return {
+        (each.candidate, each.look.num_seeds, each.look.is_gate): each
+        for each in sorted(all_decisions(folder), key=lambda decision: decision.revision)
+    }
+
+
+def recorded_decisions(folder: Path) -> list[Decision]:
+    """Those, in the order of what they are named by."""
+    return [decision for _, decision in sorted(recorded_looks(folder).items())]
+
+
+def _declaration(
+    config: CampaignConfig, beside: Path, clock: Clock, recipe: LoadedConfig, known_good: KnownGood | None
+) -> Campaign:
+    tree = config.model_dump(mode="json")
+    declared = {key: value for key, value in tree.items() if key not in MAY_CHANGE}
+    return Campaign(
+        name=config.name,
+        config=declared,
+        config_sha256=sha256_of_json({"config": declared, "recipe": recipe.values}),
+        recipe=recipe.values,
+        beside=str(beside.resolve()),
+        known_good_sha256=known_good.digest() if known_good else None,
+        created_s=clock.now_s(),
+        suites=sealed_suites(config, beside=beside),
+    )
+
+
+def _declared_config(record: Campaign, settings: Mapping[str, Any]) -> CampaignConfig:
+    """What was declared, with what may change."""
+    return stored(
+        CampaignConfig, {**record.config, **settings}, where=f"campaign '{record.name}': its declaration"
+    )
+
+
+def _located(record: Campaign, places: Mapping[str, str] | None, folder: Path) -> Campaign:
+    """What was declared, with its files where they lie; `places` as they were when it was last run."""
+    if places is None:
+        return record
+    was = Path(places["folder"])
+    dataset = moved_along(places["dataset"], was, folder, "manifest.json")
+    beside = moved_along(places["beside"], was, folder)
+    return record.model_copy(update={"beside": beside, "recipe": _with_dataset(record.recipe, dataset)})
+
+
+def _dataset(record: Campaign) -> str:
+    return str(record.recipe.get("data", {}).get("dataset", ""))
+
+
+def _with_dataset(recipe: dict[str, Any], dataset: str) -> dict[str, Any]:
+    return {**recipe, "data": {**recipe["data"], "dataset": dataset}} if dataset else recipe
+
+
+def _as_declared(home: Home, wanted: Campaign, config: CampaignConfig) -> tuple[Campaign, CampaignConfig]:
+    found = declared_campaign(home.campaigns / wanted.name)
+    if _dataset(found) != _dataset(wanted) and _is_dataset_of(found, home, Path(_dataset(wanted))):
+        found = found.model_copy(update={"recipe": _with_dataset(found.recipe, _dataset(wanted))})
+    found = found.model_copy(update={"beside": wanted.beside})
+    if found.config_sha256 == wanted.config_sha256:
+        return found, config
+    changed = sorted(_changes("", found.config, wanted.config))
+    before, now = (validated(Recipe, LoadedConfig(each.recipe, {})) for each in (found, wanted))
+    if not changed and before == now:
+        return found, config
+    changed = changed or ["the known-good recipe"]
+    raise ConfigError(
+        f"campaign '{found.name}' was declared with another {', '.join(changed[:4])}. What was declared "
+        "before the first run cannot be changed afterwards: give the campaign another name, or restore the "
+        f"file. ({', '.join(sorted(MAY_CHANGE))} may change.)"
+    )
+
+
+def _is_dataset_of(campaign: Campaign, home: Home, folder: Path) -> bool:
+    """Whether the campaign's first run was trained on this dataset, wherever that lay then."""
+    arm = campaign.config.get("baseline", BASELINE)
+    run_id = f"{campaign.name}-{arm}-s{campaign.config['first_seed']}"
+    return home.has_run(run_id) and home.run(run_id).dataset_fingerprint == Dataset.open(folder).fingerprint
+
+
+def _changes(prefix: str, before: Any, after: Any) -> Iterator[str]:
+    if isinstance(before, dict) and isinstance(after, dict):
+        for key in before.keys() | after.keys():
+            yield from _changes(f"{prefix}.{key}".lstrip("."), before.get(key), after.get(key))
+    elif before != after:
+        yield prefix

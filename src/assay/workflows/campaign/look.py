@@ -1,0 +1,91 @@
+"""A look at a candidate: gather, judge, write down. At the declared numbers of seeds, again, or in between."""
+
+from collections.abc import Sequence
+
+from assay.base.clock import Clock
+from assay.base.errors import ConfigError
+from assay.base.units import number_of
+from assay.decision.decide import decide
+from assay.records.decision import Decision
+from assay.records.evidence import Look
+from assay.statistics.campaign.looks import take_look
+from assay.store.ledger.ledger import Ledger
+from assay.workflows.campaign.decisions import record_decision
+from assay.workflows.campaign.folder import OpenCampaign, recorded_decisions, recorded_looks
+from assay.workflows.campaign.gather import gather
+from assay.workflows.campaign.scores import ScoredRun, finished_runs
+from assay.workflows.campaign.sealed_holdout import Bench
+from assay.workflows.campaign.suites import require_suites_as_declared
+
+
+def look_at(
+    campaign: OpenCampaign,
+    candidate: str,
+    baseline_runs: Sequence[ScoredRun],
+    candidate_runs: Sequence[ScoredRun],
+    bench: Bench,
+    *,
+    is_gate: bool = True,
+) -> Decision:
+    """Judge the paired seeds at a declared look (or, with `is_gate=False`, at one that was not declared).
+
+    Raises `ConfigError` for a new look where a suite changed since it was declared, and what
+    `record_decision` raises.
+    """
+    num_seeds = len(baseline_runs)
+    if (candidate, num_seeds, is_gate) not in recorded_looks(campaign.folder):
+        require_suites_as_declared(campaign.record, campaign.config)
+    taken = _looks_before(campaign, candidate, num_seeds, is_gate=is_gate)
+    name = (
+        f"look at {number_of(num_seeds, 'seed')}"
+        if is_gate
+        else f"unscheduled look at {number_of(num_seeds, 'seed')}"
+    )
+    look = take_look(campaign.config.look_plan(), taken, name=name, num_seeds=num_seeds, is_gate=is_gate)
+    facts = gather(campaign, candidate, look, baseline_runs, candidate_runs, bench)
+    return record_decision(campaign, decide(campaign.config, campaign.record, facts), bench.ledger)
+
+
+def decide_again(campaign: OpenCampaign, ledger: Ledger, *, clock: Clock) -> list[Decision]:
+    """Every decision on record, judged anew; `DamagedDataError` for one that does not follow any more."""
+    runs = {arm: finished_runs(campaign, ledger, arm, clock=clock) for arm in campaign.config.arm_names}
+    decisions = []
+    for recorded in recorded_decisions(campaign.folder):
+        num_seeds = recorded.look.num_seeds
+        decision = look_at(
+            campaign,
+            recorded.candidate,
+            runs[campaign.config.baseline][:num_seeds],
+            runs[recorded.candidate][:num_seeds],
+            Bench(ledger, clock),
+            is_gate=recorded.look.is_gate,
+        )
+        decisions.append(decision)
+    return decisions
+
+
+def look_now(campaign: OpenCampaign, ledger: Ledger, *, clock: Clock) -> list[Decision]:
+    """An unscheduled look at every candidate that is not decided; recorded, and paid for from the error
+    rate."""
+    closed = {each.candidate for each in recorded_decisions(campaign.folder) if each.is_final}
+    baseline = finished_runs(campaign, ledger, campaign.config.baseline, clock=clock)
+    decisions = []
+    for candidate in campaign.config.candidates:
+        runs = finished_runs(campaign, ledger, candidate.name, clock=clock)
+        num_seeds = min(len(runs), len(baseline))
+        if candidate.name in closed or num_seeds in campaign.config.all_looks:
+            continue
+        if num_seeds < 2:
+            raise ConfigError(
+                f"campaign '{campaign.config.name}': {number_of(num_seeds, 'paired seed')} of {candidate.name} "
+                "finished so far; a look needs 2. Go on with 'assay campaign run'."
+            )
+        pairs = baseline[:num_seeds], runs[:num_seeds]
+        decisions.append(look_at(campaign, candidate.name, *pairs, Bench(ledger, clock), is_gate=False))
+    return decisions
+
+
+def _looks_before(campaign: OpenCampaign, candidate: str, num_seeds: int, *, is_gate: bool) -> list[Look]:
+    """Looks at this candidate with fewer seeds; an unscheduled one comes before the gate with as many."""
+    looks = [each.look for each in recorded_decisions(campaign.folder) if each.candidate == candidate]
+    return [look for look in looks if (look.num_seeds, look.is_gate) < (num_seeds, is_gate)]

@@ -1,0 +1,107 @@
+"""Writes the memo of a campaign from its records: what is there now, decided or not."""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from assay.records.campaign import CampaignRun
+from assay.records.decision import Decision
+from assay.reporting.documents.memo_markdown import memo_markdown
+from assay.reporting.documents.memo_page import render_memo_page
+from assay.reporting.views.memo import Memo, ordered, record_paths
+from assay.reporting.views.pipeline import stage_runs
+from assay.store.attempts import saved_attempts
+from assay.store.settings import Money
+from assay.workflows.campaign.folder import OpenCampaign, recorded_decisions
+
+MEMO_PAGE = "memo.html"
+"""In the campaign's folder."""
+
+
+class WrittenMemo(NamedTuple):
+    """The memo and its files."""
+
+    memo: Memo
+    page: Path
+    markdown: Path
+
+
+def newest_decisions(campaign: OpenCampaign) -> dict[str, Decision]:
+    """Each candidate's decision with the most seeds; of two with as many, the declared look's."""
+    return {each.candidate: each for each in recorded_decisions(campaign.folder)}
+
+
+def write_memo(campaign: OpenCampaign, *, stopped_by: str | None = None) -> WrittenMemo:
+    """`MEMO_PAGE` and `memo.md` in the campaign's folder."""
+    newest = newest_decisions(campaign)
+    names = [each.name for each in campaign.config.candidates]
+    memo = Memo(
+        campaign=campaign.config.name,
+        question=campaign.config.question,
+        made_s=campaign.record.created_s,
+        decisions=ordered([newest[name] for name in names if name in newest]),
+        undecided=[name for name in names if name not in newest],
+        stopped_by=stopped_by,
+        budget_s=campaign.config.budget_device_hours * 3600.0,
+    )
+    compared = {run.run_id for run in memo.runs()}
+    held_s = held_by_run(campaign, memo.runs())
+    memo = replace(
+        memo,
+        records=_records(memo, campaign.home.folder),
+        cost=cost_of_runs(campaign, held_s),
+        evaluation_s=_evaluation_s(campaign, held_s),
+        other_stages_s=sum(each_s for run_id, each_s in held_s.items() if run_id not in compared),
+    )
+    page, markdown = campaign.folder / MEMO_PAGE, campaign.folder / "memo.md"
+    for path, text in ((page, render_memo_page(memo)), (markdown, memo_markdown(memo))):
+        campaign.store.put(path.name, text.encode())
+    return WrittenMemo(memo, page, markdown)
+
+
+def _records(memo: Memo, home: Path) -> dict[str, str]:
+    """The text of every record that the memo names and that is still there, laid out to be read."""
+    there = [path for path in record_paths(memo) if (home / path).is_file()]
+    return {path: _laid_out((home / path).read_text(encoding="utf-8")) for path in there}
+
+
+def _laid_out(text: str) -> str:
+    try:
+        return json.dumps(json.loads(text), indent=1, ensure_ascii=False)
+    except ValueError:
+        return text
+
+
+def held_by_run(campaign: OpenCampaign, runs: Iterable[CampaignRun]) -> dict[str, float]:
+    """Run -> device time of training: those, and all others of a pipeline, whose budget is for all stages."""
+    held_s = {run.run_id: run.device_s for run in runs}
+    if not campaign.home.has_pipeline(campaign.config.name):
+        return held_s
+    from assay.workflows.campaign.train import device_seconds_of  # here, for it brings what trains along
+
+    with campaign.home.open_ledger() as ledger:
+        others = [
+            each for each in stage_runs(campaign.home.pipeline(campaign.config.name)) if each not in held_s
+        ]
+        return held_s | {run_id: device_seconds_of(run_id, ledger) for run_id in others}
+
+
+def _evaluation_s(campaign: OpenCampaign, run_ids: Iterable[str]) -> float:
+    """Device time of evaluating these runs' commits."""
+    with campaign.home.open_ledger() as ledger:
+        return sum(map(ledger.evaluation_s, run_ids))
+
+
+def cost_of_runs(campaign: OpenCampaign, held_s: Mapping[str, float]) -> str:
+    """What such device time of runs cost, at today's prices; nothing where some run's devices have none."""
+    settings, amount = campaign.home.settings(), 0.0
+    for run_id, device_s in held_s.items():
+        attempts = saved_attempts(campaign.home.run_dir(run_id))
+        prices = {settings.price_of(attempt) for attempt in attempts}
+        price = prices.pop() if len(prices) == 1 else None
+        if price is None:
+            return ""
+        amount += device_s / 3600 * price
+    return str(Money(amount, settings.currency)) if held_s else ""

@@ -1,0 +1,258 @@
+"""What a campaign's looks could find, and whether its guardrails could pass, said before its first run:
+`--check` prints it, a run warns by it.
+
+A candidate that does no harm passes a guardrail as often as a gain of the margin's size would be found: it is
+the same bound, turned around, but for what it allows for harm that no item shows. Guardrails must all pass, so
+their chances multiply.
+"""
+
+import math
+from pathlib import Path
+from typing import NamedTuple
+
+from assay.base.units import number_of
+from assay.decision.config import CampaignConfig, GuardrailRule, SafetyRule
+from assay.decision.sentences import bound_text, chance_text, effect_text, is_beyond, rate_text
+from assay.statistics.campaign.look_power import LookPower, cure_of, power_of_looks
+from assay.statistics.failure_rate import rate_upper, trials_needed
+from assay.statistics.guardrail import Allowance, allowance_for_unseen, chance_to_pass
+from assay.statistics.power import MAX_SEEDS, POWER, minimum_detectable_effect, seeds_needed
+from assay.statistics.seeds.trimmed import FEWEST_SEEDS, OverSeeds
+from assay.statistics.warnings import LEAST_FOUND, MOST_LOST, Warned, warnings_of_clusters
+from assay.store.home import Home
+from assay.workflows.campaign.paired_noise import ItemDraws, NoiseBeforehand, PairedNoise
+
+ITEMS_FACTORS = (2, 4, 8, 16, 32, 64)
+"""Times as many items as there are, that a guardrail is tried with."""
+
+
+class GuardrailPower(NamedTuple):
+    """What becomes of candidates that do no harm, at the last look."""
+
+    rule: GuardrailRule
+    noise: PairedNoise | None
+    """None where nobody knows it; then so are the others."""
+    passes: float
+    """The share that passes."""
+    enough: float
+    """The margin that 80% would pass."""
+
+
+class SafetyPower(NamedTuple):
+    """What a safety benchmark could show."""
+
+    rule: SafetyRule
+    draws: ItemDraws | None
+    """None where they cannot be counted yet."""
+
+    @property
+    def least_bound(self) -> float:
+        """The bound of the rate where no item fails."""
+        return float(rate_upper(0.0, float(self.draws.number if self.draws else 0)))
+
+
+class StatedPower(NamedTuple):
+    """What is known of a campaign's power before its first run."""
+
+    noise: PairedNoise | None
+    """That of the primary benchmarks; None where nobody knows it before the first look."""
+    looks: list[LookPower]
+    otherwise: list[LookPower]
+    """By the other `rule.over_seeds`; empty where a look has too few for it."""
+    guardrails: list[GuardrailPower]
+    safety: list[SafetyPower]
+    warnings: list[Warned]
+
+
+def stated_power(config: CampaignConfig, home: Home, *, beside: Path) -> StatedPower:
+    """Look by look and guardrail by guardrail, with what to do where too little would be decided."""
+    beforehand = NoiseBeforehand(config, home, beside=beside)
+    noise, looks, otherwise = beforehand.of(config.rule.primary), [], []
+    if noise is not None:
+        looks = _looks(config, noise, config.rule.over_seeds)
+        if config.all_looks[0] >= FEWEST_SEEDS:
+            otherwise = _looks(config, noise, "mean" if config.rule.over_seeds == "trimmed" else "trimmed")
+    guardrails = [
+        _of_guardrail(each, beforehand.of((each.benchmark,)), config.seeds) for each in config.rule.guardrails
+    ]
+    safety = [SafetyPower(each, beforehand.draws((each.benchmark,))) for each in config.rule.safety]
+    warnings = [each.with_cure() for each in beforehand.data_warnings()]
+    warnings += _of_looks(config, noise, looks) if noise is not None else []
+    warnings += _of_guards(guardrails, safety, config.seeds)
+    warnings += warnings_of_clusters(config.differing_clusters())
+    return StatedPower(noise, looks, otherwise, guardrails, safety, warnings)
+
+
+def _looks(config: CampaignConfig, noise: PairedNoise, over_seeds: OverSeeds) -> list[LookPower]:
+    return power_of_looks(
+        config.look_plan(),
+        config.rule.thresholds(),
+        noise.components,
+        num_items=noise.draws.number,
+        over_seeds=over_seeds,
+    )
+
+
+def power_lines(found: StatedPower, *, over_seeds: OverSeeds) -> list[str]:
+    """What `--check` prints of it."""
+    lines = [
+        "power: not known before the first look: no campaign on record measured these primary benchmarks, and "
+        "their scores are no shares of items that can be counted now"
+    ]
+    if found.noise is not None:
+        unit = found.noise.unit
+        lines = [f"power, {found.noise.source}:", *(_look_line(each, unit) for each in found.looks)]
+        if found.otherwise:
+            other = "without the best and the worst seed (over_seeds: trimmed)"
+            lines.append(f"  {other if over_seeds == 'mean' else 'with every seed (over_seeds: mean)'}:")
+            lines += [f"  {_look_line(each, unit)}" for each in found.otherwise]
+    return [*lines, *map(_guardrail_line, found.guardrails), *map(_safety_line, found.safety)]
+
+
+def _look_line(each: LookPower, unit: str) -> str:
+    return (
+        f"  look at {number_of(each.num_seeds, 'seed')}: {_scaled_text(each, unit)}; of candidates that are "
+        f"worth having it scales {chance_text(each.scales)}, stops {chance_text(each.stops)}"
+        + (f", gives up on {chance_text(each.gives_up)}" if each.gives_up >= 0.005 else "")
+    )
+
+
+def _scaled_text(each: LookPower, unit: str) -> str:
+    if is_beyond(each.finds, unit):
+        return "scales no gain that a share can have 80% of the time"
+    return f"scales a gain of {effect_text(each.finds, unit, signed=False)} 80% of the time"
+
+
+def _guardrail_line(each: GuardrailPower) -> str:
+    name = f"  guardrail {each.rule.benchmark}"
+    if each.noise is None:
+        return f"{name}: not known before the first look; no campaign on record measured it, and it is no share"
+    unit = each.noise.unit
+    return (
+        f"{name}, margin {bound_text(each.rule.margin, unit)}, on {each.noise.draws.text()}: "
+        f"passes {chance_text(each.passes)} of candidates that do no harm; 80% with "
+        + ("no margin that a share can have" if is_beyond(each.enough, unit) else _margin(each.enough, unit))
+    )
+
+
+def _margin(margin: float, unit: str) -> str:
+    return f"a margin of {effect_text(margin, unit, signed=False)}"
+
+
+def _safety_line(each: SafetyPower) -> str:
+    name = f"  safety {each.rule.benchmark}, at most {rate_text(each.rule.max_rate)}"
+    if each.draws is None:
+        return f"{name}: its items cannot be counted before the first look"
+    return f"{name}: {each.draws.text()} without a failure show {rate_text(each.least_bound)}"
+
+
+def _of_guardrail(rule: GuardrailRule, noise: PairedNoise | None, num_seeds: int) -> GuardrailPower:
+    if noise is None:
+        return GuardrailPower(rule, None, math.nan, math.nan)
+    number = noise.draws.number
+    passes = _passes(rule.margin, noise, num_seeds=num_seeds, num_items=number)
+    allowed = _allowance(noise, number)
+    design = {"num_seeds": num_seeds, "num_items": number}
+    enough = allowed.margin + minimum_detectable_effect(allowed.components, **design)
+    return GuardrailPower(rule, noise, passes, enough)
+
+
+def _passes(margin: float, noise: PairedNoise, *, num_seeds: int, num_items: int) -> float:
+    return chance_to_pass(
+        margin, noise.components, num_seeds=num_seeds, num_items=num_items, is_share=noise.unit == "share"
+    )
+
+
+def _allowance(noise: PairedNoise, num_items: int) -> Allowance:
+    return allowance_for_unseen(noise.components, num_items=num_items, is_share=noise.unit == "share")
+
+
+def _of_looks(config: CampaignConfig, noise: PairedNoise, looks: list[LookPower]) -> list[Warned]:
+    warnings = [
+        Warned(
+            "look cannot decide",
+            f"the look at {each.num_seeds} seeds cannot decide: of the candidates that are worth having it "
+            f"would scale {chance_text(each.scales)}, and end on {chance_text(each.stops + each.gives_up)} "
+            "without a "
+            "gain. Leave it out of looks, or take it with more seeds.",
+        )
+        for each in looks[:-1]
+        if each.stops + each.gives_up > max(MOST_LOST, each.scales)
+    ]
+    if looks[-1].scales < LEAST_FOUND:
+        said = (
+            "the campaign lacks power: of the candidates that are worth having its last look would scale "
+            f"{chance_text(looks[-1].scales)}. {_cure_text(config, noise)}"
+        )
+        warnings.append(Warned("campaign lacks power", said))
+    return warnings
+
+
+def _of_guards(guardrails: list[GuardrailPower], safety: list[SafetyPower], num_seeds: int) -> list[Warned]:
+    """Guardrails that would refuse what does no harm, alone or together, and safety that nothing could show."""
+    known = [each for each in guardrails if each.noise is not None]
+    texts = [
+        f"guardrail '{each.rule.benchmark}' lacks power: by the last look it would pass "
+        f"{chance_text(each.passes)} of the candidates that do no harm, so most could not be scaled. "
+        f"{_guardrail_cure(each, num_seeds)}"
+        for each in known
+        if each.passes < LEAST_FOUND
+    ]
+    if not texts and (together := math.prod(each.passes for each in known)) < LEAST_FOUND:
+        texts = [
+            f"the {len(known)} guardrails lack power together: all of them would pass "
+            f"{chance_text(together)} of the candidates that do no harm. More items, more seeds, or wider "
+            "margins."
+        ]
+    texts += [
+        f"safety benchmark '{each.rule.benchmark}' cannot pass: {each.draws.text()} without "
+        f"any failure still leave a rate of {rate_text(each.least_bound)}, and at most "
+        f"{rate_text(each.rule.max_rate)} is allowed. It takes "
+        f"{_wanted(each.draws, trials_needed(each.rule.max_rate))}."
+        for each in safety
+        if each.draws is not None and each.least_bound > each.rule.max_rate
+    ]
+    return [Warned("guardrail lacks power", text) for text in texts]
+
+
+def _guardrail_cure(each: GuardrailPower, num_seeds: int) -> str:
+    """The margin that would do, and seeds or items for the one that was declared."""
+    assert each.noise is not None
+    margin, draws = each.rule.margin, each.noise.draws
+    num_items = draws.number
+    allowed = _allowance(each.noise, num_items)
+    unit = each.noise.unit
+    parts = [] if is_beyond(each.enough, unit) else [_margin(each.enough, unit)]
+    if seeds := seeds_needed(margin - allowed.margin, allowed.components, num_items=num_items):
+        parts.append(f"{seeds} seeds")
+    for factor in ITEMS_FACTORS:
+        if _passes(margin, each.noise, num_seeds=num_seeds, num_items=factor * num_items) >= POWER:
+            parts.append(_wanted(draws, factor * num_items, instead=True))
+            break
+    if not parts:
+        return f"Neither a margin, nor {MAX_SEEDS} seeds, nor {ITEMS_FACTORS[-1]} times as many items would do."
+    return f"For {POWER:.0%}: {' or '.join(parts)}."
+
+
+def _wanted(draws: ItemDraws, number: int, *, instead: bool = False) -> str:
+    """So many draws; where the whole dataset has fewer, that holding out more of it will not do."""
+    text = draws.text(number) + (f" instead of {draws.number:,}" if instead else "")
+    if draws.most is None or number <= draws.most:
+        return text
+    return f"{text}, more than the dataset has (about {draws.most:,} if all of it were held out)"
+
+
+def _cure_text(config: CampaignConfig, noise: PairedNoise) -> str:
+    plan, rule = config.look_plan(), config.rule.thresholds()
+    cure = cure_of(
+        plan, rule, noise.components, num_items=noise.draws.number, over_seeds=config.rule.over_seeds
+    )
+    if cure is None:
+        return (
+            f"Neither seeds nor items would do: ask for more than {bound_text(rule.least_effect, noise.unit)}."
+        )
+    runs = (1 + len(config.candidates)) * (cure.num_seeds - config.seeds)
+    parts = [f"{cure.num_seeds} seeds ({number_of(runs, 'more run')})"] if runs else []
+    if cure.items_factor > 1:
+        parts.append(_wanted(noise.draws, cure.items_factor * noise.draws.number, instead=True))
+    return f"The cheapest cure, for {LEAST_FOUND:.0%}: {' and '.join(parts)}."

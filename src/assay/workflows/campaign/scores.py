@@ -1,0 +1,186 @@
+"""What a finished run got on every benchmark: read where it was scored, scored here where it was not.
+
+A result is of a run's last weights, and of a benchmark as the campaign asks it: one that is there and differs
+in either is another answer.
+"""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from assay.base.clock import Clock
+from assay.base.errors import AssayError, DataError
+from assay.decision.config import PredictionsBenchmark, SuiteBenchmark
+from assay.decision.facts import BenchmarkFacts, BenchmarkScores, benchmark_facts
+from assay.decision.row_scores import asked_sha256, result_of_predictions, scored_predictions
+from assay.records.benchmark import BenchmarkResult
+from assay.records.campaign import CampaignRun
+from assay.records.decision import Source
+from assay.records.evaluation import AnyEvaluation
+from assay.records.run import Run
+from assay.reporting.views.run import model_numbers
+from assay.statistics.benchmark_items import (
+    RESULT_FILE,
+    load_result,
+    read_score_matrix,
+    result_folders,
+    score_matrix,
+)
+from assay.statistics.predictions import predictions_of
+from assay.store.home import Home
+from assay.store.ledger.ledger import Ledger
+from assay.workflows.bookkeeping import rebuild_run, writer_of
+from assay.workflows.campaign.arms import run_id_of
+from assay.workflows.campaign.folder import OpenCampaign
+from assay.workflows.campaign.train import ArmRun, device_seconds_of
+from assay.workflows.evaluation.queue import queue_of, record_results, work
+from assay.workflows.run import existing_run
+
+NEVER = 10**12
+"""Steps: no commit but the last is a multiple of it."""
+
+
+class ScoredRun(NamedTuple):
+    """A finished run and its results."""
+
+    record: CampaignRun
+    folders: dict[str, Path]
+    """Benchmark -> folder of its result."""
+
+
+def scored_run(campaign: OpenCampaign, each: ArmRun, ledger: Ledger, *, clock: Clock) -> ScoredRun:
+    """A finished run with a result on every benchmark; those that its predictions give are made here."""
+    run = each.run
+    evaluation = ledger.evaluations(run.run_id)[-1]
+    folders = {
+        benchmark.name: _predictions_folder(benchmark, each, evaluation, ledger, clock)
+        if isinstance(benchmark, PredictionsBenchmark)
+        else suite_folder(campaign, benchmark, run, ledger, clock)
+        for benchmark in campaign.config.open_benchmarks
+    }
+    audit = ledger.audit(run.run_id)
+    warned = model_numbers(ledger, run.run_id).warnings()
+    record = CampaignRun(
+        arm=each.arm,
+        seed=each.seed,
+        run_id=run.run_id,
+        recipe_sha256=run.recipe_sha256,
+        weights_digest=evaluation.weights_digest,
+        audit_verdict=audit.verdict if audit else "not audited",
+        num_attempts=max(1, len(ledger.attempts(run.run_id))),
+        device_s=device_seconds_of(run.run_id, ledger),
+        warnings=tuple(each.text for each in warned),
+        warning_rules=tuple(each.rule for each in warned),
+    )
+    return ScoredRun(record, folders)
+
+
+def finished_runs(campaign: OpenCampaign, ledger: Ledger, arm: str, *, clock: Clock) -> list[ScoredRun]:
+    """The arm's runs that are finished and evaluated, seed by seed up to the first that is not; trains
+    nothing."""
+    found: list[ScoredRun] = []
+    for seed in campaign.config.seed_numbers:
+        run_id = run_id_of(campaign.config.name, arm, seed)
+        if not campaign.home.has_run(run_id):
+            break
+        each = ArmRun(arm, seed, existing_run(campaign.home, run_id))
+        if not ledger.evaluations(run_id):  # the folder is the truth, of which it may have missed something
+            rebuild_run(ledger, each.run)
+        if not ledger.evaluations(run_id):
+            break
+        found.append(scored_run(campaign, each, ledger, clock=clock))
+    return found
+
+
+def benchmark_scores(benchmark: str, runs: Sequence[ScoredRun], home: Path) -> BenchmarkScores:
+    """What the runs got, the baseline's first, by seed; errors are those of `read_score_matrix`."""
+    folders = [run.folders[benchmark] for run in runs]
+    results = tuple(load_result(folder) for folder in folders)
+    sources = tuple(
+        Source(path=_path_in(home, folder / RESULT_FILE), sha256=result.digest())
+        for folder, result in zip(folders, results, strict=True)
+    )
+    return BenchmarkScores(read_score_matrix(folders), results, sources)
+
+
+def scores_beside(campaign: OpenCampaign, runs: Sequence[ScoredRun], ledger: Ledger) -> list[BenchmarkFacts]:
+    """What else the rows of the primary benchmarks say, as far as predictions are there and say it: an AUC
+    needs two classes, and rows of both."""
+    found: list[BenchmarkFacts] = []
+    for benchmark in campaign.config.beside:
+        with suppress(AssayError):
+            scored = [_scored_again(campaign, benchmark, run.record, ledger) for run in runs]
+            scores = BenchmarkScores(score_matrix(scored), tuple(result for result, _ in scored), ())
+            found.append(benchmark_facts(benchmark, "other", scores))
+    return found
+
+
+def _scored_again(
+    campaign: OpenCampaign, benchmark: PredictionsBenchmark, record: CampaignRun, ledger: Ledger
+) -> tuple[BenchmarkResult, Any]:
+    evaluation = ledger.evaluations(record.run_id)[-1]
+    table = predictions_of(campaign.home.run_dir(record.run_id), evaluation)
+    return scored_predictions(benchmark, table, evaluation, arm=record.arm, seed=record.seed, evaluated_s=0.0)
+
+
+def _predictions_folder(
+    benchmark: PredictionsBenchmark, each: ArmRun, evaluation: AnyEvaluation, ledger: Ledger, clock: Clock
+) -> Path:
+    folder = Path(each.run.run_dir) / "benchmarks" / benchmark.name
+    asked = asked_sha256(benchmark, dataset=evaluation.dataset_fingerprint, split=evaluation.split)
+    wanted = (evaluation.weights_digest, asked)
+    if (folder / RESULT_FILE).is_file():
+        known = load_result(folder)
+        if (known.weights_digest, known.benchmark_sha256) == wanted:
+            ledger.record_benchmark_result(known)
+            return folder
+    table = predictions_of(Path(each.run.run_dir), evaluation)
+    result = result_of_predictions(
+        benchmark, table, evaluation, arm=each.arm, seed=each.seed, evaluated_s=clock.now_s(), folder=folder
+    )
+    ledger.record_benchmark_result(result)
+    return folder
+
+
+def suite_folder(
+    campaign: OpenCampaign, benchmark: SuiteBenchmark, run: Run, ledger: Ledger, clock: Clock
+) -> Path:
+    """Where the result of the run's last weights is; scored now where it is not there and a suite is named."""
+    name = benchmark.benchmark or benchmark.name
+    weights_digest = ledger.evaluations(run.run_id)[-1].weights_digest
+    folder = _folder_of_result(name, run, weights_digest)
+    if folder is None and benchmark.suite is not None:
+        _evaluate_last(campaign.home, run, Path(campaign.record.beside) / benchmark.suite, clock)
+        folder = _folder_of_result(name, run, weights_digest)
+    if folder is None:
+        raise DataError(
+            f"run '{run.run_id}' has no result of benchmark '{name}' for its last weights. Name its suite in "
+            "the campaign's file, or evaluate it with 'assay eval'; then run the campaign again: it goes on "
+            "from here."
+        )
+    return folder
+
+
+def _folder_of_result(benchmark: str, run: Run, weights_digest: str) -> Path | None:
+    """The newest: a benchmark that was changed and evaluated again leaves its older results where they are."""
+    found = [(load_result(folder), folder) for folder in result_folders(Path(run.run_dir))]
+    same = [
+        (result.evaluated_s, folder)
+        for result, folder in found
+        if result.benchmark == benchmark and result.weights_digest == weights_digest
+    ]
+    return max(same)[1] if same else None
+
+
+def _evaluate_last(home: Home, run: Run, suite: Path, clock: Clock) -> None:
+    """Score the last commit; what somebody else is at, or did before, is not done again."""
+    queue = queue_of(run, suite=str(suite.resolve()))
+    only_the_last = queue.config.model_copy(update={"every_steps": NEVER})
+    with writer_of(home, run) as writer:
+        work(queue._replace(config=only_the_last), writer, clock=clock, follow=True)
+        record_results(queue, writer)
+
+
+def _path_in(home: Path, path: Path) -> str:
+    return path.relative_to(home).as_posix() if path.is_relative_to(home) else str(path)

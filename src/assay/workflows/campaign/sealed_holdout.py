@@ -1,0 +1,140 @@
+"""Opens a campaign's sealed benchmark: once per candidate, when nothing else stands in the way, on record.
+
+The opening is written down before anything is scored, so that a campaign which is killed in the midst goes on
+with it, and nobody can look and then decide not to have looked. A holdout that an earlier campaign opened, or
+on which a run was scored beforehand, is none any more: what came after may have been chosen by it.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from assay.base.clock import Clock
+from assay.base.units import number_of
+from assay.decision.config import SuiteBenchmark
+from assay.decision.facts import Facts, SealFacts, benchmark_facts
+from assay.decision.gates import all_but_the_seal_holds
+from assay.evals.config import read_suite
+from assay.evals.contents import suite_sha256
+from assay.records.campaign import SealOpening
+from assay.records.decision import Source
+from assay.records.run import Run
+from assay.statistics.benchmark_items import load_result, result_folders
+from assay.store.home import Home
+from assay.store.ledger.ledger import Ledger
+from assay.workflows.campaign.folder import OpenCampaign
+from assay.workflows.campaign.scores import ScoredRun, benchmark_scores, suite_folder
+from assay.workflows.campaign.suites import require_suites_as_declared
+from assay.workflows.run import existing_run
+
+OPENINGS = "sealed"
+"""Folder of a campaign's openings: `CANDIDATE.json`."""
+
+
+ScoreSealed = Callable[[OpenCampaign, SuiteBenchmark, Run, Ledger, Clock], Path]
+"""What scores a run's last weights on the sealed benchmark, or finds them scored: the folder of the result."""
+
+
+class Bench(NamedTuple):
+    """What judging needs beside the campaign, and where the holdout's scores come from."""
+
+    ledger: Ledger
+    clock: Clock
+    score: ScoreSealed = suite_folder
+
+
+def seal_of(
+    campaign: OpenCampaign,
+    facts: Facts,
+    runs: Sequence[ScoredRun],
+    bench: Bench,
+) -> SealFacts | None:
+    """What the sealed benchmark says at this look; None while it stays closed."""
+    benchmark = campaign.config.sealed_benchmark
+    if benchmark is None:
+        return None
+    found = _opening(campaign.folder, facts.candidate)
+    if found is None:
+        if not (facts.look.is_gate and all_but_the_seal_holds(campaign.config, facts)):
+            return None
+        if problem := _broken(campaign, benchmark, runs):
+            return SealFacts(None, problem, None)
+        require_suites_as_declared(campaign.record, campaign.config)
+        found = _open(campaign, benchmark, facts, bench.clock)
+    source = _source(campaign, found)
+    if (found.num_seeds, True) != (facts.num_seeds, facts.look.is_gate):
+        return SealFacts(
+            None,
+            f"It was opened for the look at {number_of(found.num_seeds, 'seed')}, and is opened once.",
+            source,
+        )
+    scored = [_with_sealed(run, benchmark, campaign, bench) for run in runs]
+    scores = benchmark_scores(benchmark.name, scored, campaign.home.folder.resolve())
+    return SealFacts(benchmark_facts(benchmark, "sealed", scores), "", source)
+
+
+def openings(home: Home) -> Iterator[SealOpening]:
+    """The openings of all campaigns."""
+    for path in sorted(home.campaigns.glob(f"*/{OPENINGS}/*.json")):
+        yield SealOpening.from_json(path.read_bytes(), source=path)
+
+
+def _broken(campaign: OpenCampaign, benchmark: SuiteBenchmark, runs: Sequence[ScoredRun]) -> str:
+    """Why it is no holdout any more; empty where it is one."""
+    same = _digests(campaign, benchmark)
+    known = [each for each in openings(campaign.home) if each.suite_sha256 in same]
+    for other in known:
+        if other.campaign != campaign.config.name:
+            return f"Campaign '{other.campaign}' opened it for {other.candidate}."
+    opened_here = {run_id for each in known for run_id in each.runs}
+    name = benchmark.benchmark or benchmark.name
+    for run in runs:
+        run_id = run.record.run_id
+        folders = [] if run_id in opened_here else result_folders(campaign.home.run_dir(run_id))
+        if any(load_result(folder).benchmark == name for folder in folders):
+            return f"Run {run.record.run_id} was scored on it before it was opened."
+    return ""
+
+
+def _open(campaign: OpenCampaign, benchmark: SuiteBenchmark, facts: Facts, clock: Clock) -> SealOpening:
+    opening = SealOpening(
+        campaign=campaign.config.name,
+        candidate=facts.candidate,
+        benchmark=benchmark.name,
+        suite_sha256=_digests(campaign, benchmark)[0],
+        num_seeds=facts.num_seeds,
+        runs=tuple(run.run_id for run in facts.runs),
+        opened_s=clock.now_s(),
+    )
+    campaign.store.put_if_absent(_place(facts.candidate), opening.to_json().encode())
+    found = _opening(campaign.folder, facts.candidate)
+    assert found is not None, "it was written above"
+    return found
+
+
+def _with_sealed(run: ScoredRun, benchmark: SuiteBenchmark, campaign: OpenCampaign, bench: Bench) -> ScoredRun:
+    trained = existing_run(campaign.home, run.record.run_id)
+    folder = bench.score(campaign, benchmark, trained, bench.ledger, bench.clock)
+    return run._replace(folders={**run.folders, benchmark.name: folder})
+
+
+def _digests(campaign: OpenCampaign, benchmark: SuiteBenchmark) -> tuple[str, str]:
+    """Digests of the suite with the files that it names, and of its definition alone, for older openings."""
+    assert benchmark.suite is not None, "a sealed benchmark names its suite"
+    path = Path(campaign.record.beside) / benchmark.suite
+    suite = read_suite(path)
+    return suite_sha256(path, suite), suite.sha256()
+
+
+def _opening(folder: Path, candidate: str) -> SealOpening | None:
+    path = folder / _place(candidate)
+    return SealOpening.from_json(path.read_bytes(), source=path) if path.is_file() else None
+
+
+def _source(campaign: OpenCampaign, opening: SealOpening) -> Source:
+    path = campaign.folder / _place(opening.candidate)
+    return Source(path=path.relative_to(campaign.home.folder.resolve()).as_posix(), sha256=opening.digest())
+
+
+def _place(candidate: str) -> str:
+    return f"{OPENINGS}/{candidate}.json"

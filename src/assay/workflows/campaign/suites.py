@@ -1,0 +1,46 @@
+"""Seals the suites that a campaign's file names: a look is taken with the questions that were declared.
+
+The declaration keeps each suite's digest, which covers the bytes of its items. Looks on record are judged again
+from the scores that were made for them, so a suite may go on changing once its campaign is decided.
+"""
+
+from pathlib import Path
+
+from assay.base.errors import ConfigError
+from assay.decision.config import CampaignConfig, SuiteBenchmark
+from assay.evals.config import read_suite
+from assay.evals.contents import named_files, suite_sha256
+from assay.records.campaign import Campaign
+
+
+def sealed_suites(config: CampaignConfig, *, beside: Path) -> dict[str, str]:
+    """Path of each suite, as the campaign's file has it -> its digest now.
+
+    Raises `ConfigError` where a file that a suite names is not there: it could be filled in after the look.
+    """
+    found = {}
+    named = {each.suite for each in config.benchmarks if isinstance(each, SuiteBenchmark) and each.suite}
+    for name in sorted(named):
+        path = beside / name
+        suite = read_suite(path)
+        for file, sha256 in named_files(suite, path.parent).items():
+            if sha256 is None:
+                raise ConfigError(
+                    f"{path}: names {file}, which is not there. What a campaign asks has to lie there before "
+                    "the first run: put the file there, or correct its name in the suite."
+                )
+        found[name] = suite_sha256(path, suite)
+    return found
+
+
+def require_suites_as_declared(campaign: Campaign, config: CampaignConfig) -> None:
+    """Raise `ConfigError` where a suite is another one than was declared; passes where none was kept."""
+    now = sealed_suites(config, beside=Path(campaign.beside))
+    changed = [name for name, sha256 in now.items() if campaign.suites.get(name, sha256) != sha256]
+    if changed:
+        raise ConfigError(
+            f"campaign '{campaign.name}': suite {Path(campaign.beside) / changed[0]}, or a file that it names "
+            "(items, held-out texts), changed since the campaign was declared, so a look would not be at the "
+            "questions that were declared. Restore the files, or declare a campaign of another name on the "
+            "suite as it is now."
+        )

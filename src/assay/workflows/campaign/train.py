@@ -1,0 +1,330 @@
+"""Trains the arms that are due, several at once, wherever a launcher starts them.
+
+    (arm, seed) --> its run --+-- finished ----------------> taken
+                              +-- queued, running ---------> waited for, whoever started it
+                              +-- begun, but dead ---------> its time is settled, and it goes on
+                              +-- not begun, in budget ----> started
+
+Nothing is in memory only: a run's log of commits, attempts and launches say where it stands. So a campaign that
+was killed at any point goes on by being run again; no arm is trained twice, and none is lost.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from assay.base.clock import Clock, SystemClock
+from assay.base.errors import ConfigError, Interrupted, StoreFullError, TrainingError
+from assay.base.units import duration_text
+from assay.elastic.supervisor import RestartPolicy, Watcher
+from assay.launchers.guards import heed_guards
+from assay.launchers.launcher import Launcher, LaunchState
+from assay.launchers.launches import last_launch, state_of
+from assay.launchers.local import launched_here
+from assay.records.launch import Launch
+from assay.records.run import Attempt, Run
+from assay.store.attempts import saved_attempts
+from assay.store.commit_log import CommitLog
+from assay.store.findings import keep_audit
+from assay.store.home import Home
+from assay.store.ledger.ledger import Ledger
+from assay.store.metrics.phases import rank_phase_seconds
+from assay.store.metrics.segment import read_segment, segment_path
+from assay.store.objects import open_store
+from assay.store.place import refuse_links
+from assay.training.audit import audit_run
+from assay.workflows.bookkeeping import rebuild_run, writer_of
+from assay.workflows.campaign.arms import Arms
+from assay.workflows.train import drive, evaluate_run
+
+TRIES = 3
+"""Launches in a row that may die without a commit before the campaign gives the run up."""
+
+WatcherOf = Callable[[Run], Watcher]
+
+
+class InThisProcess:
+    """The launcher that nobody needs to wait for: what it starts has ended when `start` returns."""
+
+    def __init__(self, home: Home, watcher_of: WatcherOf, clock: Clock, *, of: str = "campaign") -> None:
+        """`watcher_of` makes what follows a run on the screen; `of`: what is run again to go on."""
+        self._home = home
+        self._watcher_of = watcher_of
+        self._clock = clock
+        self._of = of
+
+    def start(self, run: Run, *, world_size: int) -> Launch:
+        """Train the run, as `assay train` would."""
+        launch = launched_here(run, world_size=world_size)
+        with writer_of(self._home, run) as writer, _said_of(self._of):
+            result = drive(
+                self._home,
+                run,
+                writer,
+                world_size=world_size,
+                policy=RestartPolicy(),
+                watchers=[self._watcher_of(run)],
+                clock=self._clock,
+            )
+        if result.error is not None:
+            raise result.error
+        return launch
+
+
+@contextmanager
+def _said_of(whole: str) -> Iterator[None]:
+    """After Ctrl-C, how to go on with all of it."""
+    try:
+        yield
+    except Interrupted as interrupt:
+        raise Interrupted(f"{interrupt}\nor run the {whole} again: it goes on from here") from None
+
+
+class Workplace(NamedTuple):
+    """Where arms are trained, and how many of them at once."""
+
+    launcher: Launcher
+    arms_at_once: int = 1
+    clock: Clock = SystemClock()
+    state_of: Callable[[Launch], LaunchState] = state_of
+    poll_s: float = 0.5
+    host: str | None = None
+    """Where they are trained; None where a scheduler chooses."""
+    warn: Callable[[str], None] = lambda text: None
+    """Is told what a guard warns of."""
+
+
+class ArmRun(NamedTuple):
+    """One arm with one seed."""
+
+    arm: str
+    seed: int
+    run: Run
+
+
+class _Flight(NamedTuple):
+    """A run that is queued or trained."""
+
+    each: ArmRun
+    launch: Launch
+    num_before: int
+    """Attempts that are not this launch's."""
+    tries: int = 1
+
+    def last_attempt(self) -> Attempt | None:
+        """The launch's own; None before it has begun one."""
+        attempts = saved_attempts(Path(self.each.run.run_dir))
+        return attempts[-1] if len(attempts) > self.num_before else None
+
+
+class CampaignStopped(Exception):  # noqa: N818 (an event, not an error)
+    """The campaign ends before all is decided: no budget is left, or somebody asked one of its runs to stop."""
+
+
+class Training:
+    """The training of the arms of one campaign, or of the stages of a pipeline."""
+
+    def __init__(self, arms: Arms, ledger: Ledger, place: Workplace) -> None:
+        self._arms = arms
+        self._ledger = ledger
+        self._place = place
+        self._costs: dict[str, list[float]] = {}
+        self._final_s: dict[str, float] = {}
+        self._in_flight: list[_Flight] = []
+
+    def finish(self, due: Sequence[tuple[str, int]]) -> Iterator[ArmRun]:
+        """Each run once it is finished, evaluated and audited; they are begun in the order of `due`.
+
+        Raises `CampaignStopped` when what had begun before is finished or gone on with by itself.
+        """
+        waiting, refusal = list(due), None
+        while waiting or self._in_flight:
+            while waiting and len(self._in_flight) < self._place.arms_at_once:
+                arm, seed = waiting.pop(0)
+                each = ArmRun(arm, seed, self._arms.run_of(arm, seed))
+                # Asked before the log is read: what ends in between is finished, not dead.
+                if (found := self._found(each)) is not None:
+                    self._in_flight.append(found)
+                elif _log_of(each.run).finished() is not None:
+                    yield self._taken(each)
+                elif (refusal := self._beyond_budget(each)) is None:
+                    self._in_flight.append(self._started(each))
+                else:
+                    waiting = []
+            ended = [flight for flight in self._in_flight if self._place.state_of(flight.launch) == "ended"]
+            for flight in ended:
+                self._in_flight.remove(flight)
+                if _log_of(flight.each.run).finished() is not None:
+                    yield self._taken(flight.each)
+                else:
+                    self._in_flight.append(self._again(flight))
+            if self._in_flight and not ended:
+                self._place.clock.sleep_s(self._place.poll_s)
+        if refusal is not None:
+            raise CampaignStopped(refusal)
+
+    def _found(self, each: ArmRun) -> _Flight | None:
+        """What is queued or trains already, whoever started it."""
+        run, launch = each.run, last_launch(each.run)
+        if launch is None:
+            return None
+        state = self._place.state_of(launch)
+        if state in ("queued", "running"):
+            ended = [attempt for attempt in saved_attempts(Path(run.run_dir)) if attempt.ended_s is not None]
+            return _Flight(each, launch, num_before=len(ended))
+        if state == "elsewhere" and not _has_left(run):
+            raise ConfigError(
+                f"run '{run.run_id}' was started as {launch.where()}, and from here nobody sees whether it "
+                f"runs. Run the {self._arms.whose} there; or, where that machine is gone, 'assay train "
+                f"--resume {run.run_id}' here, and the {self._arms.whose} after it."
+            )
+        return None
+
+    def _started(self, each: ArmRun, *, tries: int = 1) -> _Flight:
+        refuse_links(Path(each.run.run_dir))
+        settle(each.run, self._ledger)
+        num_before = len(saved_attempts(Path(each.run.run_dir)))
+        workers = self._arms.workers
+        for warning in heed_guards(self._arms.home, each.run, world_size=workers, host=self._place.host):
+            self._place.warn(f"warning: {warning}. 'assay triage guard' lists all.")
+        launch = self._place.launcher.start(each.run, world_size=self._arms.workers)
+        self._ledger.record_run(each.run)
+        self._ledger.record_launch(launch)
+        return _Flight(each, launch, num_before, tries)
+
+    def _again(self, flight: _Flight) -> _Flight:
+        """A run whose launch ended before it was finished goes on, unless it was told to stop or cannot."""
+        run, launch, last = flight.each.run, flight.launch, flight.last_attempt()
+        if last is not None and last.outcome == "preempted":
+            raise CampaignStopped(
+                f"run {run.run_id} was asked to stop; it committed, and goes on when the "
+                f"{self._arms.whose} is run again"
+            )
+        commits = _log_of(run).commits()
+        tries = 1 if last is not None and commits and commits[-1].attempt >= last.attempt else flight.tries + 1
+        if tries > TRIES or (last is not None and last.outcome == "failed" and not _was_of_store(last)):
+            why = last.reason if last is not None else "it left before it had begun"
+            is_full = last is not None and last.failure is not None and last.failure.failure_kind == "disk_full"
+            raise (StoreFullError if is_full else TrainingError)(
+                f"run {run.run_id}, started as {launch.where()}: {why}. What it printed is in "
+                f"{launch.log or 'the terminal'}. Its commits are intact: mend the cause and run it again."
+            )
+        return self._started(flight.each, tries=tries)
+
+    def _taken(self, each: ArmRun) -> ArmRun:
+        """Finished; what its launch was killed before it could write down is written down now."""
+        run = each.run
+        self._costs.setdefault(each.arm, []).append(self._held_s(run))
+        if not self._ledger.evaluations(run.run_id):
+            self._ledger.record_evaluation(evaluate_run(run, _log_of(run)))
+        if self._ledger.audit(run.run_id) is None:
+            keep_audit(self._ledger, run.run_dir, audit_run(run, _log_of(run)))
+        return each
+
+    def _held_s(self, run: Run) -> float:
+        """Device time of a run so far, by its folder: the ledger may have missed something of it."""
+        if run.run_id in self._final_s:
+            return self._final_s[run.run_id]
+        rebuild_run(self._ledger, run)
+        if _log_of(run).finished() is None:
+            return device_seconds_of(run.run_id, self._ledger)
+        settle(run, self._ledger)
+        self._final_s[run.run_id] = held_s = device_seconds_of(run.run_id, self._ledger)
+        return held_s
+
+    # The budget
+
+    def _beyond_budget(self, each: ArmRun) -> str | None:
+        """Why a run may not begin; one that has begun may end."""
+        if _has_begun(each.run):
+            return None
+        budget_s = (self._arms.budget_device_hours or math.inf) * 3600
+        spent_s, expected_s = self._bound_s(), self._expected_s(each.arm)
+        if spent_s + expected_s <= budget_s:
+            return None
+        return (
+            f"the budget of {duration_text(budget_s)} device time is used up: {duration_text(spent_s)} are "
+            f"spent or bound by runs that have begun, and {each.arm} with seed {each.seed} takes about "
+            f"{duration_text(expected_s)}. Raise budget_device_hours and run the {self._arms.whose} again: "
+            "it goes on from here"
+        )
+
+    def _bound_s(self) -> float:
+        """Device time of all runs so far; of one that is not finished, what its arm is expected to take."""
+        bound_s = 0.0
+        for arm in self._arms.names:
+            for seed in self._arms.seeds:
+                run_id = self._arms.run_id(arm, seed)
+                if not self._arms.home.has_run(run_id):
+                    continue
+                run = self._arms.home.run(run_id)
+                held_s = self._held_s(run)
+                if _log_of(run).finished() is None and _has_begun(run):
+                    held_s = max(held_s + self._unsettled_s(run), self._expected_s(arm))
+                bound_s += held_s
+        return bound_s
+
+    def _expected_s(self, arm: str) -> float:
+        """What runs of the arm took so far, else the first one's."""
+        like = self._costs.get(arm) or self._costs.get(self._arms.names[0]) or []
+        return sum(like) / len(like) if like else 0.0
+
+    def _unsettled_s(self, run: Run) -> float:
+        """The seconds of the attempt that runs now."""
+        now_s = self._place.clock.now_s()
+        running = [each for each in saved_attempts(Path(run.run_dir)) if each.ended_s is None]
+        return sum((now_s - each.started_s) * each.world_size for each in running[-1:])
+
+
+def device_seconds_of(run_id: str, ledger: Ledger) -> float:
+    """Device time of training a run, over all ranks, by the attempts in the ledger."""
+    return sum(each.held_s for each in ledger.training_seconds(run_id))
+
+
+def settle(run: Run, ledger: Ledger) -> None:
+    """Debit attempts whose supervisor died before it could: until the last sign of life of each rank.
+
+    Only for a run that nobody drives. An attempt that left no sign cost nothing that can be known.
+    """
+    settled = {each.attempt for each in ledger.phase_seconds(run.run_id)}
+    commits = CommitLog(open_store(run.store_url)).commits()
+    for attempt in saved_attempts(Path(run.run_dir)):
+        if attempt.attempt in settled:
+            continue
+        ledger.record_attempt(attempt)
+        for rank in range(attempt.world_size):
+            path = segment_path(Path(run.run_dir), attempt.attempt, rank)
+            segment = read_segment(path) if path.exists() else None
+            if segment is None or segment.header is None or not len(segment.phase_changes.at_s):
+                continue
+            seen_s = float(segment.header.wall_of(segment.phase_changes.at_s)[-1])
+            ledger.record_phase_seconds(
+                rank_phase_seconds(
+                    run,
+                    attempt,
+                    rank,
+                    held_to_s=max(seen_s, attempt.started_s),
+                    committed_step=max([attempt.start_step, *(each.step for each in commits)]),
+                )
+            )
+
+
+def _log_of(run: Run) -> CommitLog:
+    return CommitLog(open_store(run.store_url))
+
+
+def _has_begun(run: Run) -> bool:
+    return bool(saved_attempts(Path(run.run_dir))) or last_launch(run) is not None
+
+
+def _was_of_store(attempt: Attempt) -> bool:
+    """Whether it failed for a store that may answer another time."""
+    return attempt.failure is not None and attempt.failure.failure_kind == "store_unreachable"
+
+
+def _has_left(run: Run) -> bool:
+    """Whether its last attempt ended in a way after which its supervisor leaves, too."""
+    attempts = saved_attempts(Path(run.run_dir))
+    return bool(attempts) and attempts[-1].outcome in ("preempted", "failed", "succeeded")

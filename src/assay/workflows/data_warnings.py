@@ -1,0 +1,42 @@
+"""What a dataset and its split warn of before anything is trained on them: `recipe new`, `--check`."""
+
+from assay.data.dataset.columns import LABEL, TOKENS
+from assay.data.dataset.dataset import Dataset
+from assay.data.dataset.held_out.leaks import quick_leaks
+from assay.data.dataset.split import HashSplit, split_view
+from assay.data.dataset.telling import told_by_columns
+from assay.statistics.warnings import (
+    Warned,
+    warnings_of_column,
+    warnings_of_cuts,
+    warnings_of_leaks,
+    warnings_of_split,
+)
+from assay.training.recipe import Recipe
+
+
+def data_warnings(recipe: Recipe, dataset: Dataset) -> list[Warned]:
+    """What a dataset warns of.
+
+    Rows that were cut, or that leak (where that is searched quickly), a split that is off, telling columns.
+    """
+    manifest, split = dataset.manifest, recipe.data.split
+    num_cut = manifest.build.num_cut if manifest.build is not None else None
+    found = warnings_of_cuts(manifest.lengths, num_rows=manifest.num_rows, num_cut=num_cut)
+    if (leak := quick_leaks(dataset, split)) is not None:
+        found += warnings_of_leaks(leak.num_rows, leak.num_validation_rows)
+    if isinstance(split, HashSplit):
+        whole = split.model_copy(update={"drop_leaks": False})
+        held_out = int(split_view(dataset, whole, "validation").num_rows.sum())
+        dropped = (
+            held_out - int(split_view(dataset, split, "validation").num_rows.sum()) if split.drop_leaks else 0
+        )
+        found += warnings_of_split(
+            held_out, manifest.num_rows, asked=split.validation_fraction, num_dropped=dropped
+        )
+    metadata = [name for name in recipe.method.columns if name not in (TOKENS, LABEL)]
+    for name, num_right, num_commonest in told_by_columns(dataset, metadata):
+        found += warnings_of_column(
+            name, num_right=num_right, num_commonest=num_commonest, num_rows=manifest.num_rows
+        )
+    return found

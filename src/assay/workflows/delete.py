@@ -1,0 +1,103 @@
+"""Deletes a run: what the ledger says of it, its commits, its folder; in an order that can be begun again.
+
+The record goes last. So what was interrupted is still a run of that name, and deleting it again goes on. What
+is not ours stays: other objects in the same store, the dataset, the suite.
+"""
+
+import shutil
+from pathlib import Path
+from typing import NamedTuple
+
+from assay.base.errors import ConfigError
+from assay.base.shown_url import without_secrets
+from assay.elastic.capsules import CAPSULE_PREFIX
+from assay.evals.queue import PREFIX as BENCHMARKS
+from assay.launchers.launches import last_launch, state_of
+from assay.records.run import Run
+from assay.store.attempts import saved_attempts
+from assay.store.commit_log import CHECKPOINT_PREFIX, LOG_PREFIX, SUMMARY_PREFIX, UNLEARNED_PREFIXES
+from assay.store.home import Home
+from assay.store.known_runs import RUN_FILE
+from assay.store.ledger.ledger import Ledger
+from assay.store.ledger.writer import clear_missed
+from assay.store.objects import open_store
+from assay.store.place import original_of
+
+_OURS = (
+    *UNLEARNED_PREFIXES, CHECKPOINT_PREFIX, CAPSULE_PREFIX, BENCHMARKS, SUMMARY_PREFIX, LOG_PREFIX,
+)  # fmt: skip
+"""What a run leaves in its store; the log, which names the rest, goes last."""
+
+
+class Deletion(NamedTuple):
+    """What would go, and what would miss it."""
+
+    run: Run
+    num_bytes: int
+    """In its folder and its store."""
+    num_files: int
+    losses: tuple[str, ...]
+    """Sentences on what others cannot do any more."""
+
+
+def planned_deletion(home: Home, ledger: Ledger, run_id: str) -> Deletion:
+    """What deleting a run means; `ConfigError` where it runs, or may run where nobody sees it."""
+    run = home.run(run_id)
+    launch = last_launch(run)
+    state = "ended" if launch is None else state_of(launch)
+    attempts = saved_attempts(Path(run.run_dir))
+    is_open = bool(attempts) and attempts[-1].ended_s is None
+    if launch is not None and (state in ("queued", "running") or (state == "elsewhere" and is_open)):
+        raise ConfigError(
+            f"run '{run_id}': {launch.where()} {'may still train' if state == 'elsewhere' else 'trains'} it. "
+            f"Stop it first: 'assay stop {run_id}'."
+        )
+    is_outside = run.store_url != run.run_dir
+    if is_outside and (original := original_of(run)) is not None:
+        raise ConfigError(
+            f"{run.run_dir} is a copy of the run in {original}, and both have their commits in "
+            f"{without_secrets(run.store_url)}. Remove the copied folder by hand."
+        )
+    sizes = [path.stat().st_size for path in Path(run.run_dir).rglob("*") if path.is_file()]
+    if is_outside:
+        sizes += [item.num_bytes for prefix in _OURS for item in open_store(run.store_url).list(prefix)]
+    return Deletion(run, sum(sizes), len(sizes), tuple(_losses(home, ledger, run)))
+
+
+def delete_run(home: Home, ledger: Ledger, run: Run) -> None:
+    """Delete it; what is gone already is passed over."""
+    ledger.forget(run.run_id)
+    if run.store_url != run.run_dir:
+        store = open_store(run.store_url)
+        for prefix in _OURS:
+            for item in sorted(store.list(prefix), key=lambda item: item.key, reverse=True):
+                store.delete(item.key)
+    folder = Path(run.run_dir)
+    for path in sorted(folder.iterdir()):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        elif path.name != RUN_FILE:
+            path.unlink()
+    (folder / RUN_FILE).unlink()
+    folder.rmdir()
+    clear_missed(home, run.run_id)
+
+
+def _losses(home: Home, ledger: Ledger, run: Run) -> list[str]:
+    children = [each.run_id for each in home.runs() if each.parent and each.parent.run_id == run.run_id]
+    losses = [
+        f"{each} was forked from it: its weights stay, and which rows they learned before cannot be proved "
+        "any more"
+        for each in children
+    ]
+    losses += [
+        f"campaign '{campaign.name}' cannot be judged again without it"
+        for campaign in ledger.campaigns()
+        if any(run.run_id == arm.run_id for each in ledger.decisions(campaign.name) for arm in each.runs)
+    ]
+    losses += [
+        f"{each.candidate_run_id} was compared with it, and cannot be again"
+        for each in ledger.comparisons(run.run_id)
+        if each.baseline_run_id == run.run_id
+    ]
+    return losses

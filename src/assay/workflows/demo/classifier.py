@@ -1,0 +1,138 @@
+"""The whole story on one machine: real rows in, an audited and restart-safe distributed classifier out.
+
+functions of the installed packages -> dataset
+baseline on 1 worker   .............................. undisturbed
+candidate on 2 workers ......X one is killed ........ recovers
+audit of both, digests compared, AUC compared, report
+campaign: a pilot's recipe against two candidates, some seeds each ... one is scaled, one stopped: memo
+"""
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from importlib.resources import as_file, files
+from pathlib import Path
+from typing import NamedTuple
+
+import yaml
+
+from assay.base.clock import SystemClock
+from assay.base.config import LoadedConfig, read_config_file
+from assay.data.dataset.build import build_dataset
+from assay.data.dataset.fields import BuildConfig
+from assay.data.dataset.tokens import train_tokenizer
+from assay.records.dataset import DatasetManifest
+from assay.store.home import Home
+from assay.store.ledger.ledger import Ledger
+from assay.workflows.campaign.campaign import run_campaign
+from assay.workflows.campaign.folder import declare, read_campaign_file
+from assay.workflows.campaign.memo import WrittenMemo, write_memo
+from assay.workflows.campaign.train import InThisProcess, WatcherOf, Workplace
+from assay.workflows.demo.corpus import read_texts, write_corpus
+from assay.workflows.demo.runs import kill_half_way, trained
+from assay.workflows.run import planned_steps
+from assay.workflows.train import RunResult
+
+PILOT = (
+    "name=pilot",
+    "data.split.validation_fraction=0.4",
+    "loader.lanes=2",
+    "loader.global_batch_size=32",
+    "method.encoder.hidden_size=32",
+    "method.encoder.num_layers=1",
+    "method.encoder.intermediate_size=64",
+    "method.categorical_columns=[kind]",
+    "method.numeric_columns=[]",
+    "trainer.max_steps=240",
+    "trainer.commit_every=240",
+    "trainer.optimizer.learning_rate=1.5e-4",
+    "trainer.optimizer.schedule.warmup_steps=10",
+)
+"""What makes a pilot of the demo's recipe: small, soon over, and with a learning rate that is too low, but not
+so low that its model would do worse than a constant."""
+
+VOCABULARY = 4096
+MAX_TOKENS = 64
+CANDIDATE_WORKERS = 2
+Say = Callable[[str], None]
+
+
+class DemoResult(NamedTuple):
+    """What the demo's last screen shows."""
+
+    dataset: DatasetManifest
+    baseline: RunResult
+    candidate: RunResult
+    killed_at_step: int
+    memo: WrittenMemo
+    """The memo of the campaign."""
+
+
+def build_demo_dataset(folder: Path, *, num_functions: int, say: Say) -> DatasetManifest:
+    """Functions of the installed packages as a dataset in `folder`."""
+    corpus = folder / "corpus"
+    count = write_corpus(corpus, max_functions=num_functions)
+    say(f"read {count:,} functions from the installed packages")
+    source, tokenizer = corpus / "functions.jsonl", corpus / "tokenizer.json"
+    train_tokenizer(read_texts(source, max_texts=4_000), vocab_size=VOCABULARY).save(str(tokenizer))
+    config = BuildConfig(
+        tokenizer=str(tokenizer),
+        metadata_fields=("package", "kind", "returns", "decorator", "num_parameters", "num_statements"),
+        time_field="created_at",
+        key_field="shard_id",
+        max_tokens=MAX_TOKENS,
+        control_tokens="text",  # some functions hold "[PAD]"
+        rows_per_shard=2_000,
+        rows_per_group=250,
+    )
+    return build_dataset([source], folder, config, name="docstrings")
+
+
+def demo_recipe(dataset: Path, overrides: Sequence[str] = ()) -> LoadedConfig:
+    """The packaged recipe on this dataset."""
+    with as_file(files("assay.workflows.demo") / "classifier.yaml") as path:
+        return read_config_file(path, [f"data.dataset={dataset}", *overrides])
+
+
+def run_demo(
+    home: Home,
+    folder: Path,
+    ledger: Ledger,
+    *,
+    num_functions: int,
+    overrides: Sequence[str],
+    watcher_of: WatcherOf,
+    say: Say,
+) -> DemoResult:
+    """Run it; `watcher_of` makes what follows a run on the screen."""
+    dataset = build_demo_dataset(folder / "dataset", num_functions=num_functions, say=say)
+    recipe = demo_recipe(folder / "dataset", overrides)
+    say("baseline: 1 worker, undisturbed")
+    baseline = trained(home, recipe, 1, watcher_of)
+    say(f"candidate: {CANDIDATE_WORKERS} workers; one is killed with SIGKILL half-way")
+    kill = kill_half_way(planned_steps(baseline.run), workers=CANDIDATE_WORKERS)
+    candidate = trained(home, recipe, CANDIDATE_WORKERS, watcher_of, kill)
+    memo = run_demo_campaign(home, folder, ledger, watcher_of=watcher_of, say=say)
+    return DemoResult(dataset, baseline, candidate, kill.step - 1, memo)
+
+
+def run_demo_campaign(
+    home: Home, folder: Path, ledger: Ledger, *, watcher_of: WatcherOf, say: Say
+) -> WrittenMemo:
+    """A candidate that helps and one that does not, against a pilot on the demo's dataset; ends with the memo.
+
+    Its two files are left in `folder`, so that it can be run again by hand.
+    """
+    clock = SystemClock()
+    recipe = demo_recipe(folder / "dataset", PILOT)
+    (folder / "pilot.yaml").write_text(yaml.safe_dump(recipe.values, sort_keys=False), encoding="utf-8")
+    with as_file(files("assay.workflows.demo") / "campaign.yaml") as packaged:
+        text = packaged.read_text(encoding="utf-8")
+    stamp = datetime.fromtimestamp(clock.now_s(), UTC).strftime("%m%d-%H%M%S")
+    path = folder / "campaign.yaml"
+    path.write_text(text.replace("name: set-by-the-demo", f"name: docstrings-{stamp}"), encoding="utf-8")
+    config = read_campaign_file(path)
+    say(f"campaign {config.name}: {len(config.candidates)} candidates, at most {config.seeds} seeds each")
+    campaign = declare(home, config, beside=folder, clock=clock)
+    place = Workplace(InThisProcess(home, watcher_of, clock), clock=clock)
+    result = run_campaign(campaign, ledger, place=place, say=say)
+    return write_memo(campaign, stopped_by=result.stopped_by)

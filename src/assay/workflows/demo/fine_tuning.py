@@ -1,0 +1,123 @@
+"""A language model on one machine: signatures of real functions in, docstrings out.
+
+functions of the installed packages -> dataset (a signature, then what is trained: its docstring)
+SFT on 2 workers ......X one is killed ........ recovers; audited, evaluated on files held out
+exported folder -> completions of signatures that were held out
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from importlib.resources import as_file, files
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+from assay.base.config import read_config_file
+from assay.data.dataset.build import build_dataset
+from assay.data.dataset.columns import KEY, SPANS, TOKENS
+from assay.data.dataset.dataset import Dataset
+from assay.data.dataset.fields import BuildConfig
+from assay.data.dataset.split import split_view
+from assay.data.dataset.tokens import load_tokenizer
+from assay.records.dataset import DatasetManifest
+from assay.scoring.sampler import Completion, Message, Sampling
+from assay.store.home import Home
+from assay.training.recipe import Recipe
+from assay.workflows.campaign.train import WatcherOf
+from assay.workflows.demo.classifier import VOCABULARY, Say
+from assay.workflows.demo.corpus import write_corpus
+from assay.workflows.demo.runs import kill_half_way, trained
+from assay.workflows.run import checked, steps_of
+from assay.workflows.train import RunResult
+
+WORKERS = 2
+MAX_TOKENS = 128
+SHOWN = 4
+"""Signatures whose docstrings are shown."""
+LONGEST_ROW = 64
+"""Tokens of a row that is shown."""
+LONGEST_DOCSTRING = 24
+"""Tokens that the model may take for one."""
+
+
+class Written(NamedTuple):
+    """A signature that was held out, and two docstrings for it."""
+
+    signature: str
+    by_people: str
+    by_model: str
+
+
+class FineTuned(NamedTuple):
+    """What the last screen shows."""
+
+    dataset: DatasetManifest
+    result: RunResult
+    killed_after_step: int
+    model: Path
+    """The folder that was written."""
+    guess_nats: float
+    """A token, by who guesses among all."""
+    written: tuple[Written, ...]
+
+
+def run_sft_demo(
+    home: Home, folder: Path, *, num_functions: int, overrides: Sequence[str], watcher_of: WatcherOf, say: Say
+) -> FineTuned:
+    """Run it; `watcher_of` makes what follows a run on the screen."""
+    count = write_corpus(folder / "dataset" / "corpus", max_functions=num_functions, rows="documented")
+    say(f"read {count:,} docstrings from the installed packages")
+    source = folder / "dataset" / "corpus" / "functions.jsonl"
+    config = BuildConfig(
+        tokenizer=f"new:{VOCABULARY}",
+        format="chat",
+        label_field=None,
+        key_field="shard_id",
+        max_tokens=MAX_TOKENS,
+        control_tokens="text",  # some docstrings speak of <|endoftext|>
+        rows_per_shard=2_000,
+        rows_per_group=250,
+    )
+    manifest = build_dataset([source], folder / "dataset", config, name="docstrings-sft")
+    with as_file(files("assay.workflows.demo") / "fine_tuning.yaml") as path:
+        values = read_config_file(path, [f"data.dataset={folder / 'dataset'}", *overrides])
+    recipe, dataset = checked(values)
+    kill = kill_half_way(steps_of(recipe, dataset).planned, workers=WORKERS)
+    say(f"SFT: {WORKERS} workers; one is killed with SIGKILL half-way")
+    result = trained(home, values, WORKERS, watcher_of, kill)
+    from assay.workflows.export.export import export_run  # torch, which the run needed in its ranks only
+
+    exported = export_run(
+        home,
+        result.run.run_id,
+        step=None,
+        to=folder / result.run.run_id,
+        tokenizer=None,
+        adapters="merged",
+        progress=lambda done, total: None,
+    )
+    written = tuple(_written(exported.folder, recipe, dataset))
+    return FineTuned(manifest, result, kill.step - 1, exported.folder, math.log(VOCABULARY), written)
+
+
+def _written(model_folder: Path, recipe: Recipe, dataset: Dataset) -> Iterator[Written]:
+    """The first short rows of files that were held out, one a file."""
+    # What brings torch along waits until a model is to be asked.
+    from assay.workflows.evaluation.evaluate import local_model
+
+    model, _ = local_model(str(model_folder))
+    tokenizer = load_tokenizer(model_folder)
+    view = split_view(dataset, recipe.data.split, "validation")
+    first = {
+        row[KEY]: row
+        for group in view.num_rows.nonzero()[0].tolist()
+        for row in reversed(view.read(group, [TOKENS, SPANS, KEY]).to_pylist())
+        if len(row[TOKENS]) <= LONGEST_ROW
+    }
+    for row in islice(first.values(), SHOWN):
+        start = row[SPANS][0]
+        signature, by_people = (tokenizer.decode(each) for each in (row[TOKENS][:start], row[TOKENS][start:]))
+        prompt = [Message(role="user", content=signature)]
+        (said,) = model.sample([prompt], Sampling(max_tokens=LONGEST_DOCSTRING))
+        assert isinstance(said, Completion), said
+        yield Written(signature.strip(), by_people.strip(), said.text.strip())

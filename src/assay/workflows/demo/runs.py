@@ -1,0 +1,28 @@
+"""A run of a demo: undisturbed, or with a worker that is killed half-way."""
+
+from assay.base.config import LoadedConfig
+from assay.elastic.faults import NO_FAULTS, FaultPlan, Kill
+from assay.elastic.supervisor import RestartPolicy
+from assay.store.home import Home
+from assay.workflows.bookkeeping import writer_of
+from assay.workflows.campaign.train import WatcherOf
+from assay.workflows.run import new_run
+from assay.workflows.train import RunResult, drive
+
+
+def trained(
+    home: Home, recipe: LoadedConfig, workers: int, watcher_of: WatcherOf, kill: Kill | None = None
+) -> RunResult:
+    """A run of the recipe, finished, evaluated and audited; an error where it fails."""
+    run = new_run(home, recipe)
+    policy = RestartPolicy(faults=FaultPlan(faults=(kill,)) if kill else NO_FAULTS)
+    with writer_of(home, run) as writer:
+        result = drive(home, run, writer, world_size=workers, policy=policy, watchers=[watcher_of(run)])
+    if result.error is not None:
+        raise result.error
+    return result
+
+
+def kill_half_way(steps: int, *, workers: int) -> Kill:
+    """Some steps behind the middle: by then the commit before it has been written."""
+    return Kill(type="kill", rank=workers - 1, step=min(steps, steps // 2 + 5))

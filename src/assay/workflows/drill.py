@@ -1,0 +1,214 @@
+"""A resume drill: a short pilot of a recipe, hurt in every way that a cluster knows, ends with the same bits.
+
+What is never exercised does not work when it is needed; so a large run can be made to wait for a drill. For
+the same reason an exercise whose fault did not strike fails: it exercised nothing.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from assay.base.clock import SystemClock
+from assay.base.config import LoadedConfig
+from assay.base.errors import AssayError, TrainingError
+from assay.elastic.detached import start_detached
+from assay.elastic.faults import JOIN_S, FaultPlan, join_command, never_came
+from assay.elastic.lane_times import Share
+from assay.elastic.nodes.group import NodeGroup
+from assay.elastic.supervisor import Nodes, RestartPolicy, Supervisor
+from assay.elastic.task import Parallel
+from assay.records.drill import DrillReport, Exercise
+from assay.records.run import DRILL_PREFIX, Run
+from assay.store.commit_log import CommitLog
+from assay.store.home import Home
+from assay.store.ledger.writer import FINISH_S, LedgerWriter
+from assay.store.objects import open_store
+from assay.training.audit import audit_run
+from assay.workflows.bookkeeping import Bookkeeper, writer_of
+from assay.workflows.run import new_run
+
+MAX_LIVES = 12
+HANG_S = 10.0
+NODES_HANG_S = 2 * JOIN_S
+"""A rank stands still while a node that it lends comes."""
+
+
+class Scenario(NamedTuple):
+    """What is done to the pilot."""
+
+    name: str
+    faults: tuple[dict[str, object], ...] = ()
+    world_sizes: tuple[int, ...] = ()
+    """The world sizes of the attempts in turn; empty: as asked for."""
+    parallel: tuple[Parallel, ...] = ("ddp",)
+    share: Share = "equal"
+    on_nodes: bool = False
+    """Each worker is on a node of its own: a further supervisor of this machine, which is lent to the run."""
+
+    def plan(self) -> FaultPlan:
+        """The faults as ranks take them."""
+        return FaultPlan.model_validate({"faults": self.faults})
+
+
+def scenarios(*, num_steps: int, commit_every: int, workers: int) -> list[Scenario]:
+    """The undisturbed pilot first, then each way to hurt it."""
+    middle, last = num_steps // 2, workers - 1
+    committed = commit_every * max(1, middle // commit_every)
+    kill = {"type": "kill", "rank": last, "step": middle}
+    at_start = {**kill, "step": 1, "phase": "startup", "attempt": 1}
+    of_nodes = _of_nodes(middle) if workers > 1 else []
+    return [
+        Scenario("undisturbed"),
+        Scenario("a rank killed while it reads", ({**kill, "phase": "data"},)),
+        Scenario("a rank killed in a step", ({**kill, "phase": "compute"},)),
+        Scenario("a rank killed in a commit", ({**kill, "step": committed, "phase": "checkpoint"},)),
+        Scenario("killed at the start, and again", (at_start, {**at_start, "attempt": 2})),
+        Scenario("preempted (SIGTERM)", ({"type": "terminate", "step": middle, "phase": "compute"},)),
+        Scenario("a rank that hangs", ({"type": "hang", "rank": last, "step": middle, "phase": "data"},)),
+        Scenario(
+            "a commit's file with one bit flipped",
+            ({"type": "damage", "how": "flipped", "step": committed, "rank": 0, "phase": "data"},),
+        ),
+        Scenario(
+            "the store fails a write", ({"type": "store", "how": "error", "step": middle, "num_writes": 1},)
+        ),
+        Scenario(
+            "resized: half the workers, then back",
+            (kill, {**kill, "attempt": 2, "rank": 0, "step": middle + commit_every}),
+            world_sizes=(workers, max(1, workers // 2), workers),
+        ),
+        Scenario("resumed on sharded weights", (kill,), parallel=("ddp", "fsdp2")),
+        *of_nodes,
+    ]
+
+
+def _of_nodes(middle: int) -> list[Scenario]:
+    """What nodes do that come and go; a kill lets in who waits outside, and has lanes shared anew."""
+    leave = {"type": "leave", "node": 1, "step": middle}
+    join = {"type": "join", "node": 0, "attempt": 2, "step": middle + 2}
+    kill = {"type": "kill", "rank": 0, "phase": "data"}
+    slow = {"type": "slow_node", "node": 1, "step": 1, "factor": 3.0}
+    return [
+        Scenario(
+            "a node leaves, another comes",
+            (leave, join, {**kill, "attempt": 2, "step": middle + 3}),
+            on_nodes=True,
+        ),
+        Scenario(
+            "a slow node gets fewer lanes", (slow, {**kill, "step": middle}), share="speed", on_nodes=True
+        ),
+    ]
+
+
+def drill(
+    home: Home,
+    recipe: LoadedConfig,
+    *,
+    num_steps: int,
+    workers: int,
+    say: Callable[[Exercise], None] = lambda exercise: None,
+) -> DrillReport:
+    """Run every scenario on the first `num_steps` steps of the recipe."""
+    commit_every = max(1, num_steps // 6)
+    pilot = _pilot(recipe, num_steps=num_steps, commit_every=commit_every)
+    wanted, exercises = "", []
+    for scenario in scenarios(num_steps=num_steps, commit_every=commit_every, workers=workers):
+        run = new_run(home, pilot, world_size=workers, made_by_drill=True)
+        with writer_of(home, run) as writer:
+            exercise = _exercise(home, run, scenario, writer, workers=workers, wanted=wanted)
+            writer.wait(FINISH_S)
+        wanted = wanted or exercise.weights_digest
+        exercises.append(exercise)
+        say(exercise)
+    return DrillReport.of(run.recipe, tuple(exercises), recipe_sha256=run.recipe_sha256, workers=workers)
+
+
+def _pilot(recipe: LoadedConfig, *, num_steps: int, commit_every: int) -> LoadedConfig:
+    trainer = {
+        **recipe.values.get("trainer", {}),
+        "max_steps": num_steps,
+        "commit_every": commit_every,
+        "evaluate_every": None,
+    }
+    name = f"{DRILL_PREFIX}{recipe.values.get('name', 'recipe')}"
+    return LoadedConfig({**recipe.values, "name": name, "trainer": trainer}, recipe.origins)
+
+
+def _exercise(
+    home: Home, run: Run, scenario: Scenario, writer: LedgerWriter, *, workers: int, wanted: str
+) -> Exercise:
+    clock, log = SystemClock(), CommitLog(open_store(run.store_url))
+    began_s = clock.monotonic_s()
+    problem, num_attempts = "", 0
+    try:
+        with _nodes_of(home, run, scenario, workers) as nodes:
+            num_attempts = _until_done(run, log, scenario, writer, workers, nodes)
+        verdict = audit_run(run, log, check_shards=False).verdict
+        missed = never_came(scenario.plan(), Path(run.run_dir), last_attempt=num_attempts)
+        if verdict != "pass":
+            problem = f"the audit says {verdict}"
+        elif missed:
+            problem = " ".join(missed)
+    except AssayError as error:
+        problem = str(error)
+    finished = log.finished()
+    digest = finished.weights_digest if finished else ""
+    if not problem and wanted and digest != wanted:
+        problem = "the weights differ from those of the undisturbed run"
+    return Exercise(
+        name=scenario.name,
+        run_id=run.run_id,
+        weights_digest=digest,
+        num_attempts=num_attempts,
+        seconds=clock.monotonic_s() - began_s,
+        problem=problem,
+    )
+
+
+@contextmanager
+def _nodes_of(home: Home, run: Run, scenario: Scenario, workers: int) -> Iterator[Nodes | None]:
+    """Where the ranks are started, if not by this process alone: all on this machine, a node for each."""
+    if not scenario.on_nodes:
+        yield None
+        return
+    clock = SystemClock()
+    group = NodeGroup(run, num_nodes=1, host="127.0.0.1", port=0, ranks_per_node=1, clock=clock)
+    with closing(group):
+        log = Path(run.run_dir) / "nodes.log"
+        for _ in range(1, workers):
+            start_detached(join_command(run.run_id), home.environment(), log=log)
+        deadline_s = clock.monotonic_s() + JOIN_S
+        while group.room(workers) < workers:
+            if clock.monotonic_s() > deadline_s:
+                raise TrainingError(f"the nodes did not come within {JOIN_S:.0f} s: {log} has their words.")
+            clock.sleep_s(0.05)
+        yield group
+
+
+def _until_done(
+    run: Run, log: CommitLog, scenario: Scenario, writer: LedgerWriter, workers: int, nodes: Nodes | None
+) -> int:
+    sizes: Sequence[int] = scenario.world_sizes or (workers,)
+    attempt = 0
+    for _ in range(MAX_LIVES):
+        policy = RestartPolicy(
+            world_sizes=tuple(sizes[attempt:]),
+            faults=scenario.plan(),
+            parallel=scenario.parallel,
+            share=scenario.share,
+            hang_s=NODES_HANG_S if scenario.on_nodes else HANG_S,
+        )
+        bookkeeper = Bookkeeper(run, writer, SystemClock())
+        supervisor = Supervisor(
+            run,
+            CommitLog(log.store),
+            policy=policy,
+            watchers=[bookkeeper],
+            clock=SystemClock(),
+            nodes=nodes,
+        )
+        attempt = supervisor.run(sizes[-1]).attempt
+        if log.finished() is not None:
+            break
+    return attempt

@@ -1,0 +1,323 @@
+"""Wires a suite to a model: a run's commit, a folder that `save_pretrained` wrote, or an endpoint."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import date
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from assay.base.clock import SystemClock
+from assay.base.digest import sha256_of_json
+from assay.base.errors import ConfigError
+from assay.data.dataset.checkpoint_tokens import dataset_end_ids, folder_end_ids
+from assay.data.dataset.dataset import Dataset
+from assay.evals.answerable import refuse_what_it_cannot_answer
+from assay.evals.config import (
+    Benchmark,
+    BitsPerByte,
+    Classification,
+    Generation,
+    HeldOutRows,
+    MultipleChoice,
+    RegistryBenchmark,
+    Suite,
+    read_suite,
+)
+from assay.evals.contamination import DatasetText, TextFiles, TrainingText
+from assay.evals.imported import Imported
+from assay.evals.queue import (
+    Checkpoint,
+    OnChunk,
+    benchmark_folder,
+    evaluate,
+    result_of,
+)
+from assay.evals.sampled import GenerationScorer, RegistryScorer
+from assay.evals.scorer import Scorer
+from assay.records.benchmark import BenchmarkResult
+from assay.records.commit import Commit
+from assay.records.exported_model import EXPORT_FILE, ExportedModel
+from assay.records.run import Run
+from assay.scoring.grade import Tools
+from assay.scoring.graders import LabelModel, Multi, ScoreModel
+from assay.scoring.http_sampler import HttpSampler
+from assay.statistics.benchmark_items import ITEMS_FILE, RESULT_FILE, items_bytes, items_table
+from assay.store.commit_log import CommitLog
+from assay.store.home import Home
+from assay.store.leases import holding, take_lease
+from assay.store.ledger.ledger import Ledger
+from assay.store.ledger.writer import LedgerWriter
+from assay.store.objects import ObjectStore, open_store
+from assay.training.recipe import recipe_of
+from assay.workflows.evaluation.results import write_results
+from assay.workflows.run import chosen_commit
+
+if TYPE_CHECKING:
+    from assay.data.dataset.formats.template import ChatTemplate
+    from assay.inference.local.local_model import LocalModel
+
+
+SUITE_DAY = date(2026, 1, 1)
+"""Today, for a chat template that asks, where a suite asks: no answer hangs on the day of the question."""
+
+
+def scorers_of_commit(
+    suite: Suite, suite_path: str, run: Run, commit: Commit, store: ObjectStore
+) -> Iterator[Scorer]:
+    """A scorer for each benchmark, on a run's commit; made one after another.
+
+    `ConfigError` before any is made where the run's method cannot answer one.
+    """
+    from assay.evals.commit_model import ClassificationScorer, HeldOutScorer, load_committed
+
+    method = recipe_of(run).method
+    refuse_what_it_cannot_answer(suite, suite_path, method, whose=f"run '{run.run_id}'")
+    model, asked = load_committed(run, commit, store), None
+    for benchmark in suite.benchmarks:
+        if isinstance(benchmark, Classification):
+            yield ClassificationScorer(benchmark, run, model)
+        elif isinstance(benchmark, HeldOutRows):
+            yield HeldOutScorer(benchmark, run, model)
+        else:
+            asked = asked or language_model(run, model, commit)
+            yield _scorer_of_model(benchmark, Path(suite_path), asked, tools=Tools())
+
+
+_NEEDS_TOKENIZER = (
+    "Benchmarks with texts need it: ask an exported folder ('assay export RUN --tokenizer FILE', then "
+    "'assay eval run'), or build the dataset with 'assay data build'."
+)
+
+
+def language_model(
+    run: Run,
+    model: object,
+    commit: Commit,
+    *,
+    tokenizer: Path | None = None,
+    cure: str = _NEEDS_TOKENIZER,
+    chat_day: date = SUITE_DAY,
+) -> "LocalModel":
+    """A commit's model with the tokenizer of its dataset; `cure`: what to do where there is none.
+
+    Conversations are written by the dataset's chat template, where it has one; `chat_day` is what a template
+    that asks takes for today.
+    """
+    from assay.data.dataset.tokens import load_tokenizer, tokenizer_of
+    from assay.inference.local.local_model import LocalModel
+    from assay.models.causal import causal_model
+    from assay.models.token_scores import CausalNetwork
+
+    assert isinstance(model, CausalNetwork), type(model)
+    dataset = Dataset.open(Path(recipe_of(run).data.dataset))
+    path = tokenizer_of(dataset.folder, dataset.manifest, tokenizer, cure).path
+    has_template = dataset.manifest.chat_template_sha256 is not None
+    return LocalModel(
+        causal_model(model.network, load_tokenizer(path), where=f"run '{run.run_id}'"),
+        name=f"weights {commit.weights_digest[:12]}",
+        ends=[*dataset_end_ids(dataset.manifest, path), *recipe_of(run).method.end_ids()],
+        template=_template(path, chat_day) if has_template else None,
+    )
+
+
+def beginning_model(
+    model: object, tokenizer: str, digest: str, *, chat_template: str | None, chat_day: date
+) -> "LocalModel":
+    """A language model that jobs begin with, and the tokenizer of its texts.
+
+    Conversations are rendered as jobs' rows are: by `chat_template`, None for the tokenizer's own.
+    """
+    from assay.data.dataset.tokens import end_tokens, load_tokenizer
+    from assay.inference.local.local_model import LocalModel
+    from assay.models.causal import causal_model
+    from assay.models.token_scores import CausalNetwork
+
+    assert isinstance(model, CausalNetwork), type(model)
+    return LocalModel(
+        causal_model(model.network, load_tokenizer(tokenizer)),
+        name=f"weights {digest[:12]}",
+        ends=end_tokens(tokenizer),
+        template=_template(tokenizer, chat_day, chat_template),
+    )
+
+
+def scorers_of_model(
+    suite_path: Path,
+    model: "LocalModel | HttpSampler",
+    *,
+    tools: Tools,
+    training_text: TrainingText | None = None,
+) -> Iterator[Scorer]:
+    """A scorer for each benchmark of a suite, on a language model; one behind an endpoint gives completions and
+    no likelihoods."""
+    for benchmark in read_suite(suite_path).benchmarks:
+        yield _scorer_of_model(benchmark, suite_path, model, tools=tools, training_text=training_text)
+
+
+def _scorer_of_model(
+    benchmark: Benchmark,
+    suite_path: Path,
+    model: "LocalModel | HttpSampler",
+    *,
+    tools: Tools,
+    training_text: TrainingText | None = None,
+) -> Scorer:
+    folder = suite_path.parent
+    match benchmark:
+        case Generation():
+            return GenerationScorer(benchmark, folder, model, tools, training_text)
+        case RegistryBenchmark():
+            return RegistryScorer(benchmark, folder, model, tools, training_text)
+        case MultipleChoice() if not isinstance(model, HttpSampler):
+            from assay.evals.likelihood import MultipleChoiceScorer
+
+            return MultipleChoiceScorer(benchmark, folder, model, training_text)
+        case BitsPerByte() if not isinstance(model, HttpSampler):
+            from assay.evals.likelihood import BitsPerByteScorer
+
+            return BitsPerByteScorer(benchmark, folder, model, training_text)
+    who = "an endpoint" if isinstance(model, HttpSampler) else "a language model"
+    of_runs = isinstance(benchmark, Classification | HeldOutRows)
+    cure = (
+        f"A run's commits do: 'assay eval work RUN --suite {suite_path}'."
+        if of_runs
+        else "Ask the model's folder, or leave it out of the suite."
+    )
+    raise ConfigError(
+        f"{suite_path}: benchmark '{benchmark.name}' is of type {benchmark.type}, which {who} cannot answer. "
+        f"{cure}"
+    )
+
+
+def _template(tokenizer: str | Path, day: date, name: str | None = None) -> "ChatTemplate | None":
+    from assay.data.dataset.formats.template import load_template, template_beside
+    from assay.data.dataset.tokens import special_tokens, tokenizer_settings
+
+    special = special_tokens(tokenizer_settings(tokenizer))
+    return load_template(name, special, day) if name else template_beside(tokenizer, special, day)
+
+
+def local_model(folder: str, *, chat_day: date = SUITE_DAY) -> "tuple[LocalModel, str]":
+    """The model in a checkpoint folder, and the digest of its weights; `chat_day` as in `language_model`."""
+    from assay.inference.local.local_model import LocalModel
+    from assay.models.causal import load_causal
+    from assay.models.config import checkpoint_path
+    from assay.training.checkpoint.saver import weights_digest
+
+    model, path = load_causal(folder), checkpoint_path(folder)
+    digest = weights_digest(model.network.state_dict())
+    ends, template = folder_end_ids(path), _template(path, chat_day)
+    return LocalModel(model, name=f"weights {digest[:12]}", ends=ends, template=template), digest
+
+
+def refuse_results_of_others(home: Home, run_id: str, step: int, folder: Path | None = None) -> None:
+    """Raise `ConfigError` where results would be filed as those of a run's commit and are not of it.
+
+    `folder` is the model's; its export says whose weights it holds. Of an endpoint, or of another tool's
+    scores, nobody can tell: then the run must have a commit of that step.
+    """
+    if not home.has_run(run_id):
+        return
+    run = home.run(run_id)
+    chosen_commit(run, CommitLog(open_store(run.store_url)), step)
+    if folder is None:
+        return
+    path = folder / EXPORT_FILE
+    there = ExportedModel.from_json(path.read_bytes(), source=path) if path.is_file() else None
+    if there is None or (there.run_id, there.step) != (run_id, step):
+        other = f" (it is of run '{there.run_id}' at step {there.step:,})" if there else ""
+        raise ConfigError(
+            f"{folder} is no export of run '{run_id}' at step {step:,}{other}, and its results would stand as "
+            f"that commit's. File them under another --run-id; 'assay eval work {run_id}' asks the run's own "
+            "commits."
+        )
+
+
+def judges_at(base_url: str, suite: Suite, model: str | None) -> Tools:
+    """The judges that a suite's graders name, or `model` for all, at an endpoint; and its embeddings."""
+    if model is not None:
+        judge = HttpSampler(base_url=base_url, model=model)
+        return Tools({"*": judge}, judge)
+    graders = [benchmark.grader for benchmark in suite.benchmarks if isinstance(benchmark, Generation)]
+    singles = [
+        each
+        for grader in graders
+        for each in (grader.graders.values() if isinstance(grader, Multi) else [grader])
+    ]
+    named = {each.model for each in singles if isinstance(each, ScoreModel | LabelModel)}
+    judges = {name: HttpSampler(base_url=base_url, model=name) for name in sorted(named)}
+    return Tools(judges, HttpSampler(base_url=base_url, model="embeddings"))
+
+
+def endpoint_digest(base_url: str, model: str) -> str:
+    """Stands for the weights of a model of which only the address is known."""
+    return sha256_of_json(["endpoint", base_url, model])
+
+
+def training_text(texts: Sequence[Path], dataset: Path | None, tokenizer: Path | None) -> TrainingText | None:
+    """What the contamination check searches: text files, or a dataset spelled back by its tokenizer."""
+    if dataset is not None:
+        if texts:
+            raise ConfigError("give either text files or a dataset as the training data to search, not both.")
+        from assay.data.dataset.tokens import load_tokenizer
+
+        if tokenizer is None:
+            raise ConfigError(
+                "a dataset holds tokens: name the tokenizer that it was built with (--tokenizer)."
+            )
+        return DatasetText(Dataset.open(dataset), load_tokenizer(tokenizer))
+    return TextFiles(texts) if texts else None
+
+
+def evaluate_model(
+    home: Home,
+    checkpoint: Checkpoint,
+    scorers: Iterable[Scorer],
+    writer: LedgerWriter,
+    *,
+    on_chunk: OnChunk = lambda *_: None,
+) -> list[BenchmarkResult]:
+    """Score what is not scored yet, and write it down; the results lie in the home's folder of that run id."""
+    clock, store = SystemClock(), home.store_of(checkpoint.run_id)
+    lease = take_lease(store, checkpoint.folder, worker="eval run", clock=clock)
+    if lease is None:
+        raise ConfigError(
+            f"{store.url}/{checkpoint.folder}: another process evaluates this checkpoint, and it lives. Wait "
+            "until it is done."
+        )
+    results = []
+    with holding(lease):
+        for scorer in scorers:
+            results.append(evaluate(store, checkpoint, scorer, lease, clock=clock, on_chunk=on_chunk))
+            scorer.close()
+    # Of a run's commit it is the run's evaluation, and costs it as much as a worker of the queue would.
+    run = home.run(checkpoint.run_id) if home.has_run(checkpoint.run_id) else None
+    writer.put(lambda ledger: write_results(ledger, run) if run else _record(ledger, results))
+    return results
+
+
+def import_results(
+    home: Home, imported: Imported, writer: LedgerWriter, *, run_id: str, candidate: str, seed: int, step: int
+) -> BenchmarkResult:
+    """File another tool's scores as a result of ours. Its weights are known by the model's name only."""
+    store, identity = home.store_of(run_id), imported.identity
+    digest = sha256_of_json(["model", imported.model])
+    checkpoint = Checkpoint(run_id, candidate, seed, step, digest)
+    data = items_bytes(items_table(imported.items))
+    result = result_of(
+        checkpoint,
+        identity,
+        imported.items,
+        SystemClock().now_s(),
+        source=imported.source,
+        incomplete_reason=imported.incomplete_reason,
+    )
+    folder = benchmark_folder(checkpoint, identity)
+    store.put(f"{folder}/{ITEMS_FILE}", data)
+    store.put(f"{folder}/{RESULT_FILE}", (result.to_json() + "\n").encode())
+    writer.put(lambda ledger: _record(ledger, [result]))
+    return result
+
+
+def _record(ledger: Ledger, results: Sequence[BenchmarkResult]) -> None:
+    for result in results:
+        ledger.record_benchmark_result(result)

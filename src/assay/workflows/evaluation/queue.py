@@ -1,0 +1,151 @@
+"""Evaluates the commits that a run's recipe asks for, beside its training; resumes wherever a worker died.
+
+    run's log of commits + suite -> what is due -> lease -> chunks -> results -> ledger, device time debited
+
+A worker is a process of its own (`assay eval work RUN`). Any number of them may work at a run, on any machines
+that see its store. It stops when the run has finished and nothing is due any more.
+"""
+
+import os
+import socket
+from pathlib import Path
+from typing import NamedTuple
+
+from assay.base.clock import Clock
+from assay.base.errors import ConfigError, DamagedDataError
+from assay.evals.answerable import refuse_unfenced_graders
+from assay.evals.config import Suite, read_suite
+from assay.evals.contents import suite_sha256
+from assay.evals.queue import (
+    Checkpoint,
+    LeaseLostError,
+    OnChunk,
+    checkpoint_results,
+    evaluate,
+    mark_done,
+    mark_failed,
+    not_evaluated,
+    stored_results,
+)
+from assay.records.benchmark import BenchmarkResult
+from assay.records.commit import Commit
+from assay.records.run import Run
+from assay.statistics.benchmark_items import ITEMS_FILE, save_result
+from assay.store.commit_log import CommitLog
+from assay.store.leases import LeaseWatch, holding
+from assay.store.ledger.writer import LedgerWriter
+from assay.store.objects import ObjectStore, open_store
+from assay.training.recipe import EvaluationConfig, recipe_of
+from assay.workflows.evaluation.evaluate import scorers_of_commit
+from assay.workflows.evaluation.results import write_results
+
+POLL_S = 1.0
+
+
+class Queue(NamedTuple):
+    """One run's evaluations."""
+
+    run: Run
+    config: EvaluationConfig
+    suite: Suite
+    suite_sha256: str
+    """SHA-256 of the suite with all that it names, as the queue was opened."""
+    store: ObjectStore
+    log: CommitLog
+
+
+def queue_of(run: Run, *, suite: str | None = None) -> Queue:
+    """A run's queue by its recipe, or by another suite at every commit."""
+    config = recipe_of(run).evaluation
+    if suite is not None:
+        config = EvaluationConfig(suite=suite)
+    if config is None:
+        raise ConfigError(
+            f"the recipe of run '{run.run_id}' asks for no evaluation. Name a suite with --suite, or put "
+            "evaluation.suite into the next recipe."
+        )
+    path, store = Path(config.suite), open_store(run.store_url)
+    read = read_suite(path)
+    return Queue(run, config, read, suite_sha256(path, read), store, CommitLog(store))
+
+
+def due_commits(queue: Queue) -> list[Commit]:
+    """The commits that the recipe asks for, and the last, that have not all their results yet.
+
+    The oldest first, and only those whose files are there.
+    """
+    commits, finished = queue.log.commits(), queue.log.finished()
+    wanted = [
+        commit
+        for commit in commits
+        if queue.config.asks_for(commit.step) or (finished is not None and commit.step == finished.step)
+    ]
+    return not_evaluated(wanted, queue.suite_sha256, queue.store)
+
+
+def work(
+    queue: Queue, writer: LedgerWriter, *, clock: Clock, follow: bool, on_chunk: OnChunk = lambda *_: None
+) -> int:
+    """Evaluate what is due; with `follow`, until the run has finished. How many checkpoints it completed.
+
+    Of a checkpoint that another worker had taken, it waits until it is told whether that one lives.
+    """
+    refuse_unfenced_graders(queue.suite)
+    completed, watch = 0, LeaseWatch(queue.store, clock)
+    while True:
+        is_last_round = not follow or queue.log.finished() is not None
+        num_done = sum(_work_at(queue, commit, writer, clock, watch, on_chunk) for commit in due_commits(queue))
+        completed += num_done
+        due = due_commits(queue)
+        if is_last_round and not due:
+            return completed
+        if num_done == 0:
+            if not follow and not any(watch.may_be_dead(_folder(commit)) for commit in due):
+                return completed
+            clock.sleep_s(POLL_S)
+
+
+def record_results(queue: Queue, writer: LedgerWriter) -> list[BenchmarkResult]:
+    """Bring the run's own folder, and the ledger, up to date with the store: results and device time."""
+    results = stored_results(queue.store)
+    is_elsewhere = queue.store.url != queue.run.run_dir
+    for folder, result in results:
+        if is_elsewhere and not (Path(queue.run.run_dir) / folder).is_dir():
+            save_result(Path(queue.run.run_dir) / folder, result, queue.store.get(f"{folder}/{ITEMS_FILE}"))
+    writer.put(lambda ledger: write_results(ledger, queue.run))
+    return [result for _, result in results]
+
+
+def _folder(commit: Commit) -> str:
+    return checkpoint_results(commit.step, commit.weights_digest)
+
+
+def _work_at(
+    queue: Queue, commit: Commit, writer: LedgerWriter, clock: Clock, watch: LeaseWatch, on_chunk: OnChunk
+) -> bool:
+    """Evaluate one commit, unless somebody else is at it; whether it is done now."""
+    recipe = recipe_of(queue.run)
+    lease = watch.take(_folder(commit), worker=f"{socket.gethostname()}-{os.getpid()}")
+    if lease is None:
+        return False
+    checkpoint = Checkpoint(
+        run_id=queue.run.run_id,
+        candidate=recipe.name,
+        seed=recipe.seed,
+        step=commit.step,
+        weights_digest=commit.weights_digest,
+    )
+    results = []
+    try:
+        with holding(lease):
+            for scorer in scorers_of_commit(queue.suite, queue.config.suite, queue.run, commit, queue.store):
+                results.append(evaluate(queue.store, checkpoint, scorer, lease, clock=clock, on_chunk=on_chunk))
+                scorer.close()
+            mark_done(queue.store, checkpoint, queue.suite_sha256, results)
+    except LeaseLostError:
+        return False
+    except DamagedDataError as error:
+        # Nobody will ever evaluate it: it is not due any more, and the history tells why.
+        mark_failed(queue.store, checkpoint, queue.suite_sha256, str(error))
+    record_results(queue, writer)
+    return True

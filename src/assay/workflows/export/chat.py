@@ -1,0 +1,90 @@
+"""A conversation with a language model: a run's commit, or the model in a checkpoint folder."""
+
+from collections.abc import Callable
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from assay.base.clock import SystemClock
+from assay.base.errors import ConfigError
+from assay.records.exported_model import EXPORT_FILE, ExportedModel
+from assay.scoring.sampler import Completion, Message, SamplerError, Sampling
+from assay.store.commit_log import CommitLog
+from assay.store.home import Home
+from assay.store.objects import open_store
+from assay.training.methods.registry import method_of
+from assay.training.recipe import recipe_of
+from assay.workflows.evaluation.evaluate import language_model, local_model
+from assay.workflows.export.export import NAME_IT
+from assay.workflows.run import chosen_commit, existing_run
+
+if TYPE_CHECKING:
+    from assay.inference.local.local_model import LocalModel
+
+
+class Conversation:
+    """What was said so far, and the model that answers.
+
+    Without a chat template there is no conversation: the model goes on with each text by itself.
+    """
+
+    def __init__(self, model: "LocalModel", sampling: Sampling, *, system: str | None = None) -> None:
+        """`system` is what stands before all turns."""
+        if system is not None and not model.has_template:
+            raise ConfigError("--system: the model has no chat template that could write it. Leave it out.")
+        self._model, self._sampling = model, sampling
+        self._system = [] if system is None else [Message(role="system", content=system)]
+        self._turns: list[Message] = []
+
+    def begin_again(self) -> None:
+        """Forget all turns."""
+        self._turns = []
+
+    def say(self, text: str, tell: Callable[[str], None] = lambda piece: None) -> Completion:
+        """The answer, which is then part of the conversation; `tell` gets its text piece by piece while it is
+        drawn. Raises `SamplerError`."""
+        from assay.inference.local.streaming import Teller
+
+        model, stop = self._model, self._sampling.stop
+        teller = Teller(
+            lambda piece: tell(piece.text), model.tokenizer, ends=model.ends, stop=stop, is_streamed=True
+        )
+        asked = [*self._turns, Message(role="user", content=text)]
+        (answer,) = model.sample([[*self._system, *asked]], self._sampling, teller)
+        if isinstance(answer, SamplerError):
+            raise answer
+        if self._model.has_template:
+            self._turns = [*asked, Message(role="assistant", content=answer.text)]
+        return answer
+
+
+def run_to_talk_with(home: Home, run_id: str, *, step: int | None, tokenizer: Path | None) -> "LocalModel":
+    """The model of a run's commit, the last one's unless a step is named."""
+    from assay.evals.commit_model import load_committed
+    from assay.training.trainer.method import ExportableMethod
+
+    run = existing_run(home, run_id)
+    config, log = recipe_of(run).method, CommitLog(open_store(run.store_url))
+    method = method_of(config)
+    if not isinstance(method, ExportableMethod) or method.form != "language_model":
+        raise ConfigError(
+            f"run '{run_id}' is of method '{config.type}', whose model writes no text. Talk with a run of SFT "
+            f"or DPO; 'assay predict {run_id} FILE' asks a classifier about rows."
+        )
+    commit = chosen_commit(run, log, step)
+    model = load_committed(run, commit, log.store)
+    return language_model(run, model, commit, tokenizer=tokenizer, cure=NAME_IT, chat_day=_today())
+
+
+def folder_to_talk_with(folder: str) -> "LocalModel":
+    """The model in a folder that `save_pretrained` or `assay export` wrote."""
+    exported = Path(folder) / EXPORT_FILE
+    if exported.is_file():
+        record = ExportedModel.from_json(exported.read_bytes(), source=exported)
+        if record.form != "language_model":
+            raise ConfigError(f"{folder}: holds a {record.form.replace('_', ' ')}, which writes no text.")
+    return local_model(folder, chat_day=_today())[0]
+
+
+def _today() -> date:
+    return datetime.fromtimestamp(SystemClock().now_s(), UTC).date()

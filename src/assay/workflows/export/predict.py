@@ -1,0 +1,234 @@
+"""A model in use: a run's, or one that was exported, answers for each row of a file, in the file's order.
+
+    FILE --(some rows at a time)--> text and columns --> tokens --> model --> the row with its answers
+
+No more than these rows are in memory. A row without text keeps its place, its answers empty, and is told. A row
+that cannot be asked about ends it with its place in the file; what was written by then is not taken for the
+whole (`OUT` appears at the end).
+"""
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+from tokenizers import Tokenizer
+
+from assay.base.config import stored
+from assay.base.errors import ConfigError, DataError
+from assay.data.dataset.columns import LABEL, TOKENS
+from assay.data.dataset.dataset import Dataset
+from assay.data.dataset.formats.boundaries import encode_as_text
+from assay.data.dataset.raw.find import find_spans
+from assay.data.dataset.raw.propose import TEXT
+from assay.data.dataset.raw.span import Row
+from assay.data.dataset.tokens import TOKENIZER_FILE, load_tokenizer, tokenizer_of
+from assay.evals.commit_model import load_committed
+from assay.evals.completions import Answerer
+from assay.models.causal import longest_sequence
+from assay.models.reward_network import RewardNetwork
+from assay.records.commit import Commit
+from assay.records.exported_model import EXPORT_FILE, ExportedModel
+from assay.records.run import Run
+from assay.store.objects import open_store
+from assay.training.methods.registry import portable_method
+from assay.training.recipe import Recipe, recipe_of
+from assay.workflows.export.export import NAME_IT
+from assay.workflows.export.reward_rows import ANSWERS, RewardRows
+from assay.workflows.export.row_files import of_header, text_of
+
+ROWS_AT_ONCE = 512
+STAND_IN = [0]
+"""The tokens of a row that has none."""
+Progress = Callable[[int, int], None]
+
+
+class Predictor(NamedTuple):
+    """A model that is ready to be asked."""
+
+    answerer: Answerer
+    tokenizer: Tokenizer
+    columns: Mapping[str, pa.DataType]
+    """That it reads beside the text."""
+    max_tokens: int
+    """Longest sequence; a longer text is cut, as in training."""
+    rewards: RewardRows | None = None
+    """How a reward model reads rows; None of what answers for one text a row."""
+    text: str = ""
+    """The field of the texts that it was trained on; empty where nobody knows."""
+
+
+def exported_predictor(folder: Path) -> Predictor:
+    """The model in a folder that `assay export` wrote; none of its code is run, a changed file is refused."""
+    path = folder / EXPORT_FILE
+    exported = ExportedModel.from_json(path.read_bytes(), source=path)
+    recipe = stored(Recipe, exported.recipe, where=f"{path}: the recipe", wrote=exported.exported_by)
+    method = portable_method(recipe.method)
+    model = method.load_portable(folder)
+    answerer = Answerer(method, model)
+    if isinstance(model, RewardNetwork):
+        return _rewarder(answerer, model, folder / TOKENIZER_FILE)._replace(text=exported.text)
+    types = {name: _type(name, text, path) for name, text in exported.columns.items()}
+    predictor = _predictor(answerer, folder / TOKENIZER_FILE, exported.max_tokens, types)
+    return predictor._replace(text=exported.text)
+
+
+def run_predictor(run: Run, commit: Commit, *, tokenizer: Path | None) -> Predictor:
+    """The model of a run's commit."""
+    recipe = recipe_of(run)
+    method = portable_method(recipe.method)
+    dataset = Dataset.open(Path(recipe.data.dataset))
+    known = tokenizer_of(dataset.folder, dataset.manifest, tokenizer, NAME_IT)
+    model = load_committed(run, commit, open_store(run.store_url))
+    field = dataset.manifest.text_field
+    if isinstance(model, RewardNetwork):
+        return _rewarder(Answerer(method, model), model, known.path)._replace(text=field)
+    columns = dataset.manifest.columns
+    read = {name: columns[name] for name in recipe.method.columns if name != TOKENS}
+    types = {name: _type(name, text, dataset.folder) for name, text in read.items()}
+    predictor = _predictor(Answerer(method, model), known.path, dataset.manifest.lengths.max, types)
+    return predictor._replace(text=field)
+
+
+def untrained_predictor(recipe: Recipe, model: Any, tokenizer: Path, max_tokens: int) -> Predictor:
+    """The model that a recipe begins with: there are vectors in it, and no answers yet."""
+    answerer = Answerer(portable_method(recipe.method), model)
+    if isinstance(model, RewardNetwork):
+        return _rewarder(answerer, model, tokenizer)
+    beside = [name for name in recipe.method.columns if name != TOKENS]
+    return _predictor(answerer, tokenizer, max_tokens, {name: pa.null() for name in beside})
+
+
+def predict_rows(
+    predictor: Predictor,
+    file: Path,
+    *,
+    text: str | None,
+    missing: Sequence[str],
+    progress: Progress,
+    textless: Callable[[str], None],
+) -> Iterator[list[Row]]:
+    """The rows of a file with their answers, some at a time.
+
+    `text` is the column of the text, None: the one that the model was trained on where the file has it, else
+    `text`. `missing` are columns that the model reads and the file has not.
+    `textless` is told where a row without text is, whose answers are None.
+    """
+    spans = find_spans([file], ROWS_AT_ONCE)
+    progress(0, len(spans))
+    for done, span in enumerate(spans, 1):
+        rows = span.rows()
+        while part := list(itertools.islice(rows, ROWS_AT_ONCE)):
+            known = [name for name in (predictor.text, TEXT) if name]
+            name = text or next((name for name in known if name in part[0][1]), known[0])
+            yield _answered(predictor, part, name, missing, textless)
+        progress(done, len(spans))
+
+
+def _answered(
+    predictor: Predictor,
+    part: Sequence[tuple[str, Row]],
+    text: str,
+    missing: Sequence[str],
+    textless: Callable[[str], None],
+) -> list[Row]:
+    if predictor.rewards is not None:
+        return _rewarded(predictor.answerer, predictor.rewards, part, text, textless)
+    texts = [text_of(row, text, where, part) for where, row in part]
+    tokens = [encoding.ids for encoding in encode_as_text(predictor.tokenizer, texts)]
+    for (where, _), ids in zip(part, tokens, strict=True):
+        if not ids:
+            textless(where)
+    columns = {
+        name: _column(name, kind, part, is_missing=name in missing) for name, kind in predictor.columns.items()
+    }
+    # A model needs a token to be asked; what it says of this one is nobody's answer.
+    answers = predictor.answerer.answers([ids or STAND_IN for ids in tokens], columns)
+    return _beside(
+        part,
+        [
+            {name: values[index] if tokens[index] else None for name, values in answers.items()}
+            for index in range(len(part))
+        ],
+    )
+
+
+def _rewarded(
+    answerer: Answerer,
+    rewards: RewardRows,
+    part: Sequence[tuple[str, Row]],
+    text: str,
+    textless: Callable[[str], None],
+) -> list[Row]:
+    of_rows = [rewards.sequences(row, where, text) for where, row in part]
+    for (where, _), sequences in zip(part, of_rows, strict=True):
+        if not sequences:
+            textless(where)
+    asked = [tokens for sequences in of_rows for tokens in sequences]
+    (said,) = answerer.answers(asked, {}).values() if asked else ([],)
+    each = iter(said)
+    found = [dict(zip(ANSWERS[len(own)], each, strict=False)) if own else {} for own in of_rows]
+    names = dict.fromkeys(name for answers in found for name in answers) or dict.fromkeys(ANSWERS[1])
+    return _beside(part, [{**names, **answers} for answers in found])
+
+
+def _beside(part: Sequence[tuple[str, Row]], answers: Sequence[Row]) -> list[Row]:
+    """The rows with their answers; whatever the file holds already keeps its name."""
+    taken = {name for _, row in part for name in row}
+    return [
+        {**row, **{f"predicted_{name}" if name in taken else name: value for name, value in own.items()}}
+        for (_, row), own in zip(part, answers, strict=True)
+    ]
+
+
+def _column(name: str, kind: pa.DataType, part: Sequence[tuple[str, Row]], *, is_missing: bool) -> pa.Array:
+    """A metadata column in the type that it had in training."""
+    if not is_missing and (lacking := next((where for where, row in part if name not in row), None)):
+        raise DataError(
+            f"{of_header(lacking)}: no column '{name}', which the model reads beside the text. Add it, empty "
+            f"where it is not known; or say that it is missing in all rows: --missing {name}."
+        )
+    values = [row.get(name) for _, row in part]
+    try:
+        return _typed(values, kind)
+    except (pa.ArrowException, TypeError):
+        for (where, _), value in zip(part, values, strict=True):
+            try:
+                _typed([value], kind)
+            except (pa.ArrowException, TypeError) as error:
+                raise DataError(
+                    f"{where}: '{name}' is {value!r:.40}, and in training it was {kind}. Mend the value, or "
+                    "leave it empty where it is not known."
+                ) from error
+        raise
+
+
+def _typed(values: list[Any], kind: pa.DataType) -> pa.Array:
+    """What is spelled, as in CSV, is read by its spelling."""
+    if any(isinstance(value, str) for value in values):
+        return pa.array([None if value is None else str(value) for value in values], pa.string()).cast(kind)
+    return pa.array(values, kind)
+
+
+def _predictor(
+    answerer: Answerer, tokenizer: Path, max_tokens: int, types: Mapping[str, pa.DataType]
+) -> Predictor:
+    loaded = load_tokenizer(tokenizer)
+    loaded.enable_truncation(max_tokens)
+    read = {name: kind for name, kind in types.items() if name != LABEL}
+    return Predictor(answerer, loaded, read, max_tokens)
+
+
+def _rewarder(answerer: Answerer, model: RewardNetwork, tokenizer: Path) -> Predictor:
+    rows = RewardRows.of(tokenizer, longest_sequence(model.decoder.config))
+    return Predictor(answerer, rows.tokenizer, {}, rows.max_tokens, rows)
+
+
+def _type(name: str, text: str, where: Path) -> pa.DataType:
+    try:
+        return pa.type_for_alias(text)
+    except ValueError as error:
+        raise ConfigError(
+            f"{where}: column '{name}' has type {text}, of which no file can be read yet."
+        ) from error

@@ -1,0 +1,74 @@
+"""Rows of a file as a reward model is asked about them: read, rendered and ended as its dataset was.
+
+{prompt, chosen, rejected}, {chosen, rejected}   ->  two sequences
+{messages}, {prompt, completion}                 ->  one
+a text                                           ->  one
+"""
+
+from pathlib import Path
+from typing import NamedTuple
+
+from tokenizers import Tokenizer
+
+from assay.base.errors import DataError
+from assay.data.dataset.formats.boundaries import control_tokens, pattern_of
+from assay.data.dataset.formats.encode import Encoder, KeptRow
+from assay.data.dataset.formats.rows import FIELDS, RowReader, Said, nested
+from assay.data.dataset.formats.template import ChatTemplate, template_beside
+from assay.data.dataset.raw.span import Row
+from assay.data.dataset.tokens import load_tokenizer, special_tokens, tokenizer_settings
+from assay.records.dataset import Format
+from assay.workflows.export.row_files import ASKED, of_header
+
+ANSWERS = {1: ("reward",), 2: ("chosen_reward", "rejected_reward")}
+"""What the rewards of a row's sequences are called, by their number."""
+
+
+class RewardRows(NamedTuple):
+    """Reads rows with the tokenizer and the template of a reward model."""
+
+    tokenizer: Tokenizer
+    template: ChatTemplate | None
+    end: str
+    """The token behind a text or a completion; empty for none."""
+    max_tokens: int
+    """Longest sequence that the model takes."""
+
+    @classmethod
+    def of(cls, tokenizer: Path, max_tokens: int) -> "RewardRows":
+        """With what lies beside the tokenizer."""
+        special = special_tokens(tokenizer_settings(tokenizer))
+        template = template_beside(tokenizer, special)
+        return cls(load_tokenizer(tokenizer), template, special.get("eos_token", ""), max_tokens)
+
+    def sequences(self, row: Row, where: str, text: str) -> list[list[int]]:
+        """The tokens of each sequence of a row; none where it says nothing."""
+        there = {name for name, value in row.items() if value is not None}
+        roots = {name.partition(".")[0] for name in there}
+        kinds: list[Format] = [kind for kind in ASKED if any(roots.issuperset(way) for way in FIELDS[kind])]
+        if not kinds and text not in row:
+            raise DataError(
+                f"{of_header(where)}: no column '{text}', and no pair (chosen, rejected), conversation "
+                f"(messages) or answer (prompt, completion); it has {', '.join(row)}. Name "
+                "the text's column: --text NAME."
+            )
+        reader = RowReader(
+            kinds[0] if kinds else "text",
+            text,
+            self.template,
+            self.end,
+            pattern_of(control_tokens(self.tokenizer, self.template)),
+            control_is_text=True,
+        )
+        said = reader.read(nested(row), where)
+        return [] if said is None else self._tokens(said, where)
+
+    def _tokens(self, said: Said, where: str) -> list[list[int]]:
+        encoder = Encoder(self.tokenizer, "chat", "", self.max_tokens, drops_unusable=False, end=self.end)
+        (encodings,) = encoder.encodings([KeptRow(where, {}, said)])
+        found = [encoding.ids for encoding in encodings]
+        if (longest := max(map(len, found))) > self.max_tokens:
+            raise DataError(
+                f"{where}: {longest} tokens, and the model takes {self.max_tokens}. Shorten it, or drop it."
+            )
+        return found

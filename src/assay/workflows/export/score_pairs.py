@@ -1,0 +1,174 @@
+"""What a reference says of preference pairs, written down once: training then holds no second model.
+
+    dataset --(a row group at a time)--> reference --> the same rows with two more columns --> shards, indexed
+
+A shard appears whole or not at all, under a name that says which rows and whose weights it came from: a scoring
+that was interrupted goes on where it stopped. The manifest, written last, names the rows' dataset and the
+weights.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from assay.base.digest import sha256_of_json
+from assay.base.errors import ConfigError
+from assay.base.installed import PREFIX
+from assay.data.dataset.build import SHARDS_FOLDER, finished_shards, refuse_others_shards
+from assay.data.dataset.columns import LABEL, REFERENCE_LOG_PROBS
+from assay.data.dataset.dataset import Dataset
+from assay.data.dataset.formats.template import TEMPLATE_FILE
+from assay.data.dataset.index import KeptFiles, index_dataset
+from assay.data.dataset.manifest_file import MANIFEST_FILE
+from assay.data.dataset.tokens import SETTINGS_FILE, TOKENIZER_FILE
+from assay.evals.commit_model import load_committed
+from assay.records.dataset import DatasetManifest, ReferenceScores
+from assay.store.commit_log import CommitLog
+from assay.store.home import Home
+from assay.store.known_runs import RUN_FILE
+from assay.store.objects import open_store
+from assay.training.model_folders import refuse_other_template, refuse_other_tokenizer
+from assay.training.recipe import recipe_of
+from assay.training.trainer.reference import ReferenceModel
+from assay.workflows.run import chosen_commit, existing_run
+
+Progress = Callable[[int, int], None]
+"""Called with (row groups done, row groups in all)."""
+
+
+def is_folder(name: str) -> bool:
+    """Whether a checkpoint folder is meant, and not a run."""
+    return name.startswith(PREFIX) or (Path(name).is_dir() and not (Path(name) / RUN_FILE).is_file())
+
+
+def folder_reference(path: str, dataset: Dataset) -> ReferenceModel:
+    """The model in a checkpoint folder, which must write what the dataset holds."""
+    _refuse_other_rows(dataset)
+    refuse_other_tokenizer(dataset, path, f"--reference {path}")
+    refuse_other_template(dataset, path, f"--reference {path}")
+    return ReferenceModel.from_folder(path)
+
+
+def run_reference(home: Home, run_id: str, step: int | None, dataset: Dataset) -> ReferenceModel:
+    """The model of a run's commit (the last one's, unless a step is named)."""
+    _refuse_other_rows(dataset)
+    run = existing_run(home, run_id)
+    log = CommitLog(open_store(run.store_url))
+    commit = chosen_commit(run, log, step)
+    name = f"{run_id}@{commit.step}"
+    theirs = str(Dataset.open(Path(recipe_of(run).data.dataset)).folder)
+    refuse_other_tokenizer(dataset, theirs, f"--reference {name}")
+    refuse_other_template(dataset, theirs, f"--reference {name}")
+    return ReferenceModel(load_committed(run, commit, log.store), name=name)
+
+
+def score_pairs(
+    dataset: Dataset,
+    reference: ReferenceModel,
+    out: Path,
+    *,
+    name: str | None = None,
+    tokens_at_once: int,
+    progress: Progress,
+    replacing: Callable[[], None] = lambda: None,
+) -> DatasetManifest:
+    """The dataset `out`: the rows of this one, and what the reference says of each. `replacing` is called
+    before other scores there are written over: it may refuse.
+    """
+    manifest = dataset.manifest
+    reference.check_rows(manifest)
+    scored = ReferenceScores(
+        source=manifest.name,
+        source_fingerprint=dataset.fingerprint,
+        reference=reference.name,
+        weights_digest=reference.digest,
+    )
+    folder = out / SHARDS_FOLDER
+    _refuse_another_dataset(out, scored)
+    refuse_others_shards(folder)
+    names = [
+        f"part-{number:05d}-{sha256_of_json([shard.sha256, shard.path, reference.digest, tokens_at_once])[:12]}"
+        ".parquet"
+        for number, shard in enumerate(manifest.shards)
+    ]
+    there, done = finished_shards(folder, names, replacing), 0
+    for number, file in enumerate(names):
+        groups = (dataset.groups.shard_index == number).nonzero()[0].tolist()
+        if file not in there:
+            with (
+                open_store(str(folder)).open_writer(file) as data,
+                pq.ParquetWriter(data, _schema(dataset, groups[0]), compression="zstd") as writer,
+            ):
+                for place, group in enumerate(groups):
+                    progress(done + place, len(dataset.groups))
+                    writer.write_table(_scored(dataset, group, reference, tokens_at_once))
+        done += len(groups)
+        progress(done, len(dataset.groups))
+    _keep_files(dataset, out)
+    return index_dataset(
+        str(folder),
+        out,
+        name=name or out.resolve().name,
+        needs_label=LABEL in manifest.columns,
+        kept=KeptFiles.of(manifest),
+        build=manifest.build,
+        scored=scored,
+        replacing=replacing,
+    )
+
+
+def _scored(dataset: Dataset, group: int, reference: ReferenceModel, tokens_at_once: int) -> pa.Table:
+    table = dataset.read_row_group(group, list(dataset.manifest.columns))
+    if not len(table):
+        return _empty(table)
+    said = reference.of_pairs(table, tokens_at_once=tokens_at_once)
+    for column, values in zip(REFERENCE_LOG_PROBS, said, strict=True):
+        table = table.append_column(column, pa.array(values))
+    return table
+
+
+def _schema(dataset: Dataset, group: int) -> pa.Schema:
+    return _empty(dataset.read_row_group(group, list(dataset.manifest.columns)).slice(0, 0)).schema
+
+
+def _empty(table: pa.Table) -> pa.Table:
+    for column in REFERENCE_LOG_PROBS:
+        table = table.append_column(column, pa.array([], pa.float32()))
+    return table
+
+
+def _keep_files(dataset: Dataset, out: Path) -> None:
+    """The tokenizer and the template that the rows were made with, where they lie with the dataset."""
+    store = open_store(str(out))
+    for name in (TOKENIZER_FILE, SETTINGS_FILE, TEMPLATE_FILE):
+        if (path := dataset.folder / name).is_file():
+            store.put(name, path.read_bytes())
+
+
+def _refuse_other_rows(dataset: Dataset) -> None:
+    manifest = dataset.manifest
+    if manifest.format != "pairs":
+        raise ConfigError(
+            f"dataset '{manifest.name}' holds rows of format {manifest.format or 'labelled'}: a reference is "
+            "asked about pairs, chosen and rejected. Build them with 'assay data build --format pairs'."
+        )
+    if there := [name for name in REFERENCE_LOG_PROBS if name in manifest.columns]:
+        scored = manifest.scored
+        whose, where = (f" (what {scored.reference} said)", f", {scored.source},") if scored else ("", "")
+        raise ConfigError(
+            f"dataset '{manifest.name}' has the column {there[0]} already{whose}. Score the dataset that "
+            f"it was made from{where} into another folder."
+        )
+
+
+def _refuse_another_dataset(out: Path, scored: ReferenceScores) -> None:
+    file = out / MANIFEST_FILE
+    if not file.is_file():
+        return
+    there = DatasetManifest.from_json(file.read_bytes(), source=file)
+    if there.scored != scored:
+        raise ConfigError(
+            f"--out {out}: another dataset is there, '{there.name}'. Name a folder of its own for the scores."
+        )

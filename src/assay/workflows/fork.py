@@ -1,0 +1,135 @@
+"""A fork: a new run that begins with a commit of another one, under a recipe that may differ where it can.
+
+    run A   commit 100 | commit 200 | commit 300 ...
+                            |  its files are copied, and are entry 0 of the new run's log (attempt 0)
+    run B              commit 200 | attempt 1 | commit 300 ...
+
+It goes on at A's cursor, so what decides which rows stand behind a step must be A's, and so must be whatever
+decides the shape or the meaning of the weights. Nothing of A is needed any more but for the proof of its rows.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from assay.base.config import LoadedConfig, dotted_leaves, parse_override, set_dotted
+from assay.base.errors import ConfigError, DamagedDataError
+from assay.records.run import ForkedFrom, Run
+from assay.store.commit_log import KEPT_NAMES, CommitLog, checkpoint_folder, first_problem
+from assay.store.home import Home
+from assay.store.objects import copy_object, open_store
+from assay.training.model_folders import refuse_changed
+from assay.training.recipe import recipe_of
+from assay.workflows.run import chosen_commit, existing_run, planned_run
+
+_OF_NO_NUMBER = ("loader.threads", "loader.prefetch_steps", "loader.on_damage", "method.sampler.")
+
+
+def planned_fork(
+    home: Home,
+    parent_id: str,
+    step: int | None,
+    overrides: tuple[str, ...],
+    *,
+    world_size: int,
+    run_id: str | None,
+    store_url: str | None,
+) -> Run:
+    """The checked record of a fork of a commit (the last one, unless a step is named); nothing is written.
+
+    From step 0, or of a run without commits, it is a new run under the recipe with the overrides.
+    """
+    parent = existing_run(home, parent_id)
+    refuse_changed(parent, recipe_of(parent))
+    log = CommitLog(open_store(parent.store_url))
+    is_anew = step == 0 or (step is None and not log.commits())
+    commit = None if is_anew else chosen_commit(parent, log, step)
+    if commit and (problem := first_problem(log.store, commit)) is not None:
+        raise DamagedDataError(f"commit at step {commit.step} of '{parent_id}': {problem}. Fork another one.")
+    was = recipe_of(parent).model_dump(mode="json")
+    tree, given = recipe_of(parent).model_dump(mode="json"), [parse_override(each) for each in overrides]
+    for key, value in given:
+        set_dotted(tree, key, value, where="in the recipe")
+    fork = planned_run(
+        home,
+        LoadedConfig(tree, {key: "command line" for key, _ in given}),
+        world_size=world_size,
+        run_id=run_id,
+        store_url=store_url,
+    )
+    if commit is None:
+        return fork
+    changes = _changes(was, recipe_of(fork).model_dump(mode="json"))
+    for key, (before, now) in changes.items():
+        if (why := _forbidden(key, before, now)) is not None:
+            raise ConfigError(
+                f"{key}={now}: a fork of '{parent_id}' keeps {key}={before}: {why}. Train a new run with it."
+            )
+    if (fork.num_steps or 0) <= commit.step:
+        raise ConfigError(
+            f"run '{parent_id}' at step {commit.step} has nothing left to train: the recipe ends at step "
+            f"{fork.num_steps}. Raise trainer.epochs or trainer.max_steps, or fork an earlier commit "
+            f"({', '.join(str(each.step) for each in log.commits())})."
+        )
+    lineage = ForkedFrom(
+        run_id=parent.run_id, step=commit.step, weights_digest=commit.weights_digest, changes=changes
+    )
+    return fork.model_copy(update={"parent": lineage})
+
+
+def bring_commit(home: Home, run: Run) -> None:
+    """Copy the commit with which a fork begins, unless it is there; of any other run, do nothing."""
+    if run.parent is None:
+        return
+    log = CommitLog(open_store(run.store_url))
+    if log.entries():
+        return
+    parent = home.run(run.parent.run_id)
+    theirs = CommitLog(open_store(parent.store_url))
+    commit = chosen_commit(parent, theirs, run.parent.step)
+    if commit.weights_digest != run.parent.weights_digest:
+        raise DamagedDataError(
+            f"run '{run.run_id}' was forked from {run.parent} with the weights "
+            f"{run.parent.weights_digest[:12]}…, and there they are {commit.weights_digest[:12]}… now. Fork "
+            "it again."
+        )
+    folder = checkpoint_folder(commit.step, 0)
+    # Receipts and journal are of what their own run learned.
+    files = tuple(file for file in commit.files if file.path not in KEPT_NAMES)
+    for file in files:
+        copy_object(theirs.store, f"{commit.folder}/{file.path}", log.store, f"{folder}/{file.path}")
+    inherited = commit.model_copy(
+        update={
+            "attempt": 0,
+            "folder": folder,
+            "files": files,
+            "receipts_from_step": commit.step,
+            "rows_learned": 0,
+            "prompts": None,
+            "quarantined": (),
+            "retires": (),
+        }
+    )
+    if (problem := first_problem(log.store, inherited)) is not None:
+        raise DamagedDataError(f"run '{run.run_id}', copied from {run.parent}: {problem}. Try again.")
+    log.append(inherited)
+
+
+def _changes(was: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    before, after = dict(dotted_leaves(was)), dict(dotted_leaves(now))
+    keys = [*before, *(key for key in after if key not in before)]
+    return {key: (before.get(key), after.get(key)) for key in keys if before.get(key) != after.get(key)}
+
+
+def _forbidden(key: str, before: Any, now: Any) -> str | None:
+    """Why it cannot change; None where it can."""
+    part = key.partition(".")[0]
+    if part == "data":
+        return "the cursor counts the rows of that dataset and split, so others would be skipped or repeated"
+    if key.startswith(_OF_NO_NUMBER):
+        return None
+    if part == "loader":
+        return "it decides which rows stand behind a step, so rows would be skipped or repeated"
+    # Shares (dropout, weights of losses) are no part of what the weights are; all else may be.
+    if part == "method" and not all(value is None or isinstance(value, float) for value in (before, now)):
+        return "it decides the shape or the meaning of the weights"
+    return None

@@ -1,0 +1,569 @@
+"""The first recipe for a dataset: chosen by rules of thumb that each line says, checked before it is shown.
+
+What is learned follows from the labels, or from the format of rows without any; the token budget from the
+rows' lengths; batch, epochs and commits from their number; the model's size from both and from whether there is
+a GPU. It is a start that trains, no optimum.
+"""
+
+import math
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import yaml
+
+from assay.base.config import LoadedConfig
+from assay.base.errors import ConfigError
+from assay.base.installed import installed_path
+from assay.base.units import count_text, number_of, tenths_text
+from assay.data.dataset.checkpoint_tokens import num_token_ids
+from assay.data.dataset.columns import (
+    KEY,
+    LABEL,
+    MARGIN,
+    MASK,
+    REFERENCE_LOG_PROBS,
+    TIME,
+    TOKENS,
+    sequences_of,
+)
+from assay.data.dataset.dataset import Dataset
+from assay.data.dataset.held_out.leaks import quick_leaks
+from assay.data.dataset.label_values import FEW
+from assay.data.dataset.split import DatasetView, HashSplit, split_view
+from assay.data.dataset.tokens import TOKENIZER_FILE, load_tokenizer, tokenizer_of
+from assay.data.loader.config import LoaderConfig
+from assay.data.loader.mixing import measure_mixing
+from assay.elastic.processor import gpus_here
+from assay.models.causal_config import PretrainedCausalConfig
+from assay.records.dataset import ColumnProfile, DatasetManifest
+from assay.statistics.warnings import Warned, warnings_of_leaks
+from assay.training.model_folders import check_models, refuse_other_tokenization
+from assay.workflows.data_warnings import data_warnings
+from assay.workflows.run import checked
+
+LANES = 8
+FEW_ROWS, MANY_ROWS = 5_000, 200_000
+WANTED_STEPS = 400
+"""A small model needs about so many steps to learn anything at all."""
+MOST_EPOCHS = 20
+_WIDTH = 66
+"""Column at which explanations begin."""
+_SEEDS = 50
+
+
+class _Sizes(NamedTuple):
+    batch: int
+    epochs: int
+    steps: int
+    commit_every: int
+
+
+class _Columns(NamedTuple):
+    categorical: list[str]
+    numeric: list[str]
+    left_out: list[str]
+
+
+LanguageMethod = Literal["sft", "reward", "dpo", "grpo"]
+_METHODS: Mapping[str | None, tuple[LanguageMethod, ...]] = {
+    "text": ("sft",),
+    "chat": ("sft",),
+    "pairs": ("reward", "dpo"),
+    "prompts": ("grpo",),
+}
+"""What learns from rows of a format; the first unless another is asked for."""
+_NEW_RATE = 1e-3
+_PRETRAINED_RATES = {"sft": 2e-5, "reward": 1e-5, "dpo": 1e-6, "grpo": 1e-6}
+_USUAL_WEIGHTS = 7e9
+"""Weights of the models for which these rates are usual."""
+_GROUP_SIZE = 8
+_ANSWER_TOKENS = 256
+_MOST_TOKENS = 16_384
+_MOST_WINDOW_BYTES = 1 << 30
+"""What all ranks together may hold of the rows that they mix."""
+_ANSWERS = (
+    "answer", "reference", "target", "solution", "expected", "label", "output", "completion", "ground_truth",
+)  # fmt: skip
+"""What the field of an item is called that holds the right answer, the likeliest name first."""
+
+
+class NewRecipe(NamedTuple):
+    """A recipe, and what to think of before it is trained."""
+
+    text: str
+    """YAML with an explanation on each line."""
+    warnings: list[Warned]
+    """What the dataset and its split warn of."""
+
+
+def new_recipe(
+    folder: Path, *, name: str | None, model: str | None, epochs: int | None, method: LanguageMethod | None
+) -> NewRecipe:
+    """The first recipe of a dataset; `ConfigError` where that cannot be trained on.
+
+    `model` is the folder of a pretrained one; `method` is asked of rows for language models only.
+    """
+    dataset = Dataset.open(folder)
+    manifest = dataset.manifest
+    learns = _language_method(manifest, method, folder)
+    if learns == "dpo" and model is None:
+        model = manifest.scored.reference if manifest.scored else None
+        if model is None or not (installed_path(model) / "config.json").is_file():
+            raise ConfigError(
+                f"{folder}: DPO begins with a language model that was trained: --model FOLDER (that of 'assay "
+                "export RUN', or any that transformers reads)."
+            )
+    if learns == "grpo" and model is None:
+        raise ConfigError(
+            f"{folder}: rewards teach a language model that answers some prompts already: --model FOLDER (that "
+            "of 'assay export RUN', or any that transformers reads, with its tokenizer.json)."
+        )
+    split, train = _split(dataset)
+    sizes = _sizes(int(train.num_rows.sum()), epochs, pretrained=model is not None)
+    title = re.sub(r"[^\w.-]+", "-", name or manifest.name).strip("-.") or "first"
+    lines = [
+        f"# {manifest.num_rows:,} rows, {count_text(manifest.num_tokens)} tokens; made for {_machine()}.",
+        "# Check it: assay train THIS --check. Change a value here, or after it: trainer.epochs=3.",
+        *_aligned(_general(title, folder, split, train, manifest.build.group if manifest.build else "")),
+        *_aligned(_loader(train, sizes, model)),
+        *_aligned(_language(dataset, learns, model) if learns else _method(dataset, train, model)),
+        *_aligned(_trainer(sizes, _rate(learns, model))),
+    ]
+    text = "\n".join(lines) + "\n"
+    recipe, _ = checked(LoadedConfig(yaml.safe_load(text), {}))
+    check_models(recipe)
+    if model is not None:
+        refuse_other_tokenization(dataset, model)
+    return NewRecipe(text, data_warnings(recipe, dataset))
+
+
+def _aligned(lines: Iterator[tuple[str, str]]) -> Iterator[str]:
+    for line, meaning in lines:
+        yield f"{line:<{_WIDTH}}  # {meaning}" if meaning else line
+
+
+def _general(
+    title: str, folder: Path, split: HashSplit, train: DatasetView, group: str
+) -> Iterator[tuple[str, str]]:
+    validation = split_view(train.dataset, split, "validation")
+    held_out = int(validation.num_rows.sum()) / train.dataset.manifest.num_rows
+    yield f"name: {title}", "begins the ids of the runs"
+    yield "seed: 0", "of the starting weights and of dropout; another one is another run of the same experiment"
+    yield "data:", ""
+    yield f"  dataset: {_flow(str(folder))}", "as seen from where 'assay train' is called"
+    together = f"rows of one '{group}'" if group and split.column == KEY else "equal values"
+    given = (
+        f"column: {_flow(split.column)}, validation_fraction: {split.validation_fraction}, seed: {split.seed}"
+    )
+    dropped = ""
+    if split.drop_leaks:
+        given += ", drop_leaks: true"
+        dropped = ", copies of training rows left out"
+    yield (
+        f"  split: {{type: hash, {given}}}",
+        f"{held_out:.0%} of the rows are held out{dropped}; {together} stay together",
+    )
+
+
+def _loader(train: DatasetView, sizes: _Sizes, model: str | None) -> Iterator[tuple[str, str]]:
+    manifest = train.dataset.manifest
+    rows_per_lane = sizes.batch // LANES
+    sequences = len(sequences_of(manifest.columns)) if manifest.format == "pairs" else 1
+    wanted = sequences * max(int(rows_per_lane * manifest.lengths.p95), manifest.lengths.max)
+    unit = "pair" if sequences > 1 else "row"
+    what = f"{rows_per_lane} {unit}s of a lane at the 95% length"
+    if manifest.lengths.max > rows_per_lane * manifest.lengths.p95:
+        what = f"the longest {unit} has a sequence of {manifest.lengths.max:,}; the 95% length is shorter"
+    if manifest.format == "prompts":
+        longest, answers = manifest.lengths.max + _answer_tokens(manifest, model), rows_per_lane * _GROUP_SIZE
+        wanted = max(longest, min(_MOST_TOKENS, answers * longest))
+        what = f"at most {answers} answers of a lane, each with its prompt; prompts at the 95% length"
+    budget = -(-wanted // 256) * 256
+    yield "loader:", ""
+    yield f"  lanes: {LANES}", f"the same weights on any number of workers up to {LANES}"
+    yield (
+        f"  global_batch_size: {sizes.batch}",
+        "rows behind one step; larger is steadier, and takes fewer steps",
+    )
+    yield (
+        f"  window_rows: {_window_rows(train, sizes)}",
+        "rows of a lane that are shuffled together; 'assay data show' measures how well",
+    )
+    yield (
+        "  layout: {type: bucketed, jitter: 0.1}",
+        "rows of like length share a micro-batch, so little is padding",
+    )
+    yield (
+        f"  max_micro_batch_tokens: {budget}",
+        f"bounds the memory of a pass: {what} ({manifest.lengths.p95:.0f})",
+    )
+
+
+def _window_rows(train: DatasetView, sizes: _Sizes) -> int:
+    """The usual number; more where that would mix such rows badly, and the memory for it is nothing much."""
+    num_rows = int(train.num_rows.sum())
+    usual = min(4096, max(64, 1 << (num_rows // LANES).bit_length()))
+    config = LoaderConfig(lanes=LANES, global_batch_size=sizes.batch, window_rows=usual)
+    mend = measure_mixing(train, config).mend
+    tokens = LANES * train.dataset.manifest.lengths.mean
+    if mend is None or config.kept_bytes * tokens * mend.window_rows > _MOST_WINDOW_BYTES:
+        return usual
+    return mend.window_rows
+
+
+def _method(dataset: Dataset, train: DatasetView, encoder: str | None) -> Iterator[tuple[str, str]]:
+    manifest, columns = dataset.manifest, _columns(dataset.manifest)
+    yield "method:", ""
+    yield "  type: classify", "an encoder over the tokens, the metadata, and a head that says the label"
+    yield from _label(train)
+    if encoder is not None:
+        yield "  encoder:", ""
+        yield (
+            f"    type: pretrained\n    path: {_flow(encoder)}",
+            "its tokenizer must be the one of the dataset",
+        )
+    else:
+        width, layers = _model_size(manifest)
+        yield "  encoder:", ""
+        yield "    type: new", "random weights; 'assay recipe new --encoder FOLDER' begins with trained ones"
+        yield f"    vocab_size: {_vocabulary(dataset)}", "of the dataset's tokenizer"
+        yield f"    hidden_size: {width}", f"small, for {count_text(manifest.num_tokens)} tokens"
+        yield f"    num_layers: {layers}", "more learn more, and more slowly"
+        yield f"    num_heads: {max(2, width // 32)}", "of 32 numbers each"
+        yield f"    intermediate_size: {4 * width}", "four times the width, as usual"
+        yield f"    max_tokens: {manifest.lengths.max}", "the longest row"
+    if columns.categorical:
+        yield f"  categorical_columns: {_flow(columns.categorical)}", "metadata that the model sees, as names"
+    if columns.numeric:
+        yield (
+            f"  numeric_columns: {_flow(columns.numeric)}",
+            "metadata that the model sees, as numbers by their order of magnitude",
+        )
+    if columns.left_out:
+        yield (
+            f"  # left out: {', '.join(columns.left_out)}",
+            "one value, none, or nearly as many as rows; or a time",
+        )
+
+
+def _language_method(
+    manifest: DatasetManifest, method: LanguageMethod | None, folder: Path
+) -> LanguageMethod | None:
+    """What learns from the rows; None for a classifier."""
+    known = () if LABEL in manifest.columns else _METHODS.get(manifest.format, ())
+    if method is None and LABEL in manifest.columns:
+        return None
+    if not known and method is None:
+        raise ConfigError(
+            f"{folder}: no method learns from its rows (format {manifest.format}) yet: rows with a '{LABEL}', "
+            "texts, chats and pairs have one. Build the dataset with --label, or with another --format."
+        )
+    if method is not None and method not in known:
+        there = " and ".join(known) or "classify"
+        formats = " or ".join(str(name) for name, methods in _METHODS.items() if method in methods)
+        raise ConfigError(
+            f"--method {method}: rows of format {manifest.format or 'labelled'}, as {folder} has them, are for "
+            f"{there}. Leave --method out, or build rows of format {formats}: 'assay data build --format'."
+        )
+    return method or known[0]
+
+
+def _language(dataset: Dataset, learns: LanguageMethod, model: str | None) -> Iterator[tuple[str, str]]:
+    manifest = dataset.manifest
+    yield "method:", ""
+    if learns == "sft":
+        yield "  type: sft", "a language model learns to write what is trained; compared by its loss per row"
+        if manifest.format == "chat":
+            yield "  train_on: spans", "what the assistant says; 'all' trains on questions, too"
+        else:
+            yield "  train_on: all", "every token of a row but its first"
+    elif learns == "reward":
+        yield "  type: reward", "a language model with one number at the last token; compared by accuracy"
+        yield "  centring: 0.01", "keeps rewards near zero"
+        if MARGIN not in manifest.columns:
+            yield "  margin_column: null", "the rows have no margins"
+    elif learns == "grpo":
+        yield from _rewards(dataset, model)
+    else:
+        yield "  type: dpo", "a language model learns to prefer what was chosen; compared by accuracy"
+        yield "  loss: {type: sigmoid, beta: 0.1}", "the smaller beta, the further it may go from the reference"
+        if set(REFERENCE_LOG_PROBS) <= manifest.columns.keys():
+            yield "  reference: {type: columns}", "what 'assay data score' wrote beside the pairs"
+        else:
+            yield (
+                "  reference: {type: frozen}",
+                "the model as it began, asked in every step ('assay data score')",
+            )
+    yield "  model:", ""
+    if model is not None:
+        yield f"    type: pretrained\n    path: {_flow(model)}", "its tokenizer must be the one of the dataset"
+        yield (
+            "    # lora: {rank: 16, alpha: 32}",
+            "trains adapters alone: far less memory, ten times the learning rate",
+        )
+        return
+    width, layers = _model_size(manifest)
+    yield "    type: new", "random weights; 'assay recipe new --model FOLDER' begins with trained ones"
+    yield f"    vocab_size: {_vocabulary(dataset)}", "of the dataset's tokenizer"
+    yield f"    hidden_size: {width}", f"small, for {count_text(manifest.num_tokens)} tokens"
+    yield f"    num_layers: {layers}", "more learn more, and more slowly"
+    yield f"    num_heads: {max(2, width // 32)}", "of 32 numbers each"
+    yield f"    intermediate_size: {3 * width}", "three times the width, as gated layers have it"
+    room, longest = _room(manifest), manifest.lengths.max
+    what = "room for longer pairs, prompts and answers" if room > longest else "no row is longer"
+    yield f"    max_tokens: {room}", f"the longest row has {longest}; {what}"
+    yield "    tie_embeddings: true", "one matrix for the tokens that come in and those that are predicted"
+
+
+def _room(manifest: DatasetManifest) -> int:
+    """Tokens that a new language model takes: of chats and pairs, more than the longest.
+
+    Longer pairs may be what it learns from next, and an answer follows a prompt: positions are rotary, and
+    cost no weights. Texts are cut to rows, whose length is also the window in which a text's bits are counted.
+    """
+    longest = manifest.lengths.max
+    if manifest.format == "text":
+        return longest
+    return 1 << (max(2 * longest, longest + _ANSWER_TOKENS) - 1).bit_length()
+
+
+def _rewards(dataset: Dataset, model: str | None) -> Iterator[tuple[str, str]]:
+    manifest = dataset.manifest
+    there = manifest.item_fields or {}
+    always = [name for name, rows in there.items() if rows == manifest.num_rows]
+    field = next((name for name in _ANSWERS if name in always), None)
+    if field is None:
+        raise ConfigError(
+            f"dataset '{manifest.name}': no field of its items is called as an answer would be "
+            f"({', '.join(_ANSWERS)}); they have {', '.join(sorted(there)) or 'none that is known'}. Build it "
+            "with the right answer as 'answer', or write the recipe by hand: docs/methods.md, GRPO."
+        )
+    compared = f'input: "{{{{ sample.output_text }}}}", reference: "{{{{ item.{field} }}}}"'
+    grader = f"{{type: string_check, operation: eq, {compared}}}"
+    yield "  type: grpo", "answers are drawn and graded; the model learns to write more of the better ones"
+    yield "  rewards:", ""
+    yield f"    - grader: {grader}", "1 for the answer itself, else 0; docs/suites.md has others"
+    yield f"  group_size: {_GROUP_SIZE}", "answers to each prompt, compared with one another"
+    longest = _answer_tokens(manifest, model)
+    stop = _stop_of_rows(dataset, model)
+    stops = f", stop: [{_flow(stop)}]" if stop else ""
+    yield f"  sampling: {{max_tokens: {longest}{stops}}}", "of an answer; what is longer is cut"
+
+
+def _stop_of_rows(dataset: Dataset, model: str | None) -> str | None:
+    """The token that ends an answer by the dataset, where the model's folder does not name it."""
+    boundaries = dataset.manifest.boundaries
+    if boundaries is None or model is None or not boundaries.end_ids:
+        return None
+    ends = PretrainedCausalConfig(type="pretrained", path=model).end_ids()
+    if set(ends) & set(boundaries.end_ids):
+        return None
+    known = tokenizer_of(dataset.folder, dataset.manifest, None, "Build the dataset again.")
+    return load_tokenizer(known.path).id_to_token(boundaries.end_ids[0])
+
+
+def _answer_tokens(manifest: DatasetManifest, model: str | None) -> int:
+    """What the model takes beside the longest prompt, at most the usual."""
+    shape = PretrainedCausalConfig(type="pretrained", path=model).shape() if model else None
+    room = _ANSWER_TOKENS if shape is None else shape.max_tokens - manifest.lengths.max
+    return max(1, min(_ANSWER_TOKENS, room))
+
+
+def _rate(learns: LanguageMethod | None, model: str | None) -> tuple[float, str]:
+    """A learning rate, and why.
+
+    Of a pretrained language model it goes with one over the root of its weights. What suits Adam goes with one
+    over the width (Yang et al. 2022, arXiv:2203.03466), and weights go with its square; the rates of 2.0e-4 for
+    0.2 M weights and 3.0e-4 for 0.1 M with which recipes/preferences and recipes/rl learn are on that line.
+    """
+    if model is None:
+        return _NEW_RATE, "usual for a small new model; a tenth of it if the loss jumps"
+    if learns is None:
+        return 5e-5, "usual for encoders that do not forget"
+    usual = _PRETRAINED_RATES[learns]
+    weights = PretrainedCausalConfig(type="pretrained", path=model).num_parameters()
+    if weights is None:
+        return usual, "usual for models that do not forget"
+    found = min(_NEW_RATE, usual * math.sqrt(_USUAL_WEIGHTS / weights))
+    return (
+        found,
+        f"{usual:.1e} is usual for 7 B weights; these are {count_text(weights)}, and smaller take more",
+    )
+
+
+def _trainer(sizes: _Sizes, rate: tuple[float, str]) -> Iterator[tuple[str, str]]:
+    warmup = max(1, sizes.steps // 20)
+    evaluate_every = 2 * sizes.commit_every
+    yield "trainer:", ""
+    yield f"  epochs: {sizes.epochs}", f"passes over the rows: {number_of(sizes.steps, 'step')} in all"
+    yield f"  commit_every: {sizes.commit_every}", "steps between commits: what a death can cost at most"
+    if evaluate_every < sizes.steps:
+        yield (
+            f"  evaluate_every: {evaluate_every}",
+            "steps between looks at the held-out rows; one more at the end",
+        )
+    yield "  optimizer:", ""
+    yield f"    learning_rate: {rate[0]:.1e}", f"the peak; {rate[1]}"
+    yield (
+        f"    schedule: {{type: cosine, warmup_steps: {warmup}}}",
+        "rises for 5% of the steps, then falls to a tenth",
+    )
+    yield "retention:", ""
+    num_commits = -(-sizes.steps // sizes.commit_every)
+    yield "  keep_last: 2", f"newest commits that stay and can be evaluated later; {num_commits} keeps all"
+    yield "  keep_best: 1", "and the best one by the held-out rows"
+
+
+def _label(train: DatasetView) -> Iterator[tuple[str, str]]:
+    manifest = train.dataset.manifest
+    counts = manifest.label_counts
+    if counts and counts.keys() <= {"0", "1"}:
+        share = counts.get("1", 0) / sum(counts.values())
+        yield "  label: {type: binary}", f"0 or 1; {tenths_text(share)} are 1; compared by AUC"
+        return
+    is_text = not manifest.columns[LABEL].startswith(("int", "uint", "bool"))
+    if counts and (is_text or len(counts) <= FEW):
+        if len(counts) == 2:
+            rarer = min(sorted(counts), key=lambda label: counts[label])
+            yield (
+                f"  label: {{type: binary, positive: {_flow(rarer)}}}",
+                (
+                    f"'{rarer}' counts as 1: {tenths_text(counts[rarer] / sum(counts.values()))} of the rows; "
+                    "compared by AUC"
+                ),
+            )
+            return
+        names = sorted(
+            counts,
+            key=lambda label: (
+                not label.lstrip("-").isdecimal(),
+                len(label) if label.isdecimal() else 0,
+                label,
+            ),
+        )
+        most = max(counts, key=lambda label: counts[label])
+        yield (
+            f"  label: {{type: classes, names: {_flow(names)}}}",
+            (
+                f"the most frequent is '{most}', {tenths_text(counts[most] / sum(counts.values()))}; "
+                "compared by accuracy"
+            ),
+        )
+        return
+    labels = np.concatenate(
+        [
+            train.read(group, [LABEL])[LABEL].cast(pa.float64()).to_numpy()
+            for group in np.flatnonzero(train.num_rows).tolist()
+        ]
+    )
+    mean, scale = (float(f"{value:.4g}") for value in (labels.mean(), labels.std() or 1.0))
+    yield (
+        f"  label: {{type: number, mean: {mean!r}, scale: {scale!r}}}",
+        (
+            "mean and spread of the labels: the model learns how far off the mean a row is; compared by "
+            "absolute error"
+        ),
+    )
+
+
+def _columns(manifest: DatasetManifest) -> _Columns:
+    found = _Columns([], [], [])
+    for column in manifest.column_profiles:
+        if column.name in (LABEL, KEY, TIME, TOKENS, MASK):
+            continue
+        is_number = column.type.startswith(("int", "uint", "float", "double", "halffloat"))
+        if column.missing_rate >= 1 or not (is_number or column.top_values):
+            found.left_out.append(column.name)
+        elif is_number:
+            (found.left_out if column.minimum == column.maximum else found.numeric).append(column.name)
+        else:
+            (found.categorical if _tells(column, manifest.num_rows) else found.left_out).append(column.name)
+    return found
+
+
+def _tells(column: ColumnProfile, num_rows: int) -> bool:
+    """Several values that come back: not one, and not another in every row."""
+    present = num_rows * (1 - column.missing_rate)
+    listed = sum(count for _, count in column.top_values)
+    has_several = len(column.top_values) > 1 or column.missing_rate > 0
+    return (
+        has_several
+        and (len(column.top_values) < 20 or listed >= 0.05 * present)
+        and listed > len(column.top_values)
+    )
+
+
+def _split(dataset: Dataset) -> tuple[HashSplit, DatasetView]:
+    """By the key, else by a column with many values, else by the text itself; with a seed that holds out about
+    what is asked."""
+    manifest = dataset.manifest
+    fraction = 0.2 if manifest.num_rows < FEW_ROWS else 0.1
+    several = [each for each in manifest.column_profiles if len(each.top_values) >= 10 and each.name != LABEL]
+    columns = [KEY] if KEY in manifest.columns else [*(each.name for each in several), TOKENS]
+    for column in columns:
+        for seed in range(_SEEDS):
+            split = HashSplit(column=column, validation_fraction=fraction, seed=seed)
+            try:
+                train = split_view(dataset, split, "train")
+            except ConfigError:  # all or nothing is held out
+                continue
+            held_out = 1 - int(train.num_rows.sum()) / manifest.num_rows
+            if fraction / 2 <= held_out <= 2 * fraction:
+                return _without_leaks(dataset, split), train
+    raise ConfigError(
+        f"{dataset.folder}: no column says which rows to hold out"
+        f"{f' ({columns[0]} has too few values)' if columns else ''}. Build the dataset with another "
+        "--group-by, or without one: then each text is by itself."
+    )
+
+
+def _without_leaks(dataset: Dataset, split: HashSplit) -> HashSplit:
+    """Copies of training rows are not asked, where there are many, and others to ask."""
+    leak = quick_leaks(dataset, split)
+    if leak is None or not warnings_of_leaks(leak.num_rows, leak.num_validation_rows):
+        return split
+    has_others = leak.num_rows < leak.num_validation_rows
+    return split.model_copy(update={"drop_leaks": True}) if has_others else split
+
+
+def _sizes(num_rows: int, epochs: int | None, *, pretrained: bool) -> _Sizes:
+    batch = min(128, max(2 * LANES, 1 << (num_rows // 100).bit_length()))
+    per_epoch = -(-num_rows // batch)
+    if epochs is None:
+        wanted = WANTED_STEPS // 2 if pretrained else WANTED_STEPS
+        epochs = 1 if num_rows >= MANY_ROWS else min(MOST_EPOCHS, max(2, -(-wanted // per_epoch)))
+    steps = epochs * per_epoch
+    return _Sizes(batch, epochs, steps, min(500, max(1, steps // 10)))
+
+
+def _model_size(manifest: DatasetManifest) -> tuple[int, int]:
+    if manifest.num_tokens < 20_000_000 and not gpus_here():
+        return 64, 2
+    return (128, 2) if manifest.num_tokens < 100_000_000 and not gpus_here() else (256, 4)
+
+
+def _vocabulary(dataset: Dataset) -> int:
+    needed = dataset.manifest.max_token_id + 1
+    file = dataset.folder / TOKENIZER_FILE
+    return max(needed, num_token_ids(load_tokenizer(file))) if file.is_file() else needed
+
+
+def _machine() -> str:
+    gpus = gpus_here()
+    cores = os.cpu_count() or 1
+    return (
+        f"{len(gpus)} GPU ({gpus[0]})"
+        if gpus
+        else f"{cores} CPU cores: --workers {1 << (cores.bit_length() - 1)} uses them"
+    )
+
+
+def _flow(value: str | Sequence[str]) -> str:
+    """YAML on one line."""
+    text: str = yaml.safe_dump(value, default_flow_style=True, width=10**9, allow_unicode=True)
+    return text.removesuffix("\n").removesuffix("\n...")

@@ -1,0 +1,263 @@
+"""What a pipeline is, as its file says it: stages in the order in which they are trained.
+
+    stages --+-- sft      recipe: sft.yaml
+             +-- reward   recipe: reward.yaml
+             +-- grpo     recipe: grpo.yaml, from: sft, rewards: [{run: stage:reward}]
+    seeds, workers        as a campaign's; every stage is a run for each seed
+    compare               benchmarks and rule: what each stage is worth, as a campaign's candidate
+
+A stage names earlier ones only, so the order is the file's and nothing can go round in circles. `stage:NAME`
+stands for the folder that NAME's last commit is exported to, or for its run where a run is named.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, NamedTuple
+
+import yaml
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+
+from assay.base.config import FrozenConfig, LoadedConfig, first_repeated, read_config_file, validated
+from assay.base.errors import ConfigError
+from assay.base.key_reference import key_reference
+from assay.base.parsing.bounded_yaml import BoundedLoader, parse_yaml
+from assay.decision.candidate import STAGE
+from assay.decision.config import CampaignConfig, Name, StandardRule, SuiteBenchmark
+
+PREFIX = "stage:"
+BEST = "best"
+
+CommitOfStage = Annotated[str, Field(pattern=rf"^[a-z0-9][a-z0-9_-]*(@{BEST})?$")]
+
+
+class StageCommit(NamedTuple):
+    """Which commit of an earlier stage is meant."""
+
+    stage: str
+    is_best: bool
+    """By the method's metric, among those that were evaluated; else the last one."""
+
+    @classmethod
+    def named(cls, text: str) -> "StageCommit":
+        """`sft` or `sft@best`, with or without `stage:`."""
+        stage, _, commit = text.removeprefix(PREFIX).partition("@")
+        if commit not in ("", BEST):
+            raise ConfigError(f"'{text}': of a stage there is the last commit, or {stage}@{BEST}.")
+        return cls(stage, commit == BEST)
+
+
+class TrainedStage(FrozenConfig):
+    """One run, for each seed."""
+
+    also_called: ClassVar = {
+        "base": "from",
+        "init": "from",
+        "start": "from",
+        "overrides": "patch",
+        "config": "recipe",
+    }
+
+    name: Name
+    """Part of its runs' ids."""
+
+    recipe: str | None = None
+    """The recipe's file, relative to the pipeline's; null: `patch` is all of it."""
+
+    patch: dict[str, Any] = Field(default_factory=dict)
+    """Dotted key of the recipe -> value, laid over the file. `stage:NAME` is an earlier stage: its model's
+    folder (`method.reference.path: stage:sft`), or its run (`method.rewards: [{run: stage:reward}]`)."""
+
+    from_: CommitOfStage | None = Field(default=None, alias="from")
+    """The earlier stage whose last commit is the model (`method.model`) that this one begins with; `sft@best`:
+    the best of those that were evaluated. Adapters of the recipe stay, those of the earlier stage are merged.
+    Null: the recipe says what it begins with."""
+
+    @model_validator(mode="after")
+    def _has_a_recipe(self) -> "TrainedStage":
+        if self.recipe is None and not self.patch:
+            raise ValueError(f"stage '{self.name}' has neither a recipe nor a patch: what is to be trained?")
+        if seeds := sorted({"seed", "loader.seed"} & set(self.patch)):
+            raise ValueError(f"stage '{self.name}' patches {seeds[0]}: all stages are trained with the seeds")
+        return self
+
+
+class StageComparison(FrozenConfig):
+    """What each stage is worth, beside the first one, over the seeds: a campaign whose arms are stages."""
+
+    stages: tuple[Name, ...] = ()
+    """Those that are asked, the baseline first. None: the line that ends with the last stage, by `from`."""
+
+    question: str = "What is each stage worth?"
+    """What the memo answers, in a sentence."""
+
+    benchmarks: tuple[SuiteBenchmark, ...] = Field(min_length=1)
+    """Benchmarks of suites: every stage is asked the same, whatever its own rows are."""
+
+    rule: StandardRule
+    """By which it is decided whether a stage earns its place."""
+
+    dissent: tuple[str, ...] = ()
+    """What people hold against it; the memo prints it beside what the numbers hold against it."""
+
+
+class PipelineConfig(FrozenConfig):
+    """Stages that build on one another: each is a run, and begins with what an earlier one ended with."""
+
+    name: Name
+    """Part of its runs' ids; its folder is `runs/campaigns/NAME`."""
+
+    stages: tuple[TrainedStage, ...] = Field(min_length=1)
+    """In the order in which they are trained; each may name those before it."""
+
+    seeds: PositiveInt = 1
+    """How often the whole is trained; what compares stages needs 2 or more."""
+
+    first_seed: int = Field(default=0, ge=0)
+    """Seeds are counted from here."""
+
+    workers: PositiveInt = 1
+    """Ranks of each run. May change when it is run again."""
+
+    budget_device_hours: PositiveFloat | None = None
+    """The budget of training all runs; no run is begun that would exceed it. Null: none. May change."""
+
+    compare: StageComparison | None = None
+    """Null compares nothing: what comes of it is the last stage's model."""
+
+    @property
+    def seed_numbers(self) -> tuple[int, ...]:
+        """The seeds, in the order in which they are trained."""
+        return tuple(range(self.first_seed, self.first_seed + self.seeds))
+
+    def compared(self) -> tuple[str, ...]:
+        """The stages that are compared, the baseline first."""
+        if self.compare is not None and self.compare.stages:
+            return self.compare.stages
+        by_name = {each.name: each for each in self.stages}
+        line = [self.stages[-1]]
+        while (begun := line[0].from_) is not None and (stage := StageCommit.named(begun).stage) in by_name:
+            line.insert(0, by_name[stage])
+            if len(line) > len(by_name):
+                break  # round in circles: refused where the file is read
+        return tuple(each.name for each in line)
+
+    @model_validator(mode="after")
+    def _stages_can_be_told_apart(self) -> "PipelineConfig":
+        names = [each.name for each in self.stages]
+        if repeated := first_repeated(names):
+            raise ValueError(f"two stages have the name '{repeated}'")
+        if self.compare is None:
+            return self
+        if self.seeds < 2 or self.budget_device_hours is None:
+            lack = ("one seed cannot tell luck from effect", "seeds: 2 or more")
+            if self.seeds > 1:
+                lack = ("it is held to a budget", "budget_device_hours")
+            raise ValueError(f"compare: {lack[0]}. Give {lack[1]}")
+        if absent := [each for each in self.compare.stages if each not in names]:
+            raise ValueError(f"compare.stages names '{absent[0]}'; the stages are {', '.join(names)}")
+        begun = [StageCommit.named(each.from_).stage for each in self.stages if each.from_ is not None]
+        # A name that is no stage's is refused where the file is read, with its line.
+        if set(begun) <= set(names) and len(self.compared()) < 2:
+            raise ValueError(
+                "compare: there is one stage to compare. Name two or more as compare.stages, the baseline first"
+            )
+        return self
+
+
+def is_pipeline(file: Path) -> bool:
+    """Whether a file declares stages, and is no recipe."""
+    try:
+        tree = parse_yaml(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError):
+        return False  # whoever reads it next says what is wrong
+    return isinstance(tree, dict) and "stages" in tree
+
+
+def read_pipeline(file: Path, overrides: tuple[str, ...] = ()) -> PipelineConfig:
+    """The pipeline that a file declares, or what is wrong with it; `ConfigError` names the line of a stage that
+    names none before it."""
+    config = validated(PipelineConfig, read_config_file(file, overrides))
+    before: list[str] = []
+    for index, stage in enumerate(config.stages):
+        for key, commit in stages_named(stage, stage.patch):
+            if commit.stage not in before:
+                raise ConfigError(
+                    f"{file}, line {_line(file, index, key)}: stage '{stage.name}' names '{commit.stage}' "
+                    f"({key}), which is no stage before it. Before it are: {', '.join(before) or 'none'}."
+                )
+        before.append(stage.name)
+    comparison_of(config, file.name)
+    return config
+
+
+def stages_named(stage: TrainedStage, tree: Any) -> Iterator[tuple[str, StageCommit]]:
+    """Key, and the earlier stage that stands there; `tree` is the stage's patch, or its whole recipe."""
+    if stage.from_ is not None:
+        yield "from", StageCommit.named(stage.from_)
+    for key, text in _texts(tree):
+        if text.startswith(PREFIX):
+            yield key, StageCommit.named(text)
+
+
+def comparison_of(config: PipelineConfig, file: str) -> CampaignConfig | None:
+    """The campaign whose arms are the stages; None where nothing is compared."""
+    if config.compare is None:
+        return None
+    baseline, *others = config.compared()
+    stages = {each.name: each for each in config.stages}
+    tree = {
+        "name": config.name,
+        "question": config.compare.question,
+        "recipe": file,
+        "baseline": baseline,
+        "candidates": [{"name": each, "patch": {STAGE: _said(stages[each])}} for each in others],
+        "seeds": config.seeds,
+        "first_seed": config.first_seed,
+        "workers": config.workers,
+        "budget_device_hours": config.budget_device_hours,
+        "benchmarks": [each.model_dump() for each in config.compare.benchmarks],
+        "rule": config.compare.rule.model_dump(),
+        "dissent": config.compare.dissent,
+    }
+    return validated(CampaignConfig, LoadedConfig(tree, {}))
+
+
+def pipeline_reference() -> str:
+    """Every key of a pipeline, as Markdown; `docs/pipeline.md` holds it."""
+    introduction = [
+        "# Pipelines, key by key",
+        "",
+        "A pipeline is a YAML file (see pipelines.md) that `assay train` takes like a recipe; `a.b=value` on",
+        "the command line overrides it; unknown keys are refused. This page is what",
+        "`assay train --pipeline-keys` prints.",
+    ]
+    return key_reference(introduction, PipelineConfig)
+
+
+def _said(stage: TrainedStage) -> str:
+    begun = f" from {stage.from_}" if stage.from_ else ""
+    return f"{stage.recipe or 'a recipe of its own'}{begun}"
+
+
+def _texts(tree: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Every text in a tree, with its dotted key."""
+    if isinstance(tree, str):
+        yield prefix, tree
+    elif isinstance(tree, dict):
+        for key, value in tree.items():
+            yield from _texts(value, f"{prefix}.{key}".lstrip("."))
+    elif isinstance(tree, list | tuple):
+        for index, value in enumerate(tree):
+            yield from _texts(value, f"{prefix}[{index}]")
+
+
+def _line(file: Path, index: int, key: str) -> int:
+    """The line where a stage has a key, or begins; the first is 1."""
+    node: Any = BoundedLoader(file.read_text(encoding="utf-8")).get_single_node()
+    stages = next(value for name, value in node.value if name.value == "stages")
+    node = stages.value[index]
+    patch: list[Any] = next((value.value for name, value in node.value if name.value == "patch"), [])
+    for name, _ in (*node.value, *patch):
+        if name.value == key or key.startswith((f"{name.value}.", f"{name.value}[")):
+            return int(name.start_mark.line) + 1
+    return int(node.start_mark.line) + 1

@@ -1,0 +1,241 @@
+"""What the stages of a pipeline are: one run for each seed, whose recipe names what earlier ones ended with.
+
+    recipe with from: sft, stage:reward --+-- before all is written: outlines of models, runs that are to come
+                                          +-- when its turn comes: models/sft-s0-step70, exported from the
+                                              commit whose digest it says; the run NAME-reward-s0
+
+A model is exported once; the run that begins with it keeps the digest of its folder, as of any other folder.
+"""
+
+from collections.abc import Callable
+from copy import deepcopy
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from assay.base.config import LoadedConfig
+from assay.base.errors import AssayError, ConfigError, DamagedDataError, DataError
+from assay.data.loader.lane_shares import LaneShares
+from assay.decision.candidate import patched
+from assay.decision.config import SuiteBenchmark
+from assay.records.commit import Commit
+from assay.records.exported_model import EXPORT_FILE, ModelForm
+from assay.records.run import Run
+from assay.store.commit_log import CommitLog
+from assay.store.home import Home
+from assay.store.model_folder import whole_export
+from assay.store.objects import open_store
+from assay.training.checkpoint.named_commit import to_come
+from assay.training.recipe import Recipe, recipe_of
+from assay.workflows.campaign.arms import Arms, check_suite, made_once, run_id_of
+from assay.workflows.campaign.suites import sealed_suites
+from assay.workflows.export.export import export_run, write_outline
+from assay.workflows.pipeline.config import PREFIX, StageCommit, comparison_of, stages_named
+from assay.workflows.pipeline.folder import MODELS, GivenPipeline, OpenPipeline
+from assay.workflows.run import check_new, checked, chosen_commit, existing_run, outlined_run, steps_of
+
+FolderOf = Callable[[StageCommit], Path]
+StepOf = Callable[[StageCommit], int | None]
+
+
+def check_stages(given: GivenPipeline, home: Home) -> dict[str, int]:
+    """Check the recipe of every stage, though the models that it begins with are yet to come; nothing is left.
+
+    Returns each stage's steps. A `ConfigError` names the stage.
+    """
+    steps: dict[str, int] = {}
+    forms: dict[str, ModelForm] = {}
+    recipes: dict[str, Recipe] = {}
+    planned: dict[str, Run] = {}
+    seed = given.config.first_seed
+    outlined = _outlined(given)
+    with TemporaryDirectory(prefix="assay-stages-") as scratch, to_come(planned):
+        for stage in given.config.stages:
+            for key, commit in stages_named(stage, given.recipes[stage.name].values):
+                _check_commit(f"stage '{stage.name}': {key}", commit, recipes, forms)
+            loaded = stage_recipe(
+                given,
+                stage.name,
+                seed,
+                folder_of=lambda each: Path(scratch) / each.stage,
+                step_of=lambda _: None,
+            )
+            run_id = run_id_of(given.config.name, stage.name, seed)
+            try:
+                recipe, dataset = checked(loaded)
+                LaneShares(recipe.loader.lanes, given.config.workers)
+                num_steps = steps_of(recipe, dataset).planned
+                check_new(recipe, num_steps, changed=["trainer"])  # '@best' needs evaluations on the way
+                if stage.name in outlined:
+                    forms[stage.name] = write_outline(recipe, dataset, Path(scratch) / stage.name)
+            except AssayError as error:
+                said = str(error).replace(f"{scratch}/", PREFIX)
+                raise type(error)(f"stage '{stage.name}': {said}") from error
+            steps[stage.name], recipes[stage.name] = num_steps, recipe
+            planned[run_id] = outlined_run(home, recipe, dataset, run_id=run_id)
+        _check_comparison(given, recipes, forms)  # while the outlines of the models are there
+    return steps
+
+
+def _check_comparison(given: GivenPipeline, recipes: dict[str, Recipe], forms: dict[str, ModelForm]) -> None:
+    compared = comparison_of(given.config, given.file.name)
+    if compared is None:
+        return
+    if wordless := [each for each in given.config.compared() if forms[each] != "language_model"]:
+        raise ConfigError(f"compare: stage '{wordless[0]}' writes no text, so no benchmark can be asked of it.")
+    sealed_suites(compared, beside=given.file.parent)
+    for benchmark in compared.benchmarks:
+        for name in given.config.compared():
+            if isinstance(benchmark, SuiteBenchmark) and benchmark.suite is not None:
+                path, method = given.file.parent / benchmark.suite, recipes[name].method
+                check_suite(benchmark, path, method, whose=f"stage '{name}'")
+
+
+def _outlined(given: GivenPipeline) -> set[str]:
+    """The stages whose models leave: as another begins with them, or as what comes of it all."""
+    named = [
+        commit.stage
+        for stage in given.config.stages
+        for key, commit in stages_named(stage, given.recipes[stage.name].values)
+        if not _is_run(key)
+    ]
+    compared = given.config.compared() if given.config.compare else ()
+    return {*named, *compared, given.config.stages[-1].name}
+
+
+def _is_run(key: str) -> bool:
+    """Whether a key names a run, and no folder."""
+    return key.rpartition(".")[2] == "run"
+
+
+def _check_commit(
+    where: str, commit: StageCommit, recipes: dict[str, Recipe], forms: dict[str, ModelForm]
+) -> None:
+    if commit.stage not in recipes:
+        raise ConfigError(
+            f"{where} names '{commit.stage}', which is no stage before it. Before it are: "
+            f"{', '.join(recipes) or 'none'}."
+        )
+    if not _is_run(where) and forms[commit.stage] != "language_model":
+        raise ConfigError(
+            f"{where} names '{commit.stage}', whose model is a {forms[commit.stage].replace('_', ' ')}: a "
+            "stage begins with a language model. What pays rewards is named as 'run: stage:NAME'."
+        )
+    recipe = recipes[commit.stage]
+    if commit.is_best and (recipe.trainer.evaluate_every is None or not recipe.retention.keep_best):
+        raise ConfigError(
+            f"{where}: of stage '{commit.stage}' no commit but the last is measured, or kept. Give its recipe "
+            "trainer.evaluate_every and retention.keep_best, or leave @best out."
+        )
+
+
+def stage_recipe(
+    given: GivenPipeline, name: str, seed: int, *, folder_of: FolderOf, step_of: StepOf
+) -> LoadedConfig:
+    """The recipe of one stage with one seed: folders and runs in the place of earlier stages."""
+    stage, loaded = given.stage(name), given.recipes[name]
+    values, origins = deepcopy(loaded.values), dict(loaded.origins)
+
+    def put_in(tree: Any, key: str = "") -> Any:
+        if isinstance(tree, list):
+            return [put_in(each) for each in tree]
+        if isinstance(tree, dict):
+            found = {name: put_in(each, name) for name, each in tree.items()}
+            if (run := _commit_in(tree.get("run"))) is not None and (step := step_of(run)) is not None:
+                found["step"] = step
+            return found
+        if (commit := _commit_in(tree)) is None:
+            return tree
+        if key == "run":
+            return run_id_of(given.config.name, commit.stage, seed)
+        return str(folder_of(commit))
+
+    values = put_in(values)
+    method = values.setdefault("method", {})
+    if stage.from_ is not None and isinstance(method, dict):
+        model = method.get("model")
+        kept = {key: model[key] for key in ("lora", "checkpoint_activations") if key in model} if model else {}
+        folder = folder_of(StageCommit.named(stage.from_))
+        method["model"] = {**kept, "type": "pretrained", "path": str(folder)}
+        origins["method.model.path"] = f"{given.file}, stage {name}: from"
+    return patched(LoadedConfig(values, origins), {}, arm=name, seed=seed)
+
+
+def _commit_in(value: Any) -> StageCommit | None:
+    return StageCommit.named(value) if isinstance(value, str) and value.startswith(PREFIX) else None
+
+
+def stages_of(pipeline: OpenPipeline) -> Arms:
+    """What is trained."""
+    config = pipeline.given.config
+    return Arms(
+        home=pipeline.home,
+        whose="pipeline",
+        name=config.name,
+        names=tuple(each.name for each in config.stages),
+        seeds=config.seed_numbers,
+        workers=config.workers,
+        budget_device_hours=config.budget_device_hours,
+        run_of=partial(_stage_run, pipeline),
+    )
+
+
+def _stage_run(pipeline: OpenPipeline, name: str, seed: int) -> Run:
+    """The run's record, made if there is none; what it begins with is exported first."""
+    given, name_of_all = pipeline.given, pipeline.given.config.name
+    recipe = stage_recipe(
+        given,
+        name,
+        seed,
+        folder_of=lambda commit: stage_model(pipeline, commit, seed),
+        step_of=lambda commit: _commit_of(pipeline, commit, seed)[1].step if commit.is_best else None,
+    )
+    of = f"stage '{name}' of pipeline '{name_of_all}'"
+    run_id = run_id_of(name_of_all, name, seed)
+    return made_once(
+        pipeline.home, recipe, run_id=run_id, workers=given.config.workers, of=of, whose="pipeline"
+    )
+
+
+def stage_model(pipeline: OpenPipeline, commit: StageCommit, seed: int) -> Path:
+    """The folder of a stage's model, exported if it is not there yet."""
+    run, found = _commit_of(pipeline, commit, seed)
+    folder = (pipeline.folder / MODELS / f"{commit.stage}-s{seed}-step{found.step}").resolve()
+    if not folder.is_dir():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            export_run(
+                pipeline.home,
+                run.run_id,
+                step=found.step,
+                to=folder,
+                tokenizer=None,
+                adapters="merged",
+                progress=lambda *_: None,
+            )
+        except (ConfigError, OSError):
+            if not folder.is_dir():  # else somebody who runs the same pipeline was faster
+                raise
+    try:
+        exported = whole_export(folder)
+    except (DamagedDataError, DataError) as error:
+        raise DamagedDataError(f"{error} Here: remove {folder}, and it is exported again.") from error
+    if exported is None or exported.weights_digest != found.weights_digest:
+        raise ConfigError(
+            f"{folder}: its {EXPORT_FILE} names other weights than run '{run.run_id}' has at step {found.step} "
+            f"({found.weights_digest[:12]}…). Remove the folder: it is exported again."
+        )
+    return folder
+
+
+def _commit_of(pipeline: OpenPipeline, commit: StageCommit, seed: int) -> tuple[Run, Commit]:
+    run = existing_run(pipeline.home, run_id_of(pipeline.given.config.name, commit.stage, seed))
+    log = CommitLog(open_store(run.store_url))
+    if log.finished() is None:
+        raise ConfigError(f"run '{run.run_id}' is not finished, so nothing can begin with it yet.")
+    measured = [each for each in log.commits() if each.metric is not None]
+    if not commit.is_best or not measured:
+        return run, chosen_commit(run, log, None)
+    sign = 1 if recipe_of(run).method.predictions.metric.higher_is_better else -1
+    return run, max(measured, key=lambda each: sign * (each.metric or 0.0))

@@ -1,0 +1,70 @@
+"""What a program's gates said, by the decisions of their campaigns: nobody types a verdict that evidence gave.
+
+gates.G.evidence.campaign --> runs/campaigns/NAME/decisions --> scale: pass | narrow | stop
+"""
+
+from pathlib import Path
+from typing import NamedTuple
+
+from assay.base.errors import ConfigError
+from assay.planning.program.program import Program
+from assay.planning.program.progress import Progress
+from assay.planning.program.work import Verdict
+from assay.records.decision import Decision
+from assay.records.evaluation import Estimate
+from assay.store.home import Home
+from assay.workflows.campaign.folder import find_campaign
+from assay.workflows.campaign.memo import newest_decisions
+
+_VERDICTS: dict[str, Verdict] = {"scale": "pass", "narrow": "narrow", "stop": "stop"}
+_BEST_FIRST = tuple(_VERDICTS)
+
+
+class GateDecision(NamedTuple):
+    """A decision that a gate took over."""
+
+    gate: str
+    verdict: Verdict
+    decision: Decision
+    path: Path
+    """The path of the decision's record."""
+
+
+def gate_decisions(home: Home, program: Program) -> list[GateDecision]:
+    """Decisions of the gates whose campaign has decided; of several candidates, the best recommended one's."""
+    found = []
+    for name, gate in program.gates.items():
+        campaign = gate.evidence.campaign if gate.evidence is not None else ""
+        if not campaign or campaign not in home.campaign_names():
+            continue
+        opened = find_campaign(home, campaign)
+        final = [each for each in newest_decisions(opened).values() if each.is_final]
+        if final:
+            best = min(final, key=lambda each: _BEST_FIRST.index(each.recommendation))
+            path = opened.folder / best.place()
+            found.append(GateDecision(name, _VERDICTS[best.recommendation], best, path))
+    return found
+
+
+def gain_points(decisions: list[GateDecision]) -> Estimate | None:
+    """The gain that the last of the gates' decisions found, in points; None where its unit is no share."""
+    if not decisions or decisions[-1].decision.unit not in ("share", "AUC"):
+        return None
+    found = decisions[-1].decision.effect
+    low, high = (None if end is None else 100 * end for end in (found.low, found.high))
+    return found.model_copy(update={"value": 100 * found.value, "low": low, "high": high})
+
+
+def with_decisions(progress: Progress, decisions: list[GateDecision]) -> Progress:
+    """Notes with the verdicts that campaigns gave; `ConfigError` where another is noted by hand."""
+    verdicts = dict(progress.verdicts)
+    for each in decisions:
+        looks = verdicts.get(each.gate, ())
+        if looks and looks[-1] not in ("again", each.verdict):
+            raise ConfigError(
+                f"verdicts.{each.gate}: '{looks[-1]}' is noted, and its campaign '{each.decision.campaign}' "
+                f"decided '{each.verdict}' ({each.path}). Leave the note out: the campaign's holds."
+            )
+        before = tuple(said for said in looks[:-1] if said == "again")
+        verdicts[each.gate] = (*before, each.verdict)
+    return progress.model_copy(update={"verdicts": verdicts})

@@ -1,0 +1,92 @@
+"""Where a program stands: its offer, the ledger, people's notes and the gates' decisions, brought together."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+from assay.base.clock import Clock
+from assay.base.errors import StoreError
+from assay.planning.actuals import ProgramClock, Spend, clock_of, progress_of
+from assay.planning.program.file import read_program, read_progress
+from assay.planning.program.offer import Offer
+from assay.planning.program.program import Program
+from assay.planning.program.progress import Progress
+from assay.planning.simulation.forecast import ProgramForecast, forecast
+from assay.planning.simulation.offer import baseline_of, offered_program
+from assay.reporting.documents.plan_folder import read_offer
+from assay.store.home import Home
+from assay.workflows.program_gates import GateDecision, gain_points, gate_decisions, with_decisions
+from assay.workflows.rebuild import fold_in_missed
+
+
+class ProgramStanding(NamedTuple):
+    """What its status and its review are written from."""
+
+    forecast: ProgramForecast
+    offer: Offer
+    spends: list[Spend]
+    decisions: list[GateDecision]
+    """That gates took over."""
+    notes: Progress | None
+    """As people wrote them; None where none were given."""
+
+
+def program_standing(
+    home: Home,
+    file: Path,
+    folder: Path,
+    *,
+    notes: Path | None,
+    hour_s: float,
+    start_s: float | None,
+    clock: Clock,
+) -> ProgramStanding:
+    """The standing of the program in `file`, offered in `folder`: now, or at the moment that the notes name.
+
+    `hour_s` are the seconds of a program's hour; `start_s`, since the epoch, stands for its first day's date.
+    """
+    offered = read_offer(folder)
+    subject = offered_program(read_program(file).program, offered)
+    told = read_progress(notes, subject) if notes else None
+    time = clock_of(subject, hour_s=hour_s) if start_s is None else ProgramClock(start_s, hour_s)
+    now_s = clock.now_s()
+    if told is not None:
+        now_s = time.start_s + time.hour_s * subject.calendar.hour_of(told.now)
+    known = known_progress(home, subject, told, clock=time, now_s=now_s)
+    found = forecast(
+        subject,
+        offered,
+        known.progress,
+        baseline=baseline_of(offered.plan),
+        gain=gain_points(known.decisions),
+    )
+    return ProgramStanding(found, offered, known.spends, known.decisions, told)
+
+
+class KnownProgress(NamedTuple):
+    """All that is known of a running program."""
+
+    progress: Progress
+    """The notes, with what the ledger knows of runs and with the verdicts that campaigns gave."""
+    spends: list[Spend]
+    """What its runs held, by the ledger."""
+    decisions: list[GateDecision]
+    """That gates took over."""
+
+
+def known_progress(
+    home: Home, program: Program, notes: Progress | None, *, clock: ProgramClock, now_s: float
+) -> KnownProgress:
+    """What has happened by the last whole hour before `now_s`, seconds since the epoch: the notes, the ledger,
+    the gates' decisions.
+
+    Raises `StoreError` where the ledger lacks something, `ConfigError` where a run fits two activities.
+    """
+    now_s = clock.last_hour_s(now_s)
+    progress, spends = notes or Progress(now=clock.moment(program, now_s)), list[Spend]()
+    if (ledger := home.find_ledger()) is not None:
+        with ledger:
+            if problems := fold_in_missed(home, ledger):  # what is spent would be too little
+                raise StoreError("; ".join(problems))
+            progress, spends = progress_of(program, ledger, clock=clock, now_s=now_s, notes=progress)
+    decisions = gate_decisions(home, program)
+    return KnownProgress(with_decisions(progress, decisions), spends, decisions)

@@ -1,0 +1,164 @@
+"""The ledger from the facts: the folders of runs and campaigns hold all that the ledger says about them.
+
+So a lost database costs a command, `assay runs --rebuild`, and no run needs it while it trains. `SOURCES` says
+for every table which files its rows are written from; a table without a source is a fact that could be lost.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+
+from assay.base.clock import SystemClock
+from assay.base.errors import AssayError, DataError, StoreError
+from assay.evals.queue import PREFIX, stored_results
+from assay.records.run import Run
+from assay.serving.admin.debits import debit_all
+from assay.serving.admin.spend import ChargedThings
+from assay.serving.batches.batches import BatchShelf
+from assay.serving.evals.runs import EvalRunShelf
+from assay.store.attempts import unreadable_attempts
+from assay.store.commit_log import CommitLog
+from assay.store.findings import save_audit, save_comparison, saved_audit, saved_comparisons
+from assay.store.home import CAMPAIGN_FILE, Home
+from assay.store.ledger.ledger import Ledger, open_ledger
+from assay.store.ledger.writer import clear_missed, missed_subjects
+from assay.store.objects import open_store
+from assay.store.patience import Patience
+from assay.training.audit import audit_run
+from assay.workflows.bookkeeping import RUN_SOURCES, LedgerSource, write_sources
+from assay.workflows.campaign.folder import all_decisions, declared_campaign
+from assay.workflows.campaign.train import settle
+
+
+class Rebuilt(NamedTuple):
+    """What a ledger was made anew from."""
+
+    runs: list[Run]
+    remarks: list[str]
+    """Sentences on what cannot be had again: damaged files, and what an older assay kept in a ledger."""
+
+
+def rebuild_all(home: Home, ledger: Ledger) -> Rebuilt:
+    """Write every run and campaign of a home into a ledger; what is there already stays as it is.
+
+    A damaged file, or a run whose store is away, costs what follows from it only, and is named.
+    """
+    missed = missed_subjects(home)
+    runs, remarks = home.readable_runs()
+    if not runs and not remarks:
+        raise DataError(f"{home.folder}: no runs. Name the folder that holds them in $ASSAY_HOME.")
+    for run in runs:
+        try:
+            _save_what_only_the_ledger_holds(ledger, run)
+            remarks += _found_again(run)
+        except AssayError as error:
+            remarks.append(f"run '{run.run_id}': {error}")
+        remarks += unreadable_attempts(Path(run.run_dir))
+        try:
+            remarks += write_sources(ledger, run, SOURCES_OF_A_RUN, name=f"run '{run.run_id}'")
+        except StoreError as error:
+            remarks.append(f"run '{run.run_id}': {error}")
+    remarks += write_sources(ledger, home, SOURCES_OF_A_HOME, name=str(home.folder))
+    for subject, marked_at_s in missed.items():
+        clear_missed(home, subject, marked_at_s=marked_at_s)
+    return Rebuilt(runs, remarks)
+
+
+def fold_in_missed(home: Home, ledger: Ledger) -> list[str]:
+    """Write down what the home's ledger missed while it was away, whoever left before it was back.
+
+    Returns a sentence on each subject of which that cannot be done now; it stays marked.
+    """
+    problems = []
+    for subject, marked_at_s in missed_subjects(home).items():
+        try:
+            fold_in(home, subject, ledger)
+            clear_missed(home, subject, marked_at_s=marked_at_s)
+        except AssayError as error:
+            problems.append(f"the ledger lacks what it missed of '{subject}': {error}")
+    return problems
+
+
+def fold_in(home: Home, subject: str, ledger: Ledger) -> None:
+    """Write down all that there is of a run, or of what lies in the home under another name."""
+    if home.has_run(subject):
+        write_sources(ledger, home.run(subject), SOURCES_OF_A_RUN, name=subject)
+    else:
+        write_sources(ledger, home, SOURCES_OF_A_HOME, name=subject)
+
+
+@contextmanager
+def ledger_of_folder(run: Run) -> Iterator[Ledger]:
+    """A ledger that holds one run, as its folder tells it; gone afterwards."""
+    with TemporaryDirectory() as folder, open_ledger(f"sqlite:///{folder}/ledger.db") as ledger:
+        write_sources(ledger, run, SOURCES_OF_A_RUN, name=run.run_id)
+        yield ledger
+
+
+def _save_what_only_the_ledger_holds(ledger: Ledger, run: Run) -> None:
+    """Audits and comparisons that an older assay did not put into the run's folder."""
+    audit = ledger.audit(run.run_id)
+    if audit is not None and saved_audit(run.run_dir) is None:
+        save_audit(run.run_dir, audit)
+    known = {each.baseline_run_id for each in saved_comparisons(run.run_dir)}
+    for comparison in ledger.comparisons(run.run_id):
+        if comparison.candidate_run_id == run.run_id and comparison.baseline_run_id not in known:
+            save_comparison(run.run_dir, comparison)
+
+
+def _found_again(run: Run) -> Iterator[str]:
+    """Audit a finished run that has no audit: it follows from folder and dataset. Say what does not."""
+    log = CommitLog(open_store(run.store_url, Patience(0.0)))
+    if log.finished() is not None and saved_audit(run.run_dir) is None:
+        try:
+            save_audit(run.run_dir, audit_run(run, log))
+        except AssayError as error:
+            yield f"run '{run.run_id}' has no audit, and none can be made: {error}"
+    if (Path(run.run_dir) / "comparison.html").is_file() and not saved_comparisons(run.run_dir):
+        yield (
+            f"run '{run.run_id}' was compared by an older assay, which kept that in the lost ledger only. Its "
+            "page comparison.html names the baseline; 'assay compare' makes the record again."
+        )
+
+
+def _unended_attempt(ledger: Ledger, run: Run) -> None:
+    if CommitLog(open_store(run.store_url, Patience(0.0))).finished() is not None:
+        settle(run, ledger)
+
+
+def _results_in_folders(ledger: Ledger, home: Home) -> None:
+    for folder in sorted(home.folder.glob(f"*/{PREFIX}")):
+        for _, result in stored_results(home.store_of(folder.parent.name)):
+            ledger.record_benchmark_result(result)
+
+
+def _answered(ledger: Ledger, home: Home) -> None:
+    if home.api.is_dir():
+        store, clock = open_store(str(home.api)), SystemClock()
+        debit_all(ledger, ChargedThings(EvalRunShelf(store, clock).shelf, BatchShelf(store, clock).shelf))
+
+
+def _campaigns(ledger: Ledger, home: Home) -> None:
+    for path in sorted(home.campaigns.glob(f"*/{CAMPAIGN_FILE}")):
+        ledger.record_campaign(declared_campaign(path.parent))
+        for decision in all_decisions(path.parent):
+            ledger.record_decision(decision)
+
+
+SOURCES_OF_A_RUN = (
+    *RUN_SOURCES,
+    LedgerSource(("phase_seconds",), "metrics/*/*.seg of an attempt that nobody ended", _unended_attempt),
+)
+
+SOURCES_OF_A_HOME = (
+    LedgerSource(("phase_seconds",), "api/evalrun/*/log, api/batch/*/log", _answered),
+    LedgerSource(("benchmark_results",), "*/benchmarks/**/result.json", _results_in_folders),
+    LedgerSource(
+        ("campaigns", "decisions"), "campaigns/*/campaign.json, campaigns/*/decisions/*.json", _campaigns
+    ),
+)
+
+SOURCES: tuple[LedgerSource[Run] | LedgerSource[Home], ...] = (*SOURCES_OF_A_RUN, *SOURCES_OF_A_HOME)
+"""Every table of the ledger stands in at least one."""

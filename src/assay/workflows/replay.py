@@ -1,0 +1,252 @@
+"""Runs a step of a past run again on one process, and says whether its numbers come out as recorded, and why
+not.
+
+    nearest commit before N --replay--> step N --compare--> what rank 0 wrote down, bit for bit
+                                          |
+                                          +-- watch / audit operators, search rows, explain
+
+Compared are: loss, gradient norm and learning rate of every replayed step; the digest of the rollouts where
+rows are prompts, of the gradient where a spot check recorded one, of the weights where a commit did. All are
+exact numbers: equal means equal bits.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from assay.base.code_version import code_version
+from assay.data.dataset.dataset import Dataset
+from assay.data.dataset.origin import row_origin, row_text
+from assay.data.dataset.split import split_view
+from assay.data.loader.batch import StepShare
+from assay.data.loader.loader import Loader
+from assay.elastic.capsules import nearest_commit
+from assay.records.commit import Commit
+from assay.records.replay import Compared, OperatorWatchReport, ReplayReport, RowFinding, RowSearch
+from assay.records.run import Run
+from assay.store.commit_log import CommitLog
+from assay.store.metrics.recorded import RecordedStep, recorded_steps
+from assay.training.methods.registry import method_of
+from assay.training.model_folders import refuse_changed
+from assay.training.recipe import recipe_of
+from assay.training.replay.audit import OutsideBound
+from assay.training.replay.bad_rows import RowSearcher
+from assay.training.replay.replayer import Replayer
+from assay.training.replay.request import Mode, ReplayRequest
+from assay.training.replay.watch import NotFinite, OperatorWatch
+from assay.training.trainer.numerics import digest_of_tensors
+from assay.training.trainer.step import StepTotals
+from assay.training.trainer.trainer import num_steps
+
+NUM_EARLIER_STEPS = 32
+"""Whose rows a step's rows are held against."""
+
+MOST_ORIGINS = 20
+"""Rows whose text and source are looked up: a shard's source is read again for each."""
+
+_COMPARED = ("rows", "rollout_digest", "tokens", "learning_rate", "loss", "gradient_norm", "gradient_digest")
+"""Quantities of a step in the order in which one follows from the other."""
+
+Progress = Callable[[int, int, int], None]
+"""Called with the step that is made next, the first and the last one."""
+
+
+def replay(
+    run: Run, log: CommitLog, request: ReplayRequest, *, progress: Progress = lambda *_: None
+) -> ReplayReport:
+    """Make the steps from the nearest commit to the one asked for, and compare."""
+    recipe = recipe_of(run)
+    refuse_changed(run, recipe)
+    dataset = Dataset.open(Path(recipe.data.dataset))
+    method = method_of(recipe.method)
+    loader = Loader(split_view(dataset, recipe.data.split, "train"), recipe.loader, recipe.method.columns)
+    request.check(
+        run, recipe.trainer, num_lanes=recipe.loader.lanes, last_step=num_steps(recipe.trainer, loader)
+    )
+    steps = recorded_steps(Path(run.run_dir), attempt=request.attempt)
+    request.check_attempt(steps)
+    with Replayer.opened(method, loader, log, recipe.trainer, seed=recipe.seed) as replayer:
+        found = _Replay(replayer, dataset, request, steps, _weights(log))
+        # One that holds nothing of what the step learned from: so it is said again, and not only read.
+        first = run.parent.step if run.parent else 0
+        commit = nearest_commit(log, max(first + 1, request.step - replayer.forward.steps_ahead))
+        found.run(commit, progress)
+    return found.report(run, commit)
+
+
+@dataclass
+class _Replay:
+    """One replay under way, and what it has found."""
+
+    replayer: Replayer
+    dataset: Dataset
+    request: ReplayRequest
+    steps: Mapping[int, RecordedStep]
+    """What the run wrote down."""
+    weights: Mapping[int, str]
+    """Digests that it committed, by step."""
+    compared: list[Compared] = field(default_factory=list)
+    totals: StepTotals | None = None
+    """The totals of the step that was asked for."""
+    lane_loss: float | None = None
+    operators: OperatorWatchReport | None = None
+    rows: RowSearch | None = None
+
+    def run(self, commit: Commit | None, progress: Progress) -> None:
+        if commit is not None:
+            self.replayer.restore(commit)
+        first, last = self.replayer.step + 1, self.request.last_step
+        for share in self.replayer.shares(first, last):
+            step = self.replayer.step + 1
+            progress(step, first, last)
+            totals = self._looked_at(share) if step == self.request.step else self.replayer.make(share)
+            if totals is None or not totals.is_made:
+                break
+            if self.operators is None or not self.operators.as_written:
+                self.compared += self._comparisons(step, totals)
+
+    def _looked_at(self, share: StepShare) -> StepTotals | None:
+        """The step that was asked for; first, with the weights that it begins with, its rows and the lane."""
+        request = self.request
+        if request.search_rows:
+            self.rows = self._searched(share)
+        if request.lane is not None:
+            self._make_lane(share, request.lane)
+        self.totals = self._watched(share, request.mode) if request.mode else self.replayer.make(share)
+        return self.totals
+
+    def _make_lane(self, share: StepShare, lane_number: int) -> None:
+        lane = share.lanes[lane_number]
+        made = self.replayer.lane_recomputer.of(lane, step=self.request.step)
+        self.lane_loss = made.loss_sum / max(1, made.weight)
+        recorded = self.steps.get(self.request.step)
+        if recorded is not None and lane_number in recorded.lane_digests:
+            digest = float(digest_of_tensors(made.gradients))
+            name = f"lane {lane_number} gradient_digest"
+            self.compared.append(
+                compared_number(self.request.step, name, recorded.lane_digests[lane_number], digest)
+            )
+
+    def _watched(self, share: StepShare, mode: Mode) -> StepTotals | None:
+        """The step under a watch; None where it raised an error."""
+        inspector = NotFinite() if mode == "watch" else OutsideBound()
+        replayer, raised, totals = self.replayer, "", None
+
+        def where() -> tuple[int | None, object]:
+            return replayer.forward.lane, replayer.forward.micro_batch
+
+        forward = replayer.forward
+        watch = OperatorWatch(
+            replayer.model,
+            inspector,
+            where,  # type: ignore[arg-type]
+            helpers=forward.helpers,
+            is_forward=lambda: forward.is_under_way,
+        )
+        with replayer.as_written(), watch:
+            try:
+                totals = replayer.make(share)
+            except (RuntimeError, IndexError, ValueError) as error:
+                raised = f"{type(error).__name__}: {str(error).splitlines()[0]}"
+        failed = totals is None or not totals.is_made
+        self.operators = OperatorWatchReport(
+            mode=mode,
+            finding=watch.finding or (watch.carried if failed else None),
+            num_calls=watch.num_calls,
+            num_operators=len(watch.operators),
+            not_audited=getattr(inspector, "not_audited", {}),
+            raised=raised,
+            as_written=replayer.is_compiled,
+        )
+        return totals
+
+    def _searched(self, share: StepShare) -> RowSearch:
+        search, step = RowSearcher(self.replayer, share), self.request.step
+        found = search.not_finite()
+        if not found.rows and math.isfinite(found.step_loss) and step > 1:
+            found = search.too_high(list(self.replayer.shares(max(1, step - NUM_EARLIER_STEPS), step - 1)))
+        return RowSearch(
+            criterion=found.criterion,
+            rows=tuple(
+                RowFinding(
+                    row_id=row.row_id,
+                    place=self.dataset.row_place(row.row_id),
+                    lane=row.lane,
+                    loss=_finite(loss),
+                    text=row_text(self.dataset, row.row_id) if number < MOST_ORIGINS else "",
+                    origin=row_origin(self.dataset, row.row_id) if number < MOST_ORIGINS else "",
+                )
+                for number, (row, loss) in enumerate(zip(found.rows, found.losses, strict=True))
+            ),
+            num_rows=sum(lane.num_rows for lane in share.lanes),
+            num_passes=found.num_passes,
+            step_loss=_finite(found.step_loss),
+            loss_without=_finite(found.loss_without),
+            earlier_loss=_finite(found.earlier_loss),
+        )
+
+    def _comparisons(self, step: int, totals: StepTotals) -> Iterator[Compared]:
+        made = {
+            "loss": totals.loss,
+            "gradient_norm": totals.gradient_norm,
+            "learning_rate": totals.learning_rate,
+            "rows": totals.num_rows,
+            "tokens": totals.num_tokens,
+            **totals.digests,
+        }
+        recorded = self.steps.get(step)
+        for name in _COMPARED:
+            if recorded is not None and name in recorded.values and name in made:
+                yield compared_number(step, name, recorded.values[name], made[name])
+        if step in self.weights:
+            then, now = self.weights[step], self.replayer.weights_digest()
+            yield Compared(
+                step=step, quantity="weights_digest", recorded=then, replayed=now, is_equal=then == now
+            )
+
+    def report(self, run: Run, commit: Commit | None) -> ReplayReport:
+        request, totals = self.request, self.totals
+        differences = [each for each in self.compared if not each.is_equal]
+        at_step = [each for each in self.compared if each.step >= request.step]
+        return ReplayReport(
+            run_id=run.run_id,
+            step=request.step,
+            through_step=request.last_step,
+            from_step=commit.step if commit else 0,
+            attempt=self.steps[request.step].attempt if request.step in self.steps else 0,
+            recorded_code_version=run.code_version,
+            code_version=code_version(),
+            verdict="differs" if differences else "equal" if at_step else "not recorded",
+            compared=len(self.compared),
+            at_step=tuple(at_step),
+            first_difference=differences[0] if differences else None,
+            loss=_finite(totals.loss) if totals else None,
+            gradient_norm=_finite(totals.gradient_norm) if totals else None,
+            lane_loss=_finite(self.lane_loss),
+            operators=self.operators,
+            rows=self.rows,
+        )
+
+
+def _weights(log: CommitLog) -> dict[int, str]:
+    """The digests of all commits that ever were, retired ones too; those that were distrusted give way to their
+    successors."""
+    return {entry.step: entry.weights_digest for entry in log.entries() if isinstance(entry, Commit)}
+
+
+def compared_number(step: int, name: str, recorded: float, replayed: float) -> Compared:
+    """A number on record beside the one made here. NaN is equal to NaN: it came out again."""
+    is_equal = recorded == replayed or (math.isnan(recorded) and math.isnan(replayed))
+    then, now = _exact_text(name, recorded), _exact_text(name, replayed)
+    return Compared(step=step, quantity=name, recorded=then, replayed=now, is_equal=is_equal)
+
+
+def _exact_text(name: str, value: float) -> str:
+    if name.endswith("digest"):
+        return f"{int(value):013x}"
+    return str(int(value)) if name in ("rows", "tokens") else repr(float(value))
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None

@@ -1,0 +1,136 @@
+"""Makes one rollout of a past step again, alone, and says whether its bits are those that the run learned from.
+
+nearest commit --replay--> weights that drew it --draw--> the rollout: alone, and beside all of its step
+                                                            |
+                                                            +-- equal? and is the step's digest as recorded?
+"""
+
+from pathlib import Path
+
+from assay.base.code_version import code_version
+from assay.base.errors import ConfigError, TrainingError
+from assay.data.dataset.dataset import Dataset
+from assay.data.dataset.split import split_view
+from assay.data.loader.batch import LaneShare, StepShare
+from assay.data.loader.loader import Loader
+from assay.elastic.capsules import nearest_commit
+from assay.records.commit import Commit
+from assay.records.journal import JournaledAnswer
+from assay.records.replay import Compared
+from assay.records.rollout import RolloutReport
+from assay.records.run import Run
+from assay.store.commit_log import CommitLog
+from assay.store.metrics.recorded import recorded_steps
+from assay.training.checkpoint.journal import read_journal
+from assay.training.methods.registry import method_of
+from assay.training.model_folders import refuse_changed
+from assay.training.recipe import recipe_of
+from assay.training.replay.replayer import Replayer
+from assay.training.replay.request import RolloutRequest
+from assay.training.trainer.method import RolloutAlone
+from assay.training.trainer.numerics import combined_digest
+from assay.training.trainer.trainer import num_steps
+from assay.workflows.replay import Progress, compared_number
+
+NUM_NAMED = 40
+"""Rows of a step that an error names."""
+
+
+def rollout_again(
+    run: Run, log: CommitLog, request: RolloutRequest, *, progress: Progress = lambda *_: None
+) -> RolloutReport:
+    """Draw it again, and compare."""
+    recipe, step = recipe_of(run), request.step
+    refuse_changed(run, recipe)
+    dataset = Dataset.open(Path(recipe.data.dataset))
+    method = method_of(recipe.method)
+    loader = Loader(split_view(dataset, recipe.data.split, "train"), recipe.loader, recipe.method.columns)
+    steps, last_step = recorded_steps(Path(run.run_dir)), num_steps(recipe.trainer, loader)
+    request.check(
+        run, recipe.trainer, recipe.method, num_lanes=recipe.loader.lanes, last_step=last_step, steps=steps
+    )
+    with Replayer.opened(method, loader, log, recipe.trainer, seed=recipe.seed) as replayer:
+        first = run.parent.step if run.parent else 0
+        policy_step = max(first, step - 1 - replayer.forward.steps_ahead)
+        commit = nearest_commit(log, policy_step + 1)
+        [share] = replayer.shares(step, step)
+        lane = _lane_of(request.row, share, step=step)
+        if commit is not None:
+            replayer.restore(commit)
+        _go_to(replayer, policy_step, progress)
+        made = replayer.forward.rollout(
+            replayer.model, lane, step=step, row_id=request.row, sample=request.sample
+        )
+        said = combined_digest(each.digest for each in replayer.learned(share, step=step))
+    compared = [_alone(made, step)]
+    if (journaled := _journaled(log, request)) is not None:
+        compared.append(_of_digests(step, "journaled digest", journaled.digest, made.digest))
+    recorded = steps[step].values.get("rollout_digest") if step in steps else None
+    if recorded is not None:
+        compared.append(compared_number(step, "rollout_digest", recorded, float(said)))
+    is_wrong = not all(each.is_equal for each in compared)
+    return RolloutReport(
+        run_id=run.run_id,
+        step=step,
+        row_id=request.row,
+        row_place=dataset.row_place(request.row),
+        sample=request.sample,
+        lane=lane.lane,
+        policy_step=policy_step,
+        from_step=commit.step if commit else 0,
+        recorded_code_version=run.code_version,
+        code_version=code_version(),
+        verdict="differs" if is_wrong else "not recorded" if recorded is None else "equal",
+        compared=tuple(compared),
+        prompt=made.prompt,
+        answer=made.answer,
+        tokens=made.tokens,
+        log_probs=made.log_probs,
+        ended_by=made.ended_by,
+        reward=made.reward,
+        failure=made.failure,
+        group_rewards=made.group_rewards,
+        advantage=made.advantage,
+        outcome=made.outcome,
+        because=made.because,
+    )
+
+
+def _lane_of(row: int, share: StepShare, *, step: int) -> LaneShare:
+    rows = {int(each): lane for lane in share.lanes for batch in lane.micro_batches for each in batch.row_ids}
+    if row not in rows:
+        named = ", ".join(map(str, sorted(rows)[:NUM_NAMED]))
+        more = f" and {len(rows) - NUM_NAMED} more" if len(rows) > NUM_NAMED else ""
+        raise ConfigError(f"--row {row}: it is not of step {step}, whose rows are {named}{more}.")
+    return rows[row]
+
+
+def _go_to(replayer: Replayer, step: int, progress: Progress) -> None:
+    """Make the steps up to `step`, so that the weights are those behind it."""
+    first = replayer.step + 1
+    for share in replayer.shares(first, step) if first <= step else ():
+        progress(replayer.step + 1, first, step)
+        if not replayer.make(share).is_made:
+            raise TrainingError(
+                f"step {replayer.step + 1}, which comes before, cannot be made again: its loss or gradient is "
+                f"not finite. 'assay replay --step {replayer.step + 1} --watch' says where that begins."
+            )
+
+
+def _alone(made: RolloutAlone, step: int) -> Compared:
+    return _of_digests(step, "rollout alone", made.digest_beside, made.digest)
+
+
+def _of_digests(step: int, quantity: str, recorded: int, replayed: int) -> Compared:
+    then, now = f"{recorded:016x}", f"{replayed:016x}"
+    return Compared(step=step, quantity=quantity, recorded=then, replayed=now, is_equal=then == now)
+
+
+def _journaled(log: CommitLog, request: RolloutRequest) -> JournaledAnswer | None:
+    """The journal's line of the answer; None where no commit has one."""
+    commits = [entry for entry in log.entries() if isinstance(entry, Commit) and not entry.is_inherited]
+    holding = [each for each in commits if each.receipts_from_step < request.step <= each.step]
+    for group in read_journal(log.store, holding[-1]) if holding else ():
+        if (group.step, group.row_id) == (request.step, request.row):
+            return group.answers[request.sample]
+    return None

@@ -1,0 +1,267 @@
+"""A run's folder and record: made once, from a recipe that was checked against its dataset; never changed."""
+
+import os
+import secrets
+import shutil
+import sys
+import sysconfig
+from collections.abc import Collection, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NamedTuple
+
+import yaml
+
+from assay.base.clock import SystemClock
+from assay.base.code_version import code_version
+from assay.base.config import LoadedConfig, validated
+from assay.base.errors import ConfigError, NotInstalledError
+from assay.base.shown_url import refuse_secrets
+from assay.base.units import number_of
+from assay.data.dataset.columns import MADE_BY
+from assay.data.dataset.dataset import Dataset
+from assay.data.dataset.split import split_view
+from assay.data.loader.lane_shares import LaneShares
+from assay.data.loader.loader import Loader
+from assay.data.loader.mixing import Mixing, measure_mixing
+from assay.evals.answerable import answerable_suite
+from assay.evals.config import read_suite
+from assay.records.commit import Commit, RunFinished
+from assay.records.run import Run
+from assay.store.commit_log import CommitLog, first_problem
+from assay.store.home import Home
+from assay.store.known_runs import RUN_FILE
+from assay.store.objects import open_store
+from assay.training.model_folders import (
+    check_tensors,
+    checkpoint_folders,
+    digests_of,
+    refuse_other_tokenizer,
+    refuse_other_vocabulary,
+)
+from assay.training.recipe import Recipe, recipe_of, recipe_sha256
+
+VALIDATION = "validation"
+
+
+class RunSteps(NamedTuple):
+    """Optimizer steps."""
+
+    planned: int
+    """Steps of the whole run."""
+    per_epoch: int
+
+
+def new_run(
+    home: Home,
+    recipe_values: LoadedConfig,
+    *,
+    world_size: int = 1,
+    run_id: str | None = None,
+    store_url: str | None = None,
+    made_by_drill: bool = False,
+) -> Run:
+    """Check everything that can be checked, then make the run's folder and its `run.json`."""
+    run = planned_run(home, recipe_values, world_size=world_size, run_id=run_id, store_url=store_url)
+    run = run.model_copy(update={"made_by_drill": made_by_drill})
+    save_run(home, run)
+    return run
+
+
+def save_run(home: Home, run: Run) -> None:
+    """Make the folder of a planned run and its `run.json`; `ConfigError` if there is one of that name."""
+    if not open_store(run.run_dir).put_if_absent(RUN_FILE, run.to_sealed_json().encode()):
+        raise home.is_taken(run.run_id)
+
+
+def planned_run(
+    home: Home, recipe_values: LoadedConfig, *, world_size: int, run_id: str | None, store_url: str | None
+) -> Run:
+    """The checked record of a run that does not exist yet; nothing is written."""
+    recipe, dataset = checked(recipe_values)
+    LaneShares(recipe.loader.lanes, world_size)
+    if store_url is not None:
+        refuse_secrets(store_url, of="--store")
+    digests = digests_of(recipe)
+    check_tensors(recipe)
+    recipe.method.check_services(dataset.manifest)
+    stamp = datetime.fromtimestamp(SystemClock().now_s(), UTC).strftime("%m%d-%H%M%S")
+    run_id = run_id or f"{recipe.name}-{stamp}-{secrets.token_hex(2)}"
+    run = outlined_run(home, recipe, dataset, run_id=run_id)
+    store_url = absolute_store(store_url) if store_url else run.store_url
+    return run.model_copy(update={"store_url": store_url, "folders": digests})
+
+
+def outlined_run(home: Home, recipe: Recipe, dataset: Dataset, *, run_id: str) -> Run:
+    """The record of a run of a checked recipe, without digests of the models that it begins with: they may be
+    yet to come."""
+    run_dir = home.run_dir(run_id)
+    tree = recipe.model_dump(mode="json")
+    tree["data"]["dataset"] = str(Path(recipe.data.dataset).resolve())
+    if recipe.evaluation is not None:
+        tree["evaluation"]["suite"] = str(Path(recipe.evaluation.suite).resolve())
+    return Run(
+        run_id=run_id,
+        created_s=SystemClock().now_s(),
+        recipe=tree,
+        recipe_sha256=recipe_sha256(tree, dataset.fingerprint),
+        dataset_fingerprint=dataset.fingerprint,
+        code_version=code_version(),
+        run_dir=str(run_dir),
+        store_url=str(run_dir),
+        num_steps=steps_of(recipe, dataset).planned,
+        made_by_drill=False,
+    )
+
+
+def absolute_store(store_url: str) -> str:
+    """A folder is the same from wherever the run is gone on with."""
+    is_folder = "://" not in store_url and not store_url.startswith("memory:")
+    return str(Path(store_url).resolve()) if is_folder else store_url
+
+
+def checked(recipe_values: LoadedConfig) -> tuple[Recipe, Dataset]:
+    """The recipe and its dataset, or an error about the first thing that cannot work."""
+    recipe = validated(Recipe, recipe_values)
+    dataset = Dataset.open(Path(recipe.data.dataset))
+    _check_dataset(recipe, dataset)
+    if recipe.evaluation is not None:
+        read_suite(Path(recipe.evaluation.suite))
+    for part in ("train", "validation"):
+        split_view(dataset, recipe.data.split, part)
+    if recipe.trainer.compile:
+        _refuse_no_compiler()
+    return recipe, dataset
+
+
+def resolved_recipe(recipe: Recipe, origins: Mapping[str, str]) -> str:
+    """The whole recipe as YAML, each value that was given with where it came from."""
+    given = "".join(f"#   {key}: {origin}\n" for key, origin in sorted(origins.items()))
+    whole = yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False)
+    return f"{whole}# given (the rest are defaults):\n{given}"
+
+
+def order_of(recipe: Recipe, dataset: Dataset) -> Mixing:
+    """How well the recipe's order mixes its training rows."""
+    return measure_mixing(split_view(dataset, recipe.data.split, "train"), recipe.loader)
+
+
+def planned_steps(run: Run) -> int:
+    """Optimizer steps of the whole run."""
+    if run.num_steps is not None:
+        return run.num_steps
+    recipe = recipe_of(run)
+    return steps_of(recipe, Dataset.open(Path(recipe.data.dataset))).planned
+
+
+def steps_of(recipe: Recipe, dataset: Dataset) -> RunSteps:
+    """The steps of a run of this recipe."""
+    view = split_view(dataset, recipe.data.split, "train")
+    per_epoch = Loader(view, recipe.loader, ()).steps_per_epoch
+    everything = recipe.trainer.epochs * per_epoch
+    return RunSteps(min(everything, recipe.trainer.max_steps or everything), per_epoch)
+
+
+def existing_run(home: Home, run_id: str) -> Run:
+    """A run's own record; its dataset must still be the one that it began with."""
+    run = home.run(run_id)
+    folder = recipe_of(run).data.dataset
+    dataset = Dataset.open(Path(folder))
+    if dataset.fingerprint != run.dataset_fingerprint:
+        raise ConfigError(
+            f"run '{run_id}' began on dataset {run.dataset_fingerprint[:12]}…, but "
+            f"{folder} is now {dataset.fingerprint[:12]}…. Restore the manifest that "
+            "it began with, or start a new run."
+        )
+    return run
+
+
+def finished_entry(log: CommitLog) -> RunFinished | None:
+    """The last entry of a run with nothing left to train: finished, and its last commit is what it was."""
+    finished, commits = log.finished(), log.known_commits()
+    if finished is None or not commits or first_problem(log.store, commits[-1]) is not None:
+        return None
+    return finished
+
+
+def check_new(recipe: Recipe, num_steps: int, *, changed: Collection[str] = ()) -> list[str]:
+    """Refuse what the run would be over before, and a suite that it cannot answer; return notes on the rest.
+    What has begun goes on with either.
+
+    `changed` are the keys that somebody set for this run. `trainer.evaluate_every` beyond the end is refused if
+    it is one of them; if it stands in a recipe that was made shorter, the evaluation at the end is enough.
+    """
+    if recipe.evaluation is not None:
+        answerable_suite(Path(recipe.evaluation.suite), recipe.method, whose="the recipe")
+    longer = "or train longer (trainer.epochs, trainer.max_steps)"
+    warmup_steps, every = recipe.trainer.optimizer.schedule.warmup_steps, recipe.trainer.evaluate_every
+    if warmup_steps > num_steps:
+        raise ConfigError(
+            f"trainer.optimizer.schedule.warmup_steps={warmup_steps:,}, but the run has "
+            f"{number_of(num_steps, 'step')}: the learning rate would never reach its peak. Use a tenth of "
+            "them, "
+            f"{max(1, num_steps // 10):,}, {longer}."
+        )
+    notes = []
+    if 1 < num_steps < 2 * warmup_steps:
+        rises = f"the learning rate rises for most of the {num_steps:,} steps"
+        notes.append(f"trainer.optimizer.schedule.warmup_steps={warmup_steps:,}: {rises}")
+    if every is None or every <= num_steps:
+        return notes
+    late = f"trainer.evaluate_every={every:,}, but the run has {number_of(num_steps, 'step')}: "
+    if any("trainer.evaluate_every".startswith(key) for key in changed):
+        raise ConfigError(
+            f"{late}none would be evaluated on the way. Use fewer, null for the end only, {longer}."
+        )
+    return [*notes, f"{late}it is evaluated at the end only"]
+
+
+def chosen_commit(run: Run, log: CommitLog, step: int | None) -> Commit:
+    """The commit of a step, or the last one; `ConfigError` names those that there are."""
+    commits = log.commits()
+    found = [commit for commit in commits if step in (None, commit.step)]
+    if not found:
+        there = ", ".join(f"{commit.step:,}" for commit in commits) or "none yet"
+        which = "commit" if step is None else f"commit of step {step:,}"
+        raise ConfigError(f"run '{run.run_id}' has no {which}. Its commits are of these steps: {there}.")
+    return found[-1]
+
+
+def _check_dataset(recipe: Recipe, dataset: Dataset) -> None:
+    present = dataset.manifest.columns
+    for column in recipe.method.columns:
+        if column not in present:
+            raise ConfigError(
+                f"column '{column}' (in method) is not in dataset '{dataset.manifest.name}', which has: "
+                f"{', '.join(present)}." + (f" '{MADE_BY[column]}' writes it." if column in MADE_BY else "")
+            )
+    recipe.method.check_batches(recipe.loader)
+    recipe.method.check_dataset(dataset.manifest)
+    for key, path in checkpoint_folders(recipe).items():
+        refuse_other_tokenizer(dataset, path, f"{key}={path}")
+    refuse_other_vocabulary(dataset, recipe)
+    for key, name in recipe.method.runs.items():
+        theirs = recipe_of(name.run_of(key)).data.dataset
+        refuse_other_tokenizer(dataset, str(Dataset.open(Path(theirs)).folder), f"{key}.run={name.run}")
+
+
+def _refuse_no_compiler() -> None:
+    """torch.compile writes C++ and links it with Python."""
+    compiler = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")
+    if shutil.which(compiler) is None:
+        raise NotInstalledError(
+            f"trainer.compile: torch writes programs in C++, and there is no '{compiler}' here. Install it "
+            "($CXX names another), or leave trainer.compile out."
+        )
+    header = Path(sysconfig.get_path("include")) / "Python.h"
+    if not header.is_file():
+        raise NotInstalledError(
+            f"trainer.compile: torch links programs with Python, and {header} is not there. Install Python's "
+            "headers (python3-dev), or leave trainer.compile out."
+        )
+
+
+def check_parallel(recipe: Recipe, parallels: Sequence[str]) -> None:
+    """Refuse sharded weights where their sum would not be the tree."""
+    if "fsdp2" in parallels and recipe.trainer.gradient_sum != "tree":
+        raise ConfigError("--parallel fsdp2 sums gradients as a tree. Set trainer.gradient_sum to tree.")

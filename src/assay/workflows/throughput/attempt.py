@@ -1,0 +1,83 @@
+"""What an attempt of a run took, step by step and phase by phase: what a forecast is put beside."""
+
+from itertools import groupby
+from pathlib import Path
+
+import numpy as np
+
+from assay.base.errors import ConfigError
+from assay.data.loader.lane_shares import LaneShares
+from assay.records.phase import STEP, Phase
+from assay.records.run import Attempt, Run
+from assay.store.attempts import saved_attempts
+from assay.store.metrics.phases import step_seconds
+from assay.store.metrics.segment import SegmentData
+from assay.throughput.compare import MeasuredAttempt
+from assay.training.recipe import recipe_of
+from assay.workflows.calibration import segment_of
+from assay.workflows.throughput.calibrate import ROLLOUT, WARMING_STEPS, start_s
+
+LEAST_STEPS = 5
+"""Fewer say little."""
+PHASES: dict[str, tuple[Phase, ...]] = {
+    "data": ("data",),
+    "generation": ROLLOUT,
+    "compute": ("compute",),
+    "communication": ("communication",),
+}
+
+
+def longest_attempt(run: Run) -> MeasuredAttempt:
+    """The attempt of the most steps; `ConfigError` where none has enough, or sharded weights."""
+    found = [(attempt, _segments(run, attempt)) for attempt in saved_attempts(Path(run.run_dir))]
+    told = [(attempt, ranks) for attempt, ranks in found if ranks]
+    if not told:
+        raise ConfigError(
+            f"run '{run.run_id}' has no attempt of {LEAST_STEPS + WARMING_STEPS} steps whose weights are not "
+            "sharded and whose records are whole: there is nothing to put a forecast beside."
+        )
+    attempt, ranks = max(told, key=lambda each: len(each[1][0].step_ends.at_s))
+    num_lanes, nodes = recipe_of(run).loader.lanes, _nodes(attempt)
+    shares = LaneShares(num_lanes, attempt.world_size, nodes=nodes, given_loads=attempt.loads)
+    whole_s = step_seconds(ranks[0], STEP)[WARMING_STEPS - 1 :]
+    held = [seconds for rank in ranks for seconds in _held_for_commits(rank)]
+    return MeasuredAttempt(
+        run_id=run.run_id,
+        attempt=attempt.attempt,
+        shares=shares,
+        step_s=tuple(whole_s.tolist()),
+        phases_s={
+            name: float(np.mean([step_seconds(rank, of)[WARMING_STEPS - 1 :].mean() for rank in ranks]))
+            for name, of in PHASES.items()
+        },
+        num_commits=len(held) // len(ranks),
+        commit_s=float(np.mean(held)) if held else 0.0,
+        start_s=start_s(ranks[0], attempt),
+        is_first=attempt.start_step == 0,
+    )
+
+
+def _segments(run: Run, attempt: Attempt) -> list[SegmentData]:
+    """What its ranks wrote down; nothing where too little is there."""
+    if not attempt.loads or attempt.ended_s is None:
+        return []
+    ranks = [segment_of(run, attempt, rank) for rank in range(attempt.world_size)]
+    whole = [each for each in ranks if each is not None and each.header is not None]
+    num_steps = min((len(each.step_ends.at_s) for each in whole), default=0)
+    return whole if len(whole) == len(ranks) and num_steps >= LEAST_STEPS + WARMING_STEPS else []
+
+
+def _nodes(attempt: Attempt) -> tuple[int, ...]:
+    """Ranks of each node; nothing where all are on one."""
+    sizes = tuple(len(list(ranks)) for _, ranks in groupby(attempt.hosts))
+    return sizes if len(sizes) > 1 else ()
+
+
+def _held_for_commits(segment: SegmentData) -> list[float]:
+    """Seconds of each commit that further steps followed."""
+    began_s, phases = segment.phase_changes
+    return [
+        float(began_s[place + 1] - began_s[place])
+        for place in range(len(phases) - 1)
+        if phases[place] == "checkpoint" and phases[place + 1] == "data"
+    ]

@@ -1,0 +1,203 @@
+"""Keeps a run going until it is done, then evaluates it, audits it, and writes it all down.
+
+Supervisor (attempts) -> predictions -> evaluation -> audit -> ledger
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from assay.base.clock import Clock, SystemClock
+from assay.base.errors import AssayError, Interrupted, StoreAwayError, StoreFullError
+from assay.data.loader.lane_shares import LaneShares
+from assay.elastic.supervisor import Nodes, RestartPolicy, Supervisor, Watcher
+from assay.records.audit import AuditReport
+from assay.records.evaluation import AnyEvaluation
+from assay.records.run import Attempt, Run
+from assay.statistics.predictions import PREDICTIONS_FILE, evaluation_folder, save_evaluation
+from assay.store.attempts import saved_attempts
+from assay.store.commit_log import CommitLog
+from assay.store.findings import save_audit
+from assay.store.home import Home
+from assay.store.ledger.writer import FINISH_S, LEAVE_S, LedgerWriter
+from assay.store.missing_log import refuse_missing_log
+from assay.store.objects import open_store
+from assay.store.patience import Patience
+from assay.store.place import refuse_copy, refuse_links
+from assay.trackers.background import SinksBeside
+from assay.training.audit import audit_run
+from assay.training.model_folders import refuse_changed
+from assay.training.recipe import recipe_of
+from assay.workflows.bookkeeping import Bookkeeper
+from assay.workflows.evaluation.background import EvaluationBeside
+from assay.workflows.events import EventCommand
+from assay.workflows.fork import bring_commit
+from assay.workflows.run import VALIDATION, check_parallel, finished_entry
+
+RunOutcome = Literal["finished", "stopped", "moved", "failed"]
+"""`stopped`: it was asked to, committed, and goes on when it is resumed. `moved`: likewise of this node alone;
+it goes on, led by another. `failed`: it would fail again."""
+
+
+class RunResult(NamedTuple):
+    """What a run that is not driven any more leaves behind."""
+
+    run: Run
+    outcome: RunOutcome
+    last_attempt: Attempt | None = None
+    """None where it failed, or finished long ago and kept no record of it."""
+    evaluation: AnyEvaluation | None = None
+    """The evaluation of a finished run."""
+    audit: AuditReport | None = None
+    """Likewise."""
+    error: AssayError | None = None
+    """Why the run failed, where it did."""
+    leads_on: str = ""
+    """The node that leads it now, where it moved."""
+    waits_for: str = ""
+    """Why it stopped though nobody asked it to."""
+
+
+def drive(
+    home: Home,
+    run: Run,
+    writer: LedgerWriter,
+    *,
+    world_size: int,
+    policy: RestartPolicy,
+    watchers: Sequence[Watcher] = (),
+    clock: Clock | None = None,
+    nodes: Nodes | None = None,
+) -> RunResult:
+    """Train until done, asked to stop, or beyond hope; evaluate, audit and record what is done; tell of it.
+
+    A run that has finished is not begun again: what its launch had yet to do after the last step is done now.
+
+    `writer` is the run's way into the ledger, which may be away. `nodes`: by default, here. Raises
+    `StoreAwayError` where the store does not answer for longer than the policy has patience, and
+    `StoreFullError` where there is no room for what is written behind the last step.
+    """
+    events = EventCommand(home, run)
+    everyone = [*watchers, events, SinksBeside(home, run)]
+    try:
+        result = _drive(
+            home,
+            run,
+            writer,
+            world_size=world_size,
+            policy=policy,
+            watchers=everyone,
+            clock=clock or SystemClock(),
+            nodes=nodes,
+        )
+    except (StoreAwayError, StoreFullError) as error:
+        told = _with_what_goes_on(error, run)
+        events.tell("failed", step=None, text=str(told))
+        if told is error:
+            raise
+        raise told from error
+    except Interrupted:
+        last = next(reversed(saved_attempts(Path(run.run_dir))), None)
+        events.tell("stopped", step=last.end_step if last else None, text=last.reason if last else "")
+        raise
+    last = result.last_attempt
+    text = str(result.error) if result.error else (last.reason if last else "")
+    if result.leads_on:
+        text = f"{result.leads_on} leads it from now on: {text}"
+    elif result.waits_for:
+        text = f"{result.waits_for}: {text}"
+    events.tell(result.outcome, step=last.end_step if last else None, text=text)
+    return result
+
+
+def _drive(
+    home: Home,
+    run: Run,
+    writer: LedgerWriter,
+    *,
+    world_size: int,
+    policy: RestartPolicy,
+    watchers: Sequence[Watcher],
+    clock: Clock,
+    nodes: Nodes | None,
+) -> RunResult:
+    recipe = recipe_of(run)
+    for size in (world_size, *policy.world_sizes):
+        LaneShares(recipe.loader.lanes, size)
+    check_parallel(recipe, policy.parallel)
+    patience = Patience(policy.store_patience, clock=clock)
+    log = CommitLog(open_store(run.store_url, patience))
+    refuse_copy(run)
+    refuse_links(Path(run.run_dir))
+    refuse_missing_log(run, log)
+    bring_commit(home, run)
+    beside = EvaluationBeside(home, run)
+    everyone: list[Watcher] = [Bookkeeper(run, writer, clock), beside, *watchers]
+    supervisor = Supervisor(
+        run, log, policy=policy, watchers=everyone, clock=clock, nodes=nodes, patience=patience
+    )
+    last_attempt = next(reversed(saved_attempts(Path(run.run_dir))), None)
+    finished = finished_entry(log)
+    if finished is None:
+        refuse_changed(run, recipe)
+    try:
+        if finished is None:
+            last_attempt = supervisor.run(world_size)
+            finished = log.finished()
+    except StoreAwayError:
+        raise
+    except AssayError as error:
+        return RunResult(run, "failed", error=_with_what_goes_on(error, run))
+    finally:
+        if finished is None:
+            beside.stop()
+    if finished is None:
+        leads_on = None
+        if nodes is not None and not supervisor.waits_for:
+            writer.wait(LEAVE_S)  # two nodes are not to write to a ledger at once
+            leads_on = nodes.hand_over()
+        outcome: RunOutcome = "moved" if leads_on else "stopped"
+        return RunResult(run, outcome, last_attempt, leads_on=leads_on or "", waits_for=supervisor.waits_for)
+    evaluation = evaluate_run(run, log)
+    writer.put(lambda ledger: ledger.record_evaluation(evaluation))
+    log.sweep()  # once from the first step on: what attempts wrote that woke up after they were replaced
+    audit = save_audit(run.run_dir, audit_run(run, log))
+    writer.put(lambda ledger: ledger.record_audit(audit))
+    writer.put(lambda ledger: ledger.record_write(run.run_id))
+    beside.finish()
+    writer.wait(FINISH_S)
+    return RunResult(run, "finished", last_attempt, evaluation, audit)
+
+
+def _with_what_goes_on(error: AssayError, run: Run) -> AssayError:
+    """A full disk is met by whatever writes first: ranks, supervisor, or what evaluates the last step."""
+    resume = f"'assay train --resume {run.run_id}'"
+    if not isinstance(error, StoreFullError) or resume in str(error):
+        return error
+    return StoreFullError(f"{error} {resume} goes on from its last commit.")
+
+
+def evaluate_run(run: Run, log: CommitLog) -> AnyEvaluation:
+    """The metrics of the run's last weights on its validation rows."""
+    # Here, for scipy is large, and the first step need not wait for what the last one asks for.
+    from assay.data.dataset.dataset import Dataset
+    from assay.data.dataset.held_out.leaks import quick_leaks
+    from assay.statistics.evaluate import evaluate_predictions
+
+    finished = log.finished()
+    assert finished is not None, "only a finished run has its last predictions"
+    folder = evaluation_folder(Path(run.run_dir), step=finished.step, split=VALIDATION)
+    recipe = recipe_of(run)
+    leak = quick_leaks(Dataset.open(Path(recipe.data.dataset)), recipe.data.split)
+    evaluation = evaluate_predictions(
+        folder / PREDICTIONS_FILE,
+        recipe.method.predictions,
+        run_id=run.run_id,
+        step=finished.step,
+        weights_digest=finished.weights_digest,
+        dataset_fingerprint=run.dataset_fingerprint,
+        split=VALIDATION,
+        num_leaking=None if leak is None else leak.num_rows,
+    )
+    save_evaluation(folder, evaluation)
+    return evaluation

@@ -1,0 +1,311 @@
+"""What a decision says: of the candidate, and of its own power to answer."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from assay.decision.config import CampaignConfig
+from assay.decision.decide import decide
+from assay.decision.facts import Facts
+from assay.decision.gates import judge_gates
+from assay.decision.sensitivity import Flips, variations
+from assay.records.campaign import Campaign
+from assay.records.decision import Decision
+from assay.statistics.power import detectable_by
+from assay.statistics.several import breadth
+from assay.store.home import Home
+from assay.workflows.campaign.decisions import record_decision
+from assay.workflows.campaign.folder import OpenCampaign
+
+UNSURE = {"code": 0.022, "prose": 0.022}
+
+
+def campaign_of(config: CampaignConfig) -> Campaign:
+    return Campaign(
+        name="pilot", config={}, config_sha256="c", recipe={}, beside=".", known_good_sha256=None, created_s=0.0
+    )
+
+
+@pytest.fixture
+def unsure(config_of, facts_of) -> tuple[CampaignConfig, Facts]:
+    """Six seeds with a look at three, and items so few that no look to come would scale what is seen."""
+    config = config_of(seeds=6, looks=[3])
+    return config, facts_of(config, UNSURE, noise=1.3)
+
+
+def test_where_no_look_to_come_would_decide_the_design_is_blamed_and_not_the_candidate(unsure):
+    config, facts = unsure
+    worth = next(each for each in judge_gates(config, facts).scale.clauses if each.name == "worth")
+    assert 0.2 < worth.value < 0.8, "nothing speaks against it"
+    decision = decide(config, campaign_of(config), facts)
+    assert (decision.recommendation, decision.is_final) == ("narrow", True)
+    assert decision.sentence.startswith("Narrow treated: this design cannot answer.")
+    assert decision.gates[1].verdict != "pass"
+
+
+def test_the_cheapest_cure_of_a_want_of_power_is_a_campaign_that_would_answer(unsure):
+    config, facts = unsure
+    more = decide(config, campaign_of(config), facts).cheapest
+    assert more is not None and more.answers is not None and more.answers >= 0.8
+    assert more.num_seeds >= config.seeds
+    assert "items of code" in more.what, "no number of seeds makes up for these items"
+
+
+@pytest.mark.slow
+def test_at_the_last_look_the_design_is_blamed_in_the_same_words(config_of, facts_of):
+    config = config_of()
+    facts = facts_of(config, UNSURE, num_seeds=5, noise=1.3)
+    decision = decide(config, campaign_of(config), facts)
+    assert decision.is_final
+    assert "this design cannot answer" in decision.sentence
+    assert "to decide either way" in decision.sentence
+
+
+@pytest.mark.parametrize("gain", [0.05, -0.05])
+def test_what_was_not_asked_is_said_neither_to_hold_nor_to_fail(config_of, facts_of, gain: float):
+    """One benchmark is no breadth, and after the last look there is no other."""
+    config = config_of(rule={"primary": ["code"], "least_effect": 0.015})
+    decision = decide(config, campaign_of(config), facts_of(config, {"code": gain}, num_seeds=5))
+    clauses = {clause.name: clause for gate in decision.gates for clause in gate.clauses}
+    assert clauses["left out"].reason == "There is one benchmark: none is left out."
+    assert clauses["breadth"].reason == "It was seen on one benchmark: of others nothing is said."
+    assert clauses["no way"].seen == "not asked: no look is left"
+    is_said = "There is one primary benchmark: whether others gain is not known." in decision.risks
+    assert is_said == (gain > 0), "of what is stopped nobody asks"
+
+
+def test_a_decision_carries_owner_origin_of_the_least_effect_and_how_long_its_cure_takes(unsure):
+    config, facts = unsure
+    config = config.model_copy(update={"owner": "R.", "least_effect_because": "so it is", "workers": 2})
+    decision = decide(config, campaign_of(config), facts)
+    assert (decision.owner, decision.least_effect_because) == ("R.", "so it is")
+    assert decision.cheapest is not None and decision.cheapest.device_s is not None
+    assert decision.next_wall_s == decision.cheapest.device_s / 2
+
+
+def test_what_could_be_detected_is_of_the_luck_of_its_own_interval(config_of, facts_of):
+    facts = facts_of(config_of(), {"code": 0.02, "prose": 0.02}, noise=0.3)
+    for found in decide(config_of(), campaign_of(config_of()), facts).effects:
+        effect = facts.benchmarks[found.benchmark].effect
+        assert found.could_detect == detectable_by(effect)
+        assert found.item_degrees == float(effect.item_degrees)
+
+
+def test_the_headline_counts_what_was_asked_and_names_what_was_not(config_of, facts_of):
+    decision = decide(config_of(), campaign_of(config_of()), facts_of(config_of(), {"code": 0.1, "prose": 0.1}))
+    assert (
+        "7 of 13 clauses were asked, and hold; not asked: guardrails, safety, coverage, sealed holdout, target "
+        "scale, plan." in decision.sentence
+    )
+    config = config_of(
+        rule={
+            "primary": ["code"],
+            "least_effect": 0.015,
+            "guardrails": [{"benchmark": "refusals", "margin": 0.02}],
+        }
+    )
+    decision = decide(config, campaign_of(config), facts_of(config, {"code": 0.1}))
+    assert "6 of 13 clauses were asked, and hold; not asked: left out, breadth, safety," in decision.sentence
+
+
+def test_a_scale_that_one_seed_would_turn_is_called_fragile_in_the_headline(config_of, facts_of):
+    config = config_of()
+    facts = facts_of(config, {"code": 0.05, "prose": 0.05}, num_seeds=5)
+    sure = decide(config, campaign_of(config), facts)
+    assert "Fragile" not in sure.sentence
+
+    moved = {}
+    for name in ("code", "prose"):
+        found = facts.benchmarks[name]
+        gains = np.array([0.034, 0.034, 0.034, 0.034, 0.001])[:, None]
+        candidate = found.candidate + gains - found.differences.mean(axis=1, keepdims=True)
+        changed = found._replace(candidate=candidate)
+        moved[name] = changed.of_seeds(np.ones(5, bool))
+    differences = {name: each.differences for name, each in moved.items()}
+    facts = facts._replace(benchmarks={**facts.benchmarks, **moved}, breadth=breadth(differences))
+    shaky = decide(config, campaign_of(config), facts)
+    flips = next(line for line in shaky.would_change if line.startswith("It would be"))
+    assert "without seed" in flips
+    assert f"Fragile: it would be {flips.split()[3]} without seed " in shaky.sentence
+
+
+@pytest.mark.parametrize(("kind", "is_said"), [("predictions", True), ("suite", False)])
+def test_that_slices_of_one_split_agree_is_no_breadth(config_of, facts_of, kind: str, is_said: bool):
+    config = config_of(benchmarks=[{"type": kind, "name": name} for name in ("code", "prose", "refusals")])
+    decision = decide(config, campaign_of(config), facts_of(config, {"code": 0.05, "prose": 0.05}, num_seeds=5))
+    assert any("one split's rows" in risk for risk in decision.risks) == is_said
+
+
+def as_written_before(decision: Decision) -> Decision:
+    """By an assay that said stop for want of power."""
+    stop = decision.gates[1]
+    clauses = tuple(
+        clause.model_copy(update={"verdict": "pass"}) if clause.name == "no way" else clause
+        for clause in stop.clauses
+    )
+    gates = (
+        decision.gates[0],
+        stop.model_copy(update={"verdict": "pass", "clauses": clauses}),
+        *decision.gates[2:],
+    )
+    return decision.model_copy(update={"recommendation": "stop", "sentence": "Stop.", "gates": gates})
+
+
+@pytest.mark.slow
+def test_a_stop_for_want_of_power_that_is_on_record_still_follows_from_its_results(unsure, tmp_path: Path):
+    config, facts = unsure
+    found = decide(config, campaign_of(config), facts)
+    home = Home.at(tmp_path)
+    campaign = OpenCampaign(home, campaign_of(config), config, None)
+    before = as_written_before(found)
+    campaign.store.put(before.place(), before.to_json().encode())
+    with home.open_ledger() as ledger:
+        assert record_decision(campaign, found, ledger) == before
+
+
+def test_a_guardrail_that_is_zero_on_both_sides_is_warned_of(config_of, facts_of):
+    config = config_of(
+        rule={
+            "primary": ["code", "prose"],
+            "least_effect": 0.015,
+            "guardrails": [{"benchmark": "refusals", "margin": 0.02}],
+        }
+    )
+    facts = facts_of(config, {"code": 0.05, "prose": 0.05})
+    refusals = facts.benchmarks["refusals"]
+    dead = refusals._replace(baseline=0.0 * refusals.baseline, candidate=0.0 * refusals.candidate)
+    facts = facts._replace(benchmarks={**facts.benchmarks, "refusals": dead})
+    assert "refusals is 0 on every item" in " ".join(decide(config, campaign_of(config), facts).warnings)
+
+
+def test_what_several_runs_of_an_arm_are_warned_of_is_one_line(config_of, facts_of):
+    config, facts = config_of(), facts_of(config_of(), {"code": 0.05, "prose": 0.05})
+    worse = (
+        "worse than constant",
+        "its log-loss is 0.{seed}; always saying these rows' share of positives has 0.6.",
+    )
+    warned = {
+        "baseline": [worse],
+        "treated": [("diverged", "the training loss began at 0.69 and ended at {seed}000."), worse],
+    }
+    runs = [
+        run.model_copy(
+            update={
+                "warnings": tuple(text.format(seed=run.seed + 7) for _, text in warned[run.arm]),
+                "warning_rules": tuple(rule for rule, _ in warned[run.arm]),
+            }
+        )
+        for run in facts.runs
+    ]
+    runs[1] = facts.runs[1]
+    found = decide(config, campaign_of(config), facts._replace(runs=tuple(runs))).warnings
+    constant = "did worse than one answer for every row would; with seed 0, its log-loss is 0.7; always saying"
+    assert [each.partition(" these rows")[0] for each in found] == [
+        f"2 of 3 runs of baseline {constant}",
+        "3 of 3 runs of treated diverged; with seed 0, the training loss began at 0.69 and ended at 7000.",
+        f"3 of 3 runs of treated {constant}",
+    ]
+
+
+def moved_seeds(facts, gains):
+    """The facts with these gains of the seeds, on both primary benchmarks."""
+    moved = {}
+    for name in ("code", "prose"):
+        found = facts.benchmarks[name]
+        candidate = found.candidate + np.array(gains)[:, None] - found.differences.mean(axis=1, keepdims=True)
+        moved[name] = found._replace(candidate=candidate).of_seeds(np.ones(len(gains), bool))
+    return facts._replace(benchmarks={**facts.benchmarks, **moved}).without_primary("")
+
+
+def test_a_run_that_crashed_and_seeds_that_are_one_run_are_named_in_the_memo(config_of, facts_of):
+    config, facts = config_of(), facts_of(config_of(), {"code": 0.05, "prose": 0.05}, num_seeds=5)
+    assert decide(config, campaign_of(config), facts).warnings == ()
+
+    crashed = moved_seeds(facts, [0.051, 0.052, -0.4, 0.049, 0.048])
+    (said,) = decide(config, campaign_of(config), crashed).warnings
+    assert said.startswith("treated with seed 2 scores 45.00 points below the mean of its other seeds")
+    assert said.endswith("A campaign that declares over_seeds: trimmed goes by the others.")
+
+    runs = [run.model_copy(update={"weights_digest": "w" if run.seed < 2 else str(run)}) for run in facts.runs]
+    baseline, _ = decide(config, campaign_of(config), facts._replace(runs=tuple(runs))).warnings
+    assert baseline == (
+        "baseline with seeds 0 and 1 ended with the same weights: that is one run, counted 2 times."
+    )
+
+
+def test_what_is_declared_for_the_typical_seed_bears_a_run_that_crashed(config_of, facts_of):
+    names = {"primary": ["code", "prose"], "least_effect": 0.015}
+    gains = [0.051, 0.052, -0.4, 0.049, 0.048, 0.05]
+
+    def decided(over_seeds):
+        config = config_of(seeds=6, looks=[], rule={**names, "over_seeds": over_seeds})
+        facts = facts_of(config, {}, num_seeds=6)._replace(over_seeds=over_seeds)
+        return decide(config, campaign_of(config), moved_seeds(facts, gains))
+
+    mean, typical = decided("mean"), decided("trimmed")
+    assert (mean.recommendation, typical.recommendation) == ("narrow", "scale")
+    assert typical.effect.value == pytest.approx(np.mean([0.051, 0.049, 0.048, 0.05]))
+    assert "over 6 seeds, without the best and the worst of them (seeds 1 and 2)" in typical.sentence
+    assert any("treated with seed 2 scores" in each for each in typical.warnings)
+
+
+def test_the_typical_seed_needs_five_at_every_look(config_of):
+    rule = {"primary": ["code", "prose"], "least_effect": 0.015, "over_seeds": "trimmed"}
+    with pytest.raises(ValueError, match=r"a look at 3 seeds has too few left\. Look at 5"):
+        config_of(rule=rule)
+
+
+@pytest.mark.parametrize(("num_dead", "is_said"), [(0, False), (2, False), (3, True), (6, True)])
+def test_a_verdict_on_models_that_give_one_answer_says_so(num_dead: int, is_said: bool, config_of, facts_of):
+    config, facts = config_of(), facts_of(config_of(), {"code": 0.05, "prose": 0.05})
+    dead = {"warnings": ("all rows got 0.3",), "warning_rules": ("one score",)}
+    runs = [run.model_copy(update=dead if n < num_dead else {}) for n, run in enumerate(facts.runs)]
+    sentence = decide(config, campaign_of(config), facts._replace(runs=tuple(runs))).sentence
+    assert (f"But {num_dead} of 6 models give every row one answer" in sentence) is is_said
+
+
+def test_a_candidate_that_is_stopped_for_its_size_is_told_by_the_bound_that_stops_it(config_of, facts_of):
+    config = config_of()
+    sentence = decide(
+        config, campaign_of(config), facts_of(config, {"code": 0.002, "prose": 0.002}, noise=0.01)
+    ).sentence
+    bound = re.search(
+        r"even the one-sided 90% upper bound of the gain, ([+-]?[0-9.]+) points, is too small", sentence
+    )
+    assert bound is not None and float(bound.group(1)) < 100 * config.rule.least_effect
+
+
+def test_primary_benchmarks_that_count_other_rows_by_other_columns_are_warned_of(config_of, facts_of):
+    def counted(**code: object) -> CampaignConfig:
+        rows = {"type": "predictions", "score": "correct"}
+        primary = [{**rows, "name": "code", "cluster": "author", **code}, {**rows, "name": "prose"}]
+        others = [{"type": "suite", "name": name} for name in ("refusals", "secrets")]
+        return config_of(benchmarks=[*primary, *others])
+
+    differing, same = counted(where={"kind": "code"}), counted()
+    facts = facts_of(same, UNSURE)
+    said, silent = (decide(each, campaign_of(each), facts).warnings for each in (differing, same))
+    assert {*said} - {*silent} == {
+        "code by author, prose by split_cluster: only the luck of rows that they both ask counts as shared."
+    }
+
+
+def test_a_gain_that_would_pass_is_one_that_there_is_room_for(config_of, facts_of):
+    """A share cannot rise above 1, whatever the spread would ask for."""
+    config = config_of()
+
+    def turning_point(baseline: float) -> str:
+        facts = facts_of(config, {"code": 0.001, "prose": 0.001}, noise=0.4)
+        moved = {
+            name: each._replace(
+                baseline=each.baseline - 1.0 + baseline, candidate=each.candidate - 1.0 + baseline
+            )
+            for name, each in facts.benchmarks.items()
+        }
+        flips = Flips({}, num_tried=1)
+        return list(variations(config, facts._replace(benchmarks=moved), flips, recommendation="narrow"))[-1]
+
+    assert "with this spread, would pass" in turning_point(0.5)
+    assert turning_point(0.995).startswith("With this spread no gain would pass: it takes ")

@@ -1,0 +1,380 @@
+"""Whoever else comes to a run's node link, whatever he says or does not say: he can end a run at most."""
+
+import contextlib
+import json
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from assay.base.clock import SystemClock
+from assay.base.errors import AssayError, TrainingError
+from assay.elastic.environment import surroundings_here
+from assay.elastic.faults import NO_FAULTS
+from assay.elastic.nodes import group as nodes
+from assay.elastic.nodes.connection import (
+    MAX_MESSAGE_BYTES,
+    Beats,
+    Bye,
+    Ended,
+    Hello,
+    Link,
+    LinkLost,
+    Start,
+    Stop,
+    accept_link,
+    connect_link,
+    link_key,
+)
+from assay.elastic.nodes.group import Follower, _RemoteRanks
+from assay.elastic.nodes.server import NodeDoor, Peer, gather
+from assay.elastic.processor import processor_here
+from assay.elastic.task import AttemptEnd, Orders
+from assay.records.failure import Failure
+from assay.records.rank_device import RankDevice
+from assay.records.run import Attempt, Run
+from assay.training.recipe import recipe_sha256
+from tiny_recipe import tiny_recipe
+
+HERE, AROUND = processor_here({}), surroundings_here({})
+CPU, SILENT = RankDevice("cpu"), RankDevice()
+KEY = b"secret"
+CLOCK = SystemClock()
+ATTEMPT = Attempt(run_id="ours", attempt=3, world_size=4, start_step=0, started_s=0.0)
+
+
+@pytest.fixture
+def port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
+def linked(between: Callable[[socket.socket], socket.socket] = lambda each: each) -> tuple[Link, Link]:
+    """The lead's end and a follower's, who knows the key."""
+    lead, node = socket.socketpair()
+    ends: list[Link] = []
+    thread = threading.Thread(target=lambda: ends.append(Link(between(node), KEY, leads=False)))
+    thread.start()
+    ours = Link(lead, KEY, leads=True)
+    thread.join()
+    return ours, ends[0]
+
+
+class Nobody:
+    """Is told that nodes go, and does nothing about it."""
+
+    def lose(self, node: int) -> None: ...
+
+    def leaves(self, node: int) -> None: ...
+
+
+def remote(link: Link) -> _RemoteRanks:
+    peer = Peer(link, "there", HERE, "v", AROUND)
+    return _RemoteRanks(orders(world_size=4), "tcp://here:1", 1, peer, range(2, 4), Nobody(), CLOCK)
+
+
+def gathered(num_followers: int, port: int, timeout_s: float) -> dict[int, Peer]:
+    with closing(NodeDoor(port, KEY)) as door:
+        return gather(door, num_followers, CLOCK, timeout_s)[0]
+
+
+def frame_of(link: Link, data: bytes) -> None:
+    """What only somebody with the key can send."""
+    link._put(data)
+
+
+NOTHING = b"\0" * 68
+
+
+@pytest.mark.parametrize("said", [b"", b"GET / HTTP/1.0\r\n\r\n" * 8, NOTHING, b"\xff" * 200, b"x" * 4_000_000])
+def test_who_does_not_know_the_key_is_let_go_and_holds_nobody_up(port: int, said: bytes) -> None:
+    found: dict[int, Any] = {}
+    lead = threading.Thread(target=lambda: found.update(gathered(1, port, 20.0)), daemon=True)
+    lead.start()
+    time.sleep(0.1)
+    strangers = [socket.create_connection(("127.0.0.1", port)) for _ in range(20)]
+    for stranger in strangers:
+        stranger.setblocking(False)
+        stranger.send(said)
+    link = connect_link("127.0.0.1", port, KEY, CLOCK, timeout_s=20.0)
+    link.send(Hello(node=1, host="there", processor=HERE, code_version="v", surroundings=AROUND))
+    lead.join(5)
+    assert set(found) == {1}
+    for stranger in strangers:
+        stranger.close()
+
+
+@pytest.mark.parametrize(
+    "hello",
+    [
+        Hello(node=2, host="x", processor=HERE, code_version="v", surroundings=AROUND),
+        Stop(),
+        Ended(end=AttemptEnd("succeeded", 1)),
+    ],
+)
+def test_a_node_that_was_not_asked_for_is_none_of_the_run(port: int, hello: Any) -> None:
+    def come() -> None:
+        connect_link("127.0.0.1", port, KEY, CLOCK, timeout_s=5.0).send(hello)
+
+    threading.Thread(target=come, daemon=True).start()
+    with pytest.raises(TrainingError, match="node 1 did not come"):
+        gathered(1, port, 0.4)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"{", b"\xff\xfe", b"[]", b'{"type":"eval"}', b'{"type":"hello","node":1}', b"[" * 100_000,
+     b'{"type":"ended","end":{"outcome":"failed","num_alive":0,"error":7}}',
+     b'{"type":"ended","end":{"outcome":"failed","num_alive":0,"error":{"kind":[],"text":"x"}}}',
+     b'{"type":"signal","number":999}', b'{"type":"beats","beats":[[1,"compute",1e999,0,0]],"devices":[]}'],
+)  # fmt: skip
+def test_what_is_no_message_loses_the_node_and_nothing_else(data: bytes) -> None:
+    lead, node = linked()
+    frame_of(node, data)
+    ranks = remote(lead)
+    ranks.listen(1.0)
+    assert ranks.ended is not None and ranks.ended.failure is not None
+    assert ranks.ended.failure.failure_kind == "lost_node"
+
+
+FAILURE = Failure(failure_kind="data_error", run_id="ours", attempt=3, signature="s", text="t")
+BEAT = {"step": 1, "phase": "compute", "at_s": 1.0, "own_s": 0.0, "longest_step_s": 0.0}
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        Beats(beats=(None,), devices=(CPU,)),
+        Beats(beats=(None, None), devices=()),
+        Beats(beats=(None,) * 3, devices=(SILENT, SILENT, SILENT)),
+        Ended(end=AttemptEnd("succeeded", 3)),
+        Ended(end=AttemptEnd("succeeded", -1)),
+        Ended(end=AttemptEnd("failed", 1, failure=FAILURE.model_copy(update={"run_id": "theirs"}))),
+        Ended(end=AttemptEnd("failed", 1, failure=FAILURE.model_copy(update={"attempt": 2}))),
+    ],
+)
+def test_a_node_that_speaks_of_what_is_not_its_own_is_lost(said: Any) -> None:
+    lead, node = linked()
+    node.send(said)
+    ranks = remote(lead)
+    ranks.listen(1.0)
+    assert ranks.ended is not None and "it spoke of" in ranks.ended.failure.text  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    "kind", ["__loader__", "__builtins__", "__doc__", "SystemExit", "eval", "", "AssayError"]
+)
+def test_an_error_is_one_of_ours_whatever_name_it_is_given(kind: str) -> None:
+    said = {"type": "ended", "end": {"outcome": "failed", "num_alive": 0, "error": {"kind": kind, "text": "1"}}}
+    lead, node = linked()
+    frame_of(node, json.dumps(said).encode())
+    told = lead.receive(1.0)
+    assert isinstance(told, Ended)
+    assert type(told.end.error) is AssayError
+    assert str(told.end.error) == "1"
+
+
+@pytest.mark.parametrize(("announced", "said"), [(0, b""), (1000, b""), (MAX_MESSAGE_BYTES, b"x" * 99)])
+def test_nobody_waits_for_the_rest_of_a_message(announced: int, said: bytes) -> None:
+    lead, node = linked()
+    node._socket.sendall(announced.to_bytes(4, "big") + said)
+    began = time.monotonic()
+    assert lead.receive(0.1) is None
+    assert lead.receive(0.1) is None
+    assert time.monotonic() - began < 2
+
+
+def test_a_message_larger_than_any_of_ours_is_not_read() -> None:
+    lead, node = linked()
+    node._socket.sendall((MAX_MESSAGE_BYTES + 1).to_bytes(4, "big"))
+    with pytest.raises(LinkLost, match="announced a message"):
+        lead.receive(1.0)
+
+
+def test_a_node_that_never_stops_talking_does_not_keep_the_lead_from_its_work() -> None:
+    lead, node = linked()
+
+    def talk() -> None:
+        try:
+            while True:
+                node.send(Beats(beats=(None, None), devices=(SILENT, SILENT)))
+        except LinkLost:
+            return
+
+    thread = threading.Thread(target=talk, daemon=True)
+    thread.start()
+    ranks = remote(lead)
+    ranks.listen(0.1)
+    assert ranks.ended is None
+    lead.close()
+    thread.join(10)
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.binary(max_size=200), min_size=1, max_size=5))
+def test_bytes_that_somebody_slips_in_end_the_link_or_wait_for_more(pieces: list[bytes]) -> None:
+    lead, node = linked()
+    for piece in pieces:
+        node._socket.sendall(piece)
+    try:
+        assert all(lead.receive(0.0) is None for _ in range(8))
+    except LinkLost:
+        pass
+    finally:
+        lead.close()
+        node.close()
+
+
+class _Between:
+    """Somebody on the line: passes the introduction on, then what he made of each message."""
+
+    def __init__(self, change: Callable[[bytes], list[bytes]]) -> None:
+        self._change = change
+
+    def __call__(self, connected: socket.socket) -> socket.socket:
+        ours, theirs = socket.socketpair()
+        threading.Thread(target=self._pass_on, args=(connected, ours, 1 << 30), daemon=True).start()
+        threading.Thread(target=self._pass_on, args=(ours, connected, 68), daemon=True).start()
+        return theirs
+
+    def _pass_on(self, source: socket.socket, target: socket.socket, untouched: int) -> None:
+        with source, target, contextlib.suppress(OSError):
+            while data := source.recv(1 << 20):
+                first, rest = data[:untouched], data[untouched:]
+                untouched -= len(first)
+                for each in [first, *(self._change(rest) if rest else [])]:
+                    target.sendall(each)
+
+
+CHANGES: dict[str, Callable[[bytes], list[bytes]]] = {
+    "twice": lambda data: [data, data],
+    "flipped": lambda data: [data[:-1] + bytes([data[-1] ^ 1])],
+    "swapped": lambda data: [data[:-15] + b'{"type": "bye"}'],
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_message_that_was_changed_or_said_again_on_the_way_ends_the_link(change: str) -> None:
+    lead, node = linked(_Between(CHANGES[change]))
+    node.send(Stop())
+    with pytest.raises(LinkLost, match=r"key of this run|announced"):
+        for _ in range(20):
+            lead.receive(0.1)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    recipe = tiny_recipe()
+    return Run(
+        run_id="ours", created_s=0.0, recipe=recipe, recipe_sha256=recipe_sha256(recipe, ""),
+        dataset_fingerprint="", code_version="", run_dir=str(tmp_path), store_url=str(tmp_path),
+    )  # fmt: skip
+
+
+def orders(**changes: Any) -> Orders:
+    attempt = ATTEMPT.model_copy(update={"world_size": 2, **changes})
+    return Orders(attempt=attempt, commit=None, faults=NO_FAULTS, parallel="ddp", failure_s=1.0)
+
+
+@pytest.fixture
+def lead_of(run: Run, port: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Any], None]]:
+    """A lead that says one thing to a follower of ours, which must start nothing."""
+    started: list[Any] = []
+    monkeypatch.setattr(nodes, "RankProcesses", lambda *given: started.append(given))
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+
+    def lead(said: Any) -> None:
+        with socket.create_server(("127.0.0.1", port)) as server:
+
+            def speak() -> None:
+                link = accept_link(server.accept()[0], link_key(Path(run.run_dir)))
+                assert link is not None
+                for each in (said, Bye()):
+                    link.send(each)
+
+            threading.Thread(target=speak, daemon=True).start()
+            Follower(run, node=1, host="127.0.0.1", port=port, clock=CLOCK).follow()
+
+    yield lead
+    assert started == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "ranks", "rendezvous"),
+    [
+        ({}, (0, 1), "file:///anywhere"),
+        ({}, (0, 1), "tcp://elsewhere.example:80"),
+        ({}, (0, 1), "env://"),
+        ({}, (0, 3), "tcp://127.0.0.1:80"),
+        ({}, (10**9, 10**9), "tcp://127.0.0.1:80"),
+        ({"run_id": "theirs"}, (0, 1), "tcp://127.0.0.1:80"),
+        ({"world_size": 2**30}, (0, 2**30), "tcp://127.0.0.1:80"),
+    ],
+)
+def test_a_lead_that_asks_for_what_is_not_the_runs_gets_nothing_started(
+    lead_of: Callable[[Any], None], changes: dict[str, Any], ranks: tuple[int, int], rendezvous: str
+) -> None:
+    said = Start(orders=orders(**changes), first_rank=ranks[0], num_ranks=ranks[1], rendezvous=rendezvous)
+    with pytest.raises(AssayError, match=r"it asked for|--workers"):
+        lead_of(said)
+
+
+class _DiesYoung:
+    """Ranks of which the first tells its device and is killed, all within one sign of life."""
+
+    def __init__(self, *_: Any) -> None:
+        self.polls = 0
+
+    def wait_for_news(self, timeout_s: float) -> None:
+        self.polls += 1
+
+    def beats(self) -> list[Any]:
+        return [nodes._NO_BEAT]
+
+    def devices(self) -> list[RankDevice]:
+        return [CPU if self.polls > 1 else SILENT]
+
+    def end(self) -> AttemptEnd | None:
+        return AttemptEnd("killed", 0) if self.polls > 1 else None
+
+    def stop(self) -> None: ...
+
+
+def test_a_rank_that_dies_young_has_its_device_told_before_its_end(
+    run: Run, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nodes, "RankProcesses", _DiesYoung)
+    monkeypatch.setattr(nodes, "BEATS_S", 1000.0)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    heard: list[Any] = []
+
+    def lead() -> None:
+        link = accept_link(server.accept()[0], link_key(Path(run.run_dir)))
+        assert link is not None and isinstance(link.first(5.0), Hello)
+        for attempt in (3, 4):  # the second one's device is news again
+            asked = orders(attempt=attempt)
+            link.send(Start(orders=asked, first_rank=1, num_ranks=1, rendezvous="tcp://127.0.0.1:80"))
+            while not heard or not isinstance(heard[-1], Ended):
+                heard.append(link.receive(5.0))
+            heard.append(None)
+        link.send(Bye())
+
+    with socket.create_server(("127.0.0.1", port)) as server:
+        threading.Thread(target=lead, daemon=True).start()
+        Follower(run, node=1, host="127.0.0.1", port=port, clock=CLOCK).follow()
+    told = [each.devices if isinstance(each, Beats) else "ended" for each in heard if each]
+    assert told == [(SILENT,), (CPU,), "ended"] * 2
+
+
+def test_a_message_that_is_one_is_still_read() -> None:
+    lead, node = linked()
+    frame_of(node, json.dumps({"type": "beats", "beats": [BEAT, None], "devices": [CPU, SILENT]}).encode())
+    assert isinstance(lead.receive(1.0), Beats)

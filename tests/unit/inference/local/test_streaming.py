@@ -1,0 +1,135 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer
+
+from assay.data.dataset.tokens import train_tokenizer
+from assay.inference.local.streaming import Teller, ToldPiece, mean_state, scored
+from assay.inference.local.token_texts import TokenTexts
+from assay.inference.rollout import Rollout
+from tiny_causal import new_causal_network
+
+TEXTS = ["the cat sat on the mat", "grüße aus München ☃ 🙂🙂", "stop it. STOP! end of it"]
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return train_tokenizer(TEXTS, vocab_size=300)
+
+
+def told(tokenizer: Tokenizer, choices: list[list[int]], *, reasons=None, **given) -> list[ToldPiece]:
+    """What is told while these choices are drawn side by side."""
+    pieces: list[ToldPiece] = []
+    teller = Teller(pieces.append, tokenizer, ends=[1], **given)
+    entries = tokenizer.get_vocab_size()
+    for place in range(max(map(len, choices))):
+        rows = [index if place < len(choice) else -1 for index, choice in enumerate(choices)]
+        drawn = [choice[place] if place < len(choice) else 0 for choice in choices]
+        logits = torch.sin(torch.arange(len(choices) * entries, dtype=torch.float32)).view(len(choices), -1)
+        teller.drew(np.array(rows), logits, torch.tensor(drawn))
+        for index, choice in enumerate(choices):
+            if len(choice) == place + 1:
+                reason = (reasons or ["length"] * len(choices))[index]
+                teller.ended(index, Rollout(np.array(choice), np.zeros(len(choice), np.float32), reason))
+    return pieces
+
+
+def texts_of(pieces: list[ToldPiece], num_choices: int) -> list[str]:
+    return ["".join(each.text for each in pieces if each.choice == index) for index in range(num_choices)]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    choices=st.lists(st.lists(st.integers(2, 299), min_size=1, max_size=24), min_size=1, max_size=3),
+    stop=st.lists(st.sampled_from(["at", "☃ ", "🙂🙂", "the cat", " "]), max_size=2),
+)
+def test_pieces_are_together_what_is_told_at_the_end(tokenizer, choices, stop):
+    known = [[token % tokenizer.get_vocab_size() for token in choice] for choice in choices]
+    known = [[token if token > 1 else 2 for token in choice] for choice in known]
+    whole = told(tokenizer, known, stop=stop)
+    assert len(whole) == len(known)
+    streamed = told(tokenizer, known, stop=stop, is_streamed=True)
+    assert texts_of(streamed, len(known)) == texts_of(whole, len(known))
+    for index, choice in enumerate(known):
+        text = tokenizer.decode(choice)
+        cut = min((place for each in stop if (place := text.find(each)) >= 0), default=None)
+        assert texts_of(whole, len(known))[index] == text[:cut]
+        assert sum(each.num_tokens for each in streamed if each.choice == index) == len(choice)
+        assert [each.reason for each in streamed if each.choice == index and each.reason] == ["length"]
+
+
+def test_half_a_character_and_what_may_begin_a_stop_string_wait(tokenizer):
+    tokens = tokenizer.encode("a🙂b STO", add_special_tokens=False).ids
+    pieces = told(tokenizer, [tokens], stop=["STOP!"], is_streamed=True)
+    assert all("\ufffd" not in each.text for each in pieces)
+    assert "".join(each.text for each in pieces[:-1]) == "a🙂b "
+    assert pieces[-1].text == "STO" and pieces[-1].reason == "length"
+
+
+def test_the_token_that_ends_a_choice_is_seen_and_not_spelled(tokenizer):
+    tokens = [*tokenizer.encode("the cat", add_special_tokens=False).ids, 1]
+    (piece,) = told(tokenizer, [tokens], reasons=["stop"], num_likeliest=2)
+    assert (piece.text, piece.reason) == ("the cat", "stop")
+    assert [each.token for each in piece.tokens] == tokens
+
+
+def test_log_probabilities_are_those_of_the_whole_distribution_whatever_streams(tokenizer):
+    tokens = tokenizer.encode("the mat", add_special_tokens=False).ids
+    entries = tokenizer.get_vocab_size()
+    logits = torch.sin(torch.arange(2 * entries, dtype=torch.float32)).view(2, -1).log_softmax(-1)
+    for is_streamed in (False, True):
+        pieces = told(tokenizer, [[5], tokens], num_likeliest=3, is_streamed=is_streamed)
+        seen = [token for each in pieces if each.choice == 1 for token in each.tokens]
+        assert [each.token for each in seen] == tokens
+        assert [each.log_prob for each in seen] == [float(logits[1, token]) for token in tokens]
+        best = logits[1].topk(3)
+        assert seen[0].likeliest == tuple(zip(best.indices.tolist(), best.values.tolist(), strict=True))
+    assert all(each.tokens == () for each in told(tokenizer, [tokens]))
+    (plain,) = told(tokenizer, [tokens], num_likeliest=0)
+    assert plain.tokens[0].likeliest == () and plain.tokens[0].log_prob == float(logits[0, tokens[0]])
+
+
+@pytest.fixture(scope="module")
+def network():
+    torch.manual_seed(0)
+    return new_causal_network(vocab_size=50, hidden_size=16, num_layers=2, num_heads=2, max_tokens=32).eval()
+
+
+def test_given_tokens_are_as_likely_as_the_networks_own_logits_say(network):
+    tokens = [3, 9, 9, 40, 2]
+    with torch.no_grad():
+        log_probs = network(torch.tensor([tokens])).logits[0].log_softmax(-1)
+    found = scored(network, tokens, num_likeliest=2)
+    assert (found[0].token, found[0].log_prob, found[0].likeliest) == (3, None, ())
+    for place, seen in enumerate(found[1:], 1):
+        assert seen.log_prob == pytest.approx(float(log_probs[place - 1, tokens[place]]), abs=1e-6)
+        assert seen.likeliest[0][0] == int(log_probs[place - 1].argmax())
+        assert len(seen.likeliest) == 2
+    assert [each.log_prob for each in scored(network, [7])] == [None]
+
+
+def test_a_text_as_a_vector_is_the_mean_of_its_last_states(network):
+    with torch.no_grad():
+        states = network.transformer(torch.tensor([[3, 9, 2]])).last_hidden_state[0]
+    assert mean_state(network, [3, 9, 2]) == pytest.approx(states.double().mean(0).tolist(), abs=1e-7)
+
+
+@settings(max_examples=40, deadline=None)
+@given(text=st.text(st.characters(exclude_categories=["Cs"]), max_size=20))
+def test_the_bytes_of_tokens_are_together_those_of_the_text(tokenizer, text):
+    texts = TokenTexts(tokenizer)
+    tokens = tokenizer.encode(text, add_special_tokens=False).ids
+    assert b"".join(texts.of(token).text_bytes or b"" for token in tokens) == text.encode()
+    for token in tokens:
+        if "bytes:" not in (own := texts.of(token)).text:
+            assert own.text.encode() == own.text_bytes
+
+
+def test_no_two_tokens_of_a_vocabulary_are_spelled_alike(tokenizer):
+    texts = TokenTexts(tokenizer)
+    spelled = [texts.of(token).text for token in range(tokenizer.get_vocab_size())]
+    assert len(set(spelled)) == len(spelled)
+    assert spelled[:2] == ["[PAD]", "[CLS]"] and texts.of(9999).text == ""
+    assert texts.of(tokenizer.token_to_id("Ã")).text == r"bytes:\xc3"

@@ -1,0 +1,190 @@
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from assay.base.errors import ConfigError
+from assay.cli.main import cli
+from assay.launchers.slurm.allocation import Allocation
+from assay.launchers.slurm.launcher import SlurmConfig, SlurmLauncher, cancel_job, job_script
+from assay.records.run import Run
+from assay.store.home import Home
+from assay.training.recipe import recipe_of, recipe_sha256
+from tiny_recipe import tiny_recipe
+
+STEP = {
+    "SLURM_NTASKS": "2",
+    "SLURM_STEP_NUM_NODES": "2",
+    "SLURM_NODEID": "1",
+    "SLURM_JOB_ID": "40007",
+    "SLURM_LAUNCH_NODE_IPADDR": "10.0.0.5",
+}
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.setenv("ASSAY_HOME", str(tmp_path / "the runs"))
+    recipe = tiny_recipe(trainer={"threads_per_rank": 3})
+    return Run(
+        run_id="long",
+        created_s=0.0,
+        recipe=recipe,
+        recipe_sha256=recipe_sha256(recipe, ""),
+        dataset_fingerprint="",
+        code_version="",
+        run_dir=str(tmp_path / "the runs" / "long"),
+        store_url="",
+    )
+
+
+def test_the_job_asks_for_what_was_chosen_and_goes_on_with_the_same_run(run: Run) -> None:
+    config = SlurmConfig(nodes=2, partition="low", time="2-0", grace_s=300, sbatch=("--gpus-per-node=8",))
+    lines = job_script(
+        Home.from_environment(), run, config, world_size=4, options=("--max-restarts=3",)
+    ).splitlines()
+    asked = {line.removeprefix("#SBATCH ") for line in lines if line.startswith("#SBATCH")}
+    assert asked >= {
+        "--nodes=2",
+        "--ntasks-per-node=1",
+        "--cpus-per-task=6",
+        "--partition=low",
+        "--time=2-0",
+        "--signal=TERM@300",
+        "--requeue",
+        "--open-mode=append",
+        "--gpus-per-node=8",
+    }
+    command = next(line for line in lines if "--resume" in line)
+    wanted = "assay train --resume long --workers 4 --on allocation --workers-per-node 2 --max-restarts=3"
+    assert command.endswith(wanted)
+
+
+def test_the_script_is_bash_whatever_the_folder_is_called(run: Run) -> None:
+    script = job_script(Home.from_environment(), run, SlurmConfig(), world_size=1)
+    subprocess.run(["bash", "-n"], input=script, text=True, check=True)
+    home = next(line for line in script.splitlines() if line.startswith("export ASSAY_HOME"))
+    printed = subprocess.run(
+        ["bash", "-c", f'{home}; echo "$ASSAY_HOME"'], capture_output=True, text=True, check=True
+    ).stdout
+    assert printed.strip() == str(Path(run.run_dir).parent)
+
+
+@pytest.mark.parametrize(
+    "folder", ["a b", "it's", 'say "x"', "$(touch it-ran)", "`touch it-ran`", "100%j", "; touch it-ran #"]
+)
+def test_nothing_of_a_folders_name_is_run_and_sbatch_reads_it_whole(
+    run: Run, tmp_path: Path, folder: str
+) -> None:
+    run = run.model_copy(update={"run_id": folder, "run_dir": str(tmp_path / folder)})
+    script = job_script(Home.at(tmp_path / folder), run, SlurmConfig(), world_size=1)
+    (tmp_path / "srun").write_text('#!/bin/sh\nprintf "%s\\n" "$ASSAY_HOME" "$@" > read\n')
+    (tmp_path / "srun").chmod(0o755)
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_JOB_ID": "7"}
+    subprocess.run(["bash"], input=script, text=True, cwd=tmp_path, env=environment, check=True)
+    read = (tmp_path / "read").read_text().splitlines()
+    assert read[0] == str(tmp_path / folder)
+    assert read[read.index("--resume") + 1] == folder
+    assert not (tmp_path / "it-ran").exists()
+    asked = [shlex.split(line)[1:] for line in script.splitlines() if line.startswith("#SBATCH")]
+    assert [f"--comment={tmp_path / folder}"] in asked
+    assert [f"--output={tmp_path / folder / 'slurm'}/job-%j.log".replace("100%j", "100%%j")] in asked
+
+
+@pytest.mark.parametrize("field", ["run_dir", "recipe"])
+def test_a_line_break_that_would_be_a_line_of_the_script_is_refused(
+    run: Run, tmp_path: Path, field: str
+) -> None:
+    hostile = f"{tmp_path}/x\ntouch {tmp_path}/it-ran\n#"
+    with pytest.raises((ConfigError, ValueError), match=r"cannot stand in a script|is no name"):
+        if field == "recipe":
+            recipe_of(run.model_copy(update={"recipe": {**run.recipe, "name": hostile}}))
+        else:
+            bad = run.model_copy(update={"run_dir": hostile})
+            job_script(Home.from_environment(), bad, SlurmConfig(), world_size=1)
+
+
+def test_a_job_that_is_no_number_cancels_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "scancel").write_text(f"#!/bin/sh\ntouch {tmp_path}/it-ran\n")
+    (tmp_path / "scancel").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    with pytest.raises(ConfigError, match="is no number of a job"):
+        cancel_job("--user=somebody")
+    assert not (tmp_path / "it-ran").exists()
+
+
+@pytest.mark.parametrize(("requeue", "code", "requeued"), [
+    (True, 75, True), (True, 143, True),
+    (True, 0, False), (True, 1, False), (True, 137, False), (False, 75, False),
+])  # fmt: skip
+def test_only_a_run_that_was_stopped_early_goes_back_into_the_queue(
+    run: Run, tmp_path: Path, requeue: bool, code: int, requeued: bool
+) -> None:
+    for name, body in {"srun": f"exit {code}", "scontrol": f"echo $* > {tmp_path}/said"}.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
+        (tmp_path / name).chmod(0o755)
+    script = job_script(Home.from_environment(), run, SlurmConfig(requeue=requeue), world_size=1)
+    done = subprocess.run(
+        ["bash"], input=script, text=True, env={"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_JOB_ID": "7"}
+    )
+    assert (tmp_path / "said").exists() == requeued
+    assert done.returncode == (0 if requeued else code)
+    if requeued:
+        assert (tmp_path / "said").read_text() == "requeue 7\n"
+
+
+def test_a_node_without_a_rank_is_refused_and_one_with_more_than_others_gets_its_processors(run: Run) -> None:
+    with pytest.raises(ConfigError, match=r"--nodes 3 --workers 2: .*Use --workers 3"):
+        job_script(Home.from_environment(), run, SlurmConfig(nodes=3), world_size=2)
+    lines = job_script(Home.from_environment(), run, SlurmConfig(nodes=3), world_size=4)
+    assert "#SBATCH --cpus-per-task=6\n" in lines
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"sbatch": ("exit 1",)},
+        {"sbatch": ("--a\nrm",)},
+        {"sbatch": ("--a\rrm",)},
+        {"partition": "a b"},
+        {"nodes": 0},
+    ],
+)
+def test_what_is_no_option_of_sbatch_is_refused(wrong: dict) -> None:
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        SlurmConfig(**wrong)
+
+
+def test_a_machine_without_slurm_is_one_clear_error(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ConfigError, match=r"squeue: no such program.*login node"):
+        SlurmLauncher(Home.from_environment(), SlurmConfig()).start(run, world_size=1)
+
+
+def test_a_task_knows_its_node_the_lead_and_the_port_of_its_job() -> None:
+    allocation = Allocation.from_environment(STEP)
+    assert allocation == Allocation(
+        node=1, num_nodes=2, lead_host="10.0.0.5", link_port=20_000 + 40007 % 12_000
+    )
+    assert Allocation.from_environment({**STEP, "ASSAY_LINK_PORT": "7"}).link_port == 7
+
+
+@pytest.mark.parametrize("name", STEP)
+def test_outside_a_job_step_the_cure_is_named(name: str) -> None:
+    with pytest.raises(ConfigError, match=rf"{name}.*srun"):
+        Allocation.from_environment({key: value for key, value in STEP.items() if key != name})
+
+
+def test_two_tasks_on_one_node_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"4 tasks on 2 nodes.*--ntasks-per-node=1"):
+        Allocation.from_environment({**STEP, "SLURM_NTASKS": "4"})
+
+
+def test_an_option_of_slurm_needs_slurm(tmp_path: Path) -> None:
+    (tmp_path / "recipe.yaml").touch()
+    answer = CliRunner().invoke(cli, ["train", str(tmp_path / "recipe.yaml"), "--grace", "5"])
+    assert answer.exit_code == 2
+    assert "--grace is Slurm's: add '--on slurm'" in answer.output

@@ -1,0 +1,219 @@
+"""Adapters: what they leave, what they train, and that switched off they are not there."""
+
+import importlib.util
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch.distributed.checkpoint.state_dict import get_model_state_dict
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
+from transformers.models.llama.modeling_llama import LlamaForCausalLM
+
+from agreement.micro_batches import micro_batch
+from agreement.pair_cases import PAIRS
+from agreement.tiny_models import save_tiny
+from assay.base.errors import ConfigError, DamagedDataError
+from assay.models.causal_config import NewCausalConfig, PretrainedCausalConfig, check_rows
+from assay.models.exporting import Leaving, save_model
+from assay.models.lora import adapters_off
+from assay.models.token_scores import CausalNetwork
+from assay.records.dataset import DatasetManifest
+from assay.training.checkpoint.parts import model_state, restore_model
+from assay.training.methods.dpo.config import DpoConfig
+from assay.training.methods.dpo.method import DpoMethod
+from assay.training.methods.reward.config import RewardConfig
+from assay.training.methods.reward.method import RewardMethod
+from assay.training.trainer.reference import ReferenceModel, folder_digest
+from language_rows import small_model
+from preference_rows import pair_row
+
+IDS = torch.arange(1, 9)[None]
+
+
+@pytest.fixture
+def peft(requires: Callable[[str, bool, str], None]) -> None:
+    found = importlib.util.find_spec("peft") is not None
+    requires(
+        "peft", found, "not installed here (make test-lora runs these tests in an environment that has it)"
+    )
+
+
+def config(**keys: Any) -> NewCausalConfig:
+    return NewCausalConfig.model_validate(small_model(**keys))
+
+
+def network(seed: int = 1, **keys: Any) -> CausalNetwork:
+    torch.manual_seed(seed)
+    return CausalNetwork(config(**keys))
+
+
+def disturbed(model: torch.nn.Module) -> Any:
+    """Adapters begin at zero; these have learned something."""
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            torch.nn.init.normal_(parameter, std=0.3)
+    return model
+
+
+@pytest.mark.usefixtures("peft")
+@pytest.mark.parametrize("keys", [{}, {"architecture": "gpt2", "num_kv_heads": None}])
+@pytest.mark.parametrize("targets", [(), ("c_proj", "o_proj")])
+def test_only_adapters_are_trained_and_a_configuration_counts_them(
+    keys: dict[str, Any], targets: tuple[str, ...]
+) -> None:
+    chosen = config(**keys, lora={"rank": 3, "targets": targets})
+    model = CausalNetwork(chosen)
+    trained = {name: each for name, each in model.named_parameters() if each.requires_grad}
+    assert trained and all("lora_" in name for name in trained)
+    assert chosen.num_parameters() == sum(each.numel() for each in trained.values())
+    model(IDS).log_probs.sum().backward()
+    assert all(each.grad is not None for each in trained.values())
+
+
+@pytest.mark.usefixtures("peft")
+def test_switched_off_the_model_is_its_base_and_switched_on_again_it_is_not() -> None:
+    base, adapted = network(), disturbed(network(lora={"rank": 2}))
+    with adapters_off(adapted):
+        assert torch.equal(adapted(IDS).log_probs, base(IDS).log_probs)
+    assert not torch.allclose(adapted(IDS).log_probs, base(IDS).log_probs)
+
+
+@pytest.mark.usefixtures("peft")
+def test_a_commit_holds_what_is_trained_and_goes_back_to_its_own_base_only() -> None:
+    model = disturbed(network(lora={"rank": 2}))
+    state = {name: tensor.clone() for name, tensor in model_state(model).items()}
+    assert all("lora_" in name for name in state.keys() - {"network.base_sha256"})
+    assert len(state) < len(get_model_state_dict(model))
+    again = network(lora={"rank": 2})
+    restore_model(again, state)
+    assert torch.equal(again(IDS).log_probs, model(IDS).log_probs)
+    with pytest.raises(DamagedDataError, match="the weights below the adapters have digest"):
+        restore_model(network(seed=2, lora={"rank": 2}), state)
+
+
+def manifest() -> DatasetManifest:
+    nothing: dict[str, Any] = {"name": "none"}
+    return DatasetManifest.model_construct(**nothing)
+
+
+@pytest.mark.parametrize("targets", [("query",), ("o_proj", "c_attn")])
+def test_a_target_that_matches_nothing_is_refused(targets: tuple[str, ...], tmp_path: Path) -> None:
+    wrong = targets[-1]
+    said = rf"method\.model\.lora\.targets: no matrix is called '{wrong}'. There are .*o_proj"
+    with pytest.raises(ConfigError, match=said):
+        check_rows(config(lora={"targets": targets}), manifest(), "method.model")
+    network().network.save_pretrained(tmp_path)
+    pretrained = PretrainedCausalConfig.model_validate(
+        {"type": "pretrained", "path": str(tmp_path), "lora": {"targets": targets}}
+    )
+    with pytest.raises(ConfigError, match=said):
+        check_rows(pretrained, manifest(), "method.model")
+
+
+def test_a_pretrained_folder_counts_its_adapters(tmp_path: Path) -> None:
+    network().network.save_pretrained(tmp_path)
+    lora = {"rank": 3}
+    folder = {"type": "pretrained", "path": str(tmp_path), "lora": lora}
+    assert PretrainedCausalConfig.model_validate(folder).num_parameters() == config(lora=lora).num_parameters()
+
+
+@pytest.mark.usefixtures("peft")
+def test_a_preference_is_held_to_the_model_below_its_adapters(tmp_path: Path) -> None:
+    base = save_tiny(LlamaForCausalLM, tmp_path / "base", seed=3)
+    of_folder = {"type": "pretrained", "path": str(base)}
+    adapted = {"model": {**of_folder, "lora": {"rank": 2}}}
+    ways = [
+        DpoConfig.model_validate({**adapted, **more})
+        for more in ({}, {"reference": {"type": "frozen", "path": str(base)}})
+    ]
+    torch.manual_seed(0)
+    model = disturbed(DpoMethod(ways[0]).build_model())
+    batch = micro_batch([pair.row() for pair in PAIRS])
+    losses = []
+    for config_ in ways:
+        method = DpoMethod(config_)
+        helpers = method.build_helpers()
+        losses.append(method.loss(model, method.tensors(batch, torch.device("cpu")), helpers).sum)
+        assert bool(helpers) == (config_.reference.path is not None)
+    torch.testing.assert_close(losses[0], losses[1], rtol=1e-6, atol=0)
+    assert abs(float(losses[0].detach()) - len(PAIRS) * math.log(2)) > 0.01
+
+
+@pytest.mark.usefixtures("peft")
+@pytest.mark.parametrize("architecture", ["llama", "gpt2"])
+def test_adapters_leave_added_to_the_weights_below_them(architecture: str, tmp_path: Path) -> None:
+    lora = {"rank": 2, "targets": ["c_attn", "c_fc"]} if architecture == "gpt2" else {"rank": 2}
+    model = disturbed(network(architecture=architecture, num_kv_heads=None, lora=lora)).eval()
+    with torch.no_grad():
+        expected = model(IDS).log_probs
+        save_model(model.network, config(lora=lora), tmp_path / "model", Leaving())
+        logits = AutoModelForCausalLM.from_pretrained(tmp_path / "model").eval()(IDS).logits
+    seen = logits[:, :-1].log_softmax(-1).gather(2, IDS[:, 1:, None])[:, :, 0]
+    assert torch.allclose(seen, expected, atol=2e-5)
+    names = load_file(tmp_path / "model" / "model.safetensors").keys()
+    assert not [name for name in names if "lora" in name or "base" in name]
+
+
+@pytest.mark.usefixtures("peft")
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")  # PEFT asks it
+@pytest.mark.parametrize("method", ["sft", "reward"])
+def test_adapters_leave_alone_and_peft_joins_them_to_their_base(method: str, tmp_path: Path) -> None:
+    from peft import PeftModel
+
+    base = save_tiny(LlamaForCausalLM, tmp_path / "base", seed=3)
+    tree = {"type": "pretrained", "path": str(base), "lora": {"rank": 2, "targets": ["q_proj", "down_proj"]}}
+    leaving, lengths = Leaving(padding=0, adapters="apart"), torch.tensor([IDS.shape[1]])
+    torch.manual_seed(2)
+    with torch.no_grad():
+        if method == "reward":
+            whole = RewardConfig.model_validate({"type": "reward", "model": tree})
+            own = disturbed(RewardMethod(whole).build_model()).eval()
+            expected = own(IDS, lengths)
+            RewardMethod(whole).save_portable(own, tmp_path / "adapters", leaving)
+            below = AutoModelForSequenceClassification.from_pretrained(base, num_labels=1)
+            seen = PeftModel.from_pretrained(below, tmp_path / "adapters").eval()(IDS).logits[:, 0]
+        else:
+            own = disturbed(CausalNetwork(PretrainedCausalConfig.model_validate(tree))).eval()
+            expected = own(IDS).log_probs
+            save_model(own.network, PretrainedCausalConfig.model_validate(tree), tmp_path / "adapters", leaving)
+            below = AutoModelForCausalLM.from_pretrained(base)
+            logits = PeftModel.from_pretrained(below, tmp_path / "adapters").eval()(IDS).logits
+            seen = logits[:, :-1].log_softmax(-1).gather(2, IDS[:, 1:, None])[:, :, 0]
+    assert torch.allclose(seen, expected, atol=1e-6)
+    assert str(tmp_path) not in (tmp_path / "adapters" / "adapter_config.json").read_text()
+
+
+@pytest.mark.usefixtures("peft")
+def test_adapters_beside_weights_that_nobody_else_has_do_not_leave_alone(tmp_path: Path) -> None:
+    model = network(lora={"rank": 2})
+    with pytest.raises(ConfigError, match="drawn from the run's seed"):
+        save_model(model.network, config(lora={"rank": 2}), tmp_path, Leaving(adapters="apart"))
+
+
+@pytest.mark.usefixtures("peft")
+def test_a_run_with_adapters_is_the_reference_that_an_export_of_it_is(tmp_path: Path) -> None:
+    base = save_tiny(LlamaForCausalLM, tmp_path / "base", seed=3)
+    tree = {"type": "pretrained", "path": str(base), "lora": {"rank": 2}}
+    adapted = PretrainedCausalConfig.model_validate(tree)
+    torch.manual_seed(2)
+    own = disturbed(CausalNetwork(adapted)).eval()
+    with torch.no_grad():
+        expected = own(IDS).log_probs
+    torch.manual_seed(2)
+    leaving = disturbed(CausalNetwork(adapted))
+    save_model(leaving.network, adapted, tmp_path / "exported", Leaving())
+    reference, folder = ReferenceModel(own, name="run@1"), str(tmp_path / "exported")
+    assert reference.digest == folder_digest(folder) != folder_digest(str(base))
+    rows = pa.Table.from_pylist([pair_row(np.random.default_rng(row), 4) for row in range(3)])
+    said, by_folder = (
+        each.of_pairs(rows, tokens_at_once=100) for each in (reference, ReferenceModel.from_folder(folder))
+    )
+    np.testing.assert_array_equal(said.chosen, by_folder.chosen)
+    with torch.no_grad():
+        torch.testing.assert_close(own(IDS).log_probs, expected, rtol=1e-4, atol=1e-5)

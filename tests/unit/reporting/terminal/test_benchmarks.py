@@ -1,0 +1,49 @@
+"""Benchmark results on a terminal."""
+
+import pytest
+
+from assay.records.benchmark import BenchmarkResult, Contamination
+from assay.records.evaluation import Estimate
+from assay.reporting.terminal.benchmarks import (
+    contamination_text,
+    not_searched_text,
+    print_history,
+    print_results,
+)
+from assay.statistics.benchmark_history import benchmark_histories
+from assay.training.methods.sft.config import NATS_PER_TOKEN
+
+LEAK = Contamination(dataset_fingerprint="f", unit="words", ngram=13, num_ngrams=200, num_found=1)
+
+
+@pytest.mark.parametrize(
+    ("leak", "shown", "note"),
+    [
+        (None, "not known", None),
+        (LEAK, "0.50% of 13-grams", ""),  # of an assay that counted no items
+        (LEAK.model_copy(update={"num_ngrams": 0, "num_found": 0}), "not searched: under 13 words", ""),
+        (LEAK.model_copy(update={"num_items": 5, "num_items_searched": 5}), "0.50% of 13-grams", ""),
+        (
+            LEAK.model_copy(update={"num_items": 5, "num_items_searched": 2}),
+            "0.50% of 13-grams",
+            "3 of 5 items have no 13 words of their own: whether they were trained on is not known",
+        ),
+    ],
+)
+def test_what_was_not_searched_is_no_share_of_zero(leak, shown, note):
+    assert contamination_text(leak) == shown
+    if leak is not None:
+        assert not_searched_text(leak) == note
+
+
+def test_the_loss_per_row_and_the_loss_per_token_have_two_names(capsys):
+    result = BenchmarkResult(
+        run_id="r", candidate="c", step=5, weights_digest="w", benchmark="m", benchmark_sha256="b",
+        grader_sha256="g", prompt_sha256="p", num_items=1, num_failed=0, score=Estimate(value=0.4819),
+        unit="nats a token", higher_is_better=False, could_detect=None, device_s=0, evaluated_s=0,
+        items_sha256="i",
+    )  # fmt: skip
+    print_history(benchmark_histories([result]), device_s=0.0)
+    print_results([result])
+    assert capsys.readouterr().out.count("loss per token") == 2
+    assert NATS_PER_TOKEN.title == "loss per row" and NATS_PER_TOKEN.unit == result.unit

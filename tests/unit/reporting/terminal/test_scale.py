@@ -1,0 +1,52 @@
+"""A forecast on a terminal: parts that add up, gains that are gains."""
+
+import re
+
+import pytest
+
+from assay.records.scale import NetworkLink, ScaleAdvice
+from assay.reporting.terminal.scale import print_forecast
+from assay.throughput.cluster import Cluster
+from assay.throughput.forecast import forecast
+from scale_calibrations import calibration_of, equal_steps, two
+
+NETWORK = NetworkLink(bytes_per_s=25e9, latency_s=5e-6)
+CALIBRATION = calibration_of(
+    equal_steps(8, 0.18, data_s=0.003, fixed_s=0.08),
+    two_workers=two(1e9, 0.02, crowding=0.8),
+    commit_held_s=2.0,
+)
+
+
+def shown(capsys: pytest.CaptureFixture[str], *advice: ScaleAdvice) -> str:
+    found = forecast(CALIBRATION, [1, 2, 8], Cluster(8, None, NETWORK)).model_copy(update={"advice": advice})
+    print_forecast(found, CALIBRATION, advised_for=8 if advice else None)
+    return capsys.readouterr().out
+
+
+def advice(option: str, *, time_saved: float, device_hours_saved: float) -> ScaleAdvice:
+    return ScaleAdvice(
+        change=option, overrides=(option,), world_size=8, time_saved=time_saved,
+        device_hours_saved=device_hours_saved, changes_learning=False,
+    )  # fmt: skip
+
+
+def test_the_parts_of_a_step_add_up_and_one_that_makes_it_shorter_is_below_zero(capsys) -> None:
+    lines = shown(capsys).splitlines()
+    header = lines.index("where the time of a step goes") + 1
+    assert "crowding" in lines[header]
+    assert "all else" in lines[header]
+    for row in lines[header + 1 : header + 4]:
+        parts = [float(part) for part in re.findall(r"[<>]?(-?[\d.]+)%", row)]
+        assert sum(parts) == pytest.approx(100, abs=0.05 * len(parts) + 0.1), row
+    assert re.search(r" -\d+(\.\d)?% ", lines[header + 2])
+
+
+def test_what_costs_time_is_no_gain(capsys) -> None:
+    gain = advice("trainer.commit_every=91", time_saved=0.008, device_hours_saved=0.008)
+    fewer = advice("--workers 4", time_saved=-0.1, device_hours_saved=0.45)
+    gains, _, longer = shown(capsys, gain, fewer).partition("what would take longer, and fewer device-hours")
+    gains = gains[gains.index("what would gain on 8 workers") :]
+    assert ("commit_every" in gains, "--workers 4" in gains) == (True, False)
+    assert "+10.0%        -45.0%" in longer
+    assert "nothing that is known here would gain anything on 8 workers" in shown(capsys, fewer)

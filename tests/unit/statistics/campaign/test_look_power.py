@@ -1,0 +1,103 @@
+"""What is stated of a look before the first run is what happens there."""
+
+import numpy as np
+import pytest
+
+from assay.statistics.campaign.look_power import cure_of, power_of_looks
+from assay.statistics.campaign.looks import LookPlan
+from assay.statistics.campaign.rule import (
+    CampaignEvidence,
+    CampaignRule,
+    chance_by_end,
+    judge,
+    needed_by_end,
+)
+from assay.statistics.effect import Effect
+from assay.statistics.power import VarianceComponents, error_of_design
+from assay.statistics.seeds.trimmed import kept_seeds, over_typical_seeds
+from variants import slow
+
+RULE = CampaignRule()
+PLAN = LookPlan(gate_seeds=(3, 6))
+NOISE = VarianceComponents(seed=2 * 0.01**2, item=0.2, residual=0.0)
+LOUD = VarianceComponents(seed=2 * 0.03**2, item=0.2, residual=0.0)
+ITEMS = 4000
+
+
+TRIMMED = LookPlan(gate_seeds=(5, 6))
+
+
+def judged(gains: np.ndarray, seeds: int, noise: VarianceComponents, plan: LookPlan = PLAN):
+    """Looks at `seeds` of the plan's six, at candidates with these true gains."""
+    rng, count = np.random.default_rng(3), gains.size
+    by_seed = gains[:, None] + np.sqrt(noise.seed) * rng.normal(size=(count, seeds))
+    items = np.sqrt(noise.item / ITEMS) * rng.normal(size=count)
+    effect = Effect(
+        mean=by_seed.mean(axis=1) + items,
+        seed_variance=by_seed.var(axis=1, ddof=1) / seeds,
+        item_variance=np.full(count, noise.item / ITEMS),
+        residual_variance=np.zeros(count),
+        seed_degrees=np.full(count, seeds - 1.0),
+        item_degrees=ITEMS - 1,
+    )
+    over_seeds = "trimmed" if plan is TRIMMED else "mean"
+    if plan is TRIMMED:
+        kept = np.mean(by_seed, axis=1, where=kept_seeds(by_seed)) + items
+        effect = over_typical_seeds(effect._replace(mean=kept), by_seed)
+    replication = error_of_design(noise, num_seeds=6, num_items=ITEMS, over_seeds=over_seeds) ** 2
+    levels = dict(zip(plan.gate_seeds, plan.gate_levels(), strict=True))
+    ahead = {"num_seeds": seeds, "end_seeds": 6, "end_level": levels[6]}
+    ahead |= {"replication_variance": replication, "rule": RULE}
+    evidence = CampaignEvidence(
+        effect=effect, level=levels[seeds], is_gate=True, replication_variance=replication,
+        least_without_one=effect.mean, share_positive=1.0,
+        chance_by_end=chance_by_end(effect, **ahead), needed_by_end=needed_by_end(effect, **ahead),
+    )  # fmt: skip
+    return judge(evidence, RULE)
+
+
+@pytest.mark.parametrize(("plan", "over_seeds"), [(PLAN, "mean"), (TRIMMED, "trimmed")])
+@pytest.mark.parametrize("noise", [NOISE, *slow(LOUD)])
+@pytest.mark.parametrize("place", [0, *slow(1)])
+def test_what_becomes_of_gains_worth_having_is_what_becomes_of_them_in_simulated_looks(
+    noise, place, plan, over_seeds
+):
+    stated = power_of_looks(plan, RULE, noise, num_items=ITEMS, over_seeds=over_seeds)[place]
+    gains = RULE.prior_sd * np.random.default_rng(1).normal(size=40_000)
+    found = judged(gains[gains >= RULE.least_effect], stated.num_seeds, noise, plan)
+    shares = [
+        np.mean(found.recommendation == "scale"),
+        np.mean(found.recommendation == "stop"),
+        np.mean(found.cannot_answer),
+    ]
+    assert [stated.scales, stated.stops, stated.gives_up] == pytest.approx(shares, abs=0.02)
+
+
+@pytest.mark.slow
+def test_the_gain_that_a_look_finds_is_scaled_there_four_times_in_five():
+    last = power_of_looks(PLAN, RULE, NOISE, num_items=ITEMS)[-1]
+    found = judged(np.full(20_000, last.finds), last.num_seeds, NOISE)
+    assert np.mean(found.recommendation == "scale") == pytest.approx(0.8, abs=0.015)
+
+
+def test_a_cure_finds_what_the_campaign_could_not():
+    before = power_of_looks(PLAN, RULE, LOUD, num_items=ITEMS)[-1]
+    cure = cure_of(PLAN, RULE, LOUD, num_items=ITEMS)
+    assert cure is not None and before.scales < 0.1
+    one = LookPlan(gate_seeds=(cure.num_seeds,))
+    after = power_of_looks(one, RULE, LOUD, num_items=cure.items_factor * ITEMS)[-1]
+    assert after.scales >= 0.495
+
+
+def test_where_items_are_too_few_for_any_number_of_seeds_the_cure_is_items():
+    assert cure_of(PLAN, RULE, NOISE, num_items=500) == (6, 16)
+
+
+def test_a_look_finds_less_where_its_items_tell_little_of_their_own_luck():
+    """Twenty clusters of which one outweighs the others are worth five in telling how they vary."""
+    sure = VarianceComponents(seed=1e-6, item=0.02, residual=0.0)
+    looks = [
+        power_of_looks(LookPlan(gate_seeds=(3,)), RULE, noise, num_items=20)[0]
+        for noise in (sure, sure._replace(known_by=0.25))
+    ]
+    assert looks[1].finds > 1.2 * looks[0].finds

@@ -1,0 +1,395 @@
+"""Each rule warns where it holds and is silent where it does not; and its text is in the documents."""
+
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+
+from assay.records.dataset import LengthProfile
+from assay.records.evaluation import (
+    ACCURACY,
+    ClassifierEvaluation,
+    ClassScore,
+    Estimate,
+    Measured,
+    NumberBin,
+    NumberFit,
+    ScoreEvaluation,
+    ScoreMetrics,
+)
+from assay.statistics.classifier.metrics import classifier_metrics
+from assay.statistics.classifier.rows import ScoredRows
+from assay.statistics.warnings import (
+    DIVERGED_FACTOR,
+    RULES,
+    ModelNumbers,
+    RuleName,
+    StepSeries,
+    Warned,
+    spikes_of,
+    warnings_of_clusters,
+    warnings_of_cuts,
+    warnings_of_guardrail,
+    warnings_of_leaks,
+    warnings_of_model,
+    warnings_of_pair,
+    warnings_of_split,
+)
+
+ROOT = Path(__file__).parents[4]
+LABELS = np.arange(2000) % 5 == 0
+FALLING = np.linspace(0.69, 0.3, 100).tolist()
+
+
+def evaluation(probabilities: np.ndarray) -> ClassifierEvaluation:
+    rows = ScoredRows(LABELS, probabilities)
+    return ClassifierEvaluation(
+        run_id="r", step=100, weights_digest="", dataset_fingerprint="", split="validation",
+        predictions_sha256="", overall=classifier_metrics(rows), slices=(),
+    )  # fmt: skip
+
+
+def useful() -> np.ndarray:
+    rng = np.random.default_rng(0)
+    return np.clip(0.2 + 0.15 * (LABELS - 0.2) + 0.1 * rng.normal(size=LABELS.size), 0.01, 0.99)
+
+
+def lengths(mean: float, p95: float, longest: int) -> LengthProfile:
+    return LengthProfile(
+        mean=mean, p50=mean, p95=p95, p99=p95, max=longest, histogram_edges=(), histogram_rows=()
+    )
+
+
+def rules(losses: list[float], probabilities: np.ndarray) -> list[str]:
+    return [each.rule for each in warnings_of_model(losses, evaluation(probabilities))]
+
+
+def test_a_model_that_learned_is_not_warned_of():
+    assert rules(FALLING, useful()) == []
+
+
+def test_a_dead_model_is_warned_of_though_its_rows_were_proved():
+    """Learning rate 1.0: the loss ends at 3,000, and every row gets the same probability."""
+    losses = np.geomspace(0.69, 3000.0, 100).tolist()
+    assert rules(losses, np.full(LABELS.size, 0.97)) == ["diverged", "one score", "worse than constant"]
+
+
+@pytest.mark.parametrize("end", [float("nan"), float("inf"), 1.5])
+def test_a_loss_that_ends_far_above_its_beginning_or_nowhere_has_diverged(end: float):
+    assert [each.rule for each in warnings_of_model([*FALLING, *[end] * 10], None)] == ["diverged"]
+
+
+def test_losses_that_scatter_by_more_than_they_rose_have_not_diverged():
+    """Of numbers: single batches hold a row that is far off, or none."""
+    batches = [0.1, 0.1, 0.2, 0.1, 0.2, 0.1, 4.0, 2.5, 3.0, 0.1]
+    later = [0.4, 0.4, 0.1, 2.0, 0.4, 0.4, 0.1, 0.1, 0.5, 0.3]
+    assert np.median(later) > DIVERGED_FACTOR * np.median(batches) > 0.0
+    assert warnings_of_model([*batches, *later], None) == []
+    assert [each.rule for each in warnings_of_model([*batches, *np.add(later, 6.0)], None)] == ["diverged"]
+
+
+@pytest.mark.parametrize("last", [15, 30, 4000])
+def test_few_steps_have_diverged_only_where_none_at_the_end_is_like_one_at_the_beginning(last: int):
+    """A fork of a trained model: losses about 0.1, as noisy as those of single batches are."""
+    noisy = [0.08, 0.31, 0.05, 0.11, 0.09, 0.12, 0.2, 0.21, 0.35, 0.07, 0.24, 0.3, 0.22]
+    assert warnings_of_model(noisy, None) == []
+    risen = [0.1, 0.2, 0.15, 0.5, last, last, last]
+    assert [each.rule for each in warnings_of_model(risen, None)] == ["diverged"]
+    assert warnings_of_model([0.1, 0.2, 0.9, 0.9, 0.9], None) == [], "two at each end show nothing"
+
+
+@pytest.mark.parametrize(("num_leaking", "said"), [(None, []), (0, []), (19, []), (20, ["leaking rows"])])
+def test_a_result_on_rows_that_were_trained_on_is_named(num_leaking: int | None, said: list[str]):
+    found = evaluation(useful()).model_copy(update={"num_leaking": num_leaking})
+    assert [each.rule for each in warnings_of_model(FALLING, found)] == said
+
+
+def test_one_wild_step_is_no_divergence():
+    assert warnings_of_model([*FALLING[:60], 50.0, *FALLING[60:]], None) == []
+
+
+def test_scores_that_rank_like_a_coin_show_nothing_yet():
+    shuffled = np.random.default_rng(1).permutation(useful())
+    assert "no better than chance" in rules(FALLING, shuffled)
+
+
+def scored(**found) -> list[str]:
+    overall = ScoreMetrics(num_rows=10, **{"measured": (), **found})
+    evaluation = ScoreEvaluation(
+        run_id="r", step=1, weights_digest="", dataset_fingerprint="", split="validation",
+        predictions_sha256="", overall=overall, slices=(),
+    )  # fmt: skip
+    return [each.rule for each in warnings_of_model(FALLING, evaluation)]
+
+
+@pytest.mark.parametrize(("low", "said"), [(0.41, ["no better than chance"]), (0.62, []), (None, [])])
+def test_pairs_that_are_told_apart_like_a_coin_show_nothing_yet(low: float | None, said: list[str]):
+    """A reward model, or DPO, that finds the chosen one as often as not: proved, and good for nothing."""
+    found = Estimate(value=0.7 if low is None else low + 0.05, low=low, high=0.9, method="m")
+    assert scored(measured=(Measured(metric=ACCURACY, estimate=found),)) == said
+
+
+def test_one_class_for_all_rows_and_numbers_worse_than_their_mean_are_warned_of():
+    def classes(*taken: tuple[int, int]) -> tuple[ClassScore, ...]:
+        return tuple(
+            ClassScore(name=name, num_rows=5, predicted_as=row, precision=None, recall=None, f1=0.0)
+            for name, row in zip("ab", taken, strict=True)
+        )
+
+    def fit(r_squared: float, *said: float) -> NumberFit:
+        bins = tuple(NumberBin(num_rows=5, mean_predicted=each, mean_label=1.0) for each in said)
+        return NumberFit(label_mean=1.0, label_deviation=2.0, r_squared=r_squared, bias=0.0, bins=bins)
+
+    assert scored(classes=classes((0, 5), (0, 5))) == ["one score"]
+    assert scored(classes=classes((4, 1), (1, 4))) == scored(fit=fit(0.3, 0.5, 2.0)) == []
+    assert scored(fit=fit(-0.2, 3.0, 3.0)) == ["one score", "worse than constant"]
+
+
+def test_runs_of_120_and_200_steps_are_not_compared_without_a_word():
+    alike = ("dpo", "dpo")
+    (found,) = warnings_of_pair("a", "b", steps=(200, 120), methods=alike)
+    assert found.rule == "steps differ" and "b made 120 steps, a 200" in found.text
+    assert not list(warnings_of_pair("a", "b", steps=(200, 200), methods=alike))
+
+
+def test_runs_of_two_methods_are_not_compared_without_a_word():
+    (found,) = warnings_of_pair("a", "b", steps=(200, 200), methods=("dpo", "reward"))
+    assert found.rule == "methods differ" and "b is of method 'reward', a of 'dpo'" in found.text
+
+
+def test_a_guardrail_that_is_zero_on_both_sides_guards_nothing():
+    zero, some = np.zeros((3, 20)), np.eye(3, 20)
+    assert [each.rule for each in warnings_of_guardrail("g", zero, zero)] == ["guardrail at zero"]
+    assert warnings_of_guardrail("g", some, zero) == warnings_of_guardrail("g", zero, some) == []
+
+
+def test_many_leaking_and_many_cut_rows_are_named():
+    assert [each.rule for each in warnings_of_leaks(10, 1000)] == ["leaking rows"]
+    assert warnings_of_leaks(9, 1000) == warnings_of_leaks(0, 0) == []
+
+    def cut(*profile: float, num_cut: int | None = None) -> list[str]:
+        found = warnings_of_cuts(lengths(*profile), num_rows=1000, num_cut=num_cut)
+        return [each.rule for each in found]
+
+    assert cut(200.0, 512.0, 512) == ["cut rows"]
+    assert cut(200.0, 400.0, 512) == cut(512.0, 512.0, 512) == cut(0.0, 0.0, 0) == []
+    assert cut(512.0, 512.0, 512, num_cut=50) == ["cut rows"]
+    assert cut(200.0, 512.0, 512, num_cut=49) == [], "counted: as many are as long as the longest by themselves"
+
+
+def test_a_split_that_holds_out_another_share_than_was_asked_is_named():
+    (found,) = warnings_of_split(121, 1000, asked=0.2)
+    assert found.rule == "uneven split" and "12.1% of the rows are held out, 20% of the groups" in found.text
+    (found,) = warnings_of_split(121, 1000, asked=0.2, num_dropped=20)
+    assert "12.1% of the rows are held out (10.1% without copies of training rows), 20% of" in found.text
+    assert warnings_of_split(190, 1000, asked=0.2) == warnings_of_split(235, 1000, asked=0.2) == []
+    assert [each.rule for each in warnings_of_split(250, 1000, asked=0.2)] == ["uneven split"]
+
+
+def test_benchmarks_that_count_by_different_columns_are_named():
+    (found,) = warnings_of_clusters({"right": "author", "sure": None})
+    assert found.rule == "clusters differ" and found.text.startswith(
+        "right by author, sure by row: only the luck"
+    )
+    assert warnings_of_clusters({"right": "author", "sure": "author"}) == warnings_of_clusters({}) == []
+
+
+def test_the_table_in_the_documents_holds_every_warning_with_its_rule():
+    text = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+    written = [
+        line for line in text.splitlines() if line.startswith("| ") and line.split(" | ")[0][2:] in RULES
+    ]
+    assert written == [f"| {name} | {rule.holds} | {rule.cure} |" for name, rule in RULES.items()]
+    assert set(RULES) == set(get_args(RuleName))
+
+
+def rollouts(num_steps: int = 100, **changed: Any) -> dict[str, StepSeries]:
+    """Metrics of an honest run that learns to sort: reward .3 to .9, of held-out rows, too; six tokens."""
+    rng, steps = np.random.default_rng(0), np.arange(1, num_steps + 1)
+    rising, evaluated = np.linspace(0.3, 0.9, num_steps), steps[9::10]
+    values = {
+        "reward": rising + rng.normal(0, 0.03, num_steps),
+        "distinct": np.linspace(0.8, 0.2, num_steps),
+        "no_spread": np.linspace(0.2, 0.7, num_steps),
+        "length": 6.0 + rng.normal(0, 0.05, num_steps),
+        "truncated": np.full(num_steps, 0.02),
+        "kl": np.linspace(0.0, 0.3, num_steps),
+        "failed_grades": np.zeros(num_steps),
+        "validation_reward": np.interp(evaluated, steps, rising) + rng.normal(0, 0.02, len(evaluated)),
+        "validation_reward_error": np.full(len(evaluated), 0.02),
+        **changed,
+    }
+    return {
+        name: StepSeries(evaluated if name.startswith("validation") else steps, np.asarray(each, np.float64))
+        for name, each in values.items()
+    }
+
+
+def rules_of(**changed: Any) -> list[str]:
+    # The loss of a step whose answers teach is about zero, so its end may be many times its beginning.
+    return [each.rule for each in warnings_of_model([1e-4] * 90 + [1e-2] * 10, None, rollouts(**changed))]
+
+
+def test_an_honest_run_of_rewards_raises_no_flag():
+    assert rules_of() == []
+    assert rules_of(num_steps=12, distinct=np.full(12, 0.1)) == [], "nothing is said of a dozen steps"
+    assert rules_of(no_spread=np.linspace(0.2, 1.0, 100)) == [], "at last every answer is right"
+    flat = rollouts(validation_reward=0.3 + np.random.default_rng(1).normal(0, 0.02, 10))
+    assert warnings_of_model([], None, flat) == [], "held-out rows that scatter have not fallen"
+
+
+def test_a_reward_that_rises_while_held_out_rows_earn_less_leaks():
+    fooled = rollouts(validation_reward=np.linspace(0.4, 0.1, 10))
+    (found,) = warnings_of_model([], None, fooled)
+    assert (
+        found.rule == "reward leaks" and "from 0.400 to 0.100" in found.text and "step 10 to 100" in found.text
+    )
+    late = [0.4, 0.5, 0.6, 0.6, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1]
+    assert rules_of(validation_reward=late) == ["reward leaks"], "also where it first learned"
+    assert rules_of(validation_reward=np.linspace(0.4, 0.35, 10)) == [], "within the interval"
+    both = {"reward": np.linspace(0.9, 0.3, 100), "validation_reward": np.linspace(0.9, 0.3, 10)}
+    assert "reward leaks" not in rules_of(**both), "what unlearns everything pleases nobody"
+
+
+@pytest.mark.parametrize(
+    ("rule", "changed"),
+    [
+        ("answers collapsed", {"reward": [0.3] * 100}),
+        ("groups without spread", {"reward": [0.0] * 100, "no_spread": [1.0] * 100, "distinct": [0.8] * 100}),
+        ("answers grow", {"length": np.linspace(6, 24, 100), "validation_reward": [0.3] * 10}),
+        ("answers cut", {"truncated": np.linspace(0, 0.4, 100)}),
+        ("far from the reference", {"kl": np.linspace(0, 3, 100)}),
+        ("graders fail", {"failed_grades": [0.05] * 100, "failed_grades_python_timeout": [0.05] * 100}),
+        ("sampler apart", {"log_prob_gap": [1e-7] * 50 + [1e-3] * 50}),
+        ("sampler apart", {"log_prob_gap": [0.03] * 100}),
+    ],
+)
+def test_what_goes_wrong_with_rollouts_is_flagged_by_its_name(rule: str, changed: dict[str, Any]):
+    found = warnings_of_model([], None, rollouts(**changed))
+    assert [each.rule for each in found] == [rule]
+    assert rule != "graders fail" or "5% python_timeout" in found[0].text
+
+
+def test_a_run_whose_last_attempt_ended_on_no_number_diverged_though_its_record_is_finite():
+    losses = StepSeries(np.arange(1, 101), np.asarray(FALLING))
+    numbers = ModelNumbers(losses, {}, ())
+    assert numbers.warnings() == []
+    assert [each.rule for each in numbers._replace(ends_finite=False).warnings()] == ["diverged"]
+    assert numbers._replace(ends_finite=False).warnings_at(100) == [], "that commit was made before"
+
+
+def test_beside_a_commit_stands_what_was_known_when_it_was_made():
+    gaps = rollouts(log_prob_gap=[1e-7] * 50 + [1e-3] * 50, kl=np.linspace(3, 0, 100))
+    numbers = ModelNumbers(StepSeries.of({}), gaps, ())
+    assert [each.rule for each in numbers.warnings()] == ["sampler apart"]
+    found = {step: [each.rule for each in numbers.warnings_at(step)] for step in (10, 40, 50, 51, 100)}
+    assert found == {
+        10: [],
+        40: ["far from the reference"],
+        50: ["far from the reference"],
+        51: ["sampler apart", "far from the reference"],
+        100: ["sampler apart"],
+    }
+    assert "in 1 of 51 steps" in numbers.warnings_at(51)[0].text
+
+
+def test_what_floating_point_does_is_no_other_sampler():
+    assert rules_of(log_prob_gap=np.linspace(1e-7, 2e-6, 100)) == []
+    assert rules_of(log_prob_gap=[0.0, *[2e-6] * 99]) == [], "though twenty times nothing is nothing"
+    assert rules_of(log_prob_gap=np.linspace(4e-3, 1.5e-2, 100)) == [], "as bfloat16 has it"
+
+
+def test_answers_that_grow_for_good_are_not_flagged():
+    assert rules_of(length=np.linspace(6, 24, 100)) == []
+
+
+def test_a_leak_is_seen_against_the_model_before_its_first_step():
+    """What a grader is fooled by is learned in twenty steps: at the first evaluation all is lost."""
+    steps, evaluated = np.arange(1, 101), np.arange(0, 101, 20)
+    metrics = {
+        "reward": StepSeries(steps, np.minimum(1.0, 0.5 + 0.03 * steps)),
+        "failed_grades": StepSeries(steps, np.zeros(100)),
+        "validation_reward": StepSeries(evaluated, np.array([0.6, 0.0, 0.0, 0.0, 0.0, 0.0])),
+        "validation_reward_error": StepSeries(evaluated, np.array([0.02, 0.0, 0.0, 0.0, 0.0, 0.0])),
+    }
+    (found,) = warnings_of_model([], None, metrics)
+    assert found.rule == "reward leaks" and "from step 0 to 100" in found.text
+
+
+def test_behind_a_warning_stands_its_cure() -> None:
+    said = Warned("cut rows", "3 of 9 rows were cut.").with_cure().text
+    assert said == "3 of 9 rows were cut. Build the dataset with a larger '--max-tokens'."
+
+
+def noisy(seed: int, *, spread: float) -> np.ndarray:
+    """A loss that falls steeply, and whose logarithm scatters from batch to batch."""
+    rng = np.random.default_rng(seed)
+    return (0.4 + 5 * np.exp(-np.arange(400) / 15)) * np.exp(spread * rng.standard_normal(400))
+
+
+def series(values: np.ndarray) -> StepSeries:
+    return StepSeries(np.arange(1, len(values) + 1), values)
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.05, 0.2, 0.5])
+def test_a_loss_that_falls_and_scatters_has_no_spikes(spread):
+    found = [seed for seed in range(25) if spikes_of([(series(noisy(seed, spread=spread)), 2.0)])]
+    assert len(found) <= 1
+
+
+def heavy_tailed(seed: int, num_steps: int, spread: float) -> tuple[StepSeries, dict[str, StepSeries]]:
+    """A loss and a gradient whose logarithms scatter together, with the tails of Student's t."""
+    rng = np.random.default_rng(seed)
+    noise = rng.multivariate_normal([0, 0], [[1, 0.6], [0.6, 1]], num_steps)
+    noise *= np.sqrt(4.5 / rng.chisquare(4.5, num_steps))[:, None]
+    fall = 0.4 + 5 * np.exp(-np.arange(num_steps) / 15)
+    gradients = {"gradient_norm": series(np.exp(1.5 * spread * noise[:, 1]))}
+    return series(fall * np.exp(spread * noise[:, 0])), gradients
+
+
+@pytest.mark.parametrize("num_steps", [60, 400, 2000])
+def test_noise_with_heavy_tails_seldom_has_spikes_however_long_the_run(num_steps):
+    found = [ModelNumbers(*heavy_tailed(seed, num_steps, 0.2), ()).warnings() for seed in range(60)]
+    assert sum(map(bool, found)) <= 6
+
+
+@pytest.mark.parametrize("steps", [(10,), (10, 30), (24, 55)])
+@pytest.mark.parametrize("num_steps", [60, 400])
+def test_a_poisoned_row_is_named_at_each_of_its_steps(num_steps, steps):
+    for seed in range(10):
+        losses, gradients = noisy(seed, spread=0.15)[:num_steps], noisy(seed + 99, spread=0.25)[:num_steps]
+        for step in steps:
+            losses[step - 1] *= 7.6
+            gradients[step - 1] *= 30
+        (warned,) = ModelNumbers(series(losses), {"gradient_norm": series(gradients)}, ()).warnings()
+        assert (warned.rule, warned.steps) == ("spikes", steps)
+
+
+@pytest.mark.parametrize("at", [10, 25, 200, 399])
+def test_a_step_that_stands_out_is_named_with_what_came_before(at):
+    for seed in range(10):
+        values = noisy(seed, spread=0.05)
+        values[at] *= 7.6
+        ((step, ((value, before),)),) = spikes_of([(series(values), 2.0)]).items()
+        assert (step, value) == (at + 1, values[at]) and 3 < value / before < 9
+
+
+def test_a_level_to_which_the_loss_rises_and_where_it_stays_is_no_spike():
+    values = noisy(0, spread=0.05)
+    values[200:] *= 7.6
+    for flat in (values, np.full(300, -0.01), np.zeros(300)):
+        assert not spikes_of([(series(flat), 2.0)])
+
+
+def test_a_spike_is_one_of_loss_and_gradient_and_of_rewarded_answers_of_the_gradient():
+    loss, gradient = noisy(0, spread=0.05), noisy(1, spread=0.05)
+    loss[100], gradient[300] = 3.06, 30 * gradient[300]
+    metrics = {"gradient_norm": series(gradient)}
+    assert not ModelNumbers(series(loss), metrics, ()).warnings()
+    rewarded = metrics | {"failed_grades": series(np.zeros(400))}
+    assert [each.steps for each in ModelNumbers(series(loss), rewarded, ()).warnings()] == [(301,)]
+    gradient[100] *= 30
+    (warned,) = ModelNumbers(series(loss), {"gradient_norm": series(gradient)}, ()).warnings()
+    assert warned.steps == (101,) and "step 101 (loss 3.06, before 0.399" in warned.text
+    assert "gradient" in warned.text
