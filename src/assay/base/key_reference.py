@@ -19,7 +19,11 @@ def key_reference(introduction: Sequence[str], model: type[BaseModel]) -> str:
     section_of = dict[type[BaseModel], str]()
     for name, each in _sections("", model, section_of):
         section_of.setdefault(each, name)
-    lines, defaults = list(introduction), _defaults(section_of)
+    lines = [
+        *introduction,
+        "`key: value` shows a key's default; a `type` marked default holds if the key is left out.",
+    ]
+    defaults = _defaults(section_of)
     for each, name in section_of.items():
         heading = f"{name[:-1]}, default)" if each in defaults else name or "top level"
         lines += ["", f"## {heading}", ""]
