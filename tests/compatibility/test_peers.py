@@ -31,7 +31,7 @@ from integration.test_serving import Here
 __all__ = ["conversations"]
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(900)]
 PAGE = Path(__file__).parents[2] / "docs" / "serve.md"
-SECTION = PAGE.read_text().partition("## Asked by other tools\n")[2].partition("\n## ")[0]
+SECTION = PAGE.read_text().partition("## Other evaluation tools\n")[2].partition("\n## ")[0]
 COMMAND = re.compile(r"^    ((?:[A-Z_]+=\S+ )+[a-z-]+ (?:.*\\\n)*.*)$", re.M)
 WINDOW, MAX_TOKENS, NUM_STEPS = 96, 20, 60
 SFT = {
