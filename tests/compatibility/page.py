@@ -1,4 +1,4 @@
-"""The table of `docs/compatibility.md`: each call that has to work, which SDKs have it, whether it is served.
+"""The table of `docs/compatibility.md`: each call that has to work, and the SDK releases in which it is served.
 
     python tests/compatibility/page.py        writes it; the test beside this file compares
 
@@ -9,7 +9,7 @@ import json
 import re
 import sys
 import tempfile
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -47,34 +47,39 @@ def served(requests: Iterable[str]) -> dict[str, bool]:
 
 
 def section() -> str:
-    """What stands between the two marks."""
+    """Return the text between the two marks."""
     from compatibility.goals import GOALS
 
     there = {release: calls_of(release) for release in RELEASES}
     is_served = served(request for calls in there.values() for request in calls.values())
     names = [name for goal in GOALS for name in GOALS[goal]]
-    lines = ["| call | request | " + " | ".join(each.rpartition(".")[0] for each in RELEASES) + " |"]
-    lines.append("|---|---|" + "---|" * len(RELEASES))
+    rows = defaultdict[tuple[str, str], list[str]](list)
     for name in names:
-        requests = [there[release].get(name) for release in RELEASES]
-        shown = dict.fromkeys(each for each in requests if each is not None)
-        marks = ["" if each is None else "yes" if is_served[each] else "not yet" for each in requests]
-        lines.append(f"| `{name}` | {', '.join(f'`{each}`' for each in shown)} | {' | '.join(marks)} |")
-    lines += ["", *_the_rest(there, is_served, names)]
-    return "\n".join(lines) + "\n"
+        found = [each for each in RELEASES if name in there[each]]
+        answers = {is_served[there[each][name]] for each in found}
+        assert len(answers) == 1, name
+        releases = (
+            "all" if len(found) == len(RELEASES) else ", ".join(each.rpartition(".")[0] for each in found)
+        )
+        resource, _, method = name.rpartition(".")
+        rows[resource, releases if answers == {True} else "not yet"].append(f"`{method}`")
+    lines = ["| resource | calls | served in |", "|---|---|---|"]
+    lines += [
+        f"| `{resource}` | {', '.join(methods)} | {releases} |"
+        for (resource, releases), methods in rows.items()
+    ]
+    return "\n".join([*lines, "", _the_rest(there, is_served, names)]) + "\n"
 
 
-def _the_rest(there: dict[str, dict[str, str]], is_served: dict[str, bool], names: list[str]) -> list[str]:
-    """Calls that nobody has to serve: how many there are, and of what."""
+def _the_rest(there: dict[str, dict[str, str]], is_served: dict[str, bool], names: list[str]) -> str:
+    """Say how many calls have no goal and are refused."""
     wanted = {_nameless(there[each][name]) for each in RELEASES for name in names if name in there[each]}
-    lines = [f'Every other call answers 404 with `code: "{NOT_SERVED}"`:', ""]
+    counts = []
     for release in RELEASES:
         others = [name for name, request in there[release].items() if _nameless(request) not in wanted]
         assert not [name for name in others if is_served[there[release][name]]], "it has no goal"
-        groups = Counter(name.partition(".")[0] for name in others)
-        said = ", ".join(f"`{group}` ({count})" for group, count in sorted(groups.items()))
-        lines.append(f"- {release}: {len(others)} of {len(there[release])}: {said}")
-    return lines
+        counts.append(f"{len(others)} of {len(there[release])} in {release}")
+    return f'Every other call is a 404 with `code: "{NOT_SERVED}"`: {", ".join(counts)}.'
 
 
 def _nameless(request: str) -> str:
