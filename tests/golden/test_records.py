@@ -31,7 +31,7 @@ def test_a_golden_record_is_written_read_and_named_as_before(kind: str) -> None:
 
 def test_before_release_1_everything_stored_is_at_version_1() -> None:
     classes = [*record_kinds().values(), Recipe, CampaignConfig]
-    assert {each.__name__: each.version for each in classes if each.version != 1} == {}
+    assert {class_.__name__: class_.version for class_ in classes if class_.version != 1} == {}
 
 
 @pytest.mark.parametrize("config_class", [Recipe, CampaignConfig], ids=lambda each: each.__name__)

@@ -60,7 +60,7 @@ def sample(model: type[BaseModel]) -> dict[str, Any]:
 def _value(annotation: Any, name: str) -> Any:
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin in (Union, UnionType):
-        return _value(next(each for each in arguments if each is not NoneType), name)
+        return _value(next(argument for argument in arguments if argument is not NoneType), name)
     if origin is Literal:
         return arguments[-1]
     if name == "working_hours":

@@ -36,8 +36,8 @@ _COMMANDS = {
     "campaign": ("assay.cli.campaign", "Baseline and candidates x seeds, until the gates have decided."),
     "decide": ("assay.cli.decide", "Scale, narrow or stop: judge a campaign again, write its memo."),
     "evidence": ("assay.cli.evidence", "What a comparison could find; which small scale tells the truth."),
-    "scale": (
-        "assay.cli.scale",
+    "throughput": (
+        "assay.cli.throughput",
         "What a recipe takes on more workers, before they are booked; what would help.",
     ),
     "scaling": ("assay.cli.scaling", "Fit loss over scale, predict larger runs; compare learning speed."),

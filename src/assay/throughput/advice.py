@@ -8,7 +8,13 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from assay.data.loader.lane_shares import useful_world_size
-from assay.records.scale import ScaleAdvice, ScaleCalibration, ScaleParallel, TimedStep, WorldForecast
+from assay.records.throughput import (
+    ParallelMode,
+    ThroughputAdvice,
+    ThroughputCalibration,
+    TimedStep,
+    WorldForecast,
+)
 from assay.throughput.cluster import Cluster
 from assay.throughput.forecast import forecast
 from assay.throughput.whole_run import WholeRun, best_interval_s, commits_every
@@ -26,15 +32,15 @@ class _Change(NamedTuple):
     overrides: tuple[str, ...]
     changes_learning: bool
     world_size: int
-    calibration: ScaleCalibration
+    calibration: ThroughputCalibration
     """As it would be, by what was measured."""
-    parallel: ScaleParallel | None = None
+    parallel: ParallelMode | None = None
     """None: as it is."""
 
 
 def advised(
-    calibration: ScaleCalibration, world_size: int, cluster: Cluster, *, parallel: ScaleParallel = "ddp"
-) -> tuple[ScaleAdvice, ...]:
+    calibration: ThroughputCalibration, world_size: int, cluster: Cluster, *, parallel: ParallelMode = "ddp"
+) -> tuple[ThroughputAdvice, ...]:
     """Changes that gain time or device-hours, the most time first."""
     [now] = forecast(calibration, [world_size], cluster, parallel=parallel).sizes
     changes = [*_changes(calibration, now, cluster), _held_otherwise(calibration, now, parallel)]
@@ -43,9 +49,9 @@ def advised(
     return tuple(sorted(gains, key=lambda each: (-each.time_saved, -each.device_hours_saved)))
 
 
-def _worth(now: WorldForecast, change: _Change, cluster: Cluster, parallel: ScaleParallel) -> ScaleAdvice:
+def _worth(now: WorldForecast, change: _Change, cluster: Cluster, parallel: ParallelMode) -> ThroughputAdvice:
     [then] = forecast(change.calibration, [change.world_size], cluster, parallel=parallel).sizes
-    return ScaleAdvice(
+    return ThroughputAdvice(
         change=change.words,
         overrides=change.overrides,
         world_size=change.world_size,
@@ -55,7 +61,7 @@ def _worth(now: WorldForecast, change: _Change, cluster: Cluster, parallel: Scal
     )
 
 
-def _changes(calibration: ScaleCalibration, now: WorldForecast, cluster: Cluster) -> Iterator[_Change]:
+def _changes(calibration: ThroughputCalibration, now: WorldForecast, cluster: Cluster) -> Iterator[_Change]:
     lanes, batch, size = calibration.lanes, calibration.global_batch_size, now.world_size
     yield _Change(
         "twice the lanes, each with as many rows: half the exchanges, a batch twice as large",
@@ -99,7 +105,7 @@ def _changes(calibration: ScaleCalibration, now: WorldForecast, cluster: Cluster
         yield _Change(f"{fewer} workers", (f"--workers {fewer}",), False, fewer, calibration)
 
 
-def _held_otherwise(calibration: ScaleCalibration, now: WorldForecast, parallel: ScaleParallel) -> _Change:
+def _held_otherwise(calibration: ThroughputCalibration, now: WorldForecast, parallel: ParallelMode) -> _Change:
     """Weights that are sharded, or no more."""
     if parallel == "ddp":
         words = "sharded weights, which take less memory; their trips counted in full, none hidden"
@@ -108,7 +114,7 @@ def _held_otherwise(calibration: ScaleCalibration, now: WorldForecast, parallel:
     return _Change(words, ("--parallel ddp",), False, now.world_size, calibration, "ddp")
 
 
-def _better_interval(calibration: ScaleCalibration, now: WorldForecast, cluster: Cluster) -> int | None:
+def _better_interval(calibration: ThroughputCalibration, now: WorldForecast, cluster: Cluster) -> int | None:
     """Steps between commits that lose the least; None where that is what there is."""
     step_s = now.step_s.value
     whole = WholeRun.of(calibration, cluster, now.nodes, now.most_lanes, step_s)
@@ -118,12 +124,12 @@ def _better_interval(calibration: ScaleCalibration, now: WorldForecast, cluster:
 
 
 def _with_steps(
-    calibration: ScaleCalibration,
+    calibration: ThroughputCalibration,
     changed: Callable[[TimedStep, TimedStep], TimedStep],
     *,
     lanes: int,
     fewer_steps: int,
-) -> ScaleCalibration:
+) -> ThroughputCalibration:
     """`changed` makes a step of two that were measured."""
     steps = calibration.steps
     pairs = zip(steps, (*steps[1:], steps[0]), strict=True)

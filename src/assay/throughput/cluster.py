@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from assay.base.errors import ConfigError
-from assay.records.scale import NetworkLink, ScaleCalibration, TwoWorkers
+from assay.records.throughput import NetworkLink, ThroughputCalibration, TwoWorkers
 from assay.throughput.exchange_time import Links
 
 NUM_READINGS = 5
@@ -38,7 +38,7 @@ class Cluster(NamedTuple):
         rate = self.failures_per_node_h * num_nodes
         return 3600.0 / rate if rate else math.inf
 
-    def restarts_s(self, calibration: ScaleCalibration) -> float:
+    def restarts_s(self, calibration: ThroughputCalibration) -> float:
         """From a failure to the next step."""
         return calibration.restart_s if self.restart_s is None else self.restart_s
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from assay.base.units import number_of
 from assay.data.loader.lane_shares import LaneShares
-from assay.records.scale import CheckedTerm, ScaleCalibration, ScaleCheck
+from assay.records.throughput import CheckedTerm, ThroughputCalibration, ThroughputCheck
 from assay.throughput.cluster import Cluster
 from assay.throughput.forecast import forecast_attempt
 
@@ -32,7 +32,9 @@ class MeasuredAttempt(NamedTuple):
     """It did not go on from a commit."""
 
 
-def compared(calibration: ScaleCalibration, measured: MeasuredAttempt, cluster: Cluster) -> ScaleCheck:
+def compared(
+    calibration: ThroughputCalibration, measured: MeasuredAttempt, cluster: Cluster
+) -> ThroughputCheck:
     """`cluster`: what lay between its workers; the lanes that each had are those of the attempt."""
     expected = forecast_attempt(calibration, measured.shares, cluster)
     num_steps = len(measured.step_s)
@@ -57,7 +59,7 @@ def compared(calibration: ScaleCalibration, measured: MeasuredAttempt, cluster: 
     terms.append(CheckedTerm(phase="startup", count=1, forecast_s=start_s, measured_s=measured.start_s))
     interval = expected.step_s
     assert interval.low is not None and interval.high is not None, "a forecast has an interval"
-    return ScaleCheck(
+    return ThroughputCheck(
         calibration_sha256=calibration.digest(),
         run_id=measured.run_id,
         attempt=measured.attempt,
@@ -72,7 +74,7 @@ def compared(calibration: ScaleCalibration, measured: MeasuredAttempt, cluster: 
     )
 
 
-def _remarks(calibration: ScaleCalibration, measured: MeasuredAttempt) -> list[str]:
+def _remarks(calibration: ThroughputCalibration, measured: MeasuredAttempt) -> list[str]:
     size, largest = measured.shares.world_size, calibration.largest_measured
     if size <= largest:
         return []

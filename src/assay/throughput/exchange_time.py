@@ -18,7 +18,7 @@ import numpy as np
 from assay.base.shapes import Float64, Int64
 from assay.data.loader.lane_shares import LaneShares
 from assay.distributed.exchange_plan import Cells, ExchangePlan, ExchangeRound
-from assay.records.scale import NetworkLink
+from assay.records.throughput import NetworkLink
 
 FLOAT_BYTES = 4
 """Gradients are summed in float32."""
@@ -96,7 +96,7 @@ def sent_bytes(plan: ExchangePlan, shares: LaneShares, buckets: Sequence[int]) -
     by_rank, by_node = defaultdict[int, int](int), defaultdict[int, int](int)
     for rank, of_rank in enumerate(plan.ranks):
         for part in (part for each in of_rank.rounds for part in each.sends):
-            num_bytes = sum(FLOAT_BYTES * _width(part.cells, plan, each // FLOAT_BYTES) for each in buckets)
+            num_bytes = sum(FLOAT_BYTES * _width(part.cells, plan, bucket // FLOAT_BYTES) for bucket in buckets)
             by_rank[rank] += num_bytes
             if node_of[part.peer] != node_of[rank]:
                 by_node[node_of[rank]] += num_bytes

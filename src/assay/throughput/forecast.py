@@ -18,12 +18,12 @@ from assay.base.shapes import Float64
 from assay.base.units import bytes_text, number_of
 from assay.data.loader.lane_shares import LaneShares, next_useful_world_size, useful_world_size
 from assay.records.evaluation import Estimate
-from assay.records.scale import (
-    ScaleCalibration,
-    ScaleForecast,
-    ScaleGoal,
-    ScaleParallel,
-    ScaleTerm,
+from assay.records.throughput import (
+    ParallelMode,
+    SpeedupGoal,
+    ThroughputCalibration,
+    ThroughputForecast,
+    ThroughputTerm,
     WorldForecast,
 )
 from assay.throughput.cluster import (
@@ -76,30 +76,30 @@ class _Resampled(NamedTuple):
 
 
 def forecast(
-    calibration: ScaleCalibration,
+    calibration: ThroughputCalibration,
     world_sizes: Sequence[int],
     cluster: Cluster,
     *,
     goals: Mapping[int, float] = GOALS,
-    parallel: ScaleParallel = "ddp",
-) -> ScaleForecast:
+    parallel: ParallelMode = "ddp",
+) -> ThroughputForecast:
     """Raises `ConfigError` for workers without a lane, and where nobody said what lies between them."""
     shares = [_shares(calibration, size, cluster, parallel) for size in world_sizes]
     luck, alone = _luck(calibration), _played(calibration, LaneShares.alone(calibration.lanes), cluster)
     sizes, reached = [], []
-    for each in shares:
-        played = _played(calibration, each, cluster)
+    for share in shares:
+        played = _played(calibration, share, cluster)
         speedups = _resampled_steps(alone, luck, 0.0) / _resampled_steps(
-            played, luck, _error(calibration, each)
+            played, luck, _error(calibration, share)
         )
-        sizes.append(_world_forecast(calibration, each, cluster, played, alone, luck))
-        if (wanted := goals.get(each.world_size)) is not None:
+        sizes.append(_world_forecast(calibration, share, cluster, played, alone, luck))
+        if (wanted := goals.get(share.world_size)) is not None:
             reached.append(
-                ScaleGoal(
-                    world_size=each.world_size, speedup=wanted, probability=float((speedups >= wanted).mean())
+                SpeedupGoal(
+                    world_size=share.world_size, speedup=wanted, probability=float((speedups >= wanted).mean())
                 )
             )
-    return ScaleForecast(
+    return ThroughputForecast(
         calibration_sha256=calibration.digest(),
         recipe_name=calibration.recipe_name,
         devices_per_node=cluster.devices_per_node,
@@ -115,7 +115,7 @@ def forecast(
     )
 
 
-def forecast_attempt(calibration: ScaleCalibration, shares: LaneShares, cluster: Cluster) -> WorldForecast:
+def forecast_attempt(calibration: ThroughputCalibration, shares: LaneShares, cluster: Cluster) -> WorldForecast:
     """Likewise of one number of workers, with the lanes that they have; those of `cluster` are not asked."""
     alone = _played(calibration, LaneShares.alone(calibration.lanes), cluster)
     played = _played(calibration, shares, cluster)
@@ -123,7 +123,7 @@ def forecast_attempt(calibration: ScaleCalibration, shares: LaneShares, cluster:
 
 
 def _shares(
-    calibration: ScaleCalibration, world_size: int, cluster: Cluster, parallel: ScaleParallel
+    calibration: ThroughputCalibration, world_size: int, cluster: Cluster, parallel: ParallelMode
 ) -> LaneShares:
     nodes = cluster.nodes(world_size)
     is_sharded = parallel == "fsdp2" and world_size > 1
@@ -132,7 +132,7 @@ def _shares(
     )
 
 
-def _played(calibration: ScaleCalibration, shares: LaneShares, cluster: Cluster) -> _Played:
+def _played(calibration: ThroughputCalibration, shares: LaneShares, cluster: Cluster) -> _Played:
     steps, on = MeasuredSteps.of(calibration), Exchanged.on(calibration, shares)
     num_steps = len(calibration.steps)
     draws = DealtSteps.made(
@@ -142,16 +142,16 @@ def _played(calibration: ScaleCalibration, shares: LaneShares, cluster: Cluster)
     is_alone = shares.world_size == 1
     readings = [None] if is_alone else readings_of(calibration.two_workers)
     links = [
-        None if is_alone else links_of(cluster, nodes, two=each, on_cuda=calibration.on_cuda)
-        for each in readings
+        None if is_alone else links_of(cluster, nodes, two=reading, on_cuda=calibration.on_cuda)
+        for reading in readings
     ]
-    drawn = [drawn_steps(steps, draws, on, calibration, each) for each in links]
+    drawn = [drawn_steps(steps, draws, on, calibration, link) for link in links]
     bare = None if links[0] is None else without_latency(links[0])
     means = np.stack([each.step_s.reshape(-1, num_steps).mean(axis=0) for each in drawn])
     return _Played(on, drawn[0], drawn_steps(steps, draws, on, calibration, bare), means)
 
 
-def _luck(calibration: ScaleCalibration) -> _Resampled:
+def _luck(calibration: ThroughputCalibration) -> _Resampled:
     rng, num_steps = np.random.default_rng(0), len(calibration.steps)
     return _Resampled(
         reading=rng.integers(NUM_READINGS, size=RESAMPLES),
@@ -160,7 +160,7 @@ def _luck(calibration: ScaleCalibration) -> _Resampled:
     )
 
 
-def _error(calibration: ScaleCalibration, shares: LaneShares) -> float:
+def _error(calibration: ThroughputCalibration, shares: LaneShares) -> float:
     """The standard deviation of the model's error, as a share."""
     if shares.world_size == 1:
         return 0.0
@@ -186,7 +186,7 @@ def _estimate(value: float, of: Float64[np.ndarray, "resample"]) -> Estimate:
 
 
 def _world_forecast(
-    calibration: ScaleCalibration,
+    calibration: ThroughputCalibration,
     shares: LaneShares,
     cluster: Cluster,
     played: _Played,
@@ -226,10 +226,12 @@ def _world_forecast(
     )
 
 
-def _terms(calibration: ScaleCalibration, shares: LaneShares, played: _Played) -> dict[ScaleTerm, float]:
+def _terms(
+    calibration: ThroughputCalibration, shares: LaneShares, played: _Played
+) -> dict[ThroughputTerm, float]:
     steps, even, most = MeasuredSteps.of(calibration), shares.num_lanes / shares.world_size, shares.most
     lane_s, crowding = float(steps.lane_s.mean()), played.on.crowding
-    found: dict[ScaleTerm, float] = {
+    found: dict[ThroughputTerm, float] = {
         "lanes": even * lane_s,
         "uneven": (most - even) * lane_s,
         "crowding": (crowding - 1) * most * lane_s,
@@ -244,7 +246,7 @@ def _terms(calibration: ScaleCalibration, shares: LaneShares, played: _Played) -
     return found
 
 
-def _binding(terms: Mapping[ScaleTerm, float]) -> ScaleTerm:
+def _binding(terms: Mapping[ThroughputTerm, float]) -> ThroughputTerm:
     others = {name: seconds for name, seconds in terms.items() if name != "lanes"}
     if sum(others.values()) <= SMALL_SHARE * sum(terms.values()):
         return "lanes"
@@ -263,7 +265,7 @@ def _phases(drawn: DrawnSteps) -> dict[str, float]:
 
 
 def _more_than_their_number(
-    calibration: ScaleCalibration,
+    calibration: ThroughputCalibration,
     sizes: Sequence[WorldForecast],
     cluster: Cluster,
     shares: Sequence[LaneShares],
@@ -289,24 +291,24 @@ def _more_than_their_number(
     ]
 
 
-def _remarks(calibration: ScaleCalibration, shares: Sequence[LaneShares]) -> list[str]:
+def _remarks(calibration: ThroughputCalibration, shares: Sequence[LaneShares]) -> list[str]:
     largest, found = calibration.largest_measured, []
     measured = "1 worker" if largest == 1 else "1 and 2 workers"
-    beyond = [each.world_size for each in shares if each.world_size > largest]
+    beyond = [share.world_size for share in shares if share.world_size > largest]
     if beyond:
         far = ", ".join(f"{size} are {size / largest:g} times as many" for size in beyond)
         found.append(f"measured on {measured}; {far}: what lies beyond rests on the model")
-    for each in shares:
-        lanes, size = calibration.lanes, each.world_size
+    for share in shares:
+        lanes, size = calibration.lanes, share.world_size
         if (fewer := useful_world_size(lanes, size)) < size:
             more = next_useful_world_size(lanes, size)
             cure = f"{more} would be faster, as would more lanes" if more else "only more lanes would be faster"
             found.append(
-                f"{size} workers are no faster than {fewer}: of {lanes} lanes the busiest has {each.most} "
+                f"{size} workers are no faster than {fewer}: of {lanes} lanes the busiest has {share.most} "
                 f"either way. {cure}"
             )
-        if each.interleaved:
-            room = sharded_room(each, calibration.gradient_bytes)
+        if share.interleaved:
+            room = sharded_room(share, calibration.gradient_bytes)
             found.append(
                 f"of {size} workers each holds {bytes_text(room.shard)} of weights, gradients and moments, and "
                 f"up to {bytes_text(room.sums)} of lanes' sums, beside activations and a layer that is gathered"

@@ -7,10 +7,10 @@ import yaml
 
 from assay.base.units import duration_text
 from assay.planning.program.work import RunMode, Runs
-from assay.records.scale import ScaleForecast, WorldForecast
+from assay.records.throughput import ThroughputForecast, WorldForecast
 
 
-def modes_of(forecast: ScaleForecast) -> Runs:
+def modes_of(forecast: ThroughputForecast) -> Runs:
     """Numbers of workers with the hours that a run takes, those left out that are no faster than fewer."""
     modes: list[RunMode] = []
     for size in _by_workers(forecast):
@@ -20,7 +20,7 @@ def modes_of(forecast: ScaleForecast) -> Runs:
     return Runs(modes=tuple(modes))
 
 
-def modes_text(forecast: ScaleForecast) -> str:
+def modes_text(forecast: ThroughputForecast) -> str:
     """To be put under `runs` of an activity; comments say what was rounded, and what was left out."""
     found = modes_of(forecast)
     kept = [mode.model_dump() for mode in found.modes]
@@ -28,7 +28,7 @@ def modes_text(forecast: ScaleForecast) -> str:
     return yaml.safe_dump({"modes": kept}, sort_keys=False, default_flow_style=None) + said
 
 
-def _remarks(forecast: ScaleForecast, kept: set[int]) -> Iterator[str]:
+def _remarks(forecast: ThroughputForecast, kept: set[int]) -> Iterator[str]:
     sizes = _by_workers(forecast)
     took = ", ".join(f"{duration_text(size.run_s.value)} on {size.world_size:,}" for size in sizes)
     yield f"a run takes {took} workers; a program counts whole hours, so they are rounded up"
@@ -43,5 +43,5 @@ def _hours(size: WorldForecast) -> int:
     return max(1, math.ceil(size.run_s.value / 3600))
 
 
-def _by_workers(forecast: ScaleForecast) -> list[WorldForecast]:
+def _by_workers(forecast: ThroughputForecast) -> list[WorldForecast]:
     return sorted(forecast.sizes, key=lambda each: each.world_size)

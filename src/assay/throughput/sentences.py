@@ -3,7 +3,7 @@
 import re
 
 from assay.base.errors import ConfigError
-from assay.records.scale import NetworkLink
+from assay.records.throughput import NetworkLink
 
 _RATE = re.compile(r"([\d.]+(?:e[+-]?\d+)?)\s*([kMGT]?)(B|bit)/s")
 _TIME = re.compile(r"([\d.]+(?:e[+-]?\d+)?)\s*(ns|us|µs|ms|s)")

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from assay.data.loader.lane_shares import LaneShares
-from assay.records.scale import NetworkLink
+from assay.records.throughput import NetworkLink
 from assay.throughput.exchange_time import Links
 
 GATHERS = 2

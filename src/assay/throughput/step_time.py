@@ -16,7 +16,7 @@ import numpy as np
 from assay.base.shapes import Float64, Int64
 from assay.data.loader.lane_shares import LaneShares
 from assay.distributed.exchange_plan import ExchangePlan, early_at, exchange_plan
-from assay.records.scale import ScaleCalibration
+from assay.records.throughput import ThroughputCalibration
 from assay.throughput.exchange_time import ExchangeShares, Links, after_rounds, exchange_shares
 from assay.throughput.sharded import round_seconds
 
@@ -30,7 +30,7 @@ class MeasuredSteps(NamedTuple):
     fixed_s: Float64[np.ndarray, "step"]
 
     @classmethod
-    def of(cls, calibration: ScaleCalibration) -> "MeasuredSteps":
+    def of(cls, calibration: ThroughputCalibration) -> "MeasuredSteps":
         """With the lane that a spot check computes once more, spread over all steps."""
         lane_s = np.array([step.lane_s for step in calibration.steps], np.float64)
         checked_s = lane_s.mean() / calibration.spot_check_every if calibration.spot_check_every else 0.0
@@ -53,7 +53,7 @@ class Exchanged(NamedTuple):
     """What a lane takes, over what it takes on a machine of its own; 1 where nobody measured it."""
 
     @classmethod
-    def on(cls, calibration: ScaleCalibration, shares: LaneShares) -> "Exchanged":
+    def on(cls, calibration: ThroughputCalibration, shares: LaneShares) -> "Exchanged":
         """On ranks with these lanes."""
         two, is_crowded = calibration.two_workers, max(shares.nodes or (shares.world_size,)) > 1
         crowding = two.crowding if two is not None and two.num_nodes == 1 and is_crowded else 1.0
@@ -97,7 +97,11 @@ class DrawnSteps(NamedTuple):
 
 
 def drawn_steps(
-    steps: MeasuredSteps, draws: DealtSteps, on: Exchanged, calibration: ScaleCalibration, links: Links | None
+    steps: MeasuredSteps,
+    draws: DealtSteps,
+    on: Exchanged,
+    calibration: ThroughputCalibration,
+    links: Links | None,
 ) -> DrawnSteps:
     """`links` may be None for a single rank."""
     shares, updates = on.shares, calibration.updates_per_step
@@ -143,7 +147,7 @@ def _all_updates(
     begin_s: Float64[np.ndarray, "draw rank"],
     lane_s: Float64[np.ndarray, "draw lane"],
     on: Exchanged,
-    calibration: ScaleCalibration,
+    calibration: ThroughputCalibration,
     links: Links | None,
 ) -> Float64[np.ndarray, "draw"]:
     """When a step is through; only its first update waits for what comes before the lanes."""
@@ -157,7 +161,7 @@ def _through(
     begin_s: Float64[np.ndarray, "draw rank"],
     lane_s: Float64[np.ndarray, "draw lane"],
     on: Exchanged,
-    calibration: ScaleCalibration,
+    calibration: ThroughputCalibration,
     links: Links | None,
 ) -> Float64[np.ndarray, "draw"]:
     """When all ranks have the sum of an update and each other's counts, where each begins its lanes at
@@ -190,7 +194,7 @@ def _through_rounds(
     begin_s: Float64[np.ndarray, "draw rank"],
     lane_s: Float64[np.ndarray, "draw lane"],
     shares: LaneShares,
-    calibration: ScaleCalibration,
+    calibration: ThroughputCalibration,
     links: Links | None,
 ) -> Float64[np.ndarray, "draw"]:
     """Likewise of sharded weights: all meet in every round of lanes."""

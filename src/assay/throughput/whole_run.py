@@ -14,7 +14,7 @@ from assay.base.commit_interval import optimal_commit_interval_s
 from assay.base.errors import ConfigError
 from assay.base.shapes import Float64
 from assay.base.units import duration_text, number_of
-from assay.records.scale import ScaleCalibration, ScaleTerm
+from assay.records.throughput import ThroughputCalibration, ThroughputTerm
 from assay.throughput.cluster import Cluster
 from assay.throughput.step_time import MeasuredSteps
 
@@ -22,7 +22,7 @@ PRIOR_FAILURE_S = 3600.0
 """What `auto` assumes of a run that has not died yet."""
 NEVER_S = 1e12
 """What stands for a run that would not end, where others are likely to."""
-MOST_LOST = 700.0
+MAX_LOST = 700.0
 """Mean times between failures, for an interval and a restart, beyond which no run ends."""
 
 
@@ -49,7 +49,7 @@ def expected_s(work_s: float, interval_s: float, upkeep: Upkeep) -> float:
     restart, segment = (
         seconds / upkeep.failure_s for seconds in (upkeep.restart_s, interval_s + upkeep.commit_s)
     )
-    if restart + segment > MOST_LOST:
+    if restart + segment > MAX_LOST:
         return math.inf
     return upkeep.failure_s * math.exp(restart) * math.expm1(segment) * commits
 
@@ -60,7 +60,7 @@ def best_interval_s(upkeep: Upkeep) -> float:
     return optimal_commit_interval_s(upkeep.commit_s, failure_s)
 
 
-def commits_every(calibration: ScaleCalibration) -> float | None:
+def commits_every(calibration: ThroughputCalibration) -> float | None:
     """Steps between commits, those for evaluations counted; None where their cost decides."""
     every, evaluated = calibration.commit_every, calibration.evaluate_every
     if every is None:
@@ -83,7 +83,7 @@ class WholeRun(NamedTuple):
     @classmethod
     def of(
         cls,
-        calibration: ScaleCalibration,
+        calibration: ThroughputCalibration,
         cluster: Cluster,
         nodes: Sequence[int],
         most_lanes: int,
@@ -115,7 +115,7 @@ class WholeRun(NamedTuple):
         """Expected."""
         return self.run_s / self.upkeep.failure_s
 
-    def terms(self, calibration: ScaleCalibration) -> dict[ScaleTerm, float]:
+    def terms(self, calibration: ThroughputCalibration) -> dict[ThroughputTerm, float]:
         """A step's share of commits, and of restarts and what they lose."""
         work_s = calibration.num_steps * self.step_s + self.evaluated_s
         commits_s = work_s / self.interval_s * self.upkeep.commit_s
@@ -126,7 +126,7 @@ class WholeRun(NamedTuple):
         }
 
     def resampled(
-        self, calibration: ScaleCalibration, slower: Float64[np.ndarray, "resample"]
+        self, calibration: ThroughputCalibration, slower: Float64[np.ndarray, "resample"]
     ) -> Float64[np.ndarray, "resample"]:
         """The run where steps take so many times as long, with more failures than expected, or fewer."""
         work_s = (calibration.num_steps * self.step_s + self.evaluated_s) * slower

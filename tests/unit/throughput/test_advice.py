@@ -2,10 +2,10 @@
 
 import pytest
 
-from assay.records.scale import NetworkLink
+from assay.records.throughput import NetworkLink
 from assay.throughput.advice import advised
 from assay.throughput.cluster import Cluster
-from scale_calibrations import calibration_of, equal_steps, timed, two
+from throughput_calibrations import calibration_of, equal_steps, timed, two
 
 FAST = NetworkLink(bytes_per_s=1e15, latency_s=0.0)
 SLOW = NetworkLink(bytes_per_s=8e6, latency_s=0.0)

@@ -3,10 +3,10 @@
 import pytest
 
 from assay.data.loader.lane_shares import LaneShares
-from assay.records.scale import NetworkLink
+from assay.records.throughput import NetworkLink
 from assay.throughput.cluster import Cluster
 from assay.throughput.compare import MeasuredAttempt, compared
-from scale_calibrations import calibration_of, equal_steps
+from throughput_calibrations import calibration_of, equal_steps
 
 FAST = NetworkLink(bytes_per_s=1e15, latency_s=0.0)
 CALIBRATION = calibration_of(equal_steps(8, 0.1, data_s=0.2, fixed_s=0.05), commit_held_s=0.3, start_s=2.0)

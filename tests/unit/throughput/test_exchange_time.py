@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from assay.data.loader.lane_shares import LaneShares
 from assay.distributed.exchange_plan import exchange_plan
-from assay.records.scale import NetworkLink
+from assay.records.throughput import NetworkLink
 from assay.throughput.exchange_time import Links, after_rounds, exchange_shares, sent_bytes
 
 BUFFER = 8_000_000

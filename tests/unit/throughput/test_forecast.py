@@ -6,11 +6,11 @@ import yaml
 
 from assay.base.errors import ConfigError
 from assay.data.loader.lane_shares import LaneShares
-from assay.records.scale import GradientBucket, NetworkLink, WorldForecast
+from assay.records.throughput import GradientBucket, NetworkLink, WorldForecast
 from assay.throughput.cluster import Cluster, measured_link
 from assay.throughput.forecast import forecast, forecast_attempt
 from assay.throughput.modes import modes_of, modes_text
-from scale_calibrations import calibration_of, equal_steps, timed, two
+from throughput_calibrations import calibration_of, equal_steps, timed, two
 
 FAST = NetworkLink(bytes_per_s=1e15, latency_s=0.0)
 LANE_S = np.random.default_rng(3).uniform(0.1, 0.3, (12, 32)).tolist()
@@ -179,7 +179,7 @@ def test_the_same_calibration_gives_the_same_forecast() -> None:
 
 @pytest.mark.parametrize(("gbit_per_s", "reached"), [(10, False), (25, True), (100, True)])
 def test_the_production_recipe_on_paper(gbit_per_s: int, reached: bool) -> None:
-    """As docs/scale.md has it: 440 MB of gradients, 74 ms a lane, four nodes of eight."""
+    """As docs/throughput.md has it: 440 MB of gradients, 74 ms a lane, four nodes of eight."""
     lane_s = 32 * 435 * 6 * 110e6 / 125e12
     spread = np.exp(np.random.default_rng(0).normal(0, 0.05, (16, 64)))
     buckets = tuple(

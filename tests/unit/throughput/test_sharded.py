@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from assay.data.loader.lane_shares import LaneShares
-from assay.records.scale import GradientBucket, NetworkLink
+from assay.records.throughput import GradientBucket, NetworkLink
 from assay.throughput.advice import advised
 from assay.throughput.cluster import Cluster
 from assay.throughput.exchange_time import Links
 from assay.throughput.forecast import forecast
 from assay.throughput.sharded import GATHERS, round_seconds, sharded_bytes, sharded_room
-from scale_calibrations import MEGABYTE, calibration_of, equal_steps, timed, two
+from throughput_calibrations import MEGABYTE, calibration_of, equal_steps, timed, two
 
 SECOND = NetworkLink(bytes_per_s=8e6, latency_s=0.0)
 """A buffer of 8 MB, which is what is exchanged, takes a second each way."""

@@ -4,17 +4,17 @@ import numpy as np
 import pytest
 
 from assay.data.loader.lane_shares import LaneShares
-from assay.records.scale import GradientBucket, NetworkLink, ScaleCalibration
+from assay.records.throughput import GradientBucket, NetworkLink, ThroughputCalibration
 from assay.throughput.exchange_time import Links
 from assay.throughput.step_time import DealtSteps, DrawnSteps, Exchanged, MeasuredSteps, drawn_steps
-from scale_calibrations import MEGABYTE, calibration_of, equal_steps, timed, two
+from throughput_calibrations import MEGABYTE, calibration_of, equal_steps, timed, two
 
 LINKS = Links(NetworkLink(bytes_per_s=8e6, latency_s=0.0), None, 1e18)
 """A buffer of 8 MB takes a second each way."""
 
 
 def drawn(
-    calibration: ScaleCalibration, shares: LaneShares, *, num_draws: int = 64, over: Links = LINKS
+    calibration: ThroughputCalibration, shares: LaneShares, *, num_draws: int = 64, over: Links = LINKS
 ) -> DrawnSteps:
     steps, rng = MeasuredSteps.of(calibration), np.random.default_rng(0)
     draws = DealtSteps.made(len(calibration.steps), calibration.lanes, num_draws=num_draws, rng=rng)

@@ -7,7 +7,7 @@ import pytest
 
 from assay.throughput.cluster import Cluster
 from assay.throughput.whole_run import Upkeep, WholeRun, best_interval_s, commits_every, expected_s
-from scale_calibrations import calibration_of, equal_steps
+from throughput_calibrations import calibration_of, equal_steps
 
 
 def test_without_failures_a_run_takes_its_work_and_its_commits() -> None:

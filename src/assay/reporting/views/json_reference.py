@@ -34,12 +34,12 @@ from assay.records.hung_ranks import HungRanks
 from assay.records.launch import Launch
 from assay.records.replay import ReplayReport
 from assay.records.rollout import RolloutReport
-from assay.records.scale import ScaleCheck, ScaleForecast
 from assay.records.side_by_side import SideBySide
 from assay.records.skew import Skew
 from assay.records.slow_changes import SlowChanges
 from assay.records.startup import Startup
 from assay.records.symptoms import Symptoms
+from assay.records.throughput import ThroughputCheck, ThroughputForecast
 from assay.reporting.views.benchmark_history import HistoryLine
 from assay.reporting.views.campaign_list import CampaignLine
 from assay.reporting.views.check import CheckView
@@ -105,8 +105,8 @@ PRINTED = (
     Printed(
         "assay campaign run, assay campaign show, assay decide", "a list, one object a candidate", Decision
     ),
-    Printed("assay scale", "one object", ScaleForecast),
-    Printed("assay scale --check", "one object", ScaleCheck),
+    Printed("assay throughput", "one object", ThroughputForecast),
+    Printed("assay throughput --check", "one object", ThroughputCheck),
     Printed("assay scaling fit", "one object", ScalingView),
     Printed("assay scaling code-length", "one object", CodeLengthsView),
     Printed("assay evidence power", "one object", PowerView),

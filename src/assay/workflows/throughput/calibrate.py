@@ -26,7 +26,7 @@ from assay.elastic.processor import gpus_here
 from assay.records.cursor import Cursor
 from assay.records.phase import STEP, Phase
 from assay.records.run import Attempt, Run
-from assay.records.scale import GradientBucket, ScaleCalibration, TimedMessage, TimedStep, TwoWorkers
+from assay.records.throughput import GradientBucket, ThroughputCalibration, TimedMessage, TimedStep, TwoWorkers
 from assay.store.commit_log import CommitLog
 from assay.store.home import Home
 from assay.store.metrics.phases import step_seconds
@@ -52,7 +52,7 @@ ROLLOUT: tuple[Phase, ...] = ("synchronisation", "generation", "reward")
 POLICY = replace(MEASURING, verify_commits=0, times_lanes=True)
 
 
-def calibrate_scale(home: Home, loaded: LoadedConfig, *, seconds: float) -> ScaleCalibration:
+def calibrate_throughput(home: Home, loaded: LoadedConfig, *, seconds: float) -> ThroughputCalibration:
     """Measure so many seconds of steps on one worker, and as many on two where two fit; keep what was found."""
     recipe, dataset = checked(loaded)
     if recipe.trainer.gradient_sum != "tree":
@@ -78,7 +78,7 @@ def calibrate_scale(home: Home, loaded: LoadedConfig, *, seconds: float) -> Scal
             restart_s = start_s(_segment(run, beside), beside)
         row_s = loader_row_s(recipe, dataset)
         reading_s = row_s * recipe.loader.global_batch_size
-        found = ScaleCalibration(
+        found = ThroughputCalibration(
             **_facts(recipe, dataset, preview(recipe, dataset, world_size=1)),
             **commit,
             recipe=calibrated_parts(recipe),
@@ -169,9 +169,9 @@ def buckets_of(segment: SegmentData) -> tuple[GradientBucket, ...]:
 
 def two_workers(ranks: list[SegmentData], alone: SegmentData, num_lanes: int) -> TwoWorkers:
     """What two workers of this machine showed, beside one alone."""
-    lane_s = sum(float(_lane_seconds(each)[1:].sum()) for each in ranks)
+    lane_s = sum(float(_lane_seconds(rank)[1:].sum()) for rank in ranks)
     crowding = (lane_s / _tokens(ranks[0])) / (float(_lane_seconds(alone)[1:].sum()) / _tokens(alone))
-    assert sum(_lane_seconds(each).shape[1] for each in ranks) == num_lanes
+    assert sum(_lane_seconds(rank).shape[1] for rank in ranks) == num_lanes
     whole_s = step_seconds(ranks[0], STEP)[1:]
     spans = {
         what: [(int(span.name.split()[1]), span) for span in ranks[0].spans if span.name.startswith(what)]

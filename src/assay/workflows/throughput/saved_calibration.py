@@ -16,7 +16,7 @@ from assay.base.units import number_of
 from assay.data.dataset.dataset import Dataset
 from assay.elastic.processor import processor_here
 from assay.records.processor import Processor
-from assay.records.scale import ScaleCalibration
+from assay.records.throughput import ThroughputCalibration
 from assay.store.home import Home
 from assay.training.recipe import Recipe, recipe_sha256
 
@@ -49,24 +49,24 @@ def calibrated_parts(recipe: Recipe) -> dict[str, Any]:
     return {key: value for key, value in leaves if key != "data.dataset" and key.split(".")[0] != "evaluation"}
 
 
-def kept_calibration(home: Home, key: CalibrationKey) -> ScaleCalibration | None:
+def kept_calibration(home: Home, key: CalibrationKey) -> ThroughputCalibration | None:
     """The one that was made for it; None where none was."""
     path = key.file_in(home)
     if not path.is_file():
         return None
-    return ScaleCalibration.from_json(path.read_bytes(), source=path)
+    return ThroughputCalibration.from_json(path.read_bytes(), source=path)
 
 
-def given_calibration(path: Path, recipe: Recipe, dataset: Dataset) -> ScaleCalibration:
+def given_calibration(path: Path, recipe: Recipe, dataset: Dataset) -> ThroughputCalibration:
     """One that was made elsewhere; `ConfigError` where it is another recipe's."""
-    found = ScaleCalibration.from_json(path.read_bytes(), source=path)
+    found = ThroughputCalibration.from_json(path.read_bytes(), source=path)
     if found.recipe_sha256 != recipe_sha256(recipe.model_dump(mode="json"), dataset.fingerprint):
         keys = ", ".join(_differing_keys(found, calibrated_parts(recipe)))
         raise ConfigError(
             f"--calibration {path}: it is of another recipe or dataset ('{found.recipe_name}', dataset "
             f"{found.dataset_fingerprint[:12]}…; here '{recipe.name}', {dataset.fingerprint[:12]}…"
             f"{f'; {keys}' if keys else ''}). Make one "
-            "there with this recipe and the same changes: 'assay scale RECIPE KEY=VALUE --out FILE'."
+            "there with this recipe and the same changes: 'assay throughput RECIPE KEY=VALUE --out FILE'."
         )
     return found
 
@@ -77,7 +77,7 @@ def nearest_other(home: Home, key: CalibrationKey, recipe: Recipe, dataset: Data
     others = []
     for path in sorted(home.calibrations.glob("*.json")):
         try:
-            found = ScaleCalibration.from_json(path.read_bytes(), source=path)
+            found = ThroughputCalibration.from_json(path.read_bytes(), source=path)
         except (DataError, OSError):
             continue  # another code's, or damaged: it is no help, and no obstacle
         others.append((_differences(found, key, parts, dataset), found))
@@ -90,7 +90,7 @@ def nearest_other(home: Home, key: CalibrationKey, recipe: Recipe, dataset: Data
 
 
 def _differences(
-    found: ScaleCalibration, key: CalibrationKey, parts: Mapping[str, Any], dataset: Dataset
+    found: ThroughputCalibration, key: CalibrationKey, parts: Mapping[str, Any], dataset: Dataset
 ) -> list[str]:
     differences = []
     if found.dataset_fingerprint != dataset.fingerprint:
@@ -104,7 +104,7 @@ def _differences(
     return differences or ["another recipe"]
 
 
-def _differing_keys(found: ScaleCalibration, parts: Mapping[str, Any]) -> list[str]:
+def _differing_keys(found: ThroughputCalibration, parts: Mapping[str, Any]) -> list[str]:
     """Empty where an older calibration does not say of which recipe it is."""
     if not found.recipe:
         return []

@@ -1,4 +1,4 @@
-"""`assay scale`: what a recipe takes on other numbers of workers."""
+"""`assay throughput`: what a recipe takes on other numbers of workers."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -10,7 +10,6 @@ from assay.cli.given import FILE, FILE_OR_CHANGE, RUN, OutFile, force_option, gi
 
 if TYPE_CHECKING:
     from assay.base.config import LoadedConfig
-    from assay.records.scale import ScaleCalibration
     from assay.throughput.cluster import Cluster
 
 MOST_SECONDS = 60.0
@@ -70,7 +69,7 @@ class _Asked(NamedTuple):
 @click.option(
     "--calibration",
     type=FILE,
-    help="A calibration that was made elsewhere ('assay scale RECIPE --out FILE' there), instead of this "
+    help="A calibration that was made elsewhere ('assay throughput RECIPE --out FILE' there), instead of this "
     "machine's.",
 )
 @click.option(
@@ -80,7 +79,9 @@ class _Asked(NamedTuple):
     show_default=True,
     help="Steps that a calibration measures on one worker, and as long on two.",
 )
-@click.option("--out", type=OutFile('"kind":"scale_calibration"'), help="Write the calibration (JSON) here.")
+@click.option(
+    "--out", type=OutFile('"kind":"throughput_calibration"'), help="Write the calibration (JSON) here."
+)
 @force_option
 @click.option(
     "--advise", is_flag=True, help="Rank changes by the time they save on the most workers asked for."
@@ -107,7 +108,7 @@ class _Asked(NamedTuple):
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the record as one JSON object.")
 @click.pass_context
-def scale(
+def throughput(
     context: click.Context,
     recipe: Path | None,
     overrides: tuple[str, ...],
@@ -213,7 +214,7 @@ def _forecast(
 
         click.echo(modes_text(found), nl=False)
     else:
-        from assay.reporting.terminal.scale import print_forecast
+        from assay.reporting.terminal.throughput import print_forecast
 
         print_forecast(found, calibration, advised_for=sizes[-1] if advise else None)
 
@@ -236,7 +237,7 @@ def _check(run_id: str, cluster: "Cluster", asked: _Asked, out: Path | None, *, 
     if as_json:
         click.echo(found.to_json())
     else:
-        from assay.reporting.terminal.scale import print_check
+        from assay.reporting.terminal.throughput import print_check
 
         print_check(found)
 
@@ -245,7 +246,7 @@ def _calibration(loaded: "LoadedConfig", asked: _Asked, out: Path | None) -> "Sc
     """The one that was given, was made before, or is made now."""
     from assay.reporting.documents.render import write_file
     from assay.workflows.run import checked
-    from assay.workflows.throughput.calibrate import calibrate_scale
+    from assay.workflows.throughput.calibrate import calibrate_throughput
     from assay.workflows.throughput.saved_calibration import (
         CalibrationKey,
         given_calibration,
@@ -267,7 +268,7 @@ def _calibration(loaded: "LoadedConfig", asked: _Asked, out: Path | None) -> "Sc
                 "worker, and as long on two where they fit ...",
                 err=True,
             )
-        found = kept or calibrate_scale(home, loaded, seconds=asked.seconds)
+        found = kept or calibrate_throughput(home, loaded, seconds=asked.seconds)
     if out is not None:
         write_file(out, found.to_sealed_json() + "\n")
     return found

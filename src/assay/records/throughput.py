@@ -11,7 +11,7 @@ from assay.records.evaluation import Estimate
 from assay.records.processor import Processor
 from assay.records.record import Record
 
-ScaleTerm = Literal[
+ThroughputTerm = Literal[
     "lanes",
     "uneven",
     "slowest",
@@ -30,7 +30,7 @@ rows; answers of the model to prompts, and their grades; the optimizer and what 
 the exchange of gradients, by its bytes and by its messages; commits; restarts and what they lose."""
 
 
-ScaleParallel = Literal["ddp", "fsdp2"]
+ParallelMode = Literal["ddp", "fsdp2"]
 """Every worker holds all weights, or a shard of them."""
 
 
@@ -79,7 +79,7 @@ class TwoWorkers(Record):
     """How fast gradients are added."""
 
 
-class ScaleCalibration(Record):
+class ThroughputCalibration(Record):
     """What a forecast of a recipe on any number of workers follows from."""
 
     recipe_name: str
@@ -162,9 +162,9 @@ class WorldForecast(Record):
     """Over one worker."""
     efficiency: Estimate
     """Speedup over the number of workers."""
-    terms: dict[ScaleTerm, float]
+    terms: dict[ThroughputTerm, float]
     """Seconds a step; those but `commits` and `failures` sum to `step_s`."""
-    binds: ScaleTerm
+    binds: ThroughputTerm
     """The term that costs the most; `lanes` where all others together are a twentieth or less."""
     phases: dict[str, NonNegativeFloat]
     """Seconds a step of the mean worker, as runs account for them: data, generation, compute, communication."""
@@ -182,7 +182,7 @@ class WorldForecast(Record):
     """Workers over the most that were measured; at most 1 is no extrapolation."""
 
 
-class ScaleGoal(Record):
+class SpeedupGoal(Record):
     """A speedup that is asked for."""
 
     world_size: PositiveInt
@@ -190,7 +190,7 @@ class ScaleGoal(Record):
     probability: NonNegativeFloat
 
 
-class ScaleAdvice(Record):
+class ThroughputAdvice(Record):
     """A change, and what it is worth at one number of workers."""
 
     change: str
@@ -207,7 +207,7 @@ class ScaleAdvice(Record):
     """Other weights come out: it has to be judged by a campaign."""
 
 
-class ScaleForecast(Record):
+class ThroughputForecast(Record):
     """What a recipe takes on each of some numbers of workers."""
 
     calibration_sha256: str
@@ -219,13 +219,13 @@ class ScaleForecast(Record):
     """Between nodes, by node; likewise."""
     failures_per_node_h: NonNegativeFloat
     restart_s: NonNegativeFloat
-    parallel: ScaleParallel = "ddp"
+    parallel: ParallelMode = "ddp"
     """How the workers hold the weights."""
     sizes: tuple[WorldForecast, ...]
-    goals: tuple[ScaleGoal, ...]
+    goals: tuple[SpeedupGoal, ...]
     remarks: tuple[str, ...]
     """What is extrapolated, and what gains nothing."""
-    advice: tuple[ScaleAdvice, ...]
+    advice: tuple[ThroughputAdvice, ...]
     """The most time saved first; empty where it was not asked for."""
 
 
@@ -246,7 +246,7 @@ class CheckedTerm(Record):
         return self.count * (self.forecast_s - self.measured_s)
 
 
-class ScaleCheck(Record):
+class ThroughputCheck(Record):
     """A forecast beside what an attempt of a run took."""
 
     calibration_sha256: str

@@ -3,8 +3,8 @@
 import pytest
 
 from network_links import missing
-from scale_advice import Case, Followed, first_is_best, followed
-from scale_forecast import BASE
+from throughput_advice import Case, Followed, first_is_best, followed
+from throughput_forecast import BASE
 
 
 @pytest.mark.slow

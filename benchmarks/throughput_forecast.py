@@ -1,4 +1,4 @@
-"""Forecasts of `assay scale` beside the cluster whose lanes sleep: `benchmarks/scale_forecast.py`.
+"""Forecasts of `assay throughput` beside the cluster whose lanes sleep: `benchmarks/throughput_forecast.py`.
 
 For each case, as a user would: the recipe is calibrated on one and two workers of this machine, and the steps
 of 4 to 32 workers, a node each, are forecast. Then a real cluster trains on as many nodes (`cluster.py`), and
@@ -24,10 +24,10 @@ import yaml
 
 from assay.distributed import link_probe
 from assay.distributed.ranks import Ranks
-from assay.records.scale import (
+from assay.records.throughput import (
     NetworkLink,
-    ScaleCalibration,
-    ScaleForecast,
+    ThroughputCalibration,
+    ThroughputForecast,
     TimedMessage,
     TwoWorkers,
     WorldForecast,
@@ -130,9 +130,9 @@ class Forecasts:
         self._made, self._recipe = made, str(made.folder / "recipe.yaml")
         calibration = made.folder / "calibration.json"
         made.assay(
-            "scale", self._recipe, "--workers", "1", "--seconds", str(seconds), "--out", str(calibration)
+            "throughput", self._recipe, "--workers", "1", "--seconds", str(seconds), "--out", str(calibration)
         )
-        self.calibration = ScaleCalibration.from_json(calibration.read_bytes(), source=calibration)
+        self.calibration = ThroughputCalibration.from_json(calibration.read_bytes(), source=calibration)
         assert self.calibration.two_workers is not None, "two workers fit on two processors"
         self._here = measured_link(self.calibration.two_workers)
 
@@ -141,14 +141,14 @@ class Forecasts:
         [found] = self.asked(workers, link, *options).sizes
         return found
 
-    def asked(self, workers: int, link: NetworkLink, *options: str) -> ScaleForecast:
+    def asked(self, workers: int, link: NetworkLink, *options: str) -> ThroughputForecast:
         """Likewise, all that the command says."""
         # What a message costs on this machine the forecast adds by itself.
         latency_s = max(0.0, link.latency_s - self._here.latency_s)
         network = f"{link.bytes_per_s / 1e6:.3f}MB/s,{latency_s * 1e6:.0f}us"
         asked = ("--workers", str(workers), "--devices-per-node", "1", "--network", network, *options)
-        shown = self._made.assay("scale", self._recipe, *asked, "--json")
-        return ScaleForecast.from_json(shown, source="assay scale")
+        shown = self._made.assay("throughput", self._recipe, *asked, "--json")
+        return ThroughputForecast.from_json(shown, source="assay throughput")
 
 
 def measured(setting: Setting) -> MeasuredSteps:
@@ -253,7 +253,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0, help="that a calibration measures each")
     options = parser.parse_args()
     if (reason := missing()) is not None:
-        sys.exit(f"benchmarks/scale_forecast.py: {reason}; run it as root where namespaces can be made")
+        sys.exit(f"benchmarks/throughput_forecast.py: {reason}; run it as root where namespaces can be made")
     describe_machine()
     sizes = [int(each) for each in options.workers.split(",")]
     asked = options.only or [*CASES, "kills"]

@@ -21,7 +21,7 @@ from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.split import DatasetView
 from assay.planning.program.file import read_program
 from assay.planning.program.new import new_program
-from assay.records.scale import ScaleCalibration
+from assay.records.throughput import ThroughputCalibration
 from assay.store.home import Home
 from assay.training.recipe import Recipe
 from assay.workflows.run import checked
@@ -32,7 +32,7 @@ from assay.workflows.throughput.saved_calibration import (
     given_calibration,
     nearest_other,
 )
-from scale_calibrations import calibration_of, equal_steps, timed
+from throughput_calibrations import calibration_of, equal_steps, timed
 
 Answer = tuple[int, str, str]
 
@@ -58,7 +58,7 @@ def test_what_cannot_be_forecast_is_refused_before_anything_is_measured(recipe: 
         (("--workers", "2", "--failures", "often"), "--failures often"),
         (("--workers", "2", "trainer.gradient_sum=all_reduce"), "all_reduce"),
     ):
-        code, _, error = assay("scale", recipe, *options)
+        code, _, error = assay("throughput", recipe, *options)
         assert code == 2
         assert said in error, error
     assert not (recipe.parent / "home").exists()
@@ -132,12 +132,12 @@ def test_a_recipe_is_calibrated_once_and_is_forecast_from_that(
     recipe.write_text(yaml.safe_dump(longer))
     written = tmp_path / "calibration.json"
     code, out, error = assay(
-        "scale", recipe, "--workers", "1,2,8", "--seconds", "3", "--out", written, "--json"
+        "throughput", recipe, "--workers", "1,2,8", "--seconds", "3", "--out", written, "--json"
     )
     assert code == 0, error
     assert "was never calibrated" in error
     forecast = json.loads(out)
-    calibration = ScaleCalibration.from_json(written.read_text(), source=written)
+    calibration = ThroughputCalibration.from_json(written.read_text(), source=written)
     assert calibration.two_workers is not None
     assert calibration.gradient_bytes > 10_000
     assert len({round(seconds, 6) for step in calibration.steps for seconds in step.lane_s}) > 20
@@ -155,15 +155,15 @@ def test_a_recipe_is_calibrated_once_and_is_forecast_from_that(
     assert two["sent_bytes"] == calibration.gradient_bytes
     assert eight["times_beyond"] == 4.0
     # Made once; another machine's is taken if it is of this recipe.
-    code, again, error = assay("scale", recipe, "--workers", "1,2,8", "--json")
+    code, again, error = assay("throughput", recipe, "--workers", "1,2,8", "--json")
     assert (code, "calibrated" in error, json.loads(again)) == (0, False, forecast)
-    code, given, error = assay("scale", recipe, "--workers", "1,2,8", "--calibration", written, "--json")
+    code, given, error = assay("throughput", recipe, "--workers", "1,2,8", "--calibration", written, "--json")
     assert (code, json.loads(given)) == (0, forecast), error
-    code, _, error = assay("scale", recipe, "seed=7", "--workers", "2", "--calibration", written)
+    code, _, error = assay("throughput", recipe, "seed=7", "--workers", "2", "--calibration", written)
     assert (code, "it is of another recipe or dataset" in error) == (2, True)
     # A real run of two workers, beside it.
     assert assay("train", recipe, "--workers", "2", "--run-id", "two")[0] == 0
-    code, out, error = assay("scale", "--check", "two", "--json")
+    code, out, error = assay("throughput", "--check", "two", "--json")
     assert code == 0, error
     check = json.loads(out)
     assert "calibrated" not in error
@@ -177,19 +177,19 @@ def test_a_recipe_is_calibrated_once_and_is_forecast_from_that(
 
 
 def _screens_say_it(recipe: Path, assay) -> None:
-    code, out, error = assay("scale", recipe, "--workers", "2,7,8", "--advise")
+    code, out, error = assay("throughput", recipe, "--workers", "2,7,8", "--advise")
     assert code == 0, error
     for part in ("calibrated on", "speedup, 90%", "binds", "P(3.5x at 8) = ", "where the time of a step goes"):
         assert part in out, out
     assert "note: 7 workers are no faster than 4" in out
     assert "what would gain on 8 workers" in out
-    code, out, error = assay("scale", "--check", "two")
+    code, out, error = assay("throughput", "--check", "two")
     assert code == 0, error
     assert "wrong by the most: " in out
 
 
 def _modes_are_taken_by_a_program(recipe: Path, assay, folder: Path) -> None:
-    code, out, error = assay("scale", recipe, "--workers", "1,8", "trainer.epochs=8", "--modes")
+    code, out, error = assay("throughput", recipe, "--workers", "1,8", "trainer.epochs=8", "--modes")
     assert code == 0, error
     file = folder / "program.yaml"
     new_program(file, start=datetime.date(2027, 1, 4))

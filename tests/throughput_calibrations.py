@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from assay.records.processor import Processor
-from assay.records.scale import GradientBucket, ScaleCalibration, TimedMessage, TimedStep, TwoWorkers
+from assay.records.throughput import GradientBucket, ThroughputCalibration, TimedMessage, TimedStep, TwoWorkers
 
 MEGABYTE = 1_000_000
 
@@ -31,7 +31,7 @@ def two(
     )  # fmt: skip
 
 
-def calibration_of(steps: tuple[TimedStep, ...], **others: object) -> ScaleCalibration:
+def calibration_of(steps: tuple[TimedStep, ...], **others: object) -> ThroughputCalibration:
     lanes = len(steps[0].lane_s)
     values: dict[str, object] = {
         "recipe_name": "r", "recipe_sha256": "a", "dataset_fingerprint": "d", "code_version": "0",
@@ -43,7 +43,7 @@ def calibration_of(steps: tuple[TimedStep, ...], **others: object) -> ScaleCalib
         "loader_threads": 2, "loader_row_s": 1e-5, "commit_held_s": 0.0, "commit_written_s": 0.0,
         "commit_bytes": 1, "start_s": 0.0, "restart_s": 0.0, "two_workers": two(),
     }  # fmt: skip
-    return ScaleCalibration.model_validate({**values, **others})
+    return ThroughputCalibration.model_validate({**values, **others})
 
 
 def equal_steps(lanes: int, lane_s: float, *, num_steps: int = 8, **others: float) -> tuple[TimedStep, ...]:

@@ -8,18 +8,18 @@ from rich.text import Text
 from assay.base.clock import utc_text
 from assay.base.units import bytes_text, count_text, duration_text, number_of, percent_text
 from assay.records.evaluation import Estimate
-from assay.records.scale import (
+from assay.records.throughput import (
     CheckedTerm,
-    ScaleAdvice,
-    ScaleCalibration,
-    ScaleCheck,
-    ScaleForecast,
-    ScaleTerm,
+    ThroughputAdvice,
+    ThroughputCalibration,
+    ThroughputCheck,
+    ThroughputForecast,
+    ThroughputTerm,
     WorldForecast,
 )
 from assay.reporting.terminal.terminal import name, number, print_list
 
-TERM_WORDS: dict[ScaleTerm, str] = {
+TERM_WORDS: dict[ThroughputTerm, str] = {
     "lanes": "lanes",
     "uneven": "uneven lanes",
     "slowest": "slowest worker",
@@ -32,14 +32,16 @@ TERM_WORDS: dict[ScaleTerm, str] = {
     "commits": "commits",
     "failures": "failures",
 }
-"""In the order of the columns; docs/scale.md explains them."""
+"""In the order of the columns; docs/throughput.md explains them."""
 SHOWN_SHARE = 0.005
 """Terms that take less of every step are told together."""
 NO_SHARE = 0.0005
 """Would be 0%."""
 
 
-def print_forecast(found: ScaleForecast, calibration: ScaleCalibration, *, advised_for: int | None) -> None:
+def print_forecast(
+    found: ThroughputForecast, calibration: ThroughputCalibration, *, advised_for: int | None
+) -> None:
     """`advised_for`: the number of workers that advice is of; None where none was asked for."""
     for line in _calibration_lines(calibration):
         click.echo(line)
@@ -84,7 +86,7 @@ def _print_terms(sizes: Sequence[WorldForecast]) -> None:
     )
 
 
-def print_check(found: ScaleCheck) -> None:
+def print_check(found: ThroughputCheck) -> None:
     """The step, then each phase."""
     where = "within" if found.is_within else "outside"
     off = found.step_s.value / found.measured_step_s - 1
@@ -107,7 +109,7 @@ def print_check(found: ScaleCheck) -> None:
         click.secho(f"note: {remark}", fg="yellow")
 
 
-def _calibration_lines(calibration: ScaleCalibration) -> Iterator[str]:
+def _calibration_lines(calibration: ThroughputCalibration) -> Iterator[str]:
     mean_lane_s = sum(sum(step.lane_s) for step in calibration.steps) / (
         len(calibration.steps) * calibration.lanes
     )
@@ -131,7 +133,7 @@ def _calibration_lines(calibration: ScaleCalibration) -> Iterator[str]:
     )
 
 
-def _print_advice(advice: tuple[ScaleAdvice, ...], world_size: int) -> None:
+def _print_advice(advice: tuple[ThroughputAdvice, ...], world_size: int) -> None:
     """What saves device-hours and takes longer stands by itself: it is a choice, and no gain."""
     gains = [each for each in advice if min(each.time_saved, each.device_hours_saved) >= 0]
     longer = [each for each in advice if each.time_saved < 0]
@@ -146,7 +148,7 @@ def _print_advice(advice: tuple[ScaleAdvice, ...], world_size: int) -> None:
             _print_changes(found)
 
 
-def _print_changes(advice: Sequence[ScaleAdvice]) -> None:
+def _print_changes(advice: Sequence[ThroughputAdvice]) -> None:
     print_list(
         advice,
         (number("time"), lambda each: f"{-each.time_saved:+.1%}"),
@@ -157,11 +159,11 @@ def _print_changes(advice: Sequence[ScaleAdvice]) -> None:
     )
 
 
-def _share_of(terms: Sequence[ScaleTerm]) -> Callable[[WorldForecast], str]:
+def _share_of(terms: Sequence[ThroughputTerm]) -> Callable[[WorldForecast], str]:
     return lambda size: percent_text(_share(size, terms))
 
 
-def _share(size: WorldForecast, terms: Sequence[ScaleTerm]) -> float:
+def _share(size: WorldForecast, terms: Sequence[ThroughputTerm]) -> float:
     """What these take of all that a step takes; below zero what makes it shorter."""
     return sum(size.terms[term] for term in terms) / sum(size.terms.values())
 

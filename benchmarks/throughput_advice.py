@@ -1,4 +1,4 @@
-"""Advice of `assay scale --advise`, followed on the cluster whose lanes sleep: `benchmarks/scale_advice.py`.
+"""Advice of `assay throughput --advise`, followed on a cluster of sleeping lanes: `benchmarks/throughput_advice.py`.
 
 For each case the recipe is calibrated, and the changes that the command ranks are made one after another: a
 real cluster trains as it was and with each change. A gain is the share of the time that as many rows take less,
@@ -15,11 +15,11 @@ import sys
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from assay.records.scale import ScaleAdvice
+from assay.records.throughput import ThroughputAdvice
 from cluster import MeasuredSteps, Setting, cluster, described
 from network_links import missing
-from scale_forecast import BASE, Forecasts, between_nodes, measured
-from scale_forecast import CASES as FORECAST
+from throughput_forecast import BASE, Forecasts, between_nodes, measured
+from throughput_forecast import CASES as FORECAST
 from trainer import describe_machine
 
 WHOLE_RUN = 5_000
@@ -54,17 +54,19 @@ class Followed(NamedTuple):
     """and what it was."""
 
 
-def changed(case: Case, advice: ScaleAdvice) -> Setting:
+def changed(case: Case, advice: ThroughputAdvice) -> Setting:
     """As the command says it: overrides of the recipe, and options of `assay train`."""
-    keys = [each for each in advice.overrides if not each.startswith("--")]
-    options = [word for each in advice.overrides if each.startswith("--parallel") for word in each.split()]
+    keys = [override for override in advice.overrides if not override.startswith("--")]
+    options = [
+        word for override in advice.overrides if override.startswith("--parallel") for word in override.split()
+    ]
     size = advice.world_size
     return case.setting._replace(workers=size, nodes=size, overrides=keys, options=options)
 
 
 def row_s(found: MeasuredSteps, setting: Setting) -> float:
     """Seconds a row."""
-    keys = dict(each.split("=") for each in setting.overrides)
+    keys = dict(override.split("=") for override in setting.overrides)
     batch = int(keys.get("loader.global_batch_size", setting.lanes * setting.rows_per_lane))
     return found.step_s / batch
 
@@ -103,7 +105,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0, help="that a calibration measures each")
     options = parser.parse_args()
     if (reason := missing()) is not None:
-        sys.exit(f"benchmarks/scale_advice.py: {reason}; run it as root where namespaces can be made")
+        sys.exit(f"benchmarks/throughput_advice.py: {reason}; run it as root where namespaces can be made")
     describe_machine()
     by_case = {name: followed(name, CASES[name], options.seconds) for name in options.only or CASES}
     errors = [abs(each.gained - each.promised) for found in by_case.values() for each in found]

@@ -3,7 +3,7 @@
 import pytest
 
 from network_links import missing
-from scale_forecast import BASE, between_nodes, cells_of, killed
+from throughput_forecast import BASE, between_nodes, cells_of, killed
 
 SMALL = BASE._replace(lanes=8, lane_s=0.2, rate="100mbit", steps=10)
 

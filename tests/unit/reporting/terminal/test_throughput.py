@@ -4,11 +4,11 @@ import re
 
 import pytest
 
-from assay.records.scale import NetworkLink, ScaleAdvice
-from assay.reporting.terminal.scale import print_forecast
+from assay.records.throughput import NetworkLink, ThroughputAdvice
+from assay.reporting.terminal.throughput import print_forecast
 from assay.throughput.cluster import Cluster
 from assay.throughput.forecast import forecast
-from scale_calibrations import calibration_of, equal_steps, two
+from throughput_calibrations import calibration_of, equal_steps, two
 
 NETWORK = NetworkLink(bytes_per_s=25e9, latency_s=5e-6)
 CALIBRATION = calibration_of(
@@ -18,14 +18,14 @@ CALIBRATION = calibration_of(
 )
 
 
-def shown(capsys: pytest.CaptureFixture[str], *advice: ScaleAdvice) -> str:
+def shown(capsys: pytest.CaptureFixture[str], *advice: ThroughputAdvice) -> str:
     found = forecast(CALIBRATION, [1, 2, 8], Cluster(8, None, NETWORK)).model_copy(update={"advice": advice})
     print_forecast(found, CALIBRATION, advised_for=8 if advice else None)
     return capsys.readouterr().out
 
 
-def advice(option: str, *, time_saved: float, device_hours_saved: float) -> ScaleAdvice:
-    return ScaleAdvice(
+def advice(option: str, *, time_saved: float, device_hours_saved: float) -> ThroughputAdvice:
+    return ThroughputAdvice(
         change=option, overrides=(option,), world_size=8, time_saved=time_saved,
         device_hours_saved=device_hours_saved, changes_learning=False,
     )  # fmt: skip
