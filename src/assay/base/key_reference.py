@@ -19,11 +19,9 @@ def key_reference(introduction: Sequence[str], model: type[BaseModel]) -> str:
     section_of = dict[type[BaseModel], str]()
     for name, each in _sections("", model, section_of):
         section_of.setdefault(each, name)
-    lines = [
-        *introduction,
-        "`key: value` shows a key's default; a `type` marked default holds if the key is left out.",
-    ]
     defaults = _defaults(section_of)
+    of_types = " A `type` marked default holds if the key is left out." if defaults else ""
+    lines = [*introduction, f"`key: value` shows a key's default.{of_types}"]
     for each, name in section_of.items():
         heading = f"{name[:-1]}, default)" if each in defaults else name or "top level"
         lines += ["", f"## {heading}", ""]
@@ -55,8 +53,8 @@ def _nested(prefix: str, key: str, field: FieldInfo) -> list[tuple[str, type[Bas
     models = models_in(field.annotation)
     dotted = f"{prefix}.{key}".lstrip(".") + (".NAME" if get_origin(field.annotation) is dict else "")
     return [
-        (f"{dotted} (type: {_kind(each)})" if _kind(each) and len(models) > 1 else dotted, each)
-        for each in models
+        (f"{dotted} (type: {_kind(model)})" if _kind(model) and len(models) > 1 else dotted, model)
+        for model in models
     ]
 
 
@@ -68,7 +66,7 @@ def _kind(model: type[BaseModel]) -> str:
 
 def _defaults(models: Iterable[type[BaseModel]]) -> set[type[Any]]:
     """The models of unions that hold where a file leaves the key out."""
-    fields = (field for each in models for field in each.model_fields.values())
+    fields = (field for model in models for field in model.model_fields.values())
     optional = (field for field in fields if not field.is_required() and len(models_in(field.annotation)) > 1)
     return {type(field.get_default(call_default_factory=True)) for field in optional}
 
@@ -104,5 +102,5 @@ def _form(annotation: Any) -> str:
     """The words that may stand there, or that a list of so many values is expected; else nothing."""
     choices = get_args(annotation) if get_origin(annotation) is Literal else ()
     if len(choices) > 1:
-        return "One of " + ", ".join(f"`{each}`" for each in choices) + "."
+        return "One of " + ", ".join(f"`{choice}`" for choice in choices) + "."
     return ""
