@@ -20,17 +20,18 @@ def key_reference(introduction: Sequence[str], model: type[BaseModel]) -> str:
     for name, each in _sections("", model, section_of):
         section_of.setdefault(each, name)
     defaults = _defaults(section_of)
-    of_types = " A `type` marked default holds if the key is left out." if defaults else ""
+    is_typed = any(name.endswith("]") for name in section_of.values())
+    of_types = " `key[x]` stands for `key` with `type: x`." if is_typed else ""
     lines = [*introduction, f"`key: value` shows a key's default.{of_types}"]
     for each, name in section_of.items():
-        heading = f"{name[:-1]}, default)" if each in defaults else name or "top level"
+        heading = f"{name} (default)" if each in defaults else name or "top level"
         lines += ["", f"## {heading}", ""]
         lines += [(each.__doc__ or "").strip().replace("\n    ", "\n")]
         meanings = field_meanings(each)
         keys = [
             _line(field.alias or key, field, meanings[key], _reference(name, key, field, section_of))
             for key, field in each.model_fields.items()
-            if not (key == "type" and name.endswith(f"(type: {_kind(each)})") and not _form(field.annotation))
+            if not (key == "type" and name.endswith(f"[{_kind(each)}]") and not _form(field.annotation))
         ]
         lines += ["", *keys] if keys else []
     return "\n".join(lines) + "\n"
@@ -53,8 +54,7 @@ def _nested(prefix: str, key: str, field: FieldInfo) -> list[tuple[str, type[Bas
     models = models_in(field.annotation)
     dotted = f"{prefix}.{key}".lstrip(".") + (".NAME" if get_origin(field.annotation) is dict else "")
     return [
-        (f"{dotted} (type: {_kind(model)})" if _kind(model) and len(models) > 1 else dotted, model)
-        for model in models
+        (f"{dotted}[{_kind(model)}]" if _kind(model) and len(models) > 1 else dotted, model) for model in models
     ]
 
 
@@ -76,7 +76,7 @@ def _reference(prefix: str, key: str, field: FieldInfo, section_of: Mapping[type
     elsewhere = [section_of[each] for name, each in _nested(prefix, key, field) if section_of[each] != name]
     if not elsewhere:
         return ""
-    return elsewhere[0].rpartition(" (type: ")[0] if elsewhere[0].endswith(")") else elsewhere[0]
+    return elsewhere[0].rpartition("[")[0] if elsewhere[0].endswith("]") else elsewhere[0]
 
 
 def _line(key: str, field: FieldInfo, docstring: str, described_in: str) -> str:
