@@ -93,17 +93,17 @@ def stated_power(design: CampaignDesign, effect: float) -> float:
     return max(0.0, gain_power(design, effect) - losses)
 
 
-def detectable_effect(design: CampaignDesign, *, wanted_power: float = 0.80) -> float:
+def detectable_effect(design: CampaignDesign, *, target_power: float = 0.80) -> float:
     """The smallest gain that the campaign scales with at least `wanted_power`; infinite where none is.
 
     It is infinite where the losses that no gain cures (guardrails, safety) exceed 1 - `wanted_power`.
     """
     low, high = 0.0, 0.5
-    if stated_power(design, high) < wanted_power:
+    if stated_power(design, high) < target_power:
         return math.inf
     while high - low > 1e-5:
         middle = (low + high) / 2.0
-        low, high = (low, middle) if stated_power(design, middle) >= wanted_power else (middle, high)
+        low, high = (low, middle) if stated_power(design, middle) >= target_power else (middle, high)
     return high
 
 

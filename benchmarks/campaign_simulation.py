@@ -19,9 +19,9 @@ from scipy.stats import norm
 from assay.statistics.campaign.looks import LookPlan
 from assay.statistics.campaign.rule import (
     CampaignEvidence,
-    chance_by_end,
     judge,
-    needed_by_end,
+    predictive_power,
+    required_at_end,
 )
 from assay.statistics.effect import Effect
 from assay.statistics.failure_rate import rate_lower, rate_upper
@@ -95,7 +95,7 @@ def simulate_campaigns(
             evidence = _evidence(design, scores[:, :seeds, checkpoint], level=level, is_gate=is_gate)
             found = judge(evidence._replace(also_needed=needed, also_stops=stops), design.rule)
             judged = found.recommendation
-            ends = is_open & ((judged != "narrow") | found.cannot_answer)
+            ends = is_open & ((judged != "narrow") | found.is_inconclusive)
             recommendation[ends], num_seeds[ends] = judged[ends], seeds
             num_looks[ends] = gate_index * design.num_checkpoints + checkpoint + 1
             unscheduled |= ends & (judged == "scale") & (not is_gate)
@@ -160,7 +160,7 @@ def _evidence(
         "rule": design.rule,
     }
     return evidence._replace(
-        chance_by_end=chance_by_end(effect, **ahead), needed_by_end=needed_by_end(effect, **ahead)
+        predictive_power=predictive_power(effect, **ahead), required_at_end=required_at_end(effect, **ahead)
     )
 
 

@@ -80,7 +80,7 @@ def campaigns(design: CampaignDesign, count: int, folder: Path) -> dict[str, flo
     started = time.perf_counter()
     null = _simulated(design, count)
     small = _simulated(design.model_copy(update={"items_per_benchmark": 500}), count)
-    planned = detectable_effect(design, wanted_power=WANTED_POWER)
+    planned = detectable_effect(design, target_power=WANTED_POWER)
     at_plan = _simulated(design, count, gain=planned)
     curve = [_simulated(design, count, gain=gain) for gain in GAINS]
     elapsed = time.perf_counter() - started

@@ -94,7 +94,7 @@ def beliefs(num_tables: int) -> dict[str, float]:
             seed_degrees=np.full(num_tables, seeds - 1.0),
             item_degrees=1999.0,
         )
-        probability = CampaignRule().belief(seen).probability_above(least, mean)
+        probability = CampaignRule().posterior(seen).probability_above(least, mean)
         sure.append(float((probability > 0.99).mean()))
         likely.append(float((probability >= 0.8).mean()))
         print(

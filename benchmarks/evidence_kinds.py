@@ -20,8 +20,8 @@ from assay.statistics.power import (
     minimum_detectable_effect,
     power,
 )
-from assay.statistics.seeds.suspicion import agree_too_well, runs_apart
-from assay.statistics.seeds.trimmed import FEWEST_SEEDS, kept_seeds, over_typical_seeds
+from assay.statistics.seeds.outliers import is_underdispersed, outlier_runs
+from assay.statistics.seeds.trimmed import MIN_SEEDS, inner_seeds, trimmed_effect
 
 Draw = Callable[[np.random.Generator, tuple[int, int, int]], Float64[np.ndarray, "table seed item"]]
 Seeds = Float64[np.ndarray, "campaign arm seed"]
@@ -143,7 +143,7 @@ def seeds_of_all_kinds(num_campaigns: int) -> dict[str, float]:
     """Gains that gates at 3, 5 and 8 seeds claim though there is none, by the mean and without both ends; how
     often a gain is found; and how often the memo names a run, or seeds."""
     rng, items = np.random.default_rng(23), 0.25
-    plans = LookPlan(), LookPlan(gate_seeds=(FEWEST_SEEDS, 8))
+    plans = LookPlan(), LookPlan(gate_seeds=(MIN_SEEDS, 8))
     print("\ncampaigns, in percent: a gain is claimed though there is none, and found where there is one that")
     print("seeds of a normal law show by their mean 80% of the time; memos at 3 and 8 seeds name runs or seeds")
     print(
@@ -239,7 +239,7 @@ or to the worse. Of the others is said what they do."""
 
 
 def _effect(gains: Float64[np.ndarray, "campaign seed"], items: float, *, is_trimmed: bool) -> Effect:
-    kept = kept_seeds(gains) if is_trimmed else np.ones(gains.shape, bool)
+    kept = inner_seeds(gains) if is_trimmed else np.ones(gains.shape, bool)
     count = gains.shape[1]
     found = Effect(
         mean=np.mean(gains, axis=1, where=kept),
@@ -249,7 +249,7 @@ def _effect(gains: Float64[np.ndarray, "campaign seed"], items: float, *, is_tri
         seed_degrees=np.full(len(gains), count - 1.0),
         item_degrees=1999.0,
     )
-    return over_typical_seeds(found, gains) if is_trimmed else found
+    return trimmed_effect(found, gains) if is_trimmed else found
 
 
 def _claimed(
@@ -279,7 +279,7 @@ def _named(runs: Seeds, items: float) -> float:
         effect = _effect(np.diff(scores, axis=0), items, is_trimmed=False)
         parts: Any = (np.asarray(each)[..., 0] if np.ndim(each) else each for each in effect)
         effect = Effect(*parts)
-        found += bool(runs_apart(scores, effect)) or agree_too_well(effect)
+        found += bool(outlier_runs(scores, effect)) or is_underdispersed(effect)
     return found / len(runs)
 
 

@@ -167,7 +167,7 @@ def main() -> None:
             ahead.append(forecast(form, scale, used, large[name]))
         tested.append(float(np.mean(back)))
         errors.append(np.concatenate(ahead))
-        shown = "  ".join(f"{100 * each:+6.2f}" for each in errors[-1])
+        shown = "  ".join(f"{100 * error:+6.2f}" for error in errors[-1])
         print(f"  {100 * tested[-1]:6.2f}%   {shown}   {form}, {'L1' if robust else 'L2'}, {part}", flush=True)
     _summarise(np.array(tested), np.array(errors))
 

@@ -83,7 +83,7 @@ def published_ladders() -> dict[str, float]:
             for each in zip(larger.variables["parameters"], larger.variables["tokens"], strict=True)
         ]
         found = study(read_points(path.with_name(path.name.replace("_largest", ""))), targets=targets)
-        for loss, asked in zip(larger.loss, found.asked, strict=True):
+        for loss, asked in zip(larger.loss, found.targets, strict=True):
             if asked.prediction is not None:
                 expected = asked.prediction.loss
                 errors.append(expected.value / float(loss) - 1)
@@ -142,8 +142,10 @@ def interval_coverage(num_worlds: int, path: Path | None = None) -> dict[str, fl
         world = scaling_points(loss, **variables)
         fit = fit_scaling_law(world, num_starts=8)
         law = scaling_law(fit, bootstrap(fit, resample_counts(world.groups, WORLD_RESAMPLES, rng)))
-        for each in law.parameters:
-            hits[each.name] += each.estimate.low <= truth.parameters()[each.name] <= each.estimate.high  # type: ignore[operator]
+        for parameter in law.parameters:
+            hits[parameter.name] += (
+                parameter.estimate.low <= truth.parameters()[parameter.name] <= parameter.estimate.high
+            )  # type: ignore[operator]
     covered = {f"interval_95_{name}": count / num_worlds for name, count in hits.items()}
     return {**covered, "interval_95_mean": float(np.mean(list(covered.values())))}
 

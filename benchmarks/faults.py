@@ -241,9 +241,9 @@ def main() -> None:
         print("kill -9 of one of two ranks to the end of the next step, seconds:")
         figures: dict[str, float | None] = {}
         for who, seconds in times.items():
-            came_back = [each for each in seconds if each is not None]
+            came_back = [second for second in seconds if second is not None]
             median = statistics.median(came_back) if came_back else None
-            shown = ", ".join("never" if each is None else f"{each:.2f}" for each in seconds)
+            shown = ", ".join("never" if second is None else f"{second:.2f}" for second in seconds)
             print(f"  {who:<9} median {'-' if median is None else f'{median:.2f}'}   ({shown})")
             key = "kill_to_next_step_s" if who == "ours" else f"kill_to_next_step_{who}_s"
             figures[key] = median

@@ -134,7 +134,7 @@ def compared(size: str, *, is_mixed: bool, rounds: int, device: str) -> dict[str
         for name in list(contenders)[:: 1 if round_ % 2 else -1]:
             turns[name].append(timed(lambda name=name, round_=round_: contenders[name](round_)))  # type: ignore[misc]
     lengths = "log-normal lengths" if is_mixed else f"answers of {EVEN} tokens"
-    print(f"\n{size}, {sum(each.numel() for each in network.parameters()):,} parameters, {lengths}:")
+    print(f"\n{size}, {sum(parameter.numel() for parameter in network.parameters()):,} parameters, {lengths}:")
     rates = {}
     for name, (_, *counted) in turns.items():  # the first allocates
         by_wall = [turn.num_tokens / turn.wall_s for turn in counted]

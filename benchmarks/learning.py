@@ -100,7 +100,7 @@ def nats_of_model(network: torch.nn.Module, rows: Rows) -> float:
     """Mean over all tokens but each row's first."""
     network.eval()
     scored = [row for row in rows if len(row) > 1]
-    total = sum(float(network(torch.tensor([row])).log_probs.sum()) for row in scored)
+    total = sum(float(network(torch.tensor([row])).logprobs.sum()) for row in scored)
     return -total / sum(len(row) - 1 for row in scored)
 
 

@@ -95,8 +95,8 @@ def _measured_epoch(reader: Any, folder: Path) -> dict[str, float]:
         "first_batch_s": first_s,
         "padding": 1 - tokens / padded,
         "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-        "mixing": float(np.mean([len(each) for each in counts])),
-        "variance": float(np.mean([(each**2).sum() / each.sum() for each in counts])),
+        "mixing": float(np.mean([len(count) for count in counts])),
+        "variance": float(np.mean([(count**2).sum() / count.sum() for count in counts])),
     }
 
 

@@ -223,8 +223,8 @@ class Comparison:
 
     def of(self, contenders: Sequence[Contender]) -> dict[str, Measured]:
         """Everybody starts at once and then takes turns, in the other order every other time."""
-        processes = {each.name: self._start(each) for each in contenders}
-        turns: dict[str, list[Turn]] = {each.name: [] for each in contenders}
+        processes = {contender.name: self._start(contender) for contender in contenders}
+        turns: dict[str, list[Turn]] = {contender.name: [] for contender in contenders}
         for index in range(len(self._turns)):
             for name in list(processes)[:: 1 if index % 2 else -1]:
                 turns[name].append(turn := _turn(processes[name], name))

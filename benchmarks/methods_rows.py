@@ -141,15 +141,15 @@ def with_reference(rows: list[Row], model: Path, device: str = "cpu") -> list[Ro
     """The pairs with what the model says of their completions, as `reference: {type: columns}` reads it."""
     network = CausalNetwork(PretrainedCausalConfig(type="pretrained", path=str(model))).eval().to(device)
 
-    def log_prob(row: Row, side: str) -> float:
+    def logprob(row: Row, side: str) -> float:
         scores = network(torch.tensor([row[side]], device=device))
-        return float(scores.log_probs[:, row["prompt_tokens"] - 1 :].sum())
+        return float(scores.logprobs[:, row["prompt_tokens"] - 1 :].sum())
 
     return [
         {
             **row,
-            "ref_chosen_logps": log_prob(row, "input_ids"),
-            "ref_rejected_logps": log_prob(row, "rejected_ids"),
+            "ref_chosen_logps": logprob(row, "input_ids"),
+            "ref_rejected_logps": logprob(row, "rejected_ids"),
         }
         for row in rows
     ]

@@ -247,11 +247,11 @@ def sent_by_interfaces(shares: LaneShares, plan: ExchangePlan, num_numbers: int)
                 counts.append([node.sent_bytes() for node in nodes] if rank == 0 else [])
                 dist.barrier()
                 if exchanges:
-                    sum_over_ranks([each.clone() for each in sums], plan, group)
+                    sum_over_ranks([sum_.clone() for sum_ in sums], plan, group)
                 dist.barrier()
                 counts.append([node.sent_bytes() for node in nodes] if rank == 0 else [])
             if rank == 0:
-                _, _, before, after, began, ended = (torch.tensor(each) for each in counts)
+                _, _, before, after, began, ended = (torch.tensor(count) for count in counts)
                 found.write_text(json.dumps(((ended - began) - (after - before)).tolist()))
             dist.barrier()
             dist.destroy_process_group()

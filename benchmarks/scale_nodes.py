@@ -52,7 +52,7 @@ def turn(setting: Setting) -> Turn:
         made.until(lambda: WAITS_OUTSIDE in made.words(setting.nodes))
         is_up_s = time.time()
         joined = _begun(made, 3)
-        assert [each.world_size for each in made.attempts()] == [
+        assert [attempt.world_size for attempt in made.attempts()] == [
             setting.nodes,
             setting.nodes - 1,
             setting.nodes,

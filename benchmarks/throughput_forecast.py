@@ -118,7 +118,7 @@ def between_nodes(rate: str) -> NetworkLink:
         messages = [TimedMessage(num_bytes=size, seconds=took) for size, took in json.loads(found.read_text())]
     return measured_link(
         TwoWorkers(
-            num_nodes=2, num_steps=1, step_s=1, crowding=1, messages=tuple(messages), added_bytes_per_s=1
+            num_nodes=2, num_steps=1, step_s=1, contention=1, messages=tuple(messages), added_bytes_per_s=1
         )
     )
 

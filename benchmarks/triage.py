@@ -108,7 +108,7 @@ def failures(quick: int) -> dict[str, float]:
     ours, naive = list[float](), list[float]()
     for number, unit_sd, fleets in ((500, 0.0, 400), (500, 1.5, 400), (2_000, 1.5, 200)):
         shares = np.mean([_accused(number, unit_sd, seed) for seed in range(max(fleets // quick, 2))], axis=0)
-        columns = "   ".join(f"{each:12.1%}" for each in shares)
+        columns = "   ".join(f"{share:12.1%}" for share in shares)
         print(f"  {fleets // quick or 2:4} fleets, unit sd {unit_sd:<18} {number:8} {columns}")
         ours, naive = [*ours, shares[0]], [*naive, shares[2]]
     return {

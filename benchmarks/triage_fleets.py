@@ -69,7 +69,7 @@ def made_fleet(num_attempts: int, culprit: Sequence[str], *, unit_sd: float, rng
         "failed": [str(int(each)) for each in failed],
         "at": [f"{1.75e9 + each:.0f}" for each in at],
         "recipe": [f"recipe-{k}" for k in recipe],
-        **{name: ["|".join(each) for each in cells] for name, cells in values.items()},
+        **{name: ["|".join(cell) for cell in cells] for name, cells in values.items()},
     }
     return Fleet(columns, chosen)
 

@@ -92,12 +92,12 @@ class CompletionsServer(ThreadingHTTPServer):
         )  # fmt: skip
         scores = torch.stack(said.scores, dim=1).log_softmax(-1)
         drawn = said.sequences[:, len(body["prompt"]) :]
-        log_probs = scores.gather(2, drawn[..., None])[..., 0]
-        rows = zip(drawn.tolist(), log_probs.tolist(), strict=True)
+        logprobs = scores.gather(2, drawn[..., None])[..., 0]
+        rows = zip(drawn.tolist(), logprobs.tolist(), strict=True)
         return [self._choice(index, body, *row) for index, row in enumerate(rows)]
 
     def _choice(
-        self, index: int, body: dict[str, Any], drawn: list[int], log_probs: list[float]
+        self, index: int, body: dict[str, Any], drawn: list[int], logprobs: list[float]
     ) -> dict[str, Any]:
         def ends(length: int) -> bool:
             text = self._tokenizer.decode(drawn[:length])
@@ -108,7 +108,7 @@ class CompletionsServer(ThreadingHTTPServer):
         choice = {
             "index": index, "text": self._tokenizer.decode(tokens),
             "finish_reason": "stop" if length else "length",
-            "logprobs": {"token_logprobs": log_probs[: len(tokens)]}, "token_ids": tokens,
+            "logprobs": {"token_logprobs": logprobs[: len(tokens)]}, "token_ids": tokens,
             "prompt_token_ids": body["prompt"],
         }  # fmt: skip
         return choice if "text_only" not in self.ways else {**choice, "token_ids": None, "logprobs": None}

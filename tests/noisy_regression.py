@@ -107,7 +107,7 @@ class SaysRows(NoisyRegression):
 
     def settled(self, lane: LaneShare, totals: Mapping[str, float]) -> LaneShare:
         shift = round(totals["paid"])
-        moved = tuple(micro_batch([int(row) + shift for row in each.row_ids]) for each in lane.micro_batches)
+        moved = tuple(micro_batch([int(row) + shift for row in batch.row_ids]) for batch in lane.micro_batches)
         return LaneShare(lane.lane, moved)
 
     def check_step(self, metrics: Mapping[str, float], *, step: int) -> None:

@@ -4,33 +4,33 @@ import asyncio
 from collections.abc import AsyncGenerator, Iterator
 
 from assay.inference.protocol import (
-    Ask,
-    AskedPrompt,
     Classified,
-    ClassifyAsk,
-    EmbedAsk,
+    ClassifyRequest,
+    CompletionChunk,
     Embedded,
-    GenerateAsk,
-    LikelyToken,
+    EmbedRequest,
+    EngineRequest,
+    EngineResponse,
+    GenerateRequest,
     ModelSource,
+    PromptInput,
     PromptsRead,
     Ready,
-    Said,
-    SaidPiece,
-    SaidToken,
-    ScoreAsk,
     Scored,
-    SpellAsk,
-    Spelled,
+    ScoreRequest,
+    Tokenized,
+    TokenizeRequest,
+    TokenLogprob,
+    TopLogprob,
 )
 from assay.serving.engines.refusals import engine_lost
 from assay.serving.refusal import RefusedError
 
 
-def token(text: str, log_prob: float | None = -0.5, *, is_end: bool = False) -> SaidToken:
-    likeliest = () if log_prob is None else (LikelyToken(text="?", text_bytes=(63,), log_prob=-0.25),)
-    return SaidToken(
-        text=text, text_bytes=tuple(text.encode()), log_prob=log_prob, likeliest=likeliest, is_end=is_end
+def token(text: str, logprob: float | None = -0.5, *, is_end: bool = False) -> TokenLogprob:
+    likeliest = () if logprob is None else (TopLogprob(text="?", text_bytes=(63,), logprob=-0.25),)
+    return TokenLogprob(
+        text=text, text_bytes=tuple(text.encode()), logprob=logprob, top_logprobs=likeliest, is_end=is_end
     )
 
 
@@ -46,7 +46,7 @@ class ParrotEngine:
         size: int = 0,
     ) -> None:
         self.is_over = False
-        self.asked: list[Ask] = []
+        self.asked: list[EngineRequest] = []
         self.given_up = 0
         self.dies_after: int | None = None
         """So many things said."""
@@ -72,12 +72,12 @@ class ParrotEngine:
     def end(self) -> None:
         self.is_over = True
 
-    async def ask(self, ask: Ask) -> AsyncGenerator[Said, None]:
-        self.asked.append(ask)
+    async def stream(self, request: EngineRequest) -> AsyncGenerator[EngineResponse, None]:
+        self.asked.append(request)
         is_whole = False
         try:
             await self.waits.wait()
-            for place, said in enumerate(self._said(ask)):
+            for place, said in enumerate(self._said(request)):
                 if place == self.dies_after:
                     self.is_over = True
                 if self.is_over:
@@ -87,42 +87,42 @@ class ParrotEngine:
         finally:
             self.given_up += not is_whole
 
-    def _said(self, ask: Ask) -> Iterator[Said]:
+    def _said(self, ask: EngineRequest) -> Iterator[EngineResponse]:
         match ask:
-            case GenerateAsk():
-                yield PromptsRead(prompt_tokens=tuple(len(words(each)) for each in ask.prompts))
+            case GenerateRequest():
+                yield PromptsRead(prompt_tokens=tuple(len(words(prompt)) for prompt in ask.prompts))
                 for choice in range(len(ask.prompts) * ask.n):
                     said = [f" {word.upper()}" for word in words(ask.prompts[choice // ask.n])]
                     pieces = said if ask.is_streamed else ["".join(said)]
-                    has_tokens = ask.num_likeliest is not None
+                    has_tokens = ask.top_logprobs is not None
                     for place, text in enumerate(pieces, 1):
                         tokens = [token(f" {word}") for word in text.split()] if has_tokens else []
                         is_last = place == len(pieces)
                         tokens += [token("<end>", is_end=True)] if is_last and has_tokens else []
                         num = len(text.split()) + is_last
-                        yield SaidPiece(choice=choice, text=text, tokens=tuple(tokens), num_tokens=num,
+                        yield CompletionChunk(choice=choice, text=text, tokens=tuple(tokens), num_tokens=num,
                                     reason="stop" if is_last else None)  # fmt: skip
-            case ScoreAsk():
-                of = [words(each) for each in ask.prompts]
+            case ScoreRequest():
+                of = [words(prompt) for prompt in ask.prompts]
                 yield Scored(prompts=tuple(tuple(token(w, -0.5 if i else None) for i, w in enumerate(each))
                                            for each in of))  # fmt: skip
-            case EmbedAsk():
+            case EmbedRequest():
                 yield Embedded(vectors=tuple((0.5, float(len(words(e)))) for e in ask.prompts), num_tokens=3)
-            case ClassifyAsk():
+            case ClassifyRequest():
                 answers: dict[str, float | str] = (
                     {"probability": 0.75} if self._ready.is_predicate else {"reward": 1.5}
                 )
                 if self._ready.classes:
                     answers = {"predicted": "b", "probability_a": 0.25, "probability_b": 0.75}
                 yield Classified(answers=(answers,), num_tokens=4)
-            case SpellAsk():
+            case TokenizeRequest():
                 if ask.tokens is not None:
-                    yield Spelled(text=" ".join(map(str, ask.tokens)))
+                    yield Tokenized(text=" ".join(map(str, ask.tokens)))
                 else:
-                    yield Spelled(tokens=tuple(range(len((ask.text or "").split()))))
+                    yield Tokenized(tokens=tuple(range(len((ask.text or "").split()))))
 
 
-def words(prompt: AskedPrompt) -> list[str]:
+def words(prompt: PromptInput) -> list[str]:
     if prompt.tokens is not None:
         return [str(each) for each in prompt.tokens]
     if prompt.messages is not None:

@@ -22,6 +22,6 @@ def record_kinds() -> dict[str, type[Record]]:
 
 
 def _subclasses(record_class: type[Record]) -> Iterator[type[Record]]:
-    for each in record_class.__subclasses__():
-        yield each
-        yield from _subclasses(each)
+    for subclass in record_class.__subclasses__():
+        yield subclass
+        yield from _subclasses(subclass)

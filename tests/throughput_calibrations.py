@@ -19,14 +19,14 @@ def timed(
 
 
 def two(
-    bytes_per_s: float = 1e9, latency_s: float = 0.0, *, num_nodes: int = 1, crowding: float = 1.0
+    bytes_per_s: float = 1e9, latency_s: float = 0.0, *, num_nodes: int = 1, contention: float = 1.0
 ) -> TwoWorkers:
     """Messages that took exactly that."""
     messages = [
         TimedMessage(num_bytes=size, seconds=latency_s + size / bytes_per_s) for size in (4_096, 4_194_304)
     ]
     return TwoWorkers(
-        num_nodes=num_nodes, num_steps=5, step_s=1.0, crowding=crowding, messages=tuple(messages),
+        num_nodes=num_nodes, num_steps=5, step_s=1.0, contention=contention, messages=tuple(messages),
         added_bytes_per_s=1e15,
     )  # fmt: skip
 

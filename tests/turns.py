@@ -41,23 +41,23 @@ class Stage:
 
     def play(self) -> None:
         """Until all programs have ended, or the turns are used up."""
-        for each in self._programs:
-            each.thread.start()
+        for program in self._programs:
+            program.thread.start()
             self._done.acquire()
         while self.turns_left > 0 and (awake := self._awake()):
             self.turns_left -= 1
             self.at_s += self.rng.random() * self._tick_s
             self.rng.choice(awake).run_a_turn(self._done)
-        for each in self._programs:
-            each.is_stopped = True
-            while each.thread.is_alive():
-                each.turn.release()
-                each.thread.join(0.01)
+        for program in self._programs:
+            program.is_stopped = True
+            while program.thread.is_alive():
+                program.turn.release()
+                program.thread.join(0.01)
         if self.errors:
             raise self.errors[0]
 
     def _awake(self) -> "list[_Program]":
-        alive = [each for each in self._programs if each.thread.is_alive() and not each.is_over]
+        alive = [program for program in self._programs if program.thread.is_alive() and not program.is_over]
         awake = [each for each in alive if each.wakes_s <= self.at_s]
         if alive and not awake:
             self.at_s = min(each.wakes_s for each in alive)

@@ -53,7 +53,7 @@ def our_grpo(folder: Path, *, is_old: bool = False, kl: float = 0.0, **keys: Any
     tensors = dict(method.tensors(batch, CPU))
     if is_old:
         old = LlamaForCausalLM.from_pretrained(save_tiny(LlamaForCausalLM, folder / "old", seed=OLD_SEED))
-        tensors["old_log_probs"] = log_probs_of(old, tensors["input_ids"])
+        tensors["old_logprobs"] = logprobs_of(old, tensors["input_ids"])
     helpers = {name: helper.eval() for name, helper in method.build_helpers().items()}
     return measured(model, method.loss(model, tensors, helpers).sum / method.weight(batch), network="")
 
@@ -95,7 +95,7 @@ def our_batch(config: GrpoConfig, answered: Sequence[Answered] = ANSWERED) -> Mi
     return batch
 
 
-def log_probs_of(model: Any, input_ids: Tensor) -> Tensor:
+def logprobs_of(model: Any, input_ids: Tensor) -> Tensor:
     """Of every token but the first."""
     with torch.no_grad():
         logits = model(input_ids=input_ids).logits[:, :-1].log_softmax(-1)

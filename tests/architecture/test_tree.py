@@ -160,7 +160,7 @@ def test_a_count_that_people_read_is_one_thing_or_several() -> None:
 
 def _counts_with_words(text: ast.JoinedStr) -> Iterator[tuple[str, ast.FormattedValue, str]]:
     """Each count of an f-string with what stands before and behind it."""
-    parts = ["" if isinstance(each, ast.FormattedValue) else each.value for each in text.values]  # type: ignore[attr-defined]
+    parts = ["" if isinstance(value, ast.FormattedValue) else value.value for value in text.values]  # type: ignore[attr-defined]
     for place, each in enumerate(text.values[:-1]):
         if isinstance(each, ast.FormattedValue) and re.search(r"num_|len\(|:,'", ast.unparse(each)):
             is_cut = "count_text" in ast.unparse(each) or ":>" in ast.unparse(each)

@@ -54,7 +54,7 @@ def test_without_the_declared_looks_the_same_peeking_claims_far_more():
 
 @pytest.mark.slow
 def test_the_effect_that_the_plan_was_made_for_is_scaled_with_at_least_the_stated_power():
-    effect = detectable_effect(DESIGN, wanted_power=0.8)
+    effect = detectable_effect(DESIGN, target_power=0.8)
     assert stated_power(DESIGN, effect) == pytest.approx(0.8, abs=1e-3)
     assert simulated(gain=effect).share("scale") >= 0.8
 

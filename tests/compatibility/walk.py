@@ -59,7 +59,11 @@ def _methods(holder: Any, prefix: str) -> Iterator[tuple[str, Any]]:
 
 def _asked(method: Any) -> str | None:
     parameters = inspect.signature(method).parameters.values()
-    needed = [each for each in parameters if each.default is each.empty and each.kind not in (2, 4)]
+    needed = [
+        parameter
+        for parameter in parameters
+        if parameter.default is parameter.empty and parameter.kind not in (2, 4)
+    ]
     for filler in FILLERS:
         given = {each.name: f"{{{each.name}}}" if _is_text(each.annotation) else filler for each in needed}
         try:

@@ -119,8 +119,8 @@ async def whole_life(client: Any, hook: Hook, model: str, name: str) -> dict[str
         "openai": openai.__version__,
         "job": job.id,
         "weights": job.x_assay["weights_digest"],
-        "messages": [each.message for each in events if each.type == "message"],
-        "measured_steps": [each.data["step"] for each in events if each.type == "metrics"],
+        "messages": [event.message for event in events if event.type == "message"],
+        "measured_steps": [event.data["step"] for event in events if event.type == "metrics"],
         "checkpoints": [each.step_number for each in checkpoints],
         "said": said,
         "graded": passes,
@@ -192,7 +192,7 @@ async def graded(client: Any, model: str) -> tuple[str, list[str]]:
     assert (await client.evals.update(evaluation.id, name="renamed")).name == "renamed"
     assert evaluation.id in [each.id for each in await all_of(client.evals.list(limit=1))]
     questions = ["beta alpha", "return yield", "class import"]
-    rights = [await answer(client, model, each) for each in questions]
+    rights = [await answer(client, model, question) for question in questions]
     rights[1] = "0123456789"  # it was not said
     rows = [{"item": {"asked": asked, "right": right}} for asked, right in zip(questions, rights, strict=True)]
     source = {
@@ -211,7 +211,7 @@ async def graded(client: Any, model: str) -> tuple[str, list[str]]:
     assert [each.id for each in await all_of(runs.list(evaluation.id, status="completed"))] == [run.id]
     items = await all_of(runs.output_items.list(run.id, eval_id=evaluation.id, limit=2))
     one = await runs.output_items.retrieve(items[1].id, eval_id=evaluation.id, run_id=run.id)
-    assert [each.name for each in one.results] == ["exact", "close"]
+    assert [result.name for result in one.results] == ["exact", "close"]
     other = await runs.create(evaluation.id, data_source=source, name="cancelled or done")
     try:
         assert (await runs.cancel(other.id, eval_id=evaluation.id)).status == "canceled"
@@ -219,7 +219,7 @@ async def graded(client: Any, model: str) -> tuple[str, list[str]]:
         assert "is completed" in str(done)
     assert (await runs.delete(other.id, eval_id=evaluation.id)).deleted
     await client.evals.delete(evaluation.id)
-    return run.id, [each.status for each in items]
+    return run.id, [item.status for item in items]
 
 
 async def vectors(client: Any, model: str) -> tuple[str, list[str]]:

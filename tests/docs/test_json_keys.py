@@ -60,7 +60,7 @@ def test_every_command_that_prints_json_is_on_the_page() -> None:
 
 def test_a_key_of_a_view_has_a_meaning_or_a_name_that_needs_none() -> None:
     roots = [printed.model for printed in json_reference.PRINTED]
-    views = [each for each in (*roots, *nested_models(roots)) if issubclass(each, View)]
+    views = [root for root in (*roots, *nested_models(roots)) if issubclass(root, View)]
     assert len(views) > 10
     bare = {key for view in views for key, meaning in field_meanings(view).items() if not meaning}
     assert bare <= SPEAKING_NAMES

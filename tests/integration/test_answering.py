@@ -34,7 +34,7 @@ class Chatting(Here):
         """What the model says to each, by itself."""
         local = run_to_talk_with(self.home, self.run.run_id, step=4, tokenizer=None)
         said = local.sample(
-            [[{"role": "user", "content": each}] for each in questions],
+            [[{"role": "user", "content": question}] for question in questions],
             Sampling(temperature=1.0, max_tokens=MAX_TOKENS, seed=SEED),
         )
         assert all(isinstance(each, Completion) for each in said)
@@ -98,9 +98,9 @@ def test_an_eval_of_a_trained_model_survives_the_kill_of_its_worker(chatting: Ch
     done = now()
     assert done.status == "completed", done.error
     items = [*sdk.evals.runs.output_items.list(run.id, eval_id=evaluation.id, limit=17)]
-    assert [each.datasource_item_id for each in items] == [*range(NUM_ITEMS)]
-    assert [each.sample.output[0].content for each in items] == expected
-    assert [each.status for each in items] == ["pass" if right else "fail" for right in is_right]
+    assert [item.datasource_item_id for item in items] == [*range(NUM_ITEMS)]
+    assert [item.sample.output[0].content for item in items] == expected
+    assert [item.status for item in items] == ["pass" if right else "fail" for right in is_right]
     num_wrong = is_right.count(False)
     assert (done.result_counts.failed, done.result_counts.errored) == (num_wrong, 0)
     with chatting.home.open_ledger() as ledger:

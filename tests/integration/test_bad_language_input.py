@@ -91,8 +91,8 @@ def test_rows_that_cannot_be_learned_from_are_not_built(
     (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
     base = save_tiny(LlamaForCausalLM, tmp_path / "base", seed=3)
     options = [
-        str(base) if each == "BASE" else str(tmp_path / "template.jinja") if "{%" in each else each
-        for each in options
+        str(base) if option == "BASE" else str(tmp_path / "template.jinja") if "{%" in option else option
+        for option in options
     ]
     if "--tokenizer" not in options:
         options += ["--tokenizer", "new:400"]

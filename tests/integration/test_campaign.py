@@ -83,7 +83,7 @@ def test_a_killed_campaign_goes_on_and_trains_nothing_twice(campaign_file: Path,
         arms = [finished_runs(campaign, ledger, arm, clock=SystemClock()) for arm in ("baseline", "faster")]
         records = [run.record for arm in arms for run in arm]
         attempts = {record.run_id: len(ledger.attempts(record.run_id)) for record in records}
-        of_the_killed = {each.attempt for each in ledger.phase_seconds("tiny-faster-s0")}
+        of_the_killed = {second.attempt for second in ledger.phase_seconds("tiny-faster-s0")}
     assert attempts["tiny-baseline-s0"] == attempts["tiny-baseline-s1"] == attempts["tiny-faster-s1"] == 1
     assert attempts["tiny-faster-s0"] == 2
     assert of_the_killed == {0, 1, 2}, "the suite (0) and the killed attempt (1) are debited, too"
@@ -128,7 +128,7 @@ def _assert_the_ledger_knows_and_can_be_made_anew(decision: Decision, command: l
     path = Home.from_environment().folder / "ledger.db"
     for _ in range(2):
         with Home.from_environment().open_ledger() as ledger:
-            assert [each.name for each in ledger.campaigns()] == ["tiny"]
+            assert [campaign.name for campaign in ledger.campaigns()] == ["tiny"]
             assert ledger.decisions("tiny")[-1] == decision
         path.unlink()
         with Home.from_environment().open_ledger() as ledger:

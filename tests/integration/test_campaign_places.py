@@ -86,7 +86,7 @@ def told(home: Home) -> tuple[list[Any], str]:
     Device time, and with it the digests of results (they say when they were made); the number of attempts.
     """
     campaign = find_campaign(home, "tiny")
-    decisions = [_timeless(each.to_tree()) for each in recorded_decisions(campaign.folder)]
+    decisions = [_timeless(decision.to_tree()) for decision in recorded_decisions(campaign.folder)]
     return decisions, _timeless((campaign.folder / "memo.md").read_text())
 
 
@@ -121,17 +121,17 @@ def assert_accounted(home: Home, *, killed: Run) -> None:
             assert len(saved_launches(run)) == len(ledger.launches(arm.run_id)) == num_lives, arm.run_id
             assert arm.num_attempts == len(ledger.attempts(arm.run_id)) == num_lives, arm.run_id
             assert arm.audit_verdict == "pass"
-            held_s = sum(each.held_s for each in ledger.phase_seconds(arm.run_id))
+            held_s = sum(second.held_s for second in ledger.phase_seconds(arm.run_id))
             assert arm.device_s == pytest.approx(held_s) and held_s > 0.0
 
 
 def most_at_once(home: Home) -> int:
     """Attempts whose times overlap."""
     with home.open_ledger() as ledger:
-        attempts = [each for run in home.runs() for each in ledger.attempts(run.run_id)]
+        attempts = [attempt for run in home.runs() for attempt in ledger.attempts(run.run_id)]
     return max(
-        sum(other.started_s <= each.started_s < (other.ended_s or 0.0) for other in attempts)
-        for each in attempts
+        sum(other.started_s <= attempt.started_s < (other.ended_s or 0.0) for other in attempts)
+        for attempt in attempts
     )
 
 
@@ -186,4 +186,6 @@ def test_a_campaign_in_the_background_that_is_killed_takes_over_what_runs_and_tr
     assert [run.num_attempts for run in decision.runs] == [1] * 4
     with home.open_ledger() as ledger:
         for run in decision.runs:
-            assert run.device_s == pytest.approx(sum(each.held_s for each in ledger.phase_seconds(run.run_id)))
+            assert run.device_s == pytest.approx(
+                sum(second.held_s for second in ledger.phase_seconds(run.run_id))
+            )

@@ -114,7 +114,7 @@ def test_a_suite_asks_by_the_template_that_the_model_was_taught(conversations, h
         found = CliRunner().invoke(cli, ["eval", *command, "--json"])
         assert found.exit_code == 0, found.output
         results = [json.loads(line) for line in found.stdout.splitlines()]
-        assert results and all(each["score"]["value"] == 1.0 for each in results), results
+        assert results and all(result["score"]["value"] == 1.0 for result in results), results
 
 
 def refused(found: Result, words: str) -> None:

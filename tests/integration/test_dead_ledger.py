@@ -84,7 +84,7 @@ class Assay:
     def steps(self) -> int:
         """Of the last commit."""
         folders = (self.home.folder / "r" / "checkpoints").glob("0*")
-        return max((int(each.name.partition("-")[0]) for each in folders), default=0)
+        return max((int(folder.name.partition("-")[0]) for folder in folders), default=0)
 
 
 def kill_a_rank(supervisor: int) -> None:
@@ -151,7 +151,7 @@ def is_all_on_record(assay: Assay) -> None:
     assert [line["run_id"] for line in json.loads(out)] == ["r"]
     with assay.home.open_ledger() as ledger:
         assert ledger.attempts("r") == saved_attempts(assay.home.folder / "r")
-        assert {each.attempt for each in ledger.phase_seconds("r")} == {1, 2}
+        assert {second.attempt for second in ledger.phase_seconds("r")} == {1, 2}
     assert not missed_subjects(assay.home)
 
 

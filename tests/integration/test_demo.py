@@ -30,12 +30,12 @@ def test_the_demo_proves_what_it_says_and_leaves_a_memo_to_be_proud_of(tmp_path:
 
     (campaign,) = (tmp_path / "runs" / "campaigns").iterdir()
     decisions = json.loads(assay("campaign", "show", campaign.name, "--json"))
-    assert {each["candidate"]: each["recommendation"] for each in decisions} == {
+    assert {decision["candidate"]: decision["recommendation"] for decision in decisions} == {
         "faster": "scale",
         "dropout": "stop",
     }
     # Losses differ from processor to processor, and the outlier test of seeds errs in one memo of twenty.
-    warned = [warning for each in decisions for warning in each["warnings"]]
+    warned = [warning for decision in decisions for warning in decision["warnings"]]
     assert all("more than these scatter" in each for each in warned) and len(warned) <= 1, warned
     memo = (campaign / "memo.md").read_text()
     assert "✓ rows: " in memo and "✓ models: no warning" in memo

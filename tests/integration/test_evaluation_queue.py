@@ -224,4 +224,4 @@ def test_evaluating_a_run_changes_nothing_of_what_its_training_cost(new_tiny_run
 
 def recorded(run: Run) -> list[tuple[int, float]]:
     with Home.from_environment().open_ledger() as ledger:
-        return [(each.attempt, each.held_s) for each in ledger.phase_seconds(run.run_id)]
+        return [(second.attempt, second.held_s) for second in ledger.phase_seconds(run.run_id)]

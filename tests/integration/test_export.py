@@ -187,7 +187,7 @@ def test_predict_answers_in_the_order_of_the_file_as_the_run_did(
         found = list(csv.DictReader(file))
     assert [row["text"] for row in found] == [row["text"] for row in rows]
     odds = [float(row["probability"]) / (1 - float(row["probability"])) for row in found]
-    assert [math.log(each) for each in odds] == pytest.approx(expected, abs=2e-6)
+    assert [math.log(odd) for odd in odds] == pytest.approx(expected, abs=2e-6)
 
 
 def test_a_run_and_its_export_answer_alike_and_the_exports_module_is_not_run(
@@ -306,7 +306,7 @@ def answers_of(kind: str, logits: list[float], config: dict[str, Any]) -> dict[s
         return {"probability": 1.0 / (1.0 + math.exp(-logits[0]))}
     if kind == "number":
         return {"prediction": logits[0] * config["label_scale"] + config["label_mean"]}
-    whole = sum(math.exp(each) for each in logits)
+    whole = sum(math.exp(logit) for logit in logits)
     names = config["id2label"]
     return {f"probability_{names[str(place)]}": math.exp(each) / whole for place, each in enumerate(logits)}
 

@@ -65,13 +65,13 @@ def test_a_killed_rank_is_in_the_ledger_and_comes_back_when_the_ledger_is_lost(p
     home = Home.at(planted_assay.home)
     with home.open_ledger() as ledger:
         failures, notices = ledger.failures(), ledger.notices("killed")
-    assert [(each.failure_kind, each.rank, each.step, each.phase) for each in failures] == [
+    assert [(failure.failure_kind, failure.rank, failure.step, failure.phase) for failure in failures] == [
         ("killed_by_signal", 1, 4, "compute"),
         ("hang", 0, 6, "compute"),
     ]
-    assert [each.signature for each in failures] == ["SIGKILL", "hang in compute"]
+    assert [failure.signature for failure in failures] == ["SIGKILL", "hang in compute"]
     assert "trainer.py" in (home.run_dir("killed") / failures[1].file).read_text()
-    assert [(each.notice, each.attempt, each.rank) for each in notices] == [
+    assert [(notice.notice, notice.attempt, notice.rank) for notice in notices] == [
         ("fault", 1, 1),
         ("fault", 2, 0),
         ("hang", 2, 0),

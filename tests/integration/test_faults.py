@@ -208,7 +208,9 @@ def test_a_disk_that_stays_full_ends_the_run_with_its_name(suffer) -> None:
     with pytest.raises(StoreFullError, match=r"no space left.*--resume") as raised:
         suffer(*full, world_size=1, watchers=counted)
     assert raised.value.exit_code == 75
-    assert [each.failure.failure_kind for each in saved_attempts(Path(attempts[0].run_dir))] == ["disk_full"]
+    assert [
+        saved_attempt.failure.failure_kind for saved_attempt in saved_attempts(Path(attempts[0].run_dir))
+    ] == ["disk_full"]
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ from assay.workflows.fork import planned_fork
 
 def assay(*arguments: object) -> int:
     with pytest.raises(SystemExit) as ended:
-        main([str(each) for each in arguments])
+        main([str(argument) for argument in arguments])
     return int(ended.value.code or 0)
 
 

@@ -112,7 +112,7 @@ def flip_a_bit(monkeypatch: pytest.MonkeyPatch, *, times: int) -> None:
         answers = answered(self, *arguments)
         if left[0]:
             left[0] -= 1
-            answers[0].log_probs.view(np.uint32)[0] ^= 1
+            answers[0].logprobs.view(np.uint32)[0] ^= 1
         return answers
 
     monkeypatch.setattr(GrpoMethod, "_answered", spoiled)

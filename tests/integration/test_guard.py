@@ -23,7 +23,7 @@ def recipe(tiny_tree: dict[str, Any], tmp_path: Path, monkeypatch: pytest.Monkey
 def said(capfd: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
     capfd.readouterr()
     with pytest.raises(SystemExit) as ended:
-        main([str(each) for each in arguments])
+        main([str(argument) for argument in arguments])
     out, err = capfd.readouterr()
     return int(ended.value.code or 0), out, err
 

@@ -128,7 +128,7 @@ class Served(Here):
     def engines(self) -> list[int]:
         """Processes of the server's engines."""
         forked_from = children(self.server.pid)
-        return [each for pid in forked_from for each in children(pid)]
+        return [child for pid in forked_from for child in children(pid)]
 
 
 def children(pid: int) -> list[int]:
@@ -200,7 +200,7 @@ def test_a_prompts_log_probabilities_are_those_in_process(served, sdk):
         asked = sdk.completions.create(
             model=served.chat, prompt=[tokens, tokens], echo=True, logprobs=1, max_tokens=1, temperature=0
         )
-        assert [each.logprobs.token_logprobs for each in asked.choices] == [found.token_logprobs] * 2
+        assert [choice.logprobs.token_logprobs for choice in asked.choices] == [found.token_logprobs] * 2
         assert asked.choices[0].logprobs.top_logprobs == found.top_logprobs
 
 

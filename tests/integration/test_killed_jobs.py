@@ -115,14 +115,16 @@ def test_each_job_ends_once_whatever_is_killed(
     digest = undisturbed_digest(stricken, made[0])
     for job_id in made:
         state, run = shelf.state(job_id), stricken.home.run(job_id)
-        ends = [each for each in state.entries if isinstance(each, JobSucceeded | JobFailed | CancelAsked)]
+        ends = [entry for entry in state.entries if isinstance(entry, JobSucceeded | JobFailed | CancelAsked)]
         assert [type(each) for each in ends] == [JobSucceeded], ends
         assert ends[0].weights_digest == digest
         assert CommitLog(open_store(run.store_url)).finished().weights_digest == digest
         assert saved_audit(run.run_dir).verdict == "pass"
         assert len(saved_launches(run)) <= 1 + (job_id in stricken.ended)
         # What it waits for may be the same again, after something else.
-        said = Counter(each for each in messages(stricken.sdk, job_id) if not each.startswith("Waiting: "))
+        said = Counter(
+            message for message in messages(stricken.sdk, job_id) if not message.startswith("Waiting: ")
+        )
         # Said of each launch from step 0: two, where the first was killed before it had committed.
         assert 1 <= said.pop("Fine-tuning job started") <= len(saved_launches(run))
         assert max(said.values()) == said["The job has successfully completed"] == 1, said

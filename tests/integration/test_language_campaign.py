@@ -94,7 +94,7 @@ def test_candidates_of_sft_end_in_a_memo_by_bits_a_byte(conversations: Path, tmp
         ],
         rule={"primary": ["bits"], "least_effect": 0.2, "guardrails": [{"benchmark": "own", "margin": 0.5}]},
     )
-    by_name = {each["candidate"]: each for each in decisions}
+    by_name = {decision["candidate"]: decision for decision in decisions}
     assert (by_name["faster"]["recommendation"], by_name["slower"]["recommendation"]) == ("scale", "stop")
     bits, held_out, own = by_name["faster"]["effects"]
     assert bits["unit"] == "bits per byte" and not bits["higher_is_better"]

@@ -110,10 +110,12 @@ def test_a_fine_tuned_model_leaves_with_the_runs_logits_its_tokenizer_and_its_te
     plain = AutoModelForCausalLM.from_pretrained(found.folder).eval()
     messages = chat(9, "that is 9")
     ids = torch.tensor([tokenizer.apply_chat_template(messages, return_dict=False)])
-    rendered = "".join(f"<|im_start|>{each['role']}\n{each['content']}<|im_end|>\n" for each in messages)
+    rendered = "".join(
+        f"<|im_start|>{message['role']}\n{message['content']}<|im_end|>\n" for message in messages
+    )
     assert tokenizer.decode(ids[0]) == rendered
     with torch.no_grad():
-        expected = own(ids).log_probs
+        expected = own(ids).logprobs
         seen = plain(ids).logits[:, :-1].log_softmax(-1).gather(2, ids[:, 1:, None])[:, :, 0]
     assert torch.allclose(seen, expected, atol=1e-5)
     end = tokenizer.convert_tokens_to_ids("<|im_end|>")
@@ -311,7 +313,7 @@ def test_plain_transformers_finds_the_runs_logits_where_there_is_no_assay(
             if method == "reward":
                 assert torch.allclose(seen, own(ids, torch.tensor([len(tokens)])), atol=1e-6)
                 continue
-            expected = own(ids).log_probs[0]
+            expected = own(ids).logprobs[0]
         seen = seen[:-1].log_softmax(-1).gather(1, ids[0, 1:, None])[:, 0]
         assert torch.allclose(seen, expected, atol=1e-5)
 

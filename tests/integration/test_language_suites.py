@@ -75,8 +75,8 @@ def plain_model(home: Home, run: Run, folder: Path) -> tuple[Any, Any]:
 def token_nats(model: Any, ids: list[int]) -> np.ndarray:
     """Of every token but the first, from all logits at once."""
     tokens = torch.tensor([ids])
-    log_probs = model(tokens).logits[0, :-1].double().log_softmax(-1)
-    return -log_probs.gather(1, tokens[0, 1:, None])[:, 0].numpy()
+    logprobs = model(tokens).logits[0, :-1].double().log_softmax(-1)
+    return -logprobs.gather(1, tokens[0, 1:, None])[:, 0].numpy()
 
 
 def held_out_rows(run: Run) -> list[dict[str, Any]]:

@@ -11,9 +11,8 @@ from assay.base.errors import ConfigError
 from assay.cli.main import main
 from assay.store.attempts import saved_attempts
 from assay.store.place import refuse_links
-from older_home import unpack_home
+from sample_project import SampleProjects
 
-COMMIT = "ec8e02d"
 OF_THE_STORE = ("checkpoints", "log", "log-summaries")
 """It looks for links itself, where it writes."""
 
@@ -36,9 +35,9 @@ def assay(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) ->
 
 
 @pytest.fixture
-def stranger(tmp_path: Path) -> Path:
+def stranger(tmp_path: Path, sample_projects: SampleProjects) -> Path:
     """A run that somebody gave us, to be gone on with."""
-    return unpack_home(tmp_path / "stranger", COMMIT) / "unfinished"
+    return sample_projects.copy_to(tmp_path / "stranger") / "unfinished"
 
 
 @pytest.fixture
@@ -69,10 +68,10 @@ def planted(path: Path, target: Path) -> Iterator[None]:
 
 @pytest.mark.slow
 def test_every_name_that_a_resumed_run_writes_is_refused_where_it_is_a_link(
-    stranger: Path, ours: Path, tmp_path: Path, assay: Assay
+    stranger: Path, ours: Path, tmp_path: Path, assay: Assay, sample_projects: SampleProjects
 ) -> None:
     """What is written is learned from a run that nobody disturbs, so a new kind of file is tried, too."""
-    calm = unpack_home(tmp_path / "calm", COMMIT) / "unfinished"
+    calm = sample_projects.copy_to(tmp_path / "calm") / "unfinished"
     assert assay(calm.parent, "train", "--resume", "unfinished")[0] == 0
     names = [path.relative_to(calm) for path in sorted(calm.rglob("*"))]
     names = [name for name in names if name.parts[0] not in OF_THE_STORE or len(name.parts) == 1]
@@ -110,9 +109,9 @@ def test_a_pipe_in_place_of_a_file_keeps_nobody_waiting(stranger: Path, assay: A
 
 @pytest.mark.slow
 def test_a_commit_whose_name_was_guessed_is_not_written_through_a_link_and_the_next_attempt_has_another(
-    stranger: Path, ours: Path, tmp_path: Path, assay: Assay
+    stranger: Path, ours: Path, tmp_path: Path, assay: Assay, sample_projects: SampleProjects
 ) -> None:
-    calm = unpack_home(tmp_path / "calm", COMMIT) / "unfinished"
+    calm = sample_projects.copy_to(tmp_path / "calm") / "unfinished"
     assert assay(calm.parent, "train", "--resume", "unfinished")[0] == 0
     there = {path.name for path in (stranger / "checkpoints").iterdir()}
     new = [path.name for path in (calm / "checkpoints").iterdir() if path.name not in there]

@@ -58,6 +58,6 @@ def test_an_engine_of_another_process_draws_from_the_adapters_added_into_what_it
         assert begun != engine.named == folder.name, (
             "of what it really has, and not the weights of the first step"
         )
-    assert all(step["log_prob_gap"] < 2e-6 for step in steps) and len(steps) == 3
+    assert all(step["logprob_gap"] < 2e-6 for step in steps) and len(steps) == 3
     written = {*AutoModelForCausalLM.from_pretrained(folder).state_dict()}
     assert written == {*AutoModelForCausalLM.from_pretrained(base).state_dict()}, "no adapters beside them"

@@ -46,9 +46,7 @@ GRPO_WAYS: dict[str, dict[str, Any]] = {
     "held to a reference, masked": {"kl": 0.05, "overlong": {"type": "mask"}},
 }
 GRPO_PLANS = 53
-GRPO_PHASES: tuple[PhaseOfLoop, ...] = tuple(
-    each for each in get_args(PhaseOfLoop) if each != "synchronisation"
-)
+GRPO_PHASES: tuple[PhaseOfLoop, ...] = tuple(arg for arg in get_args(PhaseOfLoop) if arg != "synchronisation")
 """All but the gathering of weights, which only sharded ranks have."""
 KILLED_BY_STEP = 9
 """A kill that is planned up to here strikes before the run can end, with its 12 steps."""

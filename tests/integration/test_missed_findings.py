@@ -11,15 +11,13 @@ from assay.store.home import Home
 from assay.store.ledger import database, writer
 from assay.store.ledger.writer import missed_subjects
 from ledger_rows import locked
-from older_home import unpack_home
+from sample_project import SampleProjects
 from unit.evals.test_imports import harness_files, row
-
-COMMIT = "ec8e02d"
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
-    folder = unpack_home(tmp_path, COMMIT)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sample_projects: SampleProjects) -> Home:
+    folder = sample_projects.copy_to(tmp_path)
     monkeypatch.setenv("ASSAY_HOME", str(folder))
     monkeypatch.delenv("ASSAY_LEDGER", raising=False)
     monkeypatch.setattr(database, "LOCKED_S", 0.2)
@@ -62,7 +60,7 @@ def test_imported_scores_are_in_their_folder_and_come_into_the_ledger_later(
     assert (code, json.loads(out)["benchmark"]) == (0, "arc"), err
     assert list(missed_subjects(home)) == ["theirs"]
     code, out, _ = assay("eval", "history", "theirs", "--json")
-    assert (code, [each["benchmark"] for each in json.loads(out)]) == (0, ["arc"])
+    assert (code, [load["benchmark"] for load in json.loads(out)]) == (0, ["arc"])
     assert not missed_subjects(home)
 
 

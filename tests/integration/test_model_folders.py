@@ -12,7 +12,7 @@ from assay.base.errors import ConfigError
 from assay.cli.main import main
 from assay.data.dataset.columns import SPANS, TOKENS
 from assay.data.dataset.dataset import Dataset
-from assay.inference.protocol import AskedPrompt, GenerateAsk, PromptsRead
+from assay.inference.protocol import GenerateRequest, PromptInput, PromptsRead
 from assay.models.causal import load_causal
 from assay.scoring.sampler import Message
 from assay.serving.base_models import read_base_models
@@ -120,7 +120,7 @@ def test_a_base_model_is_asked_with_the_template_of_its_fine_tunes(home: Home) -
     row = dataset.read_row_group(0, [TOKENS, SPANS]).to_pylist()[0]
     said: list[Any] = []
     messages = (Message(role="user", content="say 0"),)
-    ask = GenerateAsk(prompts=(AskedPrompt(messages=messages),), max_tokens=1)
+    ask = GenerateRequest(prompts=(PromptInput(messages=messages),), max_tokens=1)
     model.answer(ask, said.append, lambda: False)
     read = next(each for each in said if isinstance(each, PromptsRead))
     assert read.prompt_tokens == (row[SPANS][0],)

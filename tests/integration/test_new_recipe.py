@@ -188,7 +188,9 @@ def test_whether_copies_are_left_out_changes_no_word_of_how_even_a_split_is(
             "data.split.validation_fraction": 0.05,
         }
         recipe, dataset = checked(read_config_file(file, [f"{key}={value}" for key, value in split.items()]))
-        by_recipe = [each.text for each in data_warnings(recipe, dataset) if each.rule == "uneven split"]
+        by_recipe = [
+            warning.text for warning in data_warnings(recipe, dataset) if warning.rule == "uneven split"
+        ]
         drop = ["--drop-leaks"] if drop_leaks else []
         by = ["--by", recipe.data.split.column, "--fraction", 0.05, "--seed", seed]
         capfd.readouterr()
@@ -398,12 +400,16 @@ def test_a_budget_of_tokens_that_one_long_row_sets_says_so(
 ) -> None:
     rows = [{"text": f"so {index} it is", "label": index % 2} for index in range(200)]
     (tmp_path / "rows.jsonl").write_text(
-        "\n".join(json.dumps(each) for each in [*rows, {"text": "on and on " * 400, "label": 1}])
+        "\n".join(json.dumps(row) for row in [*rows, {"text": "on and on " * 400, "label": 1}])
     )
     build = ("--tokenizer", "new:300", "--out", tmp_path / "texts")
     assert run("data", "build", tmp_path / "rows.jsonl", *build) == 0
     assert run("recipe", "new", tmp_path / "texts", "--out", tmp_path / "recipe.yaml") == 0
-    (line,) = (each for each in (tmp_path / "recipe.yaml").read_text().splitlines() if "max_micro" in each)
+    (line,) = (
+        splitline
+        for splitline in (tmp_path / "recipe.yaml").read_text().splitlines()
+        if "max_micro" in splitline
+    )
     longest = json.loads((tmp_path / "texts" / "manifest.json").read_text())["lengths"]["max"]
     assert f"the longest row has a sequence of {longest:,}" in line
 

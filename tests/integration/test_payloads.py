@@ -19,8 +19,8 @@ from assay.models.causal import load_causal
 from assay.store.commit_log import CommitLog
 from assay.store.home import Home
 from assay.store.objects import open_store
-from older_home import unpack_home
 from payloads import Payload, planted
+from sample_project import SampleProjects
 
 READERS = {
     "runs/finished/*": ("audit finished", "show finished", "runs --rebuild", "goodput finished"),
@@ -34,26 +34,26 @@ READERS = {
 
 
 @pytest.fixture(scope="module")
-def older(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The home of an older assay, with a capsule."""
+def project(tmp_path_factory: pytest.TempPathFactory, sample_projects: SampleProjects) -> Path:
+    """A project with a campaign and a capsule."""
     folder = tmp_path_factory.mktemp("strangers")
-    home = Home.at(unpack_home(folder, "ec8e02d"))
+    home = Home.at(sample_projects.copy_to(folder, campaign=True))
     run = home.run("finished")
     save_capsule(run, CommitLog(open_store(run.store_url)), step=6, reason="a test")
     return folder
 
 
 @pytest.fixture(autouse=True)
-def at_home(older: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ASSAY_HOME", str(older / "runs"))
+def at_home(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ASSAY_HOME", str(project / "runs"))
     monkeypatch.delenv("ASSAY_LEDGER", raising=False)
     # As if the log named the digest of what was planted: whoever changes a file can change the log.
     monkeypatch.setattr(commit_model, "first_problem", lambda *_: None)
 
 
-def open_all(older: Path, where: str) -> Iterator[str]:
+def open_all(project: Path, where: str) -> Iterator[str]:
     """What everybody says who opens what lies there."""
-    places = {"dataset": older / "dataset", "recipe": older / "recipe.yaml"}
+    places = {"dataset": project / "dataset", "recipe": project / "recipe.yaml"}
     for command in READERS[where]:
         answer = CliRunner().invoke(cli, [word.format(**places) for word in command.split()])
         yield f"{command}: {answer.output} {answer.exception!r}"
@@ -70,19 +70,19 @@ def open_all(older: Path, where: str) -> Iterator[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("where", READERS)
 def test_what_is_planted_in_any_file_of_a_run_or_a_dataset_does_not_run(
-    older: Path, tmp_path: Path, where: str
+    project: Path, tmp_path: Path, where: str
 ) -> None:
     payload = Payload(tmp_path / "it ran")
     files = [
-        path for path in sorted(older.glob(where)) if path.is_file() and not path.name.startswith("ledger")
+        path for path in sorted(project.glob(where)) if path.is_file() and not path.name.startswith("ledger")
     ]
-    kinds = {re.sub(r"[0-9a-f]{8,}|\d+", "#", str(path.relative_to(older))): path for path in files}
+    kinds = {re.sub(r"[0-9a-f]{8,}|\d+", "#", str(path.relative_to(project))): path for path in files}
     assert kinds
     for path in kinds.values():
         before = path.read_bytes()
         for data in planted(path, payload):
             path.write_bytes(data)
-            said = list(open_all(older, where))
+            said = list(open_all(project, where))
             assert not payload.ran(), f"{path}: {said}"
         path.write_bytes(before)
 
@@ -124,18 +124,18 @@ def test_a_package_with_dots_in_its_name_is_not_imported(
 
 
 @pytest.mark.parametrize("name", ["../out", "/elsewhere/out", "..", "a/b", "a\nb", "campaigns"])
-def test_no_command_makes_or_reads_a_run_outside_of_its_home(older: Path, name: str) -> None:
-    before = sorted(older.rglob("*"))
-    new = ("train", str(older / "recipe.yaml"), "--run-id", name)
+def test_no_command_makes_or_reads_a_run_outside_of_its_home(project: Path, name: str) -> None:
+    before = sorted(project.rglob("*"))
+    new = ("train", str(project / "recipe.yaml"), "--run-id", name)
     for command in (new, ("train", "--resume", name), ("audit", name), ("replay", name, "--step", "1")):
         answer = CliRunner().invoke(cli, command)
         assert isinstance(answer.exception, ConfigError), answer.output
         assert re.search("is no name|folder of all campaigns|^no run", str(answer.exception))
-    assert sorted(older.rglob("*")) == before
+    assert sorted(project.rglob("*")) == before
 
 
-def test_a_recipes_name_is_that_of_one_folder(older: Path) -> None:
-    recipe = older / "recipe.yaml"
+def test_a_recipes_name_is_that_of_one_folder(project: Path) -> None:
+    recipe = project / "recipe.yaml"
     answer = CliRunner().invoke(cli, ["train", str(recipe), "name=../out", "--check"])
     assert isinstance(answer.exception, ConfigError)
     assert "name (command line): '../out' is no name" in str(answer.exception)
@@ -150,11 +150,11 @@ FILES_OF_PEOPLE = (
 
 
 @pytest.mark.parametrize("command", FILES_OF_PEOPLE)
-def test_a_file_that_a_person_names_constructs_nothing(older: Path, tmp_path: Path, command: str) -> None:
+def test_a_file_that_a_person_names_constructs_nothing(project: Path, tmp_path: Path, command: str) -> None:
     payload = Payload(tmp_path / "it ran")
     for suffix in (".yaml", ".json", ".jsonl", ".csv", ".eval"):
         file = tmp_path / f"theirs{suffix}"
-        places = {"file": file, "recipe": older / "recipe.yaml", "model": tmp_path, "out": tmp_path / "out"}
+        places = {"file": file, "recipe": project / "recipe.yaml", "model": tmp_path, "out": tmp_path / "out"}
         for data in planted(file, payload):
             file.write_bytes(data)
             answer = CliRunner().invoke(cli, [word.format(**places) for word in command.split()])

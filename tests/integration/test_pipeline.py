@@ -170,7 +170,7 @@ def test_killed_once_in_each_stage_it_ends_as_undisturbed_with_a_model_and_a_mem
     ids = torch.tensor([[5, 9, 17, 30, 2]])
     with torch.no_grad():
         said = plain(ids).logits[:, :-1].log_softmax(-1).gather(2, ids[:, 1:, None])[:, :, 0]
-        assert torch.allclose(said, own(ids).log_probs, atol=1e-5)
+        assert torch.allclose(said, own(ids).logprobs, atol=1e-5)
     exported = ExportedModel.from_json((models[0] / EXPORT_FILE).read_bytes(), source=models[0])
     assert (exported.run_id, exported.weights_digest) == ("sums-grpo-s0", killed["sums-grpo-s0"])
 

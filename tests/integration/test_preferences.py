@@ -203,8 +203,8 @@ def undecided_model(folder: Path, seed: int) -> Any:
     for _ in range(150):
         answers = [row[rng.choice(["input_ids", "rejected_ids"])] for row in rising_and_falling(rng, 128)]
         tokens = torch.tensor(answers)
-        log_probs = network(input_ids=tokens).logits[:, NUM_DIGITS:-1].log_softmax(-1)
-        (-log_probs.gather(2, tokens[:, NUM_DIGITS + 1 :, None]).mean()).backward()
+        logprobs = network(input_ids=tokens).logits[:, NUM_DIGITS:-1].log_softmax(-1)
+        (-logprobs.gather(2, tokens[:, NUM_DIGITS + 1 :, None]).mean()).backward()
         optimizer.step()
         optimizer.zero_grad()
     network.save_pretrained(folder)
@@ -250,6 +250,6 @@ def test_dpo_ends_the_rejected_behaviour_and_says_what_became_of_the_chosen_one(
     first, last = trained.steps[0], trained.steps[-1]
     assert last["accuracy"] == 1.0 and last["margin"] > 1.0
     # Displacement: what was chosen has become less likely, too, and the numbers of a step say so.
-    assert last["chosen_log_prob"] < first["chosen_log_prob"]
-    assert last["rejected_log_prob"] < last["chosen_log_prob"] - 10
+    assert last["chosen_logprob"] < first["chosen_logprob"]
+    assert last["rejected_logprob"] < last["chosen_logprob"] - 10
     assert last["chosen_reward"] < 0 == first["chosen_reward"]

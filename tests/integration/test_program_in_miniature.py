@@ -144,7 +144,7 @@ def test_a_program_of_real_runs_narrows_where_its_gate_fails_and_the_review_says
     decision = newest_decisions(find_campaign(Home.from_environment(), "mini"))["faster"]
     assert decision.recommendation == "narrow"
     with Home.from_environment().open_ledger() as ledger:
-        held_s = sum(each.held_s for run in ledger.runs() for each in ledger.phase_seconds(run.run_id))
+        held_s = sum(second.held_s for run in ledger.runs() for second in ledger.phase_seconds(run.run_id))
     assert status["spent_device_hours"] == pytest.approx(held_s / HOUR_S)
     assert status["forecast"]["verdicts"]["narrow"] == 1.0
     review = (plans / "review.md").read_text()

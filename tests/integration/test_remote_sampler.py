@@ -88,7 +88,7 @@ def recipe(dataset: Path, engine: Engine, tmp_path: Path, **keys: Any) -> dict[s
     return tree
 
 
-SAID = ("rollout_digest", "loss", "reward", "log_prob_gap")
+SAID = ("rollout_digest", "loss", "reward", "logprob_gap")
 
 
 def of_attempt(name: str, attempt: int) -> dict[int, list[float]]:

@@ -111,7 +111,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
                 "url": "http://127.0.0.1:1/v1",
                 "model": "m",
                 "folder": "/nowhere",
-                "log_prob_gap": {"bound": 0.1, "on_excess": "refuse"},
+                "logprob_gap": {"bound": 0.1, "on_excess": "refuse"},
             },
         },
         "method.staleness: not with a remote sampler",
@@ -224,7 +224,7 @@ def test_a_grader_that_fails_too_often_stops_the_run_and_is_named(prompts: Path,
     )
     train_here(kept := begun(some, "some"))
     steps = recorded_steps(Path(kept.run_dir))
-    assert any(0 < each.values["failed_grades_python_grader_runtime_error"] < 1 for each in steps.values())
+    assert any(0 < step.values["failed_grades_python_grader_runtime_error"] < 1 for step in steps.values())
 
 
 DIGITS = Path(__file__).parents[2] / "recipes" / "rl"
@@ -284,7 +284,7 @@ def learn(folder: Path, name: str, *changes: str) -> RunView:
 def test_an_honest_run_learns_and_raises_no_flag_beside_any_commit(digits: Path, seed: int) -> None:
     """Though its likeliest answers become worse for a while, as what is drawn becomes better."""
     view = learn(digits, f"honest-{seed}", f"seed={seed}")
-    assert {commit.step: [each.rule for each in commit.flags] for commit in view.commits} == {
+    assert {commit.step: [flag.rule for flag in commit.flags] for commit in view.commits} == {
         step: [] for step in range(20, 101, 20)
     }
     assert view.warnings == () and view.prompts is not None
@@ -299,7 +299,7 @@ def test_a_grader_that_leaks_is_flagged_within_a_hundred_steps(digits: Path) -> 
     leaky = json.dumps([{"grader": {"type": "python", "name": "in_order", "source": IN_ORDER}}])
     exact = yaml.safe_load((DIGITS / "grpo.yaml").read_text())["method"]["rewards"]
     view = learn(digits, "leaky", f"method.rewards={leaky}", f"method.held_out={json.dumps(exact)}")
-    assert "reward leaks" in [each.rule for each in view.warnings]
+    assert "reward leaks" in [warning.rule for warning in view.warnings]
 
 
 def test_held_out_answers_say_how_long_and_how_far_from_the_reference_they_are(

@@ -135,10 +135,10 @@ def test_a_grader_that_fails_on_a_twentieth_of_the_answers_is_named_by_its_kind_
     rewards = [{"grader": {"type": "python", "name": "breaks", "source": source}}]
     method: dict[str, Any] = {"rewards": rewards, "max_reward_failures": 0.5}
     view = trained(grpo_recipe(dataset, tmp_path / "base", trainer={"max_steps": 8}, method=method))
-    said = [each.text for each in view.warnings if each.rule == "graders fail"]
+    said = [warning.text for warning in view.warnings if warning.rule == "graders fail"]
     share = view.metrics["failed_grades_python_grader_runtime_error"]
     steps = recorded_steps(Path(view.run_dir))
-    failed = [each.values["failed_grades"] for each in steps.values()]
+    failed = [step.values["failed_grades"] for step in steps.values()]
     assert 0.02 < sum(failed) / len(failed) < 0.1 and share.num_points == 8
     assert said and "python_grader_runtime_error" in said[0]
     strict = grpo_recipe(dataset, tmp_path / "base", method={**method, "max_reward_failures": 0.01})

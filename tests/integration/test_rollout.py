@@ -34,7 +34,7 @@ def again(name: str, step: int, row: int, sample: int) -> RolloutReport:
 
 def assay(*arguments: Any) -> int:
     with pytest.raises(SystemExit) as ended:
-        main([str(each) for each in arguments])
+        main([str(argument) for argument in arguments])
     return int(ended.value.code or 0)
 
 
@@ -56,7 +56,7 @@ def test_an_answer_is_drawn_again_and_what_cannot_be_is_named(
         "journaled digest",
         "rollout_digest",
     ]
-    assert len(report["tokens"]) == len(report["log_probs"]) and report["answer"].startswith("t")
+    assert len(report["tokens"]) == len(report["logprobs"]) and report["answer"].startswith("t")
     assert len(report["group_rewards"]) == 4 and report["group_rewards"][1] == report["reward"]
     assert assay(*asked) == 0
     said = capsys.readouterr().out
@@ -75,7 +75,7 @@ def test_an_answer_is_drawn_again_and_what_cannot_be_is_named(
     def spoiled(self: GrpoMethod, model: Any, prompts: Any, *rest: Any) -> Any:
         answers = answered(self, model, prompts, *rest)
         if len(prompts) == 1:
-            answers[0].log_probs.view(np.uint32)[0] ^= 1
+            answers[0].logprobs.view(np.uint32)[0] ^= 1
         return answers
 
     monkeypatch.setattr(GrpoMethod, "_answered", spoiled)

@@ -22,8 +22,8 @@ import yaml
 from assay.cli.main import main
 from assay.store.commit_log import CommitLog
 from assay.store.objects import open_store
-from older_home import unpack_home
 from permissions import read_only
+from sample_project import SampleProjects
 from variants import soaked
 
 ROWS = [
@@ -308,8 +308,10 @@ GONE = (
 
 
 @pytest.mark.slow
-def test_no_command_makes_the_folder_of_a_run_that_is_gone(tmp_path: Path, assay: Assay) -> None:
-    home = unpack_home(tmp_path, "ec8e02d")
+def test_no_command_makes_the_folder_of_a_run_that_is_gone(
+    tmp_path: Path, assay: Assay, sample_projects: SampleProjects
+) -> None:
+    home = sample_projects.copy_to(tmp_path)
     shutil.rmtree(home / "candidate")
     for command in GONE:
         answer = assay(home, command)
@@ -318,10 +320,10 @@ def test_no_command_makes_the_folder_of_a_run_that_is_gone(tmp_path: Path, assay
         assert not (home / "candidate").exists(), command
 
 
-def test_an_older_home_that_can_only_be_read_is_shown_and_audited_and_not_trained_in(
-    assay: Assay, tmp_path: Path
+def test_a_home_that_can_only_be_read_is_shown_and_audited_and_not_trained_in(
+    assay: Assay, tmp_path: Path, sample_projects: SampleProjects
 ) -> None:
-    home = unpack_home(tmp_path / "older", "ec8e02d")
+    home = sample_projects.copy_to(tmp_path / "project")
     before = files(home)
     with read_only(home):
         shown = assay(home, "show finished --json")

@@ -17,7 +17,7 @@ from assay.store.objects import open_store
 
 def assay(*arguments: object) -> int:
     with pytest.raises(SystemExit) as ended:
-        main([str(each) for each in arguments])
+        main([str(argument) for argument in arguments])
     return int(ended.value.code or 0)
 
 

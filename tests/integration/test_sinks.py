@@ -75,7 +75,7 @@ def test_tensorboard_has_every_point_once_and_drops_what_was_rolled_back(
     events = EventAccumulator(str(tmp_path / "events" / "r"))
     events.Reload()
     assert events.Tags()["scalars"] == ["loss"]
-    found = [(each.step, each.value) for each in events.Scalars("loss")]
+    found = [(scalar.step, scalar.value) for scalar in events.Scalars("loss")]
     expected = [(1, 2.0), (2, 1.5), (3, 1 / 3 + 2), (4, 2.25), (5, 2.2)]
     assert [step for step, _ in found] == [step for step, _ in expected]
     assert [value for _, value in found] == pytest.approx([value for _, value in expected])
@@ -252,4 +252,4 @@ def test_a_run_is_followed_by_the_sinks_that_the_settings_name(
         time.sleep(0.1)
     events = EventAccumulator(str(tmp_path / "events" / trained.run_id))
     events.Reload()
-    assert [each.step for each in events.Scalars("loss")] == [1, 2, 3, 4, 5]
+    assert [scalar.step for scalar in events.Scalars("loss")] == [1, 2, 3, 4, 5]

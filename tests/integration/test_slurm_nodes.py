@@ -141,7 +141,7 @@ def test_a_drained_node_is_given_back_and_one_that_is_lent_works_without_a_reque
     lent = join_on_slurm(run)
     wait_until(begun(run, 3), "an attempt with the node that is lent")
     assert [ended(slurm, each) for each in (job, lent)] == [("COMPLETED", "0")] * 2, words_of(run, job)
-    assert [(each.world_size, each.outcome) for each in attempts(run)] == [
+    assert [(attempt.world_size, attempt.outcome) for attempt in attempts(run)] == [
         (2, "preempted"), (1, "preempted"), (2, "succeeded"),
     ]  # fmt: skip
     assert "leaves: committed, and the others go on" in attempts(run)[0].reason
@@ -159,7 +159,7 @@ def test_where_the_first_node_is_drained_another_leads_on_and_slurm_keeps_it_for
     wait_until(begun(run, 2), "an attempt that another node leads")
     assert nodes_of(slurm, job) == [first, second]
     assert ended(slurm, job) == ("COMPLETED", "0"), words_of(run, job)
-    assert [each.world_size for each in attempts(run)] == [2, 1]
+    assert [attempt.world_size for attempt in attempts(run)] == [2, 1]
     assert_as_if_nothing_had_happened(run, log, undisturbed)
     wait_until(lambda: state(slurm, first) == "drained", "its drain")
 

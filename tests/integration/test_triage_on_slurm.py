@@ -57,7 +57,7 @@ def said(capfd: pytest.CaptureFixture[str], *arguments: object) -> str:
     """What a command prints that ends well."""
     capfd.readouterr()
     with pytest.raises(SystemExit) as ended:
-        main([str(each) for each in arguments])
+        main([str(argument) for argument in arguments])
     out, err = capfd.readouterr()
     assert not ended.value.code, err
     return out

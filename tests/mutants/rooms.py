@@ -59,7 +59,7 @@ def sampled(options: argparse.Namespace) -> Mutants:
     """Of each room as many as asked for, drawn by the seed, in the order of the source."""
     rooms: dict[str, list[Mutant]] = defaultdict(list)
     for path, room in modules(options).items():
-        rooms[room] += [each for each in mutants_of(path) if path != HARMFUL or each.place.function]
+        rooms[room] += [mutant for mutant in mutants_of(path) if path != HARMFUL or mutant.place.function]
     rng = random.Random(options.seed)
     for room, mutants in rooms.items():
         if not options.all and len(mutants) > options.sample:

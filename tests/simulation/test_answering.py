@@ -16,7 +16,7 @@ import pytest
 
 from assay.base.digest import sha256_of_bytes
 from assay.base.errors import FencedError, NotInstalledError
-from assay.inference.protocol import GenerateAsk
+from assay.inference.protocol import GenerateRequest
 from assay.records.batch import BatchCreated
 from assay.records.eval_run import EvalChunk, EvalCreated, EvalRunCreated
 from assay.records.uploaded_file import FileCreated
@@ -124,7 +124,7 @@ class EvalWorld:
         return Counter(
             prompt.messages[0]["content"]
             for ask in self.models.engine.asked
-            if isinstance(ask, GenerateAsk)
+            if isinstance(ask, GenerateRequest)
             for prompt in ask.prompts
             if prompt.messages
         )
@@ -140,7 +140,7 @@ def charged(world: "EvalWorld | BatchWorld") -> list[DayCost]:
     runs, batches = EvalRunShelf(world.inner, world.clock), BatchShelf(world.inner, world.clock)
     things = ChargedThings(runs.shelf, batches.shelf)
     days = days_between(day_of(0.0), day_of(world.clock.now_s()) + timedelta(days=1))
-    return [each for day in days for each in costs_of_day(things, day)]
+    return [cost for day in days for cost in costs_of_day(things, day)]
 
 
 def check_eval(world: EvalWorld, *, cuts: int, cancels: bool) -> None:
@@ -159,9 +159,9 @@ def check_eval(world: EvalWorld, *, cuts: int, cancels: bool) -> None:
     assert (state.counts.passed, state.counts.failed) == (len(items) - 1, 1)
     assert state.usage["m"].invocations == len(items)
     costs = charged(world)
-    assert {(each.project, each.thing_id) for each in costs} == {("p", RUN.run_id)}
+    assert {(cost.project, cost.thing_id) for cost in costs} == {("p", RUN.run_id)}
     assert cancels or len(costs) > 1  # over midnight
-    assert sum(each.device_s for each in costs) == pytest.approx(len(state.graded) * ASK_S, rel=1e-12)
+    assert sum(cost.device_s for cost in costs) == pytest.approx(len(state.graded) * ASK_S, rel=1e-12)
     for number, times in world.asked().items():
         assert times <= 1 + cuts, (number, times)
     assert [*world.inner.list("open/evalrun/")] == []
@@ -291,10 +291,10 @@ def check_batch(world: BatchWorld, *, cuts: int, cancels: bool) -> None:
     assert state.status == ("cancelled" if cancels else "completed") and found["cancel"] == cancels
     files = FileShelf(world.inner, world.clock)
     ids = (state.ended.output_file_id, state.ended.error_file_id)
-    output, errors = ([json.loads(line) for line in files.lines(each)] for each in ids if each is not None)
+    output, errors = ([json.loads(line) for line in files.lines(id_)] for id_ in ids if id_ is not None)
     answered = range(state.num_answered)
     assert [each["custom_id"] for each in output] == [f"r{n}" for n in answered if n != 1]
-    assert [each["custom_id"] for each in errors] == ["r1"]
+    assert [error["custom_id"] for error in errors] == ["r1"]
     assert cancels or state.num_answered == ITEMS
     texts = [each["response"]["body"]["choices"][0]["text"] for each in output]
     assert texts == [f" Q{n}" for n in answered if n != 1]

@@ -334,7 +334,8 @@ def test_a_worker_whose_lease_was_lost_can_append_nothing_more() -> None:
     world.runs.store = world.inner
     shelves = [JobShelf(world.inner, world.clock) for _ in range(2)]
     slow, quick = (
-        Worker(world.inner, each, world.runs, name="w", clock=world.clock, beside=at_once) for each in shelves
+        Worker(world.inner, shelve, world.runs, name="w", clock=world.clock, beside=at_once)
+        for shelve in shelves
     )
     shelves[0].put(CREATED)
     slow.look()

@@ -61,12 +61,12 @@ def check(store: ObjectStore, texts: dict[str, bytes]) -> None:
     assert sorted(lie) == sorted({created.content for created in there}), "no more than the files need"
     assert len(lie) == len({store.get(f"bytes/{name}") for name in lie}), "equal bytes lie once"
     ids = {created.file_id for created in there}
-    assert {item.key for item in store.list("open/")} <= {f"open/file/{each}" for each in ids}
+    assert {item.key for item in store.list("open/")} <= {f"open/file/{id_}" for id_ in ids}
     assert {each for each in files.shelf.newest("p") if files.find(each, "p") is not None} == ids
 
 
 def check_readable(files: FileShelf, texts: dict[str, bytes]) -> list[FileCreated]:
-    there = [created for each in FILES if (created := files.find(each, "p")) is not None]
+    there = [created for file in FILES if (created := files.find(file, "p")) is not None]
     for created in there:
         data = b"".join(files.blocks(created.file_id))
         assert (data, created.sha256) == (texts[created.file_id], hashlib.sha256(data).hexdigest())

@@ -70,7 +70,7 @@ class Judge:
 
     def grade(self, step: int, row: int, samples: list[tuple[int, str]]) -> list[Grade]:
         marked = self._marked(step, row)
-        self.asked_twice += [(step, row, *each) for each in samples if each in marked]
+        self.asked_twice += [(step, row, *sample) for sample in samples if sample in marked]
         broken = Grade(None, ItemFailure("model_grader_server_error", "silent"))
         return [broken if self._rng.random() < 0.05 else Grade(self._rng.random()) for _ in samples]
 

@@ -55,7 +55,7 @@ class Run:
 
     def has_it(self) -> bool:
         """Whether the checkpoint can be resumed from, and its bytes are those that were committed."""
-        found = [each for each in CommitLog(self.inner).commits() if each.step == STEP]
+        found = [commit for commit in CommitLog(self.inner).commits() if commit.step == STEP]
         return bool(found) and first_problem(self.inner, found[0]) is None
 
 

@@ -262,7 +262,7 @@ class ComeAndGo:
         what = self.rng.choice(
             ["leave", "leave", "kill", "cut", "join", "kill a rank of the lead", "lead leaves"]
         )
-        if what == "lead leaves" and any(self.group._peers[each].node is not None for each in peers):
+        if what == "lead leaves" and any(self.group._peers[peer].node is not None for peer in peers):
             self.did.append(what)
             # Those that are lent get other numbers from the next lead: nothing more is done to them.
             lent = {number for number, node in self.there.items() if node.follower._node is None}

@@ -1,6 +1,6 @@
 """The real worker of the evaluation queue, and the audit, on a store that fails, hangs, slows down or lies.
 
-On a run that an older assay finished, at every call, one at a time and in random pairs: the results and the
+On a finished run, at every call, one at a time and in random pairs: the results and the
 report are those that come when nothing happens, or it is exit code 75 and the next one comes to them.
 """
 
@@ -32,7 +32,7 @@ from failing_ledger import Trouble as TroubleOfLedger
 from failing_ledger import strike as strike
 from failing_store import OUTAGE_S, TROUBLES, FailingStore, Trouble, patient
 from ledger_rows import rows_of_folder, rows_on_record
-from older_home import unpack_home
+from sample_project import SampleProjects
 from variants import slow
 
 SUITE = "name: s\nbenchmarks: [{type: classification, name: validation, chunk_items: 32}]\n"
@@ -67,9 +67,9 @@ class Finished(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
-    folder = tmp_path_factory.mktemp("older")
-    home = Home.at(unpack_home(folder, "ec8e02d"))
+def finished(tmp_path_factory: pytest.TempPathFactory, sample_projects: SampleProjects) -> Finished:
+    folder = tmp_path_factory.mktemp("project")
+    home = Home.at(sample_projects.copy_to(folder))
     (folder / "suite.yaml").write_text(SUITE)
     return Finished(home, home.run("finished"), folder / "suite.yaml")
 

@@ -46,7 +46,7 @@ def compare(
     home = given_home()
     with opened_ledger(home) as ledger, marking(home, *candidates):
         page = comparison_page(ledger, baseline, candidates, allowed_loss=allowed_loss, out=out)
-    found = [each.compared for each in page.candidates]
+    found = [candidate.compared for candidate in page.candidates]
     written = write_page(render_comparison_page(page), out, beside=Path(found[0].page))
     if as_json:
         click.echo(json_list(found))
@@ -88,8 +88,8 @@ def _print(found: "ComparisonView") -> None:
         *([("evaluation", f"{of_candidate}, the baseline's {of_other}, apart")] if any(evaluated) else []),
     ]
     lines += [
-        ("changed", f"{each.key}: {value_text(each.baseline)} -> {value_text(each.candidate)}")
-        for each in found.changes
+        ("changed", f"{change.key}: {value_text(change.baseline)} -> {value_text(change.candidate)}")
+        for change in found.changes
     ]
     width = max(len(name) for name, _ in lines)
     for name, value in lines:

@@ -100,7 +100,7 @@ def run(
         checkpoint_path(model)
     if judge is None and judge_model:
         raise ConfigError("--judge-model needs --judge URL: the endpoint where it answers.")
-    from assay.evals.answerable import refuse_unfenced_graders
+    from assay.evals.compatibility import refuse_unfenced_graders
     from assay.evals.config import read_suite
 
     asked = read_suite(suite)
@@ -191,7 +191,11 @@ def history(run_id: str, benchmark: str | None, as_json: bool) -> None:
                 f"no benchmark results of '{run_id}'.{hint} 'assay eval work {run_id} --suite FILE' makes them."
             )
         device_s = ledger.evaluation_s(run_id)
-    histories = [each for each in benchmark_histories(results) if benchmark in (None, each.benchmark)]
+    histories = [
+        benchmark_history
+        for benchmark_history in benchmark_histories(results)
+        if benchmark in (None, benchmark_history.benchmark)
+    ]
     if not histories:
         raise ConfigError(
             f"run '{run_id}' has no results of '{benchmark}', but of "

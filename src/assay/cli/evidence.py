@@ -48,7 +48,7 @@ def evidence() -> None:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object (docs/json.md).")
 def power(
-    items: int, effect: float | None, discordance: float, seed_sd: float, wanted_power: float, as_json: bool
+    items: int, effect: float | None, discordance: float, seed_sd: float, target_power: float, as_json: bool
 ) -> None:
     """Say which gain so many seeds and items would find, and how many seeds a gain needs.
 
@@ -73,20 +73,20 @@ def power(
     from assay.reporting.views.evidence import power_view
 
     found = power_view(
-        items=items, effect=effect, discordance=discordance, seed_sd=seed_sd, wanted_power=wanted_power
+        items=items, effect=effect, discordance=discordance, seed_sd=seed_sd, target_power=target_power
     )
     if as_json:
         click.echo(found.to_json())
         return
     asked = "" if effect is None else f"   finds {effect:g}"
-    click.echo(f"seed pairs   smallest gain found {wanted_power:.0%} of the time{asked}")
-    for each in found.designs:
-        chance = "" if each.chance is None else f"{each.chance:>10.0%}"
-        gain = "none" if each.detectable_effect > discordance else f"{each.detectable_effect:.4f}"
-        click.echo(f"{each.num_seeds:>10}   {gain:<37}{chance}")
+    click.echo(f"seed pairs   smallest gain found {target_power:.0%} of the time{asked}")
+    for design in found.designs:
+        chance = "" if design.chance is None else f"{design.chance:>10.0%}"
+        gain = "none" if design.detectable_effect > discordance else f"{design.detectable_effect:.4f}"
+        click.echo(f"{design.num_seeds:>10}   {gain:<37}{chance}")
     click.echo(_models_sentence(found.two_models_difference, items))
     if effect is not None:
-        click.secho(_seeds_sentence(found.seeds_needed, effect, items, wanted_power), bold=True)
+        click.secho(_seeds_sentence(found.seeds_needed, effect, items, target_power), bold=True)
 
 
 @evidence.command()
@@ -113,7 +113,7 @@ def proxy(runs: Path, wanted: float, seed: int, as_json: bool) -> None:
     from assay.statistics.scaled_scores import read_scaled_scores, scores_by_scale
 
     laid_out = scores_by_scale(read_scaled_scores(runs))
-    advice = proxy_advice(laid_out.scores, rng=np.random.default_rng(seed), wanted_accuracy=wanted)
+    advice = proxy_advice(laid_out.scores, rng=np.random.default_rng(seed), min_accuracy=wanted)
     found = proxy_view(advice, laid_out.left_out)
     if as_json:
         click.echo(found.to_json())
@@ -131,8 +131,8 @@ def _models_sentence(difference: float | None, items: int) -> str:
     )
 
 
-def _seeds_sentence(count: int | None, effect: float, items: int, wanted_power: float) -> str:
-    found = f"{effect:g} on {number_of(items, 'item')} {wanted_power:.0%} of the time"
+def _seeds_sentence(count: int | None, effect: float, items: int, target_power: float) -> str:
+    found = f"{effect:g} on {number_of(items, 'item')} {target_power:.0%} of the time"
     if count is None:
         return f"No number of seeds finds {found}: add items."
     return f"{count} seed pairs find {found}."

@@ -95,7 +95,7 @@ def check(program: Path, fast: bool, seconds: float, workers: int) -> None:
     if fast:
         return
     conflict = find_conflict(file.program, effort=_effort(seconds, workers))
-    short = {each.key for each in short_budgets(file.program)}
+    short = {budget.key for budget in short_budgets(file.program)}
     if short and (conflict is None or conflict.keys() <= short):
         read_program(program)  # raises: what the runs need, and which need most
     if conflict is not None:
@@ -313,7 +313,9 @@ def _program_and_plan(path: Path, solved: Path) -> tuple["ProgramFile", "Plan"]:
     if found.program != file.program.name:
         raise ConfigError(f"{solved}: a plan of '{found.program}', not of '{file.program.name}'.")
     if found.program_sha256 != file.program.digest():
-        broken = [each for each in violations(file.program, found) if not each.rule.startswith("plan.")]
+        broken = [
+            violation for violation in violations(file.program, found) if not violation.rule.startswith("plan.")
+        ]
         what = f" It now breaks {broken[0].rule}: {broken[0].message}." if broken else ""
         click.secho(f"warning: {path} has changed since {solved} was made.{what}", err=True, fg="yellow")
     return file, found

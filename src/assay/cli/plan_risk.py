@@ -217,7 +217,7 @@ def review_command(folder: Path, **where: Any) -> None:
     from assay.reporting.terminal.terminal import TONE_STYLES
 
     found = _standing(folder, **where)
-    decisions = [(each.decision, each.path) for each in found.decisions]
+    decisions = [(decision.decision, decision.path) for decision in found.decisions]
     document = review(found.forecast, found.offer, decisions)
     page = write_told(document, folder, found.notes)
     click.secho(document.verdict.word.upper(), bold=True, fg=TONE_STYLES[document.verdict.tone])
@@ -323,10 +323,10 @@ def _print_tornado(drivers: "list[Driver]") -> None:
 
     worlds = f"{DRIVER_WORLDS:,} worlds each"
     click.echo(f"  what the date hangs on (P(on time) from the kind to the harsh end, {worlds}):")
-    for each in drivers:
-        low, high = (sampled_percent_text(end.p_on_time, DRIVER_WORLDS) for end in (each.low, each.high))
-        ends = f"{low:>6} ({each.low_text}) to {high:>6} ({each.high_text})"
-        click.echo(f"    {each.title:<60} {ends}")
+    for driver in drivers:
+        low, high = (sampled_percent_text(end.p_on_time, DRIVER_WORLDS) for end in (driver.low, driver.high))
+        ends = f"{low:>6} ({driver.low_text}) to {high:>6} ({driver.high_text})"
+        click.echo(f"    {driver.title:<60} {ends}")
 
 
 def _say(text: str) -> None:

@@ -61,7 +61,7 @@ def _progress(step: int, first: int, last: int) -> None:
 def _text(report: "RolloutReport") -> str:
     colour = {"equal": "green", "differs": "red", "not recorded": "yellow"}[report.verdict]
     origin = f"the commit of step {report.from_step}" if report.from_step else "the starting weights"
-    said = report.log_probs
+    said = report.logprobs
     rewards = ", ".join("none" if reward is None else f"{reward:g}" for reward in report.group_rewards)
     reward = "no reward" if report.reward is None else f"reward {report.reward:g}"
     advantage = "" if report.advantage is None else f", advantage {report.advantage:+.4g}"

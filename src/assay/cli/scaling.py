@@ -136,7 +136,7 @@ def fit(
         click.echo(scaling_view(found, check, out).to_json())
     else:
         _print_study(found, check, out)
-    refused = dict.fromkeys(str(each.refusal) for each in found.asked if each.refusal is not None)
+    refused = dict.fromkeys(str(each.error) for each in found.targets if each.error is not None)
     if refused:
         raise DataError("\n".join(refused))
 
@@ -241,24 +241,24 @@ def _print_study(found: "ScalingStudy", check: "BandCheck | None", out: Path | N
         click.echo(f"  score: half of the way from {chance:g} to {ceiling:g} at loss {midpoint:.4g}")
         if level := level_text(found):
             click.secho(f"  {level}", fg="yellow")
-    if found.tested is not None:
-        factor = found.tested.multiplier(found.confidence)
-        limit = scale.max() * math.exp(found.tested.longest_reach)
+    if found.back_test is not None:
+        factor = found.back_test.multiplier(found.confidence)
+        limit = scale.max() * math.exp(found.back_test.max_horizon)
         click.echo(
-            f"  back-test: {len(found.tested.origins)} origins; bands are {factor:.2f} standard errors each "
+            f"  back-test: {len(found.back_test.origins)} origins; bands are {factor:.2f} standard errors each "
             f"way, more with distance, and are tested up to {power_text(limit)}{unit}"
         )
-        for reason in found.tested.left_out:
+        for reason in found.back_test.left_out:
             click.secho(f"  left out of the back-test: {reason}", fg="yellow")
     else:
-        click.secho(f"  no back-test: {found.untested}", fg="yellow")
+        click.secho(f"  no back-test: {found.back_test_error}", fg="yellow")
     if check is not None:
         click.echo(
             f"  {check.confidence:.0%} bands held {check.covered:.1%} of {check.num_predictions} forgotten "
             f"larger runs; uncalibrated {check.covered_uncalibrated:.1%}, bootstrap alone "
             f"{check.covered_by_bootstrap_alone:.1%}"
         )
-    for each in found.asked:
+    for each in found.targets:
         if each.prediction is not None:
             far = each.prediction.times_beyond_data
             place = f"{power_text(far)} times beyond the largest run" if far > 1 else "inside the data"
@@ -272,11 +272,11 @@ def _print_study(found: "ScalingStudy", check: "BandCheck | None", out: Path | N
 
 
 def _print_code_lengths(found: "CodeLengthsView") -> None:
-    for each in found.runs:
-        part = "" if each.is_whole_pass else ", not yet the whole first pass"
+    for run in found.runs:
+        part = "" if run.is_whole_pass else ", not yet the whole first pass"
         click.echo(
-            f"{each.run_id}: {each.bits:,.0f} bits for {each.num_rows:,} rows{part}: "
-            f"{each.bits_per_row:.4f} bits per row"
+            f"{run.run_id}: {run.bits:,.0f} bits for {run.num_rows:,} rows{part}: "
+            f"{run.bits_per_row:.4f} bits per row"
         )
     if (saved := found.saved_bits_per_row) is not None:
         assert saved.low is not None and saved.high is not None, "a comparison has an interval"

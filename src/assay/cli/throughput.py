@@ -146,12 +146,12 @@ def throughput(
         _check(run_id, cluster, asked, out, as_json=as_json)
         return
     assert recipe is not None
-    from assay.throughput.sentences import sizes_of
+    from assay.throughput.parsing import parse_world_sizes
 
     _forecast(
         recipe,
         overrides,
-        sizes_of(sizes),
+        parse_world_sizes(sizes),
         cluster,
         asked,
         out,
@@ -165,14 +165,14 @@ def throughput(
 def _cluster(
     devices_per_node: int, network: str | None, inside: str | None, failures: str, restart_s: float | None
 ) -> "Cluster":
-    from assay.throughput.sentences import failures_of, link_of
+    from assay.throughput.parsing import parse_failure_rate, parse_link
 
-    between = None if network is None else link_of(network, option="--network")
-    near = None if inside is None else link_of(inside, option="--inside")
-    rate = failures_of(failures)
+    between = None if network is None else parse_link(network, option="--network")
+    intra_node = None if inside is None else parse_link(inside, option="--inside")
+    rate = parse_failure_rate(failures)
     from assay.throughput.cluster import Cluster
 
-    return Cluster(devices_per_node, near, between, rate, restart_s)
+    return Cluster(devices_per_node, intra_node, between, rate, restart_s)
 
 
 def _forecast(
@@ -190,7 +190,7 @@ def _forecast(
 ) -> None:
     from assay.base.config import read_config_file, validated
     from assay.data.loader.lane_shares import LaneShares
-    from assay.throughput.cluster import unsaid
+    from assay.throughput.cluster import missing_network_error
     from assay.training.recipe import Recipe
 
     loaded = read_config_file(recipe_file, overrides)
@@ -198,7 +198,7 @@ def _forecast(
     for size in sizes:
         LaneShares(lanes, size)
         if len(nodes := cluster.nodes(size)) > 1 and cluster.between is None and asked.file is None:
-            raise unsaid(nodes)
+            raise missing_network_error(nodes)
     calibration = _calibration(loaded, asked, out)
     from assay.throughput.advice import advised
     from assay.throughput.forecast import forecast
@@ -221,8 +221,8 @@ def _forecast(
 
 def _check(run_id: str, cluster: "Cluster", asked: _Asked, out: Path | None, *, as_json: bool) -> None:
     from assay.base.config import LoadedConfig
-    from assay.throughput.cluster import unsaid
-    from assay.throughput.compare import compared
+    from assay.throughput.cluster import missing_network_error
+    from assay.throughput.compare import compare_forecast
     from assay.training.recipe import recipe_of
     from assay.workflows.run import existing_run
     from assay.workflows.throughput.attempt import longest_attempt
@@ -230,10 +230,10 @@ def _check(run_id: str, cluster: "Cluster", asked: _Asked, out: Path | None, *, 
     run = existing_run(given_home(), run_id)
     measured = longest_attempt(run)
     if len(measured.shares.nodes) > 1 and cluster.between is None and asked.file is None:
-        raise unsaid(measured.shares.nodes)
+        raise missing_network_error(measured.shares.nodes)
     tree = recipe_of(run).model_dump(mode="json")
     calibration = _calibration(LoadedConfig(tree, {}), asked, out)
-    found = compared(calibration, measured, cluster)
+    found = compare_forecast(calibration, measured, cluster)
     if as_json:
         click.echo(found.to_json())
     else:

@@ -470,7 +470,7 @@ def _print_check(
     recipe, dataset = checked(loaded)
     changed = [parse_override(text)[0] for text in overrides]
     found = preview(recipe, dataset, world_size=workers, changed=changed)
-    warned = [each.with_cure().text for each in data_warnings(recipe, dataset)]
+    warned = [warning.with_cure().text for warning in data_warnings(recipe, dataset)]
     found = found._replace(remarks=(*warned, *found.remarks))
     measured = None
     if seconds:

@@ -63,7 +63,7 @@ draw of seeds and items two in five such bounds would not have."""
 def needed_clauses(config: CampaignConfig, facts: Facts) -> Iterator[Clause]:
     """What `scale` needs beside the gain."""
     rule, files = config.rule, facts.files
-    yield from (guardrail_clause(each, config, facts) for each in rule.guardrails)
+    yield from (guardrail_clause(guardrail, config, facts) for guardrail in rule.guardrails)
     yield from (safety_clause(each, facts) for each in rule.safety)
     if rule.coverage is not None:
         yield coverage_clause(*_gathered(files.coverage))

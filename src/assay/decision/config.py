@@ -22,7 +22,7 @@ from assay.base.units import number_of
 from assay.decision.candidate import BASELINE
 from assay.statistics.campaign.looks import LookPlan
 from assay.statistics.campaign.rule import CampaignRule
-from assay.statistics.seeds.trimmed import FEWEST_SEEDS, OverSeeds
+from assay.statistics.seeds.trimmed import MIN_SEEDS, OverSeeds
 
 ROW_SCORES = ("correct", "ranking", "log_likelihood")
 """What a class's predictions say of each row, besides which there are a method's own scores."""
@@ -193,7 +193,7 @@ class StandardRule(FrozenConfig):
     stop_probability: Annotated[float, Field(gt=0.0, lt=0.5)] = 0.20
     """`stop` where the gain is at least `least_effect` with less than this probability."""
 
-    least_chance: Annotated[float, Field(ge=0.0, lt=0.5)] = 0.02
+    least_predictive_power: Annotated[float, Field(ge=0.0, lt=0.5)] = 0.02
     """Over, and open for want of power, where `scale` by the last look has less than this chance."""
 
     over_seeds: OverSeeds = "mean"
@@ -237,7 +237,7 @@ class StandardRule(FrozenConfig):
             stop_probability=self.stop_probability,
             least_replication=self.probability,
             replication_level=self.confidence,
-            least_chance=self.least_chance,
+            least_predictive_power=self.least_predictive_power,
         )
 
 
@@ -356,7 +356,7 @@ class CampaignConfig(FrozenConfig):
     @property
     def arm_names(self) -> tuple[str, ...]:
         """The baseline and the candidates."""
-        return (self.baseline, *(each.name for each in self.candidates))
+        return (self.baseline, *(candidate.name for candidate in self.candidates))
 
     @property
     def seed_numbers(self) -> tuple[int, ...]:
@@ -366,13 +366,13 @@ class CampaignConfig(FrozenConfig):
     @property
     def open_benchmarks(self) -> tuple[Benchmark, ...]:
         """All but the sealed one."""
-        return tuple(each for each in self.benchmarks if each != self.sealed_benchmark)
+        return tuple(benchmark for benchmark in self.benchmarks if benchmark != self.sealed_benchmark)
 
     @property
     def beside(self) -> tuple[PredictionsBenchmark, ...]:
         """What else the rows of primary benchmarks say (whether they are right, ranked, likely), where no
         benchmark asks for it: told, and never judged by."""
-        asked = [each for each in self.benchmarks if isinstance(each, PredictionsBenchmark)]
+        asked = [benchmark for benchmark in self.benchmarks if isinstance(benchmark, PredictionsBenchmark)]
         found: list[PredictionsBenchmark] = []
         for each in asked:
             if each.name not in self.rule.primary or each.score not in ROW_SCORES:
@@ -388,15 +388,19 @@ class CampaignConfig(FrozenConfig):
     def sealed_benchmark(self) -> SuiteBenchmark | None:
         """The one that is scored for the decision only."""
         sealed = self.rule.sealed
-        found = [each for each in self.benchmarks if sealed is not None and each.name == sealed.benchmark]
+        found = [
+            benchmark
+            for benchmark in self.benchmarks
+            if sealed is not None and benchmark.name == sealed.benchmark
+        ]
         return found[0] if found and isinstance(found[0], SuiteBenchmark) else None
 
     def differing_clusters(self) -> dict[str, str | None]:
         """What primary benchmarks on different rows of a split count by; none where they ask the same rows."""
         primary = [
-            each
-            for each in self.benchmarks
-            if isinstance(each, PredictionsBenchmark) and each.name in self.rule.primary
+            benchmark
+            for benchmark in self.benchmarks
+            if isinstance(benchmark, PredictionsBenchmark) and benchmark.name in self.rule.primary
         ]
         is_alike = all(each.where == primary[0].where for each in primary)
         return {} if is_alike else {each.name: each.cluster for each in primary}
@@ -415,21 +419,21 @@ class CampaignConfig(FrozenConfig):
 
     @model_validator(mode="after")
     def _names_are_distinct(self) -> "CampaignConfig":
-        if self.baseline in [each.name for each in self.candidates]:
+        if self.baseline in [candidate.name for candidate in self.candidates]:
             raise WrongKeyError(
                 "candidates",
                 f"'{self.baseline}' is the recipe without a patch; give the candidate another name",
             )
         for kind, names in (
-            ("candidate", [each.name for each in self.candidates]),
-            ("benchmark", [each.name for each in self.benchmarks]),
-            ("gate", ["scale", "stop", *(each.name for each in self.gates)]),
+            ("candidate", [candidate.name for candidate in self.candidates]),
+            ("benchmark", [benchmark.name for benchmark in self.benchmarks]),
+            ("gate", ["scale", "stop", *(gate.name for gate in self.gates)]),
         ):
             if repeated := first_repeated(names):
                 raise WrongKeyError(f"{kind}s", f"two {kind}s have the name '{repeated}'")
         for part, names in (
             ("primary", list(self.rule.primary)),
-            ("guardrails", [each.benchmark for each in self.rule.guardrails]),
+            ("guardrails", [guardrail.benchmark for guardrail in self.rule.guardrails]),
             ("safety", [each.benchmark for each in self.rule.safety]),
         ):
             if repeated := first_repeated(names):
@@ -438,7 +442,7 @@ class CampaignConfig(FrozenConfig):
 
     @model_validator(mode="after")
     def _every_benchmark_is_there(self) -> "CampaignConfig":
-        known = {each.name for each in self.benchmarks}
+        known = {benchmark.name for benchmark in self.benchmarks}
         if absent := next((each for each in _named_benchmarks(self).items() if each[1] not in known), None):
             key, name = absent
             raise WrongKeyError(
@@ -451,7 +455,10 @@ class CampaignConfig(FrozenConfig):
     @model_validator(mode="after")
     def _failures_can_be_counted(self) -> "CampaignConfig":
         counted = {each.benchmark for each in self.rule.safety} | {
-            each.benchmark for gate in self.gates for each in gate.conditions if isinstance(each, RateCondition)
+            condition.benchmark
+            for gate in self.gates
+            for condition in gate.conditions
+            if isinstance(condition, RateCondition)
         }
         for place, each in enumerate(self.benchmarks):
             if isinstance(each, PredictionsBenchmark) and each.name in counted and each.score != "correct":
@@ -474,7 +481,8 @@ class CampaignConfig(FrozenConfig):
                 "suite file, since it is scored for the decision only",
             )
         if any(
-            isinstance(each, SuiteBenchmark) and each.suite == sealed.suite for each in self.open_benchmarks
+            isinstance(benchmark, SuiteBenchmark) and benchmark.suite == sealed.suite
+            for benchmark in self.open_benchmarks
         ):
             raise WrongKeyError(
                 "rule.sealed",
@@ -497,11 +505,11 @@ class CampaignConfig(FrozenConfig):
             key = "looks.0" if self.looks else "seeds"
             said = f"a look at {number_of(first, 'seed')} cannot tell luck from effect; look at 2 seeds or more"
             raise WrongKeyError(key, said)
-        if self.rule.over_seeds == "trimmed" and first < FEWEST_SEEDS:
+        if self.rule.over_seeds == "trimmed" and first < MIN_SEEDS:
             raise WrongKeyError(
                 "rule.over_seeds",
                 "over_seeds: trimmed leaves the best and the worst seed out, so a look at "
-                f"{number_of(first, 'seed')} has too few left. Look at {FEWEST_SEEDS} seeds or more, or take "
+                f"{number_of(first, 'seed')} has too few left. Look at {MIN_SEEDS} seeds or more, or take "
                 "the mean",
             )
         return self

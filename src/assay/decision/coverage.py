@@ -63,7 +63,7 @@ def coverage(
 
     Raises `ConfigError` where a suite names a failure mode that the coverage file does not list.
     """
-    _require_known_modes(config, [each.suite for each in suites])
+    _require_known_modes(config, [suite.suite for suite in suites])
     by_age = sorted(results, key=lambda each: each.evaluated_s)
     newest = [{each.benchmark: each for each in by_age if present.asked(each)} for present in suites]
     ever_run = {each.benchmark for each in by_age}

@@ -92,11 +92,13 @@ def _warnings(config: CampaignConfig, facts: Facts) -> Iterator[str]:
     candidate = config.candidate(facts.candidate)
     if of_patch := warning_of_patch(candidate.name, candidate.patch):
         yield of_patch
-    guardrails = [facts.benchmarks[each.benchmark] for each in config.rule.guardrails]
-    for found in [each for each in guardrails if each.unit == "share"]:
-        yield from (each.text for each in warnings_of_guardrail(found.name, found.baseline, found.candidate))
-    yield from (each.text for each in warnings_of_clusters(config.differing_clusters()))
-    yield from (each.text for each in warnings_of_seeds(config, facts))
+    guardrails = [facts.benchmarks[guardrail.benchmark] for guardrail in config.rule.guardrails]
+    for found in [guardrail for guardrail in guardrails if guardrail.unit == "share"]:
+        yield from (
+            warning.text for warning in warnings_of_guardrail(found.name, found.baseline, found.candidate)
+        )
+    yield from (warning.text for warning in warnings_of_clusters(config.differing_clusters()))
+    yield from (warning.text for warning in warnings_of_seeds(config, facts))
     yield from _warned_runs(facts.runs)
 
 
@@ -130,7 +132,7 @@ def _is_final(config: CampaignConfig, facts: Facts, found: JudgedGates) -> bool:
     """Decided; or at the last look; or open for a reason that no seed to come can cure."""
     if not facts.look.is_gate:
         return False
-    if found.recommendation != "narrow" or found.cannot_answer or facts.num_seeds >= config.seeds:
+    if found.recommendation != "narrow" or found.is_inconclusive or facts.num_seeds >= config.seeds:
         return True
     open_ = [clause for clause in found.scale.clauses if clause.verdict != "pass"]
     return not any(clause.more is not None and clause.more.num_seeds for clause in open_)
@@ -138,7 +140,7 @@ def _is_final(config: CampaignConfig, facts: Facts, found: JudgedGates) -> bool:
 
 def _blocking(found: JudgedGates) -> Clause | None:
     """What keeps it from being scaled; where the design cannot answer, curing another clause helps nobody."""
-    if not found.cannot_answer:
+    if not found.is_inconclusive:
         return blocking_clause(found.scale.clauses)
     of_gain = [clause for clause in found.scale.clauses if clause.type == "effect"]
     return blocking_clause(of_gain) or blocking_clause(found.gates[1].clauses)
@@ -184,7 +186,7 @@ def _verdict(facts: Facts, found: JudgedGates, blocking: Clause | None, notes: S
 
 def _of_a_loss(facts: Facts) -> str:
     """Which way the scores went, where less is better; nothing where more is."""
-    primary = [each for each in facts.benchmarks.values() if each.role == "primary"]
+    primary = [benchmark for benchmark in facts.benchmarks.values() if benchmark.role == "primary"]
     if all(_is_higher_better(each) for each in primary):
         return ""
     if len(primary) > 1:
@@ -266,14 +268,18 @@ def risks(config: CampaignConfig, facts: Facts, recommendation: Recommendation) 
             )
     if facts.num_seeds < FEW_SEEDS:
         yield f"{number_of(facts.num_seeds, 'seed')}: the spread between seeds is itself hardly known."
-    for each in facts.benchmarks.values():
-        if each.num_dropped:
-            dropped = number_of(each.num_dropped, "item")
-            yield f"{each.name}: not all runs scored {dropped}, which are left out for all of them."
+    for benchmark in facts.benchmarks.values():
+        if benchmark.num_dropped:
+            dropped = number_of(benchmark.num_dropped, "item")
+            yield f"{benchmark.name}: not all runs scored {dropped}, which are left out for all of them."
 
 
 def _are_of_one_split(config: CampaignConfig) -> bool:
-    return all(each.type == "predictions" for each in config.benchmarks if each.name in config.rule.primary)
+    return all(
+        benchmark.type == "predictions"
+        for benchmark in config.benchmarks
+        if benchmark.name in config.rule.primary
+    )
 
 
 def _could_be_missed(config: CampaignConfig, facts: Facts) -> str:

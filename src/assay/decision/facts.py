@@ -26,12 +26,12 @@ from assay.records.decision import Source
 from assay.records.drill import DrillReport
 from assay.records.evidence import Look
 from assay.statistics.benchmark_items import ScoreMatrix
+from assay.statistics.composite import Breadth, breadth
 from assay.statistics.effect import Effect, paired_effect
 from assay.statistics.failure_rate import Trials, independent_trials
 from assay.statistics.guardrail import Harm, harm_of
-from assay.statistics.seeds.trimmed import FEWEST_SEEDS, OverSeeds, kept_seeds, over_typical_seeds
-from assay.statistics.several import Breadth, breadth
-from assay.statistics.shared_items import ItemCollection, common_draws
+from assay.statistics.seeds.trimmed import MIN_SEEDS, OverSeeds, inner_seeds, trimmed_effect
+from assay.statistics.shared_items import ItemCollection, joint_clusters
 
 Role = Literal["primary", "guardrail", "safety", "sealed", "other"]
 Floats = npt.NDArray[np.float64]
@@ -209,7 +209,7 @@ class Facts(NamedTuple):
     @property
     def can_spare_a_seed(self) -> bool:
         """Whether something could be said with one fewer."""
-        return self.num_seeds > (FEWEST_SEEDS if self.over_seeds == "trimmed" else 2)
+        return self.num_seeds > (MIN_SEEDS if self.over_seeds == "trimmed" else 2)
 
     def without_seed(self, place: int) -> "Facts":
         """As if the seed at `place` had not been trained; the look's level stays."""
@@ -287,7 +287,9 @@ def role_of(config: CampaignConfig, benchmark: str) -> Role:
         return "safety"
     if config.rule.sealed is not None and benchmark == config.rule.sealed.benchmark:
         return "sealed"
-    return "guardrail" if benchmark in {each.benchmark for each in config.rule.guardrails} else "other"
+    return (
+        "guardrail" if benchmark in {guardrail.benchmark for guardrail in config.rule.guardrails} else "other"
+    )
 
 
 def benchmark_facts(benchmark: Benchmark, role: Role, scores: BenchmarkScores) -> BenchmarkFacts:
@@ -365,18 +367,18 @@ def largest_mean_difference(unit: str) -> float:
 def _breadth(primary: Sequence[BenchmarkFacts], over_seeds: OverSeeds) -> Breadth:
     """With `over_seeds: trimmed`, of the seeds without the best and the worst of the composite."""
     by_seed = np.mean([each.by_seed for each in primary], axis=0)
-    kept = kept_seeds(by_seed) if over_seeds == "trimmed" else np.ones(by_seed.size, bool)
+    kept = inner_seeds(by_seed) if over_seeds == "trimmed" else np.ones(by_seed.size, bool)
     known = {each.name: each.items for each in primary if each.items is not None}
     found = breadth(
         {each.name: each.differences[kept] for each in primary},
         {each.name: each.clusters for each in primary},
         {each.name: each.weights for each in primary},
-        None if len(known) < len(primary) else common_draws(known),
+        None if len(known) < len(primary) else joint_clusters(known),
         largest={each.name: largest_difference(each.unit) for each in primary},
     ).within(largest_mean_difference(primary[0].unit))
     if over_seeds == "mean":
         return found
-    return found._replace(composite=over_typical_seeds(found.composite, by_seed))
+    return found._replace(composite=trimmed_effect(found.composite, by_seed))
 
 
 def _one_unit(primary: Mapping[str, BenchmarkFacts]) -> str:

@@ -50,7 +50,7 @@ class JudgedGates(NamedTuple):
     """`scale`, `stop`, then those of the campaign's file."""
     has_power: bool
     """The last look would scale a clear gain."""
-    cannot_answer: bool
+    is_inconclusive: bool
     """Narrow for want of power, and no declared look to come would change it."""
 
     @property
@@ -72,19 +72,19 @@ def judge_gates(config: CampaignConfig, facts: Facts, *, rule: CampaignRule | No
     conditions = _conditions(config, facts)
     found = _judged(config, facts, rule, conditions)
     gain = [
-        _clause(each, "effect", _verdict(each, facts, rule), config, facts, rule)
-        for each in found.scale_clauses
+        _clause(clause, "effect", _verdict(clause, facts, rule), config, facts, rule)
+        for clause in found.scale_clauses
     ]
     futile = [
-        _clause(each, "futility", _futile(each, has_power=bool(found.has_power)), config, facts, rule)
-        for each in found.stop_clauses
+        _clause(clause, "futility", _futile(clause, has_power=bool(found.has_power)), config, facts, rule)
+        for clause in found.stop_clauses
     ]
     gates = (
         _scale_gate([*gain, *conditions.needed], not_asked(config)),
         _stop_gate([*futile, *conditions.stops], config, facts),
         *conditions.others,
     )
-    return JudgedGates(_recommended(found), gates, bool(found.has_power), bool(found.cannot_answer))
+    return JudgedGates(_recommended(found), gates, bool(found.has_power), bool(found.is_inconclusive))
 
 
 def recommended(config: CampaignConfig, facts: Facts, *, rule: CampaignRule | None = None) -> Recommendation:
@@ -118,8 +118,8 @@ def _judged(config: CampaignConfig, facts: Facts, rule: CampaignRule, conditions
             replication_variance=replication_variance(config, facts),
             least_without_one=facts.breadth.least_without_one,
             share_positive=facts.breadth.share_positive,
-            chance_by_end=chance_at_last_look(config, facts, rule),
-            needed_by_end=needed_at_last_look(config, facts, rule),
+            predictive_power=chance_at_last_look(config, facts, rule),
+            required_at_end=needed_at_last_look(config, facts, rule),
             also_needed=[clause.verdict == "pass" for clause in conditions.needed],
             also_stops=[clause.verdict == "pass" for clause in conditions.stops]
             + [gate.verdict == "pass" for gate in conditions.others],
@@ -320,7 +320,7 @@ def _asks(name: str, config: CampaignConfig, facts: Facts, rule: CampaignRule) -
         "too small": f"the one-sided {chance_text(rule.futility_level)} upper bound of the gain is below "
         f"{least}",
         "unlikely": f"the gain is at least {least}: less than {chance_text(rule.stop_probability)} sure",
-        "no way": f"scale by the last look: less than {chance_text(rule.least_chance)} likely",
+        "no way": f"scale by the last look: less than {chance_text(rule.least_predictive_power)} likely",
     }[name]
 
 

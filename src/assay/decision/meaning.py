@@ -57,7 +57,9 @@ def calibration_alone(config: CampaignConfig, facts: Facts) -> Iterator[str]:
 
 def not_moved(facts: Facts) -> Iterator[str]:
     """Scores beside the primary ones in which no difference is seen."""
-    others = [each for each in (*facts.benchmarks.values(), *facts.beside) if each.role == "other"]
+    others = [
+        benchmark for benchmark in (*facts.benchmarks.values(), *facts.beside) if benchmark.role == "other"
+    ]
     still = [f"{each.name} ({_words(each)})" for each in others if not _is_seen(each) and not _is_worse(each)]
     if still:
         yield f"No difference is seen on {', '.join(still)}."
@@ -65,7 +67,7 @@ def not_moved(facts: Facts) -> Iterator[str]:
 
 def _of_the_same_rows(config: CampaignConfig, facts: Facts, score: str) -> BenchmarkFacts | None:
     """Another score of the rows that the first primary benchmark of predictions asks."""
-    asked = [each for each in config.benchmarks if isinstance(each, PredictionsBenchmark)]
+    asked = [benchmark for benchmark in config.benchmarks if isinstance(benchmark, PredictionsBenchmark)]
     lead = next((each for each in asked if each.name in config.rule.primary), None)
     if lead is None:
         return None

@@ -15,11 +15,11 @@ from assay.decision.sentences import NO_EVIDENCE, bound_text, is_beyond
 from assay.records.decision import MoreEvidence
 from assay.statistics.campaign.rule import (
     CampaignRule,
-    ChancesAnew,
-    chance_by_end,
-    chances_anew,
+    OutcomeProbabilities,
     forecast_of,
-    needed_by_end,
+    new_campaign_outcomes,
+    predictive_power,
+    required_at_end,
 )
 from assay.statistics.effect import Effect
 from assay.statistics.guardrail import is_sized, non_inferiority
@@ -63,7 +63,7 @@ def chance_at_last_look(config: CampaignConfig, facts: Facts, rule: CampaignRule
 def needed_at_last_look(config: CampaignConfig, facts: Facts, rule: CampaignRule) -> float:
     """The gain that the last declared look must see to scale."""
     return float(
-        needed_by_end(
+        required_at_end(
             facts.composite,
             num_seeds=facts.num_seeds,
             end_seeds=max(config.seeds, facts.num_seeds),
@@ -76,7 +76,7 @@ def needed_at_last_look(config: CampaignConfig, facts: Facts, rule: CampaignRule
 
 def more_seeds(config: CampaignConfig, facts: Facts, rule: CampaignRule) -> MoreEvidence:
     """The fewest further seeds of both arms that are worth trying."""
-    if chance_at_last_look(config, facts, rule) < rule.least_chance:
+    if chance_at_last_look(config, facts, rule) < rule.least_predictive_power:
         return answering_campaign(config, facts, rule)
     levels = dict(zip(config.all_looks, config.look_plan().gate_levels(), strict=True))
     ahead = {
@@ -110,7 +110,7 @@ def answering_campaign(config: CampaignConfig, facts: Facts, rule: CampaignRule)
     open_ = _open_guardrails(config, facts)
     for seeds in range(config.seeds, MOST_SEEDS + 1):
         found = _anew(config, facts, rule, seeds)
-        if found.to_answer >= WORTH_ANSWERING and _can_speak(open_, facts, seeds):
+        if found.to_decide >= WORTH_ANSWERING and _can_speak(open_, facts, seeds):
             return _new_campaign(facts, seeds, found, "")
     factors = [2**power for power in range(1, 1 + math.ceil(math.log2(MOST_ITEMS_FACTOR)))]
     asked = (*config.rule.primary, *open_)
@@ -118,7 +118,7 @@ def answering_campaign(config: CampaignConfig, facts: Facts, rule: CampaignRule)
     for seeds in (config.seeds, MOST_SEEDS):
         for factor in there:
             found = _anew(config, facts, rule, seeds, items_factor=float(factor))
-            if found.to_answer >= WORTH_ANSWERING and _can_speak(open_, facts, seeds, factor):
+            if found.to_decide >= WORTH_ANSWERING and _can_speak(open_, facts, seeds, factor):
                 return _new_campaign(facts, seeds, found, f", on {_items_text(asked, facts, factor)}")
     return _other_than_evidence(config, facts, rule, there, [each for each in factors if each not in there])
 
@@ -136,7 +136,7 @@ def _other_than_evidence(
 
     def answers(factor: int, asked_of: CampaignRule) -> bool:
         found = _anew(config, facts, asked_of, MOST_SEEDS, items_factor=float(factor))
-        return bool(found.to_answer >= WORTH_ANSWERING)
+        return bool(found.to_decide >= WORTH_ANSWERING)
 
     cures = [text for name in dict.fromkeys(asked) if (text := _giant_text(name, facts))]
     for factor in lacking:
@@ -198,9 +198,9 @@ def _has_items(name: str, factor: int, facts: Facts) -> bool:
 
 def _anew(
     config: CampaignConfig, facts: Facts, rule: CampaignRule, seeds: int, *, items_factor: float = 1.0
-) -> ChancesAnew:
+) -> OutcomeProbabilities:
     level = config.look_plan().gate_levels()[-1]
-    return chances_anew(
+    return new_campaign_outcomes(
         facts.composite,
         num_seeds=facts.num_seeds,
         new_seeds=seeds,
@@ -210,13 +210,13 @@ def _anew(
     )
 
 
-def _new_campaign(facts: Facts, seeds: int, chances: ChancesAnew, on_items: str) -> MoreEvidence:
+def _new_campaign(facts: Facts, seeds: int, chances: OutcomeProbabilities, on_items: str) -> MoreEvidence:
     return MoreEvidence(
         what=f"a new campaign with {number_of(seeds, 'fresh seed')}{on_items} and the same gates",
         num_seeds=seeds,
         device_s=seeds * facts.pair_s,
         chance=float(chances.to_scale),
-        answers=float(chances.to_answer),
+        answers=float(chances.to_decide),
     )
 
 
@@ -253,7 +253,7 @@ def _items_text(names: Iterable[str], facts: Facts, factor: int) -> str:
 
 def _chance(config: CampaignConfig, facts: Facts, rule: CampaignRule, seeds: int, level: float) -> float:
     return float(
-        chance_by_end(
+        predictive_power(
             facts.composite,
             num_seeds=facts.num_seeds,
             end_seeds=seeds,

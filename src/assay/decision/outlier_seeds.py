@@ -11,16 +11,16 @@ import numpy as np
 from assay.decision.config import CampaignConfig
 from assay.decision.facts import Facts, Floats
 from assay.decision.sentences import effect_text
-from assay.statistics.seeds.suspicion import agree_too_well, runs_apart
-from assay.statistics.seeds.trimmed import FEWEST_SEEDS, kept_seeds
+from assay.statistics.seeds.outliers import is_underdispersed, outlier_runs
+from assay.statistics.seeds.trimmed import MIN_SEEDS, inner_seeds
 from assay.statistics.warnings import Warned
 
 
 def warnings_of_seeds(config: CampaignConfig, facts: Facts) -> Iterator[Warned]:
     """What the primary scores and the weights of the runs show."""
     scores, runs = _scores_of_runs(facts), facts.runs
-    for found in runs_apart(scores, facts.composite):
-        run = runs[found.arm * facts.num_seeds + found.place]
+    for found in outlier_runs(scores, facts.composite):
+        run = runs[found.arm * facts.num_seeds + found.seed_index]
         side = "below" if found.distance < 0.0 else "above"
         far = effect_text(abs(found.distance), facts.unit, signed=False)
         yield Warned(
@@ -30,7 +30,7 @@ def warnings_of_seeds(config: CampaignConfig, facts: Facts) -> Iterator[Warned]:
             f"{_instead(config, facts)}",
         )
     yield from _equal_weights(facts)
-    if agree_too_well(facts.composite):
+    if is_underdispersed(facts.composite):
         yield Warned(
             "seeds agree too well",
             f"the gains of the {facts.num_seeds} seeds scatter less than the luck of their own items would "
@@ -43,7 +43,7 @@ def left_out_words(facts: Facts) -> str:
     if facts.over_seeds == "mean":
         return ""
     gains = np.diff(_scores_of_runs(facts), axis=0)[0]
-    without = [run.seed for run, kept in zip(facts.runs, kept_seeds(gains), strict=False) if not kept]
+    without = [run.seed for run, kept in zip(facts.runs, inner_seeds(gains), strict=False) if not kept]
     return f", without the best and the worst of them (seeds {' and '.join(map(str, sorted(without)))})"
 
 
@@ -74,6 +74,6 @@ def _equal_weights(facts: Facts) -> Iterator[Warned]:
 
 
 def _instead(config: CampaignConfig, facts: Facts) -> str:
-    if config.rule.over_seeds != "mean" or facts.num_seeds < FEWEST_SEEDS:
+    if config.rule.over_seeds != "mean" or facts.num_seeds < MIN_SEEDS:
         return ""
     return " A campaign that declares over_seeds: trimmed goes by the others."

@@ -145,7 +145,7 @@ def _scored(
             _no_such_score(benchmark, evaluation, "Use score: correct, ranking or log_likelihood.")
         )
     rows = scores_of(chosen, source=f"predictions of {evaluation.run_id}")
-    if benchmark.score == "ranking" and not rows.has_both_classes:
+    if benchmark.score == "ranking" and not rows.has_two_classes:
         raise ConfigError(
             f"benchmark '{benchmark.name}': all {rows.num_rows:,} rows have one label, so nothing can be "
             "ranked. Use score: correct."
@@ -183,8 +183,8 @@ def _influence_values(rows: ScoredRows) -> npt.NDArray[np.float64]:
     placed = placements(rows)
     values = np.empty(rows.num_rows)
     num_negative = rows.num_rows - rows.num_positive
-    values[rows.is_positive] = (placed.of_positives - placed.auc) * (rows.num_rows / rows.num_positive)
-    values[~rows.is_positive] = (placed.of_negatives - placed.auc) * (rows.num_rows / num_negative)
+    values[rows.is_positive] = (placed.positive - placed.auc) * (rows.num_rows / rows.num_positive)
+    values[~rows.is_positive] = (placed.negative - placed.auc) * (rows.num_rows / num_negative)
     return values + placed.auc
 
 

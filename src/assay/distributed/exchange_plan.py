@@ -362,7 +362,7 @@ def prove(plan: ExchangePlan) -> None:
 def _touched(made: ExchangeRound) -> set[int]:
     """The slots that a rank reads or writes in a round."""
     slots = {part.slot for part in (*made.sends, *made.receives)}
-    return slots | {slot for each in made.additions for slot in (each.into, each.added)}
+    return slots | {slot for addition in made.additions for slot in (addition.into, addition.added)}
 
 
 Symbols = UInt32[np.ndarray, "cell"]

@@ -58,5 +58,5 @@ def serial_of(properties: object) -> str:
 
 def version_text(numbers: Sequence[int | str]) -> str:
     """`2.27.3`, of the numbers that `torch.cuda.nccl.version()` gives; a suffix stays one (`2.27.3-rc1`)."""
-    suffix = "".join(f"-{str(each).lstrip('-')}" for each in numbers[3:])
+    suffix = "".join(f"-{str(number).lstrip('-')}" for number in numbers[3:])
     return ".".join(map(str, numbers[:3])) + suffix

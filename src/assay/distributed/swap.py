@@ -33,7 +33,7 @@ ANSWERED_BYTES = 65_536
 def swap(sends: Sequence[Transfer], receives: Sequence[Transfer], group: dist.ProcessGroup) -> None:
     """Send and receive; messages of two ranks arrive in their order, and an empty one is not sent."""
     sends, receives = ([each for each in some if each.tensor.numel()] for some in (sends, receives))
-    answers = [Transfer(each.peer, torch.empty(1)) for each in sends if _is_answered(each, group)]
+    answers = [Transfer(send.peer, torch.empty(1)) for send in sends if _is_answered(send, group)]
     operations = [
         dist.P2POp(operation, message.tensor, group=group, group_peer=message.peer)
         for operation, messages in ((dist.irecv, receives), (dist.irecv, answers), (dist.isend, sends))

@@ -65,7 +65,7 @@ def processor_here(
 def refuse_other_processor(run: Run, log: CommitLog, here: Processor) -> None:
     """Raise `ConfigError` where the last commit was computed on another kind of processor than this one."""
     last = log.commits()[-1:]
-    made = {each.attempt: each.processor for each in saved_attempts(Path(run.run_dir))}
+    made = {attempt.attempt: attempt.processor for attempt in saved_attempts(Path(run.run_dir))}
     was = made.get(last[0].attempt) if last else None
     if was is not None and not was.sums_like(here):
         raise ConfigError(
@@ -80,7 +80,9 @@ def other_processor(run: Run, step: int, *, attempt: int | None) -> str | None:
     """A sentence where a step, of an attempt or of the one that counts, was computed on another kind than this
     machine's: made again here, it may come to other bits."""
     made = recorded_steps(Path(run.run_dir), attempt=attempt).get(step)
-    kinds = {each.attempt: each.processor for each in saved_attempts(Path(run.run_dir))}
+    kinds = {
+        saved_attempt.attempt: saved_attempt.processor for saved_attempt in saved_attempts(Path(run.run_dir))
+    }
     was = None if made is None else kinds.get(made.attempt)
     if was is None or was.sums_like(here := processor_here()):
         return None

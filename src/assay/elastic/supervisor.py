@@ -436,7 +436,11 @@ class Supervisor:
         except StoreAwayError as error:  # it has ended nevertheless, with the last commit that is known
             away = error
         # Those of a successor are none of its own: this supervisor may have been thought dead.
-        commits = [each for each in self._log.known_commits() if each.attempt <= attempt.attempt]
+        commits = [
+            known_commit
+            for known_commit in self._log.known_commits()
+            if known_commit.attempt <= attempt.attempt
+        ]
         ended = attempt.model_copy(
             update={
                 "ended_s": self._clock.now_s(),
@@ -457,9 +461,9 @@ class Supervisor:
 
     def _quarantine_suspected(self) -> None:
         """What should have been when an attempt ended, and the store was away."""
-        for each in reversed(saved_attempts(Path(self._run.run_dir))):
-            if each.failure is not None and each.failure.failure_kind == "wrong_arithmetic":
-                self._log.quarantine_unverified(_not_verified(each.failure.text), up_to=each.attempt)
+        for attempt in reversed(saved_attempts(Path(self._run.run_dir))):
+            if attempt.failure is not None and attempt.failure.failure_kind == "wrong_arithmetic":
+                self._log.quarantine_unverified(_not_verified(attempt.failure.text), up_to=attempt.attempt)
                 return
 
     def _refuse_moved(self) -> None:
@@ -613,7 +617,11 @@ class Supervisor:
 
     def _notice_other_code(self, attempt: Attempt) -> None:
         """Training goes on, but perhaps to other weights than the older code would have made."""
-        earlier = [each for each in saved_attempts(Path(self._run.run_dir)) if each.attempt < attempt.attempt]
+        earlier = [
+            saved_attempt
+            for saved_attempt in saved_attempts(Path(self._run.run_dir))
+            if saved_attempt.attempt < attempt.attempt
+        ]
         versions = [self._run.code_version, *(each.code_version for each in earlier)]
         was = next((version for version in reversed(versions) if version), attempt.code_version)
         if was != attempt.code_version:

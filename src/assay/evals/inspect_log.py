@@ -183,7 +183,9 @@ def _finish_reason(sample: Mapping[str, Any]) -> str | None:
 
 def _reduced_items(reductions: Sequence[Mapping[str, Any]], choice: _Choice, path: Path) -> list[ItemScore]:
     own = [
-        each for each in reductions if (each["scorer"], each.get("reducer")) == (choice.scorer, choice.reducer)
+        reduction
+        for reduction in reductions
+        if (reduction["scorer"], reduction.get("reducer")) == (choice.scorer, choice.reducer)
     ]
     if not own:
         raise DataError(

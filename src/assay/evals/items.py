@@ -58,7 +58,7 @@ def checked_items(config: MultipleChoice | Generation, folder: Path) -> list[Ite
             len(items),
             where=where,
             source=str(folder / config.items),
-            first_without=lambda name: next(each.item_id for each in items if each.fields.get(name) is None),
+            first_without=lambda name: next(item.item_id for item in items if item.fields.get(name) is None),
         )
     return items
 

@@ -171,7 +171,7 @@ def result_of(
     """The record of all items of a benchmark; `of_score` makes further metrics of their score."""
     table = items_table(items)
     summary = summarise(table, identity.unit)
-    reasons = [each.finish_reason for each in items if each.score is not None and each.finish_reason]
+    reasons = [item.finish_reason for item in items if item.score is not None and item.finish_reason]
     return BenchmarkResult(
         **checkpoint._asdict(),
         **identity._asdict(),

@@ -233,14 +233,14 @@ class _ModelGraded:
             if isinstance(answer, SamplerError):
                 return answer
             completions.append(answer)
-        first, texts = completions[0], [each.text for each in completions]
+        first, texts = completions[0], [completion.text for completion in completions]
         if self._count == 1:
             return first
         if not self._spec.output_template:
             raise ConfigError(
                 f"eval '{self._eval.name}': several completions need an output_template in its spec."
             )
-        is_cut = any(each.finish_reason == "length" for each in completions)
+        is_cut = any(completion.finish_reason == "length" for completion in completions)
         reason = "length" if is_cut else first.finish_reason
         text = several_as_one(texts, self._spec.output_template)
         return first._replace(text=text, finish_reason=reason)
@@ -256,7 +256,7 @@ def _details(found: Mapping[str, Any], *answers: Completion) -> str | None:
 def _contents(prompt: Sequence[Message]) -> list[str]:
     """The turns of a conversation; parts that are no text are looked at as they are written."""
     contents: list[Any] = [turn["content"] for turn in prompt]
-    return [each if isinstance(each, str) else canonical_json(each) for each in contents]
+    return [content if isinstance(content, str) else canonical_json(content) for content in contents]
 
 
 def _asked(sample: Mapping[str, Any]) -> list[str]:

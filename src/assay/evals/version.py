@@ -52,7 +52,9 @@ class PresentSuite(NamedTuple):
 def present_suite(path: Path) -> PresentSuite:
     """Read a suite with its items; a `DataError` names what is not there or not readable."""
     suite = read_suite(path)
-    return PresentSuite(suite, {each.name: _version(each, path.parent) for each in suite.benchmarks})
+    return PresentSuite(
+        suite, {benchmark.name: _version(benchmark, path.parent) for benchmark in suite.benchmarks}
+    )
 
 
 def multiple_choice_version(config: MultipleChoice, items: Sequence[Item], path: Path) -> Version:

@@ -42,7 +42,7 @@ class ModelSource(_Wire):
     """where its texts are cut."""
 
 
-class AskedPrompt(_Wire):
+class PromptInput(_Wire):
     """One of text, tokens or a conversation."""
 
     text: str | None = None
@@ -50,11 +50,11 @@ class AskedPrompt(_Wire):
     messages: tuple[dict[str, str], ...] | None = None
 
 
-class GenerateAsk(_Wire):
+class GenerateRequest(_Wire):
     """Complete prompts, each `n` times; a prompt's choices stand together."""
 
     type: Literal["generate"] = "generate"
-    prompts: tuple[AskedPrompt, ...]
+    prompts: tuple[PromptInput, ...]
     n: int = 1
     max_tokens: int | None = None
     """None: as many as the model has room for."""
@@ -63,35 +63,35 @@ class GenerateAsk(_Wire):
     seed: int | None = None
     """None: nobody will repeat it."""
     stop: tuple[str, ...] = ()
-    num_likeliest: int | None = None
+    top_logprobs: int | None = None
     """Log-probabilities of what is drawn, and so many tokens beside each; None for neither."""
     is_streamed: bool = False
     """Pieces while they are drawn; else one for each choice."""
 
 
-class ScoreAsk(_Wire):
+class ScoreRequest(_Wire):
     """How likely prompts are, token by token."""
 
     type: Literal["score"] = "score"
-    prompts: tuple[AskedPrompt, ...]
-    num_likeliest: int = 0
+    prompts: tuple[PromptInput, ...]
+    top_logprobs: int = 0
 
 
-class EmbedAsk(_Wire):
+class EmbedRequest(_Wire):
     """Vectors of texts."""
 
     type: Literal["embed"] = "embed"
-    prompts: tuple[AskedPrompt, ...]
+    prompts: tuple[PromptInput, ...]
 
 
-class ClassifyAsk(_Wire):
+class ClassifyRequest(_Wire):
     """What a classifier or a reward model answers for each."""
 
     type: Literal["classify"] = "classify"
-    prompts: tuple[AskedPrompt, ...]
+    prompts: tuple[PromptInput, ...]
 
 
-class SpellAsk(_Wire):
+class TokenizeRequest(_Wire):
     """Either to tokens, or back."""
 
     type: Literal["spell"] = "spell"
@@ -101,23 +101,23 @@ class SpellAsk(_Wire):
     tokens: tuple[int, ...] | None = None
 
 
-class LikelyToken(_Wire):
+class TopLogprob(_Wire):
     """A token that might have stood there."""
 
     text: str
     text_bytes: tuple[int, ...] | None
-    log_prob: float
+    logprob: float
 
 
-class SaidToken(_Wire):
+class TokenLogprob(_Wire):
     """A token that stands there."""
 
     text: str
     text_bytes: tuple[int, ...] | None
     """Where it is part of a character, and the tokenizer tells."""
-    log_prob: float | None
+    logprob: float | None
     """In nats; None for the first of a sequence, which nothing stands before."""
-    likeliest: tuple[LikelyToken, ...] = ()
+    top_logprobs: tuple[TopLogprob, ...] = ()
     """The likeliest first."""
     is_end: bool = False
     """The token that ended a completion, and is no part of its text."""
@@ -151,13 +151,13 @@ class PromptsRead(_Wire):
     prompt_tokens: tuple[int, ...]
 
 
-class SaidPiece(_Wire):
+class CompletionChunk(_Wire):
     """More of a choice."""
 
     type: Literal["piece"] = "piece"
     choice: int
     text: str
-    tokens: tuple[SaidToken, ...] = ()
+    tokens: tuple[TokenLogprob, ...] = ()
     num_tokens: int = 0
     """Drawn since the last piece."""
     reason: Reason | None = None
@@ -168,7 +168,7 @@ class Scored(_Wire):
     """Token by token."""
 
     type: Literal["scored"] = "scored"
-    prompts: tuple[tuple[SaidToken, ...], ...]
+    prompts: tuple[tuple[TokenLogprob, ...], ...]
 
 
 class Embedded(_Wire):
@@ -191,7 +191,7 @@ class Classified(_Wire):
     """See `Embedded`."""
 
 
-class Spelled(_Wire):
+class Tokenized(_Wire):
     """The other form."""
 
     type: Literal["spelled"] = "spelled"
@@ -205,7 +205,7 @@ class Done(_Wire):
     type: Literal["done"] = "done"
 
 
-class Refused(_Wire):
+class RequestRejected(_Wire):
     """It cannot be asked so."""
 
     type: Literal["refused"] = "refused"
@@ -216,27 +216,29 @@ class Refused(_Wire):
     """A mistake of the engine's."""
 
 
-Ask = ModelSource | GenerateAsk | ScoreAsk | EmbedAsk | ClassifyAsk | SpellAsk
-Said = Ready | PromptsRead | SaidPiece | Scored | Embedded | Classified | Spelled | Done | Refused
+EngineRequest = ModelSource | GenerateRequest | ScoreRequest | EmbedRequest | ClassifyRequest | TokenizeRequest
+EngineResponse = (
+    Ready | PromptsRead | CompletionChunk | Scored | Embedded | Classified | Tokenized | Done | RequestRejected
+)
 
 
-class AskLine(_Wire):
+class RequestLine(_Wire):
     """To an engine: an ask, or that an earlier one is given up."""
 
     number: int
-    ask: Annotated[Ask, Field(discriminator="type")] | None = None
+    request: Annotated[EngineRequest, Field(discriminator="type")] | None = None
     """None: it is given up."""
 
 
-class SaidLine(_Wire):
+class ResponseLine(_Wire):
     """From an engine."""
 
     number: int
-    said: Annotated[Said, Field(discriminator="type")]
+    response: Annotated[EngineResponse, Field(discriminator="type")]
 
 
-ASK_LINE: TypeAdapter[AskLine] = TypeAdapter(AskLine)
-SAID_LINE: TypeAdapter[SaidLine] = TypeAdapter(SaidLine)
+REQUEST_LINE: TypeAdapter[RequestLine] = TypeAdapter(RequestLine)
+RESPONSE_LINE: TypeAdapter[ResponseLine] = TypeAdapter(ResponseLine)
 
 
 class Engine(Protocol):
@@ -247,7 +249,7 @@ class Engine(Protocol):
         """What it is."""
         ...
 
-    def ask(self, ask: Ask) -> AsyncGenerator[Said, None]:
+    def stream(self, request: EngineRequest) -> AsyncGenerator[EngineResponse, None]:
         """What it says, without `done`; closing the iterator gives the ask up.
 
         `RefusedError` where it cannot be asked so, or where its process died.

@@ -81,7 +81,7 @@ class RemoteEngine:
         served = self._asked(lambda: self._api.get("/models"))
         listed = served.get("data") if isinstance(served, dict) else None
         rows = listed if isinstance(listed, list) else []
-        models = {str(each.get("id")): each for each in rows if isinstance(each, dict)}
+        models = {str(row.get("id")): row for row in rows if isinstance(row, dict)}
         if self._config.model not in models:
             raise ConfigError(
                 f"method.sampler.model={self._config.model}: {self._where} serves "
@@ -197,15 +197,15 @@ class RemoteEngine:
 
     def _rollout(self, choice: dict[str, Any], sampling: Sampling) -> Rollout:
         tokens = np.array([int(token) for token in choice["token_ids"]], np.int64)
-        log_probs = np.array([float(each) for each in choice["logprobs"]["token_logprobs"]], np.float32)
+        logprobs = np.array([float(each) for each in choice["logprobs"]["token_logprobs"]], np.float32)
         reason, num = choice["finish_reason"], len(tokens)
-        if num != len(log_probs) or not all(math.isfinite(each) and each < 1e-3 for each in log_probs):
+        if num != len(logprobs) or not all(math.isfinite(prob) and prob < 1e-3 for prob in logprobs):
             raise ValueError("log-probabilities that are none, or of other tokens")
         is_cut = reason == "length" and num == sampling.max_tokens
         if is_cut:
-            return Rollout(tokens, log_probs, "length")
+            return Rollout(tokens, logprobs, "length")
         if num and reason == "stop" and (sampling.stop or tokens[-1] in self._ends or not self._ends):
-            return Rollout(tokens, log_probs, "stop")
+            return Rollout(tokens, logprobs, "stop")
         last = f", the last of which is {tokens[-1]}" if num else ""
         raise EngineError(
             f"{self._where}: an answer ended ('{reason}') behind {num:,} of {sampling.max_tokens:,} tokens"

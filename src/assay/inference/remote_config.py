@@ -8,7 +8,7 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_va
 from assay.base.config import FrozenConfig
 
 
-class LogProbGap(FrozenConfig):
+class LogprobGap(FrozenConfig):
     """How far the log-probabilities of engine and trainer may differ for the same tokens and weights."""
 
     bound: PositiveFloat = 0.05
@@ -48,7 +48,7 @@ class RemoteSampler(FrozenConfig):
     """Where each step's weights replace those of the last: an existing folder of this run alone, under the
     same absolute path on both sides."""
 
-    log_prob_gap: LogProbGap = LogProbGap()
+    logprob_gap: LogprobGap = LogprobGap()
     """What happens if engine and trainer disagree."""
 
     concurrency: PositiveInt = 64

@@ -30,7 +30,7 @@ class Rollout(NamedTuple):
 
     tokens: Int64[np.ndarray, "token"]
     """With the token that ended it, where one did."""
-    log_probs: Float32[np.ndarray, "token"]
+    logprobs: Float32[np.ndarray, "token"]
     """How likely each token was in the distribution drawn from: with temperature, top-k, top-p. 0 where
     there was no choice (temperature 0)."""
     reason: Literal["stop", "length"]

@@ -54,7 +54,7 @@ def hosts_left_out(home: Home, run: Run, *, world_size: int) -> list[str]:
 
 
 def _standing(home: Home) -> Iterator[Guard]:
-    return (each.guard for each in guard_standings(home) if not each.has_lapsed)
+    return (standing.guard for standing in guard_standings(home) if not standing.has_lapsed)
 
 
 def _said(guard: Guard) -> str:

@@ -30,7 +30,9 @@ class Launcher(Protocol):
 def resume_command(run: Run, *, world_size: int, options: Sequence[str] = ()) -> list[str]:
     """The command line that goes on with a run; `--workers=8..64` among the options is said instead of
     `world_size`."""
-    workers = [] if any(each.startswith("--workers=") for each in options) else ["--workers", str(world_size)]
+    workers = (
+        [] if any(option.startswith("--workers=") for option in options) else ["--workers", str(world_size)]
+    )
     return [assay_program(), "train", "--resume", run.run_id, *workers, *options]
 
 

@@ -54,7 +54,7 @@ class LoraConfig(FrozenConfig):
 
     def reaches(self, name: str) -> bool:
         """Whether a matrix of this name has an adapter."""
-        return any(name == each or name.endswith(f".{each}") for each in self.targets or USUAL_TARGETS)
+        return any(name == target or name.endswith(f".{target}") for target in self.targets or USUAL_TARGETS)
 
 
 USUAL_TARGETS = (

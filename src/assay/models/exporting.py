@@ -85,7 +85,9 @@ def _refuse_nothing_apart(config: NewCausalConfig | PretrainedCausalConfig) -> N
 
 
 def _save_adapters(model: Any, folder: Path, heads: tuple[str, ...]) -> None:
-    adapters = next(each.peft_config for each in model.modules() if hasattr(each, "peft_config"))["default"]
+    adapters = next(module.peft_config for module in model.modules() if hasattr(module, "peft_config"))[
+        "default"
+    ]
     adapters.task_type = "SEQ_CLS" if heads else "CAUSAL_LM"
     adapters.base_model_name_or_path = None  # a place of this machine
     adapters.inference_mode = True

@@ -25,7 +25,7 @@ OTHERWISE = 1 << 27
 class HeadScores(NamedTuple):
     """What the head says of each target."""
 
-    log_probs: Float[Tensor, "token"]
+    logprobs: Float[Tensor, "token"]
     """In nats."""
     entropies: Float[Tensor, "token"]
     """The entropy of the distribution that it was drawn from, in nats."""
@@ -58,7 +58,7 @@ class _Head(torch.autograd.Function):
     ) -> tuple[Float[Tensor, "token"], Float[Tensor, "token"], Bool[Tensor, "token"]]:
         ctx.set_materialize_grads(False)
         kept_type = torch.promote_types(dtype, torch.float32)
-        log_probs, entropies, log_totals = (
+        logprobs, entropies, log_totals = (
             torch.empty(len(targets), dtype=kept_type, device=states.device) for _ in range(3)
         )
         is_likeliest = torch.empty_like(targets, dtype=torch.bool)
@@ -73,23 +73,23 @@ class _Head(torch.autograd.Function):
             totals = chances.sum(dim=-1)
             mean = torch.linalg.vecdot(chances, logits) / totals
             log_totals[rows] = totals.log() + highest
-            log_probs[rows] = of_target - log_totals[rows]
+            logprobs[rows] = of_target - log_totals[rows]
             entropies[rows] = totals.log() - mean
         ctx.mark_non_differentiable(is_likeliest)
         ctx.save_for_backward(states, weight, bias, targets, log_totals, entropies)
         ctx.dtype = dtype
-        return log_probs, entropies, is_likeliest
+        return logprobs, entropies, is_likeliest
 
     @staticmethod
     def backward(
         ctx: Any,
-        of_log_probs: Float[Tensor, "token"] | None,
+        of_logprobs: Float[Tensor, "token"] | None,
         of_entropies: Float[Tensor, "token"] | None,
         _: object,
     ) -> tuple[Float[Tensor, "..."] | None, ...]:
         states, weight, bias, targets, log_totals, entropies = ctx.saved_tensors
-        if of_log_probs is None:
-            of_log_probs = torch.zeros_like(log_totals)
+        if of_logprobs is None:
+            of_logprobs = torch.zeros_like(log_totals)
         of_states = torch.empty_like(states)
         of_weight = torch.zeros_like(weight) if ctx.needs_input_grad[1] else None
         of_bias = torch.zeros_like(bias) if bias is not None and ctx.needs_input_grad[2] else None
@@ -98,11 +98,11 @@ class _Head(torch.autograd.Function):
             # d log p(target) = [entry is target] - p;  d entropy = -p (log p + entropy)
             of_logits = _logits(states[rows], head, bias)
             of_logits -= log_totals[rows, None]
-            factor = -of_log_probs[rows, None]
+            factor = -of_logprobs[rows, None]
             if of_entropies is not None:
                 factor = factor - of_entropies[rows, None] * (of_logits + entropies[rows, None])
             of_logits = of_logits.exp_().mul_(factor)
-            of_logits.scatter_add_(1, targets[rows, None], of_log_probs[rows, None])
+            of_logits.scatter_add_(1, targets[rows, None], of_logprobs[rows, None])
             if of_bias is not None:
                 of_bias += of_logits.sum(dim=0)
             of_logits = of_logits.to(ctx.dtype)

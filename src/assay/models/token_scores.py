@@ -24,7 +24,7 @@ TOLERANCE = 1e-3
 class TokenScores(NamedTuple):
     """What the model says of each token but the first, [row, token - 1]; 0 where it was not asked."""
 
-    log_probs: Float[Tensor, "row target"]
+    logprobs: Float[Tensor, "row target"]
     """The log-probability of the token that is there, in nats."""
     entropies: Float[Tensor, "row target"]
     """The entropy of what might have been there, in nats."""
@@ -69,12 +69,12 @@ class CausalNetwork(nn.Module):
         return TokenScores(*(each.view(shape) for each in everywhere))
 
 
-def sequence_log_probs(
+def sequence_logprobs(
     model: nn.Module, input_ids: Int[Tensor, "row token"], scored: Bool[Tensor, "row target"]
 ) -> Float[Tensor, "row"]:
     """Log-probabilities of all that is scored in a row, given what stands before it."""
     scores: TokenScores = model(input_ids, None, scored)
-    return scores.log_probs.sum(dim=1)
+    return scores.logprobs.sum(dim=1)
 
 
 def hidden_states(
@@ -93,7 +93,7 @@ def _refuse_another_head(model: CausalNetwork) -> None:
     tokens = torch.arange(4)[None] % model.network.config.vocab_size
     expected = model.network(input_ids=tokens, use_cache=False).logits[:, :-1].float().log_softmax(-1)
     expected = expected.gather(2, tokens[:, 1:, None])[:, :, 0]
-    difference = float((model(tokens).log_probs - expected).abs().max())
+    difference = float((model(tokens).logprobs - expected).abs().max())
     model.train(was_training)
     if not difference < TOLERANCE:
         raise ConfigError(

@@ -142,12 +142,12 @@ def _run(
         started=clock.moment(program, attempts[0].started_s),
         ended=None if ended_s is None else clock.moment(program, ended_s),
         device_hours=held_s / clock.hour_s,
-        device_hours_lost=sum(each.seconds.get("lost", 0.0) for each in phases) / clock.hour_s,
+        device_hours_lost=sum(phase.seconds.get("lost", 0.0) for phase in phases) / clock.hour_s,
         device_hours_by_phase=_by_phase(phases, held_s, clock),
         num_attempts=len(attempts),
         num_failed=sum(
-            each.outcome in FAILED or (each.outcome == "running" and each is not attempts[-1])
-            for each in attempts
+            attempt.outcome in FAILED or (attempt.outcome == "running" and attempt is not attempts[-1])
+            for attempt in attempts
         ),
     )
 
@@ -167,7 +167,7 @@ def _by_then(
     attempts: Sequence[Attempt], phases: Sequence[PhaseSeconds], *, now_s: float
 ) -> tuple[list[Attempt], list[PhaseSeconds]]:
     """What was to be seen then: of an attempt that ended later, only that it was running."""
-    begun = [each for each in attempts if each.started_s <= now_s]
+    begun = [attempt for attempt in attempts if attempt.started_s <= now_s]
     seen = [
         each.model_copy(update={"ended_s": None, "outcome": "running"})
         if each.ended_s is not None and each.ended_s > now_s
@@ -175,7 +175,7 @@ def _by_then(
         for each in begun
     ]
     told = {each.attempt for each, then in zip(begun, seen, strict=True) if each.outcome == then.outcome}
-    return seen, [each for each in phases if each.attempt in told]
+    return seen, [phase for phase in phases if phase.attempt in told]
 
 
 def held_spans(
@@ -183,8 +183,8 @@ def held_spans(
 ) -> Iterator[tuple[float, float, float]]:
     """(from, until, device-seconds) of each attempt; of one whose ranks have not reported, by the clock."""
     reported: dict[int, float] = {}
-    for each in phases:
-        reported[each.attempt] = reported.get(each.attempt, 0.0) + each.held_s
+    for phase in phases:
+        reported[phase.attempt] = reported.get(phase.attempt, 0.0) + phase.held_s
     begun_after = [*(attempt.started_s for attempt in attempts[1:]), now_s]
     for attempt, following_s in zip(attempts, begun_after, strict=True):
         until = attempt.ended_s if attempt.ended_s is not None else following_s

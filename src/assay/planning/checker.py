@@ -168,7 +168,7 @@ def _people_there(program: Program, name: str) -> dict[int, int]:
 
 def _devices_there(program: Program) -> dict[int, int]:
     devices, bookings = program.capacity.devices, program.capacity.bookings.values()
-    held = [(each.since, each.until, math.ceil(each.share * devices - 1e-9)) for each in bookings]
+    held = [(booking.since, booking.until, math.ceil(booking.share * devices - 1e-9)) for booking in bookings]
     return _left(program, devices, held)
 
 

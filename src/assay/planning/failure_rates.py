@@ -57,7 +57,7 @@ def failure_rates(ledger: Ledger, noise: Noise, *, runs: str = "*") -> FailureRa
             f"the ledger has no attempt that is over of a run like '{runs}'. 'assay runs' lists what it has."
         )
     interruptions = _unplanned(ledger, chosen)
-    interrupted = {(each.run_id, each.attempt) for each in interruptions}
+    interrupted = {(interruption.run_id, interruption.attempt) for interruption in interruptions}
     outcomes = Counter(a.outcome for a in attempts if (a.run_id, a.attempt) in interrupted)
     hours = sum(_held_s(ledger, run.run_id) for run in chosen) / HOUR_S
     shape, scale = PRIOR_INTERRUPTS + outcomes.total(), 1.0 / (PRIOR_INTERRUPTS / stated + hours)
@@ -102,7 +102,10 @@ def _loss_hours(
     interruptions: Sequence[Interruption], attempts: Sequence[Attempt]
 ) -> tuple[float, float] | None:
     size = {(attempt.run_id, attempt.attempt): attempt.world_size for attempt in attempts}
-    losses = [each.cost_device_s() / size[each.run_id, each.attempt] / HOUR_S for each in interruptions]
+    losses = [
+        interruption.cost_device_s() / size[interruption.run_id, interruption.attempt] / HOUR_S
+        for interruption in interruptions
+    ]
     if len(losses) < LEAST_LOSSES:
         return None
     mean, half = float(np.mean(losses)), float(np.sqrt(3.0) * np.std(losses, ddof=1))

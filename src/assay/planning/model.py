@@ -99,7 +99,7 @@ def bound_peak(model: Model) -> None:
     step = math.gcd(*units) or 1
     steps = model.cp.new_int_var(0, sum(units) // step, "peak_steps")
     model.cp.add(model.peak_devices == step * steps)
-    model.cp.add_cumulative(intervals, [each // step for each in units], steps)
+    model.cp.add_cumulative(intervals, [unit // step for unit in units], steps)
 
 
 def _group(cp: Any, problem: Problem, group: Group, usage: Usage) -> GroupVars:

@@ -115,7 +115,9 @@ def compile_problem(program: Program, *, relaxed: Collection[str] = (), by_the_d
     free = None
     if DEVICES not in relaxed:
         free = capacity.free_devices(calendar)
-        held = [(each.since, each.until, capacity.held_by(each)) for each in capacity.bookings.values()]
+        held = [
+            (booking.since, booking.until, capacity.held_by(booking)) for booking in capacity.bookings.values()
+        ]
         reserved = tuple(
             (calendar.hour_of(since), calendar.hour_of(until), units) for since, until, units in held
         )

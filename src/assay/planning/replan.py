@@ -68,7 +68,7 @@ def _why_nothing_fits(program: Program, before: Plan, progress: Progress, effort
         return was_found(new_solver(effort).solve(model.cp)) is True
 
     gone = f"{_spending(has_begun.values()):,} device-hours are spent by what has begun, or still to come of it"
-    to_blame = [f"{each.key} ({each.says})" for each in limits_of(program) if fits_without(each.key)]
+    to_blame = [f"{limit.key} ({limit.says})" for limit in limits_of(program) if fits_without(limit.key)]
     return f"From {progress.now} on no schedule satisfies all limits; {gone}. " + (
         f"The rest would fit without one of: {'; '.join(to_blame)}. Change it, or correct the notes."
         if to_blame

@@ -153,7 +153,9 @@ class ScoreMetrics(Record):
 
         A class that no row is of and that no row was taken for has none, and is left out, as scikit-learn does.
         """
-        seen = [each.f1 for each in self.classes if each.precision is not None or each.recall is not None]
+        seen = [
+            class_.f1 for class_ in self.classes if class_.precision is not None or class_.recall is not None
+        ]
         return sum(seen) / len(seen) if seen else None
 
 

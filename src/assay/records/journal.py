@@ -36,7 +36,7 @@ class JournaledAnswer(NamedTuple):
     """Why there is no reward."""
     tokens: tuple[int, ...] | None = None
     """Only of answers that nobody here can make again; likewise what the sampler said of them."""
-    log_probs: tuple[float, ...] | None = None
+    logprobs: tuple[float, ...] | None = None
 
 
 class JournaledGroup(NamedTuple):

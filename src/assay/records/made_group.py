@@ -13,7 +13,7 @@ class MadeAnswer(Record):
 
     tokens: tuple[NonNegativeInt, ...]
     """With the one that ended it."""
-    log_probs: tuple[float, ...]
+    logprobs: tuple[float, ...]
     """How likely each token was, in nats, as the engine said: float32, written exactly."""
     reason: Literal["stop", "length"]
 

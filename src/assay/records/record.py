@@ -88,7 +88,7 @@ RecordT = TypeVar("RecordT", bound=Record)
 
 def record_of_kind(classes: Iterable[type[RecordT]], text: str | bytes, *, source: str | Path) -> RecordT:
     """Read one record of any of several kinds, by the kind that its JSON names."""
-    kinds = {each.kind: each for each in classes}
+    kinds = {class_.kind: class_ for class_ in classes}
     tree = _tree(text, source)
     kind = str(tree.get("kind")) if isinstance(tree, dict) else ""
     if kind not in kinds:

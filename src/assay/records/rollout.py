@@ -34,7 +34,7 @@ class RolloutReport(Record):
     answer: str
     """What graders read."""
     tokens: tuple[int, ...]
-    log_probs: tuple[float, ...]
+    logprobs: tuple[float, ...]
     """How likely each token was (log), in the distribution that it was drawn from."""
     ended_by: Literal["stop", "length"]
     """An end token or a stop string, or `sampling.max_tokens`."""

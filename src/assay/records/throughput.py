@@ -15,7 +15,7 @@ ThroughputTerm = Literal[
     "lanes",
     "uneven",
     "slowest",
-    "crowding",
+    "contention",
     "data",
     "rollouts",
     "fixed",
@@ -71,7 +71,7 @@ class TwoWorkers(Record):
     num_steps: PositiveInt
     step_s: PositiveFloat
     """The mean, without commits."""
-    crowding: PositiveFloat
+    contention: PositiveFloat
     """Seconds that a lane takes beside another worker of its machine, over those it takes alone, for as many
     tokens."""
     messages: tuple[TimedMessage, ...]
@@ -154,7 +154,7 @@ class WorldForecast(Record):
     world_size: PositiveInt
     nodes: tuple[PositiveInt, ...]
     """Workers of each node."""
-    most_lanes: PositiveInt
+    max_lanes: PositiveInt
     """Those of the worker that has the most."""
     step_s: Estimate
     """Mean seconds of a step, without commits, evaluations and restarts."""
@@ -170,7 +170,7 @@ class WorldForecast(Record):
     """Seconds a step of the mean worker, as runs account for them: data, generation, compute, communication."""
     sent_bytes: NonNegativeInt
     """What the worker that sends the most sends in an exchange; of sharded weights, for an update."""
-    left_node_bytes: NonNegativeInt
+    inter_node_bytes: NonNegativeInt
     """What leaves the node that sends the most."""
     commit_every_steps: PositiveFloat
     failures: NonNegativeFloat
@@ -178,11 +178,11 @@ class WorldForecast(Record):
     run_s: Estimate
     """Wall seconds of the whole run: start, steps, evaluations, commits, restarts."""
     device_hours: Estimate
-    times_beyond: PositiveFloat
+    extrapolation_factor: PositiveFloat
     """Workers over the most that were measured; at most 1 is no extrapolation."""
 
 
-class SpeedupGoal(Record):
+class SpeedupTarget(Record):
     """A speedup that is asked for."""
 
     world_size: PositiveInt
@@ -222,8 +222,8 @@ class ThroughputForecast(Record):
     parallel: ParallelMode = "ddp"
     """How the workers hold the weights."""
     sizes: tuple[WorldForecast, ...]
-    goals: tuple[SpeedupGoal, ...]
-    remarks: tuple[str, ...]
+    targets: tuple[SpeedupTarget, ...]
+    notes: tuple[str, ...]
     """What is extrapolated, and what gains nothing."""
     advice: tuple[ThroughputAdvice, ...]
     """The most time saved first; empty where it was not asked for."""
@@ -262,4 +262,4 @@ class ThroughputCheck(Record):
     terms: tuple[CheckedTerm, ...]
     worst: str
     """The phase that was wrong by the most seconds over the attempt."""
-    remarks: tuple[str, ...]
+    notes: tuple[str, ...]

@@ -358,9 +358,13 @@ def score_range(grader: Grader) -> tuple[float, float]:
 
 def has_own_process(grader: Grader) -> bool:
     """Whether a part of it runs in a process of its own, which takes one answer after the other."""
-    return any(isinstance(each, PythonGrader | MathAnswer) for each in single_graders(grader))
+    return any(isinstance(single_grader, PythonGrader | MathAnswer) for single_grader in single_graders(grader))
 
 
 def python_sources(grader: Grader) -> list[str]:
     """The sources of users that it runs."""
-    return [each.source for each in single_graders(grader) if isinstance(each, PythonGrader)]
+    return [
+        single_grader.source
+        for single_grader in single_graders(grader)
+        if isinstance(single_grader, PythonGrader)
+    ]

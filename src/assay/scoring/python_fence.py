@@ -123,7 +123,7 @@ def filter_program(machine: str) -> bytes | None:
 
 
 def _numbers(calls: Mapping[str, tuple[int, int | None]], processor: _Processor) -> list[int]:
-    return [number for each in calls.values() if (number := each[processor.column]) is not None]
+    return [number for call in calls.values() if (number := call[processor.column]) is not None]
 
 
 def _checks() -> dict[str, list[_Instruction]]:

@@ -116,7 +116,7 @@ def stored_base(tree: Mapping[str, Any], *, where: str) -> BaseModelConfig:
 
 def asks_for_grader(recipe: Mapping[str, Any]) -> bool:
     """Whether a job of this template has to say what pays answers, since the template does not."""
-    kinds = {each.recipe_type for each in SERVED_METHODS.values() if each.takes_grader}
+    kinds = {method.recipe_type for method in SERVED_METHODS.values() if method.takes_grader}
     return recipe["method"].get("type") in kinds and not recipe["method"].get("rewards")
 
 

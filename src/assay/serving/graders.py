@@ -109,7 +109,7 @@ class GraderDesk:
                 await asyncio.gather(grading, return_exceptions=True)
 
     def _slots_of(self, grader: Grader) -> FairSlots:
-        kinds = [type(each) for each in single_graders(grader)]
+        kinds = [type(single_grader) for single_grader in single_graders(grader)]
         if PythonGrader in kinds or MathAnswer in kinds:
             return self._processes
         return self._judged if ScoreModel in kinds or LabelModel in kinds else self._here
@@ -128,7 +128,11 @@ class GraderDesk:
         return SampleGrade(grader, grade, error_of(grade, values), time.monotonic() - began_s)
 
     def _runner(self, grader: Grader, limits: Limits) -> GraderRunner:
-        asked = {each.model for each in single_graders(grader) if isinstance(each, ScoreModel | LabelModel)}
+        asked = {
+            single_grader.model
+            for single_grader in single_graders(grader)
+            if isinstance(single_grader, ScoreModel | LabelModel)
+        }
         judges: dict[str, Sampler] = {}
         if self.judge is not None:
             judges = {model: HttpSampler(base_url=self.judge, model=model, max_retries=1) for model in asked}
@@ -151,9 +155,9 @@ def checked_grader(value: Any, where: str = "grader") -> Grader:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         kinds = {
-            each
+            arg
             for one in get_args(get_args(Grader)[0])
-            for each in get_args(one.model_fields["type"].annotation)
+            for arg in get_args(one.model_fields["type"].annotation)
         }
         names = [
             str(part) for part in first["loc"] if part not in kinds and not str(part).startswith("function-")

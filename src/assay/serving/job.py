@@ -132,7 +132,7 @@ class JobState(NamedTuple):
     def usable_checkpoints(self) -> tuple[JobCheckpoint, ...]:
         """Those that were not retired."""
         kept = self.checkpoints[-1].kept_steps if self.checkpoints else ()
-        return tuple(each for each in self.checkpoints if each.step in kept)
+        return tuple(checkpoint for checkpoint in self.checkpoints if checkpoint.step in kept)
 
     @property
     def is_settled(self) -> bool:
@@ -142,7 +142,7 @@ class JobState(NamedTuple):
     @property
     def charged_s(self) -> float:
         """The device-seconds of all that is over of its run."""
-        return sum(each.device_s for each in self.charges)
+        return sum(charge.device_s for charge in self.charges)
 
     @property
     def model(self) -> str:
@@ -197,7 +197,7 @@ def _changes(state: JobState, entry: JobEntry) -> dict[str, Any]:
         case BudgetSpent():
             return {"wish": "pause", "budget_spent": entry}
         case JobCharged():
-            others = (each for each in state.charges if each.attempt != entry.attempt)
+            others = (charge for charge in state.charges if charge.attempt != entry.attempt)
             return {"charges": tuple(sorted((*others, entry), key=lambda each: each.attempt))}
         case CancelAsked():
             return {"wish": "cancel", "cancelled_s": entry.at_s}

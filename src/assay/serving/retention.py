@@ -98,4 +98,4 @@ class Weights(NamedTuple):
 
 def _folder(summary: LogSummary, step: int) -> str | None:
     """Where the run's commit of a step lies; None where it has none."""
-    return next((each.folder for each in reversed(summary.commits) if each.step == step), None)
+    return next((commit.folder for commit in reversed(summary.commits) if commit.step == step), None)

@@ -173,14 +173,14 @@ def score_matrix(results: Sequence[tuple[BenchmarkResult, pa.Table]]) -> ScoreMa
                 f"({table.num_rows}) than '{results[0][0].run_id}' ({len(ids)}). Evaluate both on one version."
             )
     scores = np.stack([_scores(table) for _, table in results])
-    kept = np.isfinite(scores).all(axis=0)
+    complete = np.isfinite(scores).all(axis=0)
     return ScoreMatrix(
-        scores=scores[:, kept],
-        item_ids=tuple(np.array(ids, dtype=object)[kept].tolist()),
-        clusters=_cluster_indices(first["cluster"])[kept],
-        cluster_names=tuple(np.array(first["cluster"].to_pylist(), dtype=object)[kept].tolist()),
-        weights=first["weight"].to_numpy()[kept],
-        num_dropped=int((~kept).sum()),
+        scores=scores[:, complete],
+        item_ids=tuple(np.array(ids, dtype=object)[complete].tolist()),
+        clusters=_cluster_indices(first["cluster"])[complete],
+        cluster_names=tuple(np.array(first["cluster"].to_pylist(), dtype=object)[complete].tolist()),
+        weights=first["weight"].to_numpy()[complete],
+        num_dropped=int((~complete).sum()),
     )
 
 
@@ -224,9 +224,9 @@ def summarise(table: pa.Table, unit: str = "") -> Summary:
         low, high = wilson_interval(mean, effective, quantile)
         estimate = Estimate(value=mean, low=low, high=high, method=f"{clustered}Wilson (t)")
     else:
-        reach = quantile * error
+        half_width = quantile * error
         method = f"{clustered}normal theory (t)"
-        estimate = Estimate(value=mean, low=mean - reach, high=mean + reach, method=method)
+        estimate = Estimate(value=mean, low=mean - half_width, high=mean + half_width, method=method)
         # A user's grader may pay more than 1 in a suite whose unit nobody chose.
         if unit == "share" and scores.min() >= 0.0 and scores.max() <= 1.0:
             estimate = within(estimate, 0.0, 1.0)

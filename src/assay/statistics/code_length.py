@@ -34,7 +34,7 @@ from assay.store.ledger.summary import intact_commits
 from assay.store.metrics.curves import Curve, metric_series
 from assay.training.recipe import recipe_of
 
-_EVERY_POINT = 1_000_000_000
+_MAX_POINTS = 1_000_000_000
 _ORDER_KEYS = ("seed", "lanes", "global_batch_size", "window_rows", "spread_windows", "layout")
 """The keys of the recipe's `loader` that decide which rows stand behind which step. The rest is speed."""
 
@@ -89,19 +89,17 @@ def code_length(ledger: Ledger, run_id: str) -> CodeLength:
         )
     steps_per_epoch = _steps_per_epoch(commits)
     num_steps = min(commits[-1].step, steps_per_epoch or commits[-1].step)
-    losses = _by_step(
-        metric_series(ledger, run.run_id, "loss", max_points=_EVERY_POINT), num_steps, run, "loss"
-    )
-    rows = _by_step(metric_series(ledger, run.run_id, "rows", max_points=_EVERY_POINT), num_steps, run, "rows")
+    losses = _by_step(metric_series(ledger, run.run_id, "loss", max_points=_MAX_POINTS), num_steps, run, "loss")
+    rows = _by_step(metric_series(ledger, run.run_id, "rows", max_points=_MAX_POINTS), num_steps, run, "rows")
     weights = rows.copy()  # but where another was written down
-    other = metric_series(ledger, run.run_id, "weight", max_points=_EVERY_POINT)
-    kept = other.steps <= num_steps
-    if "tokens" in method.coded and not kept.any():
+    other = metric_series(ledger, run.run_id, "weight", max_points=_MAX_POINTS)
+    in_pass = other.steps <= num_steps
+    if "tokens" in method.coded and not in_pass.any():
         raise DataError(
             f"run {run.run_id} was trained by an assay that did not write down how many tokens a step trains, "
             "so the length of its code is not known. Train it again."
         )
-    weights[other.steps[kept] - 1] = other.values[kept]
+    weights[other.steps[in_pass] - 1] = other.values[in_pass]
     return CodeLength(
         run_id=run.run_id,
         bits_per_step=losses * weights / np.log(2.0),
@@ -178,16 +176,16 @@ def _steps_per_epoch(commits: Sequence[Commit]) -> int | None:
 
 def _by_step(curve: Curve, num_steps: int, run: Run, name: str) -> Float64[np.ndarray, "step"]:
     """[step]: the metric of steps 1 to `num_steps`, each of which must be there once."""
-    wanted = np.arange(1, num_steps + 1)
-    kept = curve.steps <= num_steps
-    if not np.array_equal(curve.steps[kept], wanted):
-        missing = np.setdiff1d(wanted, curve.steps)
+    steps = np.arange(1, num_steps + 1)
+    in_pass = curve.steps <= num_steps
+    if not np.array_equal(curve.steps[in_pass], steps):
+        missing = np.setdiff1d(steps, curve.steps)
         what = f"step {missing[0]}" if len(missing) else "a single value of some step"
         raise DataError(
-            f"run {run.run_id}: '{name}' has {int(kept.sum())} values for {num_steps} steps; {what} is not on "
+            f"run {run.run_id}: '{name}' has {int(in_pass.sum())} values for {num_steps} steps; {what} is not on "
             f"record. The metrics in {run.run_dir} are incomplete here; copy the run's folder whole."
         )
-    return curve.values[kept]
+    return curve.values[in_pass]
 
 
 def _order(run: Run) -> dict[str, Any]:

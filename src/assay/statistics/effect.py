@@ -195,13 +195,18 @@ def item_shares(weights: Float64[np.ndarray, "weight"] | None, num_items: int) -
     """Each item's share in the mean; they sum to 1. Raises `DataError` for weights that cannot be."""
     if weights is None:
         return np.full(num_items, 1.0 / num_items)
-    given = np.asarray(weights, dtype=np.float64)
-    if given.shape != (num_items,) or not np.isfinite(given).all() or (given < 0.0).any() or not given.any():
+    values = np.asarray(weights, dtype=np.float64)
+    if (
+        values.shape != (num_items,)
+        or not np.isfinite(values).all()
+        or (values < 0.0).any()
+        or not values.any()
+    ):
         raise DataError(
-            f"weights of shape {given.shape} for {num_items} items; expected one each, at least 0, "
+            f"weights of shape {values.shape} for {num_items} items; expected one each, at least 0, "
             "finite, and not all 0."
         )
-    shares: np.ndarray = given / given.sum()
+    shares: np.ndarray = values / values.sum()
     return shares
 
 

@@ -114,13 +114,13 @@ def compare_evaluations(
         "candidate_run_id": candidate.run_id,
         "weights_equal": baseline.weights_digest == candidate.weights_digest,
     }
-    _refuse_other_datasets(baseline, candidate, before, after)
+    _check_same_dataset(baseline, candidate, before, after)
     if baseline.headline.metric != candidate.headline.metric:
-        learned = " and ".join(
-            f"{each.run_id} {_learned(each)} (measured by {each.headline.metric.title})"
+        descriptions = " and ".join(
+            f"{each.run_id} {_prediction_kind(each)} (measured by {each.headline.metric.title})"
             for each in (baseline, candidate)
         )
-        raise DataError(f"not two answers to one question: {learned}. Compare runs of one kind of label.")
+        raise DataError(f"not two answers to one question: {descriptions}. Compare runs of one kind of label.")
     if isinstance(baseline, ClassifierEvaluation):
         loss = ALLOWED_AUC_LOSS if allowed_loss is None else allowed_loss
         return compare_auc(before, after, **names, allowed_loss=loss), compare_slices(before, after)
@@ -130,7 +130,7 @@ def compare_evaluations(
     return found, slices
 
 
-def _refuse_other_datasets(baseline: AnyEvaluation, candidate: AnyEvaluation, before: Any, after: Any) -> None:
+def _check_same_dataset(baseline: AnyEvaluation, candidate: AnyEvaluation, before: Any, after: Any) -> None:
     """Row ids of two datasets may be equal by chance. Another build of the same rows may be compared."""
     fingerprints = baseline.dataset_fingerprint, candidate.dataset_fingerprint
     if fingerprints[0] == fingerprints[1] or have_same_rows(before, after):
@@ -144,7 +144,7 @@ def _refuse_other_datasets(baseline: AnyEvaluation, candidate: AnyEvaluation, be
     )
 
 
-def _learned(evaluation: AnyEvaluation) -> str:
+def _prediction_kind(evaluation: AnyEvaluation) -> str:
     """The kind of its label, in words."""
     if isinstance(evaluation, ClassifierEvaluation):
         return "tells yes from no"

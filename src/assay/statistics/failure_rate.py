@@ -62,9 +62,9 @@ def _by_likeness(failures: Float64[np.ndarray, "cluster"], sizes: Float64[np.nda
     """Kish's effective number. rho is 1 less how often two items of a cluster differ, as a share of how often
     two of all items do."""
     num_items, total = sizes.sum(), failures.sum()
-    differ = 2.0 * failures @ (sizes - failures) / (sizes @ (sizes - 1.0))
-    differ_at_all = 2.0 * total * (num_items - total) / (num_items * (num_items - 1.0))
-    likeness = min(max(1.0 - differ / differ_at_all, 0.0), 1.0)
+    pair_difference = 2.0 * failures @ (sizes - failures) / (sizes @ (sizes - 1.0))
+    overall_difference = 2.0 * total * (num_items - total) / (num_items * (num_items - 1.0))
+    likeness = min(max(1.0 - pair_difference / overall_difference, 0.0), 1.0)
     return float(num_items**2 / (sizes @ (1.0 + (sizes - 1.0) * likeness)))
 
 
@@ -99,14 +99,14 @@ def mean_upper(
     `shares` [trial]: what each counts in the mean; they sum to 1. The trial that was not seen counts as much as
     the trial of an item chosen at random.
     """
-    unseen = float(np.square(shares).sum())
+    extra_share = float(np.square(shares).sum())
     largest = np.maximum(np.broadcast_to(largest, values.shape[:-1]), values.max(axis=-1))
     low, high = values.min(axis=-1), np.where(np.isfinite(largest), largest, 0.0)
     for _ in range(_HALVINGS):
         middle = (low + high) / 2.0
         distance = shares * (values - middle[..., None])
         above, below = np.maximum(distance, 0.0), np.maximum(-distance, 0.0)
-        new = unseen * np.maximum(largest - middle, 0.0)
+        new = extra_share * np.maximum(largest - middle, 0.0)
         more, more_squared = above.sum(axis=-1) + new, np.square(above).sum(axis=-1) + new**2
         less, less_squared = below.sum(axis=-1), np.square(below).sum(axis=-1)
         with np.errstate(invalid="ignore", divide="ignore"):

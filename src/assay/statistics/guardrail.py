@@ -55,7 +55,7 @@ class Harm(NamedTuple):
     """Turned, so that above 0 is worse; its item variance allows for what was not seen."""
     lower: Leading
     upper: Leading
-    unseen_variance: Leading
+    rare_variance: Leading
     """What of the item variance is for rare harm that was not seen: it falls with the square of the items."""
 
     def within(self, limit: float) -> "Harm":
@@ -89,12 +89,12 @@ def harm_of(
             size = np.sqrt(np.square(harms).sum(axis=-1) / differing)
         largest = np.where(differing > 0, size, np.inf)
     highest, lowest = mean_upper(harms, shares, largest), -mean_upper(-harms, shares, largest)
-    upward, downward = (_reaching(found, abs(bound - found.mean)) for bound in (highest, lowest))
+    upward, downward = (_with_min_half_width(found, abs(bound - found.mean)) for bound in (highest, lowest))
     return Harm(
         effect=upward,
         lower=np.minimum(downward.lower(ONE_SIDED), lowest),
         upper=np.maximum(upward.upper(ONE_SIDED), highest),
-        unseen_variance=_excess(upward.item_variance, found.item_variance),
+        rare_variance=_excess(upward.item_variance, found.item_variance),
     )
 
 
@@ -121,14 +121,14 @@ def is_sized(standard_error: float, margin: float) -> bool:
     return standard_error <= margin / MARGINS_PER_ERROR * (1 + 1e-9)
 
 
-def chance_to_pass(
+def pass_probability(
     margin: float, components: VarianceComponents, *, num_seeds: int, num_items: int, is_share: bool
 ) -> float:
     """The chance that a candidate that does no harm passes."""
-    size = _unseen_size(components, is_share=is_share)
+    size = _rare_event_size(components, is_share=is_share)
     if margin <= size * float(rate_upper(0.0, float(num_items))):
         return 0.0
-    allowed = allowance_for_unseen(components, num_items=num_items, is_share=is_share)
+    allowed = rare_event_allowance(components, num_items=num_items, is_share=is_share)
     found = power(margin - allowed.margin, allowed.components, num_seeds=num_seeds, num_items=num_items)
     return float(found)
 
@@ -142,20 +142,22 @@ class Allowance(NamedTuple):
     """The noise with that of an item that is not seen."""
 
 
-def allowance_for_unseen(components: VarianceComponents, *, num_items: int, is_share: bool) -> Allowance:
+def rare_event_allowance(components: VarianceComponents, *, num_items: int, is_share: bool) -> Allowance:
     """As the bound of n items with k failures is: k + z^2 / 2 + z (k + 1)^(1/2), over n."""
-    size = _unseen_size(components, is_share=is_share)
+    size = _rare_event_size(components, is_share=is_share)
     shorter = size * normal_quantile(2 * ONE_SIDED - 1.0) ** 2 / 2.0 / num_items
-    return Allowance(shorter, components._replace(item=components.item + size**2 / num_items, unseen=0.0))
+    return Allowance(
+        shorter, components._replace(item=components.item + size**2 / num_items, rare_variance=0.0)
+    )
 
 
-def _unseen_size(components: VarianceComponents, *, is_share: bool) -> float:
+def _rare_event_size(components: VarianceComponents, *, is_share: bool) -> float:
     return 1.0 if is_share else math.sqrt(components.item + components.residual)
 
 
-def _reaching(found: Effect, reach: Leading) -> Effect:
+def _with_min_half_width(found: Effect, half_width: Leading) -> Effect:
     """With an item variance that alone reaches so far, at least."""
-    least = np.square(reach / stdtrit(np.maximum(found.item_degrees, 1.0), ONE_SIDED))
+    least = np.square(half_width / stdtrit(np.maximum(found.item_degrees, 1.0), ONE_SIDED))
     return found._replace(item_variance=np.maximum(found.item_variance, least))
 
 
@@ -169,9 +171,9 @@ def _items_factor(harm: Harm, margin: float) -> float:
     if is_sized(float(effect.standard_error), margin):
         return 1.0
     seeds_alone = float(effect.seed_variance - effect.residual_variance)
-    room = (margin / MARGINS_PER_ERROR) ** 2 - max(seeds_alone, 0.0)
-    if room <= 0.0 or not math.isfinite(seeds_alone) or math.isinf(float(effect.item_variance)):
+    slack = (margin / MARGINS_PER_ERROR) ** 2 - max(seeds_alone, 0.0)
+    if slack <= 0.0 or not math.isfinite(seeds_alone) or math.isinf(float(effect.item_variance)):
         return math.inf
-    unseen = float(harm.unseen_variance)
-    seen = float(effect.item_variance) - unseen
-    return (seen + math.sqrt(seen**2 + 4.0 * room * unseen)) / (2.0 * room)
+    rare_variance = float(harm.rare_variance)
+    seen = float(effect.item_variance) - rare_variance
+    return (seen + math.sqrt(seen**2 + 4.0 * slack * rare_variance)) / (2.0 * slack)

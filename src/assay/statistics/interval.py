@@ -57,7 +57,7 @@ def normal_quantile(confidence: float = CONFIDENCE) -> float:
 
 def symmetric(
     value: float,
-    reach: float,
+    half_width: float,
     *,
     method: str,
     confidence: float = CONFIDENCE,
@@ -65,7 +65,7 @@ def symmetric(
     highest: float = math.inf,
 ) -> Estimate:
     """`value` with an interval that reaches as far on either side, within what is possible."""
-    low, high = max(value - reach, lowest), min(value + reach, highest)
+    low, high = max(value - half_width, lowest), min(value + half_width, highest)
     return Estimate(value=value, low=low, high=high, confidence=confidence, method=method)
 
 
@@ -80,8 +80,8 @@ def wilson_interval(rate: float, count: float, quantile: float) -> tuple[float, 
     """Wilson's (1927) interval of a rate of `count` independent trials; never leaves [0, 1]."""
     shrink = 1 + quantile**2 / count
     centre = (rate + quantile**2 / (2 * count)) / shrink
-    reach = quantile / shrink * math.sqrt(rate * (1 - rate) / count + quantile**2 / (4 * count**2))
-    return max(0.0, min(rate, centre - reach)), min(1.0, max(rate, centre + reach))
+    half_width = quantile / shrink * math.sqrt(rate * (1 - rate) / count + quantile**2 / (4 * count**2))
+    return max(0.0, min(rate, centre - half_width)), min(1.0, max(rate, centre + half_width))
 
 
 class ClusteredError(NamedTuple):
@@ -93,13 +93,13 @@ class ClusteredError(NamedTuple):
     num_clusters: int
 
     @property
-    def reach(self) -> float:
+    def half_width(self) -> float:
         """Half the width of the interval."""
         return self.quantile * float(np.sqrt(self.variance))
 
 
 def clustered(
-    influences: Float64[np.ndarray, "row"],
+    influence: Float64[np.ndarray, "row"],
     clusters: Clusters,
     weights: Float64[np.ndarray, "row"] | None = None,
 ) -> ClusteredError | None:
@@ -111,7 +111,7 @@ def clustered(
 
     if (count := len(np.unique(clusters))) < 2:
         return None
-    found = clustered_variance(influences, clusters, np.ones(clusters.size) if weights is None else weights)
+    found = clustered_variance(influence, clusters, np.ones(clusters.size) if weights is None else weights)
     quantile = float(stdtrit(found.degrees, 0.5 + CONFIDENCE / 2))
     return ClusteredError(float(found.variance), quantile, count)
 
@@ -165,7 +165,7 @@ def clustered_variance(
         found = ClusteredVariance(variance, count - 1.0)
         if largest is None:
             return found
-        return allowing_for_unseen(found, sums, np.full(count, 1.0 / count), np.ones(count), largest=largest)
+        return allow_for_rare_events(found, sums, np.full(count, 1.0 / count), np.ones(count), largest=largest)
     of_clusters = cluster_sums(weights, clusters)
     shares = of_clusters / of_clusters.sum()
     if shares.max() >= _ALL:
@@ -176,10 +176,10 @@ def clustered_variance(
         return found
     items = np.full(deviations.shape[-1], 1.0 / copies)
     numbers = cluster_sums(items, clusters)
-    return allowing_for_unseen(found, sums, shares, numbers, largest=largest)
+    return allow_for_rare_events(found, sums, shares, numbers, largest=largest)
 
 
-def allowing_for_unseen(
+def allow_for_rare_events(
     found: ClusteredVariance,
     sums: Float64[np.ndarray, "*leading cluster"],
     shares: Float64[np.ndarray, "cluster"],
@@ -197,25 +197,27 @@ def allowing_for_unseen(
 
     counts = shares > 0.0
     sums, shares, numbers = sums[..., counts], shares[counts], numbers[counts]
-    unseen_share = float(shares @ shares)
+    squared_share = float(shares @ shares)
     deviations = sums / shares
-    scaled = [sums / np.sqrt(shares * unseen_share), deviations]
+    scaled = [sums / np.sqrt(shares * squared_share), deviations]
     sizes = [np.sqrt(np.square(deviations).mean(axis=-1))] * 2
     if np.isfinite(largest):
         in_one = (float(numbers @ numbers) / float(numbers.sum()), float(numbers.mean()))
-        sizes = [_unseen(each, number, largest) for each, number in zip(scaled, in_one, strict=True)]
+        sizes = [
+            _max_extra_deviation(each, number, largest) for each, number in zip(scaled, in_one, strict=True)
+        ]
     moments = [_skewness_and_kurtosis(*each) for each in zip(scaled, sizes, strict=True)]
     skewness, kurtosis = (np.minimum(first, second) for first, second in zip(*moments, strict=True))
     least = np.minimum(found.degrees, 1.0)
     degrees = np.maximum(found.degrees * np.minimum(1.0, 2.0 / np.maximum(kurtosis - 1.0, 1e-300)), least)
     student = stdtrit(degrees, 0.5 + CONFIDENCE / 2.0)
-    beyond_luck = np.maximum(skewness - np.sqrt(6.0 * unseen_share), 0.0)
-    wider = 1.0 + beyond_luck * np.sqrt(unseen_share) / 6.0 * (1.0 / student + 2.0 * student)
-    variance: np.ndarray = (found.variance + np.square(sizes[0] * unseen_share)) * np.square(wider)
+    excess_skewness = np.maximum(skewness - np.sqrt(6.0 * squared_share), 0.0)
+    wider = 1.0 + excess_skewness * np.sqrt(squared_share) / 6.0 * (1.0 / student + 2.0 * student)
+    variance: np.ndarray = (found.variance + np.square(sizes[0] * squared_share)) * np.square(wider)
     return ClusteredVariance(variance, degrees)
 
 
-def _unseen(
+def _max_extra_deviation(
     deviations: Float64[np.ndarray, "*leading cluster"], number: float, largest: float
 ) -> Float64[np.ndarray, "*leading"]:
     """By what one further cluster of so many items may deviate; by all, where none that was seen does."""
@@ -225,18 +227,18 @@ def _unseen(
 
 
 def _skewness_and_kurtosis(
-    deviations: Float64[np.ndarray, "*leading cluster"], unseen: Float64[np.ndarray, "*#leading"]
+    deviations: Float64[np.ndarray, "*leading cluster"], extra_deviation: Float64[np.ndarray, "*#leading"]
 ) -> tuple[Float64[np.ndarray, "*leading"], Float64[np.ndarray, "*leading"]]:
     """Without its sign, of the clusters; and with one more that deviates by `unseen`. A normal law's where none
     deviates."""
     squares = np.square(deviations)
     second, count = squares.mean(axis=-1), deviations.shape[-1]
-    with_unseen = (second * count + np.square(unseen)) / (count + 1.0)
-    fourth = (np.square(squares).sum(axis=-1) + np.square(np.square(unseen))) / (count + 1.0)
+    with_extra = (second * count + np.square(extra_deviation)) / (count + 1.0)
+    fourth = (np.square(squares).sum(axis=-1) + np.square(np.square(extra_deviation))) / (count + 1.0)
     with np.errstate(invalid="ignore", divide="ignore"):
         skewness = np.abs((squares * deviations).mean(axis=-1)) / second**1.5
-        kurtosis = fourth / np.square(with_unseen)
-    return np.where(second > 0.0, skewness, 0.0), np.where(with_unseen > 0.0, kurtosis, 3.0)
+        kurtosis = fourth / np.square(with_extra)
+    return np.where(second > 0.0, skewness, 0.0), np.where(with_extra > 0.0, kurtosis, 3.0)
 
 
 def _correction(shares: Float64[np.ndarray, "cluster"]) -> tuple[Float64[np.ndarray, "cluster"], float]:

@@ -20,29 +20,31 @@ NUM_BINS = 10
 def class_scores(table: Any, names: Sequence[str]) -> tuple[ClassScore, ...]:
     """From the columns `label` (names, as the dataset has them) and `predicted` (places among them)."""
     counts = confusion(table, names)
-    true, taken, right = counts.sum(axis=1), counts.sum(axis=0), counts.diagonal()
+    true, predicted_counts, right = counts.sum(axis=1), counts.sum(axis=0), counts.diagonal()
     return tuple(
         ClassScore(
             name=name,
-            num_rows=int(true[place]),
-            predicted_as=tuple(counts[place].tolist()),
-            precision=float(right[place] / taken[place]) if taken[place] else None,
-            recall=float(right[place] / true[place]) if true[place] else None,
-            f1=float(2 * right[place] / (true[place] + taken[place])) if true[place] + taken[place] else 0.0,
+            num_rows=int(true[index]),
+            predicted_as=tuple(counts[index].tolist()),
+            precision=float(right[index] / predicted_counts[index]) if predicted_counts[index] else None,
+            recall=float(right[index] / true[index]) if true[index] else None,
+            f1=float(2 * right[index] / (true[index] + predicted_counts[index]))
+            if true[index] + predicted_counts[index]
+            else 0.0,
         )
-        for place, name in enumerate(names)
+        for index, name in enumerate(names)
     )
 
 
 def confusion(table: Any, names: Sequence[str]) -> Int64[np.ndarray, "true predicted"]:
     """Rows of each class that were taken for each."""
-    places = {name: place for place, name in enumerate(names)}
+    class_indices = {name: index for index, name in enumerate(names)}
     labels = [str(int(label) if isinstance(label, bool) else label) for label in table[LABEL].to_pylist()]
-    if strange := next((label for label in labels if label not in places), None):
+    if unknown := next((label for label in labels if label not in class_indices), None):
         raise DataError(
-            f"a row's label is {strange!r}, which is none of {', '.join(names[:5])}. Evaluate anew."
+            f"a row's label is {unknown!r}, which is none of {', '.join(names[:5])}. Evaluate anew."
         )
-    true = np.array([places[label] for label in labels], np.int64)
+    true = np.array([class_indices[label] for label in labels], np.int64)
     predicted = table["predicted"].to_numpy().astype(np.int64)
     counts = np.bincount(true * len(names) + predicted, minlength=len(names) ** 2)
     return counts.reshape(len(names), len(names)).astype(np.int64)

@@ -47,7 +47,7 @@ Ranges = Mapping[str, tuple[float, float]]
 
 ANY = (-math.inf, math.inf)
 
-_PAID_AS_SHARES = ("share", "rewards")
+_SHARE_UNITS = ("share", "rewards")
 """Units of scores that often are 0 or 1 in every row."""
 
 
@@ -55,9 +55,9 @@ def mean_estimate(values: Float64[np.ndarray, "row"], clusters: Clusters | None 
     """The mean with Student's interval; without one for a single row or cluster."""
     mean = float(values.mean())
     if clusters is not None:
-        if (spread := clustered((values - mean) / values.size, clusters)) is None:
+        if (error := clustered((values - mean) / values.size, clusters)) is None:
             return Estimate(value=mean, method=one_cluster("normal theory (t)"))
-        return symmetric(mean, spread.reach, method=f"normal theory (t), {spread.num_clusters:,} clusters")
+        return symmetric(mean, error.half_width, method=f"normal theory (t), {error.num_clusters:,} clusters")
     if values.size < 2:
         return Estimate(value=mean, method="normal theory (t): undefined, one row")
     quantile = float(stdtrit(values.size - 1, 0.5 + CONFIDENCE / 2))
@@ -101,11 +101,11 @@ def score_slices(table: Any, metrics: Sequence[Metric], ranges: Ranges) -> tuple
     """The same in each slice of each column beside the scores."""
     return tuple(
         ScoreSlice(
-            column=each.column,
-            value=each.value,
-            metrics=score_metrics(table.filter(each.chosen), metrics, ranges),
+            column=slice_part.column,
+            value=slice_part.value,
+            metrics=score_metrics(table.filter(slice_part.chosen), metrics, ranges),
         )
-        for each in metadata_slices(table, scores=_names(metrics))
+        for slice_part in metadata_slices(table, scores=_names(metrics))
     )
 
 
@@ -149,14 +149,14 @@ def compare_score_slices(
     clusters = clusters_of(baseline)
 
     def paired(chosen: Bool[np.ndarray, "row"]) -> Estimate:
-        there = None if clusters is None else clusters[chosen]
-        return _paired(differences[chosen], there, metrics[0], weights_equal=weights_equal)
+        chosen_clusters = None if clusters is None else clusters[chosen]
+        return _paired(differences[chosen], chosen_clusters, metrics[0], weights_equal=weights_equal)
 
     return slice_differences(baseline, paired, scores=_names(metrics))
 
 
 def _estimate(scores: Float64[np.ndarray, "row"], metric: Metric, clusters: Clusters | None) -> Estimate:
-    if metric.unit not in _PAID_AS_SHARES:
+    if metric.unit not in _SHARE_UNITS:
         return mean_estimate(scores, clusters)
     if np.isin(scores, (0.0, 1.0)).all():
         return share_estimate(scores, clusters)
@@ -182,10 +182,10 @@ def _difference_of_shares(
     differences: Float64[np.ndarray, "row"], clusters: Clusters | None, *, method: str
 ) -> Estimate:
     mean, counts = float(differences.mean()), None if clusters is None else np.ones(differences.size)
-    spread = clustered_variance((differences - mean) / differences.size, clusters, counts, largest=1.0)
-    quantile = float(stdtrit(spread.degrees, 0.5 + CONFIDENCE / 2))
-    reach = quantile * float(np.sqrt(spread.variance))
-    return symmetric(mean, reach, method=method, lowest=-1.0, highest=1.0)
+    error = clustered_variance((differences - mean) / differences.size, clusters, counts, largest=1.0)
+    quantile = float(stdtrit(error.degrees, 0.5 + CONFIDENCE / 2))
+    half_width = quantile * float(np.sqrt(error.variance))
+    return symmetric(mean, half_width, method=method, lowest=-1.0, highest=1.0)
 
 
 def _scores(table: Any, metric: Metric) -> Float64[np.ndarray, "row"]:

@@ -19,7 +19,7 @@ from scipy.special import gammaincinv, ndtr, ndtri
 
 from assay.base.shapes import Float64
 from assay.statistics.effect import Effect
-from assay.statistics.seeds.trimmed import OverSeeds, of_normal_seeds
+from assay.statistics.seeds.trimmed import OverSeeds, normal_seeds
 
 POWER = 0.80
 LEVEL = 0.95
@@ -37,10 +37,10 @@ class VarianceComponents(NamedTuple):
     """Between items: what all seeds of an item have in common; with clusters, times the design effect."""
     residual: float
     """What belongs to one seed on one item; with clusters, times the design effect."""
-    unseen: float = 0.0
+    rare_variance: float = 0.0
     """The square of what an item may differ by that is not seen: 1 of a share; 0 where that does not count. It
     is no part of the luck, but of what an interval allows for it."""
-    known_by: float = 1.0
+    item_information: float = 1.0
     """What each item is worth in telling the items' variance: less than 1 where they are of unequal size, or
     few differ."""
 
@@ -62,7 +62,7 @@ def components_from_discordance(
     its seeds, as a share. `seed_correlation`: what pairing seeds wins; 0 is the cautious choice.
     """
     assert 0.0 < discordance <= 1.0 and seed_sd >= 0.0, (discordance, seed_sd)
-    return VarianceComponents(2.0 * seed_sd**2 * (1.0 - seed_correlation), discordance, 0.0, unseen=1.0)
+    return VarianceComponents(2.0 * seed_sd**2 * (1.0 - seed_correlation), discordance, 0.0, rare_variance=1.0)
 
 
 def power(
@@ -85,7 +85,7 @@ def power(
 
 
 def minimum_detectable_effect(
-    components: VarianceComponents, *, num_seeds: int, num_items: int, wanted_power: float = POWER
+    components: VarianceComponents, *, num_seeds: int, num_items: int, target_power: float = POWER
 ) -> float:
     """The smallest true gain that the design finds with `wanted_power`; infinite with one seed."""
     if num_seeds < 2:
@@ -96,7 +96,7 @@ def minimum_detectable_effect(
 
     def shortfall(multiple: float) -> float:
         found = power(multiple * unit, components, num_seeds=num_seeds, num_items=num_items)
-        return float(found) - wanted_power
+        return float(found) - target_power
 
     highest = 8.0
     while shortfall(highest) < 0.0:
@@ -104,7 +104,7 @@ def minimum_detectable_effect(
     return unit * float(brentq(shortfall, 0.0, highest, xtol=1e-6))
 
 
-def detectable_by(effect: Effect, *, wanted_power: float = POWER) -> float:
+def detectable_by(effect: Effect, *, target_power: float = POWER) -> float:
     """The smallest true gain that a measurement like `effect` (no leading axes) finds with `wanted_power`.
 
     As little as its interval knows of its luck, so little is known here: the variances of seeds and of items
@@ -125,32 +125,32 @@ def detectable_by(effect: Effect, *, wanted_power: float = POWER) -> float:
     bounds = seen.half_width(LEVEL) / error
 
     def shortfall(multiple: float) -> float:
-        return float(ndtr(multiple - bounds).mean()) - wanted_power
+        return float(ndtr(multiple - bounds).mean()) - target_power
 
     return error * float(brentq(shortfall, 0.0, float(bounds.max()) + 8.0, xtol=1e-6))
 
 
 def seeds_needed(
-    effect: float, components: VarianceComponents, *, num_items: int, wanted_power: float = POWER
+    effect: float, components: VarianceComponents, *, num_items: int, target_power: float = POWER
 ) -> int | None:
     """The fewest seed pairs that find `effect` with `wanted_power`.
 
     None where no number does (up to 200): the items alone are too few.
     """
     for num_seeds in range(2, MAX_SEEDS + 1):
-        if float(power(effect, components, num_seeds=num_seeds, num_items=num_items)) >= wanted_power:
+        if float(power(effect, components, num_seeds=num_seeds, num_items=num_items)) >= target_power:
             return num_seeds
     return None
 
 
-def detectable_difference(num_items: int, *, discordance: float, wanted_power: float = POWER) -> float:
+def detectable_difference(num_items: int, *, discordance: float, target_power: float = POWER) -> float:
     """The smallest difference of two fixed models that a benchmark of `num_items` items could find, two-sided.
 
     McNemar's test of n items needs n = (z_level + z_power)^2 (p - d^2) / d^2 for a difference d, with p the
     discordance; no claim about a method, only about these two sets of weights. Infinite where even the largest
     possible difference, the discordance, would be missed too often.
     """
-    square = float(ndtri(1.0 - (1.0 - LEVEL) / 2) + ndtri(wanted_power)) ** 2
+    square = float(ndtri(1.0 - (1.0 - LEVEL) / 2) + ndtri(target_power)) ** 2
     difference = math.sqrt(square * discordance / (num_items + square))
     return difference if difference <= discordance else math.inf
 
@@ -162,7 +162,7 @@ def error_of_design(
     variance = components.variance(num_seeds=num_seeds, num_items=num_items)
     if over_seeds == "trimmed":
         of_seeds = components.seed / num_seeds + components.residual / (num_seeds * num_items)
-        variance += of_seeds * (of_normal_seeds(num_seeds).variance - 1.0)
+        variance += of_seeds * (normal_seeds(num_seeds).variance - 1.0)
     return math.sqrt(variance)
 
 
@@ -176,13 +176,15 @@ def variance_scatter(
     """
     points, left = _chi2_points(max(num_seeds - 1, 1)), num_seeds
     if over_seeds == "trimmed":
-        points, left = of_normal_seeds(num_seeds).estimates, num_seeds - 2
+        points, left = normal_seeds(num_seeds).estimates, num_seeds - 2
     residual = components.residual / (left * num_items)
     of_seeds = components.seed / num_seeds + components.residual / (num_seeds * num_items)
     return Effect(
         mean=np.zeros(_CHI2_POINTS),
         seed_variance=of_seeds * points,
-        item_variance=np.asarray(components.item / num_items + residual + components.unseen / num_items**2),
+        item_variance=np.asarray(
+            components.item / num_items + residual + components.rare_variance / num_items**2
+        ),
         residual_variance=np.asarray(residual),
         seed_degrees=np.asarray(left - 1.0),
         item_degrees=_item_degrees(components, num_items),
@@ -191,16 +193,16 @@ def variance_scatter(
 
 def _chi2_points(degrees: float) -> Float64[np.ndarray, "point"]:
     """Equally likely values of an estimated variance, in units of the true one."""
-    places = (np.arange(_CHI2_POINTS) + 0.5) / _CHI2_POINTS
-    points: np.ndarray = 2.0 * gammaincinv(degrees / 2.0, places) / degrees
+    levels = (np.arange(_CHI2_POINTS) + 0.5) / _CHI2_POINTS
+    points: np.ndarray = 2.0 * gammaincinv(degrees / 2.0, levels) / degrees
     return points
 
 
 def _item_degrees(components: VarianceComponents, num_items: int) -> float:
     """As few as `interval.allowing_for_unseen` has of items that hardly differ: their kurtosis is 1 /
     discordance."""
-    degrees = max(components.known_by * num_items - 1.0, 0.0)
-    if components.unseen <= 3.0 * components.item or num_items < 3:
+    degrees = max(components.item_information * num_items - 1.0, 0.0)
+    if components.rare_variance <= 3.0 * components.item or num_items < 3:
         return degrees
-    kurtosis = min(components.unseen / max(components.item, 1e-300), float(num_items))
+    kurtosis = min(components.rare_variance / max(components.item, 1e-300), float(num_items))
     return degrees * min(1.0, 2.0 / max(kurtosis - 1.0, 1e-300))

@@ -89,11 +89,11 @@ def read_predictions(
         table = pq.ParquetFile(path).read()
     except pa.ArrowInvalid as error:
         raise DataError(f"{path}: not readable as Parquet ({error}). Evaluate the run again.") from error
-    wanted = {ROW_ID: pa.uint64(), **columns}
-    if absent := [name for name in wanted if name not in table.column_names]:
+    column_types = {ROW_ID: pa.uint64(), **columns}
+    if absent := [name for name in column_types if name not in table.column_names]:
         raise DataError(f"{path}: no column {', '.join(absent)}; it has {', '.join(table.column_names)}.")
-    table = _with_types(table, wanted, path).sort_by(ROW_ID)
-    _refuse_repeats(table[ROW_ID].to_numpy(), path)
+    table = _with_types(table, column_types, path).sort_by(ROW_ID)
+    _check_unique(table[ROW_ID].to_numpy(), path)
     return table
 
 
@@ -162,8 +162,8 @@ def require_same_labels(baseline: Any, candidate: Any, names: str) -> None:
         )
 
 
-def _with_types(table: pa.Table, wanted: Mapping[str, pa.DataType], path: Path) -> pa.Table:
-    for name, type_ in wanted.items():
+def _with_types(table: pa.Table, column_types: Mapping[str, pa.DataType], path: Path) -> pa.Table:
+    for name, type_ in column_types.items():
         column = table[name]
         if column.null_count:
             raise DataError(f"{path}: column {name} has {column.null_count} nulls; each row needs a value.")
@@ -175,10 +175,10 @@ def _with_types(table: pa.Table, wanted: Mapping[str, pa.DataType], path: Path) 
     return table
 
 
-def _refuse_repeats(sorted_ids: UInt64[np.ndarray, "row"], path: Path) -> None:
-    repeats = sorted_ids[1:][sorted_ids[1:] == sorted_ids[:-1]]
-    if repeats.size:
+def _check_unique(sorted_ids: UInt64[np.ndarray, "row"], path: Path) -> None:
+    duplicates = sorted_ids[1:][sorted_ids[1:] == sorted_ids[:-1]]
+    if duplicates.size:
         raise DataError(
-            f"{path}: lists {number_of(repeats.size, 'row')} more than once, the first is row {repeats[0]}. "
+            f"{path}: lists {number_of(duplicates.size, 'row')} more than once, the first is row {duplicates[0]}. "
             "Each row of a split must be scored once."
         )

@@ -52,7 +52,7 @@ def proxy_advice(
     scores: Mapping[float, Float64[np.ndarray, "recipe _"]],
     *,
     rng: np.random.Generator,
-    wanted_accuracy: float = 0.80,
+    min_accuracy: float = 0.80,
     num_resamples: int = NUM_RESAMPLES,
 ) -> ProxyAdvice:
     """Judge each scale against the largest, from scores[recipe, seed] by scale; higher is better.
@@ -64,7 +64,7 @@ def proxy_advice(
     target_scale = max(checked)
     target = checked.pop(target_scale)
     scales = tuple(_proxy_scale(scale, checked[scale], target, rng, num_resamples) for scale in sorted(checked))
-    good = [each for each in scales if (each.decision_accuracy.low or 0.0) >= wanted_accuracy]
+    good = [each for each in scales if (each.decision_accuracy.low or 0.0) >= min_accuracy]
     return ProxyAdvice(scales, target_scale, good[0] if good else None)
 
 
@@ -108,7 +108,7 @@ def _proxy_scale(
     accuracies, correlations = [], []
     for size in _chunks(num_resamples, small.shape[0]):
         recipes = rng.integers(small.shape[0], size=(size, small.shape[0]))
-        few, many = _drawn(small, recipes, rng), _drawn(large, recipes, rng).mean(axis=-1)
+        few, many = _resampled(small, recipes, rng), _resampled(large, recipes, rng).mean(axis=-1)
         accuracies.append(_pair_mean(_agreement(few, many), recipes))
         correlations.append(_spearman(few, many))
     method = f"bootstrap over recipes and seeds, {num_resamples} resamples"
@@ -121,7 +121,7 @@ def _proxy_scale(
     )
 
 
-def _drawn(
+def _resampled(
     scores: Float64[np.ndarray, "recipe seed"],
     recipes: Int64[np.ndarray, "resample place"],
     rng: np.random.Generator,
@@ -129,8 +129,8 @@ def _drawn(
     """Scores [resample, recipe, seed] of the drawn recipes, with seeds drawn anew within each."""
     num_seeds = scores.shape[1]
     seeds = rng.integers(num_seeds, size=(*recipes.shape, num_seeds))
-    drawn: np.ndarray = scores[recipes[..., None], seeds]
-    return drawn
+    resampled: np.ndarray = scores[recipes[..., None], seeds]
+    return resampled
 
 
 def _agreement(
@@ -157,16 +157,18 @@ def _spearman(
 ) -> Float64[np.ndarray, "resample"]:
     """[resample]: correlation of ranks, averaged over seeds; 0 where either side is constant."""
     ranks = rankdata(small, axis=1)
-    wanted = rankdata(large, axis=1)[..., None]
+    target_ranks = rankdata(large, axis=1)[..., None]
     ranks = ranks - ranks.mean(axis=1, keepdims=True)
-    wanted = wanted - wanted.mean(axis=1, keepdims=True)
-    below = np.sqrt((ranks**2).sum(axis=1) * (wanted**2).sum(axis=1))
-    correlation: np.ndarray = ((ranks * wanted).sum(axis=1) / np.where(below > 0.0, below, 1.0)).mean(axis=-1)
+    target_ranks = target_ranks - target_ranks.mean(axis=1, keepdims=True)
+    scale_ = np.sqrt((ranks**2).sum(axis=1) * (target_ranks**2).sum(axis=1))
+    correlation: np.ndarray = ((ranks * target_ranks).sum(axis=1) / np.where(scale_ > 0.0, scale_, 1.0)).mean(
+        axis=-1
+    )
     return correlation
 
 
-def _estimate(value: float, draws: Float64[np.ndarray, "resample"], method: str) -> Estimate:
-    low, high = np.quantile(draws, [0.5 - CONFIDENCE / 2, 0.5 + CONFIDENCE / 2])
+def _estimate(value: float, replicates: Float64[np.ndarray, "resample"], method: str) -> Estimate:
+    low, high = np.quantile(replicates, [0.5 - CONFIDENCE / 2, 0.5 + CONFIDENCE / 2])
     return Estimate(value=value, low=float(low), high=float(high), method=method)
 
 

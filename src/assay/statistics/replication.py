@@ -43,7 +43,7 @@ _MOST_STEPS, _TOLERANCE = 60, 1e-9
 """Steps of Newton's method, or halvings; how close the quantile comes."""
 
 
-class Belief(NamedTuple):
+class Posterior(NamedTuple):
     """A distribution of the true effect, on an even grid; `weights` sum to 1."""
 
     grid: Float64[np.ndarray, "point"]
@@ -87,7 +87,7 @@ def shrink(
     return weight * effect, prior_sd * np.sqrt(1.0 - weight)
 
 
-class GainBelief(NamedTuple):
+class GainPosterior(NamedTuple):
     """The belief in a true gain, whatever mean difference is seen: normals [..., point], one for each true
     variance that the estimated one may stand for."""
 
@@ -112,18 +112,18 @@ class GainBelief(NamedTuple):
         By Newton's method on its quantile, which is nearly linear in the mean. It lies between those of the
         single normals: where a step of Newton's leaves what is known to hold it, that is halved.
         """
-        wanted, limits, noise = float(ndtri(probability)), _column(limit), _column(noise_variance)
+        target_quantile, limits, noise = float(ndtri(probability)), _column(limit), _column(noise_variance)
         median = int(np.searchsorted(np.cumsum(self.weights), 0.5))
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            of_each = (limits + wanted * np.sqrt(np.square(self.sd) + noise)) / self.slope
-            low, high, found = of_each.min(axis=-1), of_each.max(axis=-1), of_each[..., median]
+            per_variance = (limits + target_quantile * np.sqrt(np.square(self.sd) + noise)) / self.slope
+            low, high, found = per_variance.min(axis=-1), per_variance.max(axis=-1), per_variance[..., median]
             for _ in range(_MOST_STEPS):
                 above, rise = self._above(limits, found[..., None], noise)
-                beyond = ndtri(np.clip(above, 1e-15, 1.0 - 1e-15)) - wanted
-                if not np.any(np.abs(beyond) > _TOLERANCE):
+                error_ = ndtri(np.clip(above, 1e-15, 1.0 - 1e-15)) - target_quantile
+                if not np.any(np.abs(error_) > _TOLERANCE):
                     break
-                low, high = np.where(beyond < 0, found, low), np.where(beyond < 0, high, found)
-                found = found - beyond * np.exp(-0.5 * np.square(beyond + wanted)) / rise
+                low, high = np.where(error_ < 0, found, low), np.where(error_ < 0, high, found)
+                found = found - error_ * np.exp(-0.5 * np.square(error_ + target_quantile)) / rise
                 found = np.where((found >= low) & (found <= high), found, (low + high) / 2.0)
         least: np.ndarray = found
         return least
@@ -135,14 +135,16 @@ class GainBelief(NamedTuple):
         noise: Float64[np.ndarray, "*#leading 1"],
     ) -> tuple[Leading, Leading]:
         """The probability, and its slope in the mean times (2 pi)^(1/2)."""
-        spread = np.maximum(np.sqrt(np.square(self.sd) + noise), 1e-300)
-        distance = (self.slope * mean - limit) / spread
+        total_sd = np.maximum(np.sqrt(np.square(self.sd) + noise), 1e-300)
+        distance = (self.slope * mean - limit) / total_sd
         probability: np.ndarray = ndtr(distance) @ self.weights
-        rise: np.ndarray = (np.exp(-0.5 * np.square(distance)) * self.slope / spread) @ self.weights
+        rise: np.ndarray = (np.exp(-0.5 * np.square(distance)) * self.slope / total_sd) @ self.weights
         return probability, rise
 
 
-def gain_belief(variance: float | Leading, degrees: float | Leading | None, *, prior_sd: float) -> GainBelief:
+def gain_posterior(
+    variance: float | Leading, degrees: float | Leading | None, *, prior_sd: float
+) -> GainPosterior:
     """What a mean difference of this variance says of the true gain.
 
     `degrees`: of freedom, of which the variance is known; None where it is known for sure.
@@ -150,25 +152,25 @@ def gain_belief(variance: float | Leading, degrees: float | Leading | None, *, p
     variance = _column(variance)
     if degrees is None:
         slope, sd = shrink(np.ones_like(variance), variance, prior_sd=prior_sd)
-        return GainBelief(slope, sd, np.ones(1))
+        return GainPosterior(slope, sd, np.ones(1))
     # Chi-squared's lower end is where the variance is large: the points lie closer there.
     edges = (np.arange(_POINTS) + 0.5) / _POINTS
     scale = _column(degrees) / (2.0 * gammaincinv(_column(degrees) / 2.0, np.square(edges)))
     slope, sd = shrink(np.ones_like(scale), variance * scale, prior_sd=prior_sd)
-    return GainBelief(slope, sd, edges / edges.sum())
+    return GainPosterior(slope, sd, edges / edges.sum())
 
 
 def _column(values: float | Leading) -> Float64[np.ndarray, "*leading 1"]:
     return np.asarray(values, dtype=np.float64)[..., None]
 
 
-def belief_after(
+def posterior_after(
     effects: Sequence[float],
     variances: Sequence[float],
     *,
     prior_sd: float = PRIOR_SD,
-    heard_above: float | None = None,
-) -> Belief:
+    selection_threshold: float | None = None,
+) -> Posterior:
     """The belief after a pilot (first) and its replications (the rest), each with its own variance.
 
     `heard_above`: the pilot's effect below which nobody would have told us; None for no such filter. Raises
@@ -180,18 +182,18 @@ def belief_after(
         )
     if any(not math.isfinite(value) or value <= 0.0 for value in [*variances, prior_sd]):
         raise ConfigError(f"variances {list(variances)} and prior_sd {prior_sd} must be finite and above 0.")
-    if heard_above is not None and effects[0] < heard_above:
+    if selection_threshold is not None and effects[0] < selection_threshold:
         raise ConfigError(
-            f"the pilot's effect {effects[0]} is below heard_above={heard_above}, yet we heard of it."
+            f"the pilot's effect {effects[0]} is below heard_above={selection_threshold}, yet we heard of it."
         )
-    grid = _grid(effects, variances, prior_sd, is_filtered=heard_above is not None)
+    grid = _grid(effects, variances, prior_sd, is_filtered=selection_threshold is not None)
     log_density = -0.5 * (grid / prior_sd) ** 2
     for effect, variance in zip(effects, variances, strict=True):
         log_density -= 0.5 * (effect - grid) ** 2 / variance
-    if heard_above is not None:
-        log_density -= log_ndtr((grid - heard_above) / math.sqrt(variances[0]))
+    if selection_threshold is not None:
+        log_density -= log_ndtr((grid - selection_threshold) / math.sqrt(variances[0]))
     weights = np.exp(log_density - log_density.max())
-    return Belief(grid, weights / weights.sum())
+    return Posterior(grid, weights / weights.sum())
 
 
 def _grid(
@@ -200,6 +202,6 @@ def _grid(
     """Even points that hold all of the posterior's weight; a filter leaves low effects as likely as before."""
     precision = 1.0 / prior_sd**2 + sum(1.0 / variance for variance in variances)
     middle = sum(each / variance for each, variance in zip(effects, variances, strict=True)) / precision
-    reach = 9.0 / math.sqrt(precision)
-    lowest = min(middle - reach, -8.0 * prior_sd) if is_filtered else middle - reach
-    return np.linspace(lowest, middle + reach, _GRID_POINTS)
+    half_width = 9.0 / math.sqrt(precision)
+    lowest = min(middle - half_width, -8.0 * prior_sd) if is_filtered else middle - half_width
+    return np.linspace(lowest, middle + half_width, _GRID_POINTS)

@@ -46,8 +46,10 @@ def scores_by_scale(runs: Iterable[ScaledScore]) -> ScoresByScale:
         if run.seed in seeds:
             raise DataError(f"recipe '{run.recipe}' at scale {run.scale:g} has two scores for seed {run.seed}.")
         seeds[run.seed] = run.score
-    every = {recipe for recipes in table.values() for recipe in recipes}
-    shared = tuple(sorted(recipe for recipe in every if all(recipe in recipes for recipes in table.values())))
+    all_recipes = {recipe for recipes in table.values() for recipe in recipes}
+    shared = tuple(
+        sorted(recipe for recipe in all_recipes if all(recipe in recipes for recipes in table.values()))
+    )
     if len(table) < 2:
         raise DataError(f"{len(table)} scales on record; a proxy needs runs at two scales or more.")
     if not shared:
@@ -56,7 +58,7 @@ def scores_by_scale(runs: Iterable[ScaledScore]) -> ScoresByScale:
             "Leave out scales with few recipes."
         )
     scores = {scale: _rectangle(recipes, shared) for scale, recipes in table.items()}
-    return ScoresByScale(scores, shared, tuple(sorted(every - set(shared))))
+    return ScoresByScale(scores, shared, tuple(sorted(all_recipes - set(shared))))
 
 
 def read_scaled_scores(path: Path) -> list[ScaledScore]:
@@ -78,10 +80,10 @@ def read_scaled_scores(path: Path) -> list[ScaledScore]:
         raise DataError(f"{path}: not readable: {error}") from error
 
 
-def _run(row: dict[str | None, Any], place: str) -> ScaledScore:
+def _run(row: dict[str | None, Any], where: str) -> ScaledScore:
     if any(map(str.strip, row.pop(None, ()))):
         raise DataError(
-            f"{place}: more cells than the heading names. A text with a comma stands between quotes."
+            f"{where}: more cells than the heading names. A text with a comma stands between quotes."
         )
     try:
         run = ScaledScore(
@@ -91,9 +93,9 @@ def _run(row: dict[str | None, Any], place: str) -> ScaledScore:
             score=float(row["score"] or ""),
         )
     except ValueError as error:
-        raise DataError(f"{place}: {error}. Expected numbers in scale, seed and score.") from error
+        raise DataError(f"{where}: {error}. Expected numbers in scale, seed and score.") from error
     if not run.recipe or not (math.isfinite(run.score) and 0.0 < run.scale < math.inf):
-        raise DataError(f"{place}: {row} needs a recipe, a scale above 0 and a finite score.")
+        raise DataError(f"{where}: {row} needs a recipe, a scale above 0 and a finite score.")
     return run
 
 

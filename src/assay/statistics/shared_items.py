@@ -30,7 +30,7 @@ class ItemCollection(NamedTuple):
     the file's luck."""
 
 
-def common_draws(collections: Mapping[str, ItemCollection]) -> dict[str, Int64[np.ndarray, "_"]]:
+def joint_clusters(collections: Mapping[str, ItemCollection]) -> dict[str, Int64[np.ndarray, "_"]]:
     """Draws of each benchmark; items that share an id of one collection, or a cluster, are one draw."""
     cluster_nodes, item_nodes = [], []
     known: dict[tuple[str, str], int] = {}
@@ -50,11 +50,13 @@ def common_draws(collections: Mapping[str, ItemCollection]) -> dict[str, Int64[n
     }
 
 
-def sharing_groups(draws: Mapping[str, Int64[np.ndarray, "_"]]) -> list[list[str]]:
+def sharing_groups(clusters_of: Mapping[str, Int64[np.ndarray, "_"]]) -> list[list[str]]:
     """Benchmarks that have draws in common, directly or through others, together; in the order given."""
     groups: list[list[str]] = []
-    for name, numbers in draws.items():
-        touched = [group for group in groups if any(np.isin(numbers, draws[other]).any() for other in group)]
+    for name, numbers in clusters_of.items():
+        touched = [
+            group for group in groups if any(np.isin(numbers, clusters_of[other]).any() for other in group)
+        ]
         groups = [group for group in groups if group not in touched]
         groups.append([*(other for group in touched for other in group), name])
     return groups

@@ -46,10 +46,10 @@ def slice_differences(
     Not corrected for looking at many slices: with 95% intervals, one in twenty misses its truth.
     """
     found = []
-    for each in metadata_slices(baseline, scores=scores):
-        num_rows = int(np.count_nonzero(each.chosen))
-        estimate = difference(each.chosen) if num_rows >= MIN_ROWS else None
-        found.append(SliceDifference(each.column, each.value, num_rows, estimate))
+    for slice_part in metadata_slices(baseline, scores=scores):
+        num_rows = int(np.count_nonzero(slice_part.chosen))
+        estimate = difference(slice_part.chosen) if num_rows >= MIN_ROWS else None
+        found.append(SliceDifference(slice_part.column, slice_part.value, num_rows, estimate))
     return tuple(found)
 
 

@@ -27,13 +27,13 @@ FEWEST_AT_AN_END = 3
 """Losses that lie apart from as many others more seldom than one time in twenty, where nothing changed."""
 DIVERGED_FACTOR = 2.0
 MOST_NAMED = 5
-TELLING_SHARE, FEWEST_OTHERS = 0.02, 20
+LABEL_LEAK_SHARE, FEWEST_OTHERS = 0.02, 20
 """Rows without the commonest label: the share that a telling column gets wrong at most, and the fewest."""
-LEAKING_SHARE = 0.01
+LEAK_SHARE = 0.01
 CUT_SHARE = 0.05
 SPLIT_SLACK = 0.2
-LEAST_FOUND = 0.5
-MOST_LOST = 0.25
+MIN_FOUND = 0.5
+MAX_LOST = 0.25
 Z = 1.96
 """Half a 95% interval, in standard errors."""
 SHRUNK, GROWN = 0.5, 2.0
@@ -216,7 +216,7 @@ RULES: Mapping[str, Rule] = {
         "a score that cannot fall guards nothing: choose items that the baseline can do",
     ),
     "leaking rows": Rule(
-        f"at least {LEAKING_SHARE:.0%} of the validation rows have the tokens of a training row",
+        f"at least {LEAK_SHARE:.0%} of the validation rows have the tokens of a training row",
         "split by a key that keeps them together (`column: input_ids`), or set `data.split.drop_leaks`",
         "were judged on rows that they had learned",
     ),
@@ -231,22 +231,22 @@ RULES: Mapping[str, Rule] = {
         "another `data.split.seed`, or a column with more values; or take it as it is",
     ),
     "telling column": Rule(
-        f"a metadata column that the model reads gets at most {TELLING_SHARE:.0%} of the rows wrong that the "
+        f"a metadata column that the model reads gets at most {LABEL_LEAK_SHARE:.0%} of the rows wrong that the "
         f"commonest class gets wrong, of {FEWEST_OTHERS} or more",
         "leave it out of the recipe's columns, unless it is known of a row before its label is",
     ),
     "look cannot decide": Rule(
-        f"a declared look would end a campaign, unscaled, on more than {MOST_LOST:.0%} of the candidates that "
+        f"a declared look would end a campaign, unscaled, on more than {MAX_LOST:.0%} of the candidates that "
         "are worth having (by `rule.prior_sd`), and on more than it would scale",
         "leave it out of `looks`, or take it with more seeds",
     ),
     "campaign lacks power": Rule(
-        f"by its last look a campaign would scale less than {LEAST_FOUND:.0%} of them",
+        f"by its last look a campaign would scale less than {MIN_FOUND:.0%} of them",
         "more seeds, or more items: the warning says how many",
     ),
     "guardrail lacks power": Rule(
         f"by a campaign's last look, candidates that do no harm would pass its guardrails less than "
-        f"{LEAST_FOUND:.0%} of the time; or a safety benchmark has too few items to bound its rate with no "
+        f"{MIN_FOUND:.0%} of the time; or a safety benchmark has too few items to bound its rate with no "
         "failure among them",
         "more items, more seeds, or a wider margin: the warning says how many",
     ),
@@ -329,7 +329,7 @@ class ModelNumbers(NamedTuple):
 
     def warnings_at(self, step: int) -> list[Warned]:
         """What they warned of when the commit of that step was made: nothing later is known."""
-        there = [each for each in self.evaluations if each.step == step]
+        there = [evaluation for evaluation in self.evaluations if evaluation.step == step]
         metrics = {name: each.until(step) for name, each in self.metrics.items()}
         known = {name: each for name, each in metrics.items() if len(each.steps)}
         found = warnings_of_model(self.losses.until(step).values, there[-1] if there else None, known)
@@ -404,7 +404,7 @@ def warnings_of_clusters(columns: Mapping[str, str | None]) -> list[Warned]:
 
 def warnings_of_leaks(leaking: int, num_validation: int) -> list[Warned]:
     """Where validation rows were trained on."""
-    if not num_validation or leaking / num_validation < LEAKING_SHARE:
+    if not num_validation or leaking / num_validation < LEAK_SHARE:
         return []
     share = percent_text(leaking / num_validation)
     return [
@@ -433,7 +433,7 @@ def warnings_of_split(held_out: int, num_rows: int, *, asked: float, num_dropped
 def warnings_of_column(column: str, *, num_right: int, num_commonest: int, num_rows: int) -> list[Warned]:
     """Where a metadata column tells the label of so many rows; so many have the commonest class."""
     others = num_rows - num_commonest
-    if others < FEWEST_OTHERS or num_rows - num_right > TELLING_SHARE * others:
+    if others < FEWEST_OTHERS or num_rows - num_right > LABEL_LEAK_SHARE * others:
         return []
     said = (
         f"column '{column}' alone tells the label of {percent_text(num_right / num_rows)} of the rows, where "
@@ -513,7 +513,7 @@ def _median(values: Sequence[float] | Float64[np.ndarray, "point"]) -> float:
 
 
 _WATCHED = {
-    *("reward", "distinct", "no_spread", "length", "truncated", "kl", "log_prob_gap"),
+    *("reward", "distinct", "no_spread", "length", "truncated", "kl", "logprob_gap"),
     *(HELD_OUT, HELD_OUT_ERROR, ONE_SCORE),
 }
 
@@ -625,9 +625,9 @@ def _failing(metrics: Mapping[str, StepSeries]) -> Iterator[Warned]:
 
 def _apart(metrics: Mapping[str, StepSeries]) -> Iterator[Warned]:
     """Weights that were not handed over are seen where they had changed; another temperature at once."""
-    if "log_prob_gap" not in metrics or not len(metrics["log_prob_gap"].steps):
+    if "logprob_gap" not in metrics or not len(metrics["logprob_gap"].steps):
         return
-    steps, gaps = metrics["log_prob_gap"]
+    steps, gaps = metrics["logprob_gap"]
     most = max(LEAST_APART_NATS, APART_TIMES * float(gaps[0]))
     is_off_at_once = gaps[0] > APART_NATS
     far = np.flatnonzero((gaps > most) | is_off_at_once)
@@ -671,12 +671,12 @@ def _of_classifier(metrics: ClassifierMetrics) -> Iterator[Warned]:
 
 def _of_scores(metrics: ScoreMetrics) -> Iterator[Warned]:
     """Warnings of several classes, of pairs, or of numbers; other rows' scores say nothing of the kind."""
-    taken_for = np.array([each.predicted_as for each in metrics.classes]).sum(axis=0)
+    taken_for = np.array([class_.predicted_as for class_ in metrics.classes]).sum(axis=0)
     if len(metrics.classes) > 1 and np.count_nonzero(taken_for) == 1:
         name = metrics.classes[int(np.argmax(taken_for))].name
         yield Warned("one score", f"all {metrics.num_rows:,} validation rows were taken for class '{name}'.")
     loss = next((each.estimate for each in metrics.measured if each.metric == LOG_LOSS), None)
-    constant = _entropy(*(each.num_rows / max(metrics.num_rows, 1) for each in metrics.classes))
+    constant = _entropy(*(class_.num_rows / max(metrics.num_rows, 1) for class_ in metrics.classes))
     if metrics.classes and loss is not None and loss.low is not None and loss.low > constant:
         yield Warned(
             "worse than constant",
@@ -690,7 +690,7 @@ def _of_scores(metrics: ScoreMetrics) -> Iterator[Warned]:
         )
     if (fit := metrics.fit) is None:
         return
-    said = [each.mean_predicted for each in fit.bins]
+    said = [bin_.mean_predicted for bin_ in fit.bins]
     if said and fit.label_deviation > 0.0 and max(said) - min(said) < SAME_NUMBER * fit.label_deviation:
         yield Warned("one score", f"all {metrics.num_rows:,} validation rows got the number {said[0]:.4g}.")
     if fit.r_squared is not None and fit.r_squared < 0.0:

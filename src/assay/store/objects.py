@@ -313,7 +313,7 @@ class FolderStore:
     def _link_above(self, path: Path) -> Path | None:
         """A folder of the store, above a path in it, that is a link."""
         num_above = len(path.relative_to(self._root).parts) - 1
-        return next((each for each in path.parents[:num_above] if each.is_symlink()), None)
+        return next((parent for parent in path.parents[:num_above] if parent.is_symlink()), None)
 
     def _refuse_moved(self) -> None:
         """Written on, it would come to lie in two places."""

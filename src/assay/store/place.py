@@ -68,7 +68,7 @@ def original_of(run: Run) -> Path | None:
     from assay.store.attempts import saved_attempts  # here, for it brings the object stores along
 
     was = Path(
-        next((each.folder for each in reversed(saved_attempts(here)) if each.folder), None)
+        next((attempt.folder for attempt in reversed(saved_attempts(here)) if attempt.folder), None)
         or written_in(here).run_dir
     )
     is_it = not (was / RUN_FILE).is_file() or was.samefile(here) or written_in(was).run_id != run.run_id

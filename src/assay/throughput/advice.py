@@ -17,9 +17,9 @@ from assay.records.throughput import (
 )
 from assay.throughput.cluster import Cluster
 from assay.throughput.forecast import forecast
-from assay.throughput.whole_run import WholeRun, best_interval_s, commits_every
+from assay.throughput.whole_run import WholeRun, best_interval_s, steps_between_commits
 
-LEAST_GAIN = 0.005
+MIN_GAIN = 0.005
 """A share of the time, or of the device-hours; a change that gains less is not told."""
 WAITS_FOR_ROWS = 0.02
 """The share of a step from which more threads of the loader are worth a try."""
@@ -45,7 +45,7 @@ def advised(
     [now] = forecast(calibration, [world_size], cluster, parallel=parallel).sizes
     changes = [*_changes(calibration, now, cluster), _held_otherwise(calibration, now, parallel)]
     found = [_worth(now, change, cluster, change.parallel or parallel) for change in changes]
-    gains = [each for each in found if max(each.time_saved, each.device_hours_saved) >= LEAST_GAIN]
+    gains = [each for each in found if max(each.time_saved, each.device_hours_saved) >= MIN_GAIN]
     return tuple(sorted(gains, key=lambda each: (-each.time_saved, -each.device_hours_saved)))
 
 
@@ -117,9 +117,9 @@ def _held_otherwise(calibration: ThroughputCalibration, now: WorldForecast, para
 def _better_interval(calibration: ThroughputCalibration, now: WorldForecast, cluster: Cluster) -> int | None:
     """Steps between commits that lose the least; None where that is what there is."""
     step_s = now.step_s.value
-    whole = WholeRun.of(calibration, cluster, now.nodes, now.most_lanes, step_s)
-    every = commits_every(calibration)
-    best = max(1, round(best_interval_s(whole.upkeep) / step_s))
+    whole = WholeRun.of(calibration, cluster, now.nodes, now.max_lanes, step_s)
+    every = steps_between_commits(calibration)
+    best = max(1, round(best_interval_s(whole.costs) / step_s))
     return best if every is not None and best != round(every) and best < calibration.num_steps else None
 
 
@@ -171,5 +171,5 @@ def _read_twice_as_fast(one: TimedStep, _: TimedStep) -> TimedStep:
     """A single rank that waits for rows has read all the step long."""
     if not one.data_s:
         return one
-    worked_s = one.rollout_s + one.fixed_s + sum(one.lane_s)
-    return one.model_copy(update={"data_s": max(0.0, (one.data_s - worked_s) / 2)})
+    lanes_of_rank_s = one.rollout_s + one.fixed_s + sum(one.lane_s)
+    return one.model_copy(update={"data_s": max(0.0, (one.data_s - lanes_of_rank_s) / 2)})

@@ -10,7 +10,7 @@ from assay.base.errors import ConfigError
 from assay.records.throughput import NetworkLink, ThroughputCalibration, TwoWorkers
 from assay.throughput.exchange_time import Links
 
-NUM_READINGS = 5
+NUM_MESSAGE_RESAMPLES = 5
 """Readings of the messages, the first as measured and the others resampled."""
 ADDED_BYTES_PER_S = {False: 5e9, True: 5e11}
 """Where nobody measured it: on a CPU, and on CUDA."""
@@ -54,20 +54,22 @@ def measured_link(two: TwoWorkers) -> NetworkLink:
     return NetworkLink(bytes_per_s=bytes_per_s, latency_s=max(0.0, small_s - small / bytes_per_s))
 
 
-def measured_between(two: TwoWorkers | None, *, num_nodes: int) -> NetworkLink | None:
+def measured_network(two: TwoWorkers | None, *, num_nodes: int) -> NetworkLink | None:
     """As two workers on so many nodes measured it."""
     return measured_link(two) if two is not None and two.num_nodes == num_nodes else None
 
 
-def links_of(cluster: Cluster, nodes: Sequence[int], *, two: TwoWorkers | None, on_cuda: bool = False) -> Links:
+def resolve_links(
+    cluster: Cluster, nodes: Sequence[int], *, two: TwoWorkers | None, on_cuda: bool = False
+) -> Links:
     """What lies between these workers, with the messages of `two` as measured.
 
     What a message costs on this machine it costs beside what a stated network says.
     """
-    near, far = measured_between(two, num_nodes=1), measured_between(two, num_nodes=2)
-    inside, between = cluster.inside or near, cluster.between or far
-    if cluster.between is not None and near is not None:
-        latency_s = cluster.between.latency_s + near.latency_s
+    intra_node, far = measured_network(two, num_nodes=1), measured_network(two, num_nodes=2)
+    inside, between = cluster.inside or intra_node, cluster.between or far
+    if cluster.between is not None and intra_node is not None:
+        latency_s = cluster.between.latency_s + intra_node.latency_s
         between = cluster.between.model_copy(update={"latency_s": latency_s})
     world_size = sum(nodes)
     if max(nodes) > 1 and inside is None:
@@ -77,11 +79,11 @@ def links_of(cluster: Cluster, nodes: Sequence[int], *, two: TwoWorkers | None, 
             "--calibration."
         )
     if len(nodes) > 1 and between is None:
-        raise unsaid(nodes)
+        raise missing_network_error(nodes)
     return Links(inside, between, two.added_bytes_per_s if two is not None else ADDED_BYTES_PER_S[on_cuda])
 
 
-def unsaid(nodes: Sequence[int]) -> ConfigError:
+def missing_network_error(nodes: Sequence[int]) -> ConfigError:
     """What to raise where nobody knows what lies between nodes."""
     return ConfigError(
         f"{sum(nodes)} workers lie on {len(nodes)} nodes: say what one node sends to the others, e.g. "
@@ -89,7 +91,7 @@ def unsaid(nodes: Sequence[int]) -> ConfigError:
     )
 
 
-def readings_of(two: TwoWorkers | None) -> list[TwoWorkers | None]:
+def resampled_messages(two: TwoWorkers | None) -> list[TwoWorkers | None]:
     """The messages as measured, then resampled."""
     if two is None:
         return [None]
@@ -97,7 +99,7 @@ def readings_of(two: TwoWorkers | None) -> list[TwoWorkers | None]:
     by_size: dict[int, list[int]] = {}
     for index, message in enumerate(two.messages):
         by_size.setdefault(message.num_bytes, []).append(index)
-    for _ in range(NUM_READINGS - 1):
+    for _ in range(NUM_MESSAGE_RESAMPLES - 1):
         drawn = [int(index) for each in by_size.values() for index in rng.choice(each, len(each))]
         found.append(two.model_copy(update={"messages": tuple(two.messages[index] for index in drawn)}))
     return [*found]

@@ -9,7 +9,7 @@ from assay.records.throughput import CheckedTerm, ThroughputCalibration, Through
 from assay.throughput.cluster import Cluster
 from assay.throughput.forecast import forecast_attempt
 
-LEAST_SHARE = 0.001
+MIN_SHARE = 0.001
 """A share of a step: a phase that takes less, and was forecast to, is left out."""
 
 
@@ -32,7 +32,7 @@ class MeasuredAttempt(NamedTuple):
     """It did not go on from a commit."""
 
 
-def compared(
+def compare_forecast(
     calibration: ThroughputCalibration, measured: MeasuredAttempt, cluster: Cluster
 ) -> ThroughputCheck:
     """`cluster`: what lay between its workers; the lanes that each had are those of the attempt."""
@@ -44,7 +44,7 @@ def compared(
             phase=phase, count=num_steps, forecast_s=seconds, measured_s=measured.phases_s.get(phase, 0.0)
         )
         for phase, seconds in expected.phases.items()
-        if max(seconds, measured.phases_s.get(phase, 0.0)) > LEAST_SHARE * step_s
+        if max(seconds, measured.phases_s.get(phase, 0.0)) > MIN_SHARE * step_s
     ]
     if measured.num_commits:
         terms.append(
@@ -70,11 +70,11 @@ def compared(
         is_within=interval.low <= step_s <= interval.high,
         terms=tuple(terms),
         worst=max(terms, key=lambda term: abs(term.off_by_s)).phase,
-        remarks=tuple(_remarks(calibration, measured)),
+        notes=tuple(_notes(calibration, measured)),
     )
 
 
-def _remarks(calibration: ThroughputCalibration, measured: MeasuredAttempt) -> list[str]:
+def _notes(calibration: ThroughputCalibration, measured: MeasuredAttempt) -> list[str]:
     size, largest = measured.shares.world_size, calibration.largest_measured
     if size <= largest:
         return []

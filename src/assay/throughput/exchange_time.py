@@ -34,7 +34,7 @@ class Links(NamedTuple):
     added_bytes_per_s: float
 
 
-class RoundShares(NamedTuple):
+class RoundTraffic(NamedTuple):
     """One round, for a buffer of any size."""
 
     peers: Int64[np.ndarray, "rank peer"]
@@ -69,22 +69,22 @@ class RoundShares(NamedTuple):
         return total
 
 
-class ExchangeShares(NamedTuple):
+class ExchangeTraffic(NamedTuple):
     """A whole exchange."""
 
-    early: tuple[tuple[RoundShares, ...], ...]
+    early: tuple[tuple[RoundTraffic, ...], ...]
     """[stage]: its rounds."""
-    late: tuple[RoundShares, ...]
+    late: tuple[RoundTraffic, ...]
 
 
-def exchange_shares(plan: ExchangePlan, shares: LaneShares) -> ExchangeShares:
+def exchange_traffic(plan: ExchangePlan, shares: LaneShares) -> ExchangeTraffic:
     """The plan's rounds, as shares of a buffer."""
     node_of = [node for node, ranks in enumerate(shares.ranks_of_nodes) for _ in ranks]
     rounds = iter(
-        _round_shares([of_rank.rounds[number] for of_rank in plan.ranks], plan.num_cells, node_of)
+        _round_traffic([of_rank.rounds[number] for of_rank in plan.ranks], plan.num_cells, node_of)
         for number in range(len(plan.ranks[0].rounds))
     )
-    return ExchangeShares(tuple(tuple(islice(rounds, size)) for size in plan.stages), tuple(rounds))
+    return ExchangeTraffic(tuple(tuple(islice(rounds, size)) for size in plan.stages), tuple(rounds))
 
 
 def sent_bytes(plan: ExchangePlan, shares: LaneShares, buckets: Sequence[int]) -> tuple[int, int]:
@@ -108,7 +108,7 @@ def _width(cells: Cells, plan: ExchangePlan, numbers: int) -> int:
     return cells.stop * numbers // plan.num_cells - cells.first * numbers // plan.num_cells
 
 
-class _Sides(NamedTuple):
+class _RankTraffic(NamedTuple):
     """A rank's parts of a round, as shares of the buffer."""
 
     sent: float
@@ -127,44 +127,46 @@ class _Sides(NamedTuple):
         return cls(sent, taken, frozenset(part.peer for part in (*sends, *receives)))
 
 
-def _round_shares(now: Sequence[ExchangeRound], num_cells: int, node_of: Sequence[int]) -> RoundShares:
-    everyone = range(len(now))
-    at_home = [{peer for peer in everyone if node_of[peer] == node_of[rank]} for rank in everyone]
-    near = [_Sides.of(made, home, num_cells) for made, home in zip(now, at_home, strict=True)]
-    away = [_Sides.of(made, {*everyone} - home, num_cells) for made, home in zip(now, at_home, strict=True)]
+def _round_traffic(now: Sequence[ExchangeRound], num_cells: int, node_of: Sequence[int]) -> RoundTraffic:
+    ranks = range(len(now))
+    node_peers = [{peer for peer in ranks if node_of[peer] == node_of[rank]} for rank in ranks]
+    intra_node = [_RankTraffic.of(made, home, num_cells) for made, home in zip(now, node_peers, strict=True)]
+    inter_node = [
+        _RankTraffic.of(made, {*ranks} - home, num_cells) for made, home in zip(now, node_peers, strict=True)
+    ]
     traffic = np.zeros((2, max(node_of) + 1))
-    for rank, sides in enumerate(away):
+    for rank, sides in enumerate(inter_node):
         traffic[:, node_of[rank]] += sides.sent, sides.taken
     busiest = [
         max((traffic[:, node_of[each]].max() for each in {rank, *sides.peers}), default=0.0)
         if sides.peers
         else 0.0
-        for rank, sides in enumerate(away)
+        for rank, sides in enumerate(inter_node)
     ]
-    peers = [sorted(a.peers | b.peers) for a, b in zip(near, away, strict=True)]
+    peers = [sorted(a.peers | b.peers) for a, b in zip(intra_node, inter_node, strict=True)]
     most = max(1, *map(len, peers))
-    return RoundShares(
+    return RoundTraffic(
         peers=np.array([each + [rank] * (most - len(each)) for rank, each in enumerate(peers)], np.int64),
-        is_inside=np.array([bool(sides.peers) for sides in near], np.float64),
-        inside=np.array([max(sides.sent, sides.taken) for sides in near], np.float64),
-        is_between=np.array([bool(sides.peers) for sides in away], np.float64),
+        is_inside=np.array([bool(sides.peers) for sides in intra_node], np.float64),
+        inside=np.array([max(sides.sent, sides.taken) for sides in intra_node], np.float64),
+        is_between=np.array([bool(sides.peers) for sides in inter_node], np.float64),
         between=np.array(busiest, np.float64),
-        own_between=np.array([max(sides.sent, sides.taken) for sides in away], np.float64),
-        added=np.array([_added(made) / num_cells for made in now], np.float64),
+        own_between=np.array([max(sides.sent, sides.taken) for sides in inter_node], np.float64),
+        added=np.array([_added_cells(made) / num_cells for made in now], np.float64),
     )
 
 
-def _added(made: ExchangeRound) -> int:
+def _added_cells(made: ExchangeRound) -> int:
     return sum(cells.stop - cells.first for _, _, cells in made.additions)
 
 
 def after_rounds(
-    free_s: Float64[np.ndarray, "draw rank"],
-    rounds: Sequence[RoundShares],
+    ready_s: Float64[np.ndarray, "draw rank"],
+    rounds: Sequence[RoundTraffic],
     num_bytes: float,
     links: Links,
 ) -> Float64[np.ndarray, "draw rank"]:
     """When each rank is through these rounds, where it comes to them at `free_s`."""
     for each in rounds:
-        free_s = np.maximum(free_s, free_s[:, each.peers].max(axis=2)) + each.seconds(num_bytes, links)
-    return free_s
+        ready_s = np.maximum(ready_s, ready_s[:, each.peers].max(axis=2)) + each.seconds(num_bytes, links)
+    return ready_s

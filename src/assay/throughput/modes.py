@@ -24,11 +24,11 @@ def modes_text(forecast: ThroughputForecast) -> str:
     """To be put under `runs` of an activity; comments say what was rounded, and what was left out."""
     found = modes_of(forecast)
     kept = [mode.model_dump() for mode in found.modes]
-    said = "".join(f"# {line}\n" for line in _remarks(forecast, {mode.devices for mode in found.modes}))
+    said = "".join(f"# {line}\n" for line in _notes(forecast, {mode.devices for mode in found.modes}))
     return yaml.safe_dump({"modes": kept}, sort_keys=False, default_flow_style=None) + said
 
 
-def _remarks(forecast: ThroughputForecast, kept: set[int]) -> Iterator[str]:
+def _notes(forecast: ThroughputForecast, kept: set[int]) -> Iterator[str]:
     sizes = _by_workers(forecast)
     took = ", ".join(f"{duration_text(size.run_s.value)} on {size.world_size:,}" for size in sizes)
     yield f"a run takes {took} workers; a program counts whole hours, so they are rounded up"

@@ -21,7 +21,7 @@ COPIES = 4
 """What a worker holds of its shard: weights, gradients, and AdamW's two moments."""
 
 
-class ShardedRoom(NamedTuple):
+class ShardedMemory(NamedTuple):
     """Bytes that a worker holds, beside activations and the layer that is gathered."""
 
     shard: int
@@ -49,18 +49,18 @@ def sharded_bytes(shares: LaneShares, num_bytes: int) -> tuple[int, int]:
     return round(sent), round(rounds * (GATHERS * share + num_bytes * crossing / size))
 
 
-def sharded_room(shares: LaneShares, num_bytes: int) -> ShardedRoom:
+def sharded_memory(shares: LaneShares, num_bytes: int) -> ShardedMemory:
     """A worker's counter of lanes holds a sum for each power of two in their number so far."""
     chunk = -(-num_bytes // shares.world_size)
-    return ShardedRoom(COPIES * chunk, (shares.num_lanes.bit_length() - 1) * chunk)
+    return ShardedMemory(COPIES * chunk, (shares.num_lanes.bit_length() - 1) * chunk)
 
 
 def _ring_s(shares: LaneShares, num_bytes: int, links: Links) -> float:
     """Each to its neighbour: of a node's messages one goes out and one comes in."""
     chunk = num_bytes / shares.world_size
-    near = [links.inside] if max(shares.nodes or (shares.world_size,)) > 1 else []
+    intra_node = [links.inside] if max(shares.nodes or (shares.world_size,)) > 1 else []
     far = [links.between] if len(shares.nodes) > 1 else []
-    return (shares.world_size - 1) * max(_message_s(link, chunk) for link in (*near, *far))
+    return (shares.world_size - 1) * max(_message_s(link, chunk) for link in (*intra_node, *far))
 
 
 def _exchange_s(shares: LaneShares, num_bytes: int, links: Links) -> float:
@@ -70,7 +70,9 @@ def _exchange_s(shares: LaneShares, num_bytes: int, links: Links) -> float:
         crossing = [
             sum((rank + distance) % size not in ranks for rank in ranks) for ranks in shares.ranks_of_nodes
         ]
-        is_inside = any(len(ranks) > away for ranks, away in zip(shares.ranks_of_nodes, crossing, strict=True))
+        is_inside = any(
+            len(ranks) > inter_node for ranks, inter_node in zip(shares.ranks_of_nodes, crossing, strict=True)
+        )
         inside_s = _message_s(links.inside, chunk) if is_inside else 0.0
         between_s = _message_s(links.between, max(crossing) * chunk) if any(crossing) else 0.0
         total_s += max(inside_s, between_s)

@@ -17,7 +17,7 @@ from assay.base.shapes import Float64, Int64
 from assay.data.loader.lane_shares import LaneShares
 from assay.distributed.exchange_plan import ExchangePlan, early_at, exchange_plan
 from assay.records.throughput import ThroughputCalibration
-from assay.throughput.exchange_time import ExchangeShares, Links, after_rounds, exchange_shares
+from assay.throughput.exchange_time import ExchangeTraffic, Links, after_rounds, exchange_traffic
 from assay.throughput.sharded import round_seconds
 
 
@@ -41,29 +41,29 @@ class MeasuredSteps(NamedTuple):
         return cls(lane_s, data_s, rollout_s, fixed_s + checked_s)
 
 
-class Exchanged(NamedTuple):
+class ExchangeSetup(NamedTuple):
     """What an exchange of gradients follows from."""
 
     shares: LaneShares
     plan: ExchangePlan | None
     """None for a single rank, and where weights are sharded;"""
-    rounds: ExchangeShares | None
+    rounds: ExchangeTraffic | None
     """likewise."""
-    crowding: float
+    contention: float
     """What a lane takes, over what it takes on a machine of its own; 1 where nobody measured it."""
 
     @classmethod
     def on(cls, calibration: ThroughputCalibration, shares: LaneShares) -> "Exchanged":
         """On ranks with these lanes."""
-        two, is_crowded = calibration.two_workers, max(shares.nodes or (shares.world_size,)) > 1
-        crowding = two.crowding if two is not None and two.num_nodes == 1 and is_crowded else 1.0
+        two, is_contended = calibration.two_workers, max(shares.nodes or (shares.world_size,)) > 1
+        contention = two.contention if two is not None and two.num_nodes == 1 and is_contended else 1.0
         if shares.world_size == 1 or shares.interleaved:
-            return cls(shares, None, None, crowding)
+            return cls(shares, None, None, contention)
         plan = exchange_plan(shares, early=not calibration.on_cuda)
-        return cls(shares, plan, exchange_shares(plan, shares), crowding)
+        return cls(shares, plan, exchange_traffic(plan, shares), contention)
 
 
-class DealtSteps(NamedTuple):
+class StepSamples(NamedTuple):
     """Steps that are looked at."""
 
     step: Int64[np.ndarray, "draw"]
@@ -72,23 +72,25 @@ class DealtSteps(NamedTuple):
     """and which of its lanes stands for each lane."""
 
     @classmethod
-    def made(cls, num_steps: int, num_lanes: int, *, num_draws: int, rng: np.random.Generator) -> "DealtSteps":
+    def made(
+        cls, num_steps: int, num_lanes: int, *, num_samples: int, rng: np.random.Generator
+    ) -> "DealtSteps":
         """About so many, each measured step as often as any other."""
-        turns = -(-num_draws // num_steps)
+        turns = -(-num_samples // num_steps)
         step = np.tile(np.arange(num_steps, dtype=np.int64), turns)
         lanes = np.tile(np.arange(num_lanes, dtype=np.int64), (len(step), 1))
         return cls(step, rng.permuted(lanes, axis=1))
 
 
-class DrawnSteps(NamedTuple):
+class SimulatedSteps(NamedTuple):
     """Steps of all ranks together, in seconds."""
 
     step_s: Float64[np.ndarray, "draw"]
-    last_s: Float64[np.ndarray, "draw"]
+    last_rank_s: Float64[np.ndarray, "draw"]
     """When the last rank was done with its own work."""
-    own_s: Float64[np.ndarray, "draw"]
+    local_s: Float64[np.ndarray, "draw"]
     """What the mean rank worked by itself; the rest of the step it waits."""
-    most_data_s: Float64[np.ndarray, "draw"]
+    max_data_s: Float64[np.ndarray, "draw"]
     """For which the rank that waits the longest for rows does;"""
     data_s: Float64[np.ndarray, "draw"]
     """and the mean one: its share of what it works by itself;"""
@@ -96,38 +98,38 @@ class DrawnSteps(NamedTuple):
     """and answering prompts."""
 
 
-def drawn_steps(
+def simulate_steps(
     steps: MeasuredSteps,
-    draws: DealtSteps,
-    on: Exchanged,
+    draws: StepSamples,
+    on: ExchangeSetup,
     calibration: ThroughputCalibration,
     links: Links | None,
-) -> DrawnSteps:
+) -> SimulatedSteps:
     """`links` may be None for a single rank."""
     shares, updates = on.shares, calibration.updates_per_step
     part = np.array(shares.loads, np.float64) / shares.num_lanes
-    lane_s = on.crowding * steps.lane_s[draws.step[:, None], draws.order] / updates
+    lane_s = on.contention * steps.lane_s[draws.step[:, None], draws.order] / updates
     rollout_s = steps.rollout_s[draws.step, None] * part
     begin_s = rollout_s + steps.fixed_s[draws.step, None]
-    unread_s = _all_updates(begin_s, lane_s, on, calibration, links)
-    data_s = steps.data_s[draws.step, None] * _waited_for(steps, part, float(unread_s.mean()))
+    busy_s = _step_end_s(begin_s, lane_s, on, calibration, links)
+    data_s = steps.data_s[draws.step, None] * _waiting_share(steps, part, float(busy_s.mean()))
     begin_s = begin_s + data_s
-    worked_s = np.stack(
+    lanes_of_rank_s = np.stack(
         [lane_s[:, list(shares.of_rank(rank))].sum(axis=1) for rank in range(shares.world_size)], axis=1
     )
-    step_s, last_s = (_all_updates(begin_s, lane_s, on, calibration, over) for over in (links, None))
-    return DrawnSteps(
+    step_s, last_rank_s = (_step_end_s(begin_s, lane_s, on, calibration, over) for over in (links, None))
+    return SimulatedSteps(
         step_s=step_s,
-        last_s=last_s,
-        own_s=(begin_s + updates * worked_s).mean(axis=1),
-        most_data_s=data_s.max(axis=1),
+        last_rank_s=last_rank_s,
+        local_s=(begin_s + updates * lanes_of_rank_s).mean(axis=1),
+        max_data_s=data_s.max(axis=1),
         data_s=data_s.mean(axis=1),
         rollout_s=rollout_s.mean(axis=1),
     )
 
 
-def _waited_for(
-    steps: MeasuredSteps, part: Float64[np.ndarray, "rank"], unread_s: float
+def _waiting_share(
+    steps: MeasuredSteps, part: Float64[np.ndarray, "rank"], busy_s: float
 ) -> Float64[np.ndarray, "rank"]:
     """What each rank waits for its part of the rows, over what a single one waits for all of them.
 
@@ -139,28 +141,28 @@ def _waited_for(
         return np.zeros_like(part)
     reading_s = waited_s + float((steps.rollout_s + steps.fixed_s + steps.lane_s.sum(axis=1)).mean())
     # Never more than its part, as where lanes are faster beside another rank than alone.
-    found: Float64[np.ndarray, "rank"] = np.clip((part * reading_s - unread_s) / waited_s, 0.0, part)
+    found: Float64[np.ndarray, "rank"] = np.clip((part * reading_s - busy_s) / waited_s, 0.0, part)
     return found
 
 
-def _all_updates(
+def _step_end_s(
     begin_s: Float64[np.ndarray, "draw rank"],
     lane_s: Float64[np.ndarray, "draw lane"],
-    on: Exchanged,
+    on: ExchangeSetup,
     calibration: ThroughputCalibration,
     links: Links | None,
 ) -> Float64[np.ndarray, "draw"]:
     """When a step is through; only its first update waits for what comes before the lanes."""
-    step_s = _through(begin_s, lane_s, on, calibration, links)
+    step_s = _update_end_s(begin_s, lane_s, on, calibration, links)
     if (further := calibration.updates_per_step - 1) > 0:
-        step_s = step_s + further * _through(np.zeros_like(begin_s), lane_s, on, calibration, links)
+        step_s = step_s + further * _update_end_s(np.zeros_like(begin_s), lane_s, on, calibration, links)
     return step_s
 
 
-def _through(
+def _update_end_s(
     begin_s: Float64[np.ndarray, "draw rank"],
     lane_s: Float64[np.ndarray, "draw lane"],
-    on: Exchanged,
+    on: ExchangeSetup,
     calibration: ThroughputCalibration,
     links: Links | None,
 ) -> Float64[np.ndarray, "draw"]:
@@ -168,29 +170,33 @@ def _through(
     `begin_s`. Without links, when the last is done with its lanes."""
     shares = on.shares
     if shares.interleaved:
-        return _through_rounds(begin_s, lane_s, shares, calibration, links)
+        return _sharded_update_end_s(begin_s, lane_s, shares, calibration, links)
     done_s = [
         begin_s[:, rank, None] + np.pad(lane_s[:, list(shares.of_rank(rank))].cumsum(axis=1), ((0, 0), (1, 0)))
         for rank in range(shares.world_size)
     ]
-    last_s = np.stack([of_rank[:, -1] for of_rank in done_s], axis=1)
+    last_rank_s = np.stack([of_rank[:, -1] for of_rank in done_s], axis=1)
     if on.rounds is None or links is None:
-        whole: Float64[np.ndarray, "draw"] = last_s.max(axis=1)
+        whole: Float64[np.ndarray, "draw"] = last_rank_s.max(axis=1)
         return whole
-    free_s, places = begin_s, [early_at(shares, rank) for rank in range(shares.world_size)]
+    ready_s, early_positions = begin_s, [early_at(shares, rank) for rank in range(shares.world_size)]
     for stage, rounds in enumerate(on.rounds.early):
-        at_s = np.stack([of_rank[:, at[stage]] for of_rank, at in zip(done_s, places, strict=True)], axis=1)
-        free_s = np.maximum(free_s, at_s)
+        at_s = np.stack(
+            [of_rank[:, at[stage]] for of_rank, at in zip(done_s, early_positions, strict=True)], axis=1
+        )
+        ready_s = np.maximum(ready_s, at_s)
         for bucket in calibration.buckets:
-            free_s = after_rounds(free_s, rounds, bucket.num_bytes, links)
+            ready_s = after_rounds(ready_s, rounds, bucket.num_bytes, links)
     for bucket in calibration.buckets:
-        free_s = np.maximum(free_s, last_s - bucket.before_last_s)
-        free_s = after_rounds(free_s, on.rounds.late, bucket.num_bytes, links)
-    all_s: Float64[np.ndarray, "draw"] = np.maximum(free_s, last_s).max(axis=1) + told_s(shares, links)
+        ready_s = np.maximum(ready_s, last_rank_s - bucket.before_last_s)
+        ready_s = after_rounds(ready_s, on.rounds.late, bucket.num_bytes, links)
+    all_s: Float64[np.ndarray, "draw"] = np.maximum(ready_s, last_rank_s).max(axis=1) + ring_latency_s(
+        shares, links
+    )
     return all_s
 
 
-def _through_rounds(
+def _sharded_update_end_s(
     begin_s: Float64[np.ndarray, "draw rank"],
     lane_s: Float64[np.ndarray, "draw lane"],
     shares: LaneShares,
@@ -204,11 +210,11 @@ def _through_rounds(
         done_s = done_s + lane_s[:, first : first + size].max(axis=1)
     if links is None:
         return done_s
-    crosses_s = round_seconds(shares, [bucket.num_bytes for bucket in calibration.buckets], links)
-    return done_s + shares.most * crosses_s + told_s(shares, links)
+    round_s = round_seconds(shares, [bucket.num_bytes for bucket in calibration.buckets], links)
+    return done_s + shares.most * round_s + ring_latency_s(shares, links)
 
 
-def told_s(shares: LaneShares, links: Links) -> float:
+def ring_latency_s(shares: LaneShares, links: Links) -> float:
     """What it takes until all ranks know of all lanes: a few numbers go round, from rank to rank."""
     latencies = [link.latency_s for link in (links.inside, links.between) if link is not None]
     return (shares.world_size - 1) * max(latencies, default=0.0)

@@ -26,7 +26,7 @@ MAX_LOST = 700.0
 """Mean times between failures, for an interval and a restart, beyond which no run ends."""
 
 
-class Upkeep(NamedTuple):
+class InterruptionCosts(NamedTuple):
     """What commits and restarts cost."""
 
     commit_s: float
@@ -37,30 +37,28 @@ class Upkeep(NamedTuple):
     """Mean time between failures of any node; infinite where none fails."""
 
 
-def expected_s(work_s: float, interval_s: float, upkeep: Upkeep) -> float:
+def expected_s(work_s: float, interval_s: float, costs: InterruptionCosts) -> float:
     """Wall seconds until `work_s` seconds of work are done, with a commit after every `interval_s` of them.
 
     Failures come by themselves, during commits and restarts as well: Daly (Future Generation Computer Systems
     22, 2006), eq. 20. Infinite where hardly an interval is ever finished.
     """
     commits = work_s / interval_s
-    if math.isinf(upkeep.failure_s):
-        return work_s + commits * upkeep.commit_s
-    restart, segment = (
-        seconds / upkeep.failure_s for seconds in (upkeep.restart_s, interval_s + upkeep.commit_s)
-    )
+    if math.isinf(costs.failure_s):
+        return work_s + commits * costs.commit_s
+    restart, segment = (seconds / costs.failure_s for seconds in (costs.restart_s, interval_s + costs.commit_s))
     if restart + segment > MAX_LOST:
         return math.inf
-    return upkeep.failure_s * math.exp(restart) * math.expm1(segment) * commits
+    return costs.failure_s * math.exp(restart) * math.expm1(segment) * commits
 
 
-def best_interval_s(upkeep: Upkeep) -> float:
+def best_interval_s(costs: InterruptionCosts) -> float:
     """Seconds of work between commits that lose the least; as `trainer.commit_every: auto` has it."""
-    failure_s = PRIOR_FAILURE_S if math.isinf(upkeep.failure_s) else upkeep.failure_s
-    return optimal_commit_interval_s(upkeep.commit_s, failure_s)
+    failure_s = PRIOR_FAILURE_S if math.isinf(costs.failure_s) else costs.failure_s
+    return optimal_commit_interval_s(costs.commit_s, failure_s)
 
 
-def commits_every(calibration: ThroughputCalibration) -> float | None:
+def steps_between_commits(calibration: ThroughputCalibration) -> float | None:
     """Steps between commits, those for evaluations counted; None where their cost decides."""
     every, evaluated = calibration.commit_every, calibration.evaluate_every
     if every is None:
@@ -76,7 +74,7 @@ class WholeRun(NamedTuple):
     """On the way, all together."""
     interval_s: float
     """Seconds of work between commits."""
-    upkeep: Upkeep
+    costs: InterruptionCosts
     run_s: float
     """Expected, from the command to the end."""
 
@@ -86,39 +84,42 @@ class WholeRun(NamedTuple):
         calibration: ThroughputCalibration,
         cluster: Cluster,
         nodes: Sequence[int],
-        most_lanes: int,
+        max_lanes: int,
         step_s: float,
     ) -> "WholeRun":
         """`ConfigError` where the run would never end."""
         failure_s = cluster.between_failures_s(len(nodes))
         restart_s = cluster.restarts_s(calibration) + calibration.commit_written_s
-        work_s, upkeep = calibration.num_steps * step_s, Upkeep(calibration.commit_held_s, restart_s, failure_s)
-        every = commits_every(calibration)
-        wanted_s = every * step_s if every else max(step_s, best_interval_s(upkeep))
+        work_s, costs = (
+            calibration.num_steps * step_s,
+            InterruptionCosts(calibration.commit_held_s, restart_s, failure_s),
+        )
+        every = steps_between_commits(calibration)
+        wanted_s = every * step_s if every else max(step_s, best_interval_s(costs))
         interval_s = min(work_s, wanted_s)
         # The next commit waits until the one before is through.
         held_s = calibration.commit_held_s + max(0.0, calibration.commit_written_s - interval_s)
-        upkeep = upkeep._replace(commit_s=held_s)
+        costs = costs._replace(commit_s=held_s)
         lane_s = float(MeasuredSteps.of(calibration).lane_s.mean())
-        evaluated_s = calibration.evaluated_steps * most_lanes * lane_s
-        whole_s = expected_s(work_s + evaluated_s, interval_s, upkeep)
+        evaluated_s = calibration.evaluated_steps * max_lanes * lane_s
+        whole_s = expected_s(work_s + evaluated_s, interval_s, costs)
         if math.isinf(whole_s):
             raise ConfigError(
                 f"--failures: on {number_of(len(nodes), 'node')} one fails every {duration_text(failure_s)}, "
                 f"and from one commit to the next it is {duration_text(interval_s)}: the run would never end. "
                 "Commit more often (trainer.commit_every), or use fewer nodes."
             )
-        return cls(step_s, evaluated_s, interval_s, upkeep, calibration.start_s + whole_s)
+        return cls(step_s, evaluated_s, interval_s, costs, calibration.start_s + whole_s)
 
     @property
     def failures(self) -> float:
         """Expected."""
-        return self.run_s / self.upkeep.failure_s
+        return self.run_s / self.costs.failure_s
 
     def terms(self, calibration: ThroughputCalibration) -> dict[ThroughputTerm, float]:
         """A step's share of commits, and of restarts and what they lose."""
         work_s = calibration.num_steps * self.step_s + self.evaluated_s
-        commits_s = work_s / self.interval_s * self.upkeep.commit_s
+        commits_s = work_s / self.interval_s * self.costs.commit_s
         lost_s = self.run_s - calibration.start_s - work_s - commits_s
         return {
             "commits": commits_s / calibration.num_steps,
@@ -131,11 +132,11 @@ class WholeRun(NamedTuple):
         """The run where steps take so many times as long, with more failures than expected, or fewer."""
         work_s = (calibration.num_steps * self.step_s + self.evaluated_s) * slower
         expected = np.array(
-            [min(NEVER_S, expected_s(each, self.interval_s, self.upkeep)) for each in work_s.tolist()]
+            [min(NEVER_S, expected_s(each, self.interval_s, self.costs)) for each in work_s.tolist()]
         )
         if self.failures:
-            mean = expected / self.upkeep.failure_s
+            mean = expected / self.costs.failure_s
             more = np.random.default_rng(2).poisson(mean) - mean
-            expected = expected + more * (self.upkeep.restart_s + self.interval_s / 2)
+            expected = expected + more * (self.costs.restart_s + self.interval_s / 2)
         total: Float64[np.ndarray, "resample"] = calibration.start_s + expected
         return total

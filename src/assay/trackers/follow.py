@@ -137,7 +137,7 @@ def _follow(run: Run, name: SinkName, clock: Clock, *, until_ended: bool) -> int
 
 
 def _hand_over(run: Run, sink: Sink, positions: dict[str, str]) -> Iterator[list[Point]]:
-    starts = {each.attempt: each for each in saved_attempts(Path(run.run_dir))}
+    starts = {saved_attempt.attempt: saved_attempt for saved_attempt in saved_attempts(Path(run.run_dir))}
     for path in segment_paths(Path(run.run_dir)):
         attempt, rank = attempt_and_rank(path)
         if rank != 0:

@@ -68,11 +68,11 @@ class Fleet(NamedTuple):
 def look_at(ledger: Ledger) -> Fleet:
     """All runs on record; `ConfigError` where no attempt is over."""
     runs = {run.run_id: run for run in ledger.runs() if not run.is_drill}
-    attempts = [each for each in ledger.attempts() if each.run_id in runs]
-    ended = [each for each in attempts if each.ended_s is not None]
+    attempts = [attempt for attempt in ledger.attempts() if attempt.run_id in runs]
+    ended = [attempt for attempt in attempts if attempt.ended_s is not None]
     if not ended:
         raise ConfigError("the ledger has no attempt that is over. 'assay runs' lists what it has.")
-    spent = [each for each in ledger.training_seconds() if each.run_id in runs]
+    spent = [second for second in ledger.training_seconds() if second.run_id in runs]
     not_looked_at: dict[str, str] = {}
     recorded = _asked("failures", not_looked_at, lambda: columns_of_attempts(runs.values(), attempts))
     table = series = diagnosis = changes = None
@@ -95,7 +95,7 @@ def look_at(ledger: Ledger) -> Fleet:
     if (
         diagnosis is not None
         and diagnosis.failures
-        and not any(each.is_confirmed for each in _of_causes(diagnosis))
+        and not any(cause.is_confirmed for cause in _of_causes(diagnosis))
     ):
         unexplained = list(_of_symptoms(ended, diagnosis.attempts))
         not_looked_at["what failures share"] = diagnosis.because
@@ -207,8 +207,8 @@ def _of_phases(spent_s: dict[Phase, float]) -> Iterator[Finding]:
 
 def _by_phase(seconds: Sequence[PhaseSeconds]) -> dict[Phase, float]:
     spent_s: dict[Phase, float] = {}
-    for each in seconds:
-        for phase, spent in each.seconds.items():
+    for second in seconds:
+        for phase, spent in second.seconds.items():
             spent_s[phase] = spent_s.get(phase, 0.0) + spent
     return spent_s
 

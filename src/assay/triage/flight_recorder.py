@@ -116,7 +116,7 @@ def read_dump(file: Path, content: bytes) -> RankDump:
             _group_name(*entry.process_group[:2]) if entry.process_group else str(entry.pg_id),
             entry.collective_seq_id,
             entry.profiling_name,
-            tuple(tuple(each) if isinstance(each, list) else (each,) for each in entry.input_sizes),
+            tuple(tuple(size) if isinstance(size, list) else (size,) for size in entry.input_sizes),
             entry.retired or entry.state == "completed",
         )
         for entry in dump.entries

@@ -44,7 +44,7 @@ def guard_of(
             f"--cause {number}: {_text(cause.factors)} is suspected only (p = {cause.p_value:.2g}); a guard "
             f"stands on what is confirmed. To find out: {cause.next}"
         )
-    unknown = [each for each in cause.factors if each not in OF_A_RUN and not each.startswith(RECIPE)]
+    unknown = [factor for factor in cause.factors if factor not in OF_A_RUN and not factor.startswith(RECIPE)]
     if unknown:
         raise ConfigError(
             f"'{unknown[0]}' is nothing that assay knows of a run before it begins: {', '.join(OF_A_RUN)}, "

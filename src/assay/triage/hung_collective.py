@@ -34,13 +34,16 @@ def find_hung_ranks(dumps: Sequence[RankDump], sources: Mapping[str, str]) -> Hu
 
 
 def _group_names(dumps: Sequence[RankDump]) -> list[str]:
-    return list(dict.fromkeys(each.group for dump in dumps for each in dump.collectives))
+    return list(dict.fromkeys(collective.group for dump in dumps for collective in dump.collectives))
 
 
 def _hung_group(name: str, dumps: Sequence[RankDump]) -> HungGroup | None:
     """None where nobody waits in it."""
     entered = {
-        dump.rank: {each.sequence: each for each in dump.collectives if each.group == name} for dump in dumps
+        dump.rank: {
+            collective.sequence: collective for collective in dump.collectives if collective.group == name
+        }
+        for dump in dumps
     }
     said = {rank for dump in dumps for rank in dump.groups.get(name, ())}
     seen = set(entered) if name.endswith(EVERYBODY) else {rank for rank, made in entered.items() if made}

@@ -104,7 +104,7 @@ def start_of(
 
     `died_s`: when the attempt before ended, None where this is the first. `launch`: the last one before it.
     """
-    ended = [each for each in segments if each.header is not None and each.step_ends.steps.size]
+    ended = [segment for segment in segments if segment.header is not None and segment.step_ends.steps.size]
     if not ended:
         return None
     last = max(ended, key=_first_step_s)

@@ -106,7 +106,11 @@ def record_earlier_attempts(ledger: Ledger, run: Run, attempt: Attempt) -> None:
 def record_phases(ledger: Ledger, run: Run, attempt: Attempt) -> None:
     """Write down where the device time of an attempt that has ended went."""
     assert attempt.ended_s is not None and attempt.end_step is not None
-    later = [each for each in saved_attempts(Path(run.run_dir)) if each.attempt > attempt.attempt]
+    later = [
+        saved_attempt
+        for saved_attempt in saved_attempts(Path(run.run_dir))
+        if saved_attempt.attempt > attempt.attempt
+    ]
     kept_step = min([attempt.end_step or attempt.start_step, *(each.start_step for each in later)])
     for rank in range(attempt.world_size):
         ledger.record_phase_seconds(

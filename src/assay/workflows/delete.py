@@ -86,18 +86,20 @@ def delete_run(home: Home, ledger: Ledger, run: Run) -> None:
 def _losses(home: Home, ledger: Ledger, run: Run) -> list[str]:
     children = [each.run_id for each in home.runs() if each.parent and each.parent.run_id == run.run_id]
     losses = [
-        f"{each} was forked from it: its weights stay, and which rows they learned before cannot be proved "
+        f"{child} was forked from it: its weights stay, and which rows they learned before cannot be proved "
         "any more"
-        for each in children
+        for child in children
     ]
     losses += [
         f"campaign '{campaign.name}' cannot be judged again without it"
         for campaign in ledger.campaigns()
-        if any(run.run_id == arm.run_id for each in ledger.decisions(campaign.name) for arm in each.runs)
+        if any(
+            run.run_id == arm.run_id for decision in ledger.decisions(campaign.name) for arm in decision.runs
+        )
     ]
     losses += [
-        f"{each.candidate_run_id} was compared with it, and cannot be again"
-        for each in ledger.comparisons(run.run_id)
-        if each.baseline_run_id == run.run_id
+        f"{comparison.candidate_run_id} was compared with it, and cannot be again"
+        for comparison in ledger.comparisons(run.run_id)
+        if comparison.baseline_run_id == run.run_id
     ]
     return losses

@@ -46,7 +46,10 @@ def planned_fork(
     if commit and (problem := first_problem(log.store, commit)) is not None:
         raise DamagedDataError(f"commit at step {commit.step} of '{parent_id}': {problem}. Fork another one.")
     was = recipe_of(parent).model_dump(mode="json")
-    tree, given = recipe_of(parent).model_dump(mode="json"), [parse_override(each) for each in overrides]
+    tree, given = (
+        recipe_of(parent).model_dump(mode="json"),
+        [parse_override(override) for override in overrides],
+    )
     for key, value in given:
         set_dotted(tree, key, value, where="in the recipe")
     fork = planned_run(

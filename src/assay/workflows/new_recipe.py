@@ -26,7 +26,7 @@ from assay.data.dataset.columns import (
     LABEL,
     MARGIN,
     MASK,
-    REFERENCE_LOG_PROBS,
+    REFERENCE_LOGPROBS,
     TIME,
     TOKENS,
     sequences_of,
@@ -292,7 +292,7 @@ def _language(dataset: Dataset, learns: LanguageMethod, model: str | None) -> It
     else:
         yield "  type: dpo", "a language model learns to prefer what was chosen; compared by accuracy"
         yield "  loss: {type: sigmoid, beta: 0.1}", "the smaller beta, the further it may go from the reference"
-        if set(REFERENCE_LOG_PROBS) <= manifest.columns.keys():
+        if set(REFERENCE_LOGPROBS) <= manifest.columns.keys():
             yield "  reference: {type: columns}", "what 'assay data score' wrote beside the pairs"
         else:
             yield (
@@ -503,7 +503,11 @@ def _split(dataset: Dataset) -> tuple[HashSplit, DatasetView]:
     what is asked."""
     manifest = dataset.manifest
     fraction = 0.2 if manifest.num_rows < FEW_ROWS else 0.1
-    several = [each for each in manifest.column_profiles if len(each.top_values) >= 10 and each.name != LABEL]
+    several = [
+        profile
+        for profile in manifest.column_profiles
+        if len(profile.top_values) >= 10 and profile.name != LABEL
+    ]
     columns = [KEY] if KEY in manifest.columns else [*(each.name for each in several), TOKENS]
     for column in columns:
         for seed in range(_SEEDS):

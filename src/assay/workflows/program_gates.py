@@ -38,7 +38,7 @@ def gate_decisions(home: Home, program: Program) -> list[GateDecision]:
         if not campaign or campaign not in home.campaign_names():
             continue
         opened = find_campaign(home, campaign)
-        final = [each for each in newest_decisions(opened).values() if each.is_final]
+        final = [decision for decision in newest_decisions(opened).values() if decision.is_final]
         if final:
             best = min(final, key=lambda each: _BEST_FIRST.index(each.recommendation))
             path = opened.folder / best.place()
@@ -58,13 +58,13 @@ def gain_points(decisions: list[GateDecision]) -> Estimate | None:
 def with_decisions(progress: Progress, decisions: list[GateDecision]) -> Progress:
     """Notes with the verdicts that campaigns gave; `ConfigError` where another is noted by hand."""
     verdicts = dict(progress.verdicts)
-    for each in decisions:
-        looks = verdicts.get(each.gate, ())
-        if looks and looks[-1] not in ("again", each.verdict):
+    for decision in decisions:
+        looks = verdicts.get(decision.gate, ())
+        if looks and looks[-1] not in ("again", decision.verdict):
             raise ConfigError(
-                f"verdicts.{each.gate}: '{looks[-1]}' is noted, and its campaign '{each.decision.campaign}' "
-                f"decided '{each.verdict}' ({each.path}). Leave the note out: the campaign's holds."
+                f"verdicts.{decision.gate}: '{looks[-1]}' is noted, and its campaign '{decision.decision.campaign}' "
+                f"decided '{decision.verdict}' ({decision.path}). Leave the note out: the campaign's holds."
             )
         before = tuple(said for said in looks[:-1] if said == "again")
-        verdicts[each.gate] = (*before, each.verdict)
+        verdicts[decision.gate] = (*before, decision.verdict)
     return progress.model_copy(update={"verdicts": verdicts})

@@ -102,7 +102,7 @@ def _save_what_only_the_ledger_holds(ledger: Ledger, run: Run) -> None:
     audit = ledger.audit(run.run_id)
     if audit is not None and saved_audit(run.run_dir) is None:
         save_audit(run.run_dir, audit)
-    known = {each.baseline_run_id for each in saved_comparisons(run.run_dir)}
+    known = {saved_comparison.baseline_run_id for saved_comparison in saved_comparisons(run.run_dir)}
     for comparison in ledger.comparisons(run.run_id):
         if comparison.candidate_run_id == run.run_id and comparison.baseline_run_id not in known:
             save_comparison(run.run_dir, comparison)

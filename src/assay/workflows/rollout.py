@@ -85,7 +85,7 @@ def rollout_again(
         prompt=made.prompt,
         answer=made.answer,
         tokens=made.tokens,
-        log_probs=made.log_probs,
+        logprobs=made.logprobs,
         ended_by=made.ended_by,
         reward=made.reward,
         failure=made.failure,
@@ -97,7 +97,7 @@ def rollout_again(
 
 
 def _lane_of(row: int, share: StepShare, *, step: int) -> LaneShare:
-    rows = {int(each): lane for lane in share.lanes for batch in lane.micro_batches for each in batch.row_ids}
+    rows = {int(id_): lane for lane in share.lanes for batch in lane.micro_batches for id_ in batch.row_ids}
     if row not in rows:
         named = ", ".join(map(str, sorted(rows)[:NUM_NAMED]))
         more = f" and {len(rows) - NUM_NAMED} more" if len(rows) > NUM_NAMED else ""
@@ -129,7 +129,7 @@ def _of_digests(step: int, quantity: str, recorded: int, replayed: int) -> Compa
 def _journaled(log: CommitLog, request: RolloutRequest) -> JournaledAnswer | None:
     """The journal's line of the answer; None where no commit has one."""
     commits = [entry for entry in log.entries() if isinstance(entry, Commit) and not entry.is_inherited]
-    holding = [each for each in commits if each.receipts_from_step < request.step <= each.step]
+    holding = [commit for commit in commits if commit.receipts_from_step < request.step <= commit.step]
     for group in read_journal(log.store, holding[-1]) if holding else ():
         if (group.step, group.row_id) == (request.step, request.row):
             return group.answers[request.sample]

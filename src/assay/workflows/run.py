@@ -24,7 +24,7 @@ from assay.data.dataset.split import split_view
 from assay.data.loader.lane_shares import LaneShares
 from assay.data.loader.loader import Loader
 from assay.data.loader.mixing import Mixing, measure_mixing
-from assay.evals.answerable import answerable_suite
+from assay.evals.compatibility import answerable_suite
 from assay.evals.config import read_suite
 from assay.records.commit import Commit, RunFinished
 from assay.records.run import Run

@@ -217,10 +217,10 @@ def memo_of(text: str) -> str:
     decision = record("decision", text)
     look = decision.look.model_copy(update={"num_seeds": 1})
     effects = [
-        each.model_copy(
-            update={"role": "primary", "by_seed": (0.1,), "candidate_results": each.candidate_results[:1]}
+        effect.model_copy(
+            update={"role": "primary", "by_seed": (0.1,), "candidate_results": effect.candidate_results[:1]}
         )
-        for each in decision.effects
+        for effect in decision.effects
     ]
     decision = decision.model_copy(update={"look": look, "runs": 2 * decision.runs[:1], "effects": effects})
     memo = Memo(

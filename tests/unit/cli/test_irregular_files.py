@@ -61,7 +61,7 @@ def parameters(group: click.Command) -> Iterator[tuple[str, click.Parameter]]:
         for name in group.list_commands(click.Context(group)):
             command = group.get_command(click.Context(group), name)
             assert command is not None
-            yield from ((f"{name} {each.name}", each) for each in command.params)
+            yield from ((f"{name} {param.name}", param) for param in command.params)
             yield from parameters(command)
 
 

@@ -215,7 +215,7 @@ def test_show_says_of_which_steps_commits_are_kept(home: Path, capsys: pytest.Ca
     assert call("show", "tiny-1") == 0
     assert "3, the last of step 15 (1.5 MB); kept are those of steps 10, 15" in capsys.readouterr().out
     assert call("show", "tiny-1", "--json") == 0
-    assert [each["is_retired"] for each in json.loads(capsys.readouterr().out)["commits"]] == [
+    assert [load["is_retired"] for load in json.loads(capsys.readouterr().out)["commits"]] == [
         True,
         False,
         False,

@@ -29,7 +29,7 @@ def table(tmp_path):
 
 def said(capsys, *arguments):
     try:
-        main([str(each) for each in arguments])
+        main([str(argument) for argument in arguments])
     except SystemExit as ended:
         return ended.code, *capsys.readouterr()
     raise AssertionError
@@ -115,9 +115,12 @@ def test_data_prints_the_keys_that_programs_read(versions, capsys):
     code, out, _ = said(capsys, "triage", "data", *versions, "--json")
     findings = json.loads(out)["findings"]
     assert code == 0
-    assert {(each["what"], each["kind"]) for each in findings} == {("seconds", "unit"), ("source", "unseen")}
-    assert all(each.keys() >= FINDING_KEYS for each in findings)
-    assert next(each for each in findings if each["kind"] == "unit")["effect"] == pytest.approx(1_000)
+    assert {(finding["what"], finding["kind"]) for finding in findings} == {
+        ("seconds", "unit"),
+        ("source", "unseen"),
+    }
+    assert all(finding.keys() >= FINDING_KEYS for finding in findings)
+    assert next(finding for finding in findings if finding["kind"] == "unit")["effect"] == pytest.approx(1_000)
 
 
 def test_the_screen_of_data_says_the_same_and_obeys_nothing_in_it(versions, capsys):

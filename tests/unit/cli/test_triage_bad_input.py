@@ -22,7 +22,7 @@ LEAST_ROWS = 40
 def said(capsys, *arguments):
     """Exit code, output and error of a command of triage."""
     try:
-        main(["triage", *(str(each) for each in arguments)])
+        main(["triage", *(str(argument) for argument in arguments)])
     except SystemExit as ended:
         return ended.code, *capsys.readouterr()
     raise AssertionError

@@ -156,7 +156,7 @@ def test_two_who_write_at_once_both_stay(opened, said):
             pool.submit(
                 change_case, opened, "nan", lambda case, who=who: with_vote(case, "1", by=who, now_s=0.0)
             )
-    assert sorted(each.by for each in saved_case(opened, "nan").votes) == sorted(voters)
+    assert sorted(vote.by for vote in saved_case(opened, "nan").votes) == sorted(voters)
 
 
 def test_no_run_may_be_called_as_the_folder_of_all_cases(home):

@@ -10,8 +10,8 @@ from assay.decision.config import CampaignConfig
 from assay.decision.facts import BenchmarkFacts, Facts, role_of
 from assay.records.campaign import CampaignRun
 from assay.statistics.campaign.looks import take_look
+from assay.statistics.composite import breadth
 from assay.statistics.effect import paired_effect
-from assay.statistics.several import breadth
 
 NUM_ITEMS = 400
 RECIPE = {
@@ -98,10 +98,14 @@ def facts_of() -> Callable[..., Facts]:
         audit: str = "pass",
     ) -> Facts:
         found = {
-            each.name: with_failures(config, each.name, (failures or {})[each.name], num_seeds=num_seeds)
-            if each.name in (failures or {})
-            else scored(config, each.name, gains.get(each.name, 0.0), num_seeds=num_seeds, noise=noise)
-            for each in config.benchmarks
+            benchmark.name: with_failures(
+                config, benchmark.name, (failures or {})[benchmark.name], num_seeds=num_seeds
+            )
+            if benchmark.name in (failures or {})
+            else scored(
+                config, benchmark.name, gains.get(benchmark.name, 0.0), num_seeds=num_seeds, noise=noise
+            )
+            for benchmark in config.benchmarks
         }
         look = take_look(config.look_plan(), [], name="look", num_seeds=num_seeds, is_gate=True)
         runs = [

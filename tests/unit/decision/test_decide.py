@@ -13,8 +13,8 @@ from assay.decision.gates import judge_gates
 from assay.decision.sensitivity import Flips, variations
 from assay.records.campaign import Campaign
 from assay.records.decision import Decision
+from assay.statistics.composite import breadth
 from assay.statistics.power import detectable_by
-from assay.statistics.several import breadth
 from assay.store.home import Home
 from assay.workflows.campaign.decisions import record_decision
 from assay.workflows.campaign.folder import OpenCampaign
@@ -37,7 +37,7 @@ def unsure(config_of, facts_of) -> tuple[CampaignConfig, Facts]:
 
 def test_where_no_look_to_come_would_decide_the_design_is_blamed_and_not_the_candidate(unsure):
     config, facts = unsure
-    worth = next(each for each in judge_gates(config, facts).scale.clauses if each.name == "worth")
+    worth = next(clause for clause in judge_gates(config, facts).scale.clauses if clause.name == "worth")
     assert 0.2 < worth.value < 0.8, "nothing speaks against it"
     decision = decide(config, campaign_of(config), facts)
     assert (decision.recommendation, decision.is_final) == ("narrow", True)
@@ -248,7 +248,7 @@ def test_what_is_declared_for_the_typical_seed_bears_a_run_that_crashed(config_o
     assert (mean.recommendation, typical.recommendation) == ("narrow", "scale")
     assert typical.effect.value == pytest.approx(np.mean([0.051, 0.049, 0.048, 0.05]))
     assert "over 6 seeds, without the best and the worst of them (seeds 1 and 2)" in typical.sentence
-    assert any("treated with seed 2 scores" in each for each in typical.warnings)
+    assert any("treated with seed 2 scores" in warning for warning in typical.warnings)
 
 
 def test_the_typical_seed_needs_five_at_every_look(config_of):

@@ -63,7 +63,10 @@ def facts(config: CampaignConfig, rows: Callable[[str], list[tuple[str, str]]] =
         config,
         "treated",
         take_look(config.look_plan(), [], name="look", num_seeds=3, is_gate=True),
-        {each.name: benchmark_scores(each.name, scores, rows(each.name)) for each in config.benchmarks},
+        {
+            benchmark.name: benchmark_scores(benchmark.name, scores, rows(benchmark.name))
+            for benchmark in config.benchmarks
+        },
         [campaign_run(arm, seed) for arm, seed in arms],
         recipe={},
         files=FileFacts(),

@@ -22,7 +22,7 @@ def sizes_swapped(ranks: Ranks) -> list[int]:
     with patch.object(link_probe, "swap", wraps=swap) as swapped:
         probed(ranks)
     return [
-        transfer.tensor.nbytes for call in swapped.call_args_list for each in call.args[:2] for transfer in each
+        transfer.tensor.nbytes for call in swapped.call_args_list for arg in call.args[:2] for transfer in arg
     ]
 
 

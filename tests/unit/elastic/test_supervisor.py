@@ -235,7 +235,7 @@ def test_what_the_code_did_is_not_tried_a_third_time_but_what_came_from_outside_
         supervisor.run(1)
     assert nodes.num_starts == num_starts
     assert ("It failed twice in the same way" in str(stopped.value)) == (num_starts == 2)
-    repeated = [(each.notice, each.attempt) for each in read_notices(Path(run.run_dir))]
+    repeated = [(notice.notice, notice.attempt) for notice in read_notices(Path(run.run_dir))]
     assert repeated == ([("repeated_failure", 2)] if num_starts == 2 else [])
     first, *_ = saved_attempts(Path(run.run_dir))
     assert (first.hosts, first.devices, first.failure.failure_kind) == (
@@ -314,7 +314,7 @@ def test_another_version_of_assay_is_noticed_once_and_on_record(run, monkeypatch
     with pytest.raises(TrainingError):
         supervisor.run(1)
     folder = Path(run.run_dir)
-    assert [each.code_version[6:] for each in saved_attempts(folder)] == ["gold", "gnew", "gnew"]
+    assert [attempt.code_version[6:] for attempt in saved_attempts(folder)] == ["gold", "gnew", "gnew"]
     (notice,) = read_notices(folder)
     assert (notice.notice, notice.attempt) == ("other_code", 2)
     assert "0.1.0+gnew now and was 0.1.0+gold" in notice.text

@@ -56,7 +56,7 @@ def zstandard_archive(path: Path, contents: dict[str, bytes], *, frames: int = 1
 
 
 def archive_contents(samples) -> dict[str, bytes]:
-    files = {f"samples/{each['id']}_epoch_{each['epoch']}.json": each for each in samples}
+    files = {f"samples/{sample['id']}_epoch_{sample['epoch']}.json": sample for sample in samples}
     files |= {"header.json": {"version": 2, "eval": SPEC}, "_journal/start.json": {}, "summaries.json": []}
     return {name: json.dumps(tree).encode() for name, tree in files.items()}
 

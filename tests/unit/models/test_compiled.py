@@ -43,7 +43,7 @@ def compiled_network(**keys: Any) -> CausalNetwork:
 
 
 def gradients(network: nn.Module, ids: Tensor) -> int:
-    loss = network(ids).log_probs.sum() if ids.shape[1] > 1 else network.network(ids).logits.sum()
+    loss = network(ids).logprobs.sum() if ids.shape[1] > 1 else network.network(ids).logits.sum()
     return digest_of_tensors(torch.autograd.grad(loss, list(network.parameters()), allow_unused=False))
 
 

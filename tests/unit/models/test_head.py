@@ -50,7 +50,7 @@ def test_scores_and_gradients_are_those_of_whole_logits(
         patch.setattr(head, "CHUNK_NUMBERS", {"cpu": chunk * ENTRIES})
         for way in (head_scores, whole):
             scores = way(*given_)
-            total = (scores.log_probs * factors[0]).sum()
+            total = (scores.logprobs * factors[0]).sum()
             if wants_entropies:
                 total = total + (scores.entropies * factors[1]).sum()
             wanted = [each for each in given_[:3] if each is not None]
@@ -77,7 +77,7 @@ def test_nothing_as_wide_as_the_vocabulary_is_made_of_all_tokens(monkeypatch: py
     monkeypatch.setattr(head, "CHUNK_NUMBERS", {"cpu": 4 * ENTRIES})
     given_ = inputs(200, has_bias=False, seed=1)
     with Largest() as largest:
-        head_scores(*given_).log_probs.sum().backward()
+        head_scores(*given_).logprobs.sum().backward()
     assert largest.numbers == 200 * WIDTH  # the states; logits would be 7400
 
 
@@ -86,9 +86,9 @@ def test_under_autocast_the_head_multiplies_in_bfloat16_and_scores_are_float32()
     states, weight = (each.detach().float().requires_grad_() for each in (states, weight))
     with torch.autocast("cpu", torch.bfloat16):
         rough = head_scores(states, weight, None, targets)
-    rough.log_probs.sum().backward()
+    rough.logprobs.sum().backward()
     exact = whole(states.detach(), weight.detach(), None, targets)
-    assert rough.log_probs.dtype == torch.float32
+    assert rough.logprobs.dtype == torch.float32
     assert states.grad is not None and states.grad.dtype == torch.float32
-    difference = (rough.log_probs - exact.log_probs).abs().max()
+    difference = (rough.logprobs - exact.logprobs).abs().max()
     assert 1e-4 < difference < 0.1

@@ -72,7 +72,7 @@ def test_only_adapters_are_trained_and_a_configuration_counts_them(
     trained = {name: each for name, each in model.named_parameters() if each.requires_grad}
     assert trained and all("lora_" in name for name in trained)
     assert chosen.num_parameters() == sum(each.numel() for each in trained.values())
-    model(IDS).log_probs.sum().backward()
+    model(IDS).logprobs.sum().backward()
     assert all(each.grad is not None for each in trained.values())
 
 
@@ -80,8 +80,8 @@ def test_only_adapters_are_trained_and_a_configuration_counts_them(
 def test_switched_off_the_model_is_its_base_and_switched_on_again_it_is_not() -> None:
     base, adapted = network(), disturbed(network(lora={"rank": 2}))
     with adapters_off(adapted):
-        assert torch.equal(adapted(IDS).log_probs, base(IDS).log_probs)
-    assert not torch.allclose(adapted(IDS).log_probs, base(IDS).log_probs)
+        assert torch.equal(adapted(IDS).logprobs, base(IDS).logprobs)
+    assert not torch.allclose(adapted(IDS).logprobs, base(IDS).logprobs)
 
 
 @pytest.mark.usefixtures("peft")
@@ -92,7 +92,7 @@ def test_a_commit_holds_what_is_trained_and_goes_back_to_its_own_base_only() -> 
     assert len(state) < len(get_model_state_dict(model))
     again = network(lora={"rank": 2})
     restore_model(again, state)
-    assert torch.equal(again(IDS).log_probs, model(IDS).log_probs)
+    assert torch.equal(again(IDS).logprobs, model(IDS).logprobs)
     with pytest.raises(DamagedDataError, match="the weights below the adapters have digest"):
         restore_model(network(seed=2, lora={"rank": 2}), state)
 
@@ -151,7 +151,7 @@ def test_adapters_leave_added_to_the_weights_below_them(architecture: str, tmp_p
     lora = {"rank": 2, "targets": ["c_attn", "c_fc"]} if architecture == "gpt2" else {"rank": 2}
     model = disturbed(network(architecture=architecture, num_kv_heads=None, lora=lora)).eval()
     with torch.no_grad():
-        expected = model(IDS).log_probs
+        expected = model(IDS).logprobs
         save_model(model.network, config(lora=lora), tmp_path / "model", Leaving())
         logits = AutoModelForCausalLM.from_pretrained(tmp_path / "model").eval()(IDS).logits
     seen = logits[:, :-1].log_softmax(-1).gather(2, IDS[:, 1:, None])[:, :, 0]
@@ -180,7 +180,7 @@ def test_adapters_leave_alone_and_peft_joins_them_to_their_base(method: str, tmp
             seen = PeftModel.from_pretrained(below, tmp_path / "adapters").eval()(IDS).logits[:, 0]
         else:
             own = disturbed(CausalNetwork(PretrainedCausalConfig.model_validate(tree))).eval()
-            expected = own(IDS).log_probs
+            expected = own(IDS).logprobs
             save_model(own.network, PretrainedCausalConfig.model_validate(tree), tmp_path / "adapters", leaving)
             below = AutoModelForCausalLM.from_pretrained(base)
             logits = PeftModel.from_pretrained(below, tmp_path / "adapters").eval()(IDS).logits
@@ -204,7 +204,7 @@ def test_a_run_with_adapters_is_the_reference_that_an_export_of_it_is(tmp_path: 
     torch.manual_seed(2)
     own = disturbed(CausalNetwork(adapted)).eval()
     with torch.no_grad():
-        expected = own(IDS).log_probs
+        expected = own(IDS).logprobs
     torch.manual_seed(2)
     leaving = disturbed(CausalNetwork(adapted))
     save_model(leaving.network, adapted, tmp_path / "exported", Leaving())
@@ -216,4 +216,4 @@ def test_a_run_with_adapters_is_the_reference_that_an_export_of_it_is(tmp_path: 
     )
     np.testing.assert_array_equal(said.chosen, by_folder.chosen)
     with torch.no_grad():
-        torch.testing.assert_close(own(IDS).log_probs, expected, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(own(IDS).logprobs, expected, rtol=1e-4, atol=1e-5)

@@ -60,7 +60,7 @@ def test_log_probs_and_gradients_are_those_of_transformers(architecture: str, ti
     mask = (torch.arange(12) < torch.tensor([9, 5, 12])[:, None]).long()
     answer = model.network(input_ids=ids, attention_mask=mask, labels=labels)
     theirs = torch.nn.functional.cross_entropy(answer.logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
-    ours = -model(ids, None, scored).log_probs.sum() / scored.sum()
+    ours = -model(ids, None, scored).logprobs.sum() / scored.sum()
     assert ours.item() == pytest.approx(answer.loss.item(), rel=1e-6)  # which is in float32, whatever its input
     torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=0)
     for our, their in zip(gradients(model, ours), gradients(model, theirs), strict=True):
@@ -87,9 +87,9 @@ def test_rows_that_share_a_sequence_do_not_see_one_another(architecture: str) ->
     positions = torch.cat([*(torch.arange(len(row)) for row in parts), torch.zeros(4, dtype=torch.int64)])[None]
     together = model(packed, positions, positions[:, 1:] > 0)
     wanted = positions[0, 1:] > 0
-    torch.testing.assert_close(together.log_probs[0][wanted], apart.log_probs[scored], rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(together.logprobs[0][wanted], apart.logprobs[scored], rtol=1e-9, atol=1e-9)
     for our, their in zip(
-        gradients(model, together.log_probs.sum()), gradients(model, apart.log_probs.sum()), strict=True
+        gradients(model, together.logprobs.sum()), gradients(model, apart.logprobs.sum()), strict=True
     ):
         torch.testing.assert_close(our, their, rtol=1e-6, atol=1e-8)
 
@@ -113,7 +113,7 @@ def test_padding_changes_no_score(lengths: list[int], wider: int) -> None:
 def test_a_configuration_knows_how_many_numbers_are_trained(architecture: str, tied: bool) -> None:
     shared = {} if architecture == "gpt2" else {"num_kv_heads": 2}
     config = NewCausalConfig(architecture=architecture, tie_embeddings=tied, **SMALL, **shared)
-    assert config.num_parameters() == sum(each.numel() for each in build_causal(config).parameters())
+    assert config.num_parameters() == sum(parameter.numel() for parameter in build_causal(config).parameters())
 
 
 def test_layers_that_are_computed_twice_give_the_same_bits_and_keep_less() -> None:
@@ -133,7 +133,7 @@ def gradients_and_kept(model: CausalNetwork, ids: Tensor) -> tuple[list[Tensor],
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        loss = model(ids).log_probs.sum()
+        loss = model(ids).logprobs.sum()
     num_kept = sum(kept)
     return gradients(model, loss), num_kept
 
@@ -143,9 +143,9 @@ def test_a_saved_folder_has_the_same_scores(tmp_path: Path) -> None:
     model.network.save_pretrained(tmp_path)
     config = PretrainedCausalConfig(type="pretrained", path=str(tmp_path))
     ids = rows(8)[0][None]
-    assert torch.equal(CausalNetwork(config)(ids).log_probs, model(ids).log_probs)
+    assert torch.equal(CausalNetwork(config)(ids).logprobs, model(ids).logprobs)
     assert config.shape() == (40, 32) and config.packs
-    assert config.num_parameters() == sum(each.numel() for each in model.parameters())
+    assert config.num_parameters() == sum(parameter.numel() for parameter in model.parameters())
 
 
 def test_states_come_without_a_head_too() -> None:

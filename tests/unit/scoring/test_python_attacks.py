@@ -423,7 +423,7 @@ def test_a_sample_whose_process_is_killed_is_graded_in_another(
         for index in range(3):
             item = {"body": KILL_ME.format(signal=int(number)), "path": str(tmp_path / f"{index}")}
             assert process.grade({}, item) == PythonAnswer(1.0)
-    [line] = [each.getMessage() for each in caplog.records]
+    [line] = [record.getMessage() for record in caplog.records]
     assert line.startswith(f"the grader's process ended (signal {number.name}) before it had graded its sample")
 
 

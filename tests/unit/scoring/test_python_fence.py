@@ -151,7 +151,7 @@ def test_another_abi_ends_the_process(machine: str) -> None:
 
 @pytest.mark.parametrize("machine", ABIS)
 def test_of_all_numbers_those_named_are_allowed_and_no_more(machine: str) -> None:
-    named = {each[COLUMN[machine]] for each in python_fence._CALLS.values()} - {None}
+    named = {call[COLUMN[machine]] for call in python_fence._CALLS.values()} - {None}
     checked = {each[COLUMN[machine]] for each in python_fence._ONLY_WITH.values()} - {None}
     assert {number for number in range(500) if answer(machine, number) == ALLOWED} - checked == named
     assert answer(machine, 463) == NO_SUCH_CALL, "a library may do without what it has not heard of"

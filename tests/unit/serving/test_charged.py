@@ -94,7 +94,7 @@ def test_costs_of_evals_and_batches_are_those_of_their_chunks_and_of_the_ledger(
     with home.open_ledger() as ledger:
         for source in SOURCES_OF_A_HOME:
             source.write(ledger, home)
-        held_s = {each.run_id: each.held_s for each in ledger.phase_seconds()}
+        held_s = {second.run_id: second.held_s for second in ledger.phase_seconds()}
     assert held_s == {run.id: pytest.approx(in_run * 3600), batch.id: pytest.approx(in_batch * 3600)}
 
 

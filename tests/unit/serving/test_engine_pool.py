@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from assay.inference.protocol import GenerateAsk, ModelSource
+from assay.inference.protocol import GenerateRequest, ModelSource
 from assay.serving.engines.pool import EnginePool
 from assay.serving.engines.process import EngineProcess, StartedProcess
 from assay.serving.refusal import RefusedError
@@ -96,7 +96,7 @@ def test_a_model_whose_process_died_is_loaded_anew():
         async with engines.pool.engine(model("a")) as engine:
             parrot(engine).end()
             with pytest.raises(RefusedError) as refused:
-                async for _ in engine.ask(GenerateAsk(prompts=())):
+                async for _ in engine.stream(GenerateRequest(prompts=())):
                     pass
             assert (refused.value.status, refused.value.code) == (503, "engine_died")
         assert await engines.ask("a") is not engine
@@ -211,7 +211,7 @@ def test_a_model_that_is_asked_without_a_pause_makes_room_for_another(monkeypatc
 def test_all_who_wait_for_a_model_that_cannot_be_loaded_are_told_once(monkeypatch):
     async def scene(engines: Engines) -> None:
         results = await asyncio.gather(*(engines.ask("a") for _ in range(20)), return_exceptions=True)
-        assert {type(each) for each in results} == {RefusedError}
+        assert {type(result) for result in results} == {RefusedError}
         assert len(engines.begun) <= 3
 
     run(scene, most_bytes=9, size=10)

@@ -8,7 +8,7 @@ import pytest
 from starlette.requests import Request
 from starlette.testclient import TestClient
 
-from assay.inference.protocol import GenerateAsk, ScoreAsk
+from assay.inference.protocol import GenerateRequest, ScoreRequest
 from assay.serving.engines.pool import EnginePool
 from assay.serving.openai.inference import asking
 from parrot_engine import ParrotEngine
@@ -39,7 +39,7 @@ class Parrots:
 
     @property
     def asked(self):
-        return next(each for each in self.engines if each.source).asked[-1]
+        return next(engine for engine in self.engines if engine.source).asked[-1]
 
 
 @pytest.fixture(scope="module")
@@ -80,14 +80,14 @@ def test_what_is_asked_reaches_the_engine(parrots):
         stop=["x", "y"], max_completion_tokens=7, logprobs=True, top_logprobs=2,
     )  # fmt: skip
     asked = parrots.asked
-    assert isinstance(asked, GenerateAsk)
+    assert isinstance(asked, GenerateRequest)
     assert asked.prompts[0].messages == ({"role": "user", "content": "a b"},)
     said = (asked.n, asked.seed, asked.temperature, asked.top_p, asked.stop, asked.max_tokens)
     assert said == (3, 5, 0.5, 0.9, ("x", "y"), 7)
-    assert (asked.num_likeliest, asked.is_streamed) == (2, False)
+    assert (asked.top_logprobs, asked.is_streamed) == (2, False)
     parrots.sdk.chat.completions.create(model="tiny", messages=HELLO, max_tokens=3, stop="x")
     asked = parrots.asked
-    assert (asked.max_tokens, asked.stop, asked.num_likeliest, asked.seed) == (3, ("x",), None, None)
+    assert (asked.max_tokens, asked.stop, asked.top_logprobs, asked.seed) == (3, ("x",), None, None)
 
 
 def test_log_probabilities_are_of_the_text_and_not_of_its_end(parrots):
@@ -95,7 +95,7 @@ def test_log_probabilities_are_of_the_text_and_not_of_its_end(parrots):
     content = answer.choices[0].logprobs.content
     assert [each.token for each in content] == [" HELLO", " MY", " FRIEND"]
     assert content[0].logprob == -0.5 and bytes(content[0].bytes) == b" HELLO"
-    assert [(each.token, each.logprob) for each in content[0].top_logprobs] == [("?", -0.25)]
+    assert [(logprob.token, logprob.logprob) for logprob in content[0].top_logprobs] == [("?", -0.25)]
 
 
 def test_a_stream_says_what_the_whole_answer_says(parrots):
@@ -128,8 +128,8 @@ def test_the_sdks_own_reader_of_streams_is_content(parrots):
 
 def test_a_text_is_gone_on_with(parrots):
     answer = parrots.sdk.completions.create(model="tiny", prompt=["a b", "c"], n=2)
-    assert [each.text for each in answer.choices] == [" A B", " A B", " C", " C"]
-    assert [each.index for each in answer.choices] == [0, 1, 2, 3]
+    assert [choice.text for choice in answer.choices] == [" A B", " A B", " C", " C"]
+    assert [choice.index for choice in answer.choices] == [0, 1, 2, 3]
     assert answer.usage.prompt_tokens == 3 and answer.choices[0].logprobs is None
     assert parrots.asked.max_tokens == 16
 
@@ -142,7 +142,7 @@ def test_benchmarks_find_every_token_of_the_prompt_and_exactly_those_that_were_d
     assert found.tokens == ["7", "8", "9", " 7", " 8", " 9", "<end>"]
     assert found.token_logprobs == [None, *[-0.5] * 6]
     assert found.top_logprobs == [None, {"?": -0.25, "8": -0.5}, {"?": -0.25, "9": -0.5}] + [
-        {"?": -0.25, each: -0.5} for each in found.tokens[3:]
+        {"?": -0.25, token: -0.5} for token in found.tokens[3:]
     ]
     assert found.text_offset == [0, 1, 2, 3, 5, 7, 9]
     assert answer.choices[0].text == "7 8 9 7 8 9"
@@ -150,7 +150,7 @@ def test_benchmarks_find_every_token_of_the_prompt_and_exactly_those_that_were_d
 
 def test_no_token_may_be_asked_for_where_only_the_prompt_counts(parrots):
     answer = parrots.sdk.completions.create(model="tiny", prompt="a b", echo=True, logprobs=0, max_tokens=0)
-    assert isinstance(parrots.engines[0].asked[-2], ScoreAsk)
+    assert isinstance(parrots.engines[0].asked[-2], ScoreRequest)
     (choice,) = answer.choices
     assert (choice.text, choice.finish_reason, choice.logprobs.tokens) == ("a b", "length", ["a", "b"])
     assert choice.logprobs.top_logprobs is None
@@ -300,7 +300,7 @@ def test_an_engine_that_dies_is_told_and_the_next_request_has_another(parrots_of
             said += [choice.delta.content for choice in chunk.choices]
     assert said == ["", " HELLO"]
     assert chats.create(model="tiny", messages=HELLO).choices
-    next(each for each in parrots.engines if each.source and not each.is_over).dies_after = 0
+    next(engine for engine in parrots.engines if engine.source and not engine.is_over).dies_after = 0
     with pytest.raises(openai.InternalServerError) as died:
         chats.create(model="tiny", messages=HELLO)
     assert (died.value.status_code, died.value.code) == (503, "engine_died")
@@ -341,7 +341,10 @@ def test_a_classifier_of_one_thing_decides_it(parrots_of):
     choices = [{"value": False}, {"value": True}]
     (choice,) = decided(parrots.sdk, type="choice", choices=choices).answers
     assert (choice.choice, choice.confidence) == (True, 0.75)
-    assert [(each.value, each.probability) for each in choice.probabilities] == [(False, 0.25), (True, 0.75)]
+    assert [(probability.value, probability.probability) for probability in choice.probabilities] == [
+        (False, 0.25),
+        (True, 0.75),
+    ]
     ask = {"input": "x"}
     for part, param in (
         ({"type": "score", "instructions": ""}, "questions.0.type"),
@@ -362,7 +365,7 @@ def test_a_classifier_of_classes_chooses_and_a_reward_model_scores(parrots_of):
     classes = parrots_of(kind="classifier", classes=("a", "b"))
     (choice,) = decided(classes.sdk, type="choice", choices=[{"value": "b"}, {"value": "a"}]).answers
     assert (choice.choice, choice.confidence) == ("b", 0.75)
-    assert [each.value for each in choice.probabilities] == ["b", "a"]
+    assert [probability.value for probability in choice.probabilities] == ["b", "a"]
     rewards = parrots_of(kind="reward_model")
     (score,) = decided(rewards.sdk, type="score", levels=[]).answers
     assert (score.score, score.confidence, score.probabilities) == (1.5, None, [])

@@ -96,7 +96,7 @@ class Server:
 
     def retrieved(self, job_ids: Iterable[str]) -> list[dict[str, Any]]:
         """Each by itself, the newest first."""
-        return [self._http.get(f"/v1/fine_tuning/jobs/{each}").json() for each in sorted(job_ids, reverse=True)]
+        return [self._http.get(f"/v1/fine_tuning/jobs/{id_}").json() for id_ in sorted(job_ids, reverse=True)]
 
 
 def rows_of(folder: Path) -> list[str]:

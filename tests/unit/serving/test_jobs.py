@@ -152,7 +152,11 @@ def test_a_page_of_events_reads_what_it_shows_and_a_job_no_point_but_the_last(pl
     page = sdk.fine_tuning.jobs.list_events(job_id, limit=7)
     assert [event.data["step"] for event in page.data if event.data] == [100, 99, 98, 97, 96]
     assert len(read) == 2
-    measured = [each.data["step"] for each in sdk.fine_tuning.jobs.list_events(job_id, limit=7) if each.data]
+    measured = [
+        list_event.data["step"]
+        for list_event in sdk.fine_tuning.jobs.list_events(job_id, limit=7)
+        if list_event.data
+    ]
     assert measured == [*range(100, 0, -1)]
 
 

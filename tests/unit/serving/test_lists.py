@@ -93,14 +93,14 @@ def test_names_are_read_from_the_oldest_on(at_ms: list[int], at_once: int, behin
     """However they lie in time: `at_ms` are milliseconds."""
     store = open_store("memory:")
     ids = sorted(new_id("file", each / 1000) for each in at_ms)
-    for each in [*ids, new_id("file", 5.0)]:
-        store.put(index_key("ours" if each in ids else "theirs", each), b"")
+    for id_ in [*ids, new_id("file", 5.0)]:
+        store.put(index_key("ours" if id_ in ids else "theirs", id_), b"")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shelf_module, "NAMES_AT_ONCE", at_once)
         names = NamesBackwards(store, "file", "ours")
         cursor = index_key("ours", ids[behind]) if behind < len(ids) else None
         found = [named_by("file", each) for each in names.before(cursor)]
-    assert found == ([each for each in ids if each > ids[behind]] if cursor else ids)
+    assert found == ([id_ for id_ in ids if id_ > ids[behind]] if cursor else ids)
 
 
 def test_a_page_of_the_oldest_costs_no_more_where_there_are_many(tmp_path: Path) -> None:

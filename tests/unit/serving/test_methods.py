@@ -30,7 +30,7 @@ def create(sdk: openai.OpenAI, method: str | None, inside: dict | None = None, *
 
 
 def test_every_method_of_the_registry_has_a_name_in_the_api() -> None:
-    assert {each.recipe_type for each in SERVED_METHODS.values()} == {each.folder for each in METHODS}
+    assert {method.recipe_type for method in SERVED_METHODS.values()} == {method.folder for method in METHODS}
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,12 @@ def test_each_name_is_a_commit_of_its_jobs_run(place, sdk):
     names = [each.id for each in sdk.models.list()]
     assert names == ["tiny", model, checkpoint_name(model, 5), checkpoint_name(model, 20)]
     sources = [named_model(name, place.models, place.jobs, "default").source for name in names]
-    assert [(each.run_id, each.step) for each in sources] == [(None, None), ("r", 20), ("r", 5), ("r", 20)]
+    assert [(source.run_id, source.step) for source in sources] == [
+        (None, None),
+        ("r", 20),
+        ("r", 5),
+        ("r", 20),
+    ]
     assert sources[0].recipe["method"]["type"] == "classify" and sources[0].max_tokens == 128
     assert named_model(model, place.models, place.jobs, "another") is None
 

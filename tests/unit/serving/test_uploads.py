@@ -175,8 +175,8 @@ def test_another_projects_upload_is_not_there(place) -> None:
         place.keys.make(project=each, name="", scopes=("read", "write"), lives_s=None).secret for each in "ab"
     ]
     ours, theirs = (
-        openai.OpenAI(base_url="http://server/v1", api_key=each, http_client=http_of(place), max_retries=0)
-        for each in secrets
+        openai.OpenAI(base_url="http://server/v1", api_key=secret, http_client=http_of(place), max_retries=0)
+        for secret in secrets
     )
     upload = begun(ours, bytes=1)
     (part,) = sent(ours, upload.id, b"1")

@@ -54,8 +54,8 @@ def test_the_interval_of_a_mean_is_that_of_a_regression_on_a_constant_with_clust
     same = clusters[:, None] == clusters[None, :]
     residuals = values - values.mean()
     error = np.sqrt(12 / 11 * (same * np.outer(residuals, residuals)).sum()) / 204
-    reach = stats.t.ppf(0.975, 11) * error
-    assert (found.low, found.high) == pytest.approx((values.mean() - reach, values.mean() + reach))
+    half_width = stats.t.ppf(0.975, 11) * error
+    assert (found.low, found.high) == pytest.approx((values.mean() - half_width, values.mean() + half_width))
     assert found.method == "normal theory (t), 12 clusters"
 
 
@@ -72,9 +72,9 @@ def test_of_clusters_of_unequal_size_the_variance_is_unbiased_and_has_satterthwa
     assert np.trace(form) == pytest.approx(np.square(shares).sum())  # what the mean's variance is
     degrees = np.trace(form) ** 2 / np.trace(form @ form)
     means = np.array([values[clusters == each].mean() for each in range(7)])
-    reach = stats.t.ppf(0.975, degrees) * np.sqrt(means @ form @ means)
+    half_width = stats.t.ppf(0.975, degrees) * np.sqrt(means @ form @ means)
     found = mean_estimate(values, clusters)
-    assert (found.low, found.high) == pytest.approx((values.mean() - reach, values.mean() + reach))
+    assert (found.low, found.high) == pytest.approx((values.mean() - half_width, values.mean() + half_width))
 
 
 @pytest.mark.parametrize("alike", [0.0, 0.1, 1.0])
@@ -191,7 +191,7 @@ def test_the_key_of_the_split_is_kept_as_clusters_and_cuts_no_slices(predicted, 
     found = evaluate_predictions(folder / PREDICTIONS_FILE, BinaryPredictions(), **what)
     assert isinstance(found, ClassifierEvaluation) and found.overall.auc is not None
     assert found.overall.auc.method == "DeLong, 30 clusters"
-    assert {each.column for each in found.slices} == {ERROR.name}
+    assert {slice_part.column for slice_part in found.slices} == {ERROR.name}
 
 
 def test_rows_that_each_have_a_key_of_their_own_are_counted_as_before(predicted):

@@ -8,12 +8,12 @@ from hypothesis.extra.numpy import arrays
 from scipy.stats import norm
 
 from assay.base.errors import DataError
+from assay.statistics.composite import breadth
 from assay.statistics.effect import (
     Effect,
     estimate_of,
     paired_effect,
 )
-from assay.statistics.several import breadth
 from variants import slow
 
 TABLES = arrays(

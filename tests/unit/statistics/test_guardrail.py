@@ -7,10 +7,10 @@ from scipy.stats import binomtest
 from assay.statistics.effect import paired_effect
 from assay.statistics.guardrail import (
     MARGINS_PER_ERROR,
-    chance_to_pass,
     harm_of,
     is_sized,
     non_inferiority,
+    pass_probability,
 )
 from assay.statistics.interval import ONE_SIDED
 from assay.statistics.power import VarianceComponents
@@ -109,7 +109,7 @@ def test_a_harmless_candidate_with_errors_well_within_the_margin_passes_as_befor
 @pytest.mark.parametrize("margin", [0.014, 0.02, 0.03, 0.05])
 def test_the_power_that_is_stated_beforehand_is_not_more_than_what_passes(rate, margin):
     noise = VarianceComponents(seed=0.0, item=2 * rate, residual=0.0)
-    stated = chance_to_pass(margin, noise, num_seeds=3, num_items=200, is_share=True)
+    stated = pass_probability(margin, noise, num_seeds=3, num_items=200, is_share=True)
     tables = answers(np.random.default_rng(10), num_tables=500, items=200, worse=rate, better=rate)
     assert stated <= np.mean(harm_of(tables, is_share=True).upper < margin) + 0.05
 

@@ -135,14 +135,15 @@ def test_numbers_are_measured_as_scikit_learn_measures_them(tmp_path: Path) -> N
     fit = evaluation.overall.fit
     assert fit is not None and fit.r_squared == pytest.approx(r2_score(labels, predictions))
     assert fit.bias == pytest.approx((predictions - labels).mean())
-    assert sum(each.num_rows for each in fit.bins) == 200
+    assert sum(bin_.num_rows for bin_ in fit.bins) == 200
 
 
 def test_slices_are_by_metadata_and_label_and_never_by_what_was_predicted(tmp_path: Path) -> None:
     slices = evaluated(tmp_path / "a", classes_table(0, skill=1.5)[0], ClassPredictions(NAMES)).slices
-    assert {each.column for each in slices} == {"label", "lang"}
+    assert {slice_part.column for slice_part in slices} == {"label", "lang"}
     assert {
-        each.column for each in evaluated(tmp_path / "b", numbers_table(1.0)[0], NumberPredictions("")).slices
+        slice_part.column
+        for slice_part in evaluated(tmp_path / "b", numbers_table(1.0)[0], NumberPredictions("")).slices
     } == {"label"}
 
 
@@ -197,7 +198,7 @@ def test_class_names_and_the_fit_are_on_the_page(tmp_path: Path) -> None:
     overall = evaluated(tmp_path / "a", classes_table(0, skill=2.0)[0], ClassPredictions(NAMES)).overall
     drawn = confusion_figure(overall.classes)
     assert "spam" in drawn.wide and "never &lt;seen&gt;" in drawn.wide and "never <seen>" not in drawn.wide
-    counts = [f">{count}</text>" for each in overall.classes for count in each.predicted_as if count]
+    counts = [f">{count}</text>" for class_ in overall.classes for count in class_.predicted_as if count]
     assert drawn.narrow is not None and all(count in drawn.narrow and count in drawn.wide for count in counts)
     assert "Most often" in drawn.caption and len(drawn.table.rows) == 4
     assert any(row[0] == "macro F1" for row in metrics_table(overall).rows)

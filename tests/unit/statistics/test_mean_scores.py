@@ -123,7 +123,7 @@ def test_an_evaluation_names_its_metrics_whole_and_by_slice(tmp_path):
     assert evaluation.headline.metric == ERROR
     assert evaluation.headline.estimate.value == 8.5
     assert evaluation.loss == evaluation.headline
-    by_slice = {(each.column, each.value): each.metrics for each in evaluation.slices}
+    by_slice = {(slice_part.column, slice_part.value): slice_part.metrics for slice_part in evaluation.slices}
     assert set(by_slice) == {("source", "even"), ("source", "odd")}
     assert by_slice["source", "odd"].measured[0].estimate.value == 15.0
     assert by_slice["source", "odd"].num_rows == 2
@@ -170,7 +170,7 @@ def test_equal_weights_pass_although_their_difference_has_no_width(tmp_path):
     one, other = (evaluated(tmp_path / name, scores, weights="w") for name in "ab")
     found, slices = compare_evaluations(one, other, baseline_dir=tmp_path / "a", candidate_dir=tmp_path / "b")
     assert (found.verdict, found.weights_equal, found.difference.value) == ("pass", True, 0.0)
-    assert [each.num_rows for each in slices] == [50, 50]
+    assert [slice_part.num_rows for slice_part in slices] == [50, 50]
 
 
 def test_runs_that_never_differ_may_differ_on_a_row_that_was_not_seen(tmp_path):

@@ -71,7 +71,7 @@ def test_power_is_what_a_simulation_finds(num_seeds, effect):
 @pytest.mark.parametrize("num_seeds", [2, 3, 8])
 def test_the_minimum_detectable_effect_has_the_wanted_power(num_seeds):
     design = {"num_seeds": num_seeds, "num_items": 4000}
-    effect = minimum_detectable_effect(COMPONENTS, **design, wanted_power=0.9)
+    effect = minimum_detectable_effect(COMPONENTS, **design, target_power=0.9)
     assert float(power(effect, COMPONENTS, **design)) == pytest.approx(0.9, abs=1e-4)
 
 

@@ -96,8 +96,8 @@ def test_where_all_recipes_tie_nothing_is_known(value):
         proxy_advice(scores, rng=np.random.default_rng(0), num_resamples=50)
         for scores in ({1.0: tied, 2.0: truth, 3.0: truth}, {1.0: truth, 2.0: truth, 3.0: tied})
     )
-    assert [each.decision_accuracy.low is None for each in small.scales] == [True, False]
+    assert [scale.decision_accuracy.low is None for scale in small.scales] == [True, False]
     assert small.recommended.scale == 2.0
     assert large.recommended is None
-    assert {each.rank_correlation.low for each in large.scales} == {None}
+    assert {scale.rank_correlation.low for scale in large.scales} == {None}
     assert "at the largest scale: nothing is known" in large.scales[0].decision_accuracy.method

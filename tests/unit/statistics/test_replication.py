@@ -12,8 +12,8 @@ from scipy.stats import chi2, norm
 from assay.base.errors import ConfigError
 from assay.statistics.effect import Effect
 from assay.statistics.replication import (
-    belief_after,
-    gain_belief,
+    gain_posterior,
+    posterior_after,
     shrink,
 )
 
@@ -23,9 +23,9 @@ RUN_VARIANCE = 2 * 0.01**2 + 0.3 / 2000
 
 def test_half_the_gain_on_one_rerun_is_almost_no_information():
     """The pilot's +4 and the rerun's +2 of the planning research."""
-    belief = belief_after([0.04, 0.02], [RUN_VARIANCE, RUN_VARIANCE])
-    assert (belief.mean, belief.sd) == pytest.approx((0.021, 0.011), abs=3e-4)
-    assert belief.probability_above(0.015) == pytest.approx(0.70, abs=0.01)
+    posterior = posterior_after([0.04, 0.02], [RUN_VARIANCE, RUN_VARIANCE])
+    assert (posterior.mean, posterior.sd) == pytest.approx((0.021, 0.011), abs=3e-4)
+    assert posterior.probability_above(0.015) == pytest.approx(0.70, abs=0.01)
 
 
 @given(
@@ -35,10 +35,10 @@ def test_half_the_gain_on_one_rerun_is_almost_no_information():
 )
 @settings(max_examples=60, deadline=None)
 def test_without_a_filter_it_is_the_normal_formula(effects, error, prior_sd):
-    belief = belief_after(effects, [error**2] * len(effects), prior_sd=prior_sd)
+    posterior = posterior_after(effects, [error**2] * len(effects), prior_sd=prior_sd)
     mean, sd = shrink(np.mean(effects), error**2 / len(effects), prior_sd=prior_sd)
-    assert (belief.mean, belief.sd) == pytest.approx((float(mean), float(sd)), abs=1e-5)
-    assert belief.probability_above(belief.mean) == pytest.approx(0.5, abs=1e-3)
+    assert (posterior.mean, posterior.sd) == pytest.approx((float(mean), float(sd)), abs=1e-5)
+    assert posterior.probability_above(posterior.mean) == pytest.approx(0.5, abs=1e-3)
 
 
 @pytest.mark.parametrize("seeds", [2, 3, 5, 30])
@@ -54,8 +54,8 @@ def test_a_variance_of_few_seeds_is_integrated_over(mean: float, seeds: int):
 
     middle = seeds - 1.0
     expected = quad(belief_at, 0.0, middle)[0] + quad(belief_at, middle, np.inf)[0]
-    belief = gain_belief(error**2, seeds - 1.0, prior_sd=0.02)
-    found = float(belief.probability_above(limit, mean, noise_variance=noise))
+    posterior = gain_posterior(error**2, seeds - 1.0, prior_sd=0.02)
+    found = float(posterior.probability_above(limit, mean, noise_variance=noise))
     assert found == pytest.approx(expected, abs=2e-3)
 
 
@@ -69,9 +69,11 @@ def test_a_variance_of_few_seeds_is_integrated_over(mean: float, seeds: int):
 @example(error=0.125, seeds=2, limit=0.046875, probability=0.25, noise=0.0)  # Newton's method alone runs away
 @settings(max_examples=100, deadline=None)
 def test_the_least_mean_is_where_the_probability_is_reached(error, seeds, limit, probability, noise):
-    belief = gain_belief(error**2, seeds - 1.0, prior_sd=0.02)
-    least = belief.least_mean(limit, probability, noise_variance=noise)
-    assert belief.probability_above(limit, least, noise_variance=noise) == pytest.approx(probability, abs=1e-6)
+    posterior = gain_posterior(error**2, seeds - 1.0, prior_sd=0.02)
+    least = posterior.least_mean(limit, probability, noise_variance=noise)
+    assert posterior.probability_above(limit, least, noise_variance=noise) == pytest.approx(
+        probability, abs=1e-6
+    )
 
 
 def test_seeds_and_items_share_the_degrees_of_freedom_of_their_variance():
@@ -96,23 +98,23 @@ def test_a_pilot_that_had_to_look_good_is_believed_less_and_rightly_so():
     rng = np.random.default_rng(1)
     seen = 0.01 + 0.02 * rng.normal(size=4000)
     heard = seen[seen > 0.03][:60]
-    plain = np.mean([belief_after([each], [0.02**2]).mean for each in heard])
-    corrected = np.mean([belief_after([each], [0.02**2], heard_above=0.03).mean for each in heard])
+    plain = np.mean([posterior_after([each], [0.02**2]).mean for each in heard])
+    corrected = np.mean([posterior_after([each], [0.02**2], selection_threshold=0.03).mean for each in heard])
     assert corrected < plain - 0.005
     assert corrected < 0.01 < plain
 
 
 def test_a_filter_far_below_changes_nothing():
-    plain = belief_after([0.03], [1e-4])
-    assert belief_after([0.03], [1e-4], heard_above=-1.0).mean == pytest.approx(plain.mean, abs=1e-6)
+    plain = posterior_after([0.03], [1e-4])
+    assert posterior_after([0.03], [1e-4], selection_threshold=-1.0).mean == pytest.approx(plain.mean, abs=1e-6)
 
 
 def test_the_replication_probability_is_how_often_drawn_truths_replicate():
     rng = np.random.default_rng(3)
-    belief = belief_after([0.03], [1e-4])
-    truth = rng.choice(belief.grid, size=200_000, p=belief.weights)
+    posterior = posterior_after([0.03], [1e-4])
+    truth = rng.choice(posterior.grid, size=200_000, p=posterior.weights)
     new = truth + 0.01 * rng.normal(size=200_000)
-    assert belief.replication_probability(0.01) == pytest.approx(np.mean(new > 1.6449 * 0.01), abs=0.005)
+    assert posterior.replication_probability(0.01) == pytest.approx(np.mean(new > 1.6449 * 0.01), abs=0.005)
 
 
 def test_infinite_variance_leaves_the_prior():
@@ -122,9 +124,9 @@ def test_infinite_variance_leaves_the_prior():
 
 def test_a_pilot_below_its_own_filter_is_a_contradiction():
     with pytest.raises(ConfigError, match=r"pilot's effect 0.01 is below heard_above=0.02"):
-        belief_after([0.01], [1e-4], heard_above=0.02)
+        posterior_after([0.01], [1e-4], selection_threshold=0.02)
 
 
 def test_each_effect_needs_its_variance():
     with pytest.raises(ConfigError, match="2 effects for 1 variances"):
-        belief_after([0.01, 0.02], [1e-4])
+        posterior_after([0.01, 0.02], [1e-4])

@@ -37,7 +37,7 @@ from assay.statistics.warnings import (
     warnings_of_split,
 )
 
-ROOT = Path(__file__).parents[4]
+ROOT = Path(__file__).parents[3]
 LABELS = np.arange(2000) % 5 == 0
 FALLING = np.linspace(0.69, 0.3, 100).tolist()
 
@@ -62,7 +62,7 @@ def lengths(mean: float, p95: float, longest: int) -> LengthProfile:
 
 
 def rules(losses: list[float], probabilities: np.ndarray) -> list[str]:
-    return [each.rule for each in warnings_of_model(losses, evaluation(probabilities))]
+    return [warning.rule for warning in warnings_of_model(losses, evaluation(probabilities))]
 
 
 def test_a_model_that_learned_is_not_warned_of():
@@ -77,7 +77,7 @@ def test_a_dead_model_is_warned_of_though_its_rows_were_proved():
 
 @pytest.mark.parametrize("end", [float("nan"), float("inf"), 1.5])
 def test_a_loss_that_ends_far_above_its_beginning_or_nowhere_has_diverged(end: float):
-    assert [each.rule for each in warnings_of_model([*FALLING, *[end] * 10], None)] == ["diverged"]
+    assert [warning.rule for warning in warnings_of_model([*FALLING, *[end] * 10], None)] == ["diverged"]
 
 
 def test_losses_that_scatter_by_more_than_they_rose_have_not_diverged():
@@ -86,7 +86,9 @@ def test_losses_that_scatter_by_more_than_they_rose_have_not_diverged():
     later = [0.4, 0.4, 0.1, 2.0, 0.4, 0.4, 0.1, 0.1, 0.5, 0.3]
     assert np.median(later) > DIVERGED_FACTOR * np.median(batches) > 0.0
     assert warnings_of_model([*batches, *later], None) == []
-    assert [each.rule for each in warnings_of_model([*batches, *np.add(later, 6.0)], None)] == ["diverged"]
+    assert [warning.rule for warning in warnings_of_model([*batches, *np.add(later, 6.0)], None)] == [
+        "diverged"
+    ]
 
 
 @pytest.mark.parametrize("last", [15, 30, 4000])
@@ -95,14 +97,14 @@ def test_few_steps_have_diverged_only_where_none_at_the_end_is_like_one_at_the_b
     noisy = [0.08, 0.31, 0.05, 0.11, 0.09, 0.12, 0.2, 0.21, 0.35, 0.07, 0.24, 0.3, 0.22]
     assert warnings_of_model(noisy, None) == []
     risen = [0.1, 0.2, 0.15, 0.5, last, last, last]
-    assert [each.rule for each in warnings_of_model(risen, None)] == ["diverged"]
+    assert [warning.rule for warning in warnings_of_model(risen, None)] == ["diverged"]
     assert warnings_of_model([0.1, 0.2, 0.9, 0.9, 0.9], None) == [], "two at each end show nothing"
 
 
 @pytest.mark.parametrize(("num_leaking", "said"), [(None, []), (0, []), (19, []), (20, ["leaking rows"])])
 def test_a_result_on_rows_that_were_trained_on_is_named(num_leaking: int | None, said: list[str]):
     found = evaluation(useful()).model_copy(update={"num_leaking": num_leaking})
-    assert [each.rule for each in warnings_of_model(FALLING, found)] == said
+    assert [warning.rule for warning in warnings_of_model(FALLING, found)] == said
 
 
 def test_one_wild_step_is_no_divergence():
@@ -120,7 +122,7 @@ def scored(**found) -> list[str]:
         run_id="r", step=1, weights_digest="", dataset_fingerprint="", split="validation",
         predictions_sha256="", overall=overall, slices=(),
     )  # fmt: skip
-    return [each.rule for each in warnings_of_model(FALLING, evaluation)]
+    return [warning.rule for warning in warnings_of_model(FALLING, evaluation)]
 
 
 @pytest.mark.parametrize(("low", "said"), [(0.41, ["no better than chance"]), (0.62, []), (None, [])])
@@ -160,12 +162,12 @@ def test_runs_of_two_methods_are_not_compared_without_a_word():
 
 def test_a_guardrail_that_is_zero_on_both_sides_guards_nothing():
     zero, some = np.zeros((3, 20)), np.eye(3, 20)
-    assert [each.rule for each in warnings_of_guardrail("g", zero, zero)] == ["guardrail at zero"]
+    assert [warning.rule for warning in warnings_of_guardrail("g", zero, zero)] == ["guardrail at zero"]
     assert warnings_of_guardrail("g", some, zero) == warnings_of_guardrail("g", zero, some) == []
 
 
 def test_many_leaking_and_many_cut_rows_are_named():
-    assert [each.rule for each in warnings_of_leaks(10, 1000)] == ["leaking rows"]
+    assert [warning.rule for warning in warnings_of_leaks(10, 1000)] == ["leaking rows"]
     assert warnings_of_leaks(9, 1000) == warnings_of_leaks(0, 0) == []
 
     def cut(*profile: float, num_cut: int | None = None) -> list[str]:
@@ -184,7 +186,7 @@ def test_a_split_that_holds_out_another_share_than_was_asked_is_named():
     (found,) = warnings_of_split(121, 1000, asked=0.2, num_dropped=20)
     assert "12.1% of the rows are held out (10.1% without copies of training rows), 20% of" in found.text
     assert warnings_of_split(190, 1000, asked=0.2) == warnings_of_split(235, 1000, asked=0.2) == []
-    assert [each.rule for each in warnings_of_split(250, 1000, asked=0.2)] == ["uneven split"]
+    assert [warning.rule for warning in warnings_of_split(250, 1000, asked=0.2)] == ["uneven split"]
 
 
 def test_benchmarks_that_count_by_different_columns_are_named():
@@ -228,7 +230,7 @@ def rollouts(num_steps: int = 100, **changed: Any) -> dict[str, StepSeries]:
 
 def rules_of(**changed: Any) -> list[str]:
     # The loss of a step whose answers teach is about zero, so its end may be many times its beginning.
-    return [each.rule for each in warnings_of_model([1e-4] * 90 + [1e-2] * 10, None, rollouts(**changed))]
+    return [warning.rule for warning in warnings_of_model([1e-4] * 90 + [1e-2] * 10, None, rollouts(**changed))]
 
 
 def test_an_honest_run_of_rewards_raises_no_flag():
@@ -261,8 +263,8 @@ def test_a_reward_that_rises_while_held_out_rows_earn_less_leaks():
         ("answers cut", {"truncated": np.linspace(0, 0.4, 100)}),
         ("far from the reference", {"kl": np.linspace(0, 3, 100)}),
         ("graders fail", {"failed_grades": [0.05] * 100, "failed_grades_python_timeout": [0.05] * 100}),
-        ("sampler apart", {"log_prob_gap": [1e-7] * 50 + [1e-3] * 50}),
-        ("sampler apart", {"log_prob_gap": [0.03] * 100}),
+        ("sampler apart", {"logprob_gap": [1e-7] * 50 + [1e-3] * 50}),
+        ("sampler apart", {"logprob_gap": [0.03] * 100}),
     ],
 )
 def test_what_goes_wrong_with_rollouts_is_flagged_by_its_name(rule: str, changed: dict[str, Any]):
@@ -275,15 +277,15 @@ def test_a_run_whose_last_attempt_ended_on_no_number_diverged_though_its_record_
     losses = StepSeries(np.arange(1, 101), np.asarray(FALLING))
     numbers = ModelNumbers(losses, {}, ())
     assert numbers.warnings() == []
-    assert [each.rule for each in numbers._replace(ends_finite=False).warnings()] == ["diverged"]
+    assert [warning.rule for warning in numbers._replace(ends_finite=False).warnings()] == ["diverged"]
     assert numbers._replace(ends_finite=False).warnings_at(100) == [], "that commit was made before"
 
 
 def test_beside_a_commit_stands_what_was_known_when_it_was_made():
-    gaps = rollouts(log_prob_gap=[1e-7] * 50 + [1e-3] * 50, kl=np.linspace(3, 0, 100))
+    gaps = rollouts(logprob_gap=[1e-7] * 50 + [1e-3] * 50, kl=np.linspace(3, 0, 100))
     numbers = ModelNumbers(StepSeries.of({}), gaps, ())
-    assert [each.rule for each in numbers.warnings()] == ["sampler apart"]
-    found = {step: [each.rule for each in numbers.warnings_at(step)] for step in (10, 40, 50, 51, 100)}
+    assert [warning.rule for warning in numbers.warnings()] == ["sampler apart"]
+    found = {step: [warning.rule for warning in numbers.warnings_at(step)] for step in (10, 40, 50, 51, 100)}
     assert found == {
         10: [],
         40: ["far from the reference"],
@@ -295,9 +297,9 @@ def test_beside_a_commit_stands_what_was_known_when_it_was_made():
 
 
 def test_what_floating_point_does_is_no_other_sampler():
-    assert rules_of(log_prob_gap=np.linspace(1e-7, 2e-6, 100)) == []
-    assert rules_of(log_prob_gap=[0.0, *[2e-6] * 99]) == [], "though twenty times nothing is nothing"
-    assert rules_of(log_prob_gap=np.linspace(4e-3, 1.5e-2, 100)) == [], "as bfloat16 has it"
+    assert rules_of(logprob_gap=np.linspace(1e-7, 2e-6, 100)) == []
+    assert rules_of(logprob_gap=[0.0, *[2e-6] * 99]) == [], "though twenty times nothing is nothing"
+    assert rules_of(logprob_gap=np.linspace(4e-3, 1.5e-2, 100)) == [], "as bfloat16 has it"
 
 
 def test_answers_that_grow_for_good_are_not_flagged():
@@ -388,7 +390,7 @@ def test_a_spike_is_one_of_loss_and_gradient_and_of_rewarded_answers_of_the_grad
     metrics = {"gradient_norm": series(gradient)}
     assert not ModelNumbers(series(loss), metrics, ()).warnings()
     rewarded = metrics | {"failed_grades": series(np.zeros(400))}
-    assert [each.steps for each in ModelNumbers(series(loss), rewarded, ()).warnings()] == [(301,)]
+    assert [warning.steps for warning in ModelNumbers(series(loss), rewarded, ()).warnings()] == [(301,)]
     gradient[100] *= 30
     (warned,) = ModelNumbers(series(loss), {"gradient_norm": series(gradient)}, ()).warnings()
     assert warned.steps == (101,) and "step 101 (loss 3.06, before 0.399" in warned.text

@@ -5,7 +5,7 @@ import pytest
 from assay.data.loader.lane_shares import LaneShares
 from assay.records.throughput import NetworkLink
 from assay.throughput.cluster import Cluster
-from assay.throughput.compare import MeasuredAttempt, compared
+from assay.throughput.compare import MeasuredAttempt, compare_forecast
 from throughput_calibrations import calibration_of, equal_steps
 
 FAST = NetworkLink(bytes_per_s=1e15, latency_s=0.0)
@@ -20,7 +20,7 @@ def measured(**changed: object) -> MeasuredAttempt:
 
 
 def test_what_came_as_forecast_is_within() -> None:
-    found = compared(CALIBRATION, measured(), Cluster(8, FAST))
+    found = compare_forecast(CALIBRATION, measured(), Cluster(8, FAST))
     assert found.is_within
     assert found.measured_step_s == pytest.approx(found.step_s.value)
     assert {term.phase for term in found.terms} == {"data", "compute", "checkpoint", "startup"}
@@ -40,20 +40,20 @@ def test_what_came_as_forecast_is_within() -> None:
     ],
 )
 def test_the_phase_that_was_wrong_by_the_most_is_named(changed: dict[str, object], worst: str) -> None:
-    found = compared(CALIBRATION, measured(**changed), Cluster(8, FAST))
+    found = compare_forecast(CALIBRATION, measured(**changed), Cluster(8, FAST))
     assert found.worst == worst
     assert found.is_within == ("step_s" not in changed)
 
 
 def test_an_attempt_that_went_on_from_a_commit_started_as_a_restart_does() -> None:
     calibration = CALIBRATION.model_copy(update={"restart_s": 0.5})
-    found = compared(calibration, measured(is_first=False), Cluster(8, FAST))
+    found = compare_forecast(calibration, measured(is_first=False), Cluster(8, FAST))
     assert found.worst == "startup"
     assert found.terms[-1].forecast_s == 0.5
 
 
 def test_it_says_how_far_the_run_is_beyond_what_was_measured() -> None:
     eight = measured(shares=LaneShares(8, 8))
-    assert compared(CALIBRATION, eight, Cluster(8, FAST)).remarks == (
+    assert compare_forecast(CALIBRATION, eight, Cluster(8, FAST)).notes == (
         "measured on up to 2 workers; 8 are 4 times as many",
     )

@@ -13,7 +13,7 @@ from assay.throughput.advice import advised
 from assay.throughput.cluster import Cluster
 from assay.throughput.exchange_time import Links
 from assay.throughput.forecast import forecast
-from assay.throughput.sharded import GATHERS, round_seconds, sharded_bytes, sharded_room
+from assay.throughput.sharded import GATHERS, round_seconds, sharded_bytes, sharded_memory
 from throughput_calibrations import MEGABYTE, calibration_of, equal_steps, timed, two
 
 SECOND = NetworkLink(bytes_per_s=8e6, latency_s=0.0)
@@ -33,7 +33,7 @@ def test_each_round_of_lanes_gathers_twice_and_sends_its_gradients_on(world_size
     trip_s = (world_size - 1) / world_size
     assert found.step_s.value == pytest.approx(0.1 + rounds * (0.5 + 3 * trip_s))
     assert found.sent_bytes == pytest.approx(rounds * 3 * trip_s * 8 * MEGABYTE, abs=1)
-    assert found.most_lanes == rounds
+    assert found.max_lanes == rounds
 
 
 def test_messages_cost_their_latency_for_each_bucket_in_each_round() -> None:
@@ -57,7 +57,7 @@ def test_every_round_waits_for_its_slowest_lane() -> None:
 def test_the_terms_of_a_step_are_its_time(world_size: int) -> None:
     lane_s = np.random.default_rng(3).uniform(0.1, 0.3, (12, 8)).tolist()
     calibration = calibration_of(
-        timed(lane_s, data_s=0.2, fixed_s=0.4), two_workers=two(1e8, 1e-3, crowding=1.1), updates_per_step=2
+        timed(lane_s, data_s=0.2, fixed_s=0.4), two_workers=two(1e8, 1e-3, contention=1.1), updates_per_step=2
     )
     found = step_of(calibration, world_size, Cluster(4, None, NetworkLink(bytes_per_s=1e8, latency_s=1e-3)))
     of_step = [seconds for name, seconds in found.terms.items() if name not in ("commits", "failures")]
@@ -94,9 +94,9 @@ def test_bytes_are_those_of_all_messages(data: st.DataObject) -> None:
 def test_room_is_a_shard_and_a_sum_for_each_power_of_two(power: int, data: st.DataObject) -> None:
     lanes = 2**power
     size = data.draw(st.integers(1, lanes))
-    room = sharded_room(LaneShares(lanes, size, interleaved=True), 4_000 * size)
-    assert room.shard == 4 * 4_000, "weights, gradients, two moments"
-    assert room.sums == 4_000 * max(number.bit_count() for number in range(lanes))
+    memory = sharded_memory(LaneShares(lanes, size, interleaved=True), 4_000 * size)
+    assert memory.shard == 4 * 4_000, "weights, gradients, two moments"
+    assert memory.sums == 4_000 * max(number.bit_count() for number in range(lanes))
 
 
 def test_one_worker_has_nothing_to_shard() -> None:
@@ -108,7 +108,7 @@ def test_one_worker_has_nothing_to_shard() -> None:
 def test_the_room_of_a_worker_is_said() -> None:
     found = forecast(calibration_of(equal_steps(8, 0.5)), [4], Cluster(8, FAST), parallel="fsdp2")
     said = "of 4 workers each holds 8.0 MB of weights, gradients and moments, and up to 6.0 MB of lanes' sums"
-    assert found.remarks[-1].startswith(said)
+    assert found.notes[-1].startswith(said)
 
 
 def test_whole_weights_are_advised_where_the_trips_of_shards_bind() -> None:

@@ -6,7 +6,7 @@ import pytest
 from assay.data.loader.lane_shares import LaneShares
 from assay.records.throughput import GradientBucket, NetworkLink, ThroughputCalibration
 from assay.throughput.exchange_time import Links
-from assay.throughput.step_time import DealtSteps, DrawnSteps, Exchanged, MeasuredSteps, drawn_steps
+from assay.throughput.step_time import ExchangeSetup, MeasuredSteps, SimulatedSteps, StepSamples, simulate_steps
 from throughput_calibrations import MEGABYTE, calibration_of, equal_steps, timed, two
 
 LINKS = Links(NetworkLink(bytes_per_s=8e6, latency_s=0.0), None, 1e18)
@@ -14,11 +14,11 @@ LINKS = Links(NetworkLink(bytes_per_s=8e6, latency_s=0.0), None, 1e18)
 
 
 def drawn(
-    calibration: ThroughputCalibration, shares: LaneShares, *, num_draws: int = 64, over: Links = LINKS
-) -> DrawnSteps:
+    calibration: ThroughputCalibration, shares: LaneShares, *, num_samples: int = 64, over: Links = LINKS
+) -> SimulatedSteps:
     steps, rng = MeasuredSteps.of(calibration), np.random.default_rng(0)
-    draws = DealtSteps.made(len(calibration.steps), calibration.lanes, num_draws=num_draws, rng=rng)
-    return drawn_steps(steps, draws, Exchanged.on(calibration, shares), calibration, over)
+    draws = StepSamples.made(len(calibration.steps), calibration.lanes, num_samples=num_samples, rng=rng)
+    return simulate_steps(steps, draws, ExchangeSetup.on(calibration, shares), calibration, over)
 
 
 def test_a_single_rank_takes_what_was_measured() -> None:
@@ -26,14 +26,14 @@ def test_a_single_rank_takes_what_was_measured() -> None:
     calibration = calibration_of(timed(lane_s.tolist(), data_s=0.05, fixed_s=0.2))
     found = drawn(calibration, LaneShares.alone(8))
     assert found.step_s.mean() == pytest.approx(lane_s.sum(axis=1).mean() + 0.25)
-    assert found.step_s.tolist() == pytest.approx(found.own_s.tolist())
+    assert found.step_s.tolist() == pytest.approx(found.local_s.tolist())
 
 
 def test_equal_lanes_and_one_bucket_add_the_exchange_to_the_busiest_ranks_lanes() -> None:
     calibration = calibration_of(equal_steps(8, 0.5, fixed_s=0.1))
     found = drawn(calibration, LaneShares(8, 4))
     assert found.step_s == pytest.approx(0.1 + 2 * 0.5 + 2 * 3 / 4)
-    assert found.last_s == pytest.approx(0.1 + 2 * 0.5)
+    assert found.last_rank_s == pytest.approx(0.1 + 2 * 0.5)
 
 
 @pytest.mark.parametrize(("alone_s", "waited_s"), [(0.0, 0.0), (4.0, 0.0), (6.3, 0.0), (8.3, 0.5)])
@@ -41,12 +41,12 @@ def test_a_loader_reads_on_while_gradients_are_exchanged(alone_s: float, waited_
     """One that takes 12.4 s for all rows takes 3.1 s for a quarter, of which 2.6 s pass anyway."""
     calibration = calibration_of(equal_steps(8, 0.5, data_s=alone_s, fixed_s=0.1))
     found = drawn(calibration, LaneShares(8, 4))
-    assert found.most_data_s == pytest.approx(waited_s, abs=1e-9)
+    assert found.max_data_s == pytest.approx(waited_s, abs=1e-9)
     assert found.step_s == pytest.approx(2.6 + waited_s)
 
 
 def test_a_wait_that_hardly_was_does_not_grow_where_lanes_are_faster_beside_another_rank() -> None:
-    calibration = calibration_of(equal_steps(8, 0.5, data_s=0.001), two_workers=two(1e18, crowding=0.9))
+    calibration = calibration_of(equal_steps(8, 0.5, data_s=0.001), two_workers=two(1e18, contention=0.9))
     found = drawn(
         calibration, LaneShares(8, 2), over=Links(NetworkLink(bytes_per_s=1e18, latency_s=0), None, 1e18)
     )
@@ -58,7 +58,7 @@ def test_the_rank_with_the_most_lanes_waits_for_its_rows_the_longest() -> None:
     calibration = calibration_of(equal_steps(8, 0.5, data_s=7.9, fixed_s=0.1))
     fast = Links(NetworkLink(bytes_per_s=1e18, latency_s=0.0), None, 1e18)
     found = drawn(calibration, LaneShares(8, 3), over=fast)
-    assert found.most_data_s == pytest.approx(4.5 - 1.6)
+    assert found.max_data_s == pytest.approx(4.5 - 1.6)
     assert found.data_s == pytest.approx((2 * 2.9 + 1.4) / 3)
     assert found.step_s == pytest.approx(4.5)
 
@@ -95,7 +95,7 @@ def test_a_stage_waits_for_its_own_block() -> None:
     """Ranks of 1 and 7 lanes, one lane long: where that is in the block of 2, half a buffer travels behind it,
     and where it is that of 1, two halves."""
     calibration = calibration_of(timed([[10.0] + [0.001] * 7]))
-    found = drawn(calibration, LaneShares(8, 2, given_loads=(1, 7)), num_draws=4000)
+    found = drawn(calibration, LaneShares(8, 2, given_loads=(1, 7)), num_samples=4000)
     assert found.step_s.mean() == pytest.approx(11.0 + (1 * 1.0 + 2 * 0.5) / 8, abs=0.03)
 
 
@@ -105,7 +105,7 @@ def test_the_slowest_rank_is_the_mean_of_the_maximum_of_as_many(world_size: int)
     lane_s = np.random.default_rng(2).uniform(size=(400, world_size))
     calibration = calibration_of(timed(lane_s.tolist()))
     fast = Links(NetworkLink(bytes_per_s=1e18, latency_s=0.0), None, 1e18)
-    found = drawn(calibration, LaneShares(world_size, world_size), num_draws=400, over=fast)
+    found = drawn(calibration, LaneShares(world_size, world_size), num_samples=400, over=fast)
     assert found.step_s.mean() == pytest.approx(world_size / (world_size + 1), rel=0.03)
 
 

@@ -6,58 +6,64 @@ import numpy as np
 import pytest
 
 from assay.throughput.cluster import Cluster
-from assay.throughput.whole_run import Upkeep, WholeRun, best_interval_s, commits_every, expected_s
+from assay.throughput.whole_run import (
+    InterruptionCosts,
+    WholeRun,
+    best_interval_s,
+    expected_s,
+    steps_between_commits,
+)
 from throughput_calibrations import calibration_of, equal_steps
 
 
 def test_without_failures_a_run_takes_its_work_and_its_commits() -> None:
-    assert expected_s(1_000.0, 100.0, Upkeep(2.0, 30.0, math.inf)) == 1_020.0
+    assert expected_s(1_000.0, 100.0, InterruptionCosts(2.0, 30.0, math.inf)) == 1_020.0
 
 
 def test_with_failures_it_is_dalys_formula() -> None:
-    upkeep = Upkeep(commit_s=5.0, restart_s=60.0, failure_s=3_600.0)
+    costs = InterruptionCosts(commit_s=5.0, restart_s=60.0, failure_s=3_600.0)
     by_hand = 3_600 * math.exp(60 / 3_600) * (math.exp(305 / 3_600) - 1) * 10_000 / 300
-    assert expected_s(10_000.0, 300.0, upkeep) == pytest.approx(by_hand)
+    assert expected_s(10_000.0, 300.0, costs) == pytest.approx(by_hand)
 
 
 def test_rare_failures_lose_half_an_interval_and_a_restart() -> None:
-    upkeep = Upkeep(commit_s=0.0, restart_s=60.0, failure_s=1e6)
-    lost_s = expected_s(1e5, 600.0, upkeep) - 1e5
+    costs = InterruptionCosts(commit_s=0.0, restart_s=60.0, failure_s=1e6)
+    lost_s = expected_s(1e5, 600.0, costs) - 1e5
     assert lost_s == pytest.approx(0.1 * (300 + 60), rel=0.01)
 
 
 def test_played_runs_take_as_long_as_the_formula_says() -> None:
-    upkeep, work_s, interval_s = Upkeep(3.0, 20.0, 400.0), 3_000.0, 100.0
+    costs, work_s, interval_s = InterruptionCosts(3.0, 20.0, 400.0), 3_000.0, 100.0
     rng = np.random.default_rng(0)
 
-    def played() -> float:
-        at_s, done_s, next_s = 0.0, 0.0, rng.exponential(upkeep.failure_s)
+    def simulated() -> float:
+        at_s, done_s, next_s = 0.0, 0.0, rng.exponential(costs.failure_s)
         while done_s < work_s:
-            end_s = at_s + interval_s + upkeep.commit_s
+            end_s = at_s + interval_s + costs.commit_s
             if next_s > end_s:
                 at_s, done_s = end_s, done_s + interval_s
                 continue
-            at_s, next_s = next_s, next_s + rng.exponential(upkeep.failure_s)
-            while next_s < at_s + upkeep.restart_s:  # another during the restart
-                at_s, next_s = next_s, next_s + rng.exponential(upkeep.failure_s)
-            at_s += upkeep.restart_s
+            at_s, next_s = next_s, next_s + rng.exponential(costs.failure_s)
+            while next_s < at_s + costs.restart_s:  # another during the restart
+                at_s, next_s = next_s, next_s + rng.exponential(costs.failure_s)
+            at_s += costs.restart_s
         return at_s
 
-    mean_s = float(np.mean([played() for _ in range(1_500)]))
-    assert mean_s == pytest.approx(expected_s(work_s, interval_s, upkeep), rel=0.02)
+    mean_s = float(np.mean([simulated() for _ in range(1_500)]))
+    assert mean_s == pytest.approx(expected_s(work_s, interval_s, costs), rel=0.02)
 
 
 def test_the_best_interval_loses_less_than_half_or_twice_of_it() -> None:
-    upkeep = Upkeep(commit_s=5.0, restart_s=30.0, failure_s=3_600.0)
-    best_s = best_interval_s(upkeep)
-    times = [expected_s(1e5, factor * best_s, upkeep) for factor in (0.5, 1.0, 2.0)]
+    costs = InterruptionCosts(commit_s=5.0, restart_s=30.0, failure_s=3_600.0)
+    best_s = best_interval_s(costs)
+    times = [expected_s(1e5, factor * best_s, costs) for factor in (0.5, 1.0, 2.0)]
     assert times[1] < min(times[0], times[2])
 
 
 def test_evaluations_commit_too_unless_a_commit_falls_there_anyway() -> None:
     calibration = calibration_of(equal_steps(2, 1.0), commit_every=100, evaluate_every=150)
-    assert commits_every(calibration) == pytest.approx(60.0)
-    assert commits_every(calibration.model_copy(update={"evaluate_every": 200})) == pytest.approx(100.0)
+    assert steps_between_commits(calibration) == pytest.approx(60.0)
+    assert steps_between_commits(calibration.model_copy(update={"evaluate_every": 200})) == pytest.approx(100.0)
 
 
 def test_a_commit_waits_for_the_one_before_where_that_takes_longer_than_the_interval() -> None:

@@ -88,7 +88,7 @@ def test_where_nothing_is_planted_what_stands_out_is_what_time_was_spent_on(tmp_
     home = Home.at(tmp_path / "home")
     recorded_fleet(home, num_runs=150, fails=lambda *_: 0.0)
     fleet = looked_at(home)
-    assert [each.about for each in fleet.findings.findings] == ["spent"]
+    assert [finding.about for finding in fleet.findings.findings] == ["spent"]
     assert (fleet.findings.attempts, fleet.findings.failures) == (150, 0)
 
 
@@ -158,7 +158,7 @@ def test_failures_of_several_symptoms_have_a_finding_each_and_the_rest_share_one
     home = Home.at(tmp_path / "home")
     words = ("alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta")
     recorded_runs(home, None, *(f"{word} is at fault" for word in words))
-    found = [each for each in looked_at(home).findings.findings if each.about == "failures"]
+    found = [finding for finding in looked_at(home).findings.findings if finding.about == "failures"]
     assert len(found) == 6 and sum(int(each.what.split()[0]) for each in found) == len(words)
 
 
@@ -167,7 +167,7 @@ def test_runs_that_are_all_healthy_have_nothing_confirmed(tmp_path: Path) -> Non
     recorded_runs(home, None, None)
     fleet = looked_at(home)
     page = render_document(triage_document(fleet, None, None, made_s=0.0))
-    assert {each.about for each in fleet.findings.findings} == {"spent"}
+    assert {finding.about for finding in fleet.findings.findings} == {"spent"}
     assert ">confirmed<" not in page and 'class="verdict bad"' not in page
 
 
@@ -201,8 +201,8 @@ def test_what_an_attempt_ran_in_is_a_factor(tmp_path: Path) -> None:
 def test_the_page_says_the_same_and_needs_nothing_beside_it(planted: Home) -> None:
     fleet = looked_at(planted)
     page = render_document(triage_document(fleet, None, None, made_s=0.0))
-    for each in fleet.findings.findings:
-        assert each.what.split(":")[0].replace("'", "&#39;") in page
+    for finding in fleet.findings.findings:
+        assert finding.what.split(":")[0].replace("'", "&#39;") in page
     for title in ("Failures over time", "What failed attempts have in common", "What steps take"):
         assert title in page
     assert "src=" not in page and not re.search(r"href=.https?:|url\(", page)

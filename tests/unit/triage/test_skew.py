@@ -36,7 +36,7 @@ def test_uneven_batches_are_work_and_nothing_is_even(tries: int) -> None:
     for _ in range(tries):
         found = run(rng, uneven=1.5)
         assert found.verdict == "work"
-        assert {each.factors["step"] for each in found.effects} == {str(step) for step in range(3, 60, 10)}
+        assert {effect.factors["step"] for effect in found.effects} == {str(step) for step in range(3, 60, 10)}
         assert run(rng).verdict == "even"
 
 

@@ -47,7 +47,7 @@ def _moved(before: str, after: str) -> "MovedMetric | None":
     runs = [home.run(home.meant_run(each)) for each in (before, after)]
     with asked_ledger(home, *(run.run_id for run in runs)) as ledger:
         evaluations = [ledger.evaluations(run.run_id)[-1:] for run in runs]
-        held_s = sum(each.held_s for each in ledger.training_seconds(runs[1].run_id))
+        held_s = sum(second.held_s for second in ledger.training_seconds(runs[1].run_id))
     if not all(evaluations):
         return None
     (old,), (new,) = evaluations

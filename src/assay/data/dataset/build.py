@@ -185,17 +185,17 @@ def build_dataset(
 
 def _column_plan(facts: Sequence[SpanFacts], config: BuildConfig) -> ColumnPlan:
     labels = LabelFacts()
-    for each in facts:
-        labels.merge(each.labels)
+    for fact in facts:
+        labels.merge(fact.labels)
     field = config.label_field
     kind = kind_of_labels(labels, config.label_kind, field=field) if field is not None else None
-    return ColumnPlan(field_types((each.seen for each in facts), config), kind)
+    return ColumnPlan(field_types((fact.seen for fact in facts), config), kind)
 
 
 def _refuse_unusable(facts: Sequence[SpanFacts], config: BuildConfig, said: str) -> None:
     """Name all rows that cannot be read or learned from, as far as a person reads a list."""
-    count = 0 if "unusable" in config.drop else sum(each.unusable.num_rows for each in facts)
-    faults = [fault for each in facts for fault in each.faults][:SHOWN_FAULTS]
+    count = 0 if "unusable" in config.drop else sum(fact.unusable.num_rows for fact in facts)
+    faults = [fault for fact in facts for fault in fact.faults][:SHOWN_FAULTS]
     if count == 1:
         raise DataError(f"{faults[0]} {LEAVES_OUT}")
     if count:
@@ -206,7 +206,7 @@ def _refuse_unusable(facts: Sequence[SpanFacts], config: BuildConfig, said: str)
 
 def _refuse_missing_fields(facts: Sequence[SpanFacts], config: BuildConfig, said: str) -> None:
     """Refuse a field that no row has, where any row could be read."""
-    if names := {name for each in facts for name in each.fields}:
+    if names := {name for fact in facts for name in fact.fields}:
         check_fields(config, names, said)
 
 
@@ -323,9 +323,9 @@ def _digest_of(span: RawSpan, config: BuildConfig) -> str:
 
 def _left(facts: Sequence[SpanFacts]) -> tuple[Left, Left, Left]:
     empty, unlabelled, unusable = Left(), Left(), Left()
-    for each in facts:
-        empty, unlabelled = empty.and_later(each.empty), unlabelled.and_later(each.unlabelled)
-        unusable = unusable.and_later(each.unusable)
+    for fact in facts:
+        empty, unlabelled = empty.and_later(fact.empty), unlabelled.and_later(fact.unlabelled)
+        unusable = unusable.and_later(fact.unusable)
     return empty, unlabelled, unusable
 
 
@@ -348,7 +348,7 @@ def _summary(
             left.and_later(more) for left, more in zip((long, unusable, altered), in_shard, strict=True)
         )
     return BuildSummary(
-        num_read=sum(len(each.texts) + sum(left.num_rows for left in _left([each])) for each in facts),
+        num_read=sum(len(fact.texts) + sum(left.num_rows for left in _left([fact])) for fact in facts),
         num_empty=empty.num_rows,
         first_empty=empty.first,
         num_unlabelled=unlabelled.num_rows,
@@ -368,8 +368,8 @@ def _summary(
         num_reasoning_dropped=counts["reasoning"],
         num_altered=altered.num_rows,
         first_altered=altered.first,
-        unread_fields=unread_fields({name for each in facts for name in each.fields}, config),
-        num_numbers=sum(each.num_numbers for each in facts),
+        unread_fields=unread_fields({name for fact in facts for name in fact.fields}, config),
+        num_numbers=sum(fact.num_numbers for fact in facts),
         text=config.text_field if config.format in ("labelled", "text") else "",
     )
 
@@ -401,7 +401,9 @@ def _remove_empty(shards: Sequence[Path], summary: BuildSummary, said: str, max_
 def _workers(spans: Sequence[RawSpan], workers: int) -> AbstractContextManager[ProcessPoolExecutor | None]:
     """Processes that share the spans; None where this one is done before they would have begun."""
     sources = {span.source for span in spans}
-    is_small = all(map(Path.is_file, sources)) and sum(each.stat().st_size for each in sources) < SMALL_BYTES
+    is_small = (
+        all(map(Path.is_file, sources)) and sum(source.stat().st_size for source in sources) < SMALL_BYTES
+    )
     if workers == 1 or len(spans) == 1 or is_small:
         return nullcontext()
     # Forking a process that has threads is unsafe, and the one fork server of a process belongs to the ranks:

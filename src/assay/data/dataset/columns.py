@@ -21,13 +21,13 @@ PROMPT_TOKENS = "prompt_tokens"
 MARGIN = "margin"
 ITEM = "item"
 """JSON: what graders read of a prompt."""
-REFERENCE_LOG_PROBS = ("ref_chosen_logps", "ref_rejected_logps")
+REFERENCE_LOGPROBS = ("ref_chosen_logps", "ref_rejected_logps")
 """Log-probabilities of the chosen and the rejected completion under a reference, in nats; as TRL names them."""
 MADE_BY = {
     SPANS: "assay data build --format chat",
     **dict.fromkeys((REJECTED, PROMPT_TOKENS, MARGIN), "assay data build --format pairs"),
     ITEM: "assay data build --format prompts",
-    **dict.fromkeys(REFERENCE_LOG_PROBS, "assay data score"),
+    **dict.fromkeys(REFERENCE_LOGPROBS, "assay data score"),
 }
 """The command that writes a column, for who has not got it."""
 SEQUENCES = (TOKENS, REJECTED)

@@ -31,7 +31,7 @@ class Doubles(NamedTuple):
 def find_doubles(facts: Sequence[SpanFacts], drop: Collection[str]) -> Doubles:
     """Doubles of all rows; `drop` as `BuildConfig.drop`."""
     texts, labels, keys = (
-        np.concatenate([getattr(each, name) for each in facts]) for name in ("texts", "label_digests", "keys")
+        np.concatenate([getattr(fact, name) for fact in facts]) for name in ("texts", "label_digests", "keys")
     )
     order = np.argsort(texts, kind="stable")
     is_first = np.ones(len(texts), bool)
@@ -47,7 +47,7 @@ def find_doubles(facts: Sequence[SpanFacts], drop: Collection[str]) -> Doubles:
     kept = order[~dropped[order]]
     still_first = np.ones(len(kept), bool)
     still_first[1:] = texts[kept][1:] != texts[kept][:-1]
-    borders = np.cumsum([len(each.texts) for each in facts])[:-1]
+    borders = np.cumsum([len(fact.texts) for fact in facts])[:-1]
     return Doubles(
         num_doubled=int(is_doubled.sum()),
         num_conflicting=int(is_conflicting.sum()),

@@ -25,8 +25,8 @@ from assay.data.dataset.formats.encode import COLUMNS, LEAVES_OUT, KeptRow
 from assay.data.dataset.formats.rows import (
     FIELDS,
     OTHER_FIELDS,
+    EngineResponse,
     RowReader,
-    Said,
     check_format_fields,
     missing_field,
     nested,
@@ -364,7 +364,7 @@ _REASONS: tuple[_Reason, ...] = ("empty", "unlabelled", "unusable")
 class _ReadRow(NamedTuple):
     where: str
     row: Row
-    said: Said | None
+    said: EngineResponse | None
     """None for a row that is left out,"""
     reason: _Reason = "empty"
     """and why."""

@@ -34,7 +34,7 @@ from assay.data.dataset.columns import (
     MARGIN,
     MASK,
     PROMPT_TOKENS,
-    REFERENCE_LOG_PROBS,
+    REFERENCE_LOGPROBS,
     REJECTED,
     SEQUENCES,
     SPANS,
@@ -409,7 +409,7 @@ def _checked_pairs(table: pa.Table, lengths: Lengths, where: str) -> int:
         where,
         f"{TOKENS} and {REJECTED} do not begin with the same {PROMPT_TOKENS}",
     )
-    for name in (MARGIN, *REFERENCE_LOG_PROBS):
+    for name in (MARGIN, *REFERENCE_LOGPROBS):
         if name in table.column_names:
             _refuse_pair(~_is_finite(table[name], where, name), where, f"{name} is no finite number")
     comparable = np.where(lengths == rejected, lengths, 0)

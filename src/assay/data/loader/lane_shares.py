@@ -187,9 +187,9 @@ def _of_fewest_blocks(most: Sequence[int], num_lanes: int, nodes: tuple[int, ...
     Blocks of nodes, whose ranks join theirs first, count before blocks of ranks.
     """
     of_load = {each: _blocks_up_to(each, max(most)) for each in set(most)}
-    ranks_of_nodes = [[of_load[each] for each in ranks] for ranks in _neighbours(nodes, most)]
+    ranks_of_nodes = [[of_load[rank] for rank in ranks] for ranks in _neighbours(nodes, most)]
     of_ranks = {
-        tuple(ranks): _fewest_blocks([of_load[each] for each in ranks], num_lanes)[-1]
+        tuple(ranks): _fewest_blocks([of_load[rank] for rank in ranks], num_lanes)[-1]
         for ranks in set(map(tuple, _neighbours(nodes, most)))
     }
     alone = np.array([load.bit_count() for load in range(num_lanes + 1)], np.int64)

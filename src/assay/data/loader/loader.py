@@ -117,7 +117,9 @@ class Loader:
     def rows_of_window(self, epoch: int, lane: int, window: int) -> UInt64[np.ndarray, "row"]:
         """Ids of all rows of a window, portion by portion; reads no data."""
         portions = self._geometry.portions_of_window(window)
-        ids = [self._stretches(WindowPlace(epoch, each.stretch), lane)[each.number] for each in portions]
+        ids = [
+            self._stretches(WindowPlace(epoch, portion.stretch), lane)[portion.number] for portion in portions
+        ]
         return np.concatenate(ids)
 
     def _rows_by_portion(self, place: WindowPlace, lane: int) -> list[UInt64[np.ndarray, "row"]]:

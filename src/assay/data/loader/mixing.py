@@ -139,11 +139,11 @@ def _samples(loader: Loader) -> Iterator[_Sample]:
         yield _Sample(
             place,
             lanes,
-            [len(each.row_ids) for each in rows],
-            np.concatenate([each.row_ids for each in rows]),
-            np.concatenate([each.lengths for each in rows]),
-            np.concatenate([each.present for each in rows]),
-            [each.columns for each in rows if each.columns.num_columns],
+            [len(row.row_ids) for row in rows],
+            np.concatenate([row.row_ids for row in rows]),
+            np.concatenate([row.lengths for row in rows]),
+            np.concatenate([row.present for row in rows]),
+            [row.columns for row in rows if row.columns.num_columns],
         )
 
 

@@ -87,7 +87,7 @@ class DecodeTile:
         self.count = np.zeros(num_slots, np.int64)
         """Tokens drawn."""
         self.tokens = np.zeros((num_slots, max_tokens), np.int64)
-        self.log_probs = np.zeros((num_slots, max_tokens), np.float32)
+        self.logprobs = np.zeros((num_slots, max_tokens), np.float32)
 
     def free(self) -> list[int]:
         """Slots without a prompt."""
@@ -122,7 +122,7 @@ class DecodeTile:
         if from_slots:
             cache.move(from_slots, to_slots)
         for values in (
-            self.prompt, self.key, self.last, self.place, self.count, self.tokens, self.log_probs,
+            self.prompt, self.key, self.last, self.place, self.count, self.tokens, self.logprobs,
         ):  # fmt: skip
             values[to_slots] = values[from_slots]
         self.prompt[from_slots] = BLANK
@@ -131,9 +131,9 @@ class DecodeTile:
     def advance(self, drawn: Drawn, ends: Ends) -> dict[int, Rollout]:
         """Take a token for each row; the rollouts that it completes, by their prompts, leave their slots."""
         slots = np.flatnonzero(self.prompt[: self.rows] != BLANK)
-        tokens, log_probs = drawn.tokens.cpu().numpy()[slots], drawn.log_probs.cpu().numpy()[slots]
+        tokens, logprobs = drawn.tokens.cpu().numpy()[slots], drawn.logprobs.cpu().numpy()[slots]
         self.tokens[slots, self.count[slots]] = tokens
-        self.log_probs[slots, self.count[slots]] = log_probs
+        self.logprobs[slots, self.count[slots]] = logprobs
         self.last[slots] = tokens
         self.place[slots] += 1
         self.count[slots] += 1
@@ -145,7 +145,7 @@ class DecodeTile:
         rollouts = {
             int(self.prompt[slot]): Rollout(
                 self.tokens[slot, : self.count[slot]].copy(),
-                self.log_probs[slot, : self.count[slot]].copy(),
+                self.logprobs[slot, : self.count[slot]].copy(),
                 "stop" if stopped else "length",
             )
             for slot, stopped in zip(leaving, is_stopped[is_over].tolist(), strict=True)

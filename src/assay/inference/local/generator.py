@@ -405,6 +405,6 @@ def _masks(
 
 def _are_same(some: Sequence[Rollout], others: Sequence[Rollout]) -> bool:
     return all(
-        np.array_equal(one.tokens, other.tokens) and np.array_equal(one.log_probs, other.log_probs)
+        np.array_equal(one.tokens, other.tokens) and np.array_equal(one.logprobs, other.logprobs)
         for one, other in zip(some, others, strict=True)
     )

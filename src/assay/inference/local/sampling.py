@@ -16,7 +16,7 @@ class Drawn(NamedTuple):
     """A token for each row."""
 
     tokens: Int64[Tensor, "row"]
-    log_probs: Float32[Tensor, "row"]
+    logprobs: Float32[Tensor, "row"]
     """In the distribution that was drawn from."""
 
 
@@ -25,12 +25,12 @@ def draw(logits: Float[Tensor, "row entry"], sampling: Sampling, luck: Float64[T
     if sampling.temperature < GREEDY_BELOW:
         tokens = logits.argmax(dim=-1)
         return Drawn(tokens, torch.zeros(len(tokens), device=logits.device))
-    log_probs = torch.log_softmax(_kept(logits.float() / sampling.temperature, sampling), dim=-1)
-    cumulative = log_probs.exp().cumsum(dim=-1, dtype=torch.float64)
+    logprobs = torch.log_softmax(_kept(logits.float() / sampling.temperature, sampling), dim=-1)
+    cumulative = logprobs.exp().cumsum(dim=-1, dtype=torch.float64)
     sought = luck[:, None] * cumulative[:, -1:]
     # What has no probability adds nothing to the sum, and is never the first entry above what is sought.
     tokens = torch.searchsorted(cumulative, sought, right=True).clamp_(max=logits.shape[-1] - 1)
-    return Drawn(tokens[:, 0], log_probs.gather(1, tokens)[:, 0])
+    return Drawn(tokens[:, 0], logprobs.gather(1, tokens)[:, 0])
 
 
 def _kept(scaled: Float[Tensor, "row entry"], sampling: Sampling) -> Float[Tensor, "row entry"]:

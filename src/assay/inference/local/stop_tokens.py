@@ -47,7 +47,7 @@ class CompletionText:
     def settled(self, text: str) -> str:
         """The part of an unfinished completion's text that no further token can change."""
         text = text.rstrip(_UNFINISHED)
-        held = max((len(each) for each in self._beginnings if text.endswith(each)), default=0)
+        held = max((len(beginning) for beginning in self._beginnings if text.endswith(beginning)), default=0)
         return text[: len(text) - held]
 
     def _stop_index(self, tokens: Sequence[int], text: str) -> int | None:

@@ -27,9 +27,9 @@ class SeenToken(NamedTuple):
     """A token, and how likely the model found it."""
 
     token: int
-    log_prob: float | None
+    logprob: float | None
     """In nats, whatever was drawn from; None where nothing stands before it."""
-    likeliest: tuple[tuple[int, float], ...]
+    top_logprobs: tuple[tuple[int, float], ...]
     """Tokens with their log-probabilities, the likeliest first."""
 
 
@@ -67,14 +67,14 @@ class Teller:
         *,
         ends: Collection[int],
         stop: Sequence[str] = (),
-        num_likeliest: int | None = None,
+        top_logprobs: int | None = None,
         is_streamed: bool = False,
     ) -> None:
-        """`num_likeliest`: see `SeenToken`; None: no log-probabilities. Not `is_streamed`: a choice is one
+        """`top_logprobs`: see `SeenToken`; None: no log-probabilities. Not `is_streamed`: a choice is one
         piece."""
         self._tell = tell
         self._completion = CompletionText(tokenizer, stop, ends)
-        self._num_likeliest = num_likeliest
+        self._num_likeliest = top_logprobs
         self._is_streamed = is_streamed
         self._choices: dict[int, _Choice] = defaultdict(_Choice)
 
@@ -121,13 +121,13 @@ class Teller:
 
 
 def seen_tokens(
-    log_probs: Float32[Tensor, "token entry"], tokens: Int64[Tensor, "token"], num_likeliest: int
+    logprobs: Float32[Tensor, "token entry"], tokens: Int64[Tensor, "token"], top_logprobs: int
 ) -> list[SeenToken]:
     """The tokens with their log-probabilities, each in its own distribution."""
-    own = log_probs.gather(1, tokens[:, None])[:, 0].tolist()
-    if not num_likeliest:
+    own = logprobs.gather(1, tokens[:, None])[:, 0].tolist()
+    if not top_logprobs:
         return [SeenToken(token, each, ()) for token, each in zip(tokens.tolist(), own, strict=True)]
-    top = log_probs.topk(min(num_likeliest, log_probs.shape[-1]), dim=-1)
+    top = logprobs.topk(min(top_logprobs, logprobs.shape[-1]), dim=-1)
     likeliest = [
         tuple(zip(indices, values, strict=True))
         for indices, values in zip(top.indices.tolist(), top.values.tolist(), strict=True)
@@ -136,14 +136,14 @@ def seen_tokens(
 
 
 @torch.inference_mode()
-def scored(network: Any, tokens: Sequence[int], *, num_likeliest: int = 0) -> list[SeenToken]:
+def scored(network: Any, tokens: Sequence[int], *, top_logprobs: int = 0) -> list[SeenToken]:
     """How likely each token is given those before it, in one pass over them alone; the first is not known."""
     sequence = torch.tensor(list(tokens), dtype=torch.long, device=network.device)
     first = SeenToken(int(tokens[0]), None, ())
     if len(tokens) == 1:
         return [first]
     logits = network(input_ids=sequence[None]).logits[0, :-1].float()
-    return [first, *seen_tokens(torch.log_softmax(logits, dim=-1), sequence[1:], num_likeliest)]
+    return [first, *seen_tokens(torch.log_softmax(logits, dim=-1), sequence[1:], top_logprobs)]
 
 
 @torch.inference_mode()

@@ -20,7 +20,7 @@ POINTS = 100.0
 """A share of 1 is 100 points."""
 
 _KEPT = (
-    "confidence", "probability", "stop_probability", "least_chance", "unscheduled_share", "over_seeds",
+    "confidence", "probability", "stop_probability", "least_predictive_power", "unscheduled_share", "over_seeds",
 )  # fmt: skip
 """Keys that mean the same in both."""
 
@@ -57,9 +57,9 @@ def _rule(config: "CampaignConfig", *, leave_out: Mapping[str, str]) -> dict[str
         "looks": list(config.all_looks),
         "candidates": len(config.candidates),
         "guardrails": [
-            {"benchmark": each.benchmark, "margin": each.margin * POINTS}
-            for each in rule.guardrails
-            if each.benchmark not in leave_out
+            {"benchmark": guardrail.benchmark, "margin": guardrail.margin * POINTS}
+            for guardrail in rule.guardrails
+            if guardrail.benchmark not in leave_out
         ],
         "safety": [
             {"benchmark": each.benchmark, "max_rate": each.max_rate}
@@ -80,7 +80,9 @@ def _campaign(path: Path) -> "CampaignConfig":
 
 def _unfit(config: "CampaignConfig", known: Any) -> Iterator[tuple[str, str]]:
     """(benchmark, why a program cannot play what the campaign's rule asks of it)."""
-    scores = {each.name: each.score for each in config.benchmarks if each.type == "predictions"}
+    scores = {
+        benchmark.name: benchmark.score for benchmark in config.benchmarks if benchmark.type == "predictions"
+    }
 
     def unit_text(name: str) -> str | None:
         score = scores.get(name, _SHARES[0])

@@ -213,7 +213,7 @@ _Reference = tuple[str, str, Collection[str], str]
 
 def _dangling(program: Program, unread: Collection[str]) -> Iterator[ProgramMistake]:
     references = (_named_by_work, _named_by_gates, _named_by_owners, _named_by_risks)
-    for key, name, known, what in itertools.chain.from_iterable(each(program) for each in references):
+    for key, name, known, what in itertools.chain.from_iterable(reference(program) for reference in references):
         if name not in known and name not in unread:
             yield ProgramMistake(key, f"'{name}' is no {what}{meant(name, known)}.")
 
@@ -272,7 +272,7 @@ def _named_by_gates(program: Program) -> Iterator[_Reference]:
 
 def _beside_the_gain(rule: PlayedRule) -> Iterator[tuple[str, str]]:
     """(Key, benchmark) of what else a campaign's rule asks."""
-    yield from (("guardrails", each.benchmark) for each in rule.guardrails)
+    yield from (("guardrails", guardrail.benchmark) for guardrail in rule.guardrails)
     yield from (("safety", each.benchmark) for each in rule.safety)
 
 
@@ -404,7 +404,7 @@ def runs_that_tell_nothing(program: Program, unread: Collection[str] = ()) -> It
 
 def why_nothing_passes(program: Program) -> Iterator[str]:
     """What keeps gates from ever passing, whatever the gain: options may have left them too few runs."""
-    yield from (f"{each.key}: {each.message}" for each in runs_that_tell_nothing(program))
+    yield from (f"{run.key}: {run.message}" for run in runs_that_tell_nothing(program))
     for name, gate in program.gates.items():
         if gate.evidence is not None and gate.evidence.runs not in program.activities:
             yield f"gate '{name}' reads the runs of '{gate.evidence.runs}', which is left out: it says narrow."

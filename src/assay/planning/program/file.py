@@ -235,7 +235,7 @@ def _place(path: Path, line: int) -> str:
 
 
 def _listed(path: Path, lines: Mapping[str, int], problems: Iterable[ProgramMistake], what: str) -> ConfigError:
-    found = sorted(((_line(lines, each.key), each) for each in problems), key=lambda entry: entry[0])
+    found = sorted(((_line(lines, problem.key), problem) for problem in problems), key=lambda entry: entry[0])
     texts = [f"  {_place(path, line)}: {each.key}: {each.message}" for line, each in found]
     return ConfigError("\n".join([f"{path} is not a valid {what}:", *texts]))
 

@@ -193,7 +193,7 @@ class PlayedRule(FrozenConfig):
     """That the gain is worth having, and that a replication would find one."""
     stop_probability: Annotated[float, Field(gt=0.0, lt=0.5)] = 0.20
     """Below this probability that it is worth having, stop."""
-    least_chance: Annotated[float, Field(ge=0.0, lt=0.5)] = 0.02
+    least_predictive_power: Annotated[float, Field(ge=0.0, lt=0.5)] = 0.02
     """It is over where the chance to scale at the last look is below this."""
     unscheduled_share: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.1
     """The share of the error that is kept for looks between the declared ones."""
@@ -272,9 +272,9 @@ class Evidence(FrozenConfig):
             return 1
         fewest = 2
         if self.rule.over_seeds == "trimmed":
-            from assay.statistics.seeds.trimmed import FEWEST_SEEDS  # scipy, that few programs need
+            from assay.statistics.seeds.trimmed import MIN_SEEDS  # scipy, that few programs need
 
-            fewest = FEWEST_SEEDS
+            fewest = MIN_SEEDS
         return max((fewest, *self.rule.looks[:1]))
 
     @property

@@ -25,9 +25,9 @@ from assay.statistics.campaign.looks import LookPlan
 from assay.statistics.campaign.rule import Bounds, CampaignRule, bounds_of_look, forecast_of
 from assay.statistics.effect import Effect
 from assay.statistics.failure_rate import rate_lower, rate_upper
-from assay.statistics.guardrail import chance_to_pass
+from assay.statistics.guardrail import pass_probability
 from assay.statistics.power import VarianceComponents, components_from_discordance
-from assay.statistics.seeds.trimmed import FEWEST_SEEDS, kept_seeds, of_normal_seeds, trimmed_variance
+from assay.statistics.seeds.trimmed import MIN_SEEDS, inner_seeds, normal_seeds, trimmed_variance
 
 _VARIANCES = 96
 """Variances of the seeds' part at which the clauses are solved; between them they are all but straight."""
@@ -95,21 +95,21 @@ class _Design(NamedTuple):
 
     def fewest_seeds(self) -> int:
         """How many a look needs that says anything."""
-        return FEWEST_SEEDS if self.is_trimmed else 2
+        return MIN_SEEDS if self.is_trimmed else 2
 
     def seen(
         self, by_seed: Float64[np.ndarray, "world seed"]
     ) -> tuple[Float64[np.ndarray, " world"], Float64[np.ndarray, " world"]]:
         """The mean that the rule goes by, and its variance."""
         if self.is_trimmed:
-            return np.mean(by_seed, axis=1, where=kept_seeds(by_seed)), trimmed_variance(by_seed)
+            return np.mean(by_seed, axis=1, where=inner_seeds(by_seed)), trimmed_variance(by_seed)
         return by_seed.mean(axis=1), by_seed.var(axis=1, ddof=1) / by_seed.shape[1]
 
     def plan(self) -> LookPlan:
         """The declared looks that the runs reach; the last is at all of them."""
         return LookPlan(
             gate_seeds=(
-                *(each for each in self.rule.looks if self.fewest_seeds() <= each < self.num_seeds),
+                *(look for look in self.rule.looks if self.fewest_seeds() <= look < self.num_seeds),
                 self.num_seeds,
             ),
             error_rate=(1.0 - self.rule.confidence) / self.rule.candidates,
@@ -126,7 +126,7 @@ class _Design(NamedTuple):
             stop_probability=rule.stop_probability,
             least_replication=rule.probability,
             replication_level=rule.confidence,
-            least_chance=rule.least_chance,
+            least_predictive_power=rule.least_predictive_power,
         )
 
 
@@ -136,7 +136,7 @@ def _solved(design: _Design, look: int) -> tuple[NDArray[np.float64], Bounds]:
     components, plan, rule = design.components, design.plan(), design.thresholds()
     degrees, expected = look - 1, components.seed / look
     if design.is_trimmed:
-        degrees, expected = look - 3, expected * of_normal_seeds(look).variance
+        degrees, expected = look - 3, expected * normal_seeds(look).variance
     least, most = 2.0 * gammaincinv(degrees / 2.0, np.array([1e-7, 1.0 - 1e-7])) / degrees
     variances = expected * np.geomspace(max(least, 1e-9), most, _VARIANCES)
     seen = Effect(
@@ -167,8 +167,10 @@ def _solved(design: _Design, look: int) -> tuple[NDArray[np.float64], Bounds]:
 def _bounds_at(design: _Design, look: int, variance: Float64[np.ndarray, " world"]) -> Bounds:
     variances, bounds = _solved(design, look)
     if not design.components.seed:  # all variances are one
-        return Bounds(*(np.broadcast_to(each[:1], variance.shape) for each in bounds))
-    return Bounds(*(np.interp(variance, variances, np.broadcast_to(each, variances.shape)) for each in bounds))
+        return Bounds(*(np.broadcast_to(bound[:1], variance.shape) for bound in bounds))
+    return Bounds(
+        *(np.interp(variance, variances, np.broadcast_to(bound, variances.shape)) for bound in bounds)
+    )
 
 
 def _passes_guardrails(
@@ -177,7 +179,7 @@ def _passes_guardrails(
     passes = np.ones(shares.shape[1], bool)
     for guardrail, share in zip(rule.guardrails, shares, strict=True):
         components, num_items = _noise(program, guardrail.benchmark)
-        chance = chance_to_pass(
+        chance = pass_probability(
             guardrail.margin / POINTS, components, num_seeds=look, num_items=num_items, is_share=True
         )
         passes &= share < chance

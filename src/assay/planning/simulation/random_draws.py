@@ -42,7 +42,7 @@ from assay.planning.simulation.campaign_gate import components_of, play_campaign
 from assay.planning.simulation.compile import BOOKING, RISK, NetworkItem, Simulated
 from assay.planning.simulation.network import Array, Flags
 from assay.planning.simulation.replay import Draws
-from assay.statistics.replication import belief_after
+from assay.statistics.replication import posterior_after
 
 _AXES = 512
 """Dimensions of the Sobol sequence. A name takes the axis of its hash, or the next free one, so that it keeps
@@ -384,7 +384,7 @@ def _true_gain(program: Program, drawing: Drawing, happened: Mapping[str, Flags]
 def quantile_of_belief(pilot: Pilot, share: Array) -> Array:
     """Points of gain at quantiles of what is believed after the pilot and its reruns, none left out."""
     variance = (pilot.standard_error / POINTS) ** 2
-    belief = belief_after(
+    belief = posterior_after(
         [gain / POINTS for gain in pilot.gains],
         [variance] * len(pilot.gains),
         prior_sd=pilot.prior_sd / POINTS,
@@ -475,9 +475,9 @@ def _apart(drawing: Drawing, runs: str, num_seeds: int) -> Float[np.ndarray, "se
 
 def _stated(gate: ProgramGate, share: Array, *, is_last: bool) -> Verdicts:
     verdicts = list(gate.probabilities)
-    edges = np.cumsum([gate.probabilities[each] for each in verdicts])
+    edges = np.cumsum([gate.probabilities[verdict] for verdict in verdicts])
     index = np.minimum(np.searchsorted(edges, share, side="right"), len(verdicts) - 1)
-    names = ["narrow" if each == "again" and is_last else each for each in verdicts]
+    names = ["narrow" if verdict == "again" and is_last else verdict for verdict in verdicts]
     return np.array(names)[index]
 
 
@@ -492,5 +492,5 @@ def says_stop(simulated: Simulated, gates: Gates, *, num_worlds: int) -> Flags:
 def seeds_of(simulated: Simulated, activity: str) -> int:
     """Seeds of each arm: half of the activity's runs, or as the gate that reads them shares them out."""
     readers = (gate.evidence for gate in simulated.program.gates.values() if gate.evidence is not None)
-    arms = next((each.arms for each in readers if each.runs == activity), 2)
+    arms = next((reader.arms for reader in readers if reader.runs == activity), 2)
     return sum(i.node == activity and i.kind == "run" and not i.repeat for i in simulated.items) // arms

@@ -168,4 +168,4 @@ class _Search:
         for name in self.moves:
             if name not in names:
                 taken = {*names, name}
-                yield tuple(each for each in self.moves if each in taken)
+                yield tuple(move for move in self.moves if move in taken)

@@ -27,14 +27,16 @@ def difference_figures(page: ComparisonPage) -> Iterator[Figure]:
     yield _rule(page)
     for candidate in page.candidates:
         # Equal weights differ nowhere: there is nothing to look for.
-        if not candidate.compared.weights_equal and any(each.difference for each in candidate.slices):
+        if not candidate.compared.weights_equal and any(
+            slice_part.difference for slice_part in candidate.slices
+        ):
             yield _slices(candidate)
 
 
 def overlay_figures(page: ComparisonPage) -> Iterator[Figure]:
     """Both runs in one plot."""
     runs = _runs(page)
-    losses = [_renamed(each, each.curves.loss) for each in runs if each.curves.loss is not None]
+    losses = [_renamed(run, run.curves.loss) for run in runs if run.curves.loss is not None]
     if losses:
         yield series_figure(
             losses,
@@ -43,7 +45,7 @@ def overlay_figures(page: ComparisonPage) -> Iterator[Figure]:
             "lines that lie on each other mean that the candidate learns the same thing.",
             y_label="loss",
         )
-    rates = [_renamed(each, each.curves.throughput) for each in runs if each.curves.throughput is not None]
+    rates = [_renamed(run, run.curves.throughput) for run in runs if run.curves.throughput is not None]
     if rates:
         yield series_figure(
             rates,
@@ -67,36 +69,36 @@ def changes_table(found: ComparisonView) -> Table:
 
 def cost_table(page: ComparisonPage) -> Table:
     """Speed and cost side by side."""
-    runs = [each.view for each in _runs(page)]
-    ratios = [each.compared.throughput_ratio for each in page.candidates]
-    rates = [each.speed.rows_per_s if each.speed else None for each in runs]
+    runs = [run.view for run in _runs(page)]
+    ratios = [candidate.compared.throughput_ratio for candidate in page.candidates]
+    rates = [run.speed.rows_per_s if run.speed else None for run in runs]
     rows: list[tuple[str, ...]] = [
         ("rows per second", *(f"{rate:,.1f}" if rate else "—" for rate in rates)),
         ("… over the baseline's", "1", *(f"{ratio:.2f}x" if ratio else "—" for ratio in ratios)),
-        ("world sizes", *(" → ".join(map(str, each.world_sizes)) or "—" for each in runs)),
-        ("device time of training", *(device_hours_text(each.held_s()) for each in runs)),
+        ("world sizes", *(" → ".join(map(str, run.world_sizes)) or "—" for run in runs)),
+        ("device time of training", *(device_hours_text(run.held_s()) for run in runs)),
         *(
-            [("evaluation, apart", *(device_hours_text(each.evaluation_s()) for each in runs))]
-            if any(each.evaluation_s() for each in runs)
+            [("evaluation, apart", *(device_hours_text(run.evaluation_s()) for run in runs))]
+            if any(run.evaluation_s() for run in runs)
             else []
         ),
-        ("goodput", *(percent_text(each.goodput or 0.0) for each in runs)),
+        ("goodput", *(percent_text(run.goodput or 0.0) for run in runs)),
     ]
     rows += [
-        (f"· {name}", *(duration_text(each.device_seconds.get(name, 0.0)) for each in runs))
+        (f"· {name}", *(duration_text(run.device_seconds.get(name, 0.0)) for run in runs))
         for name in PHASES
-        if any(each.device_seconds.get(name) for each in runs)
+        if any(run.device_seconds.get(name) for run in runs)
     ]
     rows += [
-        ("audit", *(each.audit.verdict if each.audit else "—" for each in runs)),
-        ("weights", *((each.weights_digest or "—")[:12] for each in runs)),
-        ("recipe", *(each.recipe_sha256[:12] for each in runs)),
+        ("audit", *(run.audit.verdict if run.audit else "—" for run in runs)),
+        ("weights", *((run.weights_digest or "—")[:12] for run in runs)),
+        ("recipe", *(run.recipe_sha256[:12] for run in runs)),
     ]
-    return Table(("", *(each.run_id for each in runs)), rows)
+    return Table(("", *(run.run_id for run in runs)), rows)
 
 
 def _runs(page: ComparisonPage) -> list[RunPage]:
-    return [page.baseline, *(each.page for each in page.candidates)]
+    return [page.baseline, *(candidate.page for candidate in page.candidates)]
 
 
 def _renamed(page: RunPage, series: Series) -> Series:
@@ -104,7 +106,7 @@ def _renamed(page: RunPage, series: Series) -> Series:
 
 
 def _rule(page: ComparisonPage) -> Figure:
-    found = [each.compared for each in page.candidates]
+    found = [candidate.compared for candidate in page.candidates]
     metric = found[0].metric
     return figure(
         _forest(
@@ -130,10 +132,12 @@ def _rule(page: ComparisonPage) -> Figure:
 def _slices(candidate: ComparedRun) -> Figure:
     found = candidate.compared
     entries = []
-    for each in candidate.slices:
-        worse = is_worse(each.difference, _limit(found), higher_is_better=found.metric.higher_is_better)
-        row = ForestRow(each.value, each.difference, f"{number_of(each.num_rows, 'row')}", worse)
-        entries.append((each.column, row))
+    for slice_part in candidate.slices:
+        worse = is_worse(slice_part.difference, _limit(found), higher_is_better=found.metric.higher_is_better)
+        row = ForestRow(
+            slice_part.value, slice_part.difference, f"{number_of(slice_part.num_rows, 'row')}", worse
+        )
+        entries.append((slice_part.column, row))
     return figure(
         _forest(found, forest_rows(entries), what="in each slice"),
         title=f"Slice by slice: {found.candidate_run_id}",
@@ -169,9 +173,9 @@ def _limit(found: ComparisonView) -> float:
 
 def _quality(page: ComparisonPage) -> Iterator[Figure]:
     evaluated = [
-        (each, each.view.evaluation)
-        for each in _runs(page)
-        if isinstance(each.view.evaluation, ClassifierEvaluation)
+        (run, run.view.evaluation)
+        for run in _runs(page)
+        if isinstance(run.view.evaluation, ClassifierEvaluation)
     ]
     legend = legend_of(each.view.run_id for each, _ in evaluated)
     evaluations = [found for _, found in evaluated]

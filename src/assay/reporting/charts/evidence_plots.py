@@ -36,7 +36,7 @@ def forest_rows(entries: Iterable[tuple[str, ForestRow]], *, shown: int = 8) -> 
     rows: list[ForestRow] = []
     for column, group in groupby(entries, key=lambda entry: entry[0]):
         values = [row for _, row in group]
-        ranked = [each for each in values if each.estimate is not None]
+        ranked = [value for value in values if value.estimate is not None]
         chosen = [each for index, each in enumerate(ranked) if index < shown or each.is_notable]
         rows += [ForestRow(column, None, ""), *chosen]
         if num_unranked := len(values) - len(ranked):
@@ -125,7 +125,7 @@ def forest_chart(
     shown = told_apart([row.name for row in lines], 36 if width > 500 else 17)
     rows = [row._replace(name=shown[row.name]) if row in lines else row for row in rows]
     estimates = [row.estimate for row in rows if row.estimate]
-    wanted = [end for each in estimates for end in (each.low, each.value, each.high)]
+    wanted = [end for estimate in estimates for end in (estimate.low, estimate.value, estimate.high)]
     ends = [end for end in (*wanted, reference, limit) if end is not None]
     left, right = (250.0, width - 110.0) if width > 500 else (128.0, width - 14.0)
     height = ROW_HEIGHT * len(rows) + 62
@@ -139,7 +139,7 @@ def forest_chart(
 
 
 def _calibration_line(bins: Sequence[CalibrationBin], area: Chart, colour: str) -> str:
-    points = [(each.mean_predicted, each.observed_rate, each.num_rows) for each in bins]
+    points = [(bin_.mean_predicted, bin_.observed_rate, bin_.num_rows) for bin_ in bins]
     line = area.line([x for x, _, _ in points], [y for _, y, _ in points], f"line {colour}")
     return line + "".join(
         area.dot(x, y, colour, r=4, told=f"{number_of(rows, 'row')}: predicted {x:.3f}, observed {y:.3f}")

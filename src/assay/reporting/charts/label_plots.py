@@ -51,7 +51,7 @@ def confusion_figure(classes: Sequence[ClassScore]) -> Figure:
 
 def fit_figure(fit: NumberFit) -> Figure:
     """Mean label over mean prediction, by bins of prediction."""
-    ends = [end for each in fit.bins for end in (each.mean_predicted, each.mean_label)]
+    ends = [end for bin_ in fit.bins for end in (bin_.mean_predicted, bin_.mean_label)]
     low, high = domain(ends)
     area = chart(
         320,
@@ -59,7 +59,7 @@ def fit_figure(fit: NumberFit) -> Figure:
         Axis("predicted", (low, high), number_text),
         Axis("true, on average", (low, high), number_text),
     )
-    dots = [area.dot(each.mean_predicted, each.mean_label, "s1", r=4, told=_told(each)) for each in fit.bins]
+    dots = [area.dot(bin_.mean_predicted, bin_.mean_label, "s1", r=4, told=_told(bin_)) for bin_ in fit.bins]
     explained = (
         "" if fit.r_squared is None else f" R² is {fit.r_squared:.3f}: 0 is as good as always saying the mean."
     )

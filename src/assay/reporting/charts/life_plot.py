@@ -29,9 +29,9 @@ def life_chart(
 ) -> str:
     """Steps over time: a line per attempt through its commits; where work was lost, the fall back is drawn."""
     began_s = attempts[0].started
-    ends = [each.ended or each.started for each in attempts] + [each.committed for each in commits]
+    ends = [attempt.ended or attempt.started for attempt in attempts] + [commit.committed for commit in commits]
     unit_s, unit = _time_unit(max(ends) - began_s)
-    top = max([*(each.reached_step for each in attempts), *(each.step for each in commits), 1])
+    top = max([*(attempt.reached_step for attempt in attempts), *(commit.step for commit in commits), 1])
     took = max((max(ends) - began_s) / unit_s, 1e-3)
     area = chart(
         width,
@@ -41,7 +41,8 @@ def life_chart(
     )
     life = Life(area, began_s, unit_s)
     lines = [
-        _one_attempt(each, [one for one in commits if one.attempt == each.attempt], life) for each in attempts
+        _one_attempt(attempt, [one for one in commits if one.attempt == attempt.attempt], life)
+        for attempt in attempts
     ]
     return area.drawing(_beginnings(attempts, life), *lines, label=label)
 

@@ -32,13 +32,13 @@ def _gains(memo: Memo) -> Figure:
     lead = memo.decisions[0]
     rows = [
         ForestRow(
-            each.candidate,
-            each.effect,
-            each.recommendation,
-            is_worse(each.effect, 0.0, higher_is_better=True),
+            decision.candidate,
+            decision.effect,
+            decision.recommendation,
+            is_worse(decision.effect, 0.0, higher_is_better=True),
         )
-        for each in memo.decisions
-        if each.unit == lead.unit
+        for decision in memo.decisions
+        if decision.unit == lead.unit
     ]
     return figure(
         _forest(rows, unit=lead.unit, label="Gain of each candidate", limit=lead.least_effect),
@@ -60,11 +60,11 @@ def _benchmarks(memo: Memo, unit: str, *, caption: str) -> Figure:
     told: list[tuple[str, ...]] = []
     for decision in memo.decisions:
         rows.append(ForestRow(decision.candidate, None, ""))
-        for each in all_effects(decision):
-            if each.unit == unit:
-                worse = is_worse(each.effect, 0.0, higher_is_better=True)
-                rows.append(ForestRow(each.benchmark, each.effect, each.role, worse))
-                told.append((decision.candidate, *effect_row(each)))
+        for effect in all_effects(decision):
+            if effect.unit == unit:
+                worse = is_worse(effect.effect, 0.0, higher_is_better=True)
+                rows.append(ForestRow(effect.benchmark, effect.effect, effect.role, worse))
+                told.append((decision.candidate, *effect_row(effect)))
     return figure(
         _forest(rows, unit=unit, label=f"Effect on each benchmark in {unit}", limit=None),
         title=f"Benchmark by benchmark ({unit})",

@@ -153,7 +153,7 @@ def phase_bars(totals: Sequence[PhaseTotal], *, width: int, label: str) -> str:
 
 def phase_totals(run: RunView) -> list[PhaseTotal]:
     """Device seconds of training by phase: of the whole run, then of each attempt where there are several."""
-    parts = [(f"attempt {each.attempt}", each.device_seconds) for each in run.attempts]
+    parts = [(f"attempt {attempt.attempt}", attempt.device_seconds) for attempt in run.attempts]
     held = [(name, seconds) for name, seconds in parts if any(seconds.values())]
     return [("whole run", run.device_seconds), *(held if len(held) > 1 else [])]
 

@@ -264,13 +264,13 @@ def phase_figure_caption(run: RunView) -> str:
 def _uninterrupted(run: RunView) -> str:
     if run.status in ("gone", "unknown"):
         return "How its last attempt ended is on no record yet."
-    if any(each.outcome == "preempted" for each in run.attempts):
+    if any(attempt.outcome == "preempted" for attempt in run.attempts):
         return "It was told to stop, and committed first; nothing died."
     return "Nothing interrupted it."
 
 
 def _life(run: RunView) -> Figure:
-    num_kills = sum(each.outcome in ("killed", "failed") for each in run.attempts)
+    num_kills = sum(attempt.outcome in ("killed", "failed") for attempt in run.attempts)
     lives = f"{number_of(len(run.attempts), 'attempt')} with {number_of(len(run.commits), 'commit')}"
     label = f"Steps over time in {lives}; {num_kills} died"
     fall = " A red line falls from the last step made to the last commit: that work was lost."
@@ -376,9 +376,14 @@ def _slices(evaluation: AnyEvaluation) -> Figure:
     overall, metric = evaluation.overall, evaluation.headline.metric
     whole = evaluation.headline.estimate
     entries = []
-    for each in evaluation.slices:
-        behind = f"{number_of(each.metrics.num_rows, 'row')}"
-        entries.append((each.column, ForestRow(each.value, _headline(each), behind, _is_weak(each, whole))))
+    for slice_part in evaluation.slices:
+        behind = f"{number_of(slice_part.metrics.num_rows, 'row')}"
+        entries.append(
+            (
+                slice_part.column,
+                ForestRow(slice_part.value, _headline(slice_part), behind, _is_weak(slice_part, whole)),
+            )
+        )
     titles = (
         ("positive", "AUC", "AP", "log-loss", "ECE")
         if isinstance(evaluation, ClassifierEvaluation)
@@ -394,7 +399,9 @@ def _slices(evaluation: AnyEvaluation) -> Figure:
         ),
         title="Slice by slice",
         caption=_slices_caption(evaluation),
-        table=Table(("column", "value", "rows", *titles), [_slice_cells(each) for each in evaluation.slices]),
+        table=Table(
+            ("column", "value", "rows", *titles), [_slice_cells(slice_part) for slice_part in evaluation.slices]
+        ),
     )
 
 
@@ -408,9 +415,9 @@ def _slices_caption(evaluation: AnyEvaluation) -> str:
     if whole is None:
         return text
     weak = [
-        (found.value, each)
-        for each in evaluation.slices
-        if _is_weak(each, whole) and (found := _headline(each)) is not None
+        (found.value, slice_part)
+        for slice_part in evaluation.slices
+        if _is_weak(slice_part, whole) and (found := _headline(slice_part)) is not None
     ]
     if not weak:
         return f"{text} There is none."

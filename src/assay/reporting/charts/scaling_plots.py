@@ -32,13 +32,13 @@ def loss_chart(study: ScalingStudy, *, width: int, label: str) -> str:
     """Every run, the law (with two variables: at its best split of compute), the band, and the targets."""
     form, points = study.fit.form, study.fit.points
     scale = points.variables[form.scale]
-    reach = 0.0 if study.tested is None else study.tested.longest_reach
+    reach = 0.0 if study.back_test is None else study.back_test.max_horizon
     # No further than a decade past the last target: the reach may be hundreds of times the data.
-    wanted = [each.prediction.target[form.scale] for each in study.asked if each.prediction is not None]
+    wanted = [each.prediction.target[form.scale] for each in study.targets if each.prediction is not None]
     furthest = min(scale.max() * math.exp(reach), 10 * max([scale.max(), *wanted]))
     xs = np.geomspace(scale.min(), furthest, CURVE_POINTS)
     curve = study.compute_optimal(xs) if len(form.variables) > 1 else {form.scale: xs}
-    ends = [end for each in study.asked if each.prediction for end in _ends(each.prediction.loss)]
+    ends = [end for each in study.targets if each.prediction for end in _ends(each.prediction.loss)]
     middle = np.exp(study.fit.log_loss(curve))
     log_xs = np.log10(xs)
     area = chart(
@@ -48,7 +48,7 @@ def loss_chart(study: ScalingStudy, *, width: int, label: str) -> str:
         Axis("loss", domain([*points.loss.tolist(), *middle.tolist(), *ends]), _loss_text),
     )
     shade = ""
-    if study.tested is not None:
+    if study.back_test is not None:
         lows, highs = study.band(curve)
         shade = area.band(log_xs.tolist(), lows, highs, "band s1")
     dots = [
@@ -62,11 +62,14 @@ def loss_chart(study: ScalingStudy, *, width: int, label: str) -> str:
 def back_test_chart(tested: BackTest, confidence: float, *, width: int, label: str) -> str:
     """Each prediction's error over its band's half-width, by how far beyond the data it was."""
     multiplier = tested.multiplier(confidence)
-    reaches = np.concatenate([origin.reaches for origin in tested.origins]) / math.log(10)
+    horizons = np.concatenate([origin.horizons for origin in tested.origins]) / math.log(10)
     shares = np.concatenate(
-        [origin.errors / (multiplier * band_scale(origin.claimed, origin.reaches)) for origin in tested.origins]
+        [
+            origin.errors / (multiplier * band_scale(origin.claimed, origin.horizons))
+            for origin in tested.origins
+        ]
     )
-    farthest, sizes = float(reaches.max()) * 1.03, [-1.25, 1.25, *shares.tolist()]
+    farthest, sizes = float(horizons.max()) * 1.03, [-1.25, 1.25, *shares.tolist()]
     area = chart(
         width,
         300 if width > 400 else 260,
@@ -75,13 +78,13 @@ def back_test_chart(tested: BackTest, confidence: float, *, width: int, label: s
     )
     dots = [
         area.dot(reach, share, "s1" if abs(share) <= 1 else "s2", r=3)
-        for reach, share in zip(reaches.tolist(), shares.tolist(), strict=True)
+        for reach, share in zip(horizons.tolist(), shares.tolist(), strict=True)
     ]
     return area.drawing(area.level(-1.0, "limit"), area.level(1.0, "limit"), *dots, label=label)
 
 
 def _target_marks(study: ScalingStudy, area: Chart) -> Iterator[str]:
-    for each in study.asked:
+    for each in study.targets:
         if each.prediction is None:
             continue
         loss = each.prediction.loss

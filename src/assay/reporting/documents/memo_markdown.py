@@ -63,7 +63,7 @@ def _candidate(decision: Decision) -> Iterator[str]:
         if unasked := view.unasked_text(decision, gate):
             yield from ("", plain(unasked))
     yield from ("", f"**Benchmarks.**{view.effects_note(decision)}", "")
-    effects = Table(view.EFFECT_COLUMNS, [view.effect_row(each) for each in view.all_effects(decision)])
+    effects = Table(view.EFFECT_COLUMNS, [view.effect_row(effect) for effect in view.all_effects(decision)])
     yield from markdown_table(quoted(effects))
     yield from ("", "**Records**", "")
     yield from markdown_table(_runs(decision))
@@ -93,7 +93,7 @@ def _runs(decision: Decision) -> Table:
         return plain(view.models_text(both))
 
     def results(place: int) -> str:
-        return " ".join(code(each.candidate_results[place].path) for each in decision.effects)
+        return " ".join(code(effect.candidate_results[place].path) for effect in decision.effects)
 
     return Table.of(
         range(num_seeds),

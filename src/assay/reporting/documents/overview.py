@@ -102,9 +102,9 @@ def _effect(line: CampaignLine) -> Estimate:
 
 def live_document(runs: Sequence[LiveRun], *, now_s: float) -> Document:
     """The runs that run, and those that ended badly within a day."""
-    running = [each for each in runs if each.view.status == "running"]
-    unknown = sum(each.view.status == "unknown" for each in runs)
-    bad = [each for each in runs if each.has_ended_badly]
+    running = [run for run in runs if run.view.status == "running"]
+    unknown = sum(run.view.status == "unknown" for run in runs)
+    bad = [run for run in runs if run.has_ended_badly]
     left = [each.left_s for each in running if each.left_s is not None]
     return Document(
         name="live",
@@ -124,7 +124,7 @@ def live_document(runs: Sequence[LiveRun], *, now_s: float) -> Document:
             Tile("stopped", str(len(runs) - len(running) - len(bad) - unknown), "within a day"),
             Tile("next to finish", duration_text(min(left)) if left else "—", "at the speed so far"),
         ],
-        sections=[DocumentSection(each.view.run_id, list(_live_run(each, now_s))) for each in runs],
+        sections=[DocumentSection(run.view.run_id, list(_live_run(run, now_s))) for run in runs],
         foot="Made anew by: assay report --live. With --every 30 it is written, and read, every 30 s.",
         links=[],
     )

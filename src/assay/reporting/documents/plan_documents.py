@@ -603,8 +603,8 @@ def _campaign_text(rule: PlayedRule) -> Iterator[str]:
         f"Judged by a campaign's rule, as that will be: {rule.least_effect:+g} points are worth having; "
         f"{looks}{rule.confidence:.0%} confidence over all looks{shared}."
     )
-    for each in rule.guardrails:
-        yield f"Passes only if '{each.benchmark}' has lost less than {each.margin:g} points, surely."
+    for guardrail in rule.guardrails:
+        yield f"Passes only if '{guardrail.benchmark}' has lost less than {guardrail.margin:g} points, surely."
     for mode in rule.safety:
         most = f"at most {100 * mode.max_rate:g}% of its items"
         yield f"Passes only if '{mode.benchmark}' fails on {most}, surely, in each seed."
@@ -666,7 +666,11 @@ def _matrix(program: Program) -> Iterator[Block]:
     ]
     if own:
         yield TitledTable("Where it is otherwise", "", Table(header, own))
-    wishes = [(each.title, each.wants) for each in program.stakeholders.values() if each.wants]
+    wishes = [
+        (stakeholder.title, stakeholder.wants)
+        for stakeholder in program.stakeholders.values()
+        if stakeholder.wants
+    ]
     if wishes:
         yield TitledTable("What they ask of the plan", "", Table(("who", "wants"), wishes))
 

@@ -76,16 +76,19 @@ def render_run_page(page: RunPage) -> str:
 
 def render_comparison_page(page: ComparisonPage) -> str:
     """The page of a baseline and its candidates."""
-    runs = [each.page.view for each in page.candidates]
+    runs = [candidate.page.view for candidate in page.candidates]
     return render_page(
         "comparison.html",
-        title=f"{', '.join(each.run_id for each in runs)} beside {page.baseline.view.run_id}",
+        title=f"{', '.join(run.run_id for run in runs)} beside {page.baseline.view.run_id}",
         kind="comparison",
-        made=utc_text(max(each.created for each in runs)),
+        made=utc_text(max(run.created for run in runs)),
         verdict=comparison_verdict(page),
-        tiles=[tile for each in page.candidates for tile in _comparison_tiles(each.compared)],
+        tiles=[tile for candidate in page.candidates for tile in _comparison_tiles(candidate.compared)],
         sections=[("Is it as good?", difference_figures(page)), ("Side by side", overlay_figures(page))],
-        changes=[(each.compared.candidate_run_id, changes_table(each.compared)) for each in page.candidates],
+        changes=[
+            (candidate.compared.candidate_run_id, changes_table(candidate.compared))
+            for candidate in page.candidates
+        ],
         costs=cost_table(page),
     )
 

@@ -98,15 +98,17 @@ def _mitigations(dossier: Dossier) -> Iterator[Block]:
     taken = {move.name for move in dossier.offered.offer.moves}
     rows = [
         (
-            each.title,
+            mitigation.title,
             line.risk.title,
-            f"{signed_text(100 * (each.after.p_on_time - line.now.p_on_time), 1)} pt",
-            f"{signed_text(100 * (each.after.p_over_budget - line.now.p_over_budget), 1)} pt",
-            signed_text(each.after.device_hours - line.now.device_hours),
-            "taken" if f"{line.name}: {each.name}" in taken else _advice(line.now.p_both, each.after.p_both),
+            f"{signed_text(100 * (mitigation.after.p_on_time - line.now.p_on_time), 1)} pt",
+            f"{signed_text(100 * (mitigation.after.p_over_budget - line.now.p_over_budget), 1)} pt",
+            signed_text(mitigation.after.device_hours - line.now.device_hours),
+            "taken"
+            if f"{line.name}: {mitigation.name}" in taken
+            else _advice(line.now.p_both, mitigation.after.p_both),
         )
         for line in dossier.register
-        for each in line.mitigations
+        for mitigation in line.mitigations
     ]
     if rows:
         yield TitledTable(

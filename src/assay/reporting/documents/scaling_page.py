@@ -31,15 +31,15 @@ def render_scaling_page(study: ScalingStudy, check: BandCheck | None, *, name: s
 
 def scaling_verdict(study: ScalingStudy) -> Verdict:
     """What the law predicts, or why it does not."""
-    refused = [each for each in study.asked if each.refusal is not None]
-    if study.untested is not None:
-        return Verdict("open", "fitted, not tested", str(study.untested))
+    refused = [each for each in study.targets if each.error is not None]
+    if study.back_test_error is not None:
+        return Verdict("open", "fitted, not tested", str(study.back_test_error))
     if refused:
-        return Verdict("bad", "refused", str(refused[0].refusal))
-    if not study.asked:
+        return Verdict("bad", "refused", str(refused[0].error))
+    if not study.targets:
         return Verdict("good", "fitted", f"{study.law.formula}, on {number_of(study.law.num_points, 'run')}.")
-    said = " ".join(prediction_sentence(each) for each in study.asked)
-    if any(each.is_untested for each in study.asked):
+    said = " ".join(prediction_sentence(each) for each in study.targets)
+    if any(each.is_untested for each in study.targets):
         return Verdict("open", "untested", f"{said} {level_text(study)}".rstrip())
     if level := level_text(study):
         return Verdict("open", "chance level not given", f"{said} {level}")
@@ -129,7 +129,7 @@ def targets_table(study: ScalingStudy) -> Table:
         return f"{each.score.value:.3f} ({each.score.low:.3f} to {each.score.high:.3f})"
 
     return Table.of(
-        study.asked,
+        study.targets,
         ("target", target_text),
         ("loss", told(lambda found: f"{found.loss.value:.4f}", refused="refused")),
         (f"{study.confidence:.0%} band", told(lambda found: f"{found.loss.low:.4f} to {found.loss.high:.4f}")),
@@ -153,14 +153,18 @@ def _tiles(study: ScalingStudy, check: BandCheck | None) -> list[Tile]:
             f"{power_text(scale.min(), digits=2)} to {power_text(scale.max(), digits=2)}{unit}",
         ),
         *(
-            Tile(each.name, f"{each.estimate.value:.4g}", f"± {each.standard_error:.2g} (standard error)")
-            for each in study.law.parameters
-            if each.name in ("alpha", "beta", "E")
+            Tile(
+                parameter.name,
+                f"{parameter.estimate.value:.4g}",
+                f"± {parameter.standard_error:.2g} (standard error)",
+            )
+            for parameter in study.law.parameters
+            if parameter.name in ("alpha", "beta", "E")
         ),
     ]
-    if study.tested is not None:
-        factor = f"{study.tested.multiplier(study.confidence):.2f}"
-        tiles.append(Tile("band", f"{factor} s", f"calibrated at {len(study.tested.origins)} origins"))
+    if study.back_test is not None:
+        factor = f"{study.back_test.multiplier(study.confidence):.2f}"
+        tiles.append(Tile("band", f"{factor} s", f"calibrated at {len(study.back_test.origins)} origins"))
     if check is not None:
         note = f"nominal {check.confidence:.0%}; bootstrap alone {check.covered_by_bootstrap_alone:.0%}"
         tiles.append(Tile("bands held", f"{check.covered:.0%}", note))
@@ -175,21 +179,21 @@ def _loss_figure(study: ScalingStudy) -> Figure:
         if two
         else "The line is the law. "
     )
-    if study.tested is not None:
+    if study.back_test is not None:
         caption += "The band ends where no back-test reaches."
     legend = [("s3", "runs"), ("s1", "the law and its band"), ("s2", "targets")]
     return figure(
         lambda width: loss_chart(study, width=width, label="loss over scale"),
         title="Loss over scale",
         caption=caption,
-        legend=legend if study.asked else legend[:2],
+        legend=legend if study.targets else legend[:2],
     )
 
 
 def _back_test(study: ScalingStudy) -> Iterator[Figure]:
-    if study.tested is None:
+    if study.back_test is None:
         return
-    tested = study.tested
+    tested = study.back_test
     yield figure(
         lambda width: back_test_chart(tested, study.confidence, width=width, label="back-test of the band"),
         title="Predictions that could be checked",

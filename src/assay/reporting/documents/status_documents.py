@@ -340,7 +340,7 @@ def _gate_table(found: ProgramForecast) -> Block:
         if gate.evidence is not None:
             evidence = gate.evidence
             reads = f"{evidence.benchmark}: {judged_text(evidence)}"
-        dropped = [found.program.nodes()[each].title for each in gate.narrow.drops if "narrow" in said]
+        dropped = [found.program.nodes()[drop].title for drop in gate.narrow.drops if "narrow" in said]
         rows.append((gate.title, reads, ", then ".join(said) or "not held", ", ".join(dropped) or "—"))
     return TitledTable("Gate by gate", "", Table(("gate", "reads", "said", "dropped by it"), rows))
 
@@ -390,7 +390,7 @@ def _not_done(found: ProgramForecast) -> Iterator[Block]:
     decides = program.decision.made_by
     parts = {
         "Not over yet": [f"{nodes[each].title}{' (makes the decision)' * (each == decides)}" for each in left],
-        "Called off by the gates": [nodes[each].title for each in nodes if each in off],
+        "Called off by the gates": [nodes[node].title for node in nodes if node in off],
         "Never begun": [nodes[each].title for each in never],
     }
     yield from (Listing(titles, title=title) for title, titles in parts.items() if titles)

@@ -47,8 +47,8 @@ def triage_document(fleet: Fleet, startup: Startup | None, ci: CiReport | None, 
 def _verdict(findings: tuple[Finding, ...]) -> Verdict:
     if not findings:
         return Verdict("good", "nothing stands out", "No cause, no rise and no phase costs much device time.")
-    faults = [each for each in findings if each.about != "spent"]
-    confirmed = sum(each.is_confirmed for each in faults)
+    faults = [finding for finding in findings if finding.about != "spent"]
+    confirmed = sum(fault.is_confirmed for fault in faults)
     word = f"{number_of(confirmed, 'finding')}, {len(faults) - confirmed} suspected"
     return Verdict(
         "bad" if confirmed else "open", word, f"{findings[0].what.rstrip('.')}. Next: {findings[0].next}"

@@ -15,16 +15,16 @@ def print_guards(standings: Sequence[GuardStanding]) -> None:
         click.echo(
             "no guard stands. 'assay triage guard DIAGNOSIS' accepts what 'triage failures --json' found."
         )
-    for each in standings:
-        guard = each.guard
-        does = "lapsed" if each.has_lapsed else "refuses runs" if guard.is_refusing else "warns of runs"
-        click.secho(f"{guard.name}: {does}", fg="green" if each.has_lapsed else "yellow", bold=True)
+    for standing in standings:
+        guard = standing.guard
+        does = "lapsed" if standing.has_lapsed else "refuses runs" if guard.is_refusing else "warns of runs"
+        click.secho(f"{guard.name}: {does}", fg="green" if standing.has_lapsed else "yellow", bold=True)
         click.echo(
             f"  {percent_text(guard.rate)} of attempts on it failed, elsewhere "
             f"{percent_text(guard.elsewhere_rate)}; accepted on {utc_text(guard.accepted_s)} by "
             f"{guard.accepted_by}"
         )
-        click.echo(f"  since then: {_since_text(each)}")
+        click.echo(f"  since then: {_since_text(standing)}")
 
 
 def _since_text(each: GuardStanding) -> str:

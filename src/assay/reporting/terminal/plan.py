@@ -39,12 +39,12 @@ def print_program(program: Program) -> None:
     """What a program holds, in a few lines."""
     console, nodes = stdout(), program.nodes().values()
     runs = [node.runs for node in nodes if node.runs]
-    least = sum(each.count * min(m.devices * m.hours for m in each.ways()) for each in runs)
+    least = sum(run.count * min(m.devices * m.hours for m in run.ways()) for run in runs)
     console.print(Text(f"{program.name}: {program.title}", style="bold"))
     people = sum(role.fte for role in program.team.values() if role.part_of is None)
     console.print(
         f"{number_of(len(program.activities), 'activity', 'activities')}, "
-        f"{number_of(len(program.gates), 'gate')}, {number_of(sum(each.count for each in runs), 'run')}; "
+        f"{number_of(len(program.gates), 'gate')}, {number_of(sum(run.count for run in runs), 'run')}; "
         f"at least {least:,} of {program.budget.plannable_device_hours():,.0f} plannable device-hours; "
         f"{people:g} {'person' if people == 1 else 'people'}; "
         f"risks: {len(program.risks)}, options: {len(program.options)}, what-ifs: {len(program.what_ifs)}"

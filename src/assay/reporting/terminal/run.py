@@ -59,13 +59,13 @@ def _facts(run: RunView) -> Iterator[tuple[str, RenderableType]]:
     total = "" if run.total_steps is None else f" of {run.total_steps:,}"
     ranks = "1 rank" if set(run.world_sizes) == {1} else f"{world_sizes_text(run.world_sizes) or 'no'} ranks"
     yield "step", f"{run.step:,}{total} on {ranks}"
-    if kinds := dict.fromkeys(each.processor for each in run.attempts if each.processor):
+    if kinds := dict.fromkeys(attempt.processor for attempt in run.attempts if attempt.processor):
         yield "processor", ", then ".join(kinds)
     if run.launches:
         yield "started", _started_text(run.launches[-1])
     if hint := _silence(run):
         yield "", Text(hint, style="yellow")
-    if run.status == "failed" or any(each.rule == "spikes" for each in run.warnings):
+    if run.status == "failed" or any(warning.rule == "spikes" for warning in run.warnings):
         yield "next", "\n".join(f"{what}: '{command}'" for what, command in next_commands(run))
     for note in run.notes:
         yield "note", f"{note.text} ({note.by}, {utc_text(note.at_s)})"
@@ -97,7 +97,7 @@ def _facts(run: RunView) -> Iterator[tuple[str, RenderableType]]:
     mark = model_mark(run)
     yield (
         "model",
-        Text("\n".join([mark.word, *(each.text for each in run.warnings)]), style=TONE_STYLES[mark.tone]),
+        Text("\n".join([mark.word, *(warning.text for warning in run.warnings)]), style=TONE_STYLES[mark.tone]),
     )
     if run.held_s():
         yield "device time", _cost(run)

@@ -23,7 +23,7 @@ TERM_WORDS: dict[ThroughputTerm, str] = {
     "lanes": "lanes",
     "uneven": "uneven lanes",
     "slowest": "slowest worker",
-    "crowding": "crowding",
+    "contention": "contention",
     "data": "rows",
     "rollouts": "rollouts",
     "fixed": "optimizer, ...",
@@ -57,11 +57,11 @@ def print_forecast(
         (name("binds"), lambda size: TERM_WORDS[size.binds]),
         dispensable=("nodes", "efficiency"),
     )
-    for goal in found.goals:
-        click.echo(f"P({goal.speedup:g}x at {goal.world_size}) = {goal.probability:.2f}")
+    for target in found.targets:
+        click.echo(f"P({target.speedup:g}x at {target.world_size}) = {target.probability:.2f}")
     _print_terms(found.sizes)
-    for remark in found.remarks:
-        click.secho(f"note: {remark}", fg="yellow")
+    for note in found.notes:
+        click.secho(f"note: {note}", fg="yellow")
     if advised_for is not None:
         _print_advice(found.advice, advised_for)
 
@@ -81,7 +81,7 @@ def _print_terms(sizes: Sequence[WorldForecast]) -> None:
             else []
         ),
         (number("sent a worker"), lambda size: bytes_text(size.sent_bytes)),
-        (number("leaves a node"), lambda size: bytes_text(size.left_node_bytes)),
+        (number("leaves a node"), lambda size: bytes_text(size.inter_node_bytes)),
         dispensable=("sent a worker", "leaves a node"),
     )
 
@@ -105,8 +105,8 @@ def print_check(found: ThroughputCheck) -> None:
         dispensable=("times",),
     )
     click.echo(f"wrong by the most: {found.worst}")
-    for remark in found.remarks:
-        click.secho(f"note: {remark}", fg="yellow")
+    for note in found.notes:
+        click.secho(f"note: {note}", fg="yellow")
 
 
 def _calibration_lines(calibration: ThroughputCalibration) -> Iterator[str]:
@@ -122,7 +122,7 @@ def _calibration_lines(calibration: ThroughputCalibration) -> Iterator[str]:
         f"{count_text(1 / max(calibration.loader_row_s, 1e-9))} rows/s"
     )
     two = (
-        f"two workers: a lane takes {calibration.two_workers.crowding:.2f} times as long"
+        f"two workers: a lane takes {calibration.two_workers.contention:.2f} times as long"
         if (calibration.two_workers)
         else "no room for two workers: nothing is known of what lies between them"
     )

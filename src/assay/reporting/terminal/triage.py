@@ -85,8 +85,8 @@ def print_data_changes(found: DataChanges) -> None:
 
 def _print_moved(moved: MovedMetric) -> None:
     click.secho(f"{moved.metric}: {_moved_text(moved.overall)}", bold=True)
-    for each in moved.slices:
-        click.echo(f"   {one_line(each.column)}={one_line(each.value)}: {_moved_text(each)}")
+    for slice_part in moved.slices:
+        click.echo(f"   {one_line(slice_part.column)}={one_line(slice_part.value)}: {_moved_text(slice_part)}")
     if not moved.slices:
         click.echo(f"   none of {number_of(moved.num_slices, 'slice')} surely moved")
     price = (
@@ -212,7 +212,7 @@ def _print_back_test(found: CiBackTest) -> None:
 
 
 def _print_listed(texts: Sequence[str]) -> None:
-    click.echo("".join(f"  {one_line(each)}\n" for each in texts[:MOST_LISTED]), nl=False)
+    click.echo("".join(f"  {one_line(text)}\n" for text in texts[:MOST_LISTED]), nl=False)
     if len(texts) > MOST_LISTED:
         click.echo(f"  and {len(texts) - MOST_LISTED:,} more; --json has them all")
 
@@ -284,11 +284,11 @@ def print_bisection(found: CommitBisection) -> None:
         + _spent(found.blocks, found.steps, found.device_hours, None)
     )
     click.secho(one_line(f"{found.verdict}: {found.because}"), fg=BISECTION_COLOURS[found.verdict], bold=True)
-    for each in found.suspects:
-        measured = "not measured" if each.ratio is None else f"x {each.ratio:.3f} of GOOD"
+    for suspect in found.suspects:
+        measured = "not measured" if suspect.ratio is None else f"x {suspect.ratio:.3f} of GOOD"
         click.echo(
-            f"  {each.commit[:10]} {percent_text(each.probability):>6}  {measured}, "
-            f"{number_of(each.blocks, 'block')}  {one_line(each.subject)}"
+            f"  {suspect.commit[:10]} {percent_text(suspect.probability):>6}  {measured}, "
+            f"{number_of(suspect.blocks, 'block')}  {one_line(suspect.subject)}"
         )
     for skipped in found.skipped:
         click.secho(f"  {skipped.commit[:10]} does not run: {one_line(skipped.because)}", fg="yellow")
@@ -352,9 +352,9 @@ def _print_cause(number: int, cause: FailureCause) -> None:
 
 
 def _print_ratios(ratios: tuple[AdjustedRatio, ...]) -> None:
-    for each in ratios:
-        within = f"within {', '.join(each.within)}" if each.within else "to all others"
-        click.echo(f"   ratio {within}: {each.ratio:.1f} ({each.low:.1f} to {each.high:.1f})")
+    for ratio in ratios:
+        within = f"within {', '.join(ratio.within)}" if ratio.within else "to all others"
+        click.echo(f"   ratio {within}: {ratio.ratio:.1f} ({ratio.low:.1f} to {ratio.high:.1f})")
 
 
 def _rate(rate: float) -> str:

@@ -37,12 +37,14 @@ class CampaignLine(View):
 
 def campaign_lines(ledger: Ledger) -> list[CampaignLine]:
     """The newest campaign first."""
-    return [line for each in ledger.campaigns() for line in lines_of(each, ledger.decisions(each.name))]
+    return [
+        line for campaign in ledger.campaigns() for line in lines_of(campaign, ledger.decisions(campaign.name))
+    ]
 
 
 def lines_of(campaign: Campaign, decisions: Sequence[Decision]) -> list[CampaignLine]:
     """Each candidate's newest decision."""
-    newest = {each.candidate: each for each in decisions}
+    newest = {decision.candidate: decision for decision in decisions}
     runs = {run.run_id: run.device_s for each in newest.values() for run in each.runs}
     return [
         CampaignLine.of(

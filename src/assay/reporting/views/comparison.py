@@ -132,8 +132,8 @@ def _warnings(baseline: RunView, candidate: RunView) -> Iterator[WarningView]:
     of_pair = warnings_of_pair(*sides, steps=(baseline.step, candidate.step), methods=methods)
     yield from map(WarningView.of, of_pair)
     for side in (baseline, candidate):
-        for each in side.warnings:
-            yield WarningView(rule=each.rule, text=f"{side.run_id}: {each.text}")
+        for warning in side.warnings:
+            yield WarningView(rule=warning.rule, text=f"{side.run_id}: {warning.text}")
 
 
 def _method(run: RunView) -> str:

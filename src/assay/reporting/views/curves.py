@@ -62,7 +62,11 @@ class RunCurves:
 
 def run_curves(ledger: Ledger, run_id: str) -> RunCurves:
     """The curves of a run by its whole id."""
-    names = [each.name for each in metric_summaries(ledger, run_id) if each.name.startswith(VALIDATION_CURVE)]
+    names = [
+        summary.name
+        for summary in metric_summaries(ledger, run_id)
+        if summary.name.startswith(VALIDATION_CURVE)
+    ]
     validation = _series(ledger, run_id, names[0]) if names else None
     return RunCurves(
         loss=_series(ledger, run_id, "loss"),
@@ -75,7 +79,7 @@ def run_curves(ledger: Ledger, run_id: str) -> RunCurves:
 
 def method_curves(ledger: Ledger, run_id: str) -> tuple[Series, ...]:
     """Those of `OF_METHODS` that the run, named by its whole id, has."""
-    known = {each.name for each in metric_summaries(ledger, run_id)}
+    known = {summary.name for summary in metric_summaries(ledger, run_id)}
     found = (_series(ledger, run_id, name) for name in OF_METHODS if name in known)
     return tuple(each for each in found if each is not None)
 

@@ -65,17 +65,17 @@ class ProxyView(View):
 
 
 def power_view(
-    *, items: int, effect: float | None, discordance: float, seed_sd: float, wanted_power: float
+    *, items: int, effect: float | None, discordance: float, seed_sd: float, target_power: float
 ) -> PowerView:
     """For items on which two models differ with `discordance`, and a recipe's `seed_sd` over its seeds."""
     noise = components_from_discordance(discordance=discordance, seed_sd=seed_sd)
-    two_models = detectable_difference(items, discordance=discordance, wanted_power=wanted_power)
+    two_models = detectable_difference(items, discordance=discordance, target_power=target_power)
     return PowerView(
         designs=tuple(
             DesignView(
                 num_seeds=count,
                 detectable_effect=minimum_detectable_effect(
-                    noise, num_seeds=count, num_items=items, wanted_power=wanted_power
+                    noise, num_seeds=count, num_items=items, target_power=target_power
                 ),
                 chance=None
                 if effect is None
@@ -86,7 +86,7 @@ def power_view(
         two_models_difference=two_models if math.isfinite(two_models) else None,
         seeds_needed=None
         if effect is None
-        else seeds_needed(effect, noise, num_items=items, wanted_power=wanted_power),
+        else seeds_needed(effect, noise, num_items=items, target_power=target_power),
     )
 
 

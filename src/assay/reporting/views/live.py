@@ -36,7 +36,7 @@ class LiveRun(NamedTuple):
         view = self.view
         if not self.is_at_work or view.total_steps is None or view.speed is None:
             return None
-        reached = max((each.reached_step for each in view.attempts), default=0)
+        reached = max((attempt.reached_step for attempt in view.attempts), default=0)
         return max(0, view.total_steps - reached) / view.speed.steps_per_s
 
 
@@ -55,4 +55,4 @@ def live_runs(ledger: Ledger, *, now_s: float) -> list[LiveRun]:
 
 
 def _is_recent(attempts: Sequence[Attempt], now_s: float) -> bool:
-    return max((each.ended_s or each.started_s for each in attempts), default=0.0) > now_s - RECENT_S
+    return max((attempt.ended_s or attempt.started_s for attempt in attempts), default=0.0) > now_s - RECENT_S

@@ -58,7 +58,7 @@ class Memo:
 
     def runs(self) -> list[CampaignRun]:
         """Every run behind the decisions, once."""
-        return list({run.run_id: run for each in self.decisions for run in each.runs}.values())
+        return list({run.run_id: run for decision in self.decisions for run in decision.runs}.values())
 
     def spent_s(self) -> float:
         """Device time of training all of them, and a pipeline's other stages."""
@@ -75,7 +75,7 @@ def memo_verdict(memo: Memo) -> Verdict:
     if not memo.decisions:
         reason = memo.stopped_by or "no look has been taken yet"
         return Verdict("open", "not decided", f"There is no decision yet: {reason}.")
-    words = [f"{WORDS[each.recommendation].lower()} {each.candidate}" for each in memo.decisions]
+    words = [f"{WORDS[decision.recommendation].lower()} {decision.candidate}" for decision in memo.decisions]
     left = [
         f"{name} is not decided: {memo.stopped_by or 'its looks are still to come'}." for name in memo.undecided
     ]
@@ -92,7 +92,9 @@ def memo_verdict(memo: Memo) -> Verdict:
     return Verdict(
         worst((tone, "open")) if warned else tone,
         " · ".join(words),
-        " ".join([*(_said_of(each, is_alone=len(memo.decisions) == 1) for each in memo.decisions), *left]),
+        " ".join(
+            [*(_said_of(decision, is_alone=len(memo.decisions) == 1) for decision in memo.decisions), *left]
+        ),
         marks,
     )
 
@@ -264,7 +266,7 @@ def mark_of(decision: Decision, gate: GateResult, clause: Clause) -> str:
 
 def gain_by_seed(decision: Decision) -> list[float]:
     """The primary effect in each seed."""
-    primary = [each.by_seed for each in decision.effects if each.role == "primary"]
+    primary = [effect.by_seed for effect in decision.effects if effect.role == "primary"]
     return [sum(values) / len(primary) for values in zip(*primary, strict=True)]
 
 
@@ -299,7 +301,7 @@ def effects_note(decision: Decision) -> str:
         " Could detect: the smallest true gain that one look at 95% sees 80% of the time. To be scaled a gain "
         "must also be worth having and likely to come again, so a larger one is needed."
     )
-    if all(each.num_clusters == each.num_items for each in decision.effects):
+    if all(effect.num_clusters == effect.num_items for effect in decision.effects):
         return detects
     shared = " Items that come in clusters (a file, a person) share their luck: a cluster counts as one draw."
     return detects + shared
@@ -330,11 +332,13 @@ def record_paths(memo: Memo) -> list[str]:
         if decision.recommendation == "scale":
             found.append(known_good_of(decision))
         found += [run_record(run) for run in decision.runs]
-        found += [source.path for gate in decision.gates for each in gate.clauses for source in each.evidence]
+        found += [
+            source.path for gate in decision.gates for clause in gate.clauses for source in clause.evidence
+        ]
         found += [
             source.path
-            for each in decision.effects
-            for source in (*each.baseline_results, *each.candidate_results)
+            for effect in decision.effects
+            for source in (*effect.baseline_results, *effect.candidate_results)
         ]
     return list(dict.fromkeys(found))
 
@@ -383,7 +387,7 @@ def _gain_tile(decision: Decision) -> Tile:
 def cost_note(memo: Memo) -> str:
     """What the costs of the memo are of: of a pipeline, of the stages that answer nothing, too."""
     apart = _evaluation_text(memo)
-    if any(STAGE in each.patch for each in memo.decisions):
+    if any(STAGE in decision.patch for decision in memo.decisions):
         of_each = f"'assay show {memo.campaign}' has each stage's cost"
         return f"That is of all stages{_others_text(memo)}; {of_each}{apart}."
     return f"Candidates share the baseline's runs{apart}."

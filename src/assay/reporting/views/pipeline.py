@@ -55,7 +55,7 @@ def stage_runs(pipeline: Pipeline) -> list[str]:
 
 def pipeline_view(pipeline: Pipeline, home: Home, ledger: Ledger) -> PipelineView:
     """What is known of it now."""
-    lines = {each.run_id: each for each in run_lines(ledger, Selection(text=pipeline.name))}
+    lines = {run_line.run_id: run_line for run_line in run_lines(ledger, Selection(text=pipeline.name))}
     runs = []
     for stage, seed, run_id in _all(pipeline.config, pipeline.name):
         line = lines.get(run_id)
@@ -77,7 +77,7 @@ def pipeline_view(pipeline: Pipeline, home: Home, ledger: Ledger) -> PipelineVie
         pipeline=pipeline.name,
         created=pipeline.created_s,
         runs=tuple(runs),
-        device_hours=sum(each.device_hours for each in runs),
+        device_hours=sum(run.device_hours for run in runs),
     )
 
 

@@ -238,7 +238,7 @@ class RunView(RunHead):
 
     def last_commit(self) -> CommitView | None:
         """The newest durable state that was not found damaged."""
-        return next((each for each in reversed(self.commits) if not each.is_quarantined), None)
+        return next((commit for commit in reversed(self.commits) if not commit.is_quarantined), None)
 
     def audited_until(self) -> int | None:
         """Step behind which nothing was audited; None where the last commit was, or nothing at all."""
@@ -263,7 +263,7 @@ def run_view(ledger: Ledger, run_id: str, settings: Settings = NO_SETTINGS) -> R
     attempts = ledger.attempts(run.run_id)
     seen_s = last_sign_of_life_s(ledger, run.run_id)
     phases = ledger.phase_seconds(run.run_id)
-    settled = {each.attempt for each in phases}
+    settled = {phase.attempt for phase in phases}
     for attempt in attempts:
         if attempt.attempt not in settled and seen_s is not None:
             held_to_s = max(attempt.ended_s or seen_s, attempt.started_s)
@@ -301,20 +301,22 @@ def run_view(ledger: Ledger, run_id: str, settings: Settings = NO_SETTINGS) -> R
         launches=tuple(launches),
         commits=commit_views(entries, numbers),
         **_costs(settings, attempts, phases),
-        lost_steps=sum(each.lost_steps for each in lives),
+        lost_steps=sum(live.lost_steps for live in lives),
         prompts=_prompts(intact),
         speed=_speed(ledger, run.run_id),
         metrics={
-            each.name: MetricSummaryView.of(each, last=each.last_value)
-            for each in metric_summaries(ledger, run.run_id)
+            summary.name: MetricSummaryView.of(summary, last=summary.last_value)
+            for summary in metric_summaries(ledger, run.run_id)
         },
         evaluation=evaluations[-1] if evaluations else None,
         audit=ledger.audit(run.run_id),
         warnings=_warning_views(numbers.warnings()),
         notices=tuple(
-            NoticeView.of(each, at=each.at_s) for each in ledger.notices(run.run_id)[-NEWEST_EVENTS:]
+            NoticeView.of(notice, at=notice.at_s) for notice in ledger.notices(run.run_id)[-NEWEST_EVENTS:]
         ),
-        events=tuple(EventView.of(each, at=each.at_s) for each in events(ledger, run.run_id)[-NEWEST_EVENTS:]),
+        events=tuple(
+            EventView.of(event, at=event.at_s) for event in events(ledger, run.run_id)[-NEWEST_EVENTS:]
+        ),
         last_seen=seen_s,
         tags=remarks.tags if remarks else (),
         notes=remarks.notes if remarks else (),
@@ -324,8 +326,8 @@ def run_view(ledger: Ledger, run_id: str, settings: Settings = NO_SETTINGS) -> R
 def _costs(settings: Settings, attempts: Sequence[Attempt], phases: Sequence[PhaseSeconds]) -> dict[str, Any]:
     """What training cost, and apart from it what evaluating the commits did."""
     trained, evaluated = (
-        [each for each in phases if each.attempt],
-        [each for each in phases if not each.attempt],
+        [phase for phase in phases if phase.attempt],
+        [phase for phase in phases if not phase.attempt],
     )
     cost, evaluation_cost = (cost_of(settings, attempts, each) for each in (trained, evaluated))
     return {
@@ -345,7 +347,7 @@ def _prompts(commits: Sequence[Commit]) -> PromptCounts | None:
 
 def model_numbers(ledger: Ledger, run_id: str) -> ModelNumbers:
     """What a run is warned of by."""
-    names = [each.name for each in metric_summaries(ledger, run_id)]
+    names = [summary.name for summary in metric_summaries(ledger, run_id)]
     curves = {
         name: metric_series(ledger, run_id, name, max_points=MOST_POINTS)
         for name in names
@@ -353,15 +355,15 @@ def model_numbers(ledger: Ledger, run_id: str) -> ModelNumbers:
     }
     series = {name: StepSeries(curve.steps, curve.values) for name, curve in curves.items()}
     losses = series.pop("loss", StepSeries.of({}))
-    failures = [each.failure for each in ledger.attempts(run_id)[-1:]]
-    ends_finite = all(each is None or each.failure_kind != "loss_not_finite" for each in failures)
+    failures = [attempt.failure for attempt in ledger.attempts(run_id)[-1:]]
+    ends_finite = all(failure is None or failure.failure_kind != "loss_not_finite" for failure in failures)
     return ModelNumbers(losses, series, ledger.evaluations(run_id), ends_finite)
 
 
 def commit_views(entries: Sequence[LogEntry], numbers: ModelNumbers) -> tuple[CommitView, ...]:
     """The commits of a run's log, with what became of each, and what spoke against its model then."""
     damaged = {entry.folder: entry.reason for entry in entries if isinstance(entry, CommitQuarantined)}
-    evaluated = {each.step for each in numbers.evaluations}
+    evaluated = {evaluation.step for evaluation in numbers.evaluations}
     retired = {folder for entry in entries if isinstance(entry, Commit) for folder in entry.retires}
     return tuple(
         CommitView.of(
@@ -398,7 +400,7 @@ def _attempt(attempt: Attempt, reached: int | None, phases: Sequence[PhaseSecond
         held_s=None if attempt.ended_s is None else attempt.ended_s - attempt.started_s,
         reached_step=max(reached or 0, kept),
         lost_steps=max(0, (reached or 0) - kept) if attempt.ended_s is not None else 0,
-        device_seconds=device_seconds([each for each in phases if each.attempt == attempt.attempt]),
+        device_seconds=device_seconds([phase for phase in phases if phase.attempt == attempt.attempt]),
     )
 
 

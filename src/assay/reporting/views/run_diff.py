@@ -104,14 +104,14 @@ def _differing(before: dict[str, Any], after: dict[str, Any]) -> list[Difference
 
 def _environment(run: RunView, ledger: Ledger) -> dict[str, Any]:
     attempts = ledger.attempts(run.run_id)
-    processors = [each.processor for each in attempts if each.processor is not None]
+    processors = [attempt.processor for attempt in attempts if attempt.processor is not None]
     found = {
-        "code": [run.code_version, *(each.code_version for each in attempts if each.code_version)],
-        "PyTorch": [each.torch for each in processors],
-        "processor": [each.model for each in processors],
-        "instructions": [each.instructions for each in processors],
-        "hosts": [host for each in attempts for host in each.hosts],
-        "workers": [str(each.world_size) for each in attempts],
+        "code": [run.code_version, *(attempt.code_version for attempt in attempts if attempt.code_version)],
+        "PyTorch": [processor.torch for processor in processors],
+        "processor": [processor.model for processor in processors],
+        "instructions": [processor.instructions for processor in processors],
+        "hosts": [host for attempt in attempts for host in attempt.hosts],
+        "workers": [str(attempt.world_size) for attempt in attempts],
         "forked from": [str(run.parent)] if run.parent else [],
         "store": [run.store_url.partition("://")[0] if "://" in run.store_url else "folder"],
     }

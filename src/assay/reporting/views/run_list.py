@@ -124,7 +124,7 @@ class Selection(NamedTuple):
 
 def run_lines(ledger: Ledger, selection: Selection = Selection()) -> list[RunLine]:  # noqa: B008 (immutable)
     """The newest first, unless the selection says otherwise."""
-    remarks, writes = {each.run_id: each for each in ledger.remarks()}, ledger.last_writes()
+    remarks, writes = {remark.run_id: remark for remark in ledger.remarks()}, ledger.last_writes()
     listed = [each for each in _summaries(ledger) if selection.drills or not each.run.is_drill]
     _refuse_keys_of_no_run(listed, selection.where)
     summaries = [each for each in listed if _has_values(each, selection.where)]
@@ -207,7 +207,7 @@ def _is_asked_for(line: RunLine, selection: Selection, notes: str) -> bool:
 
 
 def _refuse_keys_of_no_run(summaries: Sequence[RunSummary], where: Mapping[str, Any]) -> None:
-    known = {key for each in summaries for key in _leaves(each)} if where else set()
+    known = {key for summary in summaries for key in _leaves(summary)} if where else set()
     for key in where:
         if known and not any(leaf == key or leaf.startswith(f"{key}.") for leaf in known):
             # Here, for every method's keys are read, and a list of runs seldom asks.

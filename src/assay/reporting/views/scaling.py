@@ -74,12 +74,12 @@ def scaling_view(found: ScalingStudy, check: BandCheck | None, page: Path | None
         law=found.law,
         form_errors=found.errors,
         predictions=tuple(
-            AskedView.of(each, refused=str(each.refusal) if each.refusal else None) for each in found.asked
+            AskedView.of(each, refused=str(each.error) if each.error else None) for each in found.targets
         ),
-        band_multiplier=found.tested.multiplier(found.confidence) if found.tested else None,
+        band_multiplier=found.back_test.multiplier(found.confidence) if found.back_test else None,
         score_level=found.task.level if found.task else None,
-        untested=str(found.untested) if found.untested else None,
-        left_out=found.tested.left_out if found.tested else (),
+        untested=str(found.back_test_error) if found.back_test_error else None,
+        left_out=found.back_test.left_out if found.back_test else (),
         band_check=check,
         page=str(page) if page else None,
     )

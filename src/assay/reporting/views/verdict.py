@@ -125,7 +125,7 @@ def rows_mark(run: RunView) -> Mark:
 def model_mark(run: RunView) -> Mark:
     """Whether anything speaks against the model, which says nothing of its rows."""
     if run.warnings:
-        return Mark("model", "bad", ", ".join(each.rule for each in run.warnings))
+        return Mark("model", "bad", ", ".join(warning.rule for warning in run.warnings))
     if run.evaluation is None:
         return Mark("model", "open", "not evaluated")
     return Mark("model", "good", "no warning")
@@ -148,7 +148,7 @@ def run_verdict(run: RunView) -> Verdict:
         of_step = "" if (step := run.audited_until()) is None else f" of step {step:,}"
         sentence = f"The audit{of_step} failed, so the result cannot be trusted: {found[0]}."
         return Verdict("bad", "audit failed", sentence, marks)
-    warned = "".join(f" Warning: {each.text}" for each in run.warnings)
+    warned = "".join(f" Warning: {warning.text}" for warning in run.warnings)
     if run.status == "succeeded":
         is_proved = audit is not None and audit.verdict == "pass"
         began = _learned(run) if is_proved else "The run finished."
@@ -210,10 +210,12 @@ def next_commands(run: RunView) -> list[tuple[str, str]]:
     if run.status == "failed" and kind in ("refused", "config_error"):  # the cause may be in the recipe
         step = commit.step if (commit := run.last_commit()) else 0
         found.append(("or change its recipe", f"assay train --from {run.run_id}@{step} KEY=VALUE"))
-    if any(each.rule == "diverged" for each in run.warnings):
-        step = max((each.reached_step for each in run.attempts), default=0) + int(kind == "loss_not_finite")
+    if any(warning.rule == "diverged" for warning in run.warnings):
+        step = max((attempt.reached_step for attempt in run.attempts), default=0) + int(
+            kind == "loss_not_finite"
+        )
         found.append(("why it went wrong", f"assay replay {run.run_id} --step {max(step, 1)} --explain"))
-    spikes = [step for each in run.warnings if each.rule == "spikes" for step in each.steps]
+    spikes = [step for warning in run.warnings if warning.rule == "spikes" for step in warning.steps]
     if spikes:
         found.append(("what made the step stand out", f"assay replay {run.run_id} --step {spikes[0]} --bisect"))
     if run.audit is None and run.status == "succeeded":
@@ -229,9 +231,9 @@ def _way_on(run: RunView) -> tuple[str, str]:
     resume = f"assay train --resume {run.run_id}{f' --workers {ranks}' if ranks > 1 else ''}"
     if kind == "loss_not_finite":
         sound = [
-            each.step
-            for each in run.commits
-            if each.step >= LEAST_KEPT and not (each.flags or each.is_quarantined or each.is_retired)
+            commit.step
+            for commit in run.commits
+            if commit.step >= LEAST_KEPT and not (commit.flags or commit.is_quarantined or commit.is_retired)
         ]
         step = max(sound, default=0)
         whence = f"from the commit of step {step:,}" if step else "from the beginning"
@@ -245,11 +247,11 @@ def _way_on(run: RunView) -> tuple[str, str]:
 
 def comparison_verdict(page: "ComparisonPage") -> Verdict:
     """The one-point rule for each candidate; the page takes the tone of the worst."""
-    verdicts = {each.compared.verdict for each in page.candidates}
+    verdicts = {candidate.compared.verdict for candidate in page.candidates}
     by_rule: Tone = "bad" if "fail" in verdicts else "open" if "undecided" in verdicts else "good"
     word = {"bad": "fail", "open": "undecided", "good": "pass"}[by_rule]
-    warned = list(dict.fromkeys(each for found in page.candidates for each in found.compared.warnings))
-    sentences = [_judged(each.compared) for each in page.candidates]
+    warned = list(dict.fromkeys(warning for found in page.candidates for warning in found.compared.warnings))
+    sentences = [_judged(candidate.compared) for candidate in page.candidates]
     sentences += [f"Warning: {each.text}" for each in warned]
     if not warned:
         return Verdict(by_rule, word, " ".join(sentences))
@@ -308,7 +310,7 @@ def _learned(run: RunView) -> str:
 
 
 def _survived(run: RunView) -> str:
-    cut_short = [each for each in run.attempts[:-1] if each.outcome != "succeeded"]
+    cut_short = [attempt for attempt in run.attempts[:-1] if attempt.outcome != "succeeded"]
     if not cut_short:
         return ""
     lost = sum(each.lost_steps for each in cut_short)

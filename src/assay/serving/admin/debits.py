@@ -9,7 +9,7 @@ from assay.store.ledger.ledger import Ledger
 
 def debit(ledger: Ledger, thing_id: str, charges: Iterable[HeldTime]) -> None:
     """Write down what one of them held."""
-    seconds = sum(each.device_s for each in charges)
+    seconds = sum(charge.device_s for charge in charges)
     if seconds:
         held = PhaseSeconds(run_id=thing_id, attempt=0, rank=0, held_s=seconds, seconds={"evaluation": seconds})
         ledger.record_phase_seconds(held)

@@ -133,7 +133,7 @@ def costs_of_day(things: ChargedThings, day: date) -> list[DayCost]:
     for project, thing_id in charged_on(things.store, day):
         state = things.find(thing_id, project)
         if state is not None:
-            trained = [each for each in state.charges if isinstance(each, JobCharged) and each.attempt]
+            trained = [charge for charge in state.charges if isinstance(charge, JobCharged) and charge.attempt]
             device_s, training_s = (
                 spent_between(helds, day, day + timedelta(days=1)) for helds in (state.charges, trained)
             )

@@ -12,7 +12,16 @@ import socket
 from collections.abc import AsyncGenerator, Callable
 from typing import Protocol, Self
 
-from assay.inference.protocol import SAID_LINE, Ask, AskLine, Done, ModelSource, Ready, Refused, Said
+from assay.inference.protocol import (
+    RESPONSE_LINE,
+    Done,
+    EngineRequest,
+    EngineResponse,
+    ModelSource,
+    Ready,
+    RequestLine,
+    RequestRejected,
+)
 from assay.serving.engines.refusals import engine_lost, refused_by, took_too_long
 
 ASK_S = 1800.0
@@ -43,7 +52,7 @@ class EngineProcess:
         self._reader = reader
         self._writer = writer
         self._numbers = itertools.count()
-        self._answers: dict[int, asyncio.Queue[Said | None]] = {}
+        self._answers: dict[int, asyncio.Queue[EngineResponse | None]] = {}
         self._is_over = False
         self._ready: Ready | None = None
         self._reading = asyncio.ensure_future(self._read())
@@ -74,31 +83,31 @@ class EngineProcess:
 
     async def load(self, source: ModelSource) -> Ready:
         """Have the model loaded; `RefusedError` where it cannot be."""
-        async for said in self.ask(source):
+        async for said in self.stream(source):
             assert isinstance(said, Ready), said
             self._ready = said
         return self.ready
 
-    async def ask(self, ask: Ask) -> AsyncGenerator[Said, None]:
+    async def stream(self, request: EngineRequest) -> AsyncGenerator[EngineResponse, None]:
         """See `Engine`."""
-        number, queue = next(self._numbers), asyncio.Queue[Said | None]()
+        number, queue = next(self._numbers), asyncio.Queue[EngineResponse | None]()
         self._answers[number] = queue
         is_answered = self._is_over
         until_s = asyncio.get_running_loop().time() + ASK_S
         try:
             if self._is_over:
                 raise engine_lost()
-            await self._tell(AskLine(number=number, ask=ask))
+            await self._tell(RequestLine(number=number, request=request))
             while True:
                 try:
                     async with asyncio.timeout_at(until_s):
                         said = await queue.get()
                 except TimeoutError:
                     raise took_too_long(ASK_S) from None
-                is_answered = said is None or isinstance(said, Done | Refused)
+                is_answered = said is None or isinstance(said, Done | RequestRejected)
                 if said is None:
                     raise engine_lost()
-                if isinstance(said, Refused):
+                if isinstance(said, RequestRejected):
                     raise refused_by(said)
                 if isinstance(said, Done):
                     return
@@ -106,14 +115,14 @@ class EngineProcess:
         finally:
             del self._answers[number]
             if not is_answered and not self._is_over:
-                self._writer.write(_line(AskLine(number=number)))
+                self._writer.write(_line(RequestLine(number=number)))
 
     def end(self) -> None:
         """Have no process any more."""
         self._process.kill()
         self._lose()
 
-    async def _tell(self, line: AskLine) -> None:
+    async def _tell(self, line: RequestLine) -> None:
         try:
             self._writer.write(_line(line))
             await self._writer.drain()
@@ -124,9 +133,9 @@ class EngineProcess:
     async def _read(self) -> None:
         try:
             while line := await self._reader.readline():
-                found = SAID_LINE.validate_json(line)
+                found = RESPONSE_LINE.validate_json(line)
                 if (queue := self._answers.get(found.number)) is not None:  # else it was given up
-                    queue.put_nowait(found.said)
+                    queue.put_nowait(found.response)
         except (OSError, ValueError) as error:
             logging.getLogger("assay.serving").error("engine: %s", error)
         finally:
@@ -141,5 +150,5 @@ class EngineProcess:
             queue.put_nowait(None)
 
 
-def _line(line: AskLine) -> bytes:
+def _line(line: RequestLine) -> bytes:
     return line.model_dump_json(exclude_none=True).encode() + b"\n"

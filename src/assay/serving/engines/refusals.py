@@ -1,6 +1,6 @@
 """What becomes of a request when its engine does not answer: it is told to come again."""
 
-from assay.inference.protocol import Refused
+from assay.inference.protocol import RequestRejected
 from assay.serving.refusal import RETRY_AFTER_S, RefusedError
 
 
@@ -34,7 +34,7 @@ def engines_busy(most: int) -> RefusedError:
     )
 
 
-def refused_by(said: Refused) -> RefusedError:
+def refused_by(said: RequestRejected) -> RefusedError:
     """What an engine refuses, as an answer."""
     status = 500 if said.is_ours else 400
     return RefusedError(said.message, status=status, param=said.param, code=said.code)

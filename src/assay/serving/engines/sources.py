@@ -104,7 +104,7 @@ def _made(state: JobState) -> Iterator[NamedModel]:
     if state.succeeded is not None:
         source = ModelSource(run_id=run_id, step=state.succeeded.step)
         yield NamedModel(state.model, state.succeeded.at_s, owner, source, method)
-    for each in state.usable_checkpoints:
-        source = ModelSource(run_id=run_id, step=each.step)
-        name = checkpoint_name(state.model, each.step)
-        yield NamedModel(name, each.at_s, owner, source, method, is_checkpoint=True)
+    for checkpoint in state.usable_checkpoints:
+        source = ModelSource(run_id=run_id, step=checkpoint.step)
+        name = checkpoint_name(state.model, checkpoint.step)
+        yield NamedModel(name, checkpoint.at_s, owner, source, method, is_checkpoint=True)

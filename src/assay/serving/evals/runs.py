@@ -126,7 +126,7 @@ class EvalRunState:
 
 
 def _sum(counts: Any) -> CriterionCounts:
-    found = [(each.passed, each.failed, each.errored) for each in counts]
+    found = [(count.passed, count.failed, count.errored) for count in counts]
     passed, failed, errored = (sum(column) for column in zip(*found, strict=True)) if found else (0, 0, 0)
     return CriterionCounts(passed=passed, failed=failed, errored=errored)
 
@@ -251,9 +251,9 @@ def weights_of(keeper: CheckpointKeeper, created: EvalRunCreated) -> list[Weight
 
 def counted(chunk: EvalChunk) -> Mapping[str, Any]:
     """What the entry of a chunk says of it."""
-    names = [each.name for each in chunk.items[0].results] if chunk.items else []
+    names = [result.name for result in chunk.items[0].results] if chunk.items else []
     by_name = {
-        name: [next(each for each in item.results if each.name == name) for item in chunk.items]
+        name: [next(result for result in item.results if result.name == name) for item in chunk.items]
         for name in names
     }
     return {

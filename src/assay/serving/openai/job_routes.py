@@ -85,7 +85,7 @@ def job_routes(place: Place) -> APIRouter:
     def list_checkpoints(request: Request, job_id: str) -> dict[str, Any]:
         """Its commits, the newest first."""
         query, state = query_of(request), _found(place, request, job_id)
-        made = {checkpoint_id(state, each.step): each for each in state.usable_checkpoints}
+        made = {checkpoint_id(state, checkpoint.step): checkpoint for checkpoint in state.usable_checkpoints}
         return page_of(
             made, lambda each: checkpoint_shape(state, made[each]), query, limit=10, max_limit=MAX_PAGE
         )

@@ -54,7 +54,7 @@ def upload_shape(state: UploadState, now_s: float, file: FileCreated | None = No
 def cost_shape(state: BatchState | EvalRunState, why_spent: Callable[[str], str | None]) -> dict[str, Any]:
     """What it has cost, and what keeps it from costing more."""
     return {
-        "charged_device_hours": sum(each.device_s for each in state.charges) / 3600,
+        "charged_device_hours": sum(charge.device_s for charge in state.charges) / 3600,
         "blocked_by": why_spent(state.created.project) if state.wants_chunk else None,
     }
 
@@ -75,7 +75,10 @@ def batch_shape(state: BatchState, why_spent: Callable[[str], str | None]) -> di
         "input_file_id": created.input_file_id,
         "completion_window": "24h",
         "status": state.status,
-        "errors": {"object": "list", "data": [{name: getattr(each, name) for name in names} for each in faults]}
+        "errors": {
+            "object": "list",
+            "data": [{name: getattr(fault, name) for name in names} for fault in faults],
+        }
         if faults
         else None,
         "output_file_id": None if ended is None else ended.output_file_id,
@@ -170,7 +173,8 @@ def _ours(state: JobState, standing: JobStanding | None) -> dict[str, Any]:
             "blocked_by": standing.blocked_by,
         },
         "charged_device_hours": state.charged_s / 3600,
-        "evaluation_device_hours": sum(each.device_s for each in state.charges if not each.attempt) / 3600,
+        "evaluation_device_hours": sum(charge.device_s for charge in state.charges if not charge.attempt)
+        / 3600,
         "budget_device_hours": state.budget_device_hours,
         "budget_spent": None if state.budget_spent is None else state.budget_spent.of,
         "estimate": _why_no_estimate(state) if standing is None else standing.estimate.rests_on,

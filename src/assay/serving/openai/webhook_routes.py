@@ -203,10 +203,10 @@ def _trial(place: Place, state: WebhookState, event_type: str) -> int:
 
 
 def _types(event_types: list[str]) -> tuple[str, ...]:
-    for each in event_types:
-        if each not in EVENT_TYPES:
+    for type_ in event_types:
+        if type_ not in EVENT_TYPES:
             raise RefusedError(
-                f"Nobody is told of {each!r:.80} here; of: {', '.join(EVENT_TYPES)}.",
+                f"Nobody is told of {type_!r:.80} here; of: {', '.join(EVENT_TYPES)}.",
                 param="event_types",
                 code="invalid_value",
             )

@@ -76,7 +76,9 @@ def _of_running(state: JobState, pace: Pace | None, now_s: float) -> FinishEstim
         return FinishEstimate(None, "it has made no commit yet, by which its pace could be told")
     left = state.validated.num_steps - state.last_step
     # Since when it is at work at what is left: its last commit, or the launch that came after that.
-    since_s = max([each.at_s for each in (*state.checkpoints[-1:], state.launched) if each is not None])
+    since_s = max(
+        [checkpoint.at_s for checkpoint in (*state.checkpoints[-1:], state.launched) if checkpoint is not None]
+    )
     return FinishEstimate(max(now_s, since_s + left * pace.seconds_per_step), pace.rests_on)
 
 

@@ -58,7 +58,7 @@ def queue_of(
     at_work = [state for state in states if state.is_at_work]
     waiting = [state for state in states if state.is_waiting]
     order = in_turn([each for each in waiting if each.created.project not in blocked], at_work, turns)
-    places = sum(each.places for each in workers)
+    places = sum(worker.places for worker in workers)
     known = estimates(at_work, order, places=places, now_s=now_s)
     found: dict[str, JobStanding] = {}
     for state in at_work:

@@ -50,10 +50,10 @@ def note_turn(store: ObjectStore, project: str, at_s: float) -> None:
 def last_turns(store: ObjectStore, projects: Iterable[str]) -> dict[str, float]:
     """When each of them last had a place; without those that never had one."""
     found = {}
-    for each in sorted(set(projects)):
-        if store.exists(key := _key(each)):
+    for project in sorted(set(projects)):
+        if store.exists(key := _key(project)):
             with suppress(ValueError):  # cut short with its writer
-                found[each] = float(store.get(key))
+                found[project] = float(store.get(key))
     return found
 
 

@@ -117,14 +117,15 @@ def signed_headers(message_id: str, body: str, secrets: Sequence[str], *, now_s:
     timestamp = str(int(now_s))
     signed = f"{message_id}.{timestamp}.{body}".encode()
     signatures = [
-        base64.b64encode(hmac.new(_key_of(each), signed, hashlib.sha256).digest()).decode() for each in secrets
+        base64.b64encode(hmac.new(_key_of(secret), signed, hashlib.sha256).digest()).decode()
+        for secret in secrets
     ]
     return {
         "content-type": "application/json",
         "user-agent": "assay-webhooks",
         "webhook-id": message_id,
         "webhook-timestamp": timestamp,
-        "webhook-signature": " ".join(f"v1,{each}" for each in signatures),
+        "webhook-signature": " ".join(f"v1,{signature}" for signature in signatures),
     }
 
 

@@ -105,7 +105,7 @@ class WebhookShelf:
 
     def wanting(self, event_type: str, project: str) -> list[WebhookState]:
         """Those of a project that are to be told of such an event."""
-        found = (self.find(each, project) for each in self.shelf.ids())
+        found = (self.find(id_, project) for id_ in self.shelf.ids())
         return [state for state in found if state is not None and event_type in state.event_types]
 
     def update(

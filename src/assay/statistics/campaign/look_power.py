@@ -17,14 +17,14 @@ from assay.statistics.campaign.rule import CampaignRule, bounds_of_look
 from assay.statistics.effect import Effect, Leading
 from assay.statistics.power import POWER, VarianceComponents, error_of_design, variance_scatter
 from assay.statistics.seeds.trimmed import OverSeeds
-from assay.statistics.warnings import LEAST_FOUND
+from assay.statistics.warnings import MIN_FOUND
 
 _POINTS = 64
 
-MOST_SEEDS = 32
+MAX_SEEDS = 32
 """Beyond that items are added."""
 
-MOST_ITEMS_FACTOR = 64
+MAX_ITEMS_FACTOR = 64
 """Beyond that many times the items a claim is better made smaller."""
 
 
@@ -41,7 +41,7 @@ class LookPower(NamedTuple):
     """Ended, open: no look to come would decide."""
 
 
-class Cure(NamedTuple):
+class SufficientDesign(NamedTuple):
     """A campaign with one look that is large enough."""
 
     num_seeds: int
@@ -59,34 +59,34 @@ def power_of_looks(
 ) -> list[LookPower]:
     """Each declared look."""
     gates = list(zip(plan.gate_seeds, plan.gate_levels(), strict=True))
-    end, design = gates[-1], _Design(components, num_items, over_seeds)
-    return [_power(gate, end, rule, design) for gate in gates]
+    end, noise = gates[-1], _StudyNoise(components, num_items, over_seeds)
+    return [_power(gate, end, rule, noise) for gate in gates]
 
 
-def cure_of(
+def sufficient_design(
     plan: LookPlan,
     rule: CampaignRule,
     components: VarianceComponents,
     *,
     num_items: int,
     over_seeds: OverSeeds = "mean",
-) -> Cure | None:
+) -> SufficientDesign | None:
     """The fewest seeds that scale half of what is worth having; if there are none, the fewest items with them.
     None where neither does."""
     level, last = 1.0 - plan.gate_error_rate(), plan.gate_seeds[-1]
 
-    def is_enough(cure: Cure) -> bool:
-        gate = cure.num_seeds, level
-        design = _Design(components, cure.items_factor * num_items, over_seeds)
-        return _power(gate, gate, rule, design).scales >= LEAST_FOUND
+    def is_enough(design: SufficientDesign) -> bool:
+        gate = design.num_seeds, level
+        noise = _StudyNoise(components, design.items_factor * num_items, over_seeds)
+        return _power(gate, gate, rule, noise).scales >= MIN_FOUND
 
-    designs = [Cure(seeds, 1) for seeds in range(last, MOST_SEEDS + 1)]
-    factors = [factor for factor in (2, 4, 8, 16, 32, 64) if factor <= MOST_ITEMS_FACTOR]
-    designs += [Cure(seeds, factor) for seeds in (last, max(last, MOST_SEEDS)) for factor in factors]
+    designs = [SufficientDesign(seeds, 1) for seeds in range(last, MAX_SEEDS + 1)]
+    factors = [factor for factor in (2, 4, 8, 16, 32, 64) if factor <= MAX_ITEMS_FACTOR]
+    designs += [SufficientDesign(seeds, factor) for seeds in (last, max(last, MAX_SEEDS)) for factor in factors]
     return next((each for each in designs if is_enough(each)), None)
 
 
-class _Design(NamedTuple):
+class _StudyNoise(NamedTuple):
     components: VarianceComponents
     num_items: int
     over_seeds: OverSeeds
@@ -104,19 +104,21 @@ class _Design(NamedTuple):
         )
 
 
-def _power(gate: tuple[int, float], end: tuple[int, float], rule: CampaignRule, design: _Design) -> LookPower:
+def _power(
+    gate: tuple[int, float], end: tuple[int, float], rule: CampaignRule, noise: _StudyNoise
+) -> LookPower:
     """Noise of a look with so many seeds at a level, where the last one has `end`'s."""
     (num_seeds, level), (end_seeds, end_level) = gate, end
     bounds = bounds_of_look(
-        design.seen(num_seeds),
+        noise.seen(num_seeds),
         num_seeds=num_seeds,
         level=level,
         end_seeds=end_seeds,
         end_level=end_level,
-        replication_variance=design.error(end_seeds) ** 2,
+        replication_variance=noise.error(end_seeds) ** 2,
         rule=rule,
     )
-    error = max(design.error(num_seeds), 1e-300)
+    error = max(noise.error(num_seeds), 1e-300)
     worthy = _gains_worth_having(rule)[:, None]
 
     def below(bound: Leading) -> float:

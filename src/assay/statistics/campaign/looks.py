@@ -67,21 +67,21 @@ class LookPlan(FrozenConfig):
         return self.error_rate * self.unscheduled_share / (number * (number + 1))
 
 
-def take_look(plan: LookPlan, taken: Sequence[Look], *, name: str, num_seeds: int, is_gate: bool) -> Look:
+def take_look(plan: LookPlan, previous: Sequence[Look], *, name: str, num_seeds: int, is_gate: bool) -> Look:
     """The next look after those `taken`: its level, and what has been spent with it.
 
     Raises `ConfigError` for a gate that has been taken, or that the plan does not declare: then it is an
     unscheduled look.
     """
     if not is_gate:
-        spent = plan.unscheduled_spending(1 + sum(not look.is_gate for look in taken))
+        spent = plan.unscheduled_spending(1 + sum(not look.is_gate for look in previous))
         level = 1.0 - spent
     elif num_seeds not in plan.gate_seeds:
         raise ConfigError(
             f"{name}: a gate with {num_seeds} seed pairs was not declared (declared: {list(plan.gate_seeds)}). "
             "Run the missing seeds, or take it as an unscheduled look."
         )
-    elif any(look.is_gate and look.num_seeds >= num_seeds for look in taken):
+    elif any(look.is_gate and look.num_seeds >= num_seeds for look in previous):
         raise ConfigError(
             f"{name}: the gate at {num_seeds} seed pairs has been passed; each is looked at once."
         )
@@ -90,7 +90,7 @@ def take_look(plan: LookPlan, taken: Sequence[Look], *, name: str, num_seeds: in
         spent, level = plan.gate_spending()[index], plan.gate_levels()[index]
     return Look(
         name=name, num_seeds=num_seeds, is_gate=is_gate, level=level, spent=spent,
-        spent_so_far=sum(look.spent for look in taken) + spent,
+        spent_so_far=sum(look.spent for look in previous) + spent,
     )  # fmt: skip
 
 

@@ -30,7 +30,7 @@ from scipy.special import ndtr, ndtri
 from assay.base.config import FrozenConfig
 from assay.base.shapes import Bool, Shaped
 from assay.statistics.effect import Effect, Leading, Level
-from assay.statistics.replication import PRIOR_SD, GainBelief, gain_belief
+from assay.statistics.replication import PRIOR_SD, GainPosterior, gain_posterior
 
 CLEAR_GAIN = 2.5
 """Times the least effect: a gain that a design with power scales at its last gate, if that is what it sees."""
@@ -53,7 +53,7 @@ class CampaignRule(FrozenConfig):
     """One-sided confidence at which that replication would be judged."""
     futility_level: float = Field(default=0.90, gt=0.5, lt=1.0)
     """One-sided confidence of the upper bound that must reach `least_effect`."""
-    least_chance: float = Field(default=0.02, ge=0.0, lt=0.5)
+    least_predictive_power: float = Field(default=0.02, ge=0.0, lt=0.5)
     """Over when the probability of meeting SCALE by the last gate is below this. At 0.10, a third of true gains
     of 3 points ended at the first gate of the default design, to save a tenth of the seeds."""
     least_share_left: float = Field(default=0.5, gt=0.0, le=1.0)
@@ -61,9 +61,9 @@ class CampaignRule(FrozenConfig):
     least_share_positive: float = Field(default=0.75, gt=0.0, le=1.0)
     """Share of benchmarks on which the candidate must be better."""
 
-    def belief(self, effect: Effect) -> GainBelief:
+    def posterior(self, effect: Effect) -> GainPosterior:
         """In the true gain, with the rule's prior."""
-        return gain_belief(effect.variance, effect.degrees, prior_sd=self.prior_sd)
+        return gain_posterior(effect.variance, effect.degrees, prior_sd=self.prior_sd)
 
 
 Flags = Bool[np.ndarray, "*#leading"]
@@ -93,9 +93,9 @@ class CampaignEvidence(NamedTuple):
     """The smallest composite with one benchmark left out (`several.Breadth`)."""
     share_positive: float | Leading
     """The share of benchmarks with a gain."""
-    chance_by_end: float | Leading = 1.0
+    predictive_power: float | Leading = 1.0
     """P(SCALE by the last gate), see `chance_by_end`; 1 at the last gate, where it is not asked."""
-    needed_by_end: float | Leading = 0.0
+    required_at_end: float | Leading = 0.0
     """What the last gate must see to scale, see `needed_by_end`."""
     also_needed: Sequence[bool | Flags] = ()
     """Whether each further clause holds that SCALE needs: guardrails, safety, coverage, plan, budget."""
@@ -114,7 +114,7 @@ class RuleOutcome(NamedTuple):
     """Any that is met stops; of a design without power, the first only."""
     has_power: Flags
     """The last gate would scale a clear gain."""
-    cannot_answer: Flags
+    is_inconclusive: Flags
     """NARROW for want of power, and no look to come would change it."""
 
 
@@ -122,7 +122,7 @@ def judge(evidence: CampaignEvidence, rule: CampaignRule) -> RuleOutcome:
     """Apply the rule above."""
     needed, stops = _scale_clauses(evidence, rule), _stop_clauses(evidence, rule)
     too_small, unlikely, no_way = (clause.is_met for clause in stops)
-    has_power = np.asarray(evidence.needed_by_end) <= CLEAR_GAIN * rule.least_effect
+    has_power = np.asarray(evidence.required_at_end) <= CLEAR_GAIN * rule.least_effect
     is_stop = reduce(np.logical_or, [too_small, (unlikely | no_way) & has_power, *evidence.also_stops])
     is_over = is_stop | no_way
     is_scale = reduce(np.logical_and, [*(clause.is_met for clause in needed), *evidence.also_needed, ~is_over])
@@ -137,18 +137,18 @@ def least_scaling_effect(
 
     `level`: one-sided confidence of the look. Infinite where the variance is.
     """
-    belief = rule.belief(effect)
+    posterior = rule.posterior(effect)
     with np.errstate(invalid="ignore"):
         by_significance = effect.half_width(level)
-        by_probability = belief.least_mean(rule.least_effect, rule.least_probability)
-        by_replication = belief.least_mean(
+        by_probability = posterior.least_mean(rule.least_effect, rule.least_probability)
+        by_replication = posterior.least_mean(
             _found_from(replication_variance, rule), rule.least_replication, noise_variance=replication_variance
         )
     least = np.maximum(by_significance, np.maximum(by_probability, by_replication))
     return np.where(np.isfinite(effect.variance), least, np.inf)
 
 
-def chance_by_end(
+def predictive_power(
     effect: Effect,
     *,
     num_seeds: int,
@@ -164,13 +164,13 @@ def chance_by_end(
     """
     if num_seeds >= end_seeds or num_seeds < 2:
         return np.ones(np.shape(effect.mean))
-    ahead = forecast_of(effect, num_seeds=num_seeds, end_seeds=end_seeds, prior_sd=rule.prior_sd)
-    needed = least_scaling_effect(ahead.end, end_level, replication_variance, rule)
-    chance: np.ndarray = ndtr((ahead.slope * effect.mean - needed) / ahead.sd)
+    forecast = forecast_of(effect, num_seeds=num_seeds, end_seeds=end_seeds, prior_sd=rule.prior_sd)
+    needed = least_scaling_effect(forecast.end, end_level, replication_variance, rule)
+    chance: np.ndarray = ndtr((forecast.slope * effect.mean - needed) / forecast.sd)
     return chance
 
 
-def needed_by_end(
+def required_at_end(
     effect: Effect,
     *,
     num_seeds: int,
@@ -208,26 +208,26 @@ def bounds_of_look(
     """The rule's clauses on the gain, solved for the mean, given its variance; `end`: the last look."""
     scales = least_scaling_effect(seen, level, replication_variance, rule)
     stops = rule.least_effect - seen.half_width(rule.futility_level)
-    unlikely = rule.belief(seen).least_mean(rule.least_effect, rule.stop_probability)
+    unlikely = rule.posterior(seen).least_mean(rule.least_effect, rule.stop_probability)
     no_way, needed = np.full(np.shape(stops), -np.inf), scales
     if num_seeds < end_seeds:
-        ahead = forecast_of(seen, num_seeds=num_seeds, end_seeds=end_seeds, prior_sd=rule.prior_sd)
-        needed = least_scaling_effect(ahead.end, end_level, replication_variance, rule)
-        no_way = (needed + ndtri(max(rule.least_chance, 1e-12)) * ahead.sd) / ahead.slope
+        forecast = forecast_of(seen, num_seeds=num_seeds, end_seeds=end_seeds, prior_sd=rule.prior_sd)
+        needed = least_scaling_effect(forecast.end, end_level, replication_variance, rule)
+        no_way = (needed + ndtri(max(rule.least_predictive_power, 1e-12)) * forecast.sd) / forecast.slope
     has_power = needed <= CLEAR_GAIN * rule.least_effect
     stops = np.where(has_power, np.maximum(stops, np.maximum(unlikely, no_way)), stops)
     return Bounds(scales, np.minimum(stops, scales), np.minimum(np.maximum(stops, no_way), scales))
 
 
-class ChancesAnew(NamedTuple):
+class OutcomeProbabilities(NamedTuple):
     """How a new campaign may end at its last gate."""
 
     to_scale: Leading
-    to_answer: Leading
+    to_decide: Leading
     """To scale, or to stop because the gain is too small or unlikely; the rest stays open."""
 
 
-def chances_anew(
+def new_campaign_outcomes(
     effect: Effect,
     *,
     num_seeds: int,
@@ -235,7 +235,7 @@ def chances_anew(
     level: float,
     rule: CampaignRule,
     items_factor: float = 1.0,
-) -> ChancesAnew:
+) -> OutcomeProbabilities:
     """How a new campaign of `new_seeds` fresh seeds would end; on the same items, or (`items_factor`) on these
     and others of their kind.
 
@@ -243,7 +243,7 @@ def chances_anew(
     replication that is asked for is as large as the new campaign. One seed cannot say, and gives 0.
     """
     if num_seeds < 2 or new_seeds < 2:
-        return ChancesAnew(np.zeros(np.shape(effect.mean)), np.zeros(np.shape(effect.mean)))
+        return OutcomeProbabilities(np.zeros(np.shape(effect.mean)), np.zeros(np.shape(effect.mean)))
     items = effect.items_alone / items_factor
     # What the campaign would see but for its seeds' luck, and what was seen of that.
     steady = rule.prior_sd**2 + items
@@ -259,10 +259,10 @@ def chances_anew(
         rule=rule,
     )
     expected = weight * effect.mean
-    spread = np.maximum(np.sqrt(steady * (1.0 - weight) + anew.seed_variance), 1e-300)
-    to_scale: np.ndarray = ndtr((expected - bounds.scales) / spread)
-    to_stop: np.ndarray = ndtr((bounds.stops - expected) / spread)
-    return ChancesAnew(to_scale, to_scale + to_stop)
+    sd = np.maximum(np.sqrt(steady * (1.0 - weight) + anew.seed_variance), 1e-300)
+    to_scale: np.ndarray = ndtr((expected - bounds.scales) / sd)
+    to_stop: np.ndarray = ndtr((bounds.stops - expected) / sd)
+    return OutcomeProbabilities(to_scale, to_scale + to_stop)
 
 
 class Forecast(NamedTuple):
@@ -323,21 +323,23 @@ def _stop_clauses(evidence: CampaignEvidence, rule: CampaignRule) -> tuple[Crite
     futile = (
         _criterion("too small", evidence.effect.upper(rule.futility_level), np.less, rule.least_effect),
         _criterion("unlikely", _probability(evidence, rule), np.less, rule.stop_probability),
-        _criterion("no way", evidence.chance_by_end, np.less, rule.least_chance),
+        _criterion("no way", evidence.predictive_power, np.less, rule.least_predictive_power),
     )
     return tuple(clause._replace(is_met=clause.is_met & evidence.is_gate) for clause in futile)
 
 
 def _probability(evidence: CampaignEvidence, rule: CampaignRule) -> Leading:
     """P(true gain >= least_effect), given the effect and the prior."""
-    return rule.belief(evidence.effect).probability_above(rule.least_effect, evidence.effect.mean)
+    return rule.posterior(evidence.effect).probability_above(rule.least_effect, evidence.effect.mean)
 
 
 def _replication(evidence: CampaignEvidence, rule: CampaignRule) -> Leading:
     """P(the planned replication's lower bound is above 0), over the belief in the true gain."""
     variance = evidence.replication_variance
     needed = _found_from(variance, rule)
-    return rule.belief(evidence.effect).probability_above(needed, evidence.effect.mean, noise_variance=variance)
+    return rule.posterior(evidence.effect).probability_above(
+        needed, evidence.effect.mean, noise_variance=variance
+    )
 
 
 def _found_from(replication_variance: float | Leading, rule: CampaignRule) -> Leading:

@@ -28,13 +28,13 @@ from assay.statistics.interval import clustered, normal_quantile, one_cluster, s
 class Placements(NamedTuple):
     """For each row the share of the other class that it beats, ties counting one half."""
 
-    of_positives: Float64[np.ndarray, "positive"]
-    of_negatives: Float64[np.ndarray, "negative"]
+    positive: Float64[np.ndarray, "positive"]
+    negative: Float64[np.ndarray, "negative"]
 
     @property
     def auc(self) -> float:
         """Mean placement of the positives."""
-        return float(self.of_positives.mean())
+        return float(self.positive.mean())
 
 
 def placements(rows: ScoredRows) -> Placements:
@@ -50,9 +50,9 @@ def placements(rows: ScoredRows) -> Placements:
 
 def midranks(values: Float64[np.ndarray, " value"]) -> Float64[np.ndarray, " value"]:
     """Ranks from 1; equal values share the mean of theirs. By NumPy alone: who trains computes AUCs, too."""
-    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
+    _, index, counts = np.unique(values, return_inverse=True, return_counts=True)
     last = np.cumsum(counts)
-    shared: Float64[np.ndarray, " value"] = (last - (counts - 1) / 2)[place]
+    shared: Float64[np.ndarray, " value"] = (last - (counts - 1) / 2)[index]
     return shared
 
 
@@ -67,20 +67,20 @@ def auc_estimate(rows: ScoredRows) -> Estimate | None:
     The interval is None where DeLong's variance cannot be had (one row of a class) or says nothing (classes
     perfectly separated: its estimate of the variance is 0).
     """
-    if not rows.has_both_classes:
+    if not rows.has_two_classes:
         return None
-    placed = placements(rows)
-    if min(placed.of_positives.size, placed.of_negatives.size) < 2:
-        return Estimate(value=placed.auc, method="DeLong: undefined, one row of a class")
-    if placed.auc in (0.0, 1.0):
-        return Estimate(value=placed.auc, method="DeLong: undefined, perfect separation")
+    placement = placements(rows)
+    if min(placement.positive.size, placement.negative.size) < 2:
+        return Estimate(value=placement.auc, method="DeLong: undefined, one row of a class")
+    if placement.auc in (0.0, 1.0):
+        return Estimate(value=placement.auc, method="DeLong: undefined, perfect separation")
     if rows.clusters is None:
-        return on_logit_scale(placed.auc, _variance(placed.of_positives, placed.of_negatives), method="DeLong")
-    spread = clustered(_influences(rows, placed), rows.clusters, rows.class_weights)
-    if spread is None:
-        return Estimate(value=placed.auc, method=one_cluster("DeLong"))
-    method = f"DeLong, {spread.num_clusters:,} clusters"
-    return on_logit_scale(placed.auc, spread.variance, method=method, quantile=spread.quantile)
+        return on_logit_scale(placement.auc, _variance(placement.positive, placement.negative), method="DeLong")
+    error = clustered(_influence(rows, placement), rows.clusters, rows.class_weights)
+    if error is None:
+        return Estimate(value=placement.auc, method=one_cluster("DeLong"))
+    method = f"DeLong, {error.num_clusters:,} clusters"
+    return on_logit_scale(placement.auc, error.variance, method=method, quantile=error.quantile)
 
 
 def auc_difference(baseline: ScoredRows, candidate: ScoredRows) -> Estimate | None:
@@ -90,23 +90,23 @@ def auc_difference(baseline: ScoredRows, candidate: ScoredRows) -> Estimate | No
     a class has one row, unless all placements agree: then the difference is exactly 0, and so are both ends.
     """
     assert np.array_equal(baseline.is_positive, candidate.is_positive), "paired rows must have one label each"
-    if not baseline.has_both_classes:
+    if not baseline.has_two_classes:
         return None
     before, after = placements(baseline), placements(candidate)
-    of_positives = after.of_positives - before.of_positives
-    of_negatives = after.of_negatives - before.of_negatives
+    positive = after.positive - before.positive
+    negative = after.negative - before.negative
     difference = float(after.auc - before.auc)
-    if min(of_positives.size, of_negatives.size) < 2 and (of_positives.any() or of_negatives.any()):
+    if min(positive.size, negative.size) < 2 and (positive.any() or negative.any()):
         return Estimate(value=difference, method="paired DeLong: undefined, one row of a class")
     # The variance of a difference is the variance of the differences of placements: no covariance needed.
-    if baseline.clusters is not None and (of_positives.any() or of_negatives.any()):
-        influences = _influences(baseline, Placements(of_positives, of_negatives))
-        spread = clustered(influences, baseline.clusters, baseline.class_weights)
-        if spread is None:
+    if baseline.clusters is not None and (positive.any() or negative.any()):
+        influence = _influence(baseline, Placements(positive, negative))
+        error = clustered(influence, baseline.clusters, baseline.class_weights)
+        if error is None:
             return Estimate(value=difference, method=one_cluster("paired DeLong"))
-        method = f"paired DeLong, {spread.num_clusters:,} clusters"
-        return symmetric(difference, spread.reach, method=method, lowest=-1.0, highest=1.0)
-    margin = normal_quantile() * float(np.sqrt(_variance(of_positives, of_negatives)))
+        method = f"paired DeLong, {error.num_clusters:,} clusters"
+        return symmetric(difference, error.half_width, method=method, lowest=-1.0, highest=1.0)
+    margin = normal_quantile() * float(np.sqrt(_variance(positive, negative)))
     return symmetric(difference, margin, method="paired DeLong", lowest=-1.0, highest=1.0)
 
 
@@ -115,22 +115,20 @@ def on_logit_scale(share: float, variance: float, *, method: str, quantile: floa
     interval, the normal law's unless given."""
     from scipy.special import expit, logit  # here, for ranks compute AUCs, too
 
-    reach = (normal_quantile() if quantile is None else quantile) * np.sqrt(variance)
-    margin = reach / (share * (1.0 - share))
+    half_width = (normal_quantile() if quantile is None else quantile) * np.sqrt(variance)
+    margin = half_width / (share * (1.0 - share))
     low, high = float(expit(logit(share) - margin)), float(expit(logit(share) + margin))
     return Estimate(value=share, low=low, high=high, method=method)
 
 
-def _influences(rows: ScoredRows, placed: Placements) -> Float64[np.ndarray, "row"]:
-    influences = np.empty(rows.num_rows)
-    for of_class, values in ((rows.is_positive, placed.of_positives), (~rows.is_positive, placed.of_negatives)):
-        influences[of_class] = (values - values.mean()) / values.size
-    return influences
+def _influence(rows: ScoredRows, placement: Placements) -> Float64[np.ndarray, "row"]:
+    influence = np.empty(rows.num_rows)
+    for of_class, values in ((rows.is_positive, placement.positive), (~rows.is_positive, placement.negative)):
+        influence[of_class] = (values - values.mean()) / values.size
+    return influence
 
 
-def _variance(
-    of_positives: Float64[np.ndarray, "positive"], of_negatives: Float64[np.ndarray, "negative"]
-) -> float:
-    if not (of_positives.any() or of_negatives.any()):
+def _variance(positive: Float64[np.ndarray, "positive"], negative: Float64[np.ndarray, "negative"]) -> float:
+    if not (positive.any() or negative.any()):
         return 0.0
-    return float(of_positives.var(ddof=1) / of_positives.size + of_negatives.var(ddof=1) / of_negatives.size)
+    return float(positive.var(ddof=1) / positive.size + negative.var(ddof=1) / negative.size)

@@ -40,7 +40,7 @@ def compare_auc(
             f"{names}: all {before.num_rows:,} rows have label {int(before.is_positive[0])}, "
             "so there is no AUC. Evaluate on a split that holds both classes."
         )
-    if not (weights_equal or before.are_told_apart or after.are_told_apart):
+    if not (weights_equal or before.has_distinct_scores or after.has_distinct_scores):
         method = f"{difference.method}: undefined, both give every row the same score"
         difference = Estimate(value=difference.value, method=method)
     return AucComparison(

@@ -25,7 +25,7 @@ class ScoreHistogram(NamedTuple):
 
 def roc_curve(rows: ScoredRows, *, max_points: int = 200) -> RocCurve | None:
     """The ROC curve, thinned to `max_points` evenly along its length; None where a class is absent."""
-    if not rows.has_both_classes:
+    if not rows.has_two_classes:
         return None
     ordered = rows.where(np.argsort(-rows.probabilities, kind="stable"))
     ends = np.flatnonzero(np.append(np.diff(ordered.probabilities) != 0, True))
@@ -33,9 +33,9 @@ def roc_curve(rows: ScoredRows, *, max_points: int = 200) -> RocCurve | None:
     flagged = (ends + 1 - np.cumsum(ordered.is_positive)[ends]) / (rows.num_rows - rows.num_positive)
     found, flagged = np.concatenate([[0.0], found]), np.concatenate([[0.0], flagged])
     if found.size > max_points:
-        wanted = np.linspace(0.0, 2.0, max_points)
-        kept = np.unique(np.searchsorted(found + flagged, wanted).clip(max=found.size - 1))
-        found, flagged = found[kept], flagged[kept]
+        distances = np.linspace(0.0, 2.0, max_points)
+        points = np.unique(np.searchsorted(found + flagged, distances).clip(max=found.size - 1))
+        found, flagged = found[points], flagged[points]
     return RocCurve(flagged, found)
 
 

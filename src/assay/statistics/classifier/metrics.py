@@ -40,11 +40,11 @@ def slice_metrics(table: Any, rows: ScoredRows) -> tuple[SliceMetrics, ...]:
     """Metrics of each slice of a table of predictions. A small slice is listed without AUC and AP."""
     return tuple(
         SliceMetrics(
-            column=each.column,
-            value=each.value,
-            metrics=classifier_metrics(rows.where(each.chosen), min_rows_to_rank=MIN_ROWS),
+            column=slice_part.column,
+            value=slice_part.value,
+            metrics=classifier_metrics(rows.where(slice_part.chosen), min_rows_to_rank=MIN_ROWS),
         )
-        for each in metadata_slices(table, scores=BINARY_COLUMNS)
+        for slice_part in metadata_slices(table, scores=BINARY_COLUMNS)
     )
 
 
@@ -54,7 +54,7 @@ def average_precision(rows: ScoredRows) -> Estimate | None:
     Rows of equal score share one threshold, as in scikit-learn. The interval is None where a class has one
     row or the classes are perfectly separated.
     """
-    if not rows.has_both_classes:
+    if not rows.has_two_classes:
         return None
     ordered = rows.where(np.argsort(-rows.probabilities, kind="stable"))
     last_of_tie = _last_of_tie(ordered.probabilities)
@@ -64,13 +64,13 @@ def average_precision(rows: ScoredRows) -> Estimate | None:
     value = float(precision[ordered.is_positive].mean())
     if min(rows.num_positive, rows.num_rows - rows.num_positive) < 2 or value >= 1.0:
         return Estimate(value=value, method="infinitesimal jackknife: undefined")
-    influences, method = _influences(ordered, last_of_tie, precision, predicted), "infinitesimal jackknife"
+    influence, method = _influence(ordered, last_of_tie, precision, predicted), "infinitesimal jackknife"
     if ordered.clusters is None:
-        return on_logit_scale(value, float(influences @ influences), method=method)
-    if (spread := clustered(influences, ordered.clusters, ordered.class_weights)) is None:
+        return on_logit_scale(value, float(influence @ influence), method=method)
+    if (error := clustered(influence, ordered.clusters, ordered.class_weights)) is None:
         return Estimate(value=value, method=one_cluster(method))
-    method = f"{method}, {spread.num_clusters:,} clusters"
-    return on_logit_scale(value, spread.variance, method=method, quantile=spread.quantile)
+    method = f"{method}, {error.num_clusters:,} clusters"
+    return on_logit_scale(value, error.variance, method=method, quantile=error.quantile)
 
 
 def log_loss(rows: ScoredRows) -> Estimate:
@@ -85,10 +85,10 @@ def log_loss(rows: ScoredRows) -> Estimate:
     if rows.num_rows < 2:
         return Estimate(value=value, method="normal: undefined, one row")
     if rows.clusters is not None:
-        if (spread := clustered((losses - value) / rows.num_rows, rows.clusters)) is None:
+        if (error := clustered((losses - value) / rows.num_rows, rows.clusters)) is None:
             return Estimate(value=value, method=one_cluster("normal"))
-        method = f"normal, {spread.num_clusters:,} clusters"
-        return symmetric(value, spread.reach, method=method, lowest=0.0)
+        method = f"normal, {error.num_clusters:,} clusters"
+        return symmetric(value, error.half_width, method=method, lowest=0.0)
     margin = normal_quantile() * float(losses.std(ddof=1) / np.sqrt(rows.num_rows))
     return symmetric(value, margin, method="normal", lowest=0.0)
 
@@ -99,9 +99,9 @@ def calibration_bins(rows: ScoredRows) -> tuple[CalibrationBin, ...]:
     So there are fewer than `CALIBRATION_BINS` where many rows share a probability.
     """
     ordered = rows.where(np.argsort(rows.probabilities, kind="stable"))
-    wanted = (np.arange(1, CALIBRATION_BINS + 1) * rows.num_rows) // CALIBRATION_BINS
+    target_ends = (np.arange(1, CALIBRATION_BINS + 1) * rows.num_rows) // CALIBRATION_BINS
     last = _last_of_tie(ordered.probabilities)
-    ends = np.unique(last[np.maximum(wanted, 1) - 1] + 1)
+    ends = np.unique(last[np.maximum(target_ends, 1) - 1] + 1)
     starts = np.concatenate([[0], ends[:-1]])
     counts = ends - starts
     predicted = np.add.reduceat(ordered.probabilities, starts) / counts
@@ -114,11 +114,11 @@ def calibration_bins(rows: ScoredRows) -> tuple[CalibrationBin, ...]:
 
 def expected_calibration_error(bins: tuple[CalibrationBin, ...]) -> float:
     """Mean distance of predicted and observed rate over the rows; 0 is perfect."""
-    num_rows = sum(each.num_rows for each in bins)
-    return sum(each.num_rows * abs(each.mean_predicted - each.observed_rate) for each in bins) / num_rows
+    num_rows = sum(bin_.num_rows for bin_ in bins)
+    return sum(bin_.num_rows * abs(bin_.mean_predicted - bin_.observed_rate) for bin_ in bins) / num_rows
 
 
-def _influences(
+def _influence(
     ordered: ScoredRows,
     last_of_tie: Int[np.ndarray, "row"],
     precision: Float64[np.ndarray, "row"],
@@ -136,11 +136,11 @@ def _influences(
     first_of_tie = _first_of_tie(last_of_tie)
     gains = _sum_from(by_positive)[first_of_tie][is_positive]
     losses = _sum_from(by_negative)[first_of_tie][~is_positive]
-    of_positives = precision[is_positive] + gains - precision[is_positive].mean()
+    positive = precision[is_positive] + gains - precision[is_positive].mean()
     # Influences sum to zero over all rows, as the statistic does not change when every weight is doubled.
-    influences = np.empty(ordered.num_rows)
-    influences[is_positive], influences[~is_positive] = of_positives / num_positive, losses / num_positive
-    return influences
+    influence = np.empty(ordered.num_rows)
+    influence[is_positive], influence[~is_positive] = positive / num_positive, losses / num_positive
+    return influence
 
 
 def _sum_from(values: Float64[np.ndarray, "row"]) -> Float64[np.ndarray, "row"]:

@@ -31,12 +31,12 @@ class ScoredRows(NamedTuple):
         return int(np.count_nonzero(self.is_positive))
 
     @property
-    def has_both_classes(self) -> bool:
+    def has_two_classes(self) -> bool:
         """Whether a ranking of positives against negatives means anything."""
         return 0 < self.num_positive < self.num_rows
 
     @property
-    def are_told_apart(self) -> bool:
+    def has_distinct_scores(self) -> bool:
         """Whether the model gave two rows other probabilities."""
         return bool(np.ptp(self.probabilities) > 0.0)
 

@@ -36,14 +36,14 @@ from assay.statistics.interval import normal_quantile
 NUM_ORIGINS = 8
 FIRST_ORIGIN, LAST_ORIGIN = 0.25, 0.9
 """Share of the points below the first and the last origin."""
-LEAST_ORIGINS = 3
-LEAST_WITNESSES = 3
+MIN_ORIGINS = 3
+MIN_PREDICTIONS = 3
 """The longest supported reach is one that so many predictions of a back-test had, at least."""
 
-LEAST_MULTIPLIER = 0.6
+MIN_MULTIPLIER = 0.6
 """The least multiple of the normal quantile: what few origins, all of them lucky, cannot go below."""
 
-LEAST_ERROR = 1e-9
+MIN_ERROR = 1e-9
 """Log loss, or share, below which no claim is believed: points that lie on a law exactly claim 0."""
 
 
@@ -65,7 +65,7 @@ class Origin(NamedTuple):
     """A fit on what lies below, against what came."""
 
     num_fitted: int
-    reaches: Float64[np.ndarray, "prediction"]
+    horizons: Float64[np.ndarray, "prediction"]
     """[prediction]: log of its scale over the largest that was fitted."""
     errors: Float64[np.ndarray, "prediction"]
     """[prediction]: observed minus predicted."""
@@ -77,48 +77,52 @@ class BackTest(NamedTuple):
     """What all origins say together."""
 
     origins: tuple[Origin, ...]
-    longest_reach: float
+    max_horizon: float
     """In e-folds of scale."""
     left_out: tuple[str, ...] = ()
     """Why no law could be fitted to some origins."""
 
     def error(self) -> tuple[float, float]:
         """Mean |error| / sqrt(1 + h) of an origin's predictions, over origins, and its standard error."""
-        sizes = [np.abs(each.errors) / np.sqrt(1.0 + np.maximum(each.reaches, 0.0)) for each in self.origins]
-        means = np.array([each.mean() for each in sizes])
+        sizes = [
+            np.abs(origin.errors) / np.sqrt(1.0 + np.maximum(origin.horizons, 0.0)) for origin in self.origins
+        ]
+        means = np.array([size.mean() for size in sizes])
         return float(means.mean()), float(means.std(ddof=1) / np.sqrt(len(means)))
 
     def multiplier(self, confidence: float) -> float:
         """q: half-width of a two-sided band over s sqrt(1 + h)."""
-        scores = [np.abs(each.errors) / band_scale(each.claimed, each.reaches) for each in self.origins]
+        scores = [
+            np.abs(origin.errors) / band_scale(origin.claimed, origin.horizons) for origin in self.origins
+        ]
         of_origins = [float(np.quantile(score, confidence)) for score in scores]
-        return max(float(np.quantile(of_origins, confidence)), LEAST_MULTIPLIER * normal_quantile(confidence))
+        return max(float(np.quantile(of_origins, confidence)), MIN_MULTIPLIER * normal_quantile(confidence))
 
-    def half_width(self, claim: Claim, reach: float, confidence: float) -> float:
+    def half_width(self, claim: Claim, horizon: float, confidence: float) -> float:
         """The half-width of the band around the one point that is claimed, at this reach."""
-        return self.multiplier(confidence) * float(band_scale(claim.errors, np.array([reach]))[0])
+        return self.multiplier(confidence) * float(band_scale(claim.errors, np.array([horizon]))[0])
 
 
 def band_scale(
-    errors: Float64[np.ndarray, "point"], reaches: Float64[np.ndarray, "point"]
+    errors: Float64[np.ndarray, "point"], horizons: Float64[np.ndarray, "point"]
 ) -> Float64[np.ndarray, "point"]:
     """The claimed error, at least `LEAST_ERROR`, times sqrt(1 + h); inside the data h is 0."""
-    scale: np.ndarray = np.maximum(errors, LEAST_ERROR) * np.sqrt(1.0 + np.maximum(reaches, 0.0))
+    scale: np.ndarray = np.maximum(errors, MIN_ERROR) * np.sqrt(1.0 + np.maximum(horizons, 0.0))
     return scale
 
 
-def back_test(
+def run_back_test(
     scale: Float64[np.ndarray, "point"],
     observed: Float64[np.ndarray, "point"],
     claim: FitAndClaim,
     *,
-    least_points: int,
+    min_points: int,
     num_origins: int = NUM_ORIGINS,
 ) -> BackTest:
     """Replay the history of `observed` by `scale`. Raises `DataError` where there are too few points for it."""
     order = np.argsort(scale, kind="stable")
     origins, left_out = [], []
-    for num_fitted in _origin_sizes(scale[order], least_points, num_origins):
+    for num_fitted in _origin_sizes(scale[order], min_points, num_origins):
         below, above = order[:num_fitted], order[num_fitted:]
         try:
             claimed = claim(below, above)
@@ -133,13 +137,13 @@ def back_test(
                 claimed.errors,
             )
         )
-    if len(origins) < LEAST_ORIGINS:
+    if len(origins) < MIN_ORIGINS:
         raise DataError(
             f"an extrapolation can be tested from {number_of(len(origins), 'origin')} only, and "
-            f"{LEAST_ORIGINS} are needed. Left out: {'; '.join(left_out)}"
+            f"{MIN_ORIGINS} are needed. Left out: {'; '.join(left_out)}"
         )
-    reaches = np.sort(np.concatenate([origin.reaches for origin in origins]))
-    return BackTest(tuple(origins), float(reaches[-LEAST_WITNESSES]), tuple(left_out))
+    horizons = np.sort(np.concatenate([origin.horizons for origin in origins]))
+    return BackTest(tuple(origins), float(horizons[-MIN_PREDICTIONS]), tuple(left_out))
 
 
 def residual_scale(
@@ -172,18 +176,18 @@ def _robust_deviation(residuals: Float64[np.ndarray, "point"], num_fitted: int) 
     return max(median, float(np.sqrt((within @ within) / len(sizes))))
 
 
-def _origin_sizes(scale: Float64[np.ndarray, "point"], least_points: int, num_origins: int) -> Sequence[int]:
+def _origin_sizes(scale: Float64[np.ndarray, "point"], min_points: int, num_origins: int) -> Sequence[int]:
     """How many points each fit gets; an origin never parts points of one scale."""
     num_points = len(scale)
-    first, last = max(least_points, int(FIRST_ORIGIN * num_points)), int(LAST_ORIGIN * num_points)
-    wanted = np.linspace(first, max(first, last), num_origins).astype(int)
+    first, last = max(min_points, int(FIRST_ORIGIN * num_points)), int(LAST_ORIGIN * num_points)
+    target_sizes = np.linspace(first, max(first, last), num_origins).astype(int)
     # To the right of all points that share the scale of the last that is fitted.
-    sizes = np.unique(np.searchsorted(scale, scale[np.minimum(wanted, num_points) - 1], side="right"))
-    usable = [int(size) for size in sizes if least_points <= size < num_points]
-    if len(usable) < LEAST_ORIGINS or num_points - usable[0] < LEAST_WITNESSES:
+    sizes = np.unique(np.searchsorted(scale, scale[np.minimum(target_sizes, num_points) - 1], side="right"))
+    usable = [int(size) for size in sizes if min_points <= size < num_points]
+    if len(usable) < MIN_ORIGINS or num_points - usable[0] < MIN_PREDICTIONS:
         raise DataError(
-            f"{num_points} points are too few to test an extrapolation on: each back-test needs {least_points} "
-            f"below its origin and some above, at {LEAST_ORIGINS} origins or more. Add runs at "
-            f"{least_points + 4} different scales or more, or choose a form with fewer parameters."
+            f"{num_points} points are too few to test an extrapolation on: each back-test needs {min_points} "
+            f"below its origin and some above, at {MIN_ORIGINS} origins or more. Add runs at "
+            f"{min_points + 4} different scales or more, or choose a form with fewer parameters."
         )
     return usable

@@ -15,7 +15,7 @@ from assay.records.evaluation import Estimate
 from assay.records.scaling import LawParameter, ScalingLaw
 from assay.statistics.interval import CONFIDENCE
 from assay.statistics.scaling.fit import ScalingFit, falling_deltas
-from assay.statistics.scaling.solver import Thetas, minimise
+from assay.statistics.scaling.solver import Theta, minimise
 
 NUM_RESAMPLES = 1000
 _FIRST_DELTA = 1e-2
@@ -26,12 +26,14 @@ def resample_counts(
 ) -> Int64[np.ndarray, "resample point"]:
     """As many groups as there are, drawn with replacement; all points of a group are drawn together."""
     numbers, index = np.unique(groups, return_inverse=True)
-    drawn = rng.multinomial(len(numbers), np.full(len(numbers), 1.0 / len(numbers)), size=num_resamples)
-    counts: np.ndarray = drawn[:, index]
+    counts_by_group = rng.multinomial(
+        len(numbers), np.full(len(numbers), 1.0 / len(numbers)), size=num_resamples
+    )
+    counts: np.ndarray = counts_by_group[:, index]
     return counts
 
 
-def bootstrap(fit: ScalingFit, counts: Int64[np.ndarray, "resample point"]) -> Thetas:
+def bootstrap(fit: ScalingFit, counts: Int64[np.ndarray, "resample point"]) -> Theta:
     """[resample, parameter]: theta fitted to each resample, around the fit's own centre."""
     return minimise(
         fit.features,
@@ -42,12 +44,12 @@ def bootstrap(fit: ScalingFit, counts: Int64[np.ndarray, "resample point"]) -> T
     )
 
 
-def resampled(fit: ScalingFit, *, num_resamples: int = NUM_RESAMPLES, seed: int = 0) -> Thetas:
+def resampled(fit: ScalingFit, *, num_resamples: int = NUM_RESAMPLES, seed: int = 0) -> Theta:
     """`bootstrap` with resamples that are a function of the seed."""
     return bootstrap(fit, resample_counts(fit.points.groups, num_resamples, np.random.default_rng(seed)))
 
 
-def standard_errors(fit: ScalingFit, replicates: Thetas) -> dict[str, float]:
+def standard_errors(fit: ScalingFit, replicates: Theta) -> dict[str, float]:
     """By parameter: the standard deviation over the resamples; infinite where one of them is."""
     natural = fit.form.natural(replicates, fit.centre)
     sizes = np.maximum(np.abs(natural).max(axis=0), np.finfo(float).tiny)
@@ -59,7 +61,7 @@ def standard_errors(fit: ScalingFit, replicates: Thetas) -> dict[str, float]:
     return dict(zip(fit.form.parameter_names, deviations.tolist(), strict=True))
 
 
-def scaling_law(fit: ScalingFit, replicates: Thetas, *, seed: int = 0) -> ScalingLaw:
+def scaling_law(fit: ScalingFit, replicates: Theta, *, seed: int = 0) -> ScalingLaw:
     """The record of a fit: each parameter with its standard error and percentile interval."""
     natural = fit.form.natural(replicates, fit.centre)
     tail = (1 - CONFIDENCE) / 2

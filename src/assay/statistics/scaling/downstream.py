@@ -24,15 +24,15 @@ from assay.statistics.interval import symmetric
 from assay.statistics.scaling.backtest import (
     BackTest,
     Claim,
-    back_test,
     half_width_68,
     residual_scale,
+    run_back_test,
 )
 from assay.statistics.scaling.bootstrap import bootstrap, resample_counts
 from assay.statistics.scaling.extrapolate import (
     ORIGIN_RESAMPLES,
     ORIGIN_STARTS,
-    supported_reach,
+    supported_horizon,
     target_of,
 )
 from assay.statistics.scaling.fit import ScalingFit, fit_scaling_law
@@ -40,7 +40,7 @@ from assay.statistics.scaling.forms import ScalingForm
 from assay.statistics.scaling.points import ScalingPoints, Variables
 
 _SHAPES = ("midpoint", "log slope")
-BY_LUCK = 0.01
+LEVEL_P_VALUE = 0.01
 """The chance that luck alone has a level fit so much better, below which the level is named."""
 
 
@@ -127,7 +127,7 @@ def _level(points: ScalingPoints, curve: TaskCurve) -> float | None:
     stated = float(np.sum((curve.score(points.loss) - scores) ** 2))
     gain = (stated - found.fun) * num_runs / points.num_points
     left = max(found.fun, 1e-300) * num_runs / points.num_points / free
-    return float(found.x) if f_distribution.sf(gain / left, 1, free) < BY_LUCK else None
+    return float(found.x) if f_distribution.sf(gain / left, 1, free) < LEVEL_P_VALUE else None
 
 
 def back_test_task(
@@ -144,12 +144,12 @@ def back_test_task(
 
     assert points.scores is not None, "fit_task has refused points without scores"
     scale = points.variables[form.scale]
-    return back_test(scale, points.scores, claim, least_points=form.least_points + 2 * len(_SHAPES))
+    return run_back_test(scale, points.scores, claim, min_points=form.min_points + 2 * len(_SHAPES))
 
 
 def extrapolate_task(
     fit: TaskFit,
-    tested: BackTest,
+    back_test: BackTest,
     target: Mapping[str, float],
     *,
     confidence: float,
@@ -159,15 +159,15 @@ def extrapolate_task(
     """The score of one new run at `target`; refused where the points do not reach so far, as the loss is."""
     form = fit.law.form
     at = target_of(form, target)
-    reach = supported_reach(fit.law.points, form, tested, at, is_strict=is_strict)
+    horizon = supported_horizon(fit.law.points, form, back_test, at, is_strict=is_strict)
     counts = resample_counts(fit.law.points.groups, ORIGIN_RESAMPLES, np.random.default_rng(seed))
     variables = {name: np.array([value]) for name, value in at.items()}
     claimed = _claim_of(fit, counts, bootstrap(fit.law, counts), variables)
     return symmetric(
         float(claimed.predicted[0]),
-        tested.half_width(claimed, reach, confidence),
+        back_test.half_width(claimed, horizon, confidence),
         confidence=confidence,
-        method=f"loss, then sigmoid; back-test at {len(tested.origins)} origins",
+        method=f"loss, then sigmoid; back-test at {len(back_test.origins)} origins",
         lowest=0.0,
         highest=1.0,
     )
@@ -176,12 +176,12 @@ def extrapolate_task(
 def _claim_of(
     fit: TaskFit,
     counts: Int64[np.ndarray, "resample point"],
-    thetas: Float64[np.ndarray, "resample parameter"],
+    theta: Float64[np.ndarray, "resample parameter"],
     variables: Mapping[str, Float64[np.ndarray, "other"]],
 ) -> Claim:
     points, curve = fit.law.points, fit.curve
     assert points.scores is not None, "a task is fitted to points with scores"
-    losses = np.exp(fit.law.log_losses(variables, thetas))
+    losses = np.exp(fit.law.log_losses(variables, theta))
     replicates = np.array(
         [
             _fit_curve(points, count, curve.task, near=curve).score(loss)
@@ -203,7 +203,7 @@ def _fit_curve(
     losses, scores = points.loss, points.scores
     assert scores is not None, "a task is fitted to points with scores"
     roots = np.sqrt(weights)
-    spread = max(float(np.ptp(losses)), 1e-9)
+    loss_range = max(float(np.ptp(losses)), 1e-9)
 
     def curve_of(shape: Float64[np.ndarray, "shape"]) -> TaskCurve:
         return TaskCurve(task, float(shape[0]), float(np.exp(np.clip(shape[1], -20.0, 20.0))))
@@ -212,13 +212,16 @@ def _fit_curve(
         misses: np.ndarray = roots * (curve_of(shape).score(losses) - scores)
         return misses
 
-    starts = [(near.midpoint, np.log(near.slope))] if near is not None else _curve_starts(losses, spread)
+    starts = [(near.midpoint, np.log(near.slope))] if near is not None else _curve_starts(losses, loss_range)
     middle = float(np.mean(losses))
-    bounds = ([middle - 20 * spread, np.log(0.05 / spread)], [middle + 20 * spread, np.log(200.0 / spread)])
+    bounds = (
+        [middle - 20 * loss_range, np.log(0.05 / loss_range)],
+        [middle + 20 * loss_range, np.log(200.0 / loss_range)],
+    )
     found = [least_squares(misfit, np.clip(start, *bounds), bounds=bounds) for start in starts]
     return curve_of(min(found, key=lambda each: each.cost).x)
 
 
-def _curve_starts(losses: Float64[np.ndarray, "point"], spread: float) -> list[tuple[float, float]]:
-    middles = (float(losses.min()) - spread, float(losses.min()), float(np.mean(losses)))
-    return [(middle, float(np.log(slope / spread))) for middle in middles for slope in (1.0, 4.0)]
+def _curve_starts(losses: Float64[np.ndarray, "point"], loss_range: float) -> list[tuple[float, float]]:
+    middles = (float(losses.min()) - loss_range, float(losses.min()), float(np.mean(losses)))
+    return [(middle, float(np.log(slope / loss_range))) for middle in middles for slope in (1.0, 4.0)]

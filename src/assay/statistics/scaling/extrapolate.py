@@ -21,25 +21,25 @@ from assay.statistics.interval import normal_quantile
 from assay.statistics.scaling.backtest import (
     BackTest,
     Claim,
-    back_test,
     band_scale,
     half_width_68,
     residual_scale,
+    run_back_test,
 )
 from assay.statistics.scaling.bootstrap import resampled
 from assay.statistics.scaling.fit import ScalingFit, fit_scaling_law
 from assay.statistics.scaling.forms import ScalingForm, forms_that_suit
 from assay.statistics.scaling.points import (
-    LEAST,
-    MOST,
+    MAX_VALUE,
+    MIN_VALUE,
     ScalingPoints,
     Variables,
     completed_target,
 )
-from assay.statistics.scaling.solver import Thetas
+from assay.statistics.scaling.solver import Theta
 
 CONFIDENCE = 0.90
-RATIO_LEEWAY = 2.0
+MAX_RATIO_FACTOR = 2.0
 ORIGIN_RESAMPLES = 60
 """The resamples of each origin's bootstrap: only its middle 68% is used."""
 ORIGIN_STARTS = 16
@@ -62,18 +62,18 @@ def choose_form(points: ScalingPoints, *, delta: float, seed: int = 0) -> Chosen
     All are tested from the same origins. Where the points are too few for that, the first that suits is taken.
     """
     suiting = forms_that_suit(points)
-    least_points = max(form.least_points for form in suiting)
-    tested: dict[str, tuple[float, float]] = {}
+    min_points = max(form.min_points for form in suiting)
+    back_test: dict[str, tuple[float, float]] = {}
     for form in suiting if len(suiting) > 1 else ():
         with suppress(AssayError):
-            found = back_test_law(points, form, delta=delta, seed=seed, least_points=least_points)
-            tested[form.name] = found.error()
-    if not tested:
+            found = back_test_law(points, form, delta=delta, seed=seed, min_points=min_points)
+            back_test[form.name] = found.error()
+    if not back_test:
         return ChosenForm(suiting[0], {})
-    limit = sum(min(tested.values()))
-    as_good = [form for form in suiting if form.name in tested and tested[form.name][0] <= limit]
+    limit = sum(min(back_test.values()))
+    as_good = [form for form in suiting if form.name in back_test and back_test[form.name][0] <= limit]
     simplest = min(as_good, key=lambda form: len(form.parameter_names))
-    return ChosenForm(simplest, {name: error for name, (error, _) in tested.items()})
+    return ChosenForm(simplest, {name: error for name, (error, _) in back_test.items()})
 
 
 def back_test_law(
@@ -82,7 +82,7 @@ def back_test_law(
     *,
     delta: float,
     seed: int = 0,
-    least_points: int | None = None,
+    min_points: int | None = None,
 ) -> BackTest:
     """The law's own record on these points, in log loss. `least_points` of an origin: the form's, or more."""
     form.check(points)
@@ -93,10 +93,10 @@ def back_test_law(
         return claim_of(fit, replicates, points.where(above).variables)
 
     scale = points.variables[form.scale]
-    return back_test(scale, np.log(points.loss), claim, least_points=least_points or form.least_points)
+    return run_back_test(scale, np.log(points.loss), claim, min_points=min_points or form.min_points)
 
 
-def claim_of(fit: ScalingFit, replicates: Thetas, variables: Variables) -> Claim:
+def claim_of(fit: ScalingFit, replicates: Theta, variables: Variables) -> Claim:
     """The log loss of other points, with the standard errors that the fit claims."""
     scale, num_parameters = fit.points.variables[fit.form.scale], len(fit.form.parameter_names)
     residual = residual_scale(fit.residuals(), scale, num_parameters=num_parameters)
@@ -106,8 +106,8 @@ def claim_of(fit: ScalingFit, replicates: Thetas, variables: Variables) -> Claim
 
 def extrapolate(
     fit: ScalingFit,
-    replicates: Thetas,
-    tested: BackTest,
+    replicates: Theta,
+    back_test: BackTest,
     law: ScalingLaw,
     target: Mapping[str, float],
     *,
@@ -119,9 +119,9 @@ def extrapolate(
     `is_strict`: also where no back-test reached so far.
     """
     at = target_of(fit.form, target)
-    reach = supported_reach(fit.points, fit.form, tested, at, is_strict=is_strict)
+    horizon = supported_horizon(fit.points, fit.form, back_test, at, is_strict=is_strict)
     claimed = claim_of(fit, replicates, {name: np.array([value]) for name, value in at.items()})
-    middle, half_width = float(claimed.predicted[0]), tested.half_width(claimed, reach, confidence)
+    middle, half_width = float(claimed.predicted[0]), back_test.half_width(claimed, horizon, confidence)
     return ScalingPrediction(
         law_sha256=law.digest(),
         target={name: at[name] for name in sorted({*fit.form.variables, fit.form.scale})},
@@ -130,11 +130,11 @@ def extrapolate(
             low=float(np.exp(middle - half_width)),
             high=float(np.exp(middle + half_width)),
             confidence=confidence,
-            method=f"back-test at {len(tested.origins)} origins: "
-            f"{tested.multiplier(confidence):.2f} s sqrt(1 + h)",
+            method=f"back-test at {len(back_test.origins)} origins: "
+            f"{back_test.multiplier(confidence):.2f} s sqrt(1 + h)",
         ),
-        times_beyond_data=float(np.exp(reach)),
-        times_supported=float(np.exp(tested.longest_reach)),
+        times_beyond_data=float(np.exp(horizon)),
+        times_supported=float(np.exp(back_test.max_horizon)),
     )
 
 
@@ -143,9 +143,9 @@ def target_of(form: ScalingForm, target: Mapping[str, float]) -> dict[str, float
     if bad := [name for name, value in target.items() if not (np.isfinite(value) and value > 0)]:
         raise ConfigError(f"target: {bad[0]}={target[bad[0]]:g}; expected a positive number.")
     at = completed_target(target)
-    if far := [name for name, value in at.items() if not LEAST <= value <= MOST]:
+    if far := [name for name, value in at.items() if not MIN_VALUE <= value <= MAX_VALUE]:
         raise ConfigError(
-            f"target: {far[0]}={at[far[0]]:g}; expected between {LEAST:g} and {MOST:g}. Check its unit."
+            f"target: {far[0]}={at[far[0]]:g}; expected between {MIN_VALUE:g} and {MAX_VALUE:g}. Check its unit."
         )
     if missing := [name for name in form.variables if name not in at]:
         raise ConfigError(
@@ -155,43 +155,43 @@ def target_of(form: ScalingForm, target: Mapping[str, float]) -> dict[str, float
     return at
 
 
-def supported_reach(
+def supported_horizon(
     points: ScalingPoints,
     form: ScalingForm,
-    tested: BackTest,
+    back_test: BackTest,
     target: Mapping[str, float],
     *,
     is_strict: bool = False,
 ) -> float:
     """log(target's scale / largest fitted), or a `DataError` where the points do not reach so far."""
-    scale, wanted = points.variables[form.scale], target[form.scale]
+    scale, target_scale = points.variables[form.scale], target[form.scale]
     unit = " FLOP" if form.scale == "compute" else ""
     largest, smallest = float(scale.max()), float(scale.min())
-    reach = float(np.log(wanted / largest))
-    if is_strict and reach > tested.longest_reach:
-        supported = float(np.exp(tested.longest_reach))
+    horizon = float(np.log(target_scale / largest))
+    if is_strict and horizon > back_test.max_horizon:
+        supported = float(np.exp(back_test.max_horizon))
         raise DataError(
-            f"{form.scale} {power_text(wanted)}{unit} is {power_text(wanted / largest)} times the largest run "
+            f"{form.scale} {power_text(target_scale)}{unit} is {power_text(target_scale / largest)} times the largest run "
             f"({power_text(largest)}{unit}). A back-test on these points can check predictions up to "
             f"{power_text(supported)} times beyond: up to {power_text(largest * supported)}{unit}. Ask for "
             f"that at most, or add runs: smaller ones lengthen the reach, one of "
-            f"{power_text(wanted / supported)}{unit} brings this target into it."
+            f"{power_text(target_scale / supported)}{unit} brings this target into it."
         )
-    if wanted < smallest:
+    if target_scale < smallest:
         raise DataError(
-            f"{form.scale} {power_text(wanted)}{unit} is below the smallest run ({power_text(smallest)}{unit})"
+            f"{form.scale} {power_text(target_scale)}{unit} is below the smallest run ({power_text(smallest)}{unit})"
             "; nothing was tested there. Train it: it is cheaper than any run that was fitted."
         )
-    _refuse_strange_ratio(points, form, target)
-    return reach
+    _check_token_ratio(points, form, target)
+    return horizon
 
 
-def _refuse_strange_ratio(points: ScalingPoints, form: ScalingForm, target: Mapping[str, float]) -> None:
+def _check_token_ratio(points: ScalingPoints, form: ScalingForm, target: Mapping[str, float]) -> None:
     if not {"parameters", "tokens"} <= set(form.variables):
         return
     seen = points.variables["tokens"] / points.variables["parameters"]
     ratio = target["tokens"] / target["parameters"]
-    low, high = float(seen.min()) / RATIO_LEEWAY, float(seen.max()) * RATIO_LEEWAY
+    low, high = float(seen.min()) / MAX_RATIO_FACTOR, float(seen.max()) * MAX_RATIO_FACTOR
     if not low <= ratio <= high:
         raise DataError(
             f"{power_text(ratio)} tokens per parameter ({count_text(target['tokens'])} on "
@@ -201,7 +201,7 @@ def _refuse_strange_ratio(points: ScalingPoints, form: ScalingForm, target: Mapp
         )
 
 
-class _Tally(NamedTuple):
+class _BandCoverage(NamedTuple):
     calibrated: float
     uncalibrated: float
     bootstrap: float
@@ -225,35 +225,35 @@ def check_bands(
     """
     by = form or forms_that_suit(points)[0]
     order = np.argsort(points.variables[by.scale], kind="stable")
-    counted = []
+    coverages = []
     for share in CHECKED_SHARES:
         known = points.where(order[: int(share * points.num_points)])
         rest = points.where(order[int(share * points.num_points) :])
         used = form or choose_form(known, delta=delta, seed=seed).form
-        if tally := _coverage_of(known, rest, used, delta=delta, confidence=confidence, seed=seed):
-            counted.append(tally)
+        if band_coverage := _coverage_of(known, rest, used, delta=delta, confidence=confidence, seed=seed):
+            coverages.append(band_coverage)
     return BandCheck(
         confidence=confidence,
-        num_predictions=sum(tally.num_predictions for tally in counted),
-        covered=float(np.mean([tally.calibrated for tally in counted])),
-        covered_uncalibrated=float(np.mean([tally.uncalibrated for tally in counted])),
-        covered_by_bootstrap_alone=float(np.mean([tally.bootstrap for tally in counted])),
+        num_predictions=sum(band_coverage.num_predictions for band_coverage in coverages),
+        covered=float(np.mean([band_coverage.calibrated for band_coverage in coverages])),
+        covered_uncalibrated=float(np.mean([band_coverage.uncalibrated for band_coverage in coverages])),
+        covered_by_bootstrap_alone=float(np.mean([band_coverage.bootstrap for band_coverage in coverages])),
     )
 
 
 def _coverage_of(
     known: ScalingPoints, rest: ScalingPoints, form: ScalingForm, *, delta: float, confidence: float, seed: int
-) -> _Tally | None:
-    tested = back_test_law(known, form, delta=delta, seed=seed)
+) -> _BandCoverage | None:
+    back_test = back_test_law(known, form, delta=delta, seed=seed)
     fit = fit_scaling_law(known, form, delta=delta, num_starts=ORIGIN_STARTS, seed=seed)
     claimed = claim_of(fit, resampled(fit, num_resamples=ORIGIN_RESAMPLES, seed=seed), rest.variables)
-    reaches = np.log(rest.variables[form.scale] / known.variables[form.scale].max())
-    supported = reaches <= tested.longest_reach
+    horizons = np.log(rest.variables[form.scale] / known.variables[form.scale].max())
+    supported = horizons <= back_test.max_horizon
     if not supported.any():
         return None
     errors, plain = np.abs(np.log(rest.loss) - claimed.predicted), normal_quantile(confidence)
-    widths = tested.multiplier(confidence) * band_scale(claimed.errors, reaches)
-    return _Tally(
+    widths = back_test.multiplier(confidence) * band_scale(claimed.errors, horizons)
+    return _BandCoverage(
         calibrated=float(np.mean((errors <= widths)[supported])),
         uncalibrated=float(np.mean((errors <= plain * claimed.errors)[supported])),
         bootstrap=float(np.mean((errors <= plain * claimed.bootstrap_errors)[supported])),

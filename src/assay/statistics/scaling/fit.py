@@ -17,7 +17,7 @@ from assay.statistics.scaling.points import ScalingPoints, Variables
 from assay.statistics.scaling.solver import (
     Features,
     PerFit,
-    Thetas,
+    Theta,
     log_sum_exp,
     minimise,
     objectives,
@@ -64,9 +64,9 @@ class ScalingFit:
         only: np.ndarray = self.log_losses(variables, self.theta[None])[0]
         return only
 
-    def log_losses(self, variables: Variables, thetas: Thetas) -> PerFit:
+    def log_losses(self, variables: Variables, theta: Theta) -> PerFit:
         """[fit, point]: the same for many thetas, e.g. of a bootstrap."""
-        return log_sum_exp(self.form.features(variables, self.centre), thetas)
+        return log_sum_exp(self.form.features(variables, self.centre), theta)
 
 
 def fit_scaling_law(
@@ -86,10 +86,10 @@ def fit_scaling_law(
     features, targets = form.features(points.variables, centre), np.log(points.loss)
     starts = _starts(form, targets, num_starts, np.random.default_rng(seed))
     ones = np.ones(points.num_points)
-    thetas = minimise(features, targets, ones, starts, deltas=falling_deltas(delta))
-    reached = objectives(features, targets, ones, thetas, delta)
+    theta = minimise(features, targets, ones, starts, deltas=falling_deltas(delta))
+    reached = objectives(features, targets, ones, theta, delta)
     best = int(np.nanargmin(np.where(np.isfinite(reached), reached, np.inf)))
-    fit = ScalingFit(form, points, delta, centre, thetas[best], float(reached[best]))
+    fit = ScalingFit(form, points, delta, centre, theta[best], float(reached[best]))
     if runaway := [name for name, value in fit.parameters().items() if not np.isfinite(value)]:
         raise DataError(
             f"{runaway[0]} of '{form.name}' ({form.formula}) is beyond any number: the loss does not fall by a "

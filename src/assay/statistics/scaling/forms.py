@@ -19,7 +19,7 @@ import numpy as np
 
 from assay.base.errors import ConfigError, DataError
 from assay.statistics.scaling.points import ScalingPoints, Variables
-from assay.statistics.scaling.solver import Features, Thetas
+from assay.statistics.scaling.solver import Features, Theta
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class ScalingForm:
         return "compute" if len(self.variables) > 1 else self.variables[0]
 
     @property
-    def least_points(self) -> int:
+    def min_points(self) -> int:
         """Fewer points than this are not fitted: two for each parameter."""
         return 2 * len(self.parameter_names)
 
@@ -77,13 +77,13 @@ class ScalingForm:
                 features[:, index, names.index(term.exponent)] = -logs
         return features
 
-    def natural(self, thetas: Thetas, centre: Mapping[str, float]) -> Thetas:
+    def natural(self, theta: Theta, centre: Mapping[str, float]) -> Theta:
         """[fit, parameter] -> coefficients and exponents as they stand in the formula."""
         names = self.parameter_names
-        values = thetas.copy()
+        values = theta.copy()
         for index, term in enumerate(self.terms):
             if term.variable is not None and term.exponent is not None:
-                values[:, index] += thetas[:, names.index(term.exponent)] * centre[term.variable]
+                values[:, index] += theta[:, names.index(term.exponent)] * centre[term.variable]
         with np.errstate(over="ignore"):  # a resample that says nothing about a term: infinity is its answer
             values[:, : len(self.terms)] = np.exp(values[:, : len(self.terms)])
         return values
@@ -95,10 +95,10 @@ class ScalingForm:
                 f"the points do not say {' and '.join(missing)}, which '{self.name}' ({self.formula}) needs. "
                 f"Give the column, or choose another form: {', '.join(FORMS)}."
             )
-        if points.num_points < self.least_points:
+        if points.num_points < self.min_points:
             raise DataError(
                 f"{points.num_points} points for the {len(self.parameter_names)} parameters of '{self.name}': "
-                f"expected at least {self.least_points}. Train more small runs, or choose a form with fewer."
+                f"expected at least {self.min_points}. Train more small runs, or choose a form with fewer."
             )
         for name in self.variables:
             if (distinct := len(np.unique(points.variables[name]))) < 3:

@@ -22,7 +22,7 @@ from assay.store.ledger.ledger import Ledger
 from assay.store.metrics.curves import metric_series
 from assay.training.recipe import recipe_of
 
-_EVERY_POINT = 1_000_000_000
+_MAX_POINTS = 1_000_000_000
 
 
 class _Finished(NamedTuple):
@@ -91,7 +91,7 @@ def _finished(ledger: Ledger, run_id: str) -> _Finished:
 
 
 def _tokens(ledger: Ledger, run_id: str, step: int) -> float:
-    tokens = metric_series(ledger, run_id, "tokens", max_points=_EVERY_POINT)
+    tokens = metric_series(ledger, run_id, "tokens", max_points=_MAX_POINTS)
     return float(tokens.values[tokens.steps <= step].sum())
 
 

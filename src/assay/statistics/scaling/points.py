@@ -22,9 +22,9 @@ Variables = Mapping[str, Float64[np.ndarray, "point"]]
 """By name: `parameters`, `tokens`, `compute`."""
 
 FLOP_PER_PARAMETER_AND_TOKEN = 6.0
-MOST_APART = 10.0
+MAX_COMPUTE_RATIO = 10.0
 """Between the FLOP that are given and 6 N D: experts and attention account for less, another unit for more."""
-LEAST, MOST = 1e-100, 1e100
+MIN_VALUE, MAX_VALUE = 1e-100, 1e100
 """Between which every number of a point lies: no run is beyond, and products of such numbers are numbers."""
 VARIABLES = ("parameters", "tokens", "compute")
 _HEADINGS = {
@@ -60,8 +60,8 @@ class ScalingPoints:
 
     def without_highest_losses(self, count: int) -> "ScalingPoints":
         """All but the `count` points with the highest loss, in the order in which they came."""
-        kept = np.sort(np.argsort(self.loss, kind="stable")[: max(0, self.num_points - count)])
-        return self.where(kept)
+        order = np.sort(np.argsort(self.loss, kind="stable")[: max(0, self.num_points - count)])
+        return self.where(order)
 
     def sha256(self) -> str:
         """Digest of all numbers: equal points, equal digest."""
@@ -77,7 +77,7 @@ def scaling_points(
     groups: npt.ArrayLike | None = None,
     scores: npt.ArrayLike | None = None,
     source: str = "points",
-    **given: npt.ArrayLike,
+    **columns: npt.ArrayLike,
 ) -> ScalingPoints:
     """Points from arrays by name; what is missing is derived by C = 6 N D.
 
@@ -85,7 +85,7 @@ def scaling_points(
     there is nothing to scale with.
     """
     losses = np.asarray(loss, float)
-    variables = _completed({name: np.asarray(values, float) for name, values in given.items()})
+    variables = _completed({name: np.asarray(values, float) for name, values in columns.items()})
     if not variables:
         raise DataError(f"{source}: none of {', '.join(VARIABLES)} is given; a scaling law needs one of them.")
     for name, values in [("loss", losses), *variables.items()]:
@@ -95,13 +95,13 @@ def scaling_points(
                 f"{source}: {name} of point {bad[0] + 1} is {values[bad[0]]:g}; every {name} must be "
                 "a positive number. Remove the point, or correct it."
             )
-        far = np.flatnonzero((values < LEAST) | (values > MOST))
+        far = np.flatnonzero((values < MIN_VALUE) | (values > MAX_VALUE))
         if len(far):
             raise DataError(
-                f"{source}: {name} of point {far[0] + 1} is {values[far[0]]:.3g}, expected between {LEAST:g} "
-                f"and {MOST:g}: a run that diverged, or another unit. Remove the point, or correct it."
+                f"{source}: {name} of point {far[0] + 1} is {values[far[0]]:.3g}, expected between {MIN_VALUE:g} "
+                f"and {MAX_VALUE:g}: a run that diverged, or another unit. Remove the point, or correct it."
             )
-    _refuse_contradiction(variables, source)
+    _check_compute(variables, source)
     numbers = np.arange(len(losses)) if groups is None else np.unique(groups, return_inverse=True)[1]
     marks = None if scores is None else np.asarray(scores, float)
     if marks is not None and (outside := np.flatnonzero(~((marks >= 0) & (marks <= 1)))).size:
@@ -128,7 +128,7 @@ def read_points(path: Path, *, score_column: str | None = None) -> ScalingPoints
         raise DataError(f"{path}: not readable as CSV: {error}") from error
     if not lines:
         raise DataError(f"{path}: empty; expected a heading line such as parameters,tokens,loss.")
-    places = _places(lines[0], path, score_column)
+    column_indices = _column_indices(lines[0], path, score_column)
     rows = [(number, line) for number, line in enumerate(lines[1:], start=2) if any(map(str.strip, line))]
     for number, line in rows:
         if len(line) > len(lines[0]) and any(map(str.strip, line[len(lines[0]) :])):
@@ -139,11 +139,11 @@ def read_points(path: Path, *, score_column: str | None = None) -> ScalingPoints
     if not rows:
         raise DataError(f"{path}: a heading and no points. Write one line per finished run.")
     groups = None
-    if (place := places.pop("group", None)) is not None:
-        groups = [line[place] if place < len(line) else "" for _, line in rows]
+    if (index := column_indices.pop("group", None)) is not None:
+        groups = [line[index] if index < len(line) else "" for _, line in rows]
     columns = {
-        name: [_number(line, place, f"{path}: line {number}: {name}") for number, line in rows]
-        for name, place in places.items()
+        name: [_number(line, index, f"{path}: line {number}: {name}") for number, line in rows]
+        for name, index in column_indices.items()
     }
     loss, scores = columns.pop("loss"), columns.pop("score", None)
     return scaling_points(loss, groups=groups, scores=scores, source=str(path), **columns)
@@ -155,57 +155,57 @@ def completed_target(target: Mapping[str, float]) -> dict[str, float]:
     return {name: float(values[0]) for name, values in arrays.items()}
 
 
-def _refuse_contradiction(variables: Variables, source: str) -> None:
+def _check_compute(variables: Variables, source: str) -> None:
     """Where all three are given, they have to be of one run: no count of FLOP is that far from another."""
     if not set(variables) >= set(VARIABLES):
         return
     with np.errstate(over="ignore", invalid="ignore"):
         expected = FLOP_PER_PARAMETER_AND_TOKEN * variables["parameters"] * variables["tokens"]
         ratio = variables["compute"] / expected
-    for place in np.flatnonzero((ratio > MOST_APART) | (ratio < 1 / MOST_APART)):
+    for index in np.flatnonzero((ratio > MAX_COMPUTE_RATIO) | (ratio < 1 / MAX_COMPUTE_RATIO)):
         raise DataError(
-            f"{source}: point {place + 1} has compute {variables['compute'][place]:.3g}, but 6 x parameters x "
-            f"tokens is {expected[place]:.3g} FLOP. Correct the column that is in another unit, or leave one "
+            f"{source}: point {index + 1} has compute {variables['compute'][index]:.3g}, but 6 x parameters x "
+            f"tokens is {expected[index]:.3g} FLOP. Correct the column that is in another unit, or leave one "
             "of the three out."
         )
 
 
-def _completed(given: dict[str, Float64[np.ndarray, "point"]]) -> dict[str, Float64[np.ndarray, "point"]]:
-    parameters, tokens, compute = (given.get(name) for name in VARIABLES)
+def _completed(columns: dict[str, Float64[np.ndarray, "point"]]) -> dict[str, Float64[np.ndarray, "point"]]:
+    parameters, tokens, compute = (columns.get(name) for name in VARIABLES)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):  # what is infinite then is refused
         if compute is None and parameters is not None and tokens is not None:
-            given["compute"] = FLOP_PER_PARAMETER_AND_TOKEN * parameters * tokens
+            columns["compute"] = FLOP_PER_PARAMETER_AND_TOKEN * parameters * tokens
         elif tokens is None and parameters is not None and compute is not None:
-            given["tokens"] = compute / (FLOP_PER_PARAMETER_AND_TOKEN * parameters)
+            columns["tokens"] = compute / (FLOP_PER_PARAMETER_AND_TOKEN * parameters)
         elif parameters is None and tokens is not None and compute is not None:
-            given["parameters"] = compute / (FLOP_PER_PARAMETER_AND_TOKEN * tokens)
-    return {name: given[name] for name in VARIABLES if name in given}
+            columns["parameters"] = compute / (FLOP_PER_PARAMETER_AND_TOKEN * tokens)
+    return {name: columns[name] for name in VARIABLES if name in columns}
 
 
-def _places(heading: list[str], path: Path, score_column: str | None) -> dict[str, int]:
-    spelled = [name.strip().lower() for name in heading]
-    places = {}
-    wanted = _HEADINGS if score_column is None else {**_HEADINGS, "score": (score_column.strip().lower(),)}
-    if score_column is not None and score_column.strip().lower() not in spelled:
+def _column_indices(heading: list[str], path: Path, score_column: str | None) -> dict[str, int]:
+    names = [name.strip().lower() for name in heading]
+    column_indices = {}
+    headings = _HEADINGS if score_column is None else {**_HEADINGS, "score": (score_column.strip().lower(),)}
+    if score_column is not None and score_column.strip().lower() not in names:
         raise DataError(f"{path}: no column '{score_column}'; there are {', '.join(heading)}.")
-    for name, known in wanted.items():
-        found = [index for index, each in enumerate(spelled) if each in known]
+    for name, known in headings.items():
+        found = [index for index, each in enumerate(names) if each in known]
         if len(found) > 1:
             raise DataError(
                 f"{path}: columns {[heading[index] for index in found]} both mean {name}; keep one."
             )
         if found:
-            places[name] = found[0]
-    if "loss" not in places or not set(places) & set(VARIABLES):
+            column_indices[name] = found[0]
+    if "loss" not in column_indices or not set(column_indices) & set(VARIABLES):
         raise DataError(
             f"{path}: expected a column 'loss' and some of 'parameters', 'tokens', 'compute', found "
             f"{', '.join(heading) or 'nothing'}. Rename the columns."
         )
-    return places
+    return column_indices
 
 
-def _number(line: list[str], place: int, name: str) -> float:
-    text = line[place].strip() if place < len(line) else ""
+def _number(line: list[str], index: int, name: str) -> float:
+    text = line[index].strip() if index < len(line) else ""
     try:
         value = float(text)
     except ValueError as error:

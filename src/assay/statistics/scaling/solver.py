@@ -23,7 +23,7 @@ import numpy.typing as npt
 from assay.base.shapes import Bool, Float64
 
 Features = Float64[np.ndarray, "point term parameter"]
-Thetas = Float64[np.ndarray, "fit parameter"]
+Theta = Float64[np.ndarray, "fit parameter"]
 PerFit = Float64[np.ndarray, "fit point"]
 
 CHUNK_POINTS = 61_440
@@ -31,7 +31,7 @@ CHUNK_POINTS = 61_440
 MAX_ITERATIONS = 60
 TOLERANCE = 1e-12
 """A fit is done when the next step promises to lower its objective by less than this share."""
-_LEAST_DAMPING, _MOST_DAMPING = 1e-12, 1e8
+_MIN_DAMPING, _MAX_DAMPING = 1e-12, 1e8
 _SINGULAR = 1e-14
 """Smallest over largest eigenvalue, below which a matrix is not solved with."""
 
@@ -40,10 +40,10 @@ def minimise(
     features: Features,
     log_losses: npt.ArrayLike,
     weights: npt.ArrayLike,
-    starts: Thetas,
+    starts: Theta,
     *,
     deltas: tuple[float, ...],
-) -> Thetas:
+) -> Theta:
     """[fit, parameter]: a local minimum of each fit's weighted sum of Huber losses at the last of `deltas`.
 
     `log_losses` and `weights` are [point] for all fits or [fit, point]. A fit that gets no better stays where
@@ -52,18 +52,18 @@ def minimise(
     shape = (len(starts), len(features))
     targets = np.broadcast_to(np.asarray(log_losses, float), shape)
     counts = np.broadcast_to(np.asarray(weights, float), shape)
-    thetas = starts.copy()
+    theta = starts.copy()
     num_fits = max(1, CHUNK_POINTS // len(features))
-    for begin in range(0, len(thetas), num_fits):
+    for begin in range(0, len(theta), num_fits):
         part = slice(begin, begin + num_fits)
         for delta in deltas:
-            thetas[part] = _minimise_batch(features, targets[part], counts[part], thetas[part], delta)
-    return thetas
+            theta[part] = _minimise_batch(features, targets[part], counts[part], theta[part], delta)
+    return theta
 
 
-def log_sum_exp(features: Features, thetas: Thetas) -> PerFit:
+def log_sum_exp(features: Features, theta: Theta) -> PerFit:
     """[fit, point]: the model's log loss."""
-    top, shares = _shares(features, thetas)
+    top, shares = _shares(features, theta)
     total: np.ndarray = top + np.log(_sum_of_terms(shares))
     return total
 
@@ -72,77 +72,75 @@ def objectives(
     features: Features,
     log_losses: Float64[np.ndarray, "*#fits point"],
     weights: Float64[np.ndarray, "*#fits point"],
-    thetas: Thetas,
+    theta: Theta,
     delta: float,
 ) -> Float64[np.ndarray, "fit"]:
     """[fit]: weighted sum of Huber losses."""
     with np.errstate(over="ignore", invalid="ignore"):
-        return _huber_sum(log_sum_exp(features, thetas) - log_losses, weights, delta)
+        return _huber_sum(log_sum_exp(features, theta) - log_losses, weights, delta)
 
 
 class _Local(NamedTuple):
     """What is known of the objective at a batch's thetas."""
 
     objective: Float64[np.ndarray, "fit"]
-    gradient: Thetas
+    gradient: Theta
     hessian: Float64[np.ndarray, "fit parameter parameter"]
     reweighted: Float64[np.ndarray, "fit parameter parameter"]
 
 
-def _minimise_batch(
-    features: Features, targets: PerFit, weights: PerFit, starts: Thetas, delta: float
-) -> Thetas:
-    thetas = starts.copy()
-    damping = np.full(len(thetas), 1e-2)
-    live = np.arange(len(thetas))
+def _minimise_batch(features: Features, targets: PerFit, weights: PerFit, starts: Theta, delta: float) -> Theta:
+    theta = starts.copy()
+    damping = np.full(len(theta), 1e-2)
+    live = np.arange(len(theta))
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
-        here = _local(features, targets, weights, thetas, delta)
+        current = _local(features, targets, weights, theta, delta)
         for _ in range(MAX_ITERATIONS):
-            step = _damped_step(here, damping[live])
-            tried = thetas[live] + step
-            there = _local(features, targets[live], weights[live], tried, delta)
-            is_better = there.objective < here.objective
-            thetas[live[is_better]] = tried[is_better]
+            step = _damped_step(current, damping[live])
+            proposals = theta[live] + step
+            proposed = _local(features, targets[live], weights[live], proposals, delta)
+            is_better = proposed.objective < current.objective
+            theta[live[is_better]] = proposals[is_better]
             factor = np.where(is_better, 0.2, 6.0)
-            damping[live] = np.clip(damping[live] * factor, _LEAST_DAMPING, _MOST_DAMPING)
-            promised = -(here.gradient * step).sum(-1)
-            is_done = promised <= TOLERANCE * here.objective
-            goes_on = ~is_done & (damping[live] < _MOST_DAMPING)
-            here = _taken(here, there, is_better, goes_on)
+            damping[live] = np.clip(damping[live] * factor, _MIN_DAMPING, _MAX_DAMPING)
+            promised = -(current.gradient * step).sum(-1)
+            is_done = promised <= TOLERANCE * current.objective
+            goes_on = ~is_done & (damping[live] < _MAX_DAMPING)
+            current = _advance(current, proposed, is_better, goes_on)
             live = live[goes_on]
             if not len(live):
                 break
-    return thetas
+    return theta
 
 
-def _taken(
-    here: _Local, there: _Local, is_better: Bool[np.ndarray, "fit"], goes_on: Bool[np.ndarray, "fit"]
+def _advance(
+    current: _Local, proposed: _Local, is_better: Bool[np.ndarray, "fit"], goes_on: Bool[np.ndarray, "fit"]
 ) -> _Local:
     """What is known where each fit stands after a step, of those that go on."""
-    for stood, came in zip(here, there, strict=True):
+    for stood, came in zip(current, proposed, strict=True):
         stood[is_better] = came[is_better]
-    return _Local(*(stood[goes_on] for stood in here))
+    return _Local(*(stood[goes_on] for stood in current))
 
 
-def _damped_step(here: _Local, damping: Float64[np.ndarray, "fit"]) -> Thetas:
-    num_parameters = here.gradient.shape[1]
+def _damped_step(current: _Local, damping: Float64[np.ndarray, "fit"]) -> Theta:
+    num_parameters = current.gradient.shape[1]
     # A term that no point sees any more leaves a zero row; a trace of the mean keeps the matrix regular.
-    ridge = 1e-9 * np.trace(here.reweighted, axis1=1, axis2=2)[:, None, None] / num_parameters
-    positive = here.reweighted + (ridge + 1e-300) * np.eye(num_parameters)
-    damped = here.hessian + damping[:, None, None] * positive
+    ridge = 1e-9 * np.trace(current.reweighted, axis1=1, axis2=2)[:, None, None] / num_parameters
+    positive = current.reweighted + (ridge + 1e-300) * np.eye(num_parameters)
+    damped = current.hessian + damping[:, None, None] * positive
     is_broken = ~np.isfinite(damped).all(axis=(1, 2))
     damped[is_broken] = np.eye(num_parameters)
     sizes = np.linalg.eigvalsh(damped)
     # Also where it is singular but for rounding: points that do not tell two parameters apart.
     is_indefinite = sizes[:, 0] <= _SINGULAR * sizes[:, -1]
     damped[is_indefinite] = (1 + damping[is_indefinite])[:, None, None] * positive[is_indefinite]
-    step: np.ndarray = -np.linalg.solve(damped, here.gradient[..., None])[..., 0]
+    step: np.ndarray = -np.linalg.solve(damped, current.gradient[..., None])[..., 0]
     return step
 
 
-def _local(features: Features, targets: PerFit, weights: PerFit, thetas: Thetas, delta: float) -> _Local:
+def _local(features: Features, targets: PerFit, weights: PerFit, theta: Theta, delta: float) -> _Local:
     num_points, num_terms, num_parameters = features.shape
-    top, shares = _shares(features, thetas)
+    top, shares = _shares(features, theta)
     total = _sum_of_terms(shares)
     residuals = top + np.log(total) - targets
     shares /= total[..., None]
@@ -151,7 +149,7 @@ def _local(features: Features, targets: PerFit, weights: PerFit, thetas: Thetas,
     slopes = np.einsum("rnk,nkp->rnp", shares, features, optimize=True)
     transposed = slopes.transpose(0, 2, 1)
     products = np.einsum("nkp,nkq->nkpq", features, features).reshape(num_points * num_terms, -1)
-    curved = (psi[..., None] * shares).reshape(len(thetas), -1) @ products
+    curved = (psi[..., None] * shares).reshape(len(theta), -1) @ products
     inner = weights * (sizes <= delta) - psi
     reweighting = weights * np.minimum(1.0, delta / np.maximum(sizes, 1e-300))
     return _Local(
@@ -162,10 +160,10 @@ def _local(features: Features, targets: PerFit, weights: PerFit, thetas: Thetas,
     )
 
 
-def _shares(features: Features, thetas: Thetas) -> tuple[PerFit, Float64[np.ndarray, "fit point term"]]:
+def _shares(features: Features, theta: Theta) -> tuple[PerFit, Float64[np.ndarray, "fit point term"]]:
     """Each point's largest term as a logarithm [fit, point], and all terms over it [fit, point, term]."""
     num_points, num_terms, num_parameters = features.shape
-    terms = (thetas @ features.reshape(-1, num_parameters).T).reshape(-1, num_points, num_terms)
+    terms = (theta @ features.reshape(-1, num_parameters).T).reshape(-1, num_points, num_terms)
     # Term by term: NumPy's own maximum over an axis of three takes four times as long.
     top: np.ndarray = reduce(np.maximum, np.moveaxis(terms, -1, 0))
     return top, np.exp(terms - top[..., None])

@@ -34,7 +34,7 @@ from assay.statistics.scaling.extrapolate import (
 from assay.statistics.scaling.fit import HUBER_DELTA, ScalingFit, fit_scaling_law
 from assay.statistics.scaling.forms import ScalingForm
 from assay.statistics.scaling.points import FLOP_PER_PARAMETER_AND_TOKEN, ScalingPoints, Variables
-from assay.statistics.scaling.solver import Thetas
+from assay.statistics.scaling.solver import Theta
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class ExtrapolatedTarget:
     prediction: ScalingPrediction | None = None
     score: Estimate | None = None
     """The estimate of the downstream task, where one was fitted."""
-    refusal: AssayError | None = None
+    error: AssayError | None = None
 
     @property
     def is_untested(self) -> bool:
@@ -59,15 +59,15 @@ class ScalingStudy:
     """A law, and what follows from it."""
 
     fit: ScalingFit
-    replicates: Thetas
+    replicates: Theta
     law: ScalingLaw
-    tested: BackTest | None
+    back_test: BackTest | None
     """None where there are too few points for one; then every target is refused with `untested`."""
-    untested: AssayError | None
+    back_test_error: AssayError | None
     errors: Mapping[str, float]
     """Form -> the mean error of its back-test, by which the law's was chosen; empty where it was given."""
     task: TaskFit | None
-    asked: Sequence[ExtrapolatedTarget]
+    targets_: Sequence[ExtrapolatedTarget]
     confidence: float
 
     def compute_optimal(
@@ -87,11 +87,11 @@ class ScalingStudy:
 
     def band(self, variables: Variables) -> tuple[Float64[np.ndarray, "point"], Float64[np.ndarray, "point"]]:
         """The two ends of the calibrated band of the loss, at some points within reach."""
-        assert self.tested is not None, "without a back-test there is no band"
+        assert self.back_test is not None, "without a back-test there is no band"
         claimed = claim_of(self.fit, self.replicates, variables)
         scale = self.fit.form.scale
-        reaches = np.log(variables[scale] / self.fit.points.variables[scale].max())
-        widths = self.tested.multiplier(self.confidence) * band_scale(claimed.errors, reaches)
+        horizons = np.log(variables[scale] / self.fit.points.variables[scale].max())
+        widths = self.back_test.multiplier(self.confidence) * band_scale(claimed.errors, horizons)
         return np.exp(claimed.predicted - widths), np.exp(claimed.predicted + widths)
 
 
@@ -118,32 +118,34 @@ def study(
     replicates = resampled(fit, num_resamples=num_resamples, seed=seed)
     law = scaling_law(fit, replicates, seed=seed)
     task_fit = None if task is None else fit_task(fit, task)
-    tested = task_tested = untested = task_untested = None
+    back_test = task_tested = back_test_error = task_untested = None
     try:
-        tested = back_test_law(points, form, delta=delta, seed=seed)
+        back_test = back_test_law(points, form, delta=delta, seed=seed)
     except AssayError as error:
-        untested = error
+        back_test_error = error
     if task is not None:
         try:
             task_tested = back_test_task(points, form, task, delta=delta, seed=seed)
         except AssayError as error:
             task_untested = DataError(f"the score: {error}")
 
-    def ask(target: Mapping[str, float]) -> ExtrapolatedTarget:
-        if tested is None:
-            return ExtrapolatedTarget(target, refusal=untested)
+    def predict_target(target: Mapping[str, float]) -> ExtrapolatedTarget:
+        if back_test is None:
+            return ExtrapolatedTarget(target, error=back_test_error)
         how: dict[str, Any] = {"confidence": confidence, "is_strict": is_strict}
         try:
-            prediction = extrapolate(fit, replicates, tested, law, target, **how)
+            prediction = extrapolate(fit, replicates, back_test, law, target, **how)
         except AssayError as error:
-            return ExtrapolatedTarget(target, refusal=error)
+            return ExtrapolatedTarget(target, error=error)
         if task_fit is None or task_tested is None:
-            return ExtrapolatedTarget(target, prediction, refusal=task_untested)
+            return ExtrapolatedTarget(target, prediction, error=task_untested)
         try:
             score = extrapolate_task(task_fit, task_tested, target, seed=seed, **how)
         except AssayError as error:
-            return ExtrapolatedTarget(target, prediction, refusal=error)
+            return ExtrapolatedTarget(target, prediction, error=error)
         return ExtrapolatedTarget(target, prediction, score)
 
-    asked = [ask(target) for target in targets]
-    return ScalingStudy(fit, replicates, law, tested, untested, chosen.errors, task_fit, asked, confidence)
+    targets_ = [predict_target(target) for target in targets]
+    return ScalingStudy(
+        fit, replicates, law, back_test, back_test_error, chosen.errors, task_fit, targets_, confidence
+    )

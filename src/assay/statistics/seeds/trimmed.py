@@ -24,34 +24,34 @@ from assay.statistics.effect import Effect
 OverSeeds = Literal["mean", "trimmed"]
 """How the gains of seeds are put together."""
 
-FEWEST_SEEDS: Final = 5
+MIN_SEEDS: Final = 5
 """Three are left then; of fewer nothing would be known of their luck."""
 
-_DRAWS, _POINTS = 40_000, 64
+_NUM_SAMPLES, _NUM_POINTS = 40_000, 64
 
 
-def kept_seeds(by_seed: Float64[np.ndarray, "*leading seed"]) -> Bool[np.ndarray, "*leading seed"]:
+def inner_seeds(by_seed: Float64[np.ndarray, "*leading seed"]) -> Bool[np.ndarray, "*leading seed"]:
     """All but the best and the worst; of equals the first."""
-    places = np.argsort(np.argsort(by_seed, axis=-1, kind="stable"), axis=-1)
-    kept: np.ndarray = (places > 0) & (places < by_seed.shape[-1] - 1)
-    return kept
+    ranks = np.argsort(np.argsort(by_seed, axis=-1, kind="stable"), axis=-1)
+    inner: np.ndarray = (ranks > 0) & (ranks < by_seed.shape[-1] - 1)
+    return inner
 
 
 def trimmed_variance(by_seed: Float64[np.ndarray, "*leading seed"]) -> Float64[np.ndarray, "*leading"]:
     """V of the module."""
     num_seeds = by_seed.shape[-1]
-    assert num_seeds >= FEWEST_SEEDS, f"{num_seeds} seeds: three must be left"
+    assert num_seeds >= MIN_SEEDS, f"{num_seeds} seeds: three must be left"
     ordered = np.sort(by_seed, axis=-1)
-    drawn_in = np.clip(by_seed, ordered[..., 1:2], ordered[..., -2:-1])
-    left = num_seeds - 2
-    variance: np.ndarray = drawn_in.var(axis=-1, ddof=1) * (num_seeds - 1) / (left * (left - 1))
+    winsorized = np.clip(by_seed, ordered[..., 1:2], ordered[..., -2:-1])
+    num_inner = num_seeds - 2
+    variance: np.ndarray = winsorized.var(axis=-1, ddof=1) * (num_seeds - 1) / (num_inner * (num_inner - 1))
     return variance
 
 
-def over_typical_seeds(of_kept: Effect, by_seed: Float64[np.ndarray, "*leading seed"]) -> Effect:
+def trimmed_effect(inner_effect: Effect, by_seed: Float64[np.ndarray, "*leading seed"]) -> Effect:
     """The effect of the kept seeds, with what leaving out the others does to the variance of seeds."""
     degrees = np.full(by_seed.shape[:-1], by_seed.shape[-1] - 3.0)
-    return of_kept._replace(seed_variance=trimmed_variance(by_seed), seed_degrees=degrees)
+    return inner_effect._replace(seed_variance=trimmed_variance(by_seed), seed_degrees=degrees)
 
 
 class NormalSeeds(NamedTuple):
@@ -64,9 +64,9 @@ class NormalSeeds(NamedTuple):
 
 
 @lru_cache(maxsize=64)
-def of_normal_seeds(num_seeds: int) -> NormalSeeds:
+def normal_seeds(num_seeds: int) -> NormalSeeds:
     """From draws that are always the same."""
-    drawn = np.random.default_rng(1963).normal(size=(_DRAWS, num_seeds)) * np.sqrt(num_seeds)
-    means = np.mean(drawn, axis=1, where=kept_seeds(drawn))
-    points = (np.arange(_POINTS) + 0.5) / _POINTS
-    return NormalSeeds(float(np.mean(np.square(means))), np.quantile(trimmed_variance(drawn), points))
+    samples = np.random.default_rng(1963).normal(size=(_NUM_SAMPLES, num_seeds)) * np.sqrt(num_seeds)
+    means = np.mean(samples, axis=1, where=inner_seeds(samples))
+    points = (np.arange(_NUM_POINTS) + 0.5) / _NUM_POINTS
+    return NormalSeeds(float(np.mean(np.square(means))), np.quantile(trimmed_variance(samples), points))

@@ -247,11 +247,11 @@ class Ledger:
 
     def training_seconds(self, run_id: str | None = None) -> list[PhaseSeconds]:
         """What the attempts of a run, or of all, cost; the evaluation of commits is no part of it."""
-        return [each for each in self.phase_seconds(run_id) if each.attempt]
+        return [second for second in self.phase_seconds(run_id) if second.attempt]
 
     def evaluation_s(self, run_id: str) -> float:
         """Device-seconds that workers held to evaluate a run's commits."""
-        return sum(each.held_s for each in self.phase_seconds(run_id) if not each.attempt)
+        return sum(second.held_s for second in self.phase_seconds(run_id) if not second.attempt)
 
     def evaluations(self, run_id: str) -> list[AnyEvaluation]:
         """A run's evaluations by step, the last last."""

@@ -71,7 +71,7 @@ def run_status(
     now_s = SystemClock().now_s()
     is_heard = last_seen_s is not None and now_s - last_seen_s < SILENT_S
     has_begun = any(
-        abs(now_s - at_s) < SILENT_S for at_s in (created_s, *(each.started_s for each in attempts))
+        abs(now_s - at_s) < SILENT_S for at_s in (created_s, *(attempt.started_s for attempt in attempts))
     )
     return "running" if is_heard or has_begun else "unknown"
 

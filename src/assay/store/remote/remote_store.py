@@ -52,7 +52,7 @@ def remote_store(url: str, *, budget_s: float, allows_http: bool) -> "RemoteStor
         for client, retry in ((_CLIENT, _RETRY), (writer, writer_retry))
     ]
     try:
-        store, write_store = (from_url(url, **each) for each in options)
+        store, write_store = (from_url(url, **option) for option in options)
     except (BaseError, ValueError) as error:
         reason = str(error).splitlines()[0].replace(url, without_secrets(url))
         raise StoreError(f"{without_secrets(url)}: cannot be opened as an object store: {reason}") from None

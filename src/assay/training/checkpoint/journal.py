@@ -41,7 +41,7 @@ _ANSWER = {
     "failure_kind": pa.string(),
     "failure": pa.string(),
     "tokens": pa.list_(pa.int32()),
-    "log_probs": pa.list_(pa.float32()),
+    "logprobs": pa.list_(pa.float32()),
 }
 _SCHEMA = pa.schema({**_GROUP, "sample": pa.int32(), **_ANSWER})
 
@@ -97,7 +97,5 @@ def _of_first_answers(table: pa.Table) -> Iterator[str]:
 
 def _answer(line: dict[str, Any]) -> JournaledAnswer:
     values = {name: line[name] for name in _ANSWER}
-    lists = {
-        name: tuple(values[name]) for name in ("scores", "tokens", "log_probs") if values[name] is not None
-    }
+    lists = {name: tuple(values[name]) for name in ("scores", "tokens", "logprobs") if values[name] is not None}
     return JournaledAnswer(**{**values, **lists})

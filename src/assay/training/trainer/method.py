@@ -99,7 +99,7 @@ class RolloutAlone(NamedTuple):
     answer: str
     """What graders read."""
     tokens: tuple[int, ...]
-    log_probs: tuple[float, ...]
+    logprobs: tuple[float, ...]
     ended_by: Literal["stop", "length"]
     reward: float | None
     failure: str | None

@@ -49,7 +49,7 @@ class RowScores(NamedTuple):
     @property
     def columns(self) -> tuple[str, ...]:
         """Those of the table of predictions."""
-        return (*(each.name for each in self.metrics), *([self.counted] if self.counted else []))
+        return (*(metric.name for metric in self.metrics), *([self.counted] if self.counted else []))
 
     @property
     def metric(self) -> Metric:
@@ -65,7 +65,7 @@ class ClassPredictions(NamedTuple):
     @property
     def columns(self) -> tuple[str, ...]:
         """Those of the table of predictions."""
-        return ("predicted", *(each.name for each in self.metrics))
+        return ("predicted", *(metric.name for metric in self.metrics))
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
@@ -92,7 +92,7 @@ class NumberPredictions(NamedTuple):
     @property
     def columns(self) -> tuple[str, ...]:
         """Those of the table of predictions."""
-        return ("prediction", *(each.name for each in self.metrics))
+        return ("prediction", *(metric.name for metric in self.metrics))
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
@@ -106,7 +106,7 @@ class NumberPredictions(NamedTuple):
     @property
     def ranges(self) -> Mapping[str, tuple[float, float]]:
         """As of `RowScores`."""
-        return {each.name: (0.0, math.inf) for each in self.metrics}
+        return {metric.name: (0.0, math.inf) for metric in self.metrics}
 
     @property
     def metric(self) -> Metric:

@@ -20,13 +20,13 @@ from assay.distributed.rank_device import device_of
 from assay.models.causal_config import LONGEST, PretrainedCausalConfig
 from assay.models.lora import base_sha256, merge_adapters
 from assay.models.pairs import pairs_of
-from assay.models.token_scores import CausalNetwork, sequence_log_probs
+from assay.models.token_scores import CausalNetwork, sequence_logprobs
 from assay.records.dataset import DatasetManifest
 from assay.training.checkpoint.parts import model_state
 from assay.training.checkpoint.saver import weights_digest
 
 
-class PairLogProbs(NamedTuple):
+class PairLogprobs(NamedTuple):
     """Log-probabilities of whole completions, in nats."""
 
     chosen: Float32[np.ndarray, "pair"]
@@ -79,7 +79,7 @@ class ReferenceModel:
             )
 
     @torch.inference_mode()
-    def of_pairs(self, rows: pa.Table, *, tokens_at_once: int) -> PairLogProbs:
+    def of_pairs(self, rows: pa.Table, *, tokens_at_once: int) -> PairLogprobs:
         """What it says of each row. Rows of like length are asked about together, in passes of at most so many
         tokens, padding counted, or of one pair."""
         sides = {name: rows[name].to_pylist() for name in SEQUENCES}
@@ -96,9 +96,9 @@ class ReferenceModel:
             tensors = (
                 torch.from_numpy(each).to(self._device) for each in (pairs.input_ids, pairs.in_completion())
             )
-            said = sequence_log_probs(self._network, *tensors).float().cpu().numpy()
+            said = sequence_logprobs(self._network, *tensors).float().cpu().numpy()
             found[:, batch] = said.reshape(2, -1)
-        return PairLogProbs(*found)
+        return PairLogprobs(*found)
 
 
 def _from_folder(path: str) -> CausalNetwork:

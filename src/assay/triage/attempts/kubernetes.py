@@ -35,7 +35,7 @@ def _row(pod: Any) -> dict[str, str | None]:
         "at": str(status.get("startTime") or metadata.get("creationTimestamp") or ""),
         "unit": f"{namespace} {re.sub(r'[0-9]+', '#', owner)}",
         "host": str(spec.get("nodeName") or ""),
-        "image": several([str(_of(each, "image") or "") for each in containers]),
+        "image": several([str(_of(container, "image") or "") for container in containers]),
         "namespace": namespace,
         "owner": owner,
     }

@@ -134,7 +134,7 @@ def _surroundings(attempt: Attempt) -> dict[str, str | None]:
     """What is around the ranks on all its nodes; what was not recorded is no value."""
     processor, first = attempt.processor, attempt.surroundings
     nodes = [] if first is None else [first, *attempt.elsewhere.values()]
-    known = {name: several([getattr(each, name, "") for each in nodes]) for name in SURROUNDINGS}
+    known = {name: several([getattr(node, name, "") for node in nodes]) for name in SURROUNDINGS}
     if processor is not None:
         known |= {"model": processor.model, "torch": processor.torch}
     return {name: known[name] or None for name in SURROUNDINGS}

@@ -25,12 +25,16 @@ def with_hypothesis(case: Case, text: str, predicted: Sequence[Predicted], *, by
     if not text or len(text) > LONGEST_TEXT:
         raise ConfigError(f"--hypothesis: expected a sentence of at most {LONGEST_TEXT} characters.")
     hypotheses = case.hypotheses
-    known = [each.text for each in hypotheses]
+    known = [hypothese.text for hypothese in hypotheses]
     if text not in known:
         hypotheses = (*hypotheses, Hypothesis(text=text, by=by, at_s=now_s))
         known.append(text)
     number = known.index(text) + 1
-    there = {(each.command, each.expect) for each in case.predictions if each.hypothesis == number}
+    there = {
+        (prediction.command, prediction.expect)
+        for prediction in case.predictions
+        if prediction.hypothesis == number
+    }
     new = list[Prediction]()
     for each in predicted:
         command, expect = command_words(each.command), each.expect.strip()
@@ -57,7 +61,7 @@ def with_evidence(case: Case, evidence: CaseEvidence) -> Case:
 
 
 def _number(case: Case, hypothesis: str) -> int:
-    texts = [each.text for each in case.hypotheses]
+    texts = [hypothese.text for hypothese in case.hypotheses]
     if hypothesis.isdecimal() and 1 <= int(hypothesis) <= len(texts):
         return int(hypothesis)
     if hypothesis in texts:

@@ -40,9 +40,9 @@ class StepOfRun(NamedTuple):
 def steps_to_replay(case: Case) -> list[StepOfRun]:
     """One for each run of the symptoms that has a step to look at."""
     first: dict[str, RecordedSymptom] = {}
-    for each in case.symptoms.failures:
-        if each.step is not None and each.step > 0:
-            first.setdefault(each.run_id, each)
+    for failure in case.symptoms.failures:
+        if failure.step is not None and failure.step > 0:
+            first.setdefault(failure.run_id, failure)
     return [StepOfRun(run_id, each.step) for run_id, each in first.items() if each.step][:MOST_STEPS]
 
 

@@ -24,7 +24,9 @@ RANK: dict[CaseVerdict, int] = {"established": 0, "supported": 1, "unknown": 2, 
 def standing(case: Case) -> CaseStanding:
     """The hypotheses, the best first; of equals the one that was had first."""
     latest = {each.prediction: each for each in case.evidence}
-    made = Counter({(each.command, each.expect, each.hypothesis) for each in case.predictions})
+    made = Counter(
+        {(prediction.command, prediction.expect, prediction.hypothesis) for prediction in case.predictions}
+    )
     makers = Counter((command, expect) for command, expect, _ in made)
     stand = sorted(
         (_of_hypothesis(case, number, latest, makers) for number in range(1, len(case.hypotheses) + 1)),
@@ -52,7 +54,7 @@ def _of_hypothesis(
         for index, each in enumerate(case.predictions)
         if each.hypothesis == number
     )
-    held, failed = (sum(each.outcome == outcome for each in ours) for outcome in ("held", "failed"))
+    held, failed = (sum(our.outcome == outcome for our in ours) for outcome in ("held", "failed"))
     return HypothesisStanding(
         hypothesis=number,
         text=hypothesis.text,
@@ -61,7 +63,7 @@ def _of_hypothesis(
         held=held,
         failed=failed,
         not_run=len(ours) - held - failed,
-        votes=tuple(each.by for each in case.votes if each.hypothesis == number),
+        votes=tuple(vote.by for vote in case.votes if vote.hypothesis == number),
         predictions=ours,
     )
 
@@ -83,7 +85,7 @@ def _verdict(predictions: tuple[PredictionStanding, ...], *, held: int, failed: 
         return "unknown"
     if failed >= held:
         return "refuted"
-    is_told_apart = any(each.outcome == "held" and not each.is_shared for each in predictions)
+    is_told_apart = any(prediction.outcome == "held" and not prediction.is_shared for prediction in predictions)
     return "established" if is_told_apart and not failed else "supported"
 
 

@@ -59,7 +59,7 @@ def _flaky(test: str, groups: list[list[int]]) -> FlakyTest | None:
     both = sum(failures > 0 and passes > 0 for failures, passes in groups)
     if not both:
         return None
-    telling = np.array([each for each in groups if sum(each) > 1 and each[1] > 0])
+    telling = np.array([group for group in groups if sum(group) > 1 and group[1] > 0])
     failures, runs = telling[:, 0], telling.sum(axis=1)
     rate, low, high = flake_rate(failures, runs)
     return FlakyTest(

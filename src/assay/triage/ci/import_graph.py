@@ -91,7 +91,7 @@ class ImportGraph:
         candidates = [place / "__init__.py"]
         if not is_package and place.name:
             candidates.append(place.with_name(f"{place.name}.py"))
-        yield from (str(each) for each in candidates if str(each) in self.paths)
+        yield from (str(candidate) for candidate in candidates if str(candidate) in self.paths)
 
     def _resolved_with_holes(self, pattern: str) -> Iterator[str]:
         package = pattern.partition(HOLE)[0].rpartition(".")[0]
@@ -185,4 +185,4 @@ def _packages_of(path: str, paths: frozenset[str]) -> list[str]:
 def _conftests_of(path: str, paths: frozenset[str]) -> list[str]:
     """Those that pytest loads before a test."""
     conftests = (str(folder / "conftest.py") for folder in PurePosixPath(path).parents)
-    return [each for each in conftests if each in paths]
+    return [conftest for conftest in conftests if conftest in paths]

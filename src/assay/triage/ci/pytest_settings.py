@@ -25,9 +25,11 @@ class PytestSettings(NamedTuple):
     def is_test(self, path: str) -> bool:
         """Whether pytest would look for tests in a file of this path."""
         name = path.rpartition("/")[2]
-        if self.testpaths and not any(path == each or path.startswith(f"{each}/") for each in self.testpaths):
+        if self.testpaths and not any(
+            path == testpath or path.startswith(f"{testpath}/") for testpath in self.testpaths
+        ):
             return False
-        return any(fnmatch.fnmatchcase(path if "/" in each else name, each) for each in self.python_files)
+        return any(fnmatch.fnmatchcase(path if "/" in file else name, file) for file in self.python_files)
 
 
 def pytest_settings(files: Mapping[str, bytes]) -> PytestSettings:
@@ -55,7 +57,7 @@ def _options(name: str, content: bytes) -> dict[str, Any]:
 def _folders(value: Any) -> tuple[str, ...]:
     """Paths from the top folder; none where one is the top folder itself, or a pattern."""
     folders = tuple(posixpath.normpath(each) for each in _words(value))
-    return () if any(each == "." or set(each) & set("*?[") for each in folders) else folders
+    return () if any(folder == "." or set(folder) & set("*?[") for folder in folders) else folders
 
 
 def _words(value: Any) -> list[str]:

@@ -106,9 +106,9 @@ def _spans(files: Sequence[FileRun]) -> CiSpans:
         known = [time for time in times if time is not None]
         phases.append(sum(known) if known else None)
     parts = [_around_tests(file) for file in files]
-    outside = [each[0] for each in parts]
-    idle = [each[1] for each in parts]
-    workers = [each[2] for each in parts]
+    outside = [part[0] for part in parts]
+    idle = [part[1] for part in parts]
+    workers = [part[2] for part in parts]
     return CiSpans(
         tests_s=sum(_tests_s(file) for file in files),
         setup_s=phases[0],
@@ -116,7 +116,7 @@ def _spans(files: Sequence[FileRun]) -> CiSpans:
         teardown_s=phases[2],
         outside_s=_sum_known(outside),
         idle_s=_sum_known(idle),
-        workers=None if None in workers else max(each for each in workers if each is not None),
+        workers=None if None in workers else max(worker for worker in workers if worker is not None),
     )
 
 

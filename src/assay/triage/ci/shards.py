@@ -25,5 +25,5 @@ def sharded(seconds: Mapping[str, float], count: int) -> tuple[CiShard, ...]:
         end, index = heapq.heappop(ends)
         members[index].append(test)
         heapq.heappush(ends, (end + seconds[test], index))
-    shards = [CiShard(seconds=sum(seconds[test] for test in each), tests=tuple(each)) for each in members]
+    shards = [CiShard(seconds=sum(seconds[test] for test in member), tests=tuple(member)) for member in members]
     return tuple(sorted(shards, key=lambda shard: -shard.seconds))

@@ -51,7 +51,7 @@ def _some(values: Sequence[Any]) -> list[Any]:
 
 
 def _list_kind(name: str, lists: list[list[Any]]) -> ColumnKind:
-    parts = [part for each in lists for part in each[:1_000]]
+    parts = [part for list_ in lists for part in list_[:1_000]]
     if not parts or not all(isinstance(part, int) for part in parts):
         return "lists"
     values = set(parts)

@@ -23,15 +23,19 @@ def moved_metric(before: Evaluation, after: Evaluation, *, dataset: str, held_s:
     old, new = _estimate(before.overall, name), _estimate(after.overall, name)
     if old is None or new is None:
         return None
-    known = {(each.column, each.value): _estimate(each.metrics, name) for each in before.slices}
+    known = {
+        (slice_part.column, slice_part.value): _estimate(slice_part.metrics, name)
+        for slice_part in before.slices
+    }
     pairs = [
-        (each.column, each.value, was, now)
-        for each in after.slices
-        if (was := known.get((each.column, each.value))) and (now := _estimate(each.metrics, name))
+        (slice_part.column, slice_part.value, was, now)
+        for slice_part in after.slices
+        if (was := known.get((slice_part.column, slice_part.value)))
+        and (now := _estimate(slice_part.metrics, name))
     ]
-    slices = [_moved(*each, together=len(pairs)) for each in pairs]
+    slices = [_moved(*pair, together=len(pairs)) for pair in pairs]
     surely = sorted(
-        (each for each in slices if not each.low <= 0.0 <= each.high),
+        (slice_part for slice_part in slices if not slice_part.low <= 0.0 <= slice_part.high),
         key=lambda each: -abs(each.after - each.before),
     )
     hours = held_s / 3_600.0 if held_s else None

@@ -76,9 +76,9 @@ def factor(old: npt.NDArray[np.float64], new: npt.NDArray[np.float64]) -> Size |
     logs = [np.log(np.abs(values[values != 0])) for values in (old, new)]
     if min(map(len, logs)) < 20 or (old < 0).mean() > 0.5 > (new < 0).mean():
         return None
-    ratios = np.subtract(*(np.quantile(each, np.arange(1, 10) / 10) for each in logs[::-1]))
+    ratios = np.subtract(*(np.quantile(log, np.arange(1, 10) / 10) for log in logs[::-1]))
     middle = float(np.median(ratios))
-    error = math.sqrt(sum(float(each.var()) / len(each) for each in logs))
+    error = math.sqrt(sum(float(log.var()) / len(log) for log in logs))
     if abs(middle) < math.log(1.5) or np.abs(ratios - middle).max() > max(0.1, 5 * error):
         return None
     raw = distance(*logs)

@@ -121,7 +121,7 @@ def template_changes(
     bare = _bare(feature)
     if is_framing and bare is not None:
         now = max(
-            (each for each in counts[1] if _bare(each) == bare and each != feature),
+            (count for count in counts[1] if _bare(count) == bare and count != feature),
             key=lambda each: counts[1][each] - counts[0][each],
             default=None,
         )

@@ -71,7 +71,7 @@ def _shown(value: Any) -> str:
 
 def _category_changes(name: str, old: Sequence[Any], new: Sequence[Any]) -> Iterator[Change]:
     numbers = _numbers(old), _numbers(new)
-    if min(len(each) for each in numbers) > 0.9 * max(1, min(len(old), len(new))):
+    if min(len(number) for number in numbers) > 0.9 * max(1, min(len(old), len(new))):
         size = factor(*numbers)
         if size is not None:
             yield change(name, "unit", size, _factor_says(size))

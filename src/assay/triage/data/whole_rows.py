@@ -91,7 +91,7 @@ def changed_in_place(
     name: str, old: Sequence[Any], new: Sequence[Any], digests: tuple[Digests, Digests]
 ) -> Iterator[Change]:
     """Rows that both versions have once, with another value of this column."""
-    once = [_once(each) for each in digests]
+    once = [_once(digest) for digest in digests]
     shared, at_old, at_new = np.intersect1d(digests[0][once[0]], digests[1][once[1]], return_indices=True)
     if len(shared) < max(50, LEAST_IN_BOTH * min(map(len, digests))):
         return

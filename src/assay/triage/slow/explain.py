@@ -33,7 +33,7 @@ def explain_changes(series: MeasuredSeries, *, least: float) -> SlowChanges:
     scaled = np.log(values) if is_positive else values
     smallest = math.log1p(least) if is_positive else least * _level(values)
     levels = find_levels(scaled, least=smallest)
-    changes = tuple(_change(series, scaled, is_positive, each, levels.noise) for each in levels.changes)
+    changes = tuple(_change(series, scaled, is_positive, change, levels.noise) for change in levels.changes)
     return SlowChanges(
         value=series.name,
         measurements=len(values),
@@ -86,7 +86,7 @@ def _change(
         verdict=verdict,
         because=_why(verdict, changed),
         changed={each.name: (each.before, each.after) for each in changed},
-        assigned={"+".join(each.factors): natural(each.difference) for each in effects},
+        assigned={"+".join(effect.factors): natural(effect.difference) for effect in effects},
         next=_next(verdict, changed, effects, change, noise),
     )
 

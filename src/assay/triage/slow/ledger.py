@@ -29,7 +29,7 @@ def series_of_attempts(
 ) -> MeasuredSeries:
     """The same of records that were read already: a row of the columns for each attempt, in their order."""
     phases = {(each.run_id, each.attempt): each for each in spent if each.rank == 0}
-    rows = [_step_seconds(each, phases.get((each.run_id, each.attempt))) for each in attempts]
+    rows = [_step_seconds(attempt, phases.get((attempt.run_id, attempt.attempt))) for attempt in attempts]
     if not any(rows):
         raise ConfigError("no run on record made a step whose time is known. Give a SOURCE with --value.")
     there = [phase for phase in STEP if any(phase in row for row in rows)]

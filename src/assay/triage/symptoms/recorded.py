@@ -73,10 +73,10 @@ def failures_on_record(ledger: Ledger) -> list[RecordedSymptom]:
 def failures_of_runs(ledger: Ledger, asked: Iterable[AskedRun]) -> list[RecordedSymptom]:
     """Those of these runs; where one did not fail, or a step is named, where to look."""
     found = list[RecordedSymptom]()
-    for each in dict.fromkeys(asked):
-        run = ledger.run(each.run_id)
-        symptoms = list(_of_run(ledger, run)) if each.step is None else []
-        found += symptoms or [_odd_step(run, each.step)]
+    for fromkey in dict.fromkeys(asked):
+        run = ledger.run(fromkey.run_id)
+        symptoms = list(_of_run(ledger, run)) if fromkey.step is None else []
+        found += symptoms or [_odd_step(run, fromkey.step)]
     return found
 
 

@@ -58,7 +58,7 @@ class _Region(NamedTuple):
 
 def shared_causes(ledger: Ledger, failures: Sequence[RecordedSymptom], rng: np.random.Generator) -> Shared:
     """One cause for several of the signatures of these failures, against all attempts on record."""
-    wanted = {each.key for each in failures if each.key}
+    wanted = {failure.key for failure in failures if failure.key}
     if len(wanted) < 2:
         return Shared((), f"{number_of(len(wanted), 'signature')} on record: nothing to share.")
     try:
@@ -162,7 +162,9 @@ def _with_onsets(found: Sequence[SharedCause]) -> list[SharedCause]:
     regions = [each for each in found if each is not onset]
     if onset is None:
         return regions
-    same = [each for each in regions if set(each.signatures) == set(onset.signatures)]
+    same = [region for region in regions if set(region.signatures) == set(onset.signatures)]
     if not same:
         return [*regions, onset]
-    return [each.model_copy(update={"onset_s": onset.onset_s}) if each in same else each for each in regions]
+    return [
+        region.model_copy(update={"onset_s": onset.onset_s}) if region in same else region for region in regions
+    ]

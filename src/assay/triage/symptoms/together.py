@@ -38,9 +38,9 @@ def signatures(logs: Sequence[LogSymptom], failures: Sequence[RecordedSymptom] =
     """Failures that are alike, the most frequent first; of equals the one that was met first."""
     causes = [log for log in logs if log.role in (None, "initiating") and log.candidates]
     alike: dict[tuple[SymptomClass, str], list[LogSymptom | RecordedSymptom]] = defaultdict(list)
-    members: list[LogSymptom | RecordedSymptom] = [*causes, *(each for each in failures if each.key)]
-    for each in members:
-        alike[each.symptom_class, each.key].append(each)
+    members: list[LogSymptom | RecordedSymptom] = [*causes, *(failure for failure in failures if failure.key)]
+    for member in members:
+        alike[member.symptom_class, member.key].append(member)
     told = [
         Signature(
             symptom_class=symptom_class,

@@ -72,9 +72,9 @@ def read_batch(requests: Iterable[BatchRequest | BatchFault]) -> ReadBatch:
     """How many requests there are, or what is wrong with the first hundred lines that are none."""
     faults: list[BatchFault] = []
     num_requests = 0
-    for each in requests:
-        if isinstance(each, BatchFault):
-            faults.append(each)
+    for request in requests:
+        if isinstance(request, BatchFault):
+            faults.append(request)
         else:
             num_requests += 1
         if len(faults) == MAX_FAULTS:

@@ -142,8 +142,8 @@ class BatchWork:
         usages = [each.body.get("usage") or {} for each in answers]
         return BatchChunk(
             answers=answers,
-            input_tokens=sum(each.get("prompt_tokens", 0) for each in usages),
-            output_tokens=sum(each.get("completion_tokens", 0) for each in usages),
+            input_tokens=sum(usage.get("prompt_tokens", 0) for usage in usages),
+            output_tokens=sum(usage.get("completion_tokens", 0) for usage in usages),
         )
 
     def _answer(self, source: ModelSource, request: BatchRequest, named: str, now_s: float) -> BatchAnswer:
@@ -189,8 +189,8 @@ def _noted(number: int, hand: BatchHand, chunk: BatchChunk) -> BatchAnswered:
 async def _body(question: Question, now_s: float, engine: Engine) -> dict[str, Any]:
     match question:
         case ChatQuestion():
-            return await chat_completion(engine.ask, engine.ready, question, now_s=now_s)
+            return await chat_completion(engine.stream, engine.ready, question, now_s=now_s)
         case CompletionQuestion():
-            return await text_completion(engine.ask, engine.ready, question, now_s=now_s)
+            return await text_completion(engine.stream, engine.ready, question, now_s=now_s)
         case _:
-            return await embeddings(engine.ask, question)
+            return await embeddings(engine.stream, question)

@@ -97,8 +97,8 @@ class EvalWork:
         if state.is_deleted:
             self._runs.forget_results(state)
         if state.is_deleted or not is_wanted:
-            for each in weights_of(self._keeper, state.created):
-                each.release(thing_id)
+            for weight in weights_of(self._keeper, state.created):
+                weight.release(thing_id)
         if state.ended_s is not None and is_wanted:
             event_type = f"eval.run.{_TOLD[state.status]}"
             project = state.created.project

@@ -182,7 +182,7 @@ def _given(row: EvalRow) -> _Answer:
 
 
 def _answered(row: EvalRow, messages: list[Message], said: Completion | SamplerError) -> _Answer:
-    told = tuple({"role": each["role"], "content": each["content"]} for each in messages)
+    told = tuple({"role": message["role"], "content": message["content"]} for message in messages)
     if isinstance(said, SamplerError):
         failure = said.failure()
         fault = ItemFault(code=failure.kind, message=failure.text)
@@ -245,6 +245,6 @@ def _ungraded(criterion: EvalCriterion, answer: _Answer) -> CriterionResult:
 
 
 def _status(results: Sequence[CriterionResult]) -> Any:
-    if any(each.score is None for each in results):
+    if any(result.score is None for result in results):
         return "error"
-    return "pass" if all(each.passed for each in results) else "fail"
+    return "pass" if all(result.passed for result in results) else "fail"

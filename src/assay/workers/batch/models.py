@@ -11,7 +11,14 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from assay.inference.protocol import AskedPrompt, Engine, GenerateAsk, ModelSource, PromptsRead, SaidPiece
+from assay.inference.protocol import (
+    CompletionChunk,
+    Engine,
+    GenerateRequest,
+    ModelSource,
+    PromptInput,
+    PromptsRead,
+)
 from assay.scoring.sampler import Completion, Message, SamplerError, Sampling
 from assay.serving.engines.pool import EnginePool
 from assay.serving.engines.process import EngineProcess, StartedProcess
@@ -132,8 +139,8 @@ class ModelSampler:
     def _asked(
         self, prompts: Sequence[Sequence[Message]], sampling: Sampling, max_tokens: int | None
     ) -> list[Completion | SamplerError] | SamplerError:
-        ask = GenerateAsk(
-            prompts=tuple(AskedPrompt(messages=tuple(map(dict, each))) for each in prompts),
+        ask = GenerateRequest(
+            prompts=tuple(PromptInput(messages=tuple(map(dict, prompt))) for prompt in prompts),
             max_tokens=max_tokens,
             temperature=sampling.temperature,
             top_p=sampling.top_p,
@@ -157,15 +164,15 @@ class ModelSampler:
 
 class _Drawn(NamedTuple):
     prompt_tokens: tuple[int, ...]
-    pieces: dict[int, SaidPiece]
+    pieces: dict[int, CompletionChunk]
 
 
-async def _drawn(engine: Engine, ask: GenerateAsk) -> _Drawn:
+async def _drawn(engine: Engine, ask: GenerateRequest) -> _Drawn:
     prompt_tokens: tuple[int, ...] = ()
-    pieces: dict[int, SaidPiece] = {}
-    async for said in engine.ask(ask):
+    pieces: dict[int, CompletionChunk] = {}
+    async for said in engine.stream(ask):
         if isinstance(said, PromptsRead):
             prompt_tokens = said.prompt_tokens
-        elif isinstance(said, SaidPiece):
+        elif isinstance(said, CompletionChunk):
             pieces[said.choice] = said
     return _Drawn(prompt_tokens, pieces)

@@ -9,20 +9,20 @@ from assay.inference.local.local_model import LocalModel
 from assay.inference.local.streaming import SeenToken, Teller, ToldPiece, mean_state, scored
 from assay.inference.local.token_texts import TokenTexts
 from assay.inference.protocol import (
-    Ask,
-    AskedPrompt,
-    EmbedAsk,
+    CompletionChunk,
     Embedded,
-    GenerateAsk,
-    LikelyToken,
+    EmbedRequest,
+    EngineRequest,
+    GenerateRequest,
+    PromptInput,
     PromptsRead,
     Ready,
-    SaidPiece,
-    SaidToken,
-    ScoreAsk,
     Scored,
-    SpellAsk,
-    Spelled,
+    ScoreRequest,
+    Tokenized,
+    TokenizeRequest,
+    TokenLogprob,
+    TopLogprob,
 )
 from assay.inference.rollout import Prompt
 from assay.scoring.sampler import Message, Sampling
@@ -55,25 +55,25 @@ class LanguageEngine:
             resident_bytes=resident_bytes(),
         )
 
-    def answer(self, ask: Ask, tell: Tell, is_stopping: IsStopping) -> None:
+    def answer(self, ask: EngineRequest, tell: Tell, is_stopping: IsStopping) -> None:
         """See `LoadedModel`."""
         match ask:
-            case GenerateAsk():
+            case GenerateRequest():
                 self._generate(ask, tell, is_stopping)
-            case ScoreAsk():
-                tell(Scored(prompts=tuple(self._scored(each, ask.num_likeliest) for each in ask.prompts)))
-            case EmbedAsk():
-                tokens = [self._tokens(each) for each in ask.prompts]
-                for each in tokens:
-                    refuse_long(len(each), self._model.window_tokens, param="input", of="An input")
-                vectors = tuple(tuple(mean_state(self._model.network, each)) for each in tokens)
+            case ScoreRequest():
+                tell(Scored(prompts=tuple(self._scored(prompt, ask.top_logprobs) for prompt in ask.prompts)))
+            case EmbedRequest():
+                tokens = [self._tokens(prompt) for prompt in ask.prompts]
+                for token in tokens:
+                    refuse_long(len(token), self._model.window_tokens, param="input", of="An input")
+                vectors = tuple(tuple(mean_state(self._model.network, token)) for token in tokens)
                 tell(Embedded(vectors=vectors, num_tokens=sum(map(len, tokens))))
-            case SpellAsk():
+            case TokenizeRequest():
                 tell(self._spelled(ask))
             case _:
                 raise cannot(ask, self.ready)
 
-    def _generate(self, ask: GenerateAsk, tell: Tell, is_stopping: IsStopping) -> None:
+    def _generate(self, ask: GenerateRequest, tell: Tell, is_stopping: IsStopping) -> None:
         of_prompts = [self._tokens(each) for each in ask.prompts]
         longest, window = max(map(len, of_prompts)), self._model.window_tokens
         max_tokens = ask.max_tokens or max(1, min(DEFAULT_MAX_TOKENS, window - longest))
@@ -92,12 +92,12 @@ class LanguageEngine:
             self._model.tokenizer,
             ends=self._model.ends,
             stop=ask.stop,
-            num_likeliest=ask.num_likeliest,
+            top_logprobs=ask.top_logprobs,
             is_streamed=ask.is_streamed,
         )
         self._model.complete(prompts, sampling, is_stopping, teller)
 
-    def _key(self, seed: int, prompt: AskedPrompt, choice: int) -> int:
+    def _key(self, seed: int, prompt: PromptInput, choice: int) -> int:
         """Names a draw; the first choice has that of `LocalModel.sample`."""
         if prompt.tokens is not None:
             text = " ".join(map(str, prompt.tokens))
@@ -107,7 +107,7 @@ class LanguageEngine:
             text = prompt.text or ""
         return derive_key(seed, "sample", text, *([choice] if choice else []))
 
-    def _tokens(self, prompt: AskedPrompt) -> list[int]:
+    def _tokens(self, prompt: PromptInput) -> list[int]:
         if prompt.tokens is not None:
             tokens = list(prompt.tokens)
             self._check_tokens(tokens)
@@ -141,37 +141,37 @@ class LanguageEngine:
                 param="prompt",
             )
 
-    def _scored(self, prompt: AskedPrompt, num_likeliest: int) -> tuple[SaidToken, ...]:
+    def _scored(self, prompt: PromptInput, top_logprobs: int) -> tuple[TokenLogprob, ...]:
         tokens = self._tokens(prompt)
         refuse_long(len(tokens), self._model.window_tokens, param="prompt")
-        said = self._said(scored(self._model.network, tokens, num_likeliest=num_likeliest))
+        said = self._said(scored(self._model.network, tokens, top_logprobs=top_logprobs))
         return said[len(self._model.begin) :] if prompt.text is not None else said
 
-    def _said(self, tokens: Sequence[SeenToken], *, is_ended: bool = False) -> tuple[SaidToken, ...]:
+    def _said(self, tokens: Sequence[SeenToken], *, is_ended: bool = False) -> tuple[TokenLogprob, ...]:
         found = []
         for place, seen in enumerate(tokens, start=1):
             own = self._texts.of(seen.token)
-            likeliest = [(self._texts.of(token), log_prob) for token, log_prob in seen.likeliest]
+            likeliest = [(self._texts.of(token), logprob) for token, logprob in seen.top_logprobs]
             found.append(
-                SaidToken(
+                TokenLogprob(
                     text=own.text,
                     text_bytes=own.text_bytes and tuple(own.text_bytes),
-                    log_prob=seen.log_prob,
-                    likeliest=tuple(
-                        LikelyToken(
+                    logprob=seen.logprob,
+                    top_logprobs=tuple(
+                        TopLogprob(
                             text=each.text,
                             text_bytes=each.text_bytes and tuple(each.text_bytes),
-                            log_prob=log_prob,
+                            logprob=logprob,
                         )
-                        for each, log_prob in likeliest
+                        for each, logprob in likeliest
                     ),
                     is_end=is_ended and place == len(tokens) and seen.token in self._model.ends,
                 )
             )
         return tuple(found)
 
-    def _piece(self, piece: ToldPiece) -> SaidPiece:
-        return SaidPiece(
+    def _piece(self, piece: ToldPiece) -> CompletionChunk:
+        return CompletionChunk(
             choice=piece.choice,
             text=piece.text,
             tokens=self._said(piece.tokens, is_ended=piece.reason == "stop"),
@@ -179,15 +179,15 @@ class LanguageEngine:
             reason=piece.reason,
         )
 
-    def _spelled(self, ask: SpellAsk) -> Spelled:
+    def _spelled(self, ask: TokenizeRequest) -> Tokenized:
         if ask.tokens is None:
             # For clients that render prompts themselves, and send them as token ids.
             tokens = self._model.tokens_of(ask.text or "", has_start=ask.has_start, keeps_control=True)
-            return Spelled(tokens=tuple(tokens))
+            return Tokenized(tokens=tuple(tokens))
         self._check_tokens(ask.tokens)
-        return Spelled(text=self._model.tokenizer.decode(list(ask.tokens), skip_special_tokens=False))
+        return Tokenized(text=self._model.tokenizer.decode(list(ask.tokens), skip_special_tokens=False))
 
 
-def _messages(prompt: AskedPrompt) -> list[Message]:
+def _messages(prompt: PromptInput) -> list[Message]:
     assert prompt.messages is not None
-    return [Message(role=each["role"], content=each["content"]) for each in prompt.messages]
+    return [Message(role=message["role"], content=message["content"]) for message in prompt.messages]

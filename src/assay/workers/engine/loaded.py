@@ -6,9 +6,9 @@ from resource import getpagesize
 from typing import Protocol
 
 from assay.base.errors import ConfigError
-from assay.inference.protocol import Ask, Ready, Said
+from assay.inference.protocol import EngineRequest, EngineResponse, Ready
 
-Tell = Callable[[Said], None]
+Tell = Callable[[EngineResponse], None]
 IsStopping = Callable[[], bool]
 
 
@@ -29,13 +29,13 @@ class LoadedModel(Protocol):
         """What it is."""
         ...
 
-    def answer(self, ask: Ask, tell: Tell, is_stopping: IsStopping) -> None:
+    def answer(self, ask: EngineRequest, tell: Tell, is_stopping: IsStopping) -> None:
         """Tell all that the ask comes to. `GenerationAbandonedError` once it is to stop, `AskRefusedError` or
         another of ours where it cannot be asked so."""
         ...
 
 
-def cannot(ask: Ask, ready: Ready) -> AskRefusedError:
+def cannot(ask: EngineRequest, ready: Ready) -> AskRefusedError:
     """A kind of ask for which the model is of another kind."""
     does = {
         "generate": "writes no text",

@@ -7,15 +7,15 @@ import pyarrow as pa
 
 from assay.data.dataset.formats.boundaries import encode_as_text
 from assay.inference.protocol import (
-    Ask,
-    AskedPrompt,
     Classified,
-    ClassifyAsk,
-    EmbedAsk,
+    ClassifyRequest,
     Embedded,
+    EmbedRequest,
+    EngineRequest,
+    PromptInput,
     Ready,
-    SpellAsk,
-    Spelled,
+    Tokenized,
+    TokenizeRequest,
 )
 from assay.serving.methods import BETWEEN_MESSAGES
 from assay.training.trainer.method_config import BinaryPredictions, ClassPredictions, Predictions
@@ -49,19 +49,19 @@ class PredictingEngine:
             resident_bytes=resident_bytes(),
         )
 
-    def answer(self, ask: Ask, tell: Tell, is_stopping: IsStopping) -> None:  # noqa: ARG002
+    def answer(self, ask: EngineRequest, tell: Tell, is_stopping: IsStopping) -> None:  # noqa: ARG002
         """See `LoadedModel`."""
         match ask:
-            case ClassifyAsk() if self._can_decide:
-                read = [self._read(each) for each in ask.prompts]
+            case ClassifyRequest() if self._can_decide:
+                read = [self._read(prompt) for prompt in ask.prompts]
                 tokens = [each.tokens for each in read]
                 columns = self._predictor.answerer.answers(tokens, self._missing(len(read)))
                 rows = tuple(
                     {name: values[row] for name, values in columns.items()} for row in range(len(read))
                 )
                 tell(Classified(answers=rows, num_tokens=sum(map(len, tokens)), num_cut=_num_cut(read)))
-            case EmbedAsk() if self._predictor.answerer.embeds:
-                read = [self._read(each) for each in ask.prompts]
+            case EmbedRequest() if self._predictor.answerer.embeds:
+                read = [self._read(prompt) for prompt in ask.prompts]
                 tokens = [each.tokens for each in read]
                 vectors = self._predictor.answerer.embeddings(tokens, self._missing(1))
                 tell(
@@ -71,7 +71,7 @@ class PredictingEngine:
                         num_cut=_num_cut(read),
                     )
                 )
-            case SpellAsk():
+            case TokenizeRequest():
                 tell(self._spelled(ask))
             case _:
                 raise cannot(ask, self.ready)
@@ -79,7 +79,7 @@ class PredictingEngine:
     def _missing(self, num_rows: int) -> dict[str, pa.Array]:
         return {name: pa.nulls(num_rows, kind) for name, kind in self._predictor.columns.items()}
 
-    def _read(self, prompt: AskedPrompt) -> "_Read":
+    def _read(self, prompt: PromptInput) -> "_Read":
         if prompt.tokens is not None:
             refuse_long(len(prompt.tokens), self._predictor.max_tokens, param="input", of="The input")
             found = _Read(prompt.tokens)
@@ -90,18 +90,20 @@ class PredictingEngine:
         else:
             text = prompt.text or ""
             if prompt.messages is not None:  # as a training file's are
-                text = BETWEEN_MESSAGES.join(each["content"] for each in prompt.messages)
+                text = BETWEEN_MESSAGES.join(message["content"] for message in prompt.messages)
             (encoding,) = encode_as_text(self._predictor.tokenizer, [text])
             found = _Read(encoding.ids, is_cut=bool(encoding.overflowing))
         if not found.tokens:
             raise AskRefusedError("An empty input: write something.", code="invalid_value", param="input")
         return found
 
-    def _spelled(self, ask: SpellAsk) -> Spelled:
+    def _spelled(self, ask: TokenizeRequest) -> Tokenized:
         tokenizer = self._predictor.tokenizer
         if ask.tokens is None:
-            return Spelled(tokens=tuple(tokenizer.encode(ask.text or "", add_special_tokens=ask.has_start).ids))
-        return Spelled(text=tokenizer.decode(list(ask.tokens), skip_special_tokens=False))
+            return Tokenized(
+                tokens=tuple(tokenizer.encode(ask.text or "", add_special_tokens=ask.has_start).ids)
+            )
+        return Tokenized(text=tokenizer.decode(list(ask.tokens), skip_special_tokens=False))
 
 
 class _Read(NamedTuple):

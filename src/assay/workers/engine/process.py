@@ -17,7 +17,16 @@ from pathlib import Path
 from typing import BinaryIO
 
 from assay.base.errors import AssayError
-from assay.inference.protocol import ASK_LINE, Ask, AskLine, Done, ModelSource, Refused, Said, SaidLine
+from assay.inference.protocol import (
+    REQUEST_LINE,
+    Done,
+    EngineRequest,
+    EngineResponse,
+    ModelSource,
+    RequestLine,
+    RequestRejected,
+    ResponseLine,
+)
 from assay.inference.rollout import GenerationAbandonedError
 from assay.serving.http.log_limit import LimitedLogHandler
 from assay.store.home import Home
@@ -32,7 +41,7 @@ class EngineLoop:
         self._home = home
         self._lines = lines
         self._out = out
-        self._asks: queue.SimpleQueue[AskLine] = queue.SimpleQueue()
+        self._asks: queue.SimpleQueue[RequestLine] = queue.SimpleQueue()
         self._given_up: set[int] = set()
         self._model: LoadedModel | None = None
 
@@ -41,23 +50,23 @@ class EngineLoop:
         threading.Thread(target=self._listen, name="asks", daemon=True).start()
         while True:
             line = self._asks.get()
-            assert line.ask is not None
-            self._answer(line.number, line.ask)
+            assert line.request is not None
+            self._answer(line.number, line.request)
             self._given_up.discard(line.number)
 
     def _listen(self) -> None:
         with suppress(ConnectionError):  # from a server that was killed with something of ours unread
             for line in self._lines:
-                asked = ASK_LINE.validate_json(line)
-                if asked.ask is None:
+                asked = REQUEST_LINE.validate_json(line)
+                if asked.request is None:
                     self._given_up.add(asked.number)
                 else:
                     self._asks.put(asked)
         os._exit(0)  # the server is gone: nobody waits for what is under way
 
-    def _answer(self, number: int, ask: Ask) -> None:
-        def tell(said: Said) -> None:
-            self._out.write(SaidLine(number=number, said=said).model_dump_json().encode() + b"\n")
+    def _answer(self, number: int, ask: EngineRequest) -> None:
+        def tell(said: EngineResponse) -> None:
+            self._out.write(ResponseLine(number=number, response=said).model_dump_json().encode() + b"\n")
             self._out.flush()
 
         try:
@@ -67,16 +76,20 @@ class EngineLoop:
         except GenerationAbandonedError:
             return
         except AskRefusedError as error:
-            tell(Refused(message=str(error), code=error.code, param=error.param))
+            tell(RequestRejected(message=str(error), code=error.code, param=error.param))
         except AssayError as error:
-            tell(Refused(message=str(error), code="model_not_usable", param="model"))
+            tell(RequestRejected(message=str(error), code="model_not_usable", param="model"))
         except ConnectionError:
             os._exit(0)
         except Exception:  # a request's boundary: the others go on
             logging.getLogger("assay.engine").exception("an engine made a mistake")
-            tell(Refused(message="The model's process made a mistake, which is ours.", code="", is_ours=True))
+            tell(
+                RequestRejected(
+                    message="The model's process made a mistake, which is ours.", code="", is_ours=True
+                )
+            )
 
-    def _answered(self, number: int, ask: Ask, tell: Tell) -> None:
+    def _answered(self, number: int, ask: EngineRequest, tell: Tell) -> None:
         if isinstance(ask, ModelSource):
             self._model = load(self._home, ask)
             tell(self._model.ready)

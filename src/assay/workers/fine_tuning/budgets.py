@@ -71,7 +71,7 @@ class Budgets:
 
     def _of_job(self, state: JobState) -> list[HeldTime]:
         """What was charged, and in its place what is known of its run by now."""
-        known: dict[int, HeldTime] = {each.attempt: each for each in state.charges}
+        known: dict[int, HeldTime] = {charge.attempt: charge for charge in state.charges}
         if state.validated is not None:
             known.update((each.attempt, each) for each in self._held(state.validated.run_id))
         return list(known.values())

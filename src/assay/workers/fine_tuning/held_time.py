@@ -30,17 +30,17 @@ class AttemptTime(NamedTuple):
 def held_by(run: Run, store: ObjectStore, *, now_s: float) -> list[AttemptTime]:
     """Every attempt of a run, and what was evaluated beside it. `store`: the run's own."""
     attempts = saved_attempts(Path(run.run_dir))
-    return [*_beside(run, store, attempts), *(_of_attempt(each, now_s) for each in attempts)]
+    return [*_beside(run, store, attempts), *(_of_attempt(attempt, now_s) for attempt in attempts)]
 
 
 def close_on_paper(run: Run, log: CommitLog, *, seen_s: float) -> list[Attempt]:
     """End the attempts of a run that nobody drives any more; those that were open till then. `seen_s`: when it
     was last seen to be driven."""
-    abandoned = {each.attempt for each in saved_attempts(Path(run.run_dir)) if each.ended_s is None}
+    abandoned = {attempt.attempt for attempt in saved_attempts(Path(run.run_dir)) if attempt.ended_s is None}
     if not abandoned:
         return []
     close_abandoned_attempts(run, log, seen_s=seen_s)
-    return [each for each in saved_attempts(Path(run.run_dir)) if each.attempt in abandoned]
+    return [attempt for attempt in saved_attempts(Path(run.run_dir)) if attempt.attempt in abandoned]
 
 
 def tell_ledger(ledger: Ledger, run: Run, closed: list[Attempt]) -> None:

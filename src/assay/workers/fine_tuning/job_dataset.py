@@ -140,7 +140,7 @@ def _write_rows(files: FileShelf, created: JobCreated, checked: _Checked, out: I
     )
     _write_file(files, created, "training_file", checked, out, trained, is_known)
     if pairs:
-        said = "; ".join(f"line {each.validation_line} is line {each.training_line} there" for each in pairs)
+        said = "; ".join(f"line {pair.validation_line} is line {pair.training_line} there" for pair in pairs)
         more = f" (the first {MAX_FAULTS} are named)" if len(pairs) == MAX_FAULTS else ""
         raise InvalidFileError(
             f"Invalid file {created.validation_file}: rows of it are in the training file "

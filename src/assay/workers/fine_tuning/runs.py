@@ -311,7 +311,7 @@ def _num_rows(run: Run) -> int:
 
 def _failure(run: Run, launch: Launch) -> str:
     """Why a run that was left would fail again; empty where its driver died, or it was asked to leave."""
-    since = [each for each in saved_attempts(Path(run.run_dir)) if each.started_s >= launch.started_s]
+    since = [attempt for attempt in saved_attempts(Path(run.run_dir)) if attempt.started_s >= launch.started_s]
     if since and since[-1].outcome == "failed":
         return since[-1].reason or "its last attempt failed"
     return ""

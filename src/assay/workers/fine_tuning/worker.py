@@ -316,12 +316,12 @@ class Worker:
         """Write down what attempts cost, each once, or again where it is told otherwise."""
         state = self._jobs.shelf.state(held.job_id)
         assert state is not None
-        known = {(each.attempt, each.began_s, each.ended_s, each.device_s) for each in state.charges}
-        for each in times:
-            if tuple(each) in known:
+        known = {(charge.attempt, charge.began_s, charge.ended_s, charge.device_s) for charge in state.charges}
+        for time_s in times:
+            if tuple(time_s) in known:
                 continue
-            mark_charged(self._store, state.created.project, held.job_id, each)
-            charged = JobCharged(at_s=self._clock.now_s(), lease=held.lease, **each._asdict())
+            mark_charged(self._store, state.created.project, held.job_id, time_s)
+            charged = JobCharged(at_s=self._clock.now_s(), lease=held.lease, **time_s._asdict())
             held.append(partial(_anyway, charged))
 
     def _note_the_scheduler(self, held: "_Held", standing: RunStanding) -> None:

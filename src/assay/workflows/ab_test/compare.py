@@ -74,8 +74,8 @@ def _in_turns(variants: Sequence[Variant], plan: BlockPlan, clock: Clock) -> lis
     most_steps = SPARE * (plan.warm_up + rounds * per_turn)
     with ExitStack() as stack:
         runs = [
-            stack.enter_context(ShortRun(each, workers=plan.workers, most_steps=most_steps, clock=clock))
-            for each in variants
+            stack.enter_context(ShortRun(variant, workers=plan.workers, most_steps=most_steps, clock=clock))
+            for variant in variants
         ]
         for run in runs:
             run.advance(plan.warm_up)

@@ -24,7 +24,7 @@ from assay.decision.config import (
     SuiteBenchmark,
 )
 from assay.decision.row_scores import METRICS
-from assay.evals.answerable import answerable_suite
+from assay.evals.compatibility import answerable_suite
 from assay.records.run import Run
 from assay.statistics.predictions import CLUSTER, ROW_ID
 from assay.store.home import Home
@@ -63,8 +63,8 @@ def check_arms(config: CampaignConfig, *, beside: Path, is_begun: bool) -> int:
     baseline = arm(config.baseline, {})
     if not is_begun:
         _check_sizes(config, baseline[0].method.predictions)
-    for each in config.candidates:
-        _check_candidate(each.name, config, baseline, arm(each.name, each.patch))
+    for candidate in config.candidates:
+        _check_candidate(candidate.name, config, baseline, arm(candidate.name, candidate.patch))
     return (1 + len(config.candidates)) * config.seeds
 
 
@@ -77,7 +77,7 @@ def _check_candidate(
             f"candidate '{name}': its patch changes nothing, the baseline's recipe has these values already."
         )
     rows = [(each[0].data.split, each[1].fingerprint) for each in (baseline, found)]
-    scored = [each.name for each in config.benchmarks if isinstance(each, PredictionsBenchmark)]
+    scored = [benchmark.name for benchmark in config.benchmarks if isinstance(benchmark, PredictionsBenchmark)]
     if scored and rows[0] != rows[1]:
         raise ConfigError(
             f"candidate '{name}' has another dataset or split than the baseline, so their validation rows, "
@@ -130,15 +130,17 @@ def predicted_columns(recipe: Recipe, dataset: Dataset) -> list[str]:
 
 def _check_sizes(config: CampaignConfig, predictions: Predictions) -> None:
     """No share can gain or lose one whole: who says 2 means two points."""
-    shares = {each.name for each in config.benchmarks if _is_share(each, predictions)}
+    shares = {benchmark.name for benchmark in config.benchmarks if _is_share(benchmark, predictions)}
     rule = config.rule
     sizes = [("rule.least_effect", rule.least_effect, name) for name in rule.primary]
-    sizes += [("rule.guardrails: margin", each.margin, each.benchmark) for each in rule.guardrails]
     sizes += [
-        (f"gate '{gate.name}': margin", each.margin, each.benchmark)
+        ("rule.guardrails: margin", guardrail.margin, guardrail.benchmark) for guardrail in rule.guardrails
+    ]
+    sizes += [
+        (f"gate '{gate.name}': margin", condition.margin, condition.benchmark)
         for gate in config.gates
-        for each in gate.conditions
-        if isinstance(each, HarmCondition)
+        for condition in gate.conditions
+        if isinstance(condition, HarmCondition)
     ]
     for key, size, name in sizes:
         if name in shares and size >= 1.0:
@@ -153,7 +155,7 @@ def _is_share(benchmark: Benchmark, predictions: Predictions) -> bool:
         return False  # its unit is its result's
     if isinstance(predictions, BinaryPredictions) or benchmark.score == "correct":
         return benchmark.score in ("correct", "ranking")
-    named = {each.name: each for each in predictions.metrics} | {"own": predictions.metric}
+    named = {metric.name: metric for metric in predictions.metrics} | {"own": predictions.metric}
     return benchmark.score in named and named[benchmark.score].unit == "share"
 
 
@@ -161,7 +163,7 @@ def _scores_of(predictions: Predictions) -> list[str]:
     if isinstance(predictions, BinaryPredictions):
         return [*METRICS]
     of_classes = ["correct", "log_likelihood"] if isinstance(predictions, ClassPredictions) else []
-    return ["own", *of_classes, *(each.name for each in predictions.metrics)]
+    return ["own", *of_classes, *(metric.name for metric in predictions.metrics)]
 
 
 def _check_suites(arm: str, config: CampaignConfig, method: MethodConfig, *, beside: Path) -> None:

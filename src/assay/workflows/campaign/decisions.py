@@ -44,9 +44,9 @@ def record_decision(campaign: OpenCampaign, decision: Decision, ledger: Ledger) 
 
 def changed_since(decisions: Sequence[Decision], ledger: Ledger) -> list[Decision]:
     """Those of one campaign of which the ledger has something else on record."""
-    campaigns = {each.campaign for each in decisions}
-    known = {each.place(): each for name in campaigns for each in ledger.decisions(name)}
-    return [each for each in decisions if known.get(each.place(), each) != each]
+    campaigns = {decision.campaign for decision in decisions}
+    known = {decision.place(): decision for name in campaigns for decision in ledger.decisions(name)}
+    return [decision for decision in decisions if known.get(decision.place(), decision) != decision]
 
 
 def _require_same_clauses(recorded: Decision, found: Decision, path: Path) -> None:

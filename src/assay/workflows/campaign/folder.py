@@ -128,8 +128,8 @@ def all_decisions(folder: Path) -> list[Decision]:
 def recorded_looks(folder: Path) -> dict[tuple[str, int, bool], Decision]:
     """The newest revision of each decision, by (candidate, number of seeds, whether the look was declared)."""
     return {
-        (each.candidate, each.look.num_seeds, each.look.is_gate): each
-        for each in sorted(all_decisions(folder), key=lambda decision: decision.revision)
+        (all_decision.candidate, all_decision.look.num_seeds, all_decision.look.is_gate): all_decision
+        for all_decision in sorted(all_decisions(folder), key=lambda decision: decision.revision)
     }
 
 

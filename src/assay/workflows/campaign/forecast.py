@@ -16,7 +16,7 @@ from assay.decision.facts import Facts, ForecastFacts, TargetGain
 from assay.records.campaign import CampaignRun
 from assay.records.decision import Decision, Source
 from assay.statistics.scaling.from_runs import scale_of_run
-from assay.statistics.scaling.gain import Rung, forecast_gain
+from assay.statistics.scaling.gain import GainsAtScale, forecast_gain
 from assay.store.ledger.ledger import Ledger
 from assay.workflows.campaign.folder import OpenCampaign, find_campaign
 from assay.workflows.campaign.memo import newest_decisions
@@ -32,7 +32,7 @@ def forecast_of(campaign: OpenCampaign, facts: Facts, rule: ScalingRule, ledger:
             decision = _comparable(name, campaign, facts)
             sources.append(Source(path=f"campaigns/{name}/{decision.place()}", sha256=decision.digest()))
             scale = _mean_scale(decision.runs, ledger, rule.scale)
-            rungs.append(Rung(name, scale, list(_gains(decision))))
+            rungs.append(GainsAtScale(name, scale, list(_gains(decision))))
         gain = forecast_gain(rungs, scale_name=rule.scale, target=rule.target).gain
         assert gain.low is not None, "a forecast has a band"
         return ForecastFacts(TargetGain(gain.low, gain.value), "", tuple(sources))
@@ -40,9 +40,9 @@ def forecast_of(campaign: OpenCampaign, facts: Facts, rule: ScalingRule, ledger:
         return ForecastFacts(None, str(error), tuple(sources))
 
 
-def _this(campaign: OpenCampaign, facts: Facts, ledger: Ledger, scale: str) -> Rung:
+def _this(campaign: OpenCampaign, facts: Facts, ledger: Ledger, scale: str) -> GainsAtScale:
     gains = np.mean([facts.benchmarks[name].by_seed for name in campaign.config.rule.primary], axis=0)
-    return Rung(campaign.config.name, _mean_scale(facts.runs, ledger, scale), gains.tolist())
+    return GainsAtScale(campaign.config.name, _mean_scale(facts.runs, ledger, scale), gains.tolist())
 
 
 def _comparable(name: str, campaign: OpenCampaign, facts: Facts) -> Decision:
@@ -56,7 +56,7 @@ def _comparable(name: str, campaign: OpenCampaign, facts: Facts) -> Decision:
             f"Campaign '{name}' tried '{facts.candidate}' with another patch: {decision.patch}, not {patch}. "
             "Name campaigns of the same candidate."
         )
-    primary = [each.benchmark for each in decision.effects if each.role == "primary"]
+    primary = [effect.benchmark for effect in decision.effects if effect.role == "primary"]
     if set(primary) != set(campaign.config.rule.primary) or decision.unit != facts.unit:
         raise DataError(
             f"Campaign '{name}' measured {', '.join(primary)} in {decision.unit}; this one measures "
@@ -67,7 +67,7 @@ def _comparable(name: str, campaign: OpenCampaign, facts: Facts) -> Decision:
 
 def _gains(decision: Decision) -> Iterator[float]:
     """The primary effect of each pair of seeds."""
-    primary = [each.by_seed for each in decision.effects if each.role == "primary"]
+    primary = [effect.by_seed for effect in decision.effects if effect.role == "primary"]
     for values in zip(*primary, strict=True):
         yield sum(values) / len(primary)
 

@@ -58,7 +58,7 @@ def gather(
         config,
         candidate,
         look,
-        {each.name: benchmark_scores(each.name, runs, home) for each in config.open_benchmarks},
+        {benchmark.name: benchmark_scores(benchmark.name, runs, home) for benchmark in config.open_benchmarks},
         [run.record for run in runs],
         recipe=existing_run(campaign.home, candidate_runs[0].record.run_id).recipe,
         files=file_facts(config.rule, beside),
@@ -83,9 +83,9 @@ def _most_items(campaign: OpenCampaign, facts: Facts, run_id: str) -> dict[str, 
         return {}
     times = view.dataset.manifest.num_rows / int(view.num_rows.sum())
     return {
-        each.name: int(times * facts.benchmarks[each.name].differences.shape[1])
-        for each in campaign.config.open_benchmarks
-        if isinstance(each, PredictionsBenchmark)
+        benchmark.name: int(times * facts.benchmarks[benchmark.name].differences.shape[1])
+        for benchmark in campaign.config.open_benchmarks
+        if isinstance(benchmark, PredictionsBenchmark)
     }
 
 

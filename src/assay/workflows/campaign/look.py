@@ -67,7 +67,7 @@ def decide_again(campaign: OpenCampaign, ledger: Ledger, *, clock: Clock) -> lis
 def look_now(campaign: OpenCampaign, ledger: Ledger, *, clock: Clock) -> list[Decision]:
     """An unscheduled look at every candidate that is not decided; recorded, and paid for from the error
     rate."""
-    closed = {each.candidate for each in recorded_decisions(campaign.folder) if each.is_final}
+    closed = {decision.candidate for decision in recorded_decisions(campaign.folder) if decision.is_final}
     baseline = finished_runs(campaign, ledger, campaign.config.baseline, clock=clock)
     decisions = []
     for candidate in campaign.config.candidates:
@@ -87,5 +87,7 @@ def look_now(campaign: OpenCampaign, ledger: Ledger, *, clock: Clock) -> list[De
 
 def _looks_before(campaign: OpenCampaign, candidate: str, num_seeds: int, *, is_gate: bool) -> list[Look]:
     """Looks at this candidate with fewer seeds; an unscheduled one comes before the gate with as many."""
-    looks = [each.look for each in recorded_decisions(campaign.folder) if each.candidate == candidate]
+    looks = [
+        decision.look for decision in recorded_decisions(campaign.folder) if decision.candidate == candidate
+    ]
     return [look for look in looks if (look.num_seeds, look.is_gate) < (num_seeds, is_gate)]

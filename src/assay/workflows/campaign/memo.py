@@ -30,13 +30,13 @@ class WrittenMemo(NamedTuple):
 
 def newest_decisions(campaign: OpenCampaign) -> dict[str, Decision]:
     """Each candidate's decision with the most seeds; of two with as many, the declared look's."""
-    return {each.candidate: each for each in recorded_decisions(campaign.folder)}
+    return {decision.candidate: decision for decision in recorded_decisions(campaign.folder)}
 
 
 def write_memo(campaign: OpenCampaign, *, stopped_by: str | None = None) -> WrittenMemo:
     """`MEMO_PAGE` and `memo.md` in the campaign's folder."""
     newest = newest_decisions(campaign)
-    names = [each.name for each in campaign.config.candidates]
+    names = [candidate.name for candidate in campaign.config.candidates]
     memo = Memo(
         campaign=campaign.config.name,
         question=campaign.config.question,
@@ -83,7 +83,9 @@ def held_by_run(campaign: OpenCampaign, runs: Iterable[CampaignRun]) -> dict[str
 
     with campaign.home.open_ledger() as ledger:
         others = [
-            each for each in stage_runs(campaign.home.pipeline(campaign.config.name)) if each not in held_s
+            stage_run
+            for stage_run in stage_runs(campaign.home.pipeline(campaign.config.name))
+            if stage_run not in held_s
         ]
         return held_s | {run_id: device_seconds_of(run_id, ledger) for run_id in others}
 

@@ -107,7 +107,7 @@ class NoiseBeforehand:
         return ItemDraws(number, len(clusters), len(np.unique(clusters)), self._most(names, number))
 
     def _benchmark(self, name: str) -> PredictionsBenchmark | SuiteBenchmark:
-        return next(each for each in self._config.benchmarks if each.name == name)
+        return next(benchmark for benchmark in self._config.benchmarks if benchmark.name == name)
 
     def data_warnings(self) -> list[Warned]:
         """What the baseline's dataset and split warn of."""
@@ -132,22 +132,26 @@ class NoiseBeforehand:
 
     def _measured(self, names: Sequence[str]) -> PairedNoise | None:
         """By the campaign on record with the most seeds on these benchmarks."""
-        alike = [(each, found) for each in self._decisions() if (found := self._effects(each, names))]
+        alike = [
+            (decision, found) for decision in self._decisions() if (found := self._effects(decision, names))
+        ]
         if not alike:
             return None
         best, effects = max(alike, key=lambda each: each[0].look.num_seeds)
-        num_seeds, clusters = best.look.num_seeds, sum(each.num_clusters for each in effects)
-        of_seeds = float(np.var(np.mean([each.by_seed for each in effects], axis=0), ddof=1))
+        num_seeds, clusters = best.look.num_seeds, sum(effect.num_clusters for effect in effects)
+        of_seeds = float(np.var(np.mean([effect.by_seed for effect in effects], axis=0), ddof=1))
         alone = [
-            max((each.se or 0.0) ** 2 - float(np.var(each.by_seed, ddof=1)) / num_seeds, 0.0)
-            for each in effects
+            max((effect.se or 0.0) ** 2 - float(np.var(effect.by_seed, ddof=1)) / num_seeds, 0.0)
+            for effect in effects
         ]
         # Benchmarks with as many items may be of the same ones; then their luck does not average out.
-        items = sum(alone) / (len(alone) if len({each.num_items for each in effects}) == 1 else len(alone) ** 2)
-        num_items = sum(each.num_items for each in effects)
+        items = sum(alone) / (
+            len(alone) if len({effect.num_items for effect in effects}) == 1 else len(alone) ** 2
+        )
+        num_items = sum(effect.num_items for effect in effects)
         draws = self._draws(names) or ItemDraws(clusters, num_items, clusters, None)
-        degrees = [each.item_degrees for each in effects if each.item_degrees is not None]
-        known_by = min((each + 1.0 for each in degrees), default=float(draws.number)) / draws.number
+        degrees = [effect.item_degrees for effect in effects if effect.item_degrees is not None]
+        known_by = min((degree + 1.0 for degree in degrees), default=float(draws.number)) / draws.number
         return PairedNoise(
             VarianceComponents(seed=of_seeds, item=items * draws.number, residual=0.0, known_by=known_by),
             draws,
@@ -158,7 +162,7 @@ class NoiseBeforehand:
 
     def _effects(self, decision: Decision, names: Sequence[str]) -> list[BenchmarkEffect]:
         """On these benchmarks; none where one is lacking, has no error, or asked something else."""
-        known = {each.benchmark: each for each in decision.effects if each.se is not None}
+        known = {effect.benchmark: effect for effect in decision.effects if effect.se is not None}
         if decision.look.num_seeds < 2 or not known.keys() >= set(names):
             return []
         found = [known[name] for name in names]
@@ -226,7 +230,7 @@ def _clusters_of_rows(
         LABEL in asked
         and labels
         and is_plain
-        and not any(is_asked(each, benchmark.where[LABEL]) for each in labels)
+        and not any(is_asked(label, benchmark.where[LABEL]) for label in labels)
     ):
         raise ConfigError(
             f"benchmark '{benchmark.name}': no row has label '{benchmark.where[LABEL]}'"

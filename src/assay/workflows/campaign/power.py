@@ -13,12 +13,12 @@ from typing import NamedTuple
 from assay.base.units import number_of
 from assay.decision.config import CampaignConfig, GuardrailRule, SafetyRule
 from assay.decision.sentences import bound_text, chance_text, effect_text, is_beyond, rate_text
-from assay.statistics.campaign.look_power import LookPower, cure_of, power_of_looks
+from assay.statistics.campaign.look_power import LookPower, power_of_looks, sufficient_design
 from assay.statistics.failure_rate import rate_upper, trials_needed
-from assay.statistics.guardrail import Allowance, allowance_for_unseen, chance_to_pass
+from assay.statistics.guardrail import Allowance, pass_probability, rare_event_allowance
 from assay.statistics.power import MAX_SEEDS, POWER, minimum_detectable_effect, seeds_needed
-from assay.statistics.seeds.trimmed import FEWEST_SEEDS, OverSeeds
-from assay.statistics.warnings import LEAST_FOUND, MOST_LOST, Warned, warnings_of_clusters
+from assay.statistics.seeds.trimmed import MIN_SEEDS, OverSeeds
+from assay.statistics.warnings import MAX_LOST, MIN_FOUND, Warned, warnings_of_clusters
 from assay.store.home import Home
 from assay.workflows.campaign.paired_noise import ItemDraws, NoiseBeforehand, PairedNoise
 
@@ -70,13 +70,14 @@ def stated_power(config: CampaignConfig, home: Home, *, beside: Path) -> StatedP
     noise, looks, otherwise = beforehand.of(config.rule.primary), [], []
     if noise is not None:
         looks = _looks(config, noise, config.rule.over_seeds)
-        if config.all_looks[0] >= FEWEST_SEEDS:
+        if config.all_looks[0] >= MIN_SEEDS:
             otherwise = _looks(config, noise, "mean" if config.rule.over_seeds == "trimmed" else "trimmed")
     guardrails = [
-        _of_guardrail(each, beforehand.of((each.benchmark,)), config.seeds) for each in config.rule.guardrails
+        _of_guardrail(guardrail, beforehand.of((guardrail.benchmark,)), config.seeds)
+        for guardrail in config.rule.guardrails
     ]
     safety = [SafetyPower(each, beforehand.draws((each.benchmark,))) for each in config.rule.safety]
-    warnings = [each.with_cure() for each in beforehand.data_warnings()]
+    warnings = [warning.with_cure() for warning in beforehand.data_warnings()]
     warnings += _of_looks(config, noise, looks) if noise is not None else []
     warnings += _of_guards(guardrails, safety, config.seeds)
     warnings += warnings_of_clusters(config.differing_clusters())
@@ -101,7 +102,7 @@ def power_lines(found: StatedPower, *, over_seeds: OverSeeds) -> list[str]:
     ]
     if found.noise is not None:
         unit = found.noise.unit
-        lines = [f"power, {found.noise.source}:", *(_look_line(each, unit) for each in found.looks)]
+        lines = [f"power, {found.noise.source}:", *(_look_line(look, unit) for look in found.looks)]
         if found.otherwise:
             other = "without the best and the worst seed (over_seeds: trimmed)"
             lines.append(f"  {other if over_seeds == 'mean' else 'with every seed (over_seeds: mean)'}:")
@@ -158,28 +159,28 @@ def _of_guardrail(rule: GuardrailRule, noise: PairedNoise | None, num_seeds: int
 
 
 def _passes(margin: float, noise: PairedNoise, *, num_seeds: int, num_items: int) -> float:
-    return chance_to_pass(
+    return pass_probability(
         margin, noise.components, num_seeds=num_seeds, num_items=num_items, is_share=noise.unit == "share"
     )
 
 
 def _allowance(noise: PairedNoise, num_items: int) -> Allowance:
-    return allowance_for_unseen(noise.components, num_items=num_items, is_share=noise.unit == "share")
+    return rare_event_allowance(noise.components, num_items=num_items, is_share=noise.unit == "share")
 
 
 def _of_looks(config: CampaignConfig, noise: PairedNoise, looks: list[LookPower]) -> list[Warned]:
     warnings = [
         Warned(
             "look cannot decide",
-            f"the look at {each.num_seeds} seeds cannot decide: of the candidates that are worth having it "
-            f"would scale {chance_text(each.scales)}, and end on {chance_text(each.stops + each.gives_up)} "
+            f"the look at {look.num_seeds} seeds cannot decide: of the candidates that are worth having it "
+            f"would scale {chance_text(look.scales)}, and end on {chance_text(look.stops + look.gives_up)} "
             "without a "
             "gain. Leave it out of looks, or take it with more seeds.",
         )
-        for each in looks[:-1]
-        if each.stops + each.gives_up > max(MOST_LOST, each.scales)
+        for look in looks[:-1]
+        if look.stops + look.gives_up > max(MAX_LOST, look.scales)
     ]
-    if looks[-1].scales < LEAST_FOUND:
+    if looks[-1].scales < MIN_FOUND:
         said = (
             "the campaign lacks power: of the candidates that are worth having its last look would scale "
             f"{chance_text(looks[-1].scales)}. {_cure_text(config, noise)}"
@@ -190,15 +191,15 @@ def _of_looks(config: CampaignConfig, noise: PairedNoise, looks: list[LookPower]
 
 def _of_guards(guardrails: list[GuardrailPower], safety: list[SafetyPower], num_seeds: int) -> list[Warned]:
     """Guardrails that would refuse what does no harm, alone or together, and safety that nothing could show."""
-    known = [each for each in guardrails if each.noise is not None]
+    known = [guardrail for guardrail in guardrails if guardrail.noise is not None]
     texts = [
         f"guardrail '{each.rule.benchmark}' lacks power: by the last look it would pass "
         f"{chance_text(each.passes)} of the candidates that do no harm, so most could not be scaled. "
         f"{_guardrail_cure(each, num_seeds)}"
         for each in known
-        if each.passes < LEAST_FOUND
+        if each.passes < MIN_FOUND
     ]
-    if not texts and (together := math.prod(each.passes for each in known)) < LEAST_FOUND:
+    if not texts and (together := math.prod(each.passes for each in known)) < MIN_FOUND:
         texts = [
             f"the {len(known)} guardrails lack power together: all of them would pass "
             f"{chance_text(together)} of the candidates that do no harm. More items, more seeds, or wider "
@@ -244,7 +245,7 @@ def _wanted(draws: ItemDraws, number: int, *, instead: bool = False) -> str:
 
 def _cure_text(config: CampaignConfig, noise: PairedNoise) -> str:
     plan, rule = config.look_plan(), config.rule.thresholds()
-    cure = cure_of(
+    cure = sufficient_design(
         plan, rule, noise.components, num_items=noise.draws.number, over_seeds=config.rule.over_seeds
     )
     if cure is None:
@@ -255,4 +256,4 @@ def _cure_text(config: CampaignConfig, noise: PairedNoise) -> str:
     parts = [f"{cure.num_seeds} seeds ({number_of(runs, 'more run')})"] if runs else []
     if cure.items_factor > 1:
         parts.append(_wanted(noise.draws, cure.items_factor * noise.draws.number, instead=True))
-    return f"The cheapest cure, for {LEAST_FOUND:.0%}: {' and '.join(parts)}."
+    return f"The cheapest cure, for {MIN_FOUND:.0%}: {' and '.join(parts)}."

@@ -82,7 +82,7 @@ def openings(home: Home) -> Iterator[SealOpening]:
 def _broken(campaign: OpenCampaign, benchmark: SuiteBenchmark, runs: Sequence[ScoredRun]) -> str:
     """Why it is no holdout any more; empty where it is one."""
     same = _digests(campaign, benchmark)
-    known = [each for each in openings(campaign.home) if each.suite_sha256 in same]
+    known = [opening for opening in openings(campaign.home) if opening.suite_sha256 in same]
     for other in known:
         if other.campaign != campaign.config.name:
             return f"Campaign '{other.campaign}' opened it for {other.candidate}."

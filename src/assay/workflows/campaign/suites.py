@@ -19,7 +19,11 @@ def sealed_suites(config: CampaignConfig, *, beside: Path) -> dict[str, str]:
     Raises `ConfigError` where a file that a suite names is not there: it could be filled in after the look.
     """
     found = {}
-    named = {each.suite for each in config.benchmarks if isinstance(each, SuiteBenchmark) and each.suite}
+    named = {
+        benchmark.suite
+        for benchmark in config.benchmarks
+        if isinstance(benchmark, SuiteBenchmark) and benchmark.suite
+    }
     for name in sorted(named):
         path = beside / name
         suite = read_suite(path)

@@ -274,13 +274,13 @@ class Training:
     def _unsettled_s(self, run: Run) -> float:
         """The seconds of the attempt that runs now."""
         now_s = self._place.clock.now_s()
-        running = [each for each in saved_attempts(Path(run.run_dir)) if each.ended_s is None]
+        running = [attempt for attempt in saved_attempts(Path(run.run_dir)) if attempt.ended_s is None]
         return sum((now_s - each.started_s) * each.world_size for each in running[-1:])
 
 
 def device_seconds_of(run_id: str, ledger: Ledger) -> float:
     """Device time of training a run, over all ranks, by the attempts in the ledger."""
-    return sum(each.held_s for each in ledger.training_seconds(run_id))
+    return sum(second.held_s for second in ledger.training_seconds(run_id))
 
 
 def settle(run: Run, ledger: Ledger) -> None:
@@ -288,7 +288,7 @@ def settle(run: Run, ledger: Ledger) -> None:
 
     Only for a run that nobody drives. An attempt that left no sign cost nothing that can be known.
     """
-    settled = {each.attempt for each in ledger.phase_seconds(run.run_id)}
+    settled = {second.attempt for second in ledger.phase_seconds(run.run_id)}
     commits = CommitLog(open_store(run.store_url)).commits()
     for attempt in saved_attempts(Path(run.run_dir)):
         if attempt.attempt in settled:
@@ -306,7 +306,7 @@ def settle(run: Run, ledger: Ledger) -> None:
                     attempt,
                     rank,
                     held_to_s=max(seen_s, attempt.started_s),
-                    committed_step=max([attempt.start_step, *(each.step for each in commits)]),
+                    committed_step=max([attempt.start_step, *(commit.step for commit in commits)]),
                 )
             )
 

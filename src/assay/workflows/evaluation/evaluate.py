@@ -10,7 +10,7 @@ from assay.base.digest import sha256_of_json
 from assay.base.errors import ConfigError
 from assay.data.dataset.checkpoint_tokens import dataset_end_ids, folder_end_ids
 from assay.data.dataset.dataset import Dataset
-from assay.evals.answerable import refuse_what_it_cannot_answer
+from assay.evals.compatibility import refuse_what_it_cannot_answer
 from assay.evals.config import (
     Benchmark,
     BitsPerByte,
@@ -243,7 +243,7 @@ def judges_at(base_url: str, suite: Suite, model: str | None) -> Tools:
         for grader in graders
         for each in (grader.graders.values() if isinstance(grader, Multi) else [grader])
     ]
-    named = {each.model for each in singles if isinstance(each, ScoreModel | LabelModel)}
+    named = {single.model for single in singles if isinstance(single, ScoreModel | LabelModel)}
     judges = {name: HttpSampler(base_url=base_url, model=name) for name in sorted(named)}
     return Tools(judges, HttpSampler(base_url=base_url, model="embeddings"))
 

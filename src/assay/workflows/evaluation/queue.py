@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from assay.base.clock import Clock
 from assay.base.errors import ConfigError, DamagedDataError
-from assay.evals.answerable import refuse_unfenced_graders
+from assay.evals.compatibility import refuse_unfenced_graders
 from assay.evals.config import Suite, read_suite
 from assay.evals.contents import suite_sha256
 from assay.evals.queue import (

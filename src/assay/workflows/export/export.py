@@ -259,8 +259,8 @@ def _row_ends(dataset: Dataset) -> set[int]:
         sequences = [chunk for column in table.columns for chunk in column.chunks if len(chunk)]
         return {
             number
-            for each in sequences
-            for number in each.values.take(pc.subtract(each.offsets[1:], 1)).unique().to_pylist()
+            for sequence in sequences
+            for number in sequence.values.take(pc.subtract(sequence.offsets[1:], 1)).unique().to_pylist()
         }
 
     return set().union(*dataset.each_group(of_group))

@@ -25,7 +25,7 @@ from assay.data.dataset.raw.propose import TEXT
 from assay.data.dataset.raw.span import Row
 from assay.data.dataset.tokens import TOKENIZER_FILE, load_tokenizer, tokenizer_of
 from assay.evals.commit_model import load_committed
-from assay.evals.completions import Answerer
+from assay.evals.row_predictor import Answerer
 from assay.models.causal import longest_sequence
 from assay.models.reward_network import RewardNetwork
 from assay.records.commit import Commit

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 from assay.base.errors import DataError
 from assay.data.dataset.formats.boundaries import control_tokens, pattern_of
 from assay.data.dataset.formats.encode import Encoder, KeptRow
-from assay.data.dataset.formats.rows import FIELDS, RowReader, Said, nested
+from assay.data.dataset.formats.rows import FIELDS, EngineResponse, RowReader, nested
 from assay.data.dataset.formats.template import ChatTemplate, template_beside
 from assay.data.dataset.raw.span import Row
 from assay.data.dataset.tokens import load_tokenizer, special_tokens, tokenizer_settings
@@ -63,7 +63,7 @@ class RewardRows(NamedTuple):
         said = reader.read(nested(row), where)
         return [] if said is None else self._tokens(said, where)
 
-    def _tokens(self, said: Said, where: str) -> list[list[int]]:
+    def _tokens(self, said: EngineResponse, where: str) -> list[list[int]]:
         encoder = Encoder(self.tokenizer, "chat", "", self.max_tokens, drops_unusable=False, end=self.end)
         (encodings,) = encoder.encodings([KeptRow(where, {}, said)])
         found = [encoding.ids for encoding in encodings]

@@ -17,7 +17,7 @@ from assay.base.digest import sha256_of_json
 from assay.base.errors import ConfigError
 from assay.base.installed import PREFIX
 from assay.data.dataset.build import SHARDS_FOLDER, finished_shards, refuse_others_shards
-from assay.data.dataset.columns import LABEL, REFERENCE_LOG_PROBS
+from assay.data.dataset.columns import LABEL, REFERENCE_LOGPROBS
 from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.formats.template import TEMPLATE_FILE
 from assay.data.dataset.index import KeptFiles, index_dataset
@@ -124,7 +124,7 @@ def _scored(dataset: Dataset, group: int, reference: ReferenceModel, tokens_at_o
     if not len(table):
         return _empty(table)
     said = reference.of_pairs(table, tokens_at_once=tokens_at_once)
-    for column, values in zip(REFERENCE_LOG_PROBS, said, strict=True):
+    for column, values in zip(REFERENCE_LOGPROBS, said, strict=True):
         table = table.append_column(column, pa.array(values))
     return table
 
@@ -134,7 +134,7 @@ def _schema(dataset: Dataset, group: int) -> pa.Schema:
 
 
 def _empty(table: pa.Table) -> pa.Table:
-    for column in REFERENCE_LOG_PROBS:
+    for column in REFERENCE_LOGPROBS:
         table = table.append_column(column, pa.array([], pa.float32()))
     return table
 
@@ -154,7 +154,7 @@ def _refuse_other_rows(dataset: Dataset) -> None:
             f"dataset '{manifest.name}' holds rows of format {manifest.format or 'labelled'}: a reference is "
             "asked about pairs, chosen and rejected. Build them with 'assay data build --format pairs'."
         )
-    if there := [name for name in REFERENCE_LOG_PROBS if name in manifest.columns]:
+    if there := [name for name in REFERENCE_LOGPROBS if name in manifest.columns]:
         scored = manifest.scored
         whose, where = (f" (what {scored.reference} said)", f", {scored.source},") if scored else ("", "")
         raise ConfigError(

@@ -143,7 +143,7 @@ class PipelineConfig(FrozenConfig):
 
     @model_validator(mode="after")
     def _stages_can_be_told_apart(self) -> "PipelineConfig":
-        names = [each.name for each in self.stages]
+        names = [stage.name for stage in self.stages]
         if repeated := first_repeated(names):
             raise ValueError(f"two stages have the name '{repeated}'")
         if self.compare is None:
@@ -153,9 +153,9 @@ class PipelineConfig(FrozenConfig):
             if self.seeds > 1:
                 lack = ("it is held to a budget", "budget_device_hours")
             raise ValueError(f"compare: {lack[0]}. Give {lack[1]}")
-        if absent := [each for each in self.compare.stages if each not in names]:
+        if absent := [stage for stage in self.compare.stages if stage not in names]:
             raise ValueError(f"compare.stages names '{absent[0]}'; the stages are {', '.join(names)}")
-        begun = [StageCommit.named(each.from_).stage for each in self.stages if each.from_ is not None]
+        begun = [StageCommit.named(stage.from_).stage for stage in self.stages if stage.from_ is not None]
         # A name that is no stage's is refused where the file is read, with its line.
         if set(begun) <= set(names) and len(self.compared()) < 2:
             raise ValueError(
@@ -204,7 +204,7 @@ def comparison_of(config: PipelineConfig, file: str) -> CampaignConfig | None:
     if config.compare is None:
         return None
     baseline, *others = config.compared()
-    stages = {each.name: each for each in config.stages}
+    stages = {stage.name: stage for stage in config.stages}
     tree = {
         "name": config.name,
         "question": config.compare.question,
@@ -215,7 +215,7 @@ def comparison_of(config: PipelineConfig, file: str) -> CampaignConfig | None:
         "first_seed": config.first_seed,
         "workers": config.workers,
         "budget_device_hours": config.budget_device_hours,
-        "benchmarks": [each.model_dump() for each in config.compare.benchmarks],
+        "benchmarks": [benchmark.model_dump() for benchmark in config.compare.benchmarks],
         "rule": config.compare.rule.model_dump(),
         "dissent": config.compare.dissent,
     }

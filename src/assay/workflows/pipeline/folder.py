@@ -60,7 +60,9 @@ class OpenPipeline(NamedTuple):
 def given_pipeline(file: Path, overrides: tuple[str, ...] = ()) -> GivenPipeline:
     """What a file declares, with the recipes that it names."""
     config = read_pipeline(file, overrides)
-    return GivenPipeline(file, config, {each.name: _recipe(each, file, config.name) for each in config.stages})
+    return GivenPipeline(
+        file, config, {stage.name: _recipe(stage, file, config.name) for stage in config.stages}
+    )
 
 
 def _recipe(stage: TrainedStage, file: Path, pipeline: str) -> LoadedConfig:

@@ -173,7 +173,7 @@ def stages_of(pipeline: OpenPipeline) -> Arms:
         home=pipeline.home,
         whose="pipeline",
         name=config.name,
-        names=tuple(each.name for each in config.stages),
+        names=tuple(stage.name for stage in config.stages),
         seeds=config.seed_numbers,
         workers=config.workers,
         budget_device_hours=config.budget_device_hours,

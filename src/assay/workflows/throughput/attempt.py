@@ -17,7 +17,7 @@ from assay.training.recipe import recipe_of
 from assay.workflows.calibration import segment_of
 from assay.workflows.throughput.calibrate import ROLLOUT, WARMING_STEPS, start_s
 
-LEAST_STEPS = 5
+MIN_STEPS = 5
 """Fewer say little."""
 PHASES: dict[str, tuple[Phase, ...]] = {
     "data": ("data",),
@@ -33,7 +33,7 @@ def longest_attempt(run: Run) -> MeasuredAttempt:
     told = [(attempt, ranks) for attempt, ranks in found if ranks]
     if not told:
         raise ConfigError(
-            f"run '{run.run_id}' has no attempt of {LEAST_STEPS + WARMING_STEPS} steps whose weights are not "
+            f"run '{run.run_id}' has no attempt of {MIN_STEPS + WARMING_STEPS} steps whose weights are not "
             "sharded and whose records are whole: there is nothing to put a forecast beside."
         )
     attempt, ranks = max(told, key=lambda each: len(each[1][0].step_ends.at_s))
@@ -64,7 +64,7 @@ def _segments(run: Run, attempt: Attempt) -> list[SegmentData]:
     ranks = [segment_of(run, attempt, rank) for rank in range(attempt.world_size)]
     whole = [each for each in ranks if each is not None and each.header is not None]
     num_steps = min((len(each.step_ends.at_s) for each in whole), default=0)
-    return whole if len(whole) == len(ranks) and num_steps >= LEAST_STEPS + WARMING_STEPS else []
+    return whole if len(whole) == len(ranks) and num_steps >= MIN_STEPS + WARMING_STEPS else []
 
 
 def _nodes(attempt: Attempt) -> tuple[int, ...]:

@@ -41,11 +41,11 @@ from assay.workflows.throughput.saved_calibration import CalibrationKey, calibra
 
 ENDLESS = 1_000_000
 """Epochs of the run that is measured, and steps between its commits: it is ended from outside."""
-MOST_LANE_TIMES = 16_384
+MAX_LANE_TIMES = 16_384
 """That a calibration holds: the newest steps."""
 WARMING_STEPS = 2
 """The first reads the first rows, and behind it gradients get their buckets."""
-LEAST_STEPS = 4
+MIN_STEPS = 4
 LOADER_S = 5.0
 """For which rows alone are read, at the most, unless a single step takes longer."""
 ROLLOUT: tuple[Phase, ...] = ("synchronisation", "generation", "reward")
@@ -71,11 +71,13 @@ def calibrate_throughput(home: Home, loaded: LoadedConfig, *, seconds: float) ->
         )
         two, restart_s = None, 0.0
         if _fit_two(recipe, on_cuda=on_cuda):
-            beside = train_for(run, world_size=2, seconds=seconds, policy=POLICY).attempt
+            two_workers_attempt = train_for(run, world_size=2, seconds=seconds, policy=POLICY).attempt
             two = two_workers(
-                [_segment(run, beside, rank) for rank in range(2)], _segment(run, alone), recipe.loader.lanes
+                [_segment(run, two_workers_attempt, rank) for rank in range(2)],
+                _segment(run, alone),
+                recipe.loader.lanes,
             )
-            restart_s = start_s(_segment(run, beside), beside)
+            restart_s = start_s(_segment(run, two_workers_attempt), two_workers_attempt)
         row_s = loader_row_s(recipe, dataset)
         reading_s = row_s * recipe.loader.global_batch_size
         found = ThroughputCalibration(
@@ -102,9 +104,9 @@ def calibrate_throughput(home: Home, loaded: LoadedConfig, *, seconds: float) ->
 
 def _segment(run: Run, attempt: Attempt, rank: int = 0) -> SegmentData:
     found = segment_of(run, attempt, rank)
-    if found is None or found.header is None or len(found.step_ends.at_s) < LEAST_STEPS:
+    if found is None or found.header is None or len(found.step_ends.at_s) < MIN_STEPS:
         raise TrainingError(
-            f"attempt {attempt.attempt} made fewer than {LEAST_STEPS} steps: {attempt.reason or 'it ended'}. "
+            f"attempt {attempt.attempt} made fewer than {MIN_STEPS} steps: {attempt.reason or 'it ended'}. "
             "Nothing can be forecast from that."
         )
     return found
@@ -123,7 +125,7 @@ def timed_steps(segment: SegmentData, num_lanes: int) -> tuple[TimedStep, ...]:
     assert lane_s.shape[1] == num_lanes, f"{lane_s.shape[1]} lanes were timed, {num_lanes} are there"
     whole_s, data_s, rollout_s = (step_seconds(segment, of) for of in (STEP, ("data",), ROLLOUT))
     fixed_s = whole_s - data_s - rollout_s - lane_s.sum(axis=1)
-    first = max(WARMING_STEPS - 1, len(whole_s) - max(1, MOST_LANE_TIMES // num_lanes))
+    first = max(WARMING_STEPS - 1, len(whole_s) - max(1, MAX_LANE_TIMES // num_lanes))
     return tuple(
         TimedStep(
             lane_s=tuple(max(0.0, round(seconds, 6)) for seconds in lane_s[index].tolist()),
@@ -141,10 +143,10 @@ def waiting_in_the_long_run(steps: Sequence[TimedStep], reading_s: float) -> tup
     Rows are read ahead and waited for a window at a time, and a calibration sees few windows, or none: what the
     mean step waits is what reading takes longer than all else, and any step may be the one that waits.
     """
-    worked_s = float(np.mean([step.rollout_s + step.fixed_s + sum(step.lane_s) for step in steps]))
-    if reading_s <= worked_s:
+    lanes_of_rank_s = float(np.mean([step.rollout_s + step.fixed_s + sum(step.lane_s) for step in steps]))
+    if reading_s <= lanes_of_rank_s:
         return tuple(steps)
-    return tuple(step.model_copy(update={"data_s": reading_s - worked_s}) for step in steps)
+    return tuple(step.model_copy(update={"data_s": reading_s - lanes_of_rank_s}) for step in steps)
 
 
 def _lane_seconds(segment: SegmentData) -> np.ndarray:
@@ -170,7 +172,7 @@ def buckets_of(segment: SegmentData) -> tuple[GradientBucket, ...]:
 def two_workers(ranks: list[SegmentData], alone: SegmentData, num_lanes: int) -> TwoWorkers:
     """What two workers of this machine showed, beside one alone."""
     lane_s = sum(float(_lane_seconds(rank)[1:].sum()) for rank in ranks)
-    crowding = (lane_s / _tokens(ranks[0])) / (float(_lane_seconds(alone)[1:].sum()) / _tokens(alone))
+    contention = (lane_s / _tokens(ranks[0])) / (float(_lane_seconds(alone)[1:].sum()) / _tokens(alone))
     assert sum(_lane_seconds(rank).shape[1] for rank in ranks) == num_lanes
     whole_s = step_seconds(ranks[0], STEP)[1:]
     spans = {
@@ -187,7 +189,7 @@ def two_workers(ranks: list[SegmentData], alone: SegmentData, num_lanes: int) ->
         num_nodes=1,
         num_steps=len(whole_s),
         step_s=float(whole_s.mean()),
-        crowding=crowding,
+        contention=contention,
         messages=tuple(messages),
         added_bytes_per_s=large / float(np.median(added_s)),
     )

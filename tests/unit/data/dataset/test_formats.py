@@ -638,7 +638,7 @@ def test_spans_of_a_chat_come_ragged_packed_or_not(tmp_path: Path, tokenizer: Pa
                     served[row] = spans.values[line, : spans.lengths[line]].tolist()
         assert served == {row: kept[row]["trained_spans"] for row in range(12)}
     pieces = [np.array(row["trained_spans"]).reshape(-1, 2) for row in kept]
-    assert dataset.manifest.num_trained_tokens == sum(int(np.diff(each).sum()) for each in pieces)
+    assert dataset.manifest.num_trained_tokens == sum(int(np.diff(piece).sum()) for piece in pieces)
 
 
 WRONG_SPANS = [[0], [0, 0], [2, 1], [0, 2, 1, 3], [0, 9], [], [-1, 1]]

@@ -190,7 +190,7 @@ def test_every_value_of_a_column_is_kept_as_what_it_says(tmp_path: Path) -> None
     assert found["price"] == [1.25, None, -3.5, 0.0, 9.99]
     assert (found["kind"], found["half"]) == (["a", "b", None, "a", "b"], [1.0, 2.0, None, 4.0, 5.0])
     assert (found["none"], found["inside.lang"]) == ([None] * 5, ["en", None, None, "de", "en"])
-    profiles = {each.name: each for each in manifest.column_profiles}
+    profiles = {profile.name: profile for profile in manifest.column_profiles}
     assert (profiles["endless"].minimum, profiles["endless"].maximum) == ("-inf", "inf")
     assert (profiles["endless"].mean, profiles["endless"].missing_rate) == (1.5, 0.4)
 

@@ -74,7 +74,11 @@ def test_two_columns_of_one_name_are_refused(tmp_path: Path, write_shard) -> Non
 
 def test_integers_beyond_what_floats_hold_exactly_are_profiled(tmp_path: Path, write_shard) -> None:
     write_shard("a", snowflake=pa.array([2**53 + 1] * 50))
-    (profile,) = (each for each in index(tmp_path).manifest.column_profiles if each.name == "snowflake")
+    (profile,) = (
+        column_profile
+        for column_profile in index(tmp_path).manifest.column_profiles
+        if column_profile.name == "snowflake"
+    )
     assert (profile.maximum, profile.mean) == (str(2**53 + 1), pytest.approx(2**53))
 
 

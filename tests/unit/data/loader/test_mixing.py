@@ -143,7 +143,7 @@ def test_bucketing_brings_the_same_pairs_together_again(
     view, config = whole_view(sorted_dataset(100)), config_of(layout=layout)
     loader = Loader(view, config, ())
     steps = [step_of_row(rows_of_epoch(loader, epoch)) for epoch in (0, 1)]
-    counts = [np.unique(each, return_counts=True)[1] for each in (*steps, steps[0] * 10_000 + steps[1])]
+    counts = [np.unique(step, return_counts=True)[1] for step in (*steps, steps[0] * 10_000 + steps[1])]
     before, after, again = ((count * (count - 1) / 2).sum() for count in counts)
     over_chance = again / (before * after / (NUM_ROWS * (NUM_ROWS - 1) / 2))
     assert least < over_chance < most

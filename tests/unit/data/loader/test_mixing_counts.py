@@ -79,7 +79,7 @@ def plain_figures(values: np.ndarray, windows: list[list[list[int]]]) -> tuple[f
     squares, products = [], []
     for steps in windows:
         sums = [sum(centred[row] for row in rows) / len(rows) ** 0.5 for rows in steps]
-        squares += [float(each @ each) for each in sums]
+        squares += [float(sum_ @ sum_) for sum_ in sums]
         products += [float(one @ other) for one, other in pairwise(sums)]
     uniform = float((centred**2).sum(axis=1).mean())
     return (np.mean(squares) / uniform) ** 0.5, np.mean(products) / np.mean(squares)
@@ -93,7 +93,7 @@ def test_traits_vary_over_the_steps_as_much_as_plain_loops_say(view: DatasetView
     values = {
         "the kind": (rows[:, None] // 40 == np.arange(4)).astype(float),
         "size": (rows * 37 % NUM_ROWS)[:, None].astype(float),
-        "tokens a row": np.array([[float((lengths < each).sum())] for each in lengths]),
+        "tokens a row": np.array([[float((lengths < length).sum())] for length in lengths]),
     }
     if not isinstance(layout, PaddedLayout):
         del values["tokens a row"]  # what bucketing is for
@@ -288,7 +288,7 @@ def test_windows_and_lanes_are_spread_over_all_and_bounded(num_groups, changes, 
     assert np.abs(np.subtract(found, windows)).max() <= max(1, loader.geometry.num_windows // 1000)
     for sample in samples[:: len(samples) - 1]:
         rows = [loader.rows_of_window(0, lane, sample.place.window) for lane in lanes]
-        assert sample.num_rows == [len(each) for each in rows]
+        assert sample.num_rows == [len(row) for row in rows]
         assert (sample.row_ids == np.concatenate(rows)).all()
         assert sample.present.all() and (sample.lengths == 1).all() and not sample.columns
 

@@ -203,7 +203,7 @@ LISTS = st.lists(st.lists(st.integers(-(2**31), 2**31 - 1) | st.integers(0, 65_5
 
 def ragged(lists: list[list[int]]) -> RaggedRows:
     offsets = np.cumsum([0, *map(len, lists)])
-    return RaggedRows(np.array([number for each in lists for number in each], np.int32), offsets)
+    return RaggedRows(np.array([number for list_ in lists for number in list_], np.int32), offsets)
 
 
 @given(parts=st.lists(LISTS, max_size=3), data=st.data())

@@ -61,7 +61,7 @@ def log_softmax(logits: np.ndarray) -> np.ndarray:
 def same(ours: Sequence[Rollout], theirs: Sequence[Rollout]) -> bool:
     return all(
         np.array_equal(one.tokens, other.tokens)
-        and one.log_probs.tobytes() == other.log_probs.tobytes()
+        and one.logprobs.tobytes() == other.logprobs.tobytes()
         and one.reason == other.reason
         for one, other in zip(ours, theirs, strict=True)
     )
@@ -89,7 +89,7 @@ def test_log_probs_are_those_of_an_uncached_forward_pass_at_the_temperature(netw
     for prompt, rollout in zip(asked, Generator(network, ends={5}).generate(asked, sampling), strict=True):
         expected = log_softmax(plain_logits(network, prompt, rollout) / temperature)
         found = expected[np.arange(len(rollout.tokens)), rollout.tokens]
-        np.testing.assert_allclose(rollout.log_probs, found, atol=2e-5)
+        np.testing.assert_allclose(rollout.logprobs, found, atol=2e-5)
 
 
 def kept(logits: np.ndarray, top_k: int | None, top_p: float) -> set[int]:
@@ -111,7 +111,7 @@ def test_only_what_top_k_and_top_p_keep_is_drawn_and_its_log_prob_is_among_the_k
     sampling = Sampling(temperature=1.5, top_k=top_k, top_p=top_p, max_tokens=10)
     for prompt, rollout in zip(asked, Generator(llama, ends=()).generate(asked, sampling), strict=True):
         for logits, token, found in zip(
-            plain_logits(llama, prompt, rollout) / 1.5, rollout.tokens, rollout.log_probs, strict=True
+            plain_logits(llama, prompt, rollout) / 1.5, rollout.tokens, rollout.logprobs, strict=True
         ):
             entries = kept(logits, top_k, top_p)
             assert token in entries
@@ -159,7 +159,7 @@ def skip_where_rows_know_each_other(generator: Generator) -> None:
 
 def check_company(shape: str, company: list[tuple[int, int]], slots: int, seed: int) -> None:
     """Rollouts of a company, in any order, are those of each by itself."""
-    asked = [each for length, samples in company for each in prompts(length, samples=samples)]
+    asked = [prompt for length, samples in company for prompt in prompts(length, samples=samples)]
     order = np.random.default_rng(seed).permutation(len(asked)).tolist()
     sampling = Sampling(temperature=1.0, top_p=0.95, max_tokens=24)
     skip_where_rows_know_each_other(engine(shape, slots))
@@ -394,7 +394,7 @@ def test_a_model_that_looks_back_on_a_window_sees_no_more(architecture):
     for prompt, rollout in zip(asked, Generator(network, ends=()).generate(asked, sampling), strict=True):
         expected = log_softmax(plain_logits(network, prompt, rollout))
         found = expected[np.arange(len(rollout.tokens)), rollout.tokens]
-        np.testing.assert_allclose(rollout.log_probs, found, atol=2e-5)
+        np.testing.assert_allclose(rollout.logprobs, found, atol=2e-5)
 
 
 def test_a_completion_ends_with_the_token_that_completes_a_stop_string(llama):

@@ -41,7 +41,7 @@ def test_every_token_of_a_long_text_is_predicted_from_half_a_window_at_least(tin
         candidates = [
             plain_bits(tiny_causal, ids[: place + 1], given=n) for n in range(min(place, 8), min(place, 15) + 1)
         ]
-        assert min(abs(bits - each) for each in candidates) < 1e-3
+        assert min(abs(bits - candidate) for candidate in candidates) < 1e-3
 
 
 def test_tokens_start_at_their_bytes(tiny_model):

@@ -37,7 +37,7 @@ def told(tokenizer: Tokenizer, choices: list[list[int]], *, reasons=None, **give
 
 
 def texts_of(pieces: list[ToldPiece], num_choices: int) -> list[str]:
-    return ["".join(each.text for each in pieces if each.choice == index) for index in range(num_choices)]
+    return ["".join(piece.text for piece in pieces if piece.choice == index) for index in range(num_choices)]
 
 
 @settings(max_examples=60, deadline=None)
@@ -63,16 +63,16 @@ def test_pieces_are_together_what_is_told_at_the_end(tokenizer, choices, stop):
 def test_half_a_character_and_what_may_begin_a_stop_string_wait(tokenizer):
     tokens = tokenizer.encode("a🙂b STO", add_special_tokens=False).ids
     pieces = told(tokenizer, [tokens], stop=["STOP!"], is_streamed=True)
-    assert all("\ufffd" not in each.text for each in pieces)
-    assert "".join(each.text for each in pieces[:-1]) == "a🙂b "
+    assert all("\ufffd" not in piece.text for piece in pieces)
+    assert "".join(piece.text for piece in pieces[:-1]) == "a🙂b "
     assert pieces[-1].text == "STO" and pieces[-1].reason == "length"
 
 
 def test_the_token_that_ends_a_choice_is_seen_and_not_spelled(tokenizer):
     tokens = [*tokenizer.encode("the cat", add_special_tokens=False).ids, 1]
-    (piece,) = told(tokenizer, [tokens], reasons=["stop"], num_likeliest=2)
+    (piece,) = told(tokenizer, [tokens], reasons=["stop"], top_logprobs=2)
     assert (piece.text, piece.reason) == ("the cat", "stop")
-    assert [each.token for each in piece.tokens] == tokens
+    assert [token.token for token in piece.tokens] == tokens
 
 
 def test_log_probabilities_are_those_of_the_whole_distribution_whatever_streams(tokenizer):
@@ -80,15 +80,15 @@ def test_log_probabilities_are_those_of_the_whole_distribution_whatever_streams(
     entries = tokenizer.get_vocab_size()
     logits = torch.sin(torch.arange(2 * entries, dtype=torch.float32)).view(2, -1).log_softmax(-1)
     for is_streamed in (False, True):
-        pieces = told(tokenizer, [[5], tokens], num_likeliest=3, is_streamed=is_streamed)
-        seen = [token for each in pieces if each.choice == 1 for token in each.tokens]
+        pieces = told(tokenizer, [[5], tokens], top_logprobs=3, is_streamed=is_streamed)
+        seen = [token for piece in pieces if piece.choice == 1 for token in piece.tokens]
         assert [each.token for each in seen] == tokens
-        assert [each.log_prob for each in seen] == [float(logits[1, token]) for token in tokens]
+        assert [each.logprob for each in seen] == [float(logits[1, token]) for token in tokens]
         best = logits[1].topk(3)
         assert seen[0].likeliest == tuple(zip(best.indices.tolist(), best.values.tolist(), strict=True))
     assert all(each.tokens == () for each in told(tokenizer, [tokens]))
-    (plain,) = told(tokenizer, [tokens], num_likeliest=0)
-    assert plain.tokens[0].likeliest == () and plain.tokens[0].log_prob == float(logits[0, tokens[0]])
+    (plain,) = told(tokenizer, [tokens], top_logprobs=0)
+    assert plain.tokens[0].likeliest == () and plain.tokens[0].logprob == float(logits[0, tokens[0]])
 
 
 @pytest.fixture(scope="module")
@@ -100,14 +100,14 @@ def network():
 def test_given_tokens_are_as_likely_as_the_networks_own_logits_say(network):
     tokens = [3, 9, 9, 40, 2]
     with torch.no_grad():
-        log_probs = network(torch.tensor([tokens])).logits[0].log_softmax(-1)
-    found = scored(network, tokens, num_likeliest=2)
-    assert (found[0].token, found[0].log_prob, found[0].likeliest) == (3, None, ())
+        logprobs = network(torch.tensor([tokens])).logits[0].log_softmax(-1)
+    found = scored(network, tokens, top_logprobs=2)
+    assert (found[0].token, found[0].logprob, found[0].likeliest) == (3, None, ())
     for place, seen in enumerate(found[1:], 1):
-        assert seen.log_prob == pytest.approx(float(log_probs[place - 1, tokens[place]]), abs=1e-6)
-        assert seen.likeliest[0][0] == int(log_probs[place - 1].argmax())
+        assert seen.logprob == pytest.approx(float(logprobs[place - 1, tokens[place]]), abs=1e-6)
+        assert seen.likeliest[0][0] == int(logprobs[place - 1].argmax())
         assert len(seen.likeliest) == 2
-    assert [each.log_prob for each in scored(network, [7])] == [None]
+    assert [each.logprob for each in scored(network, [7])] == [None]
 
 
 def test_a_text_as_a_vector_is_the_mean_of_its_last_states(network):

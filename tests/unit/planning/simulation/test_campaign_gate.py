@@ -25,12 +25,12 @@ from assay.statistics.campaign.looks import LookPlan
 from assay.statistics.campaign.rule import (
     CampaignEvidence,
     CampaignRule,
-    chance_by_end,
     judge,
-    needed_by_end,
+    predictive_power,
+    required_at_end,
 )
 from assay.statistics.effect import Effect
-from assay.statistics.seeds.trimmed import kept_seeds, over_typical_seeds
+from assay.statistics.seeds.trimmed import inner_seeds, trimmed_effect
 from variants import soaked
 
 NUM_WORLDS, NUM_CAMPAIGNS = 4096, 16_000
@@ -66,19 +66,17 @@ def campaigns(
             stated.items - 1,
         )
         if is_trimmed:
-            effect = over_typical_seeds(
-                effect._replace(mean=np.mean(seen, axis=1, where=kept_seeds(seen))), seen
-            )
+            effect = trimmed_effect(effect._replace(mean=np.mean(seen, axis=1, where=inner_seeds(seen))), seen)
         again = effect.items_alone + effect.seed_variance * seeds / most
         ahead: dict[str, Any] = {
             "num_seeds": seeds, "end_seeds": most, "end_level": plan.gate_levels()[-1],
             "replication_variance": again, "rule": rule,
         }  # fmt: skip
-        chance, needed = chance_by_end(effect, **ahead), needed_by_end(effect, **ahead)
+        chance, needed = predictive_power(effect, **ahead), required_at_end(effect, **ahead)
         ones = np.ones(worlds)
         evidence = CampaignEvidence(effect, level, True, again, effect.mean, ones, chance, needed)
         found = judge(evidence, rule)
-        ends = is_open & ((found.recommendation != "narrow") | found.cannot_answer)
+        ends = is_open & ((found.recommendation != "narrow") | found.is_inconclusive)
         said[ends] = found.recommendation[ends]
         is_open &= ~ends
     return said
@@ -119,7 +117,7 @@ def test_it_says_scale_and_stop_as_often_as_the_campaign_itself(small: Program) 
 def test_of_random_programs_too(small: Program, seed: int) -> None:
     rng = np.random.default_rng(seed)
     seeds = int(rng.integers(3, 9))
-    looks = sorted({int(each) for each in rng.integers(2, seeds, size=rng.integers(0, 3))})
+    looks = sorted({int(integer) for integer in rng.integers(2, seeds, size=rng.integers(0, 3))})
     rule = {
         "least_effect": float(rng.uniform(0.5, 2.0)),
         "prior_sd": float(rng.uniform(1.0, 3.0)),
@@ -212,7 +210,9 @@ def test_a_failure_mode_that_too_few_items_tell_of_is_named(small: Program) -> N
     assert "500 items of 'harm' without a failure do not show a rate of at most 0.5%. It takes 598 " in why
     assert not list(why_nothing_passes(program.changed({"benchmarks.harm.items": 598})))
     unknown = by_rule(small, {**rule, "safety": [{"benchmark": "ham", "max_rate": 0.1}]}, **few)
-    (said,) = (each.message for each in problems_of(unknown) if each.key == "gates.gate.evidence.rule.safety")
+    (said,) = (
+        problem.message for problem in problems_of(unknown) if problem.key == "gates.gate.evidence.rule.safety"
+    )
     assert "'ham' is no benchmark of this program" in said
 
 
@@ -285,7 +285,7 @@ def test_a_gate_takes_its_rule_from_the_campaigns_own_file(tmp_path: Path, small
     assert found is not None and found.rule is not None
     rule = found.rule
     assert (rule.least_effect, rule.prior_sd, rule.candidates) == (2.0, None, 2)
-    assert [(each.benchmark, each.margin) for each in rule.guardrails] == [("harm", 3.0)]
+    assert [(guardrail.benchmark, guardrail.margin) for guardrail in rule.guardrails] == [("harm", 3.0)]
     assert rule.looks == (3, 6) and rule.arms == 3
 
 

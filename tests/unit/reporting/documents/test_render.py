@@ -80,7 +80,7 @@ def test_each_figure_has_a_caption_a_spoken_label_and_its_numbers(page):
     drawings = [attributes for tag, attributes in outline.seen if tag == "svg"]
     assert outline.count("figcaption") == figures
     assert outline.count("details") >= figures
-    assert all(each["role"] == "img" and each["aria-label"] for each in drawings)
+    assert all(drawing["role"] == "img" and drawing["aria-label"] for drawing in drawings)
 
 
 def test_equal_facts_make_equal_pages(run_page):
@@ -152,11 +152,11 @@ def test_the_verdict_of_a_comparison_is_that_of_its_worst_candidate(compared):
 def test_hostile_names_stay_text(run_page):
     evil = "<script>alert(1)</script>\"'&"
     run = run_page.view
-    slices = tuple(each.model_copy(update={"value": evil}) for each in run.evaluation.slices)
+    slices = tuple(slice_part.model_copy(update={"value": evil}) for slice_part in run.evaluation.slices)
     changes = {
         "run_id": evil,
         "recipe": {"name": evil},
-        "attempts": tuple(each.model_copy(update={"reason": evil}) for each in run.attempts),
+        "attempts": tuple(attempt.model_copy(update={"reason": evil}) for attempt in run.attempts),
         "evaluation": run.evaluation.model_copy(update={"slices": slices}),
     }
     page = render_run_page(replace(run_page, view=run.model_copy(update=changes)))

@@ -13,7 +13,7 @@ from throughput_calibrations import calibration_of, equal_steps, two
 NETWORK = NetworkLink(bytes_per_s=25e9, latency_s=5e-6)
 CALIBRATION = calibration_of(
     equal_steps(8, 0.18, data_s=0.003, fixed_s=0.08),
-    two_workers=two(1e9, 0.02, crowding=0.8),
+    two_workers=two(1e9, 0.02, contention=0.8),
     commit_held_s=2.0,
 )
 
@@ -34,7 +34,7 @@ def advice(option: str, *, time_saved: float, device_hours_saved: float) -> Thro
 def test_the_parts_of_a_step_add_up_and_one_that_makes_it_shorter_is_below_zero(capsys) -> None:
     lines = shown(capsys).splitlines()
     header = lines.index("where the time of a step goes") + 1
-    assert "crowding" in lines[header]
+    assert "contention" in lines[header]
     assert "all else" in lines[header]
     for row in lines[header + 1 : header + 4]:
         parts = [float(part) for part in re.findall(r"[<>]?(-?[\d.]+)%", row)]

@@ -128,7 +128,7 @@ def test_a_cure_beside_a_verdict_that_more_evidence_would_not_do_is_said_to_be_o
 
 def test_the_memo_says_where_items_come_in_clusters(memo, decision):
     clustered = decision("yes", "scale")
-    effects = [each.model_copy(update={"num_clusters": each.num_items}) for each in clustered.effects]
+    effects = [effect.model_copy(update={"num_clusters": effect.num_items}) for effect in clustered.effects]
     alone = clustered.model_copy(update={"effects": tuple(effects)})
     said = ["a cluster counts as one draw" in memo_markdown(memo(each)) for each in (alone, clustered)]
     assert said == [False, True]
@@ -180,14 +180,14 @@ def test_who_counts_the_clauses_below_a_count_finds_as_many(memo, decision, caps
     clauses = made.gates[0].clauses
     left = clauses[0].name
     unasked = made.model_copy(update={"not_asked": (left, "guardrails", "plan")})
-    tile = next(each for each in memo_tiles(memo(unasked)) if each.name == "clauses that hold")
+    tile = next(memo_tile for memo_tile in memo_tiles(memo(unasked)) if memo_tile.name == "clauses that hold")
     assert tile.value.endswith(f" of {len(clauses) - 1}") and "3 more were not asked" in tile.note
     said = f"Not asked, so neither for it nor against it: {left} (–), guardrails, plan."
     print_decisions([unasked], as_json=False)
     for text in (memo_markdown(memo(unasked)), render_memo_page(memo(unasked)), capsys.readouterr().out):
         assert text.count(said) == 1
     all_asked = made.model_copy(update={"not_asked": ()})
-    tile = next(each for each in memo_tiles(memo(all_asked)) if each.name == "clauses that hold")
+    tile = next(memo_tile for memo_tile in memo_tiles(memo(all_asked)) if memo_tile.name == "clauses that hold")
     assert "not asked" not in tile.note
     assert "Not asked" not in memo_markdown(memo(all_asked))
 

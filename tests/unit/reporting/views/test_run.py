@@ -41,11 +41,11 @@ def with_damage(life):
 def test_what_the_ledger_knows_is_in_the_view(ledger, life):
     life.record(ledger)
     view = run_view(ledger, life.run.run_id[:8])
-    assert [each.started for each in view.attempts] == [each.started_s for each in life.attempts]
-    assert [each.step for each in view.commits] == [each.step for each in life.entries[:-1]]
+    assert [attempt.started for attempt in view.attempts] == [attempt.started_s for attempt in life.attempts]
+    assert [commit.step for commit in view.commits] == [entry.step for entry in life.entries[:-1]]
     assert view.audit == life.audit
-    assert view.held_s() == pytest.approx(sum(each.held_s for each in life.phases))
-    of_attempts = [sum(each.device_seconds.values()) for each in view.attempts]
+    assert view.held_s() == pytest.approx(sum(phase.held_s for phase in life.phases))
+    of_attempts = [sum(attempt.device_seconds.values()) for attempt in view.attempts]
     assert sum(of_attempts) == pytest.approx(view.held_s()) and not any(view.device_seconds_beside.values())
 
 
@@ -128,7 +128,7 @@ def test_the_view_of_a_run_and_its_account_agree_on_goodput(ledger, life):
     assert view.goodput == pytest.approx(account.goodput())
     assert view.goodput == pytest.approx(sum(view.device_seconds[phase] for phase in USEFUL) / view.held_s())
     assert 0 < view.device_seconds["data"] < view.held_s(), "or the phases of a step could be mistaken"
-    (tile,) = (each for each in run_tiles(view) if each.name == "device time of training")
+    (tile,) = (run_tile for run_tile in run_tiles(view) if run_tile.name == "device time of training")
     assert tile.note == f"goodput {account.goodput():.1%}"
 
 

@@ -56,7 +56,7 @@ def test_an_audit_that_training_went_on_from_is_shown_as_of_its_step(run_page, v
         view = run_page.view.model_copy(update={"audit": audit})
         assert rows_mark(view).word == (word.format(said) if behind else word.removesuffix(" up to step {}"))
         assert sentence.format(said) in run_verdict(view).sentence if behind and sentence else True
-        (tile,) = [each for each in run_tiles(view) if each.name == "rows learned"]
+        (tile,) = [run_tile for run_tile in run_tiles(view) if run_tile.name == "rows learned"]
         assert ("up to step" in tile.note) == bool(behind)
 
 

@@ -53,7 +53,7 @@ def batch_of(sdk: openai.OpenAI, lines: list[Any], endpoint: str = CHAT, **given
 
 def lines_of(sdk: openai.OpenAI, file_id: str | None) -> list[dict[str, Any]]:
     assert file_id is not None
-    return [json.loads(each) for each in sdk.files.content(file_id).text.splitlines()]
+    return [json.loads(splitline) for splitline in sdk.files.content(file_id).text.splitlines()]
 
 
 def test_every_request_of_a_batch_is_answered_once_in_its_order(place, sdk):

@@ -119,7 +119,9 @@ def test_samples_that_are_given_are_graded_by_every_criterion(place, sdk):
     counts = run.result_counts
     assert (run.status, counts.total) == ("completed", 5)
     assert (counts.passed, counts.failed, counts.errored) == (3, 2, 0)
-    by_name = {each.testing_criteria: (each.passed, each.failed) for each in run.per_testing_criteria_results}
+    by_name = {
+        result.testing_criteria: (result.passed, result.failed) for result in run.per_testing_criteria_results
+    }
     assert by_name == {"exact": (3, 2), "close": (4, 1)}
     assert run.per_model_usage == [] and run.error is None
 
@@ -127,7 +129,9 @@ def test_samples_that_are_given_are_graded_by_every_criterion(place, sdk):
     assert [each.datasource_item_id for each in items] == [0, 1, 2, 3, 4]
     assert [each.status for each in items] == ["pass", "fail", "fail", "pass", "pass"]
     assert items[2].datasource_item == item("?", "yes") and items[2].sample.output[0].content == "no"
-    assert [(each.name, each.passed, each.score) for each in items[1].results[:1]] == [("exact", False, 0.0)]
+    assert [(result.name, result.passed, result.score) for result in items[1].results[:1]] == [
+        ("exact", False, 0.0)
+    ]
     assert [each.datasource_item_id for each in items_of(sdk, run, order="desc", limit=2)] == [4, 3, 2, 1, 0]
     assert [each.datasource_item_id for each in items_of(sdk, run, status="fail", limit=1)] == [1, 2]
     assert [each.datasource_item_id for each in items_of(sdk, run, status="pass")] == [0, 3, 4]

@@ -315,7 +315,7 @@ def test_couriers_take_turns_by_a_lease(place, sdk, receiver, monkeypatch) -> No
     ended(place, sdk)
     store, over = place.jobs.shelf.store, threading.Event()
     couriers = [Courier(store, SystemClock(), name=f"c{n}", listed=HERE) for n in range(3)]
-    threads = [threading.Thread(target=each.run, args=(over, print)) for each in couriers]
+    threads = [threading.Thread(target=courier.run, args=(over, print)) for courier in couriers]
     for thread in threads:
         thread.start()
     deadline_s = time.monotonic() + 20

@@ -3,18 +3,18 @@
 import numpy as np
 import pytest
 
-from assay.statistics.campaign.look_power import cure_of, power_of_looks
+from assay.statistics.campaign.look_power import power_of_looks, sufficient_design
 from assay.statistics.campaign.looks import LookPlan
 from assay.statistics.campaign.rule import (
     CampaignEvidence,
     CampaignRule,
-    chance_by_end,
     judge,
-    needed_by_end,
+    predictive_power,
+    required_at_end,
 )
 from assay.statistics.effect import Effect
 from assay.statistics.power import VarianceComponents, error_of_design
-from assay.statistics.seeds.trimmed import kept_seeds, over_typical_seeds
+from assay.statistics.seeds.trimmed import inner_seeds, trimmed_effect
 from variants import slow
 
 RULE = CampaignRule()
@@ -42,8 +42,8 @@ def judged(gains: np.ndarray, seeds: int, noise: VarianceComponents, plan: LookP
     )
     over_seeds = "trimmed" if plan is TRIMMED else "mean"
     if plan is TRIMMED:
-        kept = np.mean(by_seed, axis=1, where=kept_seeds(by_seed)) + items
-        effect = over_typical_seeds(effect._replace(mean=kept), by_seed)
+        kept = np.mean(by_seed, axis=1, where=inner_seeds(by_seed)) + items
+        effect = trimmed_effect(effect._replace(mean=kept), by_seed)
     replication = error_of_design(noise, num_seeds=6, num_items=ITEMS, over_seeds=over_seeds) ** 2
     levels = dict(zip(plan.gate_seeds, plan.gate_levels(), strict=True))
     ahead = {"num_seeds": seeds, "end_seeds": 6, "end_level": levels[6]}
@@ -51,7 +51,7 @@ def judged(gains: np.ndarray, seeds: int, noise: VarianceComponents, plan: LookP
     evidence = CampaignEvidence(
         effect=effect, level=levels[seeds], is_gate=True, replication_variance=replication,
         least_without_one=effect.mean, share_positive=1.0,
-        chance_by_end=chance_by_end(effect, **ahead), needed_by_end=needed_by_end(effect, **ahead),
+        predictive_power=predictive_power(effect, **ahead), required_at_end=required_at_end(effect, **ahead),
     )  # fmt: skip
     return judge(evidence, RULE)
 
@@ -68,7 +68,7 @@ def test_what_becomes_of_gains_worth_having_is_what_becomes_of_them_in_simulated
     shares = [
         np.mean(found.recommendation == "scale"),
         np.mean(found.recommendation == "stop"),
-        np.mean(found.cannot_answer),
+        np.mean(found.is_inconclusive),
     ]
     assert [stated.scales, stated.stops, stated.gives_up] == pytest.approx(shares, abs=0.02)
 
@@ -82,7 +82,7 @@ def test_the_gain_that_a_look_finds_is_scaled_there_four_times_in_five():
 
 def test_a_cure_finds_what_the_campaign_could_not():
     before = power_of_looks(PLAN, RULE, LOUD, num_items=ITEMS)[-1]
-    cure = cure_of(PLAN, RULE, LOUD, num_items=ITEMS)
+    cure = sufficient_design(PLAN, RULE, LOUD, num_items=ITEMS)
     assert cure is not None and before.scales < 0.1
     one = LookPlan(gate_seeds=(cure.num_seeds,))
     after = power_of_looks(one, RULE, LOUD, num_items=cure.items_factor * ITEMS)[-1]
@@ -90,7 +90,7 @@ def test_a_cure_finds_what_the_campaign_could_not():
 
 
 def test_where_items_are_too_few_for_any_number_of_seeds_the_cure_is_items():
-    assert cure_of(PLAN, RULE, NOISE, num_items=500) == (6, 16)
+    assert sufficient_design(PLAN, RULE, NOISE, num_items=500) == (6, 16)
 
 
 def test_a_look_finds_less_where_its_items_tell_little_of_their_own_luck():

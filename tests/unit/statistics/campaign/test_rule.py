@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from assay.statistics.campaign.rule import (
     CampaignEvidence,
     CampaignRule,
-    chance_by_end,
-    chances_anew,
     judge,
     least_scaling_effect,
+    new_campaign_outcomes,
+    predictive_power,
 )
 from assay.statistics.effect import Effect
 from variants import slow
@@ -91,7 +91,7 @@ def test_one_seed_never_scales(mean):
 @given(mean=st.floats(-0.5, 0.5), chance=st.floats(0, 1))
 @settings(max_examples=40, deadline=None)
 def test_nobody_gives_up_at_a_look_that_was_not_declared(mean, chance):
-    assert said(mean=mean, is_gate=False, chance_by_end=chance) != "stop"
+    assert said(mean=mean, is_gate=False, predictive_power=chance) != "stop"
 
 
 @given(
@@ -166,17 +166,17 @@ def test_the_chance_by_the_end_is_how_often_simulated_campaigns_get_there():
         seed_variance=np.asarray(seed_variance * seeds / end), seed_degrees=np.asarray(end - 1.0)
     )
     needed = least_scaling_effect(expected, 0.96, 6e-5, RULE)
-    assert float(chance_by_end(seen, **arguments)) == pytest.approx(np.mean(at_end >= needed), abs=0.01)
+    assert float(predictive_power(seen, **arguments)) == pytest.approx(np.mean(at_end >= needed), abs=0.01)
 
 
 def test_one_seed_can_not_say_that_there_is_no_chance():
     arguments = {"end_seeds": 8, "end_level": 0.96, "replication_variance": 1e-4, "rule": RULE}
-    assert chance_by_end(effect(-0.5, seeds=1), num_seeds=1, **arguments) == 1.0
+    assert predictive_power(effect(-0.5, seeds=1), num_seeds=1, **arguments) == 1.0
 
 
 def test_with_no_seeds_left_there_is_no_chance_to_ask_about():
     assert (
-        chance_by_end(
+        predictive_power(
             effect(0.0), num_seeds=8, end_seeds=8, end_level=0.96, replication_variance=1e-4, rule=RULE
         )
         == 1.0
@@ -188,7 +188,7 @@ def test_with_no_seeds_left_there_is_no_chance_to_ask_about():
 @pytest.mark.parametrize("new_seeds", [5, *slow(8, 16)])
 def test_the_chance_of_a_new_campaign_is_how_often_fresh_seeds_get_there(seen: float, new_seeds: int):
     found, rng = effect(seen, seeds=5), np.random.default_rng(7)
-    chance, answer = chances_anew(found, num_seeds=5, new_seeds=new_seeds, level=0.96, rule=RULE)
+    chance, answer = new_campaign_outcomes(found, num_seeds=5, new_seeds=new_seeds, level=0.96, rule=RULE)
     of_seeds, items = float(found.seed_variance), float(found.item_variance)
     # The gain on these items, as believed after the old seeds; then seeds that nobody has seen.
     steady = RULE.prior_sd**2 + items
@@ -204,7 +204,7 @@ def test_the_chance_of_a_new_campaign_is_how_often_fresh_seeds_get_there(seen: f
     scaled = fresh.mean >= needed
     assert float(chance) == pytest.approx(np.mean(scaled), abs=0.05)
     fresh_evidence = evidence(mean=fresh.mean)._replace(
-        effect=fresh, level=0.96, replication_variance=fresh.variance, needed_by_end=needed
+        effect=fresh, level=0.96, replication_variance=fresh.variance, required_at_end=needed
     )
     ended = judge(fresh_evidence, RULE).recommendation != "narrow"
     assert float(answer) == pytest.approx(np.mean(ended), abs=0.05)
@@ -214,24 +214,24 @@ def test_more_items_answer_what_more_seeds_can_not():
     found = effect(0.02, error=0.03)
     found = found._replace(seed_variance=np.asarray(1e-6), item_variance=np.asarray(9e-4))
     seeds, items = (
-        chances_anew(found, num_seeds=5, level=0.96, rule=RULE, **more)
+        new_campaign_outcomes(found, num_seeds=5, level=0.96, rule=RULE, **more)
         for more in ({"new_seeds": 30}, {"new_seeds": 5, "items_factor": 64.0})
     )
-    assert float(seeds.to_answer) < 0.5 < 0.8 < float(items.to_answer)
+    assert float(seeds.to_decide) < 0.5 < 0.8 < float(items.to_decide)
 
 
 def test_what_can_not_be_shown_any_more_is_narrow_and_over_and_never_scaled():
     weak = {"needed_by_end": 0.05, "error": 0.027, "seeds": 3}
-    found = judge(evidence(mean=0.022, chance_by_end=0.01, **weak), RULE)
-    assert (str(found.recommendation), bool(found.cannot_answer)) == ("narrow", True)
-    assert not judge(evidence(mean=0.022, chance_by_end=0.03, **weak), RULE).cannot_answer
+    found = judge(evidence(mean=0.022, predictive_power=0.01, **weak), RULE)
+    assert (str(found.recommendation), bool(found.is_inconclusive)) == ("narrow", True)
+    assert not judge(evidence(mean=0.022, predictive_power=0.03, **weak), RULE).is_inconclusive
     # A design with power has found the candidate wanting; and nothing without a way is scaled.
-    assert said(mean=0.022, error=0.027, chance_by_end=0.01, needed_by_end=0.03) == "stop"
-    assert said(mean=0.04, chance_by_end=0.0, needed_by_end=0.05) == "narrow"
+    assert said(mean=0.022, error=0.027, predictive_power=0.01, required_at_end=0.03) == "stop"
+    assert said(mean=0.04, predictive_power=0.0, required_at_end=0.05) == "narrow"
 
 
 def test_what_was_unlikely_before_any_evidence_is_no_reason_to_stop():
     """P(worth) of the prior is 23%: three loud seeds below 0 make it 19% and say next to nothing."""
     loud = {"mean": -0.01, "error": 0.04, "seeds": 3}
-    assert said(**loud, needed_by_end=0.10) == "narrow"
-    assert said(**loud, needed_by_end=0.025) == "stop"
+    assert said(**loud, required_at_end=0.10) == "narrow"
+    assert said(**loud, required_at_end=0.025) == "stop"

@@ -33,7 +33,7 @@ def as_rows(labels: np.ndarray, scores: np.ndarray) -> ScoredRows:
 def test_the_auc_is_that_of_scikit_learn_ties_included(pairs):
     rows = rows_of(pairs)
     estimate = auc_estimate(rows)
-    if not rows.has_both_classes:
+    if not rows.has_two_classes:
         assert estimate is None
     else:
         assert estimate.value == pytest.approx(roc_auc_score(rows.is_positive, rows.probabilities))

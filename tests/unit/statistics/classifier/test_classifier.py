@@ -47,14 +47,14 @@ def test_an_evaluation_survives_being_written_and_names_its_file(tmp_path):
     save_evaluation(tmp_path, evaluation)
     assert load_evaluation(tmp_path) == evaluation
     assert evaluation.predictions_sha256 == digest
-    assert [each.value for each in evaluation.slices] == ["de", "en", "(missing)"]
+    assert [slice_part.value for slice_part in evaluation.slices] == ["de", "en", "(missing)"]
 
 
 def test_small_and_one_sided_slices_are_listed_without_a_ranking(tmp_path):
     write(tmp_path / "p.parquet", kind=pa.array(["rare"] * 49 + ["common"] * 351))
     by_value = {
-        each.value: each.metrics
-        for each in evaluate_predictions(tmp_path / "p.parquet", BinaryPredictions(), **SUBJECT).slices
+        slice_part.value: slice_part.metrics
+        for slice_part in evaluate_predictions(tmp_path / "p.parquet", BinaryPredictions(), **SUBJECT).slices
     }
     assert by_value["rare"].num_rows == 49
     assert by_value["rare"].auc is None
@@ -72,12 +72,14 @@ def test_small_and_one_sided_slices_are_listed_without_a_ranking(tmp_path):
 )
 def test_the_slices_of_a_column_hold_each_row_once(values):
     slices = list(slices_of("column", pa.array(values)))
-    assert (np.sum([each.chosen for each in slices], axis=0) == 1).all()
+    assert (np.sum([slice_part.chosen for slice_part in slices], axis=0) == 1).all()
 
 
 def test_numbers_are_cut_by_quartile_and_rare_text_is_put_together():
-    numbers = [each.value for each in slices_of("length", pa.array(range(100)))]
-    words = [each.value for each in slices_of("word", pa.array([f"w{k // 2:02d}" for k in range(50)]))]
+    numbers = [slice_part.value for slice_part in slices_of("length", pa.array(range(100)))]
+    words = [
+        slice_part.value for slice_part in slices_of("word", pa.array([f"w{k // 2:02d}" for k in range(50)]))
+    ]
     assert numbers == ["0 to 24", "25 to 49", "50 to 74", "75 to 99"]
     assert len(words) == 21
     assert words[-1] == "(5 other values)"

@@ -36,7 +36,7 @@ def simulated(rng: np.random.Generator, num_rows: int) -> ScoredRows:
 def test_average_precision_is_that_of_scikit_learn_ties_included(pairs):
     rows = rows_of(pairs)
     estimate = average_precision(rows)
-    if not rows.has_both_classes:
+    if not rows.has_two_classes:
         assert estimate is None
     else:
         expected = sklearn_metrics.average_precision_score(rows.is_positive, rows.probabilities)
@@ -57,8 +57,8 @@ def test_log_loss_is_that_of_scikit_learn_sure_mistakes_included(pairs):
 def test_each_row_is_in_one_calibration_bin_and_equal_scores_share_it(pairs):
     rows = rows_of(pairs)
     bins = calibration_bins(rows)
-    assert sum(each.num_rows for each in bins) == rows.num_rows
-    assert sum(each.num_rows * each.observed_rate for each in bins) == pytest.approx(rows.num_positive)
+    assert sum(bin_.num_rows for bin_ in bins) == rows.num_rows
+    assert sum(bin_.num_rows * bin_.observed_rate for bin_ in bins) == pytest.approx(rows.num_positive)
     assert len(bins) <= len(set(rows.probabilities.tolist()))
 
 

@@ -57,7 +57,10 @@ def test_intervals_cover_the_truth_about_as_often_as_they_say(ladder, truth):
         fit = fit_scaling_law(points, num_starts=8)
         counts = resample_counts(points.groups, 200, np.random.default_rng(world))
         law = scaling_law(fit, bootstrap(fit, counts))
-        covered += [each.estimate.low <= truth[each.name] <= each.estimate.high for each in law.parameters]
+        covered += [
+            parameter.estimate.low <= truth[parameter.name] <= parameter.estimate.high
+            for parameter in law.parameters
+        ]
     assert 0.88 <= np.mean(covered) <= 1.0
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from assay.base.errors import ConfigError, DataError
 from assay.statistics.interval import normal_quantile
-from assay.statistics.scaling.backtest import BackTest, Claim, Origin, back_test
+from assay.statistics.scaling.backtest import BackTest, Claim, Origin, run_back_test
 from assay.statistics.scaling.downstream import Task
 from assay.statistics.scaling.extrapolate import check_bands
 from assay.statistics.scaling.fit import HUBER_DELTA
@@ -56,24 +56,24 @@ def test_what_the_points_do_not_support_is_refused_with_what_they_do(ladder):
         {"parameters": 1e10},
         is_strict=True,
     )
-    assert isinstance(too_far.refusal, DataError)
-    supported = str(too_far.refusal).split("up to ")[2].split(" FLOP")[0]
-    assert "below the smallest run" in str(too_small.refusal)
-    assert "1 tokens per parameter" in str(too_lean.refusal)
-    assert "supports 2.5 to 160" in str(too_lean.refusal)
-    assert isinstance(partial.refusal, ConfigError)
+    assert isinstance(too_far.error, DataError)
+    supported = str(too_far.error).split("up to ")[2].split(" FLOP")[0]
+    assert "below the smallest run" in str(too_small.error)
+    assert "1 tokens per parameter" in str(too_lean.error)
+    assert "supports 2.5 to 160" in str(too_lean.error)
+    assert isinstance(partial.error, ConfigError)
     # What the refusal offers is granted.
     (granted,) = ask(
         ladder(), {"compute": 0.99 * float(supported), "parameters": (float(supported) / 120) ** 0.5}
     )
-    assert granted.refusal is None
+    assert granted.error is None
 
 
 @pytest.mark.slow
 def test_a_target_beyond_what_was_tested_gets_its_band_and_its_mark(ladder):
     near, far = ask(ladder(), {"parameters": 4e9, "tokens": 8e10}, {"parameters": 1e14, "tokens": 2e15})
     assert (near.is_untested, far.is_untested) == (False, True)
-    assert far.refusal is None
+    assert far.error is None
     assert far.prediction.times_beyond_data > far.prediction.times_supported
     widths = [np.log(each.prediction.loss.high / each.prediction.loss.low) for each in (near, far)]
     assert widths[1] > widths[0]
@@ -95,7 +95,7 @@ def test_a_score_that_cannot_be_tested_is_refused_beside_the_loss_and_never_in_s
         (asked,) = study(few, FORMS["tokens"], **given).asked
         assert asked.prediction is not None
         assert (asked.score is not None) == is_said
-        assert is_said or str(asked.refusal).startswith("the score: 12 points are too few")
+        assert is_said or str(asked.error).startswith("the score: 12 points are too few")
 
 
 def test_too_few_points_for_a_back_test_are_fitted_and_never_extrapolated(ladder):
@@ -107,8 +107,8 @@ def test_too_few_points_for_a_back_test_are_fitted_and_never_extrapolated(ladder
         num_resamples=100,
     )
     assert few.law.num_points == 10
-    assert few.tested is None
-    assert "too few to test an extrapolation" in str(few.asked[0].refusal)
+    assert few.back_test is None
+    assert "too few to test an extrapolation" in str(few.asked[0].error)
 
 
 @pytest.mark.slow
@@ -124,19 +124,19 @@ def test_claims_that_are_too_small_are_made_up_for_by_the_multiplier(true_error,
     scale = np.geomspace(1, 1e4, 400)
 
     def claim(below, above):
-        reach = np.log(scale[above] / scale[below].max())
-        return Claim(np.zeros(len(above)), np.ones(len(above)) / np.sqrt(1 + reach), np.ones(len(above)))
+        horizon = np.log(scale[above] / scale[below].max())
+        return Claim(np.zeros(len(above)), np.ones(len(above)) / np.sqrt(1 + horizon), np.ones(len(above)))
 
-    tested = back_test(scale, rng.normal(0, true_error, 400), claim, least_points=10)
-    assert tested.multiplier(0.9) == pytest.approx(expected * normal_quantile(0.9), rel=0.2)
+    back_test = run_back_test(scale, rng.normal(0, true_error, 400), claim, min_points=10)
+    assert back_test.multiplier(0.9) == pytest.approx(expected * normal_quantile(0.9), rel=0.2)
 
 
 def test_one_origin_of_ten_does_not_widen_all_bands():
     def origin(error):
         return Origin(10, np.zeros(50), np.full(50, error), np.ones(50))
 
-    tested = BackTest((*[origin(2.0)] * 10, origin(9.0)), 1.0)
-    assert tested.multiplier(0.9) == pytest.approx(2.0)
+    back_test = BackTest((*[origin(2.0)] * 10, origin(9.0)), 1.0)
+    assert back_test.multiplier(0.9) == pytest.approx(2.0)
     lucky = BackTest((origin(0.1),) * 3, 1.0)
     assert lucky.multiplier(0.9) == pytest.approx(0.6 * normal_quantile(0.9))
 
@@ -150,9 +150,9 @@ def test_an_origin_that_no_law_fits_is_left_out_and_named():
             raise DataError("2 different values of parameters where there are 4")
         return Claim(np.zeros(len(above)), np.ones(len(above)), np.ones(len(above)))
 
-    tested = back_test(scale, np.zeros(30), claim, least_points=6)
-    assert 3 <= len(tested.origins) < 8 and all(origin.num_fitted >= 12 for origin in tested.origins)
-    assert tested.left_out and all("2 different values" in reason for reason in tested.left_out)
+    back_test = run_back_test(scale, np.zeros(30), claim, min_points=6)
+    assert 3 <= len(back_test.origins) < 8 and all(origin.num_fitted >= 12 for origin in back_test.origins)
+    assert back_test.left_out and all("2 different values" in reason for reason in back_test.left_out)
 
     def hardly(below, above):
         if len(below) < 25:
@@ -160,7 +160,7 @@ def test_an_origin_that_no_law_fits_is_left_out_and_named():
         return claim(below, above)
 
     with pytest.raises(DataError, match=r"1 origin only, and 3 are needed.*all of one size"):
-        back_test(scale, np.zeros(30), hardly, least_points=6)
+        run_back_test(scale, np.zeros(30), hardly, min_points=6)
 
 
 def test_an_origin_never_parts_runs_of_one_scale():
@@ -172,7 +172,7 @@ def test_an_origin_never_parts_runs_of_one_scale():
         assert scale[below].max() < scale[above].min()
         return Claim(np.zeros(len(above)), np.ones(len(above)), np.ones(len(above)))
 
-    back_test(scale, np.zeros(30), claim, least_points=6)
+    run_back_test(scale, np.zeros(30), claim, min_points=6)
     assert all(count % 5 == 0 for count in fitted)
 
 

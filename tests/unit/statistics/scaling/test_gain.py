@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from assay.base.errors import DataError
-from assay.statistics.scaling.gain import Rung, forecast_gain
+from assay.statistics.scaling.gain import GainsAtScale, forecast_gain
 
 SCALES = np.geomspace(1e7, 1e9, 7)
 
@@ -12,7 +12,7 @@ SCALES = np.geomspace(1e7, 1e9, 7)
 def rungs(rng, *, slope, at_largest=0.03, sd=0.004, scales=SCALES, num_seeds=3):
     """A ladder whose gain changes by `slope` per e-fold."""
     return [
-        Rung(
+        GainsAtScale(
             f"c{place}",
             float(scale),
             (at_largest + slope * np.log(scale / SCALES[-1]) + sd * rng.normal(size=num_seeds)).tolist(),
@@ -42,7 +42,9 @@ def test_a_line_that_bends_widens_its_own_band():
     rng = np.random.default_rng(2)
     straight = rungs(rng, slope=0.0, sd=0.001)
     bent = [
-        Rung(each.source, each.scale, [gain - 0.001 * np.log(each.scale / 1e7) ** 2 for gain in each.gains])
+        GainsAtScale(
+            each.source, each.scale, [gain - 0.001 * np.log(each.scale / 1e7) ** 2 for gain in each.gains]
+        )
         for each in straight
     ]
     widths = [

@@ -8,7 +8,7 @@ from scipy.stats import ttest_ind
 
 from assay.statistics.effect import paired_effect
 from assay.statistics.power import VarianceComponents, error_of_design, power
-from assay.statistics.seeds.trimmed import kept_seeds, over_typical_seeds, trimmed_variance
+from assay.statistics.seeds.trimmed import inner_seeds, trimmed_effect, trimmed_variance
 
 SEEDS = st.lists(st.floats(-1, 1, width=32), min_size=5, max_size=9, unique=True).map(np.array)
 
@@ -16,14 +16,14 @@ SEEDS = st.lists(st.floats(-1, 1, width=32), min_size=5, max_size=9, unique=True
 def typical(tables):
     """The effect over [table, seed, item] differences without both ends of the seeds."""
     by_seed = tables.mean(axis=2)
-    places = np.argsort(~kept_seeds(by_seed), axis=1, kind="stable")[:, :-2]
-    return over_typical_seeds(paired_effect(np.take_along_axis(tables, places[..., None], axis=1)), by_seed)
+    places = np.argsort(~inner_seeds(by_seed), axis=1, kind="stable")[:, :-2]
+    return trimmed_effect(paired_effect(np.take_along_axis(tables, places[..., None], axis=1)), by_seed)
 
 
 @given(SEEDS)
 @settings(deadline=None)
 def test_the_best_and_the_worst_are_left_out_and_nobody_else(gains):
-    assert sorted(gains[kept_seeds(gains)]) == sorted(gains)[1:-1]
+    assert sorted(gains[inner_seeds(gains)]) == sorted(gains)[1:-1]
 
 
 @pytest.mark.parametrize("seeds", [5, 6, 8])
@@ -55,7 +55,7 @@ def test_one_run_that_crashes_hides_a_gain_from_the_mean_and_not_from_the_typica
 def test_its_error_is_that_of_drawn_seeds_and_larger_than_the_means(seeds):
     noise = VarianceComponents(seed=1.0, item=0.0, residual=0.0)
     drawn = np.random.default_rng(7).normal(size=(40_000, seeds))
-    means = np.mean(drawn, axis=1, where=kept_seeds(drawn))
+    means = np.mean(drawn, axis=1, where=inner_seeds(drawn))
     stated = error_of_design(noise, num_seeds=seeds, num_items=100, over_seeds="trimmed")
     assert stated == pytest.approx(means.std(), rel=0.01)
     assert stated > error_of_design(noise, num_seeds=seeds, num_items=100)

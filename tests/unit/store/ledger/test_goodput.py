@@ -71,7 +71,7 @@ def test_what_ends_after_the_last_step_interrupted_nothing(ledger):
     lived(ledger, run, "killed", "killed")
     end = RunFinished(attempt=2, step=5, weights_digest="w")
     ledger.record_log_entries(run.run_id, {0: end})
-    assert [each.attempt for each in goodput_of(ledger, [run]).interruptions] == [1]
+    assert [interruption.attempt for interruption in goodput_of(ledger, [run]).interruptions] == [1]
 
 
 @pytest.mark.parametrize(

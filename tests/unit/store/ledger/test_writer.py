@@ -33,7 +33,7 @@ def home(run: Run) -> Home:
 
 def runs_in(home: Home) -> list[str]:
     with home.open_ledger() as ledger:
-        return [each.run_id for each in ledger.runs()]
+        return [run.run_id for run in ledger.runs()]
 
 
 def test_what_is_put_is_written_when_it_is_closed(home: Home, run: Run) -> None:

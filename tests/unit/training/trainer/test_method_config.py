@@ -36,7 +36,7 @@ def test_runs_are_compared_by_the_first_metric_and_a_binary_one_by_its_auc() -> 
     assert (auc.name, auc.higher_is_better) == ("auc", True)
     number = NumberPredictions("days")
     assert (number.metric.name, number.metric.unit) == ("absolute_error", "days")
-    assert [each.higher_is_better for each in number.metrics] == [False, False]
+    assert [metric.higher_is_better for metric in number.metrics] == [False, False]
     assert NumberPredictions("").metric.unit == "units of the label"
 
 
@@ -85,7 +85,7 @@ def test_classes_are_compared_by_accuracy_and_numbers_have_squared_units_beside_
     classes = ClassPredictions(("a", "b"))
     assert classes.metric == ACCURACY and classes.metrics == (ACCURACY, LOG_LOSS)
     of_days, unnamed = NumberPredictions("days").metrics, NumberPredictions("").metrics
-    assert [(each.name, each.unit) for each in of_days] == [
+    assert [(day.name, day.unit) for day in of_days] == [
         ("absolute_error", "days"), ("squared_error", "days squared"),
     ]  # fmt: skip
     assert unnamed[1].unit == "units of the label squared"

@@ -36,7 +36,9 @@ def answers(rows: list[tuple[int, list[int], float]]) -> MicroBatch:
     for line, (_, tokens, _) in zip(values, rows, strict=True):
         line[: len(tokens)] = tokens
     columns = {
-        "log_probs": pa.array([[each / 7 for each in tokens] for _, tokens, _ in rows], pa.list_(pa.float32())),
+        "logprobs": pa.array(
+            [[token / 7 for token in tokens] for _, tokens, _ in rows], pa.list_(pa.float32())
+        ),
         "advantage": pa.array([number for *_, number in rows], pa.float64()),
         "word": pa.array([None if place % 2 else "x" for place in range(len(rows))], pa.string()),
     }

@@ -50,7 +50,7 @@ def test_csv_json_lines_rows_and_parquet_say_the_same(tmp_path):
         json.dumps(numbers),
         (tmp_path / "p").read_bytes(),
     ]
-    assert [facts(read(tmp_path, each)) for each in contents] == [EXPECTED] * 4
+    assert [facts(read(tmp_path, content)) for content in contents] == [EXPECTED] * 4
 
 
 def test_a_row_may_count_attempts_and_those_of_one_unit_lie_together(tmp_path):
@@ -91,7 +91,7 @@ SACCT_JSON = {
 
 def test_slurm_says_the_same_in_three_ways_and_steps_and_cancelled_jobs_say_nothing(tmp_path):
     contents = [SACCT, COMPLETION, json.dumps(SACCT_JSON)]
-    tables = [read(tmp_path, each, ColumnNames()) for each in contents]
+    tables = [read(tmp_path, content, ColumnNames()) for content in contents]
     for table in tables:
         assert facts(table)[:2] == [(1772445600.0, 1.0, ["n01", "n02"]), (1772449200.0, 0.0, ["n03"])]
     assert [table.num_units() for table in tables] == [2, 1, 1]

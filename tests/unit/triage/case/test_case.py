@@ -40,7 +40,7 @@ def evidence(prediction, outcome):
 
 
 def verdicts(found):
-    return [(each.text, each.verdict) for each in standing(found).hypotheses]
+    return [(hypothese.text, hypothese.verdict) for hypothese in standing(found).hypotheses]
 
 
 def test_what_most_people_believe_ranks_below_what_held():
@@ -51,7 +51,7 @@ def test_what_most_people_believe_ranks_below_what_held():
     )
     stand = standing(found)
     assert verdicts(found) == [("operator", "established"), ("host", "unknown"), ("data", "refuted")]
-    assert [each.votes for each in stand.hypotheses] == [(), ("dan", "fay"), ("ann", "bob", "eve")]
+    assert [hypothese.votes for hypothese in stand.hypotheses] == [(), ("dan", "fay"), ("ann", "bob", "eve")]
     assert (stand.verdict, stand.because) == ("established", "operator: 1 of 1 prediction held.")
 
 
@@ -105,7 +105,7 @@ def test_the_latest_evidence_counts_and_what_came_before_stays():
 def test_a_hypothesis_is_there_once_with_every_prediction_once():
     found = case(("h", {SCAN: None}, []), (" h ", {SCAN: None, AUDIT: None}, []))
     assert len(found.hypotheses) == 1
-    assert [each.command[0] for each in found.predictions] == ["triage", "replay"]
+    assert [prediction.command[0] for prediction in found.predictions] == ["triage", "replay"]
 
 
 ANSWER = {
@@ -187,7 +187,7 @@ def named(operator):
 def test_an_operator_that_one_audit_names_is_predicted_for_every_run():
     found = case(failures=(symptom("a", 3), symptom("a", 9), symptom("b", 4), symptom("c", None)))
     steps = steps_to_replay(found)
-    assert [(each.run_id, each.step) for each in steps] == [("a", 3), ("b", 4)]
+    assert [(step.run_id, step.step) for step in steps] == [("a", 3), ("b", 4)]
     operator, rows = proposals(steps, [named(None), named("aten.sum.dim_IntList")], (), {})
     assert operator.text == "operator aten::sum computes wrongly"
     assert [each.command for each in operator.predicted] == [
@@ -199,10 +199,12 @@ def test_an_operator_that_one_audit_names_is_predicted_for_every_run():
 
 def test_without_a_wrong_operator_none_is_proposed_and_without_a_step_nothing_is_replayed():
     steps = steps_to_replay(case(failures=(symptom("a", 3),)))
-    assert [each.text for each in proposals(steps, [named(None)], (), {})] == [
+    assert [proposal.text for proposal in proposals(steps, [named(None)], (), {})] == [
         "the rows of these steps are to blame"
     ]
-    assert [each.text for each in proposals(steps, [None], (), {})] == ["the rows of these steps are to blame"]
+    assert [proposal.text for proposal in proposals(steps, [None], (), {})] == [
+        "the rows of these steps are to blame"
+    ]
     assert proposals([], [], (), {}) == []
 
 

@@ -25,7 +25,7 @@ CHECKOUT = Path(__file__).parents[4]
 
 def said(capsys, *arguments):
     try:
-        main(["triage", "ci", *(str(each) for each in arguments)])
+        main(["triage", "ci", *(str(argument) for argument in arguments)])
     except SystemExit as ended:
         return ended.code, *capsys.readouterr()
     raise AssertionError
@@ -250,7 +250,7 @@ def test_whatever_a_test_really_imports_is_in_the_graph(tmp_path, own_tree, test
     paths = [str(tmp_path), *filter(None, sys.path)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     subprocess.run(asked, cwd=CHECKOUT, env=environment, check=True, capture_output=True)
-    imported = [Path(each) for each in json.loads((tmp_path / "imported.json").read_text())]
+    imported = [Path(load) for load in json.loads((tmp_path / "imported.json").read_text())]
     own = {str(each.relative_to(CHECKOUT)) for each in imported if each.is_relative_to(CHECKOUT)}
     own &= own_tree.paths
     assert len(own) > 10 and own <= ImportGraph(own_tree).used_from([test])

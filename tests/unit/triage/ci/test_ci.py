@@ -21,7 +21,7 @@ KEYS = {"wall_s", "floor_s", "shards", "flaky"}
 
 def said(capsys, *arguments):
     try:
-        main(["triage", "ci", *(str(each) for each in arguments)])
+        main(["triage", "ci", *(str(argument) for argument in arguments)])
     except SystemExit as ended:
         return ended.code, *capsys.readouterr()
     raise AssertionError

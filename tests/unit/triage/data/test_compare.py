@@ -134,7 +134,7 @@ def test_what_was_done_to_the_rows_is_named_alone(num_rows, is_fresh, plant, wha
     rows = drawn(np.random.default_rng(2), num_rows) if is_fresh else [dict(row) for row in old]
     found = compared(tmp_path, old, plant(np.random.default_rng(3), rows))
     print(*found.findings, sep="\n")
-    ((named, how),) = [(each.what, each.kind) for each in found.findings]
+    ((named, how),) = [(finding.what, finding.kind) for finding in found.findings]
     assert named == what
     assert how in ((kind,) if isinstance(kind, str) else kind)
 

@@ -43,7 +43,7 @@ def test_the_slice_that_moved_is_named_and_the_run_that_would_tell_has_its_price
     old, new = evaluation(scored(1.0, 0.02), before), evaluation(scored(0.8, 0.02), after, "after")
     found = moved_metric(old, new, dataset="datasets/march", held_s=5_400.0)
     assert found is not None
-    assert [each.value for each in found.slices] == ["c", "e"]
+    assert [slice_part.value for slice_part in found.slices] == ["c", "e"]
     assert found.num_slices == 6, "the new one has nothing to stand beside"
     assert found.slices[0].high < 0.0
     assert "recipe of after with data.dataset=datasets/march" in found.ablation and found.device_hours == 1.5

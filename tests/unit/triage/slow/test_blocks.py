@@ -49,7 +49,7 @@ def test_the_interval_holds_at_all_looks_at_once_for_all_of_a_long_series(number
     for _ in range(number):
         values = rng.normal(0.7, 0.2, 60)
         effects = [effect_of(values[:count], error=0.05) for count in range(1, 61)]
-        left_out += any(not each.low <= 0.7 <= each.high for each in effects)
+        left_out += any(not effect.low <= 0.7 <= effect.high for effect in effects)
     assert left_out <= 0.05 * number, left_out
     assert left_out > 0.005 * number, "an interval that is never wrong is too wide"
 

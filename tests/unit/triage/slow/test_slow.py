@@ -38,7 +38,7 @@ def test_crossed_effects_are_told_apart(number):
 def test_nobody_is_blamed_where_runs_do_not_cross(number):
     rng = np.random.default_rng(0)
     for _ in range(number):
-        assert [each.verdict for each in fleet(rng, crossed=False).changes] == ["unidentifiable"]
+        assert [change.verdict for change in fleet(rng, crossed=False).changes] == ["unidentifiable"]
 
 
 @pytest.mark.parametrize("number", [40, *slow(400)])
@@ -53,7 +53,7 @@ def test_a_factor_of_many_values_is_not_blamed_for_what_it_did_not_do(number):
             f"pool of {size}": rng.integers(size, size=len(values)).astype(str).tolist()
             for size in (2, 4, 16, 64)
         }
-        blamed += any(each.verdict != "unexplained" for each in explained(values, **pools).changes)
+        blamed += any(change.verdict != "unexplained" for change in explained(values, **pools).changes)
     assert blamed <= 0.05 * number
 
 

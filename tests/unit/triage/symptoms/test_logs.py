@@ -60,7 +60,7 @@ def test_ranks_that_lost_a_peer_or_were_put_away_are_no_cause(tmp_path: Path) ->
     (tmp_path / "rank2.log").write_text("srun: error: n4: task 2: Exited with exit code 1\n")
     found = read_symptoms([tmp_path])
     assert [log.role for log in found.logs] == ["cascade", "initiating", "teardown"]
-    assert [(each.symptom_class, each.count) for each in found.signatures] == [("program", 1)]
+    assert [(signature.symptom_class, signature.count) for signature in found.signatures] == [("program", 1)]
 
 
 def test_nobody_began_it_where_all_lost_a_peer(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_nobody_began_it_where_all_lost_a_peer(tmp_path: Path) -> None:
         (tmp_path / f"rank{rank}.log").write_text("RuntimeError: Connection reset by peer\n")
     found = read_symptoms([tmp_path])
     assert [log.role for log in found.logs] == [None, None]
-    assert [each.count for each in found.signatures] == [2]
+    assert [signature.count for signature in found.signatures] == [2]
 
 
 def test_failures_that_differ_in_numbers_paths_and_addresses_are_alike(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_failures_that_differ_in_numbers_paths_and_addresses_are_alike(tmp_path:
             f"OSError: [Errno 28] No space left on device: '{path}' at {number}\n"
         )
     found = read_symptoms([tmp_path / f"{number}.log" for number in range(3)])
-    assert [(each.symptom_class, each.count) for each in found.signatures] == [("storage", 3)]
+    assert [(signature.symptom_class, signature.count) for signature in found.signatures] == [("storage", 3)]
 
 
 def test_a_folder_without_files_is_refused(tmp_path: Path) -> None:

@@ -6,24 +6,24 @@ from assay.data.dataset.formats.template import ChatTemplate
 from assay.inference.local.generator import Company
 from assay.inference.local.local_model import LocalModel
 from assay.inference.protocol import (
-    AskedPrompt,
-    ClassifyAsk,
-    EmbedAsk,
+    ClassifyRequest,
+    CompletionChunk,
     Embedded,
-    GenerateAsk,
+    EmbedRequest,
+    GenerateRequest,
+    PromptInput,
     PromptsRead,
-    SaidPiece,
-    ScoreAsk,
     Scored,
-    SpellAsk,
-    Spelled,
+    ScoreRequest,
+    Tokenized,
+    TokenizeRequest,
 )
 from assay.inference.rollout import GenerationAbandonedError
 from assay.scoring.sampler import Message, Sampling
 from assay.workers.engine.language import LanguageEngine
 from assay.workers.engine.loaded import AskRefusedError
 
-TEXT = AskedPrompt(text="return a")
+TEXT = PromptInput(text="return a")
 
 
 @pytest.fixture
@@ -37,8 +37,8 @@ def said(engine: LanguageEngine, ask, is_stopping=lambda: False) -> list:
     return found
 
 
-def pieces_of(engine: LanguageEngine, ask) -> list[SaidPiece]:
-    return [each for each in said(engine, ask) if isinstance(each, SaidPiece)]
+def pieces_of(engine: LanguageEngine, ask) -> list[CompletionChunk]:
+    return [each for each in said(engine, ask) if isinstance(each, CompletionChunk)]
 
 
 def test_it_says_what_it_is(engine, tiny_model):
@@ -49,14 +49,14 @@ def test_it_says_what_it_is(engine, tiny_model):
 
 
 def test_a_prompt_is_as_likely_as_the_model_in_process_finds_it(engine, tiny_model):
-    (found,) = said(engine, ScoreAsk(prompts=(TEXT,), num_likeliest=1))
+    (found,) = said(engine, ScoreRequest(prompts=(TEXT,), top_logprobs=1))
     assert isinstance(found, Scored)
-    nats = [-each * math.log(2) for each in tiny_model.text_bits("return a").bits.tolist()]
-    assert [each.log_prob for each in found.prompts[0]] == pytest.approx(nats, abs=1e-4)
+    nats = [-bit * math.log(2) for bit in tiny_model.text_bits("return a").bits.tolist()]
+    assert [prompt.logprob for prompt in found.prompts[0]] == pytest.approx(nats, abs=1e-4)
     tokens = tuple(tiny_model.tokens_of("return a", has_start=False))
-    (bare,) = said(engine, ScoreAsk(prompts=(AskedPrompt(tokens=tokens),)))
-    assert bare.prompts[0][0].log_prob is None and len(bare.prompts[0]) == len(tokens)
-    assert "".join(each.text for each in found.prompts[0]) == "return a"
+    (bare,) = said(engine, ScoreRequest(prompts=(PromptInput(tokens=tokens),)))
+    assert bare.prompts[0][0].logprob is None and len(bare.prompts[0]) == len(tokens)
+    assert "".join(prompt.text for prompt in found.prompts[0]) == "return a"
 
 
 def test_a_completion_is_the_one_that_the_model_in_process_draws(engine, tiny_model):
@@ -64,9 +64,9 @@ def test_a_completion_is_the_one_that_the_model_in_process_draws(engine, tiny_mo
     for seed in range(4):
         sampling = Sampling(temperature=1.0, max_tokens=8, seed=seed, stop=("x",))
         (expected,) = tiny_model.sample([messages], sampling)
-        prompt = AskedPrompt(messages=tuple(messages))
+        prompt = PromptInput(messages=tuple(messages))
         for is_streamed in (False, True):
-            ask = GenerateAsk(
+            ask = GenerateRequest(
                 prompts=(prompt,), seed=seed, max_tokens=8, stop=("x",), n=2, is_streamed=is_streamed
             )
             found = pieces_of(engine, ask)
@@ -78,47 +78,49 @@ def test_a_completion_is_the_one_that_the_model_in_process_draws(engine, tiny_mo
 
 
 def test_what_is_drawn_is_as_likely_as_when_it_is_given(engine, tiny_model):
-    ask = GenerateAsk(prompts=(TEXT,), seed=3, max_tokens=6, num_likeliest=2, temperature=0.0)
+    ask = GenerateRequest(prompts=(TEXT,), seed=3, max_tokens=6, top_logprobs=2, temperature=0.0)
     (begun, piece) = said(engine, ask)
     assert isinstance(begun, PromptsRead)
     (rollout,) = (each for each in [piece])
     prompt = tiny_model.tokens_of("return a")
     drawn = [tiny_model.tokenizer.token_to_id(name) for name in _names(tiny_model, rollout)]
-    (given,) = said(engine, ScoreAsk(prompts=(AskedPrompt(tokens=(*prompt, *drawn)),), num_likeliest=1))
-    again = [each.log_prob for each in given.prompts[0][len(prompt) :]]
-    assert [each.log_prob for each in piece.tokens] == pytest.approx(again, abs=1e-4)
-    for each in piece.tokens:  # greedy: of what is likeliest, the very float
-        assert each.log_prob == max(other.log_prob for other in each.likeliest) and len(each.likeliest) == 2
+    (given,) = said(engine, ScoreRequest(prompts=(PromptInput(tokens=(*prompt, *drawn)),), top_logprobs=1))
+    again = [each.logprob for each in given.prompts[0][len(prompt) :]]
+    assert [token.logprob for token in piece.tokens] == pytest.approx(again, abs=1e-4)
+    for token in piece.tokens:  # greedy: of what is likeliest, the very float
+        assert (
+            token.logprob == max(other.logprob for other in token.top_logprobs) and len(token.top_logprobs) == 2
+        )
 
 
-def _names(model: LocalModel, piece: SaidPiece) -> list[str]:
+def _names(model: LocalModel, piece: CompletionChunk) -> list[str]:
     texts = {}
     for number in range(model.tokenizer.get_vocab_size()):
         name = model.tokenizer.id_to_token(number)
         texts[model.tokenizer.decode([number], skip_special_tokens=False)] = name
-    return [texts[each.text] for each in piece.tokens]
+    return [texts[token.text] for token in piece.tokens]
 
 
 def test_different_choices_are_drawn_and_without_a_seed_others_each_time(engine):
-    ask = GenerateAsk(prompts=(TEXT,), n=4, max_tokens=8)
-    first = [each.text for each in sorted(pieces_of(engine, ask), key=lambda each: each.choice)]
+    ask = GenerateRequest(prompts=(TEXT,), n=4, max_tokens=8)
+    first = [piece.text for piece in sorted(pieces_of(engine, ask), key=lambda each: each.choice)]
     assert len(set(first)) > 1
-    assert first != [each.text for each in sorted(pieces_of(engine, ask), key=lambda each: each.choice)]
+    assert first != [piece.text for piece in sorted(pieces_of(engine, ask), key=lambda each: each.choice)]
 
 
 def test_prompts_that_decode_apart_are_told_of_by_their_own_numbers(engine, tiny_model):
-    ask = GenerateAsk(prompts=(TEXT, AskedPrompt(text="def")), n=2, seed=1, max_tokens=6)
+    ask = GenerateRequest(prompts=(TEXT, PromptInput(text="def")), n=2, seed=1, max_tokens=6)
     found = {}
     for company in Company:
         tiny_model._generator._company = company
-        found[company] = {each.choice: each.text for each in pieces_of(engine, ask)}
+        found[company] = {piece.choice: piece.text for piece in pieces_of(engine, ask)}
     first = found[Company.ANY]
     assert all(each == first for each in found.values()) and sorted(first) == [0, 1, 2, 3]
 
 
 def test_a_stop_between_tokens_gives_the_whole_up(engine):
     found: list = []
-    ask = GenerateAsk(prompts=(TEXT,), n=2, max_tokens=8, seed=0, is_streamed=True)
+    ask = GenerateRequest(prompts=(TEXT,), n=2, max_tokens=8, seed=0, is_streamed=True)
     with pytest.raises(GenerationAbandonedError):
         engine.answer(ask, found.append, lambda: len(found) > 3)
     assert 3 < len(found) < 9
@@ -127,16 +129,24 @@ def test_a_stop_between_tokens_gives_the_whole_up(engine):
 @pytest.mark.parametrize(
     ("ask", "code", "words"),
     [
-        (GenerateAsk(prompts=(AskedPrompt(text="a b " * 9),), max_tokens=1), "context_length_exceeded", "16"),
-        (GenerateAsk(prompts=(TEXT,), max_tokens=16), "context_length_exceeded", "takes 16"),
-        (ScoreAsk(prompts=(AskedPrompt(text="a b " * 9),)), "context_length_exceeded", "takes 16"),
-        (EmbedAsk(prompts=(AskedPrompt(text="a b " * 9),)), "context_length_exceeded", "takes 16"),
-        (GenerateAsk(prompts=(AskedPrompt(tokens=(5, 320)),)), "invalid_value", "320 is no token"),
-        (ScoreAsk(prompts=(AskedPrompt(tokens=(-1,)),)), "invalid_value", "-1 is no token"),
-        (ScoreAsk(prompts=(AskedPrompt(tokens=()),)), "invalid_value", "empty prompt"),
-        (SpellAsk(tokens=(320,)), "invalid_value", "320 is no token"),
-        (GenerateAsk(prompts=(AskedPrompt(text="a [PAD] b"),)), "invalid_value", r"holds \[PAD\].*token ids"),
-        (ClassifyAsk(prompts=(TEXT,)), "model_cannot", "decides nothing"),
+        (
+            GenerateRequest(prompts=(PromptInput(text="a b " * 9),), max_tokens=1),
+            "context_length_exceeded",
+            "16",
+        ),
+        (GenerateRequest(prompts=(TEXT,), max_tokens=16), "context_length_exceeded", "takes 16"),
+        (ScoreRequest(prompts=(PromptInput(text="a b " * 9),)), "context_length_exceeded", "takes 16"),
+        (EmbedRequest(prompts=(PromptInput(text="a b " * 9),)), "context_length_exceeded", "takes 16"),
+        (GenerateRequest(prompts=(PromptInput(tokens=(5, 320)),)), "invalid_value", "320 is no token"),
+        (ScoreRequest(prompts=(PromptInput(tokens=(-1,)),)), "invalid_value", "-1 is no token"),
+        (ScoreRequest(prompts=(PromptInput(tokens=()),)), "invalid_value", "empty prompt"),
+        (TokenizeRequest(tokens=(320,)), "invalid_value", "320 is no token"),
+        (
+            GenerateRequest(prompts=(PromptInput(text="a [PAD] b"),)),
+            "invalid_value",
+            r"holds \[PAD\].*token ids",
+        ),
+        (ClassifyRequest(prompts=(TEXT,)), "model_cannot", "decides nothing"),
     ],
 )
 def test_what_it_cannot_be_asked_is_named(engine, ask, code, words):
@@ -146,23 +156,23 @@ def test_what_it_cannot_be_asked_is_named(engine, ask, code, words):
 
 
 def test_control_tokens_of_a_text_that_is_spelled_are_tokens(engine):
-    (spelled,) = said(engine, SpellAsk(text="[CLS]a", has_start=False))
+    (spelled,) = said(engine, TokenizeRequest(text="[CLS]a", has_start=False))
     assert spelled.tokens[0] == 1 and len(spelled.tokens) == 2
 
 
 def test_as_many_tokens_as_there_is_room_for_where_nobody_says(engine, tiny_model):
-    (_, piece) = said(engine, GenerateAsk(prompts=(TEXT,), seed=1, temperature=0.0))
+    (_, piece) = said(engine, GenerateRequest(prompts=(TEXT,), seed=1, temperature=0.0))
     room = 16 - len(tiny_model.tokens_of("return a"))
     assert piece.num_tokens == room or piece.reason == "stop"
 
 
 def test_texts_are_spelled_and_vectors_have_the_models_width(engine, tiny_model):
-    (found,) = said(engine, SpellAsk(text="return a", has_start=True))
-    assert isinstance(found, Spelled) and list(found.tokens) == tiny_model.tokens_of("return a")
-    (back,) = said(engine, SpellAsk(tokens=found.tokens))
+    (found,) = said(engine, TokenizeRequest(text="return a", has_start=True))
+    assert isinstance(found, Tokenized) and list(found.tokens) == tiny_model.tokens_of("return a")
+    (back,) = said(engine, TokenizeRequest(tokens=found.tokens))
     assert back.text == "[CLS]return a"
-    (vectors,) = said(engine, EmbedAsk(prompts=(TEXT, AskedPrompt(tokens=(5, 6)))))
-    assert isinstance(vectors, Embedded) and [len(each) for each in vectors.vectors] == [16, 16]
+    (vectors,) = said(engine, EmbedRequest(prompts=(TEXT, PromptInput(tokens=(5, 6)))))
+    assert isinstance(vectors, Embedded) and [len(vector) for vector in vectors.vectors] == [16, 16]
     assert vectors.num_tokens == len(found.tokens) + 2
 
 
@@ -171,5 +181,5 @@ def test_messages_that_the_template_leaves_out_are_refused_by_their_name(tiny_ca
     engine = LanguageEngine(LocalModel(tiny_causal, name="tiny", template=template), "d" * 64)
     messages = (Message(role="system", content="Be brief."), Message(role="user", content="def"))
     with pytest.raises(AskRefusedError, match=r"message 1: .* leaves out.* 'Be brief.'") as refused:
-        said(engine, GenerateAsk(prompts=(AskedPrompt(messages=messages),), max_tokens=2))
+        said(engine, GenerateRequest(prompts=(PromptInput(messages=messages),), max_tokens=2))
     assert (refused.value.code, refused.value.param) == ("invalid_value", "messages")

@@ -34,7 +34,7 @@ from assay.data.dataset.formats.boundaries import (
     end_of,
 )
 from assay.data.dataset.formats.parts import GUARD, Span, common_length
-from assay.data.dataset.formats.rows import Said
+from assay.data.dataset.formats.rows import EngineResponse
 from assay.data.dataset.formats.template import PROBE, ChatTemplate
 from assay.data.dataset.raw.span import Row
 from assay.records.dataset import Format
@@ -63,7 +63,7 @@ class KeptRow(NamedTuple):
 
     where: str
     row: Row
-    said: Said
+    said: EngineResponse
 
 
 class EncodedRow(NamedTuple):

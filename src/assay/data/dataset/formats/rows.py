@@ -67,7 +67,7 @@ _OTHER_WEIGHTS = ("train", "training", "train_detail", "trainable", "loss", "los
 """Names under which other tools look up whether a message is trained."""
 
 
-class Said(NamedTuple):
+class EngineResponse(NamedTuple):
     """What is trained on, as text."""
 
     sequences: tuple[Rendered, ...]
@@ -101,20 +101,28 @@ class RowReader:
     control_is_text: bool = False
     """They are encoded as text."""
 
-    def read(self, row: Row, where: str) -> Said | None:
+    def read(self, row: Row, where: str) -> EngineResponse | None:
         """What a row says; None where it says nothing."""
-        read: Callable[[Row, str], Said | None] = getattr(self, f"_{self.format}")
+        read: Callable[[Row, str], EngineResponse | None] = getattr(self, f"_{self.format}")
         return read(row, where)
 
-    def _labelled(self, row: Row, where: str) -> Said | None:
+    def _labelled(self, row: Row, where: str) -> EngineResponse | None:
         text = _text_of(row, self.text_field, where)
-        return None if text is None else Said((Rendered(self._plain(text, self.text_field, where), ()),), text)
+        return (
+            None
+            if text is None
+            else EngineResponse((Rendered(self._plain(text, self.text_field, where), ()),), text)
+        )
 
-    def _text(self, row: Row, where: str) -> Said | None:
+    def _text(self, row: Row, where: str) -> EngineResponse | None:
         text = _text_of(row, self.text_field, where)
-        return None if text is None else Said((Rendered(self._ended(text, self.text_field, where), ()),), text)
+        return (
+            None
+            if text is None
+            else EngineResponse((Rendered(self._ended(text, self.text_field, where), ()),), text)
+        )
 
-    def _chat(self, row: Row, where: str) -> Said | None:
+    def _chat(self, row: Row, where: str) -> EngineResponse | None:
         _refuse_system(row, where)
         if row.get("messages") is not None:
             messages = _messages(row["messages"], "messages", where)
@@ -122,16 +130,16 @@ class RowReader:
                 return None
             _refuse_other_prompt(row.get("prompt"), messages, where)
             said = self._conversation((), messages, _context(row, where), where)
-            return Said((said,), said.text, True)
+            return EngineResponse((said,), said.text, True)
         prompt, completion = _several(row, ("prompt", "completion"), where)
         if prompt is None and completion is None:
             return None
         said, is_templated, group = self._answered(
             prompt, completion, "completion", _context(row, where), where
         )
-        return Said((said,), group, is_templated)
+        return EngineResponse((said,), group, is_templated)
 
-    def _pairs(self, row: Row, where: str) -> Said | None:
+    def _pairs(self, row: Row, where: str) -> EngineResponse | None:
         _refuse_system(row, where)
         if row.get("preferred_output") is not None or row.get("non_preferred_output") is not None:
             asked = row.get("input")
@@ -159,9 +167,9 @@ class RowReader:
                 f"{where}: chosen and rejected are the same once the chat template has rendered them: the "
                 "row prefers nothing."
             )
-        return Said((good, bad), group, is_templated, margin=_margin(row.get("margin"), where))
+        return EngineResponse((good, bad), group, is_templated, margin=_margin(row.get("margin"), where))
 
-    def _prompts(self, row: Row, where: str) -> Said | None:
+    def _prompts(self, row: Row, where: str) -> EngineResponse | None:
         name = "prompt" if row.get("prompt") is not None else "messages"
         prompt = row.get(name)
         if prompt is None or prompt == [] or (isinstance(prompt, str) and not prompt.strip()):
@@ -180,7 +188,7 @@ class RowReader:
             context = self._plain(_context(row, where), "tools", where)
             said = self._template(where).render_prompt(self._plain(plain, name, where), context, where)
             is_templated = True
-        return Said((said,), said.text, is_templated, item=_json(item, where))
+        return EngineResponse((said,), said.text, is_templated, item=_json(item, where))
 
     def _answered(
         self, prompt: Any, answer: Any, name: str, context: Mapping[str, Any], where: str
@@ -461,7 +469,7 @@ def _context(row: Row, where: str) -> dict[str, Any]:
             tools = parse_json(tools)
         except ValueError as error:
             raise DataError(f"{where}: '{name}' is not JSON: {error}.") from error
-    if tools is not None and not (isinstance(tools, list) and all(isinstance(each, Mapping) for each in tools)):
+    if tools is not None and not (isinstance(tools, list) and all(isinstance(tool, Mapping) for tool in tools)):
         raise DataError(f"{where}: '{name}' is not a list of objects, each the definition of a tool.")
     if tools is not None and name == "functions":
         tools = [{"type": "function", "function": function} for function in tools]

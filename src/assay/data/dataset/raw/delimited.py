@@ -15,7 +15,7 @@ from assay.base.digest import sha256_of_bytes, sha256_of_parts
 from assay.base.errors import DataError
 from assay.base.units import number_of
 from assay.data.dataset.raw.lines import BLOCK_BYTES, decoded
-from assay.data.dataset.raw.span import Refused, Row
+from assay.data.dataset.raw.span import RequestRejected, Row
 
 DELIMITERS = {".tsv": "\t", ".csv": ",;\t|"}
 """By suffix; of several, the one that the header holds most of."""
@@ -59,7 +59,7 @@ class Delimited:
     def rows(
         self,
         columns: Collection[str] | None = None,  # noqa: ARG002
-        refused: Refused | None = None,
+        refused: RequestRejected | None = None,
     ) -> Iterator[tuple[str, Row]]:
         """See `RawSpan`; an empty value is missing."""
         for record in _records(self.source, self.delimiter, self.start, self.first_line):

@@ -20,7 +20,7 @@ from assay.base.digest import sha256_of_bytes, sha256_of_json, sha256_of_parts
 from assay.base.errors import DataError
 from assay.base.parsing.nesting import TooDeepError, parse_json
 from assay.base.value_text import kind_text
-from assay.data.dataset.raw.span import Refused, Row
+from assay.data.dataset.raw.span import RequestRejected, Row
 
 BLOCK_BYTES = 8 * 1024 * 1024
 TEXT_SUFFIX = ".txt"
@@ -61,7 +61,7 @@ class Lines:
     def rows(
         self,
         columns: Collection[str] | None = None,  # noqa: ARG002
-        refused: Refused | None = None,
+        refused: RequestRejected | None = None,
     ) -> Iterator[tuple[str, Row]]:
         """See `RawSpan`."""
         is_text = self.source.suffix == TEXT_SUFFIX
@@ -111,7 +111,7 @@ class Files:
     def rows(
         self,
         columns: Collection[str] | None = None,  # noqa: ARG002
-        refused: Refused | None = None,
+        refused: RequestRejected | None = None,
     ) -> Iterator[tuple[str, Row]]:
         """See `RawSpan`."""
         for path in self.paths:

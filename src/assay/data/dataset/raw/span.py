@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from assay.base.errors import DataError
 
 Row = dict[str, Any]
-Refused = Callable[[DataError], None]
+RequestRejected = Callable[[DataError], None]
 """Is told what is wrong with a row that cannot be read."""
 
 
@@ -34,7 +34,7 @@ class RawSpan(Protocol):
         ...
 
     def rows(
-        self, columns: Collection[str] | None = None, refused: Refused | None = None
+        self, columns: Collection[str] | None = None, refused: RequestRejected | None = None
     ) -> Iterator[tuple[str, Row]]:
         """Each row with where it is; with these columns at least, or all.
 

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from assay.base.digest import sha256_of_parts
 from assay.base.errors import DataError
 from assay.base.parsing.nesting import parse_json
-from assay.data.dataset.raw.span import Refused, Row
+from assay.data.dataset.raw.span import RequestRejected, Row
 
 ARROW_SUFFIXES = (".arrow", ".feather", ".ipc")
 PARQUET_SUFFIX = ".parquet"
@@ -53,7 +53,7 @@ class TableRows:
     def rows(
         self,
         columns: Collection[str] | None = None,
-        refused: Refused | None = None,  # noqa: ARG002
+        refused: RequestRejected | None = None,  # noqa: ARG002
     ) -> Iterator[tuple[str, Row]]:
         """See `RawSpan`."""
         with _opened(self.source) as table:

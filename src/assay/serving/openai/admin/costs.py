@@ -74,10 +74,10 @@ def _days(place: Place, query: Mapping[str, list[str]]) -> tuple[date, date, str
 
 def _bucket(place: Place, day: date, query: Mapping[str, list[str]]) -> dict[str, Any]:
     costs = [
-        each
-        for each in costs_of_day(place.charged, day)
-        if each.project in query.get("project_ids", [each.project])
-        and each.thing_id in query.get("line_items", [each.thing_id])
+        cost
+        for cost in costs_of_day(place.charged, day)
+        if cost.project in query.get("project_ids", [cost.project])
+        and cost.thing_id in query.get("line_items", [cost.thing_id])
     ]
     return {
         "object": "bucket",
@@ -89,13 +89,13 @@ def _bucket(place: Place, day: date, query: Mapping[str, list[str]]) -> dict[str
 
 def _results(costs: Iterable[DayCost], groups: list[str]) -> Iterable[dict[str, Any]]:
     sums: dict[tuple[str | None, str | None], tuple[float, float]] = {}
-    for each in costs:
+    for cost in costs:
         group = (
-            each.project if "project_id" in groups else None,
-            each.thing_id if "line_item" in groups else None,
+            cost.project if "project_id" in groups else None,
+            cost.thing_id if "line_item" in groups else None,
         )
         device_s, training_s = sums.get(group, (0.0, 0.0))
-        sums[group] = device_s + each.device_s, training_s + each.training_s
+        sums[group] = device_s + cost.device_s, training_s + cost.training_s
     for (project, thing_id), (device_s, training_s) in sums.items():
         yield {
             "object": "organization.costs.result",

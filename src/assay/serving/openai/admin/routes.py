@@ -169,7 +169,7 @@ def _add_keys(router: APIRouter, place: Place) -> None:
                 code="invalid_value",
             )
         found_project(place, project_id)
-        keys = {each.created.key_id: each for each in _open_keys(place, project_id) if access == "active"}
+        keys = {key.created.key_id: key for key in _open_keys(place, project_id) if access == "active"}
         return page_of(keys, lambda key_id: shown(keys[key_id]), query, limit=PAGE, max_limit=MAX_PAGE)
 
     @router.get("/projects/{project_id}/api_keys/{key_id}")
@@ -200,7 +200,7 @@ def _add_admin_keys(router: APIRouter, place: Place) -> None:
     def list_admin_keys(request: Request) -> dict[str, Any]:
         """All that open something."""
         query = query_of(request)
-        keys = {each.created.key_id: each for each in _open_keys(place, None)}
+        keys = {key.created.key_id: key for key in _open_keys(place, None)}
         return page_of(
             keys, lambda key_id: admin_key_shape(keys[key_id]), query, limit=PAGE, max_limit=MAX_PAGE
         )
@@ -234,7 +234,7 @@ def _add_audit(router: APIRouter, place: Place) -> None:
     def list_audit_logs(request: Request) -> dict[str, Any]:
         """Who changed what, the newest first."""
         query = listed_query(request, _MANY)
-        states = [state for each in place.projects.ids() if (state := place.projects.find(each)) is not None]
+        states = [state for id_ in place.projects.ids() if (state := place.projects.find(id_)) is not None]
         names = {state.created.project: state.name for state in states}
         lines = {
             line.line_id: line
@@ -280,7 +280,7 @@ def _key(place: Place, project_id: str | None, key_id: str) -> KeyState:
     """A key that opens something: of a project, or an admin's (None)."""
     if project_id is not None:
         found_project(place, project_id)
-    state = next((each for each in _open_keys(place, project_id) if each.created.key_id == key_id), None)
+    state = next((key for key in _open_keys(place, project_id) if key.created.key_id == key_id), None)
     if state is None:
         raise nowhere("key", key_id, "key_id") if project_id is None else not_found("key", key_id)
     return state
@@ -302,8 +302,8 @@ def _keys_of(place: Place, account_id: str) -> list[KeyState]:
 
 
 def _revoke(place: Place, keys: list[KeyState], by: str) -> None:
-    for each in keys:
-        place.keys.revoke(each.created.key_id, by=by)
+    for key in keys:
+        place.keys.revoke(key.created.key_id, by=by)
 
 
 def _new_account(place: Place, project_id: str, body: AccountBody, asked: AskedFor, by: str) -> dict[str, Any]:
@@ -352,9 +352,9 @@ def _new_admin_key(place: Place, body: AdminKeyBody, asked: AskedFor, by: str) -
     if asked.retry_count:
         since_s = place.clock.now_s() - REMEMBERED_S
         made = [
-            each
-            for each in _open_keys(place, None)
-            if each.created.request_sha256 == asked.sha256 and each.created.at_s >= since_s
+            open_key
+            for open_key in _open_keys(place, None)
+            if open_key.created.request_sha256 == asked.sha256 and open_key.created.at_s >= since_s
         ]
         _revoke(place, made[-1:], by)
     key = place.keys.make(

@@ -42,9 +42,11 @@ def _why(item: EvalItem) -> str:
     if item.sample is not None and item.sample.fault is not None:
         return f"{item.sample.fault.code}: {item.sample.fault.message}"
     said = [
-        f"{each.name}: {each.fault.code}" if each.fault is not None else f"{each.name}: {each.score:.4g}"
-        for each in item.results
-        if not each.passed and (each.fault is not None or each.score is not None)
+        f"{result.name}: {result.fault.code}"
+        if result.fault is not None
+        else f"{result.name}: {result.score:.4g}"
+        for result in item.results
+        if not result.passed and (result.fault is not None or result.score is not None)
     ]
     return "; ".join(said)
 

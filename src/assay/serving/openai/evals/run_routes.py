@@ -60,8 +60,8 @@ def _add_runs(router: APIRouter, place: Place) -> None:
         asked = await still_asked_for(request, created.request_sha256)
 
         def make(run_id: str) -> EvalRunState:
-            for each in weights_of(place.keeper, created):
-                each.keep(run_id)
+            for weight in weights_of(place.keeper, created):
+                weight.keep(run_id)
             return place.eval_runs.put(created.model_copy(update={"run_id": run_id}))
 
         made = partial(place.eval_run_repeats.made, asked, created.run_id, make)

@@ -85,7 +85,7 @@ def item_shape(state: EvalRunState, found: EvalItem) -> dict[str, Any]:
         "datasource_item": found.item,
         "datasource_item_id": found.index,
         "status": found.status,
-        "results": [_result(each) for each in found.results],
+        "results": [_result(result) for result in found.results],
         "sample": _sample(created.model, created.data_source, found.sample),
     }
 

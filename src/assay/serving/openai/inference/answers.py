@@ -10,19 +10,19 @@ from contextlib import aclosing
 from typing import Any, NamedTuple
 
 from assay.inference.protocol import (
-    Ask,
-    AskedPrompt,
-    EmbedAsk,
+    CompletionChunk,
     Embedded,
+    EmbedRequest,
+    EngineRequest,
+    EngineResponse,
+    PromptInput,
     PromptsRead,
     Ready,
-    Said,
-    SaidPiece,
-    SaidToken,
-    ScoreAsk,
     Scored,
-    SpellAsk,
-    Spelled,
+    ScoreRequest,
+    Tokenized,
+    TokenizeRequest,
+    TokenLogprob,
 )
 from assay.serving.openai.inference.completion_shapes import TextChoice, chat_choice, new_heading, usage_shape
 from assay.serving.openai.inference.questions import (
@@ -33,32 +33,32 @@ from assay.serving.openai.inference.questions import (
 )
 from assay.serving.refusal import RefusedError
 
-Saying = Callable[[Ask], AsyncGenerator[Said, None]]
+Saying = Callable[[EngineRequest], AsyncGenerator[EngineResponse, None]]
 
 
 class Whole(NamedTuple):
     """A completion that is done."""
 
     prompt_tokens: tuple[int, ...]
-    choices: dict[int, SaidPiece]
+    choices: dict[int, CompletionChunk]
     """By its number, each in one piece."""
 
     @property
     def num_drawn(self) -> int:
         """Tokens of all choices."""
-        return sum(each.num_tokens for each in self.choices.values())
+        return sum(choice.num_tokens for choice in self.choices.values())
 
 
 class Echo(NamedTuple):
     """What stands before the completions of a prompt; nothing without `echo`."""
 
     text: str
-    tokens: tuple[SaidToken, ...]
+    tokens: tuple[TokenLogprob, ...]
     num_tokens: int
     """Where no completion counts them."""
 
 
-async def only_answer(saying: Saying, ask: Ask) -> Said:
+async def only_answer(saying: Saying, ask: EngineRequest) -> EngineResponse:
     """What an engine says that says one thing."""
     async with aclosing(saying(ask)) as answers:
         async for said in answers:
@@ -66,15 +66,15 @@ async def only_answer(saying: Saying, ask: Ask) -> Said:
     raise AssertionError("an engine says something")
 
 
-async def whole_answer(saying: Saying, ask: Ask) -> Whole:
+async def whole_answer(saying: Saying, ask: EngineRequest) -> Whole:
     """All of a completion."""
     prompt_tokens: tuple[int, ...] = ()
-    choices: dict[int, SaidPiece] = {}
+    choices: dict[int, CompletionChunk] = {}
     async with aclosing(saying(ask)) as answers:
         async for said in answers:
             if isinstance(said, PromptsRead):
                 prompt_tokens = said.prompt_tokens
-            elif isinstance(said, SaidPiece):
+            elif isinstance(said, CompletionChunk):
                 choices[said.choice] = said
     return Whole(prompt_tokens, choices)
 
@@ -84,7 +84,7 @@ async def chat_completion(saying: Saying, ready: Ready, asked: ChatQuestion, *, 
     heading = new_heading("chatcmpl", now_s, asked.model, ready.digest)
     whole = await whole_answer(saying, asked.ask())
     choices = [
-        chat_choice(whole.choices[index], has_log_probs=asked.logprobs) for index in sorted(whole.choices)
+        chat_choice(whole.choices[index], has_logprobs=asked.logprobs) for index in sorted(whole.choices)
     ]
     usage = usage_shape(sum(whole.prompt_tokens), whole.num_drawn)
     return {**heading.shape("chat.completion"), "choices": choices, "usage": usage}
@@ -102,18 +102,18 @@ async def text_completion(
     choices = []
     for index in range(len(asked.prompts) * asked.n):
         echo = echoes[index // asked.n]
-        piece = whole.choices.get(index, SaidPiece(choice=index, text="", reason="length"))
+        piece = whole.choices.get(index, CompletionChunk(choice=index, text="", reason="length"))
         tokens = None if asked.logprobs is None else (*echo.tokens, *piece.tokens)
         text = echo.text + piece.text
         choices.append(TextChoice(index, text, tokens, asked.logprobs or 0, piece.reason).shape())
-    prompt_tokens = sum(whole.prompt_tokens or (each.num_tokens for each in echoes))
+    prompt_tokens = sum(whole.prompt_tokens or (echoe.num_tokens for echoe in echoes))
     usage = usage_shape(prompt_tokens, whole.num_drawn)
     return {**heading.shape("text_completion"), "choices": choices, "usage": usage}
 
 
 async def embeddings(saying: Saying, asked: EmbeddingQuestion) -> dict[str, Any]:
     """`CreateEmbeddingResponse`."""
-    said = await only_answer(saying, EmbedAsk(prompts=prompts_of(asked.input, "input")))
+    said = await only_answer(saying, EmbedRequest(prompts=prompts_of(asked.input, "input")))
     assert isinstance(said, Embedded)
     if asked.dimensions not in (None, len(said.vectors[0])):
         raise RefusedError(
@@ -137,9 +137,9 @@ async def echoes_of(saying: Saying, asked: CompletionQuestion) -> list[Echo]:
     """What is told of each prompt before its completions."""
     if not asked.echo and asked.max_tokens:
         return [Echo("", (), 0)] * len(asked.prompts)
-    scored: tuple[tuple[SaidToken, ...], ...] = ((),) * len(asked.prompts)
+    scored: tuple[tuple[TokenLogprob, ...], ...] = ((),) * len(asked.prompts)
     if asked.echo and asked.logprobs is not None:
-        said = await only_answer(saying, ScoreAsk(prompts=asked.prompts, num_likeliest=asked.logprobs))
+        said = await only_answer(saying, ScoreRequest(prompts=asked.prompts, top_logprobs=asked.logprobs))
         assert isinstance(said, Scored)
         scored = said.prompts
     found = []
@@ -149,14 +149,14 @@ async def echoes_of(saying: Saying, asked: CompletionQuestion) -> list[Echo]:
     return found
 
 
-async def _spelled(saying: Saying, prompt: AskedPrompt) -> tuple[str, int]:
+async def _spelled(saying: Saying, prompt: PromptInput) -> tuple[str, int]:
     """A prompt's text, and how many tokens it has."""
     if prompt.tokens is None:
-        said = await only_answer(saying, SpellAsk(text=prompt.text, has_start=True))
-        assert isinstance(said, Spelled) and said.tokens is not None
+        said = await only_answer(saying, TokenizeRequest(text=prompt.text, has_start=True))
+        assert isinstance(said, Tokenized) and said.tokens is not None
         return prompt.text or "", len(said.tokens)
-    said = await only_answer(saying, SpellAsk(tokens=prompt.tokens))
-    assert isinstance(said, Spelled)
+    said = await only_answer(saying, TokenizeRequest(tokens=prompt.tokens))
+    assert isinstance(said, Tokenized)
     return said.text or "", len(prompt.tokens)
 
 

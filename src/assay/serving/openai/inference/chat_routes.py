@@ -7,7 +7,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
-from assay.inference.protocol import Engine, PromptsRead, SaidPiece
+from assay.inference.protocol import CompletionChunk, Engine, PromptsRead
 from assay.serving.openai.bodies import read_json
 from assay.serving.openai.inference.answers import chat_completion
 from assay.serving.openai.inference.asking import ask_model, engine_of, streamed
@@ -41,7 +41,7 @@ async def chat_answer(place: Place, request: Request, asked: ChatQuestion) -> Re
         return await streamed(request, _events(place, request, asked))
 
     def complete(engine: Engine) -> Awaitable[dict[str, Any]]:
-        return chat_completion(engine.ask, engine.ready, asked, now_s=place.clock.now_s())
+        return chat_completion(engine.stream, engine.ready, asked, now_s=place.clock.now_s())
 
     return JSONResponse(await ask_model(place, request, asked.model, complete))
 
@@ -57,16 +57,16 @@ async def _events(place: Place, request: Request, asked: ChatQuestion) -> AsyncG
         def chunk(choice: dict[str, Any]) -> bytes:
             return event({**shape, "choices": [choice]})
 
-        async with aclosing(engine.ask(asked.ask())) as saying:
+        async with aclosing(engine.stream(asked.ask())) as saying:
             async for said in saying:
                 if isinstance(said, PromptsRead):
                     prompt_tokens = sum(said.prompt_tokens)
                     for index in range(asked.n):
                         delta = {"role": "assistant", "content": "", "refusal": None}
                         yield chunk({"index": index, "delta": delta, "finish_reason": None, "logprobs": None})
-                elif isinstance(said, SaidPiece):
+                elif isinstance(said, CompletionChunk):
                     drawn += said.num_tokens
-                    yield chunk(chat_delta(said, has_log_probs=asked.logprobs))
+                    yield chunk(chat_delta(said, has_logprobs=asked.logprobs))
     if asked.has_usage:
         yield event({**shape, "choices": [], "usage": usage_shape(prompt_tokens, drawn)})
     yield END_OF_STREAM

@@ -11,7 +11,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
-from assay.inference.protocol import Engine, PromptsRead, SaidPiece, SaidToken
+from assay.inference.protocol import CompletionChunk, Engine, PromptsRead, TokenLogprob
 from assay.serving.openai.bodies import read_json
 from assay.serving.openai.inference.answers import echoes_of, text_completion
 from assay.serving.openai.inference.asking import ask_model, engine_of, streamed
@@ -46,7 +46,7 @@ async def completion_answer(place: Place, request: Request, asked: CompletionQue
         return await streamed(request, _events(place, request, asked))
 
     def complete(engine: Engine) -> Awaitable[dict[str, Any]]:
-        return text_completion(engine.ask, engine.ready, asked, now_s=place.clock.now_s())
+        return text_completion(engine.stream, engine.ready, asked, now_s=place.clock.now_s())
 
     return JSONResponse(await ask_model(place, request, asked.model, complete))
 
@@ -58,11 +58,11 @@ async def _events(place: Place, request: Request, asked: CompletionQuestion) -> 
         shape = heading.shape("text_completion")
         if asked.has_usage:
             shape["usage"] = None
-        echoes = await echoes_of(engine.ask, asked)
-        prompt_tokens = sum(each.num_tokens for each in echoes)
+        echoes = await echoes_of(engine.stream, asked)
+        prompt_tokens = sum(echoe.num_tokens for echoe in echoes)
         told = [0] * (len(echoes) * asked.n)
 
-        def chunk(index: int, text: str, tokens: Sequence[SaidToken], reason: str | None) -> bytes:
+        def chunk(index: int, text: str, tokens: Sequence[TokenLogprob], reason: str | None) -> bytes:
             given = None if asked.logprobs is None else tokens
             choice = TextChoice(index, text, given, asked.logprobs or 0, reason, told[index])
             told[index] += len(text)
@@ -73,11 +73,11 @@ async def _events(place: Place, request: Request, asked: CompletionQuestion) -> 
             if echo.text or reason:
                 yield chunk(index, echo.text, echo.tokens, reason)
         if asked.max_tokens:
-            async with aclosing(engine.ask(asked.ask())) as saying:
+            async with aclosing(engine.stream(asked.ask())) as saying:
                 async for said in saying:
                     if isinstance(said, PromptsRead):
                         prompt_tokens = sum(said.prompt_tokens)
-                    if isinstance(said, SaidPiece):
+                    if isinstance(said, CompletionChunk):
                         drawn += said.num_tokens
                         yield chunk(said.choice, said.text, said.tokens, said.reason)
     if asked.has_usage:

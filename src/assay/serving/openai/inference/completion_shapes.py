@@ -5,7 +5,7 @@ import secrets
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from assay.inference.protocol import LikelyToken, SaidPiece, SaidToken
+from assay.inference.protocol import CompletionChunk, TokenLogprob, TopLogprob
 
 
 class Heading(NamedTuple):
@@ -42,41 +42,41 @@ def usage_shape(prompt_tokens: int, drawn: int) -> dict[str, int]:
     }
 
 
-def chat_choice(piece: SaidPiece, *, has_log_probs: bool) -> dict[str, Any]:
+def chat_choice(piece: CompletionChunk, *, has_logprobs: bool) -> dict[str, Any]:
     """One of `ChatCompletion.choices`."""
     return {
         "index": piece.choice,
         "finish_reason": piece.reason,
         "message": {"role": "assistant", "content": piece.text, "refusal": None},
-        "logprobs": chat_log_probs(piece.tokens) if has_log_probs else None,
+        "logprobs": chat_logprobs(piece.tokens) if has_logprobs else None,
     }
 
 
-def chat_delta(piece: SaidPiece, *, has_log_probs: bool) -> dict[str, Any]:
+def chat_delta(piece: CompletionChunk, *, has_logprobs: bool) -> dict[str, Any]:
     """One of `ChatCompletionChunk.choices`."""
     return {
         "index": piece.choice,
         "finish_reason": piece.reason,
         "delta": {"content": piece.text},
-        "logprobs": chat_log_probs(piece.tokens) if has_log_probs else None,
+        "logprobs": chat_logprobs(piece.tokens) if has_logprobs else None,
     }
 
 
-def chat_log_probs(tokens: Iterable[SaidToken]) -> dict[str, Any]:
+def chat_logprobs(tokens: Iterable[TokenLogprob]) -> dict[str, Any]:
     """`ChoiceLogprobs`: of the tokens of the text, so without the one that ended it."""
     return {
         "content": [
-            {**_likely(each), "top_logprobs": [_likely(other) for other in each.likeliest]}
-            for each in tokens
-            if not each.is_end
+            {**_likely(token), "top_logprobs": [_likely(other) for other in token.top_logprobs]}
+            for token in tokens
+            if not token.is_end
         ],
         "refusal": None,
     }
 
 
-def _likely(token: LikelyToken | SaidToken) -> dict[str, Any]:
+def _likely(token: TopLogprob | TokenLogprob) -> dict[str, Any]:
     text_bytes = None if token.text_bytes is None else list(token.text_bytes)
-    return {"token": token.text, "bytes": text_bytes, "logprob": token.log_prob}
+    return {"token": token.text, "bytes": text_bytes, "logprob": token.logprob}
 
 
 class TextChoice(NamedTuple):
@@ -84,42 +84,42 @@ class TextChoice(NamedTuple):
 
     place: int
     text: str
-    tokens: Sequence[SaidToken] | None
+    tokens: Sequence[TokenLogprob] | None
     """None: without log-probabilities."""
-    num_likeliest: int
+    top_logprobs: int
     reason: str | None
     offset: int = 0
     """Characters of its text that were told before."""
 
     def shape(self) -> dict[str, Any]:
         """`CompletionChoice`."""
-        log_probs = None
+        logprobs = None
         if self.tokens is not None:
-            log_probs = text_log_probs(self.tokens, self.num_likeliest, self.offset)
+            logprobs = text_logprobs(self.tokens, self.top_logprobs, self.offset)
         return {
             "index": self.place,
             "text": self.text,
             "finish_reason": self.reason,
-            "logprobs": log_probs,
+            "logprobs": logprobs,
         }
 
 
-def text_log_probs(tokens: Sequence[SaidToken], num_likeliest: int, offset: int) -> dict[str, Any]:
+def text_logprobs(tokens: Sequence[TokenLogprob], top_logprobs: int, offset: int) -> dict[str, Any]:
     """`Logprobs`: of all tokens, the one that ended it among them, as lm-eval counts on."""
     offsets, top = [], []
-    for each in tokens:
+    for token in tokens:
         offsets.append(offset)
-        offset += len(each.text)
+        offset += len(token.text)
         # The likeliest first, so of two that are spelled alike it stays; what was drawn is always among them.
         found: dict[str, float | None] = {}
-        for other in each.likeliest:
-            found.setdefault(other.text, other.log_prob)
-        found.setdefault(each.text, each.log_prob)
-        top.append(None if each.log_prob is None or not num_likeliest else found)
+        for other in token.top_logprobs:
+            found.setdefault(other.text, other.logprob)
+        found.setdefault(token.text, token.logprob)
+        top.append(None if token.logprob is None or not top_logprobs else found)
     return {
-        "tokens": [each.text for each in tokens],
-        "token_logprobs": [each.log_prob for each in tokens],
-        "top_logprobs": top if num_likeliest else None,
+        "tokens": [token.text for token in tokens],
+        "token_logprobs": [token.logprob for token in tokens],
+        "top_logprobs": top if top_logprobs else None,
         "text_offset": offsets,
     }
 

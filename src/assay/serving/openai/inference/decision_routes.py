@@ -12,7 +12,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 
-from assay.inference.protocol import Classified, ClassifyAsk, Engine, Ready, Said
+from assay.inference.protocol import Classified, ClassifyRequest, Engine, EngineResponse, Ready
 from assay.serving.openai.bodies import read_json
 from assay.serving.openai.inference.answers import embeddings, only_answer
 from assay.serving.openai.inference.asking import ask_model
@@ -39,9 +39,9 @@ def decision_routes(place: Place) -> APIRouter:
         query_of(request)
         asked = read_question(DecisionQuestion, await read_json(request))
 
-        async def classify(engine: Engine) -> Said:
+        async def classify(engine: Engine) -> EngineResponse:
             _check_questions(asked, engine.ready)
-            return await only_answer(engine.ask, ClassifyAsk(prompts=(asked.prompt,)))
+            return await only_answer(engine.stream, ClassifyRequest(prompts=(asked.prompt,)))
 
         said = await ask_model(place, request, asked.model, classify)
         assert isinstance(said, Classified)
@@ -63,7 +63,7 @@ def decision_routes(place: Place) -> APIRouter:
         """Texts as vectors."""
         query_of(request)
         asked = read_question(EmbeddingQuestion, await read_json(request))
-        return await ask_model(place, request, asked.model, lambda engine: embeddings(engine.ask, asked))
+        return await ask_model(place, request, asked.model, lambda engine: embeddings(engine.stream, asked))
 
     return router
 
@@ -86,7 +86,7 @@ def _check_questions(asked: DecisionQuestion, ready: Ready) -> None:
                     f"A {part.type} has no choices.", param=f"{where}.choices", code="unknown_parameter"
                 )
             continue
-        given = [each.value for each in part.choices or ()]
+        given = [choice.value for choice in part.choices or ()]
         there: list[Any] = [True, False] if ready.is_predicate else list(ready.classes)
         if sorted(map(repr, given)) != sorted(map(repr, there)):
             raise RefusedError(

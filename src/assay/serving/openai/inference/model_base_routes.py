@@ -11,7 +11,7 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict
 from starlette.responses import Response
 
-from assay.inference.protocol import Engine, Ready, Said, SpellAsk, Spelled
+from assay.inference.protocol import Engine, EngineResponse, Ready, Tokenized, TokenizeRequest
 from assay.serving.openai.bodies import parsed, read_json
 from assay.serving.openai.inference.answers import only_answer
 from assay.serving.openai.inference.asking import ask_model, model_of
@@ -59,13 +59,13 @@ def model_base_routes(place: Place) -> APIRouter:
         """A text's tokens."""
         query_of(request)
         asked = parsed(_Text, await _of_model(place, request, name))
-        ask = SpellAsk(text=asked.prompt, has_start=asked.add_special_tokens)
+        ask = TokenizeRequest(text=asked.prompt, has_start=asked.add_special_tokens)
 
-        async def spell(engine: Engine) -> tuple[Said, int]:
-            return await only_answer(engine.ask, ask), engine.ready.window_tokens
+        async def spell(engine: Engine) -> tuple[EngineResponse, int]:
+            return await only_answer(engine.stream, ask), engine.ready.window_tokens
 
         said, window = await ask_model(place, request, name, spell)
-        assert isinstance(said, Spelled) and said.tokens is not None
+        assert isinstance(said, Tokenized) and said.tokens is not None
         return {"tokens": said.tokens, "count": len(said.tokens), "max_model_len": window}
 
     @router.post("/detokenize")
@@ -73,9 +73,9 @@ def model_base_routes(place: Place) -> APIRouter:
         """The text of tokens."""
         query_of(request)
         asked = parsed(_Tokens, await _of_model(place, request, name))
-        ask = SpellAsk(tokens=tuple(asked.tokens))
-        said = await ask_model(place, request, name, lambda engine: only_answer(engine.ask, ask))
-        assert isinstance(said, Spelled)
+        ask = TokenizeRequest(tokens=tuple(asked.tokens))
+        said = await ask_model(place, request, name, lambda engine: only_answer(engine.stream, ask))
+        assert isinstance(said, Tokenized)
         return {"prompt": said.text}
 
     @router.get("/tokenizer_info")

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
-from assay.inference.protocol import AskedPrompt, GenerateAsk
+from assay.inference.protocol import GenerateRequest, PromptInput
 from assay.serving.openai.bodies import parsed
 from assay.serving.refusal import RefusedError
 
@@ -94,8 +94,8 @@ class _Drawn(_Question):
         """Whether a stream ends with what was used."""
         return self.stream_options is not None and self.stream_options.include_usage
 
-    def _ask(self, prompts: tuple[AskedPrompt, ...], **more: Any) -> GenerateAsk:
-        return GenerateAsk(
+    def _ask(self, prompts: tuple[PromptInput, ...], **more: Any) -> GenerateRequest:
+        return GenerateRequest(
             prompts=prompts,
             n=self.n,
             temperature=self.temperature,
@@ -154,12 +154,12 @@ class ChatQuestion(_Drawn):
             raise ValueError("max_completion_tokens is the same, and given, too")
         return value
 
-    def ask(self) -> GenerateAsk:
+    def ask(self) -> GenerateRequest:
         """As an engine is asked."""
         return self._ask(
             (prompt_of_messages(self.messages),),
             max_tokens=self.max_completion_tokens or self.max_tokens,
-            num_likeliest=(self.top_logprobs or 0) if self.logprobs else None,
+            top_logprobs=(self.top_logprobs or 0) if self.logprobs else None,
         )
 
 
@@ -180,13 +180,13 @@ class CompletionQuestion(_Drawn):
         return value
 
     @property
-    def prompts(self) -> tuple[AskedPrompt, ...]:
+    def prompts(self) -> tuple[PromptInput, ...]:
         """Each of them."""
         return prompts_of(self.prompt, "prompt")
 
-    def ask(self) -> GenerateAsk:
+    def ask(self) -> GenerateRequest:
         """As an engine is asked; of a question that asks for a token at least."""
-        return self._ask(self.prompts, max_tokens=self.max_tokens, num_likeliest=self.logprobs)
+        return self._ask(self.prompts, max_tokens=self.max_tokens, top_logprobs=self.logprobs)
 
 
 class EmbeddingQuestion(_Question):
@@ -232,9 +232,9 @@ class DecisionQuestion(_Question):
     questions: list[DecisionPart] = Field(min_length=1, max_length=400)
 
     @property
-    def prompt(self) -> AskedPrompt:
+    def prompt(self) -> PromptInput:
         """What is decided about."""
-        return AskedPrompt(text=self.input) if isinstance(self.input, str) else prompt_of_messages(self.input)
+        return PromptInput(text=self.input) if isinstance(self.input, str) else prompt_of_messages(self.input)
 
 
 def read_question(kind: type[QuestionT], value: Any) -> QuestionT:
@@ -259,15 +259,17 @@ def read_question(kind: type[QuestionT], value: Any) -> QuestionT:
     return parsed(kind, given)
 
 
-def prompt_of_messages(messages: list[ChatMessage]) -> AskedPrompt:
+def prompt_of_messages(messages: list[ChatMessage]) -> PromptInput:
     """A conversation."""
-    return AskedPrompt(messages=tuple({"role": each.role, "content": each.content} for each in messages))
+    return PromptInput(
+        messages=tuple({"role": message.role, "content": message.content} for message in messages)
+    )
 
 
-def prompts_of(given: str | list[str] | list[int] | list[list[int]], param: str) -> tuple[AskedPrompt, ...]:
+def prompts_of(given: str | list[str] | list[int] | list[list[int]], param: str) -> tuple[PromptInput, ...]:
     """Texts or tokens, one or several."""
     if isinstance(given, str):
-        return (AskedPrompt(text=given),)
+        return (PromptInput(text=given),)
     found: list[Any] = list(given)
     is_one = bool(found) and isinstance(found[0], int)
     if not found or (len(found) > MAX_INPUTS and not is_one):
@@ -275,9 +277,9 @@ def prompts_of(given: str | list[str] | list[int] | list[list[int]], param: str)
             f"'{param}' is a text or tokens, or 1 to {MAX_INPUTS:,} of them.", param=param, code="invalid_value"
         )
     if is_one:
-        return (AskedPrompt(tokens=tuple(found)),)
+        return (PromptInput(tokens=tuple(found)),)
     return tuple(
-        AskedPrompt(text=each) if isinstance(each, str) else AskedPrompt(tokens=tuple(each)) for each in found
+        PromptInput(text=each) if isinstance(each, str) else PromptInput(tokens=tuple(each)) for each in found
     )
 
 

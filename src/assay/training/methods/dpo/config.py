@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field, PositiveFloat, model_validator
 
 from assay.base.config import FrozenConfig
 from assay.base.errors import ConfigError
-from assay.data.dataset.columns import PROMPT_TOKENS, REFERENCE_LOG_PROBS, REJECTED, TOKENS
+from assay.data.dataset.columns import PROMPT_TOKENS, REFERENCE_LOGPROBS, REJECTED, TOKENS
 from assay.models.causal_config import (
     CausalConfig,
     NewCausalConfig,
@@ -24,8 +24,8 @@ from assay.training.trainer.method_config import MethodConfig, RowScores
 
 LOSS = Metric(name="loss", unit="loss per pair", higher_is_better=False)
 MARGIN = Metric(name="margin", unit="rewards", higher_is_better=True)
-CHOSEN_LOG_PROB = Metric(name="chosen_log_prob", unit="nats per completion", higher_is_better=True)
-REJECTED_LOG_PROB = Metric(name="rejected_log_prob", unit="nats per completion", higher_is_better=False)
+CHOSEN_LOGPROB = Metric(name="chosen_logprob", unit="nats per completion", higher_is_better=True)
+REJECTED_LOGPROB = Metric(name="rejected_logprob", unit="nats per completion", higher_is_better=False)
 
 
 class SigmoidLoss(FrozenConfig):
@@ -139,7 +139,7 @@ class DpoConfig(MethodConfig):
     @property
     def columns(self) -> tuple[str, ...]:
         """See `MethodConfig`."""
-        reference = REFERENCE_LOG_PROBS if isinstance(self.reference, ColumnReference) else ()
+        reference = REFERENCE_LOGPROBS if isinstance(self.reference, ColumnReference) else ()
         return (TOKENS, REJECTED, PROMPT_TOKENS, *reference, *self.slice_columns)
 
     @property
@@ -152,8 +152,8 @@ class DpoConfig(MethodConfig):
     def predictions(self) -> RowScores:
         """See `MethodConfig`. Accuracy is first: losses of other kinds or betas cannot be compared."""
         return RowScores(
-            (ACCURACY, LOSS, MARGIN, CHOSEN_LOG_PROB, REJECTED_LOG_PROB, CHOSEN_REWARD, REJECTED_REWARD),
-            ranges={each.name: (-math.inf, 0.0) for each in (CHOSEN_LOG_PROB, REJECTED_LOG_PROB)},
+            (ACCURACY, LOSS, MARGIN, CHOSEN_LOGPROB, REJECTED_LOGPROB, CHOSEN_REWARD, REJECTED_REWARD),
+            ranges={each.name: (-math.inf, 0.0) for each in (CHOSEN_LOGPROB, REJECTED_LOGPROB)},
         )
 
     @property
@@ -182,7 +182,7 @@ class DpoConfig(MethodConfig):
         if self.reference.path is not None:
             where, path = "method.reference", self.reference.path
         said = (
-            f"the columns {' and '.join(REFERENCE_LOG_PROBS)} of dataset '{manifest.name}' are what "
+            f"the columns {' and '.join(REFERENCE_LOGPROBS)} of dataset '{manifest.name}' are what "
             f"{scored.reference} said, weights {scored.weights_digest[:12]}…"
         )
         if path is None:

@@ -11,20 +11,20 @@ import torch
 from torch import Tensor, nn
 
 from assay.base.shapes import Float, Shaped
-from assay.data.dataset.columns import REFERENCE_LOG_PROBS
+from assay.data.dataset.columns import REFERENCE_LOGPROBS
 from assay.data.loader.batch import MicroBatch
 from assay.models.causal_config import PretrainedCausalConfig
 from assay.models.exporting import Leaving, save_model
 from assay.models.lora import adapters_off
 from assay.models.pairs import pairs_of
-from assay.models.token_scores import CausalNetwork, sequence_log_probs
+from assay.models.token_scores import CausalNetwork, sequence_logprobs
 from assay.records.evaluation import ACCURACY, CHOSEN_REWARD, REJECTED_REWARD
 from assay.records.exported_model import ModelForm
 from assay.training.methods.dpo.config import (
-    CHOSEN_LOG_PROB,
+    CHOSEN_LOGPROB,
     LOSS,
     MARGIN,
-    REJECTED_LOG_PROB,
+    REJECTED_LOGPROB,
     ColumnReference,
     DpoConfig,
 )
@@ -41,9 +41,9 @@ class Scores(NamedTuple):
     chosen_rewards: Float[Tensor, "pair"]
     """beta times the log-ratio of model and reference, as the loss takes it: a sum over tokens, or a mean."""
     rejected_rewards: Float[Tensor, "pair"]
-    chosen_log_probs: Float[Tensor, "pair"]
+    chosen_logprobs: Float[Tensor, "pair"]
     """Log-probabilities of whole completions."""
-    rejected_log_probs: Float[Tensor, "pair"]
+    rejected_logprobs: Float[Tensor, "pair"]
 
 
 class DpoMethod:
@@ -56,8 +56,8 @@ class DpoMethod:
         "margin",
         "chosen_reward",
         "rejected_reward",
-        "chosen_log_prob",
-        "rejected_log_prob",
+        "chosen_logprob",
+        "rejected_logprob",
     )
     """What is written down with every step, beside the loss. A `chosen_reward` below zero is displacement: what
     was chosen has become less likely, too."""
@@ -84,7 +84,7 @@ class DpoMethod:
         pairs = pairs_of(micro_batch)
         arrays = {"input_ids": pairs.input_ids, "scored": pairs.in_completion()}
         if isinstance(self.config.reference, ColumnReference):
-            columns = [micro_batch.columns[name] for name in REFERENCE_LOG_PROBS]
+            columns = [micro_batch.columns[name] for name in REFERENCE_LOGPROBS]
             said = [column.to_numpy(zero_copy_only=False) for column in columns]
             arrays[REFERENCE] = np.concatenate(said).astype(np.float32)
         return {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}
@@ -106,8 +106,8 @@ class DpoMethod:
             "margin": chosen - rejected,
             "chosen_reward": chosen,
             "rejected_reward": rejected,
-            "chosen_log_prob": scores.chosen_log_probs.detach(),
-            "rejected_log_prob": scores.rejected_log_probs.detach(),
+            "chosen_logprob": scores.chosen_logprobs.detach(),
+            "rejected_logprob": scores.rejected_logprobs.detach(),
         }
         metrics = {name: MetricSum(of_pairs.sum(), len(chosen)) for name, of_pairs in values.items()}
         return Loss(scores.losses.sum(), metrics)
@@ -125,8 +125,8 @@ class DpoMethod:
             ACCURACY.name: (chosen > rejected).double(),
             LOSS.name: scores.losses.double(),
             MARGIN.name: chosen - rejected,
-            CHOSEN_LOG_PROB.name: scores.chosen_log_probs.double(),
-            REJECTED_LOG_PROB.name: scores.rejected_log_probs.double(),
+            CHOSEN_LOGPROB.name: scores.chosen_logprobs.double(),
+            REJECTED_LOGPROB.name: scores.rejected_logprobs.double(),
             CHOSEN_REWARD.name: chosen,
             REJECTED_REWARD.name: rejected,
         }
@@ -158,17 +158,17 @@ class DpoMethod:
             said = tensors[REFERENCE]
         else:
             with torch.no_grad(), adapters_off(model) if self._is_base else nullcontext():
-                said = sequence_log_probs(reference or model, tensors["input_ids"], tensors["scored"])
-        log_probs = sequence_log_probs(model, tensors["input_ids"], tensors["scored"])
+                said = sequence_logprobs(reference or model, tensors["input_ids"], tensors["scored"])
+        logprobs = sequence_logprobs(model, tensors["input_ids"], tensors["scored"])
         # One where a row has nothing but its first token, which nothing stands before: its sums are zero.
         num_tokens = tensors["scored"].sum(dim=1).clamp(min=1)
-        log_ratios = log_probs - said
+        log_ratios = logprobs - said
         if self.config.loss.type in ("ipo", "sigmoid_norm"):
             log_ratios = log_ratios / num_tokens
         chosen, rejected = log_ratios.chunk(2)
         losses = pair_losses(chosen - rejected, self.config.loss)
         if self.config.sft_weight:
-            surprise = -log_probs.chunk(2)[0] / num_tokens.chunk(2)[0]
+            surprise = -logprobs.chunk(2)[0] / num_tokens.chunk(2)[0]
             losses = losses + self.config.sft_weight * surprise
         beta = self.config.loss.beta
-        return Scores(losses, beta * chosen, beta * rejected, *log_probs.chunk(2))
+        return Scores(losses, beta * chosen, beta * rejected, *logprobs.chunk(2))

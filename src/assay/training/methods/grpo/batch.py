@@ -1,7 +1,7 @@
 """Prompts and answers as arrays, and back.
 
 rows of the dataset   input_ids, item                           a prompt, and what graders read of it
-answers               input_ids = prompt + answer, prompt_tokens, advantage, sampler_log_probs
+answers               input_ids = prompt + answer, prompt_tokens, advantage, sampler_logprobs
 """
 
 import json
@@ -19,7 +19,7 @@ from assay.data.loader.batch import MicroBatch, Ragged
 from assay.inference.rollout import Rollout
 from assay.training.methods.grpo.rewards import items_of
 
-ADVANTAGE, SAMPLER_LOG_PROBS = "advantage", "sampler_log_probs"
+ADVANTAGE, SAMPLER_LOGPROBS = "advantage", "sampler_logprobs"
 
 
 class PromptRow(NamedTuple):
@@ -106,17 +106,17 @@ def num_answer_tokens(batch: MicroBatch) -> int:
 
 
 def answer_arrays(batch: MicroBatch) -> dict[str, Shaped[np.ndarray, "..."]]:
-    """`input_ids` [row, token]; `learned` (a token of the answer), `sampler_log_probs` [row, target];
+    """`input_ids` [row, token]; `learned` (a token of the answer), `sampler_logprobs` [row, target];
     `advantages` [row]."""
     places = np.arange(1, batch.tokens.values.shape[1])
     prompts = batch.columns[PROMPT_TOKENS].to_numpy()
     learned = (places >= prompts[:, None]) & (places < batch.tokens.lengths[:, None])
     said = np.zeros(learned.shape, np.float32)
-    said[learned] = batch.columns[SAMPLER_LOG_PROBS].flatten().to_numpy(zero_copy_only=False)
+    said[learned] = batch.columns[SAMPLER_LOGPROBS].flatten().to_numpy(zero_copy_only=False)
     return {
         "input_ids": batch.tokens.values,
         "learned": learned,
-        "sampler_log_probs": said,
+        "sampler_logprobs": said,
         "advantages": np.array(batch.columns[ADVANTAGE], np.float32),
     }
 
@@ -132,8 +132,6 @@ def _micro_batch(answers: Sequence[TaughtAnswer]) -> MicroBatch:
         columns={
             PROMPT_TOKENS: pa.array([len(answer.row.tokens) for answer in answers], pa.int32()),
             ADVANTAGE: pa.array([answer.advantage for answer in answers], pa.float32()),
-            SAMPLER_LOG_PROBS: pa.array(
-                [answer.rollout.log_probs for answer in answers], pa.list_(pa.float32())
-            ),
+            SAMPLER_LOGPROBS: pa.array([answer.rollout.logprobs for answer in answers], pa.list_(pa.float32())),
         },
     )

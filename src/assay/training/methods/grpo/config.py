@@ -388,7 +388,8 @@ class GrpoConfig(MethodConfig):
         check_rewards(self.rewards, manifest, key="method.rewards", longest=needed, vocab_size=size)
         check_rewards(self.held_out, manifest, key="method.held_out", longest=needed, vocab_size=size)
         tools_at(
-            self.judge, [each for each in (*self.rewards, *self.held_out) if isinstance(each, GraderReward)]
+            self.judge,
+            [reward for reward in (*self.rewards, *self.held_out) if isinstance(reward, GraderReward)],
         )
         if shape is not None and needed > shape.max_tokens:
             raise ConfigError(
@@ -425,7 +426,7 @@ class GrpoConfig(MethodConfig):
 
     def check_services(self, manifest: DatasetManifest) -> None:
         """See `MethodConfig`."""
-        paid = [each for each in (*self.rewards, *self.held_out) if isinstance(each, GraderReward)]
+        paid = [reward for reward in (*self.rewards, *self.held_out) if isinstance(reward, GraderReward)]
         refuse_unfenced(each.grader for each in paid)
         if isinstance(self.sampler, RemoteSampler):
             special = self._special_tokens()
@@ -489,10 +490,10 @@ class GrpoConfig(MethodConfig):
                 "method.staleness: not with a remote sampler yet; every step waits for its answers. Leave it "
                 "out"
             )
-        truncates = isinstance(sampler, RemoteSampler) and sampler.log_prob_gap.on_excess == "truncate"
+        truncates = isinstance(sampler, RemoteSampler) and sampler.logprob_gap.on_excess == "truncate"
         if truncates and isinstance(self.loss, GspoLoss):
             raise ValueError(
-                "method.sampler.log_prob_gap.on_excess=truncate weighs tokens, and loss gspo learns whole "
+                "method.sampler.logprob_gap.on_excess=truncate weighs tokens, and loss gspo learns whole "
                 "answers. Use refuse"
             )
         return self

@@ -26,7 +26,7 @@ import numpy as np
 from torch import Tensor
 
 from assay.base.shapes import Bool, Float, Float32, Float64
-from assay.inference.remote_config import LogProbGap
+from assay.inference.remote_config import LogprobGap
 from assay.training.methods.grpo.config import AnyLoss, CispoLoss, DrGrpoLoss, GrpoLoss, GspoLoss
 
 TOKEN_MEANS = ("dapo", "bnpo", "cispo")
@@ -42,21 +42,21 @@ class PolicyLoss(NamedTuple):
 
 
 def policy_loss(
-    log_probs: Float[Tensor, "row target"],
-    old_log_probs: Float[Tensor, "row target"],
+    logprobs: Float[Tensor, "row target"],
+    old_logprobs: Float[Tensor, "row target"],
     advantages: Float[Tensor, "row"],
     learned: Bool[Tensor, "row target"],
     loss: AnyLoss,
 ) -> PolicyLoss:
     """The loss of every token; with gspo each of an answer's tokens has the answer's."""
-    log_ratios, of_rows = log_probs - old_log_probs, advantages[:, None]
+    log_ratios, of_rows = logprobs - old_logprobs, advantages[:, None]
     if isinstance(loss, GspoLoss):
         lengths = learned.sum(dim=1, keepdim=True).clamp(min=1)
-        log_ratios = ((log_ratios * learned).sum(dim=1, keepdim=True) / lengths).expand_as(log_probs)
+        log_ratios = ((log_ratios * learned).sum(dim=1, keepdim=True) / lengths).expand_as(logprobs)
     ratios = log_ratios.exp()
     if isinstance(loss, CispoLoss):
         weights = ratios.detach().clamp(max=loss.max_ratio)
-        return PolicyLoss(-weights * of_rows * log_probs, (ratios > loss.max_ratio) & (of_rows > 0))
+        return PolicyLoss(-weights * of_rows * logprobs, (ratios > loss.max_ratio) & (of_rows > 0))
     lowest, highest = 1 - loss.clip_low, 1 + loss.clip_high
     gains = (ratios * of_rows).minimum(ratios.clamp(lowest, highest) * of_rows)
     is_clipped = ((ratios < lowest) & (of_rows < 0)) | ((ratios > highest) & (of_rows > 0))
@@ -64,13 +64,13 @@ def policy_loss(
 
 
 def divergences(
-    log_probs: Float[Tensor, "row target"],
-    old_log_probs: Float[Tensor, "row target"],
+    logprobs: Float[Tensor, "row target"],
+    old_logprobs: Float[Tensor, "row target"],
     reference: Float[Tensor, "row target"],
 ) -> Float[Tensor, "row target"]:
     """k3 of every token times its ratio: neither the mean nor its slope has a bias, whoever drew the token."""
-    differences = reference - log_probs
-    return (log_probs - old_log_probs).exp() * (differences.exp() - differences - 1)
+    differences = reference - logprobs
+    return (logprobs - old_logprobs).exp() * (differences.exp() - differences - 1)
 
 
 def summed(
@@ -89,7 +89,7 @@ def summed(
     return of_rows.sum()
 
 
-def truncated_weights(gaps: Float[Tensor, "row target"], gap: LogProbGap) -> Float[Tensor, "row target"]:
+def truncated_weights(gaps: Float[Tensor, "row target"], gap: LogprobGap) -> Float[Tensor, "row target"]:
     """What each token counts that another engine drew: the trainer's probability over the engine's, cut at the
     largest weight; 1 where they are as good as equal. `gaps` are differences of their logarithms."""
     return gaps.exp().clamp(max=gap.max_weight).where(gaps.abs() > gap.bound, 1.0)

@@ -23,7 +23,7 @@ from assay.data.dataset.tokens import load_tokenizer
 from assay.data.loader.batch import LaneShare, MicroBatch
 from assay.inference.local.generator import Generator
 from assay.inference.local.stop_tokens import CompletionText
-from assay.inference.remote_config import LogProbGap, RemoteSampler
+from assay.inference.remote_config import LogprobGap, RemoteSampler
 from assay.inference.rollout import GenerationAbandonedError, Prompt, Rollout
 from assay.models.causal_config import PretrainedCausalConfig
 from assay.models.config import checkpoint_path
@@ -69,7 +69,7 @@ from assay.training.methods.grpo.rollouts import (
 from assay.training.trainer.method import EnterPhase, Helpers, Loss, MetricSum, RolledOut, RolloutAlone
 from assay.training.trainer.numerics import combined_digest
 
-REFERENCE, OLD, LOG_PROB_GAP = "reference", "old_log_probs", "log_prob_gap"
+REFERENCE, OLD, LOGPROB_GAP = "reference", "old_logprobs", "logprob_gap"
 DRIFT = "drift"
 """The same with `staleness`: then it is how far the model has moved since, and no fault of the sampler."""
 
@@ -200,7 +200,7 @@ class GrpoMethod:
             prompt=self._tokenizer.decode(row.tokens.tolist(), skip_special_tokens=False),
             answer=self._text(answer),
             tokens=tuple(answer.tokens.tolist()),
-            log_probs=tuple(answer.log_probs.tolist()),
+            logprobs=tuple(answer.logprobs.tolist()),
             ended_by=answer.reason,
             reward=paid[sample].reward,
             failure=None if paid[sample].failure is None else str(paid[sample].failure),
@@ -222,7 +222,7 @@ class GrpoMethod:
         most, example = self.config.max_reward_failures, self._rewards.last_failure
         refuse_failures(metrics, most, step=step, example=example)
         if self._remote is not None:
-            self._remote.refuse_gap(metrics.get(LOG_PROB_GAP, 0.0), step=step)
+            self._remote.refuse_gap(metrics.get(LOGPROB_GAP, 0.0), step=step)
 
     def weight(self, micro_batch: MicroBatch) -> int:
         """Tokens of answers, or answers, as the loss is a mean over them."""
@@ -239,17 +239,17 @@ class GrpoMethod:
         return {
             "input_ids": torch.zeros(1, 2, dtype=torch.int64, device=device),
             "learned": torch.ones(1, 1, dtype=torch.bool, device=device),
-            "sampler_log_probs": torch.zeros(1, 1, device=device),
+            "sampler_logprobs": torch.zeros(1, 1, device=device),
             "advantages": torch.zeros(1, device=device),
         }
 
     def loss(self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "..."]], helpers: Helpers) -> Loss:
         """The loss of the answers."""
         learned, scores = tensors["learned"], self._scores(model, tensors)
-        log_probs, num_tokens = scores.log_probs, learned.sum()
-        first, drawn = tensors.get(OLD, log_probs.detach()), tensors["sampler_log_probs"]
+        logprobs, num_tokens = scores.logprobs, learned.sum()
+        first, drawn = tensors.get(OLD, logprobs.detach()), tensors["sampler_logprobs"]
         old = drawn if self.staleness else first
-        policy = policy_loss(log_probs, old, tensors["advantages"], learned, self.config.loss)
+        policy = policy_loss(logprobs, old, tensors["advantages"], learned, self.config.loss)
         of_tokens = policy.of_tokens
         gaps = first - drawn
         metrics = {
@@ -260,8 +260,8 @@ class GrpoMethod:
             metrics["clipped"] = MetricSum((policy.is_clipped & learned).sum(), num_tokens)
         if self.config.kl:
             with torch.no_grad(), adapters_off(model) if self._is_base else nullcontext():
-                said = self._scores(helpers.get(REFERENCE, model), tensors).log_probs
-            apart = divergences(log_probs, old, said)
+                said = self._scores(helpers.get(REFERENCE, model), tensors).logprobs
+            apart = divergences(logprobs, old, said)
             of_tokens = of_tokens + self.config.kl * apart
             metrics["kl"] = MetricSum((apart.detach() * learned).sum(), num_tokens)
         if self._truncated:
@@ -298,7 +298,7 @@ class GrpoMethod:
 
     @property
     def _gap_name(self) -> str:
-        return DRIFT if self.staleness else LOG_PROB_GAP
+        return DRIFT if self.staleness else LOGPROB_GAP
 
     @property
     def _may_clip(self) -> bool:
@@ -385,10 +385,10 @@ class GrpoMethod:
         return RemoteAnswers(config.sampler, config.model, self._sampling, group_size=size, ends=ends)
 
     @property
-    def _truncated(self) -> LogProbGap | None:
+    def _truncated(self) -> LogprobGap | None:
         """How the loss is corrected, if it is."""
         sampler = self.config.sampler
-        gap = sampler.log_prob_gap if isinstance(sampler, RemoteSampler) else None
+        gap = sampler.logprob_gap if isinstance(sampler, RemoteSampler) else None
         return gap if gap is not None and gap.on_excess == "truncate" else None
 
     def _drawn(
@@ -417,10 +417,10 @@ class GrpoMethod:
         taught = [TaughtAnswer(row, each, 0.0) for row, each in zip(rows, answers, strict=True)]
         [batch] = micro_batches(taught, None)
         tensors = self.tensors(batch, next(model.parameters()).device)
-        own, learned = self._scores(model, tensors).log_probs, tensors["learned"]
+        own, learned = self._scores(model, tensors).logprobs, tensors["learned"]
         with adapters_off(model) if self._is_base else nullcontext():
             asked = model if self._is_base else self._reference.to(own.device).eval()
-            said = self._scores(asked, tensors).log_probs
+            said = self._scores(asked, tensors).logprobs
         of_tokens = (divergences(own, own, said) * learned).double()
         return (of_tokens.sum(dim=1) / learned.sum(dim=1)).cpu()
 

@@ -106,4 +106,4 @@ def _paid(group: JournaledGroup, config: "GrpoConfig") -> Float64[np.ndarray, "r
 
 
 def _listed(values: Float64[np.ndarray, "rollout"]) -> str:
-    return json.dumps([None if math.isnan(each) else round(each, 6) for each in values.tolist()])
+    return json.dumps([None if math.isnan(value) else round(value, 6) for value in values.tolist()])

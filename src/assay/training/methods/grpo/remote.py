@@ -107,7 +107,7 @@ class RemoteAnswers:
 
     def refuse_gap(self, gap: float, *, step: int) -> None:
         """Raise of a step whose answers the engine finds likelier, or less likely, than the trainer does."""
-        allowed = self._sampler.log_prob_gap
+        allowed = self._sampler.logprob_gap
         if allowed.on_excess != "refuse" or gap <= allowed.bound:
             return
         if self._last is not None and not self._last[0].is_read_only:
@@ -115,11 +115,11 @@ class RemoteAnswers:
             forget_groups(book.store, asked)
         raise EngineError(
             f"step {step}: method.sampler.url={self._sampler.url} and the trainer are {gap:.3g} nats apart per "
-            f"token, more than method.sampler.log_prob_gap.bound={allowed.bound:g}: it draws with other "
+            f"token, more than method.sampler.logprob_gap.bound={allowed.bound:g}: it draws with other "
             "weights than it names, at another temperature, leaves tokens out, or says how likely they are "
             "before all that (vLLM: --logprobs-mode processed_logprobs). No update was made, and what is "
             f"committed is intact. Mend the engine ({HOW}) and go on with assay train --resume; or weigh such "
-            "tokens: assay train --from RUN method.sampler.log_prob_gap.on_excess=truncate."
+            "tokens: assay train --from RUN method.sampler.logprob_gap.on_excess=truncate."
         )
 
     def _asked(
@@ -218,9 +218,11 @@ def _write(network: CausalNetwork, config: PretrainedCausalConfig, folder: Path)
 def _made(group: AskedGroup, rollouts: Sequence[Rollout], policy: str, step: int, attempt: int) -> MadeGroup:
     answers = tuple(
         MadeAnswer(
-            tokens=tuple(each.tokens.tolist()), log_probs=tuple(each.log_probs.tolist()), reason=each.reason
+            tokens=tuple(rollout.tokens.tolist()),
+            logprobs=tuple(rollout.logprobs.tolist()),
+            reason=rollout.reason,
         )
-        for each in rollouts
+        for rollout in rollouts
     )
     return MadeGroup(step=step, row_id=group.row_id, attempt=attempt, policy=policy, answers=answers)
 
@@ -231,7 +233,7 @@ def _committed(book: GradeBook, step: int, row_ids: Sequence[int]) -> dict[int, 
         group.row_id: [
             Rollout(
                 np.array(each.tokens, np.int64),
-                np.array(each.log_probs, np.float32),
+                np.array(each.logprobs, np.float32),
                 "length" if each.is_cut else "stop",
             )
             for each in group.answers
@@ -243,6 +245,6 @@ def _committed(book: GradeBook, step: int, row_ids: Sequence[int]) -> dict[int, 
 
 def _rollouts(group: MadeGroup) -> list[Rollout]:
     return [
-        Rollout(np.array(each.tokens, np.int64), np.array(each.log_probs, np.float32), each.reason)
+        Rollout(np.array(each.tokens, np.int64), np.array(each.logprobs, np.float32), each.reason)
         for each in group.answers
     ]

@@ -123,7 +123,7 @@ def judges_of(reward: GraderReward, endpoint: JudgeEndpoint, group_size: int) ->
 
 def tools_at(endpoint: JudgeEndpoint, rewards: Sequence[GraderReward]) -> Tools:
     """What the graders ask there; `ConfigError` where they ask and nobody said where."""
-    asking = [each for each in rewards if asks_judge(each)]
+    asking = [reward for reward in rewards if asks_judge(reward)]
     if not asking:
         return Tools()
     if (url := endpoint.address()) is None:
@@ -140,11 +140,11 @@ def tools_at(endpoint: JudgeEndpoint, rewards: Sequence[GraderReward]) -> Tools:
 def range_of(rewards: Sequence[GraderReward | RunReward]) -> tuple[float, float]:
     """The least and the most that an answer can earn by all of them; infinite where one may pay anything."""
     low = high = 0.0
-    for each in rewards:
-        if not each.weight:
+    for reward in rewards:
+        if not reward.weight:
             continue
-        of_one = score_range(each.grader) if isinstance(each, GraderReward) else (-math.inf, math.inf)
-        ends = sorted(each.weight * end for end in of_one)
+        of_one = score_range(reward.grader) if isinstance(reward, GraderReward) else (-math.inf, math.inf)
+        ends = sorted(reward.weight * end for end in of_one)
         low, high = low + ends[0], high + ends[1]
     return low, high
 

@@ -148,7 +148,7 @@ class Rewards:
         """What so many rollouts add to the step's metrics."""
         paid = [each.reward for each in graded if each.reward is not None]
         failures = [each.failure for each in graded if each.failure is not None]
-        kinds = [each.kind for each in failures]
+        kinds = [failure.kind for failure in failures]
         self.last_failure = str(failures[-1]) if failures else self.last_failure
         found = {"reward": _sum(paid, len(paid)), FAILURES: _sum([1.0] * len(kinds), len(graded))}
         for kind in self._kinds:
@@ -228,8 +228,8 @@ def _version(reward: GraderReward | RunReward) -> dict[str, Any]:
 
 
 def _paid(grades: Sequence[Grade], weights: Sequence[float]) -> Graded:
-    scores = tuple(each.score for each in grades)
-    failure = next((each.failure for each in grades if each.failure is not None), None)
+    scores = tuple(grade.score for grade in grades)
+    failure = next((grade.failure for grade in grades if grade.failure is not None), None)
     if failure is not None:
         return Graded(None, failure, scores)
     return Graded(

@@ -84,7 +84,7 @@ def grouped(
     paid, overlong = rewards, config.overlong
     if isinstance(overlong, ShapeOverlong):
         paid = rewards - overlong_penalties(
-            np.array([len(each.tokens) for each in rollouts]),
+            np.array([len(rollout.tokens) for rollout in rollouts]),
             max_tokens=config.sampling.max_tokens,
             buffer_tokens=overlong.buffer_tokens,
             penalty=overlong.penalty,
@@ -144,7 +144,7 @@ def tallies(groups: Sequence[AnswerGroup]) -> dict[str, Tally]:
 def rollout_digest(rollout: Rollout) -> int:
     """One of an answer and what the sampler said of it: 64 bits."""
     digest = xxhash.xxh3_64(rollout.tokens.astype(np.int64).tobytes())
-    digest.update(rollout.log_probs.astype(np.float32).tobytes())
+    digest.update(rollout.logprobs.astype(np.float32).tobytes())
     return digest.intdigest()
 
 
@@ -163,7 +163,7 @@ def scaled_lane(lane: LaneShare, totals: Mapping[str, float]) -> LaneShare:
     Where everybody was paid the same, they are 0 and stay 0.
     """
     deviation = math.sqrt(max(0.0, totals[PAID_SQUARE] - totals[PAID] ** 2)) if totals else 0.0
-    return replace(lane, micro_batches=tuple(scaled(each, deviation or 1.0) for each in lane.micro_batches))
+    return replace(lane, micro_batches=tuple(scaled(batch, deviation or 1.0) for batch in lane.micro_batches))
 
 
 def digest_of(groups: Sequence[AnswerGroup]) -> int:
@@ -173,7 +173,7 @@ def digest_of(groups: Sequence[AnswerGroup]) -> int:
         for rollout in group.rollouts:
             digest.update(len(rollout.tokens).to_bytes(8, "little"))
             digest.update(rollout.tokens.astype(np.int64).tobytes())
-            digest.update(rollout.log_probs.astype(np.float32).tobytes())
+            digest.update(rollout.logprobs.astype(np.float32).tobytes())
         digest.update(group.rewards.tobytes())
     return digest.intdigest()
 
@@ -222,7 +222,7 @@ def _journaled_answer(rollout: Rollout, graded: Graded, advantage: float, *, is_
         failure_kind="" if failure is None else failure.kind,
         failure="" if failure is None else failure.text,
         tokens=tuple(rollout.tokens.tolist()) if is_kept else None,
-        log_probs=tuple(rollout.log_probs.tolist()) if is_kept else None,
+        logprobs=tuple(rollout.logprobs.tolist()) if is_kept else None,
     )
 
 

@@ -70,7 +70,9 @@ class RewardConfig(MethodConfig):
         if self.margin_column is None:
             return
         kind = manifest.columns[self.margin_column]
-        missing = sum(each.missing_rate for each in manifest.column_profiles if each.name == self.margin_column)
+        missing = sum(
+            profile.missing_rate for profile in manifest.column_profiles if profile.name == self.margin_column
+        )
         if not holds_numbers(kind) or missing:
             what = f"{missing:.1%} of its values are missing" if missing else f"it has type {kind}"
             raise ConfigError(

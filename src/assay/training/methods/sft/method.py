@@ -65,7 +65,7 @@ class SftMethod:
         """The loss of the trained tokens."""
         scores, num_trained = self._scores(model, tensors), tensors["num_trained"].sum()
         return Loss(
-            -scores.log_probs.sum(),
+            -scores.logprobs.sum(),
             {
                 "entropy": MetricSum(scores.entropies.detach().sum(), num_trained),
                 "token_accuracy": MetricSum(scores.is_likeliest.sum(), num_trained),
@@ -78,7 +78,7 @@ class SftMethod:
         """Means over each row's trained tokens, 0 of a row that has none; and how many it has."""
         scores, num_trained = self._scores(model, tensors), tensors["num_trained"].clamp(min=1)
         return {
-            NATS_PER_TOKEN.name: _of_rows(-scores.log_probs, tensors) / num_trained,
+            NATS_PER_TOKEN.name: _of_rows(-scores.logprobs, tensors) / num_trained,
             TOKEN_ACCURACY.name: _of_rows(scores.is_likeliest, tensors) / num_trained,
             TRAINED_TOKENS: tensors["num_trained"],
         }

@@ -41,7 +41,7 @@ class Judge:
 def scores(book: GradeBook, judge: Judge, *digests: int) -> list[float | None]:
     """Of two answers to each of the rows 7 and 8, in step 3."""
     groups = JudgedGroups(3, [7, 8], digests or (1, 2, 3, 4), book)
-    return [each.score for each in judged_grades(groups, REWARD, index=0, ask=judge, at_once=2)]
+    return [grade.score for grade in judged_grades(groups, REWARD, index=0, ask=judge, at_once=2)]
 
 
 def test_what_was_said_is_taken_whoever_made_the_answer_again(store: ObjectStore) -> None:

@@ -42,12 +42,12 @@ def at(*ratios: list[float]) -> tuple[Tensor, Tensor]:
 
 def loss_at(loss: AnyLoss, *ratios: list[float]) -> tuple[float, list[list[float]]]:
     """The sum, and its slope at each token's log-probability."""
-    log_probs, old = at(*ratios)
-    of_tokens = policy_loss(log_probs, old, ADVANTAGES, LEARNED, loss).of_tokens
+    logprobs, old = at(*ratios)
+    of_tokens = policy_loss(logprobs, old, ADVANTAGES, LEARNED, loss).of_tokens
     total = summed(of_tokens, LEARNED, loss, max_tokens=MAX_TOKENS)
     total.backward()
-    assert log_probs.grad is not None
-    return float(total.detach()), log_probs.grad.tolist()
+    assert logprobs.grad is not None
+    return float(total.detach()), logprobs.grad.tolist()
 
 
 ONES = [1.0] * 4
@@ -104,8 +104,8 @@ def test_cispo_weighs_by_the_ratio_and_silences_no_token() -> None:
 
 def test_what_is_clipped_is_said() -> None:
     def clipped(loss: AnyLoss, *ratios: list[float]) -> Any:
-        log_probs, old = at(*ratios)
-        return policy_loss(log_probs, old, ADVANTAGES, LEARNED, loss).is_clipped.tolist()
+        logprobs, old = at(*ratios)
+        return policy_loss(logprobs, old, ADVANTAGES, LEARNED, loss).is_clipped.tolist()
 
     ratios = [1.5, 1.1, 0.5, 0.9], [0.5, 1.5, 1.0, 1.0]
     assert clipped(DapoLoss(), *ratios) == [[True, False, False, False], [True, False, False, False]]
@@ -116,9 +116,9 @@ def test_what_is_clipped_is_said() -> None:
 def test_a_divergence_is_never_negative_and_nothing_between_equals(
     own: list[float], other: list[float]
 ) -> None:
-    log_probs, reference = (torch.tensor([each[: len(own)]], dtype=torch.float64) for each in (own, other))
-    assert (divergences(log_probs, reference, reference) >= -1e-12).all()
-    assert (divergences(log_probs, reference, log_probs) == 0).all()
+    logprobs, reference = (torch.tensor([each[: len(own)]], dtype=torch.float64) for each in (own, other))
+    assert (divergences(logprobs, reference, reference) >= -1e-12).all()
+    assert (divergences(logprobs, reference, logprobs) == 0).all()
 
 
 def test_over_what_anybody_draws_the_mean_divergence_and_its_slope_are_those_of_the_policy() -> None:

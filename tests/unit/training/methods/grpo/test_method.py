@@ -14,7 +14,7 @@ from torch import nn
 from transformers.models.llama.modeling_llama import LlamaForCausalLM
 
 from agreement.measured import Measured, apart, measured
-from agreement.rollout_cases import ANSWERED, log_probs_of
+from agreement.rollout_cases import ANSWERED, logprobs_of
 from agreement.tiny_models import END, save_tiny
 from assay.base.seeds import derive_key
 from assay.data.loader.batch import LaneShare
@@ -83,16 +83,16 @@ def test_a_bit_of_a_token_of_a_log_probability_or_of_a_reward_is_another_digest(
     def spoiled(change: str):
         def answered(*arguments: Any) -> list[Rollout]:
             first, *rest = generate(*arguments)
-            tokens, said = first.tokens.copy(), first.log_probs.copy()
+            tokens, said = first.tokens.copy(), first.logprobs.copy()
             if change == "token":
                 tokens[0] ^= 1
             else:
                 said.view(np.uint32)[0] ^= 1
-            return [first._replace(tokens=tokens, log_probs=said), *rest]
+            return [first._replace(tokens=tokens, logprobs=said), *rest]
 
         return answered
 
-    for change in ("token", "log_prob"):
+    for change in ("token", "logprob"):
         method._answered = spoiled(change)  # type: ignore[method-assign]
         [wrong] = rolled_out(method, method.build_model(), prompt_lane(0, [1]))
         assert wrong.digest != right.digest, change
@@ -123,7 +123,7 @@ def test_the_sampler_and_the_trainer_say_the_same_of_a_token(base: Path) -> None
         model = method.build_model()
         [made] = rolled_out(method, model, prompt_lane(0, list(range(6))))
         (batch,) = made.lane.micro_batches
-        gap = method.loss(model, method.tensors(batch, CPU), {}).metrics["log_prob_gap"]
+        gap = method.loss(model, method.tensors(batch, CPU), {}).metrics["logprob_gap"]
         assert 0 <= float(gap.sum / gap.weight) <= 2e-6
 
 
@@ -146,7 +146,7 @@ def answers(lengths: list[list[int]], rewards: list[list[float]], config: GrpoCo
 def learned(groups: list[AnswerGroup], config: GrpoConfig) -> list[tuple[int, int]]:
     """Row and answer's length of all that is learned."""
     batches = learned_lane(0, groups, config, None).micro_batches
-    pairs = (zip(each.row_ids, each.tokens.lengths, strict=True) for each in batches)
+    pairs = (zip(batch.row_ids, batch.tokens.lengths, strict=True) for batch in batches)
     return [(int(row), int(length) - 2) for of_batch in pairs for row, length in of_batch]
 
 
@@ -255,7 +255,7 @@ def readable(loss: str, config: GrpoConfig, policy: Any, reference: Any) -> torc
         for answer, reward in zip(each.answers, each.rewards, strict=True):
             ids, advantage = torch.tensor([each.prompt + answer]), (reward - mean) / deviation
             own = policy(input_ids=ids).logits[:, :-1].log_softmax(-1).gather(2, ids[:, 1:, None])[0, :, 0]
-            own, said = own[len(each.prompt) - 1 :], log_probs_of(reference, ids)[0, len(each.prompt) - 1 :]
+            own, said = own[len(each.prompt) - 1 :], logprobs_of(reference, ids)[0, len(each.prompt) - 1 :]
             ratios, d = (own - own.detach()).exp(), said - own
             of_tokens = -ratios * advantage + config.kl * ratios * (d.exp() - d - 1)
             if loss == "cispo":
@@ -382,7 +382,7 @@ def test_later_updates_are_held_against_what_the_first_one_found(base: Path) -> 
             weight *= 1.5
     moved = method.loss(model, {**tensors, **first.kept}, {})
     assert moved.sum.item() != first.sum.item() and float(moved.metrics["clipped"].sum) > 0
-    assert torch.equal(moved.kept["old_log_probs"], first.kept["old_log_probs"])
+    assert torch.equal(moved.kept["old_logprobs"], first.kept["old_logprobs"])
 
 
 @pytest.mark.parametrize("company", Company)

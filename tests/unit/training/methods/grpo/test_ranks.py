@@ -88,7 +88,7 @@ def steps_on(
                 (totals.num_rows, totals.num_tokens, totals.weight, totals.loss, dict(totals.metrics), kept)
             )
     except WrongArithmeticError as error:
-        return [(each.rank, each.lane, each.is_certain) for each in error.suspects]
+        return [(suspect.rank, suspect.lane, suspect.is_certain) for suspect in error.suspects]
     weights = [float(whole_tensor(weight).double().sum()) for weight in model_state(model).values()]
     return found, weights
 

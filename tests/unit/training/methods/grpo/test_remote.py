@@ -13,7 +13,7 @@ from agreement.tiny_models import save_tiny
 from assay.base.config import LoadedConfig
 from assay.base.errors import ConfigError, DataError
 from assay.inference.remote import EngineAwayError, EngineError, RemoteEngine
-from assay.inference.remote_config import LogProbGap
+from assay.inference.remote_config import LogprobGap
 from assay.inference.rollout import GenerationAbandonedError
 from assay.scoring.sampler import Sampling
 from assay.store.home import Home
@@ -94,10 +94,10 @@ def test_answers_are_of_the_weights_that_were_handed_over(
     method = GrpoMethod(config)
     model = method.build_model()
     sums = [
-        method.loss(model, method.tensors(batch, torch.device("cpu")), {}).metrics["log_prob_gap"]
+        method.loss(model, method.tensors(batch, torch.device("cpu")), {}).metrics["logprob_gap"]
         for batch in made.lane.micro_batches
     ]
-    assert sum(float(each.sum) for each in sums) < 2e-6 * sum(float(each.weight) for each in sums)
+    assert sum(float(sum_.sum) for sum_ in sums) < 2e-6 * sum(float(sum_.weight) for sum_ in sums)
     [folder] = Path(config.sampler.folder).iterdir()
     assert folder.name == engine.named and (folder / "tokenizer.json").is_file()
 
@@ -186,7 +186,7 @@ def run_with(tree: dict[str, Any], folder: Path) -> list[dict[str, float]]:
 def recipe(dataset: Path, base: Path, engine: CompletionsServer, tmp_path: Path, **gap: Any) -> dict[str, Any]:
     """Two steps of a real run of one rank."""
     tree = grpo_recipe(dataset, base, trainer={"max_steps": 2, "commit_every": 2, "spot_check_every": 2})
-    return tree | {"method": tree["method"] | {"sampler": sampler(engine, tmp_path, log_prob_gap=gap)}}
+    return tree | {"method": tree["method"] | {"sampler": sampler(engine, tmp_path, logprob_gap=gap)}}
 
 
 @pytest.mark.slow
@@ -196,14 +196,14 @@ def test_an_engine_that_draws_otherwise_is_named_by_the_gap_and_by_nothing_else(
 ) -> None:
     tree = recipe(dataset, base, engine, tmp_path, bound=0.05)
     honest = run_with(tree, tmp_path / "honest")
-    assert all(step["log_prob_gap"] < 2e-6 for step in honest)
+    assert all(step["logprob_gap"] < 2e-6 for step in honest)
     engine.reload(engine.began_with)
     engine.ways = {way}
     with pytest.raises(EngineError, match=r"step 1: .* nats apart per token, more than .*bound=0.05"):
         run_with(tree, tmp_path / "refused")
     assert not list(open_store(str(tmp_path / "refused")).list("made/"))
     blind = run_with(recipe(dataset, base, engine, tmp_path, bound=100.0), tmp_path / "blind")
-    assert blind[0]["log_prob_gap"] > 0.05
+    assert blind[0]["logprob_gap"] > 0.05
 
 
 def test_a_step_that_is_corrected_weighs_tokens_that_are_apart(
@@ -215,7 +215,7 @@ def test_a_step_that_is_corrected_weighs_tokens_that_are_apart(
 
 
 def test_a_weight_is_the_ratio_of_both_cut_at_the_largest_and_one_within_the_bound() -> None:
-    config = LogProbGap(bound=0.1, on_excess="truncate", max_weight=3.0)
+    config = LogprobGap(bound=0.1, on_excess="truncate", max_weight=3.0)
     gaps = torch.tensor([[0.0, 0.1, -0.05, 0.5, -2.0, 1.2]])
     expected = torch.tensor([[1.0, 1.0, 1.0, 0.5, -2.0, 3.0]])
     expected[0, 3:5] = expected[0, 3:5].exp()
@@ -278,7 +278,7 @@ def test_an_engine_that_is_away_serves_another_model_or_has_no_room_is_refused(
                 "loss": {"type": "gspo"},
                 "sampler": {
                     "url": "http://e/v1", "model": "m", "folder": "/f",
-                    "log_prob_gap": {"on_excess": "truncate"},
+                    "logprob_gap": {"on_excess": "truncate"},
                 },
             },
             "gspo learns whole",

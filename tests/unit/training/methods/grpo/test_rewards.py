@@ -126,7 +126,7 @@ def test_a_grader_asked_again_in_another_process_says_the_same():
     (_, once), (_, again) = (graded(config, ["x"] * 4, items) for _ in range(2))
     _, backwards = graded(config, ["x"] * 4, items[::-1])
     assert [each.reward for each in once] == [each.reward for each in again]
-    assert [each.reward for each in once] == [each.reward for each in backwards][::-1]
+    assert [each.reward for each in once] == [backward.reward for backward in backwards][::-1]
 
 
 def network(seed: int) -> RewardNetwork:

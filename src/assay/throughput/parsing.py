@@ -13,7 +13,7 @@ _SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
 HOURS = {"h": 1.0, "d": 24.0}
 
 
-def link_of(text: str, *, option: str) -> NetworkLink:
+def parse_link(text: str, *, option: str) -> NetworkLink:
     """`25GB/s,5us`: bytes or bits a second each way, and what a message costs besides."""
     rate, _, time = (part.strip() for part in text.partition(","))
     found, latency = _RATE.fullmatch(rate), _TIME.fullmatch(time) if time else None
@@ -27,7 +27,7 @@ def link_of(text: str, *, option: str) -> NetworkLink:
     return NetworkLink(bytes_per_s=bytes_per_s, latency_s=latency_s)
 
 
-def failures_of(text: str) -> float:
+def parse_failure_rate(text: str) -> float:
     """`0.02/h`: failures of a node in an hour."""
     found = _FAILURES.fullmatch(text.strip())
     if found is None:
@@ -37,7 +37,7 @@ def failures_of(text: str) -> float:
     return _number(found[1]) / HOURS[found[2]]
 
 
-def sizes_of(text: str) -> list[int]:
+def parse_world_sizes(text: str) -> list[int]:
     """`8,16,32`, the smallest first."""
     try:
         sizes = sorted({int(part) for part in text.split(",")})

@@ -16,33 +16,33 @@ from scipy.special import fdtr, stdtr
 from assay.base.shapes import Float64
 from assay.statistics.effect import Effect
 
-FALSE_ALARMS: Final = 0.05
+OUTLIER_LEVEL: Final = 0.05
 """How often some run of a comparison stands apart by luck."""
-TOO_WELL: Final = 0.01
+UNDERDISPERSION_LEVEL: Final = 0.01
 """How often seeds agree so well by luck."""
 
-FEWEST_SEEDS: Final = 3
+MIN_SEEDS: Final = 3
 
 
-class RunApart(NamedTuple):
+class OutlierRun(NamedTuple):
     """One run that is unlike the others of its arm."""
 
     arm: int
     """0 is the baseline, 1 the candidate."""
-    place: int
+    seed_index: int
     """Its seed's, from 0."""
     distance: float
     """From the mean of the others, in the score's unit."""
 
 
-def runs_apart(scores: Float64[np.ndarray, "2 seed"], effect: Effect) -> list[RunApart]:
+def outlier_runs(scores: Float64[np.ndarray, "2 seed"], effect: Effect) -> list[OutlierRun]:
     """Runs that stand apart by the outlier test of a linear model (externally studentized residuals,
     Bonferroni).
 
     Both arms say how much runs scatter, and they scatter by the luck of their own items at least.
     """
     num_seeds = scores.shape[1]
-    if num_seeds < FEWEST_SEEDS:
+    if num_seeds < MIN_SEEDS:
         return []
     deviations = scores - scores.mean(axis=1, keepdims=True)
     left = 1.0 - 1.0 / num_seeds
@@ -53,16 +53,16 @@ def runs_apart(scores: Float64[np.ndarray, "2 seed"], effect: Effect) -> list[Ru
         studentized = np.abs(deviations) / np.sqrt(scatter * left)
     chance = 2.0 * stdtr(degrees, -studentized) * scores.size
     return [
-        RunApart(int(arm), int(place), float(deviations[arm, place] / left))
-        for arm, place in np.argwhere(chance < FALSE_ALARMS)
+        OutlierRun(int(arm), int(seed_index), float(deviations[arm, seed_index] / left))
+        for arm, seed_index in np.argwhere(chance < OUTLIER_LEVEL)
     ]
 
 
-def agree_too_well(effect: Effect) -> bool:
+def is_underdispersed(effect: Effect) -> bool:
     """Whether the gains of the seeds scatter less than the luck that each has on its items would make them."""
     expected, seen = float(effect.residual_variance), float(effect.seed_variance)
     degrees = float(effect.seed_degrees)
-    if degrees < FEWEST_SEEDS - 1 or not expected > 0.0:
+    if degrees < MIN_SEEDS - 1 or not expected > 0.0:
         return False
     chance = fdtr(degrees, degrees * float(np.mean(effect.item_degrees)), seen / expected)
-    return bool(chance < TOO_WELL)
+    return bool(chance < UNDERDISPERSION_LEVEL)

@@ -62,7 +62,7 @@ def breadth(
     differences: Mapping[str, Float64[np.ndarray, "*leading seed _"]],
     clusters: Mapping[str, Shaped[np.ndarray, "_"]] | None = None,
     weights: Mapping[str, Float64[np.ndarray, "_"]] | None = None,
-    draws: Mapping[str, Int64[np.ndarray, "_"]] | None = None,
+    joint_clusters: Mapping[str, Int64[np.ndarray, "_"]] | None = None,
     *,
     largest: Mapping[str, float] | None = None,
 ) -> Breadth:
@@ -82,7 +82,7 @@ def breadth(
             values,
             (clusters or {}).get(name),
             (weights or {}).get(name),
-            (draws or {}).get(name),
+            (joint_clusters or {}).get(name),
             largest=None if largest is None else largest[name],
         )
         for name, values in differences.items()
@@ -101,7 +101,7 @@ class _Benchmark(NamedTuple):
     seed_means: Float64[np.ndarray, "*leading seed"]
     differences: Float64[np.ndarray, "*leading seed item"]
     share: Float64[np.ndarray, "item"]
-    draws: Int64[np.ndarray, "item"] | None
+    joint_clusters: Int64[np.ndarray, "item"] | None
     largest: float | None
 
 
@@ -109,20 +109,22 @@ def _benchmark(
     differences: Float64[np.ndarray, "*leading seed item"],
     clusters: Shaped[np.ndarray, "item"] | None,
     weights: Float64[np.ndarray, "item"] | None,
-    draws: Int64[np.ndarray, "item"] | None,
+    joint_clusters: Int64[np.ndarray, "item"] | None,
     *,
     largest: float | None,
 ) -> _Benchmark:
     share = item_shares(weights, differences.shape[-1])
     effect = paired_effect(differences, clusters, weights, largest=largest)
-    return _Benchmark(effect, differences @ share, differences, share, draws, largest)
+    return _Benchmark(effect, differences @ share, differences, share, joint_clusters, largest)
 
 
 def _composite(benchmarks: Mapping[str, _Benchmark]) -> Effect:
     count = len(benchmarks)
-    by_seed = np.mean(np.stack([each.seed_means for each in benchmarks.values()]), axis=0)
-    draws = {name: each.draws for name, each in benchmarks.items() if each.draws is not None}
-    groups = sharing_groups(draws) if draws else [[name] for name in benchmarks]
+    by_seed = np.mean(np.stack([benchmark.seed_means for benchmark in benchmarks.values()]), axis=0)
+    joint_clusters = {
+        name: each.joint_clusters for name, each in benchmarks.items() if each.joint_clusters is not None
+    }
+    groups = sharing_groups(joint_clusters) if joint_clusters else [[name] for name in benchmarks]
     parts = [_of_group([benchmarks[name] for name in group]) for group in groups]
     variance = np.asarray(sum(part.item_variance for part in parts))
     return Effect(
@@ -151,14 +153,14 @@ def _of_group(group: Sequence[_Benchmark]) -> Effect:
     first, first_largest = group[0].effect, group[0].largest
     if len(group) == 1:
         return first
-    of_items, residuals = zip(*(_deviations(each) for each in group), strict=True)
-    joined = np.concatenate([each.draws for each in group if each.draws is not None])
+    item_deviations, residuals = zip(*(_deviations(each) for each in group), strict=True)
+    joined = np.concatenate([each.joint_clusters for each in group if each.joint_clusters is not None])
     shares = np.concatenate([each.share for each in group])
     num_seeds = group[0].differences.shape[-2]
     of_seeds = clustered_variance(np.concatenate(residuals, axis=-1), joined, shares).variance.sum(axis=-1)
     largest = None if first_largest is None else sum(each.largest or 0.0 for each in group)
     together = clustered_variance(
-        np.concatenate(of_items, axis=-1),
+        np.concatenate(item_deviations, axis=-1),
         joined,
         shares,
         largest=largest,
@@ -175,7 +177,7 @@ def _deviations(
     benchmark: _Benchmark,
 ) -> tuple[Float64[np.ndarray, "*leading item"], Float64[np.ndarray, "*leading seed item"]]:
     """Weighted deviations of the items' means [..., item], and of each seed's item both [..., seed, item]."""
-    of_items = benchmark.differences.mean(axis=-2)
-    of_items = of_items - (of_items @ benchmark.share)[..., None]
-    residuals = benchmark.differences - benchmark.seed_means[..., None] - of_items[..., None, :]
-    return of_items * benchmark.share, residuals * benchmark.share
+    item_deviations = benchmark.differences.mean(axis=-2)
+    item_deviations = item_deviations - (item_deviations @ benchmark.share)[..., None]
+    residuals = benchmark.differences - benchmark.seed_means[..., None] - item_deviations[..., None, :]
+    return item_deviations * benchmark.share, residuals * benchmark.share

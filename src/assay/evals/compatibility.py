@@ -40,7 +40,7 @@ def answerable_suite(path: Path, method: MethodConfig, *, whose: str) -> Suite:
 def refuse_unfenced_graders(suite: Suite) -> None:
     """Raise `ConfigError` where the suite has a grader that is not trusted, and the kernel here cannot keep it
     in; or that needs a package which is missing."""
-    refuse_unfenced(each.grader for each in suite.benchmarks if isinstance(each, Generation))
+    refuse_unfenced(benchmark.grader for benchmark in suite.benchmarks if isinstance(benchmark, Generation))
 
 
 def refuse_what_it_cannot_answer(suite: Suite, suite_path: str, method: MethodConfig, *, whose: str) -> None:

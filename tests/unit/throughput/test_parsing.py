@@ -3,7 +3,7 @@
 import pytest
 
 from assay.base.errors import ConfigError
-from assay.throughput.sentences import failures_of, link_of, sizes_of
+from assay.throughput.parsing import parse_failure_rate, parse_link, parse_world_sizes
 
 
 @pytest.mark.parametrize(
@@ -17,25 +17,25 @@ from assay.throughput.sentences import failures_of, link_of, sizes_of
     ],
 )
 def test_a_link_is_read_with_its_units(text: str, bytes_per_s: float, latency_s: float) -> None:
-    link = link_of(text, option="--network")
+    link = parse_link(text, option="--network")
     assert (link.bytes_per_s, link.latency_s) == (pytest.approx(bytes_per_s), pytest.approx(latency_s))
 
 
 @pytest.mark.parametrize("text", ["25", "25GB", "fast,5us", "0GB/s", "25GB/s,5", "25GB/s,soon", "1..5GB/s"])
 def test_what_is_no_link_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(ConfigError, match=r"--network .*25GB/s,5us"):
-        link_of(text, option="--network")
+        parse_link(text, option="--network")
 
 
 def test_failures_are_of_a_node_in_an_hour() -> None:
-    assert failures_of("0.02/h") == 0.02
-    assert failures_of("0.48 / d") == pytest.approx(0.02)
+    assert parse_failure_rate("0.02/h") == 0.02
+    assert parse_failure_rate("0.48 / d") == pytest.approx(0.02)
     with pytest.raises(ConfigError, match=r"0\.02/h"):
-        failures_of("2%")
+        parse_failure_rate("2%")
 
 
 def test_sizes_are_sorted_and_each_is_said_once() -> None:
-    assert sizes_of("32, 8,16,8") == [8, 16, 32]
+    assert parse_world_sizes("32, 8,16,8") == [8, 16, 32]
     for text in ("", "8,,16", "0,8", "many"):
         with pytest.raises(ConfigError, match="8,16,32"):
-            sizes_of(text)
+            parse_world_sizes(text)

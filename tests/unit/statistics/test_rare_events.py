@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from assay.statistics.composite import breadth
 from assay.statistics.effect import paired_effect
-from assay.statistics.several import breadth
 
 MARKS = arrays(
     np.float64, st.tuples(st.integers(2, 4), st.integers(2, 8)), elements=st.sampled_from([-1.0, 0.0, 1.0])
@@ -119,5 +119,5 @@ def test_a_composite_allows_for_it_as_its_benchmarks_do():
     )
     assert float(doubled.item_degrees) == pytest.approx(float(grouped.item_degrees))
     both = breadth(tables, largest={"a": 1.0, "b": 1.0}).composite
-    parts = [float(paired_effect(each, largest=1.0).item_variance) for each in tables.values()]
+    parts = [float(paired_effect(table, largest=1.0).item_variance) for table in tables.values()]
     assert float(both.item_variance) == pytest.approx(sum(parts) / 4)

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from assay.base.errors import DataError
+from assay.statistics.composite import breadth
 from assay.statistics.effect import paired_effect
-from assay.statistics.several import breadth
 
 
 def tables(rng, gains, *, seeds=5, items=300):

@@ -5,14 +5,14 @@ import pytest
 from scipy.stats import t as students
 
 from assay.statistics.effect import paired_effect
-from assay.statistics.seeds.suspicion import FALSE_ALARMS, TOO_WELL, agree_too_well, runs_apart
+from assay.statistics.seeds.outliers import FALSE_ALARMS, TOO_WELL, is_underdispersed, outlier_runs
 
 
 def suspected(scores, items=0.05, seed=0):
     """What is found of [arm, seed] scores whose runs also have some luck on 400 items each."""
     luck = items * np.random.default_rng(seed).normal(size=(scores.shape[1], 400))
     differences = (scores[1] - scores[0])[:, None] + luck
-    return runs_apart(scores, paired_effect(differences))
+    return outlier_runs(scores, paired_effect(differences))
 
 
 @pytest.mark.parametrize("seeds", [3, 5, 8])
@@ -27,7 +27,7 @@ def test_a_run_stands_apart_by_the_outlier_test_of_a_linear_model(seeds):
     error = np.sqrt(squares[0] / degrees * np.linalg.inv(design.T @ design)[2, 2])
     chance = 2 * students.sf(abs(found[2]) / error, degrees) * scores.size
     (apart,) = suspected(scores)
-    assert chance < FALSE_ALARMS and (apart.arm, apart.place) == (1, 0)
+    assert chance < FALSE_ALARMS and (apart.arm, apart.seed_index) == (1, 0)
     assert apart.distance == pytest.approx(found[2])
 
 
@@ -38,10 +38,10 @@ def test_a_run_stands_apart_by_the_outlier_test_of_a_linear_model(seeds):
 def test_a_crash_of_eight_standard_deviations_is_named_and_luck_seldom(seeds, least):
     rng = np.random.default_rng(seeds)
     scores = rng.normal(size=(1500, 2, seeds))
-    in_vain = np.mean([bool(suspected(each)) for each in scores])
+    in_vain = np.mean([bool(suspected(score)) for score in scores])
     assert in_vain <= FALSE_ALARMS + 0.015
     scores[:, 1, 1] -= 8.0
-    named = [[(each.arm, each.place) for each in suspected(table)] for table in scores]
+    named = [[(each.arm, each.seed_index) for each in suspected(table)] for table in scores]
     assert np.mean([(1, 1) in each for each in named]) >= least
 
 
@@ -60,7 +60,7 @@ def test_seeds_that_agree_better_than_their_own_items_let_them_are_suspected():
         tables = rng.normal(size=(1500, 5, 200)) + luck_of_seeds * rng.normal(size=(1500, 5, 1))
         if not found:
             tables = tables - 0.9 * tables.mean(axis=2, keepdims=True)  # drawn together, as one seed's runs are
-        found.append(np.mean([agree_too_well(paired_effect(each)) for each in tables]))
+        found.append(np.mean([is_underdispersed(paired_effect(table)) for table in tables]))
     together, apart, noisy = found
     assert together > 0.9
     assert apart == pytest.approx(TOO_WELL, abs=0.01) and noisy <= TOO_WELL
