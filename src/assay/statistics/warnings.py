@@ -122,68 +122,69 @@ class Rule(NamedTuple):
 
 RULES: Mapping[str, Rule] = {
     "diverged": Rule(
-        "the training loss or its gradient ended not finite, or the median of its last "
-        f"{ENDS} steps is above {DIVERGED_FACTOR:g} times that of its first {ENDS}, and all but {ENDS // 4} of "
-        f"those are above all but {ENDS // 4} of these; of fewer than {2 * ENDS} steps: the same of their "
-        f"halves, of {FEWEST_AT_AN_END} steps or more, and all of the second are above all of the first",
-        "lower `trainer.optimizer.learning_rate`, or warm up longer; `assay replay RUN --step N --explain`",
+        f"the last training loss or gradient is not finite, or the median of the last {ENDS} losses is above "
+        f"{DIVERGED_FACTOR:g} times that of the first {ENDS} and, without {ENDS // 4} outliers on each side, "
+        f"every last loss is above every first; with fewer than {2 * ENDS} steps, the two halves are compared "
+        f"({FEWEST_AT_AN_END} steps or more, no outliers)",
+        "lower `trainer.optimizer.learning_rate` or warm up longer; `assay replay RUN --step N --explain`",
         "diverged",
     ),
     "spikes": Rule(
-        f"the training loss of a step was over {LOSS_TIMES:g} times and its gradient over {GRADIENT_TIMES:g} "
-        f"times the median of the {SPIKE_STEPS} steps before, and both came down again; the logarithms of the "
-        f"ratios are over {SPIKE_GAP:g} times those of any other step; of rewarded answers the gradient only",
-        "`assay replay RUN --step N --bisect` names the rows, their text and where they come from",
+        f"a step's loss is over {LOSS_TIMES:g} times and its gradient over {GRADIENT_TIMES:g} times the "
+        f"median of the {SPIKE_STEPS} steps before, both came down again, and the log ratios are over "
+        f"{SPIKE_GAP:g} times those of any other step; RL methods use only the gradient",
+        "`assay replay RUN --step N --bisect` names the rows, their text and their origin",
         "had steps that stand far out",
     ),
     "one score": Rule(
-        "every validation row got the same prediction: probability, class or number",
-        "the model says nothing of a row: look at the loss, the learning rate and the labels",
-        "gave every row the same answer",
+        "every validation row has the same prediction: probability, class or number",
+        "check the loss, the learning rate and the labels: the model ignores its input",
+        "gave every row the same prediction",
     ),
     "worse than constant": Rule(
-        "the whole interval of the log-loss is above that of always predicting the shares of the classes; of "
-        "numbers, R² is below 0: their mean would do better",
-        "train longer or slower; check that the labels mean what the recipe takes them for",
-        "did worse than one answer for every row would",
+        "the whole interval of the log-loss is above that of predicting the class shares; for numbers, R² is "
+        "below 0",
+        "train longer or with a lower learning rate; check the meaning of the labels",
+        "did worse than a constant prediction would",
     ),
     "no better than chance": Rule(
-        "the interval of the AUC, or of the accuracy on pairs, reaches down to 0.5",
-        "more validation rows, or a model that ranks: train longer or faster; nothing is shown yet",
+        "the interval of the AUC, or of the accuracy on pairs, is not wholly above 0.5",
+        "use more validation rows, or train longer or with a higher learning rate",
         "may rank no better than chance",
     ),
     "reward leaks": Rule(
-        f"the reward of training rose, by its intervals over {ENDS} steps, while that of held-out prompts "
-        "fell: the interval of the last evaluation is below that of an earlier one",
-        "the model pleases the grader in another way than you meant: read its answers (`assay chat RUN`), mend "
-        "the grader, go on from the better commit; where `method.validation_temperature` is set, leave it out: "
-        "held-out answers at another temperature are of another policy",
+        f"the training reward rose (by its intervals over {ENDS} steps), and the interval of the last "
+        "held-out reward is below that of an earlier evaluation",
+        "the policy exploits the grader: read its completions (`assay chat RUN`), fix the grader, and "
+        "continue from the better commit; leave out `method.validation_temperature`, which evaluates another "
+        "policy",
         "earned more in training and less on held-out prompts",
     ),
     "answers collapsed": Rule(
-        f"a group's answers differ less than {SHRUNK:g} times as often as in the first {ENDS} steps, and the "
-        "reward did not rise",
-        "lower `trainer.optimizer.learning_rate`, or hold the model to a reference (`method.kl`)",
-        "came to one answer",
+        f"completions within a group differ less than {SHRUNK:g} times as often as in the first {ENDS} steps, "
+        "and the reward did not rise",
+        "lower `trainer.optimizer.learning_rate`, or add a penalty on the distance to a reference "
+        "(`method.kl`)",
+        "came to one completion",
     ),
     "groups without spread": Rule(
-        f"in the last {ENDS} steps {IDLE_SHARE:.0%} or more of the groups earned the same for every answer, "
-        "and the reward did not rise",
-        "prompts that are neither too hard nor too easy: warm up by SFT until some answers earn something",
+        f"in the last {ENDS} steps, {IDLE_SHARE:.0%} or more of the groups have equal rewards, and the reward "
+        "did not rise",
+        "choose prompts of medium difficulty; warm up by SFT until some completions earn a reward",
         "had nothing to learn from",
     ),
     "answers grow": Rule(
-        f"answers are {GROWN:g} times as long as in the first {ENDS} steps, or longer, and held-out prompts "
+        f"completions are at least {GROWN:g} times as long as in the first {ENDS} steps, and held-out prompts "
         "did not earn more",
-        "a loss that favours no length (`method.loss.type=dr_grpo`), `method.overlong`, or a grader that does "
-        "not pay for length",
-        "wrote longer answers, no better ones",
+        "use a loss without length bias (`method.loss.type=dr_grpo`), `method.overlong`, or a grader that "
+        "does not reward length",
+        "wrote longer completions, no better ones",
     ),
     "answers cut": Rule(
-        f"{TRUNCATED_SHARE:.0%} or more of the answers in the last {ENDS} steps were cut at "
+        f"{TRUNCATED_SHARE:.0%} or more of the completions in the last {ENDS} steps were truncated at "
         "`method.sampling.max_tokens`",
-        "raise it, or pay for shorter answers (`method.overlong`)",
-        "had many answers cut",
+        "raise it, or reward shorter completions (`method.overlong`)",
+        "had many completions cut",
     ),
     "far from the reference": Rule(
         f"the divergence from the reference was above {FAR_NATS:g} nat per token in the last {ENDS} steps",
@@ -191,85 +192,81 @@ RULES: Mapping[str, Rule] = {
         "went far from the reference",
     ),
     "graders fail": Rule(
-        f"{FAILED_SHARE:.0%} or more of a run's answers got no reward because a grader failed",
-        "mend the grader: those answers left their groups, and what fails is seldom left out at random",
+        f"{FAILED_SHARE:.0%} or more of a run's completions have no reward because a grader failed",
+        "fix the grader: these completions leave their groups, and failures are seldom random",
         "lost rewards to graders that fail",
     ),
     "sampler apart": Rule(
-        "what the sampler said of its tokens is not what the model says that learns from them: on average more "
-        f"than {APART_NATS:g} nats apart in a run's first step, or, later, {APART_TIMES:g} times as far as "
-        "then",
-        "answers were drawn at another temperature or with other filters than are learned at, or by weights of "
-        "another step: `assay replay RUN --step N` samples the step again; go on from a commit before it",
-        "learned from answers that another model drew",
+        f"the sampler's and the policy's logprobs differ by more than {APART_NATS:g} nats on average in the "
+        f"first step, or later by {APART_TIMES:g} times as much as then",
+        "sampling used another temperature, other filters or stale weights: `assay replay RUN --step N` "
+        "samples the step again; continue from a commit before it",
+        "learned from completions that another model drew",
     ),
     "steps differ": Rule(
-        "the runs that are compared made different numbers of steps",
-        "compare at equal steps, or say that the longer training is the change",
+        "the compared runs made different numbers of steps",
+        "compare at equal steps, or state that longer training is the change",
     ),
     "methods differ": Rule(
-        "the runs that are compared are of two methods, whose scores of one name are of two things",
-        "compare both by a suite of their own, which asks both the same (`evaluation.suite`, `assay eval run`)",
+        "the compared runs use two methods, so scores of one name mean two things",
+        "compare both on one suite (`evaluation.suite`, `assay eval run`)",
     ),
     "guardrail at zero": Rule(
         "baseline and candidate score 0 on every item of a guardrail",
-        "a score that cannot fall guards nothing: choose items that the baseline can do",
+        "choose items that the baseline can solve: a score of 0 cannot fall",
     ),
     "leaking rows": Rule(
         f"at least {LEAK_SHARE:.0%} of the validation rows have the tokens of a training row",
         "split by a key that keeps them together (`column: input_ids`), or set `data.split.drop_leaks`",
-        "were judged on rows that they had learned",
+        "were evaluated on rows that they had learned",
     ),
     "cut rows": Rule(
-        f"at least {CUT_SHARE:.0%} of the rows were cut; of shards that were adopted: are as "
-        "long as the longest, so they likely were",
+        f"at least {CUT_SHARE:.0%} of the rows were truncated; in adopted shards: are as long as the longest "
+        "row",
         "build the dataset with a larger `--max-tokens`",
     ),
     "uneven split": Rule(
-        f"the share of the rows that a split by hash holds out is more than {SPLIT_SLACK:.0%} off what was "
-        "asked: the groups that stay together are few, or of unequal size",
-        "another `data.split.seed`, or a column with more values; or take it as it is",
+        f"a split by hash holds out a share that is more than {SPLIT_SLACK:.0%} off the requested one, "
+        "because groups that stay together are few or unequal",
+        "choose another `data.split.seed` or a column with more values; or accept it",
     ),
     "telling column": Rule(
-        f"a metadata column that the model reads gets at most {LABEL_LEAK_SHARE:.0%} of the rows wrong that the "
-        f"commonest class gets wrong, of {FEWEST_OTHERS} or more",
-        "leave it out of the recipe's columns, unless it is known of a row before its label is",
+        f"a metadata column that the model reads is wrong on at most {LABEL_LEAK_SHARE:.0%} of the rows that "
+        f"the most common class gets wrong ({FEWEST_OTHERS} or more rows)",
+        "remove it from the recipe's columns, unless its value is known before the label",
     ),
     "look cannot decide": Rule(
-        f"a declared look would end a campaign, unscaled, on more than {MAX_LOST:.0%} of the candidates that "
-        "are worth having (by `rule.prior_sd`), and on more than it would scale",
-        "leave it out of `looks`, or take it with more seeds",
+        f"a declared look would end more than {MAX_LOST:.0%} of the candidates that are worth having (by "
+        "`rule.prior_sd`) without scaling them, and more than it would scale",
+        "remove it from `looks`, or give it more seeds",
     ),
     "campaign lacks power": Rule(
-        f"by its last look a campaign would scale less than {MIN_FOUND:.0%} of them",
-        "more seeds, or more items: the warning says how many",
+        f"by its last look the campaign would scale less than {MIN_FOUND:.0%} of the candidates worth having",
+        "use more seeds or items: the warning says how many",
     ),
     "guardrail lacks power": Rule(
-        f"by a campaign's last look, candidates that do no harm would pass its guardrails less than "
-        f"{MIN_FOUND:.0%} of the time; or a safety benchmark has too few items to bound its rate with no "
-        "failure among them",
-        "more items, more seeds, or a wider margin: the warning says how many",
+        f"by the last look, harmless candidates would pass the guardrails less than {MIN_FOUND:.0%} of the "
+        "time; or a safety benchmark has too few items to bound its rate even without failures",
+        "use more items, more seeds or a wider margin: the warning says how many",
     ),
     "clusters differ": Rule(
-        "primary benchmarks ask different rows and count them by different columns",
-        "give them one `cluster`: luck that rows share by one column and not by the other counts as if it were "
-        "that benchmark's alone, and the interval of their mean may be too narrow",
+        "primary benchmarks use different rows and count them by different columns",
+        "give them one `cluster`; otherwise the interval of their mean may be too narrow",
     ),
     "seed stands apart": Rule(
-        "of the runs that a campaign compares one scores further from its arm's others than such runs scatter, "
-        "by an outlier test that errs in one memo of twenty; of three seeds or more",
-        "look at that run before you believe the mean; a campaign of five seeds or more can declare "
+        "one run of an arm is an outlier (by a test that errs in one memo of twenty; three seeds or more)",
+        "inspect that run before you trust the mean; a campaign of five seeds or more can declare "
         "`rule.over_seeds: trimmed`",
     ),
     "seeds agree too well": Rule(
-        "two seeds of an arm ended with the same weights; or the gains of three seeds or more scatter less "
-        "than the luck on their own items would make them, which errs in one memo of a hundred",
-        "find what they have in common (a seed that nothing reads, a commit that they began with); their "
-        "number counts only as far as they are runs of their own",
+        "two seeds of an arm ended with equal weights; or the gains of three seeds or more scatter less than "
+        "their own items allow (a test that errs in one memo of a hundred)",
+        "find what the seeds share (a seed that nothing reads, a common initial commit): they count only as "
+        "far as they are independent",
     ),
     "several changes": Rule(
         "a candidate's patch has more than one key",
-        "make a candidate of each",
+        "make one candidate per key",
     ),
 }
 

@@ -201,7 +201,7 @@ def test_what_several_runs_of_an_arm_are_warned_of_is_one_line(config_of, facts_
     ]
     runs[1] = facts.runs[1]
     found = decide(config, campaign_of(config), facts._replace(runs=tuple(runs))).warnings
-    constant = "did worse than one answer for every row would; with seed 0, its log-loss is 0.7; always saying"
+    constant = "did worse than a constant prediction would; with seed 0, its log-loss is 0.7; always saying"
     assert [each.partition(" these rows")[0] for each in found] == [
         f"2 of 3 runs of baseline {constant}",
         "3 of 3 runs of treated diverged; with seed 0, the training loss began at 0.69 and ended at 7000.",
