@@ -85,7 +85,8 @@ def _line(key: str, field: FieldInfo, docstring: str, described_in: str) -> str:
     has_word = not field.is_required() and not isinstance(default, BaseModel)
     shown = f"- `{key}: {_as_yaml(default)}`" if has_word else f"- `{key}`"
     shown += " (required)" if field.is_required() else ""
-    texts = (" ".join(docstring.split()), _form(field.annotation), described_in and f"Keys: `{described_in}`.")
+    text = " ".join(docstring.split())
+    texts = (text, _form(field.annotation, text), described_in and f"Keys: `{described_in}`.")
     meaning = " ".join(filter(None, texts))
     return f"{shown}: {meaning}" if meaning else shown
 
@@ -98,9 +99,8 @@ def _as_yaml(value: Any) -> str:
     return str(value) or '""'
 
 
-def _form(annotation: Any) -> str:
-    """The words that may stand there, or that a list of so many values is expected; else nothing."""
-    choices = get_args(annotation) if get_origin(annotation) is Literal else ()
-    if len(choices) > 1:
-        return "One of " + ", ".join(f"`{choice}`" for choice in choices) + "."
-    return ""
+def _form(annotation: Any, text: str = "") -> str:
+    """The words that may stand there, unless `text` has them all; else nothing."""
+    choices = [f"`{choice}`" for choice in get_args(annotation) if get_origin(annotation) is Literal]
+    is_told = len(choices) < 2 or all(choice in text for choice in choices)
+    return "" if is_told else f"One of {', '.join(choices)}."

@@ -17,9 +17,8 @@ class LogprobGap(FrozenConfig):
 
     on_excess: Literal["refuse", "truncate"] = "refuse"
     """`refuse`: if the step's mean exceeds the bound, the run stops without the update. `truncate`: each
-    token beyond the bound is weighted by min(trainer / engine, `max_weight`) (truncated importance
-    sampling: Ionides 2008, J. Comput. Graph. Stat. 17(2); Yao et al. 2025, "Your efficient RL framework
-    secretly brings you off-policy RL training")."""
+    token beyond it is weighted by min(trainer / engine, `max_weight`) (truncated importance sampling:
+    Ionides 2008, J. Comput. Graph. Stat. 17(2))."""
 
     max_weight: float = Field(default=2.0, ge=1.0)
     """Largest weight of `truncate`."""
@@ -58,8 +57,7 @@ class RemoteSampler(FrozenConfig):
     """Longest wait for one completion, and for weights to load."""
 
     max_retries: NonNegativeInt = 6
-    """Retries of a request that got 408, 409, 429, 5xx or no response, after 0.5 s, 1 s, 2 s, ...: half a
-    minute in all."""
+    """Retries of a request that got 408, 409, 429, 5xx or no response: after 0.5 s, 1 s, 2 s, ..."""
 
     @model_validator(mode="after")
     def _can_be_reached(self) -> "RemoteSampler":

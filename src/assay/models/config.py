@@ -87,8 +87,8 @@ class NewEncoderConfig(FrozenConfig):
     dropout: float = Field(default=0.1, ge=0.0, lt=1.0)
 
     attention_dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
-    """Dropout of attention weights. A value other than 0 disables the fast attention kernel (on a CPU,
-    steps take twice as long)."""
+    """Dropout of attention weights. A value other than 0 disables the fast kernel (on a CPU: twice the
+    step)."""
 
     @model_validator(mode="after")
     def _heads_divide_width(self) -> "NewEncoderConfig":

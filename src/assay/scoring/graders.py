@@ -91,8 +91,7 @@ class MathAnswer(FrozenConfig):
     """A template, usually `{{ sample.output_text }}`."""
 
     reference: Template
-    r"""The right result in plain text or LaTeX: `3/4`, `0.75`, `\frac{3}{4}`, or a solution that ends with
-    it."""
+    r"""The right result in plain text or LaTeX: `3/4`, `0.75`, `\frac{3}{4}`."""
 
 
 class PythonGrader(FrozenConfig):

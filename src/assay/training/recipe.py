@@ -40,8 +40,8 @@ class EvaluationConfig(FrozenConfig):
     """The suite's file (docs/suites.md)."""
 
     every_steps: PositiveInt | None = None
-    """Steps between evaluated commits, a multiple of `trainer.commit_every`; the last commit is evaluated
-    too. Null: every commit."""
+    """Steps between evaluated commits, a multiple of `trainer.commit_every`; null: every commit. The last
+    one always is."""
 
     max_waiting: PositiveInt = 8
     """Checkpoints that are kept beyond `retention` until they are evaluated. If more wait, the oldest is

@@ -59,7 +59,7 @@ class HashSplit(FrozenConfig):
     seed: int = 0
 
     drop_leaks: bool = False
-    """Leave validation rows out that have exactly the tokens of a training row. Reads all rows once."""
+    """Leave out validation rows with exactly the tokens of a training row. Reads all rows once."""
 
 
 class TimeSplit(FrozenConfig):
@@ -73,7 +73,7 @@ class TimeSplit(FrozenConfig):
     """Time of the first validation row; UTC if it names no time zone."""
 
     drop_leaks: bool = False
-    """Leave validation rows out that have exactly the tokens of a training row. Reads all rows once."""
+    """Leave out validation rows with exactly the tokens of a training row. Reads all rows once."""
 
 
 class ColumnSplit(FrozenConfig):
@@ -90,7 +90,7 @@ class ColumnSplit(FrozenConfig):
     those without a value."""
 
     drop_leaks: bool = False
-    """Leave validation rows out that have exactly the tokens of a training row. Reads all rows once."""
+    """Leave out validation rows with exactly the tokens of a training row. Reads all rows once."""
 
 
 SplitConfig = Annotated[HashSplit | TimeSplit | ColumnSplit, Field(discriminator="type")]

@@ -21,8 +21,8 @@ class BucketedLayout(FrozenConfig):
     type: Literal["bucketed"] = "bucketed"
 
     jitter: float = Field(default=0.0, ge=0.0, lt=1.0)
-    """For bucketing, each row's length is changed at random by up to this share in every epoch, so that
-    rows meet other rows. 0.1 lets them meet two to three times as many, for 5 to 8% more padding."""
+    """For bucketing, row lengths change at random by up to this share in every epoch. 0.1 lets rows meet
+    two to three times as many others, for 5 to 8% more padding."""
 
 
 class PackedLayout(FrozenConfig):
@@ -65,28 +65,27 @@ class LoaderConfig(FrozenConfig):
     """Rows per optimizer step, over all lanes; a multiple of `lanes`."""
 
     window_rows: PositiveInt = 4096
-    """Rows of a lane that are shuffled (and bucketed or packed) together. A larger window mixes better,
-    makes the first step slower, and takes more memory: over all ranks (spread_windows + 2) x lanes x
-    window_rows x mean tokens x 2 bytes, 4 bytes if token ids exceed 65,535."""
+    """Rows of a lane that are shuffled (and bucketed or packed) together. More mix better, make the first
+    step slower, and take more memory: over all ranks (spread_windows + 2) x lanes x window_rows x mean
+    tokens x 2 bytes, 4 bytes if token ids exceed 65,535."""
 
     spread_windows: NonNegativeInt = 3
-    """Windows before and after its own to which the rows of a file segment are dealt: with 3, a window has
-    rows of seven times as many row groups. More mix better and cost memory and a slower first step;
-    nothing is read twice."""
+    """Windows before and after its own to which a file segment's rows are dealt: with 3, a window has rows
+    of seven times as many row groups. More mix better and cost memory and a slower first step."""
 
     layout: Layout = BucketedLayout()
 
     max_micro_batch_tokens: PositiveInt | None = None
-    """Token budget of a micro-batch, padding included; a lane's rows are cut to fit, and a longer row goes
-    alone. Bounds memory. Null: one micro-batch per lane and step."""
+    """Token budget of a micro-batch, padding included, which bounds memory. A lane's rows are cut to fit; a
+    longer row goes alone. Null: one micro-batch per lane and step."""
 
     on_damage: Literal["fail", "quarantine"] = "fail"
-    """What happens if the bytes of a row group are not those that were indexed: the run stops, or the rows
-    are skipped, counted in every commit and listed by the audit."""
+    """If a row group's bytes are not those that were indexed: `fail` stops the run; `quarantine` skips the
+    rows, counts them in every commit and lists them in the audit."""
 
     prefetch_steps: NonNegativeInt = 0
-    """Steps whose batches another thread prepares ahead. Windows are decoded ahead in any case, so 0 is the
-    cheapest unless collating large batches makes the device wait."""
+    """Steps whose batches another thread prepares ahead. Windows are decoded ahead in any case, so 0 is
+    usually the cheapest."""
 
     threads: PositiveInt = 2
     """Threads that read and decode."""

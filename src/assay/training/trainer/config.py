@@ -94,7 +94,7 @@ class TrainerConfig(FrozenConfig):
     optimizer: OptimizerConfig = OptimizerConfig()
 
     precision: Precision = "auto"
-    """`auto`: bfloat16 autocast on a GPU that supports it, else float32. Weights stay float32."""
+    """`auto`: `bfloat16` autocast on a GPU that supports it, else `float32`. Weights stay float32."""
 
     compile: bool = False
     """Compile the model's layers with `torch.compile` when a worker starts. Changes the bits, equally at
@@ -108,13 +108,12 @@ class TrainerConfig(FrozenConfig):
     commit against how often the run has died."""
 
     evaluate_every: PositiveInt | None = None
-    """Optimizer steps between evaluations on the validation split, each with a commit; null: only at the
-    end."""
+    """Optimizer steps between evaluations, each with a commit; null: only at the end."""
 
     spot_check_every: PositiveInt | None = 200
-    """Optimizer steps between spot checks, in which each rank recomputes a lane of another rank and
-    compares the bits (docs/replay.md); rounded so that checks and commits coincide. If a device computes
-    wrongly, the run goes back to a checked commit. Null: no checks."""
+    """Optimizer steps between spot checks, in which each rank recomputes a lane of another and compares the
+    bits (docs/replay.md); rounded to coincide with commits. If a device computes wrongly, the run goes
+    back to a checked commit. Null: none."""
 
     threads_per_rank: PositiveInt = 1
     """CPU threads of a rank. Another number gives other bits."""

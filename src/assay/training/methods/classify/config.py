@@ -33,7 +33,7 @@ class ClassifyConfig(MethodConfig):
     """Metadata columns that hold numbers; embedded by order of magnitude (quarter octaves)."""
 
     category_buckets: PositiveInt = 256
-    """Embeddings per categorical column. Two values share one with probability 1/category_buckets."""
+    """Embeddings per categorical column."""
 
     head_dropout: float = Field(default=0.1, ge=0.0, lt=1.0)
 

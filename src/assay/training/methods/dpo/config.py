@@ -34,7 +34,7 @@ class SigmoidLoss(FrozenConfig):
     also_called: ClassVar = {"conservative": "label_smoothing", "epsilon": "label_smoothing"}
 
     type: Literal["sigmoid", "sigmoid_norm"] = "sigmoid"
-    """`sigmoid_norm` takes means over a completion's tokens instead of sums, so that length earns nothing;
+    """`sigmoid` takes sums over a completion's tokens, `sigmoid_norm` means, so that length earns nothing;
     its beta is larger by about the length."""
 
     beta: PositiveFloat = 0.1
@@ -134,7 +134,7 @@ class DpoConfig(MethodConfig):
     """Weight of the chosen completion's negative log-likelihood per token, which is added to a pair's loss."""
 
     slice_columns: tuple[str, ...] = ()
-    """Metadata columns by which the evaluation is sliced. The model does not see them."""
+    """Metadata columns by which the evaluation is sliced."""
 
     @property
     def columns(self) -> tuple[str, ...]:

@@ -114,10 +114,10 @@ class GrpoLoss(_Clipped):
 
 
 class DrGrpoLoss(_Clipped):
-    """Clipped ratio times advantage; sum over a completion's tokens, divided by `sampling.max_tokens`; mean
-    over completions. No length is favoured.
+    """Clipped ratio times advantage; sum over a completion's tokens divided by `sampling.max_tokens`; mean
+    over completions.
 
-    Liu et al. 2025, arXiv:2503.20783, section 3.2; use it with `advantage_scale: none`.
+    Liu et al. 2025, arXiv:2503.20783, section 3.2; use `advantage_scale: none`.
     """
 
     type: Literal["dr_grpo"]
@@ -139,15 +139,14 @@ class GspoLoss(_Clipped):
     type: Literal["gspo"]
 
     clip_low: float = Field(default=3e-4, gt=0.0, le=1.0)
-    """As for `grpo`; the paper's value, small because means move less than tokens."""
+    """As for `grpo`; the paper's value."""
 
     clip_high: PositiveFloat = 4e-4
     """As for `grpo`; the paper's value."""
 
 
 class CispoLoss(FrozenConfig):
-    """Log-probability times advantage, weighted by the capped ratio, so that every token has a gradient; mean
-    over tokens.
+    """Log-probability times advantage, weighted by the capped ratio; mean over tokens.
 
     MiniMax 2025, arXiv:2506.13585, eq. 4 and 5.
     """
@@ -258,8 +257,7 @@ class GrpoConfig(MethodConfig):
     """What completions are rewarded for; several rewards are summed."""
 
     held_out: tuple[AnyReward, ...] = ()
-    """What grades completions of held-out prompts; none: `rewards`. A grader that cannot be fooled in the
-    same way shows reward hacking."""
+    """What grades completions of held-out prompts; none: `rewards`."""
 
     judge: JudgeEndpoint = JudgeEndpoint()
     """The endpoint of judges, if graders of `rewards` or `held_out` use any."""
@@ -283,9 +281,9 @@ class GrpoConfig(MethodConfig):
     """The loss and what it is averaged over."""
 
     advantage_scale: Literal["group", "step", "none"] = "group"
-    """What advantages are divided by: the standard deviation of the group's rewards, of all rewards of the
-    step, or nothing. `group` gives prompts that are nearly always right or wrong as much weight as open
-    ones; `step` gives them less."""
+    """What advantages are divided by: the standard deviation of the rewards of the `group` or of the
+    `step`, or nothing (`none`). `group` gives prompts that are nearly always right or wrong as much
+    weight as open ones; `step` gives them less."""
 
     overlong: Annotated[
         KeepOverlong | MaskOverlong | ShapeOverlong,
@@ -295,18 +293,15 @@ class GrpoConfig(MethodConfig):
     """What happens to completions that `sampling.max_tokens` cut."""
 
     groups_per_lane: PositiveInt | None = None
-    """Train on this many groups of each lane, the first with non-zero advantages; null: all. Sample more
-    prompts than that (`loader.global_batch_size`)."""
+    """Train on this many groups of each lane, the first with non-zero advantages; null: all."""
 
     updates_per_rollout: PositiveInt = 1
-    """Updates from one step's completions, each from all of them. Ratios are exactly 1 in the first, so
-    clipping matters from the second on. Commits stand between steps."""
+    """Updates from one step's completions, each from all of them. Clipping matters from the second on."""
 
     staleness: NonNegativeInt = 0
-    """Steps of delay: the completions of step s are sampled with the weights after step s - 1 - staleness
-    (of the first steps: the first weights). Ratios are to the sampling policy and clipped from the first
-    update on (PPO, arXiv:1707.06347; off-policy steps, arXiv:2410.18252; without the proximal policy of
-    AReaL, arXiv:2505.24298, section 5.2)."""
+    """Steps of delay: the completions of step s are sampled with the weights after step s - 1 - staleness.
+    Ratios are to the sampling policy and clipped from the first update on (PPO, arXiv:1707.06347;
+    off-policy steps, arXiv:2410.18252)."""
 
     kl: NonNegativeFloat = 0.0
     """Weight of the divergence from the reference, per token (k3 times the ratio); 0: no reference."""
@@ -315,16 +310,14 @@ class GrpoConfig(MethodConfig):
     """The reference model, if `kl` is not 0."""
 
     max_reward_failures: float = Field(default=0.05, ge=0.0, le=1.0)
-    """Largest share of a step's completions that may have no grade. Beyond it the run stops without the
-    update."""
+    """Largest share of a step's completions without a grade; beyond it the run stops without the update."""
 
     validation_temperature: NonNegativeFloat | None = None
-    """Temperature for held-out prompts, which are completed once each; null: `sampling.temperature`, so
-    that training and validation rewards are of one policy. 0 is greedy, which may get worse while the
-    sampled policy improves."""
+    """Temperature for held-out prompts; null: `sampling.temperature`, so that training and validation
+    rewards are of one policy. 0 is greedy, which may get worse while the sampled policy improves."""
 
     slice_columns: tuple[str, ...] = ()
-    """Metadata columns by which the evaluation is sliced. The model does not see them."""
+    """Metadata columns by which the evaluation is sliced."""
 
     @property
     def columns(self) -> tuple[str, ...]:

@@ -85,8 +85,7 @@ class RunReward(FrozenConfig):
     """The run's id. Its dataset must have the tokenizer of the prompts."""
 
     step: PositiveInt | None = None
-    """The step of the commit; null: the last one of a finished run. The digest of its weights is recorded
-    with the run."""
+    """The step of the commit; null: the last one of a finished run."""
 
     weight: float = 1.0
     """Factor of the reward."""

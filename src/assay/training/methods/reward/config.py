@@ -38,7 +38,7 @@ class RewardConfig(MethodConfig):
     """Weight of (chosen reward + rejected reward)^2, which keeps rewards near zero; 0.01 is usual."""
 
     slice_columns: tuple[str, ...] = ()
-    """Metadata columns by which the evaluation is sliced. The model does not see them."""
+    """Metadata columns by which the evaluation is sliced."""
 
     @property
     def columns(self) -> tuple[str, ...]:

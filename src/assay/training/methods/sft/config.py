@@ -35,7 +35,7 @@ class SftConfig(MethodConfig):
     (completions, or assistant turns)."""
 
     slice_columns: tuple[str, ...] = ()
-    """Metadata columns by which the evaluation is sliced. The model does not see them."""
+    """Metadata columns by which the evaluation is sliced."""
 
     @property
     def columns(self) -> tuple[str, ...]:
