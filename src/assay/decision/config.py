@@ -33,7 +33,7 @@ Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$", max_length=40)]
 
 
 class Candidate(FrozenConfig):
-    """One thing to try."""
+    """A candidate."""
 
     name: Name
     """Part of its runs' ids."""
@@ -42,8 +42,8 @@ class Candidate(FrozenConfig):
     """Why it might help; for the memo's reader."""
 
     patch: dict[str, Any]
-    """Dotted key of the recipe -> value, e.g. `trainer.optimizer.learning_rate: 2e-3`. One key: an effect of
-    several changes at once cannot be credited to any of them (allowed, with a warning)."""
+    """Dotted key of the recipe -> value, e.g. `trainer.optimizer.learning_rate: 2e-3`. Use one key: the
+    effect of several changes cannot be credited to one (allowed, with a warning)."""
 
     @model_validator(mode="after")
     def _is_a_candidate(self) -> "Candidate":
@@ -58,7 +58,7 @@ class Candidate(FrozenConfig):
 
 
 class PredictionsBenchmark(FrozenConfig):
-    """A score of each validation row, from the predictions that a run ends with. Costs nothing."""
+    """A score of each validation row, from the predictions at the end of a run. Costs nothing."""
 
     type: Literal["predictions"]
 
@@ -66,20 +66,18 @@ class PredictionsBenchmark(FrozenConfig):
     """For the rule, the gates and the memo."""
 
     score: str = "correct"
-    """What a row scores. Of a classifier, `correct`: 1 where the class is right at 0.5; `ranking`: the row's
-    DeLong influence value, whose mean is the AUC; `log_likelihood`: of the true class, in nats; of several
-    classes, `correct` and `log_likelihood` likewise. `own`: what runs of any other kind are compared by, with
-    its unit and its direction, e.g. an absolute error; or the name of another of these runs' metrics, e.g.
-    `length` or `kl` of answers to held-out prompts."""
+    """Score of a row. For classifiers: `correct` (1 if the class is right, at 0.5), `ranking` (two classes;
+    the row's DeLong influence value, with the AUC as mean), `log_likelihood` of the true class in nats. For
+    other methods: `own`, their row score with its unit and direction, e.g. an absolute error; or the name of
+    another metric, e.g. `length` or `kl` of completions of held-out prompts."""
 
     where: dict[str, str | bool | int | None] = Field(default_factory=dict)
     """Only rows whose metadata columns have these values, e.g. `{kind: method}`, `{is_async: true}`; `label` is
     one, too."""
 
     cluster: str | None = "split_cluster"
-    """Column of the predictions whose equal values share their luck (a source, a file), in all benchmarks that
-    count by it. By default the rows that the split kept together (`data.split.column`), as in a run's own
-    intervals; null: each row is alone."""
+    """Column of the predictions that defines clusters (a source, a file). Default: the rows that the split
+    kept together (`data.split.column`); null: every row is independent."""
 
 
 class SuiteBenchmark(FrozenConfig):
@@ -91,11 +89,11 @@ class SuiteBenchmark(FrozenConfig):
     """For the rule, the gates and the memo."""
 
     benchmark: str | None = None
-    """The benchmark's own name in the suite, where it is not `name`."""
+    """The benchmark's name in the suite, if it is not `name`."""
 
     suite: str | None = None
-    """The suite's file, to evaluate where no result is there yet; relative to the campaign's file. Null: the
-    results are there because the recipe asks for them (`evaluation.suite`), or were imported."""
+    """The suite's file, for missing results; relative to the campaign's file. Null: the recipe's
+    `evaluation.suite` makes the results, or they were imported."""
 
 
 Benchmark = Annotated[PredictionsBenchmark | SuiteBenchmark, Field(discriminator="type")]
@@ -108,48 +106,47 @@ class GuardrailRule(FrozenConfig):
     """One of `benchmarks`."""
 
     margin: PositiveFloat
-    """The largest loss that is acceptable, in the benchmark's unit. Its upper bound must be smaller."""
+    """The largest acceptable loss, in the benchmark's unit; its upper bound must be smaller."""
 
 
 class SafetyRule(FrozenConfig):
-    """A failure mode whose rate has a limit, whatever the baseline's rate is."""
+    """A failure mode with a limited rate, independent of the baseline's rate."""
 
     benchmark: Name
-    """Its items score 1 where the failure mode did not occur, else less."""
+    """Its items score 1 if the failure mode did not occur, else less."""
 
     max_rate: Share
-    """The largest rate of items on which it may occur; the exact 95% upper bound must be below."""
+    """The largest share of items; the exact 95% upper bound must be below."""
 
 
 class SealedRule(FrozenConfig):
-    """A holdout that nobody scores on before the decision: what was tuned on the other benchmarks, unknowingly,
-    is not tuned on it."""
+    """A holdout that is not scored before the decision, so nothing is tuned on it."""
 
     benchmark: Name
-    """One of `benchmarks`, of type `suite`, in a suite file of its own. Scored for a candidate once, at
-    the declared look at which every other clause of `scale` holds; the opening is recorded. A campaign that
-    finds it opened before, or already scored, fails the clause."""
+    """One of `benchmarks`, of type `suite`, in its own suite file. It is scored once per candidate, at the
+    declared look at which every other clause of `scale` holds; the opening is recorded. If it was opened or
+    scored before, the clause fails."""
 
     least_share: Annotated[float, Field(gt=0.0, le=1.0)] = 0.5
     """The share of the gain on the primary benchmarks that the sealed one must show."""
 
 
 class ScalingRule(FrozenConfig):
-    """What an extrapolation to the target scale must say."""
+    """Requirement on the gain at the target scale."""
 
     target: PositiveFloat | None = None
-    """The scale that is to be scaled to. The gain there is forecast from this campaign and `campaigns`, five
-    scales or more, with an 80% lower bound that is calibrated by back-test."""
+    """The target scale. The gain there is forecast from this campaign and `campaigns` (five scales or more),
+    with an 80% lower bound calibrated by back-test."""
 
     scale: Literal["parameters", "tokens", "compute"] = "compute"
-    """What `target` is of; compute in FLOP (6 N D)."""
+    """Quantity of `target`; compute in FLOP (6 N D)."""
 
     campaigns: tuple[Name, ...] = ()
-    """Earlier ones that tried the same patch, under the same name, at other scales."""
+    """Earlier campaigns with the same patch and candidate name at other scales."""
 
     record: str | None = None
-    """Instead of all that: file of a JSON object with the `low` (80% lower bound) and `value` of the gain at
-    the target scale, from elsewhere."""
+    """Instead of a forecast: file of a JSON object with `low` (80% lower bound) and `value` of the gain at
+    the target scale."""
 
     @model_validator(mode="after")
     def _is_one_of_both(self) -> "ScalingRule":
@@ -159,10 +156,10 @@ class ScalingRule(FrozenConfig):
 
 
 class PlanRule(FrozenConfig):
-    """What the plan's simulation must say."""
+    """Requirement on the plan's simulation."""
 
     record: str
-    """File of the offer that the plan's simulation ended with: its `safety` holds the probabilities."""
+    """File of the offer with the simulated probabilities (`safety`)."""
 
     p_on_time: Share = 0.80
     """Least probability that the program ends by its date."""
@@ -174,59 +171,59 @@ class StandardRule(FrozenConfig):
     """Thresholds of the standard rule (docs/decide.md): each becomes a clause of the gate `scale` or `stop`."""
 
     primary: tuple[Name, ...] = Field(min_length=1)
-    """Benchmarks whose mean is the effect that is decided on. With several, no single one may carry it."""
+    """Benchmarks that are averaged to the effect. With several, no single one may carry it."""
 
     least_effect: PositiveFloat
     """The smallest gain worth having, in the primary benchmarks' unit (0.01 of a share: one point)."""
 
     prior_sd: PositiveFloat | None = None
-    """How large true effects of such candidates are, typically (standard deviation around 0): what a lucky
-    result is shrunk towards. Null: 4/3 of `least_effect`; better: fitted to past campaigns."""
+    """Standard deviation around 0 of true effects of such candidates, for shrinkage. Null: 4/3 of
+    `least_effect`; better: fitted to past campaigns."""
 
     confidence: Share = 0.95
-    """One-sided, over all looks and candidates together: the chance that none of them seems to gain, where none
-    does."""
+    """Probability, over all looks and candidates, that no gain is claimed if there is none (one-sided)."""
 
     probability: Annotated[float, Field(gt=0.5, lt=1.0)] = 0.80
-    """That the gain is at least `least_effect`, and that a replication would find one: `scale` needs both."""
+    """`scale` needs this probability of a gain of at least `least_effect`, and of a replication that finds a
+    gain."""
 
     stop_probability: Annotated[float, Field(gt=0.0, lt=0.5)] = 0.20
-    """`stop` where the gain is at least `least_effect` with less than this probability."""
+    """`stop` if a gain of at least `least_effect` is less probable than this."""
 
     least_predictive_power: Annotated[float, Field(ge=0.0, lt=0.5)] = 0.02
-    """Over, and open for want of power, where `scale` by the last look has less than this chance."""
+    """End the campaign if `scale` by the last look is less probable than this."""
 
     over_seeds: OverSeeds = "mean"
-    """`trimmed`: the effect is that of the typical seed, without the best and the worst one, for which every
-    look needs five seeds or more; guardrails and safety still count them all. It bears a run that crashes, and
-    needs more seeds where none does: `--check` says both powers."""
+    """`trimmed` leaves out the best and the worst seed (five seeds or more at every look). It tolerates a
+    crashed run and needs more seeds otherwise; guardrails and safety count every seed. `--check` prints both
+    powers."""
 
     unscheduled_share: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.1
-    """Share of the error kept for looks between the declared ones (`assay decide NAME --now`)."""
+    """Share of the error reserved for undeclared looks (`assay decide NAME --now`)."""
 
     guardrails: tuple[GuardrailRule, ...] = ()
-    """Each a clause of `scale`, and harm beyond its margin one of `stop`."""
+    """Each is a clause of `scale`; harm beyond its margin is a clause of `stop`."""
 
     safety: tuple[SafetyRule, ...] = ()
-    """Likewise, with exact bounds of a failure rate, over the independent trials that its items are worth."""
+    """As guardrails, with exact bounds of a failure rate."""
 
     coverage: str | None = None
-    """File of a coverage matrix (docs/suites.md) in which no failure mode may be a hole. Relative to the
-    campaign's file, like the others below."""
+    """File of a coverage matrix (docs/suites.md) without holes. Relative to the campaign's file, like the
+    files below."""
 
     drill: str | None = "audit"
-    """`audit`: every run's receipts must prove that each row was learned once. Else the file that
-    `assay drill RECIPE --out FILE` wrote: every exercise must have passed, with a recipe that differs from the
-    candidate's in nothing but its length, seeds, rows and the optimizer's rates. Null asks for nothing."""
+    """`audit`: every run's receipts must prove that each row was learned once. Or a file of `assay drill
+    RECIPE --out FILE`: it must have passed, with the candidate's recipe apart from length, seeds, rows and
+    learning rates. Null: no requirement."""
 
     sealed: SealedRule | None = None
-    """Null asks for nothing."""
+    """Null: no requirement."""
 
     scaling: ScalingRule | None = None
-    """Null asks for nothing."""
+    """Null: no requirement."""
 
     plan: PlanRule | None = None
-    """Null asks for nothing."""
+    """Null: no requirement."""
 
     def thresholds(self) -> CampaignRule:
         """The statistical clauses' own configuration."""
@@ -242,7 +239,7 @@ class StandardRule(FrozenConfig):
 
 
 class HarmCondition(FrozenConfig):
-    """The benchmark got worse by more than `margin`, surely (the whole interval is beyond it)."""
+    """The benchmark got worse by more than `margin` (the whole interval lies beyond)."""
 
     type: Literal["harm"]
 
@@ -253,12 +250,12 @@ class HarmCondition(FrozenConfig):
 
 
 class RateCondition(FrozenConfig):
-    """A failure mode is surely more frequent than `max_rate`."""
+    """A failure mode is certainly more frequent than `max_rate`."""
 
     type: Literal["rate_above"]
 
     benchmark: Name
-    """One of `benchmarks`; its items score 1 where the failure mode did not occur."""
+    """One of `benchmarks`; its items score 1 if the failure mode did not occur."""
     max_rate: Share
     """The largest rate of its items, in the candidate's worst seed."""
 
@@ -276,20 +273,19 @@ Condition = Annotated[HarmCondition | RateCondition | SpentCondition, Field(disc
 
 
 class Gate(FrozenConfig):
-    """A further criterion, besides the standard rule's own gates."""
+    """A further gate in addition to those of the rule."""
 
     name: Name
     """For the memo."""
 
     then: Literal["stop", "rollback"]
-    """What is done if it passes. `rollback` is for a recipe that is already in use: it goes back to its
-    parent."""
+    """Action if it passes. `rollback` returns a recipe that is already in use to its parent."""
 
     when: Literal["all", "any"] = "any"
     """How many of the conditions must hold."""
 
     conditions: tuple[Condition, ...] = Field(min_length=1)
-    """What is looked at."""
+    """Conditions of the gate."""
 
 
 class CampaignConfig(FrozenConfig):
@@ -306,47 +302,46 @@ class CampaignConfig(FrozenConfig):
     campaign's file."""
 
     baseline: Name = BASELINE
-    """What the recipe without a patch is called; part of its runs' ids."""
+    """Name of the arm without a patch; part of its runs' ids."""
 
     candidates: tuple[Candidate, ...] = Field(min_length=1)
-    """What is tried, all against the one baseline."""
+    """The candidates, all compared with one baseline."""
 
     seeds: PositiveInt
-    """Paired seeds at the last look. A claim about a recipe needs several: the seed is what is replicated."""
+    """Paired seeds at the last look. A claim about a recipe needs several."""
 
     looks: tuple[PositiveInt, ...] = ()
-    """Numbers of seeds at which the gates are judged before that; the error is spent over all looks. Taken for
-    granted: each seed is a draw of its own, and gains scatter over seeds like a normal law. Where runs crash
-    now and then, or seeds have something in common, gains are claimed more often than the error says
-    (docs/evidence.md); the memo names what the scores show of either."""
+    """Earlier numbers of seeds at which the gates are judged; all looks share one error. Seeds are assumed
+    independent, and gains normal; if candidates crash now and then, or seeds are correlated, gains are
+    claimed too often (docs/evidence.md)."""
 
     first_seed: int = Field(default=0, ge=0)
-    """Seeds are counted from here; a replication begins where the first campaign ended."""
+    """Number of the first seed; start a replication after the first campaign's last seed."""
 
     workers: PositiveInt = 1
     """Ranks of each run."""
 
     budget_device_hours: PositiveFloat
-    """The budget of training all runs together. No run is begun that would exceed it, by what others took; what
-    the first ones take `--check` measures. Evaluation is stated apart."""
+    """Device-hours for training all runs. No run begins that would exceed it. Evaluation is reported
+    separately."""
 
     benchmarks: tuple[Benchmark, ...] = Field(min_length=1)
     """Where per-item scores come from."""
 
     rule: StandardRule
-    """By which it is decided."""
+    """The decision rule."""
 
     gates: tuple[Gate, ...] = ()
     """Further conditions to stop or roll back."""
 
     dissent: tuple[str, ...] = ()
-    """What people hold against it; the memo prints it beside what the numbers hold against it."""
+    """Objections by people; the memo prints them with those from the numbers."""
 
     owner: str = ""
-    """Who answers for what comes next; the memo says so, or that nobody is named."""
+    """Owner of the next step; printed in the memo."""
 
     least_effect_because: str = ""
-    """Where `rule.least_effect` comes from: what a smaller gain would not pay for."""
+    """Why a smaller gain than `rule.least_effect` is not worth it."""
 
     @property
     def all_looks(self) -> tuple[int, ...]:

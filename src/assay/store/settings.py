@@ -27,33 +27,31 @@ class Settings(FrozenConfig):
     """The currency of the prices: `EUR`, `USD`, `credits`."""
 
     device_hour_prices: dict[str, NonNegativeFloat] = Field(default_factory=dict)
-    """What one device costs for an hour, by kind: `cpu` for a rank that computes on one, else a part of the
-    GPU's name (`H100`, `A100-SXM4-80GB`), of several that fit the longest. A device without a price makes no
-    cost known."""
+    """Price of a device-hour by kind: `cpu` for a rank on a CPU, else a part of the GPU's name (`H100`,
+    `A100-SXM4-80GB`; the longest match counts). A device without a price makes the cost unknown."""
 
     planned_device: str | None = None
-    """The one of these devices at whose price `assay plan` counts device-hours; not needed where only one has a
-    price."""
+    """Device whose price `assay plan` uses; not needed with one price."""
 
     on_event: str | None = None
-    """A command for the shell, run once for each event of a run: `finished`, `failed`, `stopped`, `moved`,
-    `stalled`. It gets ASSAY_EVENT, ASSAY_RUN, ASSAY_STEP, ASSAY_TEXT, ASSAY_RUN_DIR and ASSAY_HOME in its
-    environment; it is killed after 30 seconds, and whatever becomes of it, the run does not notice."""
+    """Shell command for each event of a run: `finished`, `failed`, `stopped`, `moved`, `stalled`. Its
+    environment holds ASSAY_EVENT, ASSAY_RUN, ASSAY_STEP, ASSAY_TEXT, ASSAY_RUN_DIR and ASSAY_HOME. It is
+    killed after 30 seconds and never affects the run."""
 
     sinks: tuple[str, ...] = ()
-    """Other tools that get the metrics of every run here as they are measured: `tensorboard:FOLDER`,
-    `mlflow:SERVER_OR_FOLDER`, `wandb:FOLDER` (offline); see `assay sink`."""
+    """Destinations of the live metrics of every run: `tensorboard:FOLDER`, `mlflow:SERVER_OR_FOLDER`,
+    `wandb:FOLDER` (offline); see `assay sink`."""
 
     python_graders: Literal["fenced", "trusted"] = "fenced"
-    """How python graders run (docs/suites.md): `fenced` by the kernel, and refused where it cannot; `trusted`
-    with all that you may do. $ASSAY_PYTHON_GRADERS, and `--python-graders`, go before it."""
+    """How python graders run (docs/suites.md): `fenced` in a kernel sandbox, refused if there is none;
+    `trusted` with your permissions. $ASSAY_PYTHON_GRADERS and `--python-graders` override it."""
 
     webhook_hosts: tuple[str, ...] = ()
-    """Hosts, addresses and networks (`hooks.lan`, `10.1.2.3`, `10.1.0.0/16`) to which webhooks of `assay serve`
-    may lead though they are not public; there `http://` will do, too."""
+    """Private hosts, addresses and networks (`hooks.lan`, `10.1.2.3`, `10.1.0.0/16`) that webhooks of `assay
+    serve` may call, also by `http://`."""
 
     project_storage_gb: PositiveFloat = 100.0
-    """GB of files, and of parts of uploads that are not completed, that a project of `assay serve` may keep."""
+    """GB of files and incomplete uploads that a project of `assay serve` may store."""
 
     @model_validator(mode="after")
     def _prices_have_a_currency(self) -> "Settings":

@@ -58,16 +58,16 @@ class Calendar(FrozenConfig):
     """First day of week 1."""
 
     weeks: Annotated[int, Field(gt=0, le=520)]
-    """How far the schedule may reach at all, ten years at the most; leave room behind the decision's date."""
+    """Last week that the schedule may reach (at most ten years); leave room after the decision's date."""
 
     working_days: tuple[Weekday, ...] = ("mon", "tue", "wed", "thu", "fri")
-    """When people work."""
+    """Days on which people work."""
 
     working_hours: tuple[NonNegativeInt, PositiveInt] = (9, 17)
-    """From and to, an even number of hours: half of them are a morning, half an afternoon."""
+    """Start and end, an even number of hours: the first half is the morning, the second the afternoon."""
 
     holidays: tuple[date, ...] = ()
-    """When nobody works."""
+    """Days on which nobody works."""
 
     @model_validator(mode="after")
     def _hours_make_two_halves(self) -> Self:
@@ -138,24 +138,24 @@ class Calendar(FrozenConfig):
 
 
 class Absence(FrozenConfig):
-    """Somebody is away: from a moment until another."""
+    """An absence."""
 
     since: Moment
     until: Moment
     fte: Fte | None = None
-    """How many of the role; None is all of them."""
+    """How many of the role are away; null: all."""
 
 
 class Role(FrozenConfig):
-    """People who can do each other's work, or one named person."""
+    """A role, or one named person."""
 
     fte: Fte
-    """How many there are."""
+    """Full-time equivalents."""
 
     title: str = ""
 
     part_of: str | None = None
-    """A named person's role: whoever asks for the person takes from the role too."""
+    """A named person's role: work of the person also counts against the role."""
 
     away: tuple[Absence, ...] = ()
 
@@ -166,11 +166,11 @@ class Role(FrozenConfig):
 
 
 class Booking(FrozenConfig):
-    """A part of the cluster that is not ours for a while: another project's booking, or maintenance."""
+    """A part of the cluster that is unavailable for a while: another project's booking, or maintenance."""
 
     title: str = ""
     share: Share
-    """Its part of all devices."""
+    """Its share of all devices."""
 
     since: Moment
     until: Moment
@@ -184,36 +184,36 @@ class FairUse(FrozenConfig):
     """
 
     share: Share = 0.2
-    """Above this part of capacity a job's hours are limited."""
+    """Share of capacity above which a job's hours are limited."""
 
     max_hours: PositiveInt = 24
-    """How long a job may hold more than the share."""
+    """Hours for which a job may hold more than the share."""
 
     of: Literal["total", "available"] = "total"
-    """20% of all devices, or of those that no booking holds in that hour."""
+    """Share of all devices, or of those that no booking holds in that hour."""
 
     job: Literal["run", "activity"] = "run"
-    """One run, or the whole array of an activity's runs."""
+    """What counts as a job: one run, or all runs of an activity."""
 
     segments: Literal["forbidden", "chained"] = "forbidden"
-    """`chained`: a run may checkpoint after `max_hours`, give way, and go on after `gap_hours`."""
+    """`chained`: a run may checkpoint after `max_hours`, pause, and continue after `gap_hours`."""
 
     gap_hours: PositiveInt = 2
-    """How long it must give way before it goes on."""
+    """Hours of the pause."""
 
 
 class Capacity(FrozenConfig):
     """The cluster, as this program may use it."""
 
     devices: PositiveInt
-    """All that the training cluster has."""
+    """Devices of the whole training cluster."""
 
     device: str = "H100"
 
     fair_use: FairUse | None = None
 
     bookings: dict[str, Booking] = Field(default_factory=dict)
-    """Others' reservations and maintenance."""
+    """Reservations by others, and maintenance."""
 
     def free_devices(self, calendar: Calendar) -> list[int]:
         """Devices that no booking holds, for each hour of the horizon."""

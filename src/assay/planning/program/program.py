@@ -25,18 +25,18 @@ Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
 
 
 class ProgramEvent(FrozenConfig):
-    """Something from outside that work waits for."""
+    """An external event that work waits for."""
 
     title: str
     at: Moment
 
 
 class Stakeholder(FrozenConfig):
-    """Somebody outside the team; `NAME: title` alone will do."""
+    """A person outside the team; `NAME: title` is enough."""
 
     title: str
     wants: str = ""
-    """What they ask of the plan; stands beside their letters in the RACI document."""
+    """What they expect from the plan; printed in the RACI document."""
 
     @model_validator(mode="before")
     @classmethod
@@ -49,10 +49,10 @@ class Budget(FrozenConfig):
 
     device_hours: PositiveFloat
     reserve: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
-    """Share that the plan leaves untouched, for failures and reruns."""
+    """Share that the plan leaves unused, for failures and reruns."""
 
     stages: dict[Name, PositiveFloat] = Field(default_factory=dict)
-    """Device-hours that a stage may plan at most; a stage that is absent is bound by the whole only."""
+    """Most device-hours of a stage; other stages are limited by the whole budget only."""
 
     def plannable_device_hours(self) -> float:
         """What a plan may spend."""
@@ -64,7 +64,7 @@ class Stage(FrozenConfig):
 
     title: str
     question: str = ""
-    """What it answers."""
+    """The question that it answers."""
 
     owners: Owners
 
@@ -73,13 +73,13 @@ class DecisionPoint(FrozenConfig):
     """What the program is for."""
 
     made_by: str
-    """The activity or gate at whose end the decision stands."""
+    """The activity or gate whose end is the decision."""
 
     by: Moment
-    """When it must stand at the latest."""
+    """The latest date of the decision."""
 
     review: Moment | None = None
-    """When it is presented."""
+    """Date of the presentation."""
 
 
 class Program(Record):
@@ -92,7 +92,7 @@ class Program(Record):
     """Who does the work."""
 
     stakeholders: dict[Name, Stakeholder] = Field(default_factory=dict)
-    """Others who own, approve or are told."""
+    """People outside the team who own, approve or are informed."""
 
     capacity: Capacity
     budget: Budget

@@ -20,7 +20,7 @@ Changes = dict[str, Any]
 
 
 class Noise(FrozenConfig):
-    """How durations and runs scatter around what was planned. State the rates, or fit them to the ledger."""
+    """Scatter of durations and runs around the plan. State the rates, or fit them to the ledger."""
 
     work_factor: Annotated[float, Field(gt=0, le=1000)] = 1.1
     """Median of (days that people's work takes) / (days planned)."""
@@ -35,17 +35,17 @@ class Noise(FrozenConfig):
     """Hardware (Llama 3's 419 in 54 days on 16,384 devices) and software together."""
 
     interrupts_known_from: PositiveFloat | None = None
-    """Interrupts that this rate is known from: each program then draws its own, Gamma-distributed with this
-    shape. None: the rate is taken as it is. `--rates-from` fits both to the ledger."""
+    """Number of interrupts behind this rate: each simulated program draws its own rate, Gamma-distributed
+    with this shape. Null: the rate is fixed. `--rates-from` fits both to the ledger."""
 
     interrupt_loss_hours: tuple[NonNegativeFloat, NonNegativeFloat] = (1.0, 2.0)
-    """Hours that a run loses at each, uniform between the two."""
+    """Hours lost at each interrupt, uniform between the two."""
 
     rerun_probability: Probability = 0.08
-    """That a run must be repeated, in part or whole, for a mistake of our own."""
+    """Probability that a run must be repeated, in part or whole, because of a mistake."""
 
     rerun_fraction: tuple[Share, Share] = (0.2, 1.0)
-    """How much of it, uniform between the two."""
+    """Share of the run that is repeated, uniform between the two."""
 
 
 class Late(FrozenConfig):
@@ -82,7 +82,7 @@ class MoreWork(FrozenConfig):
 
 
 class BookingOverruns(FrozenConfig):
-    """Another's booking ends later than it should."""
+    """A booking by others ends late."""
 
     type: Literal["booking_overruns"] = "booking_overruns"
     booking: str
@@ -91,7 +91,7 @@ class BookingOverruns(FrozenConfig):
 
 
 class CapacityLost(FrozenConfig):
-    """A part of the cluster is down for a while, beginning on any day of the program."""
+    """A part of the cluster is down, from a random day of the program on."""
 
     type: Literal["capacity_lost"] = "capacity_lost"
     share: Share
@@ -100,7 +100,7 @@ class CapacityLost(FrozenConfig):
 
 
 class Away(FrozenConfig):
-    """Somebody falls ill or is called away, beginning on any day of the program."""
+    """A person is absent, from a random day of the program on."""
 
     type: Literal["away"] = "away"
     role: str
@@ -110,7 +110,7 @@ class Away(FrozenConfig):
 
 
 class GainLost(FrozenConfig):
-    """The effect itself is smaller than thought: points off the true gain."""
+    """The true gain is smaller than believed."""
 
     type: Literal["gain_lost"] = "gain_lost"
     points: Triangular
@@ -123,11 +123,12 @@ Effect = Annotated[
 
 
 class Mitigation(FrozenConfig):
-    """What could be done about a risk, as a change that the simulation tries."""
+    """A change against a risk that the simulation tries."""
 
     title: str
     changes: Changes = Field(default_factory=dict)
-    """To the program: a price in work, a lower probability (`risks.data_late.probability`), another order."""
+    """Patch of the program: additional work, a lower probability (`risks.data_late.probability`), another
+    order."""
 
 
 class Risk(FrozenConfig):
@@ -137,16 +138,16 @@ class Risk(FrozenConfig):
     probability: Probability
     effect: Effect
     owner: str
-    """Who watches it: a role of the team or a stakeholder."""
+    """A role of the team, or a stakeholder."""
 
     sign: str = ""
-    """What is seen first when it happens."""
+    """The first visible sign."""
 
     mitigations: dict[str, Mitigation] = Field(default_factory=dict)
 
 
 class Benchmark(FrozenConfig):
-    """What a gate may read, and how well it can tell: the numbers that its power follows from."""
+    """A benchmark that a gate may read, with the numbers that determine its power."""
 
     title: str = ""
     role: Literal["primary", "guardrail", "safety"] = "primary"
@@ -160,11 +161,11 @@ class Benchmark(FrozenConfig):
     """Standard deviation over seeds of a run's score, in points (100 = all items)."""
 
     margin: PositiveFloat | None = None
-    """A guardrail's: points that a candidate may lose."""
+    """For a guardrail: points that a candidate may lose."""
 
     failure_rate: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
-    """A failure mode's, where a campaign's rule limits it: the share of items on which a candidate is expected
-    to fail. Each seed is taken to fail on items of its own; where they share them, it passes more often."""
+    """For a failure mode with a limit: the expected share of failed items. Seeds are assumed to fail on
+    different items; if they share them, candidates pass more often."""
 
     @model_validator(mode="after")
     def _guardrails_have_margins(self) -> Self:
@@ -178,20 +179,20 @@ class Pilot(FrozenConfig):
 
     benchmark: str
     gains: tuple[float, ...]
-    """Points over the baseline: the pilot's, then those of its reruns, none left out."""
+    """Points over the baseline: the pilot's, then those of all its reruns."""
 
     standard_error: PositiveFloat
     """Standard error of each gain, seeds and items together."""
 
     prior_sd: PositiveFloat = 2.0
-    """How far true gains of such ideas scatter around zero, in points."""
+    """Standard deviation of true gains of such ideas around zero, in points."""
 
     note: str = ""
-    """How it was run and what speaks against it (devices, data, reruns); stands in the stage gates document."""
+    """How it was run and its caveats; printed in the stage gates document."""
 
 
 class StopCondition(FrozenConfig):
-    """A condition that ends or narrows the program whenever it is seen, not only at a gate."""
+    """A condition that ends or narrows the program at any time, not only at a gate."""
 
     title: str
     watch: str
@@ -214,16 +215,16 @@ class StopCondition(FrozenConfig):
 
 
 class Option(FrozenConfig):
-    """A way to run the program otherwise: less scope, another order. The simulation chooses among them."""
+    """An alternative that the simulation may choose: less scope, another order."""
 
     title: str
     changes: Changes
     gives_up: str = ""
-    """What is lost by it, for the document."""
+    """What is lost, for the document."""
 
 
 class WhatIf(FrozenConfig):
-    """A question about the world, answered by solving and simulating again."""
+    """A question, answered by solving and simulating again."""
 
     title: str
     changes: Changes

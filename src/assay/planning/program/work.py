@@ -27,13 +27,13 @@ HalfDays = Annotated[float, Field(gt=0.0, multiple_of=0.5)]
 
 
 class Dependency(FrozenConfig):
-    """Something that must be over (or under way) before."""
+    """A predecessor that must have ended (or started)."""
 
     name: str
     """An activity, a gate or an event."""
 
     lag_hours: int = 0
-    """Hours to wait after it; negative where the two may overlap."""
+    """Hours to wait after it; negative if the two may overlap."""
 
     of: Literal["end", "start"] = "end"
     """Counted from its end, or from its start."""
@@ -49,17 +49,17 @@ def _one_is_a_list(value: Any) -> Any:
 
 
 class Work(FrozenConfig):
-    """One way for people to do it."""
+    """One alternative for people."""
 
     days: HalfDays
     """Working days from start to end."""
 
     people: dict[str, Fte]
-    """Role or person -> how much of them, from start to end."""
+    """Role or person -> full-time equivalents, from start to end."""
 
 
 class RunMode(FrozenConfig):
-    """One way to run it: so many devices for so long."""
+    """One mode of a run."""
 
     devices: PositiveInt
     hours: PositiveInt
@@ -67,33 +67,31 @@ class RunMode(FrozenConfig):
 
 
 class Runs(FrozenConfig):
-    """Work of devices: one or several equal runs (seeds, arms), each in the same way so that they compare.
-
-    Give `modes`, or `device_hours` and the `devices` to choose from.
-    """
+    """Runs on devices: one or several equal runs (seeds, arms), all in the same mode so that they compare.
+    Give `modes`, or `device_hours` and the `devices` to choose from."""
 
     count: PositiveInt = 1
-    """How many runs; they may go at the same time or one after the other."""
+    """Number of runs; they may run in parallel or one after the other."""
 
     modes: tuple[RunMode, ...] = ()
 
     device_hours: PositiveFloat | None = None
-    """What one run takes on the least of `devices`."""
+    """Device-hours of one run on the smallest number in `devices`."""
 
     devices: tuple[PositiveInt, ...] = ()
 
     loss_per_doubling: NonNegativeFloat = 0.03
-    """Device-hours that twice the devices cost more, as a share."""
+    """Share of additional device-hours for twice the devices."""
 
     people: dict[str, Fte] = Field(default_factory=dict)
-    """Who watches each run, around the clock."""
+    """People who watch each run, around the clock."""
 
     resume_hours: NonNegativeInt = 1
-    """Hours lost each time that a run gives way and goes on."""
+    """Hours lost each time that a run pauses and continues."""
 
     ids: str = ""
-    """Which runs of the ledger are these: a pattern of run ids (`pilot-again-*`). Empty: those whose id begins
-    with the activity's name and a dash, underscores written as dashes."""
+    """Pattern of run ids in the ledger (`pilot-again-*`). Empty: ids that begin with the activity's name and
+    a dash, with underscores written as dashes."""
 
     @model_validator(mode="after")
     def _one_way_of_saying_it(self) -> Self:
@@ -116,7 +114,8 @@ class Runs(FrozenConfig):
 
 
 class Owners(FrozenConfig):
-    """RACI: one is responsible (does it), one accountable (answers for it); others are asked or told."""
+    """RACI: one is responsible (does it), one accountable (answers for it); others are consulted or
+    informed."""
 
     responsible: str
     accountable: str
@@ -132,23 +131,23 @@ class Activity(FrozenConfig):
     after: tuple[Dependency, ...] = ()
 
     work: Annotated[tuple[Work, ...], BeforeValidator(_one_is_a_list)] = ()
-    """Alternative ways: one is chosen."""
+    """Alternatives: the solver chooses one."""
 
     runs: Runs | None = None
 
     not_before: Moment | None = None
     due: Moment | None = None
-    """When it must be over."""
+    """Latest end."""
 
     optional: bool = False
-    """The program could do without it: the simulation may leave it out, as by an option that removes it. An
-    option of the program's own that does so, and says what that gives up, takes its place."""
+    """The simulation may leave the activity out. An option of the program that removes it, and says what
+    that gives up, replaces this."""
 
     owners: Owners | None = None
-    """Where the stage's do not hold."""
+    """Owners, if they differ from the stage's."""
 
     changes: tuple[str, ...] = ()
-    """For runs: what differs from the known-good recipe. One thing at a time, else the effect has no name."""
+    """For runs: what differs from the known-good recipe. Change one thing at a time."""
 
     @model_validator(mode="after")
     def _people_or_devices(self) -> Self:
@@ -161,84 +160,83 @@ class PlayedGuardrail(FrozenConfig):
     """A benchmark on which a candidate must not be worse."""
 
     benchmark: str
-    """One of the program's, whose items and noise say how often a candidate without harm passes."""
+    """A benchmark of the program; its items and noise give the power."""
     margin: PositiveFloat
-    """Points that it may lose; the upper bound of the loss must be smaller."""
+    """Points that a candidate may lose; the upper bound of the loss must be smaller."""
 
 
 class PlayedSafety(FrozenConfig):
     """A failure mode that must be rare, whatever the baseline's rate is."""
 
     benchmark: str
-    """One of the program's, whose items and `failure_rate` say how often a candidate passes."""
+    """A benchmark of the program; its items and `failure_rate` give the power."""
     max_rate: Annotated[float, Field(gt=0.0, lt=1.0)]
-    """Share of items; the exact 95% upper bound of the worst seed's rate must not be above."""
+    """Share of items that the exact 95% upper bound of the worst seed's rate must not exceed."""
 
 
 class PlayedRule(FrozenConfig):
     """The rule of the campaign that decides a gate (docs/decide.md), with effects in points."""
 
     least_effect: PositiveFloat
-    """Points of gain that are worth having."""
+    """The smallest gain worth having, in points."""
 
     prior_sd: PositiveFloat | None = None
-    """How large true effects of such candidates are, typically; null: 4/3 of `least_effect`."""
+    """Standard deviation of true effects of such candidates; null: 4/3 of `least_effect`."""
 
     looks: tuple[Annotated[int, Field(ge=2)], ...] = ()
-    """Seeds of each arm at the declared looks; the last look is at all of the activity's."""
+    """Seeds of each arm at the declared looks; the last look uses all runs of the activity."""
 
     confidence: Annotated[float, Field(gt=0.5, lt=1.0)] = 0.95
     """This and the four below as in a campaign's own `rule`."""
     probability: Annotated[float, Field(gt=0.5, lt=1.0)] = 0.80
-    """That the gain is worth having, and that a replication would find one."""
+    """Probability that the gain is worth having, and that a replication would find one."""
     stop_probability: Annotated[float, Field(gt=0.0, lt=0.5)] = 0.20
-    """Below this probability that it is worth having, stop."""
+    """Stop if the probability of a gain worth having is below this."""
     least_predictive_power: Annotated[float, Field(ge=0.0, lt=0.5)] = 0.02
-    """It is over where the chance to scale at the last look is below this."""
+    """End if the probability of `scale` by the last look is below this."""
     unscheduled_share: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.1
-    """The share of the error that is kept for looks between the declared ones."""
+    """Share of the error reserved for undeclared looks."""
 
     candidates: PositiveInt = 1
-    """How many share its error."""
+    """Number of candidates that share the error."""
 
     arms: Annotated[int, Field(ge=2)] = 2
-    """Arms among the activity's runs, with as many seeds each: the baseline, and each candidate trained there.
-    From a campaign's file: as its `count` says, all arms or one candidate's two."""
+    """Arms among the activity's runs, with equal numbers of seeds: the baseline and each candidate. From a
+    campaign's file: all arms, or one candidate's two, as its `count` says."""
 
     over_seeds: Literal["mean", "trimmed"] = "mean"
-    """`trimmed`: without the best and the worst seed, at looks of five seeds or more."""
+    """`trimmed`: leave out the best and the worst seed, at looks of five seeds or more."""
 
     guardrails: tuple[PlayedGuardrail, ...] = ()
     """All must pass for the gate to pass."""
 
     safety: tuple[PlayedSafety, ...] = ()
-    """Likewise; and one whose rate is surely above its limit stops the program."""
+    """All must pass; a rate certainly above its limit stops the program."""
 
 
 class Evidence(FrozenConfig):
-    """What a gate measures, and what it makes of it: the verdict follows from the estimate of the gain, by
-    `pass_at` and `stop_below`, or by the `rule` of a campaign."""
+    """What a gate measures: the verdict follows from the estimated gain by `pass_at` and `stop_below`, or by
+    the `rule` of a campaign."""
 
     benchmark: str
     runs: str
-    """The activity whose runs it compares; half of them are the baseline's (with a `rule`, one in `arms`)."""
+    """The activity with the compared runs; half of them are the baseline's (with a `rule`, one in `arms`)."""
 
     pass_at: float | None = None
-    """Points. An estimate at or above it passes."""
+    """Points; an estimate at or above passes."""
 
     stop_below: float | None = None
-    """Points. An estimate below it stops the program; between the two the verdict is `between`."""
+    """Points; an estimate below stops the program; between the two the verdict is `between`."""
 
     between: Literal["narrow", "again"] = "again"
-    """`again` turns into `narrow` once its repeats are used up."""
+    """`again` becomes `narrow` after its last repeat."""
 
     campaign: str = ""
-    """The campaign whose decision this gate takes, once it is made: scale passes, narrow and stop are that."""
+    """The campaign with the decision for this gate: scale passes, narrow and stop stay."""
 
     rule: PlayedRule | None = None
-    """Instead of `pass_at`, `stop_below` and `between`: scale passes, narrow and stop are that. In a file also
-    the path of a campaign's, beside the program's: its rule, looks, guardrails and safety are taken from
-    there."""
+    """Instead of `pass_at`, `stop_below` and `between`: scale passes, narrow and stop stay. May be the path
+    of a campaign's file, relative to the program: its rule, looks, guardrails and safety are used."""
 
     @model_validator(mode="after")
     def _is_judged_in_one_way(self) -> Self:
@@ -279,47 +277,47 @@ class Evidence(FrozenConfig):
 
     @property
     def least_gain(self) -> float:
-        """Points of gain that are worth having."""
+        """The smallest gain worth having, in points."""
         return self.thresholds[0] if self.rule is None else self.rule.least_effect
 
 
 class Narrow(FrozenConfig):
-    """Go on with less."""
+    """Continue with a smaller scope."""
 
     drops: tuple[str, ...] = ()
-    """Activities that are not done then."""
+    """Activities that are dropped."""
 
 
 class Again(FrozenConfig):
     """Reproduce once more, then judge once more on all runs together."""
 
     repeats: tuple[str, ...]
-    """Activities that are done again."""
+    """Activities that are repeated."""
 
     at_most: PositiveInt = 1
 
 
 class ProgramGate(FrozenConfig):
-    """A meeting that decides from records whether the program goes on: pass, narrow, stop or again."""
+    """A meeting that decides from records how the program continues: pass, narrow, stop or again."""
 
     title: str
     stage: str
     after: tuple[Dependency, ...]
-    """What it judges. What waits for the gate names it in its own `after`."""
+    """What it judges. Activities that wait for the gate name it in their own `after`."""
 
     days: HalfDays = 0.5
     people: dict[str, Fte] = Field(default_factory=dict)
 
     evidence: Evidence | None = None
-    """Where the verdict follows from an effect."""
+    """Set it if the verdict follows from a measured effect."""
 
     probabilities: dict[Verdict, Probability] = Field(default_factory=dict)
-    """Where it does not: how likely each verdict is."""
+    """Otherwise: the probability of each verdict."""
 
     narrow: Narrow = Narrow()
     again: Again | None = None
     stop_goes_to: tuple[str, ...] = ()
-    """Activities that are done even after a stop (the memo); the rest of what has not begun is dropped."""
+    """Activities that are done even after a stop (the memo); others that have not begun are dropped."""
 
     not_before: Moment | None = None
     due: Moment | None = None

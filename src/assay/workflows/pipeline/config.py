@@ -61,16 +61,16 @@ class TrainedStage(FrozenConfig):
     """Part of its runs' ids."""
 
     recipe: str | None = None
-    """The recipe's file, relative to the pipeline's; null: `patch` is all of it."""
+    """The recipe's file, relative to the pipeline's; null: `patch` is the whole recipe."""
 
     patch: dict[str, Any] = Field(default_factory=dict)
     """Dotted key of the recipe -> value, laid over the file. `stage:NAME` is an earlier stage: its model's
     folder (`method.reference.path: stage:sft`), or its run (`method.rewards: [{run: stage:reward}]`)."""
 
     from_: CommitOfStage | None = Field(default=None, alias="from")
-    """The earlier stage whose last commit is the model (`method.model`) that this one begins with; `sft@best`:
-    the best of those that were evaluated. Adapters of the recipe stay, those of the earlier stage are merged.
-    Null: the recipe says what it begins with."""
+    """The earlier stage with the initial model: its last commit replaces `method.model`; `sft@best`: its
+    best evaluated commit. Adapters of the recipe stay, those of the earlier stage are merged. Null: the
+    recipe names the model."""
 
     @model_validator(mode="after")
     def _has_a_recipe(self) -> "TrainedStage":
@@ -82,47 +82,47 @@ class TrainedStage(FrozenConfig):
 
 
 class StageComparison(FrozenConfig):
-    """What each stage is worth, beside the first one, over the seeds: a campaign whose arms are stages."""
+    """A comparison of each stage with the first one, over the seeds: a campaign with stages as arms."""
 
     stages: tuple[Name, ...] = ()
-    """Those that are asked, the baseline first. None: the line that ends with the last stage, by `from`."""
+    """Compared stages, the baseline first. Empty: the stages on the path to the last one, by `from`."""
 
     question: str = "What is each stage worth?"
     """What the memo answers, in a sentence."""
 
     benchmarks: tuple[SuiteBenchmark, ...] = Field(min_length=1)
-    """Benchmarks of suites: every stage is asked the same, whatever its own rows are."""
+    """Benchmarks of suites, the same for every stage."""
 
     rule: StandardRule
-    """By which it is decided whether a stage earns its place."""
+    """Rule that decides whether a stage is worth it."""
 
     dissent: tuple[str, ...] = ()
-    """What people hold against it; the memo prints it beside what the numbers hold against it."""
+    """Objections by people; the memo prints them with those from the numbers."""
 
 
 class PipelineConfig(FrozenConfig):
-    """Stages that build on one another: each is a run, and begins with what an earlier one ended with."""
+    """Stages that build on one another: each is a run that starts from an earlier stage's model."""
 
     name: Name
     """Part of its runs' ids; its folder is `runs/campaigns/NAME`."""
 
     stages: tuple[TrainedStage, ...] = Field(min_length=1)
-    """In the order in which they are trained; each may name those before it."""
+    """Stages in training order; each may refer to earlier ones."""
 
     seeds: PositiveInt = 1
-    """How often the whole is trained; what compares stages needs 2 or more."""
+    """Number of repetitions; `compare` needs 2 or more."""
 
     first_seed: int = Field(default=0, ge=0)
-    """Seeds are counted from here."""
+    """Number of the first seed."""
 
     workers: PositiveInt = 1
     """Ranks of each run. May change when it is run again."""
 
     budget_device_hours: PositiveFloat | None = None
-    """The budget of training all runs; no run is begun that would exceed it. Null: none. May change."""
+    """Device-hours for training all runs; no run begins that would exceed it. Null: no limit. May change."""
 
     compare: StageComparison | None = None
-    """Null compares nothing: what comes of it is the last stage's model."""
+    """Null: nothing is compared; the result is the last stage's model."""
 
     @property
     def seed_numbers(self) -> tuple[int, ...]:
