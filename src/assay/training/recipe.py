@@ -34,7 +34,7 @@ class DataConfig(FrozenConfig):
 
 
 class EvaluationConfig(FrozenConfig):
-    """Evaluation of commits on a suite, beside training."""
+    """Evaluation of commits on a suite, during training."""
 
     suite: str
     """The suite's file (docs/suites.md)."""
@@ -79,7 +79,7 @@ class Recipe(FrozenConfig):
     retention: RetentionConfig = RetentionConfig()
 
     evaluation: EvaluationConfig | None = None
-    """Evaluation of commits beside training; null: the validation split only."""
+    """Evaluation of commits during training; null: the validation split only."""
 
     @model_validator(mode="after")
     def _the_method_takes_the_layout(self) -> "Recipe":

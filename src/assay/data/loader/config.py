@@ -84,7 +84,7 @@ class LoaderConfig(FrozenConfig):
     rows, counts them in every commit and lists them in the audit."""
 
     prefetch_steps: NonNegativeInt = 0
-    """Steps whose batches another thread prepares ahead. Windows are decoded ahead in any case, so 0 is
+    """Steps for which another thread prepares batches ahead. Windows are decoded ahead in any case, so 0 is
     usually the cheapest."""
 
     threads: PositiveInt = 2
