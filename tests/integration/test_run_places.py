@@ -333,7 +333,7 @@ def test_a_home_that_can_only_be_read_is_shown_and_audited_and_not_trained_in(
         assert "the report is not on record" in audited.err
         resumed = assay(home, "train --resume unfinished")
         assert (resumed.code, resumed.err.count("error: ")) == (1, 1)
-        assert "launches/0001.json: cannot write it: Permission denied" in resumed.err
+        assert "launches/0002.json: cannot write it: Permission denied" in resumed.err
     assert files(home) == before
 
 

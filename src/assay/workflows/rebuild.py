@@ -15,18 +15,16 @@ from assay.base.errors import AssayError, DataError, StoreError
 from assay.evals.queue import PREFIX, stored_results
 from assay.records.run import Run
 from assay.serving.admin.debits import debit_all
-from assay.serving.admin.spend import ChargedThings
-from assay.serving.batches.batches import BatchShelf
-from assay.serving.evals.runs import EvalRunShelf
+from assay.serving.admin.spend import ChargedResources
+from assay.serving.batches.batches import BatchRepository
+from assay.serving.evals.runs import EvalRunRepository
 from assay.store.attempts import unreadable_attempts
 from assay.store.commit_log import CommitLog
-from assay.store.findings import save_audit, save_comparison, saved_audit, saved_comparisons
 from assay.store.home import CAMPAIGN_FILE, Home
 from assay.store.ledger.ledger import Ledger, open_ledger
 from assay.store.ledger.writer import clear_missed, missed_subjects
 from assay.store.objects import open_store
 from assay.store.patience import Patience
-from assay.training.audit import audit_run
 from assay.workflows.bookkeeping import RUN_SOURCES, LedgerSource, write_sources
 from assay.workflows.campaign.folder import all_decisions, declared_campaign
 from assay.workflows.campaign.train import settle
@@ -37,7 +35,7 @@ class Rebuilt(NamedTuple):
 
     runs: list[Run]
     remarks: list[str]
-    """Sentences on what cannot be had again: damaged files, and what an older assay kept in a ledger."""
+    """Sentences on damaged files, of which nothing can be written down."""
 
 
 def rebuild_all(home: Home, ledger: Ledger) -> Rebuilt:
@@ -50,11 +48,6 @@ def rebuild_all(home: Home, ledger: Ledger) -> Rebuilt:
     if not runs and not remarks:
         raise DataError(f"{home.folder}: no runs. Name the folder that holds them in $ASSAY_HOME.")
     for run in runs:
-        try:
-            _save_what_only_the_ledger_holds(ledger, run)
-            remarks += _found_again(run)
-        except AssayError as error:
-            remarks.append(f"run '{run.run_id}': {error}")
         remarks += unreadable_attempts(Path(run.run_dir))
         try:
             remarks += write_sources(ledger, run, SOURCES_OF_A_RUN, name=f"run '{run.run_id}'")
@@ -97,32 +90,6 @@ def ledger_of_folder(run: Run) -> Iterator[Ledger]:
         yield ledger
 
 
-def _save_what_only_the_ledger_holds(ledger: Ledger, run: Run) -> None:
-    """Audits and comparisons that an older assay did not put into the run's folder."""
-    audit = ledger.audit(run.run_id)
-    if audit is not None and saved_audit(run.run_dir) is None:
-        save_audit(run.run_dir, audit)
-    known = {saved_comparison.baseline_run_id for saved_comparison in saved_comparisons(run.run_dir)}
-    for comparison in ledger.comparisons(run.run_id):
-        if comparison.candidate_run_id == run.run_id and comparison.baseline_run_id not in known:
-            save_comparison(run.run_dir, comparison)
-
-
-def _found_again(run: Run) -> Iterator[str]:
-    """Audit a finished run that has no audit: it follows from folder and dataset. Say what does not."""
-    log = CommitLog(open_store(run.store_url, Patience(0.0)))
-    if log.finished() is not None and saved_audit(run.run_dir) is None:
-        try:
-            save_audit(run.run_dir, audit_run(run, log))
-        except AssayError as error:
-            yield f"run '{run.run_id}' has no audit, and none can be made: {error}"
-    if (Path(run.run_dir) / "comparison.html").is_file() and not saved_comparisons(run.run_dir):
-        yield (
-            f"run '{run.run_id}' was compared by an older assay, which kept that in the lost ledger only. Its "
-            "page comparison.html names the baseline; 'assay compare' makes the record again."
-        )
-
-
 def _unended_attempt(ledger: Ledger, run: Run) -> None:
     if CommitLog(open_store(run.store_url, Patience(0.0))).finished() is not None:
         settle(run, ledger)
@@ -137,7 +104,9 @@ def _results_in_folders(ledger: Ledger, home: Home) -> None:
 def _answered(ledger: Ledger, home: Home) -> None:
     if home.api.is_dir():
         store, clock = open_store(str(home.api)), SystemClock()
-        debit_all(ledger, ChargedThings(EvalRunShelf(store, clock).shelf, BatchShelf(store, clock).shelf))
+        debit_all(
+            ledger, ChargedResources(EvalRunRepository(store, clock).shelf, BatchRepository(store, clock).shelf)
+        )
 
 
 def _campaigns(ledger: Ledger, home: Home) -> None:

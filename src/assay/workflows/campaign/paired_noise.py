@@ -153,7 +153,7 @@ class NoiseBeforehand:
         degrees = [effect.item_degrees for effect in effects if effect.item_degrees is not None]
         known_by = min((degree + 1.0 for degree in degrees), default=float(draws.number)) / draws.number
         return PairedNoise(
-            VarianceComponents(seed=of_seeds, item=items * draws.number, residual=0.0, known_by=known_by),
+            VarianceComponents(seed=of_seeds, item=items * draws.number, residual=0.0, item_information=known_by),
             draws,
             effects[0].unit,
             f"by the noise that campaign '{best.campaign}' measured on {number_of(num_seeds, 'seed')} and "

@@ -98,6 +98,6 @@ def test_a_look_finds_less_where_its_items_tell_little_of_their_own_luck():
     sure = VarianceComponents(seed=1e-6, item=0.02, residual=0.0)
     looks = [
         power_of_looks(LookPlan(gate_seeds=(3,)), RULE, noise, num_items=20)[0]
-        for noise in (sure, sure._replace(known_by=0.25))
+        for noise in (sure, sure._replace(item_information=0.25))
     ]
     assert looks[1].finds > 1.2 * looks[0].finds
