@@ -12,8 +12,8 @@ class LogprobGap(FrozenConfig):
     """How far the log-probabilities of engine and trainer may differ for the same tokens and weights."""
 
     bound: PositiveFloat = 0.05
-    """Nats per token. In bfloat16 two implementations differ by some thousandths; another temperature or
-    other weights by tenths."""
+    """Nats per token. In bfloat16 two implementations differ by thousandths; other temperatures or weights
+    by tenths."""
 
     on_excess: Literal["refuse", "truncate"] = "refuse"
     """`refuse`: if the step's mean exceeds the bound, the run stops without the update. `truncate`: each
@@ -44,8 +44,8 @@ class RemoteSampler(FrozenConfig):
     """The model's name at the engine."""
 
     folder: str
-    """Where each step's weights replace those of the last: an existing folder of this run alone, under the
-    same absolute path on both sides."""
+    """Where each step's weights are handed over: an existing folder of this run alone, under the same
+    absolute path on both sides."""
 
     logprob_gap: LogprobGap = LogprobGap()
     """What happens if engine and trainer disagree."""

@@ -47,13 +47,13 @@ class StringCheck(FrozenConfig):
 
     type: Literal["string_check"] = "string_check"
     name: str = "string_check"
-    """Name in metrics and messages."""
+    """In metrics and messages."""
 
     input: Template
-    """A template, usually `{{ sample.output_text }}`."""
+    """A template, as `{{ sample.output_text }}`."""
 
     reference: Template
-    """What it is compared with, e.g. `{{ item.answer }}`."""
+    """A template, as `{{ item.answer }}`."""
 
     operation: Literal["eq", "ne", "like", "ilike"]
     """Equal, not equal, contains, contains in any case."""
@@ -64,13 +64,13 @@ class TextSimilarity(FrozenConfig):
 
     type: Literal["text_similarity"] = "text_similarity"
     name: str = "text_similarity"
-    """Name in metrics and messages."""
+    """In metrics and messages."""
 
     input: Template
-    """A template, usually `{{ sample.output_text }}`."""
+    """A template."""
 
     reference: Template
-    """What it is compared with, e.g. `{{ item.answer }}`."""
+    """A template, as `{{ item.answer }}`."""
 
     evaluation_metric: Measure
     pass_threshold: float | None = None
@@ -85,10 +85,10 @@ class MathAnswer(FrozenConfig):
 
     type: Literal["math_answer"] = "math_answer"
     name: str = "math_answer"
-    """Name in metrics and messages."""
+    """In metrics and messages."""
 
     input: Template
-    """A template, usually `{{ sample.output_text }}`."""
+    """A template."""
 
     reference: Template
     r"""The right result in plain text or LaTeX: `3/4`, `0.75`, `\frac{3}{4}`."""
@@ -99,7 +99,7 @@ class PythonGrader(FrozenConfig):
 
     type: Literal["python"] = "python"
     name: str = "python"
-    """Name in metrics and messages."""
+    """In metrics and messages."""
 
     source: str
     """Python source that defines `grade(sample, item)`."""
@@ -167,7 +167,7 @@ class ScoreModel(FrozenConfig):
 
     type: Literal["score_model"] = "score_model"
     name: str = "score_model"
-    """Name in metrics and messages."""
+    """In metrics and messages."""
 
     model: str
     """The judge's name at its endpoint."""
@@ -195,7 +195,7 @@ class LabelModel(FrozenConfig):
 
     type: Literal["label_model"] = "label_model"
     name: str = "label_model"
-    """Name in metrics and messages."""
+    """In metrics and messages."""
 
     model: str
     """The judge's name at its endpoint."""
@@ -244,7 +244,7 @@ class Multi(FrozenConfig):
 
     type: Literal["multi"] = "multi"
     name: str = "multi"
-    """Name in metrics and messages."""
+    """In metrics and messages."""
 
     graders: Annotated[dict[str, SingleGrader], BeforeValidator(_by_name)] = Field(min_length=1)
     """The graders, by their names in the formula."""

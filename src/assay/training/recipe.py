@@ -44,8 +44,8 @@ class EvaluationConfig(FrozenConfig):
     one always is."""
 
     max_waiting: PositiveInt = 8
-    """Checkpoints that are kept beyond `retention` until they are evaluated. If more wait, the oldest is
-    dropped and the history names it."""
+    """Checkpoints that are kept beyond `retention` until they are evaluated; beyond that the oldest is
+    dropped."""
 
     def asks_for(self, step: int) -> bool:
         """Whether a commit of this step is evaluated, be it the last or not."""

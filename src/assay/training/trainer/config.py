@@ -104,8 +104,8 @@ class TrainerConfig(FrozenConfig):
     """`tree` gives the same bits at every world size; `all_reduce` is the backend's sum, for comparison."""
 
     commit_every: PositiveInt | Literal["auto"] = 100
-    """Optimizer steps between commits: the most that a death can cost. `auto` weighs the measured cost of a
-    commit against how often the run has died."""
+    """Optimizer steps between commits: the most that a death can cost. `auto` weighs the cost of a commit
+    against how often the run has died."""
 
     evaluate_every: PositiveInt | None = None
     """Optimizer steps between evaluations, each with a commit; null: only at the end."""

@@ -59,8 +59,8 @@ class JudgeEndpoint(FrozenConfig):
     """The endpoint of judges (`score_model`, `label_model`, `text_similarity` by cosine)."""
 
     url: str | None = None
-    """An OpenAI-compatible endpoint, e.g. http://localhost:8000/v1; null: $ASSAY_JUDGE_URL, which may
-    change between attempts. The key is $OPENAI_API_KEY."""
+    """An OpenAI-compatible endpoint, e.g. http://localhost:8000/v1; null: $ASSAY_JUDGE_URL. The key is
+    $OPENAI_API_KEY."""
 
     embeddings: str = "embeddings"
     """Name of its embedding model."""

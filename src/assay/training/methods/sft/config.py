@@ -31,8 +31,7 @@ class SftConfig(MethodConfig):
     """The model: new, or a pretrained folder."""
 
     train_on: Literal["all", "spans"]
-    """`all`: every token but the first. `spans`: the tokens inside `trained_spans`, a column of the dataset
-    (completions, or assistant turns)."""
+    """`all`: every token but the first. `spans`: those inside `trained_spans`, a column of the dataset."""
 
     slice_columns: tuple[str, ...] = ()
     """Metadata columns by which the evaluation is sliced."""
