@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from assay.records.processor import Processor
 from assay.records.run import Attempt, PhaseSeconds, Run
 from assay.records.surroundings import Surroundings
 from assay.store.home import Home
@@ -44,7 +45,7 @@ def recorded_fleet(
                 Run(
                     run_id=run_id, created_s=began_s, recipe=recipe, recipe_sha256=run_id,
                     dataset_fingerprint=str(recipe["data"]) * 4, code_version=version,
-                    run_dir=str(home.run_dir(run_id)), store_url="memory:", num_steps=100, made_by_drill=False,
+                    run_dir=str(home.run_dir(run_id)), store_url="memory:", num_steps=100,
                 )
             )  # fmt: skip
             has_failed = rng.random() < fails(number, host)
@@ -59,6 +60,7 @@ def recorded_fleet(
                         python="3.12.1", kernel="6.8", driver=driver_of(number), image="", user="me",
                         place="slurm", job=str(number), partition="low",
                     ),
+                    folder="", processor=Processor(model="H100", instructions="", torch="2.6"),
                 )
             )  # fmt: skip
             for rank in range(8):

@@ -27,11 +27,14 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers.models.llama.modeling_llama import LlamaForCausalLM
 
 from assay.base.clock import SystemClock
+from assay.base.code_version import code_version
 from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.split import split_view
 from assay.data.loader.loader import Loader
 from assay.distributed import rank_device
+from assay.elastic.environment import surroundings_here
 from assay.elastic.faults import NO_FAULTS
+from assay.elastic.processor import processor_here
 from assay.elastic.rank_setup import train_rank
 from assay.elastic.task import Orders, RankTask
 from assay.inference.local.generator import Generator
@@ -203,13 +206,17 @@ def ours(task: Task) -> None:
     run = Run(
         run_id="bench", created_s=now_s, recipe=resolved, recipe_sha256=recipe_sha256(resolved, ""),
         dataset_fingerprint="", code_version="", run_dir=task.folder, store_url=task.folder,
+        num_steps=sum(task.turns),
     )  # fmt: skip
     CommitLog(open_store(task.folder)).begin_attempt(world_size=1, now_s=now_s)
     Heartbeats.create(folder / "heartbeats", 1).close()
     learned = drawn_so_far if task.method == "grpo" else _learned_after(recipe, sum(task.turns)).__getitem__
+    attempt = Attempt(
+        run_id=run.run_id, attempt=1, world_size=1, start_step=0, started_s=now_s, folder=task.folder,
+        code_version=code_version(), processor=processor_here(), surroundings=surroundings_here(),
+    )  # fmt: skip
     orders = Orders(
-        attempt=Attempt(run_id=run.run_id, attempt=1, world_size=1, start_step=0, started_s=now_s),
-        commit=None, faults=NO_FAULTS, parallel="ddp", failure_s=3600.0,
+        attempt=attempt, commit=None, faults=NO_FAULTS, parallel="ddp", failure_s=3600.0,
     )  # fmt: skip
     rank = RankTask(
         run=run, orders=orders, rank=0, rendezvous=f"file://{folder}/rendezvous", environment={},

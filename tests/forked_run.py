@@ -19,6 +19,7 @@ from assay.store.attempts import save_attempt
 from assay.store.commit_log import CommitLog
 from assay.store.heartbeat import Heartbeats
 from assay.store.objects import open_store
+from machine import MACHINE
 from one_rank import NeverAsked
 
 PATIENCE_S = 120
@@ -44,6 +45,7 @@ def train_in_forks(
                 world_size=world_size,
                 start_step=commit.step if commit else 0,
                 started_s=0.0,
+                **MACHINE,
             ),
             commit=commit,
             faults=faults,

@@ -24,6 +24,7 @@ from assay.store.objects import open_store
 from assay.training.methods.registry import method_of
 from assay.training.recipe import Recipe, recipe_sha256
 from assay.training.trainer.step import initial_model
+from machine import MACHINE
 
 
 class NeverAsked:
@@ -74,6 +75,7 @@ def one_rank_run(tree: dict[str, Any], folder: Path) -> Run:
     return Run(
         run_id="one-rank", created_s=0.0, recipe=resolved, recipe_sha256=recipe_sha256(resolved, ""),
         dataset_fingerprint="", code_version=code_version(), run_dir=str(folder), store_url=str(folder),
+        num_steps=10,
     )  # fmt: skip
 
 
@@ -81,7 +83,7 @@ def _task(run: Run, folder: Path) -> RankTask:
     return RankTask(
         run=run,
         orders=Orders(
-            attempt=Attempt(run_id=run.run_id, attempt=1, world_size=1, start_step=0, started_s=0.0),
+            attempt=Attempt(run_id=run.run_id, attempt=1, world_size=1, start_step=0, started_s=0.0, **MACHINE),
             commit=None,
             faults=NO_FAULTS,
             parallel="ddp",

@@ -24,7 +24,7 @@ from assay.data.dataset.index import index_dataset
 from assay.planning.program.new import new_program
 from assay.records.run import Run
 from assay.store.home import Home
-from assay.workflows.run import new_run
+from assay.workflows.run import create_run
 from commands import NEEDS_NOTHING, NOTHING_THERE
 from tiny_recipe import tiny_recipe
 
@@ -68,7 +68,7 @@ the commands before it imported, but for one of the modules that these name: the
 def test_every_command_is_asked_for_something_that_is_not_there() -> None:
     asked = {*NOTHING_THERE, *NEEDS_NOTHING}
     leaves = set(_leaves(cli, []))
-    assert {leaf for leaf in leaves if not any(f"{each} ".startswith(f"{leaf} ") for each in asked)} == set()
+    assert {leaf for leaf in leaves if not any(f"{text} ".startswith(f"{leaf} ") for text in asked)} == set()
 
 
 def _leaves(command: click.Command, path: list[str]) -> list[str]:
@@ -88,7 +88,7 @@ def home(tmp_path: Path) -> Path:
     """A home with one run, so that there is a ledger to look in."""
     run = Run(
         run_id="tiny-1", created_s=0.0, recipe=tiny_recipe(), recipe_sha256="", dataset_fingerprint="",
-        code_version="", run_dir=str(tmp_path / "tiny-1"), store_url=str(tmp_path / "tiny-1"),
+        code_version="", run_dir=str(tmp_path / "tiny-1"), store_url=str(tmp_path / "tiny-1"), num_steps=10,
     )  # fmt: skip
     with Home.at(tmp_path).open_ledger() as ledger:
         ledger.record_run(run)
@@ -98,7 +98,7 @@ def home(tmp_path: Path) -> Path:
 def test_what_is_not_there_is_said_before_anything_large_is_imported(home: Path) -> None:
     found = _answers(home, NOTHING_THERE)
     assert [command for command, *_ in found] == list(NOTHING_THERE)
-    assert [each for each in found if each[1] != 2] == []
+    assert [item for item in found if item[1] != 2] == []
     assert [(command, modules) for command, _, _, modules in found if modules] == []
 
 
@@ -222,7 +222,7 @@ def furnished(tmp_path: Path) -> Path:
         "name: s\nbenchmarks: [{type: bits_per_byte, name: b, files: [rows.csv]}]\n"
     )
     new_program(tmp_path / "program.yaml", start=datetime.date(2027, 1, 4))
-    new_run(Home.at(tmp_path), LoadedConfig(recipe, {}), run_id="RUN")
+    create_run(Home.at(tmp_path), LoadedConfig(recipe, {}), run_id="RUN")
     with Home.at(tmp_path).open_ledger() as ledger:
         ledger.record_run(Home.at(tmp_path).run("RUN"))
     return tmp_path

@@ -20,10 +20,10 @@ from assay.records.fine_tuning_job import (
     RunLeft,
 )
 from assay.records.uploaded_file import FileCreated
-from assay.serving.ids import same_moment
+from assay.serving.ids import derived_id
 from assay.serving.job import JobState
-from assay.serving.openai.place import Place
-from assay.serving.webhooks.courier import Courier
+from assay.serving.openai.app_state import AppState
+from assay.serving.webhooks.delivery import WebhookDelivery
 from parrot_models import worker_of
 
 STEPS, STEPS_A_COMMIT = 20, 5
@@ -34,8 +34,8 @@ TABLE = b"step,train_loss\n1,0.5\n"
 class PlayedWorker:
     """Works in the background, until it is told to stop."""
 
-    def __init__(self, place: Place) -> None:
-        self._place = place
+    def __init__(self, app: AppState) -> None:
+        self._app = app
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._work, daemon=True)
 
@@ -48,14 +48,14 @@ class PlayedWorker:
         self._thread.join()
 
     def _work(self) -> None:
-        place, answering = self._place, worker_of(self._place)
-        courier = Courier(place.jobs.shelf.store, place.clock, name="w", listed=place.webhook_hosts)
+        app, answering = self._app, worker_of(self._app)
+        courier = WebhookDelivery(app.jobs.logs.store, app.clock, name="w", listed=app.webhook_hosts)
         with ThreadPoolExecutor(1) as pool:
             while not self._is_over.wait(0.05):
                 while answering.look():
                     pass
-                for job_id in place.jobs.shelf.ids():
-                    place.jobs.shelf.log(job_id).append(self._next)
+                for job_id in app.jobs.logs.ids():
+                    app.jobs.logs.log(job_id).append(self._next)
                 courier.look(pool)
 
     def _next(self, state: JobState | None) -> JobEntry | None:
@@ -80,7 +80,7 @@ class PlayedWorker:
             case "pausing":
                 return RunLeft(**AT, step=state.last_step)
             case "running" if state.last_step < (STEPS if was_paused else 2 * STEPS_A_COMMIT):
-                self._place.jobs.note_model(state.created)
+                self._app.jobs.note_model(state.created)
                 return self._checkpoint(state.last_step)
             case "running" if was_paused:
                 return self._succeeded(state)
@@ -98,15 +98,16 @@ class PlayedWorker:
 
     def _succeeded(self, state: JobState) -> JobSucceeded:
         job_id, project = state.created.job_id, state.created.project
-        self._place.outbox.plan(job_id, "fine_tuning.job.succeeded", project=project, ended_s=AT["at_s"])
-        file_id = same_moment("file", job_id)
-        sink = self._place.files.sink(file_id)
+        self._app.outbox.plan(job_id, "fine_tuning.job.succeeded", project=project, ended_s=AT["at_s"])
+        file_id = derived_id("file", job_id)
+        sink = self._app.files.sink(file_id)
         sink.write(TABLE)
         sink.finish()
-        self._place.files.put(
+        self._app.files.put(
             FileCreated(
                 file_id=file_id, project=project, at_s=AT["at_s"], filename="step_metrics.csv",
                 purpose="fine-tune-results", num_bytes=sink.num_bytes, sha256=sink.sha256,
+                content=file_id,
             )
         )  # fmt: skip
         return JobSucceeded(

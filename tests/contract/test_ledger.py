@@ -33,6 +33,7 @@ def run(run_id: str, created_s: float = 1.0) -> Run:
         code_version="0.1.0",
         run_dir="runs/" + run_id,
         store_url="runs/" + run_id,
+        num_steps=10,
     )
 
 
@@ -87,6 +88,7 @@ def campaign(name: str, created_s: float) -> Campaign:
         beside=".",
         known_good_sha256=None,
         created_s=created_s,
+        suites={},
     )
 
 
@@ -247,7 +249,13 @@ class TestLedger:
 
     def test_the_latest_audit_is_kept(self, ledger: Ledger) -> None:
         first = AuditReport(
-            run_id="a", verdict="incomplete", epochs=1, rows_expected=5, rows_learned=5, rows_quarantined=0
+            run_id="a",
+            verdict="incomplete",
+            step=2,
+            epochs=1,
+            rows_expected=5,
+            rows_learned=5,
+            rows_quarantined=0,
         )
         last = first.model_copy(update={"verdict": "fail", "missing": ("epoch 0 row 7",), "rows_learned": 4})
         ledger.record_audit(first)
@@ -299,12 +307,12 @@ class TestLedger:
     def test_decisions_come_by_candidate_and_the_newest_of_each_last(self, url: str) -> None:
         wanted = [decision("a", 3), decision("a", 5), decision("a", 5, revision=2), decision("b", 2)]
         with open_ledger(url) as ledger:
-            for each in (campaign("lr", 1.0), campaign("dropout", 2.0), campaign("lr", 1.0)):
-                ledger.record_campaign(each)
+            for item in (campaign("lr", 1.0), campaign("dropout", 2.0), campaign("lr", 1.0)):
+                ledger.record_campaign(item)
             for made in reversed([*wanted, decision("a", 9, campaign="dropout")]):
                 ledger.record_decision(made)
                 ledger.record_decision(made)
-            assert [each.name for each in ledger.campaigns()] == ["dropout", "lr"]
+            assert [item.name for item in ledger.campaigns()] == ["dropout", "lr"]
             assert ledger.decisions("lr") == wanted
 
     def test_a_ledger_of_before_benchmarks_gets_their_table(self, url: str) -> None:

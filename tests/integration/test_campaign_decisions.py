@@ -51,20 +51,21 @@ from assay.store.ledger.ledger import Ledger
 from assay.store.objects import open_store
 from assay.store.triage.guards import lift_guard, save_guard
 from assay.triage.guard import guard_of
-from assay.workflows.campaign.arms import arm_run
+from assay.workflows.campaign.arm_plan import arm_run
 from assay.workflows.campaign.campaign import CampaignResult, run_campaign
 from assay.workflows.campaign.folder import (
     OpenCampaign,
+    check_declaration,
     declare,
     find_campaign,
     read_campaign_file,
-    refuse_redeclared,
 )
 from assay.workflows.campaign.look import decide_again, look_now
 from assay.workflows.campaign.memo import write_memo
-from assay.workflows.campaign.scores import scored_run
-from assay.workflows.campaign.train import ArmRun, Workplace
+from assay.workflows.campaign.scores import score_run
+from assay.workflows.campaign.train import ArmRun, ExecutionSettings
 from blamed import cause, diagnosis
+from machine import MACHINE
 from variants import slow
 
 NUM_ITEMS = 1500
@@ -125,7 +126,7 @@ class InVainAtFirst(MadeUpTrainer):
         )
         attempt = Attempt(
             run_id=run.run_id, attempt=1, world_size=1, start_step=0, started_s=0.0, ended_s=1.0, end_step=0,
-            outcome="failed", reason="no answer", failure=failure,
+            outcome="failed", reason="no answer", failure=failure, **MACHINE,
         )  # fmt: skip
         save_attempt(Path(run.run_dir), attempt)
 
@@ -190,7 +191,13 @@ def _evaluation(run: Run, seed: str) -> ClassifierEvaluation:
 
 def _audit(run: Run, verdict: Any) -> AuditReport:
     return AuditReport(
-        run_id=run.run_id, verdict=verdict, epochs=1, rows_expected=1, rows_learned=1, rows_quarantined=0
+        run_id=run.run_id,
+        verdict=verdict,
+        step=1,
+        epochs=1,
+        rows_expected=1,
+        rows_learned=1,
+        rows_quarantined=0,
     )
 
 
@@ -243,7 +250,7 @@ def decided(
         result = run_campaign(
             campaign,
             ledger,
-            place=Workplace(
+            place=ExecutionSettings(
                 trainer, arms_at_once, state_of=trainer.state_of, poll_s=0.0, warn=trainer.warned.append
             ),
             say=said.append,
@@ -279,7 +286,7 @@ def test_arms_that_land_on_a_guard_are_warned_of_or_refused(campaign_file) -> No
     accepted(is_refusing=False, name="beware")
     _, result = decided(campaign_file(), trainer)
     assert result.decisions["treated"].recommendation == "scale"
-    assert trainer.warned and all("lands on guard 'beware'" in each for each in trainer.warned)
+    assert trainer.warned and all("lands on guard 'beware'" in text for text in trainer.warned)
 
 
 @pytest.mark.slow
@@ -433,7 +440,7 @@ def sealed_file(campaign_file, tmp_path: Path) -> Callable[..., Path]:
 
 
 def _sealed_clause(decision: Decision) -> Clause:
-    (clause,) = (each for each in decision.gates[0].clauses if each.type == "sealed")
+    (clause,) = (item for item in decision.gates[0].clauses if item.type == "sealed")
     return clause
 
 
@@ -613,7 +620,7 @@ def _forecast_clause(ladder_file: Callable[..., Path], gains: list[float], *, ta
     scaling = {"target": target, "scale": "parameters", "campaigns": earlier}
     last = {"treated": dict.fromkeys(PRIMARY, 0.66)}
     _, result = decided(ladder_file(256, scaling=scaling), MadeUpTrainer(last))
-    (clause,) = (each for each in result.decisions["treated"].gates[0].clauses if each.type == "scaling")
+    (clause,) = (item for item in result.decisions["treated"].gates[0].clauses if item.type == "scaling")
     return clause
 
 
@@ -646,7 +653,7 @@ def test_a_campaign_of_another_patch_is_no_rung_of_the_ladder(ladder_file, campa
     decided(campaign_file({"name": "elsewhere", "candidates": other}), MadeUpTrainer(GOOD))
     scaling = {"target": 2.5e6, "scale": "parameters", "campaigns": ["elsewhere"]}
     _, result = decided(ladder_file(256, scaling=scaling), MadeUpTrainer(GOOD))
-    (clause,) = (each for each in result.decisions["treated"].gates[0].clauses if each.type == "scaling")
+    (clause,) = (item for item in result.decisions["treated"].gates[0].clauses if item.type == "scaling")
     assert "tried 'treated' with another patch" in clause.reason
 
 
@@ -797,10 +804,10 @@ def test_what_was_declared_can_not_be_changed_afterwards(campaign_file) -> None:
         decided(campaign_file(least_effect=0.001), MadeUpTrainer({}))
     path = campaign_file(least_effect=0.001)
     before = {
-        each: each.read_bytes() for each in Home.from_environment().campaigns.rglob("*") if each.is_file()
+        item: item.read_bytes() for item in Home.from_environment().campaigns.rglob("*") if item.is_file()
     }
     with pytest.raises(ConfigError, match=r"declared with another rule\.least_effect"):
-        refuse_redeclared(
+        check_declaration(
             Home.from_environment(), read_campaign_file(path), beside=path.parent, clock=SystemClock()
         )
     assert all(each.read_bytes() == content for each, content in before.items()), "--check writes nothing"
@@ -831,7 +838,7 @@ def test_a_decision_follows_from_its_numbers_in_whatever_words_an_assay_said_the
     with Home.from_environment().open_ledger() as ledger:
         decide_again(pilot(), ledger, clock=SystemClock())
         for key in ("value", "bound"):
-            clause = next(each for each in clauses if each["type"] == "guardrail")
+            clause = next(item for item in clauses if item["type"] == "guardrail")
             clause[key] += 1e-4
             path.write_text(json.dumps(tree))
             with pytest.raises(DamagedDataError, match=r"clause 'guardrail: .* was pass"):
@@ -876,7 +883,7 @@ def test_a_benchmark_that_was_changed_and_evaluated_again_is_read_as_it_is_now(c
         for place in ("aaa", "zzz"):
             result = load_result(older).model_copy(update={"benchmark_sha256": place, "evaluated_s": 9.0})
             save_result(older.with_name(f"{place}-again"), result, (older / ITEMS_FILE).read_bytes())
-            found = scored_run(campaign, ArmRun("treated", 0, run), ledger, clock=SystemClock())
+            found = score_run(campaign, ArmRun("treated", 0, run), ledger, clock=SystemClock())
             assert found.folders["code"].name == f"{place}-again"
             shutil.rmtree(found.folders["code"])
 
@@ -910,7 +917,7 @@ def test_a_campaign_declared_anew_with_another_score_reads_no_score_of_the_old_o
             ledger.record_run(run)
             ledger.record_evaluation(_evaluation_with_predictions(run))
             for _ in range(2):
-                scored = scored_run(campaign, ArmRun("baseline", 0, run), ledger, clock=SystemClock())
+                scored = score_run(campaign, ArmRun("baseline", 0, run), ledger, clock=SystemClock())
                 found.append(
                     (load_result(scored.folders["b"]).unit, load_result(scored.folders["b"]).evaluated_s)
                 )

@@ -12,6 +12,7 @@ from assay.records.failure import Failure
 from assay.records.run import Attempt, Run
 from assay.store.home import Home
 from assay.workflows.events import EventCommand
+from machine import MACHINE
 
 
 def assay(*arguments: object) -> int:
@@ -54,7 +55,14 @@ def test_a_hang_is_told_as_stalled_and_a_failure_as_failed(
     teller = EventCommand(Home.from_environment(), run)
     hang = Failure(failure_kind="hang", run_id=run.run_id, attempt=1, signature="hang", text="silent")
     attempt = Attempt(
-        run_id=run.run_id, attempt=1, world_size=1, start_step=0, started_s=1.0, end_step=3, failure=hang
+        run_id=run.run_id,
+        attempt=1,
+        world_size=1,
+        start_step=0,
+        started_s=1.0,
+        end_step=3,
+        failure=hang,
+        **MACHINE,
     )
     teller.attempt_ended(attempt)
     assert lines_of(told, at_least=1) == [f"stalled {run.run_id} 3"]
@@ -67,7 +75,7 @@ def test_a_hang_is_told_as_stalled_and_a_failure_as_failed(
     "command",
     [
         "sleep 1000",
-        *(pytest.param(each, marks=pytest.mark.slow) for each in ("exit 3", "no-such", "kill -9 $PPID")),
+        *(pytest.param(text, marks=pytest.mark.slow) for text in ("exit 3", "no-such", "kill -9 $PPID")),
     ],
 )
 def test_a_command_that_fails_or_hangs_costs_the_run_nothing(

@@ -21,6 +21,7 @@ from assay.trackers.follow import SinkError, SinkName, _locked, follow
 from assay.trackers.gpus import gpu_points
 from assay.trackers.sink import Point
 from clocks import HandClock
+from machine import MACHINE
 from tiny_recipe import tiny_recipe
 
 
@@ -31,7 +32,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     folder = tmp_path / "home" / "r"
     run = Run(
         run_id="r", created_s=1.0, recipe=tiny_recipe(), recipe_sha256="", dataset_fingerprint="d",
-        code_version="0", run_dir=str(folder), store_url=str(folder),
+        code_version="0", run_dir=str(folder), store_url=str(folder), num_steps=10,
     )  # fmt: skip
     (folder / "attempts").mkdir(parents=True)
     (folder / "run.json").write_text(run.to_json())
@@ -42,7 +43,9 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
 def measure(run: Run, *, attempt: int, start: int, steps: range) -> None:
     save_attempt(
         Path(run.run_dir),
-        Attempt(run_id="r", attempt=attempt, world_size=1, start_step=start, started_s=10.0 * attempt),
+        Attempt(
+            run_id="r", attempt=attempt, world_size=1, start_step=start, started_s=10.0 * attempt, **MACHINE
+        ),
     )
     writer = SegmentWriter(segment_path(Path(run.run_dir), attempt, 0), run_id="r", attempt=attempt, rank=0)
     for step in steps:
@@ -104,7 +107,7 @@ def test_mlflow_has_the_recipe_and_every_point_once(run: Run, tmp_path: Path, re
     assert experiment is not None
     (made,) = client.search_runs([experiment.experiment_id])
     assert made.data.params["method.encoder.hidden_size"] == "16"
-    assert [each.step for each in client.get_metric_history(made.info.run_id, "loss")] == [1, 2, 3, 4]
+    assert [item.step for item in client.get_metric_history(made.info.run_id, "loss")] == [1, 2, 3, 4]
 
 
 def test_a_database_that_the_small_mlflow_cannot_open_is_refused_with_the_fix(
@@ -139,7 +142,7 @@ def _experiments(folder: Path) -> list[str]:
     from mlflow.tracking import MlflowClient
 
     found = MlflowClient(tracking_uri=(folder / "ml").as_uri()).search_experiments()
-    return [each.experiment_id for each in found]
+    return [item.experiment_id for item in found]
 
 
 def test_wandb_writes_offline(run: Run, tmp_path: Path, requires) -> None:

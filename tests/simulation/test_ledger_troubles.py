@@ -34,6 +34,7 @@ from failing_store import TROUBLES as OF_STORE
 from failing_store import FailingStore, patient
 from failing_store import Trouble as OfStore
 from ledger_rows import rows_of_folder, rows_on_record
+from machine import MACHINE
 from simulation.test_power_cuts import many_summaries as many_summaries
 from simulation.test_power_cuts import ranks as ranks
 from simulation.test_store_troubles import NodesHere, RanksHere, is_whole, run_in
@@ -92,7 +93,7 @@ class Scene:
                 self.run,
                 CommitLog(store),
                 policy=RestartPolicy(max_restarts=0),
-                watchers=[Bookkeeper(self.run, to_ledger, clock)],
+                observers=[Bookkeeper(self.run, to_ledger, clock)],
                 clock=clock,
                 nodes=NodesHere(store, ranks, partial(MeasuredRanks, self.run, to_ledger)),
                 patience=store.patience,
@@ -141,7 +142,7 @@ def test_an_attempt_that_ends_while_another_process_writes_down_what_was_missed_
 ) -> None:
     scene = next(scenes)
     folder, record_attempt = Path(scene.run.run_dir), Ledger.record_attempt
-    runs = Attempt(run_id="r", attempt=1, world_size=1, start_step=0, started_s=1.0)
+    runs = Attempt(run_id="r", attempt=1, world_size=1, start_step=0, started_s=1.0, **MACHINE)
     ended = runs.model_copy(update={"outcome": "preempted", "ended_s": 2.0, "end_step": 0})
     save_attempt(folder, runs)
 

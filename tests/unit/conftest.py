@@ -58,6 +58,7 @@ def run(tmp_path: Path) -> Run:
         code_version="",
         run_dir=str(tmp_path / "r"),
         store_url=str(tmp_path / "store"),
+        num_steps=10,
     )
 
 

@@ -24,7 +24,6 @@ from assay.reporting.views.verdict import estimate_text
 from assay.store.metrics.segment import Points, Position, SegmentData, read_segment, segment_path
 from assay.store.notices import read_notices
 from assay.workflows.export.export_warnings import recorded_numbers
-from assay.workflows.run import planned_steps
 from assay.workflows.train import RunResult
 
 LINE_EVERY_S = 30.0
@@ -102,7 +101,7 @@ class RunProgress:
 
 
 def _display_of(run: Run) -> Display:
-    console, num_steps = Console(file=terminal_of(sys.stderr)), planned_steps(run)
+    console, num_steps = Console(file=terminal_of(sys.stderr)), run.num_steps
     return Bar(console, run.run_id, num_steps) if console.is_terminal else LogLines(num_steps)
 
 

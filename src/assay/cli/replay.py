@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from assay.base.errors import ConfigError
-from assay.cli.given import RUN, given_home
+from assay.cli.parameters import RUN, current_home
 from assay.reporting.terminal.formatting import one_line
 
 if TYPE_CHECKING:
@@ -59,9 +59,9 @@ def replay(
     from assay.store.metrics.recorded import recorded_steps
     from assay.training.recipe import recipe_of
     from assay.training.replay.request import ReplayRequest
-    from assay.workflows.run import existing_run, planned_steps
+    from assay.workflows.run import load_run
 
-    run = existing_run(given_home(), run_id)
+    run = load_run(current_home(), run_id)
     recipe = recipe_of(run)
     request = ReplayRequest(
         step=step,
@@ -71,7 +71,7 @@ def replay(
         mode="watch" if watch else "audit-ops" if audit_ops else None,
         search_rows=bisect or explain,
     )
-    request.check(run, recipe.trainer, num_lanes=recipe.loader.lanes, last_step=planned_steps(run))
+    request.check(run, recipe.trainer, num_lanes=recipe.loader.lanes, last_step=run.num_steps)
     if attempt is not None:
         request.check_attempt(recorded_steps(Path(run.run_dir), attempt=attempt))
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from assay.cli.given import RUN, given_home
+from assay.cli.parameters import RUN, current_home
 
 if TYPE_CHECKING:
     from assay.records.rollout import RolloutReport
@@ -27,16 +27,16 @@ def rollout(run_id: str, step: int, row: int, sample: int, as_json: bool) -> Non
     from assay.store.metrics.recorded import recorded_steps
     from assay.training.recipe import recipe_of
     from assay.training.replay.request import RolloutRequest
-    from assay.workflows.run import existing_run, planned_steps
+    from assay.workflows.run import load_run
 
-    run = existing_run(given_home(), run_id)
+    run = load_run(current_home(), run_id)
     recipe, request = recipe_of(run), RolloutRequest(step, row, sample)
     request.check(
         run,
         recipe.trainer,
         recipe.method,
         num_lanes=recipe.loader.lanes,
-        last_step=planned_steps(run),
+        last_step=run.num_steps,
         steps=recorded_steps(Path(run.run_dir)),
     )
 
@@ -67,7 +67,7 @@ def _text(report: "RolloutReport") -> str:
     advantage = "" if report.advantage is None else f", advantage {report.advantage:+.4g}"
     lines = [
         f"{click.style(report.verdict.upper(), fg=colour, bold=True)}  {report.run_id}, step {report.step}, "
-        f"row {report.row_id} ({report.row_place}), answer {report.sample} of "
+        f"row {report.row_id} ({report.row_location}), answer {report.sample} of "
         f"{len(report.group_rewards)}, lane {report.lane}",
         f"  drawn alone with the weights after step {report.policy_step}, from {origin}",
         f"  prompt: {report.prompt!r}",

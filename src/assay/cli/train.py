@@ -11,18 +11,18 @@ import click
 from assay.base.errors import ConfigError
 from assay.base.names import shell_line
 from assay.base.shown_url import without_secrets
-from assay.cli.given import (
+from assay.cli.launch_target import LaunchTarget, launch_target_options, warned
+from assay.cli.parameters import (
     FILE,
     FILE_OR_CHANGE,
     RUN,
     WORKERS,
-    given_home,
-    is_given,
+    current_home,
+    is_on_command_line,
     python_graders_option,
     run_and_step,
-    tell_python_graders,
+    set_python_graders,
 )
-from assay.cli.train_on import PlaceOptions, place_options, warned
 from assay.elastic.workers import Workers
 
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ def _print_keys(context: click.Context, option: click.Parameter, asked: bool) ->
     help="Likewise of a pipeline (docs/pipelines.md).",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the run as JSON, as 'assay show --json' does.")
-@place_options
+@launch_target_options
 def train(
     recipe: Path | None,
     overrides: tuple[str, ...],
@@ -197,7 +197,7 @@ def train(
     check_seconds: float,
     verbose: bool,
     as_json: bool,
-    place: PlaceOptions,
+    place: LaunchTarget,
     **restarts: Any,
 ) -> None:
     """Train RECIPE (a YAML file), with OVERRIDES like trainer.epochs=2, and prove what was learned.
@@ -207,7 +207,7 @@ def train(
     weights. 'assay train --from RUN@STEP key=value' forks: a run of its own goes on from there in another way.
     A file with stages is a pipeline (docs/pipelines.md), with which the same command goes on.
     """
-    tell_python_graders(python_graders)
+    set_python_graders(python_graders)
     recipe, overrides = _told_apart(recipe, overrides, resume, forked)
     if recipe is not None and _is_pipeline(recipe):
         _train_pipeline(recipe, overrides, workers, place, check=check, as_json=as_json)
@@ -216,7 +216,7 @@ def train(
         _print_check(recipe, overrides, workers.most, check_seconds, verbose=verbose, as_json=as_json)
         return
     place.check(workers.most)
-    home = given_home()
+    home = current_home()
     _refuse_names(home, overrides, resume=resume, store=store, run_id=run_id, check=check)
     _refuse_to_take_over(home, resume, place, take_over=take_over)
     planned = _fault_plan(faults) if faults else None
@@ -251,7 +251,7 @@ def train(
                 _train_here(home, run, world_size, policy, as_json=as_json)
 
 
-def _checked_workers(run: "Run", workers: Workers, place: PlaceOptions) -> int:
+def _checked_workers(run: "Run", workers: Workers, place: LaunchTarget) -> int:
     """How many are wanted; of a range on this machine, as many as it has room for."""
     from assay.elastic.processor import gpus_here, processor_here
     from assay.elastic.workers import check_lanes, room_here
@@ -275,7 +275,7 @@ def _is_begun(
     home: "Home",
     run: "Run",
     workers: int,
-    place: PlaceOptions,
+    place: LaunchTarget,
     plan: "FaultPlan",
     passed_on: tuple[str, ...],
     *,
@@ -283,14 +283,14 @@ def _is_begun(
     as_json: bool,
 ) -> bool:
     """Write a new run down, and its launch; whether this process is to train it, or to end what it began."""
-    from assay.cli.train_on import launch
+    from assay.cli.launch_target import launch
     from assay.elastic.faults import check_plan
     from assay.workflows.fork import bring_commit
-    from assay.workflows.run import planned_steps, save_run
+    from assay.workflows.run import save_run
 
     _heed_guards(home, run, workers, place)
     if plan.faults:
-        check_plan(plan, world_size=workers, num_steps=planned_steps(run), num_nodes=place.num_nodes())
+        check_plan(plan, world_size=workers, num_steps=run.num_steps, num_nodes=place.num_nodes())
     if is_new and not place.dry_run:
         save_run(home, run)
         bring_commit(home, run)
@@ -300,7 +300,7 @@ def _is_begun(
     return not launch(home, place, run, world_size=workers, options=passed_on, as_json=as_json)
 
 
-def _heed_guards(home: "Home", run: "Run", workers: int, place: PlaceOptions) -> None:
+def _heed_guards(home: "Home", run: "Run", workers: int, place: LaunchTarget) -> None:
     """Where it was launched, and on an allocation, that was done before."""
     if place.on == "allocation" or place.launched:
         return
@@ -339,7 +339,7 @@ def _train_pipeline(
     file: Path,
     overrides: tuple[str, ...],
     workers: Workers,
-    place: PlaceOptions,
+    place: LaunchTarget,
     *,
     check: bool,
     as_json: bool,
@@ -358,7 +358,7 @@ def _fault_plan(file: Path) -> "FaultPlan":
     return validated(FaultPlan, read_config_file(file, ()))
 
 
-def _ranks_import(place: PlaceOptions, *, trains: bool) -> AbstractContextManager[None]:
+def _ranks_import(place: LaunchTarget, *, trains: bool) -> AbstractContextManager[None]:
     """Let the server of the ranks import torch, while this process imports and checks the rest."""
     if place.on != "here" or not trains:
         return nullcontext()
@@ -379,7 +379,7 @@ def _told_apart(
     return recipe, overrides
 
 
-def _refuse_to_take_over(home: "Home", resume: str | None, place: PlaceOptions, *, take_over: bool) -> None:
+def _refuse_to_take_over(home: "Home", resume: str | None, place: LaunchTarget, *, take_over: bool) -> None:
     """Raise `ConfigError` where a process of this host trains the run now, unless it is to be taken over.
 
     Of a job its scheduler would have to be asked."""
@@ -408,10 +408,10 @@ def _refuse_beside_worker(home: "Home", run: "Run", *, is_launched: bool) -> Non
     if not (home.api / "ftjob" / run.run_id).is_dir():
         return
     from assay.base.clock import SystemClock
-    from assay.serving.jobs import refuse_beside_worker
+    from assay.serving.jobs import check_not_managed_job
     from assay.store.objects import open_store
 
-    refuse_beside_worker(open_store(str(home.api)), run.run_id, SystemClock(), is_launched=is_launched)
+    check_not_managed_job(open_store(str(home.api)), run.run_id, SystemClock(), is_launched=is_launched)
 
 
 def _asked_for(
@@ -419,7 +419,7 @@ def _asked_for(
     recipe: Path | None,
     overrides: tuple[str, ...],
     parallel: Any,
-    place: PlaceOptions,
+    place: LaunchTarget,
     *,
     resume: str | None,
     forked: str | None,
@@ -429,23 +429,23 @@ def _asked_for(
     that."""
     from assay.base.config import parse_override, read_config_file
     from assay.training.recipe import recipe_of
-    from assay.workflows.fork import planned_fork
-    from assay.workflows.preview import refuse_ungathered
-    from assay.workflows.run import check_new, check_parallel, existing_run, planned_run, planned_steps
+    from assay.workflows.fork import plan_fork
+    from assay.workflows.preview import check_gathered_weights_fit
+    from assay.workflows.run import check_new, check_parallel, load_run, plan_run
 
     if resume is not None:
-        return existing_run(home, resume)
+        return load_run(home, resume)
     if forked is not None:
-        run = planned_fork(home, *run_and_step(home, forked), overrides, **new)
+        run = plan_fork(home, *run_and_step(home, forked), overrides, **new)
     else:
         assert recipe is not None
-        run = planned_run(home, read_config_file(recipe, overrides), **new)
+        run = plan_run(home, read_config_file(recipe, overrides), **new)
     changed = [parse_override(text)[0] for text in overrides]
-    for note in check_new(recipe_of(run), planned_steps(run), changed=changed):
+    for note in check_new(recipe_of(run), run.num_steps, changed=changed):
         click.echo(f"note: {note}", err=True)
     check_parallel(recipe_of(run), (parallel,))
     if place.on in ("here", "background"):
-        refuse_ungathered(recipe_of(run), parallel, world_size=new["world_size"])
+        check_gathered_weights_fit(recipe_of(run), parallel, world_size=new["world_size"])
     return run
 
 
@@ -464,19 +464,19 @@ def _print_check(
     from assay.workflows.calibration import calibrate
     from assay.workflows.data_warnings import data_warnings
     from assay.workflows.preview import preview
-    from assay.workflows.run import checked, order_of, resolved_recipe
+    from assay.workflows.run import check_recipe, measure_order, resolved_recipe
 
     loaded = read_config_file(recipe_file, overrides)
-    recipe, dataset = checked(loaded)
+    recipe, dataset = check_recipe(loaded)
     changed = [parse_override(text)[0] for text in overrides]
     found = preview(recipe, dataset, world_size=workers, changed=changed)
-    warned = [warning.with_cure().text for warning in data_warnings(recipe, dataset)]
+    warned = [warning.with_hint().text for warning in data_warnings(recipe, dataset)]
     found = found._replace(remarks=(*warned, *found.remarks))
     measured = None
     if seconds:
         click.echo(f"measuring {seconds:g} s of real steps, in a folder that is removed ...", err=True)
         measured = calibrate(loaded, world_size=workers, seconds=seconds)
-    order = order_of(recipe, dataset)
+    order = measure_order(recipe, dataset)
     if as_json:
         click.echo(check_view(found, recipe, measured, order, world_size=workers).to_json())
         return
@@ -532,7 +532,7 @@ def _passed_on(*names: str) -> tuple[str, ...]:
     """Those of the options that were given, for a process that trains elsewhere."""
     context = click.get_current_context()
     options = {option.name: option.opts[0] for option in context.command.params}
-    given = {name: context.params[name] for name in names if is_given(context, name)}
+    given = {name: context.params[name] for name in names if is_on_command_line(context, name)}
     return tuple(
         options[name] if value is True else f"{options[name]}={value}" for name, value in given.items()
     )
@@ -549,7 +549,7 @@ def _driven(
     """What the run came to, and whether the ledger has yet to hear of it."""
     from assay.cli.progress import RunProgress
     from assay.workflows.bookkeeping import writer_of
-    from assay.workflows.train import drive
+    from assay.workflows.train import train_run
 
     with writer_of(home, run) as writer:
         for earlier_run, suspect in writer.ask(lambda ledger: ledger.suspects(socket.gethostname())) or ():
@@ -558,8 +558,8 @@ def _driven(
             warning = f"warning: {suspect.device} of this node {found} {where}. Test it before you trust it."
             click.secho(warning, err=True, fg="yellow")
         with RunProgress(run) as progress:
-            result = drive(
-                home, run, writer, world_size=workers, policy=policy, watchers=[progress], nodes=nodes
+            result = train_run(
+                home, run, writer, world_size=workers, policy=policy, observers=[progress], nodes=nodes
             )
         if result.error is not None:
             raise result.error

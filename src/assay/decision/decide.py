@@ -15,7 +15,7 @@ from assay.base.units import number_of
 from assay.decision.candidate import warning_of_patch
 from assay.decision.config import CampaignConfig
 from assay.decision.facts import BenchmarkFacts, Facts
-from assay.decision.gates import JudgedGates, blocking_clause, judge_gates, not_asked
+from assay.decision.gates import GateOutcomes, blocking_clause, judge_gates, undeclared_clauses
 from assay.decision.meaning import calibration_alone, meaning, not_moved, relative_words
 from assay.decision.outlier_seeds import left_out_words, warnings_of_seeds
 from assay.decision.sensitivity import flips_of, fragility, variations
@@ -45,7 +45,7 @@ def decide(config: CampaignConfig, campaign: Campaign, facts: Facts) -> Decision
     means = tuple(meaning(config, facts))
     flips = flips_of(config, facts, recommendation=found.recommendation)
     verdict = _verdict(facts, found, blocking, [*means[:1], fragility(flips, facts)])
-    said = f"{verdict.sentence}{_of_dead_runs(facts.runs)}"
+    text = f"{verdict.sentence}{_of_dead_runs(facts.runs)}"
     baseline, treated = facts.runs[: facts.num_seeds], facts.runs[facts.num_seeds :]
     return Decision(
         campaign=campaign.name,
@@ -55,19 +55,19 @@ def decide(config: CampaignConfig, campaign: Campaign, facts: Facts) -> Decision
         because=candidate.because,
         patch=candidate.patch,
         recommendation=found.recommendation,
-        sentence=said,
+        sentence=text,
         decided_by=verdict.decided_by,
         is_final=_is_final(config, facts, found),
         look=facts.look,
-        not_asked=not_asked(config),
+        undeclared=undeclared_clauses(config),
         look_number=1 + config.all_looks.index(facts.num_seeds) if facts.look.is_gate else 0,
         num_looks=len(config.all_looks),
         effect=estimate_of(facts.composite),
         unit=facts.unit,
         least_effect=config.rule.least_effect,
         least_effect_because=config.least_effect_because,
-        effects=tuple(_effect_record(each) for each in _measured(facts)),
-        beside=tuple(_effect_record(each) for each in facts.beside),
+        effects=tuple(_effect_record(benchmark) for benchmark in _measured(facts)),
+        secondary=tuple(_effect_record(benchmark) for benchmark in facts.secondary),
         meaning=means,
         gates=found.gates,
         cheapest=cheapest,
@@ -106,12 +106,12 @@ def _warned_runs(runs: Sequence[CampaignRun]) -> Iterator[str]:
     """What the runs' numbers warn of: a line for each arm and rule, with the first seed's numbers."""
     found: dict[tuple[str, str], list[tuple[int, str]]] = {}
     for run in runs:
-        for rule, text in zip(run.warning_rules, run.warnings or (), strict=True):
+        for rule, text in zip(run.warning_rules, run.warnings, strict=True):
             found.setdefault((run.arm, rule), []).append((run.seed, text))
-    for (arm, rule), said in found.items():
+    for (arm, rule), text in found.items():
         of_arm = number_of(sum(run.arm == arm for run in runs), "run")
-        seed, text = said[0]
-        yield f"{len(said)} of {of_arm} of {arm} {RULES[rule].did}; with seed {seed}, {text}"
+        seed, text = text[0]
+        yield f"{len(text)} of {of_arm} of {arm} {RULES[rule].did}; with seed {seed}, {text}"
 
 
 def _of_dead_runs(runs: Sequence[CampaignRun]) -> str:
@@ -124,11 +124,11 @@ def _of_dead_runs(runs: Sequence[CampaignRun]) -> str:
 
 def _measured(facts: Facts) -> list[BenchmarkFacts]:
     """Every benchmark, the sealed one last if it was opened."""
-    sealed = facts.seal.benchmark if facts.seal is not None else None
+    sealed = facts.holdout.benchmark if facts.holdout is not None else None
     return [*facts.benchmarks.values(), *([sealed] if sealed is not None else [])]
 
 
-def _is_final(config: CampaignConfig, facts: Facts, found: JudgedGates) -> bool:
+def _is_final(config: CampaignConfig, facts: Facts, found: GateOutcomes) -> bool:
     """Decided; or at the last look; or open for a reason that no seed to come can cure."""
     if not facts.look.is_gate:
         return False
@@ -138,7 +138,7 @@ def _is_final(config: CampaignConfig, facts: Facts, found: JudgedGates) -> bool:
     return not any(clause.more is not None and clause.more.num_seeds for clause in open_)
 
 
-def _blocking(found: JudgedGates) -> Clause | None:
+def _blocking(found: GateOutcomes) -> Clause | None:
     """What keeps it from being scaled; where the design cannot answer, curing another clause helps nobody."""
     if not found.is_inconclusive:
         return blocking_clause(found.scale.clauses)
@@ -151,43 +151,45 @@ class _Verdict(NamedTuple):
     decided_by: str
 
 
-def _verdict(facts: Facts, found: JudgedGates, blocking: Clause | None, notes: Sequence[str]) -> _Verdict:
+def _verdict(facts: Facts, found: GateOutcomes, blocking: Clause | None, notes: Sequence[str]) -> _Verdict:
     """`notes`: what it means, and how easily it turns."""
-    said = "".join(f" {note}" for note in notes if note)
+    text = "".join(f" {note}" for note in notes if note)
     name, gain = facts.candidate, interval_words(estimate_of(facts.composite), facts.unit)
     gain += relative_words(facts)
     over = f"over {number_of(facts.num_seeds, 'seed')}{left_out_words(facts)}{_of_a_loss(facts)}"
     if found.recommendation == "scale":
         thin = ", ".join(clause.name for clause in found.scale.clauses if clause.is_thin)
         sentence = f"Scale {name}: it gains {gain} {over}; {found.scale.reason}"
-        return _Verdict(f"{sentence}{f' Thin: {thin}.' if thin else ''}{said}", "gate scale")
+        return _Verdict(f"{sentence}{f' Thin: {thin}.' if thin else ''}{text}", "gate scale")
     if found.recommendation == "stop":
         stopped = found.passed_stop()
         assert stopped is not None
         gate, clause = stopped
         verb = "Roll back" if gate.then == "rollback" else "Stop"
-        sentence = f"{verb} {name}: {_lower(clause.reason)} Its effect is {gain} {over}.{said}"
+        sentence = f"{verb} {name}: {_lower(clause.reason)} Its effect is {gain} {over}.{text}"
         return _Verdict(sentence, f"gate {gate.gate}: {clause.name}")
     assert blocking is not None, "what is narrow has an open clause"
-    cures = blocking.more is not None and would_help(blocking.more)
-    cure = f" The cheapest cure: {_price(blocking.more)}." if blocking.more and cures else ""
-    is_over = facts.look.is_gate and blocking.more is not None and blocking.more.answers is not None
+    has_fix = blocking.more is not None and would_help(blocking.more)
+    fix = f" The cheapest cure: {_price(blocking.more)}." if blocking.more and has_fix else ""
+    is_over = (
+        facts.look.is_gate and blocking.more is not None and blocking.more.decision_probability is not None
+    )
     if not found.has_power and is_over:
-        worth = next(each for each in found.scale.clauses if each.name == "worth")
+        worth = next(clause for clause in found.scale.clauses if clause.name == "worth")
         reason = (
             f"this design cannot answer. Its effect is {gain} {over}: worth having with {worth.seen}, and "
             f"neither shown nor ruled out (clause '{blocking.name}')."
         )
-        return _Verdict(f"Narrow {name}: {reason}{cure}", f"gate scale: {blocking.name}")
+        return _Verdict(f"Narrow {name}: {reason}{fix}", f"gate scale: {blocking.name}")
     reason = _lower(blocking.reason).removesuffix(".")
-    sentence = f"Narrow {name}: {reason} (clause '{blocking.name}'). Its effect is {gain} {over}.{cure}"
+    sentence = f"Narrow {name}: {reason} (clause '{blocking.name}'). Its effect is {gain} {over}.{fix}"
     return _Verdict(sentence, f"gate scale: {blocking.name}")
 
 
 def _of_a_loss(facts: Facts) -> str:
     """Which way the scores went, where less is better; nothing where more is."""
     primary = [benchmark for benchmark in facts.benchmarks.values() if benchmark.role == "primary"]
-    if all(_is_higher_better(each) for each in primary):
+    if all(_is_higher_better(benchmark) for benchmark in primary):
         return ""
     if len(primary) > 1:
         return " (less is better)"
@@ -204,7 +206,7 @@ def _price(more: MoreEvidence) -> str:
     return ", ".join([more.what, *cost, *chances_text(more)])
 
 
-def _next_s(found: JudgedGates, cheapest: MoreEvidence | None) -> float | None:
+def _next_s(found: GateOutcomes, cheapest: MoreEvidence | None) -> float | None:
     """Device time of what is recommended next; None where it is not known here (scaling is the plan's to
     price)."""
     if found.recommendation == "stop":
@@ -295,13 +297,13 @@ def _could_be_missed(config: CampaignConfig, facts: Facts) -> str:
 def _dissent(config: CampaignConfig, facts: Facts, recommendation: Recommendation) -> Iterator[str]:
     """What the numbers hold against the recommendation: losses where it is scaled, gains where it is not."""
     side, word = (-1.0, "Lower") if recommendation == "scale" else (1.0, "Higher")
-    measured = (*facts.benchmarks.values(), *facts.beside)
-    effects = {each.name: (float(each.effect.mean), each.unit) for each in measured}
+    measured = (*facts.benchmarks.values(), *facts.secondary)
+    effects = {benchmark.name: (float(benchmark.effect.mean), benchmark.unit) for benchmark in measured}
     against = {name: effect_text(mean, unit) for name, (mean, unit) in effects.items() if side * mean > 0.0}
     if listed := [f"{name} ({text})" for name, text in against.items() if text[0] in "+-"]:
         yield f"{word} than the baseline on {', '.join(listed)}."
     primary = [facts.benchmarks[name] for name in config.rule.primary]
-    by_seed = np.mean([each.by_seed for each in primary], axis=0)
+    by_seed = np.mean([benchmark.by_seed for benchmark in primary], axis=0)
     if recommendation == "scale":
         yield from calibration_alone(config, facts)
         yield from not_moved(facts)

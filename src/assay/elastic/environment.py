@@ -59,7 +59,7 @@ def with_devices(attempt: Attempt, said: Sequence[RankDevice]) -> Attempt:
     for host, each in zip(attempt.hosts, said, strict=True):
         if each.cuda:
             versions.setdefault(host, {"cuda": each.cuda, "nccl": each.nccl})
-    if first is not None and versions:
+    if versions:
         around = {
             host: attempt.elsewhere.get(host, first).model_copy(update=versions.get(host, {}))
             for host in dict.fromkeys(attempt.hosts)

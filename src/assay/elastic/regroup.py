@@ -19,8 +19,8 @@ MARGIN = 2.0
 class RegroupWatch:
     """Looks at the heartbeats of one attempt, and so knows what its steps and its start take."""
 
-    def __init__(self, attempt: Attempt, *, num_lanes: int, num_steps: int | None, began_s: float) -> None:
-        """`num_steps`: of the whole run; None where nobody says, and then nothing pays."""
+    def __init__(self, attempt: Attempt, *, num_lanes: int, num_steps: int, began_s: float) -> None:
+        """`num_steps`: of the whole run."""
         self._attempt = attempt
         self._num_lanes = num_lanes
         self._num_steps = num_steps
@@ -37,7 +37,7 @@ class RegroupWatch:
 
     def pays(self, world_size: int) -> bool:
         """Whether to go on with so many ranks."""
-        if self._first is None or self._num_steps is None:
+        if self._first is None:
             return False
         (first, first_s), (step, now_s) = self._first, self._now
         if step - first < LEAST_STEPS:

@@ -54,7 +54,7 @@ from assay.store.known_runs import RUN_FILE
 from assay.store.notices import append_notice
 from assay.store.objects import ObjectStore
 from assay.store.patience import PATIENCE_S, Patience
-from assay.training.model_folders import refuse_changed
+from assay.training.model_folders import check_unchanged
 from assay.training.recipe import recipe_of
 from assay.triage.hang import HungRank, are_stacks_whole, describe_silence, find_hung_rank, stacks_path
 from assay.triage.straggler import StragglerWatch, describe_straggler
@@ -73,7 +73,7 @@ STORE_TRIES = 4
 """A store that refuses may yet accept: so many attempts without a commit in between, after growing waits."""
 
 
-class Watcher(Protocol):
+class RunObserver(Protocol):
     """Who is told what happens, e.g. a progress bar, the ledger, or a demo that kills a rank."""
 
     def attempt_began(self, attempt: Attempt, pids: Sequence[int]) -> None:
@@ -242,7 +242,7 @@ class Supervisor:
         log: CommitLog,
         *,
         policy: RestartPolicy,
-        watchers: Sequence[Watcher],
+        observers: Sequence[RunObserver],
         clock: Clock,
         nodes: Nodes | None = None,
         patience: Patience | None = None,
@@ -251,7 +251,7 @@ class Supervisor:
         self._run = run
         self._log = log
         self._policy = policy
-        self._watchers = watchers
+        self._watchers = observers
         self._clock = clock
         self._stop_asked = False
         self._regroups_for = ""
@@ -305,7 +305,7 @@ class Supervisor:
                     )
                 return attempt
             if attempt is not None:
-                refuse_changed(self._run, recipe_of(self._run))
+                check_unchanged(self._run, recipe_of(self._run))
             attempt, end = self._one_attempt(room)
             if end.outcome == "preempted" and self._regroups_for and not self._stop_asked:
                 continue
@@ -623,7 +623,7 @@ class Supervisor:
             if saved_attempt.attempt < attempt.attempt
         ]
         versions = [self._run.code_version, *(each.code_version for each in earlier)]
-        was = next((version for version in reversed(versions) if version), attempt.code_version)
+        was = versions[-1]
         if was != attempt.code_version:
             text = (
                 f"assay is {attempt.code_version} now and was {was}: the weights will be those of the older "

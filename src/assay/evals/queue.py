@@ -221,9 +221,8 @@ def _finish(
 def _with_contamination(
     store: ObjectStore, known: BenchmarkResult, scorer: Scorer, folder: str
 ) -> BenchmarkResult:
-    """A known result, searched anew where other data is named, or an earlier assay counted no items."""
-    leak = known.contamination
-    searched = leak.dataset_fingerprint if leak is not None and leak.num_items_searched is not None else None
+    """A known result, searched again if other data is named."""
+    searched = known.contamination.dataset_fingerprint if known.contamination is not None else None
     if scorer.training_fingerprint in (None, searched):
         return known
     items = items_of(pq.ParquetFile(io.BytesIO(store.get(f"{folder}/{ITEMS_FILE}"))).read())

@@ -28,8 +28,8 @@ class KeyCreated(Record):
     """None for never."""
     service_account: str | None = None
     """In whose name it was made; None of one that the command line made."""
-    by: str = ""
-    """Who made it: the id of a key, or a user of the command line; empty where an older assay did not say."""
+    by: str
+    """Who made it: the id of a key, or a user of the command line."""
     request_sha256: str = ""
     """Digest of the request that made it: what tells a repeat of it; empty where the command line did."""
 
@@ -39,8 +39,8 @@ class KeyRevoked(Record):
 
     type: Literal["revoked"] = "revoked"
     at_s: float
-    by: str = ""
-    """Likewise."""
+    by: str
+    """Who revoked it, likewise."""
 
 
 KeyEntry = KeyCreated | KeyRevoked

@@ -20,8 +20,8 @@ class AuditReport(Record):
     run_id: str
     verdict: Literal["pass", "fail", "incomplete"]
     """`incomplete`: nothing is wrong so far, but the run is not finished, or its rows could not be checked."""
-    step: NonNegativeInt | None = None
-    """Step of the last commit that was audited; null where an older assay wrote it."""
+    step: NonNegativeInt
+    """Step of the last commit that was audited; 0 if there is none."""
     weights: WeightsDepth = "last"
     """Whose weights were read."""
     epochs: NonNegativeInt
@@ -57,7 +57,7 @@ class AuditReport(Record):
         looked_at_less = depths.index(self.weights) < depths.index(kept.weights)
         if not looked_at_less or self.verdict == "fail":
             return True
-        return kept.verdict != "fail" and kept.step is not None and (self.step or 0) > kept.step
+        return kept.verdict != "fail" and self.step > kept.step
 
     def command(self) -> str:
         """What makes it again."""

@@ -39,9 +39,9 @@ class Contamination(Record):
     """N-grams of the benchmark's text. 0: it is too short to be searched, and nothing is known."""
     num_found: NonNegativeInt
     """Those that occur in the training data, too."""
-    num_items: NonNegativeInt | None = None
-    """Items of the benchmark; null in results of before they were counted, which a search makes anew."""
-    num_items_searched: NonNegativeInt | None = None
+    num_items: NonNegativeInt
+    """Items of the benchmark."""
+    num_items_searched: NonNegativeInt
     """Those that hold an n-gram. The others are too short: whether they were trained on is not known."""
     items_found: tuple[str, ...] = ()
     """Items of which at least `item_threshold` of the n-grams occur there, the worst first; at most 100."""

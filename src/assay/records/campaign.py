@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from assay.base.names import Name
 from assay.records.record import Record
@@ -25,9 +25,9 @@ class Campaign(Record):
     known_good_sha256: str | None
     """Digest of the known-good record that it came from; None where it is a recipe's file."""
     created_s: float
-    suites: dict[str, str] = Field(default_factory=dict)
+    suites: dict[str, str]
     """Path of each suite that `config` names -> digest of the suite and of all files that it names, as they
-    were. Empty in a campaign that was declared before these were kept."""
+    were."""
 
 
 class CampaignRun(Record):
@@ -44,11 +44,10 @@ class CampaignRun(Record):
     num_attempts: PositiveInt
     device_s: NonNegativeFloat
     """Device time of training, over all ranks and attempts."""
-    warnings: tuple[str, ...] | None = None
-    """What its model's numbers warn of, a sentence each, which the audit says nothing of; None where an older
-    assay wrote it down."""
+    warnings: tuple[str, ...] = ()
+    """What its model's numbers warn of, a sentence each; the audit does not look at them."""
     warning_rules: tuple[str, ...] = ()
-    """The rule behind each of them; empty where an older assay wrote them down."""
+    """The rule behind each of them."""
 
 
 class SealOpening(Record):

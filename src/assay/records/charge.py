@@ -8,7 +8,7 @@ from assay.records.record import Record
 
 
 class Charged(Record):
-    """The fields of such a record; each has a kind of its own. What older ones made is charged to nobody."""
+    """The fields of such a record; each has a kind of its own."""
 
     kind: ClassVar[str] = ""
 

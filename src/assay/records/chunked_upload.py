@@ -37,8 +37,8 @@ class PartAdded(Record):
     at_s: float
     part_id: str
     num_bytes: NonNegativeInt
-    sha256: str = ""
-    """The digest of its bytes; empty where an older assay took them."""
+    sha256: str
+    """The digest of its bytes."""
 
 
 class UploadCompleted(Record):
@@ -47,8 +47,8 @@ class UploadCompleted(Record):
     type: Literal["completed"] = "completed"
     at_s: float
     file_id: str
-    part_ids: tuple[str, ...] = ()
-    """The parts of the file in their order; none where an older assay wrote it."""
+    part_ids: tuple[str, ...]
+    """The parts of the file in their order."""
 
 
 class UploadCancelled(Record):

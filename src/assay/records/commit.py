@@ -71,7 +71,7 @@ class Commit(Record):
     rows_learned: NonNegativeInt
     """In those steps, over all lanes."""
     prompts: PromptCounts | None = None
-    """What became of them, where rows are prompts; what older assays committed has none."""
+    """What became of them, if rows are prompts."""
     quarantined: tuple[Quarantined, ...] = ()
     """Row groups skipped in those steps because their bytes are damaged."""
     metric: float | None = None

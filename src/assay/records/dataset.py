@@ -75,7 +75,7 @@ class BuildSummary(Record):
     num_dropped: NonNegativeInt = 0
     """Left out because `drop` asks for it."""
     drop: tuple[str, ...] = ()
-    """What was to be left out (`--drop`); empty where an older assay wrote it down."""
+    """What was to be left out (`--drop`)."""
     num_cut: NonNegativeInt = 0
     """Rows that were longer than `max_tokens`."""
     num_cut_tokens: NonNegativeInt = 0
@@ -101,10 +101,9 @@ class BuildSummary(Record):
     num_numbers: NonNegativeInt = 0
     """Labelled rows whose text is a number and nothing else."""
     group: str = ""
-    """The field that the column `shard_id` holds; empty where that is a digest of the text, or an older assay
-    wrote it down."""
+    """The field that the column `shard_id` holds; empty if that is a digest of the text."""
     text: str = ""
-    """The field of the texts; empty where rows have no such field, or an older assay wrote it down."""
+    """The field of the texts; empty if rows have no such field."""
 
 
 class ReferenceScores(Record):
@@ -155,8 +154,8 @@ class DatasetManifest(Record):
     source_url: str
     """Where the shards lie: `s3://bucket/prefix`, a path, or (inside the manifest's folder) a relative path."""
     source_beside: str = ""
-    """The same as a path from the manifest's folder, for both may move together; empty where they have nothing
-    in common but the root, and where an older assay wrote it down."""
+    """The same as a path from the manifest's folder, for both may move together; empty if they have nothing in
+    common but the root."""
     fingerprint: str
     """SHA-256 over every shard's path, digest and row groups, and the schema. Names the dataset everywhere."""
     row_groups_sha256: str
@@ -180,11 +179,11 @@ class DatasetManifest(Record):
     """SHA-256 of the tokenizer's `tokenizer.json`, where the dataset was built by us."""
     build: BuildSummary | None = None
     """What became of the rows that it was built from; None where shards were adopted."""
-    format: Format | None = None
-    """What the rows are trained for, as their columns say; None where an older assay wrote it."""
+    format: Format
+    """What the rows are trained for, as their columns say."""
     num_trained_tokens: NonNegativeInt | None = None
     """Those of `num_tokens` that a language model learns to write: in spans, or behind the prompt of a pair.
-    None where an older assay wrote it, and of labelled rows and prompts."""
+    None of labelled rows and prompts."""
     tokenizer_config_sha256: str | None = None
     """SHA-256 of the `tokenizer_config.json` that was built with: the special tokens."""
     chat_template_sha256: str | None = None
@@ -195,12 +194,12 @@ class DatasetManifest(Record):
     held_out_of: HeldOutOf | None = None
     """The dataset whose held-out rows these are; None of all others."""
     item_fields: dict[str, int] | None = None
-    """Field of the items that graders read of prompts -> rows in which it is not null. None of other rows,
-    where an older assay wrote it, and where there are more than a thousand."""
+    """Field of the items that graders read of prompts -> rows in which it is not null. None of other rows, and
+    if there are more than a thousand fields."""
     boundaries: BoundaryTokens | None = None
-    """Where texts begin and end. None of labelled rows and adopted shards, or if an older assay wrote it."""
+    """Where texts begin and end. None of labelled rows and adopted shards."""
 
     @property
     def text_field(self) -> str:
-        """The field of the texts that it was built of; empty where nobody wrote it down."""
+        """The field of the texts that it was built of; empty if it was not built, or rows have no such field."""
         return self.build.text if self.build is not None else ""

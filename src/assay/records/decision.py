@@ -44,9 +44,9 @@ class MoreEvidence(Record):
     """Further seeds of each arm."""
     device_s: NonNegativeFloat | None = None
     """Device time of it, by what the runs so far took; None where it is people's work, or cannot be known."""
-    chance: float | None = None
+    probability: float | None = None
     """Probability that the clause then passes, given what is known now; None where it cannot be told."""
-    answers: float | None = None
+    decision_probability: float | None = None
     """Probability that it ends in scale or in stop; None where it is no new campaign."""
 
 
@@ -58,7 +58,7 @@ class Clause(Record):
     type: str
     """The condition's type in the campaign's file."""
     verdict: GateVerdict
-    asks: str
+    requirement: str
     """What must hold: `the 95% lower end of the effect is above 0`."""
     seen: str
     """What was found, in words with its unit."""
@@ -115,8 +115,8 @@ class BenchmarkEffect(Record):
     candidate_results: tuple[Source, ...]
     higher_is_better: bool = True
     """False of a loss, e.g. bits per byte."""
-    item_degrees: NonNegativeFloat | None = None
-    """Degrees of freedom of the items' luck; None where an older assay wrote it down."""
+    item_degrees: NonNegativeFloat
+    """Degrees of freedom of the items' variance."""
 
 
 class Decision(Record):
@@ -138,7 +138,7 @@ class Decision(Record):
     is_final: bool
     """False where a declared look is still to come."""
     look: Look
-    not_asked: tuple[str, ...] = ()
+    undeclared: tuple[str, ...] = ()
     """What `scale` could have asked for, and was not declared to."""
     look_number: NonNegativeInt
     """Among the declared ones, from 1; 0 for a look that was not declared."""
@@ -150,9 +150,9 @@ class Decision(Record):
     least_effect: float
     """The smallest that is worth having."""
     least_effect_because: str = ""
-    """Where that comes from; empty where nobody wrote it down."""
+    """Where that comes from; empty if the campaign does not say."""
     effects: tuple[BenchmarkEffect, ...]
-    beside: tuple[BenchmarkEffect, ...] = ()
+    secondary: tuple[BenchmarkEffect, ...] = ()
     """What else the primary benchmarks' rows say (answers, ranking, likelihood); nothing was judged by it."""
     meaning: tuple[str, ...] = ()
     """What the gain means, in sentences: in wrong answers, in probability, beyond calibration."""

@@ -49,8 +49,7 @@ class ExportedModel(Record):
     base_sha256: str | None = None
     """Digest of the weights below the adapters, where these alone were written; who loads them brings those."""
     warnings: tuple[str, ...] = ()
-    """What the model's numbers warn of, a sentence each; empty where none does, and where an older assay
-    wrote it down."""
+    """What the model's numbers warn of, a sentence each."""
     warning_rules: tuple[str, ...] = ()
     """The rule behind each of them."""
     text: str = ""

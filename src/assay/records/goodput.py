@@ -28,7 +28,7 @@ class Interruption(Record):
     reason: str
     """In words; `failure` has the facts."""
     failure: Failure | None = None
-    """None where it was asked to stop, and where an older assay wrote the attempt down."""
+    """None if it was asked to stop."""
     lost_device_s: NonNegativeFloat
     """Work that was rolled back."""
     stalled_device_s: NonNegativeFloat

@@ -28,8 +28,7 @@ class Launch(Record):
     started_s: float
     """Seconds since the Unix epoch."""
     asked_s: float | None = None
-    """When the command was begun that started this run alone; None where it started others, too, and in a
-    record by an assay that did not say."""
+    """When the command was begun that started this run alone; None if it started others, too."""
     world_size: PositiveInt
     log: str
     """File of what it prints; empty where that goes to a terminal."""

@@ -52,23 +52,16 @@ class Run(Record):
     """Absolute local folder: metrics, logs, reports; and the commits, unless `store_url` says otherwise. In the
     file it is that of the day when the run was made; whoever opens the run has it as it is (`store.place`)."""
     store_url: str
-    num_steps: PositiveInt | None = None
-    """Optimizer steps from the first to the last, as planned; None in a record by an assay that did not say."""
+    num_steps: PositiveInt
+    """Optimizer steps from the first to the last, as planned."""
     parent: ForkedFrom | None = None
     """None where it began with the recipe's starting weights."""
-    made_by_drill: bool | None = None
-    """Whether `assay drill` made it, to hurt it; None in a record by an assay that did not say."""
-
-    folders: dict[str, str] | None = None
+    is_drill: bool = False
+    """Whether `assay drill` made it as an exercise: accounts of failures and of time leave it out by default,
+    because its faults were planned."""
+    folders: dict[str, str] = Field(default_factory=dict)
     """Key of the recipe -> SHA-256 over the weights and configuration in the checkpoint folder that it names,
-    as they were when the run was made; None in a record by an assay that did not say."""
-
-    @property
-    def is_drill(self) -> bool:
-        """An exercise: its kills were meant, so no account of failures or of time counts it unasked."""
-        if self.made_by_drill is None:
-            return str(self.recipe.get("name", "")).startswith(DRILL_PREFIX)
-        return self.made_by_drill
+    as they were when the run was made."""
 
 
 class Attempt(Record):
@@ -89,15 +82,15 @@ class Attempt(Record):
     reason: str = ""
     """Why it ended, in words: `rank 1 was killed by SIGKILL`. For people: `failure` has the facts."""
     failure: Failure | None = None
-    """What ended it before its time; None where nothing did, and where an older assay wrote it down."""
-    folder: str = ""
-    """Where the run's folder lay; empty where an older assay wrote it down."""
-    code_version: str = ""
-    """The version of assay, as in the run's record; empty where an older assay wrote it down."""
-    processor: Processor | None = None
-    """What its ranks compute on, on all nodes alike; None where an older assay wrote it down."""
-    surroundings: Surroundings | None = None
-    """Python, kernel, driver, image, user, job, CUDA on its first node; None where an older assay wrote it."""
+    """What ended it early; None if nothing did."""
+    folder: str
+    """Where the run's folder was."""
+    code_version: str
+    """The version of assay, as in the run's record."""
+    processor: Processor
+    """What its ranks compute on; all nodes have the same."""
+    surroundings: Surroundings
+    """Python, kernel, driver, image, user, job and CUDA on its first node."""
     elsewhere: dict[str, Surroundings] = Field(default_factory=dict)
     """Host -> what it has around its ranks, for those where that is not what the first node has."""
     hosts: tuple[str, ...] = ()
@@ -107,7 +100,7 @@ class Attempt(Record):
     serials: tuple[str, ...] = ()
     """The UUID of each rank's device, which goes with it to another host; likewise, and empty for a CPU."""
     loads: tuple[PositiveInt, ...] = ()
-    """How many lanes each rank has; empty where weights are sharded, and where an older assay wrote it down."""
+    """How many lanes each rank has; empty if the weights are sharded."""
     suspects: tuple[Suspect, ...] = ()
     """Devices that a spot check found to compute wrongly."""
     stalled_s: NonNegativeFloat = 0.0

@@ -23,7 +23,6 @@ class Surroundings(Record):
     partition: str
     """The part of the cluster that the job queued for."""
     cuda: str = ""
-    """Version of CUDA that torch was built with, where ranks compute on it; empty in a record by an assay that
-    did not say."""
+    """Version of CUDA that torch was built with; empty until ranks that compute on it have told."""
     nccl: str = ""
     """Version of NCCL that torch has loaded; likewise."""

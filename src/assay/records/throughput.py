@@ -1,11 +1,11 @@
-"""What a recipe takes on other numbers of workers: what was measured, what that makes likely, what came of it.
+"""Throughput on more workers: measurements, the forecast that follows, and its comparison with a run.
 
-some seconds of real steps -> ScaleCalibration -> ScaleForecast -> ScaleCheck, beside a run that was made
+some seconds of real steps -> ThroughputCalibration -> ThroughputForecast -> ThroughputCheck
 """
 
 from typing import Any, Literal
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from assay.records.evaluation import Estimate
 from assay.records.processor import Processor
@@ -83,8 +83,8 @@ class ThroughputCalibration(Record):
     """What a forecast of a recipe on any number of workers follows from."""
 
     recipe_name: str
-    recipe: dict[str, Any] = Field(default_factory=dict)
-    """Dotted key -> value of what decides it, the dataset's place left out; empty of older ones."""
+    recipe: dict[str, Any]
+    """Dotted key -> value of what decides it, without the dataset's path."""
     recipe_sha256: str
     """As in the record of a run: it names recipe and dataset."""
     dataset_fingerprint: str

@@ -26,8 +26,8 @@ class FileCreated(Record):
     """When it counts as deleted; None for never."""
     request_sha256: str = ""
     """Digest of the request: what tells a repeat of it; empty for a file that a worker made."""
-    content: str = ""
-    """Under which name its bytes lie; empty where they lie under its id, as an older assay put them."""
+    content: str
+    """Under which name its bytes are stored."""
 
 
 class FileRemoved(Record):

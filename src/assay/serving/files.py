@@ -15,8 +15,8 @@ from typing import IO
 from assay.base.clock import Clock
 from assay.base.errors import DamagedDataError
 from assay.records.uploaded_file import FILE_ENTRIES, FileClaimed, FileCreated, FileEntry, FileRemoved
-from assay.serving.blob_references import ByteSink, HeldBytes, bytes_key, stored_sha256
-from assay.serving.job_repository import Shelf
+from assay.serving.blob_references import BlobReferences, ByteSink, bytes_key, stored_sha256
+from assay.serving.log_repository import LogRepository
 from assay.store.logs.entry_log import LogKind
 from assay.store.objects import ObjectStore
 
@@ -36,7 +36,7 @@ class FileState:
     claim: int = 0
     """The number of the last repeat of its request that was answered with it."""
 
-    def is_there(self, now_s: float) -> bool:
+    def is_available(self, now_s: float) -> bool:
         """Whether it was neither deleted nor has expired."""
         expires_s = self.created.expires_s
         return self.removed is None and (expires_s is None or now_s < expires_s)
@@ -56,76 +56,75 @@ def fold_file(state: FileState | None, entry: FileEntry) -> FileState:
 FILE_LOG: LogKind[FileEntry, FileState] = LogKind("file's log", FILE_ENTRIES, fold_file)
 
 
-class FileShelf:
+class FileRepository:
     """All files of a store."""
 
     def __init__(self, store: ObjectStore, clock: Clock) -> None:
-        self.shelf: Shelf[FileEntry, FileState] = Shelf(store, "file", FILE_LOG, is_worked_at=False)
-        self._bytes = HeldBytes(store, clock)
+        self.logs: LogRepository[FileEntry, FileState] = LogRepository(
+            store, "file", FILE_LOG, tracks_open=False
+        )
+        self._bytes = BlobReferences(store, clock)
         self._store = store
         self._clock = clock
 
     def sink(self, name: str) -> ByteSink:
         """Where the bytes of a new file go; they are a file once `created` was put. `name`: an id that is given
-        for them alone, by which `created.content` calls them; where that is empty, the file's own."""
+        for them alone, by which `created.content` calls them."""
         return self._bytes.sink(name)
 
     def put(self, created: FileCreated) -> FileState:
         """Make a file of bytes that are there; made twice it is made once."""
-        file_id, name = created.file_id, created.content or created.file_id
-        if (there := self.shelf.state(file_id)) is None:
+        file_id, name = created.file_id, created.content
+        if (state := self.logs.state(file_id)) is None:
             content = self._bytes.hold(name, file_id=file_id, sha256=created.sha256)
             if created.expires_s is not None:
-                self.shelf.open(file_id)
-            there = self.shelf.begin(file_id, created.model_copy(update={"content": content}))
-            if there.removed is not None or there.created.content != content:
+                self.logs.open(file_id)
+            state = self.logs.begin(file_id, created.model_copy(update={"content": content}))
+            if state.removed is not None or state.created.content != content:
                 # Another was quicker with this file, and it is of other bytes or gone by now.
                 self._bytes.release(file_id=file_id, sha256=created.sha256)
-            if there.removed is not None:
-                self.shelf.unlist(file_id, created.project)
-        self.drop(name, there.created)
-        return there
+            if state.removed is not None:
+                self.logs.unlist(file_id, created.project)
+        self.drop(name, state.created)
+        return state
 
-    def drop(self, name: str, made: FileCreated) -> None:
+    def drop(self, name: str, file: FileCreated) -> None:
         """Delete bytes that came under a name for a file that was made of others; of these, nothing."""
-        self._bytes.settle(name, made.content)
+        self._bytes.settle(name, file.content)
 
     def find(self, file_id: str, project: str) -> FileCreated | None:
         """The file, if it is there and the project's."""
-        state = self.shelf.state(file_id)
-        if state is None or state.created.project != project or not state.is_there(self._clock.now_s()):
+        state = self.logs.state(file_id)
+        if state is None or state.created.project != project or not state.is_available(self._clock.now_s()):
             return None
         return state.created
 
     def remove(self, file_id: str) -> None:
         """Delete a file; its bytes go once that is durable, unless another file is of the same."""
-        self.shelf.open(file_id)
+        self.logs.open(file_id)
         removed = FileRemoved(at_s=self._clock.now_s())
-        state = self.shelf.log(file_id).append(lambda now: None if now is None or now.removed else removed)
+        state = self.logs.log(file_id).append(lambda now: None if now is None or now.removed else removed)
         if state is not None:
             self._forget(state.created)
 
     def sweep(self) -> None:
         """Delete the bytes of files that have expired or whose deletion was cut short, and those that never
         became a file."""
-        for file_id in self.shelf.open_ids():
-            state = self.shelf.state(file_id)
-            if state is not None and not state.is_there(self._clock.now_s()):
+        for file_id in self.logs.open_ids():
+            state = self.logs.state(file_id)
+            if state is not None and not state.is_available(self._clock.now_s()):
                 self._forget(state.created)
         self._bytes.sweep(self._content_of)
 
     def _forget(self, created: FileCreated) -> None:
-        self.shelf.unlist(created.file_id, created.project)
-        if created.content:
-            self._bytes.release(file_id=created.file_id, sha256=created.sha256)
-            self._bytes.drop_unheld(created.content, created.sha256)  # a release may have been cut short
-        else:
-            self._store.delete(_content_key(created))
-        self.shelf.close(created.file_id)
+        self.logs.unlist(created.file_id, created.project)
+        self._bytes.release(file_id=created.file_id, sha256=created.sha256)
+        self._bytes.drop_unheld(created.content, created.sha256)  # a release may have been cut short
+        self.logs.close(created.file_id)
 
     def _content_of(self, file_id: str, sha256: str) -> str | None:
-        state = self.shelf.state(file_id)
-        if state is None or not state.is_there(self._clock.now_s()):
+        state = self.logs.state(file_id)
+        if state is None or not state.is_available(self._clock.now_s()):
             return None
         return state.created.content if sha256 in ("", state.created.sha256) else None
 
@@ -144,15 +143,10 @@ class FileShelf:
             yield from reader
 
     def _reader(self, file_id: str) -> AbstractContextManager[IO[bytes]]:
-        state = self.shelf.state(file_id)
+        state = self.logs.state(file_id)
         assert state is not None, f"{file_id} was found before"
-        key, uploaded = _content_key(state.created), state.created.sha256
+        key, uploaded = bytes_key(state.created.content), state.created.sha256
         if (found := stored_sha256(self._store, key)) != uploaded:
             now = f"have sha256 {found[:12]}…, and had {uploaded[:12]}… at the upload" if found else "are gone"
             raise FileDamagedError(f"File {file_id} is damaged: its bytes {now}. Upload it again.")
         return self._store.open_reader(key)
-
-
-def _content_key(created: FileCreated) -> str:
-    """Older files have their bytes beside their log."""
-    return bytes_key(created.content) if created.content else f"file/{created.file_id}/content"

@@ -19,7 +19,7 @@ from assay.store.objects import open_store
 from assay.store.patience import Patience, at_once
 
 if TYPE_CHECKING:
-    from assay.serving.openai.place import Place
+    from assay.serving.openai.app_state import AppState
 
 PATIENCE_S = 5.0
 """How long a store may be away before a client is told so (503), which asks again by itself."""
@@ -31,8 +31,8 @@ class EngineBudget(NamedTuple):
 
     start: Callable[[socket.socket], StartedProcess]
     """Starts a process that waits for its model, with its end of a pair of sockets."""
-    most: int
-    most_bytes: int | None = None
+    max_models: int
+    max_bytes: int | None = None
     """Memory of all that are loaded."""
 
 
@@ -44,27 +44,30 @@ def run_server(
     host: str,
     port: int,
     judge: str | None,
-    say: Callable[[str], None],
+    notify: Callable[[str], None],
 ) -> None:
     """Serve until told to stop; `say` gets the address once it is listened on."""
     try:
         from assay.serving.engines.pool import EnginePool
         from assay.serving.http.connections import TimedServer
         from assay.serving.openai.app import BASE_PATH, make_app
-        from assay.serving.openai.door import LOOPBACK_NAMES
-        from assay.serving.openai.place import DEFAULT_PROJECT, Place
+        from assay.serving.openai.app_state import DEFAULT_PROJECT, AppState
+        from assay.serving.openai.auth_middleware import LOOPBACK_NAMES
     except ImportError as error:
         raise ConfigError(
             f"'assay serve' needs {error.name}, which is not installed: pip install 'assay[serve]'."
         ) from error
     engines = EnginePool(
-        lambda: EngineProcess.begun(budget.start), most=budget.most, most_bytes=budget.most_bytes, say=say
+        lambda: EngineProcess.launch(budget.start),
+        max_models=budget.max_models,
+        max_bytes=budget.max_bytes,
+        notify=notify,
     )
     log = LimitedLogHandler()
     logging.getLogger().addHandler(log)
     patience = Patience(PATIENCE_S, make_call=at_once, say=logging.getLogger("assay.serving").warning)
     store, settings = open_store(str(home.api), patience), home.settings()
-    place = Place.of(
+    app = AppState.of(
         store,
         models,
         SystemClock(),
@@ -75,20 +78,18 @@ def run_server(
         store_of_run=stores_of(home, patience),
         job_table=home.api_table,
     )
-    if host not in LOOPBACK_NAMES and not place.keys.are_there():
+    if host not in LOOPBACK_NAMES and not app.keys.any_exist():
         raise ConfigError(
             f"--host {host}: a server without keys listens on this machine only. Make one ('assay key "
             "create'), or use 127.0.0.1, and reach it from elsewhere through ssh -L."
         )
-    # What an older assay kept apart by keys alone.
-    for project in sorted({DEFAULT_PROJECT, *(key.created.project for key in place.keys.all())}):
-        place.projects.ensure(project, by="")
-    app = make_app(place)
+    app.projects.ensure(DEFAULT_PROJECT, by="")
+    asgi_app = make_app(app)
     with listening(host, port) as listener:
         shown = f"[{host}]" if ":" in host else host
-        say(f"serving http://{shown}:{listener.getsockname()[1]}{BASE_PATH}")
-        threading.Thread(target=_keep_house, args=(place, say), name="house", daemon=True).start()
-        TimedServer(app, log).run(sockets=[listener])
+        notify(f"serving http://{shown}:{listener.getsockname()[1]}{BASE_PATH}")
+        threading.Thread(target=_keep_house, args=(app, notify), name="house", daemon=True).start()
+        TimedServer(asgi_app, log).run(sockets=[listener])
 
 
 def listening(host: str, port: int) -> socket.socket:
@@ -111,28 +112,28 @@ def listening(host: str, port: int) -> socket.socket:
     return listener
 
 
-def _keep_house(place: "Place", say: Callable[[str], None]) -> None:
+def _keep_house(app: "Place", notify: Callable[[str], None]) -> None:
     is_relisted = False
     while True:
         try:
             if not is_relisted:
-                _relist(place, in_peace(place.clock))
+                _relist(app, in_peace(app.clock))
                 is_relisted = True
-            place.uploads.sweep()
-            place.files.sweep()
-            place.job_table.fill(place.projects.ids(), in_peace(place.clock))
+            app.uploads.sweep()
+            app.files.sweep()
+            app.job_table.fill(app.projects.ids(), in_peace(app.clock))
         except StoreError as error:
-            say(f"what expired was not swept, or jobs not put in their table; they are in an hour: {error}")
-        place.clock.sleep_s(SWEEP_EVERY_S)
+            notify(f"what expired was not swept, or jobs not put in their table; they are in an hour: {error}")
+        app.clock.sleep_s(SWEEP_EVERY_S)
 
 
-def _relist(place: "Place", rest: Callable[[], None]) -> None:
+def _relist(app: "Place", rest: Callable[[], None]) -> None:
     """Show in lists what is there and was named by no list any more."""
-    place.jobs.relist(rest)
-    place.files.shelf.relist(lambda file: [] if file.removed else [file.created.project], rest)
-    place.batches.shelf.relist(lambda batch: [batch.created.project], rest)
-    place.evals.shelf.relist(lambda each: [] if each.is_deleted else [each.created.project], rest)
-    place.eval_runs.shelf.relist(
+    app.jobs.relist(rest)
+    app.files.logs.relist(lambda file: [] if file.removed else [file.created.project], rest)
+    app.batches.logs.relist(lambda batch: [batch.created.project], rest)
+    app.evals.logs.relist(lambda each: [] if each.is_deleted else [each.created.project], rest)
+    app.eval_runs.logs.relist(
         lambda run: [] if run.is_deleted else [run.created.project, run.created.eval_id], rest, num_owners=2
     )
 

@@ -25,11 +25,11 @@ from assay.records.chunked_upload import (
     UploadEntry,
 )
 from assay.records.uploaded_file import FileCreated
+from assay.serving.api_error import ApiError
 from assay.serving.blob_references import ABANDONED_S, ByteSink, stored_sha256
-from assay.serving.files import BLOCK_BYTES, FileShelf
-from assay.serving.ids import made_s, new_id, same_moment
-from assay.serving.job_repository import Shelf
-from assay.serving.refusal import RefusedError
+from assay.serving.files import BLOCK_BYTES, FileRepository
+from assay.serving.ids import created_s, derived_id, new_id
+from assay.serving.log_repository import LogRepository
 from assay.store.logs.entry_log import LogKind
 from assay.store.objects import ObjectStore
 
@@ -85,27 +85,29 @@ class Completed(NamedTuple):
     file: FileCreated | None
 
 
-class UploadShelf:
+class UploadRepository:
     """All uploads of a store."""
 
-    def __init__(self, store: ObjectStore, files: FileShelf, clock: Clock) -> None:
-        self.shelf: Shelf[UploadEntry, UploadState] = Shelf(store, "upload", UPLOAD_LOG, is_worked_at=True)
+    def __init__(self, store: ObjectStore, files: FileRepository, clock: Clock) -> None:
+        self.logs: LogRepository[UploadEntry, UploadState] = LogRepository(
+            store, "upload", UPLOAD_LOG, tracks_open=True
+        )
         self._store = store
         self._files = files
         self._clock = clock
 
     def put(self, created: UploadCreated) -> UploadState:
         """Begin an upload; begun twice it is begun once."""
-        return self.shelf.begin(created.upload_id, created)
+        return self.logs.begin(created.upload_id, created)
 
     def find(self, upload_id: str, project: str) -> UploadState | None:
         """The upload, if it is there and the project's."""
-        state = self.shelf.state(upload_id)
+        state = self.logs.state(upload_id)
         return state if state is not None and state.created.project == project else None
 
     def part_sink(self, upload_id: str, part_id: str) -> ByteSink:
         """Where the bytes of a part go; they are one once it was added."""
-        self.shelf.open(upload_id)
+        self.logs.open(upload_id)
         return ByteSink(self._store, _part_key(upload_id, part_id))
 
     def add(self, upload_id: str, part: PartAdded) -> None:
@@ -116,17 +118,17 @@ class UploadShelf:
             return part
 
         try:
-            self.shelf.log(upload_id).append(decide)
-        except RefusedError:
+            self.logs.log(upload_id).append(decide)
+        except ApiError:
             self._store.delete(_part_key(upload_id, part.part_id))
             raise
 
     def complete(self, upload_id: str, part_ids: Sequence[str], md5: str | None) -> Completed:
         """Make the file of these parts, in this order; an upload that is completed already stays as it is, and
         is refused other parts than its own."""
-        state = self.shelf.state(upload_id)
+        state = self.logs.state(upload_id)
         assert state is not None, f"{upload_id} was found before"
-        file_id = same_moment("file", upload_id)
+        file_id = derived_id("file", upload_id)
         was_completed = state.completed is not None
         if not was_completed:
             self._require_pending(state)
@@ -136,7 +138,7 @@ class UploadShelf:
             if self._files.put(joined).created.sha256 != joined.sha256:
                 raise _other_parts(upload_id)
             completed = UploadCompleted(at_s=self._clock.now_s(), file_id=file_id, part_ids=tuple(part_ids))
-            appended = self.shelf.log(upload_id).append(
+            appended = self.logs.log(upload_id).append(
                 lambda now: None if now is None or now.completed or now.cancelled else completed
             )
             assert appended is not None
@@ -146,7 +148,7 @@ class UploadShelf:
                 self._require_pending(state)
             self._drop_parts(upload_id)
         assert state.completed is not None
-        if state.completed.part_ids not in ((), tuple(part_ids)):
+        if state.completed.part_ids != tuple(part_ids):
             raise _other_parts(upload_id)
         file = self._files.find(file_id, state.created.project)
         if was_completed and md5 is not None and file is not None:
@@ -166,7 +168,7 @@ class UploadShelf:
             self._require_pending(now)
             return cancelled
 
-        state = self.shelf.log(upload_id).append(decide)
+        state = self.logs.log(upload_id).append(decide)
         assert state is not None
         self._end(upload_id)
         return state
@@ -174,10 +176,10 @@ class UploadShelf:
     def sweep(self) -> None:
         """Delete the parts of what is over, a day after it had to be."""
         now_s = self._clock.now_s()
-        for upload_id in self.shelf.open_ids():
-            if made_s(upload_id) + LIVES_S + ABANDONED_S > now_s:
+        for upload_id in self.logs.open_ids():
+            if created_s(upload_id) + LIVES_S + ABANDONED_S > now_s:
                 continue
-            state = self.shelf.state(upload_id)
+            state = self.logs.state(upload_id)
             if state is None or state.completed is not None:
                 self._drop_parts(upload_id)
             else:
@@ -185,8 +187,8 @@ class UploadShelf:
 
     def _end(self, upload_id: str) -> None:
         """Nothing comes of it: not the file either, which may have been made before the power was cut."""
-        file_id = same_moment("file", upload_id)
-        if self._files.shelf.state(file_id) is not None:
+        file_id = derived_id("file", upload_id)
+        if self._files.logs.state(file_id) is not None:
             self._files.remove(file_id)
         self._drop_parts(upload_id)
 
@@ -201,8 +203,8 @@ class UploadShelf:
             digests = {part.part_id: part.sha256 for part in state.parts}
             for part_id in part_ids:
                 key = _part_key(created.upload_id, part_id)
-                if digests[part_id] and stored_sha256(self._store, key) != digests[part_id]:
-                    raise RefusedError(
+                if stored_sha256(self._store, key) != digests[part_id]:
+                    raise ApiError(
                         f"Part {part_id} is damaged: its bytes in the store are not those that were sent. "
                         "Cancel this upload, and begin a new one.",
                         param="part_ids",
@@ -232,12 +234,12 @@ class UploadShelf:
     def _drop_parts(self, upload_id: str) -> None:
         for item in [*self._store.list(f"upload/{upload_id}/part/")]:
             self._store.delete(item.key)
-        self.shelf.close(upload_id)
+        self.logs.close(upload_id)
 
     def _require_pending(self, state: UploadState | None) -> None:
         assert state is not None, "it was found before"
         if (status := state.status(self._clock.now_s())) != "pending":
-            raise RefusedError(
+            raise ApiError(
                 f"Upload {state.created.upload_id} is {status}. Create a new one.", code="invalid_upload_state"
             )
 
@@ -259,7 +261,7 @@ def _check_parts(state: UploadState, part_ids: Sequence[str]) -> None:
 
 def _check_md5(found: str, md5: str | None) -> None:
     if md5 is not None and md5.lower() != found:
-        raise RefusedError(
+        raise ApiError(
             f"The parts' md5 is {found}, not {md5:.40}: a part is damaged, or another order was meant. Upload "
             "it again.",
             param="md5",
@@ -267,14 +269,14 @@ def _check_md5(found: str, md5: str | None) -> None:
         )
 
 
-def _other_parts(upload_id: str) -> RefusedError:
+def _other_parts(upload_id: str) -> ApiError:
     return _unusable(
         f"Upload {upload_id} was completed with other parts, or in another order. Create a new one."
     )
 
 
-def _unusable(message: str) -> RefusedError:
-    return RefusedError(message, param="part_ids", code="invalid_parts")
+def _unusable(message: str) -> ApiError:
+    return ApiError(message, param="part_ids", code="invalid_parts")
 
 
 def _part_key(upload_id: str, part_id: str) -> str:

@@ -34,7 +34,7 @@ ITEM_SCHEMA = pa.schema(
         ("weight", pa.float64()),
         ("failure_kind", pa.string()),
         ("failure", pa.string()),
-        ("answer", pa.string()),
+        ("completion", pa.string()),
         ("details", pa.string()),
         ("finish_reason", pa.string()),
     ]
@@ -52,7 +52,7 @@ class ItemScore(NamedTuple):
     weight: float = 1.0
     failure: ItemFailure | None = None
     """Why there is no score."""
-    answer: str | None = None
+    completion: str | None = None
     """What the model said, for people to read."""
     details: str | None = None
     """JSON of whatever else was measured, e.g. `{"f1_score": 0.5}`."""
@@ -87,21 +87,8 @@ def items_table(items: Sequence[ItemScore]) -> pa.Table:
 
 
 def items_of(table: pa.Table) -> list[ItemScore]:
-    """The items of a table, also of one that an older assay wrote."""
-    return [_item(row) for row in items_as_today(table).to_pylist()]
-
-
-def items_as_today(table: pa.Table) -> pa.Table:
-    """With today's columns. Before a failure's kind had a column, it stood before the colon of its words."""
-    if "failure_kind" not in table.column_names:
-        told = [(text or "").partition(": ") for text in table["failure"].to_pylist()]
-        kinds = pa.array([kind or None for kind, _, _ in told], pa.string())
-        texts = pa.array([text if kind else None for kind, _, text in told], pa.string())
-        index = table.column_names.index("failure")
-        table = table.set_column(index, "failure", texts).add_column(index, "failure_kind", kinds)
-    if "finish_reason" not in table.column_names:
-        table = table.append_column("finish_reason", pa.nulls(table.num_rows, pa.string()))
-    return table.cast(ITEM_SCHEMA)
+    """The items of a table."""
+    return [_item(row) for row in table.to_pylist()]
 
 
 def _row(item: ItemScore) -> dict[str, Any]:
@@ -155,7 +142,7 @@ def read_items(folder: Path, result: BenchmarkResult) -> pa.Table:
             f"{path}: has digest {seen[:12]}…, its result says {result.items_sha256[:12]}…. "
             "The file changed after it was written; evaluate the checkpoint again."
         )
-    return items_as_today(pq.ParquetFile(io.BytesIO(data)).read())
+    return pq.ParquetFile(io.BytesIO(data)).read()
 
 
 def score_matrix(results: Sequence[tuple[BenchmarkResult, pa.Table]]) -> ScoreMatrix:
@@ -281,7 +268,7 @@ def _cluster_indices(column: Any) -> Int[np.ndarray, "item"]:
 def _require_one_benchmark(results: Sequence[BenchmarkResult]) -> None:
     if not results:
         raise ConfigError("no results to lay side by side. Evaluate a checkpoint first: 'assay eval run'.")
-    if cut := next((each for each in results if each.incomplete_reason), None):
+    if cut := next((result for result in results if result.incomplete_reason), None):
         raise ConfigError(
             f"the result of run '{cut.run_id}' on benchmark '{cut.benchmark}' is not whole ("
             f"{cut.incomplete_reason}), and no item is missing by chance. Import the log of a whole evaluation."

@@ -31,7 +31,6 @@ from assay.statistics.predictions import (
     have_same_rows,
     predictions_of,
     read_predictions,
-    same_clusters,
 )
 from assay.statistics.verdict import SliceDifference
 from assay.training.trainer.method_config import (
@@ -108,7 +107,6 @@ def compare_evaluations(
             f"point is 0.01; perhaps you meant {allowed_loss / 100:g}."
         )
     before, after = predictions_of(baseline_dir, baseline), predictions_of(candidate_dir, candidate)
-    before = same_clusters(before, after)
     names: dict[str, Any] = {
         "baseline_run_id": baseline.run_id,
         "candidate_run_id": candidate.run_id,
@@ -117,14 +115,14 @@ def compare_evaluations(
     _check_same_dataset(baseline, candidate, before, after)
     if baseline.headline.metric != candidate.headline.metric:
         descriptions = " and ".join(
-            f"{each.run_id} {_prediction_kind(each)} (measured by {each.headline.metric.title})"
-            for each in (baseline, candidate)
+            f"{evaluation.run_id} {_prediction_kind(evaluation)} (measured by {evaluation.headline.metric.title})"
+            for evaluation in (baseline, candidate)
         )
         raise DataError(f"not two answers to one question: {descriptions}. Compare runs of one kind of label.")
     if isinstance(baseline, ClassifierEvaluation):
         loss = ALLOWED_AUC_LOSS if allowed_loss is None else allowed_loss
         return compare_auc(before, after, **names, allowed_loss=loss), compare_slices(before, after)
-    metrics = [each.metric for each in baseline.overall.measured]
+    metrics = [measured.metric for measured in baseline.overall.measured]
     found = compare_scores(before, after, metrics[0], **names, allowed_loss=allowed_loss or 0.0)
     slices = compare_score_slices(before, after, metrics, weights_equal=names["weights_equal"])
     return found, slices
@@ -136,7 +134,7 @@ def _check_same_dataset(baseline: AnyEvaluation, candidate: AnyEvaluation, befor
     if fingerprints[0] == fingerprints[1] or have_same_rows(before, after):
         return
     shown = " and ".join(
-        f"{each.run_id} dataset {each.dataset_fingerprint[:12]}" for each in (baseline, candidate)
+        f"{evaluation.run_id} dataset {evaluation.dataset_fingerprint[:12]}" for evaluation in (baseline, candidate)
     )
     raise DataError(
         f"they read different datasets: {shown}, and were not evaluated on the same rows. Train both on one "

@@ -52,7 +52,7 @@ def predictions_of(run_dir: Path, evaluation: AnyEvaluation) -> Any:
     columns = (
         BINARY_COLUMNS
         if isinstance(evaluation, ClassifierEvaluation)
-        else {each.metric.name: pa.float64() for each in evaluation.overall.measured}
+        else {measured.metric.name: pa.float64() for measured in evaluation.overall.measured}
     )
     return read_predictions(path, columns, sha256=evaluation.predictions_sha256)
 
@@ -103,13 +103,6 @@ def with_clusters(table: pa.Table, key: str | None, *, kept: bool) -> pa.Table:
         return table
     found = table.append_column(CLUSTER, pa.array(key_hashes(table[key]), pa.uint64()))
     return found if kept else found.drop_columns(key)
-
-
-def same_clusters(table: Any, other: Any) -> Any:
-    """Predictions with the clusters of others of the same rows, where an older assay wrote these without."""
-    if CLUSTER in table.column_names or CLUSTER not in other.column_names or len(table) != len(other):
-        return table
-    return table.append_column(CLUSTER, other[CLUSTER])
 
 
 def clusters_of(table: Any) -> Clusters | None:

@@ -150,9 +150,9 @@ class CommitLog:
 
     def sweep_retired(self, commit: Commit) -> None:
         """Delete the files of what a commit retires, as `sweep` would; the cost does not grow with the log."""
-        quarantined = {each.folder for each in self._summary.quarantined}
+        quarantined = {item.folder for item in self._summary.quarantined}
         gone = set(commit.retires) - quarantined
-        for known in (*self._base.commits, *(each.entry for each in self._known)):
+        for known in (*self._base.commits, *(item.entry for item in self._known)):
             if isinstance(known, Commit) and known.folder in gone and made_by(known.folder) is not None:
                 for file in known.files:
                     if file.path not in KEPT_NAMES:
@@ -256,11 +256,7 @@ class CommitLog:
 
     def _accept(self, read: Known[LogEntry], key: str) -> None:
         """Take an entry for the next one."""
-        before = self._known[-1].previous_sha256 if self._known else None
-        is_linked = self._base.num_entries > 0 or before is not None
-        if read.previous_sha256 != self._summary.entry_sha256 and (
-            is_linked or read.previous_sha256 is not None
-        ):
+        if read.previous_sha256 != self._summary.entry_sha256:
             raise changed(key, "it does not follow the entry before it, so one of the two was replaced")
         self._known.append(read)
         self._summary = self._summary.after(read.entry, read.sha256)

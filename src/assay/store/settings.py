@@ -67,9 +67,6 @@ class Settings(FrozenConfig):
     def price_of(self, attempt: Attempt) -> float | None:
         """The price of one device-hour of an attempt; None where it is not known."""
         prices = self.device_hour_prices
-        if attempt.processor is None:
-            on_cpu = bool(attempt.devices) and all(device in ("", CPU) for device in attempt.devices)
-            return prices.get(CPU) if on_cpu else None
         if attempt.processor.instructions:
             return prices.get(CPU)
         model = attempt.processor.model.lower()

@@ -103,10 +103,9 @@ def _locked(run: Run, name: SinkName) -> Iterator[None]:
 def _cursor(store: ObjectStore, name: SinkName) -> dict[str, Any]:
     """How far a destination is; one that was deleted begins again."""
     if is_address(name.where) or Path(name.where).exists():
-        for key in (name.key, f"sinks/{name.kind}.json"):  # the second: of an older assay
-            found: dict[str, Any] = json.loads(store.get(key)) if store.exists(key) else {}
-            if found.get("where") == name.where:
-                return found
+        found: dict[str, Any] = json.loads(store.get(name.key)) if store.exists(name.key) else {}
+        if found.get("where") == name.where:
+            return found
     return {"where": name.where, "positions": {}, "memory": {}}
 
 

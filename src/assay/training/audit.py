@@ -34,7 +34,7 @@ from assay.records.cursor import Cursor
 from assay.records.run import Run
 from assay.store.commit_log import RECEIPTS_NAME, CommitLog
 from assay.training.audit_files import check_files
-from assay.training.audit_journal import audit_journal
+from assay.training.audit_rollout_log import audit_rollout_log
 from assay.training.recipe import recipe_of
 
 MAX_NAMED_ROWS = 100
@@ -58,12 +58,12 @@ class _ReceiptsByLane:
         order = np.lexsort((receipts.step, receipts.lane))
         self._sorted = _Receipts(*(column[order] for column in receipts))
         lanes, starts = np.unique(self._sorted.lane, return_index=True)
-        stretches = pairwise([*starts.tolist(), len(order)])
-        self._borders = dict(zip(lanes.tolist(), stretches, strict=True))
+        segments = pairwise([*starts.tolist(), len(order)])
+        self._bounds = dict(zip(lanes.tolist(), segments, strict=True))
 
     def between(self, lane: int, after: int, last: int) -> _Receipts:
         """Those of a lane's steps behind `after`, up to `last`."""
-        begin, end = self._borders.get(lane, (0, 0))
+        begin, end = self._bounds.get(lane, (0, 0))
         steps = self._sorted.step[begin:end]
         first, stop = begin + np.searchsorted(steps, [after, last], side="right")
         return _Receipts(*(column[first:stop] for column in self._sorted))
@@ -74,7 +74,7 @@ class _Window(NamedTuple):
 
     epoch: int
     lane: int
-    place: int
+    window_index: int
     """The place of the window in its lane."""
     steps_before: int
     """The steps of the run before the window."""
@@ -108,8 +108,10 @@ def audit_run(
     commits = effective_commits(log)
     problems, not_checked, strays = check_files(run, log, commits, weights)
     if run.parent is not None:
-        parent_id, is_there = run.parent.run_id, Path(run.run_dir).with_name(run.parent.run_id).is_dir()
-        where = f"'assay audit {parent_id}'" if is_there else "it is not here any more, so nothing proves them"
+        parent_id, parent_exists = run.parent.run_id, Path(run.run_dir).with_name(run.parent.run_id).is_dir()
+        where = (
+            f"'assay audit {parent_id}'" if parent_exists else "it is not here any more, so nothing proves them"
+        )
         not_checked.append(
             f"which rows were learned up to step {run.parent.step}: run '{parent_id}' learned them, before "
             f"this one was forked from it ({where})"
@@ -137,11 +139,10 @@ def audit_run(
         is_proved = log.finished() is not None
         if not is_proved:
             not_checked.insert(0, f"what comes next, for the run is not finished: {_goes_on(run, commits)}")
-    has_journal = any(commit.prompts is not None for commit in commits)
-    learned = _by_lane(receipts) if has_journal else {}
-    account = audit_journal(log.store, commits, learned, recipe.method)
+    has_rollout_log = any(commit.prompts is not None for commit in commits)
+    trained = _by_lane(receipts) if has_rollout_log else {}
+    account = audit_rollout_log(log.store, commits, trained, recipe.method)
     problems += account.problems
-    not_checked += account.not_checked
     is_wrong = rows.missing or rows.repeated or problems
     return AuditReport(
         run_id=run.run_id,
@@ -164,8 +165,7 @@ def audit_run(
 
 def _goes_on(run: Run, commits: Sequence[Commit]) -> str:
     step = commits[-1].step if commits else 0
-    of_all = f" of {run.num_steps:,}" if run.num_steps is not None else ""
-    return f"it stands at step {step:,}{of_all}, and 'assay train --resume {run.run_id}' goes on"
+    return f"it stands at step {step:,} of {run.num_steps:,}, and 'assay train --resume {run.run_id}' goes on"
 
 
 def _dataset_of(run: Run, folder: Path) -> Dataset:
@@ -194,11 +194,11 @@ def effective_commits(log: CommitLog) -> list[Commit]:
 def _problems_of_lineage(run: Run, commits: list[Commit]) -> Iterator[str]:
     """A fork stands on the commit that its record names, and no other run on any."""
     inherited = [(commit.step, commit.weights_digest) for commit in commits if commit.is_inherited]
-    said = [] if run.parent is None else [(run.parent.step, run.parent.weights_digest)]
-    if inherited != said:
-        begun = ", ".join(str(step) for step, _ in inherited) or "none"
+    recorded = [] if run.parent is None else [(run.parent.step, run.parent.weights_digest)]
+    if inherited != recorded:
+        inherited_steps = ", ".join(str(step) for step, _ in inherited) or "none"
         yield (
-            f"steps at which the log begins with a commit of another run: {begun}; and run.json says that it "
+            f"steps at which the log begins with a commit of another run: {inherited_steps}; and run.json says that it "
             f"was forked from {run.parent or 'no run'}"
         )
 
@@ -223,11 +223,11 @@ class _Auditor:
         per_epoch = self._loader.steps_per_epoch
         self._found.epochs = -(-last_step // per_epoch) - self._first_step // per_epoch
         for commit in self._commits:
-            if commit.cursor != (place := self._loader.cursor_at(commit.step)):
+            if commit.cursor != (window_index := self._loader.cursor_at(commit.step)):
                 self._problems.append(
                     f"{commit.folder}: its cursor is epoch {commit.cursor.epoch}, step "
-                    f"{commit.cursor.step_in_epoch}; {commit.step} steps end at epoch {place.epoch}, step "
-                    f"{place.step_in_epoch}"
+                    f"{commit.cursor.step_in_epoch}; {commit.step} steps end at epoch {window_index.epoch}, step "
+                    f"{window_index.step_in_epoch}"
                 )
         by_lane = _ReceiptsByLane(receipts)
         for window in self._windows(last_step):
@@ -240,7 +240,9 @@ class _Auditor:
         Says what could not be read: where no shard is to be had, the data is elsewhere and not damaged.
         """
         known = {
-            self._dataset.shard_path(each.row_group) for commit in self._commits for each in commit.quarantined
+            self._dataset.shard_path(quarantined_group.row_group)
+            for commit in self._commits
+            for quarantined_group in commit.quarantined
         }
         try:
             changed = self._dataset.changed_shards()
@@ -257,15 +259,17 @@ class _Auditor:
 
     def _windows(self, last_step: int) -> Iterator[_Window]:
         geometry = self._loader.geometry
-        places = ((epoch, place) for epoch in itertools.count() for place in range(geometry.num_windows))
+        windows = (
+            (epoch, window_index) for epoch in itertools.count() for window_index in range(geometry.num_windows)
+        )
         before = 0
         while before < last_step:
-            epoch, place = next(places)
-            whole = geometry.steps_in_window(place)
+            epoch, window_index = next(windows)
+            whole = geometry.steps_in_window(window_index)
             num_steps = min(whole, last_step - before)
             is_whole = num_steps == whole and before >= self._first_step
             for lane in range(geometry.lanes if before + num_steps > self._first_step else 0):
-                yield _Window(epoch, lane, place, before, num_steps, is_whole)
+                yield _Window(epoch, lane, window_index, before, num_steps, is_whole)
             before += num_steps
 
     def _check_window(self, window: _Window, receipts: _Receipts) -> None:
@@ -276,25 +280,25 @@ class _Auditor:
                 f"lane {window.lane}: there is not one receipt for each of the steps {first} to {last}"
             )
         if window.is_whole:
-            rows = self._loader.rows_of_window(window.epoch, window.lane, window.place)
-            learned = Receipt(int(receipts.num_rows.sum()), int(receipts.digest.sum(dtype=np.uint64)))
-            if self._are_learned(rows, learned, first, last):
+            rows = self._loader.rows_of_window(window.epoch, window.lane, window.window_index)
+            trained = Receipt(int(receipts.num_rows.sum()), int(receipts.digest.sum(dtype=np.uint64)))
+            if self._are_trained(rows, trained, first, last):
                 return
         self._check_steps(window, receipts)
 
     def _check_steps(self, window: _Window, receipts: _Receipts) -> None:
         """Step by step, to name rows, and where a window is not done."""
-        learned: dict[int, Receipt] = {}
+        trained: dict[int, Receipt] = {}
         for step, num_rows, digest in zip(
             receipts.step.tolist(), receipts.num_rows.tolist(), receipts.digest.tolist(), strict=True
         ):
-            learned[step] = learned.get(step, Receipt(0, 0)).plus(Receipt(num_rows, digest))
+            trained[step] = trained.get(step, Receipt(0, 0)).plus(Receipt(num_rows, digest))
         try:
             for step, rows in enumerate(self._rows_of_steps(window), start=window.steps_before + 1):
                 if step <= self._first_step:
                     continue
-                found = learned.get(step, Receipt(0, 0))
-                if not self._are_learned(rows, found, step, step):
+                found = trained.get(step, Receipt(0, 0))
+                if not self._are_trained(rows, found, step, step):
                     self._found.expected += len(rows)
                     self._explain(window, step, self._without_quarantined(rows, step, step), found)
         except (DamagedDataError, DataError) as error:
@@ -302,27 +306,27 @@ class _Auditor:
 
     def _rows_of_steps(self, window: _Window) -> Iterator[UInt64[np.ndarray, "row"]]:
         """Those of the window's committed steps; reads their lengths where the steps hang on them."""
-        steps = self._loader.rows_of_steps(window.epoch, window.lane, window.place)
+        steps = self._loader.rows_of_steps(window.epoch, window.lane, window.window_index)
         if steps is not None:
             yield from steps[: window.num_steps]
             return
-        at = Cursor(epoch=window.epoch, step_in_epoch=window.place * self._loader.geometry.window_steps)
+        at = Cursor(epoch=window.epoch, step_in_epoch=window.window_index * self._loader.geometry.window_steps)
         skipped = self._damaged(window.steps_before + 1, window.steps_before + window.num_steps)
         lane = range(window.lane, window.lane + 1)
         for share in self._loader.shares(at, lane, window.num_steps, skipped):
             batches = share.lanes[0].micro_batches
             yield np.concatenate([np.zeros(0, np.uint64), *(batch.row_ids for batch in batches)])
 
-    def _are_learned(self, rows: UInt64[np.ndarray, "row"], learned: Receipt, first: int, last: int) -> bool:
+    def _are_trained(self, rows: UInt64[np.ndarray, "row"], trained: Receipt, first: int, last: int) -> bool:
         """Whether the steps learned all of `rows`, but perhaps those of groups that were damaged *then*.
 
         Damage that was found in a later attempt takes nothing away from what was learned before.
         """
         present = self._without_quarantined(rows, first, last)
-        if learned not in (receipt(present), receipt(rows)):
+        if trained not in (receipt(present), receipt(rows)):
             return False
         self._found.expected += len(rows)
-        self._found.quarantined += len(rows) - learned.num_rows
+        self._found.quarantined += len(rows) - trained.num_rows
         return True
 
     def _without_quarantined(
@@ -339,21 +343,21 @@ class _Auditor:
     def _damaged(self, first: int, last: int) -> set[int]:
         """The row groups that the commits of the steps `first` to `last` went without."""
         return {
-            each.row_group
+            quarantined_group.row_group
             for commit in self._with_damage
             if commit.receipts_from_step < last and first <= commit.step
-            for each in commit.quarantined
+            for quarantined_group in commit.quarantined
         }
 
-    def _explain(self, window: _Window, step: int, rows: UInt64[np.ndarray, "row"], learned: Receipt) -> None:
-        difference = explain(rows, learned)
-        place = f"step {step}, lane {window.lane}, epoch {window.epoch}"
+    def _explain(self, window: _Window, step: int, rows: UInt64[np.ndarray, "row"], trained: Receipt) -> None:
+        difference = explain(rows, trained)
+        window_index = f"step {step}, lane {window.lane}, epoch {window.epoch}"
         doubt = "" if difference.is_certain else ", in doubt"
-        self._found.missing += [f"{self._row_name(row)} ({place}{doubt})" for row in difference.missing]
-        self._found.repeated += [f"{self._row_name(row)} ({place})" for row in difference.repeated]
+        self._found.missing += [f"{self._row_name(row)} ({window_index}{doubt})" for row in difference.missing]
+        self._found.repeated += [f"{self._row_name(row)} ({window_index})" for row in difference.repeated]
 
     def _row_name(self, row: int) -> str:
-        return f"row {row}: {self._dataset.row_place(row)}"
+        return f"row {row}: {self._dataset.row_location(row)}"
 
 
 def _read_receipts(commits: list[Commit], log: CommitLog, problems: list[str]) -> _Receipts:

@@ -24,7 +24,7 @@ from assay.data.dataset.checkpoint_tokens import (
     sample_texts,
 )
 from assay.data.dataset.dataset import Dataset
-from assay.data.dataset.formats.template import TEMPLATE_FILE, template_beside
+from assay.data.dataset.formats.template import TEMPLATE_FILE, tokenizer_template
 from assay.data.dataset.tokens import TOKENIZER_FILE, load_tokenizer
 from assay.models.config import PretrainedEncoderConfig, checkpoint_path
 from assay.records.exported_model import EXPORT_FILE
@@ -57,10 +57,8 @@ def digests_of(recipe: Recipe) -> dict[str, str]:
     return folders | runs
 
 
-def refuse_changed(run: Run, recipe: Recipe) -> None:
+def check_unchanged(run: Run, recipe: Recipe) -> None:
     """Raise `DamagedDataError` where a folder is not what it was when the run was made."""
-    if not run.folders:
-        return
     for key, now in digests_of(recipe).items():
         if (was := run.folders.get(key)) not in (None, now):
             name = key.removesuffix(_SETTINGS)
@@ -92,15 +90,15 @@ def check_tensors(recipe: Recipe) -> None:
         check_pretrained(ENCODER if is_encoder else declared_kind(folder) if is_reward else CAUSAL, folder)
 
 
-def refuse_other_tokenizer(dataset: Dataset, path: str, named: str) -> None:
+def check_tokenizer(dataset: Dataset, path: str, named: str) -> None:
     """Raise `ConfigError` where the folder's tokenizer writes other tokens than the dataset holds.
 
     A folder without a tokenizer, or a dataset without its own beside it, says nothing.
     """
-    theirs, ours = installed_path(path) / TOKENIZER_FILE, _kept(dataset, TOKENIZER_FILE)
-    if ours is None or not theirs.is_file() or theirs.read_bytes() == ours.read_bytes():
+    folder_file, ours = installed_path(path) / TOKENIZER_FILE, _dataset_file(dataset, TOKENIZER_FILE)
+    if ours is None or not folder_file.is_file() or folder_file.read_bytes() == ours.read_bytes():
         return
-    tokenizers = load_tokenizer(theirs), load_tokenizer(ours)
+    tokenizers = load_tokenizer(folder_file), load_tokenizer(ours)
     one, other = map(_words, tokenizers)
     for number in sorted(one.keys() & other.keys()):
         if one[number] != other[number]:
@@ -111,10 +109,10 @@ def refuse_other_tokenizer(dataset: Dataset, path: str, named: str) -> None:
             )
 
 
-def refuse_other_vocabulary(dataset: Dataset, recipe: Recipe) -> None:
+def check_vocabulary(dataset: Dataset, recipe: Recipe) -> None:
     """Raise `ConfigError` where a model has no embedding for a token of the dataset's tokenizer, or ends
     texts at one of its words."""
-    ours = _kept(dataset, TOKENIZER_FILE)
+    ours = _dataset_file(dataset, TOKENIZER_FILE)
     if ours is None:
         return
     tokenizer, boundaries = load_tokenizer(ours), dataset.manifest.boundaries
@@ -133,12 +131,12 @@ def refuse_other_vocabulary(dataset: Dataset, recipe: Recipe) -> None:
                 )
 
 
-def refuse_other_tokenization(dataset: Dataset, path: str) -> None:
+def check_tokenization(dataset: Dataset, path: str) -> None:
     """Raise `ConfigError` where transformers' AutoTokenizer would tokenize the rows otherwise than they are.
 
     What assay exported is exempt: it was trained as its tokenizer.json says.
     """
-    folder, ours = installed_path(path), _kept(dataset, TOKENIZER_FILE)
+    folder, ours = installed_path(path), _dataset_file(dataset, TOKENIZER_FILE)
     if ours is not None and not (folder / EXPORT_FILE).is_file():
         difference = tokenization_warning(folder, load_tokenizer(ours), sample_texts(dataset, ours))
         if difference is not None:
@@ -160,11 +158,11 @@ def tokenization_warning(folder: Path, tokenizer: Tokenizer, texts: Sequence[str
     )
 
 
-def refuse_other_template(dataset: Dataset, path: str, named: str) -> None:
+def check_template(dataset: Dataset, path: str, named: str) -> None:
     """Raise `ConfigError` where the folder's chat template is not the one that rendered the rows."""
-    folder, ours = installed_path(path), _kept(dataset, TEMPLATE_FILE)
-    theirs = template_beside(folder, {}) if ours and (folder / TOKENIZER_FILE).is_file() else None
-    if ours and theirs and theirs.source.strip() != ours.read_text(encoding="utf-8").strip():
+    folder, ours = installed_path(path), _dataset_file(dataset, TEMPLATE_FILE)
+    folder_file = tokenizer_template(folder, {}) if ours and (folder / TOKENIZER_FILE).is_file() else None
+    if ours and folder_file and folder_file.source.strip() != ours.read_text(encoding="utf-8").strip():
         raise ConfigError(
             f"{named}: its chat template is not the one that rendered dataset '{dataset.manifest.name}': it "
             f"would be asked about conversations that are written otherwise. Build the dataset with the "
@@ -172,12 +170,12 @@ def refuse_other_template(dataset: Dataset, path: str, named: str) -> None:
         )
 
 
-def _kept(dataset: Dataset, name: str) -> Path | None:
+def _dataset_file(dataset: Dataset, name: str) -> Path | None:
     """A file that the dataset was built with, if it lies there as it was."""
     manifest = dataset.manifest
-    wanted = {TOKENIZER_FILE: manifest.tokenizer_sha256, TEMPLATE_FILE: manifest.chat_template_sha256}[name]
+    sha256 = {TOKENIZER_FILE: manifest.tokenizer_sha256, TEMPLATE_FILE: manifest.chat_template_sha256}[name]
     for path in (dataset.folder / name, dataset.folder.resolve().parent / name):
-        if wanted is not None and path.is_file() and sha256_of_bytes(path.read_bytes()) == wanted:
+        if sha256 is not None and path.is_file() and sha256_of_bytes(path.read_bytes()) == sha256:
             return path
     return None
 

@@ -26,7 +26,7 @@ from assay.store.ledger.writer import FINISH_S, LedgerWriter
 from assay.store.objects import open_store
 from assay.training.audit import audit_run
 from assay.workflows.bookkeeping import Bookkeeper, writer_of
-from assay.workflows.run import new_run
+from assay.workflows.run import create_run
 
 MAX_LIVES = 12
 HANG_S = 10.0
@@ -114,7 +114,7 @@ def drill(
     pilot = _pilot(recipe, num_steps=num_steps, commit_every=commit_every)
     wanted, exercises = "", []
     for scenario in scenarios(num_steps=num_steps, commit_every=commit_every, workers=workers):
-        run = new_run(home, pilot, world_size=workers, made_by_drill=True)
+        run = create_run(home, pilot, world_size=workers, is_drill=True)
         with writer_of(home, run) as writer:
             exercise = _exercise(home, run, scenario, writer, workers=workers, wanted=wanted)
             writer.wait(FINISH_S)
@@ -204,7 +204,7 @@ def _until_done(
             run,
             CommitLog(log.store),
             policy=policy,
-            watchers=[bookkeeper],
+            observers=[bookkeeper],
             clock=SystemClock(),
             nodes=nodes,
         )

@@ -17,14 +17,14 @@ from assay.records.run import ForkedFrom, Run
 from assay.store.commit_log import KEPT_NAMES, CommitLog, checkpoint_folder, first_problem
 from assay.store.home import Home
 from assay.store.objects import copy_object, open_store
-from assay.training.model_folders import refuse_changed
+from assay.training.model_folders import check_unchanged
 from assay.training.recipe import recipe_of
-from assay.workflows.run import chosen_commit, existing_run, planned_run
+from assay.workflows.run import find_commit, load_run, plan_run
 
 _OF_NO_NUMBER = ("loader.threads", "loader.prefetch_steps", "loader.on_damage", "method.sampler.")
 
 
-def planned_fork(
+def plan_fork(
     home: Home,
     parent_id: str,
     step: int | None,
@@ -38,11 +38,11 @@ def planned_fork(
 
     From step 0, or of a run without commits, it is a new run under the recipe with the overrides.
     """
-    parent = existing_run(home, parent_id)
-    refuse_changed(parent, recipe_of(parent))
+    parent = load_run(home, parent_id)
+    check_unchanged(parent, recipe_of(parent))
     log = CommitLog(open_store(parent.store_url))
     is_anew = step == 0 or (step is None and not log.commits())
-    commit = None if is_anew else chosen_commit(parent, log, step)
+    commit = None if is_anew else find_commit(parent, log, step)
     if commit and (problem := first_problem(log.store, commit)) is not None:
         raise DamagedDataError(f"commit at step {commit.step} of '{parent_id}': {problem}. Fork another one.")
     was = recipe_of(parent).model_dump(mode="json")
@@ -52,7 +52,7 @@ def planned_fork(
     )
     for key, value in given:
         set_dotted(tree, key, value, where="in the recipe")
-    fork = planned_run(
+    fork = plan_run(
         home,
         LoadedConfig(tree, {key: "command line" for key, _ in given}),
         world_size=world_size,
@@ -67,7 +67,7 @@ def planned_fork(
             raise ConfigError(
                 f"{key}={now}: a fork of '{parent_id}' keeps {key}={before}: {why}. Train a new run with it."
             )
-    if (fork.num_steps or 0) <= commit.step:
+    if fork.num_steps <= commit.step:
         raise ConfigError(
             f"run '{parent_id}' at step {commit.step} has nothing left to train: the recipe ends at step "
             f"{fork.num_steps}. Raise trainer.epochs or trainer.max_steps, or fork an earlier commit "
@@ -88,7 +88,7 @@ def bring_commit(home: Home, run: Run) -> None:
         return
     parent = home.run(run.parent.run_id)
     theirs = CommitLog(open_store(parent.store_url))
-    commit = chosen_commit(parent, theirs, run.parent.step)
+    commit = find_commit(parent, theirs, run.parent.step)
     if commit.weights_digest != run.parent.weights_digest:
         raise DamagedDataError(
             f"run '{run.run_id}' was forked from {run.parent} with the weights "

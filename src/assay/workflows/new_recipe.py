@@ -42,9 +42,9 @@ from assay.elastic.processor import gpus_here
 from assay.models.causal_config import PretrainedCausalConfig
 from assay.records.dataset import ColumnProfile, DatasetManifest
 from assay.statistics.warnings import Warned, warnings_of_leaks
-from assay.training.model_folders import check_models, refuse_other_tokenization
+from assay.training.model_folders import check_models, check_tokenization
 from assay.workflows.data_warnings import data_warnings
-from assay.workflows.run import checked
+from assay.workflows.run import check_recipe
 
 LANES = 8
 FEW_ROWS, MANY_ROWS = 5_000, 200_000
@@ -70,7 +70,7 @@ class _Columns(NamedTuple):
 
 
 LanguageMethod = Literal["sft", "reward", "dpo", "grpo"]
-_METHODS: Mapping[str | None, tuple[LanguageMethod, ...]] = {
+_METHODS: Mapping[str, tuple[LanguageMethod, ...]] = {
     "text": ("sft",),
     "chat": ("sft",),
     "pairs": ("reward", "dpo"),
@@ -135,10 +135,10 @@ def new_recipe(
         *_aligned(_trainer(sizes, _rate(learns, model))),
     ]
     text = "\n".join(lines) + "\n"
-    recipe, _ = checked(LoadedConfig(yaml.safe_load(text), {}))
+    recipe, _ = check_recipe(LoadedConfig(yaml.safe_load(text), {}))
     check_models(recipe)
     if model is not None:
-        refuse_other_tokenization(dataset, model)
+        check_tokenization(dataset, model)
     return NewRecipe(text, data_warnings(recipe, dataset))
 
 
@@ -211,7 +211,7 @@ def _window_rows(train: DatasetView, sizes: _Sizes) -> int:
     config = LoaderConfig(lanes=LANES, global_batch_size=sizes.batch, window_rows=usual)
     mend = measure_mixing(train, config).mend
     tokens = LANES * train.dataset.manifest.lengths.mean
-    if mend is None or config.kept_bytes * tokens * mend.window_rows > _MOST_WINDOW_BYTES:
+    if mend is None or config.buffer_bytes_per_token * tokens * mend.window_rows > _MOST_WINDOW_BYTES:
         return usual
     return mend.window_rows
 
@@ -267,7 +267,7 @@ def _language_method(
         there = " and ".join(known) or "classify"
         formats = " or ".join(str(name) for name, methods in _METHODS.items() if method in methods)
         raise ConfigError(
-            f"--method {method}: rows of format {manifest.format or 'labelled'}, as {folder} has them, are for "
+            f"--method {method}: rows of format {manifest.format}, as {folder} has them, are for "
             f"{there}. Leave --method out, or build rows of format {formats}: 'assay data build --format'."
         )
     return method or known[0]

@@ -18,13 +18,13 @@ from assay.base.config import LoadedConfig, validated
 from assay.base.errors import ConfigError, NotInstalledError
 from assay.base.shown_url import refuse_secrets
 from assay.base.units import number_of
-from assay.data.dataset.columns import MADE_BY
+from assay.data.dataset.columns import COLUMN_COMMANDS
 from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.split import split_view
 from assay.data.loader.lane_shares import LaneShares
 from assay.data.loader.loader import Loader
 from assay.data.loader.mixing import Mixing, measure_mixing
-from assay.evals.compatibility import answerable_suite
+from assay.evals.compatibility import supported_suite
 from assay.evals.config import read_suite
 from assay.records.commit import Commit, RunFinished
 from assay.records.run import Run
@@ -34,10 +34,10 @@ from assay.store.known_runs import RUN_FILE
 from assay.store.objects import open_store
 from assay.training.model_folders import (
     check_tensors,
+    check_tokenizer,
+    check_vocabulary,
     checkpoint_folders,
     digests_of,
-    refuse_other_tokenizer,
-    refuse_other_vocabulary,
 )
 from assay.training.recipe import Recipe, recipe_of, recipe_sha256
 
@@ -52,18 +52,18 @@ class RunSteps(NamedTuple):
     per_epoch: int
 
 
-def new_run(
+def create_run(
     home: Home,
     recipe_values: LoadedConfig,
     *,
     world_size: int = 1,
     run_id: str | None = None,
     store_url: str | None = None,
-    made_by_drill: bool = False,
+    is_drill: bool = False,
 ) -> Run:
     """Check everything that can be checked, then make the run's folder and its `run.json`."""
-    run = planned_run(home, recipe_values, world_size=world_size, run_id=run_id, store_url=store_url)
-    run = run.model_copy(update={"made_by_drill": made_by_drill})
+    run = plan_run(home, recipe_values, world_size=world_size, run_id=run_id, store_url=store_url)
+    run = run.model_copy(update={"is_drill": is_drill})
     save_run(home, run)
     return run
 
@@ -74,11 +74,11 @@ def save_run(home: Home, run: Run) -> None:
         raise home.is_taken(run.run_id)
 
 
-def planned_run(
+def plan_run(
     home: Home, recipe_values: LoadedConfig, *, world_size: int, run_id: str | None, store_url: str | None
 ) -> Run:
     """The checked record of a run that does not exist yet; nothing is written."""
-    recipe, dataset = checked(recipe_values)
+    recipe, dataset = check_recipe(recipe_values)
     LaneShares(recipe.loader.lanes, world_size)
     if store_url is not None:
         refuse_secrets(store_url, of="--store")
@@ -87,12 +87,12 @@ def planned_run(
     recipe.method.check_services(dataset.manifest)
     stamp = datetime.fromtimestamp(SystemClock().now_s(), UTC).strftime("%m%d-%H%M%S")
     run_id = run_id or f"{recipe.name}-{stamp}-{secrets.token_hex(2)}"
-    run = outlined_run(home, recipe, dataset, run_id=run_id)
+    run = outline_run(home, recipe, dataset, run_id=run_id)
     store_url = absolute_store(store_url) if store_url else run.store_url
     return run.model_copy(update={"store_url": store_url, "folders": digests})
 
 
-def outlined_run(home: Home, recipe: Recipe, dataset: Dataset, *, run_id: str) -> Run:
+def outline_run(home: Home, recipe: Recipe, dataset: Dataset, *, run_id: str) -> Run:
     """The record of a run of a checked recipe, without digests of the models that it begins with: they may be
     yet to come."""
     run_dir = home.run_dir(run_id)
@@ -109,8 +109,7 @@ def outlined_run(home: Home, recipe: Recipe, dataset: Dataset, *, run_id: str) -
         code_version=code_version(),
         run_dir=str(run_dir),
         store_url=str(run_dir),
-        num_steps=steps_of(recipe, dataset).planned,
-        made_by_drill=False,
+        num_steps=count_steps(recipe, dataset).planned,
     )
 
 
@@ -120,7 +119,7 @@ def absolute_store(store_url: str) -> str:
     return str(Path(store_url).resolve()) if is_folder else store_url
 
 
-def checked(recipe_values: LoadedConfig) -> tuple[Recipe, Dataset]:
+def check_recipe(recipe_values: LoadedConfig) -> tuple[Recipe, Dataset]:
     """The recipe and its dataset, or an error about the first thing that cannot work."""
     recipe = validated(Recipe, recipe_values)
     dataset = Dataset.open(Path(recipe.data.dataset))
@@ -141,20 +140,12 @@ def resolved_recipe(recipe: Recipe, origins: Mapping[str, str]) -> str:
     return f"{whole}# given (the rest are defaults):\n{given}"
 
 
-def order_of(recipe: Recipe, dataset: Dataset) -> Mixing:
+def measure_order(recipe: Recipe, dataset: Dataset) -> Mixing:
     """How well the recipe's order mixes its training rows."""
     return measure_mixing(split_view(dataset, recipe.data.split, "train"), recipe.loader)
 
 
-def planned_steps(run: Run) -> int:
-    """Optimizer steps of the whole run."""
-    if run.num_steps is not None:
-        return run.num_steps
-    recipe = recipe_of(run)
-    return steps_of(recipe, Dataset.open(Path(recipe.data.dataset))).planned
-
-
-def steps_of(recipe: Recipe, dataset: Dataset) -> RunSteps:
+def count_steps(recipe: Recipe, dataset: Dataset) -> RunSteps:
     """The steps of a run of this recipe."""
     view = split_view(dataset, recipe.data.split, "train")
     per_epoch = Loader(view, recipe.loader, ()).steps_per_epoch
@@ -162,7 +153,7 @@ def steps_of(recipe: Recipe, dataset: Dataset) -> RunSteps:
     return RunSteps(min(everything, recipe.trainer.max_steps or everything), per_epoch)
 
 
-def existing_run(home: Home, run_id: str) -> Run:
+def load_run(home: Home, run_id: str) -> Run:
     """A run's own record; its dataset must still be the one that it began with."""
     run = home.run(run_id)
     folder = recipe_of(run).data.dataset
@@ -192,7 +183,7 @@ def check_new(recipe: Recipe, num_steps: int, *, changed: Collection[str] = ()) 
     it is one of them; if it stands in a recipe that was made shorter, the evaluation at the end is enough.
     """
     if recipe.evaluation is not None:
-        answerable_suite(Path(recipe.evaluation.suite), recipe.method, whose="the recipe")
+        supported_suite(Path(recipe.evaluation.suite), recipe.method, whose="the recipe")
     longer = "or train longer (trainer.epochs, trainer.max_steps)"
     warmup_steps, every = recipe.trainer.optimizer.schedule.warmup_steps, recipe.trainer.evaluate_every
     if warmup_steps > num_steps:
@@ -216,7 +207,7 @@ def check_new(recipe: Recipe, num_steps: int, *, changed: Collection[str] = ()) 
     return [*notes, f"{late}it is evaluated at the end only"]
 
 
-def chosen_commit(run: Run, log: CommitLog, step: int | None) -> Commit:
+def find_commit(run: Run, log: CommitLog, step: int | None) -> Commit:
     """The commit of a step, or the last one; `ConfigError` names those that there are."""
     commits = log.commits()
     found = [commit for commit in commits if step in (None, commit.step)]
@@ -233,16 +224,17 @@ def _check_dataset(recipe: Recipe, dataset: Dataset) -> None:
         if column not in present:
             raise ConfigError(
                 f"column '{column}' (in method) is not in dataset '{dataset.manifest.name}', which has: "
-                f"{', '.join(present)}." + (f" '{MADE_BY[column]}' writes it." if column in MADE_BY else "")
+                f"{', '.join(present)}."
+                + (f" '{COLUMN_COMMANDS[column]}' writes it." if column in COLUMN_COMMANDS else "")
             )
     recipe.method.check_batches(recipe.loader)
     recipe.method.check_dataset(dataset.manifest)
     for key, path in checkpoint_folders(recipe).items():
-        refuse_other_tokenizer(dataset, path, f"{key}={path}")
-    refuse_other_vocabulary(dataset, recipe)
+        check_tokenizer(dataset, path, f"{key}={path}")
+    check_vocabulary(dataset, recipe)
     for key, name in recipe.method.runs.items():
         theirs = recipe_of(name.run_of(key)).data.dataset
-        refuse_other_tokenizer(dataset, str(Dataset.open(Path(theirs)).folder), f"{key}.run={name.run}")
+        check_tokenizer(dataset, str(Dataset.open(Path(theirs)).folder), f"{key}.run={name.run}")
 
 
 def _refuse_no_compiler() -> None:

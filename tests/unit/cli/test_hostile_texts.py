@@ -65,7 +65,7 @@ def planted(tree: Any, text: str) -> Any:
             for key, value in tree.items()
         }
     if isinstance(tree, list):
-        return [planted(each, text) for each in tree]
+        return [planted(item, text) for item in tree]
     return text if isinstance(tree, str) and tree.startswith("the ") else tree
 
 
@@ -73,9 +73,9 @@ def record(kind: str, text: str, **facts: Any) -> Any:
     """A golden record with a text wherever one may be; a name's where only a name may be."""
     record_class: type[Record] = record_kinds()[kind]
     golden = golden_record(record_class).to_tree()
-    for each in (text, text if text == HARMLESS else NAME):
+    for item in (text, text if text == HARMLESS else NAME):
         try:
-            return record_class.from_tree(planted(golden, each) | facts, source=kind)
+            return record_class.from_tree(planted(golden, item) | facts, source=kind)
         except AssayError as error:
             problem = error
     raise problem
@@ -121,7 +121,7 @@ def filled(folder: Path, text: str) -> Home:
                     store_url=place,
                     recipe=recipe,
                     num_steps=3,
-                    made_by_drill=False,
+                    is_drill=False,
                 )
             )
             ledger.record_attempt(

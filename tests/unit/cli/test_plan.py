@@ -19,6 +19,7 @@ from assay.cli.main import cli
 from assay.records.run import Attempt, PhaseSeconds, Run
 from assay.reporting.terminal.terminal import print_file
 from assay.store.home import Home
+from machine import MACHINE
 
 
 @pytest.fixture
@@ -187,6 +188,7 @@ def record(run_id: str, *, started: str, ended: str, devices: int) -> None:
                 code_version="",
                 run_dir="",
                 store_url="",
+                num_steps=10,
             )
         )
         ledger.record_attempt(
@@ -198,6 +200,7 @@ def record(run_id: str, *, started: str, ended: str, devices: int) -> None:
                 started_s=begin_s,
                 ended_s=end_s,
                 outcome="succeeded",
+                **MACHINE,
             )
         )
         for rank in range(devices):

@@ -8,6 +8,7 @@ from assay.cli.progress import LINE_EVERY_S, LogLines, RunProgress
 from assay.records.run import Attempt, Run
 from assay.store.metrics.segment import SegmentWriter, segment_path
 from clocks import HandClock
+from machine import MACHINE
 
 
 class Training:
@@ -16,7 +17,7 @@ class Training:
     def __init__(self, run: Run) -> None:
         self.clock = HandClock()
         self.lines: list[str] = []
-        self.attempt = Attempt(run_id="r", attempt=1, world_size=2, start_step=10, started_s=0.0)
+        self.attempt = Attempt(run_id="r", attempt=1, world_size=2, start_step=10, started_s=0.0, **MACHINE)
         self.progress = RunProgress(run, LogLines(40, clock=self.clock, write=self.lines.append))
         self.progress.attempt_began(self.attempt, ())
         path = segment_path(Path(run.run_dir), 1, 0)

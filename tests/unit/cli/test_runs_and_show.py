@@ -17,9 +17,9 @@ import pytest
 import yaml
 
 from assay.base.errors import ConfigError
+from assay.cli.launch_target import LaunchTarget
 from assay.cli.main import main
 from assay.cli.train import _refuse_to_take_over
-from assay.cli.train_on import PlaceOptions
 from assay.records.audit import AuditReport
 from assay.records.commit import AttemptBegan, Commit, CommitQuarantined, FileDigest, LogEntry, RunFinished
 from assay.records.cursor import Cursor
@@ -39,6 +39,7 @@ from assay.store.metrics.phases import rank_phase_seconds
 from assay.store.metrics.segment import SegmentWriter, segment_path
 from assay.store.notices import append_notice
 from assay.store.objects import open_store
+from machine import MACHINE
 
 BEGAN_S = 1_800_000_000.0
 
@@ -112,6 +113,7 @@ def recorded_run(ledger: Ledger, home: Path, run_id: str = "tiny-1") -> Run:
         code_version="0.1.0",
         run_dir=str(home / run_id),
         store_url="memory:///",
+        num_steps=10,
     )
     ledger.record_run(run)
     return run
@@ -120,8 +122,10 @@ def recorded_run(ledger: Ledger, home: Path, run_id: str = "tiny-1") -> Run:
 def killed_and_recovered(ledger: Ledger, home: Path) -> None:
     """2 ranks, killed at step 15 after a commit at 10; then 1 rank to the end at step 30."""
     run = recorded_run(ledger, home)
-    first = Attempt(run_id="tiny-1", attempt=1, world_size=2, start_step=0, started_s=BEGAN_S)
-    second = Attempt(run_id="tiny-1", attempt=2, world_size=1, start_step=10, started_s=BEGAN_S + 100)
+    first = Attempt(run_id="tiny-1", attempt=1, world_size=2, start_step=0, started_s=BEGAN_S, **MACHINE)
+    second = Attempt(
+        run_id="tiny-1", attempt=2, world_size=1, start_step=10, started_s=BEGAN_S + 100, **MACHINE
+    )
     lives = ((first, range(1, 16), 10, "killed"), (second, range(11, 31), 30, "succeeded"))
     for attempt, steps, end_step, outcome in lives:
         ended_s = max(live(run, attempt, steps=steps, rank=rank) for rank in range(attempt.world_size))
@@ -169,7 +173,13 @@ def killed_and_recovered(ledger: Ledger, home: Path) -> None:
     )
     ledger.record_audit(
         AuditReport(
-            run_id="tiny-1", verdict="pass", epochs=1, rows_expected=240, rows_learned=240, rows_quarantined=0
+            run_id="tiny-1",
+            verdict="pass",
+            step=10,
+            epochs=1,
+            rows_expected=240,
+            rows_learned=240,
+            rows_quarantined=0,
         )
     )
 
@@ -251,7 +261,7 @@ def test_show_says_what_ended_an_attempt_and_what_was_noticed(
     assert (failure["failure_kind"], failure["host"], failure["step"]) == ("killed_by_signal", "node-7", 15)
     assert shown["attempts"][0]["hosts"] == ["node-6", "node-7"]
     assert shown["attempts"][1]["failure"] is None
-    assert [(each["notice"], each["rank"]) for each in shown["notices"]] == [("straggler", 0)]
+    assert [(item["notice"], item["rank"]) for item in shown["notices"]] == [("straggler", 0)]
     assert call("show", "tiny") == 0
     assert "attempt 2, straggler: it is slow" in capsys.readouterr().out
 
@@ -300,7 +310,7 @@ def test_show_tells_a_person_the_whole_story_on_one_screen(
 def test_a_run_that_is_alive_shows_its_steps_and_costs(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with Home.from_environment().open_ledger() as ledger:
         run = recorded_run(ledger, home)
-        attempt = Attempt(run_id="tiny-1", attempt=1, world_size=1, start_step=0, started_s=BEGAN_S)
+        attempt = Attempt(run_id="tiny-1", attempt=1, world_size=1, start_step=0, started_s=BEGAN_S, **MACHINE)
         ledger.record_attempt(attempt)
         live(run, attempt, steps=range(1, 4), rank=0)
     assert call("show", "tiny-1", "--json") == 0
@@ -325,7 +335,7 @@ def test_a_run_that_was_evaluated_on_the_way_is_not_said_to_be_without(
     with Home.from_environment().open_ledger() as ledger:
         run = recorded_run(ledger, home)
         ledger.record_attempt(
-            Attempt(run_id="tiny-1", attempt=1, world_size=1, start_step=0, started_s=BEGAN_S)
+            Attempt(run_id="tiny-1", attempt=1, world_size=1, start_step=0, started_s=BEGAN_S, **MACHINE)
         )
     path = segment_path(Path(run.run_dir), 1, 0)
     writer = SegmentWriter(path, run_id=run.run_id, attempt=1, rank=0, clock=FakeClock(BEGAN_S))
@@ -363,8 +373,8 @@ def test_a_run_that_still_trains_is_not_resumed_beside_that(home: Path, pid: int
     Path(run.run_dir).mkdir(parents=True)
     (Path(run.run_dir) / "run.json").write_text(run.to_sealed_json())
     save_launch(run, place="here", job=str(pid), world_size=1, process=process_key(pid) or "gone")
-    here, asked = PlaceOptions("here", {}, False, False), Home.from_environment()
-    for take_over, place in ((True, here), (False, PlaceOptions("here", {}, False, launched=True))):
+    here, asked = LaunchTarget("here", {}, False, False), Home.from_environment()
+    for take_over, place in ((True, here), (False, LaunchTarget("here", {}, False, launched=True))):
         _refuse_to_take_over(asked, "tiny-1", place, take_over=take_over)
     refused = pytest.raises(ConfigError, match=f"run tiny-1 is being trained by process {pid} on .*--take-over")
     with refused if is_refused else nullcontext():
@@ -382,7 +392,7 @@ def begun_by(ledger: Ledger, home: Path, *, host: str = "", pid: int = 0, seen_s
     """A run whose one attempt nobody has ended: by a process, and last heard of at a moment."""
     run = recorded_run(ledger, home)
     ledger.record_attempt(
-        Attempt(run_id="tiny-1", attempt=1, world_size=2, start_step=0, started_s=seen_s or BEGAN_S)
+        Attempt(run_id="tiny-1", attempt=1, world_size=2, start_step=0, started_s=seen_s or BEGAN_S, **MACHINE)
     )
     if seen_s:
         path = segment_path(Path(run.run_dir), 1, 0)
@@ -567,7 +577,7 @@ def program(tmp_path: Path) -> Path:
     path = tmp_path / "program.yaml"
     assert call("plan", "new", str(path), "--start", "2027-01-04") == 0
     tree = yaml.safe_load(path.read_text())
-    first, second = (each["runs"] for each in tree["activities"].values() if "runs" in each)
+    first, second = (item["runs"] for item in tree["activities"].values() if "runs" in item)
     first["ids"], second["ids"] = "tiny-*", "probe-*"
     path.write_text(yaml.safe_dump(tree, sort_keys=False))
     return path
@@ -588,7 +598,7 @@ def test_goodput_of_a_program_accounts_for_all_its_runs_and_for_no_other(
     assert {name: len(part["run_ids"]) for name, part in parts.items()} == {"replicate": 2, "extra_seeds": 1}
     assert together["held_device_s"] == 265.0 + 40 + 20 == sum(part["held_device_s"] for part in parts.values())
     assert sum(together["by_phase"].values()) == pytest.approx(together["held_device_s"], rel=1e-9)
-    assert [each["lost_device_s"] for each in together["interruptions"]] == [50.0]
+    assert [item["lost_device_s"] for item in together["interruptions"]] == [50.0]
     assert together["num_open_attempts"] == 0
 
 
@@ -646,6 +656,7 @@ def lived_quietly(ledger: Ledger, home: Path, run_id: str, held_s: float) -> Non
             ended_s=BEGAN_S + held_s,
             end_step=1,
             outcome="succeeded",
+            **MACHINE,
         )
     )
     ledger.record_phase_seconds(
@@ -693,7 +704,7 @@ def test_a_commit_at_whose_look_all_rows_got_one_score_is_flagged(
 ) -> None:
     with Home.from_environment().open_ledger() as ledger:
         run = recorded_run(ledger, home)
-        attempt = Attempt(run_id="tiny-1", attempt=1, world_size=1, start_step=0, started_s=BEGAN_S)
+        attempt = Attempt(run_id="tiny-1", attempt=1, world_size=1, start_step=0, started_s=BEGAN_S, **MACHINE)
         ledger.record_attempt(attempt)
         path = segment_path(Path(run.run_dir), 1, 0)
         writer = SegmentWriter(path, run_id="tiny-1", attempt=1, rank=0, clock=FakeClock(BEGAN_S))
@@ -704,7 +715,7 @@ def test_a_commit_at_whose_look_all_rows_got_one_score_is_flagged(
         ledger.record_log_entries("tiny-1", dict(enumerate([commit(step, 1) for step in (10, 15, 20)])))
     assert call("show", "tiny-1", "--json") == 0
     commits = json.loads(capsys.readouterr().out)["commits"]
-    flagged = [each["step"] for each in commits if [flag["rule"] for flag in each["flags"]] == ["one score"]]
+    flagged = [item["step"] for item in commits if [flag["rule"] for flag in item["flags"]] == ["one score"]]
     assert flagged == ([10, 20] if shows_one_score else [])
 
 

@@ -11,7 +11,7 @@ from assay.cli.main import cli
 from assay.records.fine_tuning_job import JobCreated
 from assay.records.run import Run
 from assay.serving.ids import new_id
-from assay.serving.jobs import JobShelf
+from assay.serving.jobs import JobRepository
 from assay.store.home import Home
 from assay.store.objects import open_store
 from tiny_recipe import tiny_recipe
@@ -26,12 +26,12 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         job_id=job_id, project="p", at_s=0.0, model="tiny", base={}, method="classification",
         hyperparameters={}, training_file="file-" + "0" * 24, seed=0, request_sha256="",
     )  # fmt: skip
-    JobShelf(open_store(str(home.api)), SystemClock()).put(created)
+    JobRepository(open_store(str(home.api)), SystemClock()).put(created)
     folder = home.run_dir(job_id)
     folder.mkdir()
     run = Run(
         run_id=job_id, created_s=0.0, recipe=tiny_recipe(), recipe_sha256="", dataset_fingerprint="",
-        code_version="", run_dir=str(folder), store_url=str(folder),
+        code_version="", run_dir=str(folder), store_url=str(folder), num_steps=10,
     )  # fmt: skip
     (folder / "run.json").write_text(run.to_json())
     return job_id
@@ -51,5 +51,5 @@ def test_a_scheduler_does_not_once_it_is_to_rest(job: str, monkeypatch: pytest.M
     monkeypatch.setenv("SLURM_LAUNCH_NODE_IPADDR", "127.0.0.1")
     for name, value in {"NTASKS": "1", "STEP_NUM_NODES": "1", "JOB_ID": "1", "NODEID": "0"}.items():
         monkeypatch.setenv(f"SLURM_{name}", value)
-    JobShelf(open_store(str(Home.from_environment().api)), SystemClock()).pause(job)
+    JobRepository(open_store(str(Home.from_environment().api)), SystemClock()).pause(job)
     assert "which is paused. Resume it over the API" in refusal(job, "--on", "allocation")

@@ -8,6 +8,7 @@ import pytest
 from assay.elastic.environment import placed, surroundings_here, with_devices
 from assay.records.rank_device import RankDevice
 from assay.records.run import Attempt
+from machine import MACHINE
 
 VERSION = """NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 22:23:56 UTC 2024
 GCC version:  gcc version 12.3.0
@@ -37,7 +38,17 @@ def test_a_job_says_where_it_is_and_the_plainest_name_of_an_image_counts() -> No
 
 HERE = surroundings_here({"ASSAY_IMAGE": "train:7"})
 OTHER = HERE.model_copy(update={"driver": "550.54.15"})
-BEGUN = Attempt(run_id="r", attempt=1, world_size=3, start_step=0, started_s=0.0, surroundings=HERE)
+BEGUN = Attempt(
+    run_id="r",
+    attempt=1,
+    world_size=3,
+    start_step=0,
+    started_s=0.0,
+    surroundings=HERE,
+    code_version=MACHINE["code_version"],
+    folder=MACHINE["folder"],
+    processor=MACHINE["processor"],
+)
 
 
 def test_what_another_node_has_is_on_record_where_it_is_not_what_the_first_has() -> None:

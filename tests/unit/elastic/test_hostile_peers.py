@@ -42,13 +42,14 @@ from assay.records.failure import Failure
 from assay.records.rank_device import RankDevice
 from assay.records.run import Attempt, Run
 from assay.training.recipe import recipe_sha256
+from machine import MACHINE
 from tiny_recipe import tiny_recipe
 
 HERE, AROUND = processor_here({}), surroundings_here({})
 CPU, SILENT = RankDevice("cpu"), RankDevice()
 KEY = b"secret"
 CLOCK = SystemClock()
-ATTEMPT = Attempt(run_id="ours", attempt=3, world_size=4, start_step=0, started_s=0.0)
+ATTEMPT = Attempt(run_id="ours", attempt=3, world_size=4, start_step=0, started_s=0.0, **MACHINE)
 
 
 @pytest.fixture
@@ -250,8 +251,8 @@ class _Between:
             while data := source.recv(1 << 20):
                 first, rest = data[:untouched], data[untouched:]
                 untouched -= len(first)
-                for each in [first, *(self._change(rest) if rest else [])]:
-                    target.sendall(each)
+                for item in [first, *(self._change(rest) if rest else [])]:
+                    target.sendall(item)
 
 
 CHANGES: dict[str, Callable[[bytes], list[bytes]]] = {
@@ -275,7 +276,7 @@ def run(tmp_path: Path) -> Run:
     recipe = tiny_recipe()
     return Run(
         run_id="ours", created_s=0.0, recipe=recipe, recipe_sha256=recipe_sha256(recipe, ""),
-        dataset_fingerprint="", code_version="", run_dir=str(tmp_path), store_url=str(tmp_path),
+        dataset_fingerprint="", code_version="", run_dir=str(tmp_path), store_url=str(tmp_path), num_steps=10,
     )  # fmt: skip
 
 
@@ -297,8 +298,8 @@ def lead_of(run: Run, port: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ca
             def speak() -> None:
                 link = accept_link(server.accept()[0], link_key(Path(run.run_dir)))
                 assert link is not None
-                for each in (said, Bye()):
-                    link.send(each)
+                for bye in (said, Bye()):
+                    link.send(bye)
 
             threading.Thread(target=speak, daemon=True).start()
             Follower(run, node=1, host="127.0.0.1", port=port, clock=CLOCK).follow()
@@ -370,7 +371,7 @@ def test_a_rank_that_dies_young_has_its_device_told_before_its_end(
     with socket.create_server(("127.0.0.1", port)) as server:
         threading.Thread(target=lead, daemon=True).start()
         Follower(run, node=1, host="127.0.0.1", port=port, clock=CLOCK).follow()
-    told = [each.devices if isinstance(each, Beats) else "ended" for each in heard if each]
+    told = [item.devices if isinstance(item, Beats) else "ended" for item in heard if item]
     assert told == [(SILENT,), (CPU,), "ended"] * 2
 
 

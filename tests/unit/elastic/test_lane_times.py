@@ -9,6 +9,7 @@ from assay.records.run import Attempt, Run
 from assay.store.attempts import save_attempt
 from assay.store.metrics.segment import SegmentWriter, segment_path
 from clocks import HandClock
+from machine import MACHINE
 
 
 def lived(
@@ -22,7 +23,7 @@ def lived(
     """An attempt on record, in which each step took a rank so long by itself; then all waited to second 9."""
     attempt = Attempt(
         run_id="r", attempt=number, world_size=len(hosts), start_step=0, started_s=0.0, hosts=tuple(hosts),
-        loads=loads,
+        loads=loads, **MACHINE,
     )  # fmt: skip
     save_attempt(Path(run.run_dir), attempt)
     for rank, seconds in enumerate(own_s):

@@ -17,6 +17,7 @@ from assay.records.run import Attempt, Run
 from assay.store.attempts import save_attempt
 from assay.store.commit_log import CommitLog
 from assay.store.objects import open_store
+from machine import MACHINE
 
 HERE = processor_here({})
 OTHER = processor_here({"ATEN_CPU_CAPABILITY": "default"})
@@ -33,7 +34,17 @@ def log_with_commit(run: Run, made_on: Processor | None) -> CommitLog:
     log.begin_attempt(world_size=1, now_s=0.0)
     save_attempt(
         Path(run.run_dir),
-        Attempt(run_id="r", attempt=1, world_size=1, start_step=0, started_s=0.0, processor=made_on),
+        Attempt(
+            run_id="r",
+            attempt=1,
+            world_size=1,
+            start_step=0,
+            started_s=0.0,
+            processor=made_on,
+            code_version=MACHINE["code_version"],
+            folder=MACHINE["folder"],
+            surroundings=MACHINE["surroundings"],
+        ),
     )
     log.append(
         Commit(

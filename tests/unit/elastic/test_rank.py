@@ -16,6 +16,7 @@ from assay.elastic.rank import rank_main
 from assay.elastic.task import Orders, RankTask
 from assay.records.run import Attempt, Run
 from assay.store.patience import Patience
+from machine import MACHINE
 
 PLACE = "s3://\x1b]0;title\x07"
 
@@ -29,7 +30,7 @@ def prints(*_: object) -> str:
 def test_what_a_rank_prints_is_visible(
     run: Run, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    attempt = Attempt(run_id="r", attempt=1, world_size=1, start_step=0, started_s=0.0)
+    attempt = Attempt(run_id="r", attempt=1, world_size=1, start_step=0, started_s=0.0, **MACHINE)
     monkeypatch.setattr(wiring, "train_rank", prints)
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe(duplex=False)

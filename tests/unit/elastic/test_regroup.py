@@ -5,12 +5,13 @@ import pytest
 from assay.elastic.regroup import LEAST_STEPS, RegroupWatch
 from assay.records.run import Attempt
 from assay.store.heartbeat import Beat
+from machine import MACHINE
 
 
 def watched(*, left: int, restart_s: float, world_size: int = 2, num_steps: int | None = 1000) -> RegroupWatch:
     """Of 8 lanes, a second a step; the attempt began at second 100."""
     start = 1000 - left - LEAST_STEPS - 1
-    attempt = Attempt(run_id="r", attempt=1, world_size=world_size, start_step=start, started_s=0.0)
+    attempt = Attempt(run_id="r", attempt=1, world_size=world_size, start_step=start, started_s=0.0, **MACHINE)
     watch = RegroupWatch(attempt, num_lanes=8, num_steps=num_steps, began_s=100.0)
     for made in range(LEAST_STEPS + 2):
         beats = [Beat(start + made + ahead, "compute", 1.0, 0.0, 0.0) for ahead in (0, 1)]
@@ -32,7 +33,7 @@ def test_from_four_lanes_of_the_busiest_to_three_is_a_quarter_and_to_as_many_is_
 
 
 def test_nothing_is_known_to_pay_before_some_steps_or_where_nobody_says_how_many_there_are() -> None:
-    attempt = Attempt(run_id="r", attempt=1, world_size=2, start_step=0, started_s=0.0)
+    attempt = Attempt(run_id="r", attempt=1, world_size=2, start_step=0, started_s=0.0, **MACHINE)
     watch = RegroupWatch(attempt, num_lanes=8, num_steps=10**6, began_s=0.0)
     assert not watch.pays(4)
     for step in range(LEAST_STEPS + 1):

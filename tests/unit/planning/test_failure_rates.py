@@ -16,6 +16,7 @@ from assay.planning.simulation.random_draws import draw_luck
 from assay.records.notice import Notice
 from assay.records.run import Attempt, PhaseSeconds, Run
 from assay.store.ledger.ledger import open_ledger
+from machine import MACHINE
 
 NOISE = Noise(interrupts_per_device_hour=0.001)
 
@@ -28,7 +29,7 @@ def ledger(tmp_path, monkeypatch):
         yield opened
 
 
-def record(ledger, run_id, outcomes, *, hours=10.0, world_size=8, lost_h=1.5, made_by_drill=None):
+def record(ledger, run_id, outcomes, *, hours=10.0, world_size=8, lost_h=1.5, is_drill=False):
     """Attempts one after the other; each but a success rolls back the same work."""
     ledger.record_run(
         Run(
@@ -40,7 +41,7 @@ def record(ledger, run_id, outcomes, *, hours=10.0, world_size=8, lost_h=1.5, ma
             code_version="",
             run_dir="",
             store_url="",
-            made_by_drill=made_by_drill,
+            is_drill=is_drill,
         )
     )
     for number, outcome in enumerate(outcomes, start=1):
@@ -54,6 +55,7 @@ def record(ledger, run_id, outcomes, *, hours=10.0, world_size=8, lost_h=1.5, ma
                 started_s=began_s,
                 ended_s=began_s + hours * 3600.0,
                 outcome=outcome,
+                **MACHINE,
             )
         )
         lost_s = 3600.0 * (lost_h if outcome != "succeeded" else 0.0)
@@ -88,10 +90,17 @@ def test_an_attempt_without_an_account_held_its_ranks_and_one_that_goes_on_does_
     record(ledger, "a", ["killed"], world_size=2)
     ledger.record_attempt(
         Attempt(
-            run_id="a", attempt=2, world_size=4, start_step=0, started_s=0.0, ended_s=3600.0, outcome="failed"
+            run_id="a",
+            attempt=2,
+            world_size=4,
+            start_step=0,
+            started_s=0.0,
+            ended_s=3600.0,
+            outcome="failed",
+            **MACHINE,
         )
     )
-    ledger.record_attempt(Attempt(run_id="a", attempt=3, world_size=4, start_step=0, started_s=9.0))
+    ledger.record_attempt(Attempt(run_id="a", attempt=3, world_size=4, start_step=0, started_s=9.0, **MACHINE))
     rates = failure_rates(ledger, NOISE)
     assert rates.device_hours == pytest.approx(2 * 10 + 4)
     assert rates.num_interrupts() == 2
@@ -109,7 +118,7 @@ def test_only_the_runs_that_were_asked_for_count_and_none_is_an_error(ledger):
 
 def test_kills_that_were_meant_enter_no_rate(ledger):
     record(ledger, "mine", ["killed", "killed", "succeeded"])
-    record(ledger, "drill-mine", ["killed"] * 9 + ["succeeded"], made_by_drill=True)
+    record(ledger, "drill-mine", ["killed"] * 9 + ["succeeded"], is_drill=True)
     fault = Notice(notice="fault", run_id="mine", attempt=2, at_s=0.0, text="rank 0 was killed as planned")
     ledger.record_notices("mine", {0: fault})
     assert failure_rates(ledger, NOISE).num_interrupts() == 1

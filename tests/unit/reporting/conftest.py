@@ -31,6 +31,7 @@ from assay.statistics.classifier.metrics import classifier_metrics, slice_metric
 from assay.statistics.classifier.rows import scores_of
 from assay.store.home import Home
 from assay.store.ledger.ledger import Ledger
+from machine import MACHINE
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
@@ -98,6 +99,7 @@ def made_up_attempts(run_id: str, world_sizes: tuple[int, ...]) -> list[Attempt]
                 ended_s=BEGAN_S + 105,
                 end_step=STEPS,
                 outcome="succeeded",
+                **MACHINE,
             )
         ]
     first, second = world_sizes
@@ -112,6 +114,7 @@ def made_up_attempts(run_id: str, world_sizes: tuple[int, ...]) -> list[Attempt]
             end_step=COMMITTED_AT,
             outcome="killed",
             reason="rank 1 was killed by SIGKILL",
+            **MACHINE,
         ),
         Attempt(
             run_id=run_id,
@@ -122,6 +125,7 @@ def made_up_attempts(run_id: str, world_sizes: tuple[int, ...]) -> list[Attempt]
             ended_s=BEGAN_S + 66,
             end_step=STEPS,
             outcome="succeeded",
+            **MACHINE,
         ),
     ]
 
@@ -240,6 +244,7 @@ def make_life(run_id: str, world_sizes: tuple[int, ...], table: pa.Table) -> Lif
             code_version="0.1.0",
             run_dir="runs/nowhere",
             store_url="memory:///",
+            num_steps=10,
         ),
         attempts=attempts,
         entries=[*commits, end],
@@ -248,6 +253,7 @@ def make_life(run_id: str, world_sizes: tuple[int, ...], table: pa.Table) -> Lif
         audit=AuditReport(
             run_id=run_id,
             verdict="pass",
+            step=100,
             epochs=1,
             rows_expected=25_600,
             rows_learned=25_600,
@@ -333,10 +339,12 @@ def compared() -> Callable[[float], ComparisonPage]:
 
 def made_up_clause(name: str, verdict: str = "pass") -> Clause:
     more = (
-        None if verdict == "pass" else MoreEvidence(what="2 more seeds", num_seeds=2, device_s=90.0, chance=0.6)
+        None
+        if verdict == "pass"
+        else MoreEvidence(what="2 more seeds", num_seeds=2, device_s=90.0, probability=0.6)
     )
     return Clause(
-        name=name, type="effect", verdict=verdict, asks="it is so", seen="87%", value=0.87, reason=HOSTILE,
+        name=name, type="effect", verdict=verdict, requirement="it is so", seen="87%", value=0.87, reason=HOSTILE,
         benchmarks=("code",), more=more,
     )  # fmt: skip
 
@@ -348,6 +356,7 @@ def made_up_decision(candidate: str, recommendation: str, *, because: str = "") 
     record = BenchmarkEffect(
         benchmark="code", role="primary", unit="share", baseline_score=0.5, candidate_score=0.52, effect=effect,
         se=0.005, by_seed=(0.01, 0.03), num_items=100, num_clusters=50, num_dropped=3, could_detect=0.01,
+        item_degrees=49.0,
         baseline_results=(source, source), candidate_results=(source, source),
     )  # fmt: skip
     runs = [

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from assay.records.uploaded_file import FileCreated
 from assay.serving import job_repository as shelf_module
-from assay.serving.ids import index_key, made_s, named_by, new_id
-from assay.serving.job_repository import NamesBackwards
-from assay.serving.openai.place import Place
+from assay.serving.ids import created_s, id_of_index_key, index_key, new_id
+from assay.serving.log_repository import NamesBackwards
+from assay.serving.openai.app_state import AppState
 from assay.store.faulty import FlakyStore
 from assay.store.objects import open_store
-from served import http_of, place_in, sdk_of
+from served import app_in, http_of, sdk_of
 from variants import soaked
 
 NOW_S = 1_800_000_000.0
@@ -44,42 +44,42 @@ class CountingStore(FlakyStore):
         return super().exists(key)
 
 
-def a_file(place: Place, project: str = "default") -> str:
+def a_file(app: AppState, project: str = "default") -> str:
     """A file without its bytes: only lists are asked for it."""
-    now_s = place.clock.now_s()
+    now_s = app.clock.now_s()
     created = FileCreated(
         file_id=new_id("file", now_s), project=project, at_s=now_s, filename="f", purpose="evals", num_bytes=0,
-        sha256="",
+        sha256="", content="",
     )  # fmt: skip
-    place.files.shelf.begin(created.file_id, created)
+    app.files.logs.begin(created.file_id, created)
     return created.file_id
 
 
-def listed(place: Place, **query: Any) -> dict[str, Any]:
-    answer = http_of(place).get("/v1/files", params=query)
+def listed(app: AppState, **query: Any) -> dict[str, Any]:
+    answer = http_of(app).get("/v1/files", params=query)
     assert answer.status_code == 200, answer.text
     return answer.json()
 
 
 def test_a_page_costs_its_own_things_whatever_else_there_is(tmp_path: Path) -> None:
     store = CountingStore()
-    place = place_in(tmp_path, store)
+    app = app_in(tmp_path, store)
     costs = []
     for num_more in (30, 1000):
         for number in range(num_more):
-            place.clock.sleep_s(0.7)
-            a_file(place, "default" if number % 3 else "another")
-        page = listed(place, limit=5)
-        place = place_in(tmp_path, store)  # a server that has read nothing yet
-        place.clock.sleep_s(10_000)
+            app.clock.sleep_s(0.7)
+            a_file(app, "default" if number % 3 else "another")
+        page = listed(app, limit=5)
+        app = app_in(tmp_path, store)  # a server that has read nothing yet
+        app.clock.sleep_s(10_000)
         store.cost.clear()
-        behind = listed(place, limit=5, after=page["last_id"])
+        behind = listed(app, limit=5, after=page["last_id"])
         assert len(behind["data"]) == 5
         costs.append(dict(store.cost))
     assert costs[0]["read"] == costs[1]["read"] == 6  # one more says whether there are more
     assert costs[1]["listed"] <= shelf_module.NAMES_AT_ONCE + 6
     store.cost.clear()
-    listed(place, limit=5, after=page["last_id"])
+    listed(app, limit=5, after=page["last_id"])
     assert (store.cost["read"], store.cost["looked up"]) == (0, 6)  # what was read is looked at
 
 
@@ -99,7 +99,7 @@ def test_names_are_read_from_the_oldest_on(at_ms: list[int], at_once: int, behin
         patch.setattr(shelf_module, "NAMES_AT_ONCE", at_once)
         names = NamesBackwards(store, "file", "ours")
         cursor = index_key("ours", ids[behind]) if behind < len(ids) else None
-        found = [named_by("file", each) for each in names.before(cursor)]
+        found = [id_of_index_key("file", each) for each in names.before(cursor)]
     assert found == ([id_ for id_ in ids if id_ > ids[behind]] if cursor else ids)
 
 
@@ -107,16 +107,16 @@ def test_a_page_of_the_oldest_costs_no_more_where_there_are_many(tmp_path: Path)
     costs = []
     for num_more in (400, 8000):
         store = CountingStore()
-        place = place_in(tmp_path, store)
+        app = app_in(tmp_path, store)
         oldest = []
         for _ in range(12):
-            place.clock.sleep_s(60.0)
-            oldest.append(a_file(place))
+            app.clock.sleep_s(60.0)
+            oldest.append(a_file(app))
         for number in range(num_more):  # names alone: none of them is shown
-            store.put(index_key("default", new_id("file", place.clock.now_s() + 1 + number * 40)), b"")
-        place = place_in(tmp_path, store)  # a server that has read nothing yet
+            store.put(index_key("default", new_id("file", app.clock.now_s() + 1 + number * 40)), b"")
+        app = app_in(tmp_path, store)  # a server that has read nothing yet
         store.cost.clear()
-        page = listed(place, limit=5, order="asc", after=oldest[1])
+        page = listed(app, limit=5, order="asc", after=oldest[1])
         assert [each["id"] for each in page["data"]] == oldest[2:7]
         assert store.cost["read"] == 6
         costs.append(store.cost["listed"])
@@ -124,7 +124,7 @@ def test_a_page_of_the_oldest_costs_no_more_where_there_are_many(tmp_path: Path)
 
 
 def test_a_folder_reads_few_folders_for_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    place = place_in(tmp_path, open_store(str(tmp_path / "api")))
+    app = app_in(tmp_path, open_store(str(tmp_path / "api")))
     index = tmp_path / "api"
     for number in range(600):  # marks alone: as many as four seconds, a day and a year have of them
         step_s = (0.01, 600.0, 200_000.0)[number % 3]
@@ -151,45 +151,45 @@ def test_a_folder_reads_few_folders_for_a_page(tmp_path: Path, monkeypatch: pyte
                 yield entry
 
     monkeypatch.setattr("assay.store.objects.os.scandir", Counted)
-    found = [*place.files.shelf.store.list("index/file/default/", limit=20)]
+    found = [*app.files.logs.store.list("index/file/default/", limit=20)]
     assert len(found) == 20 and seen["folders"] < 30
-    ids = [named_by("file", item.key) for item in found]
-    assert ids == sorted(ids, reverse=True) and made_s(ids[0]) == NOW_S
+    ids = [id_of_index_key("file", item.key) for item in found]
+    assert ids == sorted(ids, reverse=True) and created_s(ids[0]) == NOW_S
 
 
 @pytest.mark.parametrize("asked", ["nonsense", "ftjob-" + "0" * 24, "../../x"])
 def test_a_cursor_that_is_none_is_not_found(tmp_path: Path, asked: str) -> None:
-    answer = http_of(place_in(tmp_path)).get("/v1/files", params={"after": asked})
+    answer = http_of(app_in(tmp_path)).get("/v1/files", params={"after": asked})
     assert (answer.status_code, answer.json()["error"]["param"]) == (404, "after")
 
 
 class Reader:
     """Reads a list page by page."""
 
-    def __init__(self, place: Place, order: str) -> None:
-        self.place, self.order = place, order
+    def __init__(self, app: AppState, order: str) -> None:
+        self.app, self.order = app, order
         self.seen: list[str] = []
         self.has_more = True
 
     def read(self, limit: int) -> None:
         cursor = {"after": self.seen[-1]} if self.seen else {}
-        page = listed(self.place, limit=limit, order=self.order, **cursor)
+        page = listed(self.app, limit=limit, order=self.order, **cursor)
         self.seen += [each["id"] for each in page["data"]]
         self.has_more = page["has_more"]
 
 
-def check_walk(place: Place, there: list[str], rng: Any, order: str, *, limit: int, changes: int) -> None:
+def check_walk(app: AppState, there: list[str], rng: Any, order: str, *, limit: int, changes: int) -> None:
     """Files come and go between the pages; those that stay are seen once each, in their order."""
-    reader, gone = Reader(place, order), set()
+    reader, gone = Reader(app, order), set()
     while reader.has_more:
         reader.read(rng.randint(1, limit))
         for _ in range(rng.randint(0, changes)):
             if rng.random() < 0.5:
-                place.clock.sleep_s(rng.choice([0.0, 0.001, 3.0]))
-                a_file(place)
+                app.clock.sleep_s(rng.choice([0.0, 0.001, 3.0]))
+                a_file(app)
             elif there:
                 gone.add(one := there[rng.randrange(len(there))])
-                place.files.remove(one)
+                app.files.remove(one)
         if len(reader.seen) > 3 * len(there) + 100:  # with the oldest first, what comes is met again and again
             changes = 0
     assert len(set(reader.seen)) == len(reader.seen)
@@ -203,50 +203,50 @@ def check_walk(place: Place, there: list[str], rng: Any, order: str, *, limit: i
 def test_nothing_that_stayed_is_missed_or_doubled(
     tmp_path_factory: pytest.TempPathFactory, rng: Any, size: int, order: str
 ) -> None:
-    place = place_in(tmp_path_factory.mktemp("walk"))
+    app = app_in(tmp_path_factory.mktemp("walk"))
     there = []
     for _ in range(size):
-        place.clock.sleep_s(rng.choice([0.0, 0.001, 2.0, 2_000.0]))
-        there.append(a_file(place))
-    check_walk(place, there, rng, order, limit=9, changes=4)
+        app.clock.sleep_s(rng.choice([0.0, 0.001, 2.0, 2_000.0]))
+        there.append(a_file(app))
+    check_walk(app, there, rng, order, limit=9, changes=4)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", [0, *soaked(1, 2)])
 def test_nothing_of_ten_thousand_that_stayed_is_missed_or_doubled(tmp_path: Path, seed: int) -> None:
-    place, rng = place_in(tmp_path), random.Random(seed)
+    app, rng = app_in(tmp_path), random.Random(seed)
     there: list[str] = []
     for _ in range(10_000):
-        place.clock.sleep_s(rng.choice([0.0, 0.001, 0.5]))
-        there.append(a_file(place))
-    check_walk(place, there, rng, "desc", limit=400, changes=60)
+        app.clock.sleep_s(rng.choice([0.0, 0.001, 0.5]))
+        there.append(a_file(app))
+    check_walk(app, there, rng, "desc", limit=400, changes=60)
 
 
 def test_what_is_kept_in_memory_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shelf_module, "MAX_BYTES", 10_000)
     monkeypatch.setattr(shelf_module, "WEIGHED_EVERY", 1)
-    place = place_in(tmp_path)
-    made = [a_file(place) for _ in range(100)]
-    logs = place.files.shelf._logs
+    app = app_in(tmp_path)
+    made = [a_file(app) for _ in range(100)]
+    logs = app.files.logs._logs
     assert sum(log.num_bytes for log in logs.values()) <= 11_000
     assert made[-1] in logs and made[0] not in logs
-    assert sdk_of(place).files.retrieve(made[0]).id == made[0]  # read again
+    assert sdk_of(app).files.retrieve(made[0]).id == made[0]  # read again
     assert made[0] in logs
 
 
 def test_a_key_costs_one_look_and_is_revoked_at_once_by_whomever(tmp_path: Path) -> None:
     store = CountingStore()
-    place, elsewhere = place_in(tmp_path, store), place_in(tmp_path, store)
-    keys = [place.keys.make(project="p", name="", scopes=("read",), lives_s=None) for _ in range(20)]
+    app, elsewhere = app_in(tmp_path, store), app_in(tmp_path, store)
+    keys = [app.keys.make(project="p", name="", scopes=("read",), lives_s=None) for _ in range(20)]
     one = keys[7]
-    assert place.keys.are_there() and place.keys.opening(one.secret) == one.created
+    assert app.keys.any_exist() and app.keys.opening(one.secret) == one.created
     store.cost.clear()
-    assert place.keys.are_there() and place.keys.opening(one.secret) == one.created
+    assert app.keys.any_exist() and app.keys.opening(one.secret) == one.created
     assert dict(store.cost) == {"looked up": 1}
     elsewhere.keys.revoke(one.created.key_id)  # by another process
-    assert place.keys.opening(one.secret) is None
-    assert place.keys.opening(keys[8].secret) == keys[8].created
+    assert app.keys.opening(one.secret) is None
+    assert app.keys.opening(keys[8].secret) == keys[8].created
     store.cost.clear()
-    assert place.keys.opening("sk-assay-" + "0" * 64) is None
+    assert app.keys.opening("sk-assay-" + "0" * 64) is None
     assert dict(store.cost) == {"looked up": 1}

@@ -18,6 +18,7 @@ from assay.store.metrics.fold import fold_run
 from assay.store.metrics.segment import SegmentWriter, segment_path
 from assay.training.recipe import recipe_sha256
 from clocks import HandClock
+from machine import MACHINE
 from tiny_recipe import tiny_recipe
 
 
@@ -57,11 +58,19 @@ def record(
         code_version="0",
         run_dir=str(home / run_id),
         store_url="memory:///",
+        num_steps=10,
     )
     ledger.record_run(run)
     for number, losses in lives.items():
         ledger.record_attempt(
-            Attempt(run_id=run_id, attempt=number, world_size=1, start_step=min(losses) - 1, started_s=0.0)
+            Attempt(
+                run_id=run_id,
+                attempt=number,
+                world_size=1,
+                start_step=min(losses) - 1,
+                started_s=0.0,
+                **MACHINE,
+            )
         )
         path = segment_path(Path(run.run_dir), number, 0)
         writer = SegmentWriter(path, run_id=run_id, attempt=number, rank=0, clock=HandClock(1.8e9))
@@ -148,7 +157,8 @@ def test_several_pairs_give_an_interval_over_pairs():
     luck = [0.3, -0.1, 0.5, 0.1]
     pairs = [(length(6 + correlated(rng, 50)),) * 2 for _ in luck]
     pairs = [
-        (before, length(before.bits_per_step - 8 * each)) for (before, _), each in zip(pairs, luck, strict=True)
+        (before, length(before.bits_per_step - 8 * noise))
+        for (before, _), noise in zip(pairs, luck, strict=True)
     ]
     found = compare_code_lengths(pairs)
     assert found.value == pytest.approx(0.2)

@@ -13,6 +13,7 @@ from assay.store.commit_log import CommitLog, checkpoint_folder
 from assay.store.metrics.segment import segment_path
 from assay.store.missing_log import missing_log, refuse_missing_log
 from assay.store.objects import open_store
+from machine import MACHINE
 
 
 def log_of(run: Run) -> CommitLog:
@@ -27,7 +28,7 @@ def commit_of(attempt: int, step: int) -> Commit:
 
 
 def leave_record(run: Run, attempt: int) -> None:
-    began = Attempt(run_id="r", attempt=attempt, world_size=1, start_step=0, started_s=0.0)
+    began = Attempt(run_id="r", attempt=attempt, world_size=1, start_step=0, started_s=0.0, **MACHINE)
     save_attempt(Path(run.run_dir), began)
 
 
@@ -84,7 +85,9 @@ def test_a_log_without_the_last_commit_of_an_attempt_that_ended_has_lost_it(run:
     for step in (5, 9):
         log.append(commit_of(1, step))
     log.append(RunFinished(attempt=1, step=9, weights_digest=""))
-    ended = Attempt(run_id="r", attempt=1, world_size=1, start_step=0, started_s=0.0, ended_s=1.0, end_step=9)
+    ended = Attempt(
+        run_id="r", attempt=1, world_size=1, start_step=0, started_s=0.0, ended_s=1.0, end_step=9, **MACHINE
+    )
     save_attempt(Path(run.run_dir), ended.model_copy(update={"outcome": "succeeded"}))
     assert missing_log(run, log_of(run)) is None
     for number, lost in ((3, "attempt 1 finished the run"), (2, "attempt 1 committed step 9")):
@@ -100,7 +103,14 @@ def test_an_attempt_that_ended_and_whose_commits_were_distrusted_is_well(run: Ru
     log.append(CommitQuarantined(attempt=1, folder="c5", step=5, reason="torn"))
     for end_step in (5, 0):
         ended = Attempt(
-            run_id="r", attempt=1, world_size=1, start_step=0, started_s=0.0, ended_s=1.0, end_step=end_step
+            run_id="r",
+            attempt=1,
+            world_size=1,
+            start_step=0,
+            started_s=0.0,
+            ended_s=1.0,
+            end_step=end_step,
+            **MACHINE,
         )
         save_attempt(Path(run.run_dir), ended)
         assert missing_log(run, log_of(run)) is None

@@ -12,6 +12,7 @@ from assay.records.run import Attempt, Run
 from assay.store.attempts import save_attempt
 from assay.store.home import Home
 from assay.store.place import opened_in, refuse_copy, refuse_links
+from machine import MACHINE
 
 
 @pytest.fixture
@@ -32,7 +33,7 @@ def make_run(project: Path, store_url: str = "", **recipe: object) -> Home:
     tree = {"data": {"dataset": str(project / "data")}, "evaluation": {"suite": str(project / "suite.yaml")}}
     run = Run(
         run_id="r", created_s=1.0, recipe=tree | recipe, recipe_sha256="", dataset_fingerprint="",
-        code_version="", run_dir=str(folder), store_url=store_url or str(folder),
+        code_version="", run_dir=str(folder), store_url=store_url or str(folder), num_steps=10,
     )  # fmt: skip
     home.store_of("r").put("run.json", run.to_json().encode())
     with home.open_ledger() as ledger:
@@ -126,7 +127,17 @@ def test_a_copy_of_a_run_that_went_on_elsewhere_is_one_too(project: Path) -> Non
     run = home.run("r")
     save_attempt(
         Path(run.run_dir),
-        Attempt(run_id="r", attempt=1, world_size=1, start_step=0, started_s=0.0, folder=run.run_dir),
+        Attempt(
+            run_id="r",
+            attempt=1,
+            world_size=1,
+            start_step=0,
+            started_s=0.0,
+            folder=run.run_dir,
+            code_version=MACHINE["code_version"],
+            processor=MACHINE["processor"],
+            surroundings=MACHINE["surroundings"],
+        ),
     )
     shutil.copytree(home.folder, project / "runs")  # back to where it began
     with pytest.raises(ConfigError, match=f"which lies in {run.run_dir}"):

@@ -7,13 +7,24 @@ from assay.base.errors import ConfigError
 from assay.records.processor import Processor
 from assay.records.run import Attempt, PhaseSeconds
 from assay.store.settings import Money, Settings, cost_of
+from machine import MACHINE
 
 PRICES = Settings(currency="EUR", device_hour_prices={"cpu": 0.5, "H100": 3.0, "H100 NVL": 2.0})
 
 
 def attempt(number: int, model: str, instructions: str = "") -> Attempt:
     processor = Processor(model=model, instructions=instructions, torch="2")
-    return Attempt(run_id="r", attempt=number, world_size=2, start_step=0, started_s=0.0, processor=processor)
+    return Attempt(
+        run_id="r",
+        attempt=number,
+        world_size=2,
+        start_step=0,
+        started_s=0.0,
+        processor=processor,
+        code_version=MACHINE["code_version"],
+        folder=MACHINE["folder"],
+        surroundings=MACHINE["surroundings"],
+    )
 
 
 def held(number: int, hours: float) -> list[PhaseSeconds]:

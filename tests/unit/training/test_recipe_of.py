@@ -15,7 +15,7 @@ def a_run(**recipe: object) -> Run:
 def with_recipe(tree: dict[str, object]) -> Run:
     return Run(
         run_id="lm-0312", created_s=0, recipe=tree, recipe_sha256=recipe_sha256(tree, ""),
-        dataset_fingerprint="", code_version="7.1+gabc", run_dir="", store_url="",
+        dataset_fingerprint="", code_version="7.1+gabc", run_dir="", store_url="", num_steps=10,
     )  # fmt: skip
 
 

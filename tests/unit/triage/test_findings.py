@@ -20,6 +20,7 @@ from assay.reporting.terminal.findings import print_findings
 from assay.store.home import Home
 from assay.triage.findings import Fleet, look_at
 from fleet_ledger import recorded_fleet
+from machine import MACHINE
 
 NUM_RUNS, RISE_AT = 400, 240
 DAYS = (399 + (100 * 1.3 + 50) / 3600) / 24
@@ -46,7 +47,7 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Home:
 
 
 def one(found: tuple[Finding, ...], about: str) -> Finding:
-    (it,) = (each for each in found if each.about == about)
+    (it,) = (finding for finding in found if finding.about == about)
     return it
 
 
@@ -54,8 +55,8 @@ def test_each_planted_thing_is_found_with_what_it_cost_the_dearest_first(planted
     fleet = looked_at(planted)
     found = fleet.findings.findings
     assert fleet.findings.days == pytest.approx(DAYS, rel=0.01)
-    hours = [each.device_hours_a_week or 0.0 for each in found]
-    assert hours == sorted(hours, reverse=True) and all(each.is_confirmed for each in found)
+    hours = [finding.device_hours_a_week or 0.0 for finding in found]
+    assert hours == sorted(hours, reverse=True) and all(finding.is_confirmed for finding in found)
 
     spent, slower, failures = (one(found, about) for about in ("spent", "slower", "failures"))
     weeks = DAYS / 7
@@ -108,7 +109,7 @@ def recorded_runs(home: Home, *failures: str | None) -> None:
             ledger.record_run(
                 Run(
                     run_id=run_id, created_s=0.0, recipe={"name": "tiny"}, recipe_sha256="", run_dir="",
-                    dataset_fingerprint="", code_version="", store_url="",
+                    dataset_fingerprint="", code_version="", store_url="", num_steps=10,
                 )
             )  # fmt: skip
             failure = text and Failure(
@@ -124,6 +125,7 @@ def recorded_runs(home: Home, *failures: str | None) -> None:
                 Attempt(
                     run_id=run_id, attempt=1, world_size=1, start_step=0, started_s=0.0, ended_s=10.0,
                     end_step=5, outcome="failed" if failure else "succeeded", failure=failure or None,
+                    **MACHINE,
                 )
             )  # fmt: skip
             ledger.record_phase_seconds(
@@ -146,7 +148,7 @@ def test_of_a_few_runs_the_failure_is_first_and_what_time_went_into_is_no_fault(
     first, *others = fleet.findings.findings
     assert (first.about, first.is_confirmed) == ("failures", True)
     assert WILD in first.what and first.next == f"assay show r{len(failures) - 1}"
-    assert [each.about for each in others] == ["spent"]
+    assert [finding.about for finding in others] == ["spent"]
     page = render_document(triage_document(fleet, None, None, made_s=0.0))
     assert page.count(">confirmed<") == 1 and page.count(">measured<") == 1
     assert fleet.diagnosis is not None and fleet.diagnosis.because in fleet.findings.not_looked_at.values()
@@ -159,7 +161,7 @@ def test_failures_of_several_symptoms_have_a_finding_each_and_the_rest_share_one
     words = ("alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta")
     recorded_runs(home, None, *(f"{word} is at fault" for word in words))
     found = [finding for finding in looked_at(home).findings.findings if finding.about == "failures"]
-    assert len(found) == 6 and sum(int(each.what.split()[0]) for each in found) == len(words)
+    assert len(found) == 6 and sum(int(item.what.split()[0]) for item in found) == len(words)
 
 
 def test_runs_that_are_all_healthy_have_nothing_confirmed(tmp_path: Path) -> None:
@@ -176,8 +178,8 @@ def test_a_rise_without_a_factor_is_suspected_and_stands_behind_what_is_confirme
     recorded_fleet(home, num_runs=200, fails=lambda *_: 0.0, step_s=lambda run: 3.0 if run >= 100 else 1.0)
     *confirmed, last = looked_at(home).findings.findings
     assert (last.about, last.is_confirmed) == ("slower", False) and "unexplained" in last.what
-    assert all(each.is_confirmed for each in confirmed)
-    assert (last.device_hours_a_week or 0.0) > max(each.device_hours_a_week or 0.0 for each in confirmed)
+    assert all(finding.is_confirmed for finding in confirmed)
+    assert (last.device_hours_a_week or 0.0) > max(finding.device_hours_a_week or 0.0 for finding in confirmed)
 
 
 def test_a_host_and_all_of_its_devices_are_one(planted: Home) -> None:
@@ -235,7 +237,7 @@ def test_the_command_prints_json_and_a_page_and_says_where_nothing_is(
     monkeypatch.setenv("ASSAY_HOME", str(planted.folder))
     assert assay("triage", "--json", "--page", str(tmp_path / "page.html")) == 0
     found = json.loads(capsys.readouterr().out)
-    assert {each["about"] for each in found["findings"]} == {"spent", "slower", "failures"}
+    assert {item["about"] for item in found["findings"]} == {"spent", "slower", "failures"}
     assert (tmp_path / "page.html").read_text().startswith("<!doctype html>")
     assert assay("triage") == 0
     assert f"1. {found['findings'][0]['device_hours_a_week']:,.1f} device-h a week" in capsys.readouterr().out
@@ -251,6 +253,7 @@ def test_the_command_prints_json_and_a_page_and_says_where_nothing_is(
 LOOK = """
 import os, sys
 from assay.cli.main import main
+from machine import MACHINE
 try:
     main(["triage", "--json"])
 except SystemExit as ended:

@@ -13,6 +13,7 @@ from assay.store.home import Home
 from assay.store.triage.guards import lift_guard, save_guard, saved_guards
 from assay.triage.guard import guard_of
 from blamed import cause, diagnosis
+from machine import MACHINE
 
 BEGAN_S = 1_795_000_000.0
 ACCEPTED_S = BEGAN_S + 1_000.0
@@ -28,7 +29,7 @@ def a_run(home: Home, run_id: str, *, learning_rate: float = 0.1) -> Run:
     return Run(
         run_id=run_id, created_s=BEGAN_S, recipe=recipe, recipe_sha256="r", dataset_fingerprint="d" * 64,
         code_version="0.1+abc", run_dir=str(home.run_dir(run_id)), store_url="memory:", num_steps=10,
-        made_by_drill=False,
+        is_drill=False,
     )  # fmt: skip
 
 
@@ -96,7 +97,7 @@ def test_a_guard_lapses_when_attempts_on_it_say_that_it_was_mended(
                     run_id=run.run_id, attempt=1, world_size=1, start_step=0,
                     started_s=BEGAN_S + number if number < 60 else ACCEPTED_S + number,
                     ended_s=ACCEPTED_S + 900.0, end_step=10, outcome="failed" if failed else "succeeded",
-                    hosts=("n3",),
+                    hosts=("n3",), **MACHINE,
                 )
             )  # fmt: skip
     (standing,) = guard_standings(home)

@@ -12,6 +12,7 @@ from assay.records.launch import Launch
 from assay.records.run import Attempt
 from assay.store.metrics.segment import SegmentData, SegmentWriter, read_beginning
 from assay.triage.startup import FirstStep, grown, start_of
+from machine import MACHINE
 
 EPOCH_S = 1_000_000.0
 
@@ -66,7 +67,9 @@ def segment(
 
 
 def attempt(number: int = 1, *, started: float) -> Attempt:
-    return Attempt(run_id="run", attempt=number, world_size=2, start_step=0, started_s=EPOCH_S + started)
+    return Attempt(
+        run_id="run", attempt=number, world_size=2, start_step=0, started_s=EPOCH_S + started, **MACHINE
+    )
 
 
 def launch(started: float, asked: float | None = None) -> Launch:
@@ -142,8 +145,8 @@ def test_what_grew_is_named_with_welchs_interval() -> None:
     assert (found.low, found.high) == pytest.approx((reference.low, reference.high))
     assert grown(before, before) == []
     single = grown(after[:1], before)
-    assert [(each.span, each.low) for each in single] == [("imports", None)]
+    assert [(span.span, span.low) for span in single] == [("imports", None)]
     assert np.isclose(single[0].seconds, 5.1 - 2.0125)
-    assert {each.span for each in grown(before, after)} == {"unaccounted"}, (
+    assert {span.span for span in grown(before, after)} == {"unaccounted"}, (
         "the whole is as long, the parts less"
     )

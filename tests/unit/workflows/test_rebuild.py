@@ -9,6 +9,7 @@ from assay.store.home import Home
 from assay.store.notices import read_notices
 from assay.store.objects import open_store
 from assay.workflows.rebuild import rebuild_all
+from machine import MACHINE
 
 
 def lived(home: Home, run: Run, run_id: str) -> Path:
@@ -18,7 +19,7 @@ def lived(home: Home, run: Run, run_id: str) -> Path:
     open_store(str(folder)).put("run.json", run.to_json().encode())
     CommitLog(open_store(run.store_url)).begin_attempt(world_size=1, now_s=0.0)
     for number in (1, 2):
-        attempt = Attempt(run_id=run_id, attempt=number, world_size=1, start_step=0, started_s=0.0)
+        attempt = Attempt(run_id=run_id, attempt=number, world_size=1, start_step=0, started_s=0.0, **MACHINE)
         save_attempt(folder, attempt)
     return folder
 
@@ -34,7 +35,7 @@ def test_one_damaged_file_costs_its_own_rows_and_no_others(tmp_path: Path, run: 
     (bad_log / "log" / "00000000.json").write_bytes(b"")
     with home.open_ledger() as ledger:
         remarks = rebuild_all(home, ledger).remarks
-        assert sorted(each.run_id for each in ledger.runs()) == ["a", "c", "d"]
+        assert sorted(item.run_id for item in ledger.runs()) == ["a", "c", "d"]
         assert [len(ledger.attempts(name)) for name in "acd"] == [2, 1, 2]
     assert any(line.startswith("run 'b' is left out: ") for line in remarks)
     assert any("attempt-0001.json: not JSON" in line for line in remarks)

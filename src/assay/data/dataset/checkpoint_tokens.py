@@ -20,7 +20,7 @@ from assay.base.errors import AssayError, ConfigError
 from assay.base.installed import installed_path
 from assay.data.dataset.columns import sequences_of
 from assay.data.dataset.dataset import Dataset
-from assay.data.dataset.formats.template import ChatTemplate, template_beside
+from assay.data.dataset.formats.template import ChatTemplate, tokenizer_template
 from assay.data.dataset.tokens import (
     TOKENIZER_FILE,
     end_tokens,
@@ -63,20 +63,20 @@ def folder_end_ids(folder: Path) -> tuple[int, ...]:
         tokenizer, special = load_tokenizer(folder), special_tokens(tokenizer_settings(folder))
         ends += end_tokens(folder)
         with suppress(ConfigError):  # a template that cannot be read is refused where it renders
-            ends += turn_end_ids(template_beside(folder, special), tokenizer)
+            ends += turn_end_ids(tokenizer_template(folder, special), tokenizer)
     return tuple(dict.fromkeys(ends))
 
 
 def dataset_end_ids(manifest: DatasetManifest, tokenizer: Path) -> tuple[int, ...]:
     """What ends a completion of a model that is trained on a dataset, the most frequent end of its rows first.
 
-    `tokenizer` is the dataset's. Where an older assay recorded no ends, the chat template tells.
+    `tokenizer` is the dataset's. The chat template tells of a dataset without recorded ends.
     """
     special = special_tokens(tokenizer_settings(tokenizer))
     if manifest.boundaries is not None:
         ends = list(manifest.boundaries.end_ids)
     else:
-        template = template_beside(tokenizer, special) if manifest.chat_template_sha256 else None
+        template = tokenizer_template(tokenizer, special) if manifest.chat_template_sha256 else None
         ends = list(turn_end_ids(template, load_tokenizer(tokenizer)))
     return tuple(dict.fromkeys([*ends, *end_tokens(tokenizer)]))
 

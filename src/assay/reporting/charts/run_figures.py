@@ -203,8 +203,8 @@ def machines_table(run: RunView) -> Table:
         ("attempt", lambda each: str(each.attempt)),
         ("hosts", lambda each: ", ".join(dict.fromkeys(each.hosts)) or "—"),
         ("devices", lambda each: ", ".join(dict.fromkeys(each.devices)) or "—"),
-        ("processor", lambda each: each.processor or "—"),
-        ("assay", lambda each: each.code_version or run.code_version),
+        ("processor", lambda each: each.processor),
+        ("assay", lambda each: each.code_version),
     )
 
 

@@ -169,14 +169,13 @@ def _chosen(split: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _training(facts: ModelFacts) -> Iterator[str]:
-    run, attempts, total = facts.run, facts.attempts, facts.run.num_steps
-    of = f" of {total:,}" if total else ""
+    run, attempts = facts.run, facts.attempts
     sizes = sorted({attempt.world_size for attempt in attempts})
-    devices = sorted({attempt.processor.model for attempt in attempts if attempt.processor is not None})
+    devices = sorted({attempt.processor.model for attempt in attempts})
     held_s = sum(each.world_size * (each.ended_s - each.started_s) for each in attempts if each.ended_s)
     yield (
         f"Begun {utc_text(run.created_s)} by assay {plain(run.code_version)}; "
-        f"step {facts.commit.step:,}{of}, in {number_of(len(attempts), 'attempt')} on "
+        f"step {facts.commit.step:,} of {run.num_steps:,}, in {number_of(len(attempts), 'attempt')} on "
         f"{' and '.join(map(str, sizes))} {'rank' if sizes == [1] else 'ranks'}"
         + (f" ({plain(', '.join(devices))})" if devices else "")
         + f", {device_hours_text(held_s)} of device time in all."

@@ -156,8 +156,7 @@ def _live_run(each: LiveRun, now_s: float) -> Iterator[Block]:
 def _facts(each: LiveRun, now_s: float) -> Iterator[tuple[str, str]]:
     view = each.view
     reached = max((attempt.reached_step for attempt in view.attempts), default=0)
-    total = "" if view.total_steps is None else f" of {view.total_steps:,}"
-    yield "step", f"{reached:,}{total}; committed: {view.step:,}"
+    yield "step", f"{reached:,} of {view.total_steps:,}; committed: {view.step:,}"
     yield "ranks", f"{_ranks(each)}, attempt {len(view.attempts)}"
     if view.speed is not None:
         tokens = "" if view.speed.tokens_per_s is None else f", {count_text(view.speed.tokens_per_s)} tokens/s"

@@ -171,8 +171,8 @@ def contamination_text(leak: Contamination | None) -> str:
 
 
 def not_searched_text(leak: Contamination) -> str:
-    """How many items were too short to be searched; empty where none was, or nobody counted."""
-    if leak.num_items is None or leak.num_items_searched is None or leak.num_items == leak.num_items_searched:
+    """How many items were too short to be searched; empty if none was."""
+    if leak.num_items == leak.num_items_searched:
         return ""
     num_short = leak.num_items - leak.num_items_searched
     return (

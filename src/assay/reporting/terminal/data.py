@@ -14,7 +14,7 @@ from assay.base.errors import AssayError
 from assay.base.units import bytes_text, count_text, number_of, tenths_text
 from assay.data.dataset.columns import KEY, LABEL
 from assay.data.dataset.label_values import class_name
-from assay.data.dataset.raw.spelled import spelled_number
+from assay.data.dataset.raw.type_inference import parse_number
 from assay.data.loader.config import LoaderConfig
 from assay.data.loader.mixing import Mixing
 from assay.records.dataset import BoundaryTokens, BuildSummary, ColumnProfile, DatasetManifest, LengthProfile
@@ -55,7 +55,7 @@ def print_manifest(manifest: DatasetManifest, folder: Path) -> None:
         f"{_counted(manifest.num_row_groups, 'row group')} under "
         f"{escape(manifest.source_url)}"
     )
-    if manifest.format not in (None, "labelled"):
+    if manifest.format != "labelled":
         trained = manifest.num_trained_tokens
         share = f"; {tenths_text(trained / manifest.num_tokens)} of the tokens are trained" if trained else ""
         console.print(f"rows for a language model, of the format '{manifest.format}'{share}")
@@ -72,7 +72,7 @@ def print_manifest(manifest: DatasetManifest, folder: Path) -> None:
     _print_lengths(console, manifest.lengths)
     console.print(f"largest token id {manifest.max_token_id:,}\n")
     for warning in _warnings_of_cuts(manifest):
-        console.print(f"[yellow]warning: {escape(warning.with_cure().text)}[/]\n")
+        console.print(f"[yellow]warning: {escape(warning.with_hint().text)}[/]\n")
     group = manifest.build.group if manifest.build is not None else ""
     console.print(_column_table(manifest.column_profiles, manifest.num_rows, group))
 
@@ -210,7 +210,7 @@ def _doubtful_classes(counts: Mapping[str, int]) -> Iterator[str]:
     """Names that may be of one class, and classes that no split serves."""
     spellings: dict[str, list[str]] = {}
     for label in counts:
-        number = spelled_number(label.strip())
+        number = parse_number(label.strip())
         spelling = " ".join(label.casefold().split()) if number is None else class_name(number)
         spellings.setdefault(spelling, []).append(label)
     for labels in spellings.values():
@@ -321,11 +321,11 @@ def _short(value: str) -> str:
 def order_lines(mixing: Mixing, config: LoaderConfig, *, mean_tokens: float) -> Iterator[str]:
     """What the order of the rows is like beside a uniform shuffle, and what would mend it."""
     yield (
-        f"order of the rows (window_rows={config.window_rows}, spread_windows={config.spread_windows}, "
+        f"order of the rows (window_rows={config.window_rows}, shuffle_radius_windows={config.shuffle_radius_windows}, "
         f"lanes={config.lanes}, global_batch_size={config.global_batch_size}, {config.layout.type}) beside "
         "a uniform shuffle:"
     )
-    yield f"  a row's places in two epochs correlate {mixing.place_correlation:.2f} (uniform: 0)"
+    yield f"  a row's places in two epochs correlate {mixing.position_correlation:.2f} (uniform: 0)"
     for trait in mixing.traits[:MAX_TRAITS]:
         yield (
             f"  a step's '{trait.name}' varies {trait.variation:.1f} times as much; neighbouring steps "
@@ -333,15 +333,15 @@ def order_lines(mixing: Mixing, config: LoaderConfig, *, mean_tokens: float) -> 
         )
     if not mixing.traits:
         yield "  too few steps, or columns that tell rows apart, to say how steps differ"
-    yield f"  two rows of a step meet again in the next epoch {mixing.meeting_again:.1f} times as often"
+    yield f"  two rows of a step meet again in the next epoch {mixing.pair_recurrence:.1f} times as often"
     if (mend := mixing.mend) is not None:
-        memory = int(config.kept_bytes * config.lanes * mend.window_rows * mean_tokens)
+        memory = int(config.buffer_bytes_per_token * config.lanes * mend.window_rows * mean_tokens)
         yield (
             f"  mend it by loader.window_rows={mend.window_rows} ({bytes_text(memory)} over all ranks), or by "
             f"row groups of {mend.rows_per_group} rows ('assay data build --rows-per-group "
             f"{mend.rows_per_group}', or write the shards anew)"
         )
-    if mixing.meeting_again >= OFTEN and config.layout.type == "bucketed":
+    if mixing.pair_recurrence >= OFTEN and config.layout.type == "bucketed":
         more = f"more than {config.layout.jitter:g}" if config.layout.jitter else "0.1 or more"
         yield (
             f"  loader.layout.jitter of {more} brings others together, for some more padding; "
@@ -364,8 +364,8 @@ def print_split(dataset: Path, found: SplitView, build: BuildSummary | None) -> 
             "whose tokens a training row has"
         )
     if (asked := found.split.get("validation_fraction")) is not None:
-        for warning in warnings_of_split(held_out, total, asked=asked, num_dropped=found.num_dropped):
-            print(f"warning     {warning.with_cure().text}")
+        for warning in warnings_of_split(held_out, total, target_share=asked, num_dropped=found.num_dropped):
+            print(f"warning     {warning.with_hint().text}")
     if (leak := found.leak) is not None:
         examples = f", e.g. rows {', '.join(map(str, leak.examples))}" if leak.examples else ""
         print(

@@ -56,10 +56,10 @@ def _facts(run: RunView) -> Iterator[tuple[str, RenderableType]]:
         changes = [f"{key} {was} → {now}" for key, (was, now) in run.parent.changes.items()]
         yield "forked from", f"{run.parent}" + (f", with {', '.join(changes)}" if changes else "")
     yield "dataset", f"{run.dataset_fingerprint[:12]}…"
-    total = "" if run.total_steps is None else f" of {run.total_steps:,}"
+    total = f" of {run.total_steps:,}"
     ranks = "1 rank" if set(run.world_sizes) == {1} else f"{world_sizes_text(run.world_sizes) or 'no'} ranks"
     yield "step", f"{run.step:,}{total} on {ranks}"
-    if kinds := dict.fromkeys(attempt.processor for attempt in run.attempts if attempt.processor):
+    if kinds := dict.fromkeys(attempt.processor for attempt in run.attempts):
         yield "processor", ", then ".join(kinds)
     if run.launches:
         yield "started", _started_text(run.launches[-1])

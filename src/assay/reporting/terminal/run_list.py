@@ -146,7 +146,7 @@ def _width(text: str) -> int:
 
 
 def _step(line: RunLine) -> str:
-    return f"{line.step:,}" if line.total_steps is None else f"{line.step:,}/{line.total_steps:,}"
+    return f"{line.step:,}/{line.total_steps:,}"
 
 
 def _measured(line: RunLine) -> str:

@@ -137,8 +137,7 @@ def _warnings(baseline: RunView, candidate: RunView) -> Iterator[WarningView]:
 
 
 def _method(run: RunView) -> str:
-    """Runs of older assays, which said none, are classifiers."""
-    return str(run.recipe.get("method", {}).get("type", "classify"))
+    return str(run.recipe["method"]["type"])
 
 
 def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[RecipeChange]:

@@ -32,9 +32,9 @@ class LiveRun(NamedTuple):
 
     @property
     def left_s(self) -> float | None:
-        """Seconds to the last step at the speed so far; None where the end or the speed is not known."""
+        """Seconds to the last step at the speed so far; None if the speed is not known."""
         view = self.view
-        if not self.is_at_work or view.total_steps is None or view.speed is None:
+        if not self.is_at_work or view.speed is None:
             return None
         reached = max((attempt.reached_step for attempt in view.attempts), default=0)
         return max(0, view.total_steps - reached) / view.speed.steps_per_s

@@ -108,12 +108,12 @@ def _said_of(decision: Decision, *, is_alone: bool) -> str:
 def _models_word(runs: Sequence[CampaignRun]) -> tuple[Tone, str]:
     if warned := [run for run in runs if run.warnings]:
         return "bad", f"{len(warned)} of {len(runs)} warned of"
-    return ("open", "not looked at") if any(run.warnings is None for run in runs) else ("good", "no warning")
+    return "good", "no warning"
 
 
 def model_text(run: CampaignRun) -> str:
     """What its numbers warn of."""
-    return "not looked at" if run.warnings is None else " ".join(run.warnings) or "no warning"
+    return " ".join(run.warnings) or "no warning"
 
 
 def models_text(runs: Sequence[CampaignRun]) -> str:
@@ -130,7 +130,7 @@ def memo_tiles(memo: Memo) -> list[Tile]:
         return [_cost_tile(memo)]
     lead = memo.decisions[0]
     clauses = lead.gates[0].clauses
-    asked = [clause for clause in clauses if clause.name not in lead.not_asked]
+    asked = [clause for clause in clauses if clause.name not in lead.undeclared]
     worth = next(clause for clause in clauses if clause.name == "worth")
     return [
         _gain_tile(lead),
@@ -164,7 +164,7 @@ def next_text(decision: Decision) -> str:
         return "it stays in the pipeline"
     if decision.recommendation == "scale":
         known = "its recipe is the new known-good one"
-        if "plan" in decision.not_asked:
+        if "plan" in decision.undeclared:
             return f"{known}; price and date of scaling it are not known, since no plan was asked for"
         said = [clause.seen for gate in decision.gates for clause in gate.clauses if clause.type == "plan"]
         return f"{known}; of scaling it the plan says: {said[0]}" if said else known
@@ -217,7 +217,7 @@ def _price_text(more: MoreEvidence) -> str:
     return f" ({', '.join(notes)})" if notes else ""
 
 
-def cure_text(decision: Decision, gate: GateResult, clause: Clause) -> str:
+def fix_text(decision: Decision, gate: GateResult, clause: Clause) -> str:
     """What would turn a clause; a cure that the verdict, or a clause before it, has named is not told again."""
     told = more_text(clause.more)
     if clause.more is None or told == "—":
@@ -240,17 +240,17 @@ def gate_text(gate: GateResult) -> str:
 
 def unasked_text(decision: Decision, gate: GateResult) -> str:
     """What the gate could have asked for: with the clauses that count, that is all there is; empty for none."""
-    if gate.then != "scale" or not decision.not_asked:
+    if gate.then != "scale" or not decision.undeclared:
         return ""
-    lines = [clause.name for clause in gate.clauses if clause.name in decision.not_asked]
-    others = [name for name in decision.not_asked if name not in lines]
+    lines = [clause.name for clause in gate.clauses if clause.name in decision.undeclared]
+    others = [name for name in decision.undeclared if name not in lines]
     named = ", ".join([*(f"{name} (–)" for name in lines), *others])
     return f"Not asked, so neither for it nor against it: {named}."
 
 
 def clause_tone(decision: Decision, gate: GateResult, clause: Clause) -> Tone:
     """A stop condition that holds ends it; one that does not is nothing, nor is what was not asked."""
-    if clause.name in decision.not_asked:
+    if clause.name in decision.undeclared:
         return "open"
     if gate.then != "scale" and clause.verdict != "undecided":
         return "ended" if clause.verdict == "pass" else "good"
@@ -259,7 +259,7 @@ def clause_tone(decision: Decision, gate: GateResult, clause: Clause) -> Tone:
 
 def mark_of(decision: Decision, gate: GateResult, clause: Clause) -> str:
     """✓ holds, ✕ does not, ○ is open, ■ is a reason to stop; a dash for what is none, or was not asked."""
-    if clause.name in decision.not_asked or (gate.then != "scale" and clause.verdict == "fail"):
+    if clause.name in decision.undeclared or (gate.then != "scale" and clause.verdict == "fail"):
         return "–"
     return SIGNS[clause_tone(decision, gate, clause)]
 
@@ -275,7 +275,7 @@ EFFECT_COLUMNS = ("benchmark", "role", "baseline", "candidate", "effect", "relat
 
 def all_effects(decision: Decision) -> list[BenchmarkEffect]:
     """What was judged by, and what else the rows say."""
-    return [*decision.effects, *decision.beside]
+    return [*decision.effects, *decision.secondary]
 
 
 def effect_row(effect: BenchmarkEffect) -> tuple[str, ...]:
@@ -400,7 +400,7 @@ def _others_text(memo: Memo) -> str:
 
 def _unasked_count(decision: Decision) -> str:
     """Those that have no line in the table, too."""
-    count = len(decision.not_asked)
+    count = len(decision.undeclared)
     return f"; {count} more {'was' if count == 1 else 'were'} not asked" if count else ""
 
 

@@ -97,6 +97,6 @@ def _began_with(run: Run) -> ExportedModel | None:
     if not record.is_file():
         return None
     exported = ExportedModel.from_json(record.read_bytes(), source=record)
-    was = (run.folders or {}).get("method.model.path")
+    was = run.folders.get("method.model.path")
     now = weights_and_config_digest({file.path: file.sha256 for file in exported.files})
     return exported if was in (None, now) else None

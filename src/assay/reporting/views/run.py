@@ -30,7 +30,7 @@ from assay.statistics.warnings import (
 )
 from assay.store.catch_up import catch_up
 from assay.store.ledger.ledger import Ledger
-from assay.store.ledger.summary import intact_commits, run_status, total_steps_of
+from assay.store.ledger.summary import intact_commits, run_status
 from assay.store.metrics.curves import events, last_sign_of_life_s, last_steps, metric_series, metric_summaries
 from assay.store.metrics.phases import rank_phase_seconds
 from assay.store.settings import NO_SETTINGS, Settings, cost_of
@@ -69,17 +69,17 @@ class AttemptView(View):
     reason: str
     """Why it ended, in words."""
     failure: Annotated[Failure, AsWritten] | None
-    """What ended it before its time; null where nothing did, and where an older assay wrote it down."""
+    """What ended it early; null if nothing did."""
     hosts: tuple[str, ...]
     """Name of each rank's machine."""
     devices: tuple[str, ...]
     """Each rank's device, e.g. `cuda:3`; known once it ended."""
     loads: tuple[int, ...]
-    """How many lanes each rank had; empty where weights are sharded, and where an older assay wrote it down."""
-    processor: str | None
-    """What its ranks computed on, with the version of PyTorch; null where an older assay wrote it down."""
+    """How many lanes each rank had; empty if the weights are sharded."""
+    processor: str
+    """What its ranks computed on, with the version of PyTorch."""
     code_version: str
-    """The version of assay; empty where an older one wrote it down."""
+    """The version of assay."""
     suspects: tuple[Suspect, ...]
     """Devices that computed wrongly."""
     device_seconds: DeviceSeconds
@@ -243,7 +243,7 @@ class RunView(RunHead):
     def audited_until(self) -> int | None:
         """Step behind which nothing was audited; None where the last commit was, or nothing at all."""
         last = self.last_commit()
-        is_behind = self.audit and last and self.audit.step is not None and self.audit.step < last.step
+        is_behind = self.audit and last and self.audit.step < last.step
         return self.audit.step if self.audit and is_behind else None
 
     def held_s(self) -> float:
@@ -294,7 +294,7 @@ def run_view(ledger: Ledger, run_id: str, settings: Settings = NO_SETTINGS) -> R
         failure_kind=failure_kind(status, attempts),
         created=run.created_s,
         step=intact[-1].step if intact else 0,
-        total_steps=finished.step if finished else total_steps_of(run),
+        total_steps=finished.step if finished else run.num_steps,
         weights_digest=intact[-1].weights_digest if intact else None,
         world_sizes=tuple(each.world_size for each in attempts),
         attempts=lives,
@@ -395,7 +395,7 @@ def _attempt(attempt: Attempt, reached: int | None, phases: Sequence[PhaseSecond
     return AttemptView.of(
         attempt,
         started=attempt.started_s,
-        processor=None if attempt.processor is None else str(attempt.processor),
+        processor=str(attempt.processor),
         ended=attempt.ended_s,
         held_s=None if attempt.ended_s is None else attempt.ended_s - attempt.started_s,
         reached_step=max(reached or 0, kept),

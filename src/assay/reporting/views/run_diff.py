@@ -104,9 +104,9 @@ def _differing(before: dict[str, Any], after: dict[str, Any]) -> list[Difference
 
 def _environment(run: RunView, ledger: Ledger) -> dict[str, Any]:
     attempts = ledger.attempts(run.run_id)
-    processors = [attempt.processor for attempt in attempts if attempt.processor is not None]
+    processors = [attempt.processor for attempt in attempts]
     found = {
-        "code": [run.code_version, *(attempt.code_version for attempt in attempts if attempt.code_version)],
+        "code": [run.code_version, *(attempt.code_version for attempt in attempts)],
         "PyTorch": [processor.torch for processor in processors],
         "processor": [processor.model for processor in processors],
         "instructions": [processor.instructions for processor in processors],

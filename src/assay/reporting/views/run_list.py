@@ -35,8 +35,8 @@ class RunHead(View):
     created: UtcTime
     step: int
     """The step of the last intact commit; 0 before the first."""
-    total_steps: int | None
-    """Steps of the whole run; null where nobody wrote it down."""
+    total_steps: int
+    """Steps of the whole run."""
     world_sizes: tuple[int, ...]
     """Ranks of each attempt."""
     last_seen: UtcTime | None

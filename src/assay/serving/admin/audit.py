@@ -18,7 +18,7 @@ from assay.records.project import (
 )
 from assay.serving.admin.accounts import AccountState
 from assay.serving.admin.projects import ProjectState
-from assay.serving.ids import moment_id
+from assay.serving.ids import timed_id
 from assay.serving.keys import KeyState
 
 
@@ -34,7 +34,7 @@ class AuditLine(NamedTuple):
     resource: str
     """The id of what was changed."""
     by: str
-    """The id of a key, or a user of the command line; empty where an older assay did not say."""
+    """The id of a key, or a user of the command line; empty if the server did it itself."""
     details: dict[str, Any]
 
 
@@ -97,5 +97,5 @@ def _of_key(state: KeyState) -> Iterator[AuditLine]:
 def _line(
     kind: str, at_s: float, project: str | None, resource: str, by: str, details: dict[str, Any], number: int
 ) -> AuditLine:
-    line_id = moment_id("audit_log", at_s, sha256_of_json([kind, resource, number]))
+    line_id = timed_id("audit_log", at_s, sha256_of_json([kind, resource, number]))
     return AuditLine(line_id, at_s, kind, project, resource, by, {"id": resource, **details})

@@ -67,7 +67,7 @@ def fold_project(state: ProjectState | None, entry: ProjectEntry) -> ProjectStat
 PROJECT_LOG: LogKind[ProjectEntry, ProjectState] = LogKind("project's log", PROJECT_ENTRIES, fold_project)
 
 
-class ProjectShelf:
+class ProjectRepository:
     """All projects of a store."""
 
     def __init__(self, store: ObjectStore, clock: Clock) -> None:
@@ -89,7 +89,7 @@ class ProjectShelf:
         return self._begin(ProjectCreated(project=new_project_id(now_s), name=name, at_s=now_s, by=by))
 
     def ensure(self, project: str, *, by: str) -> ProjectState:
-        """The project that the command line, or an older assay, calls so: made where it is not there."""
+        """The project of this id, made if it does not exist."""
         created = ProjectCreated(project=project, name=project, at_s=self._clock.now_s(), by=by)
         return self._begin(created)
 
@@ -115,8 +115,8 @@ class ProjectShelf:
         permitted = ModelPermissionsSet(mode=mode, model_ids=model_ids, at_s=self._clock.now_s(), by=by)
 
         def decide(now: ProjectState) -> ProjectEntry | None:
-            there = (None, ()) if now.models is None else (now.models.mode, now.models.model_ids)
-            return None if there == (mode, model_ids) else permitted
+            current = (None, ()) if now.models is None else (now.models.mode, now.models.model_ids)
+            return None if current == (mode, model_ids) else permitted
 
         return self._append(project, decide)
 
@@ -133,12 +133,12 @@ class ProjectShelf:
     def _begin(self, created: ProjectCreated) -> ProjectState:
         if created.project not in self.ids():
             self._store.put(f"index/project/{created.project}", b"")
-        state = self._log(created.project).append(lambda there: created if there is None else None)
+        state = self._log(created.project).append(lambda now: created if now is None else None)
         assert state is not None
         return state
 
     def _append(self, project: str, decide: Callable[[ProjectState], ProjectEntry | None]) -> ProjectState:
-        state = self._log(project).append(lambda there: None if there is None else decide(there))
+        state = self._log(project).append(lambda now: None if now is None else decide(now))
         assert state is not None, f"{project} was found before"
         return state
 

@@ -24,8 +24,8 @@ class RunSummary(NamedTuple):
     status: RunStatus
     step: int
     """The step of the last intact commit; 0 before the first."""
-    total_steps: int | None
-    """None where nobody wrote it down: of a run by an older assay that has not finished."""
+    total_steps: int
+    """Steps of the whole run."""
     attempts: tuple[Attempt, ...]
     metric: str | None
     """Title of the metric that runs of its method are compared by; None before the first evaluation."""
@@ -114,7 +114,7 @@ def run_summaries(ledger: Ledger) -> list[RunSummary]:
                 last_seen_s=last_seen_s.get(run.run_id),
             ),
             step=committed.get(run.run_id, 0),
-            total_steps=finished.get(run.run_id, total_steps_of(run)),
+            total_steps=finished.get(run.run_id, run.num_steps),
             attempts=tuple(attempts.get(run.run_id, ())),
             metric=headlines.get(run.run_id, NOT_EVALUATED)[0],
             value=headlines.get(run.run_id, NOT_EVALUATED)[1],
@@ -133,15 +133,6 @@ def _held_so_far_s(attempts: Sequence[Attempt], last_seen_s: float | None) -> fl
     """Device-seconds of attempts that have no end, and so no account, yet."""
     still = [attempt for attempt in attempts if attempt.ended_s is None]
     return sum(max(0.0, (last_seen_s or 0.0) - each.started_s) * each.world_size for each in still)
-
-
-def total_steps_of(run: Run) -> int | None:
-    """As the run's record says; in one by an older assay, what its recipe names, if it does."""
-    if run.num_steps is not None:
-        return run.num_steps
-    trainer = run.recipe.get("trainer")
-    steps = trainer.get("max_steps") if isinstance(trainer, dict) else None
-    return steps if isinstance(steps, int) else None
 
 
 def _last_headlines(connection: Connection) -> dict[str, tuple[str | None, float | None, bool | None]]:

@@ -29,8 +29,8 @@ class Known(NamedTuple, Generic[EntryT]):
     entry: EntryT
     sha256: str
     """The digest of the entry and its place."""
-    previous_sha256: str | None
-    """The digest of the one before it, as it says; None where an older assay wrote it."""
+    previous_sha256: str
+    """The digest of the one before it, as it says; empty of the first."""
 
 
 def entry_text(entry: EntryT, key: str, previous_sha256: str) -> tuple[bytes, Known[EntryT]]:
@@ -48,13 +48,12 @@ def read_entry(data: bytes, key: str, classes: Mapping[str, type[Any]], *, of: s
     try:
         tree = json.loads(data)
         entry_class = classes[tree["type"]]
-        digest = tree.pop("entry_sha256", None)  # none in a log of an older assay
-        is_as_put = digest is not None and _as_put_sha256(data, digest, key) == digest
-        sha256 = digest if is_as_put else _entry_sha256(tree, key)
-        previous = tree.pop("previous_sha256", None)
+        digest = tree.pop("entry_sha256", "")
+        sha256 = digest if _as_put_sha256(data, digest, key) == digest else _entry_sha256(tree, key)
+        previous = tree.pop("previous_sha256", "")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise changed(key, f"not an entry of a {of} ({error})") from error
-    if digest not in (None, sha256):
+    if digest != sha256:
         raise changed(key, "it has not the digest that it was put with")
     return Known(entry_class.from_tree(tree, source=key), sha256, previous)
 

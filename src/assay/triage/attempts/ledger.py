@@ -1,7 +1,7 @@
 """assay's own attempts as a table: what each ran on and with, and whether it failed.
 
 The unit is the recipe without its seed and name. Keys of the recipe are factors where runs differ in them,
-if few values are shared by many. What an older assay did not write down is no value. Attempts that run,
+if few values are shared by many. Attempts that run,
 were preempted, or that a drill hurt on purpose, say nothing of failure."""
 
 from collections import defaultdict
@@ -131,12 +131,10 @@ def _row(attempt: Attempt, run: Run) -> dict[str, str | None]:
 
 
 def _surroundings(attempt: Attempt) -> dict[str, str | None]:
-    """What is around the ranks on all its nodes; what was not recorded is no value."""
-    processor, first = attempt.processor, attempt.surroundings
-    nodes = [] if first is None else [first, *attempt.elsewhere.values()]
+    """What is around the ranks on all its nodes; an empty text is no value."""
+    nodes = [attempt.surroundings, *attempt.elsewhere.values()]
     known = {name: several([getattr(node, name, "") for node in nodes]) for name in SURROUNDINGS}
-    if processor is not None:
-        known |= {"model": processor.model, "torch": processor.torch}
+    known |= {"model": attempt.processor.model, "torch": attempt.processor.torch}
     return {name: known[name] or None for name in SURROUNDINGS}
 
 

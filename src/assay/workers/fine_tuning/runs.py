@@ -21,8 +21,8 @@ from assay.records.launch import Launch
 from assay.records.run import Run
 from assay.records.uploaded_file import FileCreated
 from assay.serving.base_models import concrete_hyperparameters, job_recipe, stored_base
-from assay.serving.files import FileShelf
-from assay.serving.ids import new_id, same_moment
+from assay.serving.files import FileRepository
+from assay.serving.ids import derived_id, new_id
 from assay.serving.methods import SERVED_METHODS
 from assay.statistics.predictions import EVALUATION_FILE, evaluation_folder, load_evaluation
 from assay.store.attempts import saved_attempts
@@ -40,10 +40,9 @@ from assay.workers.fine_tuning.job_metrics import Series, evaluated, is_shown, r
 from assay.workflows.run import (
     VALIDATION,
     check_new,
-    existing_run,
     finished_entry,
-    planned_run,
-    planned_steps,
+    load_run,
+    plan_run,
     save_run,
 )
 
@@ -52,7 +51,7 @@ RESULT_PURPOSE = "fine-tune-results"
 AnswerT = TypeVar("AnswerT")
 
 
-class Commitment(NamedTuple):
+class RunCommit(NamedTuple):
     """A commit of a run, and what its steps measured since the one before."""
 
     step: int
@@ -63,7 +62,7 @@ class Commitment(NamedTuple):
     points: tuple[MetricPoint, ...]
 
 
-class RunStanding(NamedTuple):
+class RunProgress(NamedTuple):
     """How far a run is."""
 
     is_living: bool
@@ -115,11 +114,11 @@ class JobRuns(Protocol):
         """Likewise, of a run that nobody drives any more; `seen_s`: when it was last seen to be driven."""
         ...
 
-    def standing(self, launch: Launch) -> RunStanding:
+    def progress(self, launch: Launch) -> RunProgress:
         """How far it is."""
         ...
 
-    def commits_behind(self, run_id: str, step: int) -> list[Commitment]:
+    def commits_behind(self, run_id: str, step: int) -> list[RunCommit]:
         """Its commits of later steps, with what they measured."""
         ...
 
@@ -131,7 +130,9 @@ class JobRuns(Protocol):
 class RunsOfHome:
     """Real ones."""
 
-    def __init__(self, home: Home, files: FileShelf, launcher: Launcher, clock: Clock | None = None) -> None:
+    def __init__(
+        self, home: Home, files: FileRepository, launcher: Launcher, clock: Clock | None = None
+    ) -> None:
         self._home = home
         self._files = files
         self._launcher = launcher
@@ -156,19 +157,19 @@ class RunsOfHome:
                 seed=created.seed,
                 grader=created.grader,
             )
-            run = planned_run(self._home, loaded, world_size=base.workers, run_id=run_id, store_url=None)
+            run = plan_run(self._home, loaded, world_size=base.workers, run_id=run_id, store_url=None)
             own = {name for name, value in created.hyperparameters.items() if value != "auto"}
             changed = [key for name, key in method.hyperparameters.items() if name in own]
-            check_new(recipe_of(run), planned_steps(run), changed=changed)
+            check_new(recipe_of(run), run.num_steps, changed=changed)
             save_run(self._home, run)
-        run = existing_run(self._home, run_id)
+        run = load_run(self._home, run_id)
         return JobValidated(
             at_s=self._clock.now_s(),
             lease=lease,
             run_id=run_id,
             num_rows=_num_rows(run),
             dataset_fingerprint=run.dataset_fingerprint,
-            num_steps=planned_steps(run),
+            num_steps=run.num_steps,
             hyperparameters=asked,
         )
 
@@ -207,7 +208,7 @@ class RunsOfHome:
                 tell_ledger(ledger, run, closed)
         return self.held(run_id)
 
-    def standing(self, launch: Launch) -> RunStanding:
+    def progress(self, launch: Launch) -> RunProgress:
         launch_state = _of_scheduler(
             launch, state_of
         )  # before the rest: what ends meanwhile is seen the next time
@@ -220,17 +221,17 @@ class RunsOfHome:
         if finished is None:
             if is_living:
                 said = _of_scheduler(launch, waiting_words) if launch_state == "queued" else ""
-                return RunStanding(True, False, step, waits_for=said)
-            return RunStanding(False, False, step, _failure(run, launch), _last_words(launch))
+                return RunProgress(True, False, step, waits_for=said)
+            return RunProgress(False, False, step, _failure(run, launch), _last_words(launch))
         audit = saved_audit(run.run_dir)
         folder = evaluation_folder(Path(run.run_dir), step=finished.step, split=VALIDATION)
         is_done = audit is not None and (folder / EVALUATION_FILE).is_file()
         failed = audit is not None and audit.verdict == "fail"
-        return RunStanding(
+        return RunProgress(
             is_living, is_done, step, "The run's audit failed: see 'assay audit'." if failed else ""
         )
 
-    def commits_behind(self, run_id: str, step: int) -> list[Commitment]:
+    def commits_behind(self, run_id: str, step: int) -> list[RunCommit]:
         run = self._home.run(run_id)
         commits = self._log(run).commits()
         new = {each.step: each for each in commits if each.step > step}
@@ -238,14 +239,14 @@ class RunsOfHome:
             return []
         kept = tuple(sorted({each.step for each in commits if each.step}))
         series = recorded_series(Path(run.run_dir), is_shown)
-        every = math.ceil(planned_steps(run) / MAX_METRIC_EVENTS)
+        every = math.ceil(run.num_steps / MAX_METRIC_EVENTS)
         found, last = [], step
         for commit in sorted(new.values(), key=lambda each: each.step):
             steps = [
                 each for each in range(last + 1, commit.step + 1) if each % every == 0 or each == commit.step
             ]
             points = tuple(step_points(run, series, steps, commit.committed_s))
-            found.append(Commitment(commit.step, commit.committed_s, commit.weights_digest, kept, points))
+            found.append(RunCommit(commit.step, commit.committed_s, commit.weights_digest, kept, points))
             last = commit.step
         return found
 
@@ -272,7 +273,7 @@ class RunsOfHome:
         )
 
     def _result_file(self, created: JobCreated, run: Run, series: Series) -> str:
-        file_id = same_moment("file", created.job_id)
+        file_id = derived_id("file", created.job_id)
         data = result_table(run, series).encode()
         sink = self._files.sink(name := new_id("file", self._clock.now_s()))
         sink.write(data)

@@ -23,7 +23,7 @@ from assay.data.dataset.columns import LABEL
 from assay.data.dataset.split import DatasetView, key_column, split_view
 from assay.decision.candidate import known_good_recipe, patched
 from assay.decision.config import CampaignConfig, PredictionsBenchmark, SuiteBenchmark
-from assay.decision.row_scores import asked_sha256, is_asked, nothing_asked, rows_asked
+from assay.decision.row_scores import definition_sha256, empty_selection_error, selected_rows, value_matches
 from assay.decision.sentences import bound_text
 from assay.evals.config import Generation, MultipleChoice, read_suite
 from assay.evals.items import read_items
@@ -39,7 +39,7 @@ from assay.training.recipe import Recipe
 from assay.training.trainer.method_config import BinaryPredictions
 from assay.workflows.campaign.folder import all_decisions
 from assay.workflows.data_warnings import data_warnings
-from assay.workflows.run import checked
+from assay.workflows.run import check_recipe
 
 ASSUMED_DISCORDANCE = 0.2
 ASSUMED_SEED_SD = 0.01
@@ -75,7 +75,7 @@ class PairedNoise(NamedTuple):
     """In words: who measured it, or what is assumed."""
 
 
-class NoiseBeforehand:
+class NoiseEstimator:
     """Says it of the benchmarks of one campaign."""
 
     def __init__(self, config: CampaignConfig, home: Home, *, beside: Path) -> None:
@@ -150,10 +150,12 @@ class NoiseBeforehand:
         )
         num_items = sum(effect.num_items for effect in effects)
         draws = self._draws(names) or ItemDraws(clusters, num_items, clusters, None)
-        degrees = [effect.item_degrees for effect in effects if effect.item_degrees is not None]
-        known_by = min((degree + 1.0 for degree in degrees), default=float(draws.number)) / draws.number
+        degrees = [effect.item_degrees for effect in effects]
+        known_by = (min(degrees) + 1.0) / draws.number
         return PairedNoise(
-            VarianceComponents(seed=of_seeds, item=items * draws.number, residual=0.0, item_information=known_by),
+            VarianceComponents(
+                seed=of_seeds, item=items * draws.number, residual=0.0, item_information=known_by
+            ),
             draws,
             effects[0].unit,
             f"by the noise that campaign '{best.campaign}' measured on {number_of(num_seeds, 'seed')} and "
@@ -177,7 +179,7 @@ class NoiseBeforehand:
             result = load_result((self._home.folder / effect.candidate_results[0].path).parent)
             if isinstance(benchmark, PredictionsBenchmark):
                 of = {"dataset": view.dataset.fingerprint, "split": "validation"}
-                return result.benchmark_sha256 == asked_sha256(benchmark, **of)
+                return result.benchmark_sha256 == definition_sha256(benchmark, **of)
             # A result that was imported is of no suite: its name is all that is known of what was asked.
             asked = benchmark.suite or suite
             return asked is None or self._suite(asked).asked(result)
@@ -212,7 +214,7 @@ def _decisions(home: Home) -> Iterator[Decision]:
 def _baseline(config: CampaignConfig, beside: Path) -> tuple[Recipe, DatasetView]:
     """The recipe, and its validation rows."""
     recipe, _ = known_good_recipe(beside / config.recipe)
-    baseline, dataset = checked(patched(recipe, {}, arm=config.baseline, seed=config.first_seed))
+    baseline, dataset = check_recipe(patched(recipe, {}, arm=config.baseline, seed=config.first_seed))
     return baseline, split_view(dataset, baseline.data.split, "validation")
 
 
@@ -230,7 +232,7 @@ def _clusters_of_rows(
         LABEL in asked
         and labels
         and is_plain
-        and not any(is_asked(label, benchmark.where[LABEL]) for label in labels)
+        and not any(value_matches(label, benchmark.where[LABEL]) for label in labels)
     ):
         raise ConfigError(
             f"benchmark '{benchmark.name}': no row has label '{benchmark.where[LABEL]}'"
@@ -247,10 +249,10 @@ def _clusters_of_rows(
             table = view.read(group, needed)
             if column is not None:
                 clusters = [f"{column} {value}" for value in table[column].to_pylist()]
-            clusters = list(itertools.compress(clusters, rows_asked(benchmark, table)))
+            clusters = list(itertools.compress(clusters, selected_rows(benchmark, table)))
         found += clusters
     if not found and LABEL not in asked:
-        raise nothing_asked(benchmark, pa.concat_tables([view.read(group, asked) for group in groups]))
+        raise empty_selection_error(benchmark, pa.concat_tables([view.read(group, asked) for group in groups]))
     return found or None
 
 

@@ -12,8 +12,8 @@ from typing import NamedTuple
 from assay.base.clock import Clock
 from assay.base.units import number_of
 from assay.decision.config import SuiteBenchmark
-from assay.decision.facts import Facts, SealFacts, benchmark_facts
-from assay.decision.gates import all_but_the_seal_holds
+from assay.decision.facts import Facts, HoldoutFacts, benchmark_facts
+from assay.decision.gates import passes_except_holdout
 from assay.evals.config import read_suite
 from assay.evals.contents import suite_sha256
 from assay.records.campaign import SealOpening
@@ -25,7 +25,7 @@ from assay.store.ledger.ledger import Ledger
 from assay.workflows.campaign.folder import OpenCampaign
 from assay.workflows.campaign.scores import ScoredRun, benchmark_scores, suite_folder
 from assay.workflows.campaign.suites import require_suites_as_declared
-from assay.workflows.run import existing_run
+from assay.workflows.run import load_run
 
 OPENINGS = "sealed"
 """Folder of a campaign's openings: `CANDIDATE.json`."""
@@ -35,7 +35,7 @@ ScoreSealed = Callable[[OpenCampaign, SuiteBenchmark, Run, Ledger, Clock], Path]
 """What scores a run's last weights on the sealed benchmark, or finds them scored: the folder of the result."""
 
 
-class Bench(NamedTuple):
+class LookContext(NamedTuple):
     """What judging needs beside the campaign, and where the holdout's scores come from."""
 
     ledger: Ledger
@@ -43,34 +43,34 @@ class Bench(NamedTuple):
     score: ScoreSealed = suite_folder
 
 
-def seal_of(
+def sealed_holdout_facts(
     campaign: OpenCampaign,
     facts: Facts,
     runs: Sequence[ScoredRun],
-    bench: Bench,
-) -> SealFacts | None:
+    bench: LookContext,
+) -> HoldoutFacts | None:
     """What the sealed benchmark says at this look; None while it stays closed."""
     benchmark = campaign.config.sealed_benchmark
     if benchmark is None:
         return None
     found = _opening(campaign.folder, facts.candidate)
     if found is None:
-        if not (facts.look.is_gate and all_but_the_seal_holds(campaign.config, facts)):
+        if not (facts.look.is_gate and passes_except_holdout(campaign.config, facts)):
             return None
         if problem := _broken(campaign, benchmark, runs):
-            return SealFacts(None, problem, None)
+            return HoldoutFacts(None, problem, None)
         require_suites_as_declared(campaign.record, campaign.config)
         found = _open(campaign, benchmark, facts, bench.clock)
     source = _source(campaign, found)
     if (found.num_seeds, True) != (facts.num_seeds, facts.look.is_gate):
-        return SealFacts(
+        return HoldoutFacts(
             None,
             f"It was opened for the look at {number_of(found.num_seeds, 'seed')}, and is opened once.",
             source,
         )
     scored = [_with_sealed(run, benchmark, campaign, bench) for run in runs]
     scores = benchmark_scores(benchmark.name, scored, campaign.home.folder.resolve())
-    return SealFacts(benchmark_facts(benchmark, "sealed", scores), "", source)
+    return HoldoutFacts(benchmark_facts(benchmark, "sealed", scores), "", source)
 
 
 def openings(home: Home) -> Iterator[SealOpening]:
@@ -81,8 +81,8 @@ def openings(home: Home) -> Iterator[SealOpening]:
 
 def _broken(campaign: OpenCampaign, benchmark: SuiteBenchmark, runs: Sequence[ScoredRun]) -> str:
     """Why it is no holdout any more; empty where it is one."""
-    same = _digests(campaign, benchmark)
-    known = [opening for opening in openings(campaign.home) if opening.suite_sha256 in same]
+    sha256 = _suite_sha256(campaign, benchmark)
+    known = [opening for opening in openings(campaign.home) if opening.suite_sha256 == sha256]
     for other in known:
         if other.campaign != campaign.config.name:
             return f"Campaign '{other.campaign}' opened it for {other.candidate}."
@@ -101,7 +101,7 @@ def _open(campaign: OpenCampaign, benchmark: SuiteBenchmark, facts: Facts, clock
         campaign=campaign.config.name,
         candidate=facts.candidate,
         benchmark=benchmark.name,
-        suite_sha256=_digests(campaign, benchmark)[0],
+        suite_sha256=_suite_sha256(campaign, benchmark),
         num_seeds=facts.num_seeds,
         runs=tuple(run.run_id for run in facts.runs),
         opened_s=clock.now_s(),
@@ -112,18 +112,19 @@ def _open(campaign: OpenCampaign, benchmark: SuiteBenchmark, facts: Facts, clock
     return found
 
 
-def _with_sealed(run: ScoredRun, benchmark: SuiteBenchmark, campaign: OpenCampaign, bench: Bench) -> ScoredRun:
-    trained = existing_run(campaign.home, run.record.run_id)
+def _with_sealed(
+    run: ScoredRun, benchmark: SuiteBenchmark, campaign: OpenCampaign, bench: LookContext
+) -> ScoredRun:
+    trained = load_run(campaign.home, run.record.run_id)
     folder = bench.score(campaign, benchmark, trained, bench.ledger, bench.clock)
     return run._replace(folders={**run.folders, benchmark.name: folder})
 
 
-def _digests(campaign: OpenCampaign, benchmark: SuiteBenchmark) -> tuple[str, str]:
-    """Digests of the suite with the files that it names, and of its definition alone, for older openings."""
+def _suite_sha256(campaign: OpenCampaign, benchmark: SuiteBenchmark) -> str:
+    """The digest of the suite with the files that it names."""
     assert benchmark.suite is not None, "a sealed benchmark names its suite"
     path = Path(campaign.record.beside) / benchmark.suite
-    suite = read_suite(path)
-    return suite_sha256(path, suite), suite.sha256()
+    return suite_sha256(path, read_suite(path))
 
 
 def _opening(folder: Path, candidate: str) -> SealOpening | None:

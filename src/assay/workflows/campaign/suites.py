@@ -38,9 +38,9 @@ def sealed_suites(config: CampaignConfig, *, beside: Path) -> dict[str, str]:
 
 
 def require_suites_as_declared(campaign: Campaign, config: CampaignConfig) -> None:
-    """Raise `ConfigError` where a suite is another one than was declared; passes where none was kept."""
+    """Raise `ConfigError` if a suite is another one than was declared."""
     now = sealed_suites(config, beside=Path(campaign.beside))
-    changed = [name for name, sha256 in now.items() if campaign.suites.get(name, sha256) != sha256]
+    changed = [name for name, sha256 in now.items() if campaign.suites[name] != sha256]
     if changed:
         raise ConfigError(
             f"campaign '{campaign.name}': suite {Path(campaign.beside) / changed[0]}, or a file that it names "

@@ -26,10 +26,9 @@ from assay.store.ledger.ledger import Ledger
 from assay.workflows.campaign.campaign import run_campaign
 from assay.workflows.campaign.folder import declare, read_campaign_file
 from assay.workflows.campaign.memo import WrittenMemo, write_memo
-from assay.workflows.campaign.train import InThisProcess, WatcherOf, Workplace
+from assay.workflows.campaign.train import ExecutionSettings, InThisProcess, ObserverFactory
 from assay.workflows.demo.corpus import read_texts, write_corpus
 from assay.workflows.demo.runs import kill_half_way, trained
-from assay.workflows.run import planned_steps
 from assay.workflows.train import RunResult
 
 PILOT = (
@@ -100,23 +99,23 @@ def run_demo(
     *,
     num_functions: int,
     overrides: Sequence[str],
-    watcher_of: WatcherOf,
+    make_observer: ObserverFactory,
     say: Say,
 ) -> DemoResult:
     """Run it; `watcher_of` makes what follows a run on the screen."""
     dataset = build_demo_dataset(folder / "dataset", num_functions=num_functions, say=say)
     recipe = demo_recipe(folder / "dataset", overrides)
     say("baseline: 1 worker, undisturbed")
-    baseline = trained(home, recipe, 1, watcher_of)
+    baseline = trained(home, recipe, 1, make_observer)
     say(f"candidate: {CANDIDATE_WORKERS} workers; one is killed with SIGKILL half-way")
-    kill = kill_half_way(planned_steps(baseline.run), workers=CANDIDATE_WORKERS)
-    candidate = trained(home, recipe, CANDIDATE_WORKERS, watcher_of, kill)
-    memo = run_demo_campaign(home, folder, ledger, watcher_of=watcher_of, say=say)
+    kill = kill_half_way(baseline.run.num_steps, workers=CANDIDATE_WORKERS)
+    candidate = trained(home, recipe, CANDIDATE_WORKERS, make_observer, kill)
+    memo = run_demo_campaign(home, folder, ledger, make_observer=make_observer, say=say)
     return DemoResult(dataset, baseline, candidate, kill.step - 1, memo)
 
 
 def run_demo_campaign(
-    home: Home, folder: Path, ledger: Ledger, *, watcher_of: WatcherOf, say: Say
+    home: Home, folder: Path, ledger: Ledger, *, make_observer: ObserverFactory, say: Say
 ) -> WrittenMemo:
     """A candidate that helps and one that does not, against a pilot on the demo's dataset; ends with the memo.
 
@@ -133,6 +132,6 @@ def run_demo_campaign(
     config = read_campaign_file(path)
     say(f"campaign {config.name}: {len(config.candidates)} candidates, at most {config.seeds} seeds each")
     campaign = declare(home, config, beside=folder, clock=clock)
-    place = Workplace(InThisProcess(home, watcher_of, clock), clock=clock)
+    place = ExecutionSettings(InThisProcess(home, make_observer, clock), clock=clock)
     result = run_campaign(campaign, ledger, place=place, say=say)
     return write_memo(campaign, stopped_by=result.stopped_by)

@@ -16,11 +16,11 @@ import pyarrow.parquet as pq
 from assay.base.digest import sha256_of_json
 from assay.base.errors import ConfigError
 from assay.base.installed import PREFIX
-from assay.data.dataset.build import SHARDS_FOLDER, finished_shards, refuse_others_shards
+from assay.data.dataset.build import SHARDS_FOLDER, check_foreign_shards, finished_shards
 from assay.data.dataset.columns import LABEL, REFERENCE_LOGPROBS
 from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.formats.template import TEMPLATE_FILE
-from assay.data.dataset.index import KeptFiles, index_dataset
+from assay.data.dataset.index import TokenizerInfo, index_dataset
 from assay.data.dataset.manifest_file import MANIFEST_FILE
 from assay.data.dataset.tokens import SETTINGS_FILE, TOKENIZER_FILE
 from assay.evals.commit_model import load_committed
@@ -29,10 +29,10 @@ from assay.store.commit_log import CommitLog
 from assay.store.home import Home
 from assay.store.known_runs import RUN_FILE
 from assay.store.objects import open_store
-from assay.training.model_folders import refuse_other_template, refuse_other_tokenizer
+from assay.training.model_folders import check_template, check_tokenizer
 from assay.training.recipe import recipe_of
 from assay.training.trainer.reference import ReferenceModel
-from assay.workflows.run import chosen_commit, existing_run
+from assay.workflows.run import find_commit, load_run
 
 Progress = Callable[[int, int], None]
 """Called with (row groups done, row groups in all)."""
@@ -46,21 +46,21 @@ def is_folder(name: str) -> bool:
 def folder_reference(path: str, dataset: Dataset) -> ReferenceModel:
     """The model in a checkpoint folder, which must write what the dataset holds."""
     _refuse_other_rows(dataset)
-    refuse_other_tokenizer(dataset, path, f"--reference {path}")
-    refuse_other_template(dataset, path, f"--reference {path}")
+    check_tokenizer(dataset, path, f"--reference {path}")
+    check_template(dataset, path, f"--reference {path}")
     return ReferenceModel.from_folder(path)
 
 
 def run_reference(home: Home, run_id: str, step: int | None, dataset: Dataset) -> ReferenceModel:
     """The model of a run's commit (the last one's, unless a step is named)."""
     _refuse_other_rows(dataset)
-    run = existing_run(home, run_id)
+    run = load_run(home, run_id)
     log = CommitLog(open_store(run.store_url))
-    commit = chosen_commit(run, log, step)
+    commit = find_commit(run, log, step)
     name = f"{run_id}@{commit.step}"
     theirs = str(Dataset.open(Path(recipe_of(run).data.dataset)).folder)
-    refuse_other_tokenizer(dataset, theirs, f"--reference {name}")
-    refuse_other_template(dataset, theirs, f"--reference {name}")
+    check_tokenizer(dataset, theirs, f"--reference {name}")
+    check_template(dataset, theirs, f"--reference {name}")
     return ReferenceModel(load_committed(run, commit, log.store), name=name)
 
 
@@ -87,7 +87,7 @@ def score_pairs(
     )
     folder = out / SHARDS_FOLDER
     _refuse_another_dataset(out, scored)
-    refuse_others_shards(folder)
+    check_foreign_shards(folder)
     names = [
         f"part-{number:05d}-{sha256_of_json([shard.sha256, shard.path, reference.digest, tokens_at_once])[:12]}"
         ".parquet"
@@ -112,7 +112,7 @@ def score_pairs(
         out,
         name=name or out.resolve().name,
         needs_label=LABEL in manifest.columns,
-        kept=KeptFiles.of(manifest),
+        tokenizer_info=TokenizerInfo.of(manifest),
         build=manifest.build,
         scored=scored,
         replacing=replacing,
@@ -151,7 +151,7 @@ def _refuse_other_rows(dataset: Dataset) -> None:
     manifest = dataset.manifest
     if manifest.format != "pairs":
         raise ConfigError(
-            f"dataset '{manifest.name}' holds rows of format {manifest.format or 'labelled'}: a reference is "
+            f"dataset '{manifest.name}' holds rows of format {manifest.format}: a reference is "
             "asked about pairs, chosen and rejected. Build them with 'assay data build --format pairs'."
         )
     if there := [name for name in REFERENCE_LOGPROBS if name in manifest.columns]:

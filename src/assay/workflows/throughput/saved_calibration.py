@@ -49,7 +49,7 @@ def calibrated_parts(recipe: Recipe) -> dict[str, Any]:
     return {key: value for key, value in leaves if key != "data.dataset" and key.split(".")[0] != "evaluation"}
 
 
-def kept_calibration(home: Home, key: CalibrationKey) -> ThroughputCalibration | None:
+def saved_calibration(home: Home, key: CalibrationKey) -> ThroughputCalibration | None:
     """The one that was made for it; None where none was."""
     path = key.file_in(home)
     if not path.is_file():
@@ -57,7 +57,7 @@ def kept_calibration(home: Home, key: CalibrationKey) -> ThroughputCalibration |
     return ThroughputCalibration.from_json(path.read_bytes(), source=path)
 
 
-def given_calibration(path: Path, recipe: Recipe, dataset: Dataset) -> ThroughputCalibration:
+def load_calibration(path: Path, recipe: Recipe, dataset: Dataset) -> ThroughputCalibration:
     """One that was made elsewhere; `ConfigError` where it is another recipe's."""
     found = ThroughputCalibration.from_json(path.read_bytes(), source=path)
     if found.recipe_sha256 != recipe_sha256(recipe.model_dump(mode="json"), dataset.fingerprint):
@@ -83,10 +83,12 @@ def nearest_other(home: Home, key: CalibrationKey, recipe: Recipe, dataset: Data
         others.append((_differences(found, key, parts, dataset), found))
     if not others:
         return ""
-    differences, nearest = min(others, key=lambda each: (len(each[0]), -each[1].measured_s))
+    differences, nearest = min(others, key=lambda other: (len(other[0]), -other[1].measured_s))
     more = len(differences) - NAMED_KEYS
-    said = ", ".join(differences[:NAMED_KEYS]) + (f" and {number_of(more, 'other')}" if more > 0 else "")
-    return f"the nearest calibration ('{nearest.recipe_name}', {utc_text(nearest.measured_s)[:10]}) has {said}"
+    listed = ", ".join(differences[:NAMED_KEYS]) + (f" and {number_of(more, 'other')}" if more > 0 else "")
+    return (
+        f"the nearest calibration ('{nearest.recipe_name}', {utc_text(nearest.measured_s)[:10]}) has {listed}"
+    )
 
 
 def _differences(
@@ -105,9 +107,6 @@ def _differences(
 
 
 def _differing_keys(found: ThroughputCalibration, parts: Mapping[str, Any]) -> list[str]:
-    """Empty where an older calibration does not say of which recipe it is."""
-    if not found.recipe:
-        return []
     return [
         f"{key}={_value_text(found.recipe.get(key))} (here {_value_text(parts.get(key))})"
         for key in dict.fromkeys([*parts, *found.recipe])

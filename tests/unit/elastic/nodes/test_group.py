@@ -42,6 +42,7 @@ from assay.elastic.task import AttemptEnd, Orders
 from assay.records.failure import Failure
 from assay.records.run import Attempt, Run
 from assay.records.suspect import Suspect, WrongArithmeticError
+from machine import MACHINE
 
 KEY = b"secret"
 CLOCK = SystemClock()
@@ -411,13 +412,13 @@ def test_a_follower_that_is_asked_to_stop_says_so_before_its_ranks_end_and_leave
         thread = in_thread(lead)
         Follower(run, node=1, host="127.0.0.1", port=port, clock=CLOCK).follow()
         thread.join(10)
-    kinds = [each.type for each in heard if each is not None and each.type != "beats"]
+    kinds = [item.type for item in heard if item is not None and item.type != "beats"]
     assert kinds == ["hello", "leave", "ended", "stopped"]
     assert handlers[0][0] == signal.SIGTERM
 
 
 def a_start() -> Start:
-    attempt = Attempt(run_id="r", attempt=1, world_size=2, start_step=0, started_s=0.0)
+    attempt = Attempt(run_id="r", attempt=1, world_size=2, start_step=0, started_s=0.0, **MACHINE)
     orders = Orders(attempt=attempt, commit=None, faults=NO_FAULTS, parallel="ddp", failure_s=1.0)
     return Start(orders=orders, first_rank=1, num_ranks=1, rendezvous="tcp://127.0.0.1:80")
 

@@ -36,6 +36,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
         code_version="",
         run_dir=str(tmp_path / "the runs" / "long"),
         store_url="",
+        num_steps=10,
     )
 
 

@@ -30,6 +30,7 @@ def run(tmp_path: Path) -> Run:
         code_version="",
         run_dir=str(tmp_path / "the runs" / "long"),
         store_url="",
+        num_steps=10,
     )
     Path(made.run_dir).mkdir(parents=True)
     address = LeadAddress(host="n1", port=1, ranks_per_node=2)

@@ -12,6 +12,7 @@ from assay.planning.simulation.scope import Promises
 from assay.records.evaluation import Estimate
 from assay.records.run import Attempt, PhaseSeconds, Run
 from assay.store.ledger.ledger import open_ledger
+from machine import MACHINE
 
 CLOCK = ProgramClock(start_s=1_000_000.0, hour_s=10.0)
 NOTES = Progress(
@@ -46,6 +47,7 @@ def record(ledger, run_id, start_h, end_h, *, world_size=8, outcome="succeeded",
         code_version="",
         run_dir="",
         store_url="",
+        num_steps=10,
     )
     ledger.record_run(run)
     ended = None if outcome == "running" else at(end_h)
@@ -58,6 +60,7 @@ def record(ledger, run_id, start_h, end_h, *, world_size=8, outcome="succeeded",
             started_s=at(start_h),
             ended_s=ended,
             outcome=outcome,
+            **MACHINE,
         )
     )
     for rank in range(world_size if ended else 0):

@@ -56,7 +56,14 @@ def test_the_time_left_follows_from_the_steps_left_and_the_speed(run_page):
 
 def declared(name):
     return Campaign(
-        name=name, config={}, config_sha256="", recipe={}, beside="", known_good_sha256=None, created_s=0.0
+        name=name,
+        config={},
+        config_sha256="",
+        recipe={},
+        beside="",
+        known_good_sha256=None,
+        created_s=0.0,
+        suites={},
     )
 
 
@@ -65,7 +72,7 @@ def test_each_candidate_stands_under_its_campaign_with_its_newest_decision(memo_
         line
         for name in ("first", "second")
         for line in lines_of(
-            declared(name), [each.model_copy(update={"campaign": name}) for each in memo_page.decisions]
+            declared(name), [item.model_copy(update={"campaign": name}) for item in memo_page.decisions]
         )
     ]
     document = campaigns_document(lines, memos=[("campaigns/first/memo.html", "memo of first")], now_s=0.0)

@@ -13,16 +13,23 @@ from assay.reporting.terminal.benchmarks import (
 from assay.statistics.benchmark_history import benchmark_histories
 from assay.training.methods.sft.config import NATS_PER_TOKEN
 
-LEAK = Contamination(dataset_fingerprint="f", unit="words", ngram=13, num_ngrams=200, num_found=1)
+LEAK = Contamination(
+    dataset_fingerprint="f",
+    unit="words",
+    ngram=13,
+    num_ngrams=200,
+    num_found=1,
+    num_items=5,
+    num_items_searched=5,
+)
 
 
 @pytest.mark.parametrize(
     ("leak", "shown", "note"),
     [
         (None, "not known", None),
-        (LEAK, "0.50% of 13-grams", ""),  # of an assay that counted no items
+        (LEAK, "0.50% of 13-grams", ""),
         (LEAK.model_copy(update={"num_ngrams": 0, "num_found": 0}), "not searched: under 13 words", ""),
-        (LEAK.model_copy(update={"num_items": 5, "num_items_searched": 5}), "0.50% of 13-grams", ""),
         (
             LEAK.model_copy(update={"num_items": 5, "num_items_searched": 2}),
             "0.50% of 13-grams",

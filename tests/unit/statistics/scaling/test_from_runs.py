@@ -13,6 +13,7 @@ from assay.store.metrics.fold import fold_run
 from assay.store.metrics.segment import SegmentWriter, segment_path
 from assay.training.recipe import Recipe, recipe_sha256
 from clocks import HandClock
+from machine import MACHINE
 from tiny_recipe import tiny_recipe
 
 
@@ -32,9 +33,12 @@ def record(
         code_version="0",
         run_dir=str(home / run_id),
         store_url="memory:///",
+        num_steps=10,
     )
     ledger.record_run(run)
-    ledger.record_attempt(Attempt(run_id=run_id, attempt=1, world_size=1, start_step=0, started_s=0.0))
+    ledger.record_attempt(
+        Attempt(run_id=run_id, attempt=1, world_size=1, start_step=0, started_s=0.0, **MACHINE)
+    )
     path = segment_path(Path(run.run_dir), 1, 0)
     writer = SegmentWriter(path, run_id=run_id, attempt=1, rank=0, clock=HandClock(1.8e9))
     for step in range(1, 7):

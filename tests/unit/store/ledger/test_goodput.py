@@ -10,14 +10,15 @@ from assay.records.run import Attempt, PhaseSeconds, Run
 from assay.reporting.views.run_list import Selection, run_lines
 from assay.store.ledger.goodput import goodput_of
 from assay.store.ledger.ledger import Ledger, open_ledger
+from machine import MACHINE
 
 WEEK_S = 7 * 86400.0
 
 
-def run_of(run_id: str, *, name: str = "tiny", made_by_drill: bool | None = None) -> Run:
+def run_of(run_id: str, *, name: str = "tiny", is_drill: bool = False) -> Run:
     return Run(
         run_id=run_id, created_s=0.0, recipe={"name": name}, recipe_sha256="", dataset_fingerprint="",
-        code_version="", run_dir="", store_url="", made_by_drill=made_by_drill,
+        code_version="", run_dir="", store_url="", is_drill=is_drill,
     )  # fmt: skip
 
 
@@ -35,7 +36,7 @@ def lived(ledger: Ledger, run: Run, *outcomes: str, gap_s: float = 1.0) -> None:
         ledger.record_attempt(
             Attempt(
                 run_id=run.run_id, attempt=number, world_size=2, start_step=0, started_s=at_s,
-                ended_s=at_s + 10.0, end_step=5, outcome=outcome,
+                ended_s=at_s + 10.0, end_step=5, outcome=outcome, **MACHINE,
             )
         )  # fmt: skip
         lost_s = float(outcome == "killed")
@@ -74,11 +75,9 @@ def test_what_ends_after_the_last_step_interrupted_nothing(ledger):
     assert [interruption.attempt for interruption in goodput_of(ledger, [run]).interruptions] == [1]
 
 
-@pytest.mark.parametrize(
-    "drilled", [run_of("d", made_by_drill=True), run_of("drill-d", name="drill-tiny", made_by_drill=None)]
-)
-def test_a_list_of_runs_has_those_of_drills_only_where_they_are_asked_for(ledger, drilled):
-    own = run_of("drilling", name="drill-bits", made_by_drill=False)
+def test_a_list_of_runs_has_those_of_drills_only_where_they_are_asked_for(ledger):
+    drilled = run_of("d", is_drill=True)
+    own = run_of("drilling", name="drill-bits", is_drill=False)
     lived(ledger, own, "succeeded")
     lived(ledger, drilled, "killed", "succeeded")
     assert [line.run_id for line in run_lines(ledger)] == ["drilling"]

@@ -56,6 +56,7 @@ def test_device_time_adds_up_over_ranks_and_attempts_of_each_run(tmp_path: Path)
                     code_version="0",
                     run_dir=str(tmp_path),
                     store_url="s",
+                    num_steps=10,
                 )
             )
         for number, rank in ((1, 0), (1, 1), (2, 0)):

@@ -100,7 +100,14 @@ def test_what_is_no_entry_is_passed_over() -> None:
     store = open_store("memory:")
     log = log_in(store)
     created = FileCreated(
-        file_id="file-1", project="p", at_s=1.0, filename="f", purpose="evals", num_bytes=1, sha256="0"
+        file_id="file-1",
+        project="p",
+        at_s=1.0,
+        filename="f",
+        purpose="evals",
+        num_bytes=1,
+        sha256="0",
+        content="file-1",
     )
     log.append(lambda _: created)
     store.put("file/a/log/notes.txt", b"mine")

@@ -20,6 +20,7 @@ from assay.store.metrics.segment import SegmentWriter, segment_path
 from failing_ledger import Strike
 from failing_ledger import strike as strike
 from ledger_rows import all_rows, drop_tables
+from machine import MACHINE
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -42,6 +43,7 @@ def run_in(folder: Path, run_id: str = "a") -> Run:
         code_version="0",
         run_dir=str(folder / run_id),
         store_url="unused",
+        num_steps=10,
     )
 
 
@@ -120,7 +122,7 @@ def test_an_attempt_that_only_began_shadows_already(ledger: Ledger, tmp_path: Pa
     run = run_in(tmp_path)
     logged(run, range(1, 51))
     fold_run(ledger, run)
-    ledger.record_attempt(Attempt(run_id="a", attempt=2, world_size=1, start_step=10, started_s=0.0))
+    ledger.record_attempt(Attempt(run_id="a", attempt=2, world_size=1, start_step=10, started_s=0.0, **MACHINE))
     assert metric_series(ledger, "a", "loss").steps[-1] == 10
 
 
@@ -212,7 +214,7 @@ def test_the_curve_of_any_attempts_is_what_the_survivors_measured(
     with open_ledger(f"sqlite:///{folder}/l.db") as ledger:
         for number, (start, num_steps) in enumerate(attempts, start=1):
             ledger.record_attempt(
-                Attempt(run_id="a", attempt=number, world_size=1, start_step=start, started_s=0.0)
+                Attempt(run_id="a", attempt=number, world_size=1, start_step=start, started_s=0.0, **MACHINE)
             )
             survivors = {step: value for step, value in survivors.items() if step <= start}
             steps = range(start + 1, start + num_steps + 1)

@@ -26,10 +26,10 @@ def cells(attempts: Sequence[Attempt], name: str) -> list[str | None]:
     """A column of the table of some attempts; nothing where it is no factor."""
     runs = [
         Run(
-            run_id=each.run_id, created_s=0.0, recipe={"seed": 1}, recipe_sha256="", code_version="1",
-            dataset_fingerprint="d" * 64, run_dir="/r", store_url="memory:",
+            run_id=item.run_id, created_s=0.0, recipe={"seed": 1}, recipe_sha256="", code_version="1",
+            dataset_fingerprint="d" * 64, run_dir="/r", store_url="memory:", num_steps=10,
         )
-        for each in attempts
+        for item in attempts
     ]  # fmt: skip
     columns, _ = columns_of_attempts(runs, attempts)
     return columns.table[name].to_pylist() if name in columns.factors else []

@@ -18,7 +18,7 @@ def run(folder, run_id="r", *, is_drill=False, **recipe):
     return Run(
         run_id=run_id, created_s=1.0, recipe={"name": "x", **recipe}, recipe_sha256="a",
         dataset_fingerprint="d", code_version="1", run_dir=str(folder / run_id), store_url=str(folder / run_id),
-        made_by_drill=is_drill,
+        is_drill=is_drill,
     )  # fmt: skip
 
 
@@ -88,7 +88,7 @@ def test_damaged_arithmetic_that_was_only_noticed_is_a_symptom_and_what_ended_an
         "r", {0: notice("wrong_arithmetic", 1), 1: notice("wrong_arithmetic", 2), 2: notice("straggler", 1)}
     )
     found = failures_on_record(ledger)
-    assert [(each.seen_by, each.attempt, each.symptom_class) for each in found] == [
+    assert [(symptom.seen_by, symptom.attempt, symptom.symptom_class) for symptom in found] == [
         ("notice", 1, "device_error"),
         ("failure", 2, "device_error"),
     ]
@@ -133,7 +133,7 @@ def test_different_errors_of_one_host_are_one_cause_by_the_ledger_alone(ledger, 
     (cause,) = shared_causes(ledger, failures, np.random.default_rng(0)).causes
     assert cause.factors == {"host": "n3"}
     assert len(cause.signatures) == 3
-    of_some = failures_of_runs(ledger, [AskedRun(each.run_id) for each in failures[:3]])
+    of_some = failures_of_runs(ledger, [AskedRun(symptom.run_id) for symptom in failures[:3]])
     assert shared_causes(ledger, of_some, np.random.default_rng(0)).causes == (cause,)
 
 

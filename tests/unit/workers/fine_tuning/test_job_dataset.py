@@ -11,7 +11,7 @@ from assay.data.dataset.split import ColumnSplit, split_view, whole_view
 from assay.records.fine_tuning_job import JobCreated
 from assay.records.uploaded_file import FileCreated
 from assay.serving.base_models import read_base_models, template_recipe
-from assay.serving.files import FileShelf
+from assay.serving.files import FileRepository
 from assay.serving.ids import new_id
 from assay.serving.methods import SERVED_METHODS
 from assay.store.objects import open_store
@@ -27,11 +27,11 @@ def talker(tmp_path_factory):
 
 
 @pytest.fixture
-def files() -> FileShelf:
-    return FileShelf(open_store("memory:"), HandClock(1_800_000_000.0))
+def files() -> FileRepository:
+    return FileRepository(open_store("memory:"), HandClock(1_800_000_000.0))
 
 
-def put(files: FileShelf, data: bytes) -> str:
+def put(files: FileRepository, data: bytes) -> str:
     file_id = new_id("file", 1_800_000_000.0)
     sink = files.sink(file_id)
     sink.write(data)
@@ -39,7 +39,7 @@ def put(files: FileShelf, data: bytes) -> str:
     files.put(
         FileCreated(
             file_id=file_id, project="p", at_s=0.0, filename="f", purpose="fine-tune",
-            num_bytes=sink.num_bytes, sha256=sink.sha256,
+            num_bytes=sink.num_bytes, sha256=sink.sha256, content=file_id,
         )
     )  # fmt: skip
     return file_id
@@ -51,7 +51,7 @@ def long_row() -> dict:
     return {"messages": [asked, {"role": "assistant", "content": "yield"}]}
 
 
-def build(files: FileShelf, talker, folder: Path, method: str, training: bytes, validation: bytes | None):
+def build(files: FileRepository, talker, folder: Path, method: str, training: bytes, validation: bytes | None):
     """The dataset, and the split of its job's recipe."""
     created = JobCreated(
         job_id="ftjob-" + "0" * 24, project="p", at_s=1.0, model="talker", base={}, method=method,
@@ -174,10 +174,10 @@ def test_a_file_that_rotted_since_its_upload_fails_the_job_by_name(
 ) -> None:
     own_put, ids = put, []
 
-    def put_damaged(files: FileShelf, data: bytes) -> str:
+    def put_damaged(files: FileRepository, data: bytes) -> str:
         ids.append(own_put(files, data))
         if (param == "training_file") == (len(ids) == 1):
-            store = files.shelf.store
+            store = files.logs.store
             store.put(f"bytes/{files.find(ids[-1], 'p').content}", data.replace(b"return", b"yields", 1))
         return ids[-1]
 

@@ -14,7 +14,7 @@ from assay.records.run import Run
 from assay.store.home import Home
 from assay.store.objects import open_store
 from assay.training.recipe import EvaluationConfig, recipe_sha256
-from assay.workflows.evaluation.background import MAX_STARTS, EvaluationBeside
+from assay.workflows.evaluation.background import MAX_STARTS, BackgroundEvaluator
 from tiny_recipe import tiny_recipe
 
 
@@ -75,12 +75,12 @@ def a_run(folder: Path, **recipe: object) -> Run:
     tree = tiny_recipe(**recipe)
     return Run(
         run_id="nothing-there", created_s=0, recipe=tree, recipe_sha256=recipe_sha256(tree, ""),
-        dataset_fingerprint="", code_version="", run_dir=str(folder), store_url=str(folder),
+        dataset_fingerprint="", code_version="", run_dir=str(folder), store_url=str(folder), num_steps=10,
     )  # fmt: skip
 
 
 def test_a_run_that_asks_for_nothing_has_no_worker(tmp_path):
-    beside = EvaluationBeside(Home.at(tmp_path), a_run(tmp_path))
+    beside = BackgroundEvaluator(Home.at(tmp_path), a_run(tmp_path))
     beside.finish()
     beside.stop()
     assert not list(tmp_path.iterdir())
@@ -88,7 +88,7 @@ def test_a_run_that_asks_for_nothing_has_no_worker(tmp_path):
 
 def test_a_worker_that_keeps_failing_is_given_up_and_heard_of_at_the_end(tmp_path, monkeypatch):
     monkeypatch.setattr("sys.executable", "/bin/false")
-    beside = EvaluationBeside(Home.at(tmp_path), a_run(tmp_path, evaluation={"suite": "s.yaml"}))
+    beside = BackgroundEvaluator(Home.at(tmp_path), a_run(tmp_path, evaluation={"suite": "s.yaml"}))
     with pytest.raises(
         TrainingError, match=rf"failed {MAX_STARTS} times.*exit code 1.*assay eval work nothing-there"
     ):

@@ -27,10 +27,10 @@ class Example(NamedTuple):
 
 def examples_of(dataset: Dataset, num_rows: int) -> list[Example]:
     """The first rows of the dataset; raises `DataError` where its tokenizer is not beside its manifest."""
-    if dataset.manifest.format in (None, "labelled"):
+    if dataset.manifest.format == "labelled":
         return []
-    file, wanted = dataset.folder / TOKENIZER_FILE, dataset.manifest.tokenizer_sha256
-    if not file.is_file() or sha256_of_bytes(file.read_bytes()) != wanted:
+    file, expected = dataset.folder / TOKENIZER_FILE, dataset.manifest.tokenizer_sha256
+    if not file.is_file() or sha256_of_bytes(file.read_bytes()) != expected:
         raise DataError(f"{file}: not the tokenizer that the dataset was built with. Copy that one there.")
     tokenizer = load_tokenizer(file)
     columns = [
@@ -64,10 +64,10 @@ def _example(tokenizer: Tokenizer, name: str, ids: Sequence[int], spans: Sequenc
     # A text's places are told by what comes before them: alone, a piece may decode to another text.
     borders = [0, *spans, len(ids)]
     texts = [tokenizer.decode(ids[:border], skip_special_tokens=False) for border in borders]
-    places = [len(text) for text in texts]
+    offsets = [len(text) for text in texts]
     parts = [
         (texts[-1][begin:end], bool(index % 2))
-        for index, (begin, end) in enumerate(pairwise(places))
+        for index, (begin, end) in enumerate(pairwise(offsets))
         if begin < end
     ]
     return Example(name, len(ids), tuple(parts))

@@ -103,7 +103,7 @@ def manifest(kind: str, **counts: int) -> DatasetManifest:
     return DatasetManifest(
         name="d", source_url="", fingerprint="", row_groups_sha256="", footers_sha256="", shards=(), num_rows=3,
         columns={"input_ids": "list", "label": kind}, num_row_groups=1, num_tokens=3, max_token_id=1,
-        lengths=lengths, label_counts=counts, column_profiles=(),
+        lengths=lengths, label_counts=counts, column_profiles=(), format="labelled",
     )  # fmt: skip
 
 

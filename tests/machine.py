@@ -1,0 +1,16 @@
+"""The machine on which attempts of test records ran."""
+
+from typing import Any
+
+from assay.records.processor import Processor
+from assay.records.surroundings import Surroundings
+
+MACHINE: dict[str, Any] = {
+    "folder": "",
+    "code_version": "",
+    "processor": Processor(model="a processor", instructions="AVX2", torch="2.0"),
+    "surroundings": Surroundings(
+        python="3.11", kernel="6.1", driver="", image="", user="me", place="machine", job="", partition="",
+    ),
+}  # fmt: skip
+"""The fields of an `Attempt` that say where and by what it was made."""
