@@ -95,7 +95,7 @@ def followed(name: str, case: Case, seconds: float) -> list[Followed]:
 
 def first_is_best(found: Sequence[Followed]) -> bool:
     """To `SAME` points."""
-    return found[0].gained >= max(each.gained for each in found) - SAME
+    return found[0].gained >= max(item.gained for item in found) - SAME
 
 
 def main() -> None:
@@ -108,7 +108,7 @@ def main() -> None:
         sys.exit(f"benchmarks/throughput_advice.py: {reason}; run it as root where namespaces can be made")
     describe_machine()
     by_case = {name: followed(name, CASES[name], options.seconds) for name in options.only or CASES}
-    errors = [abs(each.gained - each.promised) for found in by_case.values() for each in found]
+    errors = [abs(item.gained - item.promised) for found in by_case.values() for item in found]
     figures = {
         "advice_followed": len(errors),
         "advice_worst_error": round(max(errors), 2),

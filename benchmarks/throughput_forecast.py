@@ -55,7 +55,7 @@ CASES: dict[str, Setting] = {
         rows_per_lane=20,
         group_rows=40,
         steps=50,
-        loader={"window_rows": 40, "spread_windows": 0},
+        loader={"window_rows": 40, "shuffle_radius_windows": 0},
     ),
     "commits": BASE._replace(lane_s=0.15, gradient_bytes=1_000_000, rate="12mbit", commit_every=2),
 }

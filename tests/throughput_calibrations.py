@@ -14,7 +14,7 @@ def timed(
     lane_s: Sequence[Sequence[float]], *, data_s: float = 0.0, fixed_s: float = 0.0
 ) -> tuple[TimedStep, ...]:
     return tuple(
-        TimedStep(lane_s=tuple(each), data_s=data_s, rollout_s=0.0, fixed_s=fixed_s) for each in lane_s
+        TimedStep(lane_s=tuple(sequence), data_s=data_s, rollout_s=0.0, fixed_s=fixed_s) for sequence in lane_s
     )
 
 
@@ -34,7 +34,7 @@ def two(
 def calibration_of(steps: tuple[TimedStep, ...], **others: object) -> ThroughputCalibration:
     lanes = len(steps[0].lane_s)
     values: dict[str, object] = {
-        "recipe_name": "r", "recipe_sha256": "a", "dataset_fingerprint": "d", "code_version": "0",
+        "recipe_name": "r", "recipe": {}, "recipe_sha256": "a", "dataset_fingerprint": "d", "code_version": "0",
         "processor": Processor(model="m", instructions="i", torch="2"), "host": "h", "measured_s": 0.0,
         "on_cuda": False, "lanes": lanes, "global_batch_size": 4 * lanes, "num_steps": 1_000,
         "evaluated_steps": 0.0, "commit_every": 100, "evaluate_every": None, "spot_check_every": None,

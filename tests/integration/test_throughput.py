@@ -24,7 +24,7 @@ from assay.planning.program.new import new_program
 from assay.records.throughput import ThroughputCalibration
 from assay.store.home import Home
 from assay.training.recipe import Recipe
-from assay.workflows.run import checked
+from assay.workflows.run import check_recipe
 from assay.workflows.throughput.calibrate import loader_row_s, waiting_in_the_long_run
 from assay.workflows.throughput.saved_calibration import (
     CalibrationKey,
@@ -66,7 +66,7 @@ def test_what_cannot_be_forecast_is_refused_before_anything_is_measured(recipe: 
 
 def test_the_nearest_calibration_says_in_which_keys_it_is_of_another_recipe(recipe: Path) -> None:
     def of(*overrides: str) -> tuple[Recipe, Dataset]:
-        return checked(read_config_file(recipe, overrides))
+        return check_recipe(read_config_file(recipe, overrides))
 
     home, (mine, dataset) = Home.from_environment(), of()
     key = CalibrationKey.here(mine, dataset)
@@ -111,8 +111,12 @@ def test_rows_take_what_reading_them_takes_though_a_first_window_reads_more(
         return read(view, group, columns)
 
     monkeypatch.setattr(DatasetView, "read", slow)
-    overrides = ("loader.global_batch_size=32", "loader.window_rows=8", f"loader.spread_windows={spread}")
-    found = loader_row_s(*checked(read_config_file(recipe, overrides)))
+    overrides = (
+        "loader.global_batch_size=32",
+        "loader.window_rows=8",
+        f"loader.shuffle_radius_windows={spread}",
+    )
+    found = loader_row_s(*check_recipe(read_config_file(recipe, overrides)))
     assert row_s <= found < 3 * row_s  # a busy machine takes longer; all that was read, six times as long
 
 

@@ -6,21 +6,29 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from assay.base.errors import ConfigError
-from assay.cli.given import FILE, FILE_OR_CHANGE, RUN, OutFile, force_option, given_home, is_given
+from assay.cli.parameters import (
+    FILE,
+    FILE_OR_CHANGE,
+    RUN,
+    OutFile,
+    current_home,
+    force_option,
+    is_on_command_line,
+)
 
 if TYPE_CHECKING:
     from assay.base.config import LoadedConfig
     from assay.throughput.cluster import Cluster
 
-MOST_SECONDS = 60.0
+MAX_SECONDS = 60.0
 """On one worker, and on two: the calibration is to be over in three minutes."""
 
 
-OF_FORECASTS = {"sizes": "--workers", "parallel": "--parallel", "advise": "--advise", "as_modes": "--modes"}
+FORECAST_OPTIONS = {"sizes": "--workers", "parallel": "--parallel", "advise": "--advise", "as_modes": "--modes"}
 """What says nothing of a run that was made."""
 
 
-class _Asked(NamedTuple):
+class _CalibrationSource(NamedTuple):
     """Where the calibration comes from."""
 
     file: Path | None
@@ -74,7 +82,7 @@ class _Asked(NamedTuple):
 )
 @click.option(
     "--seconds",
-    type=click.FloatRange(min=1, max=MOST_SECONDS),
+    type=click.FloatRange(min=1, max=MAX_SECONDS),
     default=30.0,
     show_default=True,
     help="Steps that a calibration measures on one worker, and as long on two.",
@@ -136,14 +144,18 @@ def throughput(
     """
     if (recipe is None) == (run_id is None):
         raise ConfigError("give one of these: a RECIPE file, or --check RUN.")
-    if run_id is not None and (vain := [name for name in OF_FORECASTS if is_given(context, name)]):
-        raise ConfigError(f"{OF_FORECASTS[vain[0]]} is for a RECIPE: with --check the run says what it was.")
+    if run_id is not None and (
+        unused := [name for name in FORECAST_OPTIONS if is_on_command_line(context, name)]
+    ):
+        raise ConfigError(
+            f"{FORECAST_OPTIONS[unused[0]]} is for a RECIPE: with --check the run says what it was."
+        )
     if out is not None and not out.parent.is_dir():
         raise ConfigError(f"--out {out}: there is no folder {out.parent}. Make it first.")
     cluster = _cluster(devices_per_node, network, inside, failures, restart_s)
-    asked = _Asked(calibration, seconds)
+    source = _CalibrationSource(calibration, seconds)
     if run_id is not None:
-        _check(run_id, cluster, asked, out, as_json=as_json)
+        _check(run_id, cluster, source, out, as_json=as_json)
         return
     assert recipe is not None
     from assay.throughput.parsing import parse_world_sizes
@@ -153,7 +165,7 @@ def throughput(
         overrides,
         parse_world_sizes(sizes),
         cluster,
-        asked,
+        source,
         out,
         parallel=parallel,
         advise=advise,
@@ -180,7 +192,7 @@ def _forecast(
     overrides: tuple[str, ...],
     sizes: list[int],
     cluster: "Cluster",
-    asked: _Asked,
+    source: _CalibrationSource,
     out: Path | None,
     *,
     parallel: Any,
@@ -197,9 +209,9 @@ def _forecast(
     lanes = validated(Recipe, loaded).loader.lanes
     for size in sizes:
         LaneShares(lanes, size)
-        if len(nodes := cluster.nodes(size)) > 1 and cluster.between is None and asked.file is None:
+        if len(nodes := cluster.nodes(size)) > 1 and cluster.between is None and source.file is None:
             raise missing_network_error(nodes)
-    calibration = _calibration(loaded, asked, out)
+    calibration = _calibration(loaded, source, out)
     from assay.throughput.advice import advised
     from assay.throughput.forecast import forecast
 
@@ -219,20 +231,22 @@ def _forecast(
         print_forecast(found, calibration, advised_for=sizes[-1] if advise else None)
 
 
-def _check(run_id: str, cluster: "Cluster", asked: _Asked, out: Path | None, *, as_json: bool) -> None:
+def _check(
+    run_id: str, cluster: "Cluster", source: _CalibrationSource, out: Path | None, *, as_json: bool
+) -> None:
     from assay.base.config import LoadedConfig
     from assay.throughput.cluster import missing_network_error
     from assay.throughput.compare import compare_forecast
     from assay.training.recipe import recipe_of
-    from assay.workflows.run import existing_run
+    from assay.workflows.run import load_run
     from assay.workflows.throughput.attempt import longest_attempt
 
-    run = existing_run(given_home(), run_id)
+    run = load_run(current_home(), run_id)
     measured = longest_attempt(run)
-    if len(measured.shares.nodes) > 1 and cluster.between is None and asked.file is None:
+    if len(measured.shares.nodes) > 1 and cluster.between is None and source.file is None:
         raise missing_network_error(measured.shares.nodes)
     tree = recipe_of(run).model_dump(mode="json")
-    calibration = _calibration(LoadedConfig(tree, {}), asked, out)
+    calibration = _calibration(LoadedConfig(tree, {}), source, out)
     found = compare_forecast(calibration, measured, cluster)
     if as_json:
         click.echo(found.to_json())
@@ -242,33 +256,35 @@ def _check(run_id: str, cluster: "Cluster", asked: _Asked, out: Path | None, *, 
         print_check(found)
 
 
-def _calibration(loaded: "LoadedConfig", asked: _Asked, out: Path | None) -> "ScaleCalibration":
+def _calibration(
+    loaded: "LoadedConfig", source: _CalibrationSource, out: Path | None
+) -> "ThroughputCalibration":
     """The one that was given, was made before, or is made now."""
     from assay.reporting.documents.render import write_file
-    from assay.workflows.run import checked
+    from assay.workflows.run import check_recipe
     from assay.workflows.throughput.calibrate import calibrate_throughput
     from assay.workflows.throughput.saved_calibration import (
         CalibrationKey,
-        given_calibration,
-        kept_calibration,
+        load_calibration,
         nearest_other,
+        saved_calibration,
     )
 
-    recipe, dataset = checked(loaded)
-    if asked.file is not None:
-        found = given_calibration(asked.file, recipe, dataset)
+    recipe, dataset = check_recipe(loaded)
+    if source.file is not None:
+        found = load_calibration(source.file, recipe, dataset)
     else:
-        home, key = given_home(), CalibrationKey.here(recipe, dataset)
-        kept = kept_calibration(home, key)
-        if kept is None:
+        home, key = current_home(), CalibrationKey.here(recipe, dataset)
+        saved = saved_calibration(home, key)
+        if saved is None:
             nearest = nearest_other(home, key, recipe, dataset)
             click.echo(
                 f"this recipe ('{recipe.name}') was never calibrated on such a machine with this code"
-                f"{f'; {nearest}' if nearest else ''}: measuring {asked.seconds:g} s of real steps on one "
+                f"{f'; {nearest}' if nearest else ''}: measuring {source.seconds:g} s of real steps on one "
                 "worker, and as long on two where they fit ...",
                 err=True,
             )
-        found = kept or calibrate_throughput(home, loaded, seconds=asked.seconds)
+        found = saved or calibrate_throughput(home, loaded, seconds=source.seconds)
     if out is not None:
         write_file(out, found.to_sealed_json() + "\n")
     return found

@@ -1,1 +1,1 @@
-"""What a recipe takes on other numbers of workers, from some seconds on one or two."""
+"""Forecasts the throughput of a recipe on more workers from a calibration on one or two."""

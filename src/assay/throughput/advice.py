@@ -1,7 +1,7 @@
-"""What would make a recipe faster on so many workers: each change is forecast, and ranked by the time it saves.
+"""Ranks changes of a recipe by the time that they save at one number of workers; each change is forecast.
 
-A change of lanes, rows or the batch learns something else; a campaign has to say whether it is as good. Times
-are for as many rows: a batch twice as large has half the steps.
+A change of lanes, rows or batch size changes what is learned, so a campaign has to compare it. Times are for
+the same number of rows: twice the batch size means half the steps.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,33 +20,33 @@ from assay.throughput.forecast import forecast
 from assay.throughput.whole_run import WholeRun, best_interval_s, steps_between_commits
 
 MIN_GAIN = 0.005
-"""A share of the time, or of the device-hours; a change that gains less is not told."""
+"""Changes that save a smaller share of time or device-hours are not reported."""
 WAITS_FOR_ROWS = 0.02
-"""The share of a step from which more threads of the loader are worth a try."""
+"""From this share of a step spent waiting for rows, more loader threads are suggested."""
 
 
 class _Change(NamedTuple):
-    """What could be done otherwise."""
+    """A possible change."""
 
     words: str
     overrides: tuple[str, ...]
     changes_learning: bool
     world_size: int
     calibration: ThroughputCalibration
-    """As it would be, by what was measured."""
+    """The calibration as it would be after the change."""
     parallel: ParallelMode | None = None
-    """None: as it is."""
+    """None: unchanged."""
 
 
 def advised(
     calibration: ThroughputCalibration, world_size: int, cluster: Cluster, *, parallel: ParallelMode = "ddp"
 ) -> tuple[ThroughputAdvice, ...]:
-    """Changes that gain time or device-hours, the most time first."""
+    """Return the changes that save time or device-hours, most time first."""
     [now] = forecast(calibration, [world_size], cluster, parallel=parallel).sizes
     changes = [*_changes(calibration, now, cluster), _held_otherwise(calibration, now, parallel)]
     found = [_worth(now, change, cluster, change.parallel or parallel) for change in changes]
-    gains = [each for each in found if max(each.time_saved, each.device_hours_saved) >= MIN_GAIN]
-    return tuple(sorted(gains, key=lambda each: (-each.time_saved, -each.device_hours_saved)))
+    gains = [advice for advice in found if max(advice.time_saved, advice.device_hours_saved) >= MIN_GAIN]
+    return tuple(sorted(gains, key=lambda advice: (-advice.time_saved, -advice.device_hours_saved)))
 
 
 def _worth(now: WorldForecast, change: _Change, cluster: Cluster, parallel: ParallelMode) -> ThroughputAdvice:
@@ -85,13 +85,13 @@ def _changes(calibration: ThroughputCalibration, now: WorldForecast, cluster: Cl
             size,
             _with_steps(calibration, _halved_lanes, lanes=2 * lanes, fewer_steps=1),
         )
-    if (every := _better_interval(calibration, now, cluster)) is not None:
+    if (interval := _better_interval(calibration, now, cluster)) is not None:
         yield _Change(
-            f"a commit every {every:,} steps",
-            (f"trainer.commit_every={every}",),
+            f"a commit every {interval:,} steps",
+            (f"trainer.commit_every={interval}",),
             False,
             size,
-            calibration.model_copy(update={"commit_every": every}),
+            calibration.model_copy(update={"commit_every": interval}),
         )
     if now.terms["data"] > WAITS_FOR_ROWS * now.step_s.value:
         yield _Change(
@@ -106,21 +106,21 @@ def _changes(calibration: ThroughputCalibration, now: WorldForecast, cluster: Cl
 
 
 def _held_otherwise(calibration: ThroughputCalibration, now: WorldForecast, parallel: ParallelMode) -> _Change:
-    """Weights that are sharded, or no more."""
+    """Switch between replicated and sharded weights."""
     if parallel == "ddp":
         words = "sharded weights, which take less memory; their trips counted in full, none hidden"
         return _Change(words, ("--parallel fsdp2",), False, now.world_size, calibration, "fsdp2")
-    words = "whole weights on every worker, where they fit"
+    words = "whole weights on interval worker, where they fit"
     return _Change(words, ("--parallel ddp",), False, now.world_size, calibration, "ddp")
 
 
 def _better_interval(calibration: ThroughputCalibration, now: WorldForecast, cluster: Cluster) -> int | None:
-    """Steps between commits that lose the least; None where that is what there is."""
+    """Return the cheapest number of steps between commits, or None if it is the current one."""
     step_s = now.step_s.value
     whole = WholeRun.of(calibration, cluster, now.nodes, now.max_lanes, step_s)
-    every = steps_between_commits(calibration)
+    interval = steps_between_commits(calibration)
     best = max(1, round(best_interval_s(whole.costs) / step_s))
-    return best if every is not None and best != round(every) and best < calibration.num_steps else None
+    return best if interval is not None and best != round(interval) and best < calibration.num_steps else None
 
 
 def _with_steps(
@@ -130,7 +130,7 @@ def _with_steps(
     lanes: int,
     fewer_steps: int,
 ) -> ThroughputCalibration:
-    """`changed` makes a step of two that were measured."""
+    """Build the changed calibration; `changed` makes each step from a measured one and its successor."""
     steps = calibration.steps
     pairs = zip(steps, (*steps[1:], steps[0]), strict=True)
     return calibration.model_copy(
@@ -168,7 +168,7 @@ def _halved_lanes(one: TimedStep, _: TimedStep) -> TimedStep:
 
 
 def _read_twice_as_fast(one: TimedStep, _: TimedStep) -> TimedStep:
-    """A single rank that waits for rows has read all the step long."""
+    """A single rank that waits for rows has been reading during the whole step."""
     if not one.data_s:
         return one
     lanes_of_rank_s = one.rollout_s + one.fixed_s + sum(one.lane_s)

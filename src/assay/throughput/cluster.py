@@ -1,4 +1,5 @@
-"""Where workers will be, and what lies between them: as somebody says, or as two workers measured it."""
+"""Describes the cluster to forecast: workers per node and the network, as stated or as two workers measured
+it."""
 
 import math
 from collections.abc import Sequence
@@ -11,40 +12,41 @@ from assay.records.throughput import NetworkLink, ThroughputCalibration, TwoWork
 from assay.throughput.exchange_time import Links
 
 NUM_MESSAGE_RESAMPLES = 5
-"""Readings of the messages, the first as measured and the others resampled."""
+"""Versions of the measured messages: one as measured, the others resampled."""
 ADDED_BYTES_PER_S = {False: 5e9, True: 5e11}
-"""Where nobody measured it: on a CPU, and on CUDA."""
+"""on CUDA -> rate of adding gradients, assumed if no two workers measured it."""
 
 
 class Cluster(NamedTuple):
-    """Where the workers will be."""
+    """The cluster to forecast."""
 
     devices_per_node: int
     inside: NetworkLink | None = None
-    """Within a node; None: as measured between two workers."""
+    """Network within a node. None: as measured between two workers."""
     between: NetworkLink | None = None
-    """What one node sends and takes in at once, whatever its workers; None: as measured between two nodes."""
+    """Bandwidth and latency of one node to all others, shared by its workers. None: as measured between two
+    nodes."""
     failures_per_node_h: float = 0.0
     restart_s: float | None = None
-    """From a failure to the next step, e.g. what another node's coming takes; None: as measured."""
+    """Seconds from a failure to the next step, e.g. until a new node arrives. None: as measured."""
 
     def nodes(self, world_size: int) -> tuple[int, ...]:
-        """Workers of each node: full ones, and one with the rest."""
+        """Return the workers of each node; the last node has the remainder."""
         full, rest = divmod(world_size, self.devices_per_node)
         return (self.devices_per_node,) * full + ((rest,) if rest else ())
 
     def between_failures_s(self, num_nodes: int) -> float:
-        """Seconds between failures of any of so many nodes, on average; infinite where none fails."""
+        """Return the mean seconds between failures of any of `num_nodes` nodes; infinite if none fails."""
         rate = self.failures_per_node_h * num_nodes
         return 3600.0 / rate if rate else math.inf
 
     def restarts_s(self, calibration: ThroughputCalibration) -> float:
-        """From a failure to the next step."""
+        """Return the seconds from a failure to the next step."""
         return calibration.restart_s if self.restart_s is None else self.restart_s
 
 
 def measured_link(two: TwoWorkers) -> NetworkLink:
-    """What messages of two sizes took, at the median."""
+    """Return bandwidth and latency from the median times of the smallest and largest messages."""
     by_size: dict[int, list[float]] = {}
     for message in two.messages:
         by_size.setdefault(message.num_bytes, []).append(message.seconds)
@@ -55,16 +57,16 @@ def measured_link(two: TwoWorkers) -> NetworkLink:
 
 
 def measured_network(two: TwoWorkers | None, *, num_nodes: int) -> NetworkLink | None:
-    """As two workers on so many nodes measured it."""
+    """Return the link that two workers measured, if they were on `num_nodes` nodes."""
     return measured_link(two) if two is not None and two.num_nodes == num_nodes else None
 
 
 def resolve_links(
     cluster: Cluster, nodes: Sequence[int], *, two: TwoWorkers | None, on_cuda: bool = False
 ) -> Links:
-    """What lies between these workers, with the messages of `two` as measured.
+    """Return the links between these workers.
 
-    What a message costs on this machine it costs beside what a stated network says.
+    The stated latency between nodes is added to the latency that messages have on this machine.
     """
     intra_node, far = measured_network(two, num_nodes=1), measured_network(two, num_nodes=2)
     inside, between = cluster.inside or intra_node, cluster.between or far
@@ -84,7 +86,7 @@ def resolve_links(
 
 
 def missing_network_error(nodes: Sequence[int]) -> ConfigError:
-    """What to raise where nobody knows what lies between nodes."""
+    """Return the error for workers on several nodes without a known network."""
     return ConfigError(
         f"{sum(nodes)} workers lie on {len(nodes)} nodes: say what one node sends to the others, e.g. "
         "--network 25GB/s,5us; or that they share one: --devices-per-node."
@@ -92,7 +94,7 @@ def missing_network_error(nodes: Sequence[int]) -> ConfigError:
 
 
 def resampled_messages(two: TwoWorkers | None) -> list[TwoWorkers | None]:
-    """The messages as measured, then resampled."""
+    """Return the messages as measured, followed by resampled versions."""
     if two is None:
         return [None]
     rng, found = np.random.default_rng(1), [two]
@@ -100,13 +102,15 @@ def resampled_messages(two: TwoWorkers | None) -> list[TwoWorkers | None]:
     for index, message in enumerate(two.messages):
         by_size.setdefault(message.num_bytes, []).append(index)
     for _ in range(NUM_MESSAGE_RESAMPLES - 1):
-        drawn = [int(index) for each in by_size.values() for index in rng.choice(each, len(each))]
-        found.append(two.model_copy(update={"messages": tuple(two.messages[index] for index in drawn)}))
+        chosen = [
+            int(index) for same_size in by_size.values() for index in rng.choice(same_size, len(same_size))
+        ]
+        found.append(two.model_copy(update={"messages": tuple(two.messages[index] for index in chosen)}))
     return [*found]
 
 
 def without_latency(links: Links) -> Links:
-    """Messages that cost nothing besides their bytes."""
+    """Return the links with zero latency."""
     inside, between = (
         None if link is None else link.model_copy(update={"latency_s": 0.0}) for link in links[:2]
     )

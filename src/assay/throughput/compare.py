@@ -1,4 +1,4 @@
-"""A forecast beside what an attempt of a run took: phase by phase, and which of them was wrong most."""
+"""Compares a forecast with an attempt of a run, phase by phase."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -10,32 +10,33 @@ from assay.throughput.cluster import Cluster
 from assay.throughput.forecast import forecast_attempt
 
 MIN_SHARE = 0.001
-"""A share of a step: a phase that takes less, and was forecast to, is left out."""
+"""A phase below this share of a step, both forecast and measured, is left out."""
 
 
 class MeasuredAttempt(NamedTuple):
-    """What an attempt took, by its own records."""
+    """Times of an attempt, from its metrics."""
 
     run_id: str
     attempt: int
     shares: LaneShares
     step_s: tuple[float, ...]
-    """[step]: from the end of the one before, without commits and evaluations; the slowest worker's."""
+    """[step]: seconds since the previous step ended, without commits and evaluations, on the slowest worker."""
     phases_s: Mapping[str, float]
-    """Seconds a step of the mean worker: data, generation, compute, communication."""
+    """Phase -> seconds per step, averaged over workers: data, generation, compute, communication."""
     num_commits: int
     commit_s: float
-    """For which the mean worker stood still for each."""
+    """Mean seconds that training pauses for one commit."""
     start_s: float
-    """Until the first step, beyond what a step takes."""
+    """Seconds until the first step ends, minus one mean step."""
     is_first: bool
-    """It did not go on from a commit."""
+    """False if the attempt resumed from a commit."""
 
 
 def compare_forecast(
     calibration: ThroughputCalibration, measured: MeasuredAttempt, cluster: Cluster
 ) -> ThroughputCheck:
-    """`cluster`: what lay between its workers; the lanes that each had are those of the attempt."""
+    """Compare the forecast with `measured`; the lanes of each worker are those of the attempt, not of
+    `cluster`."""
     expected = forecast_attempt(calibration, measured.shares, cluster)
     num_steps = len(measured.step_s)
     step_s = sum(measured.step_s) / num_steps

@@ -1,11 +1,10 @@
-"""What the exchange of gradients takes: the plan that ranks carry out, walked through in seconds.
+"""Simulates the time of a gradient exchange by walking through the plan that ranks execute.
 
-A round ends for a rank when its peers have come to it, and what it sends and takes in is through:
+A round ends for a rank when its peers have reached it, and its messages are sent and received:
 
-    round of a rank = latest of its peers + latency + bytes / bandwidth + what it adds / rate of adding
+    round of a rank = latest of its peers + latency + bytes / bandwidth + added bytes / rate of adding
 
-Inside a node every rank has a link of its own; ranks of a node share what leaves it. The bytes are those of
-the plan, counted part by part.
+Within a node every rank has its own link; the ranks of a node share the link to other nodes.
 """
 
 from collections import defaultdict
@@ -25,35 +24,36 @@ FLOAT_BYTES = 4
 
 
 class Links(NamedTuple):
-    """What lies between ranks, and what adding costs."""
+    """The network between ranks, and the rate at which a rank adds gradients."""
 
     inside: NetworkLink | None
-    """None where no two ranks share a node."""
+    """None if no two ranks share a node."""
     between: NetworkLink | None
-    """None where there is one node."""
+    """None if there is one node."""
     added_bytes_per_s: float
 
 
 class RoundTraffic(NamedTuple):
-    """One round, for a buffer of any size."""
+    """Traffic of one round, as shares of a buffer of any size."""
 
     peers: Int64[np.ndarray, "rank peer"]
-    """Whom each rank waits for; itself where it has fewer."""
+    """The ranks that each rank waits for, padded with its own."""
     is_inside: Float64[np.ndarray, "rank"]
-    """1 where it has messages within its node, else 0;"""
+    """1 if the rank exchanges messages within its node, else 0."""
     inside: Float64[np.ndarray, "rank"]
-    """and the share of the buffer that they are, the larger of the two directions."""
+    """Share of the buffer sent or received within the node, whichever is larger."""
     is_between: Float64[np.ndarray, "rank"]
     between: Float64[np.ndarray, "rank"]
-    """Likewise to and from other nodes; the share that the busiest node on its way has to let through."""
+    """Share that the busiest node on the rank's route sends or receives, because ranks of a node share its
+    link."""
     own_between: Float64[np.ndarray, "rank"]
-    """Its own part of that."""
+    """Share that the rank itself sends to or receives from other nodes."""
     added: Float64[np.ndarray, "rank"]
-    """The share that it adds afterwards."""
+    """Share that the rank adds after the round."""
 
     def seconds(self, num_bytes: float, links: Links) -> Float64[np.ndarray, "rank"]:
-        """Once its peers are there, of a buffer of so many bytes."""
-        took = self.added * num_bytes / links.added_bytes_per_s
+        """Return each rank's seconds for this round of a buffer of `num_bytes`, once its peers are ready."""
+        adding_s = self.added * num_bytes / links.added_bytes_per_s
         inside_s = self.inside * 0.0
         if links.inside is not None:
             inside_s = self.is_inside * links.inside.latency_s + self.inside * (
@@ -65,20 +65,20 @@ class RoundTraffic(NamedTuple):
             if links.inside is not None:  # no rank sends faster than it can within its node
                 between_s = np.maximum(between_s, self.own_between * (num_bytes / links.inside.bytes_per_s))
             between_s += self.is_between * links.between.latency_s
-        total: Float64[np.ndarray, "rank"] = took + np.maximum(inside_s, between_s)
+        total: Float64[np.ndarray, "rank"] = adding_s + np.maximum(inside_s, between_s)
         return total
 
 
 class ExchangeTraffic(NamedTuple):
-    """A whole exchange."""
+    """Rounds that overlap with backward passes (`early`), and those after the last one (`late`)."""
 
     early: tuple[tuple[RoundTraffic, ...], ...]
-    """[stage]: its rounds."""
+    """[stage]: the rounds of that stage."""
     late: tuple[RoundTraffic, ...]
 
 
 def exchange_traffic(plan: ExchangePlan, shares: LaneShares) -> ExchangeTraffic:
-    """The plan's rounds, as shares of a buffer."""
+    """Return the rounds of `plan` as shares of a buffer."""
     node_of = [node for node, ranks in enumerate(shares.ranks_of_nodes) for _ in ranks]
     rounds = iter(
         _round_traffic([of_rank.rounds[number] for of_rank in plan.ranks], plan.num_cells, node_of)
@@ -88,14 +88,14 @@ def exchange_traffic(plan: ExchangePlan, shares: LaneShares) -> ExchangeTraffic:
 
 
 def sent_bytes(plan: ExchangePlan, shares: LaneShares, buckets: Sequence[int]) -> tuple[int, int]:
-    """What the rank that sends the most sends in one step, and what leaves the node that sends the most.
+    """Return the bytes per step sent by the busiest rank, and by the busiest node to other nodes.
 
-    `buckets`: bytes of each; they are exchanged one by one.
+    `buckets` holds the bytes of each bucket; they are exchanged one by one.
     """
     node_of = [node for node, ranks in enumerate(shares.ranks_of_nodes) for _ in ranks]
     by_rank, by_node = defaultdict[int, int](int), defaultdict[int, int](int)
     for rank, of_rank in enumerate(plan.ranks):
-        for part in (part for each in of_rank.rounds for part in each.sends):
+        for part in (part for exchange_round in of_rank.rounds for part in exchange_round.sends):
             num_bytes = sum(FLOAT_BYTES * _width(part.cells, plan, bucket // FLOAT_BYTES) for bucket in buckets)
             by_rank[rank] += num_bytes
             if node_of[part.peer] != node_of[rank]:
@@ -104,69 +104,80 @@ def sent_bytes(plan: ExchangePlan, shares: LaneShares, buckets: Sequence[int]) -
 
 
 def _width(cells: Cells, plan: ExchangePlan, numbers: int) -> int:
-    """Numbers of a stretch of cells, as an `Exchange` cuts a buffer."""
+    """Return how many numbers a range of cells holds, rounded as `Exchange` cuts a buffer."""
     return cells.stop * numbers // plan.num_cells - cells.first * numbers // plan.num_cells
 
 
 class _RankTraffic(NamedTuple):
-    """A rank's parts of a round, as shares of the buffer."""
+    """What one rank sends and receives in a round, as shares of the buffer."""
 
     sent: float
-    taken: float
+    received: float
     peers: frozenset[int]
 
     @classmethod
-    def of(cls, made: ExchangeRound, others: Collection[int], num_cells: int) -> "_Sides":
-        """Those that go to these or come from them."""
+    def of(cls, exchange_round: ExchangeRound, others: Collection[int], num_cells: int) -> "_Sides":
+        """Count only the parts exchanged with the ranks in `others`."""
         sends, receives = (
-            [part for part in parts if part.peer in others] for parts in (made.sends, made.receives)
+            [part for part in parts if part.peer in others]
+            for parts in (exchange_round.sends, exchange_round.receives)
         )
-        sent, taken = (
+        sent, received = (
             sum(part.cells.stop - part.cells.first for part in parts) / num_cells for parts in (sends, receives)
         )
-        return cls(sent, taken, frozenset(part.peer for part in (*sends, *receives)))
+        return cls(sent, received, frozenset(part.peer for part in (*sends, *receives)))
 
 
-def _round_traffic(now: Sequence[ExchangeRound], num_cells: int, node_of: Sequence[int]) -> RoundTraffic:
-    ranks = range(len(now))
+def _round_traffic(
+    rank_rounds: Sequence[ExchangeRound], num_cells: int, node_of: Sequence[int]
+) -> RoundTraffic:
+    ranks = range(len(rank_rounds))
     node_peers = [{peer for peer in ranks if node_of[peer] == node_of[rank]} for rank in ranks]
-    intra_node = [_RankTraffic.of(made, home, num_cells) for made, home in zip(now, node_peers, strict=True)]
-    inter_node = [
-        _RankTraffic.of(made, {*ranks} - home, num_cells) for made, home in zip(now, node_peers, strict=True)
+    intra_node = [
+        _RankTraffic.of(exchange_round, home, num_cells)
+        for exchange_round, home in zip(rank_rounds, node_peers, strict=True)
     ]
-    traffic = np.zeros((2, max(node_of) + 1))
-    for rank, sides in enumerate(inter_node):
-        traffic[:, node_of[rank]] += sides.sent, sides.taken
+    inter_node = [
+        _RankTraffic.of(exchange_round, {*ranks} - home, num_cells)
+        for exchange_round, home in zip(rank_rounds, node_peers, strict=True)
+    ]
+    node_traffic = np.zeros((2, max(node_of) + 1))
+    for rank, traffic in enumerate(inter_node):
+        node_traffic[:, node_of[rank]] += traffic.sent, traffic.received
     busiest = [
-        max((traffic[:, node_of[each]].max() for each in {rank, *sides.peers}), default=0.0)
-        if sides.peers
+        max((node_traffic[:, node_of[peer]].max() for peer in {rank, *traffic.peers}), default=0.0)
+        if traffic.peers
         else 0.0
-        for rank, sides in enumerate(inter_node)
+        for rank, traffic in enumerate(inter_node)
     ]
     peers = [sorted(a.peers | b.peers) for a, b in zip(intra_node, inter_node, strict=True)]
-    most = max(1, *map(len, peers))
+    max_peers = max(1, *map(len, peers))
     return RoundTraffic(
-        peers=np.array([each + [rank] * (most - len(each)) for rank, each in enumerate(peers)], np.int64),
-        is_inside=np.array([bool(sides.peers) for sides in intra_node], np.float64),
-        inside=np.array([max(sides.sent, sides.taken) for sides in intra_node], np.float64),
-        is_between=np.array([bool(sides.peers) for sides in inter_node], np.float64),
+        peers=np.array(
+            [of_rank + [rank] * (max_peers - len(of_rank)) for rank, of_rank in enumerate(peers)], np.int64
+        ),
+        is_inside=np.array([bool(traffic.peers) for traffic in intra_node], np.float64),
+        inside=np.array([max(traffic.sent, traffic.received) for traffic in intra_node], np.float64),
+        is_between=np.array([bool(traffic.peers) for traffic in inter_node], np.float64),
         between=np.array(busiest, np.float64),
-        own_between=np.array([max(sides.sent, sides.taken) for sides in inter_node], np.float64),
-        added=np.array([_added_cells(made) / num_cells for made in now], np.float64),
+        own_between=np.array([max(traffic.sent, traffic.received) for traffic in inter_node], np.float64),
+        added=np.array(
+            [_added_cells(exchange_round) / num_cells for exchange_round in rank_rounds], np.float64
+        ),
     )
 
 
-def _added_cells(made: ExchangeRound) -> int:
-    return sum(cells.stop - cells.first for _, _, cells in made.additions)
+def _added_cells(exchange_round: ExchangeRound) -> int:
+    return sum(cells.stop - cells.first for _, _, cells in exchange_round.additions)
 
 
 def after_rounds(
-    ready_s: Float64[np.ndarray, "draw rank"],
+    ready_s: Float64[np.ndarray, "sample rank"],
     rounds: Sequence[RoundTraffic],
     num_bytes: float,
     links: Links,
-) -> Float64[np.ndarray, "draw rank"]:
-    """When each rank is through these rounds, where it comes to them at `free_s`."""
-    for each in rounds:
-        ready_s = np.maximum(ready_s, ready_s[:, each.peers].max(axis=2)) + each.seconds(num_bytes, links)
+) -> Float64[np.ndarray, "sample rank"]:
+    """Return when each rank finishes these rounds if it is ready for them at `ready_s`."""
+    for traffic in rounds:
+        ready_s = np.maximum(ready_s, ready_s[:, traffic.peers].max(axis=2)) + traffic.seconds(num_bytes, links)
     return ready_s

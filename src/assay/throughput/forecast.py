@@ -1,11 +1,11 @@
-"""What a recipe takes on so many workers: a pure function of a calibration and a cluster.
+"""Forecasts a recipe on more workers: a pure function of a calibration and a cluster.
 
-    measured steps, messages ---> drawn steps of all ranks (`step_time`) ---> a step, its terms, what binds
-                                             + commits, failures (`whole_run`) ---> the whole run, device-hours
+measured steps, messages ---> simulated steps of all ranks (`step_time`) ---> a step, its terms, what binds
+                         + commits, failures (`whole_run`)               ---> the whole run, device-hours
 
-The intervals hold 90% of what may come out: the measured steps and messages are resampled, the same ones for
-every number of workers, and the model itself is taken to err by `MODEL_ERROR`, more with each doubling beyond
-what was measured. A single worker's forecast is what was measured.
+Intervals have 90% confidence. Measured steps and messages are resampled, with the same samples for every number
+of workers. The model itself is assumed to err by `MODEL_ERROR`, more with each doubling beyond what was
+measured. The forecast for a single worker is what was measured.
 """
 
 import math
@@ -40,39 +40,40 @@ from assay.throughput.step_time import ExchangeSetup, MeasuredSteps, SimulatedSt
 from assay.throughput.whole_run import WholeRun
 
 TARGET_SPEEDUPS: Mapping[int, float] = {8: 3.5, 32: 10.0}
-"""Speedups that are asked for, by number of workers."""
+"""Number of workers -> speedup whose probability is reported."""
 CONFIDENCE = 0.9
 NUM_SAMPLES = 256
-"""Steps that are played, about."""
+"""Approximate number of simulated steps."""
 NUM_RESAMPLES = 1000
 MODEL_ERROR = 0.015
-"""A share of a step on several workers; and as much again for each doubling beyond what was measured."""
+"""Standard deviation of the model's error on several workers, as a share of a step. The same is added for
+each doubling beyond the measured number of workers."""
 SMALL_SHARE = 0.05
-"""What all that is not the lanes' own work may take of a step before one of it is said to bind."""
+"""If all terms except the lanes' own work take at most this share of a step, `lanes` is the binding term."""
 
 ROUNDING = 1e-6
-"""A share of the number of workers: a speedup that exceeds it by less is their number."""
+"""Tolerance of a speedup that equals the number of workers, as a share of that number."""
 
 
 class _SimulatedCluster(NamedTuple):
-    """A number of workers, played."""
+    """Simulated steps of one number of workers."""
 
-    on: ExchangeSetup
-    drawn: SimulatedSteps
+    setup: ExchangeSetup
+    steps: SimulatedSteps
     without_latency: SimulatedSteps
-    """Likewise where messages cost nothing besides their bytes."""
-    step_s: Float64[np.ndarray, "reading step"]
-    """[link as read, measured step]: the mean of its draws."""
+    """The same steps with messages that cost only their bytes."""
+    step_s: Float64[np.ndarray, "resample step"]
+    """[messages as resampled, measured step]: mean seconds over the samples of that step."""
 
 
 class _Bootstrap(NamedTuple):
-    """The same luck for every number of workers."""
+    """Bootstrap samples, shared by all numbers of workers so that speedups are paired."""
 
-    reading: np.ndarray
+    message_index: np.ndarray
     counts: np.ndarray
-    """[resample, measured step]: how often, over how many."""
+    """[resample, measured step]: how often the step was drawn, divided by the number of steps."""
     model: np.ndarray
-    """[resample]: a standard normal."""
+    """[resample]: standard normal values of the model's error."""
 
 
 def forecast(
@@ -83,7 +84,10 @@ def forecast(
     targets: Mapping[int, float] = TARGET_SPEEDUPS,
     parallel: ParallelMode = "ddp",
 ) -> ThroughputForecast:
-    """Raises `ConfigError` for workers without a lane, and where nobody said what lies between them."""
+    """Forecast each number of workers.
+
+    Raises `ConfigError` if a worker would have no lane, or if a network is needed and unknown.
+    """
     shares = [_shares(calibration, size, cluster, parallel) for size in world_sizes]
     bootstrap, alone = (
         _bootstrap(calibration),
@@ -121,7 +125,7 @@ def forecast(
 
 
 def forecast_attempt(calibration: ThroughputCalibration, shares: LaneShares, cluster: Cluster) -> WorldForecast:
-    """Likewise of one number of workers, with the lanes that they have; those of `cluster` are not asked."""
+    """Forecast one number of workers with the lanes of `shares` instead of those that `cluster` implies."""
     alone = _simulate(calibration, LaneShares.alone(calibration.lanes), cluster)
     simulated = _simulate(calibration, shares, cluster)
     return _world_forecast(calibration, shares, cluster, simulated, alone, _bootstrap(calibration))
@@ -138,35 +142,37 @@ def _shares(
 
 
 def _simulate(calibration: ThroughputCalibration, shares: LaneShares, cluster: Cluster) -> _SimulatedCluster:
-    steps, on = MeasuredSteps.of(calibration), ExchangeSetup.on(calibration, shares)
+    steps, setup = MeasuredSteps.of(calibration), ExchangeSetup.build(calibration, shares)
     num_steps = len(calibration.steps)
-    draws = StepSamples.made(
+    samples = StepSamples.generate(
         num_steps, calibration.lanes, num_samples=NUM_SAMPLES, rng=np.random.default_rng(shares.world_size)
     )
     nodes = shares.nodes or (shares.world_size,)
     is_alone = shares.world_size == 1
-    readings = [None] if is_alone else resampled_messages(calibration.two_workers)
+    resamples = [None] if is_alone else resampled_messages(calibration.two_workers)
     links = [
-        None if is_alone else resolve_links(cluster, nodes, two=reading, on_cuda=calibration.on_cuda)
-        for reading in readings
+        None if is_alone else resolve_links(cluster, nodes, two=messages, on_cuda=calibration.on_cuda)
+        for messages in resamples
     ]
-    drawn = [simulate_steps(steps, draws, on, calibration, link) for link in links]
+    simulated = [simulate_steps(steps, samples, setup, calibration, link) for link in links]
     bare = None if links[0] is None else without_latency(links[0])
-    means = np.stack([each.step_s.reshape(-1, num_steps).mean(axis=0) for each in drawn])
-    return _SimulatedCluster(on, drawn[0], simulate_steps(steps, draws, on, calibration, bare), means)
+    mean_step_s = np.stack([found.step_s.reshape(-1, num_steps).mean(axis=0) for found in simulated])
+    return _SimulatedCluster(
+        setup, simulated[0], simulate_steps(steps, samples, setup, calibration, bare), mean_step_s
+    )
 
 
 def _bootstrap(calibration: ThroughputCalibration) -> _Bootstrap:
     rng, num_steps = np.random.default_rng(0), len(calibration.steps)
     return _Bootstrap(
-        reading=rng.integers(NUM_MESSAGE_RESAMPLES, size=NUM_RESAMPLES),
+        message_index=rng.integers(NUM_MESSAGE_RESAMPLES, size=NUM_RESAMPLES),
         counts=rng.multinomial(num_steps, np.full(num_steps, 1 / num_steps), NUM_RESAMPLES) / num_steps,
         model=rng.standard_normal(NUM_RESAMPLES),
     )
 
 
 def _error(calibration: ThroughputCalibration, shares: LaneShares) -> float:
-    """The standard deviation of the model's error, as a share."""
+    """Return the standard deviation of the model's error, as a share of a step."""
     if shares.world_size == 1:
         return 0.0
     factor = max(1.0, shares.world_size / calibration.largest_measured)
@@ -176,15 +182,15 @@ def _error(calibration: ThroughputCalibration, shares: LaneShares) -> float:
 def _bootstrap_step_s(
     simulated: _SimulatedCluster, bootstrap: _Bootstrap, error: float
 ) -> Float64[np.ndarray, "resample"]:
-    of_reading = simulated.step_s[bootstrap.reading % len(simulated.step_s)]
-    found: Float64[np.ndarray, "resample"] = (of_reading * bootstrap.counts).sum(axis=1) * np.exp(
+    mean_step_s = simulated.step_s[bootstrap.message_index % len(simulated.step_s)]
+    found: Float64[np.ndarray, "resample"] = (mean_step_s * bootstrap.counts).sum(axis=1) * np.exp(
         error * bootstrap.model
     )
     return found
 
 
-def _estimate(value: float, of: Float64[np.ndarray, "resample"]) -> Estimate:
-    low, high = np.quantile(of, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2]).tolist()
+def _estimate(value: float, samples: Float64[np.ndarray, "resample"]) -> Estimate:
+    low, high = np.quantile(samples, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2]).tolist()
     return Estimate(
         value=value,
         low=min(low, value),
@@ -202,17 +208,17 @@ def _world_forecast(
     alone: _SimulatedCluster,
     bootstrap: _Bootstrap,
 ) -> WorldForecast:
-    step_s = float(simulated.drawn.step_s.mean())
+    step_s = float(simulated.steps.step_s.mean())
     resampled = _bootstrap_step_s(simulated, bootstrap, _error(calibration, shares))
-    speedup = float(alone.drawn.step_s.mean()) / step_s
+    speedup = float(alone.steps.step_s.mean()) / step_s
     speedups = _bootstrap_step_s(alone, bootstrap, 0.0) / resampled
     nodes = shares.nodes or (shares.world_size,)
     whole = WholeRun.of(calibration, cluster, nodes, shares.most, step_s)
     runs = whole.resampled(calibration, resampled / step_s)
     terms = {**_terms(calibration, shares, simulated), **whole.terms(calibration)}
     sent = (0, 0)
-    if simulated.on.plan is not None:
-        sent = sent_bytes(simulated.on.plan, shares, [bucket.num_bytes for bucket in calibration.buckets])
+    if simulated.setup.plan is not None:
+        sent = sent_bytes(simulated.setup.plan, shares, [bucket.num_bytes for bucket in calibration.buckets])
     elif shares.interleaved:
         sent = sharded_bytes(shares, calibration.gradient_bytes)
     return WorldForecast(
@@ -224,7 +230,7 @@ def _world_forecast(
         efficiency=_estimate(speedup / shares.world_size, speedups / shares.world_size),
         terms=terms,
         binds=_binding(terms),
-        phases=_phases(simulated.drawn),
+        phases=_phases(simulated.steps),
         sent_bytes=sent[0],
         inter_node_bytes=sent[1],
         commit_every_steps=whole.interval_s / step_s,
@@ -239,22 +245,22 @@ def _terms(
     calibration: ThroughputCalibration, shares: LaneShares, simulated: _SimulatedCluster
 ) -> dict[ThroughputTerm, float]:
     steps, even, most = MeasuredSteps.of(calibration), shares.num_lanes / shares.world_size, shares.most
-    lane_s, contention = float(steps.lane_s.mean()), simulated.on.contention
+    lane_s, contention = float(steps.lane_s.mean()), simulated.setup.contention
     found: dict[ThroughputTerm, float] = {
         "lanes": even * lane_s,
         "uneven": (most - even) * lane_s,
         "contention": (contention - 1) * most * lane_s,
-        "data": float(simulated.drawn.max_data_s.mean()),
+        "data": float(simulated.steps.max_data_s.mean()),
         "rollouts": float(steps.rollout_s.mean()) * most / shares.num_lanes,
         "fixed": float(steps.fixed_s.mean()),
     }
     last_rank_s, bare_s = (
-        float(simulated.drawn.last_rank_s.mean()),
+        float(simulated.steps.last_rank_s.mean()),
         float(simulated.without_latency.step_s.mean()),
     )
     found["slowest"] = last_rank_s - sum(found.values())
     found["bytes"] = bare_s - last_rank_s
-    found["latency"] = float(simulated.drawn.step_s.mean()) - bare_s
+    found["latency"] = float(simulated.steps.step_s.mean()) - bare_s
     return found
 
 
@@ -265,14 +271,16 @@ def _binding(terms: Mapping[ThroughputTerm, float]) -> ThroughputTerm:
     return max(others, key=lambda name: others[name])
 
 
-def _phases(drawn: SimulatedSteps) -> dict[str, float]:
-    """As a run accounts for its time."""
-    data_s, rollout_s, local_s = (float(each.mean()) for each in (drawn.data_s, drawn.rollout_s, drawn.local_s))
+def _phases(steps: SimulatedSteps) -> dict[str, float]:
+    """Return seconds per step by phase, as a run accounts for them."""
+    data_s, rollout_s, local_s = (
+        float(seconds.mean()) for seconds in (steps.data_s, steps.rollout_s, steps.local_s)
+    )
     return {
         "data": data_s,
         "generation": rollout_s,
         "compute": local_s - data_s - rollout_s,
-        "communication": max(0.0, float(drawn.step_s.mean()) - local_s),
+        "communication": max(0.0, float(steps.step_s.mean()) - local_s),
     }
 
 
@@ -282,22 +290,23 @@ def _superlinear_notes(
     cluster: Cluster,
     shares: Sequence[LaneShares],
 ) -> list[str]:
-    """Why some workers are forecast to be faster than their number, and without that; none where none is."""
-    over = [place for place, size in enumerate(sizes) if size.efficiency.value > 1 + ROUNDING]
+    """Explain forecasts that are faster than linear, with the speedup that they would have without that
+    effect."""
+    over = [index for index, size in enumerate(sizes) if size.efficiency.value > 1 + ROUNDING]
     two = calibration.two_workers
     if not over or two is None or two.contention >= 1:
         return []
     uncontended = calibration.model_copy(update={"two_workers": two.model_copy(update={"contention": 1.0})})
-    alone_s = float(_simulate(calibration, LaneShares.alone(calibration.lanes), cluster).drawn.step_s.mean())
+    alone_s = float(_simulate(calibration, LaneShares.alone(calibration.lanes), cluster).steps.step_s.mean())
     without = ", ".join(
-        f"{alone_s / float(_simulate(uncontended, shares[place], cluster).drawn.step_s.mean()):.2f} on "
-        f"{sizes[place].world_size}"
-        for place in over
+        f"{alone_s / float(_simulate(uncontended, shares[index], cluster).steps.step_s.mean()):.2f} on "
+        f"{sizes[index].world_size}"
+        for index in over
     )
-    far = ", ".join(f"{sizes[place].speedup.value:.2f} on {sizes[place].world_size}" for place in over)
+    far = ", ".join(f"{sizes[index].speedup.value:.2f} on {sizes[index].world_size}" for index in over)
     return [
-        f"a speedup of {far} workers is more than their number, and is no promise: a lane took "
-        f"{two.contention:.2f} times as long beside another worker as alone, which may be caches or the noise of "
+        f"the speedup of {far} workers exceeds their number: next to another worker a lane took "
+        f"{two.contention:.2f} times as long as alone, which may be caching or the noise of "
         f"{number_of(len(calibration.steps) + two.num_steps, 'step')}. With lanes as fast as alone it is "
         f"{without}"
     ]
@@ -314,15 +323,16 @@ def _notes(calibration: ThroughputCalibration, shares: Sequence[LaneShares]) -> 
         lanes, size = calibration.lanes, share.world_size
         if (fewer := useful_world_size(lanes, size)) < size:
             more = next_useful_world_size(lanes, size)
-            cure = f"{more} would be faster, as would more lanes" if more else "only more lanes would be faster"
+            hint = f"{more} would be faster, as would more lanes" if more else "only more lanes would be faster"
             found.append(
                 f"{size} workers are no faster than {fewer}: of {lanes} lanes the busiest has {share.most} "
-                f"either way. {cure}"
+                f"either way. {hint}"
             )
         if share.interleaved:
             memory = sharded_memory(share, calibration.gradient_bytes)
+            shard, sums = bytes_text(memory.shard), bytes_text(memory.sums)
             found.append(
-                f"of {size} workers each holds {bytes_text(memory.shard)} of weights, gradients and moments, and "
-                f"up to {bytes_text(memory.sums)} of lanes' sums, beside activations and a layer that is gathered"
+                f"of {size} workers each holds {shard} of weights, gradients and moments, and up to "
+                f"{sums} of lanes' sums, plus activations and one gathered layer"
             )
     return found

@@ -1,4 +1,4 @@
-"""A forecast as the `modes` of an activity of a program: what `assay plan` chooses from."""
+"""Writes a forecast as the `modes` of an activity's runs, for `assay plan`."""
 
 import math
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from assay.records.throughput import ThroughputForecast, WorldForecast
 
 
 def modes_of(forecast: ThroughputForecast) -> Runs:
-    """Numbers of workers with the hours that a run takes, those left out that are no faster than fewer."""
+    """Return numbers of workers with hours per run, without those that are no faster than fewer workers."""
     modes: list[RunMode] = []
     for size in _by_workers(forecast):
         hours = _hours(size)
@@ -21,27 +21,27 @@ def modes_of(forecast: ThroughputForecast) -> Runs:
 
 
 def modes_text(forecast: ThroughputForecast) -> str:
-    """To be put under `runs` of an activity; comments say what was rounded, and what was left out."""
+    """Return YAML for `runs` of an activity, with comments on rounding and on numbers of workers left out."""
     found = modes_of(forecast)
-    kept = [mode.model_dump() for mode in found.modes]
-    said = "".join(f"# {line}\n" for line in _notes(forecast, {mode.devices for mode in found.modes}))
-    return yaml.safe_dump({"modes": kept}, sort_keys=False, default_flow_style=None) + said
+    modes = [mode.model_dump() for mode in found.modes]
+    comments = "".join(f"# {line}\n" for line in _notes(forecast, {mode.devices for mode in found.modes}))
+    return yaml.safe_dump({"modes": modes}, sort_keys=False, default_flow_style=None) + comments
 
 
-def _notes(forecast: ThroughputForecast, kept: set[int]) -> Iterator[str]:
+def _notes(forecast: ThroughputForecast, listed: set[int]) -> Iterator[str]:
     sizes = _by_workers(forecast)
     took = ", ".join(f"{duration_text(size.run_s.value)} on {size.world_size:,}" for size in sizes)
     yield f"a run takes {took} workers; a program counts whole hours, so they are rounded up"
     for size in sizes:
-        if size.world_size not in kept:
-            fewer = max(each for each in kept if each < size.world_size)
+        if size.world_size not in listed:
+            fewer = max(devices for devices in listed if devices < size.world_size)
             yield f"left out: {size.world_size:,} workers, which take no fewer whole hours than {fewer:,}"
 
 
 def _hours(size: WorldForecast) -> int:
-    """As a program counts them: whole ones, and at least one."""
+    """A program counts whole hours, at least one."""
     return max(1, math.ceil(size.run_s.value / 3600))
 
 
 def _by_workers(forecast: ThroughputForecast) -> list[WorldForecast]:
-    return sorted(forecast.sizes, key=lambda each: each.world_size)
+    return sorted(forecast.sizes, key=lambda size: size.world_size)

@@ -1,12 +1,12 @@
-"""How long steps take on a number of ranks: each draw is a measured step, whose lanes are dealt out anew.
+"""Simulates the time of steps on several ranks: each sample is a measured step with its lanes permuted.
 
-    data, rollouts, fixed | lane | lane | ... | last lane     each rank by itself, as many lanes as it has
-                                 |- early rounds -| |- b0 -|- b1 -|    bucket after bucket, as the rounds of
-                                                                       the plan and the links have it
-    a step ends for all when the last rank is through, and all have told each other of their lanes
+    data, rollouts, fixed | lane | lane | ... | last lane     on each rank by itself, for its own lanes
+                                 |- early rounds -| |- b0 -|- b1 -|    bucket after bucket, by the rounds of
+                                                                       the plan and the links
+    a step ends when the last rank finishes and the lane counts have gone around the ring
 
-What a lane takes is drawn from the lanes of its own step: long rows, which come to all lanes at once, stay
-together, and the work of all ranks is that of the step.
+Lane times are permuted within one measured step. So the lanes of a step with long rows stay together, and the
+work of all ranks sums to that step's work.
 """
 
 from typing import NamedTuple
@@ -15,7 +15,7 @@ import numpy as np
 
 from assay.base.shapes import Float64, Int64
 from assay.data.loader.lane_shares import LaneShares
-from assay.distributed.exchange_plan import ExchangePlan, early_at, exchange_plan
+from assay.distributed.exchange_plan import ExchangePlan, early_positions, exchange_plan
 from assay.records.throughput import ThroughputCalibration
 from assay.throughput.exchange_time import ExchangeTraffic, Links, after_rounds, exchange_traffic
 from assay.throughput.sharded import round_seconds
@@ -53,7 +53,7 @@ class ExchangeSetup(NamedTuple):
     """What a lane takes, over what it takes on a machine of its own; 1 where nobody measured it."""
 
     @classmethod
-    def on(cls, calibration: ThroughputCalibration, shares: LaneShares) -> "Exchanged":
+    def build(cls, calibration: ThroughputCalibration, shares: LaneShares) -> "Exchanged":
         """On ranks with these lanes."""
         two, is_contended = calibration.two_workers, max(shares.nodes or (shares.world_size,)) > 1
         contention = two.contention if two is not None and two.num_nodes == 1 and is_contended else 1.0
@@ -66,18 +66,18 @@ class ExchangeSetup(NamedTuple):
 class StepSamples(NamedTuple):
     """Steps that are looked at."""
 
-    step: Int64[np.ndarray, "draw"]
+    step: Int64[np.ndarray, "sample"]
     """Which of the measured ones;"""
-    order: Int64[np.ndarray, "draw lane"]
+    order: Int64[np.ndarray, "sample lane"]
     """and which of its lanes stands for each lane."""
 
     @classmethod
-    def made(
+    def generate(
         cls, num_steps: int, num_lanes: int, *, num_samples: int, rng: np.random.Generator
     ) -> "DealtSteps":
         """About so many, each measured step as often as any other."""
-        turns = -(-num_samples // num_steps)
-        step = np.tile(np.arange(num_steps, dtype=np.int64), turns)
+        repetitions = -(-num_samples // num_steps)
+        step = np.tile(np.arange(num_steps, dtype=np.int64), repetitions)
         lanes = np.tile(np.arange(num_lanes, dtype=np.int64), (len(step), 1))
         return cls(step, rng.permuted(lanes, axis=1))
 
@@ -85,39 +85,39 @@ class StepSamples(NamedTuple):
 class SimulatedSteps(NamedTuple):
     """Steps of all ranks together, in seconds."""
 
-    step_s: Float64[np.ndarray, "draw"]
-    last_rank_s: Float64[np.ndarray, "draw"]
+    step_s: Float64[np.ndarray, "sample"]
+    last_rank_s: Float64[np.ndarray, "sample"]
     """When the last rank was done with its own work."""
-    local_s: Float64[np.ndarray, "draw"]
+    local_s: Float64[np.ndarray, "sample"]
     """What the mean rank worked by itself; the rest of the step it waits."""
-    max_data_s: Float64[np.ndarray, "draw"]
+    max_data_s: Float64[np.ndarray, "sample"]
     """For which the rank that waits the longest for rows does;"""
-    data_s: Float64[np.ndarray, "draw"]
+    data_s: Float64[np.ndarray, "sample"]
     """and the mean one: its share of what it works by itself;"""
-    rollout_s: Float64[np.ndarray, "draw"]
+    rollout_s: Float64[np.ndarray, "sample"]
     """and answering prompts."""
 
 
 def simulate_steps(
     steps: MeasuredSteps,
-    draws: StepSamples,
-    on: ExchangeSetup,
+    samples: StepSamples,
+    setup: ExchangeSetup,
     calibration: ThroughputCalibration,
     links: Links | None,
 ) -> SimulatedSteps:
     """`links` may be None for a single rank."""
-    shares, updates = on.shares, calibration.updates_per_step
+    shares, updates = setup.shares, calibration.updates_per_step
     part = np.array(shares.loads, np.float64) / shares.num_lanes
-    lane_s = on.contention * steps.lane_s[draws.step[:, None], draws.order] / updates
-    rollout_s = steps.rollout_s[draws.step, None] * part
-    begin_s = rollout_s + steps.fixed_s[draws.step, None]
-    busy_s = _step_end_s(begin_s, lane_s, on, calibration, links)
-    data_s = steps.data_s[draws.step, None] * _waiting_share(steps, part, float(busy_s.mean()))
+    lane_s = setup.contention * steps.lane_s[samples.step[:, None], samples.order] / updates
+    rollout_s = steps.rollout_s[samples.step, None] * part
+    begin_s = rollout_s + steps.fixed_s[samples.step, None]
+    busy_s = _step_end_s(begin_s, lane_s, setup, calibration, links)
+    data_s = steps.data_s[samples.step, None] * _waiting_share(steps, part, float(busy_s.mean()))
     begin_s = begin_s + data_s
     lanes_of_rank_s = np.stack(
         [lane_s[:, list(shares.of_rank(rank))].sum(axis=1) for rank in range(shares.world_size)], axis=1
     )
-    step_s, last_rank_s = (_step_end_s(begin_s, lane_s, on, calibration, over) for over in (links, None))
+    step_s, last_rank_s = (_step_end_s(begin_s, lane_s, setup, calibration, over) for over in (links, None))
     return SimulatedSteps(
         step_s=step_s,
         last_rank_s=last_rank_s,
@@ -146,29 +146,29 @@ def _waiting_share(
 
 
 def _step_end_s(
-    begin_s: Float64[np.ndarray, "draw rank"],
-    lane_s: Float64[np.ndarray, "draw lane"],
-    on: ExchangeSetup,
+    begin_s: Float64[np.ndarray, "sample rank"],
+    lane_s: Float64[np.ndarray, "sample lane"],
+    setup: ExchangeSetup,
     calibration: ThroughputCalibration,
     links: Links | None,
-) -> Float64[np.ndarray, "draw"]:
+) -> Float64[np.ndarray, "sample"]:
     """When a step is through; only its first update waits for what comes before the lanes."""
-    step_s = _update_end_s(begin_s, lane_s, on, calibration, links)
+    step_s = _update_end_s(begin_s, lane_s, setup, calibration, links)
     if (further := calibration.updates_per_step - 1) > 0:
-        step_s = step_s + further * _update_end_s(np.zeros_like(begin_s), lane_s, on, calibration, links)
+        step_s = step_s + further * _update_end_s(np.zeros_like(begin_s), lane_s, setup, calibration, links)
     return step_s
 
 
 def _update_end_s(
-    begin_s: Float64[np.ndarray, "draw rank"],
-    lane_s: Float64[np.ndarray, "draw lane"],
-    on: ExchangeSetup,
+    begin_s: Float64[np.ndarray, "sample rank"],
+    lane_s: Float64[np.ndarray, "sample lane"],
+    setup: ExchangeSetup,
     calibration: ThroughputCalibration,
     links: Links | None,
-) -> Float64[np.ndarray, "draw"]:
+) -> Float64[np.ndarray, "sample"]:
     """When all ranks have the sum of an update and each other's counts, where each begins its lanes at
     `begin_s`. Without links, when the last is done with its lanes."""
-    shares = on.shares
+    shares = setup.shares
     if shares.interleaved:
         return _sharded_update_end_s(begin_s, lane_s, shares, calibration, links)
     done_s = [
@@ -176,36 +176,34 @@ def _update_end_s(
         for rank in range(shares.world_size)
     ]
     last_rank_s = np.stack([of_rank[:, -1] for of_rank in done_s], axis=1)
-    if on.rounds is None or links is None:
-        whole: Float64[np.ndarray, "draw"] = last_rank_s.max(axis=1)
+    if setup.rounds is None or links is None:
+        whole: Float64[np.ndarray, "sample"] = last_rank_s.max(axis=1)
         return whole
-    ready_s, early_positions = begin_s, [early_at(shares, rank) for rank in range(shares.world_size)]
-    for stage, rounds in enumerate(on.rounds.early):
-        at_s = np.stack(
-            [of_rank[:, at[stage]] for of_rank, at in zip(done_s, early_positions, strict=True)], axis=1
-        )
+    ready_s, positions = begin_s, [early_positions(shares, rank) for rank in range(shares.world_size)]
+    for stage, rounds in enumerate(setup.rounds.early):
+        at_s = np.stack([of_rank[:, at[stage]] for of_rank, at in zip(done_s, positions, strict=True)], axis=1)
         ready_s = np.maximum(ready_s, at_s)
         for bucket in calibration.buckets:
             ready_s = after_rounds(ready_s, rounds, bucket.num_bytes, links)
     for bucket in calibration.buckets:
         ready_s = np.maximum(ready_s, last_rank_s - bucket.before_last_s)
-        ready_s = after_rounds(ready_s, on.rounds.late, bucket.num_bytes, links)
-    all_s: Float64[np.ndarray, "draw"] = np.maximum(ready_s, last_rank_s).max(axis=1) + ring_latency_s(
+        ready_s = after_rounds(ready_s, setup.rounds.late, bucket.num_bytes, links)
+    all_s: Float64[np.ndarray, "sample"] = np.maximum(ready_s, last_rank_s).max(axis=1) + ring_latency_s(
         shares, links
     )
     return all_s
 
 
 def _sharded_update_end_s(
-    begin_s: Float64[np.ndarray, "draw rank"],
-    lane_s: Float64[np.ndarray, "draw lane"],
+    begin_s: Float64[np.ndarray, "sample rank"],
+    lane_s: Float64[np.ndarray, "sample lane"],
     shares: LaneShares,
     calibration: ThroughputCalibration,
     links: Links | None,
-) -> Float64[np.ndarray, "draw"]:
+) -> Float64[np.ndarray, "sample"]:
     """Likewise of sharded weights: all meet in every round of lanes."""
     size = shares.world_size
-    done_s: Float64[np.ndarray, "draw"] = begin_s.max(axis=1)
+    done_s: Float64[np.ndarray, "sample"] = begin_s.max(axis=1)
     for first in range(0, shares.num_lanes, size):
         done_s = done_s + lane_s[:, first : first + size].max(axis=1)
     if links is None:

@@ -60,10 +60,10 @@ def best_interval_s(costs: InterruptionCosts) -> float:
 
 def steps_between_commits(calibration: ThroughputCalibration) -> float | None:
     """Steps between commits, those for evaluations counted; None where their cost decides."""
-    every, evaluated = calibration.commit_every, calibration.evaluate_every
-    if every is None:
+    interval, evaluated = calibration.commit_every, calibration.evaluate_every
+    if interval is None:
         return None
-    return 1 / (1 / every + (1 / evaluated if evaluated and evaluated % every else 0.0))
+    return 1 / (1 / interval + (1 / evaluated if evaluated and evaluated % interval else 0.0))
 
 
 class WholeRun(NamedTuple):
@@ -94,9 +94,9 @@ class WholeRun(NamedTuple):
             calibration.num_steps * step_s,
             InterruptionCosts(calibration.commit_held_s, restart_s, failure_s),
         )
-        every = steps_between_commits(calibration)
-        wanted_s = every * step_s if every else max(step_s, best_interval_s(costs))
-        interval_s = min(work_s, wanted_s)
+        interval_steps = steps_between_commits(calibration)
+        target_s = interval_steps * step_s if interval_steps else max(step_s, best_interval_s(costs))
+        interval_s = min(work_s, target_s)
         # The next commit waits until the one before is through.
         held_s = calibration.commit_held_s + max(0.0, calibration.commit_written_s - interval_s)
         costs = costs._replace(commit_s=held_s)
@@ -132,7 +132,7 @@ class WholeRun(NamedTuple):
         """The run where steps take so many times as long, with more failures than expected, or fewer."""
         work_s = (calibration.num_steps * self.step_s + self.evaluated_s) * slower
         expected = np.array(
-            [min(NEVER_S, expected_s(each, self.interval_s, self.costs)) for each in work_s.tolist()]
+            [min(NEVER_S, expected_s(seconds, self.interval_s, self.costs)) for seconds in work_s.tolist()]
         )
         if self.failures:
             mean = expected / self.costs.failure_s

@@ -44,14 +44,16 @@ def test_seldomer_commits_help_most_where_commits_bind() -> None:
 def test_more_threads_of_the_loader_are_advised_where_rows_are_waited_for(data_s: float, saved: float) -> None:
     calibration = calibration_of(equal_steps(32, 0.1, data_s=data_s), two_workers=two(1e15), commit_every=1_000)
     threads = next(
-        each for each in advised(calibration, 8, Cluster(8, FAST)) if each.overrides == ("loader.threads=4",)
+        advice
+        for advice in advised(calibration, 8, Cluster(8, FAST))
+        if advice.overrides == ("loader.threads=4",)
     )
     assert threads.time_saved == pytest.approx(saved, abs=0.01)
 
 
 def test_fewer_workers_are_advised_where_the_others_gain_nothing() -> None:
     calibration = calibration_of(equal_steps(8, 0.1), two_workers=two(1e15))
-    found = {each.overrides[0]: each for each in advised(calibration, 7, Cluster(8, FAST))}
+    found = {advice.overrides[0]: advice for advice in advised(calibration, 7, Cluster(8, FAST))}
     assert found["--workers 4"].time_saved == pytest.approx(0.0, abs=0.01)
     assert found["--workers 4"].device_hours_saved == pytest.approx(3 / 7, abs=0.01)
 
@@ -65,11 +67,13 @@ def test_advice_is_sorted_by_the_time_that_it_saves() -> None:
     lanes = timed([[0.1 + 0.01 * lane for lane in range(32)]] * 8, data_s=0.5, fixed_s=0.1)
     found = advised(calibration_of(lanes, commit_held_s=1.0), 8, Cluster(4, None, SLOW))
     assert len(found) > 2
-    assert [each.time_saved for each in found] == sorted((each.time_saved for each in found), reverse=True)
+    assert [advice.time_saved for advice in found] == sorted(
+        (advice.time_saved for advice in found), reverse=True
+    )
 
 
 def test_sharded_weights_gain_nothing_where_lanes_differ_and_messages_cost_nothing() -> None:
     """Each round of lanes waits for its slowest, which is later than whoever is slowest over all rounds."""
     lanes = timed([[0.1 + 0.01 * lane for lane in range(32)]] * 8)
     found = advised(calibration_of(lanes, two_workers=two(1e15), commit_every=1_000), 8, Cluster(8, FAST))
-    assert "--parallel fsdp2" not in {each.overrides[0] for each in found}
+    assert "--parallel fsdp2" not in {advice.overrides[0] for advice in found}

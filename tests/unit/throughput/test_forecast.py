@@ -105,8 +105,8 @@ def test_a_speedup_above_the_number_of_workers_says_where_it_comes_from() -> Non
     assert found.sizes[0].speedup.value == pytest.approx(3.6 / 1.2)
     assert found.sizes[1].speedup.value < 32
     assert found.notes[0] == (
-        "a speedup of 3.00 on 2 workers is more than their number, and is no promise: a lane took 0.50 times "
-        "as long beside another worker as alone, which may be caches or the noise of 13 steps. With lanes as "
+        "the speedup of 3.00 on 2 workers exceeds their number: next to another worker a lane took 0.50 times "
+        "as long as alone, which may be caching or the noise of 13 steps. With lanes as "
         "fast as alone it is 1.80 on 2"
     )
     for contention in (1.0, 1.3):
@@ -150,15 +150,15 @@ def test_measured_messages_make_a_link() -> None:
 
 def test_an_attempt_is_forecast_with_the_lanes_that_its_workers_had() -> None:
     calibration = calibration_of(equal_steps(32, 0.1))
-    shares = LaneShares(32, 4, given_loads=(10, 9, 9, 4))
+    shares = LaneShares(32, 4, explicit_loads=(10, 9, 9, 4))
     assert forecast_attempt(calibration, shares, Cluster(8, FAST)).step_s.value == pytest.approx(1.0)
 
 
 def test_modes_are_what_a_program_takes_and_leave_out_what_gains_nothing() -> None:
     calibration = calibration_of(equal_steps(8, 1.0), num_steps=3_500, commit_every=3_500)
     found = forecast(calibration, [1, 4, 7, 8, 2], Cluster(8, FAST))
-    ways = [(mode.devices, mode.hours) for mode in modes_of(found).ways()]
-    assert ways == [(1, 8), (2, 4), (4, 2), (8, 1)]
+    modes = [(mode.devices, mode.hours) for mode in modes_of(found).ways()]
+    assert modes == [(1, 8), (2, 4), (4, 2), (8, 1)]
     assert modes_text(found).startswith("modes:\n- {devices: 1, hours: 8}\n")
 
 
@@ -179,17 +179,17 @@ def test_the_same_calibration_gives_the_same_forecast() -> None:
     assert forecast(calibration, [8, 32], cluster) == forecast(calibration, [8, 32], cluster)
 
 
-@pytest.mark.parametrize(("gbit_per_s", "reached"), [(10, False), (25, True), (100, True)])
+@pytest.mark.parametrize(("gbit_per_s", "target_probabilities"), [(10, False), (25, True), (100, True)])
 def test_the_production_recipe_on_paper(gbit_per_s: int, target_probabilities: bool) -> None:
     """As docs/throughput.md has it: 440 MB of gradients, 74 ms a lane, four nodes of eight."""
     lane_s = 32 * 435 * 6 * 110e6 / 125e12
-    spread = np.exp(np.random.default_rng(0).normal(0, 0.05, (16, 64)))
+    noise = np.exp(np.random.default_rng(0).normal(0, 0.05, (16, 64)))
     buckets = tuple(
         GradientBucket(num_bytes=110_000_000, before_last_s=lane_s * 2 / 3 * before / 4)
         for before in (3, 2, 1, 0)
     )
     calibration = calibration_of(
-        timed((lane_s * spread).tolist(), fixed_s=0.01), buckets=buckets, two_workers=None, on_cuda=True
+        timed((lane_s * noise).tolist(), fixed_s=0.01), buckets=buckets, two_workers=None, on_cuda=True
     )
     inside = NetworkLink(bytes_per_s=200e9, latency_s=1e-5)
     network = NetworkLink(bytes_per_s=gbit_per_s / 8 * 1e9, latency_s=1e-5)

@@ -101,19 +101,19 @@ def test_room_is_a_shard_and_a_sum_for_each_power_of_two(power: int, data: st.Da
 
 def test_one_worker_has_nothing_to_shard() -> None:
     calibration = calibration_of(equal_steps(8, 0.5))
-    whole, sharded = (forecast(calibration, [1], Cluster(8, FAST), parallel=each) for each in ("ddp", "fsdp2"))
+    whole, sharded = (forecast(calibration, [1], Cluster(8, FAST), parallel=text) for text in ("ddp", "fsdp2"))
     assert whole.sizes == sharded.sizes and sharded.parallel == "fsdp2"
 
 
 def test_the_room_of_a_worker_is_said() -> None:
     found = forecast(calibration_of(equal_steps(8, 0.5)), [4], Cluster(8, FAST), parallel="fsdp2")
-    said = "of 4 workers each holds 8.0 MB of weights, gradients and moments, and up to 6.0 MB of lanes' sums"
-    assert found.notes[-1].startswith(said)
+    expected = "of 4 workers each holds 8.0 MB of weights, gradients and moments, and up to 6.0 MB of lanes' sums"
+    assert found.notes[-1].startswith(expected)
 
 
 def test_whole_weights_are_advised_where_the_trips_of_shards_bind() -> None:
     calibration = calibration_of(equal_steps(8, 0.1), two_workers=two(1e15), commit_every=1_000)
     found = advised(calibration, 4, Cluster(1, None, SECOND), parallel="fsdp2")
-    of_whole = next(each for each in found if each.overrides == ("--parallel ddp",))
+    of_whole = next(advice for advice in found if advice.overrides == ("--parallel ddp",))
     assert not of_whole.changes_learning
     assert of_whole.time_saved == pytest.approx(1 - (0.2 + 1.5) / (0.2 + 2 * 2.25), abs=0.01)

@@ -17,8 +17,8 @@ def drawn(
     calibration: ThroughputCalibration, shares: LaneShares, *, num_samples: int = 64, over: Links = LINKS
 ) -> SimulatedSteps:
     steps, rng = MeasuredSteps.of(calibration), np.random.default_rng(0)
-    draws = StepSamples.made(len(calibration.steps), calibration.lanes, num_samples=num_samples, rng=rng)
-    return simulate_steps(steps, draws, ExchangeSetup.on(calibration, shares), calibration, over)
+    draws = StepSamples.generate(len(calibration.steps), calibration.lanes, num_samples=num_samples, rng=rng)
+    return simulate_steps(steps, draws, ExchangeSetup.build(calibration, shares), calibration, over)
 
 
 def test_a_single_rank_takes_what_was_measured() -> None:
@@ -95,7 +95,7 @@ def test_a_stage_waits_for_its_own_block() -> None:
     """Ranks of 1 and 7 lanes, one lane long: where that is in the block of 2, half a buffer travels behind it,
     and where it is that of 1, two halves."""
     calibration = calibration_of(timed([[10.0] + [0.001] * 7]))
-    found = drawn(calibration, LaneShares(8, 2, given_loads=(1, 7)), num_samples=4000)
+    found = drawn(calibration, LaneShares(8, 2, explicit_loads=(1, 7)), num_samples=4000)
     assert found.step_s.mean() == pytest.approx(11.0 + (1 * 1.0 + 2 * 0.5) / 8, abs=0.03)
 
 

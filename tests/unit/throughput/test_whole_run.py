@@ -1,4 +1,4 @@
-"""Commits and failures, against the formula and against runs that are played."""
+"""Commits and failures, against the formula and against runs that are simulated."""
 
 import math
 
@@ -22,8 +22,8 @@ def test_without_failures_a_run_takes_its_work_and_its_commits() -> None:
 
 def test_with_failures_it_is_dalys_formula() -> None:
     costs = InterruptionCosts(commit_s=5.0, restart_s=60.0, failure_s=3_600.0)
-    by_hand = 3_600 * math.exp(60 / 3_600) * (math.exp(305 / 3_600) - 1) * 10_000 / 300
-    assert expected_s(10_000.0, 300.0, costs) == pytest.approx(by_hand)
+    expected = 3_600 * math.exp(60 / 3_600) * (math.exp(305 / 3_600) - 1) * 10_000 / 300
+    assert expected_s(10_000.0, 300.0, costs) == pytest.approx(expected)
 
 
 def test_rare_failures_lose_half_an_interval_and_a_restart() -> None:

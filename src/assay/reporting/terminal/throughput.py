@@ -135,8 +135,8 @@ def _calibration_lines(calibration: ThroughputCalibration) -> Iterator[str]:
 
 def _print_advice(advice: tuple[ThroughputAdvice, ...], world_size: int) -> None:
     """What saves device-hours and takes longer stands by itself: it is a choice, and no gain."""
-    gains = [each for each in advice if min(each.time_saved, each.device_hours_saved) >= 0]
-    longer = [each for each in advice if each.time_saved < 0]
+    gains = [change for change in advice if min(change.time_saved, change.device_hours_saved) >= 0]
+    longer = [change for change in advice if change.time_saved < 0]
     if not gains:
         click.echo(f"nothing that is known here would gain anything on {world_size} workers")
     for found, what in (
@@ -151,10 +151,10 @@ def _print_advice(advice: tuple[ThroughputAdvice, ...], world_size: int) -> None
 def _print_changes(advice: Sequence[ThroughputAdvice]) -> None:
     print_list(
         advice,
-        (number("time"), lambda each: f"{-each.time_saved:+.1%}"),
-        (number("device-hours"), lambda each: f"{-each.device_hours_saved:+.1%}"),
-        (name("with"), lambda each: ("* " if each.changes_learning else "  ") + " ".join(each.overrides)),
-        (name("which is"), lambda each: each.change),
+        (number("time"), lambda change: f"{-change.time_saved:+.1%}"),
+        (number("device-hours"), lambda change: f"{-change.device_hours_saved:+.1%}"),
+        (name("with"), lambda change: ("* " if change.changes_learning else "  ") + " ".join(change.overrides)),
+        (name("which is"), lambda change: change.change),
         dispensable=("which is",),
     )
 

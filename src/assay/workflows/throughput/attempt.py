@@ -30,15 +30,15 @@ PHASES: dict[str, tuple[Phase, ...]] = {
 def longest_attempt(run: Run) -> MeasuredAttempt:
     """The attempt of the most steps; `ConfigError` where none has enough, or sharded weights."""
     found = [(attempt, _segments(run, attempt)) for attempt in saved_attempts(Path(run.run_dir))]
-    told = [(attempt, ranks) for attempt, ranks in found if ranks]
-    if not told:
+    usable = [(attempt, ranks) for attempt, ranks in found if ranks]
+    if not usable:
         raise ConfigError(
             f"run '{run.run_id}' has no attempt of {MIN_STEPS + WARMING_STEPS} steps whose weights are not "
             "sharded and whose records are whole: there is nothing to put a forecast beside."
         )
-    attempt, ranks = max(told, key=lambda each: len(each[1][0].step_ends.at_s))
+    attempt, ranks = max(usable, key=lambda candidate: len(candidate[1][0].step_ends.at_s))
     num_lanes, nodes = recipe_of(run).loader.lanes, _nodes(attempt)
-    shares = LaneShares(num_lanes, attempt.world_size, nodes=nodes, given_loads=attempt.loads)
+    shares = LaneShares(num_lanes, attempt.world_size, nodes=nodes, explicit_loads=attempt.loads)
     whole_s = step_seconds(ranks[0], STEP)[WARMING_STEPS - 1 :]
     held = [seconds for rank in ranks for seconds in _held_for_commits(rank)]
     return MeasuredAttempt(
@@ -62,8 +62,8 @@ def _segments(run: Run, attempt: Attempt) -> list[SegmentData]:
     if not attempt.loads or attempt.ended_s is None:
         return []
     ranks = [segment_of(run, attempt, rank) for rank in range(attempt.world_size)]
-    whole = [each for each in ranks if each is not None and each.header is not None]
-    num_steps = min((len(each.step_ends.at_s) for each in whole), default=0)
+    whole = [segment for segment in ranks if segment is not None and segment.header is not None]
+    num_steps = min((len(segment.step_ends.at_s) for segment in whole), default=0)
     return whole if len(whole) == len(ranks) and num_steps >= MIN_STEPS + WARMING_STEPS else []
 
 
@@ -77,7 +77,7 @@ def _held_for_commits(segment: SegmentData) -> list[float]:
     """Seconds of each commit that further steps followed."""
     began_s, phases = segment.phase_changes
     return [
-        float(began_s[place + 1] - began_s[place])
-        for place in range(len(phases) - 1)
-        if phases[place] == "checkpoint" and phases[place + 1] == "data"
+        float(began_s[index + 1] - began_s[index])
+        for index in range(len(phases) - 1)
+        if phases[index] == "checkpoint" and phases[index + 1] == "data"
     ]

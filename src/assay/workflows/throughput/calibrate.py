@@ -1,10 +1,10 @@
-"""What a forecast of a recipe on other numbers of workers follows from, measured by a short real run.
+"""Calibrates a recipe for throughput forecasts by a short real run.
 
-    one worker:   steps, lane by lane; a commit          |  from this machine's start to the first step
-    two workers:  go on from that commit; their messages |  from the commit to the first step
-    rows alone:   the loader with nothing else to do
+one worker:    steps, lane by lane; a commit               |  seconds from the command to the first step
+two workers:   resume from that commit; their messages     |  seconds from the commit to the first step
+loader alone:  rows per second with nothing else to do
 
-What was found is kept (`kept`). The run itself is made in a folder that is removed.
+The run's folder is removed; the calibration is saved in the home.
 """
 
 import math
@@ -21,7 +21,7 @@ from assay.base.errors import ConfigError, TrainingError
 from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.split import DatasetView, split_view
 from assay.data.loader.loader import Loader
-from assay.data.loader.order import WindowPlace
+from assay.data.loader.order import WindowIndex
 from assay.elastic.processor import gpus_here
 from assay.records.cursor import Cursor
 from assay.records.phase import STEP, Phase
@@ -36,7 +36,7 @@ from assay.training.recipe import Recipe
 from assay.training.trainer.config import TrainerConfig
 from assay.workflows.calibration import MEASURING, segment_of, short_run, train_for
 from assay.workflows.preview import FORWARD_SHARE, Preview, preview
-from assay.workflows.run import checked
+from assay.workflows.run import check_recipe
 from assay.workflows.throughput.saved_calibration import CalibrationKey, calibrated_parts
 
 ENDLESS = 1_000_000
@@ -54,7 +54,7 @@ POLICY = replace(MEASURING, verify_commits=0, times_lanes=True)
 
 def calibrate_throughput(home: Home, loaded: LoadedConfig, *, seconds: float) -> ThroughputCalibration:
     """Measure so many seconds of steps on one worker, and as many on two where two fit; keep what was found."""
-    recipe, dataset = checked(loaded)
+    recipe, dataset = check_recipe(loaded)
     if recipe.trainer.gradient_sum != "tree":
         raise ConfigError(
             "trainer.gradient_sum=all_reduce: what is forecast is the exchange that gives the same bits at "
@@ -209,7 +209,7 @@ def start_s(segment: SegmentData, attempt: Attempt) -> float:
 def _commit(run: Run, segment: SegmentData) -> dict[str, float | int]:
     """What the last commit took, and its bytes."""
     began_s, phases = segment.phase_changes
-    entered = [place for place, phase in enumerate(phases) if phase == "checkpoint"][-2:]
+    entered = [index for index, phase in enumerate(phases) if phase == "checkpoint"][-2:]
     copied_s, written_s = np.diff(began_s[entered[0] : entered[0] + 3]).tolist()
     commit = CommitLog(open_store(run.store_url)).commits()[-1]
     num_bytes = sum(file.num_bytes for file in commit.files)
@@ -229,13 +229,13 @@ def _facts(recipe: Recipe, dataset: Dataset, found: Preview) -> dict[str, object
         "evaluated_steps": in_steps / found.answers if found.answers else FORWARD_SHARE * in_steps,
         "commit_every": None if trainer.commit_every == "auto" else trainer.commit_every,
         "evaluate_every": trainer.evaluate_every,
-        "spot_check_every": spot_checked_every(trainer, found.num_steps),
+        "spot_check_every": spot_check_interval(trainer, found.num_steps),
         "updates_per_step": recipe.method.updates_per_step,
         "loader_threads": loader.threads,
     }
 
 
-def spot_checked_every(trainer: TrainerConfig, num_steps: int) -> int | None:
+def spot_check_interval(trainer: TrainerConfig, num_steps: int) -> int | None:
     """Steps from one spot check to the next, on average; None where none is made."""
     looked_at = min(num_steps, 10_000)
     due = sum(trainer.is_spot_checked(step) for step in range(1, looked_at + 1))
@@ -262,12 +262,12 @@ def loader_row_s(recipe: Recipe, dataset: Dataset) -> float:
 
 def _rows_of_groups(view: DatasetView, loader: Loader) -> int:
     """The rows of all groups that the first window of all lanes is read from."""
-    stretches = {portion.stretch for portion in loader.geometry.portions_of_window(0)}
+    segments = {portion.segment for portion in loader.geometry.slices_of_window(0)}
     groups = {
         span.group
-        for stretch in stretches
+        for segment in segments
         for lane in range(loader.config.lanes)
-        for span in loader.spans(WindowPlace(0, stretch), lane)
+        for span in loader.spans(WindowIndex(0, segment), lane)
     }
     return int(view.num_rows[sorted(groups)].sum())
 
