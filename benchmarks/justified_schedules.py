@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from assay.planning.heuristic import Placed, Schedule
+from assay.planning.heuristic import Schedule, ScheduledGroup
 from assay.planning.model import build
 from assay.planning.problem import Problem
-from assay.planning.program.plan import Goal
-from assay.planning.schedule import Effort, aim_expression, optimise
+from assay.planning.program.plan import ObjectiveResult
+from assay.planning.schedule import Effort, objective_expression, optimise
 
 SHAKE = 0.01
 """Standard deviation of the noise on starts, as a part of the makespan: tasks change places with their
@@ -56,9 +56,9 @@ def is_classical(problem: Problem) -> bool:
         and all(not link.lag_h and not link.from_start and link.before for link in problem.links)
         and all(
             group.num_tasks == 1
-            and len(group.ways) == 1
-            and len(group.ways[0].holds_h) == 1
-            and not group.ways[0].limited
+            and len(group.modes) == 1
+            and len(group.modes[0].holds_h) == 1
+            and not group.modes[0].limited
             and not group.earliest_h
             and group.latest_h == problem.horizon_h
             for group in groups
@@ -67,7 +67,7 @@ def is_classical(problem: Problem) -> bool:
     )
 
 
-def solve_classical(problem: Problem, effort: Effort) -> tuple[Schedule, Goal]:
+def solve_classical(problem: Problem, effort: Effort) -> tuple[Schedule, ObjectiveResult]:
     """CP-SAT, which begins with nothing, between two justified searches: for what is easy, and for the end.
 
     A hint makes its search worse on hard instances (it stays near the hint). What it has not found in two
@@ -76,19 +76,19 @@ def solve_classical(problem: Problem, effort: Effort) -> tuple[Schedule, Goal]:
     began = time.monotonic()
     easy = justified_schedule(problem, seconds=effort.seconds / 50, seed=effort.seed)
     model, bound = build(problem), lower_bound(problem)
-    decision = aim_expression(model, "decision_h")
+    decision = objective_expression(model, "decision_h")
     model.cp.add(decision >= bound)
     if easy[problem.decision].end_h == bound:
-        return easy, Goal(name="decision_h", value=bound, bound=bound, proved=True)
+        return easy, ObjectiveResult(name="decision_h", value=bound, bound=bound, proved=True)
     share = Effort(0.7 * effort.seconds, THREADS * effort.workers, effort.seed)
-    best, goal = optimise(model, "decision_h", decision, None, share)
+    best, result = optimise(model, "decision_h", decision, None, share)
     left = effort.seconds - (time.monotonic() - began)
-    if not goal.proved and left > 0:
+    if not result.proved and left > 0:
         best = min(best, easy, key=lambda schedule: schedule[problem.decision].end_h)
         best = justified_schedule(problem, seconds=left, seed=effort.seed, start=best)
         value = best[problem.decision].end_h
-        goal = goal.model_copy(update={"value": value, "proved": value <= goal.bound})
-    return best, goal
+        result = result.model_copy(update={"value": value, "proved": value <= result.bound})
+    return best, result
 
 
 def justified_schedule(
@@ -113,7 +113,7 @@ def justified_schedule(
         if _makespan(project, found) <= _makespan(project, best):
             best = found
     return {
-        name: Placed(0, ((start,),), start, start + hours)
+        name: ScheduledGroup(0, ((start,),), start, start + hours)
         for name, start, hours in zip(names, best, project.hours, strict=True)
     }
 
@@ -134,12 +134,12 @@ def _project(problem: Problem) -> _Project:
     before: list[list[int]] = [[] for _ in index]
     after: list[list[int]] = [[] for _ in index]
     for name, group in problem.groups.items():
-        for resource, units in group.ways[0].demands.items():
+        for resource, units in group.modes[0].demands.items():
             needs[index[name], resources.index(resource), 0] = units
     for link in problem.links:
         before[index[link.after]].append(index[link.before])
         after[index[link.before]].append(index[link.after])
-    hours = [group.ways[0].holds_h[0] for group in problem.groups.values()]
+    hours = [group.modes[0].holds_h[0] for group in problem.groups.values()]
     capacity = np.array([problem.resources[name].units for name in resources], dtype=np.int64)
     return _Project(hours, needs, capacity, before, after)
 

@@ -27,7 +27,7 @@ from assay.planning.checker import violations
 from assay.planning.model import build
 from assay.planning.problem import Problem
 from assay.planning.program.file import read_program
-from assay.planning.schedule import AIMS, Effort, aim_expression, new_solver, schedule, solve
+from assay.planning.schedule import OBJECTIVES, Effort, new_solver, objective_expression, schedule, solve
 from assay.planning.simulation.offer import make_offer
 from justified_schedules import solve_classical
 from psplib import read_psplib
@@ -75,17 +75,19 @@ def _case(effort: Effort) -> dict[str, object]:
     took = time.monotonic() - began
     broken = violations(program, plan)
     assert not broken, broken
-    print(f"case: day {plan.decision_day()}, {plan.device_hours:,} device-hours, {took:.1f} s, {plan.goals}")
+    print(
+        f"case: day {plan.decision_day()}, {plan.device_hours:,} device-hours, {took:.1f} s, {plan.objective_results}"
+    )
     offer = make_offer(program, effort=effort).offer
     print(f"offered: {[move.name for move in offer.moves]}, day {offer.plan.decision_day()}, {offer.safety}")
-    print(f"the calm optimum, played the same way: {offer.calm_safety}")
+    print(f"the calm optimum, played the same way: {offer.baseline_safety}")
     return {
         "case_proved_optimal": plan.is_proved(),
         "case_solve_s": round(took, 2),
         "p_on_time": offer.safety.p_on_time,
         "p_over_budget": offer.safety.p_over_budget,
-        "calm_p_on_time": offer.calm_safety.p_on_time,
-        "calm_p_over_budget": offer.calm_safety.p_over_budget,
+        "calm_p_on_time": offer.baseline_safety.p_on_time,
+        "calm_p_over_budget": offer.baseline_safety.p_over_budget,
     }
 
 
@@ -99,7 +101,7 @@ def _psplib(name: str, count: int | None, effort: Effort, longer: float) -> dict
     folder = Path(os.environ.get("ASSAY_DATA", ROOT.parent / "shared" / "data")) / "psplib"
     with (folder / "best_known.csv").open() as file:
         best = {row["instance"]: int(row["upper_bound"]) for row in csv.DictReader(file)}
-    paths = _spread(sorted((folder / name).glob("*.sm")), count)
+    paths = _quantiles(sorted((folder / name).glob("*.sm")), count)
     if not paths:
         raise SystemExit(f"{folder / name}: no instances. $ASSAY_DATA names the folder that holds psplib/.")
     return _j30(paths, best, effort, longer) if name == "j30" else _side_by_side(name, paths, best, effort)
@@ -151,7 +153,7 @@ def _progress(number: int, count: int, path: Path, best: Mapping[str, int], *res
     print(f"{number}/{count} {path.name}: best known {best[path.name]}; {shown}", flush=True)
 
 
-def _spread(paths: Sequence[Path], count: int | None) -> list[Path]:
+def _quantiles(paths: Sequence[Path], count: int | None) -> list[Path]:
     """So many, evenly from all parameter settings."""
     if count is None or count >= len(paths):
         return list(paths)
@@ -164,20 +166,22 @@ def _mean(values: Sequence[float]) -> float:
 
 def _ours(problem: Problem, effort: Effort) -> Result:
     began = time.monotonic()
-    found, goals = solve(problem, aims=AIMS[:1], effort=effort)
-    return Result(found[problem.decision].end_h, goals[0].proved, round(time.monotonic() - began, 2))
+    found, objective_results = solve(problem, objectives=OBJECTIVES[:1], effort=effort)
+    return Result(
+        found[problem.decision].end_h, objective_results[0].proved, round(time.monotonic() - began, 2)
+    )
 
 
 def _justified(problem: Problem, effort: Effort) -> Result:
     began = time.monotonic()
-    found, goal = solve_classical(problem, effort)
-    return Result(found[problem.decision].end_h, goal.proved, round(time.monotonic() - began, 2))
+    found, result = solve_classical(problem, effort)
+    return Result(found[problem.decision].end_h, result.proved, round(time.monotonic() - began, 2))
 
 
 def _plain(problem: Problem, effort: Effort) -> Result:
     began = time.monotonic()
     model = build(problem)
-    model.cp.minimize(aim_expression(model, "decision_h"))
+    model.cp.minimize(objective_expression(model, "decision_h"))
     left_s = effort.seconds - (time.monotonic() - began)
     solver = new_solver(effort._replace(seconds=left_s))
     status = solver.solve(model.cp)

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from assay.base.errors import DataError
-from assay.planning.problem import Group, Precedence, Problem, Resource, Way
+from assay.planning.problem import ExecutionMode, Group, Precedence, Problem, Resource
 
 
 def read_psplib(path: Path) -> Problem:
@@ -37,9 +37,9 @@ def read_psplib(path: Path) -> Problem:
     )
 
 
-def _way(hours: int, needs: list[int]) -> Way:
+def _way(hours: int, needs: list[int]) -> ExecutionMode:
     demands = {f"R{number}": count for number, count in enumerate(needs, start=1) if count}
-    return Way(0, (hours,), 0, demands, 0)
+    return ExecutionMode(0, (hours,), 0, demands, 0)
 
 
 def _rows(text: str, heading: str) -> list[list[int]]:

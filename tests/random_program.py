@@ -32,7 +32,7 @@ def random_program(seed: int) -> Program:
                 "weeks": rng.randint(5, 9),
                 "holidays": ["2027-02-01"] if rng.random() < 0.3 else [],
             },
-            "decision": {"made_by": "memo", "by": f"end of week {rng.randint(2, 5)}"},
+            "decision": {"decided_by": "memo", "by": f"end of week {rng.randint(2, 5)}"},
             "team": _team(rng),
             "capacity": _capacity(rng),
             "budget": _budget(rng),

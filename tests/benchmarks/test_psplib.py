@@ -17,8 +17,8 @@ def test_small_instances_are_solved_to_the_published_optimum(published_data: Pat
     with (folder / "best_known.csv").open() as file:
         best = {row["instance"]: int(row["upper_bound"]) for row in csv.DictReader(file)}
     problem = read_psplib(folder / "j30" / f"{name}.sm")
-    found, (goal,) = solve(problem, aims=("decision_h",), effort=Effort(seconds=15, workers=1))
-    assert goal.proved
+    found, (result,) = solve(problem, objectives=("decision_h",), effort=Effort(seconds=15, workers=1))
+    assert result.proved
     assert found[problem.decision].end_h == best[f"{name}.sm"]
 
 
@@ -31,9 +31,9 @@ def test_a_justified_schedule_keeps_order_and_resources(published_data: Path) ->
     for name, resource in problem.resources.items():
         for hour in range(found[problem.decision].end_h):
             used = sum(
-                problem.groups[task].ways[0].demands.get(name, 0)
-                for task, placed in found.items()
-                if placed.start_h <= hour < placed.end_h
+                problem.groups[task].modes[0].demands.get(name, 0)
+                for task, scheduled in found.items()
+                if scheduled.start_h <= hour < scheduled.end_h
             )
             assert used <= resource.units
 

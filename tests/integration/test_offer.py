@@ -17,7 +17,7 @@ def timeless(value: Any) -> Any:
     """Without what a clock said."""
     if isinstance(value, dict):
         return {key: timeless(each) for key, each in value.items() if key not in TIMES}
-    return [timeless(each) for each in value] if isinstance(value, list) else value
+    return [timeless(item) for item in value] if isinstance(value, list) else value
 
 
 @pytest.mark.soak
@@ -26,7 +26,7 @@ def test_two_offers_are_the_same_to_the_bit(tmp_path: Path) -> None:
     found = []
     for seed in ("1", "2"):
         out = tmp_path / seed
-        words = ["plan", "offer", str(PROGRAM), "--out", str(out), "--quick", "--worlds", "500"]
+        words = ["plan", "offer", str(PROGRAM), "--out", str(out), "--quick", "--samples", "500"]
         done = subprocess.run(
             [sys.executable, "-m", "assay", *words],
             env={**os.environ, "PYTHONHASHSEED": seed, "ASSAY_HOME": str(tmp_path)},

@@ -45,7 +45,7 @@ def _program() -> dict[str, object]:
         "name": "miniature",
         "title": "A program in miniature",
         "calendar": {"start": "2027-01-04", "weeks": 8},
-        "decision": {"made_by": "memo", "by": "end of week 2", "review": "week 3"},
+        "decision": {"decided_by": "memo", "by": "end of week 2", "review": "week 3"},
         "team": {"engineer": 1.0},
         "stakeholders": {"lead": "Lead"},
         "capacity": {"devices": 4},
@@ -132,7 +132,7 @@ def test_a_program_of_real_runs_narrows_where_its_gate_fails_and_the_review_says
         (tmp_path / name).write_text(yaml.safe_dump(tree))
     program, notes = tmp_path / "program.yaml", tmp_path / "notes.yaml"
 
-    _assay("plan", "offer", program, "--out", plans, "--quick", "--worlds", "1000", "--on-time", "0.5")
+    _assay("plan", "offer", program, "--out", plans, "--quick", "--samples", "1000", "--on-time", "0.5")
     start_s = time.time() - PREPARED_H * HOUR_S
     _run_campaign_killing_one_run(tmp_path / "campaign.yaml", home)
     _notes(notes, start_s)

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from assay.base.errors import ConfigError
-from assay.cli.given import FILE_OR_RUN, found_ledger, given_home, tell_stale
+from assay.cli.parameters import FILE_OR_RUN, current_home, readable_ledger, warn_if_stale
 
 
 @click.command()
@@ -28,8 +28,8 @@ def goodput(names: tuple[str, ...], as_json: bool, drills: bool) -> None:
     programs = [name for name in names if Path(name).suffix in (".yaml", ".yml") or Path(name).is_file()]
     if programs and len(names) > 1:
         raise ConfigError(f"{programs[0]} is a program: name it alone, or name RUNs only.")
-    home = given_home()
-    ledger = found_ledger(home)
+    home = current_home()
+    ledger = readable_ledger(home)
     if ledger is None:
         raise ConfigError(f"there are no runs in {home.folder}. Is $ASSAY_HOME right?")
     with ledger:
@@ -38,7 +38,7 @@ def goodput(names: tuple[str, ...], as_json: bool, drills: bool) -> None:
             from assay.planning.program.file import read_program
 
             program = read_program(Path(programs[0])).program
-            tell_stale(ledger)
+            warn_if_stale(ledger)
             of_program = goodput_of_program(program, ledger, home.settings())
             if as_json:
                 click.echo(of_program.to_json())
@@ -52,7 +52,7 @@ def goodput(names: tuple[str, ...], as_json: bool, drills: bool) -> None:
                 )
             return
         named = {run.run_id: run for run in map(ledger.run, names)}
-        tell_stale(ledger, named or None)
+        warn_if_stale(ledger, named or None)
         every = [run for run in ledger.runs() if drills or not run.is_drill]
         settings = home.settings()
         found = goodput_of(ledger, list(named.values()) or every, settings)

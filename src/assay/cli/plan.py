@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from assay.base.errors import ConfigError
-from assay.cli.given import FILE, OUT_FILE, CommandGroup, InputFile, OutFile, force_option, given_home
+from assay.cli.parameters import FILE, OUT_FILE, CommandGroup, InputFile, OutFile, current_home, force_option
 from assay.cli.plan_risk import offer, review_command, risk, status
 
 if TYPE_CHECKING:
-    from assay.planning.in_progress import Begun
+    from assay.planning.in_progress import ActivityInProgress
     from assay.planning.program.file import ProgramFile
     from assay.planning.program.plan import Plan
     from assay.planning.program.program import Program
@@ -144,14 +144,14 @@ def solve(
     from assay.reporting.terminal.plan import print_plan, print_prices
 
     effort = _effort(seconds, workers)
-    chosen, found, now_h, has_begun, solved_again = _solved(program, options, progress, earlier, effort)
+    chosen, found, now_h, in_progress, solved_again = _solved(program, options, progress, earlier, effort)
     if out is not None:
         write_file(out, found.to_json())
     if as_json:
         click.echo(found.to_json())
     else:
-        price = given_home().settings().planned_price()
-        print_plan(chosen, found, now_h=now_h, has_begun=has_begun, price=price)
+        price = current_home().settings().planned_price()
+        print_plan(chosen, found, now_h=now_h, in_progress=in_progress, price=price)
         if prices:
             earliest = found if now_h is None else solved_again(chosen)
             each = priced(chosen, earliest, solved_again, now_h=now_h or 0)
@@ -196,17 +196,17 @@ def what_if(
             raise ConfigError(f"{program}: no what-if '{name}'{meant(name, subject.what_ifs)}. It has: {has}.")
     own: dict[str, Any] = dict(parse_override(change) for change in changes)
     from assay.planning import what_if as questions
-    from assay.planning.simulation.questions import played
-    from assay.reporting.terminal.plan import print_asked
+    from assay.planning.simulation.questions import simulate_what_ifs
+    from assay.reporting.terminal.plan import print_what_ifs
 
     effort = _effort(seconds, workers)
     if readings:
         if not (found := questions.readings(subject, effort=effort)):
             raise ConfigError(f"{program}: no capacity.fair_use, so there is nothing to read in several ways.")
-        print_asked(played(found))
+        print_what_ifs(simulate_what_ifs(found))
         return
     asked = names or (() if own else None)
-    print_asked(played(questions.answers(subject, asked, own=own, effort=effort)))
+    print_what_ifs(simulate_what_ifs(questions.what_if_results(subject, asked, own=own, effort=effort)))
 
 
 @plan.command()
@@ -261,7 +261,7 @@ class _Solved(NamedTuple):
     plan: "Plan"
     now_h: int | None
     """Where it was planned anew, the hour from which on."""
-    has_begun: "dict[str, Begun] | None"
+    in_progress: "dict[str, ActivityInProgress] | None"
     again: "Callable[[Program], Plan]"
     """Finds the earliest plan of such a program with other limits."""
 
@@ -272,12 +272,12 @@ def _solved(
     from assay.base.names import meant
     from assay.planning.actuals import clock_of
     from assay.planning.conflict import find_conflict
-    from assay.planning.in_progress import begun
+    from assay.planning.in_progress import activities_in_progress
     from assay.planning.program.file import read_program, read_progress
-    from assay.planning.replan import as_known, earliest_rest, replan
+    from assay.planning.replan import known_program, replan, replan_earliest
     from assay.planning.schedule import InfeasibleError, schedule
     from assay.reporting.terminal.plan import conflict_error
-    from assay.workflows.program_status import known_progress
+    from assay.workflows.program_status import collect_progress
 
     if (progress is None) != (earlier is None):
         raise ConfigError(
@@ -292,13 +292,13 @@ def _solved(
         if progress is not None and earlier is not None:
             noted, clock = read_progress(progress, program), clock_of(program)
             now_s = clock.start_s + clock.hour_s * program.calendar.hour_of(noted.now)
-            told = known_progress(given_home(), program, noted, clock=clock, now_s=now_s).progress
-            before, known = _read_plan(earlier), as_known(program, told)
+            told = collect_progress(current_home(), program, noted, clock=clock, now_s=now_s).progress
+            before, known = _read_plan(earlier), known_program(program, told)
             again = replan(program, before, told, effort=effort)
-            rest = partial(earliest_rest, before=before, progress=told, effort=effort)
+            rest = partial(replan_earliest, before=before, progress=told, effort=effort)
             now_h = program.calendar.hour_of(told.now)
-            return _Solved(known, again, now_h, begun(known, before, told), rest)
-        anew = partial(schedule, aims=("decision_h", "device_hours"), effort=effort)
+            return _Solved(known, again, now_h, activities_in_progress(known, before, told), rest)
+        anew = partial(schedule, objectives=("decision_h", "device_hours"), effort=effort)
         return _Solved(program, schedule(program, effort=effort), None, None, anew)
     except InfeasibleError as error:
         conflict = find_conflict(program, effort=effort) if progress is None else None

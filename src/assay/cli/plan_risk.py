@@ -9,7 +9,7 @@ import click
 
 from assay.base.clock import SystemClock
 from assay.base.units import sampled_percent_text
-from assay.cli.given import FILE, FOLDER, PATH, given_home, opened_ledger
+from assay.cli.parameters import FILE, FOLDER, PATH, current_home, writable_ledger
 
 if TYPE_CHECKING:
     from assay.planning.program.offer import Offer, Safety
@@ -19,20 +19,20 @@ if TYPE_CHECKING:
     from assay.records.failure_rates import FailureRates
     from assay.reporting.views.forecast import AlarmView, ForecastView
     from assay.store.settings import HourPrice
-    from assay.workflows.program_status import ProgramStanding
+    from assay.workflows.program_status import ProgramStatus
 
 _program = click.argument("program", type=FILE)
-_worlds = click.option(
-    "--worlds", "num_worlds", default=32_768, show_default=True, type=click.IntRange(min=100),
-    help="Worlds to simulate.",
+_num_samples = click.option(
+    "--samples", "num_samples", default=32_768, show_default=True, type=click.IntRange(min=100),
+    help="Number of simulated programs.",
 )  # fmt: skip
 _seed = click.option(
-    "--seed", default=0, show_default=True, help="Of all luck: the same seed gives the same numbers."
+    "--seed", default=0, show_default=True, help="Seed of the simulation; the same seed gives the same numbers."
 )
 _rates_from = click.option(
     "--rates-from", metavar="RUNS",
-    help="Learn how often runs are interrupted from the ledger's runs with such ids ('*': all), instead of "
-    "the rate that the program states.",
+    help="Estimate the interrupt rate from the ledger's runs whose ids match this pattern ('*': all), instead "
+    "of the program's `noise` section.",
 )  # fmt: skip
 _SHARE = click.FloatRange(min=0.0, max=1.0)
 
@@ -41,18 +41,18 @@ _SHARE = click.FloatRange(min=0.0, max=1.0)
 @_program
 @click.option("--out", type=FOLDER, help="Folder for the offer and its documents; by default plans/NAME.")
 @click.option(
-    "--on-time", default=0.85, show_default=True, type=_SHARE, help="P(decision by its date) to promise."
+    "--on-time", default=0.85, show_default=True, type=_SHARE, help="Target for P(decision by its date)."
 )
 @click.option(
-    "--over-budget", default=0.02, show_default=True, type=_SHARE, help="P(over budget) to promise at most."
+    "--over-budget", default=0.02, show_default=True, type=_SHARE, help="Upper limit for P(over budget)."
 )
-@_worlds
+@_num_samples
 @_seed
 @_rates_from
 @click.option(
     "--quick",
     is_flag=True,
-    help="Leave out what-ifs and readings of the cluster's rule, which are solved anew.",
+    help="Leave out what-ifs and readings of the fair-use rule, which need further solves.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the offer's record.")
 def offer(
@@ -60,48 +60,48 @@ def offer(
     out: Path | None,
     on_time: float,
     over_budget: float,
-    num_worlds: int,
+    num_samples: int,
     seed: int,
     rates_from: str | None,
     quick: bool,
     as_json: bool,
 ) -> None:
-    """Choose the scope of PROGRAM that keeps its promises when things go wrong, and write its documents.
+    """Choose the scope of PROGRAM that meets its targets under the simulation, and write its documents.
 
-    The scope (the file's options and mitigations) is chosen under the simulation, scheduled to the optimum, and
-    played; the optimum of the full scope stands beside it. Writes offer.json, plan.json, and as HTML and
-    Markdown: execution plan, stage gates, RACI, risk register. Exit code 1 if no scope keeps both
-    promises. docs/benchmarks.md says how long the shipped program takes.
+    The search tries the program's options and mitigations under the simulation. The chosen scope is then
+    scheduled to optimality and simulated, as is the full scope for comparison. Writes offer.json, plan.json,
+    and as HTML and Markdown: execution plan, stage gates, RACI, risk register. Exit code 1 if no scope meets
+    both targets. docs/benchmarks.md lists how long this takes.
     """
     from assay.planning.program.file import read_program
 
     subject = read_program(program).program
     from assay.planning.simulation.offer import make_offer
-    from assay.planning.simulation.offer_report import make_dossier
-    from assay.planning.simulation.scope import Promises
+    from assay.planning.simulation.offer_report import build_offer_report
+    from assay.planning.simulation.scope import ReliabilityTargets
     from assay.reporting.documents.plan_documents import more_seeds_text
     from assay.reporting.documents.plan_folder import write_offer
 
     offered = make_offer(
         subject,
-        promises=Promises(on_time, over_budget),
+        targets=ReliabilityTargets(on_time, over_budget),
         rates=_rates(subject, rates_from),
-        num_worlds=num_worlds,
+        num_samples=num_samples,
         seed=seed,
-        say=_say,
+        report_progress=_say,
     )
-    dossier = make_dossier(offered, questions=not quick, say=_say)
-    price = given_home().settings().planned_price()
-    pages = write_offer(dossier, out or Path("plans") / subject.name, price)
+    report = build_offer_report(offered, questions=not quick, report_progress=_say)
+    price = current_home().settings().planned_price()
+    pages = write_offer(report, out or Path("plans") / subject.name, price)
     if as_json:
         click.echo(offered.offer.to_json())
     else:
         print_offer(offered.program, offered.offer, price)
-        if more := more_seeds_text(dossier):
+        if more := more_seeds_text(report):
             click.echo(f"  {'more seeds':<14} {more}")
         for page in pages:
             click.echo(page)
-    sys.exit(0 if offered.offer.keeps_promises else 1)
+    sys.exit(0 if offered.offer.meets_targets else 1)
 
 
 @click.command()
@@ -109,7 +109,7 @@ def offer(
 @click.option(
     "--option", "options", multiple=True, help="Apply an option, or 'risk: mitigation'; may be repeated."
 )
-@_worlds
+@_num_samples
 @_seed
 @_rates_from
 @click.option("--calendar", is_flag=True, help="Begin nothing before its planned date, even where it could.")
@@ -118,7 +118,7 @@ def offer(
 def risk(
     program: Path,
     options: tuple[str, ...],
-    num_worlds: int,
+    num_samples: int,
     seed: int,
     rates_from: str | None,
     calendar: bool,
@@ -138,14 +138,14 @@ def risk(
         subject = subject.changed(rates.changes())
     plan = schedule(subject)
     baseline = baseline_of(plan)
-    outcome = simulate(subject, baseline, num_worlds=num_worlds, seed=seed, keeps_calendar=calendar)
+    outcome = simulate(subject, baseline, num_samples=num_samples, seed=seed, keeps_calendar=calendar)
     safety = safety_of(outcome)
     if as_json:
         click.echo(safety.model_dump_json())
         return
     calm = subject.calendar.day_text(plan.decision_h)
     click.echo(f"when nothing happens: {calm}; {plan.device_hours:,} device-hours")
-    print_safety(subject, safety, given_home().settings().planned_price())
+    print_safety(subject, safety, current_home().settings().planned_price())
     click.echo(f"  {'failure rates':<14} {_rates_text(subject, rates)}")
     if tornado:
         _print_tornado(drivers_of(subject, baseline, seed=seed))
@@ -179,13 +179,13 @@ def status(folder: Path, as_json: bool, **where: Any) -> None:
     status (HTML and Markdown) into FOLDER, with the burn-down and the forecast at completion. Exit code 1 if
     there is an alarm to act on. A status that was made with notes is not replaced by one without.
     """
-    from assay.planning.simulation.recommended_action import course_of
+    from assay.planning.simulation.recommended_action import recommended_action
     from assay.reporting.documents.plan_folder import write_told
     from assay.reporting.documents.status_documents import WITHOUT_NOTES, weekly_status
     from assay.reporting.views.forecast import forecast_view
 
     found, offered, spends, _, notes = _standing(folder, **where)
-    price = given_home().settings().planned_price()
+    price = current_home().settings().planned_price()
     page = write_told(weekly_status(found, offered, spends, price, notes), folder, notes)
     view = forecast_view(found, price)
     if as_json:
@@ -195,7 +195,7 @@ def status(folder: Path, as_json: bool, **where: Any) -> None:
         if notes is None:
             click.secho(f"  {WITHOUT_NOTES}", fg="yellow")
         click.echo(page)
-    sys.exit(1 if course_of(found).must_act else 0)
+    sys.exit(1 if recommended_action(found).must_act else 0)
 
 
 @click.command("review")
@@ -211,7 +211,7 @@ def review_command(folder: Path, **where: Any) -> None:
     that names a campaign takes that campaign's decision, and the review shows its clauses. Exit code 1 if there
     is an alarm to act on, as of 'status'. A review that was made with notes is not replaced by one without.
     """
-    from assay.planning.simulation.recommended_action import course_of
+    from assay.planning.simulation.recommended_action import recommended_action
     from assay.reporting.documents.plan_folder import write_told
     from assay.reporting.documents.status_documents import review
     from assay.reporting.terminal.terminal import TONE_STYLES
@@ -224,16 +224,16 @@ def review_command(folder: Path, **where: Any) -> None:
     click.echo(f"  {document.verdict.sentence}")
     _print_alarms(found.forecast.alarms)
     click.echo(page)
-    sys.exit(1 if course_of(found.forecast).must_act else 0)
+    sys.exit(1 if recommended_action(found.forecast).must_act else 0)
 
 
 def _standing(
     folder: Path, *, program: Path, notes: Path | None, hour_s: float, start_s: float | None
-) -> "ProgramStanding":
-    from assay.workflows.program_status import program_standing
+) -> "ProgramStatus":
+    from assay.workflows.program_status import read_program_status
 
-    return program_standing(
-        given_home(), program, folder, notes=notes, hour_s=hour_s, start_s=start_s, clock=SystemClock()
+    return read_program_status(
+        current_home(), program, folder, notes=notes, hour_s=hour_s, start_s=start_s, clock=SystemClock()
     )
 
 
@@ -261,7 +261,7 @@ def print_offer(program: "Program", found: "Offer", price: "HourPrice | None") -
     from assay.reporting.documents.plan_documents import offer_verdict
 
     verdict = offer_verdict(program, found)
-    click.secho(verdict.word.upper(), fg="green" if found.keeps_promises else "red", bold=True)
+    click.secho(verdict.word.upper(), fg="green" if found.meets_targets else "red", bold=True)
     click.echo(f"  {verdict.sentence}")
     for move in found.moves:
         gives_up = f" (gives up: {move.gives_up[0].lower()}{move.gives_up[1:]})" if move.gives_up else ""
@@ -279,17 +279,19 @@ def print_safety(program: "Program", safety: "Safety", price: "HourPrice | None"
     day, hours = spread_texts(program, safety.decision_day), safety.device_hours
     budget = f"more than {program.budget.device_hours:,.0f} device-hours"
     cases = {
-        "on time": f"{safety.chance_text(safety.p_on_time)} of {safety.num_programs:,} worlds, by the "
+        "on time": f"{safety.probability_text(safety.p_on_time)} of {safety.num_programs:,} worlds, by the "
         f"{deadline_text(program)}",
-        "over budget": f"{safety.chance_text(safety.p_over_budget)} of worlds spend {budget}",
+        "over budget": f"{safety.probability_text(safety.p_over_budget)} of worlds spend {budget}",
         "decision": f"{day.p50} (median); 80% of worlds: {day.p10} to {day.p90}",
         "device-hours": f"{hours.p50:,.0f} (median); 80% of worlds: {hours.p10:,.0f} to {hours.p90:,.0f}",
     }
     if price is not None:
-        low, middle, high = (price.of(each) for each in (hours.p10, hours.p50, hours.p90))
+        low, middle, high = (price.of(item) for item in (hours.p10, hours.p50, hours.p90))
         cases["cost"] = f"{middle} (median); 80% of worlds: {low} to {high}, at {price}"
     for verdict, share in safety.verdicts.items():
-        cases[f"if {verdict}"] = f"{safety.chance_text(share)} of worlds{_given_text(program, safety, verdict)}"
+        cases[f"if {verdict}"] = (
+            f"{safety.probability_text(share)} of worlds{_means_text(program, safety, verdict)}"
+        )
     for name, value in cases.items():
         click.echo(f"  {name:<14} {value}")
     for text in () if safety.verdicts["scale"] else why_nothing_passes(program):
@@ -301,7 +303,7 @@ def _rates(program: "Program", runs: str | None) -> "FailureRates | None":
         return None
     from assay.planning.failure_rates import failure_rates
 
-    with opened_ledger(given_home()) as ledger:
+    with writable_ledger(current_home()) as ledger:
         return failure_rates(ledger, program.noise, runs=runs)
 
 
@@ -311,20 +313,20 @@ def _rates_text(program: "Program", rates: "FailureRates | None") -> str:
     return f"as the program states: {program.noise.interrupts_per_device_hour:.2g} interrupts per device-hour"
 
 
-def _given_text(program: "Program", safety: "Safety", verdict: str) -> str:
-    if (given := safety.given.get(verdict)) is None:
+def _means_text(program: "Program", safety: "Safety", verdict: str) -> str:
+    if (means := safety.by_verdict.get(verdict)) is None:
         return ""
-    day = program.calendar.day_text(24 * given.decision_day)
-    return f"; means: {day}, and {given.device_hours:,.0f} device-hours"
+    day = program.calendar.day_text(24 * means.decision_day)
+    return f"; means: {day}, and {means.device_hours:,.0f} device-hours"
 
 
 def _print_tornado(drivers: "list[Driver]") -> None:
-    from assay.planning.simulation.drivers import DRIVER_WORLDS
+    from assay.planning.simulation.drivers import DRIVER_SAMPLES
 
-    worlds = f"{DRIVER_WORLDS:,} worlds each"
-    click.echo(f"  what the date hangs on (P(on time) from the kind to the harsh end, {worlds}):")
+    samples = f"{DRIVER_SAMPLES:,} samples each"
+    click.echo(f"  what the date hangs on (P(on time) from the best to the worst case, {samples}):")
     for driver in drivers:
-        low, high = (sampled_percent_text(end.p_on_time, DRIVER_WORLDS) for end in (driver.low, driver.high))
+        low, high = (sampled_percent_text(end.p_on_time, DRIVER_SAMPLES) for end in (driver.low, driver.high))
         ends = f"{low:>6} ({driver.low_text}) to {high:>6} ({driver.high_text})"
         click.echo(f"    {driver.title:<60} {ends}")
 

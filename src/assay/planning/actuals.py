@@ -71,7 +71,7 @@ def progress_of(
     """
     now_s = clock.last_hour_s(now_s)
     now = clock.moment(program, now_s)
-    told, spends = dict(notes.activities), list[Spend]()
+    activities, spends = dict(notes.activities), list[Spend]()
     for activity, ids in run_ids_by_activity(program, ledger).items():
         runs: list[RunActual] = []
         for run_id in ids:
@@ -86,8 +86,8 @@ def progress_of(
             held_s = sum(spent_s for _, _, spent_s in held)
             runs.append(_run(program, run_id, attempts, phases, held_s, clock))
         if runs:
-            told[activity] = _actual(program, activity, runs, told.get(activity))
-    progress = notes.model_copy(update={"now": now, "activities": told})
+            activities[activity] = _actual(program, activity, runs, activities.get(activity))
+    progress = notes.model_copy(update={"now": now, "activities": activities})
     return progress, sorted(spends, key=lambda spend: spend.start_h)
 
 
@@ -104,8 +104,8 @@ def goodput_of_program(program: Program, ledger: Ledger, settings: Settings = NO
     return ProgramGoodput(
         program=program.name,
         program_sha256=program.digest(),
-        together=goodput_of(ledger, [run for each in owned.values() for run in each], settings),
-        by_activity={activity: goodput_of(ledger, each, settings) for activity, each in owned.items()},
+        together=goodput_of(ledger, [run for runs in owned.values() for run in runs], settings),
+        by_activity={activity: goodput_of(ledger, runs, settings) for activity, runs in owned.items()},
     )
 
 
@@ -120,8 +120,10 @@ def run_ids_by_activity(program: Program, ledger: Ledger) -> dict[str, list[str]
     for run in ledger.runs():
         owners = [name for name, pattern in patterns.items() if fnmatchcase(run.run_id, pattern)]
         if len(owners) > 1:
-            shown = " and ".join(f"'{name}' ({patterns[name]})" for name in owners)
-            raise ConfigError(f"run '{run.run_id}' belongs to {shown}. Make activities.*.runs.ids narrower.")
+            gate_results = " and ".join(f"'{name}' ({patterns[name]})" for name in owners)
+            raise ConfigError(
+                f"run '{run.run_id}' belongs to {gate_results}. Make activities.*.runs.ids narrower."
+            )
         if owners:
             found[owners[0]].append(run.run_id)
     return found
@@ -154,8 +156,8 @@ def _run(
 
 def _by_phase(phases: Sequence[PhaseSeconds], held_s: float, clock: ProgramClock) -> dict[str, float]:
     seconds: dict[str, float] = defaultdict(float)
-    for each in phases:
-        for phase, spent_s in each.seconds.items():
+    for phase_seconds in phases:
+        for phase, spent_s in phase_seconds.seconds.items():
             seconds[phase] += spent_s
     unreported_s = held_s - sum(seconds.values())
     if unreported_s > clock.hour_s * 1e-6:
@@ -167,15 +169,19 @@ def _by_then(
     attempts: Sequence[Attempt], phases: Sequence[PhaseSeconds], *, now_s: float
 ) -> tuple[list[Attempt], list[PhaseSeconds]]:
     """What was to be seen then: of an attempt that ended later, only that it was running."""
-    begun = [attempt for attempt in attempts if attempt.started_s <= now_s]
+    in_progress = [attempt for attempt in attempts if attempt.started_s <= now_s]
     seen = [
-        each.model_copy(update={"ended_s": None, "outcome": "running"})
-        if each.ended_s is not None and each.ended_s > now_s
-        else each
-        for each in begun
+        attempt.model_copy(update={"ended_s": None, "outcome": "running"})
+        if attempt.ended_s is not None and attempt.ended_s > now_s
+        else attempt
+        for attempt in in_progress
     ]
-    told = {each.attempt for each, then in zip(begun, seen, strict=True) if each.outcome == then.outcome}
-    return seen, [phase for phase in phases if phase.attempt in told]
+    reported = {
+        attempt.attempt
+        for attempt, then in zip(in_progress, seen, strict=True)
+        if attempt.outcome == then.outcome
+    }
+    return seen, [phase for phase in phases if phase.attempt in reported]
 
 
 def held_spans(
@@ -185,8 +191,8 @@ def held_spans(
     reported: dict[int, float] = {}
     for phase in phases:
         reported[phase.attempt] = reported.get(phase.attempt, 0.0) + phase.held_s
-    begun_after = [*(attempt.started_s for attempt in attempts[1:]), now_s]
-    for attempt, following_s in zip(attempts, begun_after, strict=True):
+    next_starts = [*(attempt.started_s for attempt in attempts[1:]), now_s]
+    for attempt, following_s in zip(attempts, next_starts, strict=True):
         until = attempt.ended_s if attempt.ended_s is not None else following_s
         by_clock = attempt.world_size * max(0.0, until - attempt.started_s)
         yield attempt.started_s, until, reported.get(attempt.attempt, by_clock)
@@ -195,11 +201,11 @@ def held_spans(
 def _actual(program: Program, activity: str, runs: list[RunActual], noted: Actual | None) -> Actual:
     """An activity is over when as many of its runs have ended as it asks for; until then the end that is
     noted holds."""
-    hour_of, wanted = program.calendar.hour_of, program.activities[activity].runs
-    assert wanted is not None
+    hour_of, declared_runs = program.calendar.hour_of, program.activities[activity].runs
+    assert declared_runs is not None
     runs = sorted(runs, key=lambda run: hour_of(run.started))
     ends = [run.ended for run in runs if run.ended is not None]
-    is_over = len(ends) >= wanted.count and len(ends) == len(runs)
+    is_over = len(ends) >= declared_runs.count and len(ends) == len(runs)
     last = max(ends, key=hour_of) if is_over else None
     return Actual(
         started=runs[0].started,

@@ -33,7 +33,7 @@ def violations(program: Program, plan: Plan) -> list[Violation]:
         return [Violation("activities", f"missing: {sorted(missing)}, not of the program: {sorted(extra)}")]
     items = {item.name: item for item in plan.items}
     return [
-        *_each_is_done_as_allowed(program, items),
+        *_work(program, items),
         *_order(program, items),
         *_dates(program, items),
         *_people(program, items),
@@ -44,7 +44,7 @@ def violations(program: Program, plan: Plan) -> list[Violation]:
     ]
 
 
-def _each_is_done_as_allowed(program: Program, items: dict[str, Planned]) -> Iterator[Violation]:
+def _work(program: Program, items: dict[str, Planned]) -> Iterator[Violation]:
     for name, node in program.nodes().items():
         item = items[name]
         if item.end_h > program.calendar.weeks * 7 * 24:
@@ -56,7 +56,7 @@ def _each_is_done_as_allowed(program: Program, items: dict[str, Planned]) -> Ite
 
 
 def _work_is_done(program: Program, node: Node, item: Planned) -> Iterator[Violation]:
-    work = node.work[item.way]
+    work = node.work[item.mode]
     if dict(work.people) != dict(item.people):
         yield Violation(f"{node.name}.people", f"{item.people} where {work.people} is asked")
     hours = [hour for hour in range(item.start_h, item.end_h) if _is_working_hour(program, hour)]
@@ -84,7 +84,7 @@ def _is_working_hour(program: Program, hour: int) -> bool:
 
 def _runs_are_done(program: Program, node: Node, item: Planned) -> Iterator[Violation]:
     assert node.runs is not None
-    mode = node.runs.ways()[item.way]
+    mode = node.runs.all_modes()[item.mode]
     if dict(node.runs.people) != dict(item.people):
         yield Violation(f"{node.name}.people", f"{item.people} where {node.runs.people} is asked")
     if len(item.runs) != node.runs.count:
@@ -131,42 +131,47 @@ def _dates(program: Program, items: dict[str, Planned]) -> Iterator[Violation]:
 
 
 def _people(program: Program, items: dict[str, Planned]) -> Iterator[Violation]:
-    taken: dict[str, Counter[int]] = defaultdict(Counter)
+    used: dict[str, Counter[int]] = defaultdict(Counter)
     for item in items.values():
         holds = [hold for run in item.runs for hold in run.holds] or [(item.start_h, item.end_h)]
         for person, fte in item.people.items():
             for name in {person, program.team[person].part_of or person}:
                 for begin, end in holds:
                     for hour in range(begin, end):
-                        taken[name][hour] += round(fte * 1000)
-    for name, hours in taken.items():
-        there = _people_there(program, name)
-        over = [hour for hour, units in sorted(hours.items()) if units > there.get(hour, 0)]
+                        used[name][hour] += round(fte * 1000)
+    for name, hours in used.items():
+        available = _available_people(program, name)
+        over = [hour for hour, units in sorted(hours.items()) if units > available.get(hour, 0)]
         if over:
             yield Violation(
                 f"team.{name}",
-                f"{hours[over[0]] / 1000:g} needed at hour {over[0]}, {there.get(over[0], 0) / 1000:g} there",
+                f"{hours[over[0]] / 1000:g} needed at hour {over[0]}, "
+                f"{available.get(over[0], 0) / 1000:g} available",
             )
 
 
-def _left(program: Program, units: int, taken: Iterable[tuple[str, str, int]]) -> dict[int, int]:
+def _left(program: Program, units: int, reductions: Iterable[tuple[str, str, int]]) -> dict[int, int]:
     """Hour -> what is left of some units, of which (from, until, units) are taken."""
-    there = dict.fromkeys(range(program.calendar.weeks * 7 * 24), units)
-    for since, until, away in taken:
+    available = dict.fromkeys(range(program.calendar.weeks * 7 * 24), units)
+    for since, until, away in reductions:
         for hour in range(program.calendar.hour_of(since), program.calendar.hour_of(until)):
-            if hour in there:
-                there[hour] = max(0, there[hour] - away)
-    return there
+            if hour in available:
+                available[hour] = max(0, available[hour] - away)
+    return available
 
 
-def _people_there(program: Program, name: str) -> dict[int, int]:
+def _available_people(program: Program, name: str) -> dict[int, int]:
     affected = [role for other, role in program.team.items() if name in (other, role.part_of)]
-    absences = [(each, role.fte if each.fte is None else each.fte) for role in affected for each in role.away]
+    absences = [
+        (absence, role.fte if absence.fte is None else absence.fte)
+        for role in affected
+        for absence in role.away
+    ]
     away = [(absence.since, absence.until, round(fte * 1000)) for absence, fte in absences]
     return _left(program, round(program.team[name].fte * 1000), away)
 
 
-def _devices_there(program: Program) -> dict[int, int]:
+def _available_devices(program: Program) -> dict[int, int]:
     devices, bookings = program.capacity.devices, program.capacity.bookings.values()
     held = [(booking.since, booking.until, math.ceil(booking.share * devices - 1e-9)) for booking in bookings]
     return _left(program, devices, held)
@@ -182,10 +187,10 @@ def _devices_held(runs: Iterable[PlannedRun]) -> Counter[int]:
 
 
 def _devices(program: Program, items: dict[str, Planned]) -> Iterator[Violation]:
-    there = _devices_there(program)
+    available = _available_devices(program)
     held = _devices_held(run for item in items.values() for run in item.runs)
     for hour, devices in sorted(held.items()):
-        if devices > (free := there.get(hour, 0)):
+        if devices > (free := available.get(hour, 0)):
             yield Violation("capacity.devices", f"{devices} held at hour {hour}, {free} free")
             return
 
@@ -194,10 +199,10 @@ def _fair_use(program: Program, items: dict[str, Planned]) -> Iterator[Violation
     rule = program.capacity.fair_use
     if rule is None:
         return
-    free = _devices_there(program)
+    free = _available_devices(program)
     for item in items.values():
-        together = [(run,) for run in item.runs] if rule.job == "run" else [item.runs]
-        for held in map(_devices_held, together):
+        jobs = [(run,) for run in item.runs] if rule.job == "run" else [item.runs]
+        for held in map(_devices_held, jobs):
             longest = since = 0
             for hour in range(len(free)):
                 whole = free[hour] if rule.of == "available" else program.capacity.devices
@@ -226,7 +231,7 @@ def _money(program: Program, items: dict[str, Planned]) -> Iterator[Violation]:
 def _figures(program: Program, plan: Plan) -> Iterator[Violation]:
     items = {item.name: item for item in plan.items}
     held = _devices_held(run for item in plan.items for run in item.runs)
-    if plan.decision_h != items[program.decision.made_by].end_h:
+    if plan.decision_h != items[program.decision.decided_by].end_h:
         yield Violation("plan.decision_h", f"says {plan.decision_h}")
     if plan.device_hours != sum(held.values()):
         yield Violation("plan.device_hours", f"says {plan.device_hours}, its runs hold {sum(held.values())}")

@@ -29,14 +29,14 @@ Concession = tuple[dict[str, Any], str]
 WITHOUT_IT = "without it there is a schedule"
 LEFT_OUT: Concession = ({}, WITHOUT_IT)
 
-MOST_CLASHES = 8
-MOST_WAYS_OUT = 4
-MOST_GIVEN_UP = 4
+MAX_CLASHES = 8
+MAX_FIXES = 4
+MAX_FIX_SIZE = 4
 """Limits that one way out gives up at most."""
-MOST_TRIED = 64
+MAX_CANDIDATE_FIXES = 64
 """Sets that are looked at in search of the ways out."""
 
-Cure = Callable[[Effort, Collection[str]], Concession | None]
+FindConcession = Callable[[Effort, Collection[str]], Concession | None]
 """What would be enough while these other limits are left out; None where the time did not suffice to tell."""
 
 
@@ -46,10 +46,10 @@ class Limit(NamedTuple):
     key: str
     """Dotted key of the program."""
 
-    says: str
+    demand: str
     """What it demands."""
 
-    cure: Cure = lambda _effort, _relaxed: LEFT_OUT
+    find_concession: FindConcession = lambda _effort, _relaxed: LEFT_OUT
     """What would be enough, where all is well without it."""
 
 
@@ -59,14 +59,14 @@ class Member(NamedTuple):
     key: str
     """Dotted key of the program."""
 
-    says: str
+    demand: str
     """What it demands."""
 
-    cure: str | None
+    fix: str | None
     """What would be enough, all others as they are; None where no concession here alone is."""
 
 
-Given = tuple[str, str]
+FixStep = tuple[str, str]
 """(key, what of it would do)."""
 
 
@@ -80,7 +80,7 @@ class Conflict(NamedTuple):
     others: tuple[tuple[Member, ...], ...] = ()
     """Where giving way on no single member is enough: what clashes besides."""
 
-    ways_out: tuple[tuple[Given, ...], ...] = ()
+    fixes: tuple[tuple[FixStep, ...], ...] = ()
     """... and the smallest sets of concessions that are, all others as they are."""
 
     def keys(self) -> set[str]:
@@ -92,53 +92,53 @@ def find_conflict(program: Program, *, effort: Effort = DEFAULT_EFFORT) -> Confl
     """A minimal set of limits that clash, the date of the decision among them; None where all can hold."""
     if can_hold(program, (), effort) is not False:
         return None
-    kept, is_minimal = _clash(program, frozenset(), effort)
-    members = tuple(Member(limit.key, limit.says, _cure(program, limit, effort)) for limit in kept)
-    if not members or any(member.cure for member in members):
+    core, is_minimal = _clash(program, frozenset(), effort)
+    members = tuple(Member(limit.key, limit.demand, _find_fix(program, limit, effort)) for limit in core)
+    if not members or any(member.fix for member in members):
         return Conflict(members, is_minimal)
-    others, ways_out = _to_the_end(program, [limit.key for limit in kept], effort)
-    return Conflict(members, is_minimal, others, ways_out)
+    others, fixes = _minimal_fixes(program, [limit.key for limit in core], effort)
+    return Conflict(members, is_minimal, others, fixes)
 
 
 def _clash(program: Program, relaxed: frozenset[str], effort: Effort) -> tuple[list[Limit], bool]:
     """A minimal set of limits, besides those left out, that cannot hold together; whether it surely is one."""
-    out, kept, is_minimal = set(relaxed), list[Limit](), True
+    out, core, is_minimal = set(relaxed), list[Limit](), True
     for limit in limits_of(program):
         if limit.key in relaxed:
             continue
-        answer = can_hold(program, {*out, limit.key}, effort)
-        if answer is False:
+        is_feasible = can_hold(program, {*out, limit.key}, effort)
+        if is_feasible is False:
             out.add(limit.key)
         else:
-            kept.append(limit)
-            is_minimal &= answer is not None
-    return kept, is_minimal
+            core.append(limit)
+            is_minimal &= is_feasible is not None
+    return core, is_minimal
 
 
-def _to_the_end(
+def _minimal_fixes(
     program: Program, first: list[str], effort: Effort
-) -> tuple[tuple[tuple[Member, ...], ...], tuple[tuple[Given, ...], ...]]:
+) -> tuple[tuple[tuple[Member, ...], ...], tuple[tuple[FixStep, ...], ...]]:
     """(further clashes, the smallest sets that are enough)."""
     clashes, others = [first], list[tuple[Member, ...]]()
-    ways_out: list[tuple[str, ...]] = []
+    fixes: list[tuple[str, ...]] = []
     tried: set[tuple[str, ...]] = set()
-    while len(ways_out) < MOST_WAYS_OUT and len(tried) < MOST_TRIED:
-        most = len(ways_out[0]) if ways_out else MOST_GIVEN_UP
-        keys = next((each for each in _hitting(clashes, most) if each not in tried), None)
+    while len(fixes) < MAX_FIXES and len(tried) < MAX_CANDIDATE_FIXES:
+        most = len(fixes[0]) if fixes else MAX_FIX_SIZE
+        keys = next((candidate for candidate in _hitting_sets(clashes, most) if candidate not in tried), None)
         if keys is None:
             break
         tried.add(keys)
-        answer = can_hold(program, keys, effort)
-        if answer:
-            ways_out.append(keys)
-        elif answer is False and len(clashes) < MOST_CLASHES:
-            kept, _ = _clash(program, frozenset(keys), effort)
-            clashes.append([limit.key for limit in kept])
-            others.append(tuple(Member(limit.key, limit.says, None) for limit in kept))
-    return tuple(others), tuple(tuple(_together(program, keys, effort)) for keys in ways_out)
+        is_feasible = can_hold(program, keys, effort)
+        if is_feasible:
+            fixes.append(keys)
+        elif is_feasible is False and len(clashes) < MAX_CLASHES:
+            core, _ = _clash(program, frozenset(keys), effort)
+            clashes.append([limit.key for limit in core])
+            others.append(tuple(Member(limit.key, limit.demand, None) for limit in core))
+    return tuple(others), tuple(tuple(_fix_steps(program, keys, effort)) for keys in fixes)
 
 
-def _hitting(clashes: Sequence[Sequence[str]], most: int) -> Iterator[tuple[str, ...]]:
+def _hitting_sets(clashes: Sequence[Sequence[str]], most: int) -> Iterator[tuple[str, ...]]:
     """Sets of at most so many limits with one of every clash, the smallest first; those that people give way on
     first come first."""
     keys = list(dict.fromkeys(key for clash in clashes for key in reversed(clash)))
@@ -148,12 +148,12 @@ def _hitting(clashes: Sequence[Sequence[str]], most: int) -> Iterator[tuple[str,
                 yield chosen
 
 
-def _together(program: Program, keys: Sequence[str], effort: Effort) -> Iterator[Given]:
+def _fix_steps(program: Program, keys: Sequence[str], effort: Effort) -> Iterator[FixStep]:
     """What of each would do, one after the other: the first at its least, the next with that."""
     out = set(keys)
     for key in keys:
-        limit = next(each for each in limits_of(program) if each.key == key)
-        changes, text = limit.cure(effort, out - {key}) or LEFT_OUT
+        limit = next(candidate for candidate in limits_of(program) if candidate.key == key)
+        changes, text = limit.find_concession(effort, out - {key}) or LEFT_OUT
         if changes:
             program = program.changed(changes)
             out.remove(key)
@@ -175,8 +175,8 @@ def limits_of(program: Program) -> Iterator[Limit]:
     yield from _limits_of_capacity(program)
     yield from _limits_of_people(program)
     for name, event in program.events.items():
-        says = f"{event.title}: {event.at}"
-        yield Limit(f"events.{name}.at", says, partial(_latest_day, program, name))
+        demand = f"{event.title}: {event.at}"
+        yield Limit(f"events.{name}.at", demand, partial(_latest_day, program, name))
     for node in program.nodes().values():
         if node.not_before:
             yield Limit(f"{node.key}.not_before", node.not_before)
@@ -184,7 +184,7 @@ def limits_of(program: Program) -> Iterator[Limit]:
             yield _date_limit(program, f"{node.key}.due", node.due, node.name)
     yield from _limits_of_budget(program)
     yield Limit("calendar.weeks", f"{number_of(program.calendar.weeks, 'week')} in all")
-    yield _date_limit(program, "decision.by", program.decision.by, program.decision.made_by)
+    yield _date_limit(program, "decision.by", program.decision.by, program.decision.decided_by)
 
 
 def _limits_of_capacity(program: Program) -> Iterator[Limit]:
@@ -194,15 +194,15 @@ def _limits_of_capacity(program: Program) -> Iterator[Limit]:
     yield Limit(DEVICES, number_of(capacity.devices, "device"), partial(_first_that_holds, program, larger))
     for name, booking in capacity.bookings.items():
         key = f"capacity.bookings.{name}"
-        says = f"{booking.title or name}: {booking.share:.0%}, {booking.since} until {booking.until}"
+        demand = f"{booking.title or name}: {booking.share:.0%}, {booking.since} until {booking.until}"
         parts = [round(booking.share * part, 3) for part in (0.75, 0.5, 0.25)]
         smaller = [({f"{key}.share": part}, f"a share of {part:.0%} would do") for part in parts]
-        yield Limit(key, says, partial(_first_that_holds, program, smaller))
+        yield Limit(key, demand, partial(_first_that_holds, program, smaller))
     if (rule := capacity.fair_use) is not None:
-        says = f"no job above {rule.share:.0%} of capacity for more than {rule.max_hours} h"
+        demand = f"no job above {rule.share:.0%} of capacity for more than {rule.max_hours} h"
         enough = "enough if runs may give way and go on (segments: chained)"
         chained = [({f"{FAIR_USE}.segments": "chained"}, enough)]
-        yield Limit(FAIR_USE, says, partial(_first_that_holds, program, chained))
+        yield Limit(FAIR_USE, demand, partial(_first_that_holds, program, chained))
 
 
 def _limits_of_people(program: Program) -> Iterator[Limit]:
@@ -211,13 +211,13 @@ def _limits_of_people(program: Program) -> Iterator[Limit]:
             ({f"team.{name}.fte": round(role.fte + more, 2)}, f"{more:g} more would do")
             for more in (0.5, 1, 1.5, 2, 3, 4)
         ]
-        says = f"{program.title_of(name)} ({role.fte:g})"
-        yield Limit(f"team.{name}", says, partial(_first_that_holds, program, more))
+        demand = f"{program.title_of(name)} ({role.fte:g})"
+        yield Limit(f"team.{name}", demand, partial(_first_that_holds, program, more))
     for name, role in program.team.items():
         if role.away:
             spans = ", ".join(f"{absence.since} until {absence.until}" for absence in role.away)
-            there = partial(_first_that_holds, program, list(_absence_concessions(program, name)))
-            yield Limit(f"team.{name}.away", f"{role.title or name} is away: {spans}", there)
+            find_concession = partial(_first_that_holds, program, list(_absence_concessions(program, name)))
+            yield Limit(f"team.{name}.away", f"{role.title or name} is away: {spans}", find_concession)
     if days := sorted(day.isoformat() for day in program.calendar.holidays):
         more_days = f" to {days[-1]} ({len(days)} days)" if len(days) > 1 else ""
         works = partial(_first_that_holds, program, _holiday_concessions(days))
@@ -252,8 +252,8 @@ def _limits_of_budget(program: Program) -> Iterator[Limit]:
     for stage, most in budget.stages.items():
         key, spenders = f"budget.stages.{stage}", {node.name for node in nodes if node.stage == stage}
         spent = partial(Model.device_hours_of, names=spenders)
-        cure = partial(_least, program, key, spent, partial(_hours_of_stage, key))
-        yield Limit(key, f"{most:,.0f} device-hours", cure)
+        find_concession = partial(_minimum, program, key, spent, partial(_hours_of_stage, key))
+        yield Limit(key, f"{most:,.0f} device-hours", find_concession)
 
     def concession(least: int) -> Concession:
         needed = math.ceil(least / (1.0 - budget.reserve) - 1e-9)
@@ -261,15 +261,15 @@ def _limits_of_budget(program: Program) -> Iterator[Limit]:
         return {key: needed}, f"{needed:,} would do{reserve}"
 
     key = "budget.device_hours"
-    says = f"{budget.plannable_device_hours():,.0f} device-hours may be planned"
-    yield Limit(key, says, partial(_least, program, key, lambda model: model.device_hours, concession))
+    demand = f"{budget.plannable_device_hours():,.0f} device-hours may be planned"
+    yield Limit(key, demand, partial(_minimum, program, key, lambda model: model.device_hours, concession))
 
 
 def _hours_of_stage(key: str, least: int) -> Concession:
     return {key: least}, f"{least:,} would do"
 
 
-def _date_limit(program: Program, key: str, says: str, name: str) -> Limit:
+def _date_limit(program: Program, key: str, demand: str, name: str) -> Limit:
     """When an activity or a gate must be over."""
 
     def end(model: Model) -> Any:
@@ -278,13 +278,13 @@ def _date_limit(program: Program, key: str, says: str, name: str) -> Limit:
     def concession(hour: int) -> Concession:
         return {key: _midnight_after(program, hour)}, f"{_moment(program, hour)} would do"
 
-    return Limit(key, says, partial(_least, program, key, end, concession))
+    return Limit(key, demand, partial(_minimum, program, key, end, concession))
 
 
-def _cure(program: Program, limit: Limit, effort: Effort) -> str | None:
+def _find_fix(program: Program, limit: Limit, effort: Effort) -> str | None:
     if not can_hold(program, {limit.key}, effort):
         return None
-    found = limit.cure(effort, ())
+    found = limit.find_concession(effort, ())
     return None if found is None else found[1]
 
 
@@ -297,7 +297,7 @@ def _first_that_holds(
     return LEFT_OUT
 
 
-def _least(
+def _minimum(
     program: Program,
     key: str,
     expression: Callable[[Model], Any],

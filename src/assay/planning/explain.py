@@ -61,7 +61,7 @@ def critical_chain(program: Program, plan: Plan, *, now_h: int | None = None) ->
     """
     items = {item.name: item for item in plan.items}
     steps: list[Step] = []
-    name: str | None = program.decision.made_by
+    name: str | None = program.decision.decided_by
     while name is not None:
         step, name = _step(program, plan, items[name], now_h)
         steps.append(step)
@@ -69,7 +69,7 @@ def critical_chain(program: Program, plan: Plan, *, now_h: int | None = None) ->
 
 
 def _step(program: Program, plan: Plan, item: Planned, now_h: int | None) -> tuple[Step, str | None]:
-    items = {each.name: each for each in plan.items}
+    items = {planned.name: planned for planned in plan.items}
 
     def step(reason: Reason, because: str) -> Step:
         return Step(item.name, item.start_h, item.end_h, reason, because)
@@ -108,11 +108,11 @@ def _held_by_an_aim(program: Program, plan: Plan, item: Planned, *, is_replan: b
     before_h = item.start_h - 1 if half_h is None else half_h
     if any(_missing(program, plan, item, role, before_h) for role in _roles(program, item)):
         return None
-    held = sum(run.devices for each in plan.items for run in each.runs if _holds(run, before_h))
-    wanted = held + (item.runs[0].devices if item.runs else 0)
-    if item.runs and wanted > program.capacity.free_devices(program.calendar)[before_h]:
+    held = sum(run.devices for planned in plan.items for run in planned.runs if _holds(run, before_h))
+    needed = held + (item.runs[0].devices if item.runs else 0)
+    if item.runs and needed > program.capacity.free_devices(program.calendar)[before_h]:
         return None
-    if item.runs and wanted > plan.peak_devices and _is_free_of_the_rule(program, item):
+    if item.runs and needed > plan.peak_devices and _is_free_of_the_rule(program, item):
         return "least peak"
     return "least change" if is_replan and (not item.runs or _is_free_of_the_rule(program, item)) else None
 
@@ -122,12 +122,12 @@ def _booking_before(program: Program, plan: Plan, item: Planned) -> str:
     if not item.runs:
         return ""
     before_h, calendar = item.start_h - 1, program.calendar
-    held = sum(run.devices for each in plan.items for run in each.runs if _holds(run, before_h))
+    held = sum(run.devices for planned in plan.items for run in planned.runs if _holds(run, before_h))
     lacking = held + item.runs[0].devices - program.capacity.free_devices(calendar)[before_h]
-    for name, each in program.capacity.bookings.items():
-        is_last_hour = calendar.hour_of(each.until) == item.start_h > calendar.hour_of(each.since)
-        if is_last_hour and 0 < lacking <= program.capacity.held_by(each):
-            return each.title or name
+    for name, booking in program.capacity.bookings.items():
+        is_last_hour = calendar.hour_of(booking.until) == item.start_h > calendar.hour_of(booking.since)
+        if is_last_hour and 0 < lacking <= program.capacity.held_by(booking):
+            return booking.title or name
     return ""
 
 
@@ -148,12 +148,16 @@ def _is_free_of_the_rule(program: Program, item: Planned) -> bool:
 
 def _missing(program: Program, plan: Plan, item: Planned, role: str, hour: int) -> bool:
     """Whether too few of a role or person are left for it in that hour."""
-    there = program.team[role].fte - _away(program, role, hour)
-    others = [each for each in plan.items if each.name != item.name and each.start_h <= hour < each.end_h]
-    for each in (*others, item):
-        times = sum(_holds(run, hour) for run in each.runs) if each.runs and each is not item else 1
-        there -= times * sum(fte for name, fte in each.people.items() if role in program.roles_of(name))
-    return there < -1e-9
+    available = program.team[role].fte - _away(program, role, hour)
+    others = [
+        planned
+        for planned in plan.items
+        if planned.name != item.name and planned.start_h <= hour < planned.end_h
+    ]
+    for other in (*others, item):
+        times = sum(_holds(run, hour) for run in other.runs) if other.runs and other is not item else 1
+        available -= times * sum(fte for name, fte in other.people.items() if role in program.roles_of(name))
+    return available < -1e-9
 
 
 def _away(program: Program, role: str, hour: int) -> float:
@@ -235,7 +239,7 @@ def _nudges(program: Program, now_h: int) -> Iterator[tuple[str, dict[str, Any]]
     if capacity.fair_use is not None:
         yield "without the fair-use rule", {"capacity.fair_use": None}
     yield "5% more device-hours", {"budget.device_hours": program.budget.device_hours * 1.05}
-    awaited = {name: each for name, each in program.events.items() if calendar.hour_of(each.at) >= now_h}
+    awaited = {name: event for name, event in program.events.items() if calendar.hour_of(event.at) >= now_h}
     for name, event in awaited.items():
         for days, when in ((-3, "three days early"), (3, "three days late")):
             moment = calendar.date_of(max(0, calendar.hour_of(event.at) + 24 * days))

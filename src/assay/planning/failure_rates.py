@@ -95,7 +95,9 @@ def _unplanned(ledger: Ledger, runs: Sequence[Run]) -> list[Interruption]:
         if notice.notice == "fault"
     }
     found = goodput_of(ledger, runs).interruptions
-    return [each for each in found if (each.run_id, each.attempt) not in planned]
+    return [
+        interruption for interruption in found if (interruption.run_id, interruption.attempt) not in planned
+    ]
 
 
 def _loss_hours(

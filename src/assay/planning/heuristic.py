@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from assay.planning.problem import Group, Problem, Way
+from assay.planning.problem import ExecutionMode, Group, Problem
 
 
-class Placed(NamedTuple):
+class ScheduledGroup(NamedTuple):
     """A group on the calendar."""
 
-    way: int
+    mode: int
     """Its position in the group's ways."""
 
     starts: tuple[tuple[int, ...], ...]
@@ -27,10 +27,10 @@ class Placed(NamedTuple):
     end_h: int
 
 
-Schedule = dict[str, Placed]
+Schedule = dict[str, ScheduledGroup]
 
 
-class Board:
+class ResourceProfile:
     """What is still free, hour by hour."""
 
     def __init__(self, problem: Problem) -> None:
@@ -44,64 +44,64 @@ class Board:
         self._work_starts = np.array([begin for begin, _ in problem.half_days], dtype=np.int64)
         self._work_ends = np.array([end for _, end in problem.half_days], dtype=np.int64)
 
-    def place(self, group: Group, position: int, earliest_h: int) -> Placed | None:
+    def insert(self, group: Group, position: int, earliest_h: int) -> ScheduledGroup | None:
         """The earliest place of a group in one of its ways; its tasks in turn. Takes what it holds."""
-        way, earliest_h = group.ways[position], max(earliest_h, group.earliest_h)
+        mode, earliest_h = group.modes[position], max(earliest_h, group.earliest_h)
         starts: list[tuple[int, ...]] = []
         end = 0
         for _ in range(group.num_tasks):
-            task = self._work(group, way, earliest_h) if group.is_work else self._run(group, way, earliest_h)
-            if task is None or (way.span_h and starts and task[1] - starts[0][0] > way.span_h):
-                self._take(way, starts, end, -1)
+            task = self._work(group, mode, earliest_h) if group.is_work else self._run(group, mode, earliest_h)
+            if task is None or (mode.span_h and starts and task[1] - starts[0][0] > mode.span_h):
+                self._take(mode, starts, end, -1)
                 return None
             starts.append(task[0])
             end = max(end, task[1])
-            self._take(way, starts[-1:], task[1], 1)
+            self._take(mode, starts[-1:], task[1], 1)
             earliest_h = task[0][0]
-        return Placed(position, tuple(starts), starts[0][0], end)
+        return ScheduledGroup(position, tuple(starts), starts[0][0], end)
 
-    def remove(self, group: Group, placed: Placed) -> None:
+    def remove(self, group: Group, scheduled: ScheduledGroup) -> None:
         """Give back what a group held."""
-        self._take(group.ways[placed.way], placed.starts, placed.end_h, -1)
+        self._take(group.modes[scheduled.mode], scheduled.starts, scheduled.end_h, -1)
 
-    def _take(self, way: Way, tasks: Sequence[tuple[int, ...]], end: int, sign: int) -> None:
+    def _take(self, mode: ExecutionMode, tasks: Sequence[tuple[int, ...]], end: int, sign: int) -> None:
         """What some tasks hold; `end` is that of people's work, whose length depends on the calendar."""
         for starts in tasks:
-            spans = [(start, start + hours) for start, hours in zip(starts, way.holds_h, strict=False)]
+            spans = [(start, start + hours) for start, hours in zip(starts, mode.holds_h, strict=False)]
             for since, until in spans or [(starts[0], end)]:
-                for name in way.demands.keys() & self._free.keys():
-                    self._free[name][since:until] -= sign * way.demands[name]
+                for name in mode.demands.keys() & self._free.keys():
+                    self._free[name][since:until] -= sign * mode.demands[name]
 
-    def _lacking(self, way: Way) -> Any:
+    def _lacking(self, mode: ExecutionMode) -> Any:
         """Cumulative count of the hours in which something is lacking: [0, ...], horizon + 1 long."""
         lacks = np.zeros(self._problem.horizon_h, dtype=bool)
-        for name, units in way.demands.items():
+        for name, units in mode.demands.items():
             if name in self._free:
                 lacks |= self._free[name] < units
         return np.concatenate(([0], np.cumsum(lacks)))
 
-    def _run(self, group: Group, way: Way, earliest_h: int) -> tuple[tuple[int, ...], int] | None:
-        lacking, starts = self._lacking(way), []
-        for hours in way.holds_h:
+    def _run(self, group: Group, mode: ExecutionMode, earliest_h: int) -> tuple[tuple[int, ...], int] | None:
+        lacking, starts = self._lacking(mode), []
+        for hours in mode.holds_h:
             last = group.latest_h - hours
             if last < earliest_h:
                 return None
             candidates = np.arange(earliest_h, last + 1)
             fits = lacking[candidates + hours] == lacking[candidates]
-            for since, until, most_h in way.limited:
+            for since, until, most_h in mode.limited:
                 fits &= (candidates + hours <= since + most_h) | (candidates >= until - most_h)
             if not fits.any():
                 return None
             starts.append(int(candidates[fits.argmax()]))
-            earliest_h = starts[-1] + hours + way.gap_h
-        return tuple(starts), starts[-1] + way.holds_h[-1]
+            earliest_h = starts[-1] + hours + mode.gap_h
+        return tuple(starts), starts[-1] + mode.holds_h[-1]
 
-    def _work(self, group: Group, way: Way, earliest_h: int) -> tuple[tuple[int, ...], int] | None:
-        begins = self._work_starts[: len(self._work_starts) - way.half_days + 1]
-        ends = self._work_ends[way.half_days - 1 :]
+    def _work(self, group: Group, mode: ExecutionMode, earliest_h: int) -> tuple[tuple[int, ...], int] | None:
+        begins = self._work_starts[: len(self._work_starts) - mode.half_days + 1]
+        ends = self._work_ends[mode.half_days - 1 :]
         if not len(ends):
             return None
-        lacking = self._lacking(way)
+        lacking = self._lacking(mode)
         fits = (begins >= earliest_h) & (ends <= group.latest_h) & (lacking[ends] == lacking[begins])
         if not fits.any():
             return None
@@ -110,27 +110,29 @@ class Board:
 
 
 def list_schedule(
-    problem: Problem, priority: Mapping[str, float], *, ways: Mapping[str, int] | None = None
+    problem: Problem, priority: Mapping[str, float], *, modes: Mapping[str, int] | None = None
 ) -> Schedule | None:
     """Every group at its earliest place, least `priority` first among those whose predecessors are placed.
 
     A group takes the way of `ways`, or the one that ends first (of equals the one with fewest device-hours).
     None where something finds no place before the horizon; limits on spending are not looked at.
     """
-    board, done = Board(problem), Schedule()
+    profile, done = ResourceProfile(problem), Schedule()
     for group in map(problem.groups.__getitem__, _topological(problem, priority)):
         earliest = earliest_start(problem, group.name, done)
-        places: list[Placed] = []
-        for position in range(len(group.ways)) if ways is None else (ways[group.name],):
-            placed = board.place(group, position, earliest)
-            if placed is not None:
-                board.remove(group, placed)
-                places.append(placed)
-        if not places:
+        candidates: list[ScheduledGroup] = []
+        for position in range(len(group.modes)) if modes is None else (modes[group.name],):
+            scheduled = profile.insert(group, position, earliest)
+            if scheduled is not None:
+                profile.remove(group, scheduled)
+                candidates.append(scheduled)
+        if not candidates:
             return None
-        best = min(places, key=lambda place: (place.end_h, group.ways[place.way].device_hours))
-        placed = board.place(group, best.way, earliest)
-        assert placed == best, (placed, best)
+        best = min(
+            candidates, key=lambda candidate: (candidate.end_h, group.modes[candidate.mode].device_hours)
+        )
+        scheduled = profile.insert(group, best.mode, earliest)
+        assert scheduled == best, (scheduled, best)
         done[group.name] = best
     return done
 
@@ -149,7 +151,7 @@ def earliest_start(problem: Problem, name: str, done: Schedule) -> int:
 def tails(problem: Problem) -> dict[str, int]:
     """For each group, the hours that at least follow its start: the classical priority is minus this."""
     least = {
-        name: min((way.least_h() for way in group.ways), default=0) for name, group in problem.groups.items()
+        name: min((mode.least_h() for mode in group.modes), default=0) for name, group in problem.groups.items()
     }
     found: dict[str, int] = {}
     for name in reversed(_topological(problem, dict.fromkeys(problem.groups, 0.0))):
@@ -183,7 +185,7 @@ def affordable(problem: Problem, schedule: Schedule) -> bool:
 def device_hours(problem: Problem, schedule: Schedule, names: Iterable[str]) -> int:
     """What some groups spend."""
     groups = ((problem.groups[name], schedule[name]) for name in names)
-    return sum(group.num_tasks * group.ways[placed.way].device_hours for group, placed in groups)
+    return sum(group.num_tasks * group.modes[scheduled.mode].device_hours for group, scheduled in groups)
 
 
 def _topological(problem: Problem, priority: Mapping[str, float]) -> list[str]:

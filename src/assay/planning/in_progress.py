@@ -20,18 +20,18 @@ OVERDUE = 1.05
 """How often what it has taken so far something takes in all that is over its time."""
 
 
-class BegunRun(NamedTuple):
+class RunInProgress(NamedTuple):
     """A run of an activity that has begun; it may itself be still to begin."""
 
     run: PlannedRun
     """Its hours as they were, and as they are expected."""
 
-    told: RunActual | None
+    actual: RunActual | None
     """What is known of it by itself."""
 
     def is_over(self, now_h: int) -> bool:
         """Whether nothing of it is to come."""
-        return self.run.holds[-1][1] <= now_h if self.told is None else self.told.ended is not None
+        return self.run.holds[-1][1] <= now_h if self.actual is None else self.actual.ended is not None
 
     def held_h(self, now_h: int) -> int:
         """Hours for which it had held its devices by now."""
@@ -46,14 +46,14 @@ class BegunRun(NamedTuple):
         return self.run.devices * (self.held_h(now_h) + self.left_h(now_h))
 
 
-class Begun(NamedTuple):
+class ActivityInProgress(NamedTuple):
     """An activity or a gate that has begun."""
 
     item: Planned
     """Its hours as they were, and as they are expected."""
 
     actual: Actual
-    runs: tuple[BegunRun, ...]
+    runs: tuple[RunInProgress, ...]
     """In the plan's order; behind them those that nobody planned."""
 
     spent: float
@@ -73,20 +73,23 @@ class Begun(NamedTuple):
 
     def spent_on_open_runs(self) -> float:
         """What was spent, without those runs that are known to be over."""
-        return self.spent - sum(run.told.device_hours for run in self.runs if run.told and run.told.ended)
+        return self.spent - sum(run.actual.device_hours for run in self.runs if run.actual and run.actual.ended)
 
-    def open_runs(self) -> list[BegunRun]:
+    def open_runs(self) -> list[RunInProgress]:
         """Those that are not known to be over."""
-        return [run for run in self.runs if run.told is None or run.told.ended is None]
+        return [run for run in self.runs if run.actual is None or run.actual.ended is None]
 
 
-def begun(program: Program, plan: Plan, progress: Progress) -> dict[str, Begun]:
+def activities_in_progress(program: Program, plan: Plan, progress: Progress) -> dict[str, ActivityInProgress]:
     """All that the progress tells of, by name. Raises `KeyError` for what the plan does not hold."""
     now_h = program.calendar.hour_of(progress.now)
-    return {name: _begun(program, plan.item(name), told, now_h) for name, told in progress.activities.items()}
+    return {
+        name: _activity_in_progress(program, plan.item(name), actual, now_h)
+        for name, actual in progress.activities.items()
+    }
 
 
-def _begun(program: Program, planned: Planned, actual: Actual, now_h: int) -> Begun:
+def _activity_in_progress(program: Program, planned: Planned, actual: Actual, now_h: int) -> ActivityInProgress:
     start_h = max(0, program.calendar.hour_of(actual.started))
     if actual.runs and planned.runs:
         runs = tuple(_known_runs(program, planned, actual, start_h, now_h))
@@ -101,7 +104,7 @@ def _begun(program: Program, planned: Planned, actual: Actual, now_h: int) -> Be
         spent = sum(run.device_hours for run in actual.runs)
     elif spent is None:
         spent = min(planned.device_hours(), sum(run.run.devices * run.held_h(now_h) for run in runs))
-    found = Begun(
+    found = ActivityInProgress(
         planned.model_copy(update=hours), actual, runs, float(spent), 0.0, float(planned.device_hours())
     )
     if actual.runs:
@@ -132,36 +135,36 @@ def _not_over(start_h: int, end_h: int, now_h: int) -> int:
 # Runs
 
 
-def _moved_runs(planned: Planned, start_h: int, end_h: int) -> Iterator[BegunRun]:
+def _moved_runs(planned: Planned, start_h: int, end_h: int) -> Iterator[RunInProgress]:
     """The plan's runs where none is known by itself: moved with their activity, and cut off or drawn out at its
     end."""
     shift = start_h - planned.start_h
     for run in planned.runs:
         is_last = run.holds[-1][1] == planned.end_h
-        yield BegunRun(_with_holds(run, _moved(run.holds, shift, end_h, draw_out=is_last)), None)
+        yield RunInProgress(_with_holds(run, _moved(run.holds, shift, end_h, draw_out=is_last)), None)
 
 
 def _known_runs(
     program: Program, planned: Planned, actual: Actual, start_h: int, now_h: int
-) -> Iterator[BegunRun]:
+) -> Iterator[RunInProgress]:
     """The runs that are known, then the plan's others: these begin no earlier than now."""
     hour_of = program.calendar.hour_of
-    for index, told in enumerate(actual.runs):
+    for index, run_actual in enumerate(actual.runs):
         run = planned.runs[index % len(planned.runs)]
-        begin_h = max(0, hour_of(told.started))
+        begin_h = max(0, hour_of(run_actual.started))
         shift = begin_h - run.holds[0][0]
-        if told.ended is not None:
-            holds: tuple[Hold, ...] = ((begin_h, max(begin_h + 1, hour_of(told.ended))),)
+        if run_actual.ended is not None:
+            holds: tuple[Hold, ...] = ((begin_h, max(begin_h + 1, hour_of(run_actual.ended))),)
         elif actual.expected_end is not None:
             end_h = max(begin_h + 1, now_h, hour_of(actual.expected_end))
             holds = _moved(run.holds, shift, end_h, draw_out=True)
         else:
             end_h = _not_over(begin_h, run.holds[-1][1] + shift, now_h)
             holds = _moved(run.holds, shift, end_h, draw_out=True)
-        yield BegunRun(_with_holds(run, holds), told)
+        yield RunInProgress(_with_holds(run, holds), run_actual)
     for run in planned.runs[len(actual.runs) :] if actual.ended is None else ():
         shift = max(start_h - planned.start_h, now_h - run.holds[0][0])
-        yield BegunRun(_with_holds(run, _moved(run.holds, shift, None, draw_out=False)), None)
+        yield RunInProgress(_with_holds(run, _moved(run.holds, shift, None, draw_out=False)), None)
 
 
 def _with_holds(run: PlannedRun, holds: tuple[Hold, ...]) -> PlannedRun:
@@ -173,13 +176,13 @@ def _moved(holds: tuple[Hold, ...], shift: int, end_h: int | None, *, draw_out: 
     moved = [(begin + shift, until + shift) for begin, until in holds]
     if end_h is None:
         return tuple(moved)
-    kept = [(begin, min(until, end_h)) for begin, until in moved if begin < end_h]
-    if not kept:
+    holds = [(begin, min(until, end_h)) for begin, until in moved if begin < end_h]
+    if not holds:
         begin = max(0, end_h - 1)
         return ((begin, begin + 1),)
     if draw_out:
-        kept[-1] = (kept[-1][0], end_h)
-    return tuple(kept)
+        holds[-1] = (holds[-1][0], end_h)
+    return tuple(holds)
 
 
 # People's hours
@@ -187,7 +190,7 @@ def _moved(holds: tuple[Hold, ...], shift: int, end_h: int | None, *, draw_out: 
 
 def working_hours(program: Program, planned: Planned) -> float:
     """What people's work, or a gate, was planned to take."""
-    return program.nodes()[planned.name].work[planned.way].days * program.calendar.hours_per_day()
+    return program.nodes()[planned.name].work[planned.mode].days * program.calendar.hours_per_day()
 
 
 def _half_days(program: Program) -> Iterator[Hold]:

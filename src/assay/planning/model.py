@@ -88,13 +88,13 @@ def bound_peak(model: Model) -> None:
     for group, (name, variables) in zip(model.problem.groups.values(), model.groups.items(), strict=True):
         for number, task in enumerate(variables.tasks):
             for position, starts in task.segment_starts.items():
-                way = group.ways[position]
-                for index, (start, hours) in enumerate(zip(starts, way.holds_h, strict=True)):
+                mode = group.modes[position]
+                for index, (start, hours) in enumerate(zip(starts, mode.holds_h, strict=True)):
                     literal, label = variables.chosen[position], f"{name}.{number}.{position}.{index}.peak"
                     intervals.append(
                         model.cp.new_optional_fixed_size_interval_var(start, hours, literal, label)
                     )
-                    units.append(way.demands[DEVICES])
+                    units.append(mode.demands[DEVICES])
     # Devices come in eights: whoever steps by those rules the heights between out at once.
     step = math.gcd(*units) or 1
     steps = model.cp.new_int_var(0, sum(units) // step, "peak_steps")
@@ -103,7 +103,7 @@ def bound_peak(model: Model) -> None:
 
 
 def _group(cp: Any, problem: Problem, group: Group, usage: Usage) -> GroupVars:
-    chosen = tuple(cp.new_bool_var(f"{group.name}.way{position}") for position in range(len(group.ways)))
+    chosen = tuple(cp.new_bool_var(f"{group.name}.way{position}") for position in range(len(group.modes)))
     cp.add_exactly_one(chosen)
     tasks = tuple(_task(cp, problem, group, number, chosen, usage) for number in range(group.num_tasks))
     for one, other in itertools.pairwise(tasks):
@@ -112,10 +112,10 @@ def _group(cp: Any, problem: Problem, group: Group, usage: Usage) -> GroupVars:
         return GroupVars(chosen, tasks[0].start, tasks[0].end, tasks)
     end = cp.new_int_var(group.earliest_h, group.latest_h, f"{group.name}.end")
     cp.add_max_equality(end, [task.end for task in tasks])
-    for literal, way in zip(chosen, group.ways, strict=True):
-        if way.span_h is not None:
-            cp.add(end - tasks[0].start <= way.span_h).only_enforce_if(literal)
-        if len(way.holds_h) == 1:
+    for literal, mode in zip(chosen, group.modes, strict=True):
+        if mode.span_h is not None:
+            cp.add(end - tasks[0].start <= mode.span_h).only_enforce_if(literal)
+        if len(mode.holds_h) == 1:
             # Equal lengths that start in order also end in order.
             cp.add(end == tasks[-1].end).only_enforce_if(literal)
     return GroupVars(chosen, tasks[0].start, end, tasks)
@@ -129,14 +129,14 @@ def _task(
     end = cp.new_int_var(group.earliest_h, group.latest_h, f"{label}.end")
     task = TaskVars(start, end, {})
     if group.is_work:
-        _place_work(cp, problem, group, label, task, chosen, usage)
+        _add_work(cp, problem, group, label, task, chosen, usage)
     else:
         for position, literal in enumerate(chosen):
-            _place_run(cp, group, position, f"{label}.{position}", task, literal, usage)
+            _add_run(cp, group, position, f"{label}.{position}", task, literal, usage)
     return task
 
 
-def _place_work(
+def _add_work(
     cp: Any,
     problem: Problem,
     group: Group,
@@ -146,7 +146,7 @@ def _place_work(
     usage: Usage,
 ) -> None:
     start, end = task.start, task.end
-    position = cp.new_int_var(0, len(group.ways) - 1, f"{label}.way")
+    position = cp.new_int_var(0, len(group.modes) - 1, f"{label}.way")
     cp.add(position == sum(index * literal for index, literal in enumerate(chosen)))
     rows = list(_work_rows(problem, group))
     if not rows:
@@ -155,37 +155,37 @@ def _place_work(
     cp.add_allowed_assignments([position, start, end], rows)
     hours = cp.new_int_var(0, problem.horizon_h, f"{label}.hours")
     cp.add(hours == end - start)
-    for index, (literal, way) in enumerate(zip(chosen, group.ways, strict=True)):
+    for index, (literal, mode) in enumerate(zip(chosen, group.modes, strict=True)):
         interval = cp.new_optional_interval_var(start, hours, end, literal, f"{label}.{index}")
-        for resource, units in way.demands.items():
+        for resource, units in mode.demands.items():
             usage[resource].append((interval, units))
 
 
 def _work_rows(problem: Problem, group: Group) -> Iterator[tuple[int, int, int]]:
     """(way, start, end) of every stretch of half days that the calendar allows."""
     half_days = problem.half_days
-    for position, way in enumerate(group.ways):
-        for first in range(len(half_days) - way.half_days + 1):
-            start, end = half_days[first][0], half_days[first + way.half_days - 1][1]
+    for position, mode in enumerate(group.modes):
+        for first in range(len(half_days) - mode.half_days + 1):
+            start, end = half_days[first][0], half_days[first + mode.half_days - 1][1]
             if start >= group.earliest_h and end <= group.latest_h:
                 yield position, start, end
 
 
-def _place_run(
+def _add_run(
     cp: Any, group: Group, position: int, label: str, task: TaskVars, literal: IntVar, usage: Usage
 ) -> None:
-    way, starts = group.ways[position], [task.start]
-    for index in range(1, len(way.holds_h)):
+    mode, starts = group.modes[position], [task.start]
+    for index in range(1, len(mode.holds_h)):
         later = cp.new_int_var(group.earliest_h, group.latest_h, f"{label}.{index}")
-        cp.add(later >= starts[-1] + way.holds_h[index - 1] + way.gap_h).only_enforce_if(literal)
+        cp.add(later >= starts[-1] + mode.holds_h[index - 1] + mode.gap_h).only_enforce_if(literal)
         starts.append(later)
-    cp.add(task.end == starts[-1] + way.holds_h[-1]).only_enforce_if(literal)
-    for index, (begin, hours) in enumerate(zip(starts, way.holds_h, strict=True)):
+    cp.add(task.end == starts[-1] + mode.holds_h[-1]).only_enforce_if(literal)
+    for index, (begin, hours) in enumerate(zip(starts, mode.holds_h, strict=True)):
         interval = cp.new_optional_fixed_size_interval_var(begin, hours, literal, f"{label}.{index}")
-        for resource, units in way.demands.items():
+        for resource, units in mode.demands.items():
             usage[resource].append((interval, units))
     # A long hold reaches only so far into hours of scarce capacity, from either side.
-    for since, until, most_h in way.limited:
+    for since, until, most_h in mode.limited:
         before = cp.new_bool_var(f"{label}.before{since}")
         cp.add(task.end <= since + most_h).only_enforce_if(before)
         cp.add(task.start >= until - most_h).only_enforce_if([~before, literal])
@@ -205,17 +205,17 @@ def _never_more_than(resource: Resource, horizon: int) -> Iterator[tuple[int, in
     """The reservations laid over one another; two that overlap take no more than all."""
     moments = [moment for since, until, _ in resource.reserved for moment in (since, until)]
     for since, until in itertools.pairwise(sorted({min(max(moment, 0), horizon) for moment in moments})):
-        taken = (units for begin, end, units in resource.reserved if begin <= since and until <= end)
-        held = min(resource.units, sum(taken))
+        reserved_units = (units for begin, end, units in resource.reserved if begin <= since and until <= end)
+        held = min(resource.units, sum(reserved_units))
         if held:
             yield since, until, held
 
 
 def _device_hours(problem: Problem, groups: dict[str, GroupVars], names: Collection[str]) -> Any:
     return sum(
-        problem.groups[name].num_tasks * way.device_hours * literal
+        problem.groups[name].num_tasks * mode.device_hours * literal
         for name in problem.groups
         if name in names
-        for way, literal in zip(problem.groups[name].ways, groups[name].chosen, strict=True)
-        if way.device_hours
+        for mode, literal in zip(problem.groups[name].modes, groups[name].chosen, strict=True)
+        if mode.device_hours
     )

@@ -27,7 +27,7 @@ DEVICES = "capacity.devices"
 """The resource that runs hold."""
 
 
-class Way(NamedTuple):
+class ExecutionMode(NamedTuple):
     """One alternative of a group of tasks."""
 
     choice: int
@@ -64,7 +64,7 @@ class Group(NamedTuple):
 
     name: str
     num_tasks: int
-    ways: tuple[Way, ...]
+    modes: tuple[ExecutionMode, ...]
     earliest_h: int
     latest_h: int
     is_work: bool
@@ -125,15 +125,15 @@ def compile_problem(program: Program, *, relaxed: Collection[str] = (), by_the_d
     groups: dict[str, Group] = {}
     links: list[Precedence] = []
     for node in program.nodes().values():
-        ways = tuple(_ways(program, node, free, capacity.fair_use))
-        groups[node.name] = _group(program, node, ways, horizon, relaxed)
+        modes = tuple(_modes(program, node, free, capacity.fair_use))
+        groups[node.name] = _group(program, node, modes, horizon, relaxed)
         links += _links(program, node, relaxed)
-        for array in (name for way in ways for name in way.demands if name.startswith(ARRAY)):
+        for array in (name for mode in modes for name in mode.demands if name.startswith(ARRAY)):
             assert capacity.fair_use is not None
             arrays[array] = Resource(array_units(capacity.fair_use, capacity.devices, free))
     if by_the_date and "decision.by" not in relaxed:
-        made_by, latest = program.decision.made_by, calendar.hour_of(program.decision.by)
-        groups[made_by] = groups[made_by]._replace(latest_h=min(latest, groups[made_by].latest_h))
+        final_node, latest = program.decision.decided_by, calendar.hour_of(program.decision.by)
+        groups[final_node] = groups[final_node]._replace(latest_h=min(latest, groups[final_node].latest_h))
     return Problem(
         groups=groups,
         links=tuple(links),
@@ -141,7 +141,7 @@ def compile_problem(program: Program, *, relaxed: Collection[str] = (), by_the_d
         spending=tuple(_spending(program, relaxed)),
         half_days=calendar.half_days(),
         horizon_h=horizon,
-        decision=program.decision.made_by,
+        decision=program.decision.decided_by,
     )
 
 
@@ -167,14 +167,16 @@ def _horizon_h(program: Program, relaxed: Collection[str]) -> int:
 def _longest_h(node: Node) -> int:
     lags = sum(max(0, dependency.lag_hours) for dependency in node.after)
     if node.runs is not None:
-        return lags + node.runs.count * max(mode.hours for mode in node.runs.ways()) * 2
+        return lags + node.runs.count * max(mode.hours for mode in node.runs.all_modes()) * 2
     # Five working days in seven, and as many again for holidays and rounding.
     return lags + math.ceil(max(work.days for work in node.work) * 24 * 7 / 5 * 2) + 72
 
 
 def _capacity(program: Program, relaxed: Collection[str]) -> Capacity:
     capacity = program.capacity
-    bookings = {n: each for n, each in capacity.bookings.items() if f"capacity.bookings.{n}" not in relaxed}
+    bookings = {
+        n: booking for n, booking in capacity.bookings.items() if f"capacity.bookings.{n}" not in relaxed
+    }
     rule = None if FAIR_USE in relaxed else capacity.fair_use
     return capacity.model_copy(update={"bookings": bookings, "fair_use": rule})
 
@@ -196,7 +198,7 @@ def _units(fte: float) -> int:
 
 
 def _group(
-    program: Program, node: Node, ways: tuple[Way, ...], horizon: int, relaxed: Collection[str]
+    program: Program, node: Node, modes: tuple[ExecutionMode, ...], horizon: int, relaxed: Collection[str]
 ) -> Group:
     earliest, latest = 0, horizon
     if node.not_before is not None and f"{node.key}.not_before" not in relaxed:
@@ -204,7 +206,7 @@ def _group(
     if node.due is not None and f"{node.key}.due" not in relaxed:
         latest = min(latest, program.calendar.hour_of(node.due))
     count = node.runs.count if node.runs else 1
-    return Group(node.name, count, ways, earliest, latest, is_work=node.runs is None)
+    return Group(node.name, count, modes, earliest, latest, is_work=node.runs is None)
 
 
 def _links(program: Program, node: Node, relaxed: Collection[str]) -> Iterator[Precedence]:
@@ -227,24 +229,26 @@ def _spending(program: Program, relaxed: Collection[str]) -> Iterator[tuple[str,
             yield f"budget.stages.{stage}", spenders, math.floor(device_hours + 1e-9)
 
 
-def _ways(program: Program, node: Node, free: list[int] | None, rule: FairUse | None) -> Iterator[Way]:
+def _modes(
+    program: Program, node: Node, free: list[int] | None, rule: FairUse | None
+) -> Iterator[ExecutionMode]:
     if node.runs is None:
         for index, work in enumerate(node.work):
             demands = people_demands(program, work.people)
-            yield Way(index, (), round(2 * work.days), demands, 0)
+            yield ExecutionMode(index, (), round(2 * work.days), demands, 0)
         return
     people = people_demands(program, node.runs.people)
-    for index, mode in enumerate(node.runs.ways()):
+    for index, mode in enumerate(node.runs.all_modes()):
         demands = {DEVICES: mode.devices} | people
         if free is not None and mode.devices > max(free):
             continue
-        whole = Way(index, (mode.hours,), 0, demands, mode.devices * mode.hours)
+        whole = ExecutionMode(index, (mode.hours,), 0, demands, mode.devices * mode.hours)
         if rule is None or free is None:
             yield whole
         elif rule.job == "activity" and node.runs.count > 1:
-            yield from _array_ways(node, whole, free, rule, program.capacity.devices)
+            yield from _array_modes(node, whole, free, rule, program.capacity.devices)
         else:
-            yield from _run_ways(node.runs, whole, free, rule, program.capacity.devices)
+            yield from _run_modes(node.runs, whole, free, rule, program.capacity.devices)
 
 
 def people_demands(program: Program, people: dict[str, float]) -> dict[str, int]:
@@ -256,7 +260,9 @@ def people_demands(program: Program, people: dict[str, float]) -> dict[str, int]
     return demands
 
 
-def _run_ways(runs: Runs, whole: Way, free: list[int], rule: FairUse, total: int) -> Iterator[Way]:
+def _run_modes(
+    runs: Runs, whole: ExecutionMode, free: list[int], rule: FairUse, total: int
+) -> Iterator[ExecutionMode]:
     """The ways of one mode that respect the rule: whole, whole outside scarce weeks, or in segments."""
     hours, devices = whole.holds_h[0], whole.demands[DEVICES]
     scarce = [] if hours <= rule.max_hours else _scarce_windows(devices, free, rule, total)
@@ -275,9 +281,9 @@ def _scarce_windows(devices: int, free: list[int], rule: FairUse, total: int) ->
     Hours in which fewer are free than it needs count as scarce only between others: it cannot run there.
     """
     of = [total] * len(free) if rule.of == "total" else free
-    over = [devices > rule.share * there + 1e-9 for there in of]
-    stretches = (list(hours) for is_over, hours in groupby(range(len(over)), over.__getitem__) if is_over)
-    return [(hours[0], hours[-1] + 1) for hours in stretches]
+    over = [devices > rule.share * capacity + 1e-9 for capacity in of]
+    spans = (list(hours) for is_over, hours in groupby(range(len(over)), over.__getitem__) if is_over)
+    return [(hours[0], hours[-1] + 1) for hours in spans]
 
 
 def _segments(hours: int, most_h: int, resume_h: int) -> tuple[int, ...]:
@@ -301,7 +307,9 @@ def array_units(rule: FairUse, total: int, free: list[int] | None) -> int:
     return math.floor(rule.share * least + 1e-9)
 
 
-def _array_ways(node: Node, whole: Way, free: list[int], rule: FairUse, total: int) -> Iterator[Way]:
+def _array_modes(
+    node: Node, whole: ExecutionMode, free: list[int], rule: FairUse, total: int
+) -> Iterator[ExecutionMode]:
     """An activity's runs as one job: together below the share, or all over within the limit of hours."""
     devices = whole.demands[DEVICES]
     if devices <= array_units(rule, total, free):

@@ -14,26 +14,26 @@ from typing import Any
 from assay.base.errors import ConfigError
 from assay.planning.conflict import limits_of
 from assay.planning.heuristic import Schedule, list_schedule
-from assay.planning.in_progress import Begun, begun
+from assay.planning.in_progress import ActivityInProgress, activities_in_progress
 from assay.planning.model import GroupVars, Model, build
 from assay.planning.problem import DEVICES, Precedence, Problem, Resource, compile_problem, people_demands
 from assay.planning.program.checks import misfits, refuse
-from assay.planning.program.plan import Goal, Plan, Planned, peak_devices
+from assay.planning.program.plan import ObjectiveResult, Plan, Planned, peak_devices
 from assay.planning.program.program import Program
 from assay.planning.program.progress import Progress, called_off
 from assay.planning.schedule import (
     DEFAULT_EFFORT,
-    Aim,
     Effort,
     InfeasibleError,
-    aim_expression,
+    Objective,
     new_solver,
+    objective_expression,
     optimise,
     to_plan,
     was_found,
 )
 
-OTHER_WAY_H = 12
+OTHER_MODE_H = 12
 """What another way of doing something counts, in hours of shift."""
 
 
@@ -44,15 +44,15 @@ def replan(program: Program, before: Plan, progress: Progress, *, effort: Effort
     not belong together.
     """
     refuse(misfits(program, progress))
-    as_stated, program = program, as_known(program, progress)
+    as_stated, program = program, known_program(program, progress)
     if before.program != program.name:
         raise ConfigError(f"The plan is one of '{before.program}', the program is '{program.name}'.")
     for name in (name for name in program.nodes() if name not in {item.name for item in before.items}):
         raise ConfigError(f"'{name}' is not in the earlier plan: solve anew instead of planning from it.")
-    if program.decision.made_by in progress.activities:
+    if program.decision.decided_by in progress.activities:
         raise ConfigError("The decision has been made: there is nothing left to plan.")
     try:
-        rest = _plan_rest(program, before, progress, _least_changes, effort)
+        rest = _plan_remaining(program, before, progress, _change_objectives, effort)
     except InfeasibleError as error:
         raise InfeasibleError(_why_nothing_fits(program, before, progress, effort)) from error
     return rest.model_copy(update={"program_sha256": as_stated.digest()})
@@ -60,15 +60,17 @@ def replan(program: Program, before: Plan, progress: Progress, *, effort: Effort
 
 def _why_nothing_fits(program: Program, before: Plan, progress: Progress, effort: Effort) -> str:
     """With what has begun, and the limits without one of which the rest would fit."""
-    now, has_begun = program.calendar.hour_of(progress.now), begun(program, before, progress)
+    now, in_progress = program.calendar.hour_of(progress.now), activities_in_progress(program, before, progress)
 
     def fits_without(key: str) -> bool:
         problem = compile_problem(program, relaxed=(key,))
-        model = build(_rest(program, problem, has_begun, now))
+        model = build(_remaining_problem(program, problem, in_progress, now))
         return was_found(new_solver(effort).solve(model.cp)) is True
 
-    gone = f"{_spending(has_begun.values()):,} device-hours are spent by what has begun, or still to come of it"
-    to_blame = [f"{limit.key} ({limit.says})" for limit in limits_of(program) if fits_without(limit.key)]
+    gone = (
+        f"{_spending(in_progress.values()):,} device-hours are spent by what has begun, or still to come of it"
+    )
+    to_blame = [f"{limit.key} ({limit.demand})" for limit in limits_of(program) if fits_without(limit.key)]
     return f"From {progress.now} on no schedule satisfies all limits; {gone}. " + (
         f"The rest would fit without one of: {'; '.join(to_blame)}. Change it, or correct the notes."
         if to_blame
@@ -76,69 +78,71 @@ def _why_nothing_fits(program: Program, before: Plan, progress: Progress, effort
     )
 
 
-def earliest_rest(known: Program, before: Plan, progress: Progress, *, effort: Effort = DEFAULT_EFFORT) -> Plan:
+def replan_earliest(
+    known: Program, before: Plan, progress: Progress, *, effort: Effort = DEFAULT_EFFORT
+) -> Plan:
     """The earliest decision that is still to be had, then the least device-hours, whoever has to move for it.
 
     `known`: the program as it is known now (`as_known`), perhaps with other limits from now on. Raises
     `InfeasibleError` where the rest does not fit.
     """
-    return _plan_rest(known, before, progress, _earliest, effort)
+    return _plan_remaining(known, before, progress, _earliest_objectives, effort)
 
 
-def _plan_rest(
+def _plan_remaining(
     program: Program,
     before: Plan,
     progress: Progress,
-    aims: Callable[[Model, Plan], list[tuple[Aim, Any]]],
+    objectives: Callable[[Model, Plan], list[tuple[Objective, Any]]],
     effort: Effort,
 ) -> Plan:
-    now, has_begun = program.calendar.hour_of(progress.now), begun(program, before, progress)
-    problem = _rest(program, compile_problem(program), has_begun, now)
+    now, in_progress = program.calendar.hour_of(progress.now), activities_in_progress(program, before, progress)
+    problem = _remaining_problem(program, compile_problem(program), in_progress, now)
     model = build(problem)
-    goals: list[Goal] = []
+    objective_results: list[ObjectiveResult] = []
     found = _as_planned(problem, before)
-    for aim, expression in aims(model, before):
-        found, goal = optimise(model, aim, expression, found, effort)
-        goals.append(goal)
+    for objective, expression in objectives(model, before):
+        found, result = optimise(model, objective, expression, found, effort)
+        objective_results.append(result)
     assert found is not None
-    rest = to_plan(program, problem, found, tuple(goals))
-    items = [*(each.item for each in has_begun.values()), *rest.items]
+    rest = to_plan(program, problem, found, tuple(objective_results))
+    items = [*(activity.item for activity in in_progress.values()), *rest.items]
     items.sort(key=lambda item: (item.start_h, item.end_h, item.name))
     return rest.model_copy(
         update={
             "items": tuple(items),
-            "device_hours": rest.device_hours + _spending(has_begun.values()),
+            "device_hours": rest.device_hours + _spending(in_progress.values()),
             "peak_devices": peak_devices(run for item in items for run in item.runs),
         }
     )
 
 
-def as_known(program: Program, progress: Progress) -> Program:
+def known_program(program: Program, progress: Progress) -> Program:
     """The program with its events as they came, without what its gates have called off.
 
     Raises `ConfigError` where the decision itself is called off, or a gate has asked for repeats: these are no
     activities of the program.
     """
-    for name, said in progress.verdicts.items():
-        if said[-1:] == ("again",):
+    for name, verdicts in progress.verdicts.items():
+        if verdicts[-1:] == ("again",):
             again = program.gates[name].again
-            repeats = ", ".join(again.repeats) if again else "nothing"
+            repeated = ", ".join(again.activities) if again else "nothing"
             raise ConfigError(
-                f"progress: '{name}' asked to repeat {repeats}, which no plan can hold. 'assay plan status' "
+                f"progress: '{name}' asked to repeat {repeated}, which no plan can hold. 'assay plan status' "
                 "plays the repeats; plan anew once the gate has decided."
             )
     changes: dict[str, Any] = {f"events.{name}.at": moment for name, moment in progress.events.items()}
     off = called_off(program, progress)
-    if program.decision.made_by in off:
+    if program.decision.decided_by in off:
         raise ConfigError(
-            f"progress: a gate said stop, and '{program.decision.made_by}', which decides, is not in "
+            f"progress: a gate said stop, and '{program.decision.decided_by}', which decides, is not in "
             "its stop_goes_to: there is nothing left to plan."
         )
-    if any("stop" in said for said in progress.verdicts.values()):
+    if any("stop" in verdicts for verdicts in progress.verdicts.values()):
         # What is done even then waits for nothing that is not done.
         for name in program.activities.keys() - off:
-            kept = [entry for entry in program.activities[name].after if entry.name not in off]
-            changes[f"activities.{name}.after"] = [entry.model_dump(mode="json") for entry in kept]
+            remaining = [entry for entry in program.activities[name].after if entry.name not in off]
+            changes[f"activities.{name}.after"] = [entry.model_dump(mode="json") for entry in remaining]
     nodes = program.nodes()
     return program.changed(changes | {nodes[name].key: None for name in off})
 
@@ -146,26 +150,28 @@ def as_known(program: Program, progress: Progress) -> Program:
 def _as_planned(problem: Problem, before: Plan) -> Schedule | None:
     """What is left in the old order and ways, each as early as it can: where the search begins."""
     planned = {name: before.item(name) for name in problem.groups}
-    choices = {name: [way.choice for way in group.ways] for name, group in problem.groups.items()}
-    if any(item.way not in choices[name] for name, item in planned.items()):
+    choices = {name: [mode.choice for mode in group.modes] for name, group in problem.groups.items()}
+    if any(item.mode not in choices[name] for name, item in planned.items()):
         return None
-    ways = {name: choices[name].index(item.way) for name, item in planned.items()}
-    return list_schedule(problem, {name: float(item.start_h) for name, item in planned.items()}, ways=ways)
+    modes = {name: choices[name].index(item.mode) for name, item in planned.items()}
+    return list_schedule(problem, {name: float(item.start_h) for name, item in planned.items()}, modes=modes)
 
 
-def _rest(program: Program, problem: Problem, has_begun: dict[str, Begun], now: int) -> Problem:
+def _remaining_problem(
+    program: Program, problem: Problem, in_progress: dict[str, ActivityInProgress], now: int
+) -> Problem:
     """What is still to be done, among what is still there."""
     groups = {
         name: group._replace(earliest_h=max(group.earliest_h, now))
         for name, group in problem.groups.items()
-        if name not in has_begun
+        if name not in in_progress
     }
     links = []
     for link in problem.links:
-        if link.after in has_begun:
+        if link.after in in_progress:
             continue
-        if link.before in has_begun:
-            item = has_begun[link.before].item
+        if link.before in in_progress:
+            item = in_progress[link.before].item
             at = (item.start_h if link.from_start else item.end_h) + link.lag_h
             links.append(Precedence("", link.after, at, from_start=True))
         else:
@@ -173,23 +179,23 @@ def _rest(program: Program, problem: Problem, has_begun: dict[str, Begun], now: 
     return problem._replace(
         groups=groups,
         links=tuple(links),
-        resources=_still_there(program, problem, has_begun, now),
+        resources=_remaining_resources(program, problem, in_progress, now),
         spending=tuple(
             (
                 key,
-                names - has_begun.keys(),
-                most - _spending(each for name, each in has_begun.items() if name in names),
+                names - in_progress.keys(),
+                most - _spending(activity for name, activity in in_progress.items() if name in names),
             )
             for key, names, most in problem.spending
         ),
     )
 
 
-def _still_there(
-    program: Program, problem: Problem, has_begun: dict[str, Begun], now: int
+def _remaining_resources(
+    program: Program, problem: Problem, in_progress: dict[str, ActivityInProgress], now: int
 ) -> dict[str, Resource]:
     held: defaultdict[str, list[tuple[int, int, int]]] = defaultdict(list)  # also of what is no limit just now
-    for item in (each.item for each in has_begun.values()):
+    for item in (activity.item for activity in in_progress.values()):
         if item.end_h <= now:
             continue
         for run in item.runs:
@@ -202,22 +208,25 @@ def _still_there(
     }
 
 
-def _spending(has_begun: Iterable[Begun]) -> int:
+def _spending(in_progress: Iterable[ActivityInProgress]) -> int:
     """Device-hours that are gone, or will be, by what goes on."""
-    return round(sum(each.spent + each.to_come for each in has_begun))
+    return round(sum(activity.spent + activity.to_come for activity in in_progress))
 
 
-def _earliest(model: Model, _: Plan) -> list[tuple[Aim, Any]]:
-    return [(aim, aim_expression(model, aim)) for aim in ("decision_h", "device_hours")]
+def _earliest_objectives(model: Model, _: Plan) -> list[tuple[Objective, Any]]:
+    return [(objective, objective_expression(model, objective)) for objective in ("decision_h", "device_hours")]
 
 
-def _least_changes(model: Model, before: Plan) -> list[tuple[Aim, Any]]:
+def _change_objectives(model: Model, before: Plan) -> list[tuple[Objective, Any]]:
     late = model.cp.new_int_var(0, model.problem.horizon_h, "late")
-    model.cp.add(late >= aim_expression(model, "decision_h") - before.decision_h)
+    model.cp.add(late >= objective_expression(model, "decision_h") - before.decision_h)
     return [
         ("late_h", late),
         ("changes_h", _changes(model, before)),
-        *((aim, aim_expression(model, aim)) for aim in ("device_hours", "peak_devices")),
+        *(
+            (objective, objective_expression(model, objective))
+            for objective in ("device_hours", "peak_devices")
+        ),
     ]
 
 
@@ -226,14 +235,14 @@ def _changes(model: Model, before: Plan) -> Any:
     for name, variables in model.groups.items():
         planned, group = before.item(name), model.problem.groups[name]
         shift = model.cp.new_int_var(0, model.problem.horizon_h, f"{name}.shift")
-        _reaches(model, shift, variables.start - planned.start_h)
-        same = [c for c, way in zip(variables.chosen, group.ways, strict=True) if way.choice == planned.way]
-        total += shift + OTHER_WAY_H * (1 - sum(same))
+        _bound_absolute(model, shift, variables.start - planned.start_h)
+        same = [c for c, mode in zip(variables.chosen, group.modes, strict=True) if mode.choice == planned.mode]
+        total += shift + OTHER_MODE_H * (1 - sum(same))
         # In the old way each run is one that was planned: one that wanders off lengthens what it is a run of.
-        for position, (literal, way) in enumerate(zip(variables.chosen, group.ways, strict=True)):
-            if way.choice == planned.way:
+        for position, (literal, mode) in enumerate(zip(variables.chosen, group.modes, strict=True)):
+            if mode.choice == planned.mode:
                 for start, begin in _starts_as_planned(variables, position, planned):
-                    _reaches(model, shift, start - begin, literal)
+                    _bound_absolute(model, shift, start - begin, literal)
     return total
 
 
@@ -246,6 +255,6 @@ def _starts_as_planned(variables: GroupVars, position: int, planned: Planned) ->
             yield from ((start, begin) for start, (begin, _) in zip(starts, holds, strict=True))
 
 
-def _reaches(model: Model, shift: Any, moved: Any, *only_if: Any) -> None:
-    for each in (moved, -moved):
-        model.cp.add(shift >= each).only_enforce_if(*only_if)
+def _bound_absolute(model: Model, shift: Any, moved: Any, *only_if: Any) -> None:
+    for difference in (moved, -moved):
+        model.cp.add(shift >= difference).only_enforce_if(*only_if)

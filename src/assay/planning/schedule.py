@@ -10,14 +10,14 @@ from collections.abc import Collection
 from typing import Any, Literal, NamedTuple
 
 from assay.base.errors import ConfigError
-from assay.planning.heuristic import Placed, Schedule, device_hours, first_schedule, list_schedule
+from assay.planning.heuristic import Schedule, ScheduledGroup, device_hours, first_schedule, list_schedule
 from assay.planning.model import Model, bound_peak, build
-from assay.planning.problem import DEVICES, Group, Problem, Resource, Way, compile_problem
-from assay.planning.program.plan import Goal, Plan, Planned, PlannedRun, peak_devices
+from assay.planning.problem import DEVICES, ExecutionMode, Group, Problem, Resource, compile_problem
+from assay.planning.program.plan import ObjectiveResult, Plan, Planned, PlannedRun, peak_devices
 from assay.planning.program.program import Program
 
-Aim = Literal["decision_h", "device_hours", "peak_devices", "late_h", "changes_h"]
-AIMS: tuple[Aim, ...] = ("decision_h", "device_hours", "peak_devices")
+Objective = Literal["decision_h", "device_hours", "peak_devices", "late_h", "changes_h"]
+OBJECTIVES: tuple[Objective, ...] = ("decision_h", "device_hours", "peak_devices")
 
 
 class Effort(NamedTuple):
@@ -43,37 +43,39 @@ class UndecidedError(ConfigError):
     """Time ran out before any schedule was found or ruled out."""
 
 
-def schedule(program: Program, *, aims: Collection[Aim] = AIMS, effort: Effort = DEFAULT_EFFORT) -> Plan:
+def schedule(
+    program: Program, *, objectives: Collection[Objective] = OBJECTIVES, effort: Effort = DEFAULT_EFFORT
+) -> Plan:
     """The best plan; `goals` says of each aim whether it is proved.
 
     Raises `InfeasibleError` where there is none. `decision.by` is no limit here: a plan that is late is a plan,
     and says when.
     """
     problem = compile_problem(program)
-    found, goals = solve(problem, aims=aims, effort=effort)
-    return to_plan(program, problem, found, goals)
+    found, objective_results = solve(problem, objectives=objectives, effort=effort)
+    return to_plan(program, problem, found, objective_results)
 
 
 def solve(
-    problem: Problem, *, aims: Collection[Aim] = AIMS, effort: Effort = DEFAULT_EFFORT
-) -> tuple[Schedule, tuple[Goal, ...]]:
+    problem: Problem, *, objectives: Collection[Objective] = OBJECTIVES, effort: Effort = DEFAULT_EFFORT
+) -> tuple[Schedule, tuple[ObjectiveResult, ...]]:
     """The problem's best schedule, and what was proved of it."""
     best = first_schedule(problem, tries=20, seed=effort.seed)
-    model, goals = build(problem), []
+    model, objective_results = build(problem), []
     if best is not None:
         model.cp.add(model.groups[problem.decision].end <= best[problem.decision].end_h)
-    for aim in (aim for aim in AIMS if aim in aims):
-        best, goal = optimise(model, aim, aim_expression(model, aim), best, effort)
-        goals.append(goal)
+    for objective in (objective for objective in OBJECTIVES if objective in objectives):
+        best, result = optimise(model, objective, objective_expression(model, objective), best, effort)
+        objective_results.append(result)
     assert best is not None
-    return settled(problem, best, peak="peak_devices" in aims), tuple(goals)
+    return left_shifted(problem, best, peak="peak_devices" in objectives), tuple(objective_results)
 
 
 def optimise(
-    model: Model, aim: Aim, expression: Any, start: Schedule | None, effort: Effort
-) -> tuple[Schedule, Goal]:
+    model: Model, objective: Objective, expression: Any, start: Schedule | None, effort: Effort
+) -> tuple[Schedule, ObjectiveResult]:
     """Minimise one expression, beginning at a schedule, and hold it from then on at what was reached."""
-    if aim == "peak_devices":
+    if objective == "peak_devices":
         bound_peak(model)
     model.cp.clear_hints()
     if start is not None:
@@ -83,40 +85,42 @@ def optimise(
     began = time.monotonic()
     status = solver.solve(model.cp)
     took = time.monotonic() - began
-    if (answer := was_found(status)) is False:
+    if (is_feasible := was_found(status)) is False:
         raise InfeasibleError("No schedule satisfies all limits of the program.")
-    if not answer:
-        if start is not None and aim in AIMS:
-            value = _reached(model.problem, start, aim)
-            return start, Goal(name=aim, value=value, bound=0, proved=False, solve_s=round(took, 3))
+    if not is_feasible:
+        if start is not None and objective in OBJECTIVES:
+            value = _reached(model.problem, start, objective)
+            return start, ObjectiveResult(
+                name=objective, value=value, bound=0, proved=False, solve_s=round(took, 3)
+            )
         raise UndecidedError(
             f"No schedule was found within {effort.seconds:g} s, and none was ruled out. Give it more time."
         )
     value = round(solver.objective_value)
-    goal = Goal(
-        name=aim,
+    result = ObjectiveResult(
+        name=objective,
         value=value,
         bound=min(value, solver.best_objective_bound),
         proved=is_proved(status),
         solve_s=round(took, 3),
     )
     model.cp.add(expression <= value)
-    return read(model, solver), goal
+    return read(model, solver), result
 
 
-def _reached(problem: Problem, schedule: Schedule, aim: Aim) -> int:
-    if aim == "peak_devices":
+def _reached(problem: Problem, schedule: Schedule, objective: Objective) -> int:
+    if objective == "peak_devices":
         return _peak(problem, schedule)
-    if aim == "decision_h":
+    if objective == "decision_h":
         return schedule[problem.decision].end_h
     return device_hours(problem, schedule, problem.groups)
 
 
-def aim_expression(model: Model, aim: Aim) -> Any:
+def objective_expression(model: Model, objective: Objective) -> Any:
     """What is minimised for one of the standing aims."""
-    if aim == "decision_h":
+    if objective == "decision_h":
         return model.groups[model.problem.decision].end
-    return model.device_hours if aim == "device_hours" else model.peak_devices
+    return model.device_hours if objective == "device_hours" else model.peak_devices
 
 
 def was_found(status: Any) -> bool | None:
@@ -148,14 +152,16 @@ def new_solver(effort: Effort) -> Any:
 def hint(model: Model, schedule: Schedule) -> None:
     """Where the search begins."""
     for name, variables in model.groups.items():
-        placed, group = schedule[name], model.problem.groups[name]
-        holds_h = group.ways[placed.way].holds_h
+        scheduled, group = schedule[name], model.problem.groups[name]
+        holds_h = group.modes[scheduled.mode].holds_h
         for position, literal in enumerate(variables.chosen):
-            model.cp.add_hint(literal, position == placed.way)
-        for task, starts in zip(variables.tasks, placed.starts, strict=True):
+            model.cp.add_hint(literal, position == scheduled.mode)
+        for task, starts in zip(variables.tasks, scheduled.starts, strict=True):
             model.cp.add_hint(task.start, starts[0])
-            model.cp.add_hint(task.end, placed.end_h if group.is_work else starts[-1] + holds_h[-1])
-            for variable, begin in zip(task.segment_starts.get(placed.way, ())[1:], starts[1:], strict=False):
+            model.cp.add_hint(task.end, scheduled.end_h if group.is_work else starts[-1] + holds_h[-1])
+            for variable, begin in zip(
+                task.segment_starts.get(scheduled.mode, ())[1:], starts[1:], strict=False
+            ):
                 model.cp.add_hint(variable, begin)
 
 
@@ -163,46 +169,50 @@ def read(model: Model, solver: Any) -> Schedule:
     """The solution as a schedule."""
     found = Schedule()
     for name, variables in model.groups.items():
-        way = next(index for index, literal in enumerate(variables.chosen) if solver.value(literal))
+        mode = next(index for index, literal in enumerate(variables.chosen) if solver.value(literal))
         starts = tuple(
-            tuple(int(solver.value(start)) for start in task.segment_starts.get(way, (task.start,)))
+            tuple(int(solver.value(start)) for start in task.segment_starts.get(mode, (task.start,)))
             for task in variables.tasks
         )
         end = max(int(solver.value(task.end)) for task in variables.tasks)
-        found[name] = Placed(way, starts, starts[0][0], end)
+        found[name] = ScheduledGroup(mode, starts, starts[0][0], end)
     return found
 
 
-def settled(problem: Problem, found: Schedule, *, peak: bool) -> Schedule:
+def left_shifted(problem: Problem, found: Schedule, *, peak: bool) -> Schedule:
     """The same ways and order, as early as that allows; never a later decision or a higher peak."""
     if peak:
         problem = _below_peak(problem, _peak(problem, found))
-    order = {name: placed.start_h + placed.end_h * 1e-6 for name, placed in found.items()}
-    ways = {name: placed.way for name, placed in found.items()}
-    earlier = list_schedule(problem, order, ways=ways)
+    order = {name: scheduled.start_h + scheduled.end_h * 1e-6 for name, scheduled in found.items()}
+    modes = {name: scheduled.mode for name, scheduled in found.items()}
+    earlier = list_schedule(problem, order, modes=modes)
     if earlier is None or earlier[problem.decision].end_h > found[problem.decision].end_h:
         return found
     return earlier
 
 
 def _below_peak(problem: Problem, peak: int) -> Problem:
-    def limited(way: Way) -> Way:
-        return way._replace(demands=way.demands | {"peak": way.demands.get(DEVICES, 0)})
+    def limited(mode: ExecutionMode) -> ExecutionMode:
+        return mode._replace(demands=mode.demands | {"peak": mode.demands.get(DEVICES, 0)})
 
     groups: dict[str, Group] = {
-        name: group if group.is_work else group._replace(ways=tuple(map(limited, group.ways)))
+        name: group if group.is_work else group._replace(modes=tuple(map(limited, group.modes)))
         for name, group in problem.groups.items()
     }
     return problem._replace(groups=groups, resources=problem.resources | {"peak": Resource(peak)})
 
 
 def _peak(problem: Problem, schedule: Schedule) -> int:
-    return peak_devices(run for name, placed in schedule.items() for run in _runs(problem.groups[name], placed))
+    return peak_devices(
+        run for name, scheduled in schedule.items() for run in _runs(problem.groups[name], scheduled)
+    )
 
 
-def to_plan(program: Program, problem: Problem, schedule: Schedule, goals: tuple[Goal, ...]) -> Plan:
+def to_plan(
+    program: Program, problem: Problem, schedule: Schedule, objective_results: tuple[ObjectiveResult, ...]
+) -> Plan:
     """The schedule in the program's own terms."""
-    items = [_planned(program, problem.groups[name], placed) for name, placed in schedule.items()]
+    items = [_planned(program, problem.groups[name], scheduled) for name, scheduled in schedule.items()]
     items.sort(key=lambda item: (item.start_h, item.end_h, item.name))
     return Plan(
         program=program.name,
@@ -211,29 +221,29 @@ def to_plan(program: Program, problem: Problem, schedule: Schedule, goals: tuple
         device_hours=sum(item.device_hours() for item in items),
         peak_devices=peak_devices(run for item in items for run in item.runs),
         items=tuple(items),
-        goals=goals,
+        objective_results=objective_results,
     )
 
 
-def _planned(program: Program, group: Group, placed: Placed) -> Planned:
-    way = group.ways[placed.way]
+def _planned(program: Program, group: Group, scheduled: ScheduledGroup) -> Planned:
+    mode = group.modes[scheduled.mode]
     node = program.nodes()[group.name]
     return Planned(
         name=group.name,
-        way=way.choice,
-        start_h=placed.start_h,
-        end_h=placed.end_h,
-        people=dict(node.runs.people if node.runs else node.work[way.choice].people),
-        runs=_runs(group, placed),
+        mode=mode.choice,
+        start_h=scheduled.start_h,
+        end_h=scheduled.end_h,
+        people=dict(node.runs.people if node.runs else node.work[mode.choice].people),
+        runs=_runs(group, scheduled),
     )
 
 
-def _runs(group: Group, placed: Placed) -> tuple[PlannedRun, ...]:
-    way = group.ways[placed.way]
+def _runs(group: Group, scheduled: ScheduledGroup) -> tuple[PlannedRun, ...]:
+    mode = group.modes[scheduled.mode]
     return tuple(
         PlannedRun(
-            devices=way.demands[DEVICES],
-            holds=tuple((begin, begin + hours) for begin, hours in zip(starts, way.holds_h, strict=True)),
+            devices=mode.demands[DEVICES],
+            holds=tuple((begin, begin + hours) for begin, hours in zip(starts, mode.holds_h, strict=True)),
         )
-        for starts in (() if group.is_work else placed.starts)
+        for starts in (() if group.is_work else scheduled.starts)
     )

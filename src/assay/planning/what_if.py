@@ -13,7 +13,7 @@ from assay.planning.heuristic import Schedule
 from assay.planning.problem import Problem, compile_problem
 from assay.planning.program.calendar import FairUse
 from assay.planning.program.file import apply_changes
-from assay.planning.program.plan import Goal, Plan
+from assay.planning.program.plan import ObjectiveResult, Plan
 from assay.planning.program.program import Program
 from assay.planning.schedule import DEFAULT_EFFORT, Effort, InfeasibleError, solve, to_plan
 
@@ -21,7 +21,7 @@ AS_PLANNED = "As planned"
 """The title of the program as it is, which the others are held against."""
 
 
-class Answer(NamedTuple):
+class WhatIfResult(NamedTuple):
     """What would be planned then."""
 
     title: str
@@ -42,51 +42,51 @@ class Solver:
 
     def __init__(self, effort: Effort = DEFAULT_EFFORT) -> None:
         self._effort = effort
-        self._solved: list[tuple[Problem, Schedule, tuple[Goal, ...]]] = []
+        self._solved: list[tuple[Problem, Schedule, tuple[ObjectiveResult, ...]]] = []
 
-    def answer(self, program: Program, title: str, changes: Mapping[str, Any]) -> Answer:
+    def solve_changes(self, program: Program, title: str, changes: Mapping[str, Any]) -> WhatIfResult:
         """The program with a patch, solved. Raises `ConfigError` where the patch makes no valid program."""
         changed = apply_changes(program, changes, source=title)
         try:
-            return Answer(title, changed, self.plan(changed), None)
+            return WhatIfResult(title, changed, self.plan(changed), None)
         except InfeasibleError:
-            return Answer(title, changed, None, find_conflict(changed, effort=self._effort))
+            return WhatIfResult(title, changed, None, find_conflict(changed, effort=self._effort))
 
     def plan(self, program: Program) -> Plan:
         """The best schedule. Raises what `schedule` raises."""
         problem = compile_problem(program)
-        for known, found, goals in self._solved:
+        for known, found, objective_results in self._solved:
             if known == problem:
-                return to_plan(program, problem, found, goals)
-        found, goals = solve(problem, effort=self._effort)
-        self._solved.append((problem, found, goals))
-        return to_plan(program, problem, found, goals)
+                return to_plan(program, problem, found, objective_results)
+        found, objective_results = solve(problem, effort=self._effort)
+        self._solved.append((problem, found, objective_results))
+        return to_plan(program, problem, found, objective_results)
 
 
-def answers(
+def what_if_results(
     program: Program,
     names: Iterable[str] | None = None,
     *,
     own: Mapping[str, Any] | None = None,
     effort: Effort = DEFAULT_EFFORT,
     solver: Solver | None = None,
-) -> tuple[Answer, ...]:
+) -> tuple[WhatIfResult, ...]:
     """As it is; then the what-ifs of the program by name (all by default), and a patch of the asker's own.
 
     `solver`: one that may know some of the schedules already.
     """
-    asked: list[tuple[str, Mapping[str, Any]]] = [(AS_PLANNED, {})]
+    questions: list[tuple[str, Mapping[str, Any]]] = [(AS_PLANNED, {})]
     chosen = [program.what_ifs[name] for name in (program.what_ifs if names is None else names)]
-    asked += [(each.title, each.changes) for each in chosen]
+    questions += [(what_if.title, what_if.changes) for what_if in chosen]
     if own:
-        asked.append((" ".join(f"{key}={value}" for key, value in own.items()), own))
+        questions.append((" ".join(f"{key}={value}" for key, value in own.items()), own))
     solver = solver or Solver(effort)
-    return tuple(solver.answer(program, title, changes) for title, changes in asked)
+    return tuple(solver.solve_changes(program, title, changes) for title, changes in questions)
 
 
 def readings(
     program: Program, *, effort: Effort = DEFAULT_EFFORT, solver: Solver | None = None
-) -> tuple[Answer, ...]:
+) -> tuple[WhatIfResult, ...]:
     """Every reading of the fair-use rule, the program's own first; none where it has no such rule."""
     rule = program.capacity.fair_use
     if rule is None:
@@ -97,7 +97,7 @@ def readings(
     found.sort(key=lambda reading: reading != stated)
     solver = solver or Solver(effort)
     return tuple(
-        solver.answer(
+        solver.solve_changes(
             program,
             _reading_text(rule, reading) + (" (as stated)" if reading == stated else ""),
             {f"capacity.fair_use.{field}": value for field, value in reading.items()},

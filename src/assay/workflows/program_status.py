@@ -18,7 +18,7 @@ from assay.workflows.program_gates import GateDecision, gain_points, gate_decisi
 from assay.workflows.rebuild import fold_in_missed
 
 
-class ProgramStanding(NamedTuple):
+class ProgramStatus(NamedTuple):
     """What its status and its review are written from."""
 
     forecast: ProgramForecast
@@ -30,7 +30,7 @@ class ProgramStanding(NamedTuple):
     """As people wrote them; None where none were given."""
 
 
-def program_standing(
+def read_program_status(
     home: Home,
     file: Path,
     folder: Path,
@@ -39,7 +39,7 @@ def program_standing(
     hour_s: float,
     start_s: float | None,
     clock: Clock,
-) -> ProgramStanding:
+) -> ProgramStatus:
     """The standing of the program in `file`, offered in `folder`: now, or at the moment that the notes name.
 
     `hour_s` are the seconds of a program's hour; `start_s`, since the epoch, stands for its first day's date.
@@ -51,7 +51,7 @@ def program_standing(
     now_s = clock.now_s()
     if told is not None:
         now_s = time.start_s + time.hour_s * subject.calendar.hour_of(told.now)
-    known = known_progress(home, subject, told, clock=time, now_s=now_s)
+    known = collect_progress(home, subject, told, clock=time, now_s=now_s)
     found = forecast(
         subject,
         offered,
@@ -59,7 +59,7 @@ def program_standing(
         baseline=baseline_of(offered.plan),
         gain=gain_points(known.decisions),
     )
-    return ProgramStanding(found, offered, known.spends, known.decisions, told)
+    return ProgramStatus(found, offered, known.spends, known.decisions, told)
 
 
 class KnownProgress(NamedTuple):
@@ -73,7 +73,7 @@ class KnownProgress(NamedTuple):
     """That gates took over."""
 
 
-def known_progress(
+def collect_progress(
     home: Home, program: Program, notes: Progress | None, *, clock: ProgramClock, now_s: float
 ) -> KnownProgress:
     """What has happened by the last whole hour before `now_s`, seconds since the epoch: the notes, the ledger,

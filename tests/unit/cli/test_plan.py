@@ -34,7 +34,7 @@ def offered(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the program and, in `offer`, what was offered of it; it is copied, not written to."""
     folder = tmp_path_factory.mktemp("offered")
     run("new", str(folder / "mine.yaml"), "--start", "2027-03-01")
-    run("offer", str(folder / "mine.yaml"), "--quick", "--worlds", "100", "--out", str(folder / "offer"))
+    run("offer", str(folder / "mine.yaml"), "--quick", "--samples", "100", "--out", str(folder / "offer"))
     return folder
 
 
@@ -164,11 +164,11 @@ def test_replanning_begins_with_what_happened(program: Path, tmp_path: Path) -> 
     assert items["prepare"]["end_h"] == 4 * 24 + 17
     assert items["replicate"]["start_h"] >= 8 * 24
     progress.write_text(progress.read_text() + "  replicate: {started: 2027-03-08T09:00, device_hours: 100}\n")
-    begun = run("solve", str(program), "--progress", str(progress), "--earlier", str(plan)).stdout
-    assert "1,664 device-hours of 3,000 (100 spent; to come of what has begun: 732)" in begun
-    assert "hours still to begin      832   proved" in begun, "1,664 - 100 - 732"
-    assert "peak still to begin        64   proved" in begun
-    assert "at most 64 devices at once, what has begun included" in " ".join(begun.split())
+    in_progress = run("solve", str(program), "--progress", str(progress), "--earlier", str(plan)).stdout
+    assert "1,664 device-hours of 3,000 (100 spent; to come of what has begun: 732)" in in_progress
+    assert "hours still to begin      832   proved" in in_progress, "1,664 - 100 - 732"
+    assert "peak still to begin        64   proved" in in_progress
+    assert "at most 64 devices at once, what has begun included" in " ".join(in_progress.split())
     progress.write_text("now: week 2 day 2\nactivities:\n  prepare: {start: week 1}\n")
     with pytest.raises(ConfigError, match=r"(?s)progress\.yaml:3: activities\.prepare\.start: no such key"):
         run("solve", str(program), "--progress", str(progress), "--earlier", str(plan))
@@ -302,13 +302,13 @@ def test_device_hours_of_a_plan_cost_what_a_home_says(
     monkeypatch.setenv("ASSAY_HOME", str(tmp_path))
     assert "EUR" not in run("solve", str(program)).stdout
     (tmp_path / "settings.yaml").write_text("{currency: EUR, device_hour_prices: {H100: 2, cpu: 1}}")
-    assert "EUR" not in run("risk", str(program), "--worlds", "100").stdout
+    assert "EUR" not in run("risk", str(program), "--samples", "100").stdout
     (tmp_path / "settings.yaml").write_text("{currency: EUR, device_hour_prices: {H100: 2}}")
     solved = run("solve", str(program)).stdout
     hours = int(re.search(r"([\d,]+) device-hours of", solved)[1].replace(",", ""))
     assert re.search(rf"{2 * hours:,}(\.00)? EUR at 2\.00 EUR a device-hour of H100", solved)
     folder = tmp_path / "offer"
-    offered = run("offer", str(program), "--quick", "--worlds", "300", "--out", str(folder)).stdout
+    offered = run("offer", str(program), "--quick", "--samples", "300", "--out", str(folder)).stdout
     assert "at 2.00 EUR a device-hour of H100" in offered
     assert "more seeds     scale in " in offered
     for page in ("execution-plan.md", "execution-plan.html", "risk-register.md"):

@@ -38,7 +38,7 @@ def _small_program(**changes: Any) -> Program:
             "name": "small",
             "title": "Small",
             "calendar": {"start": "2027-01-04", "weeks": 6},
-            "decision": {"made_by": "memo", "by": "end of week 2"},
+            "decision": {"decided_by": "memo", "by": "end of week 2"},
             "team": {"engineer": 1},
             "capacity": {"devices": 20},
             "budget": {"device_hours": 1000},

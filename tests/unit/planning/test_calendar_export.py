@@ -67,7 +67,7 @@ def test_slurm_is_not_asked_for_the_past(case: Program, case_plan: Plan) -> None
     now = case.calendar.date_of(blocks[3].start_h + 1)
     lines = to_slurm(case, case_plan, account="tuning", partition=None, now=now).splitlines()[2:]
     over = sum(case.calendar.date_of(block.end_h) <= now for block in blocks)
-    begun = sum(case.calendar.date_of(block.start_h) <= now for block in blocks) - over
+    in_progress = sum(case.calendar.date_of(block.start_h) <= now for block in blocks) - over
     assert len(lines) == len(blocks) - over
-    assert over + begun >= 4
-    assert sum("StartTime=now " in line for line in lines) == begun >= 1
+    assert over + in_progress >= 4
+    assert sum("StartTime=now " in line for line in lines) == in_progress >= 1

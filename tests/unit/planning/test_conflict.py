@@ -20,7 +20,7 @@ def test_the_case_two_weeks_early_clashes_with_the_date_of_its_data(case: Progra
     assert conflict is not None
     assert conflict.is_minimal
     assert [member.key for member in conflict.members] == ["events.refreshed_data.at", "decision.by"]
-    assert conflict.members[1].cure == "end of day 47 (2027-02-19) would do"
+    assert conflict.members[1].fix == "end of day 47 (2027-02-19) would do"
     enough = early.changed({"decision.by": "2027-02-20"})  # the midnight that ends the 19th
     assert find_conflict(enough, effort=EFFORT) is None
 
@@ -31,10 +31,10 @@ def test_a_cure_by_people_devices_or_money_is_enough(small_program: Callable[...
     program = small_program(**due, **{"activities.prepare.due": "week 1 day 3"})
     conflict = find_conflict(program, effort=EFFORT)
     assert conflict is not None
-    cures = {member.key: member.cure for member in conflict.members}
-    assert cures["team.engineer"] == "1 more would do"
+    fixes = {member.key: member.fix for member in conflict.members}
+    assert fixes["team.engineer"] == "1 more would do"
     assert find_conflict(program.changed({"team.engineer.fte": 2}), effort=EFFORT) is None
-    assert cures["activities.prepare.due"] == "end of day 3 (2027-01-06) would do"
+    assert fixes["activities.prepare.due"] == "end of day 3 (2027-01-06) would do"
 
 
 def test_a_calendar_of_holidays_is_named_and_not_the_date_alone(small_program: Callable[..., Program]) -> None:
@@ -42,9 +42,9 @@ def test_a_calendar_of_holidays_is_named_and_not_the_date_alone(small_program: C
     program = small_program(**{"calendar.holidays": days})
     conflict = find_conflict(program, effort=EFFORT)
     assert conflict is not None
-    cures = {member.key: member.cure for member in conflict.members}
-    assert set(cures) == {"calendar.holidays", "decision.by"}
-    assert cures["calendar.holidays"] == "working from 2027-01-04 to 2027-01-09 would do"
+    fixes = {member.key: member.fix for member in conflict.members}
+    assert set(fixes) == {"calendar.holidays", "decision.by"}
+    assert fixes["calendar.holidays"] == "working from 2027-01-04 to 2027-01-09 would do"
     assert find_conflict(program.changed({"calendar.holidays": days[6:]}), effort=EFFORT) is None
 
 
@@ -55,8 +55,8 @@ def test_who_is_away_is_named_with_the_time_that_clashes(small_program: Callable
     assert conflict is not None
     members = {member.key: member for member in conflict.members}
     assert set(members) == {"team.engineer", "team.engineer.away", "decision.by"}
-    assert members["team.engineer.away"].says == "engineer is away: week 1 until end of week 2"
-    assert members["team.engineer.away"].cure == "being there from week 1 until end of week 2 would do"
+    assert members["team.engineer.away"].demand == "engineer is away: week 1 until end of week 2"
+    assert members["team.engineer.away"].fix == "being there from week 1 until end of week 2 would do"
 
 
 def test_a_program_that_fits_has_no_conflict(case: Program) -> None:
@@ -73,8 +73,8 @@ def test_where_no_single_concession_is_enough_the_sets_that_are_are_named(
     assert conflict is not None
     clashes = [{member.key for member in clash} for clash in (conflict.members, *conflict.others)]
     assert sorted(map(sorted, clashes)) == [["activities.prepare.due"], ["budget.device_hours"]]
-    (way,) = conflict.ways_out
-    assert dict(way) == {
+    (mode,) = conflict.fixes
+    assert dict(mode) == {
         "activities.prepare.due": "end of day 2 (2027-01-05) would do",
         "budget.device_hours": "480 would do",
     }
@@ -90,10 +90,10 @@ def test_every_way_out_that_is_named_is_one_and_none_of_it_can_be_spared() -> No
     for seed in range(60):
         program = random_program(seed).changed({"budget.device_hours": 1, "budget.stages": {}})
         conflict = find_conflict(program, effort=Effort(seconds=5, workers=1))
-        if conflict is None or not conflict.ways_out:
+        if conflict is None or not conflict.fixes:
             continue
-        for way in conflict.ways_out:
-            keys = [key for key, _ in way]
+        for mode in conflict.fixes:
+            keys = [key for key, _ in mode]
             assert can_hold(program, keys, EFFORT)
             assert not any(can_hold(program, set(keys) - {key}, EFFORT) for key in keys)
         found += 1
@@ -109,6 +109,6 @@ def test_the_error_says_on_which_to_give_way_together(small_program: Callable[..
     text = str(conflict_error(lambda key: f"x.yaml:{len(key)}", conflict))
     assert "give way on one:" not in text
     assert "giving way on one is not enough" in text
-    both = text.partition("Give way on all of these:\n")[2]
-    assert "x.yaml:22: activities.prepare.due: end of day 2 (2027-01-05) would do" in both
-    assert "budget.device_hours: 480 would do" in both
+    fix_text = text.partition("Give way on all of these:\n")[2]
+    assert "x.yaml:22: activities.prepare.due: end of day 2 (2027-01-05) would do" in fix_text
+    assert "budget.device_hours: 480 would do" in fix_text

@@ -10,9 +10,9 @@ from assay.cli.main import cli
 from assay.planning.failure_rates import failure_rates
 from assay.planning.program.file import read_program
 from assay.planning.program.risk import Noise
-from assay.planning.simulation.compile import simulated
-from assay.planning.simulation.greedy_schedule import sketch
-from assay.planning.simulation.random_draws import draw_luck
+from assay.planning.simulation.compile import compile_program
+from assay.planning.simulation.greedy_schedule import greedy_schedule
+from assay.planning.simulation.random_draws import sample_program
 from assay.records.notice import Notice
 from assay.records.run import Attempt, PhaseSeconds, Run
 from assay.store.ledger.ledger import open_ledger
@@ -41,6 +41,7 @@ def record(ledger, run_id, outcomes, *, hours=10.0, world_size=8, lost_h=1.5, is
             code_version="",
             run_dir="",
             store_url="",
+            num_steps=1,
             is_drill=is_drill,
         )
     )
@@ -130,9 +131,11 @@ def test_what_is_little_known_keeps_the_mean_and_makes_the_tail_longer(program):
     program = program.changed(patch)
     hours = []
     for shape in (None, 1.5):
-        compiled = simulated(program.changed({"noise.interrupts_known_from": shape}), sketch(program))
+        compiled = compile_program(
+            program.changed({"noise.interrupts_known_from": shape}), greedy_schedule(program)
+        )
         is_run = [item.kind == "run" for item in compiled.items]
-        hours.append(draw_luck(compiled, num_worlds=8192).draws.duration_h[is_run].sum(axis=0))
+        hours.append(sample_program(compiled, num_samples=8192).replay_samples.duration_h[is_run].sum(axis=0))
     known, unknown = hours
     assert unknown.mean() == pytest.approx(known.mean(), rel=0.01)
     assert np.quantile(unknown, 0.95) > np.quantile(known, 0.95) + known.std()
@@ -142,7 +145,7 @@ def test_plan_risk_says_which_rates_it_used_and_is_riskier_under_worse_ones(ledg
     CliRunner().invoke(cli, ["plan", "new", str(tmp_path / "p.yaml")], catch_exceptions=False)
     for number in range(5):
         record(ledger, f"pilot-{number}", ["killed"] * 4 + ["succeeded"], hours=2.0)
-    command = ["plan", "risk", str(tmp_path / "p.yaml"), "--worlds", "2000"]
+    command = ["plan", "risk", str(tmp_path / "p.yaml"), "--samples", "2000"]
     stated = CliRunner().invoke(cli, command, catch_exceptions=False).output
     measured = CliRunner().invoke(cli, [*command, "--rates-from", "pilot-*"], catch_exceptions=False).output
     assert "as the program states: 0.00042 interrupts per device-hour" in stated

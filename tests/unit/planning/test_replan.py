@@ -10,7 +10,7 @@ from assay.planning.explain import critical_chain, prices
 from assay.planning.program.plan import Plan
 from assay.planning.program.program import Program
 from assay.planning.program.progress import Actual, Progress
-from assay.planning.replan import as_known, earliest_rest, replan
+from assay.planning.replan import known_program, replan, replan_earliest
 from assay.planning.schedule import InfeasibleError, schedule
 
 
@@ -30,7 +30,7 @@ def as_planned(program: Program, plan: Plan, *names: str) -> dict[str, Actual]:
 @pytest.mark.slow
 def test_when_all_goes_as_planned_nothing_moves(case: Program, case_plan: Plan) -> None:
     now = "week 2"
-    begun = {
+    in_progress = {
         item.name: Actual(
             started=case.calendar.date_of(item.start_h).isoformat(),
             ended=case.calendar.date_of(item.end_h).isoformat() if item.end_h <= 168 else None,
@@ -39,7 +39,7 @@ def test_when_all_goes_as_planned_nothing_moves(case: Program, case_plan: Plan) 
         for item in case_plan.items
         if item.start_h < 168
     }
-    after = replan(case, case_plan, Progress(now=now, activities=begun))
+    after = replan(case, case_plan, Progress(now=now, activities=in_progress))
     assert moved(case_plan, after) == set()
     assert after.decision_h == case_plan.decision_h
     assert after.is_proved()
@@ -53,9 +53,9 @@ def test_of_several_runs_none_moves_where_nothing_has_to(
     room = {"capacity.devices": 48, "budget.device_hours": 3000.0}
     program = small_program(**{"activities.train.runs.count": count, **room})
     before = schedule(program)
-    begun = as_planned(program, before, "prepare")
-    after = replan(program, before, Progress(now="2027-01-05T17:00", activities=begun))
-    assert next(goal.value for goal in after.goals if goal.name == "changes_h") == 0
+    in_progress = as_planned(program, before, "prepare")
+    after = replan(program, before, Progress(now="2027-01-05T17:00", activities=in_progress))
+    assert next(result.value for result in after.objective_results if result.name == "changes_h") == 0
     assert after.item("train") == before.item("train")
 
 
@@ -100,8 +100,8 @@ def test_what_was_spent_is_gone(small_program: Callable[..., Program]) -> None:
     program = small_program()
     before = schedule(program)
     spent = Actual(started="2027-01-04T09:00", ended="2027-01-05T17:00", device_hours=700)
-    said = r"700 device-hours are spent by what .* would fit without one of: budget.device_hours \("
-    with pytest.raises(InfeasibleError, match=said):
+    message = r"700 device-hours are spent by what .* would fit without one of: budget.device_hours \("
+    with pytest.raises(InfeasibleError, match=message):
         replan(program, before, Progress(now="week 1 day 3", activities={"prepare": spent}))
 
 
@@ -143,8 +143,8 @@ def test_once_begun_a_limit_is_worth_what_it_does_to_the_rest(small_program: Cal
     before = schedule(program)
 
     def priced(progress: Progress) -> dict[str, int | None]:
-        known = as_known(program, progress)
-        rest = partial(earliest_rest, before=before, progress=progress)
+        known = known_program(program, progress)
+        rest = partial(replan_earliest, before=before, progress=progress)
         found = prices(known, rest(known), rest, now_h=program.calendar.hour_of(progress.now))
         return {price.title: price.decision_change_h for price in found}
 
@@ -153,11 +153,11 @@ def test_once_begun_a_limit_is_worth_what_it_does_to_the_rest(small_program: Cal
     assert anew["Data: three days late"] == 72
     first, last = sorted(("prepare", "second"), key=lambda name: before.item(name).start_h)
     one_over = as_planned(program, before, first)
-    begun = priced(Progress(now="week 1 day 3", activities=one_over))
-    assert begun["one more of engineer"] == 0, "the work of two days ago is not shared any more"
-    assert "Data: three days late" not in begun, "it has come"
-    both_over = as_planned(program, before, first, last)
-    assert priced(Progress(now="week 1 day 5", activities=both_over))["one more of engineer"] == 0
+    in_progress = priced(Progress(now="week 1 day 3", activities=one_over))
+    assert in_progress["one more of engineer"] == 0, "the work of two days ago is not shared any more"
+    assert "Data: three days late" not in in_progress, "it has come"
+    finished = as_planned(program, before, first, last)
+    assert priced(Progress(now="week 1 day 5", activities=finished))["one more of engineer"] == 0
     by_now = Progress(now="week 1 day 1", activities={}, events={"data": "week 1 day 3"})
     assert priced(by_now)["Data: three days early"] == -48, "it is still to come, today at the earliest"
 
@@ -170,7 +170,7 @@ def test_the_earliest_rest_is_no_later_than_the_plan_that_moves_least(
     progress = Progress(now="week 1 day 1", activities={}, events={"data": "week 1 day 1"})
     again, earliest = (
         replan(program, before, progress),
-        earliest_rest(as_known(program, progress), before, progress),
+        replan_earliest(known_program(program, progress), before, progress),
     )
     assert again.decision_h == before.decision_h, "an earlier date alone moves nobody"
     assert earliest.decision_h == schedule(program).decision_h < again.decision_h
@@ -178,17 +178,17 @@ def test_the_earliest_rest_is_no_later_than_the_plan_that_moves_least(
 
 def test_what_a_gate_has_dropped_is_not_planned_and_nobody_waits_for_it(gated: Program) -> None:
     before = schedule(gated)
-    begun = as_planned(gated, before, "prepare", "look")
+    in_progress = as_planned(gated, before, "prepare", "look")
     now = gated.calendar.date_of(before.item("look").end_h).isoformat()
-    narrowed = replan(gated, before, Progress(now=now, activities=begun, verdicts={"look": ["narrow"]}))
-    stopped = replan(gated, before, Progress(now=now, activities=begun, verdicts={"look": ["stop"]}))
+    narrowed = replan(gated, before, Progress(now=now, activities=in_progress, verdicts={"look": ["narrow"]}))
+    stopped = replan(gated, before, Progress(now=now, activities=in_progress, verdicts={"look": ["stop"]}))
     assert {item.name for item in before.items} - {item.name for item in narrowed.items} == {"train"}
     assert {item.name for item in stopped.items} == {"prepare", "look", "memo"}
     assert stopped.device_hours == 0
-    after_stop = as_known(gated, Progress(now=now, activities=begun, verdicts={"look": ["stop"]}))
+    after_stop = known_program(gated, Progress(now=now, activities=in_progress, verdicts={"look": ["stop"]}))
     assert after_stop.activities["memo"].after == (), "it waits for the data of what is not done"
     with pytest.raises(ConfigError, match="asked to repeat prepare"):
-        replan(gated, before, Progress(now=now, activities=begun, verdicts={"look": ["again"]}))
+        replan(gated, before, Progress(now=now, activities=in_progress, verdicts={"look": ["again"]}))
 
 
 @pytest.fixture
@@ -201,7 +201,7 @@ def gated(small_program: Callable[..., Program]) -> Program:
         "after": ["prepare"],
         "probabilities": {"pass": 0.4, "narrow": 0.3, "again": 0.2, "stop": 0.1},
         "narrow": {"drops": ["train"]},
-        "again": {"repeats": ["prepare"]},
+        "again": {"activities": ["prepare"]},
         "stop_goes_to": ["memo"],
     }
     late = {"title": "Late", "stage": "one", "after": ["train", "more_data"], "runs": mode}
@@ -227,12 +227,12 @@ def test_runs_whose_hours_nobody_noted_are_not_free(small_program: Callable[...,
     }
     program = small_program(**{"activities.again": again, "activities.memo.after": ["again"]})
     before = schedule(program)
-    begun = as_planned(program, before, "prepare", "train")
-    after = replan(program, before, Progress(now="week 1 day 7", activities=begun))
+    in_progress = as_planned(program, before, "prepare", "train")
+    after = replan(program, before, Progress(now="week 1 day 7", activities=in_progress))
     assert after.device_hours == before.device_hours == 960
     with pytest.raises(InfeasibleError):
         replan(
             program.changed({"budget.device_hours": 900}),
             before,
-            Progress(now="week 1 day 7", activities=begun),
+            Progress(now="week 1 day 7", activities=in_progress),
         )

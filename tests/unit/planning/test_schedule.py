@@ -21,7 +21,11 @@ EFFORT = Effort(seconds=90, workers=1)
 
 def test_the_shipped_case_is_proved_optimal_on_every_aim(case_plan: Plan) -> None:
     assert case_plan.is_proved()
-    assert [goal.name for goal in case_plan.goals] == ["decision_h", "device_hours", "peak_devices"]
+    assert [result.name for result in case_plan.objective_results] == [
+        "decision_h",
+        "device_hours",
+        "peak_devices",
+    ]
     assert case_plan.decision_day() == 47
     assert case_plan.device_hours == 15_040
 
@@ -41,8 +45,12 @@ def test_what_waits_for_the_least_peak_alone_says_so(small_program: Callable[...
     """Both runs would fit overnight on the 20 devices; one after the other, they peak at 8 and are in time."""
     runs = {"count": 1, "modes": [{"devices": 8, "hours": 6}]}
     more = {"title": "More", "stage": "one", "after": ["prepare"], "runs": runs}
-    both = {"activities.train.runs": runs, "activities.more": more, "activities.memo.after": ["train", "more"]}
-    program = small_program(**both)
+    changes = {
+        "activities.train.runs": runs,
+        "activities.more": more,
+        "activities.memo.after": ["train", "more"],
+    }
+    program = small_program(**changes)
     plan = schedule(program, effort=EFFORT)
     assert plan.peak_devices == 8
     steps = critical_chain(program, plan)
@@ -66,7 +74,7 @@ def test_what_waits_for_the_end_of_a_booking_says_so(small_program: Callable[...
     for rule in ({}, {"capacity.fair_use": {"share": 0.4}}):
         program = small_program(**{"capacity.bookings.maintenance": booked, **rule})
         (step,) = [
-            each for each in critical_chain(program, schedule(program, effort=EFFORT)) if each.name == "train"
+            item for item in critical_chain(program, schedule(program, effort=EFFORT)) if item.name == "train"
         ]
         assert (step.reason, step.because) == ("booking", "Maintenance")
         assert step.start_h == program.calendar.hour_of("week 2 day 3")
@@ -74,8 +82,8 @@ def test_what_waits_for_the_end_of_a_booking_says_so(small_program: Callable[...
 
 def valid_program(seed: int) -> Program:
     """The first valid one that the generator makes from this seed on, in strides that no other seed shares."""
-    drawn = (random_program(seed + 10_000 * stride) for stride in itertools.count())
-    return next(program for program in drawn if not list(problems_of(program)))
+    sampled = (random_program(seed + 10_000 * stride) for stride in itertools.count())
+    return next(program for program in sampled if not list(problems_of(program)))
 
 
 def assert_conflict_is_real_and_minimal(program: Program, seed: int) -> None:

@@ -19,7 +19,7 @@ EFFORT = Effort(seconds=20, workers=1)
 @pytest.mark.slow
 def test_data_a_week_late_moves_the_decision_by_at_most_that(case: Program, case_plan: Plan) -> None:
     changes = case.what_ifs["data_week_late"].changes
-    late = Solver(EFFORT).answer(case, "", changes)
+    late = Solver(EFFORT).solve_changes(case, "", changes)
     assert late.plan is not None
     assert 0 < late.plan.decision_h - case_plan.decision_h <= 7 * 24
 
@@ -54,16 +54,18 @@ def test_a_stricter_reading_never_helps_and_a_looser_one_never_hurts(
 def test_all_eight_readings_are_answered(small_program: Callable[..., Program]) -> None:
     program = small_program(**{"capacity.fair_use": {"share": 0.4}})
     found = readings(program, effort=EFFORT)
-    assert len({each.title for each in found}) == 8
+    assert len({item.title for item in found}) == 8
     assert readings(small_program()) == ()
 
 
 def test_the_price_of_a_person_is_what_solving_with_one_more_gives(
     small_program: Callable[..., Program],
 ) -> None:
-    program = small_program(**{"activities.memo.after": [], "decision.made_by": "prepare", "team.engineer": 1})
+    program = small_program(
+        **{"activities.memo.after": [], "decision.decided_by": "prepare", "team.engineer": 1}
+    )
     plan = schedule(program)
-    price = next(each for each in prices(program, plan, schedule) if each.title == "one more of engineer")
+    price = next(item for item in prices(program, plan, schedule) if item.title == "one more of engineer")
     more = schedule(program.changed({"team.engineer.fte": 2}))
     assert price.decision_change_h == more.decision_h - plan.decision_h
 
@@ -73,9 +75,9 @@ def test_what_changes_no_schedule_is_not_solved_again(monkeypatch: pytest.Monkey
     solved: list[Any] = []
     monkeypatch.setattr(what_if, "solve", lambda problem, **_: solved.append(problem) or solve(problem, **_))
     solver = Solver(EFFORT)
-    first = solver.answer(case, "now", {}).plan
-    calmer = solver.answer(case, "calmer", {"noise.rerun_probability": 0.0}).plan
-    late = solver.answer(case, "late", case.what_ifs["data_week_late"].changes).plan
+    first = solver.solve_changes(case, "now", {}).plan
+    calmer = solver.solve_changes(case, "calmer", {"noise.rerun_probability": 0.0}).plan
+    late = solver.solve_changes(case, "late", case.what_ifs["data_week_late"].changes).plan
     assert first is not None and calmer is not None and late is not None
     assert len(solved) == 2
     assert calmer.items == first.items

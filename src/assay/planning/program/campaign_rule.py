@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 POINTS = 100.0
 """A share of 1 is 100 points."""
 
-_KEPT = (
-    "confidence", "probability", "stop_probability", "least_predictive_power", "unscheduled_share", "over_seeds",
+_SHARED_KEYS = (
+    "confidence", "probability", "stop_probability", "least_predictive_power", "unscheduled_share",
+    "over_seeds",
 )  # fmt: skip
 """Keys that mean the same in both."""
 
@@ -42,7 +43,7 @@ def with_campaigns(values: dict[str, Any], folder: Path) -> Iterator[ProgramMist
                 yield ProgramMistake(key, str(error))
                 continue
             unfit = dict(_unfit(config, values.get("benchmarks")))
-            yield from (ProgramMistake(key, f"{path}: {each}") for each in unfit.values())
+            yield from (ProgramMistake(key, f"{path}: {reason}") for reason in unfit.values())
             evidence["rule"] = _rule(config, leave_out=unfit) | {
                 "arms": _arms(config, _count(values, evidence))
             }
@@ -62,11 +63,11 @@ def _rule(config: "CampaignConfig", *, leave_out: Mapping[str, str]) -> dict[str
             if guardrail.benchmark not in leave_out
         ],
         "safety": [
-            {"benchmark": each.benchmark, "max_rate": each.max_rate}
-            for each in rule.safety
-            if each.benchmark not in leave_out
+            {"benchmark": limit.benchmark, "max_rate": limit.max_rate}
+            for limit in rule.safety
+            if limit.benchmark not in leave_out
         ],
-        **{key: getattr(rule, key) for key in _KEPT},
+        **{key: getattr(rule, key) for key in _SHARED_KEYS},
     }
 
 
@@ -93,13 +94,13 @@ def _unfit(config: "CampaignConfig", known: Any) -> Iterator[tuple[str, str]]:
     for index, name in enumerate(config.rule.primary):
         if (text := unit_text(name)) is not None:
             yield name, f"rule.primary.{index}: {text}. Give the gate 'probabilities' instead of evidence."
-    for index, each in enumerate(config.rule.guardrails):
-        name, key = each.benchmark, f"rule.guardrails.{index}.benchmark"
+    for index, guardrail in enumerate(config.rule.guardrails):
+        name, key = guardrail.benchmark, f"rule.guardrails.{index}.benchmark"
         if (text := unit_text(name)) is not None:
-            cure = "write the rule itself here, as a section, without this guardrail"
-            yield name, f"{key}: {text}. Let the campaign watch it by score: correct, or {cure}."
+            hint = "write the rule itself here, as a section, without this guardrail"
+            yield name, f"{key}: {text}. Let the campaign watch it by score: correct, or {hint}."
         elif isinstance(known, dict) and name not in known:
-            its = f"{{role: guardrail, items: ..., margin: {each.margin * POINTS:g}}}"
+            its = f"{{role: guardrail, items: ..., margin: {guardrail.margin * POINTS:g}}}"
             yield name, _unknown(key, name, known, its)
     for index, mode in enumerate(config.rule.safety):
         if isinstance(known, dict) and (name := mode.benchmark) not in known:
@@ -108,8 +109,8 @@ def _unfit(config: "CampaignConfig", known: Any) -> Iterator[tuple[str, str]]:
 
 
 def _unknown(key: str, name: str, known: Mapping[str, Any], its: str) -> str:
-    cure = f"Add it to 'benchmarks' here, as '{name}: {its}'."
-    return f"{key}: '{name}' is no benchmark of this program{meant(name, known)}. {cure}"
+    hint = f"Add it to 'benchmarks' here, as '{name}: {its}'."
+    return f"{key}: '{name}' is no benchmark of this program{meant(name, known)}. {hint}"
 
 
 def _count(values: Mapping[str, Any], evidence: Mapping[str, Any]) -> int | None:

@@ -15,7 +15,7 @@ from assay.planning.program.program import Program
 from assay.planning.program.progress import Actual, Progress, called_off
 from assay.planning.program.readable import UNREAD, is_touched
 from assay.planning.program.risk import Away, BookingOverruns, Late, Longer, MoreWork
-from assay.planning.program.work import Node, PlayedRule, ProgramGate, Verdict
+from assay.planning.program.work import GateRule, Node, ProgramGate, Verdict
 
 WATCHED = ("device_hours", "decision_day", "failure_share", "gain")
 """What a stop condition may watch besides benchmarks."""
@@ -50,14 +50,14 @@ def problems_of(program: Program, unread: Collection[str] = ()) -> Iterator[Prog
     yield from _triangles(program)
     yield from _twice_named(program)
     yield from _optional_and_needed(program)
-    yield from runs_that_tell_nothing(program, unread)
+    yield from unusable_run_counts(program, unread)
     if "calendar" not in sections:
         yield from _dates(program)
         yield from _booked_twice(program)
     yield from _cycles(program)
-    yield from _people_that_are_not_there(program)
+    yield from _too_few_people(program)
     if not sections & {"calendar", "capacity"}:
-        yield from _devices_that_are_not_there(program)
+        yield from _too_few_devices(program)
     if "budget" not in sections:
         yield from short_budgets(program)
 
@@ -65,12 +65,12 @@ def problems_of(program: Program, unread: Collection[str] = ()) -> Iterator[Prog
 def strangers(program: Program, progress: Progress, unread: Collection[str] = ()) -> Iterator[ProgramMistake]:
     """What the progress tells of, readable or not, and the program does not hold."""
     nodes = program.nodes()
-    for section, told, known in (
+    for section, noted, known in (
         ("activities", progress.activities, nodes),
         ("events", progress.events, program.events),
         ("verdicts", progress.verdicts, program.gates),
     ):
-        names = [*told, *(key.split(".")[1] for key in unread if key.startswith(f"{section}."))]
+        names = [*noted, *(key.split(".")[1] for key in unread if key.startswith(f"{section}."))]
         for name in dict.fromkeys(names):
             if name not in known:
                 text = f"not in program '{program.name}'{meant(name, known)}."
@@ -93,10 +93,10 @@ def misfits(program: Program, progress: Progress, unread: Collection[str] = ()) 
             yield from _misfits_of(program, name, actual, now)
             if not is_touched(f"activities.{name}.runs", unread):
                 yield from _sums_that_differ(name, actual)
-    for name, said in progress.verdicts.items():
+    for name, verdicts in progress.verdicts.items():
         if name in program.gates:
             if not is_touched(f"verdicts.{name}", unread):
-                yield from _looks_that_are_not_there(name, program.gates[name], said)
+                yield from _invalid_looks(name, program.gates[name], verdicts)
             yield from _not_over(program, progress, name, now, unread)
 
 
@@ -114,7 +114,7 @@ def _beyond_measure(key: str, part: object) -> Iterator[ProgramMistake]:
 
 def refuse(found: Iterable[ProgramMistake]) -> None:
     """Raise one `ConfigError` that lists what is wrong with a progress, where anything is."""
-    if lines := [f"{each.key}: {each.message}" for each in found]:
+    if lines := [f"{mistake.key}: {mistake.message}" for mistake in found]:
         raise ConfigError("progress: " + "\n  ".join(lines))
 
 
@@ -156,20 +156,20 @@ def _moments_out_of_order(
         yield ProgramMistake(f"{key}.ended", f"{ended} lies before its start ({started}). Swap them.")
 
 
-def _looks_that_are_not_there(
-    name: str, gate: ProgramGate, said: Sequence[Verdict]
-) -> Iterator[ProgramMistake]:
+def _invalid_looks(name: str, gate: ProgramGate, verdicts: Sequence[Verdict]) -> Iterator[ProgramMistake]:
     key, looks = f"verdicts.{name}", 1 + (gate.again.at_most if gate.again else 0)
-    if not said:
+    if not verdicts:
         yield ProgramMistake(key, "says nothing. Leave it out until the gate has been held.")
-    elif any(verdict != "again" for verdict in said[:-1]):
-        text = f"{', then '.join(said)}: it is held once more only after 'again'. Note the one that holds."
+    elif any(verdict != "again" for verdict in verdicts[:-1]):
+        text = f"{', then '.join(verdicts)}: it is held once more only after 'again'. Note the one that holds."
         yield ProgramMistake(key, text)
-    elif gate.again is None and "again" in said:
+    elif gate.again is None and "again" in verdicts:
         text = "'again', and the gate repeats nothing (it has no 'again'). Note pass, narrow or stop."
         yield ProgramMistake(key, text)
-    elif len(said) > looks:
-        text = f"{len(said)} verdicts; the gate may be held {looks} times. Leave out those that were not said."
+    elif len(verdicts) > looks:
+        text = (
+            f"{len(verdicts)} verdicts; the gate may be held {looks} times. Leave out those that were not said."
+        )
         yield ProgramMistake(key, text)
 
 
@@ -180,7 +180,7 @@ def _not_over(
     hour_of, off = program.calendar.hour_of, called_off(program, progress)
     for dependency in program.gates[name].after:
         before = dependency.name
-        told = progress.activities.get(before)
+        actual = progress.activities.get(before)
         if any(is_touched(f"{section}.{before}", unread) for section in ("activities", "events")):
             continue
         if before in program.events:
@@ -188,7 +188,7 @@ def _not_over(
             if came is None or (now is not None and hour_of(came) > hour_of(now)):
                 text = f"'{before}', which it waits for, has not come (events.{before})."
                 yield ProgramMistake(f"verdicts.{name}", f"{text} Say when it came, or leave the verdict out.")
-        elif before not in off and (told is None or (dependency.of == "end" and told.ended is None)):
+        elif before not in off and (actual is None or (dependency.of == "end" and actual.ended is None)):
             text = f"'{before}', which it judges, is not over (activities.{before}.ended)."
             yield ProgramMistake(f"verdicts.{name}", f"{text} Say when it ended, or leave the verdict out.")
 
@@ -196,7 +196,7 @@ def _not_over(
 def unawaited(program: Program) -> list[str]:
     """Activities and gates that the decision does not wait for, not even by way of others: seldom meant."""
     nodes = program.nodes()
-    pending, awaited = [program.decision.made_by], set[str]()
+    pending, awaited = [program.decision.decided_by], set[str]()
     while pending:
         name = pending.pop()
         if name in nodes and name not in awaited:
@@ -223,13 +223,13 @@ def _named_by_work(program: Program) -> Iterator[_Reference]:
     known = [*nodes, *program.events]
     for node in nodes.values():
         yield f"{node.key}.stage", node.stage, program.stages, "stage of this program"
-        for index, each in enumerate(node.after):
+        for index, dependency in enumerate(node.after):
             key = f"{node.key}.after.{index}"
-            yield key, each.name, known, "activity, gate or event of this program"
+            yield key, dependency.name, known, "activity, gate or event of this program"
         for where, people in _people_of(node):
             for person in people:
                 yield f"{where}.{person}", person, program.team, "role or person of the team"
-    yield "decision.made_by", program.decision.made_by, nodes, "activity or gate of this program"
+    yield "decision.decided_by", program.decision.decided_by, nodes, "activity or gate of this program"
     for name, role in program.team.items():
         if role.part_of is not None:
             yield f"team.{name}.part_of", role.part_of, program.team, "role of the team"
@@ -253,12 +253,12 @@ def _named_by_gates(program: Program) -> Iterator[_Reference]:
             benchmark = gate.evidence.benchmark
             yield f"{key}.evidence.benchmark", benchmark, program.benchmarks, "benchmark of this program"
             yield f"{key}.evidence.runs", gate.evidence.runs, runs, "activity with runs"
-            for field, name in _beside_the_gain(gate.evidence.rule) if gate.evidence.rule else ():
+            for field, name in _rule_benchmarks(gate.evidence.rule) if gate.evidence.rule else ():
                 kind = "benchmark of this program"
                 yield f"{key}.evidence.rule.{field}", name, program.benchmarks, kind
         for field, names in (
             ("narrow.drops", gate.narrow.drops),
-            ("again.repeats", gate.again.repeats if gate.again else ()),
+            ("again.activities", gate.again.activities if gate.again else ()),
             ("stop_goes_to", gate.stop_goes_to),
         ):
             for index, other in enumerate(names):
@@ -270,10 +270,10 @@ def _named_by_gates(program: Program) -> Iterator[_Reference]:
         yield f"stops.{name}.watch", stop.watch, watched, "benchmark, nor anything else to watch"
 
 
-def _beside_the_gain(rule: PlayedRule) -> Iterator[tuple[str, str]]:
+def _rule_benchmarks(rule: GateRule) -> Iterator[tuple[str, str]]:
     """(Key, benchmark) of what else a campaign's rule asks."""
     yield from (("guardrails", guardrail.benchmark) for guardrail in rule.guardrails)
-    yield from (("safety", each.benchmark) for each in rule.safety)
+    yield from (("safety", limit.benchmark) for limit in rule.safety)
 
 
 def _named_by_owners(program: Program) -> Iterator[_Reference]:
@@ -336,7 +336,7 @@ def _twice_named(program: Program) -> Iterator[ProgramMistake]:
 
 
 def _optional_and_needed(program: Program) -> Iterator[ProgramMistake]:
-    needed = {program.decision.made_by: "it makes the decision"}
+    needed = {program.decision.decided_by: "it makes the decision"}
     for name, gate in program.gates.items():
         if gate.evidence is not None:
             needed[gate.evidence.runs] = f"gate '{name}' judges by its runs"
@@ -384,7 +384,7 @@ def _dates_out_of_order(program: Program) -> Iterator[ProgramMistake]:
         )
 
 
-def runs_that_tell_nothing(program: Program, unread: Collection[str] = ()) -> Iterator[ProgramMistake]:
+def unusable_run_counts(program: Program, unread: Collection[str] = ()) -> Iterator[ProgramMistake]:
     """Activities whose runs a gate reads, and cannot share out among its arms, or not by its first look."""
     for name, gate in program.gates.items():
         evidence = gate.evidence
@@ -404,7 +404,7 @@ def runs_that_tell_nothing(program: Program, unread: Collection[str] = ()) -> It
 
 def why_nothing_passes(program: Program) -> Iterator[str]:
     """What keeps gates from ever passing, whatever the gain: options may have left them too few runs."""
-    yield from (f"{run.key}: {run.message}" for run in runs_that_tell_nothing(program))
+    yield from (f"{run.key}: {run.message}" for run in unusable_run_counts(program))
     for name, gate in program.gates.items():
         if gate.evidence is not None and gate.evidence.runs not in program.activities:
             yield f"gate '{name}' reads the runs of '{gate.evidence.runs}', which is left out: it says narrow."
@@ -412,7 +412,7 @@ def why_nothing_passes(program: Program) -> Iterator[str]:
             yield from _modes_that_cannot_be_shown_rare(program, name, gate.evidence.rule)
 
 
-def _modes_that_cannot_be_shown_rare(program: Program, gate: str, rule: PlayedRule) -> Iterator[str]:
+def _modes_that_cannot_be_shown_rare(program: Program, gate: str, rule: GateRule) -> Iterator[str]:
     from assay.statistics.failure_rate import trials_needed  # scipy, that few programs need
 
     for mode in rule.safety:
@@ -455,9 +455,9 @@ def _circle(nodes: Mapping[str, Node], name: str, stack: list[str], over: set[st
     return []
 
 
-def _people_that_are_not_there(program: Program) -> Iterator[ProgramMistake]:
+def _too_few_people(program: Program) -> Iterator[ProgramMistake]:
     for node in program.nodes().values():
-        ways = [
+        options = [
             [
                 (f"{key}.{person}", fte, program.team[person].fte)
                 for person, fte in people.items()
@@ -465,11 +465,11 @@ def _people_that_are_not_there(program: Program) -> Iterator[ProgramMistake]:
             ]
             for key, people in _people_of(node)
         ]
-        short = [[each for each in way if each[1] > each[2] + 1e-9] for way in ways]
+        short = [[entry for entry in option if entry[1] > entry[2] + 1e-9] for option in options]
         if short and all(short):
-            key, fte, there = short[0][0]
-            cure = "Ask for less, over more days." if node.work else "Ask for less."
-            yield ProgramMistake(key, f"asks for {fte:g} where the team has {there:g}. {cure}")
+            key, fte, available = short[0][0]
+            hint = "Ask for less, over more days." if node.work else "Ask for less."
+            yield ProgramMistake(key, f"asks for {fte:g} where the team has {available:g}. {hint}")
 
 
 def _booked_twice(program: Program) -> Iterator[ProgramMistake]:
@@ -484,29 +484,29 @@ def _booked_twice(program: Program) -> Iterator[ProgramMistake]:
             fixed.append((node, begin, end, node.work[0].people))
     for (node, begin, end, people), (other, since, until, others) in itertools.combinations(fixed, 2):
         for person in sorted(people.keys() & others.keys() & program.team.keys()):
-            there = program.team[person].fte
-            if begin < until and since < end and people[person] + others[person] > there + 1e-9:
+            available = program.team[person].fte
+            if begin < until and since < end and people[person] + others[person] > available + 1e-9:
                 yield ProgramMistake(
                     f"{other.key}.work",
                     f"'{person}' is booked twice: '{node.name}' takes {people[person]:g} and '{other.name}' "
-                    f"{others[person]:g} on the same days, and there is {there:g}. "
+                    f"{others[person]:g} on the same days, and there is {available:g}. "
                     "Move a date, or name somebody else.",
                 )
 
 
-def _devices_that_are_not_there(program: Program) -> Iterator[ProgramMistake]:
+def _too_few_devices(program: Program) -> Iterator[ProgramMistake]:
     capacity = program.capacity
     free = max(capacity.free_devices(program.calendar))
     rule = capacity.fair_use
     for name, activity in program.activities.items():
         if activity.runs is None:
             continue
-        key, ways = f"activities.{name}.runs", activity.runs.ways()
-        fits = [mode for mode in ways if mode.devices <= free]
+        key, modes = f"activities.{name}.runs", activity.runs.all_modes()
+        fits = [mode for mode in modes if mode.devices <= free]
         if not fits:
             yield ProgramMistake(
                 key,
-                f"needs {number_of(ways[0].devices, 'device')}; never more than {free} are free. "
+                f"needs {number_of(modes[0].devices, 'device')}; never more than {free} are free. "
                 "Offer a smaller mode.",
             )
         elif rule is not None and rule.segments == "forbidden":
@@ -524,7 +524,7 @@ def _devices_that_are_not_there(program: Program) -> Iterator[ProgramMistake]:
 def short_budgets(program: Program) -> Iterator[ProgramMistake]:
     """Budgets below the least that the runs need."""
     least = {
-        name: activity.runs.count * min(mode.devices * mode.hours for mode in activity.runs.ways())
+        name: activity.runs.count * min(mode.devices * mode.hours for mode in activity.runs.all_modes())
         for name, activity in program.activities.items()
         if activity.runs
     }

@@ -19,7 +19,7 @@ from assay.base.nested_models import models_in
 from assay.base.parsing.bounded_yaml import BoundedLoader
 from assay.base.value_text import kind_text, message_of
 from assay.planning.program.campaign_rule import with_campaigns
-from assay.planning.program.checks import ProgramMistake, problems_of, runs_that_tell_nothing, short_budgets
+from assay.planning.program.checks import ProgramMistake, problems_of, short_budgets, unusable_run_counts
 from assay.planning.program.gate_notes import mistakes_in_notes
 from assay.planning.program.other_files import other_kind
 from assay.planning.program.program import Program
@@ -43,9 +43,9 @@ class ProgramFile(NamedTuple):
     lines: dict[str, int]
     """Dotted key -> line, from 1."""
 
-    def place(self, key: str) -> str:
+    def location(self, key: str) -> str:
         """`programs/x.yaml:12`: the line of a key, or of the nearest one above it."""
-        return _place(self.path, _line(self.lines, key))
+        return _location(self.path, _line(self.lines, key))
 
 
 def read_program(path: Path, *, may_be_short: bool = False) -> ProgramFile:
@@ -62,15 +62,15 @@ def read_program(path: Path, *, may_be_short: bool = False) -> ProgramFile:
         is_let_through = may_be_short and not unread and found == list(short_budgets(program))
         return [] if is_let_through else found
 
-    cure = " 'assay plan new FILE' writes one to start from."
-    program, lines = _read(path, Program, check, cure=cure, prepare=with_campaigns)
+    hint = " 'assay plan new FILE' writes one to start from."
+    program, lines = _read(path, Program, check, hint=hint, prepare=with_campaigns)
     return ProgramFile(program, path, lines)
 
 
 def read_progress(path: Path, program: Program) -> Progress:
     """Read what happened so far; what the program does not hold, lies after `now`, or contradicts another note,
     is said with its line."""
-    progress, _ = _read(path, Progress, lambda told, unread: mistakes_in_notes(program, told, unread))
+    progress, _ = _read(path, Progress, lambda notes, unread: mistakes_in_notes(program, notes, unread))
     return progress
 
 
@@ -93,34 +93,34 @@ def apply_changes(program: Program, changes: Mapping[str, Any], *, source: str) 
 def _changes_that_do_not_fit(program: Program) -> Iterator[ProgramMistake]:
     """Changes of options, what-ifs and mitigations that have no place in the program as it is, or no value."""
     proposed: dict[str, Option | WhatIf | Mitigation] = {
-        **{f"options.{name}": each for name, each in program.options.items()},
-        **{f"what_ifs.{name}": each for name, each in program.what_ifs.items()},
+        **{f"options.{name}": option for name, option in program.options.items()},
+        **{f"what_ifs.{name}": what_if for name, what_if in program.what_ifs.items()},
         **{
-            f"risks.{risk}.mitigations.{name}": each
+            f"risks.{risk}.mitigations.{name}": mitigation
             for risk, item in program.risks.items()
-            for name, each in item.mitigations.items()
+            for name, mitigation in item.mitigations.items()
         },
     }
-    for key, each in proposed.items():
+    for key, proposal in proposed.items():
         try:
-            tree = program.tree_with(each.changes)
-            told_before = set(runs_that_tell_nothing(program))
-            for mistake in runs_that_tell_nothing(Program.model_validate(tree)):
-                if mistake not in told_before:
-                    yield _of_change(key, each.changes, mistake)
+            tree = program.tree_with(proposal.changes)
+            known_mistakes = set(unusable_run_counts(program))
+            for mistake in unusable_run_counts(Program.model_validate(tree)):
+                if mistake not in known_mistakes:
+                    yield _of_change(key, proposal.changes, mistake)
         except KeyError as error:
             changed, problem = error.args
             yield ProgramMistake(f"{key}.changes.{changed}", f"{problem}.")
         except ValidationError as error:
             for mistake in _schema_problems(error, tree):
-                yield _of_change(key, each.changes, mistake)
+                yield _of_change(key, proposal.changes, mistake)
 
 
 def _of_change(key: str, changes: Mapping[str, Any], mistake: ProgramMistake) -> ProgramMistake:
     """A mistake in a changed program, told of the change that makes it."""
     changed = next((name for name in changes if mistake.key.startswith(name)), "")
-    said = mistake.message if mistake.key == changed else f"{mistake.key}: {mistake.message}"
-    return ProgramMistake(f"{key}.changes.{changed}".rstrip("."), said)
+    message = mistake.message if mistake.key == changed else f"{mistake.key}: {mistake.message}"
+    return ProgramMistake(f"{key}.changes.{changed}".rstrip("."), message)
 
 
 def _read(
@@ -128,11 +128,11 @@ def _read(
     schema: type[ReadT],
     check: Check[ReadT],
     *,
-    cure: str = "",
+    hint: str = "",
     prepare: Prepare | None = None,
 ) -> tuple[ReadT, dict[str, int]]:
     """A file's content and its keys' lines; one `ConfigError` lists everything that is wrong with it."""
-    values, lines = _read_yaml(path, cure=cure)
+    values, lines = _read_yaml(path, hint=hint)
     if (other := other_kind(values, str(path), expected=schema.kind)) is not None:
         raise ConfigError(f"{path} is no valid {schema.kind}: {other}")
     unprepared: list[ProgramMistake] = list(prepare(values, path.parent)) if prepare is not None else []
@@ -141,7 +141,9 @@ def _read(
     except ValidationError as error:
         mistakes = unprepared + list(_schema_problems(error, values, schema))
         if (rest := readable(values, schema, error)) is not None:
-            mistakes += [each._replace(key=rest.key(each.key)) for each in check(rest.found, rest.unread)]
+            mistakes += [
+                mistake._replace(key=rest.key(mistake.key)) for mistake in check(rest.found, rest.unread)
+            ]
         raise _listed(path, lines, dict.fromkeys(mistakes), schema.kind) from error
     problems = unprepared + list(check(found, ()))
     if problems:
@@ -149,11 +151,11 @@ def _read(
     return found, lines
 
 
-def _read_yaml(path: Path, *, cure: str = "") -> tuple[dict[str, Any], dict[str, int]]:
+def _read_yaml(path: Path, *, hint: str = "") -> tuple[dict[str, Any], dict[str, int]]:
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
-        raise ConfigError(f"{path}: no such file.{cure}") from error
+        raise ConfigError(f"{path}: no such file.{hint}") from error
     except (UnicodeDecodeError, OSError) as error:
         raise ConfigError(f"{path}: not readable: {error}") from error
     try:
@@ -208,19 +210,23 @@ def _schema_problems(
 
 def _no_such_key(location: Sequence[str | int], schema: type[Program | Progress]) -> str:
     """With a guess among the keys of that section; without one, all of them."""
-    known = _keys_beside(schema, [str(part) for part in location[:-1]])
+    known = _sibling_keys(schema, [str(part) for part in location[:-1]])
     return f"no such key{meant(str(location[-1]), known) or '; known here: ' + ', '.join(known)}."
 
 
-def _keys_beside(model: Any, location: Sequence[str]) -> list[str]:
+def _sibling_keys(model: Any, location: Sequence[str]) -> list[str]:
     """The keys of the section that an error's location leads to, past names and tags."""
     models = models_in(model)
     for part in location:
-        inner = [each.model_fields[part].annotation for each in models if part in each.model_fields]
-        types = [(each, each.model_fields.get("type")) for each in models]
-        tagged = [each for each, field in types if field and part in get_args(field.annotation)]
+        inner = [
+            inner_model.model_fields[part].annotation
+            for inner_model in models
+            if part in inner_model.model_fields
+        ]
+        types = [(inner_model, inner_model.model_fields.get("type")) for inner_model in models]
+        tagged = [inner_model for inner_model, field in types if field and part in get_args(field.annotation)]
         models = [found for annotation in inner for found in models_in(annotation)] or tagged or models
-    return [name for each in models for name in each.model_fields]
+    return [name for model in models for name in model.model_fields]
 
 
 def _line(lines: Mapping[str, int], key: str) -> int:
@@ -230,13 +236,13 @@ def _line(lines: Mapping[str, int], key: str) -> int:
     return lines.get(key, 0)
 
 
-def _place(path: Path, line: int) -> str:
+def _location(path: Path, line: int) -> str:
     return f"{path}:{line}" if line else str(path)
 
 
 def _listed(path: Path, lines: Mapping[str, int], problems: Iterable[ProgramMistake], what: str) -> ConfigError:
     found = sorted(((_line(lines, problem.key), problem) for problem in problems), key=lambda entry: entry[0])
-    texts = [f"  {_place(path, line)}: {each.key}: {each.message}" for line, each in found]
+    texts = [f"  {_location(path, line)}: {problem.key}: {problem.message}" for line, problem in found]
     return ConfigError("\n".join([f"{path} is not a valid {what}:", *texts]))
 
 

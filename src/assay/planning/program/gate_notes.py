@@ -20,10 +20,10 @@ from assay.planning.program.work import Node, Verdict
 def mistakes_in_notes(program: Program, progress: Progress, unread: Sequence[str]) -> list[ProgramMistake]:
     """All that is wrong with notes that people wrote; nothing is said of what hangs on the keys in `unread`."""
     found = list(misfits(program, progress, unread))
-    gates = {each.key.partition(".")[2] for each in found if each.key.startswith("verdicts.")}
+    gates = {mistake.key.partition(".")[2] for mistake in found if mistake.key.startswith("verdicts.")}
     found += _of_gates(program, progress, unread, leave_out=gates)
-    gates |= {each.key.split(".")[1] for each in found}
-    return found + list(_begun_too_early(program, progress, unread, leave_out=gates))
+    gates |= {mistake.key.split(".")[1] for mistake in found}
+    return found + list(_started_too_early(program, progress, unread, leave_out=gates))
 
 
 def _of_gates(
@@ -32,22 +32,22 @@ def _of_gates(
     for name in program.gates:
         if name in leave_out or _is_touched(name, unread):
             continue
-        said, held = progress.verdicts.get(name, ()), progress.activities.get(name)
+        verdicts, held = progress.verdicts.get(name, ()), progress.activities.get(name)
         ended = held.ended if held is not None else None
-        if said and held is None:
-            text = f"'{said[-1]}', and when the gate was held is not noted (activities.{name})"
-            cure = f"Add to 'activities' '{name}: {{started: ..., ended: ...}}', or leave the verdict out."
-            yield ProgramMistake(f"verdicts.{name}", f"{text}. {cure}")
-        elif said and ended is None and said[-1] != "again":
-            text = f"'{said[-1]}', and the gate is not over (activities.{name}.ended)"
+        if verdicts and held is None:
+            text = f"'{verdicts[-1]}', and when the gate was held is not noted (activities.{name})"
+            hint = f"Add to 'activities' '{name}: {{started: ..., ended: ...}}', or leave the verdict out."
+            yield ProgramMistake(f"verdicts.{name}", f"{text}. {hint}")
+        elif verdicts and ended is None and verdicts[-1] != "again":
+            text = f"'{verdicts[-1]}', and the gate is not over (activities.{name}.ended)"
             yield ProgramMistake(f"verdicts.{name}", f"{text}. Say when it ended, or leave the verdict out.")
-        elif ended is not None and not said and not _decided_elsewhere(program, name):
+        elif ended is not None and not verdicts and not _decided_elsewhere(program, name):
             text = f"over since {ended}, and what it said is not noted (verdicts.{name})"
-            cure = f"Add to 'verdicts' '{name}: pass', or narrow, again or stop; or leave its end out."
-            yield ProgramMistake(f"activities.{name}.ended", f"{text}. {cure}")
+            hint = f"Add to 'verdicts' '{name}: pass', or narrow, again or stop; or leave its end out."
+            yield ProgramMistake(f"activities.{name}.ended", f"{text}. {hint}")
 
 
-def _begun_too_early(
+def _started_too_early(
     program: Program, progress: Progress, unread: Sequence[str], *, leave_out: Collection[str]
 ) -> Iterator[ProgramMistake]:
     nodes = program.nodes()
@@ -73,16 +73,16 @@ def _why_not_yet(program: Program, progress: Progress, node: Node, gate: str, st
         return f"'{gate}', the gate for which it waits, is not over (activities.{gate}.ended)"
     if hour_of(started) < hour_of(held.ended):
         return f"'{gate}', the gate for which it waits, was over {held.ended} only (activities.{gate}.ended)"
-    said = progress.verdicts.get(gate, ())[-1:]
-    if said and not _lets_begin(program, gate, said[0], node.name):
-        return f"'{gate}', the gate for which it waits, said '{said[0]}' (verdicts.{gate})"
+    verdicts = progress.verdicts.get(gate, ())[-1:]
+    if verdicts and not _lets_begin(program, gate, verdicts[0], node.name):
+        return f"'{gate}', the gate for which it waits, said '{verdicts[0]}' (verdicts.{gate})"
     return ""
 
 
-def _lets_begin(program: Program, gate: str, said: Verdict, name: str) -> bool:
-    if said == "stop":
+def _lets_begin(program: Program, gate: str, verdict: Verdict, name: str) -> bool:
+    if verdict == "stop":
         return name in program.gates[gate].stop_goes_to
-    return said == "pass" or (said == "narrow" and name not in program.gates[gate].narrow.drops)
+    return verdict == "pass" or (verdict == "narrow" and name not in program.gates[gate].narrow.drops)
 
 
 def _decided_elsewhere(program: Program, gate: str) -> bool:

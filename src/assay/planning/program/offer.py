@@ -13,7 +13,7 @@ from assay.planning.program.risk import Probability
 from assay.records.record import Record
 
 
-class Spread(FrozenConfig):
+class Quantiles(FrozenConfig):
     """A distribution in three numbers."""
 
     p10: float
@@ -21,7 +21,7 @@ class Spread(FrozenConfig):
     p90: float
 
 
-class Given(FrozenConfig):
+class VerdictMeans(FrozenConfig):
     """The worlds that end in one verdict, on average."""
 
     decision_day: float
@@ -37,21 +37,21 @@ class Safety(FrozenConfig):
     """P(the decision stands by its date)."""
     p_over_budget: Probability
     """P(more device-hours than the budget)."""
-    decision_day: Spread
+    decision_day: Quantiles
     """Days from the program's start to the decision."""
-    device_hours: Spread
+    device_hours: Quantiles
     verdicts: dict[str, Probability]
     """`scale`, `narrow`, `stop`."""
-    given: dict[str, Given] = Field(default_factory=dict)
+    by_verdict: dict[str, VerdictMeans] = Field(default_factory=dict)
     """For each verdict that comes at all: worlds that stop and worlds that go on differ too much for one
     distribution to tell of both."""
 
-    def chance_text(self, share: float) -> str:
+    def probability_text(self, share: float) -> str:
         """A chance that these worlds show; never 0% or 100%, which no number of worlds does."""
         return sampled_percent_text(share, self.num_programs)
 
 
-class TakenMove(FrozenConfig):
+class Move(FrozenConfig):
     """An option or a mitigation that the offered plan makes."""
 
     name: str
@@ -61,13 +61,13 @@ class TakenMove(FrozenConfig):
     """The patch on the program."""
 
 
-class TriedScope(FrozenConfig):
+class EvaluatedScope(FrozenConfig):
     """A scope that was played in the search."""
 
     moves: tuple[str, ...]
     p_on_time: Probability
     p_over_budget: Probability
-    p_both: Probability
+    p_within_limits: Probability
     """P(on time and within budget)."""
 
 
@@ -78,17 +78,17 @@ class Offer(Record):
     program_sha256: str
     """Digest of the program at its full scope, which the moves are patches on."""
     seed: NonNegativeInt
-    promised_on_time: Probability
-    promised_over_budget: Probability
-    keeps_promises: bool
-    moves: tuple[TakenMove, ...]
+    target_on_time: Probability
+    target_over_budget: Probability
+    meets_targets: bool
+    moves: tuple[Move, ...]
     plan: Plan
     """The schedule of the chosen scope."""
     safety: Safety
-    calm_plan: Plan
+    baseline_plan: Plan
     """The optimum of the full scope when nothing happens."""
-    calm_safety: Safety
-    tried: tuple[TriedScope, ...]
+    baseline_safety: Safety
+    tried: tuple[EvaluatedScope, ...]
     spent_s: NonNegativeFloat
     """Seconds that the search, the schedules and the simulations took."""
     calendar: Calendar | None = None
@@ -102,7 +102,9 @@ class Offer(Record):
         if self.calendar is None:
             return ""
         days, hours = self.safety.decision_day, self.safety.device_hours
-        low, middle, high = (self.calendar.day_text(24 * each) for each in (days.p10, days.p50, days.p90))
+        low, middle, high = (
+            self.calendar.day_text(24 * days_quantile) for days_quantile in (days.p10, days.p50, days.p90)
+        )
         due = self.calendar.deadline_text(self.decide_by)
-        spread = f"80% of worlds: {low}, to {high}"
-        return f"decision on {middle} ({spread}), due by the {due}, after {hours.p50:,.0f} device-hours"
+        interval = f"80% of worlds: {low}, to {high}"
+        return f"decision on {middle} ({interval}), due by the {due}, after {hours.p50:,.0f} device-hours"

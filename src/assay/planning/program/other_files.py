@@ -13,7 +13,7 @@ class _Kind(NamedTuple):
     called: str
     own_keys: frozenset[str]
     """At its top, and at no other kind's."""
-    taken_by: str
+    command: str
 
 
 _PROGRAM = _Kind(
@@ -62,5 +62,5 @@ def other_kind(values: Mapping[str, Any], path: str, *, expected: str) -> str | 
     if len(found.own_keys & values.keys()) < least:
         return None
     return (
-        f"this looks like {_SHOWN.get(found.called, f'a {found.called}')}: {found.taken_by.format(path=path)}."
+        f"this looks like {_SHOWN.get(found.called, f'a {found.called}')}: {found.command.format(path=path)}."
     )

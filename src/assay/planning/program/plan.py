@@ -26,8 +26,8 @@ class Planned(FrozenConfig):
     """An activity or a gate on the calendar."""
 
     name: str
-    way: NonNegativeInt
-    """Which of its alternatives: index into `Runs.ways()`, or into `work`."""
+    mode: NonNegativeInt
+    """Which of its alternatives: index into `Runs.all_modes()`, or into `work`."""
 
     start_h: NonNegativeInt
     end_h: PositiveInt
@@ -61,7 +61,7 @@ def peak_devices(runs: Iterable[PlannedRun]) -> int:
     return max((held for _, _, held in held_devices(runs)), default=0)
 
 
-class Goal(FrozenConfig):
+class ObjectiveResult(FrozenConfig):
     """One of the aims that the schedule pursues, in their order."""
 
     name: Literal["decision_h", "device_hours", "peak_devices", "late_h", "changes_h", "start_h"]
@@ -92,7 +92,7 @@ class Plan(Record):
     items: tuple[Planned, ...]
     """In the order in which they start."""
 
-    goals: tuple[Goal, ...]
+    objective_results: tuple[ObjectiveResult, ...]
 
     def item(self, name: str) -> Planned:
         """The one of that name; a `KeyError` where the plan does not hold it."""
@@ -107,4 +107,4 @@ class Plan(Record):
 
     def is_proved(self) -> bool:
         """Whether it is the best possible on every aim."""
-        return all(goal.proved for goal in self.goals)
+        return all(result.proved for result in self.objective_results)

@@ -72,7 +72,7 @@ class Stage(FrozenConfig):
 class DecisionPoint(FrozenConfig):
     """What the program is for."""
 
-    made_by: str
+    decided_by: str
     """The activity or gate whose end is the decision."""
 
     by: Moment
@@ -131,9 +131,9 @@ class Program(Record):
     def absences(self) -> Iterator[tuple[str, int, int, float]]:
         """(role or person, from, until, full-time equivalents) of everybody's."""
         for name, role in self.team.items():
-            for each in role.away:
-                since, until = self.calendar.hour_of(each.since), self.calendar.hour_of(each.until)
-                yield name, since, until, role.fte if each.fte is None else each.fte
+            for absence in role.away:
+                since, until = self.calendar.hour_of(absence.since), self.calendar.hour_of(absence.until)
+                yield name, since, until, role.fte if absence.fte is None else absence.fte
 
     def changed(self, changes: Mapping[str, Any]) -> Self:
         """This program with a patch (dotted key -> value; None removes the key), validated anew.
@@ -203,7 +203,7 @@ def _inherited(name: str, nodes: Mapping[str, Node], removed: frozenset[str]) ->
             if is_gone
             else [dependency.model_dump(mode="json")]
         )
-        found += [entry for entry in waits if entry["name"] not in {each["name"] for each in found}]
+        found += [entry for entry in waits if entry["name"] not in {known["name"] for known in found}]
     return found
 
 
@@ -213,11 +213,11 @@ def _bridge(tree: dict[str, Any], removed: str, inherited: Sequence[dict[str, An
         for item in tree[section].values():
             waits = [_as_dependency(entry) for entry in item.get("after", ())]
             if any(entry["name"] == removed for entry in waits):
-                kept = [entry for entry in waits if entry["name"] != removed]
-                have = {entry["name"] for entry in kept}
-                item["after"] = kept + [entry for entry in inherited if entry["name"] not in have]
+                remaining = [entry for entry in waits if entry["name"] != removed]
+                have = {entry["name"] for entry in remaining}
+                item["after"] = remaining + [entry for entry in inherited if entry["name"] not in have]
     for gate in tree["gates"].values():
-        for branch, field in (("narrow", "drops"), ("again", "repeats")):
+        for branch, field in (("narrow", "drops"), ("again", "activities")):
             if gate.get(branch):
                 gate[branch][field] = [name for name in gate[branch][field] if name != removed]
         gate["stop_goes_to"] = [name for name in gate.get("stop_goes_to", ()) if name != removed]

@@ -78,7 +78,9 @@ class Progress(Record):
     @classmethod
     def _one_look(cls, value: Any) -> Any:
         if isinstance(value, dict):
-            return {name: (said,) if isinstance(said, str) else said for name, said in value.items()}
+            return {
+                name: (verdict,) if isinstance(verdict, str) else verdict for name, verdict in value.items()
+            }
         return value
 
 
@@ -86,7 +88,7 @@ def called_off(program: Program, progress: Progress) -> set[str]:
     """What the gates so far have dropped: what a narrowing gives up, and all that a stop does not ask for."""
     off: set[str] = set()
     for name in progress.verdicts.keys() & program.gates.keys():
-        gate, said = program.gates[name], progress.verdicts[name]
-        off |= set(gate.narrow.drops) if "narrow" in said else set()
-        off |= program.nodes().keys() - set(gate.stop_goes_to) if "stop" in said else set()
+        gate, verdicts = program.gates[name], progress.verdicts[name]
+        off |= set(gate.narrow.drops) if "narrow" in verdicts else set()
+        off |= program.nodes().keys() - set(gate.stop_goes_to) if "stop" in verdicts else set()
     return off - progress.activities.keys()

@@ -23,7 +23,7 @@ _STAND_INS: dict[str, Any] = {
     "calendar": {"start": "2027-01-04", "weeks": 52},
     "capacity": {"devices": 1},
     "budget": {"device_hours": 1},
-    "decision": {"made_by": UNREAD, "by": "end of week 1"},
+    "decision": {"decided_by": UNREAD, "by": "end of week 1"},
     "now": "week 1",
 }
 """For what a program, or the notes on it, cannot be without, so that the rest can be checked."""
@@ -50,11 +50,11 @@ def readable(values: dict[str, Any], schema: type[ModelT], error: ValidationErro
     """What is left; None where that is too little."""
     tree, unread, indices = copy.deepcopy(values), list[str](), _indices(values)
     while True:
-        place = _take_out(tree, [part for part in error.errors()[0]["loc"] if part != "[key]"])
-        if place is None:
+        path = _take_out(tree, [part for part in error.errors()[0]["loc"] if part != "[key]"])
+        if path is None:
             return None
-        unread.append(_key_in_file(indices, place))
-        _forget(indices, place)
+        unread.append(_key_in_file(indices, path))
+        _forget(indices, path)
         try:
             return Readable(schema.model_validate(tree), tuple(unread), indices)
         except ValidationError as another:
@@ -63,7 +63,9 @@ def readable(values: dict[str, Any], schema: type[ModelT], error: ValidationErro
 
 def is_touched(key: str, unread: Collection[str]) -> bool:
     """Whether a key, a part of it or what it stands in could not be read."""
-    return any(f"{key}.".startswith(f"{each}.") or each.startswith(f"{key}.") for each in unread)
+    return any(
+        f"{key}.".startswith(f"{unread_key}.") or unread_key.startswith(f"{key}.") for unread_key in unread
+    )
 
 
 def _take_out(tree: dict[str, Any], location: Sequence[str | int]) -> list[str | int] | None:
@@ -71,12 +73,12 @@ def _take_out(tree: dict[str, Any], location: Sequence[str | int]) -> list[str |
     branch: Any = tree
     parents: list[tuple[Any, str | int]] = []
     for part in location:
-        is_there = (
+        exists = (
             part in branch if isinstance(branch, dict) else isinstance(part, int) and part < _length(branch)
         )
-        if not is_there and parents:
+        if not exists and parents:
             continue  # the tag of a union, or the place in a list that the file does not write as one
-        if not is_there:
+        if not exists:
             break
         parents.append((branch, part))
         branch = branch[part]
@@ -104,9 +106,9 @@ def _indices(value: Any) -> Any:
     return list(enumerate(map(_indices, value))) if isinstance(value, list) else None
 
 
-def _key_in_file(indices: Any, place: Sequence[str | int]) -> str:
+def _key_in_file(indices: Any, path: Sequence[str | int]) -> str:
     parts = []
-    for part in map(str, place):
+    for part in map(str, path):
         if isinstance(indices, list) and part.isdigit() and int(part) < len(indices):
             index, indices = indices[int(part)]
             parts.append(str(index))
@@ -116,9 +118,9 @@ def _key_in_file(indices: Any, place: Sequence[str | int]) -> str:
     return ".".join(parts)
 
 
-def _forget(indices: Any, place: Sequence[str | int]) -> None:
+def _forget(indices: Any, path: Sequence[str | int]) -> None:
     """An entry of a list was taken out; of anything else nothing needs to be known."""
-    *parents, last = place
+    *parents, last = path
     for part in parents:
         if isinstance(indices, list) and isinstance(part, int):
             _, indices = indices[part]

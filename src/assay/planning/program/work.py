@@ -101,7 +101,7 @@ class Runs(FrozenConfig):
             raise ValueError("device_hours and devices go together")
         return self
 
-    def ways(self) -> tuple[RunMode, ...]:
+    def all_modes(self) -> tuple[RunMode, ...]:
         """The modes, fewest devices first; hours rounded up to whole ones."""
         if self.device_hours is None:
             return tuple(sorted(self.modes, key=lambda mode: mode.devices))
@@ -156,7 +156,7 @@ class Activity(FrozenConfig):
         return self
 
 
-class PlayedGuardrail(FrozenConfig):
+class GuardrailRule(FrozenConfig):
     """A benchmark on which a candidate must not be worse."""
 
     benchmark: str
@@ -165,7 +165,7 @@ class PlayedGuardrail(FrozenConfig):
     """Points that a candidate may lose; the upper bound of the loss must be smaller."""
 
 
-class PlayedSafety(FrozenConfig):
+class SafetyRule(FrozenConfig):
     """A failure mode that must be rare, whatever the baseline's rate is."""
 
     benchmark: str
@@ -174,7 +174,7 @@ class PlayedSafety(FrozenConfig):
     """Share of items that the exact 95% upper bound of the worst seed's rate must not exceed."""
 
 
-class PlayedRule(FrozenConfig):
+class GateRule(FrozenConfig):
     """The rule of the campaign that decides a gate (docs/decide.md), with effects in points."""
 
     least_effect: PositiveFloat
@@ -207,10 +207,10 @@ class PlayedRule(FrozenConfig):
     over_seeds: Literal["mean", "trimmed"] = "mean"
     """`trimmed`: leave out the best and the worst seed, at looks of five seeds or more."""
 
-    guardrails: tuple[PlayedGuardrail, ...] = ()
+    guardrails: tuple[GuardrailRule, ...] = ()
     """All must pass for the gate to pass."""
 
-    safety: tuple[PlayedSafety, ...] = ()
+    safety: tuple[SafetyRule, ...] = ()
     """All must pass; a rate certainly above its limit stops the program."""
 
 
@@ -234,16 +234,16 @@ class Evidence(FrozenConfig):
     campaign: str = ""
     """The campaign with the decision for this gate: scale passes, narrow and stop stay."""
 
-    rule: PlayedRule | None = None
+    rule: GateRule | None = None
     """Instead of `pass_at`, `stop_below` and `between`: scale passes, narrow and stop stay. May be the path
     of a campaign's file, relative to the program: its rule, looks, guardrails and safety are used."""
 
     @model_validator(mode="after")
-    def _is_judged_in_one_way(self) -> Self:
-        given = [name for name in ("pass_at", "stop_below") if getattr(self, name) is not None]
-        if self.rule is not None and given:
-            raise ValueError(f"a campaign's rule judges it; leave {' and '.join(given)} out")
-        if self.rule is None and len(given) < 2:
+    def _has_one_rule(self) -> Self:
+        thresholds = [name for name in ("pass_at", "stop_below") if getattr(self, name) is not None]
+        if self.rule is not None and thresholds:
+            raise ValueError(f"a campaign's rule judges it; leave {' and '.join(thresholds)} out")
+        if self.rule is None and len(thresholds) < 2:
             raise ValueError("give pass_at and stop_below, or the rule of a campaign")
         if self.pass_at is not None and self.stop_below is not None and self.stop_below > self.pass_at:
             raise ValueError(
@@ -291,7 +291,7 @@ class Narrow(FrozenConfig):
 class Again(FrozenConfig):
     """Reproduce once more, then judge once more on all runs together."""
 
-    repeats: tuple[str, ...]
+    activities: tuple[str, ...]
     """Activities that are repeated."""
 
     at_most: PositiveInt = 1
@@ -329,12 +329,12 @@ class ProgramGate(FrozenConfig):
             raise ValueError("expected either evidence or probabilities: where does its verdict come from?")
         if self.probabilities and abs(sum(self.probabilities.values()) - 1.0) > 1e-9:
             raise ValueError(f"probabilities sum to {sum(self.probabilities.values()):g}, expected 1")
-        asks_again = self.probabilities.get("again", 0.0) > 0 or (
+        may_repeat = self.probabilities.get("again", 0.0) > 0 or (
             self.evidence is not None and self.evidence.rule is None and self.evidence.between == "again"
         )
         if self.evidence is not None and self.evidence.rule is not None and self.again is not None:
             raise ValueError("a campaign's rule judges it, which has looks of its own; leave 'again' out")
-        if asks_again and self.again is None:
+        if may_repeat and self.again is None:
             raise ValueError("its verdict may be 'again': say what is repeated (again: {repeats: [ACTIVITY]})")
         return self
 

@@ -20,7 +20,7 @@ from scipy.special import bdtr, gammaincinv
 from assay.base.shapes import Bool, Float64
 from assay.planning.program.campaign_rule import POINTS
 from assay.planning.program.program import Program
-from assay.planning.program.work import Evidence, PlayedRule
+from assay.planning.program.work import Evidence, GateRule
 from assay.statistics.campaign.looks import LookPlan
 from assay.statistics.campaign.rule import Bounds, CampaignRule, bounds_of_look, forecast_of
 from assay.statistics.effect import Effect
@@ -33,43 +33,43 @@ _VARIANCES = 96
 """Variances of the seeds' part at which the clauses are solved; between them they are all but straight."""
 
 
-class Played(NamedTuple):
+class CampaignOutcome(NamedTuple):
     """What a campaign says in each world, at the look that ended it."""
 
     verdict: NDArray[np.str_]
-    estimate: Float64[np.ndarray, " world"]
+    estimate: Float64[np.ndarray, " sample"]
     """The gain that it saw, in points."""
     num_seeds: NDArray[np.int64]
     """Seeds of each arm behind it."""
 
 
-def play_campaign(
+def simulate_campaign(
     program: Program,
     evidence: Evidence,
-    scores: Float64[np.ndarray, "seed world"],
-    shares: Float64[np.ndarray, "guardrail world"],
-    failing: Float64[np.ndarray, "mode world"],
-) -> Played:
+    scores: Float64[np.ndarray, "seed sample"],
+    shares: Float64[np.ndarray, "guardrail sample"],
+    failing: Float64[np.ndarray, "mode sample"],
+) -> CampaignOutcome:
     """Judge every world. `scores`: each seed's gain over all items, in points; `shares`, `failing`: a uniform
     number for each guardrail and for each failure mode, of which a larger one is a worse seed."""
     assert evidence.rule is not None, "a gate without a campaign's rule is judged by its own thresholds"
-    num_seeds, num_worlds = scores.shape
-    verdict, is_open = np.full(num_worlds, "narrow"), np.ones(num_worlds, bool)
-    estimate = scores.mean(axis=0) if num_seeds else np.full(num_worlds, np.nan)
-    ended = np.full(num_worlds, num_seeds)
+    num_seeds, num_samples = scores.shape
+    verdict, is_open = np.full(num_samples, "narrow"), np.ones(num_samples, bool)
+    estimate = scores.mean(axis=0) if num_seeds else np.full(num_samples, np.nan)
+    ended = np.full(num_samples, num_seeds)
     design = _Design(evidence.rule, *_noise(program, evidence.benchmark), num_seeds)
     for look in design.plan().gate_seeds if num_seeds >= design.fewest_seeds() else ():
         mean, error = design.seen(scores[:look].T / POINTS)
         bounds = _bounds_at(design, look, error)
         is_harmless = _passes_guardrails(program, evidence.rule, look, shares)
         is_rare, is_frequent = _rare_and_frequent(program, evidence.rule, look, failing)
-        says = np.where((mean < bounds.stops) | is_frequent, "stop", "narrow")
-        says = np.where((mean >= bounds.scales) & is_harmless & is_rare, "pass", says)
-        ends = is_open & ((says != "narrow") | (mean < bounds.ends))
-        verdict[ends], ended[ends] = says[ends], look
+        look_verdict = np.where((mean < bounds.stops) | is_frequent, "stop", "narrow")
+        look_verdict = np.where((mean >= bounds.scales) & is_harmless & is_rare, "pass", look_verdict)
+        ends = is_open & ((look_verdict != "narrow") | (mean < bounds.ends))
+        verdict[ends], ended[ends] = look_verdict[ends], look
         estimate = np.where(is_open, mean * POINTS, estimate)
         is_open &= ~ends
-    return Played(verdict, estimate, ended)
+    return CampaignOutcome(verdict, estimate, ended)
 
 
 def components_of(program: Program, benchmark: str) -> VarianceComponents:
@@ -84,7 +84,7 @@ def _noise(program: Program, benchmark: str) -> tuple[VarianceComponents, int]:
 
 
 class _Design(NamedTuple):
-    rule: PlayedRule
+    rule: GateRule
     components: VarianceComponents
     num_items: int
     num_seeds: int
@@ -99,7 +99,7 @@ class _Design(NamedTuple):
 
     def seen(
         self, by_seed: Float64[np.ndarray, "world seed"]
-    ) -> tuple[Float64[np.ndarray, " world"], Float64[np.ndarray, " world"]]:
+    ) -> tuple[Float64[np.ndarray, " sample"], Float64[np.ndarray, " sample"]]:
         """The mean that the rule goes by, and its variance."""
         if self.is_trimmed:
             return np.mean(by_seed, axis=1, where=inner_seeds(by_seed)), trimmed_variance(by_seed)
@@ -164,7 +164,7 @@ def _solved(design: _Design, look: int) -> tuple[NDArray[np.float64], Bounds]:
     return variances, bounds
 
 
-def _bounds_at(design: _Design, look: int, variance: Float64[np.ndarray, " world"]) -> Bounds:
+def _bounds_at(design: _Design, look: int, variance: Float64[np.ndarray, " sample"]) -> Bounds:
     variances, bounds = _solved(design, look)
     if not design.components.seed:  # all variances are one
         return Bounds(*(np.broadcast_to(bound[:1], variance.shape) for bound in bounds))
@@ -174,8 +174,8 @@ def _bounds_at(design: _Design, look: int, variance: Float64[np.ndarray, " world
 
 
 def _passes_guardrails(
-    program: Program, rule: PlayedRule, look: int, shares: Float64[np.ndarray, "guardrail world"]
-) -> Bool[np.ndarray, " world"]:
+    program: Program, rule: GateRule, look: int, shares: Float64[np.ndarray, "guardrail sample"]
+) -> Bool[np.ndarray, " sample"]:
     passes = np.ones(shares.shape[1], bool)
     for guardrail, share in zip(rule.guardrails, shares, strict=True):
         components, num_items = _noise(program, guardrail.benchmark)
@@ -187,8 +187,8 @@ def _passes_guardrails(
 
 
 def _rare_and_frequent(
-    program: Program, rule: PlayedRule, look: int, failing: Float64[np.ndarray, "mode world"]
-) -> tuple[Bool[np.ndarray, " world"], Bool[np.ndarray, " world"]]:
+    program: Program, rule: GateRule, look: int, failing: Float64[np.ndarray, "mode sample"]
+) -> tuple[Bool[np.ndarray, " sample"], Bool[np.ndarray, " sample"]]:
     """Whether each failure mode is surely rare enough, and whether one is surely too frequent, by the exact
     bounds of the worst of so many seeds; a campaign asks no other."""
     is_rare, is_frequent = np.ones(failing.shape[1], bool), np.zeros(failing.shape[1], bool)

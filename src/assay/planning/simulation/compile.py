@@ -38,8 +38,8 @@ Kind = Literal["event", "work", "run", "join", "gate"]
 class Slot(NamedTuple):
     """How the schedule does an activity or gate."""
 
-    way: int
-    """Index among its alternatives, in the program's order (of `work`, or of `runs.ways()`)."""
+    mode: int
+    """Index among its alternatives, in the program's order (of `work`, or of `runs.all_modes()`)."""
     start_h: float
     end_h: float
 
@@ -92,7 +92,7 @@ class _Spec:
 
 
 @dataclass(frozen=True)
-class Simulated:
+class CompiledProgram:
     """A program ready to be played."""
 
     program: Program
@@ -109,10 +109,10 @@ class Simulated:
         found = [index for index, item in enumerate(self.items) if item.node == node]
         return sorted(found, key=lambda index: self.items[index].repeat)
 
-    def asked_by(self, gate: str, repeat: int) -> list[int]:
+    def repeated_nodes(self, gate: str, repeat: int) -> list[int]:
         """Where stands what a gate may ask for again, its own next look included, for the `repeat`-th time."""
         again = self.program.gates[gate].again
-        nodes = {gate, *(again.repeats if again else ())}
+        nodes = {gate, *(again.activities if again else ())}
         return [i for i, item in enumerate(self.items) if item.node in nodes and item.repeat == repeat]
 
     def cuts_of(self, name: str) -> list[int]:
@@ -125,12 +125,12 @@ class Simulated:
         return np.array(start, float)[:, None], np.array(end, float)[:, None]
 
 
-def simulated(program: Program, baseline: Baseline, *, keeps_calendar: bool = False) -> Simulated:
+def compile_program(program: Program, baseline: Baseline, *, keeps_calendar: bool = False) -> CompiledProgram:
     """Compile. `keeps_calendar`: nothing begins before the schedule says so, even where it could."""
     specs = {spec.item.name: spec for spec in _specs(program, baseline)}
     waits = {name: [before for before, _, _ in spec.links] for name, spec in specs.items()}
     order = in_order(waits, {name: spec.start_h for name, spec in specs.items()})
-    place = {name: index for index, name in enumerate(order)}
+    position = {name: index for index, name in enumerate(order)}
     arrays = _arrays(program, baseline)
     resources = [DEVICE, *program.team, *arrays]
     units = [program.capacity.devices, *(role.fte for role in program.team.values()), *arrays.values()]
@@ -140,22 +140,22 @@ def simulated(program: Program, baseline: Baseline, *, keeps_calendar: bool = Fa
     network = Network(
         names=tuple(order),
         predecessors=tuple(
-            tuple(PredecessorLink(place[name], lag_h, of_start) for name, lag_h, of_start in spec.links)
+            tuple(PredecessorLink(position[name], lag_h, of_start) for name, lag_h, of_start in spec.links)
             for spec in specs_in_order
         ),
         in_working_hours=tuple(spec.item.kind in ("work", "gate") for spec in specs_in_order),
         demand=np.array([_demand(spec, program, resources) for spec in specs_in_order]),
-        not_before_h=np.array([_earliest(spec, keeps_calendar) for spec in specs_in_order]),
+        not_before_h=np.array([_earliest_objectives(spec, keeps_calendar) for spec in specs_in_order]),
         longest_hold_h=np.array([_longest_hold_h(program, baseline, spec.item) for spec in specs_in_order]),
         gap_h=float(rule.gap_hours) if rule else 0.0,
         restart_h=np.array([spec.restart_h for spec in specs_in_order]),
         capacity=np.array(units, float),
         cuts=tuple(Cut(resources.index(cut.resource), cut.amount) for cut in cuts),
         working_time=_working_hours(program),
-        closing=_closing(program, specs, place),
-        decision=place[_last_look(program, program.decision.made_by)],
+        closing=_closing(program, specs, position),
+        decision=position[_last_look(program, program.decision.decided_by)],
     )
-    return Simulated(program, network, tuple(spec.item for spec in specs_in_order), cuts)
+    return CompiledProgram(program, network, tuple(spec.item for spec in specs_in_order), cuts)
 
 
 def _working_hours(program: Program) -> WorkingTime:
@@ -178,7 +178,7 @@ def _specs(program: Program, baseline: Baseline) -> Iterator[_Spec]:
         yield from _node_specs(program, baseline, node, links, repeat=0)
     for name, gate in program.gates.items():
         if gate.again is not None:
-            yield from _repeats(program, baseline, name, gate)
+            yield from _repeat_specs(program, baseline, name, gate)
 
 
 def _node_specs(
@@ -187,38 +187,41 @@ def _node_specs(
     planned, name = baseline[node.name], _repeated(node.name, repeat)
     date_h = float(program.calendar.hour_of(node.not_before)) if node.not_before else 0.0
     if node.runs is None:
-        work = node.work[planned.way]
+        work = node.work[planned.mode]
         hours = work.days * program.calendar.hours_per_day()
         kind: Kind = "gate" if node.is_gate else "work"
         item = NetworkItem(name, node.name, node.stage, kind, repeat, hours, 0)
         yield _Spec(item, planned.start_h, links, work.people, date_h)
         return
-    mode, runs = node.runs.ways()[planned.way], node.runs
+    mode, runs = node.runs.all_modes()[planned.mode], node.runs
     names = [name] if runs.count == 1 else [f"{name}#{number}" for number in range(1, runs.count + 1)]
-    for each in names:
-        item = NetworkItem(each, node.name, node.stage, "run", repeat, float(mode.hours), mode.devices)
+    for run_name in names:
+        item = NetworkItem(run_name, node.name, node.stage, "run", repeat, float(mode.hours), mode.devices)
         yield _Spec(item, planned.start_h, links, runs.people, date_h, float(runs.resume_hours))
     if runs.count > 1:
-        ends = [(each, 0.0, False) for each in names]
+        ends = [(run_name, 0.0, False) for run_name in names]
         yield _Spec(NetworkItem(name, node.name, node.stage, "join", repeat, 0.0, 0), planned.end_h, ends)
 
 
-def _repeats(program: Program, baseline: Baseline, name: str, gate: ProgramGate) -> Iterator[_Spec]:
+def _repeat_specs(program: Program, baseline: Baseline, name: str, gate: ProgramGate) -> Iterator[_Spec]:
     """What a gate may ask for again, one copy for each time that it may."""
     assert gate.again is not None
     nodes = program.nodes()
-    again = set(gate.again.repeats)
+    again = set(gate.again.activities)
     for repeat in range(1, gate.again.at_most + 1):
         last_look = (_repeated(name, repeat - 1), 0.0, False)
         waits: dict[str, list[tuple[str, float, bool]]] = {}
-        for each in gate.again.repeats:
-            inside = [dependency for dependency in nodes[each].after if dependency.name in again]
+        for repeated in gate.again.activities:
+            inside = [dependency for dependency in nodes[repeated].after if dependency.name in again]
             links = [_link(program, baseline, dependency) for dependency in inside]
             inner = [(_repeated(earlier, repeat), lag_h, of_start) for earlier, lag_h, of_start in links]
-            waits[each] = inner or [last_look]
-        waits[name] = [last_look, *((_repeated(each, repeat), 0.0, False) for each in gate.again.repeats)]
-        for each, links in waits.items():
-            for spec in _node_specs(program, baseline, nodes[each], links, repeat=repeat):
+            waits[repeated] = inner or [last_look]
+        waits[name] = [
+            last_look,
+            *((_repeated(repeated, repeat), 0.0, False) for repeated in gate.again.activities),
+        ]
+        for repeated, links in waits.items():
+            for spec in _node_specs(program, baseline, nodes[repeated], links, repeat=repeat):
                 spec.start_h, spec.not_before_h = baseline[name].end_h, 0.0
                 yield spec
 
@@ -260,19 +263,19 @@ def _demand(spec: _Spec, program: Program, resources: Sequence[str]) -> list[flo
     return [held[resource] for resource in resources]
 
 
-def _earliest(spec: _Spec, keeps_calendar: bool) -> float:
+def _earliest_objectives(spec: _Spec, keeps_calendar: bool) -> float:
     is_scheduled = keeps_calendar and spec.item.repeat == 0 and spec.item.kind != "join"
     return max(spec.not_before_h, spec.start_h) if is_scheduled else spec.not_before_h
 
 
 def _closing(
-    program: Program, specs: Mapping[str, _Spec], place: Mapping[str, int]
+    program: Program, specs: Mapping[str, _Spec], position: Mapping[str, int]
 ) -> dict[int, frozenset[int]]:
     """For each look of each gate, the items that are done even after a stop."""
     first = [(name, spec.item.node) for name, spec in specs.items() if spec.item.repeat == 0]
     return {
-        place[look]: frozenset(
-            place[n] for n, node in first if node in program.gates[spec.item.node].stop_goes_to
+        position[look]: frozenset(
+            position[n] for n, node in first if node in program.gates[spec.item.node].stop_goes_to
         )
         for look, spec in specs.items()
         if spec.item.kind == "gate"
@@ -302,7 +305,7 @@ def _arrays(program: Program, baseline: Baseline) -> dict[str, float]:
     share = array_units(rule, capacity.devices, capacity.free_devices(program.calendar))
     for node in program.nodes().values():
         if node.runs is not None and node.runs.count > 1:
-            mode = node.runs.ways()[baseline[node.name].way]
+            mode = node.runs.all_modes()[baseline[node.name].mode]
             if mode.hours > rule.max_hours:
                 units[_ARRAY + node.name] = float(max(share, mode.devices))
     return units

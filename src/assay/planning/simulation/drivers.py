@@ -17,21 +17,21 @@ from assay.planning.program.program import Program
 from assay.planning.program.risk import Risk
 from assay.planning.simulation.compile import Baseline
 from assay.planning.simulation.network import Flags
-from assay.planning.simulation.outcome import Outcome, simulate, simulate_each
+from assay.planning.simulation.outcome import Outcome, simulate, simulate_many
 
-DRIVER_WORLDS = 2_048
+DRIVER_SAMPLES = 2_048
 """Played for each end of each driver; the luck is shared, so differences are finer than the levels."""
 
 Schedule = Callable[[Program], Baseline]
 """How a changed program is scheduled."""
 
 
-class Standing(NamedTuple):
+class ScenarioStats(NamedTuple):
     """Where a program stands."""
 
     p_on_time: float
     p_over_budget: float
-    p_both: float
+    p_within_limits: float
     """P(on time and within budget)."""
     decision_day: float
     """Mean."""
@@ -44,10 +44,10 @@ class Driver(NamedTuple):
 
     name: str
     title: str
-    low: Standing
+    low: ScenarioStats
     low_text: str
     """What the kind end means: `never`, `none`."""
-    high: Standing
+    high: ScenarioStats
     high_text: str
 
     def swing(self) -> float:
@@ -61,7 +61,7 @@ class MitigationTried(NamedTuple):
 
     name: str
     title: str
-    after: Standing
+    after: ScenarioStats
     """With this mitigation."""
 
 
@@ -70,36 +70,36 @@ class RegisterLine(NamedTuple):
 
     name: str
     risk: Risk
-    now: Standing
-    without: Standing
+    now: ScenarioStats
+    without: ScenarioStats
     """Were it known not to come."""
     mitigations: tuple[MitigationTried, ...]
 
     def cost(self) -> float:
         """P(on time and within budget) that the risk takes away."""
-        return self.without.p_both - self.now.p_both
+        return self.without.p_within_limits - self.now.p_within_limits
 
 
-def standing(outcome: Outcome, worlds: Flags | slice = np.s_[:]) -> Standing:
+def scenario_stats(outcome: Outcome, selected: Flags | slice = np.s_[:]) -> ScenarioStats:
     """The numbers of a simulation, or of some of its worlds, that drivers are compared by."""
-    is_on_time, is_over = outcome.is_on_time()[worlds], outcome.is_over_budget()[worlds]
-    return Standing(
+    is_on_time, is_over = outcome.is_on_time()[selected], outcome.is_over_budget()[selected]
+    return ScenarioStats(
         float(is_on_time.mean()),
         float(is_over.mean()),
         float((is_on_time & ~is_over).mean()),
-        float(outcome.decision_h[worlds].mean()) / 24.0,
-        float(outcome.device_hours[worlds].mean()),
+        float(outcome.decision_h[selected].mean()) / 24.0,
+        float(outcome.device_hours[selected].mean()),
     )
 
 
 def tornado(
-    program: Program, baseline: Baseline, *, num_worlds: int = DRIVER_WORLDS, seed: int = 0
+    program: Program, baseline: Baseline, *, num_samples: int = DRIVER_SAMPLES, seed: int = 0
 ) -> list[Driver]:
     """Every driver, the strongest first."""
-    now, ends = simulate(program, baseline, num_worlds=num_worlds, seed=seed), list(_ends(program))
+    now, ends = simulate(program, baseline, num_samples=num_samples, seed=seed), list(_ends(program))
     changes = [change for _, _, low, _, high, _ in ends for change in (low, high)]
-    played = ((program.changed(change), baseline) for change in changes)
-    found = map(standing, simulate_each(played, num_worlds=num_worlds, seed=seed, known=[now]))
+    programs = ((program.changed(change), baseline) for change in changes)
+    found = map(scenario_stats, simulate_many(programs, num_samples=num_samples, seed=seed, known=[now]))
     drivers = [
         Driver(name, title, next(found), low_text, next(found), high_text)
         for name, title, _, low_text, _, high_text in ends
@@ -110,23 +110,23 @@ def tornado(
 
 
 def register(
-    program: Program, schedule: Schedule, *, num_worlds: int = DRIVER_WORLDS, seed: int = 0
+    program: Program, schedule: Schedule, *, num_samples: int = DRIVER_SAMPLES, seed: int = 0
 ) -> list[RegisterLine]:
     """The risks, the dearest first, each with its mitigations tried.
 
     A mitigation may change the work, so each is scheduled anew by `schedule`. Raises `ConfigError` where one
     does not fit the program.
     """
-    outcome = simulate(program, schedule(program), num_worlds=num_worlds, seed=seed)
-    now = standing(outcome)
+    outcome = simulate(program, schedule(program), num_samples=num_samples, seed=seed)
+    now = scenario_stats(outcome)
     without = [program.changed({f"risks.{name}.probability": 0.0}) for name in program.risks]
     mitigated = [
-        _mitigated(program, name, each, mitigation.changes)
+        _mitigated(program, name, mitigation_name, mitigation.changes)
         for name, risk in program.risks.items()
-        for each, mitigation in risk.mitigations.items()
+        for mitigation_name, mitigation in risk.mitigations.items()
     ]
-    played = ((changed, schedule(changed)) for changed in (*without, *mitigated))
-    found = map(standing, simulate_each(played, num_worlds=num_worlds, seed=seed, known=[outcome]))
+    programs = ((changed, schedule(changed)) for changed in (*without, *mitigated))
+    found = map(scenario_stats, simulate_many(programs, num_samples=num_samples, seed=seed, known=[outcome]))
     without_it = {name: next(found) for name in program.risks}
     lines = [
         RegisterLine(
@@ -135,8 +135,8 @@ def register(
             now,
             without_it[name],
             tuple(
-                MitigationTried(each, mitigation.title, next(found))
-                for each, mitigation in risk.mitigations.items()
+                MitigationTried(mitigation_name, mitigation.title, next(found))
+                for mitigation_name, mitigation in risk.mitigations.items()
             ),
         )
         for name, risk in program.risks.items()
@@ -181,12 +181,12 @@ def _ends(program: Program) -> Iterator[_Ends]:
 
 def _gain_driver(outcome: Outcome) -> Driver:
     """The truth itself: worlds whose gain is among the largest and the smallest fifth."""
-    low, high = np.quantile(outcome.luck.gain, (0.2, 0.8))
+    low, high = np.quantile(outcome.samples.gain, (0.2, 0.8))
     return Driver(
         "gain",
         "The true gain",
-        standing(outcome, outcome.luck.gain <= low),
+        scenario_stats(outcome, outcome.samples.gain <= low),
         f"below {low:+.1f} points",
-        standing(outcome, outcome.luck.gain >= high),
+        scenario_stats(outcome, outcome.samples.gain >= high),
         f"above {high:+.1f} points",
     )

@@ -16,22 +16,29 @@ import numpy as np
 
 from assay.base.units import percent_text
 from assay.planning.actuals import Spend
-from assay.planning.in_progress import OVERDUE, Begun, BegunRun, begun
+from assay.planning.in_progress import OVERDUE, ActivityInProgress, RunInProgress, activities_in_progress
 from assay.planning.program.checks import refuse, strangers
 from assay.planning.program.offer import Offer
 from assay.planning.program.plan import Plan
 from assay.planning.program.program import Program
 from assay.planning.program.progress import Progress, called_off
 from assay.planning.program.risk import StopCondition
-from assay.planning.simulation.compile import RISK, Baseline, NetworkItem, PlannedCut, Simulated, simulated
+from assay.planning.simulation.compile import (
+    RISK,
+    Baseline,
+    CompiledProgram,
+    NetworkItem,
+    PlannedCut,
+    compile_program,
+)
 from assay.planning.simulation.information import spent_until
 from assay.planning.simulation.network import Array, Cut, Flags
-from assay.planning.simulation.outcome import Outcome, play
-from assay.planning.simulation.random_draws import Gates, Luck, draw_luck, says_stop
+from assay.planning.simulation.outcome import Outcome, simulate_samples
+from assay.planning.simulation.random_draws import Gates, ProgramSamples, is_stop, sample_program
 from assay.records.evaluation import Estimate
 
-FORECAST_WORLDS = 16_384
-LEAST_LIKE_US = 50
+FORECAST_SAMPLES = 16_384
+MIN_MATCHING_SAMPLES = 50
 """Fewer simulated worlds than this that agree with the verdicts so far say nothing; then all are kept, and
 whoever shows the forecast says so."""
 
@@ -91,34 +98,34 @@ class ProgramForecast(NamedTuple):
     now_h: float
     outcome: Outcome
     """What becomes of the rest; `device_hours` includes what was spent."""
-    begun: dict[str, Begun]
+    in_progress: dict[str, ActivityInProgress]
     """By name: what was spent, and what of it is to come."""
-    begun_device_hours: dict[str, Array]
+    in_progress_device_hours: dict[str, Array]
     """What each of them takes in each world, spent and still to come."""
     known: frozenset[int]
     """Nodes of the network that have begun, or whose activity has."""
     stages: tuple[StageForecast, ...]
     alarms: tuple[Alarm, ...]
-    num_like_us: int
-    """Simulated worlds whose gates said what ours said; below `LEAST_LIKE_US` the rest is played without
+    num_matching: int
+    """Samples whose gates said what ours said; below `LEAST_LIKE_US` the rest is played without
     regard to the verdicts' bearing on the gain."""
-    num_worlds: int
+    num_samples: int
     gain: Estimate | None = None
     """In points, of the newest decision that a gate took over; None before there is one."""
 
     @property
     def spent(self) -> float:
         """Device-hours by now."""
-        return sum(each.spent for each in self.begun.values())
+        return sum(activity.spent for activity in self.in_progress.values())
 
     @property
     def to_come(self) -> float:
         """Device-hours that what has begun is still expected to take."""
-        return sum(each.to_come for each in self.begun.values())
+        return sum(activity.to_come for activity in self.in_progress.values())
 
     def is_conditioned(self) -> bool:
         """Whether the verdicts so far teach what the gain may be."""
-        return self.num_like_us >= LEAST_LIKE_US
+        return self.num_matching >= MIN_MATCHING_SAMPLES
 
 
 def forecast(
@@ -126,7 +133,7 @@ def forecast(
     offer: Offer,
     progress: Progress,
     *,
-    num_worlds: int = FORECAST_WORLDS,
+    num_samples: int = FORECAST_SAMPLES,
     seed: int = 0,
     baseline: Baseline,
     gain: Estimate | None = None,
@@ -136,36 +143,36 @@ def forecast(
     Raises `ConfigError` where the progress tells of what the program does not hold.
     """
     refuse(strangers(program, progress))
-    compiled = simulated(program, baseline)
-    drawn = draw_luck(compiled, num_worlds=num_worlds, seed=seed)
-    like_us = _like_us(drawn, progress)
-    luck = drawn.worlds(_chosen(like_us, len(drawn.gain)))
+    compiled = compile_program(program, baseline)
+    sampled = sample_program(compiled, num_samples=num_samples, seed=seed)
+    matching = _matching(sampled, progress)
+    samples = sampled.select(_chosen(matching, len(sampled.gain)))
     now_h = float(program.calendar.hour_of(progress.now))
-    has_begun = begun(program, offer.plan, progress)
-    facts = _facts(compiled, progress, has_begun, now_h)
-    conditioned, luck, left = _from_now(compiled, luck, facts, progress, now_h)
-    outcome = play(conditioned, luck)
+    in_progress = activities_in_progress(program, offer.plan, progress)
+    facts = _facts(compiled, progress, in_progress, now_h)
+    conditioned, samples, left = _from_now(compiled, samples, facts, progress, now_h)
+    outcome = simulate_samples(conditioned, samples)
     spending = {
-        name: _device_hours(each, _runs_of(compiled, name), facts, left, outcome, now_h)
-        for name, each in has_begun.items()
+        name: _device_hours(activity, _runs_of(compiled, name), facts, left, outcome, now_h)
+        for name, activity in in_progress.items()
     }
     ahead = _device_hours_ahead(outcome, facts)
     total = np.sum([*spending.values(), ahead.sum(axis=0)], axis=0)
     outcome = replace(outcome, device_hours=total)
-    stages = tuple(_stages(outcome, offer.plan, has_begun, spending, ahead))
+    stages = tuple(_stages(outcome, offer.plan, in_progress, spending, ahead))
     found = ProgramForecast(
         program,
         offer.plan,
         progress,
         now_h,
         outcome,
-        has_begun,
+        in_progress,
         spending,
         frozenset(facts),
         stages,
         (),
-        len(like_us),
-        len(drawn.gain),
+        len(matching),
+        len(sampled.gain),
         gain,
     )
     return found._replace(alarms=tuple(_alarms(found, offer)))
@@ -175,74 +182,78 @@ def forecast(
 
 
 def _facts(
-    compiled: Simulated, progress: Progress, has_begun: dict[str, Begun], now_h: float
+    compiled: CompiledProgram, progress: Progress, in_progress: dict[str, ActivityInProgress], now_h: float
 ) -> dict[int, _Fact]:
     """Node of the network -> what is known of it; absent: neither it nor its activity has begun."""
     facts: dict[int, _Fact] = {}
     hour_of = compiled.program.calendar.hour_of
     for name, moment in progress.events.items():
         facts[compiled.indices(name)[0]] = _Fact(float(hour_of(moment)), float(hour_of(moment)))
-    for name, each in has_begun.items():
+    for name, activity in in_progress.items():
         if runs := _runs_of(compiled, name):
-            for index, run in itertools.zip_longest(runs, each.runs[: len(runs)]):
+            for index, run in itertools.zip_longest(runs, activity.runs[: len(runs)]):
                 if run is not None:
-                    facts[index] = _fact_of_run(each, run, now_h)
-                elif each.actual.ended is not None and not compiled.items[index].repeat:
-                    facts[index] = _Fact(float(each.item.start_h), float(each.item.end_h))
+                    facts[index] = _fact_of_run(activity, run, now_h)
+                elif activity.actual.ended is not None and not compiled.items[index].repeat:
+                    facts[index] = _Fact(float(activity.item.start_h), float(activity.item.end_h))
             continue
         times = max(1, len(progress.verdicts.get(name, ())))
         for index in compiled.indices(name):
             if compiled.items[index].repeat < times:
-                facts[index] = _fact_of_work(compiled, each, now_h)
+                facts[index] = _fact_of_work(compiled, activity, now_h)
     return facts
 
 
-def _fact_of_run(each: Begun, run: BegunRun, now_h: float) -> _Fact:
+def _fact_of_run(activity: ActivityInProgress, run: RunInProgress, now_h: float) -> _Fact:
     begin_h, end_h = float(run.run.holds[0][0]), float(run.run.holds[-1][1])
-    if each.actual.ended is not None or run.is_over(int(now_h)):
+    if activity.actual.ended is not None or run.is_over(int(now_h)):
         return _Fact(begin_h, end_h)
     held, left = run.held_h(int(now_h)), run.left_h(int(now_h))
     # One that is still to begin waits for room only.
-    return _Fact(min(begin_h, now_h), None, held, left, each.actual.expected_end is not None)
+    return _Fact(min(begin_h, now_h), None, held, left, activity.actual.expected_end is not None)
 
 
-def _fact_of_work(compiled: Simulated, each: Begun, now_h: float) -> _Fact:
-    start_h, end_h = float(each.item.start_h), float(each.item.end_h)
-    if each.actual.ended is not None:
+def _fact_of_work(compiled: CompiledProgram, activity: ActivityInProgress, now_h: float) -> _Fact:
+    start_h, end_h = float(activity.item.start_h), float(activity.item.end_h)
+    if activity.actual.ended is not None:
         return _Fact(start_h, end_h)
     hours = compiled.network.working_time.worked(np.array([start_h, now_h, end_h]))
     held, left = np.diff(hours).tolist()
-    return _Fact(start_h, None, held, left, each.actual.expected_end is not None)
+    return _Fact(start_h, None, held, left, activity.actual.expected_end is not None)
 
 
-def _runs_of(compiled: Simulated, activity: str) -> list[int]:
+def _runs_of(compiled: CompiledProgram, activity: str) -> list[int]:
     return [index for index in compiled.indices(activity) if compiled.items[index].kind == "run"]
 
 
-def _like_us(luck: Luck, progress: Progress) -> np.ndarray:
+def _matching(samples: ProgramSamples, progress: Progress) -> np.ndarray:
     """The worlds whose gates said what ours did."""
-    same = np.ones(len(luck.gain), bool)
-    for name, said in progress.verdicts.items():
-        for verdict, look in zip(said, luck.gates[name], strict=False):
+    same = np.ones(len(samples.gain), bool)
+    for name, verdicts in progress.verdicts.items():
+        for verdict, look in zip(verdicts, samples.gates[name], strict=False):
             same &= look.verdict == verdict
     return np.flatnonzero(same)
 
 
-def _chosen(like_us: np.ndarray, num_worlds: int) -> np.ndarray:
+def _chosen(matching: np.ndarray, num_samples: int) -> np.ndarray:
     """As many as before: those like us over and over, or all where these are too few."""
-    enough = like_us if len(like_us) >= LEAST_LIKE_US else np.arange(num_worlds)
-    return np.resize(enough, num_worlds)
+    enough = matching if len(matching) >= MIN_MATCHING_SAMPLES else np.arange(num_samples)
+    return np.resize(enough, num_samples)
 
 
 def _from_now(
-    compiled: Simulated, luck: Luck, facts: dict[int, _Fact], progress: Progress, now_h: float
-) -> tuple[Simulated, Luck, dict[int, Array]]:
+    compiled: CompiledProgram,
+    samples: ProgramSamples,
+    facts: dict[int, _Fact],
+    progress: Progress,
+    now_h: float,
+) -> tuple[CompiledProgram, ProgramSamples, dict[int, Array]]:
     """The network and the luck of the rest, and the hours that are left of each node that goes on."""
-    network, draws = compiled.network, luck.draws
+    network, replay_samples = compiled.network, samples.replay_samples
     predecessors, demand = list(network.predecessors), network.demand.copy()
     not_before, longest = np.maximum(network.not_before_h, now_h), network.longest_hold_h.copy()
-    duration, delay = draws.duration_h.copy(), draws.delay_h.copy()
-    active = _active(compiled, draws.is_active, progress)
+    duration, delay = replay_samples.duration_h.copy(), replay_samples.delay_h.copy()
+    active = _active(compiled, replay_samples.is_active, progress)
     left: dict[int, Array] = {}
     # Those who wait for nothing new wait until today; joins and what is over do not wait at all.
     for index, item in enumerate(compiled.items):
@@ -265,7 +276,7 @@ def _from_now(
         passed = fact.held_h if network.in_working_hours[index] else now_h - fact.start_h
         duration[index] = passed + left[index]
         longest[index] += passed
-    gates = _said(luck.gates, progress)
+    gates = _with_verdicts(samples.gates, progress)
     network = replace(
         network,
         predecessors=tuple(predecessors),
@@ -273,58 +284,60 @@ def _from_now(
         not_before_h=not_before,
         longest_hold_h=longest,
     )
-    cut_end = _cut_ends(compiled, luck, now_h)
-    conditioned, cuts = _with_room_before(replace(compiled, network=network), draws.cut_start_h, cut_end, now_h)
+    cut_end = _cut_ends(compiled, samples, now_h)
+    conditioned, cuts = _unlimited_before_now(
+        replace(compiled, network=network), replay_samples.cut_start_h, cut_end, now_h
+    )
     changed = replace(
-        draws,
+        replay_samples,
         duration_h=duration,
         delay_h=delay,
         is_active=active,
         cut_start_h=cuts[0],
         cut_end_h=cuts[1],
-        says_stop=says_stop(compiled, gates, num_worlds=len(luck.gain)),
+        is_stop=is_stop(compiled, gates, num_samples=len(samples.gain)),
     )
-    return conditioned, luck._replace(draws=changed, gates=gates), left
+    return conditioned, samples._replace(replay_samples=changed, gates=gates), left
 
 
-def _with_room_before(
-    compiled: Simulated, start: Array, end: Array, now_h: float
-) -> tuple[Simulated, tuple[Array, Array]]:
+def _unlimited_before_now(
+    compiled: CompiledProgram, start: Array, end: Array, now_h: float
+) -> tuple[CompiledProgram, tuple[Array, Array]]:
     """Until now nothing limits what really went on."""
     network = compiled.network
-    count, worlds = len(network.capacity), start.shape[1]
+    count, num_samples = len(network.capacity), start.shape[1]
     if now_h <= 0:
         return compiled, (start, end)
     changed = replace(
         compiled,
-        network=replace(network, cuts=(*network.cuts, *(Cut(each, -_PLENTY) for each in range(count)))),
+        network=replace(network, cuts=(*network.cuts, *(Cut(resource, -_PLENTY) for resource in range(count)))),
         cuts=(*compiled.cuts, *(PlannedCut("so far", "", -_PLENTY, 0.0, now_h) for _ in range(count))),
     )
-    until = np.full((count, worlds), now_h)
+    until = np.full((count, num_samples), now_h)
     return changed, (np.concatenate([start, np.zeros_like(until)]), np.concatenate([end, until]))
 
 
-def _active(compiled: Simulated, drawn: Flags, progress: Progress) -> Flags:
+def _active(compiled: CompiledProgram, sampled: Flags, progress: Progress) -> Flags:
     """What the verdicts so far switch on and off."""
-    active = drawn.copy()
-    for name, said in progress.verdicts.items():
+    active = sampled.copy()
+    for name, verdicts in progress.verdicts.items():
         gate = compiled.program.gates[name]
-        for look, verdict in enumerate(said):
-            active[compiled.asked_by(name, look + 1)] = verdict == "again"
+        for look, verdict in enumerate(verdicts):
+            active[compiled.repeated_nodes(name, look + 1)] = verdict == "again"
             for dropped in gate.narrow.drops if verdict == "narrow" else ():
                 active[compiled.indices(dropped)] = False
     return active
 
 
-def _said(gates: Gates, progress: Progress) -> Gates:
+def _with_verdicts(gates: Gates, progress: Progress) -> Gates:
     found = dict(gates)
-    for name, said in progress.verdicts.items():
+    for name, verdicts in progress.verdicts.items():
         looks = found[name]
         known = (
             look._replace(verdict=np.full(len(look.verdict), verdict))
-            for look, verdict in zip(looks, said, strict=False)
+            for look, verdict in zip(looks, verdicts, strict=False)
         )
-        found[name] = (*known, *looks[len(said) :])
+        found[name] = (*known, *looks[len(verdicts) :])
     return found
 
 
@@ -347,9 +360,9 @@ def _not_over_after(durations: Array, elapsed_h: float) -> Array:
     return np.resize(longer, durations.shape) if longer.size else np.full_like(durations, OVERDUE * elapsed_h)
 
 
-def _cut_ends(compiled: Simulated, luck: Luck, now_h: float) -> Array:
+def _cut_ends(compiled: CompiledProgram, samples: ProgramSamples, now_h: float) -> Array:
     """Bookings stand as stated; what a risk would have taken before today did not happen."""
-    start, end = luck.draws.cut_start_h, luck.draws.cut_end_h
+    start, end = samples.replay_samples.cut_start_h, samples.replay_samples.cut_end_h
     is_risk = np.array([[cut.name.startswith(RISK)] for cut in compiled.cuts], bool).reshape(-1, 1)
     return np.where(is_risk & (start < now_h), start, end)
 
@@ -358,7 +371,7 @@ def _cut_ends(compiled: Simulated, luck: Luck, now_h: float) -> Array:
 
 
 def _device_hours(
-    each: Begun,
+    activity: ActivityInProgress,
     indices: Sequence[int],
     facts: dict[int, _Fact],
     left: dict[int, Array],
@@ -370,24 +383,24 @@ def _device_hours(
     What is stated to be to come and what was planned for the time that is left have the same luck, which hangs
     on no hours that are noted: so to state what would be taken anyway changes nothing, and more is never less.
     """
-    if each.actual.ended is not None:
-        return np.full(len(outcome.device_hours), each.spent)
-    luck = _luck_of_what_is_left(each, indices, facts, left, outcome, now_h)
-    if each.actual.device_hours_to_come is not None:
-        return np.asarray(each.spent + each.to_come * luck)
-    on_open, by_now = each.spent_on_open_runs(), _planned_by_now(each, now_h)
-    total = by_now + (each.planned_open - by_now) * luck
-    return np.asarray(each.spent - on_open + np.maximum(on_open, total))
+    if activity.actual.ended is not None:
+        return np.full(len(outcome.device_hours), activity.spent)
+    factor = _remaining_factor(activity, indices, facts, left, outcome, now_h)
+    if activity.actual.device_hours_to_come is not None:
+        return np.asarray(activity.spent + activity.to_come * factor)
+    on_open, by_now = activity.spent_on_open_runs(), _planned_by_now(activity, now_h)
+    total = by_now + (activity.planned_open - by_now) * factor
+    return np.asarray(activity.spent - on_open + np.maximum(on_open, total))
 
 
-def _planned_by_now(each: Begun, now_h: float) -> float:
+def _planned_by_now(activity: ActivityInProgress, now_h: float) -> float:
     """Device-hours of its open runs for which the time has passed; overdue, a twentieth more is to come."""
-    held = float(sum(run.run.devices * run.held_h(int(now_h)) for run in each.open_runs()))
-    return held if held < each.planned_open else each.planned_open / OVERDUE
+    held = float(sum(run.run.devices * run.held_h(int(now_h)) for run in activity.open_runs()))
+    return held if held < activity.planned_open else activity.planned_open / OVERDUE
 
 
-def _luck_of_what_is_left(
-    each: Begun,
+def _remaining_factor(
+    activity: ActivityInProgress,
     indices: Sequence[int],
     facts: dict[int, _Fact],
     left: dict[int, Array],
@@ -396,46 +409,59 @@ def _luck_of_what_is_left(
 ) -> Array:
     """Per world: (what its open runs hold from now on) / (what they are expected to), by a mean over the runs
     that does not hang on when they are noted to end; less where a stop ends them before."""
-    num_worlds, items = len(outcome.device_hours), outcome.simulated.items
-    drawn, came, luck, expected = np.zeros(num_worlds), np.zeros(num_worlds), np.zeros(num_worlds), 0.0
-    places = [*indices, *(-1 for _ in each.runs[len(indices) :])]
-    for index, run in zip(places, each.runs, strict=False):
-        if run.told is not None and run.told.ended is not None:
+    num_samples, items = len(outcome.device_hours), outcome.compiled.items
+    expected_hours, reached_hours, factor, weights = (
+        np.zeros(num_samples),
+        np.zeros(num_samples),
+        np.zeros(num_samples),
+        0.0,
+    )
+    node_indices = [*indices, *(-1 for _ in activity.runs[len(indices) :])]
+    for index, run in zip(node_indices, activity.runs, strict=False):
+        if run.actual is not None and run.actual.ended is not None:
             continue
         devices, hours = run.run.devices, float(run.left_h(int(now_h)))
         if index not in left:
-            drawn, came = drawn + devices * hours, came + devices * hours
-            weight, own = devices * hours, np.ones(num_worlds)
+            expected_hours, reached_hours = expected_hours + devices * hours, reached_hours + devices * hours
+            weight, own = devices * hours, np.ones(num_samples)
         else:
             fact = facts[index]
-            drawn = drawn + devices * left[index]
-            came = came + devices * np.maximum(0.0, outcome.replay.held_h[index] - (now_h - fact.start_h))
+            expected_hours = expected_hours + devices * left[index]
+            reached_hours = reached_hours + devices * np.maximum(
+                0.0, outcome.replay.held_h[index] - (now_h - fact.start_h)
+            )
             planned_h = max(1.0, items[index].planned_h - fact.held_h) if fact.is_stated else hours
             weight, own = devices * planned_h, left[index] / max(hours, 1e-9)
-        luck, expected = luck + weight * own, expected + weight
-    reached = np.divide(came, drawn, out=np.ones(num_worlds), where=drawn > 0).clip(0.0, 1.0)
-    return np.asarray((luck / expected if expected else 1.0) * reached)
+        factor, weights = factor + weight * own, weights + weight
+    reached = np.divide(reached_hours, expected_hours, out=np.ones(num_samples), where=expected_hours > 0).clip(
+        0.0, 1.0
+    )
+    return np.asarray((factor / weights if weights else 1.0) * reached)
 
 
 def _device_hours_ahead(outcome: Outcome, facts: dict[int, _Fact]) -> Array:
     """Per node and world: what is held by what has not begun."""
-    ahead: Array = outcome.simulated.devices()[:, None] * outcome.replay.held_h
+    ahead: Array = outcome.compiled.devices()[:, None] * outcome.replay.held_h
     ahead[list(facts)] = 0.0
     return ahead
 
 
 def _stages(
-    outcome: Outcome, plan: Plan, has_begun: dict[str, Begun], spending: dict[str, Array], ahead: Array
+    outcome: Outcome,
+    plan: Plan,
+    in_progress: dict[str, ActivityInProgress],
+    spending: dict[str, Array],
+    ahead: Array,
 ) -> Iterator[StageForecast]:
-    compiled = outcome.simulated
+    compiled = outcome.compiled
     program, nodes = compiled.program, compiled.program.nodes()
     for stage in program.stages:
         planned = sum(item.device_hours() for item in plan.items if nodes[item.name].stage == stage)
-        own = [name for name in has_begun if nodes[name].stage == stage]
+        own = [name for name in in_progress if nodes[name].stage == stage]
         rows = [index for index, item in enumerate(compiled.items) if item.stage == stage]
         total = np.sum([ahead[rows].sum(axis=0), *(spending[name] for name in own)], axis=0)
         low, middle, high = np.quantile(total, (0.1, 0.5, 0.9)).tolist()
-        spent = sum(has_begun[name].spent for name in own)
+        spent = sum(in_progress[name].spent for name in own)
         yield StageForecast(stage, float(planned), spent, low, middle, high, program.budget.stages.get(stage))
 
 
@@ -450,13 +476,15 @@ def _alarms(found: ProgramForecast, offer: Offer) -> list[Alarm]:
 
 def _promise_alarms(found: ProgramForecast, offer: Offer) -> Iterator[Alarm]:
     on_time, over = found.outcome.p_on_time(), found.outcome.p_over_budget()
-    if on_time < offer.promised_on_time:
+    if on_time < offer.target_on_time:
         by = found.program.calendar.deadline_text(found.program.decision.by)
-        text = f"A decision by the {by} has become {found.outcome.chance_text(on_time)} likely; "
-        yield Alarm("act", "date", f"{text}promised was {percent_text(offer.promised_on_time)}.")
-    if over > offer.promised_over_budget:
-        budget, promised = found.program.budget.device_hours, percent_text(offer.promised_over_budget)
-        text = f"Breaking the budget of {budget:,.0f} has become {found.outcome.chance_text(over)} likely; "
+        text = f"A decision by the {by} has become {found.outcome.probability_text(on_time)} likely; "
+        yield Alarm("act", "date", f"{text}promised was {percent_text(offer.target_on_time)}.")
+    if over > offer.target_over_budget:
+        budget, promised = found.program.budget.device_hours, percent_text(offer.target_over_budget)
+        text = (
+            f"Breaking the budget of {budget:,.0f} has become {found.outcome.probability_text(over)} likely; "
+        )
         yield Alarm("act", "budget", f"{text}promised was {promised} at most.")
 
 
@@ -528,7 +556,7 @@ def _activity_alarms(found: ProgramForecast) -> Iterator[Alarm]:
             text = f"'{nodes[name].title}' goes on, {late:.1f} days past its planned end."
             yield Alarm("watch", name, text)
         hours = planned.device_hours()
-        if hours and (held := found.begun[name].spent) > OVER_SHARE * hours:
+        if hours and (held := found.in_progress[name].spent) > OVER_SHARE * hours:
             spent = f"'{nodes[name].title}' has spent {held:,.0f} device-hours"
             yield Alarm("watch", name, f"{spent}; planned were {hours:,}.")
 
@@ -539,12 +567,12 @@ def _waiting_alarms(found: ProgramForecast) -> Iterator[Alarm]:
     over = {name for name, actual in progress.activities.items() if actual.ended is not None}
     over |= set(progress.events) | set(progress.verdicts)
     dropped = called_off(found.program, progress)
-    if any("stop" in said for said in progress.verdicts.values()):
+    if any("stop" in verdicts for verdicts in progress.verdicts.values()):
         return
     for item in found.plan.items:
         late_h = found.now_h - item.start_h
         is_due = late_h > LATE_HOURS and item.name not in {*progress.activities, *progress.verdicts, *dropped}
-        if is_due and {each.name for each in nodes[item.name].after} <= over | dropped:
+        if is_due and {dependency.name for dependency in nodes[item.name].after} <= over | dropped:
             text = f"'{nodes[item.name].title}' could have begun; it was planned {late_h / 24:.1f} days ago."
             yield Alarm("watch", item.name, text)
 
@@ -558,7 +586,14 @@ def left_by_day(
     """
     budget = found.program.budget.device_hours
     known = {spend.activity for spend in spends}
-    every = [*spends, *(_told(found, name, each) for name, each in found.begun.items() if name not in known)]
+    all_spends = [
+        *spends,
+        *(
+            _noted_spend(found, name, activity)
+            for name, activity in found.in_progress.items()
+            if name not in known
+        ),
+    ]
     planned = []
     for day in range(num_days + 1):
         hour = 24.0 * day
@@ -571,7 +606,7 @@ def left_by_day(
         )
         planned.append(budget - held)
     hours = [24.0 * day for day in range(num_days + 1) if 24.0 * day < found.now_h]
-    actual = [(hour / 24.0, budget - _spent_until(every, hour)) for hour in hours]
+    actual = [(hour / 24.0, budget - _spent_until(all_spends, hour)) for hour in hours]
     return planned, [*actual, (found.now_h / 24.0, budget - found.spent)]
 
 
@@ -584,23 +619,23 @@ def left_ahead(found: ProgramForecast, *, days: Sequence[float], shares: Sequenc
 
 def _device_hours_until(found: ProgramForecast, hour: float) -> Array:
     """By an hour to come: what has begun goes on evenly until its end, what has not follows its simulation."""
-    outcome, compiled = found.outcome, found.outcome.simulated
+    outcome, compiled = found.outcome, found.outcome.compiled
     start, finish, held = outcome.replay
     ahead = [index for index in range(len(compiled.items)) if index not in found.known]
     total = spent_until(outcome, np.full(len(outcome.device_hours), hour), ahead)
-    for name, each in found.begun.items():
+    for name, activity in found.in_progress.items():
         own = compiled.indices(name)
         ends = np.where(np.isnan(finish[own]), start[own] + held[own], finish[own])
         last = np.nan_to_num(ends, nan=found.now_h).max(axis=0)
         share = np.clip((hour - found.now_h) / np.maximum(last - found.now_h, 1e-9), 0.0, 1.0)
-        total += each.spent + (found.begun_device_hours[name] - each.spent) * share
+        total += activity.spent + (found.in_progress_device_hours[name] - activity.spent) * share
     return total
 
 
-def _told(found: ProgramForecast, name: str, each: Begun) -> Spend:
+def _noted_spend(found: ProgramForecast, name: str, activity: ActivityInProgress) -> Spend:
     """What only the notes know to have been spent."""
-    until = min(float(each.item.end_h), found.now_h) if each.actual.ended is not None else found.now_h
-    return Spend(name, float(each.item.start_h), until, each.spent)
+    until = min(float(activity.item.end_h), found.now_h) if activity.actual.ended is not None else found.now_h
+    return Spend(name, float(activity.item.start_h), until, activity.spent)
 
 
 def _spent_until(spends: Sequence[Spend], hour: float) -> float:

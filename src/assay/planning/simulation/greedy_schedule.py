@@ -1,7 +1,7 @@
 """A schedule without a solver: good enough to compare hundreds of scopes under the simulation.
 
-Each activity is done in the way that ends it soonest among those that cost at most a little more than the
-cheapest; whatever has the longest way still to go begins first. The calm replay of that order is the sketch.
+Each activity is done in the index that ends it soonest among those that cost at most a little more than the
+cheapest; whatever has the longest index still to go begins first. The calm replay of that order is the sketch.
 The plan that is offered is solved properly afterwards.
 """
 
@@ -10,41 +10,46 @@ from collections.abc import Mapping
 from assay.planning.heuristic import in_order
 from assay.planning.program.program import Program
 from assay.planning.program.work import Node, RunMode
-from assay.planning.simulation.compile import Baseline, Slot, simulated
-from assay.planning.simulation.outcome import calm_replay
+from assay.planning.simulation.compile import Baseline, Slot, compile_program
+from assay.planning.simulation.outcome import baseline_replay
 
 DEARER = 1.031
-"""Device-hours, over the cheapest way's, that speed may cost: one doubling of the devices at the usual 3%."""
+"""Device-hours, over the cheapest index's, that speed may cost: one doubling of the devices at the usual 3%."""
 
 
-def sketch(program: Program) -> Baseline:
+def greedy_schedule(program: Program) -> Baseline:
     """Ways and starts of every activity and gate."""
     nodes = program.nodes()
-    ways = {name: _way(program, node) for name, node in nodes.items()}
-    lengths = {name: _length_h(program, node, ways[name]) for name, node in nodes.items()}
+    choices = {name: _mode_index(program, node) for name, node in nodes.items()}
+    lengths = {name: _length_h(program, node, choices[name]) for name, node in nodes.items()}
     to_go = _hours_to_go(nodes, lengths)
     longest = max(to_go.values())
     first = {
-        name: Slot(ways[name], longest - to_go[name], longest - to_go[name] + lengths[name]) for name in nodes
+        name: Slot(choices[name], longest - to_go[name], longest - to_go[name] + lengths[name])
+        for name in nodes
     }
-    compiled = simulated(program, first)
-    calm = calm_replay(compiled)
+    compiled = compile_program(program, first)
+    baseline_replayed = baseline_replay(compiled)
     found = {}
     for name in nodes:
         own = [index for index in compiled.indices(name) if compiled.items[index].repeat == 0]
-        begins = min(calm.start_h[index, 0] for index in own if compiled.items[index].kind != "join")
-        found[name] = Slot(ways[name], float(begins), float(max(calm.finish_h[index, 0] for index in own)))
+        begins = min(
+            baseline_replayed.start_h[index, 0] for index in own if compiled.items[index].kind != "join"
+        )
+        found[name] = Slot(
+            choices[name], float(begins), float(max(baseline_replayed.finish_h[index, 0] for index in own))
+        )
     return found
 
 
-def _way(program: Program, node: Node) -> int:
+def _mode_index(program: Program, node: Node) -> int:
     if node.runs is None:
-        return min(range(len(node.work)), key=lambda way: (node.work[way].days, way))
-    modes, count = node.runs.ways(), node.runs.count
-    allowed = [way for way, mode in enumerate(modes) if _is_fair(program, mode)] or [0]
-    cheapest = min(modes[way].devices * modes[way].hours for way in allowed)
-    bearable = [way for way in allowed if modes[way].devices * modes[way].hours <= DEARER * cheapest]
-    return min(bearable, key=lambda way: (_array_h(program, modes[way], count), way))
+        return min(range(len(node.work)), key=lambda index: (node.work[index].days, index))
+    modes, count = node.runs.all_modes(), node.runs.count
+    allowed = [index for index, mode in enumerate(modes) if _is_fair(program, mode)] or [0]
+    cheapest = min(modes[index].devices * modes[index].hours for index in allowed)
+    bearable = [index for index in allowed if modes[index].devices * modes[index].hours <= DEARER * cheapest]
+    return min(bearable, key=lambda index: (_array_h(program, modes[index], count), index))
 
 
 def _is_fair(program: Program, mode: RunMode) -> bool:
@@ -59,16 +64,19 @@ def _array_h(program: Program, mode: RunMode, count: int) -> float:
     return -(-count // at_once) * mode.hours
 
 
-def _length_h(program: Program, node: Node, way: int) -> float:
+def _length_h(program: Program, node: Node, index: int) -> float:
     if node.runs is not None:
-        return float(_array_h(program, node.runs.ways()[way], node.runs.count))
+        return float(_array_h(program, node.runs.all_modes()[index], node.runs.count))
     a_day = program.calendar.hours_per_day()
-    return node.work[way].days * a_day * 168.0 / (len(program.calendar.working_days) * a_day)
+    return node.work[index].days * a_day * 168.0 / (len(program.calendar.working_days) * a_day)
 
 
 def _hours_to_go(nodes: Mapping[str, Node], lengths: Mapping[str, float]) -> dict[str, float]:
     """From each node's start to the end of the longest chain behind it."""
-    waits = {name: [each.name for each in node.after if each.name in nodes] for name, node in nodes.items()}
+    waits = {
+        name: [dependency.name for dependency in node.after if dependency.name in nodes]
+        for name, node in nodes.items()
+    }
     to_go = dict(lengths)
     for name in reversed(in_order(waits, dict.fromkeys(nodes, 0.0))):
         for before in waits[name]:

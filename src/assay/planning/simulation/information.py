@@ -19,9 +19,9 @@ from assay.planning.program.campaign_rule import POINTS
 from assay.planning.program.program import Program
 from assay.planning.program.work import Evidence
 from assay.planning.simulation.campaign_gate import components_of
-from assay.planning.simulation.compile import Baseline, Simulated, simulated
+from assay.planning.simulation.compile import Baseline, CompiledProgram, compile_program
 from assay.planning.simulation.network import Array
-from assay.planning.simulation.outcome import Outcome, play_otherwise, simulate_each
+from assay.planning.simulation.outcome import Outcome, resimulate, simulate_many
 from assay.planning.simulation.random_draws import p_pass, seeds_of
 
 STOP_PROBABILITY = 0.2
@@ -73,7 +73,7 @@ class GateSite(NamedTuple):
         return self.device_hours_saved - self.device_hours
 
 
-class SeedsTried(NamedTuple):
+class SeedCountResult(NamedTuple):
     """The last gate with more or fewer seeds."""
 
     num_seeds: int
@@ -93,7 +93,7 @@ class SeedsTried(NamedTuple):
     """Median."""
 
 
-def _last_evidence(compiled: Simulated) -> tuple[str, Evidence] | None:
+def _last_evidence(compiled: CompiledProgram) -> tuple[str, Evidence] | None:
     """The gate with evidence that the program comes to last."""
     gates = [item.node for item in compiled.items if item.kind == "gate" and not item.repeat]
     found = [(gate, evidence) for gate in gates if (evidence := compiled.program.gates[gate].evidence)]
@@ -102,26 +102,28 @@ def _last_evidence(compiled: Simulated) -> tuple[str, Evidence] | None:
 
 def least_gain(outcome: Outcome) -> float:
     """Points of gain that are worth having: what the last gate passes."""
-    last = _last_evidence(outcome.simulated)
+    last = _last_evidence(outcome.compiled)
     return last[1].least_gain if last else 0.0
 
 
 def stages_information(outcome: Outcome) -> list[StageInformation]:
     """One line before any stage, then one for each gate, in their order."""
-    compiled, luck = outcome.simulated, outcome.luck
+    compiled, samples = outcome.compiled, outcome.samples
     program, least = compiled.program, least_gain(outcome)
-    before = _decide_now(luck.gain, [], least)
+    before = _decide_now(samples.gain, [], least)
     lines = [StageInformation("", "Before any run", *before, 0.0, 0.0, 0.0, 0.0, 0.0)]
     seen: list[Array] = []
-    for name, looks in luck.gates.items():
+    for name, looks in samples.gates.items():
         indices = compiled.indices(name)
         first, last = looks[0].estimate, looks[-1].estimate
         p_wrong, points = None, None
         if first is not None and last is not None:
-            seen.append(np.where(luck.draws.is_active[indices[-1]], last, first))
-            p_wrong, points = _decide_now(luck.gain, seen, least)
+            seen.append(np.where(samples.replay_samples.is_active[indices[-1]], last, first))
+            p_wrong, points = _decide_now(samples.gain, seen, least)
         ends = outcome.replay.finish_h[indices]
-        stopped = ((luck.draws.says_stop & luck.draws.is_active)[indices] & ~np.isnan(ends)).any(axis=0)
+        stopped = (
+            (samples.replay_samples.is_stop & samples.replay_samples.is_active)[indices] & ~np.isnan(ends)
+        ).any(axis=0)
         lines.append(
             StageInformation(
                 name,
@@ -130,7 +132,7 @@ def stages_information(outcome: Outcome) -> list[StageInformation]:
                 points,
                 _spent_by(outcome, np.nanmax(np.where(np.isnan(ends), -np.inf, ends), axis=0)),
                 float(stopped.mean()),
-                float((stopped & (luck.gain >= least)).mean()),
+                float((stopped & (samples.gain >= least)).mean()),
                 *_saved_by_stopping(outcome, name),
             )
         )
@@ -143,12 +145,12 @@ def ladder(outcome: Outcome) -> list[GateSite]:
     A rung below full size is taken to show the same gain: what a smaller size misses, only records can tell
     (`assay.statistics.proxy`).
     """
-    compiled = outcome.simulated
+    compiled = outcome.compiled
     program = compiled.program
     if program.pilot is None:
         return []
-    judged = [gate.evidence.runs for gate in program.gates.values() if gate.evidence is not None]
-    same = {change for name in judged for change in program.activities[name].changes}
+    evidence_activities = [gate.evidence.runs for gate in program.gates.values() if gate.evidence is not None]
+    same = {change for name in evidence_activities for change in program.activities[name].changes}
     rungs = [
         _rung(outcome, name, program.pilot.benchmark)
         for name, activity in program.activities.items()
@@ -162,14 +164,14 @@ def seeds_table(
     baseline: Baseline,
     seeds: Sequence[int] | None = None,
     *,
-    num_worlds: int,
+    num_samples: int,
     seed: int = 0,
-) -> list[SeedsTried]:
+) -> list[SeedCountResult]:
     """The last gate's comparison with so many seeds of each arm, date and budget included.
 
     By default from two fewer than now to two more.
     """
-    compiled = simulated(program, baseline)
+    compiled = compile_program(program, baseline)
     last = _last_evidence(compiled)
     if last is None:
         return []
@@ -179,18 +181,18 @@ def seeds_table(
     counts = range(max(1, now - 2), now + 3) if seeds is None else seeds
     key = f"activities.{evidence.runs}.runs.count"
     tried = ((program.changed({key: evidence.arms * count}), baseline) for count in counts)
-    outcomes = simulate_each(tried, num_worlds=num_worlds, seed=seed)
+    outcomes = simulate_many(tried, num_samples=num_samples, seed=seed)
     for num_seeds, outcome in zip(counts, outcomes, strict=True):
-        look = outcome.luck.gates[gate][0]
+        look = outcome.samples.gates[gate][0]
         assert look.estimate is not None and look.standard_error is not None
-        aim = evidence.least_gain + float(outcome.luck.gain.std())
-        p_wrong, _ = _decide_now(outcome.luck.gain, [look.estimate], evidence.least_gain)
+        target_gain = evidence.least_gain + float(outcome.samples.gain.std())
+        p_wrong, _ = _decide_now(outcome.samples.gain, [look.estimate], evidence.least_gain)
         lines.append(
-            SeedsTried(
+            SeedCountResult(
                 num_seeds,
                 num_seeds - now,
                 float(look.standard_error[0]),
-                p_pass(outcome.simulated, gate, aim, num_worlds=num_worlds, seed=seed),
+                p_pass(outcome.compiled, gate, target_gain, num_samples=num_samples, seed=seed),
                 outcome.shares()["scale"],
                 p_wrong,
                 outcome.p_on_time(),
@@ -213,10 +215,10 @@ def _decide_now(gain: Array, estimates: Sequence[Array], least: float) -> tuple[
 def _saved_by_stopping(outcome: Outcome, gate: str) -> tuple[float, float]:
     """(device-hours, days) that the same worlds would cost more, on average, could this gate not stop
     them."""
-    draws = outcome.luck.draws
-    says_stop = draws.says_stop.copy()
-    says_stop[outcome.simulated.indices(gate)] = False
-    going_on = play_otherwise(outcome, replace(draws, says_stop=says_stop))
+    replay_samples = outcome.samples.replay_samples
+    is_stop = replay_samples.is_stop.copy()
+    is_stop[outcome.compiled.indices(gate)] = False
+    going_on = resimulate(outcome, replace(replay_samples, is_stop=is_stop))
     hours = float((going_on.device_hours - outcome.device_hours).mean())
     return hours, float((going_on.decision_h - outcome.decision_h).mean()) / 24.0
 
@@ -232,7 +234,7 @@ def spent_until(outcome: Outcome, moment_h: Array, nodes: Collection[int] | None
     from its start to its end."""
     spent = np.zeros(len(outcome.device_hours))
     start, finish, held = outcome.replay
-    for index, item in enumerate(outcome.simulated.items):
+    for index, item in enumerate(outcome.compiled.items):
         if item.devices and (nodes is None or index in nodes):
             # A run that was called off has no end; what it held, it held without a break.
             end = np.where(np.isnan(finish[index]), start[index] + held[index], finish[index])
@@ -242,7 +244,7 @@ def spent_until(outcome: Outcome, moment_h: Array, nodes: Collection[int] | None
 
 
 def _rung(outcome: Outcome, name: str, benchmark: str) -> GateSite:
-    compiled, gain, least = outcome.simulated, outcome.luck.gain, least_gain(outcome)
+    compiled, gain, least = outcome.compiled, outcome.samples.gain, least_gain(outcome)
     program = compiled.program
     num_seeds = seeds_of(compiled, name)
     components = components_of(program, benchmark)

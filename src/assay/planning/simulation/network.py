@@ -91,7 +91,7 @@ class Network:
 
     def is_same(self, other: "Network") -> bool:
         """Whether everything is as in another, so that the same luck comes to the same end."""
-        return all(_are_equal(getattr(self, each.name), getattr(other, each.name)) for each in fields(self))
+        return all(_are_equal(getattr(self, item.name), getattr(other, item.name)) for item in fields(self))
 
     def index(self, name: str) -> int:
         """Where an activity stands in the order."""

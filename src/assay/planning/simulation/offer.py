@@ -15,21 +15,21 @@ from assay.base.clock import Clock, SystemClock
 from assay.base.errors import ConfigError
 from assay.planning.heuristic import first_schedule
 from assay.planning.problem import compile_problem
-from assay.planning.program.offer import Given, Offer, Safety, Spread, TakenMove
+from assay.planning.program.offer import Move, Offer, Quantiles, Safety, VerdictMeans
 from assay.planning.program.plan import Plan
 from assay.planning.program.program import Program
 from assay.planning.schedule import DEFAULT_EFFORT, Effort
 from assay.planning.simulation.compile import Baseline, Slot
 from assay.planning.simulation.network import Array
-from assay.planning.simulation.outcome import NUM_WORLDS, Outcome, simulate
-from assay.planning.simulation.scope import Promises, choose_scope, moves_of, with_moves
+from assay.planning.simulation.outcome import NUM_SAMPLES, Outcome, simulate
+from assay.planning.simulation.scope import ReliabilityTargets, choose_scope, moves_of, with_moves
 from assay.planning.what_if import Solver
 from assay.records.failure_rates import FailureRates
 
 MEASURED = "ledger"
 """Name of the move that puts the ledger's failure rates in the place of the stated ones."""
 
-Say = Callable[[str], None]
+ReportProgress = Callable[[str], None]
 
 
 class Offered(NamedTuple):
@@ -39,69 +39,69 @@ class Offered(NamedTuple):
     program: Program
     """As offered: the chosen moves made."""
     outcome: Outcome
-    calm_outcome: Outcome
+    baseline_outcome: Outcome
     solver: Solver
     """Knows the schedules that were made."""
 
 
 def baseline_of(plan: Plan) -> Baseline:
     """What the simulator takes over from a plan."""
-    return {item.name: Slot(item.way, float(item.start_h), float(item.end_h)) for item in plan.items}
+    return {item.name: Slot(item.mode, float(item.start_h), float(item.end_h)) for item in plan.items}
 
 
 def make_offer(
     program: Program,
     *,
-    promises: Promises | None = None,
+    targets: ReliabilityTargets | None = None,
     rates: FailureRates | None = None,
-    num_worlds: int = NUM_WORLDS,
+    num_samples: int = NUM_SAMPLES,
     seed: int = 0,
     effort: Effort = DEFAULT_EFFORT,
-    say: Say = lambda text: None,
+    report_progress: ReportProgress = lambda text: None,
     clock: Clock | None = None,
 ) -> Offered:
     """Choose, schedule, play; with `rates`, under those instead of the stated ones.
 
     Raises what `schedule` raises where the program cannot be done at all.
     """
-    clock, promises = clock or SystemClock(), promises or Promises()
+    clock, targets = clock or SystemClock(), targets or ReliabilityTargets()
     began_s = clock.monotonic_s()
     stated_sha256 = program.digest()
     if rates is not None:
         program = program.changed(rates.changes())
     solver = Solver(effort)
     # The solver holds no lock of Python's while it searches, so worlds are played meanwhile.
-    with ThreadPoolExecutor(1) as beside:
-        say("scheduling the full scope")
-        calm = beside.submit(solver.plan, program)
+    with ThreadPoolExecutor(1) as executor:
+        report_progress("scheduling the full scope")
+        full_scope = executor.submit(solver.plan, program)
         if first_schedule(compile_problem(program), tries=1, seed=effort.seed) is None:
-            calm.result()  # raises what clashes, if anything does, before it is played
-        say("choosing the scope under the simulation")
-        choice = choose_scope(program, promises, seed=seed)
-        calm_plan = calm.result()
-        say("scheduling and playing the chosen scope")
-        solving = beside.submit(solver.plan, choice.program)
-        calm_outcome = simulate(program, baseline_of(calm_plan), num_worlds=num_worlds, seed=seed)
+            full_scope.result()  # raises what clashes, if anything does, before it is played
+        report_progress("choosing the scope under the simulation")
+        choice = choose_scope(program, targets, seed=seed)
+        baseline_plan = full_scope.result()
+        report_progress("scheduling and playing the chosen scope")
+        solving = executor.submit(solver.plan, choice.program)
+        baseline_outcome = simulate(program, baseline_of(baseline_plan), num_samples=num_samples, seed=seed)
         plan = solving.result()
-    outcome = simulate(choice.program, baseline_of(plan), num_worlds=num_worlds, seed=seed)
+    outcome = simulate(choice.program, baseline_of(plan), num_samples=num_samples, seed=seed)
     offer = Offer(
         program=program.name,
         program_sha256=stated_sha256,
         seed=seed,
-        promised_on_time=promises.p_on_time,
-        promised_over_budget=promises.p_over_budget,
-        keeps_promises=not promises.shortfall(outcome),
+        target_on_time=targets.p_on_time,
+        target_over_budget=targets.p_over_budget,
+        meets_targets=not targets.shortfall(outcome),
         moves=(*_measured(rates), *choice.moves),
         plan=plan,
         safety=safety_of(outcome),
-        calm_plan=calm_plan,
-        calm_safety=safety_of(calm_outcome),
+        baseline_plan=baseline_plan,
+        baseline_safety=safety_of(baseline_outcome),
         tried=choice.tried,
         spent_s=round(clock.monotonic_s() - began_s, 3),
         calendar=choice.program.calendar,
         decide_by=choice.program.decision.by,
     )
-    return Offered(offer, choice.program, outcome, calm_outcome, solver)
+    return Offered(offer, choice.program, outcome, baseline_outcome, solver)
 
 
 def offered_program(program: Program, offer: Offer) -> Program:
@@ -129,32 +129,32 @@ def safety_of(outcome: Outcome) -> Safety:
         num_programs=len(outcome.verdict),
         p_on_time=outcome.p_on_time(),
         p_over_budget=outcome.p_over_budget(),
-        decision_day=_spread(outcome.decision_h / 24.0),
-        device_hours=_spread(outcome.device_hours),
+        decision_day=_quantiles(outcome.decision_h / 24.0),
+        device_hours=_quantiles(outcome.device_hours),
         verdicts=outcome.shares(),
-        given=_given(outcome),
+        by_verdict=_by_verdict(outcome),
     )
 
 
-def _spread(values: Array) -> Spread:
+def _quantiles(values: Array) -> Quantiles:
     low, middle, high = np.quantile(values, (0.1, 0.5, 0.9)).tolist()
-    return Spread(p10=low, p50=middle, p90=high)
+    return Quantiles(p10=low, p50=middle, p90=high)
 
 
-def _given(outcome: Outcome) -> dict[str, Given]:
+def _by_verdict(outcome: Outcome) -> dict[str, VerdictMeans]:
     found = {}
     for verdict, share in outcome.shares().items():
         if share:
             chosen = outcome.verdict == verdict
-            found[verdict] = Given(
+            found[verdict] = VerdictMeans(
                 decision_day=float(outcome.decision_h[chosen].mean()) / 24.0,
                 device_hours=float(outcome.device_hours[chosen].mean()),
             )
     return found
 
 
-def _measured(rates: FailureRates | None) -> tuple[TakenMove, ...]:
+def _measured(rates: FailureRates | None) -> tuple[Move, ...]:
     """The ledger's rates stand before all moves, so that whoever reads the offer plays with them too."""
     if rates is None:
         return ()
-    return (TakenMove(name=MEASURED, title=f"Failure rates: {rates.sentence()}", changes=rates.changes()),)
+    return (Move(name=MEASURED, title=f"Failure rates: {rates.sentence()}", changes=rates.changes()),)

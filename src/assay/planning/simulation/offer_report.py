@@ -6,23 +6,23 @@ offer --> what drives it, what each risk costs, what each stage teaches, what ea
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from assay.planning.simulation.drivers import DRIVER_WORLDS, Driver, RegisterLine, register, tornado
-from assay.planning.simulation.greedy_schedule import sketch
+from assay.planning.simulation.drivers import DRIVER_SAMPLES, Driver, RegisterLine, register, tornado
+from assay.planning.simulation.greedy_schedule import greedy_schedule
 from assay.planning.simulation.information import (
     GateSite,
-    SeedsTried,
+    SeedCountResult,
     StageInformation,
     ladder,
     seeds_table,
     stages_information,
 )
-from assay.planning.simulation.offer import Offered, Say, baseline_of
-from assay.planning.simulation.questions import QUESTION_WORLDS, AnsweredQuestion, played
-from assay.planning.what_if import answers, readings
+from assay.planning.simulation.offer import Offered, ReportProgress, baseline_of
+from assay.planning.simulation.questions import QUESTION_SAMPLES, SimulatedWhatIf, simulate_what_ifs
+from assay.planning.what_if import readings, what_if_results
 
 
 @dataclass(frozen=True)
-class Dossier:
+class OfferReport:
     """An offer and all that is known about it."""
 
     offered: Offered
@@ -30,22 +30,22 @@ class Dossier:
     register: tuple[RegisterLine, ...]
     stages: tuple[StageInformation, ...]
     ladder: tuple[GateSite, ...]
-    seeds: tuple[SeedsTried, ...]
-    what_ifs: tuple[AnsweredQuestion, ...]
+    seeds: tuple[SeedCountResult, ...]
+    what_ifs: tuple[SimulatedWhatIf, ...]
     """The first line is the plan as it is."""
-    readings: tuple[AnsweredQuestion, ...]
+    readings: tuple[SimulatedWhatIf, ...]
     """What each reading of the fair-use rule costs; the first line is the program's own."""
-    few_worlds: int
+    num_few_samples: int
     """Worlds in which drivers, mitigations, seeds and readings were played."""
 
 
-def make_dossier(
+def build_offer_report(
     offered: Offered,
     *,
     questions: bool = True,
-    num_worlds: int = QUESTION_WORLDS,
-    say: Say = lambda text: None,
-) -> Dossier:
+    num_samples: int = QUESTION_SAMPLES,
+    report_progress: ReportProgress = lambda text: None,
+) -> OfferReport:
     """Compute what the documents need, each what-if on `num_worlds` worlds. Where only probabilities
     and means are shown (drivers, mitigations, seeds, readings), fewer do.
 
@@ -53,26 +53,28 @@ def make_dossier(
     """
     program, outcome, seed = offered.program, offered.outcome, offered.offer.seed
     baseline = baseline_of(offered.offer.plan)
-    few = min(num_worlds, DRIVER_WORLDS)
-    asked: tuple[AnsweredQuestion, ...] = ()
-    read: tuple[AnsweredQuestion, ...] = ()
+    few = min(num_samples, DRIVER_SAMPLES)
+    what_ifs: tuple[SimulatedWhatIf, ...] = ()
+    read: tuple[SimulatedWhatIf, ...] = ()
     # The solver holds no lock of Python's while it searches, so worlds are played meanwhile.
-    with ThreadPoolExecutor(1) as beside:
+    with ThreadPoolExecutor(1) as executor:
         solving = [
-            beside.submit(solve, program, solver=offered.solver) for solve in (answers, readings) if questions
+            executor.submit(solve, program, solver=offered.solver)
+            for solve in (what_if_results, readings)
+            if questions
         ]
-        say("moving each driver to its ends")
-        drivers = tornado(program, baseline, num_worlds=few, seed=seed)
-        say("trying each mitigation")
-        lines = register(program, sketch, num_worlds=few, seed=seed)
-        say("weighing stages, seeds and rungs")
+        report_progress("moving each driver to its ends")
+        drivers = tornado(program, baseline, num_samples=few, seed=seed)
+        report_progress("trying each mitigation")
+        lines = register(program, greedy_schedule, num_samples=few, seed=seed)
+        report_progress("weighing stages, seeds and rungs")
         stages, rungs = stages_information(outcome), ladder(outcome)
-        seeds = seeds_table(program, baseline, num_worlds=few, seed=seed)
+        seeds = seeds_table(program, baseline, num_samples=few, seed=seed)
         if questions:
-            say("asking what if")
-            asked = played(solving[0].result(), num_worlds=num_worlds, seed=seed)
-            say("reading the cluster's rule in every way")
-            read = played(solving[1].result(), num_worlds=few, seed=seed)
-    return Dossier(
-        offered, tuple(drivers), tuple(lines), tuple(stages), tuple(rungs), tuple(seeds), asked, read, few
+            report_progress("asking what if")
+            what_ifs = simulate_what_ifs(solving[0].result(), num_samples=num_samples, seed=seed)
+            report_progress("reading the cluster's rule in every way")
+            read = simulate_what_ifs(solving[1].result(), num_samples=few, seed=seed)
+    return OfferReport(
+        offered, tuple(drivers), tuple(lines), tuple(stages), tuple(rungs), tuple(seeds), what_ifs, read, few
     )

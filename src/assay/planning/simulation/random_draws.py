@@ -38,10 +38,10 @@ from assay.planning.program.risk import (
     Pilot,
 )
 from assay.planning.program.work import Evidence, ProgramGate, Verdict
-from assay.planning.simulation.campaign_gate import components_of, play_campaign
-from assay.planning.simulation.compile import BOOKING, RISK, NetworkItem, Simulated
+from assay.planning.simulation.campaign_gate import components_of, simulate_campaign
+from assay.planning.simulation.compile import BOOKING, RISK, CompiledProgram, NetworkItem
 from assay.planning.simulation.network import Array, Flags
-from assay.planning.simulation.replay import Draws
+from assay.planning.simulation.replay import ReplaySamples
 from assay.statistics.replication import posterior_after
 
 _AXES = 512
@@ -60,7 +60,7 @@ _CANDIDATES = 16
 Verdicts = NDArray[np.str_]
 
 
-class GateLuck(NamedTuple):
+class GateSamples(NamedTuple):
     """What one look of a gate finds, should the program get there."""
 
     verdict: Verdicts
@@ -68,57 +68,59 @@ class GateLuck(NamedTuple):
     """The gain that it sees, in points; None where stated probabilities decide."""
     standard_error: Array | None
 
-    def worlds(self, chosen: NDArray[np.intp]) -> "GateLuck":
-        """Some of the worlds, by their places."""
+    def select(self, chosen: NDArray[np.intp]) -> "GateSamples":
+        """Some of the worlds, by their positions."""
         estimate = None if self.estimate is None else self.estimate[chosen]
         error = None if self.standard_error is None else self.standard_error[chosen]
-        return GateLuck(self.verdict[chosen], estimate, error)
+        return GateSamples(self.verdict[chosen], estimate, error)
 
 
-Gates = Mapping[str, tuple[GateLuck, ...]]
+Gates = Mapping[str, tuple[GateSamples, ...]]
 """Gate -> its looks, the repeats included."""
 
 
-class Luck(NamedTuple):
+class ProgramSamples(NamedTuple):
     """All that is drawn for each world."""
 
-    draws: Draws
-    gain: Float[np.ndarray, " world"]
+    replay_samples: ReplaySamples
+    gain: Float[np.ndarray, " sample"]
     """The true effect, in points."""
     gates: Gates
 
-    def worlds(self, chosen: NDArray[np.intp]) -> "Luck":
-        """Some of the worlds, by their places."""
-        return Luck(self.draws.worlds(chosen), self.gain[chosen], _worlds(self.gates, chosen))
+    def select(self, chosen: NDArray[np.intp]) -> "ProgramSamples":
+        """Some of the worlds, by their positions."""
+        return ProgramSamples(
+            self.replay_samples.select(chosen), self.gain[chosen], _select(self.gates, chosen)
+        )
 
 
 @lru_cache(maxsize=4)  # of the gates and of everything else; those of few worlds are asked for in between
-def _sobol_points(num_worlds: int, seed: int, num_axes: int) -> Float[np.ndarray, "axis world"]:
+def _sobol_points(num_samples: int, seed: int, num_axes: int) -> Float[np.ndarray, "axis sample"]:
     from scipy.stats import qmc
 
     # Balanced in powers of two; any first part of it is nearly so.
-    power = 1 << (num_worlds - 1).bit_length()
+    power = 1 << (num_samples - 1).bit_length()
     scrambled = qmc.Sobol(num_axes, rng=np.random.default_rng(derive_key(seed, num_axes)))
-    points = np.ascontiguousarray(scrambled.random(power)[:num_worlds].T)
+    points = np.ascontiguousarray(scrambled.random(power)[:num_samples].T)
     points.clip(2.0**-40, 1.0 - 2.0**-40, out=points)
     points.flags.writeable = False
     return points
 
 
-class Drawing:
-    """Numbers for `num_worlds` worlds; each name has an axis of its own."""
+class Sampler:
+    """Numbers for `num_samples` worlds; each name has an axis of its own."""
 
-    def __init__(self, *, num_worlds: int, seed: int, num_axes: int = _AXES) -> None:
-        self.num_worlds = num_worlds
+    def __init__(self, *, num_samples: int, seed: int, num_axes: int = _AXES) -> None:
+        self.num_samples = num_samples
         self._seed = seed
         self._num_axes = num_axes
         self._axis_of: dict[int, int] = {}
-        self._taken: set[int] = set()
+        self._used_axes: set[int] = set()
 
     def uniform(self, *name: str | int) -> Array:
         """Strictly between 0 and 1."""
         axis = self._axis(derive_key(*name))
-        return self._stream(*name).random(self.num_worlds) if axis is None else self._points[axis]
+        return self._stream(*name).random(self.num_samples) if axis is None else self._points[axis]
 
     def normal(self, *name: str | int) -> Array:
         """Standard normal."""
@@ -132,26 +134,26 @@ class Drawing:
     def poisson_sum(self, rate: float | Array, low: float, high: float, *name: str | int) -> Array:
         """The sum of as many uniform numbers in [low, high] as a Poisson of this mean asks for; at random."""
         stream = self._stream(*name)
-        counts = stream.poisson(rate, self.num_worlds)
+        counts = stream.poisson(rate, self.num_samples)
         if counts.max(initial=0) > MANY_PARTS:
-            scatter = np.sqrt(counts / 12.0) * stream.standard_normal(self.num_worlds)
+            scatter = np.sqrt(counts / 12.0) * stream.standard_normal(self.num_samples)
             return np.asarray(low * counts + (high - low) * (counts / 2.0 + scatter).clip(0.0, counts))
-        parts = stream.random((int(counts.max(initial=0)), self.num_worlds))
+        parts = stream.random((int(counts.max(initial=0)), self.num_samples))
         is_counted = np.arange(len(parts))[:, None] < counts
         return np.asarray(low * counts + (high - low) * (parts * is_counted).sum(axis=0))
 
     @property
-    def _points(self) -> Float[np.ndarray, "axis world"]:
-        return _sobol_points(self.num_worlds, self._seed, self._num_axes)
+    def _points(self) -> Float[np.ndarray, "axis sample"]:
+        return _sobol_points(self.num_samples, self._seed, self._num_axes)
 
     def _axis(self, key: int) -> int | None:
         if key not in self._axis_of:
-            if len(self._taken) == self._num_axes:
+            if len(self._used_axes) == self._num_axes:
                 return None
             axis = key % self._num_axes
-            while axis in self._taken:
+            while axis in self._used_axes:
                 axis = (axis + 1) % self._num_axes
-            self._taken.add(axis)
+            self._used_axes.add(axis)
             self._axis_of[key] = axis
         return self._axis_of[key]
 
@@ -171,114 +173,116 @@ def triangular_quantile(least: float, likely: float, most: float, share: Array) 
     return np.where(share < turn, rising, falling)
 
 
-def draw_luck(simulated: Simulated, *, num_worlds: int, seed: int = 0) -> Luck:
+def sample_program(compiled: CompiledProgram, *, num_samples: int, seed: int = 0) -> ProgramSamples:
     """Draw everything. Raises `ConfigError` where a gate reads an effect and no pilot says what to expect."""
-    program, drawing = simulated.program, Drawing(num_worlds=num_worlds, seed=seed)
-    shown = _shown(_asked(simulated, num_worlds=num_worlds, seed=seed))
+    program, sampler = compiled.program, Sampler(num_samples=num_samples, seed=seed)
+    gate_results = _gate_results(_gate_query(compiled, num_samples=num_samples, seed=seed))
     happened = {
-        name: shown.lost[name] if name in shown.lost else drawing.uniform("risk", name) < risk.probability
+        name: gate_results.lost[name]
+        if name in gate_results.lost
+        else sampler.uniform("risk", name) < risk.probability
         for name, risk in program.risks.items()
     }
-    cut_start, cut_end = _cuts(simulated, drawing, happened)
-    draws = Draws(
-        duration_h=np.stack([_duration(program, item, drawing, happened) for item in simulated.items]),
-        delay_h=_delays(simulated, drawing, happened),
-        is_active=np.stack([shown.active[item.node, item.repeat] for item in simulated.items]),
+    cut_start, cut_end = _cuts(compiled, sampler, happened)
+    replay_samples = ReplaySamples(
+        duration_h=np.stack([_duration(program, item, sampler, happened) for item in compiled.items]),
+        delay_h=_delays(compiled, sampler, happened),
+        is_active=np.stack([gate_results.active[item.node, item.repeat] for item in compiled.items]),
         cut_start_h=cut_start,
         cut_end_h=cut_end,
-        says_stop=says_stop(simulated, shown.gates, num_worlds=num_worlds),
+        is_stop=is_stop(compiled, gate_results.gates, num_samples=num_samples),
     )
-    return Luck(draws, shown.gain, shown.gates)
+    return ProgramSamples(replay_samples, gate_results.gain, gate_results.gates)
 
 
-def p_pass(simulated: Simulated, gate: str, gain: float, *, num_worlds: int, seed: int = 0) -> float:
+def p_pass(compiled: CompiledProgram, gate: str, gain: float, *, num_samples: int, seed: int = 0) -> float:
     """P(the first look of a gate passes), were the true gain so many points."""
-    drawing = Drawing(num_worlds=num_worlds, seed=derive_key(seed, "if"), num_axes=_GATE_AXES)
-    active = np.ones((len(simulated.items), num_worlds), bool)
-    found = _look(simulated, gate, drawing, np.full(num_worlds, gain), active, 0, is_last=True)
+    sampler = Sampler(num_samples=num_samples, seed=derive_key(seed, "if"), num_axes=_GATE_AXES)
+    active = np.ones((len(compiled.items), num_samples), bool)
+    found = _look(compiled, gate, sampler, np.full(num_samples, gain), active, 0, is_last=True)
     return float((found.verdict == "pass").mean())
 
 
-def calm_luck(simulated: Simulated) -> Draws:
+def baseline_replay_samples(compiled: CompiledProgram) -> ReplaySamples:
     """One program to which nothing happens, and whose gates all pass: the schedule as it was meant."""
-    shape = (len(simulated.items), 1)
-    cut_start, cut_end = simulated.planned_cuts()
-    return Draws(
-        duration_h=np.array([[item.planned_h] for item in simulated.items]),
+    shape = (len(compiled.items), 1)
+    cut_start, cut_end = compiled.planned_cuts()
+    return ReplaySamples(
+        duration_h=np.array([[item.planned_h] for item in compiled.items]),
         delay_h=np.zeros(shape),
-        is_active=np.array([[item.repeat == 0] for item in simulated.items]),
+        is_active=np.array([[item.repeat == 0] for item in compiled.items]),
         cut_start_h=cut_start,
         cut_end_h=cut_end,
-        says_stop=np.zeros(shape, bool),
+        is_stop=np.zeros(shape, bool),
     )
 
 
 # How long things take
 
 
-def _duration(program: Program, item: NetworkItem, drawing: Drawing, happened: Mapping[str, Flags]) -> Array:
+def _duration(program: Program, item: NetworkItem, sampler: Sampler, happened: Mapping[str, Flags]) -> Array:
     if item.kind in ("event", "join"):
-        return np.zeros(drawing.num_worlds)
+        return np.zeros(sampler.num_samples)
     noise, name, hours = program.noise, item.name, item.planned_h
-    scatter, risks = drawing.normal("duration", name), _risk_factor(program, item, drawing, happened)
+    scatter, risks = sampler.normal("duration", name), _risk_factor(program, item, sampler, happened)
     if item.kind in ("work", "gate"):
         return hours * (noise.work_factor * np.exp(noise.work_sigma * scatter)) * risks
     factor = np.exp(noise.run_sigma * scatter) * risks
     low, high = noise.rerun_fraction
-    is_rerun = drawing.uniform("rerun", name) < noise.rerun_probability
-    factor += is_rerun * (low + (high - low) * drawing.uniform("rerun fraction", name))
-    rate = _interrupt_rate(program, drawing) * item.devices * hours
-    return hours * factor + drawing.poisson_sum(rate, *noise.interrupt_loss_hours, "interrupts", name)
+    is_rerun = sampler.uniform("rerun", name) < noise.rerun_probability
+    factor += is_rerun * (low + (high - low) * sampler.uniform("rerun fraction", name))
+    rate = _interrupt_rate(program, sampler) * item.devices * hours
+    return hours * factor + sampler.poisson_sum(rate, *noise.interrupt_loss_hours, "interrupts", name)
 
 
-def _interrupt_rate(program: Program, drawing: Drawing) -> Array:
+def _interrupt_rate(program: Program, sampler: Sampler) -> Array:
     """Per device-hour, the same for all runs of a program."""
     rate, shape = program.noise.interrupts_per_device_hour, program.noise.interrupts_known_from
     if shape is None:
-        return np.full(drawing.num_worlds, rate)
-    return np.asarray(rate * gammaincinv(shape, drawing.uniform("interrupt rate")) / shape)
+        return np.full(sampler.num_samples, rate)
+    return np.asarray(rate * gammaincinv(shape, sampler.uniform("interrupt rate")) / shape)
 
 
-def _risk_factor(program: Program, item: NetworkItem, drawing: Drawing, happened: Mapping[str, Flags]) -> Array:
+def _risk_factor(program: Program, item: NetworkItem, sampler: Sampler, happened: Mapping[str, Flags]) -> Array:
     """By how much risks that have come true lengthen it; one draw for all that a risk touches."""
-    factor = np.ones(drawing.num_worlds)
+    factor = np.ones(sampler.num_samples)
     names = {item.node, item.stage}
     for name, risk in program.risks.items():
         if isinstance(risk.effect, Longer) and names & set(risk.effect.what):
-            longer = drawing.triangular(risk.effect.factor, "risk size", name)
+            longer = sampler.triangular(risk.effect.factor, "risk size", name)
             factor *= np.where(happened[name], longer, 1.0)
         elif isinstance(risk.effect, MoreWork) and item.kind == "run" and names & set(risk.effect.what):
-            more = drawing.triangular(risk.effect.fraction, "risk size", name)
+            more = sampler.triangular(risk.effect.fraction, "risk size", name)
             factor *= 1.0 + happened[name] * more
     return factor
 
 
-def _delays(simulated: Simulated, drawing: Drawing, happened: Mapping[str, Flags]) -> Array:
-    delay_h = np.zeros((len(simulated.items), drawing.num_worlds))
-    for name, risk in simulated.program.risks.items():
+def _delays(compiled: CompiledProgram, sampler: Sampler, happened: Mapping[str, Flags]) -> Array:
+    delay_h = np.zeros((len(compiled.items), sampler.num_samples))
+    for name, risk in compiled.program.risks.items():
         if isinstance(risk.effect, Late):
-            days = drawing.triangular(risk.effect.days, "risk size", name)
-            for index in simulated.indices(risk.effect.what):
-                if simulated.items[index].kind != "join":
+            days = sampler.triangular(risk.effect.days, "risk size", name)
+            for index in compiled.indices(risk.effect.what):
+                if compiled.items[index].kind != "join":
                     delay_h[index] += happened[name] * 24.0 * days
     return delay_h
 
 
-def _cuts(simulated: Simulated, drawing: Drawing, happened: Mapping[str, Flags]) -> tuple[Array, Array]:
+def _cuts(compiled: CompiledProgram, sampler: Sampler, happened: Mapping[str, Flags]) -> tuple[Array, Array]:
     """When capacity is missing, in each world."""
-    program, num_worlds = simulated.program, drawing.num_worlds
-    start, end = (np.repeat(hours, num_worlds, axis=1) for hours in simulated.planned_cuts())
+    program, num_samples = compiled.program, sampler.num_samples
+    start, end = (np.repeat(hours, num_samples, axis=1) for hours in compiled.planned_cuts())
     last_h = float(program.calendar.hour_of(program.decision.by))
     for name, risk in program.risks.items():
         effect = risk.effect
         if not isinstance(effect, BookingOverruns | CapacityLost | Away):
             continue
-        hours = happened[name] * (24.0 * drawing.triangular(effect.days, "risk size", name))
+        hours = happened[name] * (24.0 * sampler.triangular(effect.days, "risk size", name))
         if isinstance(effect, BookingOverruns):
-            end[simulated.cuts_of(BOOKING + effect.booking)] += hours
+            end[compiled.cuts_of(BOOKING + effect.booking)] += hours
         else:
-            begin = last_h * drawing.uniform("risk day", name)
-            start[simulated.cuts_of(RISK + name)], end[simulated.cuts_of(RISK + name)] = begin, begin + hours
+            begin = last_h * sampler.uniform("risk day", name)
+            start[compiled.cuts_of(RISK + name)], end[compiled.cuts_of(RISK + name)] = begin, begin + hours
     return start, end
 
 
@@ -286,17 +290,17 @@ def _cuts(simulated: Simulated, drawing: Drawing, happened: Mapping[str, Flags])
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _GateQuery:
     """A question for what the runs show; programs that differ in nothing of it have one answer."""
 
     about: str
     """All that the answer depends on."""
-    simulated: Simulated = field(compare=False)
-    num_worlds: int
+    compiled: CompiledProgram = field(compare=False)
+    num_samples: int
     seed: int
 
 
-class _Shown(NamedTuple):
+class _GateResults(NamedTuple):
     """In each world, evenly taken from many more."""
 
     gain: Array
@@ -307,57 +311,57 @@ class _Shown(NamedTuple):
     """Risk that costs gain -> where it comes true."""
 
 
-def _asked(simulated: Simulated, *, num_worlds: int, seed: int) -> _Asked:
-    program = simulated.program
+def _gate_query(compiled: CompiledProgram, *, num_samples: int, seed: int) -> _GateQuery:
+    program = compiled.program
     costly = {name: risk for name, risk in program.risks.items() if isinstance(risk.effect, GainLost)}
-    gates = [item.name for item in simulated.items if item.kind == "gate"]
-    nodes = sorted((item.node, item.repeat, item.kind) for item in simulated.items)
+    gates = [item.name for item in compiled.items if item.kind == "gate"]
+    nodes = sorted((item.node, item.repeat, item.kind) for item in compiled.items)
     about = repr((program.pilot, program.benchmarks, program.gates, costly, gates, nodes))
-    return _Asked(about, simulated, num_worlds, seed)
+    return _GateQuery(about, compiled, num_samples, seed)
 
 
 @lru_cache(maxsize=4)  # most lots of a tornado, a register or a search ask the same
-def _shown(asked: _Asked) -> _Shown:
-    simulated, num_worlds = asked.simulated, asked.num_worlds
-    program = simulated.program
-    count = _CANDIDATES * (1 << (num_worlds - 1).bit_length())
-    drawing = Drawing(num_worlds=count, seed=derive_key(asked.seed, "gates"), num_axes=_GATE_AXES)
+def _gate_results(query: _GateQuery) -> _GateResults:
+    compiled, num_samples = query.compiled, query.num_samples
+    program = compiled.program
+    count = _CANDIDATES * (1 << (num_samples - 1).bit_length())
+    sampler = Sampler(num_samples=count, seed=derive_key(query.seed, "gates"), num_axes=_GATE_AXES)
     lost = {
-        name: drawing.uniform("risk", name) < risk.probability
+        name: sampler.uniform("risk", name) < risk.probability
         for name, risk in program.risks.items()
         if isinstance(risk.effect, GainLost)
     }
-    gain = _true_gain(program, drawing, lost)
-    gates, active = _walk_gates(simulated, drawing, gain)
-    order = _by_path(simulated, gates, active, gain)
-    offset = np.random.default_rng(derive_key(asked.seed, "offset")).random()
-    taken = order[((np.arange(num_worlds) + offset) * (count / num_worlds)).astype(int)]
-    return _Shown(
-        gain[taken],
-        _worlds(gates, taken),
-        {(item.node, item.repeat): active[i, taken] for i, item in enumerate(simulated.items)},
-        {name: flags[taken] for name, flags in lost.items()},
+    gain = _true_gain(program, sampler, lost)
+    gates, active = _walk_gates(compiled, sampler, gain)
+    order = _by_path(compiled, gates, active, gain)
+    offset = np.random.default_rng(derive_key(query.seed, "offset")).random()
+    chosen = order[((np.arange(num_samples) + offset) * (count / num_samples)).astype(int)]
+    return _GateResults(
+        gain[chosen],
+        _select(gates, chosen),
+        {(item.node, item.repeat): active[i, chosen] for i, item in enumerate(compiled.items)},
+        {name: flags[chosen] for name, flags in lost.items()},
     )
 
 
-def _worlds(gates: Gates, chosen: NDArray[np.intp]) -> Gates:
-    return {name: tuple(look.worlds(chosen) for look in looks) for name, looks in gates.items()}
+def _select(gates: Gates, chosen: NDArray[np.intp]) -> Gates:
+    return {name: tuple(look.select(chosen) for look in looks) for name, looks in gates.items()}
 
 
-def looks_of(simulated: Simulated, gates: Gates) -> Iterator[tuple[int, GateLuck]]:
-    """Every look of every gate, with its place in the network."""
+def looks_of(compiled: CompiledProgram, gates: Gates) -> Iterator[tuple[int, GateSamples]]:
+    """Every look of every gate, with its position in the network."""
     for name, looks in gates.items():
-        yield from zip(simulated.indices(name), looks, strict=True)
+        yield from zip(compiled.indices(name), looks, strict=True)
 
 
-def _by_path(simulated: Simulated, gates: Gates, active: Flags, gain: Array) -> NDArray[np.intp]:
+def _by_path(compiled: CompiledProgram, gates: Gates, active: Flags, gain: Array) -> NDArray[np.intp]:
     """Worlds sorted by what the first gate says, then the second, ...; by gain within a path.
 
     What comes after a stop, or was never asked, tells no paths apart.
     """
     ended = np.zeros(len(gain), bool)
     columns: list[NDArray[np.uint8]] = []
-    for index, look in looks_of(simulated, gates):
+    for index, look in looks_of(compiled, gates):
         is_held = active[index] & ~ended
         columns.append(np.where(is_held, _initials(look.verdict), 0))
         ended |= is_held & (look.verdict == "stop")
@@ -371,13 +375,13 @@ def _initials(verdict: Verdicts) -> NDArray[np.uint8]:
     return letters[:, 0].astype(np.uint8)
 
 
-def _true_gain(program: Program, drawing: Drawing, happened: Mapping[str, Flags]) -> Array:
+def _true_gain(program: Program, sampler: Sampler, happened: Mapping[str, Flags]) -> Array:
     if program.pilot is None:
-        return np.full(drawing.num_worlds, np.nan)
-    gain = quantile_of_belief(program.pilot, drawing.uniform("gain"))
+        return np.full(sampler.num_samples, np.nan)
+    gain = quantile_of_belief(program.pilot, sampler.uniform("gain"))
     for name, risk in program.risks.items():
         if isinstance(risk.effect, GainLost):
-            gain -= happened[name] * drawing.triangular(risk.effect.points, "risk size", name)
+            gain -= happened[name] * sampler.triangular(risk.effect.points, "risk size", name)
     return gain
 
 
@@ -393,71 +397,75 @@ def quantile_of_belief(pilot: Pilot, share: Array) -> Array:
     return gains
 
 
-def _walk_gates(simulated: Simulated, drawing: Drawing, gain: Array) -> tuple[Gates, Flags]:
+def _walk_gates(compiled: CompiledProgram, sampler: Sampler, gain: Array) -> tuple[Gates, Flags]:
     """Every gate's looks, in order; what narrows and repeats switch off and on."""
-    program = simulated.program
-    is_first = np.array([[item.repeat == 0] for item in simulated.items])
-    active = np.repeat(is_first, drawing.num_worlds, axis=1)
-    gates: dict[str, tuple[GateLuck, ...]] = {}
-    in_order = [item.node for item in simulated.items if item.kind == "gate" and item.repeat == 0]
+    program = compiled.program
+    is_first = np.array([[item.repeat == 0] for item in compiled.items])
+    active = np.repeat(is_first, sampler.num_samples, axis=1)
+    gates: dict[str, tuple[GateSamples, ...]] = {}
+    in_order = [item.node for item in compiled.items if item.kind == "gate" and item.repeat == 0]
     for name in in_order:
-        gate, places, looks = program.gates[name], simulated.indices(name), list[GateLuck]()
-        is_narrow = np.zeros(drawing.num_worlds, bool)
-        for repeat, place in enumerate(places):
-            look = _look(simulated, name, drawing, gain, active, repeat, is_last=place == places[-1])
+        gate, positions, looks = program.gates[name], compiled.indices(name), list[GateSamples]()
+        is_narrow = np.zeros(sampler.num_samples, bool)
+        for repeat, position in enumerate(positions):
+            look = _look(compiled, name, sampler, gain, active, repeat, is_last=position == positions[-1])
             looks.append(look)
-            is_narrow |= active[place] & (look.verdict == "narrow")
-            if place != places[-1]:
-                active[simulated.asked_by(name, repeat + 1)] = active[place] & (look.verdict == "again")
+            is_narrow |= active[position] & (look.verdict == "narrow")
+            if position != positions[-1]:
+                active[compiled.repeated_nodes(name, repeat + 1)] = active[position] & (look.verdict == "again")
         gates[name] = tuple(looks)
         for dropped in gate.narrow.drops:
-            active[simulated.indices(dropped)] &= ~is_narrow
+            active[compiled.indices(dropped)] &= ~is_narrow
     return gates, active
 
 
 def _look(
-    simulated: Simulated,
+    compiled: CompiledProgram,
     name: str,
-    drawing: Drawing,
+    sampler: Sampler,
     gain: Array,
     active: Flags,
     repeat: int,
     *,
     is_last: bool,
-) -> GateLuck:
-    gate = simulated.program.gates[name]
+) -> GateSamples:
+    gate = compiled.program.gates[name]
     if gate.evidence is None:
-        return GateLuck(_stated(gate, drawing.uniform("verdict", name, repeat), is_last=is_last), None, None)
-    if simulated.program.pilot is None:
+        return GateSamples(_stated(gate, sampler.uniform("verdict", name, repeat), is_last=is_last), None, None)
+    if compiled.program.pilot is None:
         raise ConfigError(
             f"gates.{name}.evidence reads a gain, but the program has no 'pilot' that says what to "
             "expect of it. "
             "Add pilot: {benchmark, gains, standard_error}, or give the gate 'probabilities' instead."
         )
     evidence = gate.evidence
-    num_seeds = seeds_of(simulated, evidence.runs)
-    luck = [drawing.normal("seeds", evidence.runs, look) for look in range(repeat + 1)]
-    components = components_of(simulated.program, evidence.benchmark)
+    num_seeds = seeds_of(compiled, evidence.runs)
+    seed_samples = [sampler.normal("seeds", evidence.runs, look) for look in range(repeat + 1)]
+    components = components_of(compiled.program, evidence.benchmark)
     seeds_sd = np.sqrt(components.seed / max(num_seeds, 1)) * POINTS
-    items_sd = np.sqrt(components.item / simulated.program.benchmarks[evidence.benchmark].items) * POINTS
-    estimate = gain + items_sd * drawing.normal("items", evidence.benchmark) + seeds_sd * np.mean(luck, axis=0)
+    items_sd = np.sqrt(components.item / compiled.program.benchmarks[evidence.benchmark].items) * POINTS
+    estimate = (
+        gain + items_sd * sampler.normal("items", evidence.benchmark) + seeds_sd * np.mean(seed_samples, axis=0)
+    )
     error = np.full(len(gain), np.hypot(items_sd, seeds_sd / np.sqrt(repeat + 1)))
     if evidence.rule is not None:
-        scores = estimate + seeds_sd * np.sqrt(num_seeds) * _apart(drawing, evidence.runs, num_seeds)
-        beside = (
-            np.reshape([drawing.uniform(kind, name, each.benchmark) for each in asked], (len(asked), len(gain)))
-            for kind, asked in (("guardrail", evidence.rule.guardrails), ("safety", evidence.rule.safety))
+        scores = estimate + seeds_sd * np.sqrt(num_seeds) * _seed_deviations(sampler, evidence.runs, num_seeds)
+        clause_samples = (
+            np.reshape(
+                [sampler.uniform(kind, name, clause.benchmark) for clause in clauses], (len(clauses), len(gain))
+            )
+            for kind, clauses in (("guardrail", evidence.rule.guardrails), ("safety", evidence.rule.safety))
         )
-        told = play_campaign(simulated.program, evidence, scores, *beside)
-        verdict, estimate = told.verdict, told.estimate
+        outcome = simulate_campaign(compiled.program, evidence, scores, *clause_samples)
+        verdict, estimate = outcome.verdict, outcome.estimate
     else:
         verdict = _by_thresholds(evidence, estimate, is_last=is_last)
-    runs = simulated.indices(evidence.runs)
+    runs = compiled.indices(evidence.runs)
     if not num_seeds or not runs:
         verdict = np.full(len(gain), "narrow")
     elif not active[runs[0]].all():  # dropped where an earlier gate narrowed: nothing to judge by
         verdict = np.where(active[runs[0]], verdict, "narrow")
-    return GateLuck(verdict, estimate, error)
+    return GateSamples(verdict, estimate, error)
 
 
 def _by_thresholds(evidence: Evidence, estimate: Array, *, is_last: bool) -> Verdicts:
@@ -466,10 +474,10 @@ def _by_thresholds(evidence: Evidence, estimate: Array, *, is_last: bool) -> Ver
     return np.where(estimate >= pass_at, "pass", np.where(estimate < stop_below, "stop", between))
 
 
-def _apart(drawing: Drawing, runs: str, num_seeds: int) -> Float[np.ndarray, "seed world"]:
+def _seed_deviations(sampler: Sampler, runs: str, num_seeds: int) -> Float[np.ndarray, "seed sample"]:
     """How far each seed lies from the mean of them all, in standard deviations of one."""
-    each = [drawing.normal("seed", runs, number) for number in range(num_seeds)]
-    seeds = np.reshape(each, (num_seeds, drawing.num_worlds))
+    normal = [sampler.normal("seed", runs, number) for number in range(num_seeds)]
+    seeds = np.reshape(normal, (num_seeds, sampler.num_samples))
     return seeds - (seeds.mean(axis=0) if num_seeds else 0.0)
 
 
@@ -481,16 +489,16 @@ def _stated(gate: ProgramGate, share: Array, *, is_last: bool) -> Verdicts:
     return np.array(names)[index]
 
 
-def says_stop(simulated: Simulated, gates: Gates, *, num_worlds: int) -> Flags:
+def is_stop(compiled: CompiledProgram, gates: Gates, *, num_samples: int) -> Flags:
     """Whether each look says stop; false for what is no gate."""
-    found = np.zeros((len(simulated.items), num_worlds), bool)
-    for index, look in looks_of(simulated, gates):
+    found = np.zeros((len(compiled.items), num_samples), bool)
+    for index, look in looks_of(compiled, gates):
         found[index] = look.verdict == "stop"
     return found
 
 
-def seeds_of(simulated: Simulated, activity: str) -> int:
+def seeds_of(compiled: CompiledProgram, activity: str) -> int:
     """Seeds of each arm: half of the activity's runs, or as the gate that reads them shares them out."""
-    readers = (gate.evidence for gate in simulated.program.gates.values() if gate.evidence is not None)
+    readers = (gate.evidence for gate in compiled.program.gates.values() if gate.evidence is not None)
     arms = next((reader.arms for reader in readers if reader.runs == activity), 2)
-    return sum(i.node == activity and i.kind == "run" and not i.repeat for i in simulated.items) // arms
+    return sum(i.node == activity and i.kind == "run" and not i.repeat for i in compiled.items) // arms

@@ -11,16 +11,16 @@ from assay.planning.program.program import Program
 from assay.planning.program.progress import Progress, called_off
 from assay.planning.simulation.forecast import Alarm, ProgramForecast
 
-Asked = Literal["scale", "review", "narrow", "stop"]
+Action = Literal["scale", "review", "narrow", "stop"]
 
 _GRAVITY = ("scale", "review", "narrow", "stop")
 """Ascending; below them all is to wait for the gates."""
 
 
-class Course(NamedTuple):
+class RecommendedAction(NamedTuple):
     """What is asked for, and by whom."""
 
-    word: Asked | None
+    word: Action | None
     """None: a gate is open, and no stop condition asks for anything."""
     by_gates: Literal["scale", "narrow", "stop"] | None
     """What the gates alone add up to; None while one is open."""
@@ -30,14 +30,14 @@ class Course(NamedTuple):
     """All alarms that are, those among them; where there is none, nobody must."""
 
 
-def course_of(found: ProgramForecast) -> Course:
+def recommended_action(found: ProgramForecast) -> RecommendedAction:
     """What to do, by what is known as of the forecast's moment."""
     must_act = tuple(alarm for alarm in found.alarms if alarm.level == "act")
     raised = tuple(alarm for alarm in must_act if alarm.then is not None)
     by_gates = recommended(found.program, found.progress)
-    asked = [by_gates, *(alarm.then for alarm in raised)]
-    return Course(
-        max((each for each in asked if each is not None), key=_GRAVITY.index, default=None),
+    candidates = [by_gates, *(alarm.then for alarm in raised)]
+    return RecommendedAction(
+        max((candidate for candidate in candidates if candidate is not None), key=_GRAVITY.index, default=None),
         by_gates,
         raised,
         must_act,
@@ -46,7 +46,7 @@ def course_of(found: ProgramForecast) -> Course:
 
 def recommended(program: Program, progress: Progress) -> Literal["scale", "narrow", "stop"] | None:
     """As the gates' verdicts add up; None while they are open."""
-    last = {name: said[-1] for name, said in progress.verdicts.items() if said}
+    last = {name: verdicts[-1] for name, verdicts in progress.verdicts.items() if verdicts}
     if "stop" in last.values():
         return "stop"
     if set(last) != set(program.gates) or "again" in last.values():
@@ -57,8 +57,8 @@ def recommended(program: Program, progress: Progress) -> Literal["scale", "narro
 def left_to_do(program: Program, progress: Progress) -> list[str]:
     """What is neither over nor called off, by name; nothing once what makes the decision has ended."""
     over = {name for name, actual in progress.activities.items() if actual.ended is not None}
-    over |= {name for name, said in progress.verdicts.items() if said and said[-1] != "again"}
-    if program.decision.made_by in over:
+    over |= {name for name, verdicts in progress.verdicts.items() if verdicts and verdicts[-1] != "again"}
+    if program.decision.decided_by in over:
         return []
     off = called_off(program, progress)
     return [name for name in program.nodes() if name not in over | off]

@@ -26,32 +26,32 @@ _WAITING, _PENDING, _BLOCKED, _RUNNING, _DONE, _CANCELLED = range(6)
 _TOLERANCE = 1e-9
 """How exactly capacities are compared: a tenth of a person ten times is one person."""
 
-_WORLDS_AT_ONCE = 16_384
+_BLOCK_SIZE = 16_384
 """Worlds of one block: each event costs the same few hundred calls however many there are, and a row of numbers
 of each activity should lie in a core's cache."""
 
 
 @dataclass(frozen=True)
-class Draws:
+class ReplaySamples:
     """The luck of each world; every column is one world."""
 
-    duration_h: Float[np.ndarray, "activity world"]
+    duration_h: Float[np.ndarray, "activity sample"]
     """Hours of work, in working hours where people do it; repeated and lost work included."""
-    delay_h: Float[np.ndarray, "activity world"]
+    delay_h: Float[np.ndarray, "activity sample"]
     """Hours between all that it waits for and the moment it can really begin: data that comes late."""
-    is_active: Bool[np.ndarray, "activity world"]
+    is_active: Bool[np.ndarray, "activity sample"]
     """False: this world does without it (a branch not taken), and its successors do not wait."""
-    cut_start_h: Float[np.ndarray, "cut world"]
-    cut_end_h: Float[np.ndarray, "cut world"]
+    cut_start_h: Float[np.ndarray, "cut sample"]
+    cut_end_h: Float[np.ndarray, "cut sample"]
     """When each cut begins and ends; equal where it does not happen."""
-    says_stop: Bool[np.ndarray, "activity world"]
+    is_stop: Bool[np.ndarray, "activity sample"]
     """For gates: its verdict, should the program get there."""
 
-    def worlds(self, chosen: NDArray[np.intp] | slice) -> "Draws":
+    def select(self, chosen: NDArray[np.intp] | slice) -> "ReplaySamples":
         """Some of the worlds, by their places."""
-        return Draws(**{field.name: getattr(self, field.name)[:, chosen] for field in fields(self)})
+        return ReplaySamples(**{field.name: getattr(self, field.name)[:, chosen] for field in fields(self)})
 
-    def apart_from(self, others: "Draws") -> NDArray[np.intp]:
+    def differing_samples(self, others: "ReplaySamples") -> NDArray[np.intp]:
         """The worlds whose luck is not that of the same world of others."""
         names = [field.name for field in fields(self)]
         same = [(getattr(self, name) == getattr(others, name)).all(axis=0) for name in names]
@@ -61,27 +61,29 @@ class Draws:
 class Replay(NamedTuple):
     """What happened. NaN: never began, or was called off before its end."""
 
-    start_h: Float[np.ndarray, "activity world"]
-    finish_h: Float[np.ndarray, "activity world"]
-    held_h: Float[np.ndarray, "activity world"]
+    start_h: Float[np.ndarray, "activity sample"]
+    finish_h: Float[np.ndarray, "activity sample"]
+    held_h: Float[np.ndarray, "activity sample"]
     """Hours for which it held its devices or people (device-hours are these times its devices)."""
 
 
-def replay(network: Network, draws: Draws) -> Replay:
+def replay(network: Network, replay_samples: ReplaySamples) -> Replay:
     """Run every world to its end under the policy. Raises `ValueError` where an activity can never fit."""
-    if not draws.duration_h.size:
-        return Replay(*(np.zeros_like(draws.duration_h) for _ in Replay._fields))
+    if not replay_samples.duration_h.size:
+        return Replay(*(np.zeros_like(replay_samples.duration_h) for _ in Replay._fields))
     blocks = [
-        _Block(network, draws.worlds(slice(first, first + _WORLDS_AT_ONCE))).run()
-        for first in range(0, draws.duration_h.shape[1], _WORLDS_AT_ONCE)
+        _Block(network, replay_samples.select(slice(first, first + _BLOCK_SIZE))).run()
+        for first in range(0, replay_samples.duration_h.shape[1], _BLOCK_SIZE)
     ]
     return Replay(*(np.concatenate(parts, axis=1) for parts in zip(*blocks, strict=True)))
 
 
-def together(lots: Sequence[Draws]) -> Draws:
+def concatenated(batch: Sequence[ReplaySamples]) -> ReplaySamples:
     """All of these worlds, one lot after the other."""
-    names = [field.name for field in fields(Draws)]
-    return Draws(**{name: np.concatenate([getattr(each, name) for each in lots], axis=1) for name in names})
+    names = [field.name for field in fields(ReplaySamples)]
+    return ReplaySamples(
+        **{name: np.concatenate([getattr(samples, name) for samples in batch], axis=1) for name in names}
+    )
 
 
 def _rows(table: NDArray[Any]) -> list[NDArray[Any]]:
@@ -91,12 +93,12 @@ def _rows(table: NDArray[Any]) -> list[NDArray[Any]]:
 class _Block:
     """The state of some worlds, each at its own time: for each activity (or resource, or cut) a row of them."""
 
-    def __init__(self, network: Network, draws: Draws) -> None:
-        shape = draws.duration_h.shape
+    def __init__(self, network: Network, replay_samples: ReplaySamples) -> None:
+        shape = replay_samples.duration_h.shape
         self._network = network
         links = network.successors()
-        self._after_start = [[link for link in each if link.of_start] for each in links]
-        self._after_end = [[link for link in each if not link.of_start] for each in links]
+        self._after_start = [[link for link in followers if link.of_start] for followers in links]
+        self._after_end = [[link for link in followers if not link.of_start] for followers in links]
         self._needs = [
             [(resource, float(row[resource])) for resource in np.flatnonzero(row).tolist()]
             for row in network.demand
@@ -106,20 +108,20 @@ class _Block:
         self._may_be_late = [
             bool(date_h > 0 or delay_h.any() or any(link.lag_h for link in before))
             for date_h, delay_h, before in zip(
-                network.not_before_h, draws.delay_h, network.predecessors, strict=True
+                network.not_before_h, replay_samples.delay_h, network.predecessors, strict=True
             )
         ]
-        self._is_certain = [bool(row.all()) for row in draws.is_active]
-        self._worlds = np.arange(shape[1])
+        self._is_certain = [bool(row.all()) for row in replay_samples.is_active]
+        self._sample_indices = np.arange(shape[1])
         self._now = np.zeros(shape[1])
-        self._is_active, self._says_stop = _rows(draws.is_active), _rows(draws.says_stop)
-        self._delay_h = _rows(draws.delay_h)
-        self._cut_start_h, self._cut_end_h = _rows(draws.cut_start_h), _rows(draws.cut_end_h)
-        self._edges = _rows(np.concatenate([draws.cut_start_h, draws.cut_end_h]))
+        self._is_active, self._is_stop = _rows(replay_samples.is_active), _rows(replay_samples.is_stop)
+        self._delay_h = _rows(replay_samples.delay_h)
+        self._cut_start_h, self._cut_end_h = _rows(replay_samples.cut_start_h), _rows(replay_samples.cut_end_h)
+        self._edges = _rows(np.concatenate([replay_samples.cut_start_h, replay_samples.cut_end_h]))
         self._phase = _rows(np.full(shape, _WAITING, np.int8))
         self._missing = [np.full(shape[1], len(before), np.int32) for before in network.predecessors]
         self._ready = [np.full(shape[1], date_h) for date_h in network.not_before_h]
-        self._remaining = _rows(draws.duration_h.copy())
+        self._remaining = _rows(replay_samples.duration_h.copy())
         self._event, self._end = _rows(np.full(shape, np.inf)), _rows(np.full(shape, np.inf))
         self._began, self._held = _rows(np.zeros(shape)), _rows(np.zeros(shape))
         self._start, self._finish = _rows(np.full(shape, np.nan)), _rows(np.full(shape, np.nan))
@@ -130,10 +132,10 @@ class _Block:
         self._found = Replay(*(np.empty(shape) for _ in Replay._fields))
 
     def run(self) -> Replay:
-        everyone = np.arange(len(self._now))
+        all_samples = np.arange(len(self._now))
         for index, links in enumerate(self._network.predecessors):
             if not links:
-                self._await_date(index, everyone)
+                self._await_date(index, all_samples)
         while True:
             self._see_capacity()
             self._yield_where_too_full()
@@ -170,11 +172,11 @@ class _Block:
     def _leave_behind(self, is_open: Flags) -> None:
         """Worlds that are over: their results are kept, and they are looked at no more."""
         over, rest = np.flatnonzero(~is_open), np.flatnonzero(is_open)
-        worlds = self._worlds[over]
+        sample_indices = self._sample_indices[over]
         for found, own in zip(self._found, (self._start, self._finish, self._held), strict=True):
             for whole, row in zip(found, own, strict=True):
-                whole[worlds] = row[over]
-        self._now, self._worlds = self._now[rest], self._worlds[rest]
+                whole[sample_indices] = row[over]
+        self._now, self._sample_indices = self._now[rest], self._sample_indices[rest]
         for rows in vars(self).values():
             if isinstance(rows, list) and rows and isinstance(rows[0], np.ndarray):
                 rows[:] = [row[rest] for row in rows]
@@ -216,7 +218,7 @@ class _Block:
                 where = where[is_running]
             if self._may_rest[index]:
                 is_over = self._end[index][where] <= self._now[where]
-                self._rest(index, where[~is_over])
+                self._remaining_problem(index, where[~is_over])
                 where = where[is_over]
             self._end_here(index, where)
 
@@ -274,7 +276,7 @@ class _Block:
         self._remaining[index][where] = left + self._network.restart_h[index]
         self._leave(index, where, _PENDING)
 
-    def _rest(self, index: int, where: NDArray[np.intp]) -> None:
+    def _remaining_problem(self, index: int, where: NDArray[np.intp]) -> None:
         """It has held more than its share for as long as it may."""
         if where.size:
             self._give_way(index, where)
@@ -292,9 +294,9 @@ class _Block:
         self._phase[index][where] = _DONE
         self._finish[index][where] = self._now[where]
         if index in self._network.closing:
-            says_stop = self._says_stop[index][where] & self._is_active[index][where]
-            self._call_off(index, where[says_stop])
-            where = where[~says_stop]
+            is_stop = self._is_stop[index][where] & self._is_active[index][where]
+            self._call_off(index, where[is_stop])
+            where = where[~is_stop]
         if self._after_start[index]:
             self._release(self._after_start[index], where[np.isnan(self._start[index][where])])
         self._release(self._after_end[index], where)

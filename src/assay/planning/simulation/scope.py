@@ -3,8 +3,8 @@
 A schedule that is optimal when nothing happens is not a safe plan. The program states what could be done
 otherwise (`options`: less scope, another order), what it could do without (`optional`) and what could be done
 about its risks (`mitigations`).
-From the full scope, whatever brings the promises nearest is taken until they hold; then each thing taken is
-given back if they hold without it. All scopes are played under the same luck, so small differences are
+From the full scope, whatever brings the promises nearest is names_with until they hold; then each thing names_with is
+given back if they hold without it. All scopes are scheduled under the same luck, so small differences are
 real.
 """
 
@@ -15,13 +15,13 @@ from typing import NamedTuple
 
 from pydantic import ValidationError
 
-from assay.planning.program.offer import TakenMove, TriedScope
+from assay.planning.program.offer import EvaluatedScope, Move
 from assay.planning.program.program import Program
 from assay.planning.simulation.compile import Baseline
-from assay.planning.simulation.greedy_schedule import sketch
-from assay.planning.simulation.outcome import Outcome, simulate_each
+from assay.planning.simulation.greedy_schedule import greedy_schedule
+from assay.planning.simulation.outcome import Outcome, simulate_many
 
-SEARCH_WORLDS = 2_048
+SEARCH_SAMPLES = 2_048
 """Played for each scope in the search: a probability of 0.85 is known to 0.65 of a point."""
 
 MARGIN = 0.01
@@ -29,7 +29,7 @@ MARGIN = 0.01
 search."""
 
 
-class Promises(NamedTuple):
+class ReliabilityTargets(NamedTuple):
     """What the offered plan must keep."""
 
     p_on_time: float = 0.85
@@ -47,45 +47,49 @@ class ScopeChoice:
 
     program: Program
     """With the chosen moves made."""
-    moves: tuple[TakenMove, ...]
-    keeps_promises: bool
-    tried: tuple[TriedScope, ...]
+    moves: tuple[Move, ...]
+    meets_targets: bool
+    tried: tuple[EvaluatedScope, ...]
     """In the order of the search; the first is the full scope."""
 
 
-def moves_of(program: Program) -> dict[str, TakenMove]:
+def moves_of(program: Program) -> dict[str, Move]:
     """Every option, every optional activity that no option removes (`without NAME`), every mitigation (`risk:
     mitigation`), in the file's order."""
     moves = [
-        TakenMove(name=name, title=option.title, gives_up=option.gives_up, changes=option.changes)
+        Move(name=name, title=option.title, gives_up=option.gives_up, changes=option.changes)
         for name, option in program.options.items()
     ]
     removed = [option.changes for option in program.options.values()]
     moves += [
-        TakenMove(
+        Move(
             name=f"without {name}", title=f"Without: {activity.title}", gives_up=activity.title, changes=change
         )
         for name, activity in program.activities.items()
         if activity.optional and (change := {f"activities.{name}": None}) not in removed
     ]
     moves += [
-        TakenMove(name=f"{risk_name}: {name}", title=mitigation.title, changes=mitigation.changes)
+        Move(name=f"{risk_name}: {name}", title=mitigation.title, changes=mitigation.changes)
         for risk_name, risk in program.risks.items()
         for name, mitigation in risk.mitigations.items()
     ]
     return {move.name: move for move in moves}
 
 
-def with_moves(program: Program, moves: Iterable[TakenMove]) -> Program:
+def with_moves(program: Program, moves: Iterable[Move]) -> Program:
     """The program run so, moves applied in the given order."""
     return reduce(Program.changed, (move.changes for move in moves), program)
 
 
 def choose_scope(
-    program: Program, promises: Promises | None = None, *, num_worlds: int = SEARCH_WORLDS, seed: int = 0
+    program: Program,
+    targets: ReliabilityTargets | None = None,
+    *,
+    num_samples: int = SEARCH_SAMPLES,
+    seed: int = 0,
 ) -> ScopeChoice:
     """Search; where no scope keeps the promises, the nearest one is returned and says so."""
-    search = _Search(program, promises or Promises(), num_worlds, seed)
+    search = _Search(program, targets or ReliabilityTargets(), num_samples, seed)
     chosen = search.give_back(search.forward(()))
     return ScopeChoice(
         search.program_with(chosen),
@@ -96,18 +100,18 @@ def choose_scope(
 
 
 class _Search:
-    def __init__(self, program: Program, promises: Promises, num_worlds: int, seed: int) -> None:
+    def __init__(self, program: Program, targets: ReliabilityTargets, num_samples: int, seed: int) -> None:
         self.moves = moves_of(program)
-        self.tried: dict[tuple[str, ...], TriedScope] = {}
-        self._program, self._promises = program, promises
-        self._num_worlds, self._seed = num_worlds, seed
+        self.tried: dict[tuple[str, ...], EvaluatedScope] = {}
+        self._program, self._promises = program, targets
+        self._num_samples, self._seed = num_samples, seed
         self._shortfalls: dict[tuple[str, ...], float] = {}
         self._full: Outcome | None = None
 
     def rank(self, names: tuple[str, ...]) -> tuple[float, float]:
         """Lower is better: first the promises, then the chance of both."""
         shortfall = self.shortfall(names)
-        return shortfall, -self.tried[names].p_both if names in self.tried else 0.0
+        return shortfall, -self.tried[names].p_within_limits if names in self.tried else 0.0
 
     def program_with(self, names: Sequence[str]) -> Program:
         return with_moves(self._program, [self.moves[name] for name in names])
@@ -132,40 +136,40 @@ class _Search:
     def give_back(self, names: tuple[str, ...]) -> tuple[str, ...]:
         """Drop whatever the promises do not need."""
         while True:
-            fewer = [tuple(each for each in names if each != name) for name in names]
+            fewer = [tuple(other for other in names if other != name) for name in names]
             self._try(fewer)
-            kept = [each for each in fewer if self.shortfall(each) <= self.shortfall(names)]
-            if not kept:
+            sufficient = [scope for scope in fewer if self.shortfall(scope) <= self.shortfall(names)]
+            if not sufficient:
                 return names
-            names = min(kept, key=self.rank)
+            names = min(sufficient, key=self.rank)
 
     def _try(self, scopes: Sequence[tuple[str, ...]]) -> None:
-        """Play those that have not been; a world that a move does not change is not played again."""
+        """Play those that have not been; a world that a move does not change is not scheduled again."""
         new = {names: self._scheduled(names) for names in scopes if names not in self._shortfalls}
         self._shortfalls |= {names: float("inf") for names, scope in new.items() if scope is None}
-        played = {names: scope for names, scope in new.items() if scope is not None}
+        scheduled = {names: scope for names, scope in new.items() if scope is not None}
         known = [] if self._full is None else [self._full]
-        found = simulate_each(played.values(), num_worlds=self._num_worlds, seed=self._seed, known=known)
-        for names, outcome in zip(played, found, strict=True):
+        found = simulate_many(scheduled.values(), num_samples=self._num_samples, seed=self._seed, known=known)
+        for names, outcome in zip(scheduled, found, strict=True):
             self._full = self._full or outcome
-            is_both = outcome.is_on_time() & ~outcome.is_over_budget()
-            self.tried[names] = TriedScope(
+            is_within_limits = outcome.is_on_time() & ~outcome.is_over_budget()
+            self.tried[names] = EvaluatedScope(
                 moves=names,
                 p_on_time=outcome.p_on_time(),
                 p_over_budget=outcome.p_over_budget(),
-                p_both=float(is_both.mean()),
+                p_within_limits=float(is_within_limits.mean()),
             )
             self._shortfalls[names] = self._promises.shortfall(outcome, margin=MARGIN)
 
     def _scheduled(self, names: tuple[str, ...]) -> tuple[Program, Baseline] | None:
         try:
             program = self.program_with(names)
-            return program, sketch(program)
+            return program, greedy_schedule(program)
         except (KeyError, ValidationError):
             return None
 
     def _more(self, names: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
         for name in self.moves:
             if name not in names:
-                taken = {*names, name}
-                yield tuple(move for move in self.moves if move in taken)
+                names_with = {*names, name}
+                yield tuple(move for move in self.moves if move in names_with)

@@ -73,7 +73,7 @@ def _chance_chart(
     return area.drawing(area.upright(limit, "limit"), asked, *drawn, label=label)
 
 
-def tornado_figure(drivers: Sequence[Driver], *, now: float, num_worlds: int, shown: int = 12) -> Figure:
+def tornado_figure(drivers: Sequence[Driver], *, now: float, num_samples: int, shown: int = 12) -> Figure:
     """P(on time) from the kind to the harsh end of each driver."""
     kept = [driver for driver in drivers if abs(driver.high.p_on_time - driver.low.p_on_time) >= 0.005][:shown]
     return figure(
@@ -81,17 +81,17 @@ def tornado_figure(drivers: Sequence[Driver], *, now: float, num_worlds: int, sh
         title="What the date hangs on",
         caption="Each bar is one driver alone, from its kind end to its harsh end; the line is the plan as it "
         "stands. A long bar is worth a conversation, a short one is not. "
-        f"{num_worlds:,} worlds at each end.",
+        f"{num_samples:,} worlds at each end.",
         legend=[("s3", "kinder than stated"), ("s2", "harsher than stated")],
         table=Table.of(
             drivers,
             ("driver", lambda each: each.title),
             ("kind end", lambda each: each.low_text),
-            ("P(on time)", lambda each: sampled_percent_text(each.low.p_on_time, num_worlds)),
-            ("P(over budget)", lambda each: sampled_percent_text(each.low.p_over_budget, num_worlds)),
+            ("P(on time)", lambda each: sampled_percent_text(each.low.p_on_time, num_samples)),
+            ("P(over budget)", lambda each: sampled_percent_text(each.low.p_over_budget, num_samples)),
             ("harsh end", lambda each: each.high_text),
-            ("P(on time)", lambda each: sampled_percent_text(each.high.p_on_time, num_worlds)),
-            ("P(over budget)", lambda each: sampled_percent_text(each.high.p_over_budget, num_worlds)),
+            ("P(on time)", lambda each: sampled_percent_text(each.high.p_on_time, num_samples)),
+            ("P(over budget)", lambda each: sampled_percent_text(each.high.p_over_budget, num_samples)),
         ),
     )
 

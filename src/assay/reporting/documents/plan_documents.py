@@ -9,17 +9,17 @@ from typing import NamedTuple
 
 from assay.base.units import number_of, percent_text, sampled_percent_text
 from assay.planning.explain import critical_chain
-from assay.planning.program.offer import Offer, Safety, Spread
+from assay.planning.program.offer import Offer, Quantiles, Safety
 from assay.planning.program.plan import Planned
 from assay.planning.program.program import Program
 from assay.planning.program.risk import StopCondition
-from assay.planning.program.work import Evidence, Owners, PlayedRule, ProgramGate
+from assay.planning.program.work import Evidence, GateRule, Owners, ProgramGate
 from assay.planning.simulation.information import STOP_PROBABILITY, least_gain
 from assay.planning.simulation.offer import Offered
-from assay.planning.simulation.offer_report import Dossier
+from assay.planning.simulation.offer_report import OfferReport
 from assay.planning.simulation.outcome import Outcome
-from assay.planning.simulation.questions import AnsweredQuestion
-from assay.planning.simulation.scope import SEARCH_WORLDS
+from assay.planning.simulation.questions import SimulatedWhatIf
+from assay.planning.simulation.scope import SEARCH_SAMPLES
 from assay.reporting.charts.figure import Figure, Table, figure
 from assay.reporting.charts.plan_figures import capacity_profile, gantt
 from assay.reporting.charts.risk_figures import Lot, chance_figure, tornado_figure
@@ -43,9 +43,9 @@ SHOWN_SCOPES = 8
 """Besides the full one; the rest stand in offer.json."""
 
 
-def execution_plan(dossier: Dossier, price: HourPrice | None = None) -> Document:
+def execution_plan(report: OfferReport, price: HourPrice | None = None) -> Document:
     """What is done when, by whom, on how many devices; and what was given up so that it is safe."""
-    program, offer = dossier.offered.program, dossier.offered.offer
+    program, offer = report.offered.program, report.offered.offer
     return Document(
         name="execution-plan",
         title=program.title,
@@ -54,23 +54,23 @@ def execution_plan(dossier: Dossier, price: HourPrice | None = None) -> Document
         verdict=offer_verdict(program, offer),
         tiles=safety_tiles(program, offer.safety, price),
         sections=[
-            *_what_breaks(dossier),
-            DocumentSection("The weeks", list(_weeks(dossier))),
-            DocumentSection("What was chosen", list(_chosen(dossier.offered))),
+            *_what_breaks(report),
+            DocumentSection("The weeks", list(_weeks(report))),
+            DocumentSection("What was chosen", list(_chosen(report.offered))),
             DocumentSection("Who does what, when", [_activities(program, offer)]),
-            DocumentSection("Which experiment next", list(_ladder(dossier))),
-            DocumentSection("What if", list(_questions(dossier))),
+            DocumentSection("Which experiment next", list(_ladder(report))),
+            DocumentSection("What if", list(_questions(report))),
         ],
         foot=FOOT,
         links=BESIDE,
     )
 
 
-def stage_gates(dossier: Dossier) -> Document:
+def stage_gates(report: OfferReport) -> Document:
     """Each gate: the question, the evidence, the thresholds, what follows, and what it is worth."""
-    program, offer = dossier.offered.program, dossier.offered.offer
-    saved = sum(line.device_hours_saved for line in dossier.stages)
-    shares = {name: offer.safety.chance_text(share) for name, share in offer.safety.verdicts.items()}
+    program, offer = report.offered.program, report.offered.offer
+    saved = sum(line.device_hours_saved for line in report.stages)
+    shares = {name: offer.safety.probability_text(share) for name, share in offer.safety.verdicts.items()}
     sentence = (
         f"Being able to stop early saves {saved:,.0f} device-hours on average. As things are believed today "
         f"the program ends with 'scale' in {shares['scale']} of simulated worlds, 'narrow' in "
@@ -87,14 +87,14 @@ def stage_gates(dossier: Dossier) -> Document:
             Tile(
                 program.gates[item.name].title.split(":")[0],
                 program.calendar.day_text(item.end_h),
-                _shares(dossier, item.name),
+                _shares(report, item.name),
             )
             for item in gates
         ],
         sections=[
             *_pilot(program),
-            DocumentSection("What each gate is worth", list(_worth(dossier))),
-            *(DocumentSection(program.gates[item.name].title, list(_gate(dossier, item))) for item in gates),
+            DocumentSection("What each gate is worth", list(_worth(report))),
+            *(DocumentSection(program.gates[item.name].title, list(_gate(report, item))) for item in gates),
             DocumentSection("Conditions that end it at any time", [_stops(program)]),
         ],
         foot=FOOT,
@@ -102,9 +102,9 @@ def stage_gates(dossier: Dossier) -> Document:
     )
 
 
-def raci(dossier: Dossier) -> Document:
+def raci(report: OfferReport) -> Document:
     """A matrix of who does, answers, is asked and is told."""
-    program = dossier.offered.program
+    program = report.offered.program
     accountable = {stage.owners.accountable for stage in program.stages.values()}
     return Document(
         name="raci",
@@ -153,31 +153,31 @@ class SpreadTexts(NamedTuple):
     p90: str
 
 
-def spread_texts(program: Program, days: Spread) -> SpreadTexts:
+def spread_texts(program: Program, days: Quantiles) -> SpreadTexts:
     """From days since the program's start."""
-    return SpreadTexts(*(program.calendar.day_text(24 * each) for each in (days.p10, days.p50, days.p90)))
+    return SpreadTexts(*(program.calendar.day_text(24 * value) for value in (days.p10, days.p50, days.p90)))
 
 
 def offer_verdict(program: Program, offer: Offer) -> Verdict:
     """Whether the plan keeps its promises, and what the calm optimum would have done."""
-    safety, calm = offer.safety, offer.calm_safety
+    safety, calm = offer.safety, offer.baseline_safety
     sentence = (
-        f"The decision stands by the {deadline_text(program)} in {safety.chance_text(safety.p_on_time)} of "
+        f"The decision stands by the {deadline_text(program)} in {safety.probability_text(safety.p_on_time)} of "
         f"{safety.num_programs:,} simulated worlds, and the budget is broken in "
-        f"{safety.chance_text(safety.p_over_budget)}."
+        f"{safety.probability_text(safety.p_over_budget)}."
     )
     if offer.moves:
         sentence += (
-            f" The optimum of the full scope ({program.calendar.day_text(offer.calm_plan.decision_h)}, when "
+            f" The optimum of the full scope ({program.calendar.day_text(offer.baseline_plan.decision_h)}, when "
             "nothing happens) would "
-            f"be in time in {calm.chance_text(calm.p_on_time)} and over budget in "
-            f"{calm.chance_text(calm.p_over_budget)}; it would end with 'scale' in "
-            f"{calm.chance_text(calm.verdicts['scale'])}, this plan does in "
-            f"{safety.chance_text(safety.verdicts['scale'])}."
+            f"be in time in {calm.probability_text(calm.p_on_time)} and over budget in "
+            f"{calm.probability_text(calm.p_over_budget)}; it would end with 'scale' in "
+            f"{calm.probability_text(calm.verdicts['scale'])}, this plan does in "
+            f"{safety.probability_text(safety.verdicts['scale'])}."
         )
-    if offer.keeps_promises:
+    if offer.meets_targets:
         return Verdict("good", "keeps its promises", sentence)
-    promised = f"{percent_text(offer.promised_on_time)} and {percent_text(offer.promised_over_budget)}"
+    promised = f"{percent_text(offer.target_on_time)} and {percent_text(offer.target_over_budget)}"
     broken = " and ".join(f"the {what}" for what in broken_promises(offer))
     return Verdict(
         "bad",
@@ -186,16 +186,16 @@ def offer_verdict(program: Program, offer: Offer) -> Verdict:
     )
 
 
-def more_seeds_text(dossier: Dossier) -> str:
+def more_seeds_text(report: OfferReport) -> str:
     """`scale in 18.5% with 4 of each arm (over budget in 6.1%), in ...`; empty where no gate reads a gain."""
-    more = [line for line in dossier.seeds if line.num_more > 0]
+    more = [line for line in report.seeds if line.num_more > 0]
 
-    def chance_text(share: float) -> str:
-        return sampled_percent_text(share, dossier.few_worlds)
+    def probability_text(share: float) -> str:
+        return sampled_percent_text(share, report.num_few_samples)
 
     return ", ".join(
-        f"{'' if index else 'scale '}in {chance_text(line.p_scale)} with {line.num_seeds}"
-        f"{'' if index else ' of each arm'} (over budget in {chance_text(line.p_over_budget)})"
+        f"{'' if index else 'scale '}in {probability_text(line.p_scale)} with {line.num_seeds}"
+        f"{'' if index else ' of each arm'} (over budget in {probability_text(line.p_over_budget)})"
         for index, line in enumerate(more)
     )
 
@@ -203,8 +203,8 @@ def more_seeds_text(dossier: Dossier) -> str:
 def broken_promises(offer: Offer) -> list[str]:
     """`date`, `budget`: those of the two that the offered plan does not keep."""
     is_broken = {
-        "date": offer.safety.p_on_time < offer.promised_on_time,
-        "budget": offer.safety.p_over_budget > offer.promised_over_budget,
+        "date": offer.safety.p_on_time < offer.target_on_time,
+        "budget": offer.safety.p_over_budget > offer.target_over_budget,
     }
     return [what for what, broken in is_broken.items() if broken]
 
@@ -215,12 +215,12 @@ def safety_tiles(program: Program, safety: Safety, price: HourPrice | None) -> l
     return [
         Tile(
             "decision by its date",
-            safety.chance_text(safety.p_on_time),
+            safety.probability_text(safety.p_on_time),
             f"by the {deadline_text(program)}",
         ),
         Tile(
             "over budget",
-            safety.chance_text(safety.p_over_budget),
+            safety.probability_text(safety.p_over_budget),
             f"of worlds spend more than {program.budget.device_hours:,.0f} device-hours",
         ),
         Tile("decision", day.p50, f"median; 80% of worlds: {day.p10} to {day.p90}"),
@@ -240,60 +240,60 @@ def cost_note(price: HourPrice | None, device_hours: float) -> str:
 # The promises
 
 
-def _what_breaks(dossier: Dossier) -> Iterator[DocumentSection]:
+def _what_breaks(report: OfferReport) -> Iterator[DocumentSection]:
     """What broke a promise, drawn: how far it is missed, and what it hangs on."""
-    offer = dossier.offered.offer
+    offer = report.offered.offer
     draw = {"date": date_figure, "budget": money_figure}
-    figures: list[Block] = [draw[what](dossier) for what in broken_promises(offer)]
+    figures: list[Block] = [draw[what](report) for what in broken_promises(offer)]
     if figures:
         figures.append(
-            tornado_figure(dossier.drivers, now=offer.safety.p_on_time, num_worlds=dossier.few_worlds)
+            tornado_figure(report.drivers, now=offer.safety.p_on_time, num_samples=report.num_few_samples)
         )
         yield DocumentSection("What breaks the promise", figures)
 
 
-def date_figure(dossier: Dossier) -> Figure:
+def date_figure(report: OfferReport) -> Figure:
     """The chance of a decision by each day."""
-    program, offer = dossier.offered.program, dossier.offered.offer
+    program, offer = report.offered.program, report.offered.offer
     last_h = program.calendar.hour_of(program.decision.by)
     return chance_figure(
-        [Lot(name, outcome.decision_h / 24) for name, outcome in _played(dossier)],
+        [Lot(name, outcome.decision_h / 24) for name, outcome in _played(report)],
         title="The date",
         caption="How many simulated worlds have decided by a day; the dashed line is the date, the dotted one "
-        f"the {percent_text(offer.promised_on_time)} that were asked for. Early ones were stopped at a gate.",
+        f"the {percent_text(offer.target_on_time)} that were asked for. Early ones were stopped at a gate.",
         limit=last_h / 24,
         limit_text=program.calendar.day_text(last_h),
         x_label="day of the decision",
         value_text=lambda days: program.calendar.day_text(24 * days),
-        promised=offer.promised_on_time,
+        promised=offer.target_on_time,
     )
 
 
-def money_figure(dossier: Dossier) -> Figure:
+def money_figure(report: OfferReport) -> Figure:
     """The chance of staying below each sum of device-hours."""
-    offer, budget = dossier.offered.offer, dossier.offered.program.budget.device_hours
+    offer, budget = report.offered.offer, report.offered.program.budget.device_hours
     return chance_figure(
-        [Lot(name, outcome.device_hours) for name, outcome in _played(dossier)],
+        [Lot(name, outcome.device_hours) for name, outcome in _played(report)],
         title="The money",
         caption="How many stay below so many device-hours; the dashed line is the budget, the dotted one the "
-        f"{percent_text(1.0 - offer.promised_over_budget)} that were asked for.",
+        f"{percent_text(1.0 - offer.target_over_budget)} that were asked for.",
         limit=budget,
         limit_text=f"{budget:,.0f}",
         x_label="device-hours",
-        promised=1.0 - offer.promised_over_budget,
+        promised=1.0 - offer.target_over_budget,
     )
 
 
-def _played(dossier: Dossier) -> tuple[tuple[str, Outcome], ...]:
-    offered = dossier.offered
-    return ("offered plan", offered.outcome), ("calm optimum of the full scope", offered.calm_outcome)
+def _played(report: OfferReport) -> tuple[tuple[str, Outcome], ...]:
+    offered = report.offered
+    return ("offered plan", offered.outcome), ("calm optimum of the full scope", offered.baseline_outcome)
 
 
 # The execution plan
 
 
-def _weeks(dossier: Dossier) -> Iterator[Block]:
-    program, plan = dossier.offered.program, dossier.offered.offer.plan
+def _weeks(report: OfferReport) -> Iterator[Block]:
+    program, plan = report.offered.program, report.offered.offer.plan
     nodes = program.nodes()
     chain = [f"'{nodes[step.name].title}'" for step in critical_chain(program, plan)]
     bookings = [booking.title or name for name, booking in program.capacity.bookings.items()]
@@ -320,7 +320,7 @@ def _chosen(offered: Offered) -> Iterator[Block]:
     if not offer.moves:
         yield Passage(
             "The full scope keeps the promises; nothing was given up."
-            if offer.keeps_promises
+            if offer.meets_targets
             else "Nothing was given up: no option or mitigation of the program brings the promises nearer, and "
             "the full scope breaks one."
         )
@@ -330,7 +330,7 @@ def _chosen(offered: Offered) -> Iterator[Block]:
             "Chosen under the simulation from the program's options and mitigations: "
             + (
                 "the fewest that keep both promises."
-                if offer.keeps_promises
+                if offer.meets_targets
                 else "those that bring the promises nearest; a promise is broken even so."
             ),
             offer.moves,
@@ -345,21 +345,23 @@ def _chosen(offered: Offered) -> Iterator[Block]:
 def _tried(offered: Offered) -> TitledTable:
     """The scopes of the search, below what was found of the one that is offered."""
     full, *others = offered.offer.tried
-    best = [full, *sorted(others, key=lambda each: -each.p_both)[:SHOWN_SCOPES]]
+    best = [full, *sorted(others, key=lambda each: -each.p_within_limits)[:SHOWN_SCOPES]]
     outcome = offered.outcome
     both = float((outcome.is_on_time() & ~outcome.is_over_budget()).mean())
     final = (outcome.p_on_time(), outcome.p_over_budget(), both)
-    rows = [("as offered, on its own schedule", f"{len(outcome.verdict):,}", *map(outcome.chance_text, final))]
+    rows = [
+        ("as offered, on its own schedule", f"{len(outcome.verdict):,}", *map(outcome.probability_text, final))
+    ]
     rows += [
         (
-            " + ".join(each.moves) or "full scope",
-            f"{SEARCH_WORLDS:,}",
+            " + ".join(scope.moves) or "full scope",
+            f"{SEARCH_SAMPLES:,}",
             *(
-                sampled_percent_text(share, SEARCH_WORLDS)
-                for share in (each.p_on_time, each.p_over_budget, each.p_both)
+                sampled_percent_text(share, SEARCH_SAMPLES)
+                for share in (scope.p_on_time, scope.p_over_budget, scope.p_within_limits)
             ),
         )
-        for each in best
+        for scope in best
     ]
     return TitledTable(
         f"Of {len(offered.offer.tried)} scopes that were played, the full one and the safest",
@@ -390,19 +392,19 @@ def _activities(program: Program, offer: Offer) -> TitledTable:
     )
 
 
-def _ladder(dossier: Dossier) -> Iterator[Block]:
-    program = dossier.offered.program
-    if not dossier.ladder:
+def _ladder(report: OfferReport) -> Iterator[Block]:
+    program = report.offered.program
+    if not report.ladder:
         yield Passage(_why_no_ladder(program))
         return
     yield TitledTable.of(
         "The ladder: smallest first, one change at a time",
-        f"Each rung repeats the comparison at a larger size. {_best_rung(dossier)} Shares are of the worlds "
+        f"Each rung repeats the comparison at a larger size. {_best_rung(report)} Shares are of the worlds "
         "that reach the rung. It would stop where its evidence alone leaves a gain worth having less likely "
         f"than {percent_text(STOP_PROBABILITY)}; what that saves comes on top of what the gates save. A "
         "smaller size is taken to show the same gain; how far it really does, the records of earlier ladders "
         "must tell.",
-        dossier.ladder,
+        report.ladder,
         ("rung", lambda rung: rung.title),
         ("ends (mean)", lambda rung: program.calendar.day_text(24 * rung.end_day)),
         ("seeds", lambda rung: str(rung.num_seeds)),
@@ -413,29 +415,29 @@ def _ladder(dossier: Dossier) -> Iterator[Block]:
         ("would stop a good one", lambda rung: percent_text(rung.p_stopped_wrongly)),
         ("hours saved (mean)", lambda rung: f"{rung.device_hours_saved:,.0f}"),
     )
-    if dossier.seeds:
+    if report.seeds:
         yield TitledTable.of(
             "Seeds of the last gate",
             "What more seeds would tell, and what they do to the date and the budget. "
-            f"{dossier.few_worlds:,} worlds each.",
-            dossier.seeds,
+            f"{report.num_few_samples:,} worlds each.",
+            report.seeds,
             ("seeds of each arm", lambda line: str(line.num_seeds)),
             ("error (points)", lambda line: f"{line.standard_error:.2f}"),
             ("wrong if decided on it alone", lambda line: percent_text(line.p_wrong)),
             (
                 "passes a clear gain",
-                lambda line: sampled_percent_text(line.p_pass_if_least, dossier.few_worlds),
+                lambda line: sampled_percent_text(line.p_pass_if_least, report.num_few_samples),
             ),
-            ("ends with 'scale'", lambda line: sampled_percent_text(line.p_scale, dossier.few_worlds)),
-            ("on time", lambda line: sampled_percent_text(line.p_on_time, dossier.few_worlds)),
-            ("over budget", lambda line: sampled_percent_text(line.p_over_budget, dossier.few_worlds)),
+            ("ends with 'scale'", lambda line: sampled_percent_text(line.p_scale, report.num_few_samples)),
+            ("on time", lambda line: sampled_percent_text(line.p_on_time, report.num_few_samples)),
+            ("over budget", lambda line: sampled_percent_text(line.p_over_budget, report.num_few_samples)),
             ("device-hours (median)", lambda line: f"{line.device_hours:,.0f}"),
         )
 
 
-def _best_rung(dossier: Dossier) -> str:
+def _best_rung(report: OfferReport) -> str:
     """Behind which rung a gate would save most, where it would save anything."""
-    program, best = dossier.offered.program, max(dossier.ladder, key=lambda rung: rung.worth())
+    program, best = report.offered.program, max(report.ladder, key=lambda rung: rung.worth())
     if best.device_hours_saved < 1:
         return "To stop behind any of them would save nothing."
     gated = {gate.evidence.runs for gate in program.gates.values() if gate.evidence is not None}
@@ -455,27 +457,29 @@ def _why_no_ladder(program: Program) -> str:
     )
 
 
-def _questions(dossier: Dossier) -> Iterator[Block]:
-    if dossier.what_ifs:
+def _questions(report: OfferReport) -> Iterator[Block]:
+    if report.what_ifs:
         yield TitledTable(
             "If the world is otherwise",
-            f"Each is solved and simulated anew, {_worlds_of(dossier.what_ifs)}. Hours saved: against the "
+            f"Each is solved and simulated anew, {_worlds_of(report.what_ifs)}. Hours saved: against the "
             "plan as it is.",
-            _asked_table(dossier.what_ifs),
+            _asked_table(report.what_ifs),
         )
-    if dossier.readings:
+    if report.readings:
         yield TitledTable(
             "What each reading of the cluster's rule costs",
-            f"{_rule_text(dossier.offered.program)} can be read in these ways, each played "
-            f"{_worlds_of(dossier.readings)}.",
-            _asked_table(dossier.readings),
+            f"{_rule_text(report.offered.program)} can be read in these ways, each played "
+            f"{_worlds_of(report.readings)}.",
+            _asked_table(report.readings),
         )
-    if not dossier.what_ifs and not dossier.readings:
+    if not report.what_ifs and not report.readings:
         yield Passage("Not asked: 'assay plan offer' was told to be quick.")
 
 
-def _worlds_of(asked: Sequence[AnsweredQuestion]) -> str:
-    return f"in {max((each.safety.num_programs for each in asked if each.safety), default=0):,} worlds"
+def _worlds_of(asked: Sequence[SimulatedWhatIf]) -> str:
+    return (
+        f"in {max((question.safety.num_programs for question in asked if question.safety), default=0):,} worlds"
+    )
 
 
 def _rule_text(program: Program) -> str:
@@ -484,25 +488,25 @@ def _rule_text(program: Program) -> str:
     return f"'No job may hold more than {rule.share:.0%} of capacity for more than {rule.max_hours:g} hours'"
 
 
-def _asked_table(asked: Sequence[AnsweredQuestion]) -> Table:
+def _asked_table(asked: Sequence[SimulatedWhatIf]) -> Table:
     calm = ("decision, calm", "device-hours, calm")
     header = ("", *calm, "on time", "over budget", "scale / narrow / stop", "hours saved (mean)")
-    return Table(header, [_asked_row(each) for each in asked])
+    return Table(header, [_asked_row(question) for question in asked])
 
 
-def _asked_row(each: AnsweredQuestion) -> tuple[str, ...]:
-    title, plan = each.answer.title, each.answer.plan
+def _asked_row(each: SimulatedWhatIf) -> tuple[str, ...]:
+    title, plan = each.result.title, each.result.plan
     if each.safety is None or plan is None:
         return (title, "nothing fits", "—", "—", "—", "—", "—")
     shares = each.safety.verdicts
-    verdicts = " / ".join(each.safety.chance_text(shares[name]) for name in ("scale", "narrow", "stop"))
+    verdicts = " / ".join(each.safety.probability_text(shares[name]) for name in ("scale", "narrow", "stop"))
     saved = each.device_hours_saved
     return (
         title,
-        each.answer.program.calendar.day_text(plan.decision_h),
+        each.result.program.calendar.day_text(plan.decision_h),
         f"{plan.device_hours:,}",
-        each.safety.chance_text(each.safety.p_on_time),
-        each.safety.chance_text(each.safety.p_over_budget),
+        each.safety.probability_text(each.safety.p_on_time),
+        each.safety.probability_text(each.safety.p_over_budget),
         verdicts,
         "—" if saved is None or abs(saved) < 1 else f"{saved:+,.0f}",
     )
@@ -511,21 +515,21 @@ def _asked_row(each: AnsweredQuestion) -> tuple[str, ...]:
 # The gates
 
 
-def _shares(dossier: Dossier, gate: str) -> str:
-    looks = dossier.offered.outcome.luck.gates[gate]
+def _shares(report: OfferReport, gate: str) -> str:
+    looks = report.offered.outcome.samples.gates[gate]
     found = {
         verdict: float((looks[0].verdict == verdict).mean()) for verdict in ("pass", "narrow", "again", "stop")
     }
     return ", ".join(f"{name} {percent_text(share)}" for name, share in found.items() if share)
 
 
-def _worth(dossier: Dossier) -> Iterator[Block]:
-    least = least_gain(dossier.offered.outcome)
+def _worth(report: OfferReport) -> Iterator[Block]:
+    least = least_gain(report.offered.outcome)
     yield TitledTable.of(
         "Information, stage by stage",
         f"'Wrong' means: scaling a gain below {least:g} points, or stopping one above, were it decided there. "
         "A gate's hours are saved because weak evidence ends the program.",
-        dossier.stages,
+        report.stages,
         ("gate", lambda line: line.title),
         ("wrong if decided here", lambda line: "—" if line.p_wrong is None else percent_text(line.p_wrong)),
         (
@@ -548,31 +552,31 @@ def _pilot(program: Program) -> Iterator[DocumentSection]:
         )
 
 
-def _gate(dossier: Dossier, item: Planned) -> Iterator[Block]:
-    program = dossier.offered.program
+def _gate(report: OfferReport, item: Planned) -> Iterator[Block]:
+    program = report.offered.program
     gate = program.gates[item.name]
     owners = program.owners_of(item.name)
     nodes = program.nodes()
-    judged = [nodes[each.name].title for each in gate.after if each.name in nodes]
+    judged = [nodes[dependency.name].title for dependency in gate.after if dependency.name in nodes]
     yield Listing(
         [
             f"Held on {program.calendar.day_text(item.end_h)}; "
             f"{program.title_of(owners.accountable)} answers for it.",
             f"Judges: {', '.join(judged)}.",
-            *_thresholds(dossier, item.name, gate),
+            *_thresholds(report, item.name, gate),
         ]
     )
     yield Listing([*_consequences(program, gate)], title="What follows")
 
 
-def _thresholds(dossier: Dossier, name: str, gate: ProgramGate) -> Iterator[str]:
-    program = dossier.offered.program
+def _thresholds(report: OfferReport, name: str, gate: ProgramGate) -> Iterator[str]:
+    program = report.offered.program
     if gate.evidence is None:
         stated = ", ".join(f"{verdict} {percent_text(share)}" for verdict, share in gate.probabilities.items())
         yield f"Judged by people from their findings; taken as likely: {stated}."
         return
     evidence = gate.evidence
-    look = dossier.offered.outcome.luck.gates[name][0]
+    look = report.offered.outcome.samples.gates[name][0]
     error = float(look.standard_error[0]) if look.standard_error is not None else 0.0
     title = program.benchmarks[evidence.benchmark].title or evidence.benchmark
     yield (
@@ -585,7 +589,7 @@ def _thresholds(dossier: Dossier, name: str, gate: ProgramGate) -> Iterator[str]
         yield f"Passes at {pass_at:+g} points or more, stops below {stop_below:+g}; {between}."
     else:
         yield from _campaign_text(evidence.rule)
-    yield f"As things are believed today: {_shares(dossier, name)}."
+    yield f"As things are believed today: {_shares(report, name)}."
 
 
 def judged_text(evidence: Evidence) -> str:
@@ -596,7 +600,7 @@ def judged_text(evidence: Evidence) -> str:
     return f"pass {pass_at:+g}, stop below {stop_below:+g}"
 
 
-def _campaign_text(rule: PlayedRule) -> Iterator[str]:
+def _campaign_text(rule: GateRule) -> Iterator[str]:
     looks = f"looks at {', '.join(map(str, rule.looks))} seeds; " if rule.looks else ""
     shared = f", shared by {number_of(rule.candidates, 'candidate')}" if rule.candidates > 1 else ""
     yield (
@@ -618,7 +622,7 @@ def _consequences(program: Program, gate: ProgramGate) -> Iterator[str]:
     else:
         yield "Narrow: goes on; the recommendation will say so."
     if gate.again is not None:
-        repeated = ", ".join(titles[name] for name in gate.again.repeats)
+        repeated = ", ".join(titles[name] for name in gate.again.activities)
         at_most = f"at most {number_of(gate.again.at_most, 'time')}"
         yield f"Again ({at_most}): repeats {repeated}."
     closing = ", ".join(titles[name] for name in gate.stop_goes_to) or "nothing more"

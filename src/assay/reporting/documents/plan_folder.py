@@ -12,7 +12,7 @@ from pathlib import Path
 from assay.base.errors import ConfigError
 from assay.planning.program.offer import Offer
 from assay.planning.program.progress import Progress
-from assay.planning.simulation.offer_report import Dossier
+from assay.planning.simulation.offer_report import OfferReport
 from assay.reporting.documents.document import Document, markdown
 from assay.reporting.documents.plan_documents import execution_plan, raci, stage_gates
 from assay.reporting.documents.render import render_document, write_file
@@ -23,15 +23,15 @@ OFFER_FILE = "offer.json"
 PLAN_FILE = "plan.json"
 
 
-def write_offer(dossier: Dossier, folder: Path, price: HourPrice | None = None) -> list[Path]:
+def write_offer(report: OfferReport, folder: Path, price: HourPrice | None = None) -> list[Path]:
     """Write the records and all documents, at the price of the day; the pages' paths."""
-    write_file(folder / OFFER_FILE, dossier.offered.offer.to_json())
-    write_file(folder / PLAN_FILE, dossier.offered.offer.plan.to_json())
+    write_file(folder / OFFER_FILE, report.offered.offer.to_json())
+    write_file(folder / PLAN_FILE, report.offered.offer.plan.to_json())
     documents = (
-        execution_plan(dossier, price),
-        stage_gates(dossier),
-        raci(dossier),
-        risk_register(dossier, price),
+        execution_plan(report, price),
+        stage_gates(report),
+        raci(report),
+        risk_register(report, price),
     )
     return write_documents(documents, folder)
 

@@ -11,7 +11,7 @@ import numpy as np
 from assay.base.units import number_of, percent_text
 from assay.planning.program.program import Program
 from assay.planning.simulation.drivers import RegisterLine
-from assay.planning.simulation.offer_report import Dossier
+from assay.planning.simulation.offer_report import OfferReport
 from assay.reporting.charts.figure import Table
 from assay.reporting.charts.risk_figures import tornado_figure
 from assay.reporting.documents.document import Block, Document, DocumentSection, TitledTable
@@ -27,54 +27,56 @@ from assay.reporting.views.verdict import Verdict, signed_text
 from assay.store.settings import HourPrice
 
 
-def risk_register(dossier: Dossier, price: HourPrice | None = None) -> Document:
+def risk_register(report: OfferReport, price: HourPrice | None = None) -> Document:
     """Risks by what they really cost, with their mitigations."""
-    program, offer = dossier.offered.program, dossier.offered.offer
+    program, offer = report.offered.program, report.offered.offer
     return Document(
         name="risk-register",
         title=f"Risks: {program.title}",
         kind="risk register",
         made=made_text(program),
-        verdict=_verdict(dossier),
+        verdict=_verdict(report),
         tiles=safety_tiles(program, offer.safety, price),
         sections=[
-            DocumentSection("How sure are date and money", [date_figure(dossier), money_figure(dossier)]),
-            DocumentSection("The register", [_register(program, dossier.register), *_mitigations(dossier)]),
+            DocumentSection("How sure are date and money", [date_figure(report), money_figure(report)]),
+            DocumentSection("The register", [_register(program, report.register), *_mitigations(report)]),
             DocumentSection(
                 "What it hangs on",
-                [tornado_figure(dossier.drivers, now=offer.safety.p_on_time, num_worlds=dossier.few_worlds)],
+                [
+                    tornado_figure(
+                        report.drivers, now=offer.safety.p_on_time, num_samples=report.num_few_samples
+                    )
+                ],
             ),
-            DocumentSection("Where the device-hours go", [_stages(dossier)]),
+            DocumentSection("Where the device-hours go", [_stages(report)]),
         ],
         foot=FOOT,
         links=BESIDE,
     )
 
 
-def _verdict(dossier: Dossier) -> Verdict:
-    worst = dossier.register[0] if dossier.register else None
-    offer = dossier.offered.offer
+def _verdict(report: OfferReport) -> Verdict:
+    worst = report.register[0] if report.register else None
+    offer = report.offered.offer
     if worst is None:
         return Verdict("open", "no risks stated", "The program states no risks; only noise was simulated.")
     best = [
         (line, each)
-        for line in dossier.register
+        for line in report.register
         for each in line.mitigations
-        if each.after.p_both > line.now.p_both + 0.002
+        if each.after.p_within_limits > line.now.p_within_limits + 0.002
     ]
     sentence = (
         f"The dearest risk is '{worst.risk.title.lower()}': without it, a decision in time and in budget would "
         f"be {100 * worst.cost():.1f} points likelier. "
     )
     if best:
-        line, each = max(best, key=lambda pair: pair[1].after.p_both - pair[0].now.p_both)
-        gain = 100 * (each.after.p_both - line.now.p_both)
+        line, each = max(best, key=lambda pair: pair[1].after.p_within_limits - pair[0].now.p_within_limits)
+        gain = 100 * (each.after.p_within_limits - line.now.p_within_limits)
         sentence += f"What helps most: '{each.title[0].lower()}{each.title[1:]}' ({gain:+.1f} points)."
     else:
         sentence += "No mitigation that was tried helps on balance."
-    return Verdict(
-        "good" if offer.keeps_promises else "bad", number_of(len(dossier.register), "risk"), sentence
-    )
+    return Verdict("good" if offer.meets_targets else "bad", number_of(len(report.register), "risk"), sentence)
 
 
 def _register(program: Program, lines: tuple[RegisterLine, ...]) -> TitledTable:
@@ -94,8 +96,8 @@ def _register(program: Program, lines: tuple[RegisterLine, ...]) -> TitledTable:
     )
 
 
-def _mitigations(dossier: Dossier) -> Iterator[Block]:
-    taken = {move.name for move in dossier.offered.offer.moves}
+def _mitigations(report: OfferReport) -> Iterator[Block]:
+    taken = {move.name for move in report.offered.offer.moves}
     rows = [
         (
             mitigation.title,
@@ -105,16 +107,16 @@ def _mitigations(dossier: Dossier) -> Iterator[Block]:
             signed_text(mitigation.after.device_hours - line.now.device_hours),
             "taken"
             if f"{line.name}: {mitigation.name}" in taken
-            else _advice(line.now.p_both, mitigation.after.p_both),
+            else _advice(line.now.p_within_limits, mitigation.after.p_within_limits),
         )
-        for line in dossier.register
+        for line in report.register
         for mitigation in line.mitigations
     ]
     if rows:
         yield TitledTable(
             "Mitigations, tried in the model",
             "Each alone, its own work included: the change in both shares, and in the mean of the "
-            f"device-hours. {dossier.few_worlds:,} worlds each.",
+            f"device-hours. {report.num_few_samples:,} worlds each.",
             Table(("mitigation", "against", "on time", "over budget", "device-hours", "advice"), rows),
         )
 
@@ -125,8 +127,8 @@ def _advice(before: float, after: float) -> str:
     return "costs more than it saves" if after < before - 0.002 else "makes no difference"
 
 
-def _stages(dossier: Dossier) -> TitledTable:
-    offered = dossier.offered
+def _stages(report: OfferReport) -> TitledTable:
+    offered = report.offered
     planned: dict[str, float] = dict.fromkeys(offered.program.stages, 0.0)
     nodes = offered.program.nodes()
     for item in offered.offer.plan.items:

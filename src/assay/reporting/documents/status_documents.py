@@ -16,14 +16,14 @@ from assay.planning.program.offer import Offer
 from assay.planning.program.program import Program
 from assay.planning.program.progress import Actual, Progress, RunActual, called_off
 from assay.planning.simulation.forecast import (
-    LEAST_LIKE_US,
+    MIN_MATCHING_SAMPLES,
     Alarm,
     ProgramForecast,
     left_ahead,
     left_by_day,
     unwatched,
 )
-from assay.planning.simulation.recommended_action import Course, course_of, left_to_do
+from assay.planning.simulation.recommended_action import RecommendedAction, left_to_do, recommended_action
 from assay.records.decision import Decision
 from assay.reporting.charts.figure import Table
 from assay.reporting.charts.risk_figures import BurnDown, burn_down_figure
@@ -116,18 +116,18 @@ def _status_verdict(found: ProgramForecast, offer: Offer) -> Verdict:
     on_time = outcome.p_on_time()
     low, middle, high = np.quantile(outcome.device_hours, (0.1, 0.5, 0.9))
     sentence = (
-        f"A decision by the {deadline_text(program)} is {outcome.chance_text(on_time)} likely (promised: "
-        f"{percent_text(offer.promised_on_time)}). At completion {middle:,.0f} device-hours are the median, "
+        f"A decision by the {deadline_text(program)} is {outcome.probability_text(on_time)} likely (promised: "
+        f"{percent_text(offer.target_on_time)}). At completion {middle:,.0f} device-hours are the median, "
         f"{low:,.0f} to {high:,.0f} in four of five worlds, of {program.budget.device_hours:,.0f}."
     )
-    must_act = course_of(found).must_act
+    must_act = recommended_action(found).must_act
     word = _act_text(must_act) if must_act else "watch" if found.alarms else "on course"
     return Verdict(_alarmed(found), word, sentence)
 
 
 def _alarmed(found: ProgramForecast) -> Tone:
     """The tone of the status, and the best that the review may have."""
-    return "bad" if course_of(found).must_act else "open" if found.alarms else "good"
+    return "bad" if recommended_action(found).must_act else "open" if found.alarms else "good"
 
 
 def _act_text(alarms: Sequence[Alarm]) -> str:
@@ -142,7 +142,7 @@ def _tiles(found: ProgramForecast, price: HourPrice | None) -> list[Tile]:
     done = sum(actual.ended is not None for actual in found.progress.activities.values())
     return [
         Tile("decision", days[1], f"median; 80% of worlds: {days[0]} to {days[2]}"),
-        Tile("on time", outcome.chance_text(outcome.p_on_time()), f"by the {deadline_text(program)}"),
+        Tile("on time", outcome.probability_text(outcome.p_on_time()), f"by the {deadline_text(program)}"),
         Tile(
             "spent",
             f"{found.spent:,.4g}",
@@ -171,14 +171,14 @@ def _limits(found: ProgramForecast, notes: Progress | None) -> Iterator[Block]:
         yield Passage(WITHOUT_NOTES)
     if not found.is_conditioned():
         yield Passage(
-            f"The forecast does not learn from the verdicts: only {found.num_like_us} of "
-            f"{found.num_worlds:,} simulated worlds had gates that said what ours said, and fewer than "
-            f"{LEAST_LIKE_US} tell nothing. So all are played on; what the gates said is fixed in each, and "
+            f"The forecast does not learn from the verdicts: only {found.num_matching} of "
+            f"{found.num_samples:,} simulated worlds had gates that said what ours said, and fewer than "
+            f"{MIN_MATCHING_SAMPLES} tell nothing. So all are played on; what the gates said is fixed in each, and "
             "the gain, and with it what later gates will say, is believed as before the verdicts."
         )
     nodes = found.program.nodes()
     if guessed := [
-        nodes[name].title for name, each in found.begun.items() if nodes[name].runs and not each.is_noted
+        nodes[name].title for name, each in found.in_progress.items() if nodes[name].runs and not each.is_noted
     ]:
         yield Listing(guessed, title="Nobody has noted what these spent: taken as planned until today")
     if silent := unwatched(found):
@@ -263,7 +263,7 @@ def _line(found: ProgramForecast, name: str, actual: Actual) -> str:
         over = sum(run.ended is not None for run in actual.runs)
         failed = sum(run.num_failed for run in actual.runs)
         parts.append(
-            f"{over} of {number_of(len(actual.runs), 'run')} over, {found.begun[name].spent:,.4g} device-hours"
+            f"{over} of {number_of(len(actual.runs), 'run')} over, {found.in_progress[name].spent:,.4g} device-hours"
         )
         parts += [f"{number_of(failed, 'attempt')} failed"] if failed else []
     if name in found.progress.verdicts:
@@ -275,7 +275,7 @@ def _line(found: ProgramForecast, name: str, actual: Actual) -> str:
 
 
 def _recommendation(found: ProgramForecast) -> Verdict:
-    course = course_of(found)
+    course = recommended_action(found)
     word: str = course.word or "not decided yet"
     if course.must_act and course.word in (None, "scale"):
         word = f"{word}, {_act_text(course.must_act)}"
@@ -286,7 +286,7 @@ def _recommendation(found: ProgramForecast) -> Verdict:
     return Verdict(tone, word, " ".join([*raised, _of_gates(found, course, spent), *_not_over(found)]))
 
 
-def _of_gates(found: ProgramForecast, course: Course, spent: str) -> str:
+def _of_gates(found: ProgramForecast, course: RecommendedAction, spent: str) -> str:
     program, progress = found.program, found.progress
     if course.by_gates is None:
         missing = [f"'{gate.title}'" for name, gate in program.gates.items() if name not in progress.verdicts]
@@ -307,7 +307,7 @@ def _of_gates(found: ProgramForecast, course: Course, spent: str) -> str:
 def _not_over(found: ProgramForecast) -> Iterator[str]:
     program = found.program
     if left := left_to_do(program, found.progress):
-        nodes, decides = program.nodes(), program.decision.made_by
+        nodes, decides = program.nodes(), program.decision.decided_by
         what = (
             f"'{nodes[decides].title}' makes the decision and has not ended"
             if decides in left
@@ -355,7 +355,7 @@ def _decision(decision: Decision, path: Path) -> Iterator[Block]:
         ((gate, clause) for gate in decision.gates for clause in gate.clauses),
         ("gate", lambda held: held[0].gate),
         ("clause", lambda held: held[1].name),
-        ("asks", lambda held: held[1].asks),
+        ("asks", lambda held: held[1].requirement),
         ("seen", lambda held: held[1].seen),
         ("verdict", lambda held: held[1].verdict),
     )
@@ -376,7 +376,7 @@ def _costs(found: ProgramForecast) -> Iterator[Block]:
             ("attempts", lambda line: str(sum(run.num_attempts for run in line[1].runs))),
             ("failed", lambda line: str(sum(run.num_failed for run in line[1].runs))),
             ("planned", lambda line: f"{planned.get(line[0], 0):,}"),
-            ("held", lambda line: f"{found.begun[line[0]].spent:,.4g}"),
+            ("held", lambda line: f"{found.in_progress[line[0]].spent:,.4g}"),
             ("of it rolled back", lambda line: f"{sum(run.device_hours_lost for run in line[1].runs):,.3g}"),
         )
 
@@ -385,9 +385,9 @@ def _not_done(found: ProgramForecast) -> Iterator[Block]:
     """Apart: what is still to come, what the gates called off, and what a program that is over never began."""
     program, told, nodes = found.program, found.progress, found.program.nodes()
     left, off = left_to_do(program, told), called_off(program, told)
-    begun = {*told.activities, *told.verdicts}
-    never = [name for name in nodes if name not in {*left, *off, *begun}]
-    decides = program.decision.made_by
+    in_progress = {*told.activities, *told.verdicts}
+    never = [name for name in nodes if name not in {*left, *off, *in_progress}]
+    decides = program.decision.decided_by
     parts = {
         "Not over yet": [f"{nodes[each].title}{' (makes the decision)' * (each == decides)}" for each in left],
         "Called off by the gates": [nodes[node].title for node in nodes if node in off],

@@ -13,15 +13,15 @@ from assay.base.units import number_of
 from assay.planning.checker import violations
 from assay.planning.conflict import Conflict, Member
 from assay.planning.explain import Price, critical_chain
-from assay.planning.in_progress import Begun
+from assay.planning.in_progress import ActivityInProgress
 from assay.planning.program.checks import unawaited
 from assay.planning.program.plan import Plan, Planned
 from assay.planning.program.program import Program
 from assay.reporting.terminal.terminal import stdout
 
 if TYPE_CHECKING:
-    from assay.planning.simulation.questions import AnsweredQuestion
-    from assay.planning.what_if import Answer
+    from assay.planning.simulation.questions import SimulatedWhatIf
+    from assay.planning.what_if import WhatIfResult
     from assay.store.settings import HourPrice
 
 GOALS = {
@@ -39,7 +39,7 @@ def print_program(program: Program) -> None:
     """What a program holds, in a few lines."""
     console, nodes = stdout(), program.nodes().values()
     runs = [node.runs for node in nodes if node.runs]
-    least = sum(run.count * min(m.devices * m.hours for m in run.ways()) for run in runs)
+    least = sum(run.count * min(m.devices * m.hours for m in run.all_modes()) for run in runs)
     console.print(Text(f"{program.name}: {program.title}", style="bold"))
     people = sum(role.fte for role in program.team.values() if role.part_of is None)
     console.print(
@@ -89,27 +89,29 @@ def _date(program: Program, hour: int) -> str:
 def conflict_error(place: Callable[[str], str], conflict: Conflict) -> ConfigError:
     """The limits that clash, each with its line and what would do."""
     minimal = "" if conflict.is_minimal else " (time ran out: one of them may not be to blame)"
-    if any(member.cure for member in conflict.members):
+    if any(member.fix for member in conflict.members):
         lines = [_member_text(place, member) for member in conflict.members]
         return ConfigError(
             f"no schedule keeps all limits. These cannot hold together{minimal}; give way on one:\n"
             + "\n".join(lines)
         )
     lines = [f"no schedule keeps all limits, and giving way on one is not enough{minimal}."]
-    for clash, says in ((clash, index) for index, clash in enumerate((conflict.members, *conflict.others))):
-        lines.append("These cannot hold together either:" if says else "These cannot hold together:")
-        lines += [f"  {place(member.key)}: {member.key}: {member.says}" for member in clash]
-    if not conflict.ways_out:
+    for clash, is_further in (
+        (clash, index) for index, clash in enumerate((conflict.members, *conflict.others))
+    ):
+        lines.append("These cannot hold together either:" if is_further else "These cannot hold together:")
+        lines += [f"  {place(member.key)}: {member.key}: {member.demand}" for member in clash]
+    if not conflict.fixes:
         lines.append("No few concessions that were tried are enough: look for what is asked for twice.")
-    for number, given in enumerate(conflict.ways_out):
+    for number, fix in enumerate(conflict.fixes):
         lines.append("Or all of these:" if number else "Give way on all of these:")
-        lines += [f"  {place(key)}: {key}: {text}" for key, text in given]
+        lines += [f"  {place(key)}: {key}: {text}" for key, text in fix]
     return ConfigError("\n".join(lines))
 
 
 def _member_text(place: Callable[[str], str], member: Member) -> str:
-    cure = member.cure or "no concession on this alone is enough"
-    return f"  {place(member.key)}: {member.key}: {member.says}; {cure}"
+    fix = member.fix or "no concession on this alone is enough"
+    return f"  {place(member.key)}: {member.key}: {member.demand}; {fix}"
 
 
 def print_plan(
@@ -117,17 +119,17 @@ def print_plan(
     plan: Plan,
     *,
     now_h: int | None,
-    has_begun: Mapping[str, Begun] | None = None,
+    in_progress: Mapping[str, ActivityInProgress] | None = None,
     price: "HourPrice | None" = None,
 ) -> None:
     """The weeks, the chain, the proof; made anew, the hour from which it is, and what had begun by then."""
     console, hours = stdout(), f"{plan.device_hours:,} device-hours of {program.budget.device_hours:,.0f}"
     peak = f"at most {number_of(plan.peak_devices, 'device')} at once"
-    if has_begun:
+    if in_progress:
         peak += ", what has begun included"
-    if has_begun is not None:
+    if in_progress is not None:
         spent, to_come = (
-            sum(getattr(each, what) for each in has_begun.values()) for what in ("spent", "to_come")
+            sum(getattr(activity, what) for activity in in_progress.values()) for what in ("spent", "to_come")
         )
         hours += f" ({spent:,.4g} spent; to come of what has begun: {to_come:,.4g})"
     if price is not None:
@@ -148,17 +150,17 @@ def print_plan(
         begins, ends = _day(program, step.start_h, begins=True), _day(program, step.end_h)
         console.print(f"  {step.name:<22} {begins} to {ends}   {because}")
     console.print()
-    for goal in plan.goals:
-        proof = "proved" if goal.proved else f"not proved; nothing below {goal.bound:g} is possible"
-        title = GOALS.get(goal.name, goal.name)
-        if has_begun:  # it is among the plan's hours and its peak, and not the solver's
-            title = STILL_TO_BEGIN.get(goal.name, title)
-        console.print(f"{title:<20} {goal.value:>8,g}   {proof} ({goal.solve_s:.1f} s)")
+    for result in plan.objective_results:
+        proof = "proved" if result.proved else f"not proved; nothing below {result.bound:g} is possible"
+        title = GOALS.get(result.name, result.name)
+        if in_progress:  # it is among the plan's hours and its peak, and not the solver's
+            title = STILL_TO_BEGIN.get(result.name, title)
+        console.print(f"{title:<20} {result.value:>8,g}   {proof} ({result.solve_s:.1f} s)")
     if now_h is not None:
         return
     broken = violations(program, plan)
-    for each in broken:
-        console.print(Text(f"BROKEN {each.rule}: {each.message}", style="bold red"))
+    for violation in broken:
+        console.print(Text(f"BROKEN {violation.rule}: {violation.message}", style="bold red"))
     if not broken:
         console.print("confirmed hour by hour by a checker that shares no code with the solver")
 
@@ -219,16 +221,16 @@ def print_prices(plan: Plan, earliest: Plan, found: Sequence[Price]) -> None:
         )
 
 
-def print_asked(found: "Sequence[AnsweredQuestion]") -> None:
+def print_what_ifs(found: "Sequence[SimulatedWhatIf]") -> None:
     """Questions side by side, calm and played; the first is what the others are held against."""
     console = stdout()
-    console.print(_calm_table([each.answer for each in found]))
+    console.print(_baseline_table([question.result for question in found]))
     console.print()
-    console.print(_played_table(found))
+    console.print(_simulated_table(found))
 
 
-def _played_table(found: "Sequence[AnsweredQuestion]") -> Table:
-    safeties = [each.safety for each in found if each.safety is not None]
+def _simulated_table(found: "Sequence[SimulatedWhatIf]") -> Table:
+    safeties = [question.safety for question in found if question.safety is not None]
     table = _side_by_side(f"what if, {safeties[0].num_programs:,} times" if safeties else "what if")
     for column in (
         "decision (median)",
@@ -239,20 +241,20 @@ def _played_table(found: "Sequence[AnsweredQuestion]") -> Table:
         "hours saved (mean)",
     ):
         table.add_column(column, justify="right")
-    for each in found:
-        if (safety := each.safety) is None:
-            table.add_row(each.answer.title, Text("none", style="red"), "", "", "", "", "")
+    for question in found:
+        if (safety := question.safety) is None:
+            table.add_row(question.result.title, Text("none", style="red"), "", "", "", "", "")
             continue
-        day, saved = safety.decision_day, each.device_hours_saved
-        day_of = each.answer.program.calendar.day_of
+        day, saved = safety.decision_day, question.device_hours_saved
+        day_of = question.result.program.calendar.day_of
         table.add_row(
-            each.answer.title,
+            question.result.title,
             f"day {day_of(24 * day.p50)}",
             f"{day_of(24 * day.p10)} to {day_of(24 * day.p90)}",
-            safety.chance_text(safety.p_on_time),
-            safety.chance_text(safety.p_over_budget),
-            " / ".join(safety.chance_text(safety.verdicts[name]) for name in ("scale", "narrow", "stop")),
-            "" if saved is None or each is found[0] else f"{round(saved):+,}" if round(saved) else "0",
+            safety.probability_text(safety.p_on_time),
+            safety.probability_text(safety.p_over_budget),
+            " / ".join(safety.probability_text(safety.verdicts[name]) for name in ("scale", "narrow", "stop")),
+            "" if saved is None or question is found[0] else f"{round(saved):+,}" if round(saved) else "0",
         )
     return table
 
@@ -263,29 +265,29 @@ def _side_by_side(first: str) -> Table:
     return table
 
 
-def _calm_table(found: "Sequence[Answer]") -> Table:
+def _baseline_table(found: "Sequence[WhatIfResult]") -> Table:
     table = _side_by_side("what if, when nothing happens")
     for column in ("decision", "", "device-hours", "peak", ""):
         table.add_column(column, justify="left" if not column else "right")
     base = found[0].plan if found else None
-    for each in found:
-        if each.plan is None:
-            keys = ", ".join(member.key for member in each.conflict.members) if each.conflict else ""
-            table.add_row(each.title, "none", Text(f"cannot hold together: {keys}", style="red"), "", "", "")
+    for item in found:
+        if item.plan is None:
+            keys = ", ".join(member.key for member in item.conflict.members) if item.conflict else ""
+            table.add_row(item.title, "none", Text(f"cannot hold together: {keys}", style="red"), "", "", "")
             continue
         days = (
             ""
-            if base is None or each is found[0]
-            else f"{(each.plan.decision_h - base.decision_h) / 24:+.1f} d"
+            if base is None or item is found[0]
+            else f"{(item.plan.decision_h - base.decision_h) / 24:+.1f} d"
         )
-        date = _day(each.program, each.plan.decision_h)
+        date = _day(item.program, item.plan.decision_h)
         table.add_row(
-            each.title,
-            f"day {each.plan.decision_day()}",
-            Text(f"{date} {days}", style="" if each.is_in_time() else "red"),
-            f"{each.plan.device_hours:,}",
-            str(each.plan.peak_devices),
-            "proved" if each.plan.is_proved() else "not proved",
+            item.title,
+            f"day {item.plan.decision_day()}",
+            Text(f"{date} {days}", style="" if item.is_in_time() else "red"),
+            f"{item.plan.device_hours:,}",
+            str(item.plan.peak_devices),
+            "proved" if item.plan.is_proved() else "not proved",
         )
     return table
 

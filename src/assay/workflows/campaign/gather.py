@@ -34,9 +34,9 @@ from assay.records.evidence import Look
 from assay.training.recipe import recipe_of
 from assay.workflows.campaign.folder import OpenCampaign
 from assay.workflows.campaign.forecast import forecast_of
-from assay.workflows.campaign.scores import ScoredRun, benchmark_scores, scores_beside
-from assay.workflows.campaign.sealed_holdout import Bench, seal_of
-from assay.workflows.run import existing_run
+from assay.workflows.campaign.scores import ScoredRun, benchmark_scores, secondary_scores
+from assay.workflows.campaign.sealed_holdout import LookContext, sealed_holdout_facts
+from assay.workflows.run import load_run
 
 
 def gather(
@@ -45,7 +45,7 @@ def gather(
     look: Look,
     baseline_runs: Sequence[ScoredRun],
     candidate_runs: Sequence[ScoredRun],
-    bench: Bench,
+    bench: LookContext,
 ) -> Facts:
     """All that is known of a candidate at a look; `DataError` for what cannot be read or compared.
 
@@ -60,22 +60,22 @@ def gather(
         look,
         {benchmark.name: benchmark_scores(benchmark.name, runs, home) for benchmark in config.open_benchmarks},
         [run.record for run in runs],
-        recipe=existing_run(campaign.home, candidate_runs[0].record.run_id).recipe,
+        recipe=load_run(campaign.home, candidate_runs[0].record.run_id).recipe,
         files=file_facts(config.rule, beside),
     )
-    facts = facts._replace(beside=tuple(scores_beside(campaign, runs, bench.ledger)))
+    facts = facts._replace(secondary=tuple(secondary_scores(campaign, runs, bench.ledger)))
     scaling = config.rule.scaling
     if scaling is not None and scaling.record is not None:
         facts = facts._replace(forecast=_forecast_on_file(beside / scaling.record))
     elif scaling is not None:
         facts = facts._replace(forecast=forecast_of(campaign, facts, scaling, bench.ledger))
     facts = facts._replace(most_items=_most_items(campaign, facts, baseline_runs[0].record.run_id))
-    return facts._replace(seal=seal_of(campaign, facts, runs, bench))
+    return facts._replace(holdout=sealed_holdout_facts(campaign, facts, runs, bench))
 
 
 def _most_items(campaign: OpenCampaign, facts: Facts, run_id: str) -> dict[str, int]:
     """Benchmark -> items at most, where held-out rows are asked; none where the dataset is gone."""
-    data = recipe_of(existing_run(campaign.home, run_id)).data
+    data = recipe_of(load_run(campaign.home, run_id)).data
     split = data.split.model_copy(update={"drop_leaks": False})  # to find them all tokens are read
     try:
         view = split_view(Dataset.open(Path(data.dataset)), split, "validation")

@@ -130,12 +130,12 @@ def broken(tmp_path: Path, old: str, new: str) -> tuple[str, int]:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "expected"),
     MISTAKES,
 )
-def test_a_mistake_is_said_with_its_line(tmp_path: Path, old: str, new: str, said: str) -> None:
+def test_a_mistake_is_said_with_its_line(tmp_path: Path, old: str, new: str, expected: str) -> None:
     message, line = broken(tmp_path, old, new)
-    assert said in message
+    assert expected in message
     assert f"broken.yaml:{line}: " in message
 
 
@@ -270,7 +270,7 @@ def test_progress_on_what_is_not_there_or_lies_ahead_names_file_and_line(tmp_pat
     assert f"{notes}:5: verdicts.nogate: not in program '{program.name}'" in str(caught.value)
 
 
-def said_of_notes(tmp_path: Path, text: str) -> list[str]:
+def notes_error(tmp_path: Path, text: str) -> list[str]:
     """Line and mistake of each mistake in notes on the template."""
     new_program(tmp_path / "p.yaml", start=date(2027, 1, 4))
     notes = tmp_path / "notes.yaml"
@@ -281,7 +281,7 @@ def said_of_notes(tmp_path: Path, text: str) -> list[str]:
 
 
 def test_one_note_that_cannot_be_read_hides_no_other_mistake(tmp_path: Path) -> None:
-    found = said_of_notes(
+    found = notes_error(
         tmp_path,
         """now: sometime
 activities:
@@ -290,7 +290,7 @@ activities:
 verdicts: {worth_it: maybe}
 """,
     )
-    assert [each.partition(" (given")[0] for each in found] == [
+    assert [text.partition(" (given")[0] for text in found] == [
         "1: now: not a moment. Write a date (2027-01-18), 'week 4', 'week 4 day 2' or 'end of week 2'",
         "3: activities.prepair.started: not a moment. Write a date (2027-01-18), 'week 4', 'week 4 day 2' or "
         "'end of week 2'",
@@ -316,12 +316,12 @@ verdicts: {worth_it: maybe}
     ],
 )
 def test_what_hangs_on_an_unreadable_note_is_no_mistake(tmp_path: Path, unread: str, hidden: str) -> None:
-    found = said_of_notes(tmp_path, unread)
-    assert len(found) >= 1 and not any(hidden in each for each in found), found
+    found = notes_error(tmp_path, unread)
+    assert len(found) >= 1 and not any(hidden in text for text in found), found
 
 
 def test_a_verdict_of_an_unknown_gate_is_named_beside_one_of_a_known(tmp_path: Path) -> None:
-    found = said_of_notes(tmp_path, "now: week 3\nverdicts: {worthit: pass, worth_it: pass}")
+    found = notes_error(tmp_path, "now: week 3\nverdicts: {worthit: pass, worth_it: pass}")
     assert found[0].startswith("2: verdicts.worthit: not in program 'my_program'; perhaps you meant 'worth_it'")
 
 
@@ -330,7 +330,7 @@ def test_an_entry_behind_one_that_cannot_be_read_keeps_its_place(tmp_path: Path)
     assert ".after.2: 'replicat' is no activity" in message
     two = "[{run_id: a, started: x, device_hours: 1}, {run_id: b, started: week 3, device_hours: 1}]"
     notes = f"now: week 1 day 2\nactivities: {{replicate: {{started: week 1, runs: {two}}}}}"
-    assert said_of_notes(tmp_path, notes)[1].startswith("2: activities.replicate.runs.1.started: week 3 lies")
+    assert notes_error(tmp_path, notes)[1].startswith("2: activities.replicate.runs.1.started: week 3 lies")
 
 
 def test_keys_are_those_of_the_file_and_not_of_the_schema(case: Program) -> None:
@@ -373,8 +373,8 @@ def test_one_value_that_cannot_be_read_hides_no_other_mistake(tmp_path: Path) ->
     path.write_text(text)
     with pytest.raises(ConfigError) as raised:
         read_program(path)
-    said = str(raised.value)
-    for each in (
+    message = str(raised.value)
+    for item in (
         "team.research_engineer.fte: expected a number (given: 'many')",
         "'replicat' is no activity",
         "a circle: ",
@@ -383,8 +383,8 @@ def test_one_value_that_cannot_be_read_hides_no_other_mistake(tmp_path: Path) ->
         "number without separator or unit; perhaps 0.35",
         "cannot fit: the runs need at least 15,040 device-hours",
     ):
-        assert each in said, each
-    assert "'research_engineer' is no" not in said, "it stands there, and could not be read"
+        assert item in message, item
+    assert "'research_engineer' is no" not in message, "it stands there, and could not be read"
 
 
 @pytest.mark.parametrize(
@@ -429,9 +429,9 @@ def test_a_day_beyond_all_calendars_has_no_date() -> None:
 
 def test_a_deadline_is_said_with_its_last_day() -> None:
     calendar = Calendar(start="2026-11-30", weeks=8)
-    said = [calendar.deadline_text(moment) for moment in ("end of week 6", "week 7", "2027-01-11")]
+    texts = [calendar.deadline_text(moment) for moment in ("end of week 6", "week 7", "2027-01-11")]
     last = "day 42, 10 Jan"
-    assert said == [f"end of week 6 ({last})", f"week 7 (end of {last})", f"2027-01-11 (end of {last})"]
+    assert texts == [f"end of week 6 ({last})", f"week 7 (end of {last})", f"2027-01-11 (end of {last})"]
 
 
 NOTES = "now: 2026-12-11\nevents: {new_data: 2026-12-07}\nactivities: {}\n"
@@ -439,7 +439,7 @@ ROOT = Path(__file__).parents[4]
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         (NOTES, "notes on a program's progress: 'assay plan status PROGRAM FOLDER --notes {path}' takes it"),
         ((ROOT / "recipes/minilm.yaml").read_text(), "a recipe: 'assay train {path} --check' takes it"),
@@ -449,13 +449,15 @@ ROOT = Path(__file__).parents[4]
     ],
 )
 def test_another_file_than_a_program_is_told_once_what_it_is_and_what_takes_it(
-    tmp_path: Path, text: str, said: str
+    tmp_path: Path, text: str, expected: str
 ) -> None:
     path = tmp_path / "given.yaml"
     path.write_text(text)
     with pytest.raises(ConfigError) as caught:
         read_program(path)
-    assert str(caught.value).startswith(f"{path} is no valid program: this looks like {said.format(path=path)}")
+    assert str(caught.value).startswith(
+        f"{path} is no valid program: this looks like {expected.format(path=path)}"
+    )
     assert "\n" not in str(caught.value)
 
 

@@ -36,7 +36,7 @@ SMALL = {
     "name": "small",
     "title": "A small program",
     "calendar": {"start": "2027-01-04", "weeks": 8},
-    "decision": {"made_by": "memo", "by": "end of week 3"},
+    "decision": {"decided_by": "memo", "by": "end of week 3"},
     "team": {"engineer": 2.0},
     "stakeholders": {"lead": "Lead"},
     "capacity": {"devices": 16},
@@ -73,7 +73,7 @@ SMALL = {
             "after": ["runs"],
             "evidence": {"benchmark": "wins", "runs": "runs", "pass_at": 1.0, "stop_below": 0.0},
             "narrow": {"drops": ["extra"]},
-            "again": {"repeats": ["runs"]},
+            "again": {"activities": ["runs"]},
             "stop_goes_to": ["memo"],
         }
     },
@@ -92,14 +92,14 @@ SMALL = {
 }
 
 
-def plain_replay(network, draws, program):
+def plain_replay(network, replay_samples, program):
     """{name: (start, finish, held)} of one program; None where it never began or never ended."""
     names = network.names
     state = dict.fromkeys(range(len(names)), "waiting")
-    left = {a: float(draws.duration_h[a, program]) for a in state}
-    active = {a: bool(draws.is_active[a, program]) for a in state}
+    left = {a: float(replay_samples.duration_h[a, program]) for a in state}
+    active = {a: bool(replay_samples.is_active[a, program]) for a in state}
     date = {a: float(network.not_before_h[a]) for a in state}
-    delay = {a: float(draws.delay_h[a, program]) for a in state}
+    delay = {a: float(replay_samples.delay_h[a, program]) for a in state}
     waits = {a: list(network.predecessors[a]) for a in state}
     start, finish, held = {}, {}, dict.fromkeys(state, 0.0)
     since, until = {}, {}
@@ -107,12 +107,12 @@ def plain_replay(network, draws, program):
     now = 0.0
 
     def room(resource):
-        taken = 0.0
+        missing = 0.0
         for index, cut in enumerate(network.cuts):
-            begins, ends = draws.cut_start_h[index, program], draws.cut_end_h[index, program]
+            begins, ends = replay_samples.cut_start_h[index, program], replay_samples.cut_end_h[index, program]
             if cut.resource == resource and begins <= now < ends:
-                taken += cut.amount
-        return network.capacity[resource] - taken
+                missing += cut.amount
+        return network.capacity[resource] - missing
 
     def used(resource):
         return sum(network.demand[a, resource] for a in state if state[a] == "running")
@@ -138,7 +138,7 @@ def plain_replay(network, draws, program):
 
     def complete(a):
         state[a], finish[a] = "done", now
-        if a in network.closing and active[a] and draws.says_stop[a, program]:
+        if a in network.closing and active[a] and replay_samples.is_stop[a, program]:
             closing = network.closing[a]
             for other in state:
                 if other not in closing and state[other] != "done":
@@ -147,10 +147,10 @@ def plain_replay(network, draws, program):
                     state[other] = "off"
             for other in closing:
                 if state[other] == "waiting":
-                    kept = [link for link in waits[other] if link.predecessor != a or link.of_start]
-                    waits[other] = [e for e in kept if e.predecessor in closing or moment(e) is not None]
+                    remaining = [link for link in waits[other] if link.predecessor != a or link.of_start]
+                    waits[other] = [e for e in remaining if e.predecessor in closing or moment(e) is not None]
 
-    while any(each in ("waiting", "running") for each in state.values()):
+    while any(text in ("waiting", "running") for text in state.values()):
         for a in reversed(range(len(names))):
             if network.demand[a, 0] and state[a] == "running" and used(0) > room(0) + 1e-9:
                 left[a] = until[a] - now + network.restart_h[a]
@@ -171,9 +171,11 @@ def plain_replay(network, draws, program):
         later += [t for t in map(ready_at, state) if t is not None and t > now]
         for index in range(len(network.cuts)):
             later += [
-                t for t in (draws.cut_start_h[index, program], draws.cut_end_h[index, program]) if t > now
+                t
+                for t in (replay_samples.cut_start_h[index, program], replay_samples.cut_end_h[index, program])
+                if t > now
             ]
-        if not any(each in ("waiting", "running") for each in state.values()):
+        if not any(text in ("waiting", "running") for text in state.values()):
             break
         now = min(later)
         for a in range(len(names)):

@@ -16,11 +16,17 @@ from assay.base.errors import ConfigError
 from assay.planning.program.checks import problems_of, why_nothing_passes
 from assay.planning.program.file import read_program
 from assay.planning.program.program import Program
-from assay.planning.simulation.compile import simulated
-from assay.planning.simulation.greedy_schedule import sketch
+from assay.planning.simulation.compile import compile_program
+from assay.planning.simulation.greedy_schedule import greedy_schedule
 from assay.planning.simulation.information import least_gain, seeds_table
 from assay.planning.simulation.outcome import simulate
-from assay.planning.simulation.random_draws import Luck, draw_luck, p_pass, quantile_of_belief, seeds_of
+from assay.planning.simulation.random_draws import (
+    ProgramSamples,
+    p_pass,
+    quantile_of_belief,
+    sample_program,
+    seeds_of,
+)
 from assay.statistics.campaign.looks import LookPlan
 from assay.statistics.campaign.rule import (
     CampaignEvidence,
@@ -33,7 +39,7 @@ from assay.statistics.effect import Effect
 from assay.statistics.seeds.trimmed import inner_seeds, trimmed_effect
 from variants import soaked
 
-NUM_WORLDS, NUM_CAMPAIGNS = 4096, 16_000
+NUM_SAMPLES, NUM_CAMPAIGNS = 4096, 16_000
 
 
 def by_rule(small: Program, rule: dict[str, Any], *, seeds: int = 6, **changes: Any) -> Program:
@@ -42,8 +48,8 @@ def by_rule(small: Program, rule: dict[str, Any], *, seeds: int = 6, **changes: 
     return small.changed({"gates.gate.evidence": evidence, "gates.gate.again": None, **runs, **changes})
 
 
-def luck_of(program: Program) -> Luck:
-    return draw_luck(simulated(program, sketch(program)), num_worlds=NUM_WORLDS)
+def samples_of(program: Program) -> ProgramSamples:
+    return sample_program(compile_program(program, greedy_schedule(program)), num_samples=NUM_SAMPLES)
 
 
 def campaigns(
@@ -51,18 +57,18 @@ def campaigns(
 ) -> np.ndarray:
     """What a campaign recommends in each world; `gain`: true ones, as shares."""
     rng, stated = np.random.default_rng(seed), program.benchmarks["wins"]
-    most, worlds = plan.gate_seeds[-1], len(gain)
-    scores = gain[:, None] + np.sqrt(2.0) * stated.seed_sd / 100 * rng.normal(size=(worlds, most))
-    scores += np.sqrt(stated.discordance / stated.items) * rng.normal(size=(worlds, 1))
-    said, is_open = np.full(worlds, "narrow"), np.ones(worlds, bool)
+    most, num_samples = plan.gate_seeds[-1], len(gain)
+    scores = gain[:, None] + np.sqrt(2.0) * stated.seed_sd / 100 * rng.normal(size=(num_samples, most))
+    scores += np.sqrt(stated.discordance / stated.items) * rng.normal(size=(num_samples, 1))
+    verdicts, is_open = np.full(num_samples, "narrow"), np.ones(num_samples, bool)
     for seeds, level in zip(plan.gate_seeds, plan.gate_levels(), strict=True):
         seen = scores[:, :seeds]
         effect = Effect(
             seen.mean(axis=1),
             seen.var(axis=1, ddof=1) / seeds,
-            np.full(worlds, stated.discordance / stated.items),
-            np.zeros(worlds),
-            np.full(worlds, seeds - 1.0),
+            np.full(num_samples, stated.discordance / stated.items),
+            np.zeros(num_samples),
+            np.full(num_samples, seeds - 1.0),
             stated.items - 1,
         )
         if is_trimmed:
@@ -73,19 +79,19 @@ def campaigns(
             "replication_variance": again, "rule": rule,
         }  # fmt: skip
         chance, needed = predictive_power(effect, **ahead), required_at_end(effect, **ahead)
-        ones = np.ones(worlds)
+        ones = np.ones(num_samples)
         evidence = CampaignEvidence(effect, level, True, again, effect.mean, ones, chance, needed)
         found = judge(evidence, rule)
         ends = is_open & ((found.recommendation != "narrow") | found.is_inconclusive)
-        said[ends] = found.recommendation[ends]
+        verdicts[ends] = found.recommendation[ends]
         is_open &= ~ends
-    return said
+    return verdicts
 
 
 def shares(small: Program, rule: dict[str, Any], **design: Any) -> tuple[dict[str, float], dict[str, float]]:
     """How often the plan's gate, and a simulated campaign of that rule and design, says each."""
     program = by_rule(small, rule, **design)
-    found = luck_of(program).gates["gate"][0].verdict
+    found = samples_of(program).gates["gate"][0].verdict
     thresholds = CampaignRule(
         least_effect=rule["least_effect"] / 100,
         prior_sd=rule.get("prior_sd", rule["least_effect"] * 4 / 3) / 100,
@@ -97,10 +103,12 @@ def shares(small: Program, rule: dict[str, Any], **design: Any) -> tuple[dict[st
     plan = LookPlan(gate_seeds=(*rule.get("looks", ()), seeds), error_rate=0.05 / rule.get("candidates", 1))
     assert program.pilot is not None
     gain = quantile_of_belief(program.pilot, (np.arange(NUM_CAMPAIGNS) + 0.5) / NUM_CAMPAIGNS) / 100
-    said = campaigns(program, thresholds, plan, gain, seed=1, is_trimmed=rule.get("over_seeds") == "trimmed")
+    verdicts = campaigns(
+        program, thresholds, plan, gain, seed=1, is_trimmed=rule.get("over_seeds") == "trimmed"
+    )
     words = {"scale": "pass", "narrow": "narrow", "stop": "stop"}
     return {word: float((found == verdict).mean()) for word, verdict in words.items()}, {
-        word: float((said == word).mean()) for word in words
+        word: float((verdicts == word).mean()) for word in words
     }
 
 
@@ -147,18 +155,20 @@ def test_of_campaigns_that_leave_out_both_ends_of_their_seeds_too(
     of_clear_gain = []
     for over_seeds in ("trimmed", "mean"):
         program = by_rule(small, {**rule, "over_seeds": over_seeds}, seeds=seeds, **design)
-        of_clear_gain.append(p_pass(simulated(program, sketch(program)), "gate", 4.0, num_worlds=NUM_WORLDS))
+        of_clear_gain.append(
+            p_pass(compile_program(program, greedy_schedule(program)), "gate", 4.0, num_samples=NUM_SAMPLES)
+        )
     assert of_clear_gain[0] < of_clear_gain[1] - 0.02, "two seeds fewer find a clear gain less often"
 
 
 def test_a_guardrail_takes_the_share_of_gains_that_its_margin_would_not_pass(small: Program) -> None:
     rule: dict[str, Any] = {"least_effect": 1.5}
     benchmarks = {"benchmarks.refusals": {"items": 2000, "discordance": 0.1, "seed_sd": 0.0, "role": "safety"}}
-    alone = luck_of(by_rule(small, rule, **benchmarks)).gates["gate"][0].verdict == "pass"
+    alone = samples_of(by_rule(small, rule, **benchmarks)).gates["gate"][0].verdict == "pass"
 
     def passes(margin: float) -> float:
         guarded = {**rule, "guardrails": [{"benchmark": "refusals", "margin": margin}]}
-        found = luck_of(by_rule(small, guarded, **benchmarks)).gates["gate"][0].verdict == "pass"
+        found = samples_of(by_rule(small, guarded, **benchmarks)).gates["gate"][0].verdict == "pass"
         assert not (found & ~alone).any(), "it only takes away"
         return float(found.sum() / alone.sum())
 
@@ -175,17 +185,17 @@ def test_a_failure_mode_passes_and_stops_as_often_as_by_its_worst_seed(
     items, seeds = 2000, 6
     stated = {"items": items, "role": "safety", "failure_rate": failure_rate}
     design = {"benchmarks.harm": stated, "benchmarks.wins.items": 50_000, "pilot.gains": [9.0]}
-    alone = luck_of(by_rule(small, {"least_effect": 1.5}, seeds=seeds, **design)).gates["gate"][0].verdict
+    alone = samples_of(by_rule(small, {"least_effect": 1.5}, seeds=seeds, **design)).gates["gate"][0].verdict
     rule = {"least_effect": 1.5, "safety": [{"benchmark": "harm", "max_rate": max_rate}]}
-    beside = luck_of(by_rule(small, rule, seeds=seeds, **design)).gates["gate"][0].verdict
+    executor = samples_of(by_rule(small, rule, seeds=seeds, **design)).gates["gate"][0].verdict
     of_gain = alone == "pass"
-    assert of_gain.mean() > 0.5 and not ((beside == "pass") & ~of_gain).any(), "it only takes away"
+    assert of_gain.mean() > 0.5 and not ((executor == "pass") & ~of_gain).any(), "it only takes away"
     rng = np.random.default_rng(3)
     worst = (rng.random((NUM_CAMPAIGNS // 8, seeds, items)) < failure_rate).sum(axis=2).max(axis=1)
     upper = beta.ppf(0.95, worst + 1, items - worst)
     lower = np.where(worst > 0, beta.ppf(0.05, np.maximum(worst, 1), items - worst + 1), 0.0)
-    assert (beside == "pass")[of_gain].mean() == pytest.approx((upper <= max_rate).mean(), abs=0.03)
-    assert (beside == "stop")[of_gain].mean() == pytest.approx((lower > max_rate).mean(), abs=0.03)
+    assert (executor == "pass")[of_gain].mean() == pytest.approx((upper <= max_rate).mean(), abs=0.03)
+    assert (executor == "stop")[of_gain].mean() == pytest.approx((lower > max_rate).mean(), abs=0.03)
 
 
 def test_of_several_looks_the_seed_that_fails_most_stays(small: Program) -> None:
@@ -195,7 +205,7 @@ def test_of_several_looks_the_seed_that_fails_most_stays(small: Program) -> None
 
     def passes(**looks: Any) -> np.ndarray:
         program = by_rule(small, {"least_effect": 1.5, "safety": safety, **looks}, seeds=8, **design)
-        return np.asarray(luck_of(program).gates["gate"][0].verdict == "pass")
+        return np.asarray(samples_of(program).gates["gate"][0].verdict == "pass")
 
     at_four, at_eight = passes(looks=[4]).mean(), passes().mean()
     assert at_eight + 0.1 < at_four, "a look at four of the seeds sees fewer failures of the worst"
@@ -205,30 +215,30 @@ def test_a_failure_mode_that_too_few_items_tell_of_is_named(small: Program) -> N
     few = {"benchmarks.harm": {"items": 500, "role": "safety"}}
     rule = {"least_effect": 1.5, "safety": [{"benchmark": "harm", "max_rate": 0.005}]}
     program = by_rule(small, rule, **few)
-    assert not (luck_of(program).gates["gate"][0].verdict == "pass").any()
+    assert not (samples_of(program).gates["gate"][0].verdict == "pass").any()
     (why,) = why_nothing_passes(program)
     assert "500 items of 'harm' without a failure do not show a rate of at most 0.5%. It takes 598 " in why
     assert not list(why_nothing_passes(program.changed({"benchmarks.harm.items": 598})))
     unknown = by_rule(small, {**rule, "safety": [{"benchmark": "ham", "max_rate": 0.1}]}, **few)
-    (said,) = (
+    (verdict,) = (
         problem.message for problem in problems_of(unknown) if problem.key == "gates.gate.evidence.rule.safety"
     )
-    assert "'ham' is no benchmark of this program" in said
+    assert "'ham' is no benchmark of this program" in verdict
 
 
 def test_one_seed_decides_nothing_and_none_neither(small: Program) -> None:
-    one = luck_of(by_rule(small, {"least_effect": 1.5}, seeds=1)).gates["gate"][0].verdict
+    one = samples_of(by_rule(small, {"least_effect": 1.5}, seeds=1)).gates["gate"][0].verdict
     assert set(one) == {"narrow"}
 
 
 def test_what_is_stated_beside_it_follows_the_rule(small: Program) -> None:
     program = by_rule(small, {"least_effect": 1.5})
-    outcome = simulate(program, sketch(program), num_worlds=256)
+    outcome = simulate(program, greedy_schedule(program), num_samples=256)
     assert least_gain(outcome) == 1.5
-    compiled = simulated(program, sketch(program))
-    rising = [p_pass(compiled, "gate", gain, num_worlds=2048) for gain in (0.0, 1.5, 3.0, 12.0)]
+    compiled = compile_program(program, greedy_schedule(program))
+    rising = [p_pass(compiled, "gate", gain, num_samples=2048) for gain in (0.0, 1.5, 3.0, 12.0)]
     assert rising == sorted(rising) and rising[0] < 0.05 and rising[-1] > 0.99
-    few, many = seeds_table(program, sketch(program), [2, 8], num_worlds=256)
+    few, many = seeds_table(program, greedy_schedule(program), [2, 8], num_samples=256)
     assert few.p_pass_if_least < many.p_pass_if_least
 
 
@@ -274,8 +284,8 @@ def test_a_gate_takes_its_rule_from_the_campaigns_own_file(tmp_path: Path, small
     with pytest.raises(ConfigError, match=r"gates\.gate\.evidence\.rule: .*campaign\.yaml: no such file"):
         read_program(path)
     campaign.write_text(yaml.safe_dump(CAMPAIGN))
-    its_place = r"gates\.gate\.evidence\.rule: .*campaign\.yaml: rule\.guardrails\.0\.benchmark: 'harm' is no"
-    with pytest.raises(ConfigError, match=its_place) as refused:
+    location = r"gates\.gate\.evidence\.rule: .*campaign\.yaml: rule\.guardrails\.0\.benchmark: 'harm' is no"
+    with pytest.raises(ConfigError, match=location) as refused:
         read_program(path)
     assert "as 'harm: {role: guardrail, items: ..., margin: 3}'" in str(refused.value)
     assert len(str(refused.value).splitlines()) == 2, "said once"
@@ -290,7 +300,7 @@ def test_a_gate_takes_its_rule_from_the_campaigns_own_file(tmp_path: Path, small
 
 
 @pytest.mark.parametrize(
-    ("count", "says"),
+    ("count", "message"),
     [
         (17, r"activities\.runs\.runs\.count: 17 runs of 3 arms: no whole number of seeds for gate 'gate'"),
         (6, r"6 runs of 3 arms: too few seeds .* first at 3 of each\. Give a multiple of 3, 9 or more\."),
@@ -301,9 +311,9 @@ def test_a_gate_takes_its_rule_from_the_campaigns_own_file(tmp_path: Path, small
     ],
 )
 def test_runs_that_are_not_the_campaigns_are_refused(
-    tmp_path: Path, small: Program, count: int, says: str
+    tmp_path: Path, small: Program, count: int, message: str
 ) -> None:
-    with pytest.raises(ConfigError, match=says) as refused:
+    with pytest.raises(ConfigError, match=message) as refused:
         read_in(tmp_path, by_file(small, count=count))
     assert len([line for line in str(refused.value).splitlines() if "runs.count" in line]) == 1
 
@@ -315,19 +325,19 @@ def test_all_arms_of_a_campaign_share_its_runs_or_those_of_one_candidate(
     program = read_in(tmp_path, by_file(small, count=count))
     evidence = program.gates["gate"].evidence
     assert evidence is not None and evidence.arms == arms
-    assert seeds_of(simulated(program, sketch(program)), "runs") == seeds
+    assert seeds_of(compile_program(program, greedy_schedule(program)), "runs") == seeds
 
 
 def test_an_option_that_leaves_a_gate_too_few_runs_is_refused(tmp_path: Path, small: Program) -> None:
     less = {"title": "Less", "changes": {"activities.runs.runs.count": 6}}
-    says = r"options\.less\.changes\.activities\.runs\.runs\.count: 6 runs of 3 arms: too few seeds"
-    with pytest.raises(ConfigError, match=says):
+    message = r"options\.less\.changes\.activities\.runs\.runs\.count: 6 runs of 3 arms: too few seeds"
+    with pytest.raises(ConfigError, match=message):
         read_in(tmp_path, by_file(small, **{"options.less": less}))
 
 
 def test_half_a_seed_is_refused_where_thresholds_judge_too(small: Program) -> None:
     found = problems_of(small.changed({"activities.runs.runs.count": 3}))
-    assert [each.message for each in found] == [
+    assert [violation.message for violation in found] == [
         "3 runs of 2 arms: no whole number of seeds for gate 'gate', which reads them. "
         "Give a multiple of 2, 2 or more."
     ]
@@ -336,16 +346,16 @@ def test_half_a_seed_is_refused_where_thresholds_judge_too(small: Program) -> No
 @pytest.mark.parametrize("changes", [{"activities.runs.runs.count": 2}, {"activities.runs": None}])
 def test_a_gate_that_can_never_pass_says_why(small: Program, changes: dict[str, Any]) -> None:
     program = by_rule(small, {"least_effect": 1.5}, **changes)
-    assert set(luck_of(program).gates["gate"][0].verdict) == {"narrow"}
+    assert set(samples_of(program).gates["gate"][0].verdict) == {"narrow"}
     assert len(list(why_nothing_passes(program))) == 1
     assert not list(why_nothing_passes(by_rule(small, {"least_effect": 1.5})))
 
 
 def test_its_failure_modes_are_played_too(tmp_path: Path, small: Program) -> None:
     tree = by_file(small, **{"budget.device_hours": 9000.0})
-    asked = {**CAMPAIGN["rule"], "safety": [{"benchmark": "leaks", "max_rate": 0.01}]}
+    rule_with_safety = {**CAMPAIGN["rule"], "safety": [{"benchmark": "leaks", "max_rate": 0.01}]}
     benchmarks = [*CAMPAIGN["benchmarks"], {"type": "predictions", "name": "leaks"}]
-    campaign = {**CAMPAIGN, "rule": asked, "benchmarks": benchmarks}
+    campaign = {**CAMPAIGN, "rule": rule_with_safety, "benchmarks": benchmarks}
     with pytest.raises(ConfigError) as refused:
         read_in(tmp_path, tree, campaign)
     assert "rule.safety.0.benchmark: 'leaks' is no benchmark of this program" in str(refused.value)
@@ -353,7 +363,7 @@ def test_its_failure_modes_are_played_too(tmp_path: Path, small: Program) -> Non
     tree["benchmarks"]["leaks"] = {"role": "safety", "items": 1000, "failure_rate": 0.002}
     (gate,) = read_in(tmp_path, tree, campaign).gates.values()
     assert gate.evidence is not None and gate.evidence.rule is not None
-    assert [(each.benchmark, each.max_rate) for each in gate.evidence.rule.safety] == [("leaks", 0.01)]
+    assert [(safety.benchmark, safety.max_rate) for safety in gate.evidence.rule.safety] == [("leaks", 0.01)]
 
 
 @pytest.mark.parametrize("score", ["log_likelihood", "own"])
@@ -361,19 +371,19 @@ def test_its_failure_modes_are_played_too(tmp_path: Path, small: Program) -> Non
 def test_what_need_not_be_a_share_is_never_played_in_points(
     tmp_path: Path, small: Program, score: str, name: str, key: str
 ) -> None:
-    benchmarks = [{**each, "score": score} if each["name"] == name else each for each in CAMPAIGN["benchmarks"]]
+    benchmarks = [{**item, "score": score} if item["name"] == name else item for item in CAMPAIGN["benchmarks"]]
     with pytest.raises(ConfigError, match=rf"campaign\.yaml: rule\.{key}: '{name}' has score: {score}, which"):
         read_in(tmp_path, by_file(small), {**CAMPAIGN, "benchmarks": benchmarks})
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("rule", "message"),
     [
         ({"rule": {"least_effect": 1.0}, "pass_at": 1.0}, "leave pass_at out"),
         ({"pass_at": 1.0}, "give pass_at and stop_below, or the rule"),
         ({}, "give pass_at and stop_below, or the rule"),
     ],
 )
-def test_a_gate_is_judged_in_one_way(small: Program, given: dict[str, Any], says: str) -> None:
-    with pytest.raises(ValueError, match=says):
-        small.changed({"gates.gate.evidence": {"benchmark": "wins", "runs": "runs", **given}})
+def test_a_gate_is_judged_in_one_way(small: Program, rule: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        small.changed({"gates.gate.evidence": {"benchmark": "wins", "runs": "runs", **rule}})

@@ -6,9 +6,9 @@ import pytest
 from assay.base.errors import ConfigError
 from assay.planning.actuals import ProgramClock, progress_of
 from assay.planning.program.progress import Progress
-from assay.planning.simulation.forecast import LEAST_LIKE_US, forecast, left_by_day, unwatched
+from assay.planning.simulation.forecast import MIN_MATCHING_SAMPLES, forecast, left_by_day, unwatched
 from assay.planning.simulation.offer import baseline_of, make_offer
-from assay.planning.simulation.scope import Promises
+from assay.planning.simulation.scope import ReliabilityTargets
 from assay.records.evaluation import Estimate
 from assay.records.run import Attempt, PhaseSeconds, Run
 from assay.store.ledger.ledger import open_ledger
@@ -28,7 +28,7 @@ def at(hour):
 
 @pytest.fixture
 def offered(small):
-    return make_offer(small, promises=Promises(0.3, 0.3), num_worlds=500)
+    return make_offer(small, targets=ReliabilityTargets(0.3, 0.3), num_samples=500)
 
 
 @pytest.fixture
@@ -118,7 +118,7 @@ def test_what_is_counted_is_counted_to_the_hour_that_is_said_to_be_now(small, le
     assert max(spend.end_h for spend in spends) == pytest.approx(70)
 
 
-def played(offered, ledger, now_h, *, gain=None, **changes):
+def forecast_at(offered, ledger, now_h, *, gain=None, **changes):
     now = f"2027-01-{4 + now_h // 24:02d}T{now_h % 24:02d}:00"
     notes = Progress.model_validate({**NOTES.model_dump(), "now": now, **changes})
     progress, spends = progress_of(offered.program, ledger, clock=CLOCK, now_s=at(now_h), notes=notes)
@@ -127,7 +127,7 @@ def played(offered, ledger, now_h, *, gain=None, **changes):
         offered.offer,
         progress,
         baseline=baseline_of(offered.offer.plan),
-        num_worlds=1000,
+        num_samples=1000,
         gain=gain,
     )
     return found, spends
@@ -142,10 +142,10 @@ def test_what_is_over_is_counted_once_and_what_goes_on_ends_later_than_now(offer
             72 if name < "c" else 0,
             outcome="succeeded" if name < "c" else "running",
         )
-    found, _ = played(offered, ledger, 80)
+    found, _ = forecast_at(offered, ledger, 80)
     assert found.spent == pytest.approx(8 * (12 + 12 + 20 + 20))
     assert found.outcome.device_hours.min() > found.spent
-    network = found.outcome.simulated.network
+    network = found.outcome.compiled.network
     assert (found.outcome.replay.finish_h[network.index("runs#3")] > 80).all()
     np.testing.assert_allclose(found.outcome.replay.finish_h[network.index("runs#1")], 72)
     assert (found.outcome.decision_h > 80).all()
@@ -156,10 +156,12 @@ def test_a_gate_that_said_narrow_drops_the_rest_and_its_hours(offered, ledger):
         record(ledger, f"runs-{name}", 60, 70)
     gate = {"started": "2027-01-07T09:00", "ended": "2027-01-07T13:00"}
     activities = {**NOTES.model_dump()["activities"], "gate": gate}
-    found, spends = played(offered, ledger, 96, activities=activities, verdicts={"gate": ("again", "narrow")})
+    found, spends = forecast_at(
+        offered, ledger, 96, activities=activities, verdicts={"gate": ("again", "narrow")}
+    )
     assert set(found.outcome.verdict) == {"narrow"}
     assert found.outcome.device_hours.min() >= 320
-    assert found.outcome.replay.held_h[found.outcome.simulated.network.index("extra")].sum() == 0
+    assert found.outcome.replay.held_h[found.outcome.compiled.network.index("extra")].sum() == 0
     planned, actual = left_by_day(found, spends, num_days=10)
     assert actual[-1] == (4.0, pytest.approx(900 - 320))
     assert planned[-1] == pytest.approx(900 - found.plan.device_hours)
@@ -171,24 +173,24 @@ def test_a_gate_that_said_narrow_at_once_where_it_would_ask_again_has_narrowed(o
         record(ledger, f"runs-{name}", 60, 70)
     gate = {"started": "2027-01-07T09:00", "ended": "2027-01-07T13:00"}
     activities = {**NOTES.model_dump()["activities"], "gate": gate}
-    found, _ = played(offered, ledger, 96, activities=activities, verdicts={"gate": ("narrow",)})
+    found, _ = forecast_at(offered, ledger, 96, activities=activities, verdicts={"gate": ("narrow",)})
     assert set(found.outcome.verdict) == {"narrow"}
 
 
 def test_an_overrun_is_announced_before_it_happens(offered, ledger):
     for name in "abcd":
         record(ledger, f"runs-{name}", 60, 84)
-    found, _ = played(offered, ledger, 90)
+    found, _ = forecast_at(offered, ledger, 90)
     assert found.spent < 900
     assert found.outcome.p_over_budget() > 0.3
     assert {"budget"} <= {alarm.what for alarm in found.alarms if alarm.level == "act"}
 
 
 def test_what_could_have_begun_long_ago_is_told_but_not_what_waits(offered, ledger):
-    found, _ = played(offered, ledger, 24 * 7)
+    found, _ = forecast_at(offered, ledger, 24 * 7)
     waiting = [alarm.what for alarm in found.alarms if "could have begun" in alarm.text]
     assert waiting == ["runs"]
-    found, _ = played(offered, ledger, 24 * 7, verdicts={"gate": ("stop",)})
+    found, _ = forecast_at(offered, ledger, 24 * 7, verdicts={"gate": ("stop",)})
     assert not [alarm for alarm in found.alarms if "could have begun" in alarm.text]
 
 
@@ -206,11 +208,11 @@ def test_verdicts_that_hardly_any_program_agrees_with_teach_nothing_and_that_is_
         **NOTES.model_dump()["activities"],
         "gate": {"started": "2027-01-07", "ended": "2027-01-07T13:00"},
     }
-    found, _ = played(sure, ledger, 96, activities=activities, verdicts={"gate": ("stop",)})
-    assert found.num_like_us < LEAST_LIKE_US
+    found, _ = forecast_at(sure, ledger, 96, activities=activities, verdicts={"gate": ("stop",)})
+    assert found.num_matching < MIN_MATCHING_SAMPLES
     assert not found.is_conditioned()
-    found, _ = played(offered, ledger, 96)
-    assert found.num_like_us == found.num_worlds
+    found, _ = forecast_at(offered, ledger, 96)
+    assert found.num_matching == found.num_samples
     assert found.is_conditioned()
 
 
@@ -222,11 +224,11 @@ def test_a_stop_raises_where_what_it_watches_falls_below_or_the_whole_gain_does(
         "jobs": {"title": "No job fails", "watch": "failure_share", "below": 0.1, "owner": "lead"},
     }
     with_stops = offered._replace(program=offered.program.changed({"stops": stops}))
-    found, _ = played(with_stops, ledger, 48)
+    found, _ = forecast_at(with_stops, ledger, 48)
     assert {alarm.what for alarm in found.alarms} & set(stops) == {"cheap"}
     assert [stop.title for stop in unwatched(found)] == ["No gain", "Too few wins"]
     for low, high, level in ((-0.5, 0.6, "act"), (-0.5, 1.6, "watch")):
         gain = Estimate(value=0.2, low=low, high=high)
-        found, _ = played(with_stops, ledger, 48, gain=gain)
+        found, _ = forecast_at(with_stops, ledger, 48, gain=gain)
         assert [alarm.level for alarm in found.alarms if alarm.what == "none"] == [level]
         assert [stop.title for stop in unwatched(found)] == ["Too few wins"]

@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from assay.planning.simulation.network import Cut, Network, PredecessorLink, working_time
-from assay.planning.simulation.replay import Draws, replay
+from assay.planning.simulation.replay import ReplaySamples, replay
 
 WEEK = working_time(working_days=[day % 7 < 5 for day in range(365)], first_h=9, last_h=17)
 
@@ -44,16 +44,16 @@ def random_network(rng, num_activities=9):
     )
 
 
-def random_draws(rng, network, num_worlds):
-    shape = (len(network.names), num_worlds)
-    cut_start = rng.uniform(0, 60, (len(network.cuts), num_worlds))
-    return Draws(
+def random_draws(rng, network, num_samples):
+    shape = (len(network.names), num_samples)
+    cut_start = rng.uniform(0, 60, (len(network.cuts), num_samples))
+    return ReplaySamples(
         duration_h=rng.choice([0.0, 3.0, 7.25, 20.0, 41.0], shape) * rng.lognormal(0, 0.2, shape),
         delay_h=rng.choice([0.0, 0.0, 12.0], shape),
         is_active=rng.random(shape) < 0.9,
         cut_start_h=cut_start,
         cut_end_h=cut_start + rng.choice([0.0, 20.0], cut_start.shape),
-        says_stop=rng.random(shape) < 0.3,
+        is_stop=rng.random(shape) < 0.3,
     )
 
 
@@ -62,13 +62,13 @@ def random_draws(rng, network, num_worlds):
 def test_a_replay_is_what_a_plain_simulation_finds_program_by_program(plain_replay, seed):
     rng = np.random.default_rng(seed)
     network = random_network(rng)
-    draws = random_draws(rng, network, num_worlds=12)
-    fast = replay(network, draws)
+    replay_samples = random_draws(rng, network, num_samples=12)
+    fast = replay(network, replay_samples)
     for program in range(12):
-        slow = plain_replay(network, draws, program)
+        slow = plain_replay(network, replay_samples, program)
         for index, name in enumerate(network.names):
             found = (part[index, program] for part in fast)
-            expected = [np.nan if each is None else each for each in slow[name]]
+            expected = [np.nan if item is None else item for item in slow[name]]
             np.testing.assert_allclose(list(found), expected, atol=1e-6, err_msg=f"{name} of program {program}")
 
 
@@ -78,7 +78,7 @@ def chain(*, demand=(8.0, 8.0), cuts=(), closing=None, longest_hold_h=np.inf):
         names=("first", "second"),
         predecessors=((), (PredecessorLink(0),)),
         in_working_hours=(False, False),
-        demand=np.array([[each] for each in demand]),
+        demand=np.array([[item] for item in demand]),
         not_before_h=np.zeros(2),
         capacity=np.array([8.0]),
         cuts=cuts,
@@ -91,33 +91,33 @@ def chain(*, demand=(8.0, 8.0), cuts=(), closing=None, longest_hold_h=np.inf):
     )
 
 
-def luck(durations, *, cut=None, says_stop=False):
+def samples(durations, *, cut=None, is_stop=False):
     duration = np.array(durations, float)[:, None]
     cut_h = np.array([cut] if cut else np.zeros((0, 2)), float)
-    return Draws(
+    return ReplaySamples(
         duration_h=duration,
         delay_h=np.zeros_like(duration),
         is_active=np.ones_like(duration, bool),
         cut_start_h=cut_h[:, :1],
         cut_end_h=cut_h[:, 1:],
-        says_stop=np.full_like(duration, says_stop, bool),
+        is_stop=np.full_like(duration, is_stop, bool),
     )
 
 
 def test_a_job_gives_way_to_a_booking_and_pays_for_its_restart():
-    found = replay(chain(cuts=(Cut(0, 4.0),)), luck([10, 5], cut=(6, 20)))
+    found = replay(chain(cuts=(Cut(0, 4.0),)), samples([10, 5], cut=(6, 20)))
     np.testing.assert_allclose(found.finish_h[:, 0], [20 + 4 + 0.5, 29.5])
     np.testing.assert_allclose(found.held_h[:, 0], [10.5, 5])
 
 
 def test_a_job_rests_when_it_has_held_more_than_its_share_for_long_enough():
-    found = replay(chain(longest_hold_h=8.0), luck([10, 5]))
+    found = replay(chain(longest_hold_h=8.0), samples([10, 5]))
     np.testing.assert_allclose(found.finish_h[0, 0], 8 + 2 + 2 + 0.5)
     np.testing.assert_allclose(found.held_h[0, 0], 10.5)
 
 
 def test_a_gate_that_says_stop_calls_the_rest_off():
-    found = replay(chain(closing={0: frozenset()}), luck([10, 5], says_stop=True))
+    found = replay(chain(closing={0: frozenset()}), samples([10, 5], is_stop=True))
     assert found.finish_h[0, 0] == 10
     assert np.isnan(found.finish_h[1, 0])
     assert found.held_h[1, 0] == 0
@@ -130,4 +130,4 @@ def test_work_that_people_do_rests_over_the_weekend():
 
 def test_a_job_that_can_never_fit_is_named():
     with pytest.raises(ValueError, match="no room for first"):
-        replay(chain(demand=(9.0, 8.0)), luck([1, 1]))
+        replay(chain(demand=(9.0, 8.0)), samples([1, 1]))

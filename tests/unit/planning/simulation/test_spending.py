@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from assay.base.errors import ConfigError
 from assay.planning.heuristic import first_schedule
-from assay.planning.in_progress import begun
+from assay.planning.in_progress import activities_in_progress
 from assay.planning.problem import compile_problem
 from assay.planning.program.file import read_progress
-from assay.planning.program.offer import Offer, Safety, Spread
+from assay.planning.program.offer import Offer, Quantiles, Safety
 from assay.planning.program.plan import Plan
 from assay.planning.program.program import Program
 from assay.planning.program.progress import Progress
@@ -24,7 +24,7 @@ from assay.planning.simulation.forecast import ProgramForecast, forecast, left_a
 from assay.planning.simulation.offer import baseline_of
 from random_program import random_program
 
-CALM = {
+NO_NOISE = {
     "noise.work_factor": 1.0,
     "noise.work_sigma": 0.0,
     "noise.run_sigma": 0.0,
@@ -35,17 +35,21 @@ SAFETY = Safety(
     num_programs=1,
     p_on_time=1.0,
     p_over_budget=0.0,
-    decision_day=Spread(p10=1, p50=1, p90=1),
-    device_hours=Spread(p10=1, p50=1, p90=1),
+    decision_day=Quantiles(p10=1, p50=1, p90=1),
+    device_hours=Quantiles(p10=1, p50=1, p90=1),
     verdicts={"scale": 1.0},
 )
 SEEDS = st.integers(0, 10_000)
 
 
-def calm(program: Program) -> Program:
+def without_noise(program: Program) -> Program:
     """Without any luck, and without the hours that a run loses when it gives way."""
-    runs = {f"activities.{name}.runs.resume_hours": 0 for name, each in program.activities.items() if each.runs}
-    return program.changed(CALM | runs)
+    runs = {
+        f"activities.{name}.runs.resume_hours": 0
+        for name, activity in program.activities.items()
+        if activity.runs
+    }
+    return program.changed(NO_NOISE | runs)
 
 
 def ample(program: Program) -> Program:
@@ -72,9 +76,9 @@ def random_notes(program: Program, plan: Plan, seed: int) -> Progress:
     def moment(hour: int) -> str:
         return program.calendar.date_of(hour).isoformat()
 
-    told = {}
+    actuals = {}
     for item in plan.items:
-        if item.start_h >= now or item.name == program.decision.made_by or rng.random() < 0.2:
+        if item.start_h >= now or item.name == program.decision.decided_by or rng.random() < 0.2:
             continue
         start = min(now, max(0, item.start_h + rng.choice([-5, 0, 0, 7])))
         entry: dict[str, object] = {"started": moment(start)}
@@ -96,39 +100,41 @@ def random_notes(program: Program, plan: Plan, seed: int) -> Progress:
             ]
         elif rng.random() < 0.5:
             entry["device_hours"] = rng.randint(0, 400)
-        told[item.name] = entry
-    return Progress.model_validate({"now": moment(now), "activities": told})
+        actuals[item.name] = entry
+    return Progress.model_validate({"now": moment(now), "activities": actuals})
 
 
-def played(program: Program, plan: Plan, progress: Progress, *, worlds: int = 16) -> ProgramForecast:
+def forecast_of(program: Program, plan: Plan, progress: Progress, *, num_samples: int = 16) -> ProgramForecast:
     offer = Offer(
         program=program.name,
         program_sha256="",
         seed=0,
-        promised_on_time=0.5,
-        promised_over_budget=0.5,
-        keeps_promises=True,
+        target_on_time=0.5,
+        target_over_budget=0.5,
+        meets_targets=True,
         moves=(),
         plan=plan,
         safety=SAFETY,
-        calm_plan=plan,
-        calm_safety=SAFETY,
+        baseline_plan=plan,
+        baseline_safety=SAFETY,
         tried=(),
         spent_s=0.0,
     )
-    return forecast(program, offer, progress, baseline=baseline_of(plan), num_worlds=worlds)
+    return forecast(program, offer, progress, baseline=baseline_of(plan), num_samples=num_samples)
 
 
 @given(SEEDS, SEEDS)
 @settings(max_examples=8, deadline=None)
 def test_forecast_and_burn_down_agree_with_what_is_noted_where_nothing_scatters(which: int, seed: int) -> None:
-    program = calm(random_program(which))
+    program = without_noise(random_program(which))
     plan = planned(program)
     progress = random_notes(program, plan, seed)
-    found, has_begun = played(program, plan, progress), begun(program, plan, progress)
-    assert found.spent == pytest.approx(sum(each.spent for each in has_begun.values()))
-    for name, each in has_begun.items():
-        np.testing.assert_allclose(found.begun_device_hours[name], each.spent + each.to_come, atol=1e-6)
+    found, in_progress = forecast_of(program, plan, progress), activities_in_progress(program, plan, progress)
+    assert found.spent == pytest.approx(sum(activity.spent for activity in in_progress.values()))
+    for name, activity in in_progress.items():
+        np.testing.assert_allclose(
+            found.in_progress_device_hours[name], activity.spent + activity.to_come, atol=1e-6
+        )
     budget, today = program.budget.device_hours, found.now_h / 24
     _, actual = left_by_day(found, [], num_days=99)
     assert actual[-1] == (today, pytest.approx(budget - found.spent))
@@ -154,18 +160,18 @@ def test_re_planning_spends_what_the_forecast_says_in_many_programs(which: int, 
 
 def agrees(which: int, seed: int) -> None:
     # Ample, so that there is a plan whatever is noted.
-    program = calm(ample(random_program(which))).changed({"budget": {"device_hours": 1e6}})
+    program = without_noise(ample(random_program(which))).changed({"budget": {"device_hours": 1e6}})
     plan = planned(program)
     progress = random_notes(program, plan, seed)
     try:
         after = replan(program, plan, progress, effort=Effort(seconds=5, workers=1))
     except (InfeasibleError, UndecidedError):
         reject()
-    found = played(program, plan, progress)
+    found = forecast_of(program, plan, progress)
     ahead = sum(item.device_hours() for item in after.items if item.name not in progress.activities)
     assert after.device_hours - ahead == pytest.approx(found.spent + found.to_come, abs=0.5)
-    for name, each in found.begun.items():
-        assert after.item(name) == each.item
+    for name, activity in found.in_progress.items():
+        assert after.item(name) == activity.item
 
 
 @given(
@@ -178,16 +184,18 @@ def test_more_spent_more_to_come_or_a_later_end_is_never_a_better_forecast(
     program = ample(random_program(which))
     plan = planned(program)
     progress = random_notes(program, plan, seed)
-    told = {name: each for name, each in progress.activities.items() if each.ended is None and not each.runs}
-    told = {name: each for name, each in told.items() if getattr(each, what) is not None}
-    assume(told)
-    name, each = sorted(told.items())[0]
+    forecast_with = {
+        name: each for name, each in progress.activities.items() if each.ended is None and not each.runs
+    }
+    forecast_with = {name: each for name, each in forecast_with.items() if getattr(each, what) is not None}
+    assume(forecast_with)
+    name, each = sorted(forecast_with.items())[0]
     before = getattr(each, what)
     hour_of, date_of = program.calendar.hour_of, program.calendar.date_of
     value = date_of(hour_of(before) + more).isoformat() if what == "expected_end" else before + more
     worse = {**progress.activities, name: each.model_copy(update={what: value})}
-    was = played(program, plan, progress).outcome
-    now = played(program, plan, progress.model_copy(update={"activities": worse})).outcome
+    was = forecast_of(program, plan, progress).outcome
+    now = forecast_of(program, plan, progress.model_copy(update={"activities": worse})).outcome
     assert (now.device_hours >= was.device_hours - 1e-6).all()
     assert (now.decision_h >= was.decision_h - 1e-6).all()
     if what == "device_hours_to_come":
@@ -209,11 +217,11 @@ def test_to_state_what_would_be_taken_anyway_changes_no_forecast(
     def moment(hour: int) -> str:
         return program.calendar.date_of(hour).isoformat()
 
-    told: dict[str, object] = {"started": moment(item.start_h)}
+    actual: dict[str, object] = {"started": moment(item.start_h)}
     if late_h:
-        told["expected_end"] = moment(max(now_h, item.end_h) + late_h)
+        actual["expected_end"] = moment(max(now_h, item.end_h) + late_h)
     if by_runs:
-        told["runs"] = [
+        actual["runs"] = [
             {
                 "run_id": f"{index}",
                 "started": moment(run.holds[0][0] + 3 * index),
@@ -223,12 +231,12 @@ def test_to_state_what_would_be_taken_anyway_changes_no_forecast(
             if run.holds[0][0] + 3 * index < now_h
         ]
 
-    def told_of(**stated: float) -> ProgramForecast:
-        notes = {"now": moment(now_h), "activities": {item.name: told | stated}}
-        return played(program, plan, Progress.model_validate(notes))
+    def forecast_stating(**stated: float) -> ProgramForecast:
+        notes = {"now": moment(now_h), "activities": {item.name: actual | stated}}
+        return forecast_of(program, plan, Progress.model_validate(notes))
 
-    before = told_of()
-    after = told_of(device_hours=before.spent, device_hours_to_come=before.to_come)
+    before = forecast_stating()
+    after = forecast_stating(device_hours=before.spent, device_hours_to_come=before.to_come)
     assert (after.spent, after.to_come) == (before.spent, before.to_come)
     if before.to_come:
         np.testing.assert_allclose(after.outcome.device_hours, before.outcome.device_hours)
@@ -237,12 +245,14 @@ def test_to_state_what_would_be_taken_anyway_changes_no_forecast(
 
 def test_what_waited_for_devices_has_not_held_them(small: Program) -> None:
     """Long overdue, noted to have spent little: its work is what was planned, not all hours since its start."""
-    program = calm(small.changed({"gates": {}, "activities.memo.after": ["runs"], "activities.extra": None}))
+    program = without_noise(
+        small.changed({"gates": {}, "activities.memo.after": ["runs"], "activities.extra": None})
+    )
     plan = planned(program)
     begin = plan.item("runs").start_h
-    told = {"started": program.calendar.date_of(begin).isoformat(), "device_hours": 50}
+    actual = {"started": program.calendar.date_of(begin).isoformat(), "device_hours": 50}
     now = program.calendar.date_of(begin + 24 * 20).isoformat()
-    found = played(program, plan, Progress.model_validate({"now": now, "activities": {"runs": told}}))
+    found = forecast_of(program, plan, Progress.model_validate({"now": now, "activities": {"runs": actual}}))
     assert (found.spent, found.to_come) == (50, 320 - 50)
     assert found.outcome.device_hours.tolist() == pytest.approx([320.0] * 16)
 
@@ -250,21 +260,21 @@ def test_what_waited_for_devices_has_not_held_them(small: Program) -> None:
 def test_what_is_noted_of_a_running_activity_moves_the_forecast(small: Program) -> None:
     """The same 240 planned hours, noted in four ways."""
     runs = {"count": 1, "modes": [{"devices": 8, "hours": 30}]}
-    program = calm(
+    program = without_noise(
         small.changed({"activities.runs.runs": runs, "gates": {}, "activities.extra": None})
     ).changed({"activities.memo.after": ["runs"]})
     plan = planned(program)
     start = plan.item("runs").start_h
 
-    def told(**noted: object) -> ProgramForecast:
+    def forecast_with(**noted: object) -> ProgramForecast:
         moments = {"started": program.calendar.date_of(start).isoformat()}
         now = program.calendar.date_of(start + 10).isoformat()
         progress = Progress.model_validate({"now": now, "activities": {"runs": moments | noted}})
-        return played(program, plan, progress)
+        return forecast_of(program, plan, progress)
 
     at_end = {"expected_end": program.calendar.date_of(start + 24 * 9).isoformat()}
     hours = [
-        told(**noted).outcome.device_hours[0]
+        forecast_with(**noted).outcome.device_hours[0]
         for noted in (
             {},
             {"device_hours": 150},
@@ -273,9 +283,9 @@ def test_what_is_noted_of_a_running_activity_moves_the_forecast(small: Program) 
         )
     ]
     assert hours == [240, 240, 480, 270]
-    assert told().spent == 80 and told(device_hours=150).spent == 150
-    assert told(**at_end).outcome.decision_h[0] > told().outcome.decision_h[0] + 100
-    assert told(**at_end).outcome.device_hours[0] == 240, "the same work, later"
+    assert forecast_with().spent == 80 and forecast_with(device_hours=150).spent == 150
+    assert forecast_with(**at_end).outcome.decision_h[0] > forecast_with().outcome.decision_h[0] + 100
+    assert forecast_with(**at_end).outcome.device_hours[0] == 240, "the same work, later"
 
 
 def test_nothing_noted_as_spent_or_to_come_is_nothing_and_what_is_not_noted_is_as_planned(
@@ -287,20 +297,20 @@ def test_nothing_noted_as_spent_or_to_come_is_nothing_and_what_is_not_noted_is_a
     moments = {"started": program.calendar.date_of(start).isoformat()}
     now = program.calendar.date_of(start + 5).isoformat()
 
-    def told(**noted: float) -> ProgramForecast:
+    def forecast_with(**noted: float) -> ProgramForecast:
         progress = Progress.model_validate({"now": now, "activities": {"runs": moments | noted}})
         again = Progress.from_json(progress.to_json(), source="as written")
         assert again == progress
-        return played(program, plan, again, worlds=64)
+        return forecast_of(program, plan, again, num_samples=64)
 
-    none_to_come = told(device_hours=100, device_hours_to_come=0)
-    assert none_to_come.to_come == 0 and none_to_come.begun["runs"].is_noted
-    assert set(none_to_come.begun_device_hours["runs"]) == {100.0}
-    none_spent = told(device_hours=0)
-    assert (none_spent.spent, none_spent.to_come, none_spent.begun["runs"].is_noted) == (0, 320, True)
-    nothing_noted = told()
-    assert nothing_noted.spent > 0 and not nothing_noted.begun["runs"].is_noted
-    assert nothing_noted.begun_device_hours["runs"].std() > 0
+    none_to_come = forecast_with(device_hours=100, device_hours_to_come=0)
+    assert none_to_come.to_come == 0 and none_to_come.in_progress["runs"].is_noted
+    assert set(none_to_come.in_progress_device_hours["runs"]) == {100.0}
+    none_spent = forecast_with(device_hours=0)
+    assert (none_spent.spent, none_spent.to_come, none_spent.in_progress["runs"].is_noted) == (0, 320, True)
+    nothing_noted = forecast_with()
+    assert nothing_noted.spent > 0 and not nothing_noted.in_progress["runs"].is_noted
+    assert nothing_noted.in_progress_device_hours["runs"].std() > 0
 
 
 STARTED = {"started": "2027-01-04"}
@@ -312,7 +322,7 @@ RUN = {"run_id": "a", "started": "2027-01-04", "device_hours": 5}
 
 
 @pytest.mark.parametrize(
-    ("activities", "verdicts", "said"),
+    ("activities", "verdicts", "message"),
     [
         (
             {"prepare": STARTED | {"runs": [RUN]}},
@@ -355,14 +365,14 @@ RUN = {"run_id": "a", "started": "2027-01-04", "device_hours": 5}
     ],
 )
 def test_notes_that_do_not_fit_get_one_error_each(
-    small: Program, activities, verdicts, said: str, tmp_path
+    small: Program, activities, verdicts, message: str, tmp_path
 ) -> None:
     progress = Progress.model_validate({"now": "2027-01-08", "activities": activities, "verdicts": verdicts})
     path = tmp_path / "notes.yaml"
     path.write_text(progress.model_dump_json(exclude={"kind", "version"}, exclude_defaults=True))
     with pytest.raises(ConfigError) as raised:
         read_progress(path, small)
-    assert said in str(raised.value)
+    assert message in str(raised.value)
     assert str(raised.value).count("\n") == 1
 
 
@@ -400,4 +410,4 @@ def test_runs_noted_of_peoples_work_are_refused_by_the_forecast_too(small: Progr
     )
     program = small.changed({"gates": {}, "activities.memo.after": ["runs"], "activities.extra": None})
     with pytest.raises(ConfigError, match=r"activities\.prepare\.runs: 'prepare' is work of people"):
-        played(program, plan, progress)
+        forecast_of(program, plan, progress)

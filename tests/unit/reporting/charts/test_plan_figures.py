@@ -51,14 +51,16 @@ def test_the_profile_s_area_is_the_device_hours(program: Program, plan: Plan) ->
     blocks = [rect for rect in root.iter(f"{SVG}rect") if rect.get("class") == "bar runs"]
     told = [element.text or "" for block in blocks for element in block.iter(f"{SVG}title")]
     held = [re.match(r"(\d+) devices, .* for (\d+) h", text) for text in told]
-    assert sum(int(each[1]) * int(each[2]) for each in held if each) == plan.device_hours
+    assert sum(int(match[1]) * int(match[2]) for match in held if match) == plan.device_hours
 
 
 @pytest.mark.parametrize("width", [1036, 360])
 def test_the_weeks_of_the_profile_are_whole(program: Program, plan: Plan, width: int) -> None:
     short = plan.model_copy(update={"items": tuple(item for item in plan.items if item.end_h < 14 * 24)})
     root = ET.fromstring(capacity_profile(program, short, width=width))
-    numbers = [each.text or "" for each in root.iter(f"{SVG}text") if each.get("text-anchor") == "middle"]
+    numbers = [
+        element.text or "" for element in root.iter(f"{SVG}text") if element.get("text-anchor") == "middle"
+    ]
     assert numbers[:2] == ["1", "2"]
     assert all(number.isdigit() for number in numbers)
 

@@ -11,13 +11,13 @@ from assay.base.units import percent_text, sampled_percent_text
 from assay.cli.plan_risk import print_forecast, print_safety
 from assay.planning.actuals import Spend
 from assay.planning.program.file import read_program
-from assay.planning.program.offer import TakenMove, TriedScope
+from assay.planning.program.offer import EvaluatedScope, Move
 from assay.planning.program.progress import Progress
-from assay.planning.program.work import PlayedGuardrail, PlayedRule, PlayedSafety
+from assay.planning.program.work import GateRule, GuardrailRule, SafetyRule
 from assay.planning.simulation.forecast import Alarm, forecast
 from assay.planning.simulation.offer import baseline_of, make_offer
-from assay.planning.simulation.offer_report import make_dossier
-from assay.planning.simulation.recommended_action import course_of, recommended
+from assay.planning.simulation.offer_report import build_offer_report
+from assay.planning.simulation.recommended_action import recommended, recommended_action
 from assay.reporting.charts.figure import Table
 from assay.reporting.documents.document import (
     Document,
@@ -57,25 +57,25 @@ NOTES = Progress.model_validate(
 
 
 @pytest.fixture(scope="module")
-def dossier():
+def report():
     # A scope that keeps its promises already: the search has nothing to do.
     program = read_program(CASE).program.with_options(["data_beside", "memo_beside", "three_seeds"])
-    return make_dossier(make_offer(program, num_worlds=500), questions=False, num_worlds=300)
+    return build_offer_report(make_offer(program, num_samples=500), questions=False, num_samples=300)
 
 
 @pytest.fixture(scope="module")
-def running(dossier):
-    offered = dossier.offered
+def running(report):
+    offered = report.offered
     return forecast(
-        offered.program, offered.offer, NOTES, baseline=baseline_of(offered.offer.plan), num_worlds=500
+        offered.program, offered.offer, NOTES, baseline=baseline_of(offered.offer.plan), num_samples=500
     )
 
 
 @pytest.fixture(scope="module")
-def documents(dossier, running):
+def documents(report, running):
     spends = [Spend("replicate", 270.0, 320.0, 3400.0)]
-    offer = dossier.offered.offer
-    made = [make(dossier) for make in (execution_plan, stage_gates, raci, risk_register)]
+    offer = report.offered.offer
+    made = [make(report) for make in (execution_plan, stage_gates, raci, risk_register)]
     return [*made, weekly_status(running, offer, spends), review(running, offer)]
 
 
@@ -94,29 +94,27 @@ def test_both_forms_tell_the_same_verdict(documents):
         assert document.title in render_document(document)
 
 
-def test_the_execution_plan_says_how_safe_it_is(dossier, documents):
+def test_the_execution_plan_says_how_safe_it_is(report, documents):
     text = markdown(documents[0])
-    safety = dossier.offered.offer.safety
-    assert safety.chance_text(safety.p_on_time) in text
+    safety = report.offered.offer.safety
+    assert safety.probability_text(safety.p_on_time) in text
     assert "| Replicate the pilot, four seeds of each arm |" in text
 
 
-def test_the_offer_says_what_its_scope_costs_in_p_scale_and_what_more_seeds_would_add(dossier, documents):
-    offered, (*_, four, five) = dossier.offered, dossier.seeds
-    move = TakenMove(name="three_seeds", title="Three seeds", changes={})
-    calm = offered.offer.calm_safety.model_copy(update={"verdicts": {"scale": 0.185}})
-    offer = offered.offer.model_copy(update={"moves": (move,), "calm_safety": calm})
+def test_the_offer_says_what_its_scope_costs_in_p_scale_and_what_more_seeds_would_add(report, documents):
+    offered, (*_, four, five) = report.offered, report.seeds
+    move = Move(name="three_seeds", title="Three seeds", changes={})
+    calm = offered.offer.baseline_safety.model_copy(update={"verdicts": {"scale": 0.185}})
+    offer = offered.offer.model_copy(update={"moves": (move,), "baseline_safety": calm})
     now = percent_text(offer.safety.verdicts["scale"])
     said = offer_verdict(offered.program, offer).sentence
     assert f"it would end with 'scale' in 18.5%, this plan does in {now}." in said
-    assert more_seeds_text(dossier).startswith(
-        f"scale in {percent_text(four.p_scale)} with 4 of each arm (over"
-    )
-    assert f", in {percent_text(five.p_scale)} with 5 (over budget in " in more_seeds_text(dossier)
+    assert more_seeds_text(report).startswith(f"scale in {percent_text(four.p_scale)} with 4 of each arm (over")
+    assert f", in {percent_text(five.p_scale)} with 5 (over budget in " in more_seeds_text(report)
     assert f"| {percent_text(five.p_pass_if_least)} | {percent_text(five.p_scale)} |" in markdown(documents[0])
 
 
-def test_raci_has_one_accountable_for_each_stage(dossier, documents):
+def test_raci_has_one_accountable_for_each_stage(report, documents):
     rows = [line for line in markdown(documents[2]).splitlines() if line.startswith("| Confirm |")]
     assert rows[0].count("A") == 1
 
@@ -133,10 +131,10 @@ def test_a_gate_says_what_each_verdict_leads_to(documents):
 
 
 def test_a_gate_of_a_campaign_says_what_may_not_get_worse_and_what_must_be_rare():
-    rule = PlayedRule(
+    rule = GateRule(
         least_effect=1.0,
-        guardrails=(PlayedGuardrail(benchmark="refusals", margin=1.5),),
-        safety=(PlayedSafety(benchmark="leaks", max_rate=0.005),),
+        guardrails=(GuardrailRule(benchmark="refusals", margin=1.5),),
+        safety=(SafetyRule(benchmark="leaks", max_rate=0.005),),
     )
     _, guardrail, safety = _campaign_text(rule)
     assert guardrail == "Passes only if 'refusals' has lost less than 1.5 points, surely."
@@ -147,12 +145,12 @@ def test_the_status_acts_on_a_stage_that_overruns(documents):
     assert "Reproduce is heading for" in markdown(documents[4])
 
 
-def told(dossier, **changes):
+def told(report, **changes):
     """The weekly status of the same program with other notes."""
-    offered = dossier.offered
+    offered = report.offered
     progress = Progress.model_validate({**NOTES.model_dump(), **changes})
     baseline = baseline_of(offered.offer.plan)
-    found = forecast(offered.program, offered.offer, progress, baseline=baseline, num_worlds=500)
+    found = forecast(offered.program, offered.offer, progress, baseline=baseline, num_samples=500)
     return markdown(weekly_status(found, offered.offer, []))
 
 
@@ -165,11 +163,11 @@ def told(dossier, **changes):
         ("2027-01-20T13:00", 17, "20 Jan"),
     ],
 )
-def test_today_is_one_day_everywhere(dossier, capsys, now, day, date):
-    offered = dossier.offered
+def test_today_is_one_day_everywhere(report, capsys, now, day, date):
+    offered = report.offered
     progress = NOTES.model_copy(update={"now": now})
     baseline = baseline_of(offered.offer.plan)
-    found = forecast(offered.program, offered.offer, progress, baseline=baseline, num_worlds=500)
+    found = forecast(offered.program, offered.offer, progress, baseline=baseline, num_samples=500)
     page = markdown(weekly_status(found, offered.offer, []))
     assert f"January 2027, day {day}, week 3*" in page
     assert f"| today, day {day}, {date} |" in page
@@ -177,8 +175,8 @@ def test_today_is_one_day_everywhere(dossier, capsys, now, day, date):
     assert f" (day {day}); to come" in capsys.readouterr().out
 
 
-def test_days_stand_with_their_dates(dossier, documents):
-    program, offer = dossier.offered.program, dossier.offered.offer
+def test_days_stand_with_their_dates(report, documents):
+    program, offer = report.offered.program, report.offered.offer
     first = offer.plan.items[0]
     text = markdown(documents[0])
     ends = program.calendar.day_text(first.end_h)
@@ -200,9 +198,9 @@ def test_a_share_that_was_not_seen_in_few_worlds_is_not_none():
     assert sampled_percent_text(0.0, 300) == "<1%"
 
 
-def test_a_chance_is_written_alike_wherever_the_offer_tells_it(dossier, capsys):
+def test_a_chance_is_written_alike_wherever_the_offer_tells_it(report, capsys):
     """No world of 500 broke the budget: then it is below 1% on the screen, in the verdict and on the tile."""
-    program, offer = dossier.offered.program, dossier.offered.offer
+    program, offer = report.offered.program, report.offered.offer
     sure = offer.safety.model_copy(
         update={
             "p_on_time": 1.0,
@@ -219,9 +217,9 @@ def test_a_chance_is_written_alike_wherever_the_offer_tells_it(dossier, capsys):
     assert not re.search(r"\b(0|100)%", " ".join(told)) and verdict.sentence == verdict.sentence.strip()
 
 
-def test_figures_of_an_offer_say_what_they_are(dossier, documents):
+def test_figures_of_an_offer_say_what_they_are(report, documents):
     """No average or quantile without its name, and no share of few worlds that claims to be 0% or 100%."""
-    offered, text = dossier.offered, "\n".join(map(markdown, documents))
+    offered, text = report.offered, "\n".join(map(markdown, documents))
     named = ("hours saved", "days saved", "device-hours by then", "points secured")
     heads = [line for line in text.splitlines() if line.startswith("|")]
     for name in named:
@@ -230,33 +228,33 @@ def test_figures_of_an_offer_say_what_they_are(dossier, documents):
     assert "| over budget | device-hours (median) |" in text
     assert not re.search(r"\(80%: ", text) and "(median; 80% of worlds: day" in text
     assert "at completion: median [P10, P90]" in text and "forecast: median [P10, P90]" in text
-    on_budget = [line for line in dossier.seeds if line.p_over_budget == 0]
+    on_budget = [line for line in report.seeds if line.p_over_budget == 0]
     for line in on_budget:
         assert f"| <1% | {line.device_hours:,.0f} |" in text
-    assert on_budget and f"{dossier.few_worlds:,} worlds" in text and offered.offer.safety
+    assert on_budget and f"{report.num_few_samples:,} worlds" in text and offered.offer.safety
 
 
-def test_the_scopes_that_were_tried_stand_below_what_is_offered(dossier):
+def test_the_scopes_that_were_tried_stand_below_what_is_offered(report):
     """Otherwise one plan would have two shares, and nobody would know which is which."""
-    offered = dossier.offered
-    assert "scopes that were played" not in markdown(execution_plan(dossier)), "only one was"
-    tried = TriedScope(moves=("x",), p_on_time=1.0, p_over_budget=0.0, p_both=1.0)
+    offered = report.offered
+    assert "scopes that were played" not in markdown(execution_plan(report)), "only one was"
+    tried = EvaluatedScope(moves=("x",), p_on_time=1.0, p_over_budget=0.0, p_within_limits=1.0)
     offer = offered.offer.model_copy(update={"tried": (*offered.offer.tried, tried)})
-    text = markdown(execution_plan(replace(dossier, offered=offered._replace(offer=offer))))
+    text = markdown(execution_plan(replace(report, offered=offered._replace(offer=offer))))
     rows = text.partition("scopes that were played")[2].split("\n\n")[2].splitlines()
     safety = offered.offer.safety
-    shares = f"{safety.chance_text(safety.p_on_time)} | {safety.chance_text(safety.p_over_budget)}"
+    shares = f"{safety.probability_text(safety.p_on_time)} | {safety.probability_text(safety.p_over_budget)}"
     assert rows[2].startswith(f"| as offered, on its own schedule | 500 | {shares} |")
     assert rows[-1] == "| x | 2,048 | >99.8% | <0.2% | >99.8% |".replace(">", "\\>")
 
 
-def test_a_gate_that_says_stop_has_answered_and_not_failed(dossier):
-    offered = dossier.offered
+def test_a_gate_that_says_stop_has_answered_and_not_failed(report):
+    offered = report.offered
 
     def verdict_of(said):
         progress = Progress.model_validate({**NOTES.model_dump(), "verdicts": said})
         baseline = baseline_of(offered.offer.plan)
-        found = forecast(offered.program, offered.offer, progress, baseline=baseline, num_worlds=200)
+        found = forecast(offered.program, offered.offer, progress, baseline=baseline, num_samples=200)
         return review(found._replace(alarms=()), offered.offer)
 
     measured, judged = (verdict_of({gate: ("stop",)}) for gate in ("replication", "safety_gate"))
@@ -272,46 +270,46 @@ def next_weeks(text):
     return text.partition("Next two weeks")[2].partition("###")[0]
 
 
-def test_what_comes_next_is_neither_dropped_nor_said_and_what_is_overdue_says_so(dossier):
-    text = next_weeks(told(dossier, verdicts={"replication": ("narrow",)}))
+def test_what_comes_next_is_neither_dropped_nor_said_and_what_is_overdue_says_so(report):
+    text = next_weeks(told(report, verdicts={"replication": ("narrow",)}))
     assert "Second rung" in text
     assert "G1: is there a gain" not in text  # it has spoken
     assert "Learning-rate" not in text  # dropped by it
     assert re.search(r"Freeze the evaluation harness.*\(overdue: planned for day", text)
     assert not re.search(r"Second rung.*overdue", text)
-    assert "Paired comparison" not in next_weeks(told(dossier, verdicts={"replication": ("stop",)}))
+    assert "Paired comparison" not in next_weeks(told(report, verdicts={"replication": ("stop",)}))
 
 
-def test_a_forecast_that_does_not_learn_from_the_verdicts_says_so(dossier):
+def test_a_forecast_that_does_not_learn_from_the_verdicts_says_so(report):
     stop = {"replication": ("stop",), "safety_gate": ("stop",), "confirmation": ("stop",)}
-    assert "The forecast does not learn from the verdicts: only" in told(dossier, verdicts=stop)
-    assert "does not learn from the verdicts" not in told(dossier)
+    assert "The forecast does not learn from the verdicts: only" in told(report, verdicts=stop)
+    assert "does not learn from the verdicts" not in told(report)
 
 
-def test_a_program_that_has_not_begun_has_no_day_and_no_week(dossier):
-    assert "1 December 2026, before its first day" in told(dossier, now="2026-12-01", activities={})
-    assert ", day 18, week 3" in told(dossier)
+def test_a_program_that_has_not_begun_has_no_day_and_no_week(report):
+    assert "1 December 2026, before its first day" in told(report, now="2026-12-01", activities={})
+    assert ", day 18, week 3" in told(report)
 
 
-def test_a_status_names_the_stops_that_it_does_not_watch(dossier):
-    text = told(dossier).partition("not by this status")[2].partition("##")[0]
+def test_a_status_names_the_stops_that_it_does_not_watch(report):
+    text = told(report).partition("not by this status")[2].partition("##")[0]
     assert "The gain's interval lies below the least that matters (gain): Research lead" in text
     assert "The missing failure mode shows itself" in text
     assert "Forecast passes" not in text
 
 
-def test_a_plan_that_breaks_a_promise_claims_to_keep_none(dossier):
-    offer = dossier.offered.offer.model_copy(update={"keeps_promises": False})
-    kept = markdown(execution_plan(dossier))
-    broken = markdown(execution_plan(replace(dossier, offered=dossier.offered._replace(offer=offer))))
+def test_a_plan_that_breaks_a_promise_claims_to_keep_none(report):
+    offer = report.offered.offer.model_copy(update={"meets_targets": False})
+    kept = markdown(execution_plan(report))
+    broken = markdown(execution_plan(replace(report, offered=report.offered._replace(offer=offer))))
     for claim in ("the fewest that keep both promises", "The full scope keeps the promises"):
         assert claim not in broken
     assert "keep" in kept.partition("## What was chosen")[2][:400]
 
 
-def test_a_review_before_the_gates_recommends_nothing_unless_a_stop_is_raised(dossier, running, documents):
+def test_a_review_before_the_gates_recommends_nothing_unless_a_stop_is_raised(report, running, documents):
     calm = running._replace(alarms=())
-    assert review(calm, dossier.offered.offer).verdict.word == "not decided yet"
+    assert review(calm, report.offered.offer).verdict.word == "not decided yet"
     assert documents[5].verdict.word == "narrow"
     assert "Raised: Forecast passes " in documents[5].verdict.sentence
 
@@ -326,8 +324,8 @@ def test_a_review_before_the_gates_recommends_nothing_unless_a_stop_is_raised(do
         (("pass", "pass", None), None),
     ],
 )
-def test_the_gates_add_up_to_a_recommendation(dossier, said, word):
-    program = dossier.offered.program
+def test_the_gates_add_up_to_a_recommendation(report, said, word):
+    program = report.offered.program
     verdicts = {gate: (each,) for gate, each in zip(program.gates, said, strict=True) if each}
     assert recommended(program, NOTES.model_copy(update={"verdicts": verdicts})) == word
 
@@ -355,35 +353,41 @@ NEARLY = Alarm("watch", "harmful", "It may do harm: then stop.", "stop")
     ],
 )
 def test_the_review_says_what_gates_and_stops_ask_for_and_must_act_where_the_status_does(
-    dossier, running, said, alarms, word, tone
+    report, running, said, alarms, word, tone
 ):
-    program, offer = dossier.offered.program, dossier.offered.offer
+    program, offer = report.offered.program, report.offered.offer
     progress = NOTES.model_copy(update={"verdicts": dict.fromkeys(program.gates, (said,))})
     found = running._replace(progress=progress, alarms=tuple(alarms))
     reviewed, status = review(found, offer), weekly_status(found, offer, [])
     assert (reviewed.verdict.word, reviewed.verdict.tone) == (word, tone)
-    assert (reviewed.verdict.tone == "bad") == (status.verdict.tone == "bad") == bool(course_of(found).must_act)
+    assert (
+        (reviewed.verdict.tone == "bad")
+        == (status.verdict.tone == "bad")
+        == bool(recommended_action(found).must_act)
+    )
     for alarm in alarms:
         assert alarm.text in markdown(reviewed) and alarm.text in markdown(status)
-        assert (f"Raised: {alarm.text}" in reviewed.verdict.sentence) == (alarm in course_of(found).raised)
+        assert (f"Raised: {alarm.text}" in reviewed.verdict.sentence) == (
+            alarm in recommended_action(found).raised
+        )
 
 
-def test_a_review_says_of_what_day_it_is_and_that_what_decides_has_not_ended(dossier, running):
-    program, offer = dossier.offered.program, dossier.offered.offer
-    decides = program.decision.made_by
+def test_a_review_says_of_what_day_it_is_and_that_what_decides_has_not_ended(report, running):
+    program, offer = report.offered.program, report.offered.offer
+    decides = program.decision.decided_by
     ended = {"started": "2027-02-01T09:00", "ended": "2027-02-02T17:00"}
     over = Progress.model_validate({**NOTES.model_dump(), "activities": {decides: ended}})
     title = program.nodes()[decides].title
-    before, after = (review(running._replace(progress=each), offer) for each in (NOTES, over))
+    before, after = (review(running._replace(progress=item), offer) for item in (NOTES, over))
     assert before.made.endswith("21 January 2027, day 18, week 3")
     assert f"On 21 January 2027 the program is not over: '{title}' makes the dec" in before.verdict.sentence
     assert f"- {title} (makes the decision)" in markdown(before).partition("**Not over yet**")[2]
     assert "not over" not in markdown(after).lower() and "**Never begun**" in markdown(after)
 
 
-def test_an_offer_is_read_as_it_was_written(dossier, tmp_path):
-    pages = write_offer(dossier, tmp_path)
-    assert read_offer(tmp_path) == dossier.offered.offer
+def test_an_offer_is_read_as_it_was_written(report, tmp_path):
+    pages = write_offer(report, tmp_path)
+    assert read_offer(tmp_path) == report.offered.offer
     assert all(page.is_file() and page.with_suffix(".md").is_file() for page in pages)
 
 
@@ -454,21 +458,21 @@ def test_on_a_telephone_rows_are_cards_and_none_is_cut(browser, documents, tmp_p
         page.close()
 
 
-def test_a_plan_that_breaks_a_promise_draws_the_one_that_broke(dossier):
-    def drawn(**promised):
-        offer = dossier.offered.offer.model_copy(update={"keeps_promises": False, **promised})
-        text = markdown(execution_plan(replace(dossier, offered=dossier.offered._replace(offer=offer))))
+def test_a_plan_that_breaks_a_promise_draws_the_one_that_broke(report):
+    def sampled(**promised):
+        offer = report.offered.offer.model_copy(update={"meets_targets": False, **promised})
+        text = markdown(execution_plan(replace(report, offered=report.offered._replace(offer=offer))))
         return text.partition("## What breaks the promise")[2].partition("\n## ")[0]
 
-    late = drawn(promised_on_time=1.0, promised_over_budget=1.0)
+    late = sampled(target_on_time=1.0, target_over_budget=1.0)
     assert "The date" in late and "The money" not in late and "What the date hangs on" in late
-    dear = drawn(promised_on_time=0.0, promised_over_budget=0.0)
+    dear = sampled(target_on_time=0.0, target_over_budget=0.0)
     assert "The money" in dear and "The date" not in dear
-    assert "What breaks" not in markdown(execution_plan(dossier))
+    assert "What breaks" not in markdown(execution_plan(report))
 
 
-def test_charts_and_tables_for_people_name_things_by_their_titles(dossier, documents):
-    known = dossier.offered.program
+def test_charts_and_tables_for_people_name_things_by_their_titles(report, documents):
+    known = report.offered.program
     names = [name for name in (*known.activities, *known.team) if "_" in name]
     svgs = "".join(re.findall(r"<svg.*?</svg>", render_document(documents[0]), flags=re.S))
     assert not [name for name in names if name in svgs]
