@@ -162,7 +162,7 @@ def _draw(
 ) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     points = [100 * gain for gain in GAINS]
-    shares = {word: [each.share(word) for each in curve] for word in ("scale", "narrow", "stop")}
+    shares = {word: [item.share(word) for item in curve] for word in ("scale", "narrow", "stop")}
     (folder / "outcomes.svg").write_text(
         outcomes_chart(
             points,

@@ -161,7 +161,7 @@ def seeds_of_all_kinds(num_campaigns: int) -> dict[str, float]:
         ]
         seen = [_named(runs[:2000, :, :seeds], items) for seeds in (3, 8)]
         claims[name], named[name] = [claimed for claimed, _ in cells], seen
-        (mean, found), (trimmed, found_trimmed) = (tuple(100 * each for each in cell) for cell in cells)
+        (mean, found), (trimmed, found_trimmed) = (tuple(100 * value for value in cell) for cell in cells)
         print(
             f"  {name:38} {mean:8.1f} {found:7.1f} {trimmed:16.1f} {found_trimmed:7.1f}"
             f" {100 * seen[0]:13.1f} {100 * seen[1]:6.1f}"
@@ -277,7 +277,7 @@ def _named(runs: Seeds, items: float) -> float:
     found = 0
     for scores in runs:
         effect = _effect(np.diff(scores, axis=0), items, is_trimmed=False)
-        parts: Any = (np.asarray(each)[..., 0] if np.ndim(each) else each for each in effect)
+        parts: Any = (np.asarray(item)[..., 0] if np.ndim(item) else item for item in effect)
         effect = Effect(*parts)
         found += bool(outlier_runs(scores, effect)) or is_underdispersed(effect)
     return found / len(runs)

@@ -47,7 +47,7 @@ def chinchilla(path: Path | None = None) -> dict[str, float]:
     drawn = np.random.RandomState(PUBLISHED_SEED).choice(
         points.num_points, size=(NUM_RESAMPLES, points.num_points)
     )
-    counts = np.array([np.bincount(each, minlength=points.num_points) for each in drawn])
+    counts = np.array([np.bincount(item, minlength=points.num_points) for item in drawn])
     errors = standard_errors(huber, bootstrap(huber, counts))
     seconds = time.perf_counter() - began_s
     least_absolute = fit_scaling_law(points, delta=LEAST_ABSOLUTE_DELTA)
@@ -55,7 +55,7 @@ def chinchilla(path: Path | None = None) -> dict[str, float]:
     for found, published in [*fitted, (errors, HEADLINE_ERRORS)]:
         print("  ".join(f"{name} {found[name]:.5g} ({published[name]:g})" for name in published))
     return {
-        "chinchilla_max_relative_error": max(_largest_error(*each) for each in fitted),
+        "chinchilla_max_relative_error": max(_largest_error(*entry) for entry in fitted),
         "chinchilla_max_relative_se_error": _largest_error(errors, HEADLINE_ERRORS),
         "chinchilla_s": seconds,
     }
@@ -79,8 +79,8 @@ def published_ladders() -> dict[str, float]:
     for path in sorted(folder.glob("*_largest.csv")):
         larger = read_points(path)
         targets = [
-            dict(zip(("parameters", "tokens"), map(float, each), strict=True))
-            for each in zip(larger.variables["parameters"], larger.variables["tokens"], strict=True)
+            dict(zip(("parameters", "tokens"), map(float, entry), strict=True))
+            for entry in zip(larger.variables["parameters"], larger.variables["tokens"], strict=True)
         ]
         found = study(read_points(path.with_name(path.name.replace("_largest", ""))), targets=targets)
         for loss, asked in zip(larger.loss, found.targets, strict=True):

@@ -26,12 +26,12 @@ from assay.statistics.benchmark_items import load_result
 from assay.store.commit_log import CommitLog
 from assay.store.home import Home
 from assay.store.objects import open_store
-from assay.workflows.campaign.arms import check_arms
+from assay.workflows.campaign.arm_plan import check_arms
 from assay.workflows.campaign.folder import OpenCampaign, find_campaign, read_campaign_file
 from assay.workflows.campaign.memo import newest_decisions
-from assay.workflows.campaign.scores import finished_runs, suite_folder
+from assay.workflows.campaign.scores import score_finished_runs, suite_folder
 from assay.workflows.rebuild import rebuild_all
-from assay.workflows.run import checked
+from assay.workflows.run import check_recipe
 
 PROGRAM = "from assay.cli.main import main; main()"
 
@@ -80,7 +80,9 @@ def test_a_killed_campaign_goes_on_and_trains_nothing_twice(campaign_file: Path,
     finished = subprocess.run(command, capture_output=True, text=True, check=True)
     campaign = find_campaign(Home.from_environment(), "tiny")
     with Home.from_environment().open_ledger() as ledger:
-        arms = [finished_runs(campaign, ledger, arm, clock=SystemClock()) for arm in ("baseline", "faster")]
+        arms = [
+            score_finished_runs(campaign, ledger, arm, clock=SystemClock()) for arm in ("baseline", "faster")
+        ]
         records = [run.record for arm in arms for run in arm]
         attempts = {record.run_id: len(ledger.attempts(record.run_id)) for record in records}
         of_the_killed = {second.attempt for second in ledger.phase_seconds("tiny-faster-s0")}
@@ -94,7 +96,7 @@ def test_a_killed_campaign_goes_on_and_trains_nothing_twice(campaign_file: Path,
     # One is scored from the run's predictions, the other by a suite, and less is better there.
     assert effects["loss"].by_seed == pytest.approx(effects["likelihood"].by_seed, abs=1e-5)
     assert effects["loss"].baseline_score > 0 > effects["likelihood"].baseline_score
-    assert [each.benchmark for each in decision.beside] == ["likelihood-correct", "likelihood-ranking"]
+    assert [item.benchmark for item in decision.beside] == ["likelihood-correct", "likelihood-ranking"]
     assert decision.meaning[0].startswith("In wrong answers: from ")
     assert decision.sentence in finished.stdout
     _assert_the_ledger_knows_and_can_be_made_anew(decision, command)
@@ -326,7 +328,7 @@ def test_items_that_may_share_their_luck_are_counted_as_the_groups_they_are(
         assert not ended.value.code, said.err
         return said.out, said.err
 
-    recipe, dataset = checked(LoadedConfig(tiny_recipe_tree, {}))
+    recipe, dataset = check_recipe(LoadedConfig(tiny_recipe_tree, {}))
     view = split_view(dataset, recipe.data.split, "validation")
     column = str(key_column(recipe.data.split))
     groups = [view.read(group, [column])[column].to_pylist() for group in np.flatnonzero(view.num_rows)]

@@ -105,7 +105,7 @@ def _timeless(value: Any) -> Any:
             no_time |= {"value"}
         return {name: None if name in no_time else _timeless(each) for name, each in value.items()}
     if isinstance(value, list):
-        return [_timeless(each) for each in value]
+        return [_timeless(item) for item in value]
     if isinstance(value, str):
         value = re.sub(r"; \d+ restarts? survived", "", value)
         return re.sub(r"[\d.]+ (s|min|h)( [\d.]+ (?:s|min))?( of device time| after it is begun)", r"\3", value)

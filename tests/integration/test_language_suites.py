@@ -24,7 +24,7 @@ from assay.store.home import Home
 from assay.training.recipe import recipe_of
 from assay.workflows.bookkeeping import writer_of
 from assay.workflows.evaluation.queue import queue_of, work
-from assay.workflows.run import new_run
+from assay.workflows.run import create_run
 from integration.test_language_export import MODEL, conversations, exported, home, preferences, recipe
 from one_rank import train_here
 
@@ -37,7 +37,7 @@ CHOICES: list[dict[str, Any]] = [
 
 
 def trained(home: Home, tree: dict[str, Any]) -> Run:
-    run = new_run(home, LoadedConfig(tree, {}), run_id=tree["name"])
+    run = create_run(home, LoadedConfig(tree, {}), run_id=tree["name"])
     train_here(run)
     return run
 
@@ -128,7 +128,7 @@ def test_texts_are_asked_of_commits_as_plain_transformers_answers_them(
             tokens = ids(prompt + rest + choice)
             number = len(tokens) - len(ids(prompt))
             costs.append(token_nats(model, tokens)[-number:].sum() / number / math.log(2))
-        assert item["answer"] == asked["choices"][int(np.argmin(costs))]
+        assert item["completion"] == asked["choices"][int(np.argmin(costs))]
         details = json.loads(item["details"])
         assert details["bits_of_the_right_one"] == pytest.approx(costs[asked["answer"]], rel=1e-5)
 

@@ -10,8 +10,8 @@ import click
 
 from assay.base.clock import SystemClock
 from assay.base.units import number_of
-from assay.cli.given import CAMPAIGN, FILE, CommandGroup, found_ledger, given_home, opened_ledger
-from assay.cli.train_on import PlaceOptions, place_options, warned
+from assay.cli.launch_target import LaunchTarget, launch_target_options, warned
+from assay.cli.parameters import CAMPAIGN, FILE, CommandGroup, current_home, readable_ledger, writable_ledger
 
 if TYPE_CHECKING:
     from assay.decision.config import CampaignConfig
@@ -61,7 +61,7 @@ def campaign() -> None:
     help="With --check: real steps of the baseline that are measured, behind the first; 0 for none.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the decisions as a JSON list.")
-@place_options
+@launch_target_options
 def run(
     file: Path,
     overrides: tuple[str, ...],
@@ -69,7 +69,7 @@ def run(
     arms_at_once: int,
     check_seconds: float,
     as_json: bool,
-    place: PlaceOptions,
+    place: LaunchTarget,
 ) -> None:
     """Run the campaign that FILE declares, or go on with it; then write its memo.
 
@@ -88,21 +88,21 @@ def run(
     from assay.cli.progress import RunProgress
     from assay.decision.sentences import device_time_text
     from assay.store.ledger.writer import marking
-    from assay.workflows.campaign.arms import absent_files, check_arms
+    from assay.workflows.campaign.arm_plan import absent_files, check_arms
     from assay.workflows.campaign.campaign import run_campaign
-    from assay.workflows.campaign.folder import declare, read_campaign_file, refuse_redeclared
+    from assay.workflows.campaign.folder import check_declaration, declare, read_campaign_file
     from assay.workflows.campaign.memo import write_memo
-    from assay.workflows.campaign.power import stated_power
-    from assay.workflows.campaign.train import InThisProcess, Workplace
+    from assay.workflows.campaign.power import state_power
+    from assay.workflows.campaign.train import ExecutionSettings, InThisProcess
 
     config = read_campaign_file(file, overrides)
     place.check(config.workers)
-    home = given_home()
+    home = current_home()
     num_runs = check_arms(config, beside=file.parent, is_begun=config.name in home.campaign_names())
-    refuse_redeclared(home, config, beside=file.parent, clock=SystemClock())
+    check_declaration(home, config, beside=file.parent, clock=SystemClock())
     for absent in absent_files(config, beside=file.parent):
         click.echo(f"warning: {absent} is not there yet; the first look will ask for it", err=True)
-    power = stated_power(config, home, beside=file.parent)
+    power = state_power(config, home, beside=file.parent)
     for warning in power.warnings:
         click.echo(f"warning: {warning.text}", err=True)
     if check:
@@ -114,12 +114,12 @@ def run(
         _print_forecast(config, power, file, 0.0 if place.on == "slurm" else check_seconds)
         return
     opened = declare(home, config, beside=file.parent, clock=SystemClock())
-    with opened_ledger(home) as ledger, marking(home, config.name):
+    with writable_ledger(home) as ledger, marking(home, config.name):
         launcher = place.launcher(home, ()) or InThisProcess(home, RunProgress, SystemClock())
         result = run_campaign(
             opened,
             ledger,
-            place=Workplace(launcher, arms_at_once, host=place.host(), warn=warned),
+            place=ExecutionSettings(launcher, arms_at_once, host=place.host(), warn=warned),
             say=lambda text: click.secho(f"· {text}", fg="cyan", err=True),
         )
     written = write_memo(opened, stopped_by=result.stopped_by)
@@ -134,7 +134,7 @@ def run(
 
 def _on_record_text(config: "CampaignConfig", home: "Home") -> str:
     """How many of its runs somebody has paid for, or begun to; nothing before the first."""
-    from assay.workflows.campaign.arms import run_id_of
+    from assay.workflows.campaign.arm_plan import run_id_of
 
     ids = [run_id_of(config.name, arm, seed) for arm in config.arm_names for seed in config.seed_numbers]
     known = sum(home.has_run(run_id) for run_id in ids)
@@ -182,8 +182,8 @@ def list_(as_json: bool) -> None:
     from assay.reporting.views.campaign_list import campaign_lines
     from assay.reporting.views.view import json_list
 
-    home = given_home()
-    with found_ledger(home) or nullcontext() as ledger:
+    home = current_home()
+    with readable_ledger(home) or nullcontext() as ledger:
         lines = campaign_lines(ledger) if ledger else []
     if as_json:
         click.echo(json_list(lines))
@@ -205,7 +205,7 @@ def show(name: str, as_json: bool) -> None:
     from assay.workflows.campaign.folder import find_campaign
     from assay.workflows.campaign.memo import MEMO_PAGE, cost_of_runs, held_by_run, newest_decisions
 
-    home = given_home()
+    home = current_home()
     opened = find_campaign(home, name)
     decisions = list(newest_decisions(opened).values())
     print_decisions(decisions, as_json=as_json)
@@ -214,7 +214,7 @@ def show(name: str, as_json: bool) -> None:
         click.echo(f"cost so far: {cost}")
     if not as_json and (page := opened.folder / MEMO_PAGE).is_file():
         click.echo(page)
-    with found_ledger(home) or nullcontext() as ledger:
+    with readable_ledger(home) or nullcontext() as ledger:
         changed = changed_since(decisions, ledger) if ledger else []
     for decision in changed:
         said = "is not the decision that was made: the ledger has another one on record"
@@ -246,6 +246,8 @@ def print_decisions(decisions: "Sequence[Decision]", *, as_json: bool) -> None:
                 mark = click.style(
                     mark_of(decision, gate, clause), fg=TONE_STYLES[clause_tone(decision, gate, clause)]
                 )
-                click.echo(f"    {mark} {clause.name:<22} {clause.seen}  ({clause.asks}): {clause.reason}")
+                click.echo(
+                    f"    {mark} {clause.name:<22} {clause.seen}  ({clause.requirement}): {clause.reason}"
+                )
             if unasked := unasked_text(decision, gate):
                 click.echo(f"    {unasked}")

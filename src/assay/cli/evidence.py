@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from assay.base.units import number_of, power_text
-from assay.cli.given import FILE, CommandGroup
+from assay.cli.parameters import FILE, CommandGroup
 
 if TYPE_CHECKING:
     from assay.records.evaluation import Estimate
@@ -141,12 +141,12 @@ def _seeds_sentence(count: int | None, effect: float, items: int, target_power: 
 def _print_advice(advice: "ProxyView", num_recipes: int, wanted: float) -> None:
     click.echo(f"{num_recipes} recipes, against scale {power_text(advice.target_scale)}")
     click.echo("     scale  seeds  pairs in the right order  rank correlation")
-    for each in advice.scales:
+    for item in advice.scales:
         click.echo(
-            f"{power_text(each.scale):>10}  {each.num_seeds:>5}  {_share(each.decision_accuracy):<24}  "
-            f"{_share(each.rank_correlation)}"
+            f"{power_text(item.scale):>10}  {item.num_seeds:>5}  {_share(item.decision_accuracy):<24}  "
+            f"{_share(item.rank_correlation)}"
         )
-    if all(each.decision_accuracy.low is None for each in advice.scales):
+    if all(item.decision_accuracy.low is None for item in advice.scales):
         click.secho(
             "All recipes tie, so nothing is known: the benchmark is saturated, at its ceiling or its floor."
         )

@@ -9,7 +9,15 @@ import click
 from assay.base.clock import SystemClock
 from assay.base.errors import ConfigError, DataError
 from assay.base.units import power_text
-from assay.cli.given import FILE_OR_RUN, OUT_PAGE, RUN, CommandGroup, force_option, given_home, opened_ledger
+from assay.cli.parameters import (
+    FILE_OR_RUN,
+    OUT_PAGE,
+    RUN,
+    CommandGroup,
+    current_home,
+    force_option,
+    writable_ledger,
+)
 
 if TYPE_CHECKING:
     from assay.records.scaling import BandCheck
@@ -136,7 +144,7 @@ def fit(
         click.echo(scaling_view(found, check, out).to_json())
     else:
         _print_study(found, check, out)
-    refused = dict.fromkeys(str(each.error) for each in found.targets if each.error is not None)
+    refused = dict.fromkeys(str(target.error) for target in found.targets if target.error is not None)
     if refused:
         raise DataError("\n".join(refused))
 
@@ -161,7 +169,7 @@ def code_length(run_ids: tuple[str, ...], as_json: bool) -> None:
     from assay.statistics.code_length import compare_code_lengths
     from assay.store.metrics.fold import fold_run
 
-    with opened_ledger(given_home()) as ledger:
+    with writable_ledger(current_home()) as ledger:
         for run_id in run_ids:
             fold_run(ledger, ledger.run(run_id))
         lengths = [of_run(ledger, run_id) for run_id in run_ids]
@@ -191,7 +199,7 @@ def _points(sources: tuple[str, ...], score_column: str | None) -> "ScalingPoint
         return read_points(Path(sources[0]), score_column=score_column)
     from assay.statistics.scaling.from_runs import points_of_runs
 
-    with opened_ledger(given_home()) as ledger:
+    with writable_ledger(current_home()) as ledger:
         return points_of_runs(ledger, sources)
 
 
@@ -258,12 +266,12 @@ def _print_study(found: "ScalingStudy", check: "BandCheck | None", out: Path | N
             f"larger runs; uncalibrated {check.covered_uncalibrated:.1%}, bootstrap alone "
             f"{check.covered_by_bootstrap_alone:.1%}"
         )
-    for each in found.targets:
-        if each.prediction is not None:
-            far = each.prediction.times_beyond_data
+    for target in found.targets:
+        if target.prediction is not None:
+            far = target.prediction.times_beyond_data
             place = f"{power_text(far)} times beyond the largest run" if far > 1 else "inside the data"
-            sentence = prediction_sentence(each)
-            if each.is_untested:
+            sentence = prediction_sentence(target)
+            if target.is_untested:
                 click.secho(sentence, fg="yellow")
             else:
                 click.echo(f"{sentence} ({place})")

@@ -27,7 +27,7 @@ from assay.decision.config import (
 from assay.decision.coverage import hole_text
 from assay.decision.facts import BenchmarkFacts, Facts, ForecastFacts, PlanFacts
 from assay.decision.more_evidence import (
-    MOST_SEEDS,
+    MAX_SEEDS,
     lacking_rows_text,
     seeds_to_look,
     standard_error_at,
@@ -64,7 +64,7 @@ def needed_clauses(config: CampaignConfig, facts: Facts) -> Iterator[Clause]:
     """What `scale` needs beside the gain."""
     rule, files = config.rule, facts.files
     yield from (guardrail_clause(guardrail, config, facts) for guardrail in rule.guardrails)
-    yield from (safety_clause(each, facts) for each in rule.safety)
+    yield from (safety_clause(safety, facts) for safety in rule.safety)
     if rule.coverage is not None:
         yield coverage_clause(*_gathered(files.coverage))
     if rule.drill is not None:
@@ -111,7 +111,7 @@ def guardrail_clause(rule: GuardrailRule, config: CampaignConfig, facts: Facts) 
         name=f"guardrail: {rule.benchmark}",
         type="guardrail",
         verdict=verdict,
-        asks=f"harm below {bound_text(rule.margin, unit)}, with 95% confidence",
+        requirement=f"harm below {bound_text(rule.margin, unit)}, with 95% confidence",
         seen=f"{'' if found.harm > 0.0 else 'no harm seen: '}{side_text(found.harm, unit)}, "
         f"at worst {side_text(found.upper, unit)}",
         value=_finite(found.upper),
@@ -153,7 +153,7 @@ def safety_clause(rule: SafetyRule, facts: Facts) -> Clause:
         name=f"safety: {rule.benchmark}",
         type="safety",
         verdict=verdict,
-        asks=f"failure rate at most {rate_text(rule.max_rate)}, with 95% confidence",
+        requirement=f"failure rate at most {rate_text(rule.max_rate)}, with 95% confidence",
         seen=f"{_failures_text(benchmark, trials)}, so at most {rate_text(upper)}",
         value=upper,
         bound=rule.max_rate,
@@ -178,7 +178,7 @@ def harm_clause(benchmark: str, margin: float, facts: Facts) -> Clause:
         name=f"harm: {benchmark}",
         type="harm",
         verdict="pass" if is_met else "fail",
-        asks=f"harm above {bound_text(margin, found.unit)}, with 95% confidence",
+        requirement=f"harm above {bound_text(margin, found.unit)}, with 95% confidence",
         seen=f"{side_text(float(harm.effect.mean), found.unit)}, at best {side_text(lower, found.unit)}",
         value=_finite(lower),
         bound=margin,
@@ -197,7 +197,7 @@ def rate_clause(benchmark: str, max_rate: float, facts: Facts) -> Clause:
         name=f"unsafe: {benchmark}",
         type="rate_above",
         verdict="pass" if is_met else "fail",
-        asks=f"failure rate above {rate_text(max_rate)}, with 95% confidence",
+        requirement=f"failure rate above {rate_text(max_rate)}, with 95% confidence",
         seen=f"{_failures_text(found, trials)}, so at least {rate_text(lower)}",
         value=lower,
         bound=max_rate,
@@ -216,9 +216,9 @@ def _failures_text(benchmark: BenchmarkFacts, trials: Trials) -> str:
 
 
 def _more_trials(benchmark: BenchmarkFacts, number: int) -> MoreEvidence:
-    each = "" if benchmark.num_clusters == benchmark.failed.size else ", each in a cluster of its own"
+    placement = "" if benchmark.num_clusters == benchmark.failed.size else ", each in a cluster of its own"
     return MoreEvidence(
-        what=f"{number_of(number, 'more item')} of {benchmark.name}{each}, without any further failure"
+        what=f"{number_of(number, 'more item')} of {benchmark.name}{placement}, without any further failure"
     )
 
 
@@ -229,7 +229,7 @@ def spent_clause(device_hours: float, facts: Facts) -> Clause:
         name="spent",
         type="spent",
         verdict="pass" if is_met else "fail",
-        asks=f"more than {device_time_text(device_hours * 3600)}",
+        requirement=f"more than {device_time_text(device_hours * 3600)}",
         seen=device_time_text(facts.spent_s),
         value=facts.spent_s / 3600,
         bound=device_hours,
@@ -247,7 +247,7 @@ def audit_clause(facts: Facts) -> Clause:
         name="drill: audit",
         type="drill",
         verdict="fail" if failed else "pass",
-        asks="the receipts of every run prove that each row was learned once",
+        requirement="the receipts of every run prove that each row was learned once",
         seen=f"{num_proved} of {len(facts.runs)} runs proved{survived}",
         value=float(num_proved),
         bound=float(len(facts.runs)),
@@ -271,7 +271,7 @@ def drill_clause(report: DrillReport, source: Source, facts: Facts) -> Clause:
         name="drill",
         type="drill",
         verdict="fail" if other is not None else report.verdict,
-        asks="every exercise of this recipe ends with the undisturbed weights and a clean audit",
+        requirement="every exercise of this recipe ends with the undisturbed weights and a clean audit",
         seen=f"{survived} of {number_of(len(report.exercises), 'exercise')}, {report.workers} workers",
         value=float(survived),
         bound=float(len(report.exercises)),
@@ -297,7 +297,7 @@ def coverage_clause(coverage: Coverage, source: Source) -> Clause:
         name="coverage",
         type="coverage",
         verdict="fail" if holes else "pass",
-        asks="every failure mode has a benchmark that could detect it",
+        requirement="every failure mode has a benchmark that could detect it",
         seen=f"{number_of(len(holes), 'hole')}{': ' if holes else ''}{', '.join(names[:5])}",
         value=float(len(holes)),
         bound=0.0,
@@ -310,7 +310,7 @@ def coverage_clause(coverage: Coverage, source: Source) -> Clause:
 def sealed_clause(rule: SealedRule, facts: Facts) -> Clause:
     """Whether the gain is there on items that nobody has scored on before: D_sealed >= share x D_primary."""
     least = rule.least_share * float(facts.composite.mean)
-    found = facts.seal
+    found = facts.holdout
     value: float | None = None
     more: str | None = None
     verdict: GateVerdict
@@ -332,7 +332,7 @@ def sealed_clause(rule: SealedRule, facts: Facts) -> Clause:
         name=f"sealed: {rule.benchmark}",
         type="sealed",
         verdict=verdict,
-        asks=f"at least {rule.least_share:.0%} of the primary gain: {effect_text(least, facts.unit)}",
+        requirement=f"at least {rule.least_share:.0%} of the primary gain: {effect_text(least, facts.unit)}",
         seen=seen,
         value=value,
         bound=None if value is None else least,
@@ -345,10 +345,10 @@ def sealed_clause(rule: SealedRule, facts: Facts) -> Clause:
 
 def scaling_clause(found: ForecastFacts, least_effect: float, unit: str) -> Clause:
     """Whether the calibrated lower bound of the gain at the target scale is worth having."""
-    asks = f"80% lower bound of the gain at the target scale at least {bound_text(least_effect, unit)}"
+    requirement = f"80% lower bound of the gain at the target scale at least {bound_text(least_effect, unit)}"
     if found.gain is None:
         return Clause(
-            name="target scale", type="scaling", verdict="undecided", asks=asks, seen="no forecast",
+            name="target scale", type="scaling", verdict="undecided", requirement=requirement, seen="no forecast",
             reason=found.problem, evidence=found.sources,
             more=MoreEvidence(what="campaigns of this candidate at other scales"),
         )  # fmt: skip
@@ -358,7 +358,7 @@ def scaling_clause(found: ForecastFacts, least_effect: float, unit: str) -> Clau
         name="target scale",
         type="scaling",
         verdict="pass" if is_met else "fail" if value < least_effect else "undecided",
-        asks=asks,
+        requirement=requirement,
         seen=f"{effect_text(value, unit)}, at least {effect_text(low, unit)}",
         value=low,
         bound=least_effect,
@@ -378,7 +378,7 @@ def plan_clause(rule: PlanRule, plan: PlanFacts) -> Clause:
         name="plan",
         type="plan",
         verdict="pass" if is_met else "fail",
-        asks=f"on time with {chance_text(rule.p_on_time)}, in budget with {chance_text(rule.p_in_budget)}",
+        requirement=f"on time with {chance_text(rule.p_on_time)}, in budget with {chance_text(rule.p_in_budget)}",
         seen=f"on time {chance_text(on_time)}, in budget {chance_text(in_budget)}"
         f"{decision and f'; {decision}'}",
         value=min(on_time - rule.p_on_time, in_budget - rule.p_in_budget),
@@ -396,7 +396,7 @@ def budget_clause(facts: Facts) -> Clause:
         name="budget",
         type="budget",
         verdict="pass" if is_met else "fail",
-        asks=f"at most {device_time_text(facts.budget_s)}",
+        requirement=f"at most {device_time_text(facts.budget_s)}",
         seen=device_time_text(facts.spent_s),
         value=facts.spent_s / 3600,
         bound=facts.budget_s / 3600,
@@ -420,9 +420,9 @@ def _more_items(
     if math.isinf(float(harm.effect.item_variance)):
         return MoreEvidence(what=f"items of {benchmark.name} on which candidate and baseline differ")
     if math.isfinite(items_factor) and items_factor > 1.0:
-        there = benchmark.differences.shape[1]
-        extra = math.ceil((items_factor - 1.0) * there)
-        lacking = lacking_rows_text(benchmark.name, there + extra, facts)
+        num_items = benchmark.differences.shape[1]
+        extra = math.ceil((items_factor - 1.0) * num_items)
+        lacking = lacking_rows_text(benchmark.name, num_items + extra, facts)
         if not lacking:
             what = f"{number_of(extra, 'more item')} of {benchmark.name}, scored with the same checkpoints"
             return MoreEvidence(what=what)
@@ -434,12 +434,12 @@ def _more_items(
 
 def _more_than_seeds(harm: Harm, margin: float, config: CampaignConfig, facts: Facts) -> MoreEvidence:
     """Where seeds differ too much: the fewest of a new campaign that would do, or that none would."""
-    ahead = range(config.seeds + 1, MOST_SEEDS + 1)
+    ahead = range(config.seeds + 1, MAX_SEEDS + 1)
     enough = next(
-        (each for each in ahead if is_sized(standard_error_at(each, harm.effect, facts), margin)), None
+        (seeds for seeds in ahead if is_sized(standard_error_at(seeds, harm.effect, facts), margin)), None
     )
     if enough is None:
-        return MoreEvidence(what=f"a wider margin: seeds differ too much, and {MOST_SEEDS} would hardly do")
+        return MoreEvidence(what=f"a wider margin: seeds differ too much, and {MAX_SEEDS} would hardly do")
     return MoreEvidence(what=f"a new campaign with {enough} seeds or more: seeds differ too much")
 
 

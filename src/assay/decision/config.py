@@ -149,7 +149,7 @@ class ScalingRule(FrozenConfig):
     the target scale."""
 
     @model_validator(mode="after")
-    def _is_one_of_both(self) -> "ScalingRule":
+    def _has_one_source(self) -> "ScalingRule":
         if (self.record is None) == (self.target is None):
             raise ValueError("give either a target (and campaigns), or a record from elsewhere")
         return self
@@ -364,18 +364,19 @@ class CampaignConfig(FrozenConfig):
         return tuple(benchmark for benchmark in self.benchmarks if benchmark != self.sealed_benchmark)
 
     @property
-    def beside(self) -> tuple[PredictionsBenchmark, ...]:
+    def secondary(self) -> tuple[PredictionsBenchmark, ...]:
         """What else the rows of primary benchmarks say (whether they are right, ranked, likely), where no
         benchmark asks for it: told, and never judged by."""
-        asked = [benchmark for benchmark in self.benchmarks if isinstance(benchmark, PredictionsBenchmark)]
+        declared = [benchmark for benchmark in self.benchmarks if isinstance(benchmark, PredictionsBenchmark)]
         found: list[PredictionsBenchmark] = []
-        for each in asked:
-            if each.name not in self.rule.primary or each.score not in ROW_SCORES:
+        for benchmark in declared:
+            if benchmark.name not in self.rule.primary or benchmark.score not in ROW_SCORES:
                 continue
             others = [
-                each.model_copy(update={"name": f"{each.name}-{score}", "score": score}) for score in ROW_SCORES
+                benchmark.model_copy(update={"name": f"{benchmark.name}-{score}", "score": score})
+                for score in ROW_SCORES
             ]
-            known = [(other.score, other.where) for other in (*asked, *found)]
+            known = [(other.score, other.where) for other in (*declared, *found)]
             found += [other for other in others if (other.score, other.where) not in known]
         return tuple(found)
 
@@ -397,8 +398,8 @@ class CampaignConfig(FrozenConfig):
             for benchmark in self.benchmarks
             if isinstance(benchmark, PredictionsBenchmark) and benchmark.name in self.rule.primary
         ]
-        is_alike = all(each.where == primary[0].where for each in primary)
-        return {} if is_alike else {each.name: each.cluster for each in primary}
+        is_alike = all(benchmark.where == primary[0].where for benchmark in primary)
+        return {} if is_alike else {benchmark.name: benchmark.cluster for benchmark in primary}
 
     def look_plan(self) -> LookPlan:
         """How a candidate's share of the error is spent over the looks."""
@@ -410,7 +411,7 @@ class CampaignConfig(FrozenConfig):
 
     def candidate(self, name: str) -> Candidate:
         """The candidate of that name."""
-        return next(each for each in self.candidates if each.name == name)
+        return next(candidate for candidate in self.candidates if candidate.name == name)
 
     @model_validator(mode="after")
     def _names_are_distinct(self) -> "CampaignConfig":
@@ -429,16 +430,16 @@ class CampaignConfig(FrozenConfig):
         for part, names in (
             ("primary", list(self.rule.primary)),
             ("guardrails", [guardrail.benchmark for guardrail in self.rule.guardrails]),
-            ("safety", [each.benchmark for each in self.rule.safety]),
+            ("safety", [safety.benchmark for safety in self.rule.safety]),
         ):
             if repeated := first_repeated(names):
                 raise WrongKeyError(f"rule.{part}", f"names benchmark '{repeated}' twice; once is enough")
         return self
 
     @model_validator(mode="after")
-    def _every_benchmark_is_there(self) -> "CampaignConfig":
+    def _benchmarks_exist(self) -> "CampaignConfig":
         known = {benchmark.name for benchmark in self.benchmarks}
-        if absent := next((each for each in _named_benchmarks(self).items() if each[1] not in known), None):
+        if absent := next((named for named in _named_benchmarks(self).items() if named[1] not in known), None):
             key, name = absent
             raise WrongKeyError(
                 key,
@@ -449,17 +450,21 @@ class CampaignConfig(FrozenConfig):
 
     @model_validator(mode="after")
     def _failures_can_be_counted(self) -> "CampaignConfig":
-        counted = {each.benchmark for each in self.rule.safety} | {
+        counted = {safety.benchmark for safety in self.rule.safety} | {
             condition.benchmark
             for gate in self.gates
             for condition in gate.conditions
             if isinstance(condition, RateCondition)
         }
-        for place, each in enumerate(self.benchmarks):
-            if isinstance(each, PredictionsBenchmark) and each.name in counted and each.score != "correct":
+        for index, benchmark in enumerate(self.benchmarks):
+            if (
+                isinstance(benchmark, PredictionsBenchmark)
+                and benchmark.name in counted
+                and benchmark.score != "correct"
+            ):
                 raise WrongKeyError(
-                    f"benchmarks.{place}.score",
-                    f"benchmark '{each.name}' has score: {each.score}, which is never 1, so every item would "
+                    f"benchmarks.{index}.score",
+                    f"benchmark '{benchmark.name}' has score: {benchmark.score}, which is never 1, so every item would "
                     "count as a failure. A failure rate needs score: correct",
                 )
         return self
@@ -493,13 +498,15 @@ class CampaignConfig(FrozenConfig):
         return self
 
     @model_validator(mode="after")
-    def _looks_can_tell(self) -> "CampaignConfig":
+    def _looks_are_valid(self) -> "CampaignConfig":
         if late := [look for look in self.looks if look >= self.seeds]:
             raise WrongKeyError("looks", f"looks={late} are not before the last one, at seeds={self.seeds}")
         if (first := self.all_looks[0]) < 2:
             key = "looks.0" if self.looks else "seeds"
-            said = f"a look at {number_of(first, 'seed')} cannot tell luck from effect; look at 2 seeds or more"
-            raise WrongKeyError(key, said)
+            message = (
+                f"a look at {number_of(first, 'seed')} cannot tell luck from effect; look at 2 seeds or more"
+            )
+            raise WrongKeyError(key, message)
         if self.rule.over_seeds == "trimmed" and first < MIN_SEEDS:
             raise WrongKeyError(
                 "rule.over_seeds",
@@ -513,13 +520,14 @@ class CampaignConfig(FrozenConfig):
 def _named_benchmarks(config: CampaignConfig) -> dict[str, str]:
     """Key -> benchmark of those that the rule or a gate looks at, at every look."""
     rule = config.rule
-    found = {f"rule.primary.{place}": name for place, name in enumerate(rule.primary)}
+    found = {f"rule.primary.{index}": name for index, name in enumerate(rule.primary)}
     found |= {
-        f"rule.guardrails.{place}.benchmark": each.benchmark for place, each in enumerate(rule.guardrails)
+        f"rule.guardrails.{index}.benchmark": guardrail.benchmark
+        for index, guardrail in enumerate(rule.guardrails)
     }
-    found |= {f"rule.safety.{place}.benchmark": each.benchmark for place, each in enumerate(rule.safety)}
+    found |= {f"rule.safety.{index}.benchmark": safety.benchmark for index, safety in enumerate(rule.safety)}
     for of_gate, gate in enumerate(config.gates):
-        for place, condition in enumerate(gate.conditions):
+        for index, condition in enumerate(gate.conditions):
             if not isinstance(condition, SpentCondition):
-                found[f"gates.{of_gate}.conditions.{place}.benchmark"] = condition.benchmark
+                found[f"gates.{of_gate}.conditions.{index}.benchmark"] = condition.benchmark
     return found

@@ -64,9 +64,9 @@ def coverage(
     Raises `ConfigError` where a suite names a failure mode that the coverage file does not list.
     """
     _require_known_modes(config, [suite.suite for suite in suites])
-    by_age = sorted(results, key=lambda each: each.evaluated_s)
-    newest = [{each.benchmark: each for each in by_age if present.asked(each)} for present in suites]
-    ever_run = {each.benchmark for each in by_age}
+    by_age = sorted(results, key=lambda result: result.evaluated_s)
+    newest = [{result.benchmark: result for result in by_age if present.covers(result)} for present in suites]
+    ever_run = {result.benchmark for result in by_age}
     modes = []
     for mode in config.failure_modes:
         cells = tuple(
@@ -102,7 +102,7 @@ def hole_text(mode: CoveredMode) -> str:
         return f"no benchmark looks for it; {mode.owner} owns it"
     small = [cell for cell in mode.cells if cell.items_needed is not None]
     if small:
-        cell = min(small, key=lambda each: each.items_needed or 0)
+        cell = min(small, key=lambda cell: cell.items_needed or 0)
         return (
             f"'{cell.benchmark}' finds {cell.could_detect:.3g} at best, {mode.least_effect:.3g} matters: it "
             f"needs some {cell.items_needed:,} items, it has {cell.num_items:,}"
@@ -154,9 +154,9 @@ def _require_known_modes(config: CoverageConfig, suites: Sequence[Suite]) -> Non
     known = {mode.name for mode in config.failure_modes}
     for suite in suites:
         for benchmark in suite.benchmarks:
-            if strange := sorted(set(benchmark.failure_modes) - known):
+            if unknown := sorted(set(benchmark.failure_modes) - known):
                 raise ConfigError(
-                    f"suite '{suite.name}', benchmark '{benchmark.name}': failure mode '{strange[0]}' "
+                    f"suite '{suite.name}', benchmark '{benchmark.name}': failure mode '{unknown[0]}' "
                     f"is not in the coverage file, which lists {', '.join(sorted(known))}. Add it there, with "
                     "its owner."
                 )

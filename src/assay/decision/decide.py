@@ -108,10 +108,10 @@ def _warned_runs(runs: Sequence[CampaignRun]) -> Iterator[str]:
     for run in runs:
         for rule, text in zip(run.warning_rules, run.warnings, strict=True):
             found.setdefault((run.arm, rule), []).append((run.seed, text))
-    for (arm, rule), text in found.items():
+    for (arm, rule), warned in found.items():
         of_arm = number_of(sum(run.arm == arm for run in runs), "run")
-        seed, text = text[0]
-        yield f"{len(text)} of {of_arm} of {arm} {RULES[rule].did}; with seed {seed}, {text}"
+        seed, text = warned[0]
+        yield f"{len(warned)} of {of_arm} of {arm} {RULES[rule].did}; with seed {seed}, {text}"
 
 
 def _of_dead_runs(runs: Sequence[CampaignRun]) -> str:

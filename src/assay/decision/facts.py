@@ -80,12 +80,12 @@ class BenchmarkFacts(NamedTuple):
         """Independent draws of items."""
         return int(np.unique(self.clusters).size)
 
-    def of_seeds(self, kept: npt.NDArray[np.bool_]) -> "BenchmarkFacts":
+    def of_seeds(self, mask: npt.NDArray[np.bool_]) -> "BenchmarkFacts":
         """As if only these seeds had been trained."""
         return self._replace(
-            baseline=self.baseline[kept],
-            candidate=self.candidate[kept],
-            effect=_effect(self.differences[kept], self.clusters, self.weights, unit=self.unit),
+            baseline=self.baseline[mask],
+            candidate=self.candidate[mask],
+            effect=_effect(self.differences[mask], self.clusters, self.weights, unit=self.unit),
         )
 
     @property
@@ -149,7 +149,7 @@ class FileFacts(NamedTuple):
     plan: PlanFacts | None = None
 
 
-class SealFacts(NamedTuple):
+class HoldoutFacts(NamedTuple):
     """What a sealed benchmark said when it was opened, or why it cannot be believed."""
 
     benchmark: BenchmarkFacts | None
@@ -177,13 +177,13 @@ class Facts(NamedTuple):
     files: FileFacts = FileFacts()
     forecast: ForecastFacts | None = None
     """None where the rule asks for none."""
-    beside: tuple[BenchmarkFacts, ...] = ()
+    secondary: tuple[BenchmarkFacts, ...] = ()
     """What else the primary benchmarks' rows say; nothing is judged by it."""
     most_items: Mapping[str, int] = MappingProxyType({})
     """Benchmark -> how many items it had if all rows of the dataset were held out; of rows only."""
     over_seeds: OverSeeds = "mean"
     """How the composite puts their gains together."""
-    seal: SealFacts | None = None
+    holdout: HoldoutFacts | None = None
     """None while the sealed benchmark is closed, or where there is none."""
 
     @property
@@ -211,20 +211,20 @@ class Facts(NamedTuple):
         """Whether something could be said with one fewer."""
         return self.num_seeds > (MIN_SEEDS if self.over_seeds == "trimmed" else 2)
 
-    def without_seed(self, place: int) -> "Facts":
+    def without_seed(self, seed_index: int) -> "Facts":
         """As if the seed at `place` had not been trained; the look's level stays."""
-        kept = np.arange(self.num_seeds) != place
-        both = np.concatenate([kept, kept])
-        found = {name: each.of_seeds(kept) for name, each in self.benchmarks.items()}
-        seal = self.seal
-        if seal is not None and seal.benchmark is not None:
-            seal = seal._replace(benchmark=seal.benchmark.of_seeds(kept))
+        mask = np.arange(self.num_seeds) != seed_index
+        run_mask = np.concatenate([mask, mask])
+        found = {name: benchmark.of_seeds(mask) for name, benchmark in self.benchmarks.items()}
+        holdout = self.holdout
+        if holdout is not None and holdout.benchmark is not None:
+            holdout = holdout._replace(benchmark=holdout.benchmark.of_seeds(mask))
         return self._replace(
             look=self.look.model_copy(update={"num_seeds": self.num_seeds - 1}),
             benchmarks=found,
             breadth=_breadth([found[name] for name in self.breadth.of_benchmarks], self.over_seeds),
-            runs=tuple(run for run, is_kept in zip(self.runs, both, strict=True) if is_kept),
-            seal=seal,
+            runs=tuple(run for run, is_included in zip(self.runs, run_mask, strict=True) if is_included),
+            holdout=holdout,
         )
 
     def without_primary(self, benchmark: str) -> "Facts":
@@ -239,7 +239,11 @@ def _refuse_unpaired(campaign: str, runs: Sequence[CampaignRun]) -> None:
     for run in runs:
         seeds.setdefault(run.arm, set()).add(run.seed)
     everywhere = set().union(*seeds.values())
-    gone = [f"'{arm}' with seed {seed}" for arm, there in seeds.items() for seed in sorted(everywhere - there)]
+    gone = [
+        f"'{arm}' with seed {seed}"
+        for arm, seeds_of_arm in seeds.items()
+        for seed in sorted(everywhere - seeds_of_arm)
+    ]
     if gone:
         raise DataError(
             f"campaign '{campaign}' compares its arms seed by seed, and the run of {', '.join(gone)} is not "
@@ -283,7 +287,7 @@ def role_of(config: CampaignConfig, benchmark: str) -> Role:
     """What the campaign uses a benchmark for; the primary role comes first."""
     if benchmark in config.rule.primary:
         return "primary"
-    if benchmark in {each.benchmark for each in config.rule.safety}:
+    if benchmark in {safety.benchmark for safety in config.rule.safety}:
         return "safety"
     if config.rule.sealed is not None and benchmark == config.rule.sealed.benchmark:
         return "sealed"
@@ -366,15 +370,15 @@ def largest_mean_difference(unit: str) -> float:
 
 def _breadth(primary: Sequence[BenchmarkFacts], over_seeds: OverSeeds) -> Breadth:
     """With `over_seeds: trimmed`, of the seeds without the best and the worst of the composite."""
-    by_seed = np.mean([each.by_seed for each in primary], axis=0)
-    kept = inner_seeds(by_seed) if over_seeds == "trimmed" else np.ones(by_seed.size, bool)
-    known = {each.name: each.items for each in primary if each.items is not None}
+    by_seed = np.mean([benchmark.by_seed for benchmark in primary], axis=0)
+    mask = inner_seeds(by_seed) if over_seeds == "trimmed" else np.ones(by_seed.size, bool)
+    known = {benchmark.name: benchmark.items for benchmark in primary if benchmark.items is not None}
     found = breadth(
-        {each.name: each.differences[kept] for each in primary},
-        {each.name: each.clusters for each in primary},
-        {each.name: each.weights for each in primary},
+        {benchmark.name: benchmark.differences[mask] for benchmark in primary},
+        {benchmark.name: benchmark.clusters for benchmark in primary},
+        {benchmark.name: benchmark.weights for benchmark in primary},
         None if len(known) < len(primary) else joint_clusters(known),
-        largest={each.name: largest_difference(each.unit) for each in primary},
+        largest={benchmark.name: largest_difference(benchmark.unit) for benchmark in primary},
     ).within(largest_mean_difference(primary[0].unit))
     if over_seeds == "mean":
         return found
@@ -382,7 +386,7 @@ def _breadth(primary: Sequence[BenchmarkFacts], over_seeds: OverSeeds) -> Breadt
 
 
 def _one_unit(primary: Mapping[str, BenchmarkFacts]) -> str:
-    units = {name: each.unit for name, each in primary.items()}
+    units = {name: benchmark.unit for name, benchmark in primary.items()}
     if len(set(units.values())) > 1 and not set(units.values()) <= {"share", "AUC"}:
         listed = ", ".join(f"{name} is in {unit}" for name, unit in units.items())
         raise DataError(

@@ -42,7 +42,7 @@ from assay.statistics.campaign.rule import (
 )
 
 
-class JudgedGates(NamedTuple):
+class GateOutcomes(NamedTuple):
     """What the gates say of a candidate."""
 
     recommendation: Recommendation
@@ -66,11 +66,11 @@ class JudgedGates(NamedTuple):
         return None
 
 
-def judge_gates(config: CampaignConfig, facts: Facts, *, rule: CampaignRule | None = None) -> JudgedGates:
+def judge_gates(config: CampaignConfig, facts: Facts, *, rule: CampaignRule | None = None) -> GateOutcomes:
     """Judge all gates; `rule` replaces the thresholds."""
     rule = rule or config.rule.thresholds()
     conditions = _conditions(config, facts)
-    found = _judged(config, facts, rule, conditions)
+    found = _rule_outcome(config, facts, rule, conditions)
     gain = [
         _clause(clause, "effect", _verdict(clause, facts, rule), config, facts, rule)
         for clause in found.scale_clauses
@@ -80,16 +80,18 @@ def judge_gates(config: CampaignConfig, facts: Facts, *, rule: CampaignRule | No
         for clause in found.stop_clauses
     ]
     gates = (
-        _scale_gate([*gain, *conditions.needed], not_asked(config)),
+        _scale_gate([*gain, *conditions.needed], undeclared_clauses(config)),
         _stop_gate([*futile, *conditions.stops], config, facts),
         *conditions.others,
     )
-    return JudgedGates(_recommended(found), gates, bool(found.has_power), bool(found.is_inconclusive))
+    return GateOutcomes(_recommended(found), gates, bool(found.has_power), bool(found.is_inconclusive))
 
 
 def recommended(config: CampaignConfig, facts: Facts, *, rule: CampaignRule | None = None) -> Recommendation:
     """What `judge_gates` recommends, without the words and the prices of its clauses."""
-    return _recommended(_judged(config, facts, rule or config.rule.thresholds(), _conditions(config, facts)))
+    return _recommended(
+        _rule_outcome(config, facts, rule or config.rule.thresholds(), _conditions(config, facts))
+    )
 
 
 class _Conditions(NamedTuple):
@@ -109,7 +111,9 @@ def _conditions(config: CampaignConfig, facts: Facts) -> _Conditions:
     )
 
 
-def _judged(config: CampaignConfig, facts: Facts, rule: CampaignRule, conditions: _Conditions) -> RuleOutcome:
+def _rule_outcome(
+    config: CampaignConfig, facts: Facts, rule: CampaignRule, conditions: _Conditions
+) -> RuleOutcome:
     return judge(
         CampaignEvidence(
             effect=facts.composite,
@@ -133,20 +137,20 @@ def _recommended(found: RuleOutcome) -> Recommendation:
     return recommendation
 
 
-def all_but_the_seal_holds(config: CampaignConfig, facts: Facts) -> bool:
+def passes_except_holdout(config: CampaignConfig, facts: Facts) -> bool:
     """Whether the sealed benchmark is all that still stands between the candidate and `scale`."""
-    return recommended(without_seal(config), facts) == "scale"
+    return recommended(without_holdout(config), facts) == "scale"
 
 
-def without_seal(config: CampaignConfig) -> CampaignConfig:
+def without_holdout(config: CampaignConfig) -> CampaignConfig:
     """The campaign as if nothing were sealed."""
     return config.model_copy(update={"rule": config.rule.model_copy(update={"sealed": None})})
 
 
-def not_asked(config: CampaignConfig) -> tuple[str, ...]:
+def undeclared_clauses(config: CampaignConfig) -> tuple[str, ...]:
     """What `scale` could ask for and, as the campaign was declared, does not."""
     rule = config.rule
-    asked = {
+    declared = {
         **dict.fromkeys(_OF_ONE_BENCHMARK, len(rule.primary) > 1),
         "guardrails": bool(rule.guardrails),
         "safety": bool(rule.safety),
@@ -156,22 +160,22 @@ def not_asked(config: CampaignConfig) -> tuple[str, ...]:
         "target scale": rule.scaling is not None,
         "plan": rule.plan is not None,
     }
-    return tuple(name for name, is_asked in asked.items() if not is_asked)
+    return tuple(name for name, is_declared in declared.items() if not is_declared)
 
 
-def _scale_gate(clauses: Sequence[Clause], unasked: Sequence[str]) -> GateResult:
+def _scale_gate(clauses: Sequence[Clause], undeclared: Sequence[str]) -> GateResult:
     verdicts, worst = [clause.verdict for clause in clauses], blocking_clause(clauses)
-    asked = [clause for clause in clauses if clause.name not in unasked]
-    num_held = sum(clause.verdict == "pass" for clause in asked)
-    held = f"{num_held} of {len(asked)} clauses that were asked hold."
-    all_hold = f"{len(asked)} of {len(asked) + len(unasked)} clauses were asked, and hold"
+    declared = [clause for clause in clauses if clause.name not in undeclared]
+    num_held = sum(clause.verdict == "pass" for clause in declared)
+    held = f"{num_held} of {len(declared)} clauses that were asked hold."
+    all_hold = f"{len(declared)} of {len(declared) + len(undeclared)} clauses were asked, and hold"
     return GateResult(
         gate="scale",
         then="scale",
         verdict="pass" if worst is None else "fail" if "fail" in verdicts else "undecided",
         reason=f"{held} {worst.name}: {worst.reason}"
         if worst
-        else f"{all_hold}{'; not asked: ' if unasked else ''}{', '.join(unasked)}.",
+        else f"{all_hold}{'; not declared: ' if undeclared else ''}{', '.join(undeclared)}.",
         clauses=tuple(clauses),
         more=worst.more if worst else None,
     )
@@ -226,7 +230,7 @@ def _clause(
         name=found.name,
         type=kind,
         verdict=verdict,
-        asks=_asks(found.name, config, facts, rule),
+        requirement=_requirement(found.name, config, facts, rule),
         seen=_seen(found.name, value, config, facts),
         value=value if np.isfinite(value) else None,
         bound=float(found.limit),
@@ -308,7 +312,7 @@ def _more(name: str, config: CampaignConfig, facts: Facts, rule: CampaignRule) -
     return more.model_copy(update={"chance": None})
 
 
-def _asks(name: str, config: CampaignConfig, facts: Facts, rule: CampaignRule) -> str:
+def _requirement(name: str, config: CampaignConfig, facts: Facts, rule: CampaignRule) -> str:
     level = f"{100 * facts.look.level:.4g}%"
     least = bound_text(rule.least_effect, facts.unit)
     return {

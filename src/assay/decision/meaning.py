@@ -24,7 +24,7 @@ _PER = 1000
 def relative_words(facts: Facts) -> str:
     """` (+4.0% relative to the baseline)`; nothing where the baseline has nothing to compare with."""
     primary = [facts.benchmarks[name] for name in facts.breadth.of_benchmarks]
-    scores = [np.average(each.baseline, axis=1, weights=each.weights).mean() for each in primary]
+    scores = [np.average(benchmark.baseline, axis=1, weights=benchmark.weights).mean() for benchmark in primary]
     baseline = abs(float(np.mean(scores)))
     if baseline < 1e-9:
         return ""
@@ -35,7 +35,7 @@ def meaning(config: CampaignConfig, facts: Facts) -> Iterator[str]:
     """Sentences; none where the unit speaks for itself and nothing else is known of the rows."""
     right = _of_the_same_rows(config, facts, "correct")
     if right is not None and right.role != "primary":
-        yield _wrong_answers(right)
+        yield _error_counts(right)
     size, _, per = facts.unit.partition(" ")
     if size in _BASES:
         factor = _BASES[size] ** float(facts.composite.mean)
@@ -58,26 +58,38 @@ def calibration_alone(config: CampaignConfig, facts: Facts) -> Iterator[str]:
 def not_moved(facts: Facts) -> Iterator[str]:
     """Scores beside the primary ones in which no difference is seen."""
     others = [
-        benchmark for benchmark in (*facts.benchmarks.values(), *facts.beside) if benchmark.role == "other"
+        benchmark for benchmark in (*facts.benchmarks.values(), *facts.secondary) if benchmark.role == "other"
     ]
-    still = [f"{each.name} ({_words(each)})" for each in others if not _is_seen(each) and not _is_worse(each)]
+    still = [
+        f"{benchmark.name} ({_words(benchmark)})"
+        for benchmark in others
+        if not _is_seen(benchmark) and not _is_worse(benchmark)
+    ]
     if still:
         yield f"No difference is seen on {', '.join(still)}."
 
 
 def _of_the_same_rows(config: CampaignConfig, facts: Facts, score: str) -> BenchmarkFacts | None:
     """Another score of the rows that the first primary benchmark of predictions asks."""
-    asked = [benchmark for benchmark in config.benchmarks if isinstance(benchmark, PredictionsBenchmark)]
-    lead = next((each for each in asked if each.name in config.rule.primary), None)
-    if lead is None:
+    predictions = [benchmark for benchmark in config.benchmarks if isinstance(benchmark, PredictionsBenchmark)]
+    first = next((benchmark for benchmark in predictions if benchmark.name in config.rule.primary), None)
+    if first is None:
         return None
-    names = [each.name for each in asked if each.score == score and each.where == lead.where]
-    names += [each.name for each in config.beside if each.score == score and each.where == lead.where]
-    known = {**facts.benchmarks, **{each.name: each for each in facts.beside}}
+    names = [
+        benchmark.name
+        for benchmark in predictions
+        if benchmark.score == score and benchmark.where == first.where
+    ]
+    names += [
+        benchmark.name
+        for benchmark in config.secondary
+        if benchmark.score == score and benchmark.where == first.where
+    ]
+    known = {**facts.benchmarks, **{benchmark.name: benchmark for benchmark in facts.secondary}}
     return next((known[name] for name in names if name in known), None)
 
 
-def _wrong_answers(right: BenchmarkFacts) -> str:
+def _error_counts(right: BenchmarkFacts) -> str:
     before, after = (
         _PER * (1.0 - float(np.average(scores, axis=1, weights=right.weights).mean()))
         for scores in (right.baseline, right.candidate)

@@ -25,16 +25,16 @@ from assay.statistics.effect import Effect
 from assay.statistics.guardrail import is_sized, non_inferiority
 from assay.statistics.interval import cluster_sums
 
-WORTH_TRYING = 0.5
+MIN_PASS_PROBABILITY = 0.5
 """Chance of passing from which a number of seeds counts as one that would turn a clause."""
 
-WORTH_ANSWERING = 0.8
+MIN_DECISION_PROBABILITY = 0.8
 """Chance of an answer, scale or stop, from which a new campaign is large enough."""
 
-MOST_SEEDS = 32
+MAX_SEEDS = 32
 """Beyond that items are added."""
 
-MOST_ITEMS_FACTOR = 64
+MAX_ITEMS_FACTOR = 64
 """Beyond that many times the items it is better to claim something else."""
 
 CLAIMS = (0.5, 0.25, 2.0, 4.0, 8.0, 16.0, 32.0)
@@ -51,8 +51,10 @@ def replication_variance(config: CampaignConfig, facts: Facts) -> float:
     if facts.num_seeds >= config.seeds:
         return float(effect.variance)
     rule = config.rule.thresholds()
-    ahead = forecast_of(effect, num_seeds=facts.num_seeds, end_seeds=config.seeds, prior_sd=rule.prior_sd)
-    return float(ahead.end.variance)
+    probabilities = forecast_of(
+        effect, num_seeds=facts.num_seeds, end_seeds=config.seeds, prior_sd=rule.prior_sd
+    )
+    return float(probabilities.end.variance)
 
 
 def chance_at_last_look(config: CampaignConfig, facts: Facts, rule: CampaignRule) -> float:
@@ -77,84 +79,89 @@ def needed_at_last_look(config: CampaignConfig, facts: Facts, rule: CampaignRule
 def more_seeds(config: CampaignConfig, facts: Facts, rule: CampaignRule) -> MoreEvidence:
     """The fewest further seeds of both arms that are worth trying."""
     if chance_at_last_look(config, facts, rule) < rule.least_predictive_power:
-        return answering_campaign(config, facts, rule)
+        return deciding_campaign(config, facts, rule)
     levels = dict(zip(config.all_looks, config.look_plan().gate_levels(), strict=True))
-    ahead = {
+    probabilities = {
         seeds: _chance(config, facts, rule, seeds, level)
         for seeds, level in levels.items()
         if seeds > facts.num_seeds
     }
-    if ahead:
-        seeds = next((seeds for seeds, chance in ahead.items() if chance >= WORTH_TRYING), max(ahead))
-        return seeds_to_look(seeds, facts, chance=ahead[seeds])
-    return answering_campaign(config, facts, rule)
+    if probabilities:
+        seeds = next(
+            (seeds for seeds, probability in probabilities.items() if probability >= MIN_PASS_PROBABILITY),
+            max(probabilities),
+        )
+        return seeds_to_look(seeds, facts, probability=probabilities[seeds])
+    return deciding_campaign(config, facts, rule)
 
 
-def seeds_to_look(look: int, facts: Facts, *, chance: float | None = None) -> MoreEvidence:
+def seeds_to_look(look: int, facts: Facts, *, probability: float | None = None) -> MoreEvidence:
     """The seeds that are missing to the look at `look` of them."""
     extra = look - facts.num_seeds
     return MoreEvidence(
         what=f"{number_of(extra, 'more seed')} of both arms, to the look at {look}",
         num_seeds=extra,
         device_s=extra * facts.pair_s,
-        chance=chance,
+        probability=probability,
     )
 
 
-def answering_campaign(config: CampaignConfig, facts: Facts, rule: CampaignRule) -> MoreEvidence:
+def deciding_campaign(config: CampaignConfig, facts: Facts, rule: CampaignRule) -> MoreEvidence:
     """The smallest new campaign that would likely answer, either way: more seeds first, then more items.
 
     What was seen does not count again: it only says what to expect of fresh seeds, at the last gate. Guardrails
     that are open must be precise enough then, and no more rows be asked for than the dataset has.
     """
     open_ = _open_guardrails(config, facts)
-    for seeds in range(config.seeds, MOST_SEEDS + 1):
+    for seeds in range(config.seeds, MAX_SEEDS + 1):
         found = _anew(config, facts, rule, seeds)
-        if found.to_decide >= WORTH_ANSWERING and _can_speak(open_, facts, seeds):
+        if found.to_decide >= MIN_DECISION_PROBABILITY and _can_speak(open_, facts, seeds):
             return _new_campaign(facts, seeds, found, "")
-    factors = [2**power for power in range(1, 1 + math.ceil(math.log2(MOST_ITEMS_FACTOR)))]
-    asked = (*config.rule.primary, *open_)
-    there = [factor for factor in factors if all(_has_items(name, factor, facts) for name in asked)]
-    for seeds in (config.seeds, MOST_SEEDS):
-        for factor in there:
+    factors = [2**power for power in range(1, 1 + math.ceil(math.log2(MAX_ITEMS_FACTOR)))]
+    names = (*config.rule.primary, *open_)
+    available = [factor for factor in factors if all(_has_items(name, factor, facts) for name in names)]
+    for seeds in (config.seeds, MAX_SEEDS):
+        for factor in available:
             found = _anew(config, facts, rule, seeds, items_factor=float(factor))
-            if found.to_decide >= WORTH_ANSWERING and _can_speak(open_, facts, seeds, factor):
-                return _new_campaign(facts, seeds, found, f", on {_items_text(asked, facts, factor)}")
-    return _other_than_evidence(config, facts, rule, there, [each for each in factors if each not in there])
+            if found.to_decide >= MIN_DECISION_PROBABILITY and _can_speak(open_, facts, seeds, factor):
+                return _new_campaign(facts, seeds, found, f", on {_items_text(names, facts, factor)}")
+    return _other_than_evidence(
+        config, facts, rule, available, [factor for factor in factors if factor not in available]
+    )
 
 
 def _other_than_evidence(
-    config: CampaignConfig, facts: Facts, rule: CampaignRule, there: Sequence[int], lacking: Sequence[int]
+    config: CampaignConfig, facts: Facts, rule: CampaignRule, available: Sequence[int], lacking: Sequence[int]
 ) -> MoreEvidence:
     """Rows that the dataset does not have, and another claim: what would do where no campaign on it would.
 
     `there`, `lacking`: times as many items, that there are and are not."""
     open_ = _open_guardrails(config, facts)
-    asked = (*config.rule.primary, *open_)
-    most = max(there, default=1)
-    design = f"{MOST_SEEDS} seeds on {f'{most} times ' if most > 1 else ''}as many items"
+    names = (*config.rule.primary, *open_)
+    most = max(available, default=1)
+    design = f"{MAX_SEEDS} seeds on {f'{most} times ' if most > 1 else ''}as many items"
 
-    def answers(factor: int, asked_of: CampaignRule) -> bool:
-        found = _anew(config, facts, asked_of, MOST_SEEDS, items_factor=float(factor))
-        return bool(found.to_decide >= WORTH_ANSWERING)
+    def decides(factor: int, rule_: CampaignRule) -> bool:
+        found = _anew(config, facts, rule_, MAX_SEEDS, items_factor=float(factor))
+        return bool(found.to_decide >= MIN_DECISION_PROBABILITY)
 
-    cures = [text for name in dict.fromkeys(asked) if (text := _giant_text(name, facts))]
+    fixes = [text for name in dict.fromkeys(names) if (text := _giant_text(name, facts))]
     for factor in lacking:
-        if answers(factor, rule) and _can_speak(open_, facts, MOST_SEEDS, factor):
-            cures.append(f"new rows: {_draws_text(asked, facts, factor)}")
+        if decides(factor, rule) and _can_speak(open_, facts, MAX_SEEDS, factor):
+            fixes.append(f"new rows: {_draws_text(names, facts, factor)}")
             break
-    for times in () if answers(most, rule) else CLAIMS:
+    for times in () if decides(most, rule) else CLAIMS:
         claim = times * rule.least_effect
-        if answers(most, rule.model_copy(update={"least_effect": claim})) and not is_beyond(claim, facts.unit):
+        if decides(most, rule.model_copy(update={"least_effect": claim})) and not is_beyond(claim, facts.unit):
             gain = f"a gain of {bound_text(claim, facts.unit)}"
             kind, verb = ("smaller", "show") if times < 1.0 else ("larger", "rule out")
-            cures.append(f"a {kind} claim that {design} would {verb}: {gain} (rule.least_effect)")
+            fixes.append(f"a {kind} claim that {design} would {verb}: {gain} (rule.least_effect)")
             break
     if open_:
-        cures.append(f"a wider margin of {' and '.join(open_)}")
+        fixes.append(f"a wider margin of {' and '.join(open_)}")
     no_more = ", and the dataset has no more" if lacking else ""
-    cure = ", or ".join(cures) or "another way to measure"
-    return MoreEvidence(what=f"{NO_EVIDENCE} ({design} would hardly do{no_more}), but {cure}")
+    fix = ", or ".join(fixes) or "another way to measure"
+    return MoreEvidence(what=f"{NO_EVIDENCE} ({design} would hardly do{no_more}), but {fix}")
 
 
 def standard_error_at(num_seeds: int, effect: Effect, facts: Facts, *, items_factor: float = 1.0) -> float:
@@ -176,8 +183,8 @@ def _open_guardrails(config: CampaignConfig, facts: Facts) -> dict[str, float]:
     found = {}
     for rule in config.rule.guardrails:
         harm = facts.benchmarks[rule.benchmark].harm
-        judged = non_inferiority(harm, margin=rule.margin)
-        if judged.verdict not in ("pass", "fail") and math.isfinite(float(harm.effect.item_variance)):
+        result = non_inferiority(harm, margin=rule.margin)
+        if result.verdict not in ("pass", "fail") and math.isfinite(float(harm.effect.item_variance)):
             found[rule.benchmark] = rule.margin
     return found
 
@@ -215,8 +222,8 @@ def _new_campaign(facts: Facts, seeds: int, chances: OutcomeProbabilities, on_it
         what=f"a new campaign with {number_of(seeds, 'fresh seed')}{on_items} and the same gates",
         num_seeds=seeds,
         device_s=seeds * facts.pair_s,
-        chance=float(chances.to_scale),
-        answers=float(chances.to_decide),
+        probability=float(chances.to_scale),
+        decision_probability=float(chances.to_decide),
     )
 
 
@@ -245,7 +252,7 @@ def _items_text(names: Iterable[str], facts: Facts, factor: int) -> str:
     """`16,000 items of code and 8,000 of prose`."""
     counts = [(name, factor * facts.benchmarks[name].differences.shape[1]) for name in dict.fromkeys(names)]
     text = " and ".join(
-        f"{count:,}{' items' if place == 0 else ''} of {name}" for place, (name, count) in enumerate(counts)
+        f"{count:,}{' items' if index == 0 else ''} of {name}" for index, (name, count) in enumerate(counts)
     )
     most = [facts.most_items[name] for name, _ in counts if name in facts.most_items]
     return f"{text} (held-out rows, of about {min(most):,} that there are)" if most else text

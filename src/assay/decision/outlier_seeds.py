@@ -43,7 +43,7 @@ def left_out_words(facts: Facts) -> str:
     if facts.over_seeds == "mean":
         return ""
     gains = np.diff(_scores_of_runs(facts), axis=0)[0]
-    without = [run.seed for run, kept in zip(facts.runs, inner_seeds(gains), strict=False) if not kept]
+    without = [run.seed for run, is_inner in zip(facts.runs, inner_seeds(gains), strict=False) if not is_inner]
     return f", without the best and the worst of them (seeds {' and '.join(map(str, sorted(without)))})"
 
 
@@ -51,8 +51,11 @@ def _scores_of_runs(facts: Facts) -> Floats:
     """[arm, seed] of the primary benchmarks' mean; higher is better."""
     primary = [facts.benchmarks[name] for name in facts.breadth.of_benchmarks]
     means = [
-        [np.average(arm, axis=1, weights=each.weights) for arm in (each.baseline, each.candidate)]
-        for each in primary
+        [
+            np.average(arm, axis=1, weights=benchmark.weights)
+            for arm in (benchmark.baseline, benchmark.candidate)
+        ]
+        for benchmark in primary
     ]
     found: Floats = np.mean(means, axis=0)
     return found

@@ -40,11 +40,11 @@ METRICS = {
     "ranking": AUC,
     "log_likelihood": Metric(name="log_likelihood", unit="nats per row", higher_is_better=True),
 }
-LEAST_LIKELIHOOD = 1e-16
+MIN_LIKELIHOOD = 1e-16
 """The likelihood of a true class that the model excluded: a sure mistake costs 37 nats, not infinity."""
 
 
-MOST_SHOWN = 5
+MAX_LISTED = 5
 """Values of a column that a message names."""
 
 
@@ -54,13 +54,13 @@ def row_scores(rows: ScoredRows, score: str) -> npt.NDArray[np.float64]:
         return _influence_values(rows)
     of_truth = np.where(rows.is_positive, rows.probabilities, 1.0 - rows.probabilities)
     if score == "log_likelihood":
-        in_nats: npt.NDArray[np.float64] = np.log(np.maximum(of_truth, LEAST_LIKELIHOOD))
+        in_nats: npt.NDArray[np.float64] = np.log(np.maximum(of_truth, MIN_LIKELIHOOD))
         return in_nats
     is_right: npt.NDArray[np.bool_] = (rows.probabilities >= 0.5) == rows.is_positive
     return is_right.astype(np.float64)
 
 
-def asked_sha256(benchmark: PredictionsBenchmark, *, dataset: str, split: str) -> str:
+def definition_sha256(benchmark: PredictionsBenchmark, *, dataset: str, split: str) -> str:
     """SHA-256 of the rows (the fingerprint of their dataset, the part that was scored) and of what is asked of
     them: a result that differs in it answers something else."""
     return sha256_of_json(
@@ -103,10 +103,10 @@ def scored_predictions(
 
     Raises `ConfigError` where a column is absent, no row is chosen, or a class is needed that is not there.
     """
-    chosen = predictions.filter(rows_asked(benchmark, predictions))
+    chosen = predictions.filter(selected_rows(benchmark, predictions))
     if not chosen.num_rows:
-        raise nothing_asked(benchmark, predictions)
-    asked = asked_sha256(benchmark, dataset=evaluation.dataset_fingerprint, split=evaluation.split)
+        raise empty_selection_error(benchmark, predictions)
+    definition = definition_sha256(benchmark, dataset=evaluation.dataset_fingerprint, split=evaluation.split)
     metric, scores = _scored(benchmark, chosen, evaluation)
     items = items_table(_items(benchmark, chosen, scores))
     found = summarise(items, metric.unit)
@@ -117,7 +117,7 @@ def scored_predictions(
         step=evaluation.step,
         weights_digest=evaluation.weights_digest,
         benchmark=benchmark.name,
-        benchmark_sha256=asked,
+        benchmark_sha256=definition,
         grader_sha256=sha256_of_json({"score": benchmark.score}),
         prompt_sha256=sha256_of_json("the row itself"),
         num_items=items.num_rows,
@@ -157,7 +157,7 @@ def _own_score(
     benchmark: PredictionsBenchmark, chosen: Any, evaluation: ScoreEvaluation
 ) -> tuple[Metric, npt.NDArray[np.float64]]:
     """The score that runs are compared by; of classes also whether the row is right, and its log-likelihood."""
-    named = {each.metric.name: each.metric for each in evaluation.overall.measured}
+    named = {measured.metric.name: measured.metric for measured in evaluation.overall.measured}
     if benchmark.score == "correct" and ACCURACY.name in named:
         return METRICS["correct"], _column_of_scores(chosen, ACCURACY.name)
     if benchmark.score == "log_likelihood" and LOG_LOSS.name in named:
@@ -172,46 +172,46 @@ def _column_of_scores(table: Any, name: str) -> npt.NDArray[np.float64]:
     return np.asarray(table[name].to_numpy(), np.float64)
 
 
-def _no_such_score(benchmark: PredictionsBenchmark, evaluation: AnyEvaluation, cure: str) -> str:
+def _no_such_score(benchmark: PredictionsBenchmark, evaluation: AnyEvaluation, hint: str) -> str:
     return (
         f"benchmark '{benchmark.name}': score: {benchmark.score} is not among the scores of the rows of run "
-        f"{evaluation.run_id}, which is measured by {evaluation.headline.metric.name}. {cure}"
+        f"{evaluation.run_id}, which is measured by {evaluation.headline.metric.name}. {hint}"
     )
 
 
 def _influence_values(rows: ScoredRows) -> npt.NDArray[np.float64]:
-    placed = placements(rows)
+    placement = placements(rows)
     values = np.empty(rows.num_rows)
     num_negative = rows.num_rows - rows.num_positive
-    values[rows.is_positive] = (placed.positive - placed.auc) * (rows.num_rows / rows.num_positive)
-    values[~rows.is_positive] = (placed.negative - placed.auc) * (rows.num_rows / num_negative)
-    return values + placed.auc
+    values[rows.is_positive] = (placement.positive - placement.auc) * (rows.num_rows / rows.num_positive)
+    values[~rows.is_positive] = (placement.negative - placement.auc) * (rows.num_rows / num_negative)
+    return values + placement.auc
 
 
-def rows_asked(benchmark: PredictionsBenchmark, predictions: Any) -> npt.NDArray[np.bool_]:
+def selected_rows(benchmark: PredictionsBenchmark, predictions: Any) -> npt.NDArray[np.bool_]:
     """Which rows of a table a benchmark is about; an error where it lacks a column that is asked for."""
     mask = np.ones(predictions.num_rows, dtype=bool)
-    for column, wanted in benchmark.where.items():
-        mask &= np.array([is_asked(value, wanted) for value in _column(benchmark, predictions, column)])
+    for column, target in benchmark.where.items():
+        mask &= np.array([value_matches(value, target) for value in _column(benchmark, predictions, column)])
     return mask
 
 
-def is_asked(value: Any, wanted: str | bool | int | None) -> bool:
+def value_matches(value: Any, target: str | bool | int | None) -> bool:
     """Whether a row's value is the one that `where` names.
 
     YAML's true is that of a column of truths, of numbers (1) and of names (`True`); a name is also a truth's.
     """
-    if value is None or wanted is None:
-        return value is wanted
-    if isinstance(value, bool) or isinstance(wanted, bool):
-        as_number = {str(int(wanted))} if isinstance(wanted, bool) else set()
-        return str(value).lower() in {str(wanted).lower(), *as_number}
-    return str(value) == str(wanted)
+    if value is None or target is None:
+        return value is target
+    if isinstance(value, bool) or isinstance(target, bool):
+        as_number = {str(int(target))} if isinstance(target, bool) else set()
+        return str(value).lower() in {str(target).lower(), *as_number}
+    return str(value) == str(target)
 
 
-def nothing_asked(benchmark: PredictionsBenchmark, rows: Any) -> ConfigError:
+def empty_selection_error(benchmark: PredictionsBenchmark, rows: Any) -> ConfigError:
     """That none of the rows is asked, what was written, and what the columns hold."""
-    written = " with ".join(f"{name}: {_shown(wanted)}" for name, wanted in benchmark.where.items())
+    written = " with ".join(f"{name}: {_shown(target)}" for name, target in benchmark.where.items())
     held = "; ".join(f"{name} holds {_values_text(_column(benchmark, rows, name))}" for name in benchmark.where)
     return ConfigError(
         f"benchmark '{benchmark.name}': no validation row has {written}. Choose values that occur: {held}."
@@ -221,8 +221,8 @@ def nothing_asked(benchmark: PredictionsBenchmark, rows: Any) -> ConfigError:
 def _values_text(values: list[Any]) -> str:
     """The most frequent first."""
     found = [_shown(value) for value, _ in Counter(values).most_common()]
-    more = f" and {len(found) - MOST_SHOWN:,} more" if len(found) > MOST_SHOWN else ""
-    return ", ".join(found[:MOST_SHOWN]) + more
+    more = f" and {len(found) - MAX_LISTED:,} more" if len(found) > MAX_LISTED else ""
+    return ", ".join(found[:MAX_LISTED]) + more
 
 
 def _shown(value: Any) -> str:
@@ -233,7 +233,7 @@ def _shown(value: Any) -> str:
 def _items(benchmark: PredictionsBenchmark, table: Any, scores: npt.NDArray[np.float64]) -> list[ItemScore]:
     ids = [str(row_id) for row_id in table["row_id"].to_pylist()]
     is_alone = benchmark.cluster is None or (benchmark.cluster == CLUSTER and CLUSTER not in table.column_names)
-    clusters = ids if is_alone else [str(each) for each in _column(benchmark, table, str(benchmark.cluster))]
+    clusters = ids if is_alone else [str(value) for value in _column(benchmark, table, str(benchmark.cluster))]
     if not is_alone and len(set(clusters)) < 2:
         raise ConfigError(
             f"benchmark '{benchmark.name}': its {len(ids):,} rows are one cluster ({benchmark.cluster}), so "

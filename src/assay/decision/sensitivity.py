@@ -12,7 +12,7 @@ import numpy as np
 
 from assay.decision.config import CampaignConfig
 from assay.decision.facts import Facts
-from assay.decision.gates import recommended, without_seal
+from assay.decision.gates import recommended, without_holdout
 from assay.decision.more_evidence import replication_variance
 from assay.decision.sentences import effect_text, is_beyond
 from assay.records.decision import Recommendation
@@ -29,9 +29,9 @@ class Flips(NamedTuple):
 
 def flips_of(config: CampaignConfig, facts: Facts, *, recommendation: Recommendation) -> Flips:
     """The gates judged again under each variation."""
-    if facts.seal is None:
+    if facts.holdout is None:
         # What is closed says neither yes nor no; else every variation would end in narrow.
-        config = without_seal(config)
+        config = without_holdout(config)
     flips: dict[Recommendation, list[str]] = {}
     num_tried = 0
     for name, other, rule in _variations(config, facts):
@@ -57,14 +57,14 @@ def variations(
 def fragility(flips: Flips, facts: Facts) -> str:
     """`Fragile: it would be narrow without seed 0 or 1.`; empty where no part of the evidence flips it."""
     seeds = {f"without seed {run.seed}": str(run.seed) for run in facts.runs[: facts.num_seeds]}
-    told = []
+    parts_by_outcome = []
     for found, names in flips.by_recommendation.items():
         of_seeds = [seeds[name] for name in names if name in seeds]
         parts = [f"without {_any_of(of_seeds, facts.num_seeds)}"] if of_seeds else []
         parts += [name for name in names if name.startswith("without ") and name not in seeds]
         if parts:
-            told.append(f"{found} {' or '.join(parts)}")
-    return f"Fragile: it would be {'; '.join(told)}." if told else ""
+            parts_by_outcome.append(f"{found} {' or '.join(parts)}")
+    return f"Fragile: it would be {'; '.join(parts_by_outcome)}." if parts_by_outcome else ""
 
 
 def _any_of(seeds: Sequence[str], num_seeds: int) -> str:
@@ -83,8 +83,8 @@ def _variations(config: CampaignConfig, facts: Facts) -> Iterator[tuple[str, Fac
         rule.model_copy(update={"least_effect": 2 * rule.least_effect}),
     )
     if facts.can_spare_a_seed:
-        for place in range(facts.num_seeds):
-            yield f"without seed {facts.runs[place].seed}", facts.without_seed(place), rule
+        for seed_index in range(facts.num_seeds):
+            yield f"without seed {facts.runs[seed_index].seed}", facts.without_seed(seed_index), rule
     if len(config.rule.primary) > 1:
         for name in config.rule.primary:
             yield f"without {name}", facts.without_primary(name), rule
@@ -110,9 +110,9 @@ def _headroom(config: CampaignConfig, facts: Facts) -> float:
     """The largest mean gain that there is; infinite where scores have no end."""
     primary = [facts.benchmarks[name] for name in config.rule.primary]
     if not all(
-        each.unit in ("share", "AUC") and all(result.higher_is_better for result in each.results)
-        for each in primary
+        benchmark.unit in ("share", "AUC") and all(result.higher_is_better for result in benchmark.results)
+        for benchmark in primary
     ):
         return math.inf
-    scores = [np.average(each.baseline, axis=1, weights=each.weights).mean() for each in primary]
+    scores = [np.average(benchmark.baseline, axis=1, weights=benchmark.weights).mean() for benchmark in primary]
     return 1.0 - float(np.mean(scores))

@@ -71,13 +71,13 @@ def chance_text(chance: float) -> str:
 
 def would_help(more: MoreEvidence) -> bool:
     """Whether it may turn a clause, or answer either way: what surely does not is no cure."""
-    known = [chance for chance in (more.chance, more.answers) if chance is not None]
+    known = [chance for chance in (more.probability, more.decision_probability) if chance is not None]
     return not known or max(known) >= LEAST_CHANCE
 
 
 def chances_text(more: MoreEvidence) -> list[str]:
     """`["over 99% to pass"]`; of a new campaign, `["81% to decide either way", "35% to pass"]`."""
-    chances = {"to decide either way": more.answers, "to pass": more.chance}
+    chances = {"to decide either way": more.decision_probability, "to pass": more.probability}
     return [f"{chance_text(chance)} {what}" for what, chance in chances.items() if chance is not None]
 
 

@@ -71,11 +71,11 @@ def digest_of(model: nn.Module) -> str:
 
 def _refuse_retired(run: Run, commit: Commit, store: ObjectStore) -> None:
     """A commit that was chosen while the run goes on may be gone for later ones by now: it is not damaged."""
-    there = CommitLog(store).commits()
-    if there and commit.folder not in [each.folder for each in there]:
+    commits = CommitLog(store).commits()
+    if commits and commit.folder not in [commit_.folder for commit_ in commits]:
         raise ConfigError(
             f"commit at step {commit.step} of '{run.run_id}' was deleted meanwhile for later ones, as the "
-            f"recipe's retention says: the run goes on, and its last commit is of step {there[-1].step}. Ask "
+            f"recipe's retention says: the run goes on, and its last commit is of step {commits[-1].step}. Ask "
             "again; a larger retention.keep_last keeps commits longer."
         )
 
@@ -103,7 +103,7 @@ class _RowsScorer(Scorer):
                 f"benchmark '{config.name}': dataset '{manifest.name}' has no column '{absent[0]}', only "
                 f"{', '.join(manifest.columns)}."
             )
-        self._loader = Loader(view, recipe.loader.unspread(), tuple(read))
+        self._loader = Loader(view, recipe.loader.for_evaluation(), tuple(read))
         rows_per_step = max(1, recipe.loader.global_batch_size)
         self._steps = max(1, config.chunk_items // rows_per_step)
         self.num_chunks = -(-self._loader.steps_per_epoch // self._steps)
@@ -190,16 +190,16 @@ class HeldOutScorer(_RowsScorer):
     def __init__(self, config: HeldOutRows, run: Run, model: nn.Module) -> None:
         """`ConfigError` where the method has no such score."""
         super().__init__(config, run, model, config.where)
-        asked = recipe_of(run).method.predictions
-        assert not isinstance(asked, BinaryPredictions), "these are asked by type classification"
-        named = {metric.name: metric for metric in asked.metrics}
+        predictions = recipe_of(run).method.predictions
+        assert not isinstance(predictions, BinaryPredictions), "these are asked by type classification"
+        named = {metric.name: metric for metric in predictions.metrics}
         if config.score is not None and config.score not in named:
             raise ConfigError(
                 f"benchmark '{config.name}': score: {config.score} is not among those of run '{run.run_id}' of "
                 f"method '{run.recipe['method']['type']}': {', '.join(named)}."
             )
-        self._metric = asked.metric if config.score is None else named[config.score]
-        self._counted = asked.counted if isinstance(asked, RowScores) else None
+        self._metric = predictions.metric if config.score is None else named[config.score]
+        self._counted = predictions.counted if isinstance(predictions, RowScores) else None
         self._where = config.where
         self.identity = Identity(
             benchmark=config.name,

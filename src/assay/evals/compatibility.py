@@ -16,16 +16,16 @@ from assay.evals.config import (
     read_suite,
 )
 from assay.evals.items import checked_choices, checked_items
-from assay.scoring.python_graders import refuse_unfenced
-from assay.scoring.sampler import refuse_no_room
+from assay.scoring.python_graders import check_fence
+from assay.scoring.sampler import check_prompt_budget
 from assay.training.trainer.method_config import BinaryPredictions, ClassPredictions, MethodConfig
 
 
-def answerable_suite(path: Path, method: MethodConfig, *, whose: str) -> Suite:
+def supported_suite(path: Path, method: MethodConfig, *, owner: str) -> Suite:
     """The suite. Raises `ConfigError` for what the method cannot answer or its graders cannot grade, a
     `DataError` for items that cannot be read; `whose` method it is: `run 'r'`, `arm 'a'`."""
     suite = read_suite(path)
-    refuse_what_it_cannot_answer(suite, str(path), method, whose=whose)
+    check_benchmarks_supported(suite, str(path), method, owner=owner)
     refuse_unfenced_graders(suite)
     for benchmark in suite.benchmarks:
         if isinstance(benchmark, Generation):
@@ -40,30 +40,30 @@ def answerable_suite(path: Path, method: MethodConfig, *, whose: str) -> Suite:
 def refuse_unfenced_graders(suite: Suite) -> None:
     """Raise `ConfigError` where the suite has a grader that is not trusted, and the kernel here cannot keep it
     in; or that needs a package which is missing."""
-    refuse_unfenced(benchmark.grader for benchmark in suite.benchmarks if isinstance(benchmark, Generation))
+    check_fence(benchmark.grader for benchmark in suite.benchmarks if isinstance(benchmark, Generation))
 
 
-def refuse_what_it_cannot_answer(suite: Suite, suite_path: str, method: MethodConfig, *, whose: str) -> None:
+def check_benchmarks_supported(suite: Suite, suite_path: str, method: MethodConfig, *, owner: str) -> None:
     """Raise `ConfigError` where a benchmark is of a type that the models of a method know nothing of."""
     from assay.training.methods.registry import method_of
     from assay.training.trainer.method import ExportableMethod
 
-    predictions, made = method.predictions, method_of(method)
-    answered: list[type[Benchmark]] = []
+    predictions, method_instance = method.predictions, method_of(method)
+    supported: list[type[Benchmark]] = []
     if isinstance(predictions, BinaryPredictions | ClassPredictions):
-        answered.append(Classification)
+        supported.append(Classification)
     if not isinstance(predictions, BinaryPredictions):
-        answered.append(HeldOutRows)
-    if isinstance(made, ExportableMethod) and made.form == "language_model":
-        answered += [MultipleChoice, BitsPerByte, Generation, RegistryBenchmark]
+        supported.append(HeldOutRows)
+    if isinstance(method_instance, ExportableMethod) and method_instance.form == "language_model":
+        supported += [MultipleChoice, BitsPerByte, Generation, RegistryBenchmark]
     for benchmark in suite.benchmarks:
-        if not isinstance(benchmark, tuple(answered)):
-            kinds = ", ".join(get_args(each.model_fields["type"].annotation)[0] for each in answered)
+        if not isinstance(benchmark, tuple(supported)):
+            kinds = ", ".join(get_args(kind.model_fields["type"].annotation)[0] for kind in supported)
             raise ConfigError(
-                f"{suite_path}: benchmark '{benchmark.name}' is of type {benchmark.type}, but {whose} is of "
+                f"{suite_path}: benchmark '{benchmark.name}' is of type {benchmark.type}, but {owner} is of "
                 f"method '{method.type}', which answers only those of type {kinds}."
             )
         if isinstance(benchmark, Generation) and method.window_tokens is not None:
-            refuse_no_room(
+            check_prompt_budget(
                 method.window_tokens, benchmark.sampling, f"{suite_path}: benchmark '{benchmark.name}': "
             )

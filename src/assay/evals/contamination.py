@@ -54,7 +54,7 @@ class HeldOut(NamedTuple):
     """A held-out text, cut into items."""
 
     text: str
-    borders: npt.NDArray[np.int64]
+    boundaries: npt.NDArray[np.int64]
     """Bytes where items begin, and the text's end."""
     item_ids: tuple[str, ...]
     """An item may have several texts."""
@@ -143,10 +143,10 @@ def contamination(
     if training is None:
         return None
     ids = list(dict.fromkeys(item_id for document in held_out for item_id in document.item_ids))
-    place = {item_id: index for index, item_id in enumerate(ids)}
-    cut = [_item_ngrams(document, place, ngram) for document in held_out]
-    hashes = np.concatenate([np.zeros(0, np.uint64), *(each.hashes for each in cut)])
-    owners = np.concatenate([np.zeros(0, np.int64), *(each.items for each in cut)])
+    item_indices = {item_id: index for index, item_id in enumerate(ids)}
+    cut = [_item_ngrams(document, item_indices, ngram) for document in held_out]
+    hashes = np.concatenate([np.zeros(0, np.uint64), *(document.hashes for document in cut)])
+    owners = np.concatenate([np.zeros(0, np.int64), *(document.items for document in cut)])
     hits = np.isin(hashes, _found(hashes, training, ngram))
     sizes = np.bincount(owners, minlength=len(ids))
     shares = np.bincount(owners, weights=hits, minlength=len(ids)) / np.maximum(sizes, 1)
@@ -202,13 +202,13 @@ class _ItemNgrams(NamedTuple):
     items: npt.NDArray[np.int64]
 
 
-def _item_ngrams(document: HeldOut, place: Mapping[str, int], ngram: int) -> _ItemNgrams:
+def _item_ngrams(document: HeldOut, item_indices: Mapping[str, int], ngram: int) -> _ItemNgrams:
     words: list[str] = []
     owners: list[int] = []
     for item_id, piece in zip(document.item_ids, _pieces(document), strict=True):
         of_piece = compared_words(piece)
         words += of_piece
-        owners += [place[item_id]] * len(of_piece)
+        owners += [item_indices[item_id]] * len(of_piece)
     hashes = ngram_hashes(words, ngram)
     return _ItemNgrams(hashes, np.array(owners[: len(hashes)], np.int64))
 
@@ -216,31 +216,31 @@ def _item_ngrams(document: HeldOut, place: Mapping[str, int], ngram: int) -> _It
 def _pieces(document: HeldOut) -> Iterator[str]:
     """The text of each item; a word that begins in one is whole there."""
     data = _encoded(document.text)
-    inner = [_next_space(data, border) for border in document.borders[1:-1].tolist()]
-    cuts = [0, *inner, len(data)]
+    inner_boundaries = [_next_space(data, boundary) for boundary in document.boundaries[1:-1].tolist()]
+    cuts = [0, *inner_boundaries, len(data)]
     for start, stop in pairwise(cuts):
         yield data[start:stop].decode(errors="surrogatepass")
 
 
-def _next_space(data: bytes, border: int) -> int:
+def _next_space(data: bytes, boundary: int) -> int:
     """The first white space from a border on, or the first whole character where there is none for long."""
-    found = re.compile(rb"\s").search(data, border, border + _MAX_BYTES_TO_SPACE)
+    found = re.compile(rb"\s").search(data, boundary, boundary + _MAX_BYTES_TO_SPACE)
     if found is not None:
         return found.start()
-    while border < len(data) and data[border] & 0xC0 == 0x80:
-        border += 1
-    return border
+    while boundary < len(data) and data[boundary] & 0xC0 == 0x80:
+        boundary += 1
+    return boundary
 
 
 def _found(hashes: Keys, training: TrainingText, ngram: int) -> Keys:
     """Those that occur in the training text, sorted."""
-    wanted = np.unique(hashes)
-    is_found = np.zeros(len(wanted), bool)
-    for text in training.texts() if len(wanted) else ():
+    sorted_hashes = np.unique(hashes)
+    is_found = np.zeros(len(sorted_hashes), bool)
+    for text in training.texts() if len(sorted_hashes) else ():
         seen = ngram_hashes(compared_words(text), ngram)
-        places = np.minimum(np.searchsorted(wanted, seen), len(wanted) - 1)
-        is_found[places[wanted[places] == seen]] = True
-    return wanted[is_found]
+        positions = np.minimum(np.searchsorted(sorted_hashes, seen), len(sorted_hashes) - 1)
+        is_found[positions[sorted_hashes[positions] == seen]] = True
+    return sorted_hashes[is_found]
 
 
 def _in_one_form(text: str) -> str:

@@ -40,8 +40,10 @@ def as_allowed(imported: Imported, path: Path, *, is_partial_allowed: bool) -> I
     num_missing = 0 if expected is None else expected - len(items)
     if not num_missing and not imported.incomplete_reason:
         return imported
-    there = f"{len(items):,} of {'an unknown number of' if expected is None else format(expected, ',')} items"
-    reason = "; ".join(filter(None, [imported.incomplete_reason, f"it has {there}"]))
+    found_text = (
+        f"{len(items):,} of {'an unknown number of' if expected is None else format(expected, ',')} items"
+    )
+    reason = "; ".join(filter(None, [imported.incomplete_reason, f"it has {found_text}"]))
     if not is_partial_allowed:
         raise DataError(
             f"{path}: the log of '{imported.identity.benchmark}' is not whole: {reason}. Which items end first "

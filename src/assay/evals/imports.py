@@ -45,7 +45,7 @@ def read_foreign(path: Path, *, metric: str | None = None, is_partial_allowed: b
     """
     try:
         found = _read(path, metric)
-        return [as_allowed(each, path, is_partial_allowed=is_partial_allowed) for each in found]
+        return [as_allowed(imported, path, is_partial_allowed=is_partial_allowed) for imported in found]
     except _UNLIKE as error:
         # The layout is other people's, and any part of it may be missing or of another type.
         raise DataError(
@@ -91,18 +91,18 @@ def _from_harness(path: Path, metric: str | None) -> list[Imported]:
     filters = sorted({str(sample.get("filter", "none")) for sample in samples})
     found = []
     for name in filters:
-        mine = [sample for sample in samples if str(sample.get("filter", "none")) == name]
-        chosen = metric or _first_scalar(mine[0], path)
-        items = [_harness_item(sample, chosen, path) for sample in mine]
+        own_samples = [sample for sample in samples if str(sample.get("filter", "none")) == name]
+        chosen = metric or _first_scalar(own_samples[0], path)
+        items = [_harness_item(sample, chosen, path) for sample in own_samples]
         if expected in (None, len(items)):
             _require_same_mean(items, _harness_mean(summary, task, chosen, name), f"{path}: {task}, {chosen}")
         better = (summary.get("higher_is_better") or {}).get(task, {}).get(chosen, True)
         suffix = "" if len(filters) == 1 else f".{name}"
         identity = Identity(
             benchmark=plain_name(task + suffix),
-            benchmark_sha256=_digest_of(mine, "doc_hash", "target_hash"),
+            benchmark_sha256=_digest_of(own_samples, "doc_hash", "target_hash"),
             grader_sha256=sha256_of_json(["lm-evaluation-harness", task, chosen, name, version]),
-            prompt_sha256=_digest_of(mine, "prompt_hash"),
+            prompt_sha256=_digest_of(own_samples, "prompt_hash"),
             unit="share" if chosen.startswith("acc") else _HARNESS_UNITS.get(chosen, chosen),
             higher_is_better=better is not False,
         )
@@ -127,7 +127,7 @@ def _harness_item(sample: Mapping[str, Any], metric: str, path: Path) -> ItemSco
     if metric not in sample:
         raise ConfigError(f"{path}: items have no '{metric}', but {', '.join(sample.get('metrics', []))}.")
     item_id, value = f"{sample['doc_id']:08d}", sample[metric]
-    answer = short_text(sample.get("filtered_resps"))
+    completion = short_text(sample.get("filtered_resps"))
     if metric == "bits_per_byte" and isinstance(value, list | tuple):
         log_likelihood, num_bytes = value
         return ItemScore(item_id, item_id, -log_likelihood / num_bytes / math.log(2), weight=float(num_bytes))
@@ -137,7 +137,7 @@ def _harness_item(sample: Mapping[str, Any], metric: str, path: Path) -> ItemSco
         raise ConfigError(
             f"{path}: '{metric}' of an item is no number ({value!r:.60}); choose another --metric."
         )
-    return ItemScore(item_id, item_id, float(value), answer=answer)
+    return ItemScore(item_id, item_id, float(value), completion=completion)
 
 
 def _harness_mean(summary: Mapping[str, Any], task: str, metric: str, filter_name: str) -> float | None:
@@ -199,18 +199,18 @@ def _from_openai_evals(path: Path, lines: Sequence[Mapping[str, Any]]) -> Import
 
 def _openai_item(sample_id: str, value: float, data: Mapping[str, Any]) -> ItemScore:
     details = json.dumps({"choice": data["choice"]}) if isinstance(data.get("choice"), str) else None
-    return ItemScore(sample_id, sample_id, value, answer=short_text(data.get("sampled")), details=details)
+    return ItemScore(sample_id, sample_id, value, completion=short_text(data.get("sampled")), details=details)
 
 
 def _json_lines(path: Path) -> list[dict[str, Any]]:
     return list(json_lines(path.read_bytes(), path, of_what="lines").values())
 
 
-def _require_same_mean(items: Sequence[ItemScore], theirs: float | None, where: str) -> None:
-    ours = summarise(items_table(items)).score.value
-    if theirs is not None and abs(ours - theirs) > MEAN_TOLERANCE:
+def _require_same_mean(items: Sequence[ItemScore], reported: float | None, where: str) -> None:
+    computed = summarise(items_table(items)).score.value
+    if reported is not None and abs(computed - reported) > MEAN_TOLERANCE:
         raise DataError(
-            f"{where}: the mean of the items is {ours:.6f}, the tool's own result {theirs:.6f}. It "
+            f"{where}: the mean of the items is {computed:.6f}, the tool's own result {reported:.6f}. It "
             "summarises otherwise than by a mean (or the file is not whole); choose another --metric."
         )
 

@@ -34,7 +34,7 @@ ZSTANDARD = 93
 _LOCAL_HEADER_BYTES = 30
 _SAMPLE = re.compile(r"samples/.+_epoch_\d+(\.json|/sample\.json)", re.DOTALL)
 _GRADES = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}
-_ANSWERS = {"yes": 1.0, "true": 1.0, "no": 0.0, "false": 0.0}
+_YES_NO = {"yes": 1.0, "true": 1.0, "no": 0.0, "false": 0.0}
 
 
 class _Choice(NamedTuple):
@@ -82,7 +82,7 @@ def benchmarks(
     status = header.get("status", "success")
     cut = "" if status == "success" else f"its status is '{status}'"
     summaries = (header.get("results") or {}).get("scores") or []
-    asked = sorted([str(sample["id"]), sample.get("input"), sample.get("target")] for sample in samples)
+    questions = sorted([str(sample["id"]), sample.get("input"), sample.get("target")] for sample in samples)
     found = []
     for choice in _choices(path, summaries, samples, metric, has_epochs=has_epochs):
         if choice.reducer is None:
@@ -93,15 +93,15 @@ def benchmarks(
         rule = ["inspect-ai", spec["task"], spec.get("task_version"), choice.scorer, *parts]
         identity = Identity(
             benchmark=plain_name(".".join([str(spec["task"]).rpartition("/")[2], *parts])),
-            benchmark_sha256=sha256_of_json(asked),
+            benchmark_sha256=sha256_of_json(questions),
             grader_sha256=sha256_of_json(rule),
             prompt_sha256=sha256_of_json(
                 [spec.get("solver"), spec.get("task_args"), spec.get("model_generate_config")]
             ),
         )
-        said = "; ".join(filter(None, [note, _difference(items, _own_mean(summaries, choice))]))
+        notes = "; ".join(filter(None, [note, _difference(items, _own_mean(summaries, choice))]))
         num = expected if choice.reducer is None or expected is None else expected // num_epochs
-        found.append(Imported(identity, items, str(spec.get("model", "")), "inspect-ai", said, num, cut))
+        found.append(Imported(identity, items, str(spec.get("model", "")), "inspect-ai", notes, num, cut))
     return found
 
 
@@ -130,9 +130,9 @@ def _choices(
     has_epochs: bool,
 ) -> list[_Choice]:
     scores = [sample.get("scores") or {} for sample in samples]
-    keys: dict[str, dict[str, None]] = {name: {} for each in scores for name in each}
-    for each in scores:
-        for name, score in each.items():
+    keys: dict[str, dict[str, None]] = {name: {} for scores_of_sample in scores for name in scores_of_sample}
+    for scores_of_sample in scores:
+        for name, score in scores_of_sample.items():
             if isinstance(score["value"], dict):
                 keys[name].update(dict.fromkeys(map(str, score["value"])))
     named = {
@@ -170,8 +170,8 @@ def _item(sample: Mapping[str, Any], choice: _Choice, *, has_epochs: bool, path:
     if not math.isfinite(value):
         text = str(score.get("reason") or "the value is no number")
         return ItemScore(item_id, cluster, None, failure=ItemFailure("unscored", text))
-    answer, reason = short_text(score.get("answer")), _finish_reason(sample)
-    return ItemScore(item_id, cluster, value, answer=answer, finish_reason=reason)
+    completion, reason = short_text(score.get("answer")), _finish_reason(sample)
+    return ItemScore(item_id, cluster, value, completion=completion, finish_reason=reason)
 
 
 def _finish_reason(sample: Mapping[str, Any]) -> str | None:
@@ -207,7 +207,7 @@ def _number(value: Any, key: str | None, path: Path) -> float:
     if isinstance(value, list | dict):
         raise ConfigError(f"{path}: a score is {kind_text(value)}, not one number. Import another --metric.")
     if isinstance(value, str):
-        if (known := _GRADES.get(value, _ANSWERS.get(value.lower()))) is not None:
+        if (known := _GRADES.get(value, _YES_NO.get(value.lower()))) is not None:
             return known
         try:
             number = float(value)
@@ -240,23 +240,25 @@ def _scorer_of(summary: Mapping[str, Any]) -> Any:
     return summary.get("scorer") or summary.get("name")
 
 
-def _difference(items: Sequence[ItemScore], theirs: _OwnMean | None) -> str:
+def _difference(items: Sequence[ItemScore], reported: _OwnMean | None) -> str:
     scored = [item for item in items if item.score is not None]
-    if theirs is None or not scored or not math.isfinite(theirs.value):
+    if reported is None or not scored or not math.isfinite(reported.value):
         return ""
-    ours = float(np.mean([item.score for item in scored]))
-    if math.isclose(ours, theirs.value, rel_tol=MEAN_TOLERANCE, abs_tol=MEAN_TOLERANCE):
+    computed = float(np.mean([item.score for item in scored]))
+    if math.isclose(computed, reported.value, rel_tol=MEAN_TOLERANCE, abs_tol=MEAN_TOLERANCE):
         return ""
     by_sample: dict[str, list[float]] = {}
     for item in scored:
         by_sample.setdefault(item.cluster, []).append(float(item.score or 0.0))
-    of_samples = float(np.mean([np.mean(each) for each in by_sample.values()]))
+    of_samples = float(np.mean([np.mean(epochs) for epochs in by_sample.values()]))
     why = (
         "it counts samples alike, of however many epochs they have a score"
-        if math.isclose(of_samples, theirs.value, rel_tol=MEAN_TOLERANCE, abs_tol=MEAN_TOLERANCE)
+        if math.isclose(of_samples, reported.value, rel_tol=MEAN_TOLERANCE, abs_tol=MEAN_TOLERANCE)
         else f"it is not the mean of the {len(scored)} items that have a score"
     )
-    return f"inspect's own {theirs.metric} is {theirs.value:.6g}, the mean of the items {ours:.6g}: {why}"
+    return (
+        f"inspect's own {reported.metric} is {reported.value:.6g}, the mean of the items {computed:.6g}: {why}"
+    )
 
 
 def _content(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) -> bytes:

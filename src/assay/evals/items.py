@@ -51,10 +51,12 @@ def checked_items(config: MultipleChoice | Generation, folder: Path) -> list[Ite
     if isinstance(config, Generation):
         where = f"benchmark '{config.name}'"
         check_sample_fields(config.grader, where)
-        there = Counter(name for item in items for name, value in item.fields.items() if value is not None)
+        field_counts = Counter(
+            name for item in items for name, value in item.fields.items() if value is not None
+        )
         check_item_fields(
             config.grader,
-            there,
+            field_counts,
             len(items),
             where=where,
             source=str(folder / config.items),
@@ -78,14 +80,14 @@ def conversation(item: Item, path: Path) -> list[Message]:
 def checked_choices(item: Item, path: Path) -> tuple[str, ...]:
     """The choices of a multiple-choice item; `DataError` where prompt, choices or answer are amiss."""
     seen = {key: item.fields.get(key) for key in ("prompt", "choices", "answer")}
-    prompt, choices, answer = seen.values()
+    prompt, choices, answer_index = seen.values()
     is_right = (
         isinstance(prompt, str)
         and isinstance(choices, list)
         and len(choices) >= 2
         and all(isinstance(choice, str) and choice for choice in choices)
-        and isinstance(answer, int)
-        and 0 <= answer < len(choices)
+        and isinstance(answer_index, int)
+        and 0 <= answer_index < len(choices)
     )
     if not is_right:
         raise DataError(

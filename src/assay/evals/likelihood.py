@@ -59,11 +59,11 @@ class MultipleChoiceScorer(Scorer):
 
     def contamination(self, items: Sequence[ItemScore]) -> Contamination | None:
         """The items of which the training text holds prompt and choices."""
-        asked = {
+        texts = {
             item.item_id: [str(item.fields["prompt"]), *choices]
             for item, choices in zip(self._items, self._choices, strict=True)
         }
-        return contamination(prompts(asked), items, self._training_text)
+        return contamination(prompts(texts), items, self._training_text)
 
     def _score(self, index: int) -> ItemScore:
         item, choices = self._items[index], self._choices[index]
@@ -73,7 +73,7 @@ class MultipleChoiceScorer(Scorer):
             item.item_id,
             item.cluster,
             float(chosen == item.fields["answer"]),
-            answer=choices[chosen],
+            completion=choices[chosen],
             details=canonical_json({"bits_of_the_right_one": bits[item.fields["answer"]]}),
         )
 
@@ -111,7 +111,7 @@ class BitsPerByteScorer(Scorer):
         """See `Scorer`."""
         document = self._documents[chunk]
         found = self._model.text_bits(document.text, window_tokens=self._config.window_tokens)
-        blocks = _block_borders(found.num_bytes, self._config.block_bytes)
+        blocks = _block_boundaries(found.num_bytes, self._config.block_bytes)
         which = np.searchsorted(blocks, found.starts, side="right") - 1
         bits = np.bincount(which, weights=found.bits, minlength=len(blocks) - 1)
         return [
@@ -126,15 +126,15 @@ class BitsPerByteScorer(Scorer):
         held_out = [
             HeldOut(
                 document.text,
-                borders := _block_borders(len(document.text.encode()), self._config.block_bytes),
-                tuple(_block_id(document.name, index) for index in range(len(borders) - 1)),
+                boundaries := _block_boundaries(len(document.text.encode()), self._config.block_bytes),
+                tuple(_block_id(document.name, index) for index in range(len(boundaries) - 1)),
             )
             for document in self._documents
         ]
         return contamination(held_out, items, self._training_text, ngram=self._config.ngram)
 
 
-def _block_borders(num_bytes: int, block_bytes: int) -> npt.NDArray[np.int64]:
+def _block_boundaries(num_bytes: int, block_bytes: int) -> npt.NDArray[np.int64]:
     """0, block, 2 block, ..., num_bytes; a remainder of less than half a block goes to the block before it."""
     count = max(1, num_bytes // block_bytes + (num_bytes % block_bytes >= block_bytes / 2))
     return np.array([*(index * block_bytes for index in range(count)), num_bytes], np.int64)

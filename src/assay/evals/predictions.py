@@ -50,9 +50,9 @@ def predict(model: nn.Module, method: PredictingMethod, loader: Loader, ranks: R
             for _ in range(num_passes - len(micro_batches)):
                 method.predictions(model, method.blank(ranks.device))
     model.train(was_training)
-    mine = pa.concat_tables(parts) if parts else None
+    own_rows = pa.concat_tables(parts) if parts else None
     gathered: list[Any] | None = [None] * ranks.world_size if ranks.rank == 0 else None
-    dist.gather_object(mine, gathered, group=ranks.control)
+    dist.gather_object(own_rows, gathered, group=ranks.control)
     if gathered is None:
         return None
     return pa.concat_tables([part for part in gathered if part is not None]).sort_by("row_id")
@@ -70,7 +70,7 @@ def _num_passes(own: list[int], ranks: Ranks) -> list[int]:
     """Forward passes for each lane; where weights are sharded, every one takes all ranks."""
     if ranks.inner is None:
         return own
-    return [max(of_lane) for of_lane in zip(*ranks.everyones(own), strict=True)]
+    return [max(of_lane) for of_lane in zip(*ranks.all_gather_numbers(own), strict=True)]
 
 
 def _scored(model: nn.Module, method: PredictingMethod, batch: MicroBatch, device: torch.device) -> pa.Table:
@@ -118,10 +118,10 @@ def graded_rows(table: pa.Table, predictions: Predictions) -> pa.Table:
     """Without rows whose completion got no grade; what fails is no 0."""
     if not (isinstance(predictions, RowScores) and predictions.is_sampled):
         return table
-    kept = table.filter(pc.invert(pc.is_nan(table[predictions.metric.name])))
-    if not len(kept):
+    graded = table.filter(pc.invert(pc.is_nan(table[predictions.metric.name])))
+    if not len(graded):
         raise TrainingError(
             f"the graders failed on every one of the {len(table):,} held-out completions: nothing can be said "
             "of the model. Mend the grader, and train a new run."
         )
-    return kept
+    return graded

@@ -258,7 +258,7 @@ def _read_chunk(store: ObjectStore, key: str) -> _Chunk:
 
 def awaited_folders(commits: Sequence[Commit], config: EvaluationConfig, store: ObjectStore) -> list[str]:
     """Return the checkpoint folders to retain for pending evaluations: the newest `config.max_waiting` ones."""
-    requested = [commit for commit in commits if config.asks_for(commit.step)]
+    requested = [commit for commit in commits if config.is_evaluated(commit.step)]
     pending = not_evaluated(requested, suite_sha256(Path(config.suite)), store)
     return [commit.folder for commit in pending][-config.max_waiting :]
 

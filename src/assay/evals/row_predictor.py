@@ -12,31 +12,31 @@ from torch import nn
 from assay.data.dataset.columns import TOKENS
 from assay.data.loader.batch import MicroBatch, Ragged
 from assay.distributed.rank_device import device_of
-from assay.training.trainer.method import EmbeddingMethod, PortableMethod
+from assay.training.trainer.method import EmbeddingMethod, LoadableMethod
 
 MICRO_BATCH_ROWS = 64
 
 
-class Answerer:
+class RowPredictor:
     """One model that is asked about some rows at a time."""
 
-    def __init__(self, method: PortableMethod, model: nn.Module) -> None:
+    def __init__(self, method: LoadableMethod, model: nn.Module) -> None:
         self._device = device_of()
         self._method = method
         self._model = model.to(self._device).eval()
 
     @torch.inference_mode()
-    def answers(self, tokens: Sequence[Sequence[int]], columns: Mapping[str, pa.Array]) -> dict[str, list[Any]]:
+    def predict(self, tokens: Sequence[Sequence[int]], columns: Mapping[str, pa.Array]) -> dict[str, list[Any]]:
         """A value a row for each column; rows of like length are computed together, to pad little."""
         order = np.argsort([len(row) for row in tokens], kind="stable")
         found: dict[str, list[Any]] = {}
         for first in range(0, len(order), MICRO_BATCH_ROWS):
             batch = self._micro_batch(order[first : first + MICRO_BATCH_ROWS], tokens, columns)
-            answered = self._method.answers(self._model, self._method.tensors(batch, self._device))
-            for name, values in answered.items():
+            predicted = self._method.predict(self._model, self._method.tensors(batch, self._device))
+            for name, values in predicted.items():
                 found.setdefault(name, []).extend(values)
-        place = np.argsort(order).tolist()
-        return {name: [values[index] for index in place] for name, values in found.items()}
+        positions = np.argsort(order).tolist()
+        return {name: [values[index] for index in positions] for name, values in found.items()}
 
     @property
     def embeds(self) -> bool:
@@ -61,5 +61,5 @@ class Answerer:
         values = np.zeros((len(rows), int(lengths.max())), np.int64)
         for line, row in enumerate(rows):
             values[line, : lengths[line]] = tokens[row]
-        taken = {name: column.take(pa.array(rows)) for name, column in columns.items()}
-        return MicroBatch(np.asarray(rows, np.uint64), {TOKENS: Ragged(values, lengths)}, taken)
+        batch_columns = {name: column.take(pa.array(rows)) for name, column in columns.items()}
+        return MicroBatch(np.asarray(rows, np.uint64), {TOKENS: Ragged(values, lengths)}, batch_columns)

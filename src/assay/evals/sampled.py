@@ -65,31 +65,31 @@ class GenerationScorer(Scorer):
     def score_chunk(self, chunk: int) -> list[ItemScore]:
         """See `Scorer`."""
         indices = self._chunks[chunk]
-        answers = self._model.sample([self._prompts[index] for index in indices], self._sampling)
-        said = {index: answer for index, answer in zip(indices, answers, strict=True)}  # noqa: C416
+        completions = self._model.sample([self._prompts[index] for index in indices], self._sampling)
+        outputs = {index: completion for index, completion in zip(indices, completions, strict=True)}  # noqa: C416
         samples = {
-            index: sample_values(answer.text, self._items[index].fields)
-            for index, answer in said.items()
-            if isinstance(answer, Completion)
+            index: sample_values(completion.text, self._items[index].fields)
+            for index, completion in outputs.items()
+            if isinstance(completion, Completion)
         }
         grades = dict(zip(samples, self._grader.grade(list(samples.values())), strict=True))
-        return [self._item_score(index, said[index], grades.get(index)) for index in indices]
+        return [self._item_score(index, outputs[index], grades.get(index)) for index in indices]
 
     def contamination(self, items: Sequence[ItemScore]) -> Contamination | None:
         """The items of which the training text holds the prompts."""
-        asked = {
+        texts = {
             item.item_id: _contents(prompt) for item, prompt in zip(self._items, self._prompts, strict=True)
         }
-        return contamination(prompts(asked), items, self._training_text)
+        return contamination(prompts(texts), items, self._training_text)
 
     def close(self) -> None:
         """End the grader's processes."""
         self._grader.close()
 
-    def _item_score(self, index: int, answer: Completion | SamplerError, grade: Grade | None) -> ItemScore:
+    def _item_score(self, index: int, completion: Completion | SamplerError, grade: Grade | None) -> ItemScore:
         item = self._items[index]
-        if isinstance(answer, SamplerError):
-            return ItemScore(item.item_id, item.cluster, None, failure=answer.failure())
+        if isinstance(completion, SamplerError):
+            return ItemScore(item.item_id, item.cluster, None, failure=completion.failure())
         assert grade is not None, "every completion is graded"
         label = {} if grade.label is None else {"label": grade.label}
         return ItemScore(
@@ -97,9 +97,9 @@ class GenerationScorer(Scorer):
             item.cluster,
             grade.score,
             failure=grade.failure,
-            answer=answer.text,
-            details=_details({**grade.parts, **label}, answer),
-            finish_reason=answer.finish_reason,
+            completion=completion.text,
+            details=_details({**grade.parts, **label}, completion),
+            finish_reason=completion.finish_reason,
         )
 
 
@@ -135,21 +135,26 @@ class RegistryScorer(Scorer):
         indices = list(self._chunks[chunk])
         if self._eval.spec is not None:
             return [_ModelGraded(self._eval, self._model, self._judge).score(index) for index in indices]
-        answers = self._model.sample([self._eval.prompt(index) for index in indices], self._eval.sampling())
-        return [self._item_score(index, answer) for index, answer in zip(indices, answers, strict=True)]
+        completions = self._model.sample([self._eval.prompt(index) for index in indices], self._eval.sampling())
+        return [
+            self._item_score(index, completion) for index, completion in zip(indices, completions, strict=True)
+        ]
 
     def contamination(self, items: Sequence[ItemScore]) -> Contamination | None:
         """Likewise; of a sample without `input`, its texts."""
-        asked = {self._eval.sample_id(index): _asked(sample) for index, sample in enumerate(self._eval.samples)}
-        return contamination(prompts(asked), items, self._training_text)
+        texts = {
+            self._eval.sample_id(index): _prompt_texts(sample)
+            for index, sample in enumerate(self._eval.samples)
+        }
+        return contamination(prompts(texts), items, self._training_text)
 
-    def _item_score(self, index: int, answer: Completion | SamplerError) -> ItemScore:
+    def _item_score(self, index: int, completion: Completion | SamplerError) -> ItemScore:
         item_id = self._eval.sample_id(index)
-        if isinstance(answer, SamplerError):
-            return ItemScore(item_id, item_id, None, failure=answer.failure())
+        if isinstance(completion, SamplerError):
+            return ItemScore(item_id, item_id, None, failure=completion.failure())
         ideals = self._eval.ideals(index)
         try:
-            is_right, details = _judged_by_rule(self._eval, answer.text, ideals)
+            is_right, details = _graded_by_rule(self._eval, completion.text, ideals)
         except ValueError as error:
             raise DataError(
                 f"eval '{self._eval.name}': an ideal of sample {index} is not JSON: {error}."
@@ -158,9 +163,9 @@ class RegistryScorer(Scorer):
             item_id,
             item_id,
             float(is_right),
-            answer=answer.text,
-            details=_details(details, answer),
-            finish_reason=answer.finish_reason,
+            completion=completion.text,
+            details=_details(details, completion),
+            finish_reason=completion.finish_reason,
         )
 
 
@@ -182,19 +187,19 @@ class _ModelGraded:
         """Complete what is to be completed, ask the judge, read its choice."""
         item_id = self._eval.sample_id(index)
         sample = dict(self._eval.samples[index])
-        answers: list[Completion] = []
-        completions: dict[str, str] = {}
+        sampled: list[Completion] = []
+        outputs: dict[str, str] = {}
         for key, output in self._spec.input_outputs.items():
             sample[key] = escaped(sample[key])
             if output not in sample:
-                answer = self._completion(sample[key])
-                if isinstance(answer, SamplerError):
-                    return ItemScore(item_id, item_id, None, failure=answer.failure())
-                answers.append(answer)
-                completions[output] = answer.text
+                completion = self._completion(sample[key])
+                if isinstance(completion, SamplerError):
+                    return ItemScore(item_id, item_id, None, failure=completion.failure())
+                sampled.append(completion)
+                outputs[output] = completion.text
         args = self._eval.args
         choices = choices_of(self._spec, self._count)
-        values = {"n": self._count, **completions, **sample, **(args.get("modelgraded_spec_args") or {})}
+        values = {"n": self._count, **outputs, **sample, **(args.get("modelgraded_spec_args") or {})}
         prompt = judge_prompt(self._spec, choices, values, args.get("eval_type"))
         (verdict,) = self._judge.sample([prompt], _sampling(args.get("eval_kwargs")))
         if (failure := judge_failure(verdict)) is not None:
@@ -214,25 +219,25 @@ class _ModelGraded:
         if score is None:
             # A spec without scores only counts its choices; the score is then whether there was one at all.
             score = float(found.choice in choices)
-        said = "\n".join(completions.values()) or None
-        reasons = [each.finish_reason for each in answers]
+        text = "\n".join(outputs.values()) or None
+        reasons = [completion.finish_reason for completion in sampled]
         return ItemScore(
             item_id,
             item_id,
             score,
-            answer=said,
-            details=_details(details, *answers, verdict),
+            completion=text,
+            details=_details(details, *sampled, verdict),
             finish_reason="length" if "length" in reasons else next(iter(reasons), None),
         )
 
     def _completion(self, prompt: Any) -> Completion | SamplerError:
         plain = [Message(role=turn["role"], content=filled(turn["content"], {})) for turn in as_chat(prompt)]
-        answers = self._model.sample([plain] * self._count, _sampling(self._eval.args.get("sample_kwargs")))
+        outcomes = self._model.sample([plain] * self._count, _sampling(self._eval.args.get("sample_kwargs")))
         completions: list[Completion] = []
-        for answer in answers:
-            if isinstance(answer, SamplerError):
-                return answer
-            completions.append(answer)
+        for outcome in outcomes:
+            if isinstance(outcome, SamplerError):
+                return outcome
+            completions.append(outcome)
         first, texts = completions[0], [completion.text for completion in completions]
         if self._count == 1:
             return first
@@ -246,9 +251,9 @@ class _ModelGraded:
         return first._replace(text=text, finish_reason=reason)
 
 
-def _details(found: Mapping[str, Any], *answers: Completion) -> str | None:
+def _details(found: Mapping[str, Any], *completions: Completion) -> str | None:
     """As JSON, with the tokens at its beginning that a prompt lost."""
-    cut = max(answer.prompt_tokens_cut for answer in answers)
+    cut = max(completion.prompt_tokens_cut for completion in completions)
     whole = {**found, **({PROMPT_TOKENS_CUT: cut} if cut else {})}
     return canonical_json(whole) if whole else None
 
@@ -259,27 +264,27 @@ def _contents(prompt: Sequence[Message]) -> list[str]:
     return [content if isinstance(content, str) else canonical_json(content) for content in contents]
 
 
-def _asked(sample: Mapping[str, Any]) -> list[str]:
+def _prompt_texts(sample: Mapping[str, Any]) -> list[str]:
     if "input" in sample:
         return _contents(as_chat(sample["input"]))
     return [value for value in sample.values() if isinstance(value, str)]
 
 
-def _judged_by_rule(
-    evaluation: RegistryEval, answer: str, ideals: tuple[str, ...]
+def _graded_by_rule(
+    evaluation: RegistryEval, completion: str, ideals: tuple[str, ...]
 ) -> tuple[bool, dict[str, float]]:
     match evaluation.rule:
         case "Match":
-            return match(answer, ideals), {}
+            return match(completion, ideals), {}
         case "Includes":
-            return includes(answer, ideals, ignore_case=bool(evaluation.args.get("ignore_case"))), {}
+            return includes(completion, ideals, ignore_case=bool(evaluation.args.get("ignore_case"))), {}
         case "FuzzyMatch":
-            return fuzzy_match(answer, ideals), {"f1_score": token_f1(answer, ideals)}
+            return fuzzy_match(completion, ideals), {"f1_score": token_f1(completion, ideals)}
         case "JsonMatch":
-            return json_match(answer, ideals), {}
+            return json_match(completion, ideals), {}
     raise AssertionError(f"rule {evaluation.rule} is no comparison")
 
 
 def _sampling(kwargs: Any) -> Sampling:
-    given = {"max_tokens": 1024, **(kwargs or {})}
-    return Sampling(temperature=float(given.get("temperature", 0.0)), max_tokens=int(given["max_tokens"]))
+    options = {"max_tokens": 1024, **(kwargs or {})}
+    return Sampling(temperature=float(options.get("temperature", 0.0)), max_tokens=int(options["max_tokens"]))

@@ -43,7 +43,7 @@ class PresentSuite(NamedTuple):
     versions: Mapping[str, Version]
     """By benchmark."""
 
-    def asked(self, result: BenchmarkResult) -> bool:
+    def covers(self, result: BenchmarkResult) -> bool:
         """Whether a result is of a benchmark of this suite as it is now."""
         version = self.versions.get(result.benchmark)
         return version is not None and all(getattr(result, key) == value for key, value in version.items())
@@ -59,11 +59,11 @@ def present_suite(path: Path) -> PresentSuite:
 
 def multiple_choice_version(config: MultipleChoice, items: Sequence[Item], path: Path) -> Version:
     """Digests of items, grader and prompts."""
-    asked = [[item.fields["prompt"], list(checked_choices(item, path))] for item in items]
+    prompts = [[item.fields["prompt"], list(checked_choices(item, path))] for item in items]
     return {
         "benchmark_sha256": _items_sha256(items),
         "grader_sha256": sha256_of_json(["likeliest choice", config.normalise]),
-        "prompt_sha256": sha256_of_json(asked),
+        "prompt_sha256": sha256_of_json(prompts),
     }
 
 

@@ -27,72 +27,65 @@ GateKind = Literal["scale", "stop", "rollback"]
 
 
 class Source(Record):
-    """Where a number comes from."""
+    """A record, by path and digest."""
 
     path: str
-    """The path of the record's file; relative to the folder of all runs where it lies below it."""
+    """Relative to the folder of runs, if inside it."""
     sha256: str
-    """The record's digest."""
 
 
 class MoreEvidence(Record):
-    """What would turn a clause, and what that costs."""
+    """An experiment and its cost."""
 
     what: str
-    """In words: `3 more seeds of baseline and candidate`."""
     num_seeds: NonNegativeInt = 0
-    """Further seeds of each arm."""
+    """Additional seeds per arm."""
     device_s: NonNegativeFloat | None = None
-    """Device time of it, by what the runs so far took; None where it is people's work, or cannot be known."""
     probability: float | None = None
-    """Probability that the clause then passes, given what is known now; None where it cannot be told."""
+    """That the clause then passes."""
     decision_probability: float | None = None
-    """Probability that it ends in scale or in stop; None where it is no new campaign."""
+    """That it leads to `scale` or `stop`."""
 
 
 class Clause(Record):
-    """One condition of a gate, with the number that was seen beside the one that was asked for."""
+    """One condition of a gate."""
 
     name: str
-    """`effect`, `guardrail: refusals`, ..."""
     type: str
-    """The condition's type in the campaign's file."""
+    """As in the campaign file."""
     verdict: GateVerdict
     requirement: str
-    """What must hold: `the 95% lower end of the effect is above 0`."""
+    """In words."""
     seen: str
-    """What was found, in words with its unit."""
+    """In words."""
     value: float | None = None
-    """The number that was compared; None where there is none."""
     bound: float | None = None
-    """What it was compared with."""
+    """Compared with `value`."""
     reason: str
-    """A sentence: why this verdict."""
     benchmarks: tuple[str, ...] = ()
-    """Whose results are behind the number; see the decision's effects."""
+    """Whose results it uses."""
     evidence: tuple[Source, ...] = ()
-    """Other records behind it: a coverage matrix, a drill, a plan."""
+    """Other records it uses."""
     is_thin: bool = False
-    """It holds by so little that ordinary luck would have turned it."""
+    """It passes within noise."""
     more: MoreEvidence | None = None
 
 
 class GateResult(Record):
-    """A gate on one candidate at one look."""
+    """A gate's verdict on one candidate."""
 
     gate: str
     then: GateKind
-    """What is done if it passes."""
+    """Action if it passes."""
     verdict: GateVerdict
     reason: str
     clauses: tuple[Clause, ...]
     more: MoreEvidence | None = None
-    """The cheapest evidence that could decide it; None where it is decided."""
+    """Cheapest evidence that could decide it."""
 
 
 class BenchmarkEffect(Record):
-    """Candidate minus baseline on one benchmark, over paired seeds and items; of a loss, baseline minus
-    candidate: an effect above 0 is a gain."""
+    """Candidate minus baseline on one benchmark; positive is better."""
 
     benchmark: str
     role: Literal["primary", "guardrail", "safety", "sealed", "other"]
@@ -100,89 +93,82 @@ class BenchmarkEffect(Record):
     candidate_score: float
     effect: Estimate
     se: NonNegativeFloat | None
-    """Standard error of the effect over seeds and items together; None with one seed."""
+    """Standard error over seeds and items."""
     by_seed: tuple[float, ...]
-    """The effect in each seed."""
+    """Effect of each seed."""
     num_items: PositiveInt
     num_clusters: PositiveInt
     num_dropped: NonNegativeInt
-    """Items that some run failed to score; they count for nobody."""
+    """Items without a score in some run."""
     could_detect: float | None
-    """Smallest true effect that this many seeds and items find with 80% power; None with one seed."""
+    """Smallest effect found with 80% power."""
     unit: str
     baseline_results: tuple[Source, ...]
-    """By seed."""
     candidate_results: tuple[Source, ...]
     higher_is_better: bool = True
-    """False of a loss, e.g. bits per byte."""
     item_degrees: NonNegativeFloat
     """Degrees of freedom of the items' variance."""
 
 
 class Decision(Record):
-    """What to do with one candidate, by which rule, on which evidence."""
+    """The recommendation for one candidate."""
 
     campaign: str
     campaign_sha256: str
-    """SHA-256 of the resolved campaign file: gates and thresholds as they were declared."""
+    """Of the resolved campaign file."""
     question: str
     candidate: str
     because: str
-    """Why it was tried."""
+    """Why the candidate was tried."""
     patch: dict[str, Any]
     recommendation: Recommendation
     sentence: str
-    """The recommendation in a sentence, with its number."""
     decided_by: str
-    """The gate, or the clause, that decided."""
+    """The deciding gate or clause."""
     is_final: bool
-    """False where a declared look is still to come."""
+    """No declared look remains."""
     look: Look
     undeclared: tuple[str, ...] = ()
-    """What `scale` could have asked for, and was not declared to."""
+    """Checks that the campaign could have required but did not."""
     look_number: NonNegativeInt
-    """Among the declared ones, from 1; 0 for a look that was not declared."""
+    """From 1; 0 if undeclared."""
     num_looks: PositiveInt
-    """That were declared."""
     effect: Estimate
     """The primary effect."""
     unit: str
     least_effect: float
-    """The smallest that is worth having."""
+    """Smallest effect worth having."""
     least_effect_because: str = ""
-    """Where that comes from; empty if the campaign does not say."""
     effects: tuple[BenchmarkEffect, ...]
     secondary: tuple[BenchmarkEffect, ...] = ()
-    """What else the primary benchmarks' rows say (answers, ranking, likelihood); nothing was judged by it."""
+    """Informative only."""
     meaning: tuple[str, ...] = ()
-    """What the gain means, in sentences: in wrong answers, in probability, beyond calibration."""
+    """The effect in sentences."""
     gates: tuple[GateResult, ...]
     cheapest: MoreEvidence | None
-    """For `narrow`: the cheapest experiment that could turn it into `scale`."""
+    """For `narrow`: the cheapest experiment that could lead to `scale`."""
     blocking: str | None
-    """For `narrow`: the clause that failed, or is open."""
+    """For `narrow`: the failed or open clause."""
     runs: tuple[CampaignRun, ...]
     spent_s: NonNegativeFloat
     """Device time of baseline and candidate."""
     next_s: NonNegativeFloat | None
-    """Device time of what is recommended next; None where it is not known here."""
+    """Device time of the recommended step."""
     next_wall_s: NonNegativeFloat | None = None
-    """From its beginning to its end, with the campaign's workers and one run after the other."""
+    """Its wall time with the campaign's workers."""
     budget_s: NonNegativeFloat
-    """Device time of the whole campaign."""
+    """Device time of the campaign."""
     owner: str = ""
-    """Who answers for what comes next; empty where nobody is named."""
     would_change: tuple[str, ...]
-    """What would change our mind."""
+    """What would change the recommendation."""
     risks: tuple[str, ...]
     dissent: tuple[str, ...]
-    """Evidence against the recommendation, and what people said."""
+    """Evidence and comments against it."""
     warnings: tuple[str, ...] = ()
     baseline_recipe_sha256: str
     candidate_recipe_sha256: str
     revision: PositiveInt = 1
-    """Rises where the results are the same, and a file that a clause asks for (a coverage matrix, a drill, a
-    forecast, a plan) was made or changed since."""
+    """Increments when a clause's file changes but the results do not."""
 
     def place(self) -> str:
         """Where it lies in its campaign's folder: `decisions/faster-3.json`."""

@@ -35,7 +35,7 @@ from assay.store.metrics.curves import Curve, metric_series
 from assay.training.recipe import recipe_of
 
 _MAX_POINTS = 1_000_000_000
-_ORDER_KEYS = ("seed", "lanes", "global_batch_size", "window_rows", "spread_windows", "layout")
+_ORDER_KEYS = ("seed", "lanes", "global_batch_size", "window_rows", "shuffle_radius_windows", "layout")
 """The keys of the recipe's `loader` that decide which rows stand behind which step. The rest is speed."""
 
 
@@ -156,7 +156,7 @@ def _saved_bits(
             "lengths are compared step by step: train both on one dataset and split, with one order of rows."
         )
     num_steps = min(len(baseline.bits_per_step), len(candidate.bits_per_step))
-    rows, others = (each.rows_per_step[:num_steps] for each in (baseline, candidate))
+    rows, others = (code.rows_per_step[:num_steps] for code in (baseline, candidate))
     if (differing_steps := np.flatnonzero(rows != others)).size:
         step = int(differing_steps[0])
         raise DataError(

@@ -88,10 +88,10 @@ def breadth(
         for name, values in differences.items()
     }
     left_out = {
-        name: _composite({other: each for other, each in found.items() if other != name})
+        name: _composite({other: benchmark for other, benchmark in found.items() if other != name})
         for name in (found if len(found) > 1 else ())
     }
-    return Breadth(_composite(found), left_out, {name: each.effect for name, each in found.items()})
+    return Breadth(_composite(found), left_out, {name: benchmark.effect for name, benchmark in found.items()})
 
 
 class _Benchmark(NamedTuple):
@@ -122,7 +122,9 @@ def _composite(benchmarks: Mapping[str, _Benchmark]) -> Effect:
     count = len(benchmarks)
     by_seed = np.mean(np.stack([benchmark.seed_means for benchmark in benchmarks.values()]), axis=0)
     joint_clusters = {
-        name: each.joint_clusters for name, each in benchmarks.items() if each.joint_clusters is not None
+        name: benchmark.joint_clusters
+        for name, benchmark in benchmarks.items()
+        if benchmark.joint_clusters is not None
     }
     groups = sharing_groups(joint_clusters) if joint_clusters else [[name] for name in benchmarks]
     parts = [_of_group([benchmarks[name] for name in group]) for group in groups]
@@ -153,12 +155,14 @@ def _of_group(group: Sequence[_Benchmark]) -> Effect:
     first, first_largest = group[0].effect, group[0].largest
     if len(group) == 1:
         return first
-    item_deviations, residuals = zip(*(_deviations(each) for each in group), strict=True)
-    joined = np.concatenate([each.joint_clusters for each in group if each.joint_clusters is not None])
-    shares = np.concatenate([each.share for each in group])
+    item_deviations, residuals = zip(*(_deviations(benchmark) for benchmark in group), strict=True)
+    joined = np.concatenate(
+        [benchmark.joint_clusters for benchmark in group if benchmark.joint_clusters is not None]
+    )
+    shares = np.concatenate([benchmark.share for benchmark in group])
     num_seeds = group[0].differences.shape[-2]
     of_seeds = clustered_variance(np.concatenate(residuals, axis=-1), joined, shares).variance.sum(axis=-1)
-    largest = None if first_largest is None else sum(each.largest or 0.0 for each in group)
+    largest = None if first_largest is None else sum(benchmark.largest or 0.0 for benchmark in group)
     together = clustered_variance(
         np.concatenate(item_deviations, axis=-1),
         joined,

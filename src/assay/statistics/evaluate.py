@@ -134,7 +134,8 @@ def _check_same_dataset(baseline: AnyEvaluation, candidate: AnyEvaluation, befor
     if fingerprints[0] == fingerprints[1] or have_same_rows(before, after):
         return
     shown = " and ".join(
-        f"{evaluation.run_id} dataset {evaluation.dataset_fingerprint[:12]}" for evaluation in (baseline, candidate)
+        f"{evaluation.run_id} dataset {evaluation.dataset_fingerprint[:12]}"
+        for evaluation in (baseline, candidate)
     )
     raise DataError(
         f"they read different datasets: {shown}, and were not evaluated on the same rows. Train both on one "

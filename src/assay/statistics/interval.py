@@ -204,9 +204,10 @@ def allow_for_rare_events(
     if np.isfinite(largest):
         in_one = (float(numbers @ numbers) / float(numbers.sum()), float(numbers.mean()))
         sizes = [
-            _max_extra_deviation(each, number, largest) for each, number in zip(scaled, in_one, strict=True)
+            _max_extra_deviation(deviation, number, largest)
+            for deviation, number in zip(scaled, in_one, strict=True)
         ]
-    moments = [_skewness_and_kurtosis(*each) for each in zip(scaled, sizes, strict=True)]
+    moments = [_skewness_and_kurtosis(*pair) for pair in zip(scaled, sizes, strict=True)]
     skewness, kurtosis = (np.minimum(first, second) for first, second in zip(*moments, strict=True))
     least = np.minimum(found.degrees, 1.0)
     degrees = np.maximum(found.degrees * np.minimum(1.0, 2.0 / np.maximum(kurtosis - 1.0, 1e-300)), least)

@@ -64,7 +64,7 @@ def proxy_advice(
     target_scale = max(checked)
     target = checked.pop(target_scale)
     scales = tuple(_proxy_scale(scale, checked[scale], target, rng, num_resamples) for scale in sorted(checked))
-    good = [each for each in scales if (each.decision_accuracy.low or 0.0) >= min_accuracy]
+    good = [scale for scale in scales if (scale.decision_accuracy.low or 0.0) >= min_accuracy]
     return ProxyAdvice(scales, target_scale, good[0] if good else None)
 
 

@@ -201,7 +201,7 @@ def _grid(
 ) -> Float64[np.ndarray, "point"]:
     """Even points that hold all of the posterior's weight; a filter leaves low effects as likely as before."""
     precision = 1.0 / prior_sd**2 + sum(1.0 / variance for variance in variances)
-    middle = sum(each / variance for each, variance in zip(effects, variances, strict=True)) / precision
+    middle = sum(effect / variance for effect, variance in zip(effects, variances, strict=True)) / precision
     half_width = 9.0 / math.sqrt(precision)
     lowest = min(middle - half_width, -8.0 * prior_sd) if is_filtered else middle - half_width
     return np.linspace(lowest, middle + half_width, _GRID_POINTS)

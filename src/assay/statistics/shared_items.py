@@ -35,13 +35,15 @@ def joint_clusters(collections: Mapping[str, ItemCollection]) -> dict[str, Int64
     cluster_nodes, item_nodes = [], []
     known: dict[tuple[str, str], int] = {}
     clusters: dict[tuple[str | None, str, Any], int] = {}
-    for benchmark, each in collections.items():
-        names, among = each.cluster_names, None
+    for benchmark, collection in collections.items():
+        names, among = collection.cluster_names, None
         if names is None:
-            names, among = each.clusters.tolist(), benchmark
-        keys = [(among, each.name, name) for name in names]
+            names, among = collection.clusters.tolist(), benchmark
+        keys = [(among, collection.name, name) for name in names]
         cluster_nodes.append(np.array([clusters.setdefault(key, len(clusters)) for key in keys]))
-        item_nodes.append(np.array([known.setdefault((each.name, key), len(known)) for key in each.item_ids]))
+        item_nodes.append(
+            np.array([known.setdefault((collection.name, key), len(known)) for key in collection.item_ids])
+        )
     ends = (np.concatenate(cluster_nodes), np.concatenate(item_nodes) + len(clusters))
     size = len(clusters) + len(known)
     labels = connected_components(coo_array((np.ones(ends[0].size), ends), (size, size)), directed=False)[1]

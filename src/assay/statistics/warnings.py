@@ -23,11 +23,11 @@ if TYPE_CHECKING:  # the records of a dataset are a twentieth of what `assay sho
 
 ENDS = 10
 """Steps at the beginning and at the end of a run whose median losses are compared."""
-FEWEST_AT_AN_END = 3
+MIN_STEPS_AT_END = 3
 """Losses that lie apart from as many others more seldom than one time in twenty, where nothing changed."""
 DIVERGED_FACTOR = 2.0
-MOST_NAMED = 5
-LABEL_LEAK_SHARE, FEWEST_OTHERS = 0.02, 20
+MAX_LISTED = 5
+LABEL_LEAK_SHARE, MIN_OTHERS = 0.02, 20
 """Rows without the commonest label: the share that a telling column gets wrong at most, and the fewest."""
 LEAK_SHARE = 0.01
 CUT_SHARE = 0.05
@@ -41,7 +41,7 @@ IDLE_SHARE = 0.9
 TRUNCATED_SHARE = 0.25
 FAR_NATS = 1.0
 FAILED_SHARE = 0.01
-APART_NATS, APART_TIMES, LEAST_APART_NATS = 0.02, 20.0, 1e-5
+MISMATCH_NATS, MISMATCH_TIMES, MIN_MISMATCH_NATS = 0.02, 20.0, 1e-5
 """What the sampler may be from the trainer, a token, in the first step; how many times that later; and what is
 nothing."""
 FAILED = "failed_grades"
@@ -107,15 +107,15 @@ class StepSeries(NamedTuple):
 
     def until(self, step: int) -> "StepSeries":
         """Without what came after that step."""
-        kept = int(np.searchsorted(self.steps, step, side="right"))
-        return StepSeries(self.steps[:kept], self.values[:kept])
+        end = int(np.searchsorted(self.steps, step, side="right"))
+        return StepSeries(self.steps[:end], self.values[:end])
 
 
 class Rule(NamedTuple):
     """When a warning is given, and what to do about it."""
 
     holds: str
-    cure: str
+    hint: str
     did: str = ""
     """What a run did of which it holds, as a memo says it of several: `2 of 3 runs of baseline diverged`."""
 
@@ -125,7 +125,7 @@ RULES: Mapping[str, Rule] = {
         f"the last training loss or gradient is not finite, or the median of the last {ENDS} losses is above "
         f"{DIVERGED_FACTOR:g} times that of the first {ENDS} and, without {ENDS // 4} outliers on each side, "
         f"every last loss is above every first; with fewer than {2 * ENDS} steps, the two halves are compared "
-        f"({FEWEST_AT_AN_END} steps or more, no outliers)",
+        f"({MIN_STEPS_AT_END} steps or more, no outliers)",
         "lower `trainer.optimizer.learning_rate` or warm up longer; `assay replay RUN --step N --explain`",
         "diverged",
     ),
@@ -197,8 +197,8 @@ RULES: Mapping[str, Rule] = {
         "lost rewards to graders that fail",
     ),
     "sampler apart": Rule(
-        f"the sampler's and the policy's logprobs differ by more than {APART_NATS:g} nats on average in the "
-        f"first step, or later by {APART_TIMES:g} times as much as then",
+        f"the sampler's and the policy's logprobs differ by more than {MISMATCH_NATS:g} nats on average in the "
+        f"first step, or later by {MISMATCH_TIMES:g} times as much as then",
         "sampling used another temperature, other filters or stale weights: `assay replay RUN --step N` "
         "samples the step again; continue from a commit before it",
         "learned from completions that another model drew",
@@ -232,7 +232,7 @@ RULES: Mapping[str, Rule] = {
     ),
     "telling column": Rule(
         f"a metadata column that the model reads is wrong on at most {LABEL_LEAK_SHARE:.0%} of the rows that "
-        f"the most common class gets wrong ({FEWEST_OTHERS} or more rows)",
+        f"the most common class gets wrong ({MIN_OTHERS} or more rows)",
         "remove it from the recipe's columns, unless its value is known before the label",
     ),
     "look cannot decide": Rule(
@@ -271,10 +271,10 @@ RULES: Mapping[str, Rule] = {
 }
 
 
-def cure_text(rule: RuleName) -> str:
+def hint_text(rule: RuleName) -> str:
     """What to do about it, as a sentence."""
-    cure = RULES[rule].cure.replace("`", "'")
-    return f"{cure[0].upper()}{cure[1:]}."
+    hint = RULES[rule].hint.replace("`", "'")
+    return f"{hint[0].upper()}{hint[1:]}."
 
 
 class Warned(NamedTuple):
@@ -286,9 +286,9 @@ class Warned(NamedTuple):
     steps: tuple[int, ...] = ()
     """The steps that it is about, where it is about some."""
 
-    def with_cure(self) -> "Warned":
+    def with_hint(self) -> "Warned":
         """Behind its text what to do about it."""
-        return self._replace(text=f"{self.text} {cure_text(self.rule)}")
+        return self._replace(text=f"{self.text} {hint_text(self.rule)}")
 
 
 class ModelNumbers(NamedTuple):
@@ -319,18 +319,18 @@ class ModelNumbers(NamedTuple):
                     f"{name} {of[0]:.3g}, before {of[1]:.3g}" for name, of in zip(curves, seen, strict=True)
                 )
                 + ")"
-                for step, seen in list(found.items())[:MOST_NAMED]
+                for step, seen in list(found.items())[:MAX_LISTED]
             ]
-            more = f" and {len(found) - MOST_NAMED:,} more" if len(found) > MOST_NAMED else ""
+            more = f" and {len(found) - MAX_LISTED:,} more" if len(found) > MAX_LISTED else ""
             yield Warned("spikes", f"{', '.join(named)}{more}.", tuple(found))
 
     def warnings_at(self, step: int) -> list[Warned]:
         """What they warned of when the commit of that step was made: nothing later is known."""
-        there = [evaluation for evaluation in self.evaluations if evaluation.step == step]
-        metrics = {name: each.until(step) for name, each in self.metrics.items()}
-        known = {name: each for name, each in metrics.items() if len(each.steps)}
-        found = warnings_of_model(self.losses.until(step).values, there[-1] if there else None, known)
-        if not there and self.was_one_score(step):
+        current = [evaluation for evaluation in self.evaluations if evaluation.step == step]
+        metrics = {name: series.until(step) for name, series in self.metrics.items()}
+        known = {name: series for name, series in metrics.items() if len(series.steps)}
+        found = warnings_of_model(self.losses.until(step).values, current[-1] if current else None, known)
+        if not current and self.was_one_score(step):
             found.append(Warned("one score", "all validation rows got the same prediction."))
         return found
 
@@ -371,8 +371,8 @@ def warnings_of_pair(
 ) -> Iterator[Warned]:
     """What keeps two runs from being compared fairly; steps and methods: the baseline's, the candidate's."""
     if steps[0] != steps[1]:
-        made = f"{candidate} made {steps[1]:,} steps, {baseline} {steps[0]:,}"
-        yield Warned("steps differ", f"{made}: the difference may be that of training longer.")
+        step_counts = f"{candidate} made {steps[1]:,} steps, {baseline} {steps[0]:,}"
+        yield Warned("steps differ", f"{step_counts}: the difference may be that of training longer.")
     if methods[0] != methods[1]:
         of = f"{candidate} is of method '{methods[1]}', {baseline} of '{methods[0]}'"
         yield Warned("methods differ", f"{of}: what has one name in both is not measured alike.")
@@ -395,8 +395,8 @@ def warnings_of_clusters(columns: Mapping[str, str | None]) -> list[Warned]:
     if len({*columns.values()}) < 2:
         return []
     listed = ", ".join(f"{name} by {column or 'row'}" for name, column in columns.items())
-    said = f"{listed}: only the luck of rows that they both ask counts as shared."
-    return [Warned("clusters differ", said)]
+    text = f"{listed}: only the luck of rows that they both ask counts as shared."
+    return [Warned("clusters differ", text)]
 
 
 def warnings_of_leaks(leaking: int, num_validation: int) -> list[Warned]:
@@ -412,31 +412,33 @@ def warnings_of_leaks(leaking: int, num_validation: int) -> list[Warned]:
     ]
 
 
-def warnings_of_split(held_out: int, num_rows: int, *, asked: float, num_dropped: int = 0) -> list[Warned]:
+def warnings_of_split(
+    held_out: int, num_rows: int, *, target_share: float, num_dropped: int = 0
+) -> list[Warned]:
     """Where a split by hash holds out another share of the rows than was asked.
 
     `num_dropped`: so many of the held-out ones are left out again, for training rows are copies of them.
     """
     found = held_out / num_rows
-    if abs(found / asked - 1.0) <= SPLIT_SLACK:
+    if abs(found / target_share - 1.0) <= SPLIT_SLACK:
         return []
     left = percent_text((held_out - num_dropped) / num_rows)
     scored = f" ({left} without copies of training rows)" if num_dropped else ""
-    asked_for = f"{percent_text(asked)} of the groups were asked for."
-    said = f"{percent_text(found)} of the rows are held out{scored}, {asked_for}"
-    return [Warned("uneven split", said)]
+    target_text = f"{percent_text(target_share)} of the groups were asked for."
+    text = f"{percent_text(found)} of the rows are held out{scored}, {target_text}"
+    return [Warned("uneven split", text)]
 
 
-def warnings_of_column(column: str, *, num_right: int, num_commonest: int, num_rows: int) -> list[Warned]:
+def warnings_of_column(column: str, *, num_correct: int, num_majority: int, num_rows: int) -> list[Warned]:
     """Where a metadata column tells the label of so many rows; so many have the commonest class."""
-    others = num_rows - num_commonest
-    if others < FEWEST_OTHERS or num_rows - num_right > LABEL_LEAK_SHARE * others:
+    others = num_rows - num_majority
+    if others < MIN_OTHERS or num_rows - num_correct > LABEL_LEAK_SHARE * others:
         return []
-    said = (
-        f"column '{column}' alone tells the label of {percent_text(num_right / num_rows)} of the rows, where "
-        f"the commonest class has {percent_text(num_commonest / num_rows)}: is it known before the label is?"
+    text = (
+        f"column '{column}' alone tells the label of {percent_text(num_correct / num_rows)} of the rows, where "
+        f"the commonest class has {percent_text(num_majority / num_rows)}: is it known before the label is?"
     )
-    return [Warned("telling column", said)]
+    return [Warned("telling column", text)]
 
 
 def warnings_of_cuts(lengths: "LengthProfile", *, num_rows: int, num_cut: int | None) -> list[Warned]:
@@ -460,12 +462,12 @@ def _divergence(losses: Sequence[float] | Float64[np.ndarray, "step"]) -> Iterat
         yield Warned("diverged", "the training loss or its gradient is not finite at the end.")
         return
     ends = min(ENDS, len(losses) // 2)
-    if ends < FEWEST_AT_AN_END:
+    if ends < MIN_STEPS_AT_END:
         return
     first, last = _median(losses[:ends]), _median(losses[-ends:])
-    beside = ends // 4 if ends == ENDS else 0
-    lie_apart = np.sort(losses[:ends])[-1 - beside] < np.sort(losses[-ends:])[beside]
-    if 0.0 < DIVERGED_FACTOR * first < last and lie_apart:
+    trimmed = ends // 4 if ends == ENDS else 0
+    are_separated = np.sort(losses[:ends])[-1 - trimmed] < np.sort(losses[-ends:])[trimmed]
+    if 0.0 < DIVERGED_FACTOR * first < last and are_separated:
         yield Warned("diverged", f"the training loss began at {first:.4g} and ended at {last:.4g}.")
 
 
@@ -477,15 +479,15 @@ def spikes_of(curves: Sequence[tuple[StepSeries, float]]) -> dict[int, list[tupl
     shared = sorted(set.intersection(*(set(series.steps.tolist()) for series, _ in curves))) if curves else []
     if len(shared) <= SPIKE_STEPS:
         return {}
-    kept = [series.values[np.searchsorted(series.steps, shared)] for series, _ in curves]
-    rises = [_rises(values) / math.log(times) for values, (_, times) in zip(kept, curves, strict=True)]
+    end = [series.values[np.searchsorted(series.steps, shared)] for series, _ in curves]
+    rises = [_rises(values) / math.log(times) for values, (_, times) in zip(end, curves, strict=True)]
     score = np.nan_to_num(np.min(rises, axis=0), nan=0.0, posinf=0.0)
     ordered = np.append(np.sort(score)[::-1], 0.0)
-    apart = ordered[:-1][(ordered[:-1] > 1.0) & (ordered[:-1] >= SPIKE_GAP * ordered[1:])]
-    found = np.flatnonzero(score >= (apart[-1] if len(apart) else math.inf)).tolist()
+    spikes = ordered[:-1][(ordered[:-1] > 1.0) & (ordered[:-1] >= SPIKE_GAP * ordered[1:])]
+    found = np.flatnonzero(score >= (spikes[-1] if len(spikes) else math.inf)).tolist()
     return {
         shared[at + SPIKE_STEPS]: [
-            (float(values[at + SPIKE_STEPS]), _median(values[at : at + SPIKE_STEPS])) for values in kept
+            (float(values[at + SPIKE_STEPS]), _median(values[at : at + SPIKE_STEPS])) for values in end
         ]
         for at in found
     }
@@ -510,7 +512,7 @@ def _median(values: Sequence[float] | Float64[np.ndarray, "point"]) -> float:
 
 
 _WATCHED = {
-    *("reward", "distinct", "no_spread", "length", "truncated", "kl", "logprob_gap"),
+    *("reward", "distinct", "zero_std", "length", "truncated", "kl", "logprob_gap"),
     *(HELD_OUT, HELD_OUT_ERROR, ONE_SCORE),
 }
 
@@ -530,9 +532,9 @@ def _interval(values: Float64[np.ndarray, "point"]) -> _Interval:
 
 def _of_rollouts(metrics: Mapping[str, StepSeries]) -> Iterator[Warned]:
     reward = metrics["reward"] if "reward" in metrics else metrics[FAILED]
-    yield from _leak(metrics)
+    yield from _reward_leaks(metrics)
     yield from _failing(metrics)
-    yield from _apart(metrics)
+    yield from _sampler_mismatch(metrics)
     if len(reward.steps) < 2 * ENDS:
         return
 
@@ -551,7 +553,7 @@ def _of_rollouts(metrics: Mapping[str, StepSeries]) -> Iterator[Warned]:
             "answers collapsed",
             f"of a group's answers {first:.0%} were different at first, {last:.0%} at the end.",
         )
-    _, last = ends("no_spread")
+    _, last = ends("zero_std")
     if last >= IDLE_SHARE and not rose:
         yield Warned(
             "groups without spread", f"in {last:.0%} of the groups every answer earned the same at the end."
@@ -581,16 +583,16 @@ def _held_out(metrics: Mapping[str, StepSeries]) -> list[tuple[int, _Interval]]:
 
 
 def _earns_more(metrics: Mapping[str, StepSeries]) -> bool:
-    said = _held_out(metrics)
-    return bool(said) and said[-1][1].low > said[0][1].high
+    evaluations = _held_out(metrics)
+    return bool(evaluations) and evaluations[-1][1].low > evaluations[0][1].high
 
 
-def _leak(metrics: Mapping[str, StepSeries]) -> Iterator[Warned]:
-    said = _held_out(metrics)
-    if len(said) < 2 or "reward" not in metrics:
+def _reward_leaks(metrics: Mapping[str, StepSeries]) -> Iterator[Warned]:
+    evaluations = _held_out(metrics)
+    if len(evaluations) < 2 or "reward" not in metrics:
         return
-    last_step, last = said[-1]
-    best_step, best = max(said[:-1], key=lambda each: each[1].low)
+    last_step, last = evaluations[-1]
+    best_step, best = max(evaluations[:-1], key=lambda point: point[1].low)
     steps, values = metrics["reward"]
     # Before the first step nothing was earned in training yet: then it is what the first steps earned.
     ends = (max(best_step, ENDS), last_step)
@@ -612,21 +614,21 @@ def _failing(metrics: Mapping[str, StepSeries]) -> Iterator[Warned]:
     share = float(values.mean()) if len(values) else 0.0
     if share >= FAILED_SHARE:
         kinds = {
-            name.removeprefix(f"{FAILED}_"): float(each.values.mean())
-            for name, each in metrics.items()
-            if name.startswith(f"{FAILED}_") and each.values.any()
+            name.removeprefix(f"{FAILED}_"): float(series.values.mean())
+            for name, series in metrics.items()
+            if name.startswith(f"{FAILED}_") and series.values.any()
         }
         by_kind = ", ".join(f"{percent_text(part)} {kind}" for kind, part in sorted(kinds.items()))
         yield Warned("graders fail", f"{percent_text(share)} of the answers got no reward: {by_kind}.")
 
 
-def _apart(metrics: Mapping[str, StepSeries]) -> Iterator[Warned]:
+def _sampler_mismatch(metrics: Mapping[str, StepSeries]) -> Iterator[Warned]:
     """Weights that were not handed over are seen where they had changed; another temperature at once."""
     if "logprob_gap" not in metrics or not len(metrics["logprob_gap"].steps):
         return
     steps, gaps = metrics["logprob_gap"]
-    most = max(LEAST_APART_NATS, APART_TIMES * float(gaps[0]))
-    is_off_at_once = gaps[0] > APART_NATS
+    most = max(MIN_MISMATCH_NATS, MISMATCH_TIMES * float(gaps[0]))
+    is_off_at_once = gaps[0] > MISMATCH_NATS
     far = np.flatnonzero((gaps > most) | is_off_at_once)
     if not len(far):
         return
@@ -643,15 +645,15 @@ def _apart(metrics: Mapping[str, StepSeries]) -> Iterator[Warned]:
 
 
 def _of_classifier(metrics: ClassifierMetrics) -> Iterator[Warned]:
-    said = [each.mean_predicted for each in metrics.calibration]
+    predictions = [bin_.mean_predicted for bin_ in metrics.calibration]
     is_one_score = (
-        bool(said)
-        and max(said) - min(said) < SAME_PROBABILITY
+        bool(predictions)
+        and max(predictions) - min(predictions) < SAME_PROBABILITY
         and (metrics.auc is None or metrics.auc.value == 0.5)
     )
     if is_one_score:
         yield Warned(
-            "one score", f"all {metrics.num_rows:,} validation rows got the probability {said[0]:.4g}."
+            "one score", f"all {metrics.num_rows:,} validation rows got the probability {predictions[0]:.4g}."
         )
     share = metrics.num_positive / max(metrics.num_rows, 1)
     constant, low = _entropy(share, 1.0 - share), metrics.log_loss.low
@@ -668,11 +670,11 @@ def _of_classifier(metrics: ClassifierMetrics) -> Iterator[Warned]:
 
 def _of_scores(metrics: ScoreMetrics) -> Iterator[Warned]:
     """Warnings of several classes, of pairs, or of numbers; other rows' scores say nothing of the kind."""
-    taken_for = np.array([class_.predicted_as for class_ in metrics.classes]).sum(axis=0)
-    if len(metrics.classes) > 1 and np.count_nonzero(taken_for) == 1:
-        name = metrics.classes[int(np.argmax(taken_for))].name
+    predicted_counts = np.array([class_.predicted_as for class_ in metrics.classes]).sum(axis=0)
+    if len(metrics.classes) > 1 and np.count_nonzero(predicted_counts) == 1:
+        name = metrics.classes[int(np.argmax(predicted_counts))].name
         yield Warned("one score", f"all {metrics.num_rows:,} validation rows were taken for class '{name}'.")
-    loss = next((each.estimate for each in metrics.measured if each.metric == LOG_LOSS), None)
+    loss = next((measured.estimate for measured in metrics.measured if measured.metric == LOG_LOSS), None)
     constant = _entropy(*(class_.num_rows / max(metrics.num_rows, 1) for class_ in metrics.classes))
     if metrics.classes and loss is not None and loss.low is not None and loss.low > constant:
         yield Warned(
@@ -680,16 +682,24 @@ def _of_scores(metrics: ScoreMetrics) -> Iterator[Warned]:
             f"its log-loss is {loss.value:.4f}; always saying these rows' shares of the classes has "
             f"{constant:.4f}.",
         )
-    pairs = next((each.estimate for each in metrics.measured if each.metric.name == ACCURACY.name), None)
+    pairs = next(
+        (measured.estimate for measured in metrics.measured if measured.metric.name == ACCURACY.name), None
+    )
     if not metrics.classes and pairs is not None and pairs.low is not None and pairs.low <= 0.5:
         yield Warned(
             "no better than chance", f"the interval of its accuracy begins at {pairs.low:.4f}: a coin has 0.5."
         )
     if (fit := metrics.fit) is None:
         return
-    said = [bin_.mean_predicted for bin_ in fit.bins]
-    if said and fit.label_deviation > 0.0 and max(said) - min(said) < SAME_NUMBER * fit.label_deviation:
-        yield Warned("one score", f"all {metrics.num_rows:,} validation rows got the number {said[0]:.4g}.")
+    predictions = [bin_.mean_predicted for bin_ in fit.bins]
+    if (
+        predictions
+        and fit.label_deviation > 0.0
+        and max(predictions) - min(predictions) < SAME_NUMBER * fit.label_deviation
+    ):
+        yield Warned(
+            "one score", f"all {metrics.num_rows:,} validation rows got the number {predictions[0]:.4g}."
+        )
     if fit.r_squared is not None and fit.r_squared < 0.0:
         yield Warned("worse than constant", f"its R² is {fit.r_squared:.3f}: the labels' mean would do better.")
 

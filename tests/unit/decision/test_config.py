@@ -42,7 +42,7 @@ def test_a_benchmark_that_is_not_listed_is_told_by_key_and_line_with_what_was_me
     file.write_text(yaml.safe_dump(tree))
     with pytest.raises(ConfigError) as raised:
         validated(CampaignConfig, read_config_file(file, ()))
-    line = next(place for place, text in enumerate(file.read_text().splitlines(), 1) if text.endswith(" cod"))
-    said = str(raised.value)
-    assert f"{key} ({file}:{line}): benchmark 'cod' is asked for" in said
-    assert said.endswith("; perhaps you meant 'code'.")
+    line = next(number for number, text in enumerate(file.read_text().splitlines(), 1) if text.endswith(" cod"))
+    message = str(raised.value)
+    assert f"{key} ({file}:{line}): benchmark 'cod' is asked for" in message
+    assert message.endswith("; perhaps you meant 'code'.")

@@ -71,8 +71,8 @@ def test_a_result_of_another_version_of_a_benchmark_covers_nothing_however_new(p
     (hole,) = coverage(config("jailbreak"), [suite(red=["jailbreak"])], [old]).holes
     assert hole.cells[0].state == "another version"
     assert "'red' was run only with other items, prompts or grader than it has now" in hole_text(hole)
-    both = [old, result("red", 0.01, at_s=1.0)]
-    assert not coverage(config("jailbreak"), [suite(red=["jailbreak"])], both).holes
+    results = [old, result("red", 0.01, at_s=1.0)]
+    assert not coverage(config("jailbreak"), [suite(red=["jailbreak"])], results).holes
 
 
 def test_more_power_asks_for_more():

@@ -24,7 +24,14 @@ UNSURE = {"code": 0.022, "prose": 0.022}
 
 def campaign_of(config: CampaignConfig) -> Campaign:
     return Campaign(
-        name="pilot", config={}, config_sha256="c", recipe={}, beside=".", known_good_sha256=None, created_s=0.0
+        name="pilot",
+        config={},
+        config_sha256="c",
+        recipe={},
+        beside=".",
+        suites={},
+        known_good_sha256=None,
+        created_s=0.0,
     )
 
 
@@ -48,7 +55,7 @@ def test_where_no_look_to_come_would_decide_the_design_is_blamed_and_not_the_can
 def test_the_cheapest_cure_of_a_want_of_power_is_a_campaign_that_would_answer(unsure):
     config, facts = unsure
     more = decide(config, campaign_of(config), facts).cheapest
-    assert more is not None and more.answers is not None and more.answers >= 0.8
+    assert more is not None and more.decision_probability is not None and more.decision_probability >= 0.8
     assert more.num_seeds >= config.seeds
     assert "items of code" in more.what, "no number of seeds makes up for these items"
 
@@ -72,8 +79,8 @@ def test_what_was_not_asked_is_said_neither_to_hold_nor_to_fail(config_of, facts
     assert clauses["left out"].reason == "There is one benchmark: none is left out."
     assert clauses["breadth"].reason == "It was seen on one benchmark: of others nothing is said."
     assert clauses["no way"].seen == "not asked: no look is left"
-    is_said = "There is one primary benchmark: whether others gain is not known." in decision.risks
-    assert is_said == (gain > 0), "of what is stopped nobody asks"
+    is_listed = "There is one primary benchmark: whether others gain is not known." in decision.risks
+    assert is_listed == (gain > 0), "of what is stopped nobody asks"
 
 
 def test_a_decision_carries_owner_origin_of_the_least_effect_and_how_long_its_cure_takes(unsure):
@@ -96,7 +103,7 @@ def test_what_could_be_detected_is_of_the_luck_of_its_own_interval(config_of, fa
 def test_the_headline_counts_what_was_asked_and_names_what_was_not(config_of, facts_of):
     decision = decide(config_of(), campaign_of(config_of()), facts_of(config_of(), {"code": 0.1, "prose": 0.1}))
     assert (
-        "7 of 13 clauses were asked, and hold; not asked: guardrails, safety, coverage, sealed holdout, target "
+        "7 of 13 clauses were asked, and hold; not declared: guardrails, safety, coverage, sealed holdout, target "
         "scale, plan." in decision.sentence
     )
     config = config_of(
@@ -107,7 +114,7 @@ def test_the_headline_counts_what_was_asked_and_names_what_was_not(config_of, fa
         }
     )
     decision = decide(config, campaign_of(config), facts_of(config, {"code": 0.1}))
-    assert "6 of 13 clauses were asked, and hold; not asked: left out, breadth, safety," in decision.sentence
+    assert "6 of 13 clauses were asked, and hold; not declared: left out, breadth, safety," in decision.sentence
 
 
 def test_a_scale_that_one_seed_would_turn_is_called_fragile_in_the_headline(config_of, facts_of):
@@ -123,7 +130,7 @@ def test_a_scale_that_one_seed_would_turn_is_called_fragile_in_the_headline(conf
         candidate = found.candidate + gains - found.differences.mean(axis=1, keepdims=True)
         changed = found._replace(candidate=candidate)
         moved[name] = changed.of_seeds(np.ones(5, bool))
-    differences = {name: each.differences for name, each in moved.items()}
+    differences = {name: benchmark.differences for name, benchmark in moved.items()}
     facts = facts._replace(benchmarks={**facts.benchmarks, **moved}, breadth=breadth(differences))
     shaky = decide(config, campaign_of(config), facts)
     flips = next(line for line in shaky.would_change if line.startswith("It would be"))
@@ -131,11 +138,11 @@ def test_a_scale_that_one_seed_would_turn_is_called_fragile_in_the_headline(conf
     assert f"Fragile: it would be {flips.split()[3]} without seed " in shaky.sentence
 
 
-@pytest.mark.parametrize(("kind", "is_said"), [("predictions", True), ("suite", False)])
-def test_that_slices_of_one_split_agree_is_no_breadth(config_of, facts_of, kind: str, is_said: bool):
+@pytest.mark.parametrize(("kind", "is_listed"), [("predictions", True), ("suite", False)])
+def test_that_slices_of_one_split_agree_is_no_breadth(config_of, facts_of, kind: str, is_listed: bool):
     config = config_of(benchmarks=[{"type": kind, "name": name} for name in ("code", "prose", "refusals")])
     decision = decide(config, campaign_of(config), facts_of(config, {"code": 0.05, "prose": 0.05}, num_seeds=5))
-    assert any("one split's rows" in risk for risk in decision.risks) == is_said
+    assert any("one split's rows" in risk for risk in decision.risks) == is_listed
 
 
 def as_written_before(decision: Decision) -> Decision:
@@ -202,7 +209,7 @@ def test_what_several_runs_of_an_arm_are_warned_of_is_one_line(config_of, facts_
     runs[1] = facts.runs[1]
     found = decide(config, campaign_of(config), facts._replace(runs=tuple(runs))).warnings
     constant = "did worse than a constant prediction would; with seed 0, its log-loss is 0.7; always saying"
-    assert [each.partition(" these rows")[0] for each in found] == [
+    assert [warning.partition(" these rows")[0] for warning in found] == [
         f"2 of 3 runs of baseline {constant}",
         "3 of 3 runs of treated diverged; with seed 0, the training loss began at 0.69 and ended at 7000.",
         f"3 of 3 runs of treated {constant}",
@@ -224,9 +231,9 @@ def test_a_run_that_crashed_and_seeds_that_are_one_run_are_named_in_the_memo(con
     assert decide(config, campaign_of(config), facts).warnings == ()
 
     crashed = moved_seeds(facts, [0.051, 0.052, -0.4, 0.049, 0.048])
-    (said,) = decide(config, campaign_of(config), crashed).warnings
-    assert said.startswith("treated with seed 2 scores 45.00 points below the mean of its other seeds")
-    assert said.endswith("A campaign that declares over_seeds: trimmed goes by the others.")
+    (warned,) = decide(config, campaign_of(config), crashed).warnings
+    assert warned.startswith("treated with seed 2 scores 45.00 points below the mean of its other seeds")
+    assert warned.endswith("A campaign that declares over_seeds: trimmed goes by the others.")
 
     runs = [run.model_copy(update={"weights_digest": "w" if run.seed < 2 else str(run)}) for run in facts.runs]
     baseline, _ = decide(config, campaign_of(config), facts._replace(runs=tuple(runs))).warnings
@@ -257,13 +264,13 @@ def test_the_typical_seed_needs_five_at_every_look(config_of):
         config_of(rule=rule)
 
 
-@pytest.mark.parametrize(("num_dead", "is_said"), [(0, False), (2, False), (3, True), (6, True)])
-def test_a_verdict_on_models_that_give_one_answer_says_so(num_dead: int, is_said: bool, config_of, facts_of):
+@pytest.mark.parametrize(("num_dead", "is_listed"), [(0, False), (2, False), (3, True), (6, True)])
+def test_a_verdict_on_models_that_give_one_answer_says_so(num_dead: int, is_listed: bool, config_of, facts_of):
     config, facts = config_of(), facts_of(config_of(), {"code": 0.05, "prose": 0.05})
     dead = {"warnings": ("all rows got 0.3",), "warning_rules": ("one score",)}
     runs = [run.model_copy(update=dead if n < num_dead else {}) for n, run in enumerate(facts.runs)]
     sentence = decide(config, campaign_of(config), facts._replace(runs=tuple(runs))).sentence
-    assert (f"But {num_dead} of 6 models give every row one answer" in sentence) is is_said
+    assert (f"But {num_dead} of 6 models give every row one answer" in sentence) is is_listed
 
 
 def test_a_candidate_that_is_stopped_for_its_size_is_told_by_the_bound_that_stops_it(config_of, facts_of):
@@ -286,8 +293,8 @@ def test_primary_benchmarks_that_count_other_rows_by_other_columns_are_warned_of
 
     differing, same = counted(where={"kind": "code"}), counted()
     facts = facts_of(same, UNSURE)
-    said, silent = (decide(each, campaign_of(each), facts).warnings for each in (differing, same))
-    assert {*said} - {*silent} == {
+    warned, silent = (decide(decision, campaign_of(decision), facts).warnings for decision in (differing, same))
+    assert {*warned} - {*silent} == {
         "code by author, prose by split_cluster: only the luck of rows that they both ask counts as shared."
     }
 
@@ -299,10 +306,10 @@ def test_a_gain_that_would_pass_is_one_that_there_is_room_for(config_of, facts_o
     def turning_point(baseline: float) -> str:
         facts = facts_of(config, {"code": 0.001, "prose": 0.001}, noise=0.4)
         moved = {
-            name: each._replace(
-                baseline=each.baseline - 1.0 + baseline, candidate=each.candidate - 1.0 + baseline
+            name: benchmark._replace(
+                baseline=benchmark.baseline - 1.0 + baseline, candidate=benchmark.candidate - 1.0 + baseline
             )
-            for name, each in facts.benchmarks.items()
+            for name, benchmark in facts.benchmarks.items()
         }
         flips = Flips({}, num_tried=1)
         return list(variations(config, facts._replace(benchmarks=moved), flips, recommendation="narrow"))[-1]

@@ -26,8 +26,8 @@ ROWS = np.random.default_rng(0).normal(size=80)
 
 def scores_of(arm: str, seed: int) -> npt.NDArray[np.float64]:
     """The candidate differs from the baseline by the row's own luck."""
-    luck = 0.01 * np.random.default_rng([seed, *arm.encode()]).normal(size=ROWS.size)
-    return luck + (ROWS if arm == "treated" else 0.0)
+    noise = 0.01 * np.random.default_rng([seed, *arm.encode()]).normal(size=ROWS.size)
+    return noise + (ROWS if arm == "treated" else 0.0)
 
 
 def benchmark_scores(
@@ -75,7 +75,7 @@ def facts(config: CampaignConfig, rows: Callable[[str], list[tuple[str, str]]] =
 
 def test_a_run_that_is_gone_is_named(config_of):
     config, look = config_of(), take_look(config_of().look_plan(), [], name="look", num_seeds=3, is_gate=True)
-    runs = [campaign_run(*each) for each in (("baseline", 0), ("baseline", 1), ("treated", 0))]
+    runs = [campaign_run(*run) for run in (("baseline", 0), ("baseline", 1), ("treated", 0))]
     with pytest.raises(DataError, match="the run of 'treated' with seed 1 is not there any more"):
         facts_of(config, "treated", look, {}, runs, recipe={}, files=FileFacts())
 
@@ -149,4 +149,4 @@ def test_no_bound_of_a_share_is_beyond_what_a_share_can_differ_by(config_of):
     assert -1.0 <= float(code.harm.lower) <= float(code.harm.upper) <= 1.0
     without = found._replace(benchmarks={**found.benchmarks, "code": wild}).without_seed(1)
     assert float(without.composite.lower(0.999)) >= -1.0 and float(without.composite.upper(0.999)) <= 1.0
-    assert all(float(each.upper(0.999)) <= 1.0 for each in without.breadth.left_out.values())
+    assert all(float(effect.upper(0.999)) <= 1.0 for effect in without.breadth.left_out.values())

@@ -8,7 +8,7 @@ import pytest
 from assay.decision.clauses import guardrail_clause
 from assay.decision.facts import FileFacts, ForecastFacts, PlanFacts, TargetGain
 from assay.decision.gates import blocking_clause, judge_gates
-from assay.decision.more_evidence import answering_campaign, more_seeds, standard_error_at
+from assay.decision.more_evidence import deciding_campaign, more_seeds, standard_error_at
 from assay.decision.sensitivity import flips_of, variations
 from assay.records.decision import Clause, MoreEvidence, Source
 from assay.records.drill import DrillReport, Exercise
@@ -180,7 +180,7 @@ def test_a_plan_and_a_forecast_are_clauses(config_of, facts_of):
 
 
 @pytest.mark.parametrize(
-    "asks",
+    "options",
     [
         {"coverage": "coverage.json"},
         {"drill": "drill.json"},
@@ -188,8 +188,8 @@ def test_a_plan_and_a_forecast_are_clauses(config_of, facts_of):
         {"scaling": {"record": "forecast.json"}},
     ],
 )
-def test_a_clause_is_not_left_out_because_its_facts_were_not_gathered(config_of, facts_of, asks):
-    config = config_of(rule=_rule(**asks))
+def test_a_clause_is_not_left_out_because_its_facts_were_not_gathered(config_of, facts_of, options):
+    config = config_of(rule=_rule(**options))
     with pytest.raises(AssertionError, match="gathered before it is judged"):
         judge_gates(config, facts_of(config, BROAD))
 
@@ -197,7 +197,7 @@ def test_a_clause_is_not_left_out_because_its_facts_were_not_gathered(config_of,
 def test_the_blocking_clause_is_the_cheapest_to_turn_and_people_s_work_comes_last():
     def clause(name: str, device_s: float | None, verdict="undecided") -> Clause:
         more = MoreEvidence(what=name, device_s=device_s)
-        return Clause(name=name, type="", verdict=verdict, asks="", seen="", reason="", more=more)
+        return Clause(name=name, type="", verdict=verdict, requirement="", seen="", reason="", more=more)
 
     clauses = [
         clause("people", None, "fail"),
@@ -216,7 +216,7 @@ def test_more_seeds_go_to_a_declared_look_and_cost_what_seeds_have_cost(config_o
     facts = facts_of(config, {"code": 0.016, "prose": 0.016}, noise=0.2)
     more = more_seeds(config, facts, config.rule.thresholds())
     assert (more.num_seeds, more.device_s) == (2, 2 * 2 * 3600.0)
-    assert more.chance is not None and 0.0 < more.chance < 1.0
+    assert more.probability is not None and 0.0 < more.probability < 1.0
 
 
 def test_after_the_last_look_the_price_is_that_of_a_new_campaign(config_of, facts_of):
@@ -227,7 +227,7 @@ def test_after_the_last_look_the_price_is_that_of_a_new_campaign(config_of, fact
 
 
 @pytest.mark.parametrize(
-    ("sizes", "noise", "margin", "cures"),
+    ("sizes", "noise", "margin", "fixes"),
     [
         (
             [200, *[10] * 20], 0.3, None,
@@ -244,7 +244,7 @@ def test_after_the_last_look_the_price_is_that_of_a_new_campaign(config_of, fact
     ],
 )  # fmt: skip
 def test_where_no_campaign_on_this_data_would_answer_what_would_is_named(
-    config_of, facts_of, sizes, noise, margin, cures
+    config_of, facts_of, sizes, noise, margin, fixes
 ):
     """It was "a smaller claim", without a key and a number, also where no claim could be shown at all."""
     guardrails = [{"benchmark": "prose", "margin": margin}] if margin else []
@@ -252,21 +252,21 @@ def test_where_no_campaign_on_this_data_would_answer_what_would_is_named(
     config = config_of(seeds=3, looks=[], rule=rule)
     facts, rng = facts_of(config, {"code": 0.007}), np.random.default_rng(5)
     clusters, benchmarks = np.repeat(np.arange(len(sizes)), sizes), {}
-    for name, each in facts.benchmarks.items():
-        luck = noise * rng.normal(size=len(sizes))[clusters] + 0.02 * rng.normal(size=(3, 1))
-        benchmarks[name] = each._replace(candidate=each.candidate + luck, clusters=clusters)
+    for name, benchmark in facts.benchmarks.items():
+        noise = noise * rng.normal(size=len(sizes))[clusters] + 0.02 * rng.normal(size=(3, 1))
+        benchmarks[name] = benchmark._replace(candidate=benchmark.candidate + noise, clusters=clusters)
         benchmarks[name] = benchmarks[name].of_seeds(np.ones(3, bool))
     facts = facts._replace(
         benchmarks=benchmarks,
         breadth=facts.breadth._replace(composite=benchmarks["code"].effect),
         most_items={"code": 2 * clusters.size, "prose": 2 * clusters.size},
     )
-    more = answering_campaign(config, facts, config.rule.thresholds())
+    more = deciding_campaign(config, facts, config.rule.thresholds())
     assert re.fullmatch(
-        rf"not more seeds or items \(32 seeds on 2 times as many items .* has no more\), but {cures}.*",
+        rf"not more seeds or items \(32 seeds on 2 times as many items .* has no more\), but {fixes}.*",
         more.what,
     )
-    assert more.answers is None
+    assert more.decision_probability is None
 
 
 def test_a_new_campaign_is_as_large_as_its_open_guardrails_need(config_of, facts_of):
@@ -288,8 +288,8 @@ def test_a_new_campaign_is_as_large_as_its_open_guardrails_need(config_of, facts
 def test_no_more_rows_are_asked_for_than_the_dataset_has(config_of, facts_of):
     config = config_of()
     facts = facts_of(config, {"code": 0.017, "prose": 0.017}, num_seeds=5, noise=3.0)
-    asked = more_seeds(config, facts, config.rule.thresholds())
-    assert "times as many items" in asked.what or " items of code" in asked.what
+    more = more_seeds(config, facts, config.rule.thresholds())
+    assert "times as many items" in more.what or " items of code" in more.what
     few = facts._replace(most_items={"code": 900, "prose": 900})
     more = more_seeds(config, few, config.rule.thresholds())
     assert "2 times as many items would hardly do, and the dataset has no more" in more.what
@@ -303,7 +303,7 @@ def test_a_new_campaign_begins_anew_so_what_was_seen_does_not_make_it_sure(confi
     config = config_of()
     facts = facts_of(config, {"code": 0.03, "prose": 0.03}, num_seeds=5, noise=0.4)
     more = more_seeds(config, facts, config.rule.thresholds())
-    assert more.chance is not None and 0.5 <= more.chance < 0.8, more
+    assert more.probability is not None and 0.5 <= more.probability < 0.8, more
     assert more.num_seeds is not None and more.device_s == more.num_seeds * 2 * 3600.0
 
 
@@ -314,12 +314,12 @@ def test_a_gain_that_rests_on_a_wide_prior_is_told_in_what_would_change_our_mind
         facts_of(config, {"code": 0.025, "prose": 0.025}),
     )
     flips = [flips_of(config, facts, recommendation="scale") for facts in (sure, unsure)]
-    told = [
+    sentences = [
         " ".join(variations(config, facts, found, recommendation="scale"))
         for facts, found in zip((sure, unsure), flips, strict=True)
     ]
-    assert "if twice the gain were asked for" not in told[0]
-    assert "if twice the gain were asked for" in told[1]
+    assert "if twice the gain were asked for" not in sentences[0]
+    assert "if twice the gain were asked for" in sentences[1]
 
 
 PILOT = {
@@ -401,23 +401,21 @@ def _guardrail_verdict(config, facts_of, gains=None, **how):
 def test_candidates_share_one_error(config_of):
     """Bonferroni's share: whether any of them is said to gain though none does is at most 5% for all."""
     patch = {"trainer.optimizer.learning_rate": 1e-3}
-    both = [{"name": name, "patch": patch} for name in ("treated", "other")]
+    candidates = [{"name": name, "patch": patch} for name in ("treated", "other")]
     rule = {"primary": ["code", "prose"], "least_effect": 0.015}
-    for candidates, error in ((both[:1], 0.05), (both, 0.025)):
+    for candidates, error in ((candidates[:1], 0.05), (candidates, 0.025)):
         looks = config_of(candidates=candidates, rule=rule).look_plan()
         assert looks.error_rate == pytest.approx(error)
 
 
 @pytest.mark.parametrize(
-    ("shift", "cure"),
+    ("shift", "fix"),
     [
         (0.04, "a new campaign with 12 seeds or more"),
         (0.4, "a wider margin: seeds differ too much, and 32 would"),
     ],
 )
-def test_a_guardrail_whose_seeds_differ_too_much_names_the_seeds_that_would_do(
-    config_of, facts_of, shift, cure
-):
+def test_a_guardrail_whose_seeds_differ_too_much_names_the_seeds_that_would_do(config_of, facts_of, shift, fix):
     rule = {"primary": ["code", "prose"], "least_effect": 0.015}
     config = config_of(rule={**rule, "guardrails": [{"benchmark": "refusals", "margin": 0.05}]})
     facts = facts_of(config, {"code": 0.0, "prose": 0.0, "refusals": 0.0})
@@ -427,4 +425,4 @@ def test_a_guardrail_whose_seeds_differ_too_much_names_the_seeds_that_would_do(
     facts = facts._replace(benchmarks={**facts.benchmarks, "refusals": moved})
     clause = guardrail_clause(config.rule.guardrails[0], config, facts)
     assert clause.verdict == "undecided" and clause.more is not None
-    assert clause.more.what.startswith(cure)
+    assert clause.more.what.startswith(fix)

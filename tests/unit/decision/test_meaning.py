@@ -33,7 +33,7 @@ def decided(likelihood, facts_of) -> Callable[[float, float], Decision]:
     def make(ranking: float, correct: float) -> Decision:
         facts = facts_of(likelihood, GAINED)
 
-        def beside(name: str, unit: str, gain: float) -> BenchmarkFacts:
+        def secondary_score(name: str, unit: str, gain: float) -> BenchmarkFacts:
             found = facts.benchmarks["prose"]._replace(name=name, role="other", unit=unit)
             is_same = name == "likelihood-correct" and gain == 0.0
             candidate = found.baseline if is_same else found.candidate - found.differences.mean() + gain
@@ -45,13 +45,13 @@ def decided(likelihood, facts_of) -> Callable[[float, float], Decision]:
 
         changed: Facts = facts._replace(
             unit="nats per row",
-            beside=(
-                beside("likelihood-ranking", "AUC", ranking),
-                beside("likelihood-correct", "share", correct),
+            secondary=(
+                secondary_score("likelihood-ranking", "AUC", ranking),
+                secondary_score("likelihood-correct", "share", correct),
             ),
         )
         campaign = Campaign(
-            name="pilot", config={}, config_sha256="c", recipe={}, beside=".", known_good_sha256=None,
+            name="pilot", config={}, config_sha256="c", recipe={}, beside=".", suites={}, known_good_sha256=None,
             created_s=0.0,
         )  # fmt: skip
         return decide(likelihood, campaign, changed)
@@ -60,15 +60,15 @@ def decided(likelihood, facts_of) -> Callable[[float, float], Decision]:
 
 
 def test_what_else_the_primary_rows_say_is_asked_for_unless_it_is_declared(config_of):
-    assert [each.name for each in config_of(**LIKELIHOOD).beside] == [
+    assert [benchmark.name for benchmark in config_of(**LIKELIHOOD).secondary] == [
         "likelihood-correct",
         "likelihood-ranking",
     ]
     declared = [*LIKELIHOOD["benchmarks"], {"type": "predictions", "name": "ranks", "score": "ranking"}]
-    assert [each.name for each in config_of(**{**LIKELIHOOD, "benchmarks": declared}).beside] == [
+    assert [benchmark.name for benchmark in config_of(**{**LIKELIHOOD, "benchmarks": declared}).secondary] == [
         "likelihood-correct"
     ]
-    assert config_of().beside == ()
+    assert config_of().secondary == ()
 
 
 def test_nats_are_told_as_wrong_answers_and_as_probability(decided):
@@ -76,33 +76,38 @@ def test_nats_are_told_as_wrong_answers_and_as_probability(decided):
     assert decision.recommendation == "scale"
     wrong = "In wrong answers: from 300 to 280 of 1,000 rows, -20.0 [95%: "
     assert decision.meaning[0].startswith(wrong) and wrong in decision.sentence
-    low, high = (float(each) for each in decision.meaning[0].partition("95%: ")[2].rstrip("].").split(" to "))
+    low, high = (float(end) for end in decision.meaning[0].partition("95%: ")[2].rstrip("].").split(" to "))
     assert low < -20.0 < high < 0.0
     gained = decision.effect.value
     assert (
         f"Per row, the probability of what is right is multiplied by {math.exp(gained):.3g}."
         in decision.meaning
     )
-    assert [each.benchmark for each in decision.beside] == ["likelihood-ranking", "likelihood-correct"]
+    assert [benchmark.benchmark for benchmark in decision.secondary] == [
+        "likelihood-ranking",
+        "likelihood-correct",
+    ]
 
 
 def test_answers_that_are_the_same_row_by_row_have_no_interval_of_no_width(decided):
-    said = decided(0.02, 0.0).meaning[0]
-    assert said == "In wrong answers: from 300 to 300 of 1,000 rows, the same row by row."
+    sentence = decided(0.02, 0.0).meaning[0]
+    assert sentence == "In wrong answers: from 300 to 300 of 1,000 rows, the same row by row."
 
 
 def test_a_gain_in_likelihood_alone_is_told_from_one_in_ranking(decided):
-    both, alone = decided(0.03, 0.02), decided(0.0, 0.02)
-    assert any("more than calibration: the ranking" in each for each in both.meaning)
-    assert not any("calibration alone" in each for each in both.dissent)
-    assert not any("more than calibration" in each for each in alone.meaning)
-    assert any("not seen in ranking (0.00 points of AUC [" in each for each in alone.dissent)
+    calibrated, alone = decided(0.03, 0.02), decided(0.0, 0.02)
+    assert any("more than calibration: the ranking" in sentence for sentence in calibrated.meaning)
+    assert not any("calibration alone" in sentence for sentence in calibrated.dissent)
+    assert not any("more than calibration" in sentence for sentence in alone.meaning)
+    assert any("not seen in ranking (0.00 points of AUC [" in sentence for sentence in alone.dissent)
 
 
 def test_scores_that_do_not_move_are_evidence(decided):
-    (said,) = (each for each in decided(0.03, 0.0).dissent if each.startswith("No difference is seen on "))
-    assert "likelihood-correct (0.00 points [95%: " in said and "prose (" in said
-    assert "likelihood-ranking" not in said
+    (sentence,) = (
+        sentence for sentence in decided(0.03, 0.0).dissent if sentence.startswith("No difference is seen on ")
+    )
+    assert "likelihood-correct (0.00 points [95%: " in sentence and "prose (" in sentence
+    assert "likelihood-ranking" not in sentence
 
 
 def test_a_gain_stands_beside_its_share_of_the_baseline(config_of, facts_of, decided):

@@ -97,8 +97,8 @@ def test_where_chooses_rows_by_metadata_label_and_null(tmp_path, where, row_ids)
 
 @pytest.mark.parametrize("written", ["true", "True", "'True'", "'true'"])
 def test_a_truth_is_asked_for_as_yaml_and_the_screens_have_it(tmp_path, written):
-    asked = yaml.safe_load(f"where: {{is_async: {written}}}")
-    assert _result(tmp_path, **asked)[1]["item_id"].to_pylist() == ["1"]
+    options = yaml.safe_load(f"where: {{is_async: {written}}}")
+    assert _result(tmp_path, **options)[1]["item_id"].to_pylist() == ["1"]
     assert _result(tmp_path, where={"is_async": False})[1]["item_id"].to_pylist() == ["2", "3"]
     assert _result(tmp_path, where={"is_doc": True})[1]["item_id"].to_pylist() == ["1"]
 
@@ -131,7 +131,7 @@ def test_rows_that_the_split_kept_together_share_their_luck_unless_each_is_decla
 
 
 @pytest.mark.parametrize(
-    ("benchmark", "says"),
+    ("benchmark", "message"),
     [
         ({"where": {"language": "en"}}, "no column 'language'"),
         ({"where": {"kind": "class"}}, "no validation row has"),
@@ -139,8 +139,8 @@ def test_rows_that_the_split_kept_together_share_their_luck_unless_each_is_decla
         ({"score": "own"}, "measured by auc. Use score: correct"),
     ],
 )
-def test_a_benchmark_that_can_not_be_scored_says_why(tmp_path, benchmark, says):
-    with pytest.raises(ConfigError, match=says):
+def test_a_benchmark_that_can_not_be_scored_says_why(tmp_path, benchmark, message):
+    with pytest.raises(ConfigError, match=message):
         _result(tmp_path, **benchmark)
 
 

@@ -49,18 +49,26 @@ def test_an_interval_is_in_the_unit_of_its_effect():
 
 
 @pytest.mark.parametrize(
-    ("chance", "text"), [(0.0, "0%"), (0.004, "under 1%"), (0.5, "50%"), (0.997, "over 99%"), (1.0, "100%")]
+    ("probability", "text"),
+    [(0.0, "0%"), (0.004, "under 1%"), (0.5, "50%"), (0.997, "over 99%"), (1.0, "100%")],
 )
-def test_a_chance_is_never_rounded_to_certainty(chance, text):
-    assert chance_text(chance) == text
+def test_a_chance_is_never_rounded_to_certainty(probability, text):
+    assert chance_text(probability) == text
 
 
 @pytest.mark.parametrize(
-    ("chance", "answers", "helps"),
+    ("probability", "decision_probability", "helps"),
     [(0.0, None, False), (0.004, None, False), (0.004, 0.8, True), (0.006, None, True), (None, None, True)],
 )
-def test_what_surely_does_not_turn_a_clause_is_no_cure(chance, answers, helps):
-    assert would_help(MoreEvidence(what="2 more seeds", chance=chance, answers=answers)) == helps
+def test_what_surely_does_not_turn_a_clause_is_no_cure(probability, decision_probability, helps):
+    assert (
+        would_help(
+            MoreEvidence(
+                what="2 more seeds", probability=probability, decision_probability=decision_probability
+            )
+        )
+        == helps
+    )
 
 
 def test_device_time_is_hours_or_a_duration():

@@ -149,8 +149,8 @@ def test_what_all_items_share_is_no_items_own():
 @pytest.mark.parametrize("text", [ENGLISH * 8, CHINESE * 8], ids=["en", "zh"])
 def test_items_of_a_text_are_searched_over_their_borders(block, text):
     size = len(text.encode())
-    borders = np.array([*range(0, size, block), size])
-    held_out = HeldOut(text, borders, tuple(f"block{k}" for k in range(len(borders) - 1)))
+    boundaries = np.array([*range(0, size, block), size])
+    held_out = HeldOut(text, boundaries, tuple(f"block{k}" for k in range(len(boundaries) - 1)))
     found = contamination([held_out], [], Texts(text))
     assert found.overlap == 1.0
     assert found.num_ngrams == len(compared_words(text)) - 12

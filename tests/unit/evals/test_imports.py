@@ -154,7 +154,7 @@ def test_an_oaieval_record_is_read_in_whatever_order_it_was_written(tmp_path):
     ]
     (tmp_path / "r.jsonl").write_text("\n".join(map(json.dumps, lines)))
     (found,) = read_foreign(tmp_path / "r.jsonl")
-    assert [(item.item_id, item.score, item.answer) for item in found.items] == [
+    assert [(item.item_id, item.score, item.completion) for item in found.items] == [
         ("s.dev.0", 1.0, "x"),
         ("s.dev.1", 0.0, "y"),
     ]

@@ -70,16 +70,16 @@ def test_archives_packed_with_zstandard_are_read(tmp_path, frames):
     assert [item.score for item in found.items] == [1.0, 0.0]
 
 
-@pytest.mark.parametrize("place", ["contents", "checksum", "method"])
-def test_a_damaged_archive_is_refused_without_a_traceback(tmp_path, place):
+@pytest.mark.parametrize("part", ["contents", "checksum", "method"])
+def test_a_damaged_archive_is_refused_without_a_traceback(tmp_path, part):
     path = zstandard_archive(tmp_path / "log.eval", archive_contents(samples_of([["C"], ["I"]])))
     data = bytearray(path.read_bytes())
     central = data.index(b"PK\x01\x02")
     local = data.index(b"samples/") + len("samples/0_epoch_1.json")
-    if place == "contents":
+    if part == "contents":
         data[local + 4 : local + 12] = b"\xff" * 8
     else:
-        data[central + (16 if place == "checksum" else 10)] ^= 0x55
+        data[central + (16 if part == "checksum" else 10)] ^= 0x55
     path.write_bytes(data)
     with pytest.raises(DataError, match="again"):
         read_foreign(path)
@@ -102,7 +102,7 @@ def test_each_key_of_a_dictionary_is_a_benchmark(tmp_path):
     summaries = [summary(0.5, name="fluent"), summary(0.5, name="true", metric="mean")]
     path = json_log(tmp_path, samples_of(values), summaries)
     fluent, true = read_foreign(path)
-    assert [each.identity.benchmark for each in (fluent, true)] == ["security.fluent", "security.true"]
+    assert [log.identity.benchmark for log in (fluent, true)] == ["security.fluent", "security.true"]
     assert [item.score for item in fluent.items] == [1.0, 0.0]
     assert [item.score for item in true.items] == [0.5, None]
     assert fluent.identity.grader_sha256 != true.identity.grader_sha256
@@ -135,7 +135,7 @@ def test_what_other_reducers_made_of_epochs_is_a_benchmark_of_its_own(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("values", "theirs", "said"),
+    ("values", "reported", "difference"),
     [
         ([["C"], ["I"]], 0.5, ""),
         (
@@ -148,10 +148,10 @@ def test_what_other_reducers_made_of_epochs_is_a_benchmark_of_its_own(tmp_path):
         ([[float("nan")]], 0.3, ""),
     ],
 )
-def test_inspects_own_mean_is_compared_and_a_difference_is_said(tmp_path, values, theirs, said):
-    (found,) = read_foreign(json_log(tmp_path, samples_of(values), [summary(theirs)]))
-    assert said in found.difference
-    assert bool(said) == bool(found.difference)
+def test_inspects_own_mean_is_compared_and_a_difference_is_said(tmp_path, values, reported, difference):
+    (found,) = read_foreign(json_log(tmp_path, samples_of(values), [summary(reported)]))
+    assert difference in found.difference
+    assert bool(difference) == bool(found.difference)
 
 
 def test_an_import_is_the_same_from_either_form_of_a_log(tmp_path):

@@ -19,16 +19,16 @@ def test_a_line_of_items_ends_at_its_line_feed(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "message"),
     [
         (b'{"prompt": "a"}\n{"prompt": "\xff"}', "line 2 is not JSON: 'utf-8' codec"),
         (b'{"prompt": "a", "answer": 1, "answer": 2}', 'the key "answer" stands twice'),
         (b'{"a":' * 100_000, "line 1 is not JSON"),
     ],
 )
-def test_a_line_that_says_two_things_or_none_is_named(tmp_path, data, said):
+def test_a_line_that_says_two_things_or_none_is_named(tmp_path, data, message):
     (tmp_path / "items.jsonl").write_bytes(data)
-    with pytest.raises(DataError, match=said):
+    with pytest.raises(DataError, match=message):
         read_items(tmp_path / "items.jsonl")
 
 
@@ -41,7 +41,7 @@ def test_line_ends_of_a_held_out_text_are_scored_as_they_are(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("reads", "items", "said"),
+    ("reads", "items", "message"),
     [
         ("item.anwser", [{"answer": "a"}, {"answer": "b"}],
          r"reads item.anwser, but 2 of 2 items of .*items.jsonl lack it; perhaps you meant 'answer'. Fields "
@@ -52,7 +52,7 @@ def test_line_ends_of_a_held_out_text_are_scored_as_they_are(tmp_path):
     ],
 )  # fmt: skip
 def test_a_grader_that_reads_what_items_lack_is_refused_before_anything_is_answered(
-    tmp_path, reads, items, said
+    tmp_path, reads, items, message
 ):
     (tmp_path / "items.jsonl").write_text(
         "\n".join(json.dumps({"prompt": "p", **item}) for item in items), encoding="utf-8"
@@ -71,5 +71,5 @@ def test_a_grader_that_reads_what_items_lack_is_refused_before_anything_is_answe
             },
         }
     )
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=message):
         checked_items(config, tmp_path)

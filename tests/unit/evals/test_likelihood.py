@@ -28,7 +28,7 @@ def test_the_likeliest_choice_is_compared_with_the_right_one(write_lines):
         {"id": "b", "cluster": "c", "prompt": "p", "choices": ["long one", "x"], "answer": 0},
     )
     first, second = choice_scorer(path).score_chunk(0)
-    assert (first.item_id, first.cluster, first.score, first.answer) == ("000001", "000001", 1.0, "x")
+    assert (first.item_id, first.cluster, first.score, first.completion) == ("000001", "000001", 1.0, "x")
     assert (second.item_id, second.cluster, second.score) == ("b", "c", 0.0)
 
 

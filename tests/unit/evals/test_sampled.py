@@ -41,7 +41,7 @@ def test_completions_are_graded_chunk_by_chunk_and_failures_stay_in_their_place(
     scorer = generation(write_lines("g.jsonl", *rows), scripted(shout))
     assert scorer.num_chunks == 2
     first, second = scorer.score_chunk(0)
-    assert (first.score, first.answer, second.score) == (1.0, "A", 0.0)
+    assert (first.score, first.completion, second.score) == (1.0, "A", 0.0)
     (third,) = scorer.score_chunk(1)
     assert (third.score, third.failure) == (None, ("sampler_timeout", "60 s"))
 
@@ -65,13 +65,13 @@ class Forgetful:
 
 
 def test_prompts_that_were_not_read_whole_are_counted(write_lines, registry):
-    asked = write_lines(
+    path = write_lines(
         "g.jsonl",
         {"prompt": "ab", "ideal": "A"},
         {"prompt": "abcde", "ideal": "A"},
         {"prompt": "abc", "ideal": "A"},
     )
-    scorer = generation(asked, Forgetful(), chunk_items=3)
+    scorer = generation(path, Forgetful(), chunk_items=3)
     items = scorer.score_chunk(0)
     assert (num_prompts_cut(items), mean_details(items)) == (2, {})
     assert num_prompts_cut(registry("fuzzy.dev.v0", Forgetful()).score_chunk(0)) == 1
@@ -100,8 +100,8 @@ def test_why_a_completion_ended_is_kept_with_its_item_and_the_cut_ones_are_count
     result = result_of(Checkpoint("r", "c", 0, 1, "w"), scorer.identity, items, 1.0)
     assert (result.num_completions_cut, result.num_failed) == (2, 1)
     assert "2 of 3 completions (67%) cut at the token limit" in notes(result)[1]
-    judged = registry("closed.dev.v0", Wordy()).score_chunk(0)
-    assert {item.failure.kind for item in judged} == {"model_grader_parse_error"}, "its judge was cut"
+    graded = registry("closed.dev.v0", Wordy()).score_chunk(0)
+    assert {item.failure.kind for item in graded} == {"model_grader_parse_error"}, "its judge was cut"
     older = items_table(items).drop_columns(["finish_reason"])
     assert [item.finish_reason for item in items_of(older)] == [None] * 4
 
@@ -116,8 +116,8 @@ def test_the_identity_follows_items_grader_prompts_and_judge(write_lines, script
         generation(path, scripted("x"), grader={**GRADER, "operation": "ne"}).identity.grader_sha256
         != base.grader_sha256
     )
-    judged = generation(path, scripted("x"), Tools({"*": scripted("", name="judge-2")})).identity
-    assert judged.grader_sha256 != base.grader_sha256
+    graded = generation(path, scripted("x"), Tools({"*": scripted("", name="judge-2")})).identity
+    assert graded.grader_sha256 != base.grader_sha256
 
 
 def test_an_item_without_a_prompt_is_named(write_lines, scripted):

@@ -55,13 +55,13 @@ def scored(path: Path) -> BenchmarkResult:
 def test_a_result_is_of_the_suite_until_its_items_or_its_way_of_asking_change(tmp_path, name):
     path = write_suite(tmp_path, name)
     result = scored(path)
-    assert present_suite(path).asked(result)
+    assert present_suite(path).covers(result)
     (tmp_path / FILES[name][0]).write_text(FILES[name][1].replace("5", "7"))
-    assert not present_suite(path).asked(result)
-    assert not present_suite(write_suite(tmp_path, name, **BENCHMARKS[name][1])).asked(result)
-    assert present_suite(write_suite(tmp_path, name)).asked(result)
+    assert not present_suite(path).covers(result)
+    assert not present_suite(write_suite(tmp_path, name, **BENCHMARKS[name][1])).covers(result)
+    assert present_suite(write_suite(tmp_path, name)).covers(result)
 
 
 def test_a_benchmark_that_the_suite_has_not_is_not_asked(tmp_path):
     result = scored(write_suite(tmp_path, "held"))
-    assert not present_suite(write_suite(tmp_path, "sums")).asked(result)
+    assert not present_suite(write_suite(tmp_path, "sums")).covers(result)

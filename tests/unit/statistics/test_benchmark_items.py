@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,7 +14,6 @@ from assay.scoring.item_failure import ItemFailure
 from assay.statistics.benchmark_items import (
     ITEMS_FILE,
     ItemScore,
-    items_as_today,
     items_bytes,
     items_of,
     items_table,
@@ -56,20 +54,9 @@ def test_a_result_and_its_items_come_back_as_written(tmp_path: Path):
     assert table["failure"].to_pylist() == [None, None, "60 s", None]
 
 
-def test_items_of_before_failures_had_a_kind_of_their_own_are_read_as_todays():
-    failed = ItemScore("b", "b", None, failure=ItemFailure("unscored", "no score 'x': none"))
-    table = items_table([ItemScore("a", "a", 1.0), failed])
-    old = table.drop(["failure_kind"]).set_column(
-        4, "failure", pa.array([None, "unscored: no score 'x': none"], pa.string())
-    )
-    assert old.column_names[:5] == ["item_id", "cluster", "score", "weight", "failure"]
-    assert items_as_today(old).equals(table)
-    assert items_of(old) == items_of(table) == [ItemScore("a", "a", 1.0), failed]
-
-
 def test_items_come_back_from_their_table_as_they_were():
     items = [
-        ItemScore("a", "c", 0.5, 2.0, answer="said", details="{}"),
+        ItemScore("a", "c", 0.5, 2.0, completion="said", details="{}"),
         ItemScore("b", "c", None, failure=TIMEOUT),
     ]
     assert items_of(items_table(items)) == items
@@ -140,8 +127,8 @@ def test_the_interval_of_clustered_items_covers_the_truth():
     rng = np.random.default_rng(3)
     hits = 0
     for _ in range(1000):
-        luck = np.repeat(rng.normal(size=60), 5)
-        values = luck + 0.5 * rng.normal(size=300)
+        noise = np.repeat(rng.normal(size=60), 5)
+        values = noise + 0.5 * rng.normal(size=300)
         items = [ItemScore(f"{k}", f"{k // 5}", value) for k, value in enumerate(values.tolist())]
         score = summarise(items_table(items)).score
         hits += score.low <= 0.0 <= score.high
@@ -154,8 +141,8 @@ def test_a_passage_that_has_half_of_the_questions_makes_the_interval_wide():
     passages = [0] * 100 + [k // 2 for k in range(2, 102)]
     covered = 0
     for _ in range(300):
-        luck = rng.normal(size=51)[passages]
-        items = [ItemScore(f"{k}", f"{passages[k]}", value) for k, value in enumerate(luck.tolist())]
+        noise = rng.normal(size=51)[passages]
+        items = [ItemScore(f"{k}", f"{passages[k]}", value) for k, value in enumerate(noise.tolist())]
         score = summarise(items_table(items)).score
         covered += score.low <= 0.0 <= score.high
     assert covered >= 285

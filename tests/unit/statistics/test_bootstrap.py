@@ -44,7 +44,7 @@ def test_clusters_and_weights_enter_as_in_the_formula():
 def test_its_95_percent_intervals_hold_the_truth_in_93_to_97_percent():
     rng = np.random.default_rng(3)
     found = [bootstrap_estimate(differences(rng, seeds=3), rng=rng, num_resamples=200) for _ in range(1500)]
-    assert 0.93 <= np.mean([each.low <= 0.1 <= each.high for each in found]) <= 0.97
+    assert 0.93 <= np.mean([estimate.low <= 0.1 <= estimate.high for estimate in found]) <= 0.97
 
 
 @pytest.mark.parametrize("seeds", [3, 8])

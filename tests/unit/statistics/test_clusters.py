@@ -12,7 +12,7 @@ from assay.records.evaluation import ClassifierEvaluation, Estimate, Metric
 from assay.statistics.classifier.auc import auc_difference, auc_estimate
 from assay.statistics.classifier.metrics import average_precision, classifier_metrics
 from assay.statistics.classifier.rows import ScoredRows
-from assay.statistics.evaluate import compare_evaluations, evaluate_predictions
+from assay.statistics.evaluate import evaluate_predictions
 from assay.statistics.mean_scores import mean_estimate, share_estimate
 from assay.statistics.predictions import (
     CLUSTER,
@@ -21,7 +21,7 @@ from assay.statistics.predictions import (
     evaluation_folder,
     with_clusters,
 )
-from assay.training.trainer.method_config import BinaryPredictions, RowScores
+from assay.training.trainer.method_config import BinaryPredictions
 
 ERROR = Metric(name="squared_error", unit="points", higher_is_better=False)
 
@@ -71,7 +71,7 @@ def test_of_clusters_of_unequal_size_the_variance_is_unbiased_and_has_satterthwa
     form = residual.T @ np.diag(shares**2 / expected) @ residual
     assert np.trace(form) == pytest.approx(np.square(shares).sum())  # what the mean's variance is
     degrees = np.trace(form) ** 2 / np.trace(form @ form)
-    means = np.array([values[clusters == each].mean() for each in range(7)])
+    means = np.array([values[clusters == cluster].mean() for cluster in range(7)])
     half_width = stats.t.ppf(0.975, degrees) * np.sqrt(means @ form @ means)
     found = mean_estimate(values, clusters)
     assert (found.low, found.high) == pytest.approx((values.mean() - half_width, values.mean() + half_width))
@@ -95,7 +95,7 @@ def test_rows_that_stand_there_five_times_say_as_much_as_once():
     rng = np.random.default_rng(1)
     labels, scores, once = alike(rng, num_clusters=300, size=1)
     rows = ScoredRows(labels, probability(scores))
-    again = ScoredRows(*(np.repeat(each, 5) for each in (rows.is_positive, rows.probabilities, once)))
+    again = ScoredRows(*(np.repeat(values, 5) for values in (rows.is_positive, rows.probabilities, once)))
     pairs = [(classifier_metrics(rows).measured, classifier_metrics(again).measured)]
     pairs += [((mean_estimate(scores),), (mean_estimate(np.repeat(scores, 5), np.repeat(once, 5)),))]
     for before, after in pairs:
@@ -114,12 +114,12 @@ def test_a_cluster_that_has_half_of_a_class_widens_aucs_whatever_its_size(positi
     """Of 31 clusters of forty rows one has so many positives, the others one each: Student's quantile has some
     30 degrees of freedom, or few."""
     rng = np.random.default_rng(6)
-    clusters, place = np.repeat(np.arange(31), 40), np.tile(np.arange(40), 31)
-    labels = place < np.where(clusters == 0, positives_of_one, 1)
+    clusters, index = np.repeat(np.arange(31), 40), np.tile(np.arange(40), 31)
+    labels = index < np.where(clusters == 0, positives_of_one, 1)
     first, second = (
         ScoredRows(labels, probability(labels + rng.normal(size=clusters.size)), clusters) for _ in range(2)
     )
-    alone = [each._replace(clusters=None) for each in (first, second)]
+    alone = [rows_._replace(clusters=None) for rows_ in (first, second)]
     ratios = []
     for found, unclustered in (
         (auc_estimate(first), auc_estimate(alone[0])),
@@ -152,7 +152,7 @@ def test_a_difference_of_two_aucs_counts_clusters():
     rng = np.random.default_rng(3)
     labels, scores, clusters = alike(rng, num_clusters=40, size=8)
     better = scores + labels * rng.normal(0.3, 1, 40)[clusters]
-    before, after = (ScoredRows(labels, probability(each), clusters) for each in (scores, better))
+    before, after = (ScoredRows(labels, probability(values), clusters) for values in (scores, better))
     found, naive = auc_difference(before, after), auc_difference(before._replace(clusters=None), after)
     assert found is not None and naive is not None and found.value == naive.value
     assert found.method == "paired DeLong, 40 clusters" and width(found) > 1.3 * width(naive)
@@ -162,10 +162,12 @@ def test_one_cluster_cannot_tell():
     rng = np.random.default_rng(4)
     labels, scores, _ = alike(rng, num_clusters=20, size=1)
     rows = ScoredRows(labels, probability(scores), np.zeros(20, np.int64))
-    found = [each.estimate for each in classifier_metrics(rows).measured] + [
+    found = [measured.estimate for measured in classifier_metrics(rows).measured] + [
         mean_estimate(scores, rows.clusters)
     ]
-    assert all(each is not None and each.low is None and "one cluster" in each.method for each in found)
+    assert all(
+        estimate is not None and estimate.low is None and "one cluster" in estimate.method for estimate in found
+    )
 
 
 @pytest.fixture
@@ -200,16 +202,3 @@ def test_rows_that_each_have_a_key_of_their_own_are_counted_as_before(predicted)
     assert (
         clusters_of(predicted) is None and CLUSTER not in with_clusters(predicted, None, kept=True).column_names
     )
-
-
-def test_a_run_of_an_older_assay_is_compared_by_the_clusters_of_the_newer(predicted, tmp_path: Path):
-    evaluations = []
-    for name, table in (("old", predicted), ("new", with_clusters(predicted, "file", kept=True))):
-        folder = evaluation_folder(tmp_path / name, step=1, split="validation")
-        folder.mkdir(parents=True)
-        other = table.set_column(3, ERROR.name, pa.array(np.asarray(table[ERROR.name]) * (1 + (name == "new"))))
-        pq.write_table(other, folder / PREDICTIONS_FILE)
-        what = {"run_id": name, "weights_digest": name, "dataset_fingerprint": "d", "split": "validation"}
-        evaluations.append(evaluate_predictions(folder / PREDICTIONS_FILE, RowScores((ERROR,)), step=1, **what))
-    found, _ = compare_evaluations(*evaluations, baseline_dir=tmp_path / "old", candidate_dir=tmp_path / "new")
-    assert found.difference.method == "paired, normal theory (t), 30 clusters"

@@ -154,15 +154,15 @@ def test_the_interval_of_one_pair_covers_the_truth_although_steps_are_correlated
 
 def test_several_pairs_give_an_interval_over_pairs():
     rng = np.random.default_rng(6)
-    luck = [0.3, -0.1, 0.5, 0.1]
-    pairs = [(length(6 + correlated(rng, 50)),) * 2 for _ in luck]
+    savings = [0.3, -0.1, 0.5, 0.1]
+    pairs = [(length(6 + correlated(rng, 50)),) * 2 for _ in savings]
     pairs = [
         (before, length(before.bits_per_step - 8 * noise))
-        for (before, _), noise in zip(pairs, luck, strict=True)
+        for (before, _), noise in zip(pairs, savings, strict=True)
     ]
     found = compare_code_lengths(pairs)
     assert found.value == pytest.approx(0.2)
-    assert found.high - found.value == pytest.approx(3.1824 * np.std(luck, ddof=1) / 2, rel=1e-3)
+    assert found.high - found.value == pytest.approx(3.1824 * np.std(savings, ddof=1) / 2, rel=1e-3)
 
 
 def test_the_variance_of_independent_deviations_is_their_sum_of_squares():

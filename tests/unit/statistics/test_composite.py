@@ -9,15 +9,15 @@ from assay.statistics.effect import paired_effect
 
 
 def tables(rng, gains, *, seeds=5, items=300):
-    luck = 0.01 * rng.normal(size=(seeds, 1))
-    return {f"b{i}": gain + luck + 0.1 * rng.normal(size=(seeds, items)) for i, gain in enumerate(gains)}
+    seed_effect = 0.01 * rng.normal(size=(seeds, 1))
+    return {f"b{i}": gain + seed_effect + 0.1 * rng.normal(size=(seeds, items)) for i, gain in enumerate(gains)}
 
 
 def test_a_lucky_seed_is_lucky_on_all_benchmarks_so_more_of_them_do_not_help():
     rng = np.random.default_rng(1)
-    luck = 0.05 * rng.normal(size=(5, 1))
-    found = breadth({f"b{i}": luck + 0.01 * rng.normal(size=(5, 500)) for i in range(20)}).composite
-    assert float(found.standard_error) == pytest.approx(luck.std(ddof=1) / np.sqrt(5), rel=0.05)
+    seed_effect = 0.05 * rng.normal(size=(5, 1))
+    found = breadth({f"b{i}": seed_effect + 0.01 * rng.normal(size=(5, 500)) for i in range(20)}).composite
+    assert float(found.standard_error) == pytest.approx(seed_effect.std(ddof=1) / np.sqrt(5), rel=0.05)
 
 
 def test_the_composites_interval_covers():

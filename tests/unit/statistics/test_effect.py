@@ -135,8 +135,10 @@ def test_the_pair_is_the_whole_of_what_the_baselines_scores_can_tell_of_the_same
     everywhere = np.random.default_rng(1).beta(2, 2, 2_000_000)
     truth = np.mean(np.minimum(everywhere + 0.1, 1.0) - everywhere)
     covered = {
-        name: np.mean(np.abs(each.mean(axis=1) - truth) < 1.96 * each.std(axis=1, ddof=1) / np.sqrt(num_items))
-        for name, each in (("pair", differences), ("adjusted", adjusted))
+        name: np.mean(
+            np.abs(effect.mean(axis=1) - truth) < 1.96 * effect.std(axis=1, ddof=1) / np.sqrt(num_items)
+        )
+        for name, effect in (("pair", differences), ("adjusted", adjusted))
     }
     assert 0.93 < covered["pair"] < 0.97
     assert covered["adjusted"] < 0.90
@@ -190,9 +192,9 @@ def test_the_variance_has_the_terms_of_its_formula():
 def test_an_item_that_counts_twice_is_two_items_of_one_cluster(table, weight):
     weights = np.ones(table.shape[1])
     weights[0] = weight
-    repeats = weights.astype(int)
+    copies = weights.astype(int)
     weighted = paired_effect(table, np.arange(table.shape[1]), weights)
-    repeated = paired_effect(table.repeat(repeats, axis=1), np.arange(table.shape[1]).repeat(repeats))
+    repeated = paired_effect(table.repeat(copies, axis=1), np.arange(table.shape[1]).repeat(copies))
     np.testing.assert_allclose(weighted.mean, repeated.mean, atol=1e-9)
     np.testing.assert_allclose(weighted.variance, repeated.variance, atol=1e-9)
     np.testing.assert_allclose(weighted.item_degrees, repeated.item_degrees)
@@ -201,9 +203,9 @@ def test_an_item_that_counts_twice_is_two_items_of_one_cluster(table, weight):
 @given(table=TABLES.filter(np.any))
 @settings(max_examples=60, deadline=None)
 def test_exchanging_baseline_and_candidate_mirrors_the_interval(table):
-    there, back = estimate_of(paired_effect(table)), estimate_of(paired_effect(-table))
+    forward, backward = estimate_of(paired_effect(table)), estimate_of(paired_effect(-table))
     np.testing.assert_allclose(
-        [back.low, back.value, back.high], [-there.high, -there.value, -there.low], atol=1e-12
+        [backward.low, backward.value, backward.high], [-forward.high, -forward.value, -forward.low], atol=1e-12
     )
 
 
@@ -222,9 +224,9 @@ def test_the_order_of_seeds_and_items_does_not_matter(table, rng):
 def test_many_comparisons_at_once_are_each_alone():
     tables = np.random.default_rng(6).normal(size=(3, 2, 4, 20))
     together = paired_effect(tables)
-    for place in np.ndindex(3, 2):
-        alone = estimate_of(paired_effect(tables[place]))
-        parts = [np.asarray(part)[place] if np.ndim(part) else part for part in together]
+    for index in np.ndindex(3, 2):
+        alone = estimate_of(paired_effect(tables[index]))
+        parts = [np.asarray(part)[index] if np.ndim(part) else part for part in together]
         one = Effect._make(parts)
         assert estimate_of(one).low == pytest.approx(alone.low)
 

@@ -51,7 +51,7 @@ def test_items_on_their_own_are_the_trials_that_they_are():
     st.lists(st.lists(st.booleans(), min_size=1, max_size=12), min_size=1, max_size=12),
 )
 def test_clusters_are_worth_one_trial_at_least_and_an_item_each_at_most(items):
-    failed = np.array([each for cluster in items for each in cluster])
+    failed = np.array([item for cluster in items for item in cluster])
     clusters = np.repeat(np.arange(len(items)), [len(cluster) for cluster in items])
     found = independent_trials(failed, clusters)
     sizes = np.bincount(clusters)

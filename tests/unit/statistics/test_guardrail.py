@@ -37,16 +37,16 @@ def test_a_wide_interval_that_lies_on_one_side_of_the_margin_is_an_answer(mean, 
 
 def test_however_wide_it_is_a_candidate_at_the_margin_passes_one_time_in_twenty():
     rng, num_tables = np.random.default_rng(6), 2_000
-    luck = 0.3 * rng.normal(size=(num_tables, 1, 40)) + 0.05 * rng.normal(size=(num_tables, 4, 1))
-    found = harm_of(-(0.03 + luck + 0.1 * rng.normal(size=(num_tables, 4, 40))), is_share=False)
+    noise = 0.3 * rng.normal(size=(num_tables, 1, 40)) + 0.05 * rng.normal(size=(num_tables, 4, 1))
+    found = harm_of(-(0.03 + noise + 0.1 * rng.normal(size=(num_tables, 4, 40))), is_share=False)
     assert (found.effect.standard_error > 0.03 / MARGINS_PER_ERROR).all()
     assert 0.02 < np.mean(found.upper < 0.03) < 0.06
 
 
-def answers(rng, *, num_tables, items, worse, better=0.0, own=False, seeds=3):
+def outcomes(rng, *, num_tables, items, worse, better=0.0, own=False, seeds=3):
     """Candidate minus baseline, right or wrong, [table, seed, item]; `own`: each seed has its own mistakes."""
-    luck = np.broadcast_to(rng.random((num_tables, seeds if own else 1, items)), (num_tables, seeds, items))
-    return (luck < better).astype(float) - (luck > 1.0 - worse)
+    noise = np.broadcast_to(rng.random((num_tables, seeds if own else 1, items)), (num_tables, seeds, items))
+    return (noise < better).astype(float) - (noise > 1.0 - worse)
 
 
 @pytest.mark.parametrize("items", [20, 50, 100, 200])
@@ -54,7 +54,7 @@ def answers(rng, *, num_tables, items, worse, better=0.0, own=False, seeds=3):
 def test_harm_of_twice_the_margin_passes_five_times_in_a_hundred_at_most(items, margin):
     rng, num_tables = np.random.default_rng(7), 300
     for better, own in ((0.0, False), (0.0, True), (0.05, False)):
-        tables = answers(
+        tables = outcomes(
             rng, num_tables=num_tables, items=items, worse=2 * margin + better, better=better, own=own
         )
         passed = np.mean(harm_of(tables, is_share=True).upper < margin)
@@ -65,7 +65,7 @@ def test_harm_of_twice_the_margin_passes_five_times_in_a_hundred_at_most(items, 
 def test_harm_of_the_margin_passes_five_times_in_a_hundred_at_most(items):
     rng = np.random.default_rng(8)
     for better in (0.0, 0.03):
-        tables = answers(rng, num_tables=500, items=items, worse=0.05 + better, better=better)
+        tables = outcomes(rng, num_tables=500, items=items, worse=0.05 + better, better=better)
         assert np.mean(harm_of(tables, is_share=True).upper < 0.05) <= 0.07, better
 
 
@@ -99,7 +99,7 @@ def test_a_cluster_is_one_trial_and_a_giant_one_leaves_hardly_any():
 def test_a_harmless_candidate_with_errors_well_within_the_margin_passes_as_before():
     """Two thousand items of which one in ten changes its answer, either way; the margin is three points."""
     rng = np.random.default_rng(9)
-    tables = answers(rng, num_tables=200, items=2000, worse=0.05, better=0.05)
+    tables = outcomes(rng, num_tables=200, items=2000, worse=0.05, better=0.05)
     today = np.mean(harm_of(tables, is_share=True).upper < 0.03)
     before = np.mean(paired_effect(-tables).upper(ONE_SIDED) < 0.03)
     assert before - 0.01 <= today and today > 0.95
@@ -110,7 +110,7 @@ def test_a_harmless_candidate_with_errors_well_within_the_margin_passes_as_befor
 def test_the_power_that_is_stated_beforehand_is_not_more_than_what_passes(rate, margin):
     noise = VarianceComponents(seed=0.0, item=2 * rate, residual=0.0)
     stated = pass_probability(margin, noise, num_seeds=3, num_items=200, is_share=True)
-    tables = answers(np.random.default_rng(10), num_tables=500, items=200, worse=rate, better=rate)
+    tables = outcomes(np.random.default_rng(10), num_tables=500, items=200, worse=rate, better=rate)
     assert stated <= np.mean(harm_of(tables, is_share=True).upper < margin) + 0.05
 
 

@@ -85,7 +85,9 @@ def test_classes_are_measured_as_scikit_learn_measures_them(tmp_path: Path) -> N
     table, labels, shares = classes_table(0, skill=1.5)
     predicted = shares.argmax(axis=1)
     overall = evaluated(tmp_path / "a", table, ClassPredictions(NAMES)).overall
-    values = {each.metric.name: each.estimate.value for each in overall.measured if each.estimate}
+    values = {
+        measured.metric.name: measured.estimate.value for measured in overall.measured if measured.estimate
+    }
     assert list(values) == ["accuracy", "log_loss"]
     assert values["accuracy"] == pytest.approx(accuracy_score(labels, predicted))
     # Wilson 1927: the shares p from which the one seen is 1.96 standard errors away.
@@ -94,18 +96,18 @@ def test_classes_are_measured_as_scikit_learn_measures_them(tmp_path: Path) -> N
     for end in (found.low, found.high):
         assert abs(seen - end) == pytest.approx(1.959964 * np.sqrt(end * (1 - end) / 300), rel=1e-5)
     assert values["log_loss"] == pytest.approx(log_loss(labels, shares, labels=range(4)))
-    each = {"labels": range(4), "average": None, "zero_division": 0.0}
+    options = {"labels": range(4), "average": None, "zero_division": 0.0}
     assert [one.name for one in overall.classes] == list(NAMES)
     np.testing.assert_array_equal(
         [one.predicted_as for one in overall.classes], confusion_matrix(labels, predicted, labels=range(4))
     )
     np.testing.assert_allclose(
-        [one.precision or 0.0 for one in overall.classes], precision_score(labels, predicted, **each)
+        [one.precision or 0.0 for one in overall.classes], precision_score(labels, predicted, **options)
     )
     np.testing.assert_allclose(
-        [one.recall or 0.0 for one in overall.classes], recall_score(labels, predicted, **each)
+        [one.recall or 0.0 for one in overall.classes], recall_score(labels, predicted, **options)
     )
-    np.testing.assert_allclose([one.f1 for one in overall.classes], f1_score(labels, predicted, **each))
+    np.testing.assert_allclose([one.f1 for one in overall.classes], f1_score(labels, predicted, **options))
     macro = f1_score(labels, predicted, average="macro", zero_division=0.0)
     assert overall.macro_f1 == pytest.approx(macro)
     assert overall.classes[3].recall is None
@@ -128,7 +130,11 @@ def test_a_share_of_few_rows_that_are_all_alike_has_an_interval_within_0_and_1()
 def test_numbers_are_measured_as_scikit_learn_measures_them(tmp_path: Path) -> None:
     table, labels, predictions = numbers_table(2.0)
     evaluation = evaluated(tmp_path / "a", table, NumberPredictions("EUR"))
-    values = {each.metric.name: each.estimate.value for each in evaluation.overall.measured if each.estimate}
+    values = {
+        measured.metric.name: measured.estimate.value
+        for measured in evaluation.overall.measured
+        if measured.estimate
+    }
     assert values["absolute_error"] == pytest.approx(mean_absolute_error(labels, predictions))
     assert values["squared_error"] == pytest.approx(mean_squared_error(labels, predictions))
     assert evaluation.headline.metric.unit == "EUR" and not evaluation.headline.metric.higher_is_better
@@ -151,11 +157,11 @@ def test_slices_are_by_metadata_and_label_and_never_by_what_was_predicted(tmp_pa
 def test_the_better_model_passes_and_the_worse_fails_whichever_way_is_better(tmp_path: Path, kind: str) -> None:
     if kind == "classes":
         tables = [classes_table(0, skill=skill)[0] for skill in (1.0, 3.0)]
-        told: Predictions = ClassPredictions(NAMES)
+        predictions: Predictions = ClassPredictions(NAMES)
     else:
-        tables, told = [numbers_table(noise)[0] for noise in (4.0, 1.0)], NumberPredictions("")
+        tables, predictions = [numbers_table(noise)[0] for noise in (4.0, 1.0)], NumberPredictions("")
     worse, better = (
-        evaluated(tmp_path / name, table, told) for name, table in zip(("w", "b"), tables, strict=True)
+        evaluated(tmp_path / name, table, predictions) for name, table in zip(("w", "b"), tables, strict=True)
     )
     found, _ = compare_evaluations(worse, better, baseline_dir=tmp_path / "w", candidate_dir=tmp_path / "b")
     back, _ = compare_evaluations(better, worse, baseline_dir=tmp_path / "b", candidate_dir=tmp_path / "w")
@@ -165,8 +171,8 @@ def test_the_better_model_passes_and_the_worse_fails_whichever_way_is_better(tmp
 def test_classes_beside_a_number_are_told_apart_by_what_their_label_is(tmp_path: Path) -> None:
     kinds = evaluated(tmp_path / "k", classes_table(0, skill=1.0)[0], ClassPredictions(NAMES))
     lengths = evaluated(tmp_path / "n", numbers_table(1.0)[0], NumberPredictions(""))
-    said = rf"k tells {len(NAMES)} classes apart .measured by accuracy. and n predicts a number .measured"
-    with pytest.raises(DataError, match=said):
+    message = rf"k tells {len(NAMES)} classes apart .measured by accuracy. and n predicts a number .measured"
+    with pytest.raises(DataError, match=message):
         compare_evaluations(kinds, lengths, baseline_dir=tmp_path / "k", candidate_dir=tmp_path / "n")
 
 
@@ -179,11 +185,11 @@ def test_two_evaluations_of_other_labels_are_not_compared(tmp_path: Path) -> Non
         compare_evaluations(one, other, baseline_dir=tmp_path / "a", candidate_dir=tmp_path / "b")
 
 
-@pytest.mark.parametrize(("error", "said"), [(float("inf"), "inf"), (1e300, r"1e\+300")])
-def test_a_model_that_diverged_is_said_to_have(tmp_path: Path, error: float, said: str) -> None:
+@pytest.mark.parametrize(("error", "message"), [(float("inf"), "inf"), (1e300, r"1e\+300")])
+def test_a_model_that_diverged_is_said_to_have(tmp_path: Path, error: float, message: str) -> None:
     table = numbers_table(1.0)[0]
     column = pa.array([error] * 200)
-    with pytest.raises(DataError, match=rf"absolute error is {said} in 200 rows: the model .* has diverged"):
+    with pytest.raises(DataError, match=rf"absolute error is {message} in 200 rows: the model .* has diverged"):
         evaluated(tmp_path / "a", table.set_column(2, "absolute_error", column), NumberPredictions(""))
 
 

@@ -67,8 +67,8 @@ def compared(tmp_path: Path, before: np.ndarray, after: np.ndarray, metric: Metr
 def test_the_interval_of_a_mean_is_students():
     values = np.random.default_rng(0).normal(3.0, 2.0, 40)
     found = mean_estimate(values)
-    wanted = stats.ttest_1samp(values, 0.0).confidence_interval(0.95)
-    assert (found.value, found.low, found.high) == pytest.approx((values.mean(), wanted.low, wanted.high))
+    expected = stats.ttest_1samp(values, 0.0).confidence_interval(0.95)
+    assert (found.value, found.low, found.high) == pytest.approx((values.mean(), expected.low, expected.high))
 
 
 @pytest.mark.parametrize("unit", ["share", "rewards"])
@@ -193,11 +193,11 @@ def test_a_difference_of_shares_is_no_larger_than_a_share(tmp_path):
 def test_other_rows_and_other_metrics_are_refused(tmp_path):
     scores = np.arange(60.0)
     first, rest = evaluated(tmp_path / "a", scores), evaluated(tmp_path / "b", scores, first_row=10)
-    paid = evaluated(tmp_path / "c", scores, REWARD)
+    rewarded = evaluated(tmp_path / "c", scores, REWARD)
     with pytest.raises(DataError, match="10 rows only in the first"):
         compare_evaluations(first, rest, baseline_dir=tmp_path / "a", candidate_dir=tmp_path / "b")
     with pytest.raises(DataError, match=r"a scores its rows \(measured by squared error\) and c scores"):
-        compare_evaluations(first, paid, baseline_dir=tmp_path / "a", candidate_dir=tmp_path / "c")
+        compare_evaluations(first, rewarded, baseline_dir=tmp_path / "a", candidate_dir=tmp_path / "c")
     other = rest.model_copy(update={"dataset_fingerprint": "0123456789abcdef"})
     with pytest.raises(DataError, match="they read different datasets: a dataset d and b dataset 0123456789ab"):
         compare_evaluations(first, other, baseline_dir=tmp_path / "a", candidate_dir=tmp_path / "b")

@@ -99,8 +99,8 @@ def measured(rng, count, sizes, *, seeds, of_seed, of_cluster, of_item):
     ids=["equal clusters", "a large one", "a giant", "five"],
 )
 def test_what_a_measurement_could_detect_is_found_as_often_by_others_of_its_kind(sizes):
-    luck = {"seeds": 3, "of_seed": 0.01, "of_cluster": 0.05, "of_item": 0.1}
-    tables, clusters = measured(np.random.default_rng(11), 3000, sizes, **luck)
+    noise = {"seeds": 3, "of_seed": 0.01, "of_cluster": 0.05, "of_item": 0.1}
+    tables, clusters = measured(np.random.default_rng(11), 3000, sizes, **noise)
     found = paired_effect(tables, clusters, np.ones(clusters.size))
     # The variances that the tables scatter about: nobody knows them from one table, and on average one does.
     typical = Effect(*map(np.mean, found[:-1]))
@@ -147,10 +147,10 @@ def test_a_pilots_two_numbers_give_its_standard_error():
 def test_what_does_no_harm_passes_a_guardrail_as_often_as_a_gain_of_its_margin_is_found(margin):
     rng, count, seeds, items = np.random.default_rng(5), 40_000, 3, 2000
     by_seed = np.sqrt(COMPONENTS.seed + COMPONENTS.residual / items) * rng.normal(size=(count, seeds))
-    luck = np.sqrt(COMPONENTS.item / items) * rng.normal(size=count)
+    noise = np.sqrt(COMPONENTS.item / items) * rng.normal(size=count)
     residual = COMPONENTS.residual / (seeds * items)
     harm = Effect(
-        mean=by_seed.mean(axis=1) + luck,
+        mean=by_seed.mean(axis=1) + noise,
         seed_variance=by_seed.var(axis=1, ddof=1) / seeds,
         item_variance=np.full(count, COMPONENTS.item / items + residual),
         residual_variance=np.full(count, residual),

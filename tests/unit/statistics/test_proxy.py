@@ -45,7 +45,7 @@ def test_the_cheapest_scale_that_surely_tells_the_truth_is_recommended():
     advice = proxy_advice(scores, rng=rng, num_resamples=300)
     assert advice.recommended.scale == 1e8
     assert advice.target_scale == 1e10
-    assert [each.scale for each in advice.scales] == [1e7, 1e8, 1e9]
+    assert [scale.scale for scale in advice.scales] == [1e7, 1e8, 1e9]
     assert advice.recommended.decision_accuracy.low >= 0.8
 
 

@@ -20,8 +20,8 @@ def covered(tables, truth, **how):
 
 
 def right_or_wrong(rng, *, tables, seeds, items, worse, better, alike=True):
-    luck = rng.random((tables, 1 if alike else seeds, items))
-    found = (luck < better).astype(float) - (luck > 1.0 - worse)
+    noise = rng.random((tables, 1 if alike else seeds, items))
+    found = (noise < better).astype(float) - (noise > 1.0 - worse)
     return np.broadcast_to(found, (tables, seeds, items))
 
 
@@ -58,7 +58,7 @@ def test_of_normal_items_hardly_anything_changes():
     assert 1.0 <= np.median(wide / seen) <= 1.03
 
 
-def answers_in_clusters(rng, *, tables, clusters, size, worse, alike):
+def outcomes_in_clusters(rng, *, tables, clusters, size, worse, alike):
     """Items of a cluster turn wrong by a rate of its own, so that two of them correlate by `alike`."""
     shape = (tables, clusters)
     rates = np.full(shape, worse)
@@ -75,7 +75,7 @@ def answers_in_clusters(rng, *, tables, clusters, size, worse, alike):
 @pytest.mark.parametrize(("clusters", "size", "worse"), [(20, 50, 0.1), (12, 30, 0.1), (30, 30, 0.01)])
 def test_an_unseen_cluster_is_as_its_items_and_those_that_were_seen(clusters, size, worse, alike):
     rng = np.random.default_rng(6)
-    tables, of = answers_in_clusters(rng, tables=1500, clusters=clusters, size=size, worse=worse, alike=alike)
+    tables, of = outcomes_in_clusters(rng, tables=1500, clusters=clusters, size=size, worse=worse, alike=alike)
     how = {"clusters": of, "weights": np.ones(of.size), "largest": 1.0}
     assert covered(tables, -worse, **how) >= 0.93
 
@@ -106,18 +106,20 @@ def test_a_composite_allows_for_it_as_its_benchmarks_do():
     alone = paired_effect(tables["a"], largest=1.0)
     assert float(one.item_variance) == pytest.approx(float(alone.item_variance))
     draws = {name: np.arange(50) for name in "ab"}
-    twice = breadth({"a": tables["a"], "b": tables["a"]}, draws=draws, largest={"a": 1.0, "b": 1.0}).composite
+    twice = breadth(
+        {"a": tables["a"], "b": tables["a"]}, joint_clusters=draws, largest={"a": 1.0, "b": 1.0}
+    ).composite
     assert float(twice.item_variance) == pytest.approx(float(alone.item_variance))
     assert float(twice.item_degrees) == pytest.approx(float(alone.item_degrees))
     clusters = {name: np.arange(50) // 5 for name in "ab"}
     grouped = paired_effect(tables["a"], clusters["a"], np.ones(50), largest=1.0)
     doubled = breadth(
-        {"a": tables["a"], "b": tables["a"]}, clusters, draws=clusters, largest={"a": 1.0, "b": 1.0}
+        {"a": tables["a"], "b": tables["a"]}, clusters, joint_clusters=clusters, largest={"a": 1.0, "b": 1.0}
     ).composite
     assert float(doubled.item_variance) == pytest.approx(float(grouped.item_variance)), (
         "no more rows than one has"
     )
     assert float(doubled.item_degrees) == pytest.approx(float(grouped.item_degrees))
-    both = breadth(tables, largest={"a": 1.0, "b": 1.0}).composite
+    composite = breadth(tables, largest={"a": 1.0, "b": 1.0}).composite
     parts = [float(paired_effect(table, largest=1.0).item_variance) for table in tables.values()]
-    assert float(both.item_variance) == pytest.approx(sum(parts) / 4)
+    assert float(composite.item_variance) == pytest.approx(sum(parts) / 4)

@@ -49,8 +49,8 @@ def test_a_variance_of_few_seeds_is_integrated_over(mean: float, seeds: int):
 
     def belief_at(ratio: float) -> float:
         slope = 1.0 / (1.0 + error**2 * (seeds - 1) / ratio / 0.02**2)
-        spread = math.sqrt(0.02**2 * (1.0 - slope) + noise)
-        return float(norm.cdf((slope * mean - limit) / spread) * chi2.pdf(ratio, seeds - 1))
+        total_sd = math.sqrt(0.02**2 * (1.0 - slope) + noise)
+        return float(norm.cdf((slope * mean - limit) / total_sd) * chi2.pdf(ratio, seeds - 1))
 
     middle = seeds - 1.0
     expected = quad(belief_at, 0.0, middle)[0] + quad(belief_at, middle, np.inf)[0]
@@ -78,7 +78,7 @@ def test_the_least_mean_is_where_the_probability_is_reached(error, seeds, limit,
 
 def test_seeds_and_items_share_the_degrees_of_freedom_of_their_variance():
     """Welch's formula, of two sources as of two samples."""
-    effect = Effect(*(np.asarray(each) for each in (0.0, 4e-4, 1e-4, 0.0, 2.0, 99.0)))
+    effect = Effect(*(np.asarray(variance) for variance in (0.0, 4e-4, 1e-4, 0.0, 2.0, 99.0)))
     assert float(effect.degrees) == pytest.approx(5e-4**2 / (4e-4**2 / 2 + 1e-4**2 / 99))
 
 
@@ -98,8 +98,10 @@ def test_a_pilot_that_had_to_look_good_is_believed_less_and_rightly_so():
     rng = np.random.default_rng(1)
     seen = 0.01 + 0.02 * rng.normal(size=4000)
     heard = seen[seen > 0.03][:60]
-    plain = np.mean([posterior_after([each], [0.02**2]).mean for each in heard])
-    corrected = np.mean([posterior_after([each], [0.02**2], selection_threshold=0.03).mean for each in heard])
+    plain = np.mean([posterior_after([effect], [0.02**2]).mean for effect in heard])
+    corrected = np.mean(
+        [posterior_after([effect], [0.02**2], selection_threshold=0.03).mean for effect in heard]
+    )
     assert corrected < plain - 0.005
     assert corrected < 0.01 < plain
 

@@ -15,14 +15,14 @@ def test_a_table_with_a_byte_order_mark_is_read(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("scale,recipe,score\n1e6,a,0,5\n", "line 2: more cells than the heading names"),
         ("scale,recipe,score,score\n1e6,a,0.5,0.6\n", "names 'score' twice"),
         ("scale,score\n1e6,0.5\n", "no column recipe"),
     ],
 )
-def test_a_table_that_says_two_things_is_refused(tmp_path, text, said):
+def test_a_table_that_says_two_things_is_refused(tmp_path, text, message):
     (tmp_path / "t.csv").write_text(text)
-    with pytest.raises(DataError, match=said):
+    with pytest.raises(DataError, match=message):
         read_scaled_scores(tmp_path / "t.csv")

@@ -9,14 +9,14 @@ from assay.statistics.shared_items import ItemCollection, joint_clusters, sharin
 
 
 def collection(name, num_items, clusters=None):
-    ids = [str(each) for each in range(num_items)]
+    ids = [str(index) for index in range(num_items)]
     return ItemCollection(name, ids, np.arange(num_items) if clusters is None else clusters)
 
 
 def test_a_benchmark_that_is_listed_under_two_names_is_no_surer_than_itself():
     table = np.random.default_rng(0).normal(size=(4, 200)) + np.random.default_rng(1).normal(size=200)
     draws = joint_clusters({"a": collection("rows", 200), "b": collection("rows", 200)})
-    twice, once = breadth({"a": table, "b": table}, draws=draws).composite, paired_effect(table)
+    twice, once = breadth({"a": table, "b": table}, joint_clusters=draws).composite, paired_effect(table)
     for part in ("mean", "seed_variance", "item_variance", "residual_variance", "item_degrees"):
         assert getattr(twice, part) == pytest.approx(getattr(once, part)), part
 
@@ -25,7 +25,7 @@ def test_benchmarks_of_other_items_are_as_they_were():
     rng = np.random.default_rng(2)
     tables = {name: rng.normal(size=(3, 60)) for name in "abc"}
     draws = joint_clusters({name: collection(name, 60) for name in tables})
-    assert breadth(tables, draws=draws).composite == breadth(tables).composite
+    assert breadth(tables, joint_clusters=draws).composite == breadth(tables).composite
 
 
 @pytest.mark.slow
@@ -35,7 +35,7 @@ def test_the_interval_of_two_scores_of_the_same_rows_covers():
     for _ in range(1500):
         rows = 0.3 * rng.normal(size=60) + 0.01 * rng.normal(size=(5, 1))
         tables = {name: rows + 0.05 * rng.normal(size=(5, 60)) for name in "ab"}
-        found = breadth(tables, draws=draws).composite
+        found = breadth(tables, joint_clusters=draws).composite
         inside.append(found.lower(0.975) < 0.0 < found.upper(0.975))
     assert 0.93 <= np.mean(inside) <= 0.97
 

@@ -101,10 +101,10 @@ def test_few_steps_have_diverged_only_where_none_at_the_end_is_like_one_at_the_b
     assert warnings_of_model([0.1, 0.2, 0.9, 0.9, 0.9], None) == [], "two at each end show nothing"
 
 
-@pytest.mark.parametrize(("num_leaking", "said"), [(None, []), (0, []), (19, []), (20, ["leaking rows"])])
-def test_a_result_on_rows_that_were_trained_on_is_named(num_leaking: int | None, said: list[str]):
+@pytest.mark.parametrize(("num_leaking", "expected"), [(None, []), (0, []), (19, []), (20, ["leaking rows"])])
+def test_a_result_on_rows_that_were_trained_on_is_named(num_leaking: int | None, expected: list[str]):
     found = evaluation(useful()).model_copy(update={"num_leaking": num_leaking})
-    assert [warning.rule for warning in warnings_of_model(FALLING, found)] == said
+    assert [warning.rule for warning in warnings_of_model(FALLING, found)] == expected
 
 
 def test_one_wild_step_is_no_divergence():
@@ -125,22 +125,22 @@ def scored(**found) -> list[str]:
     return [warning.rule for warning in warnings_of_model(FALLING, evaluation)]
 
 
-@pytest.mark.parametrize(("low", "said"), [(0.41, ["no better than chance"]), (0.62, []), (None, [])])
-def test_pairs_that_are_told_apart_like_a_coin_show_nothing_yet(low: float | None, said: list[str]):
+@pytest.mark.parametrize(("low", "expected"), [(0.41, ["no better than chance"]), (0.62, []), (None, [])])
+def test_pairs_that_are_told_apart_like_a_coin_show_nothing_yet(low: float | None, expected: list[str]):
     """A reward model, or DPO, that finds the chosen one as often as not: proved, and good for nothing."""
     found = Estimate(value=0.7 if low is None else low + 0.05, low=low, high=0.9, method="m")
-    assert scored(measured=(Measured(metric=ACCURACY, estimate=found),)) == said
+    assert scored(measured=(Measured(metric=ACCURACY, estimate=found),)) == expected
 
 
 def test_one_class_for_all_rows_and_numbers_worse_than_their_mean_are_warned_of():
-    def classes(*taken: tuple[int, int]) -> tuple[ClassScore, ...]:
+    def classes(*counts: tuple[int, int]) -> tuple[ClassScore, ...]:
         return tuple(
             ClassScore(name=name, num_rows=5, predicted_as=row, precision=None, recall=None, f1=0.0)
-            for name, row in zip("ab", taken, strict=True)
+            for name, row in zip("ab", counts, strict=True)
         )
 
-    def fit(r_squared: float, *said: float) -> NumberFit:
-        bins = tuple(NumberBin(num_rows=5, mean_predicted=each, mean_label=1.0) for each in said)
+    def fit(r_squared: float, *expected: float) -> NumberFit:
+        bins = tuple(NumberBin(num_rows=5, mean_predicted=mean, mean_label=1.0) for mean in expected)
         return NumberFit(label_mean=1.0, label_deviation=2.0, r_squared=r_squared, bias=0.0, bins=bins)
 
     assert scored(classes=classes((0, 5), (0, 5))) == ["one score"]
@@ -172,7 +172,7 @@ def test_many_leaking_and_many_cut_rows_are_named():
 
     def cut(*profile: float, num_cut: int | None = None) -> list[str]:
         found = warnings_of_cuts(lengths(*profile), num_rows=1000, num_cut=num_cut)
-        return [each.rule for each in found]
+        return [warning.rule for warning in found]
 
     assert cut(200.0, 512.0, 512) == ["cut rows"]
     assert cut(200.0, 400.0, 512) == cut(512.0, 512.0, 512) == cut(0.0, 0.0, 0) == []
@@ -181,12 +181,14 @@ def test_many_leaking_and_many_cut_rows_are_named():
 
 
 def test_a_split_that_holds_out_another_share_than_was_asked_is_named():
-    (found,) = warnings_of_split(121, 1000, asked=0.2)
+    (found,) = warnings_of_split(121, 1000, target_share=0.2)
     assert found.rule == "uneven split" and "12.1% of the rows are held out, 20% of the groups" in found.text
-    (found,) = warnings_of_split(121, 1000, asked=0.2, num_dropped=20)
+    (found,) = warnings_of_split(121, 1000, target_share=0.2, num_dropped=20)
     assert "12.1% of the rows are held out (10.1% without copies of training rows), 20% of" in found.text
-    assert warnings_of_split(190, 1000, asked=0.2) == warnings_of_split(235, 1000, asked=0.2) == []
-    assert [warning.rule for warning in warnings_of_split(250, 1000, asked=0.2)] == ["uneven split"]
+    assert (
+        warnings_of_split(190, 1000, target_share=0.2) == warnings_of_split(235, 1000, target_share=0.2) == []
+    )
+    assert [warning.rule for warning in warnings_of_split(250, 1000, target_share=0.2)] == ["uneven split"]
 
 
 def test_benchmarks_that_count_by_different_columns_are_named():
@@ -202,7 +204,7 @@ def test_the_table_in_the_documents_holds_every_warning_with_its_rule():
     written = [
         line for line in text.splitlines() if line.startswith("| ") and line.split(" | ")[0][2:] in RULES
     ]
-    assert written == [f"| {name} | {rule.holds} | {rule.cure} |" for name, rule in RULES.items()]
+    assert written == [f"| {name} | {rule.holds} | {rule.hint} |" for name, rule in RULES.items()]
     assert set(RULES) == set(get_args(RuleName))
 
 
@@ -213,7 +215,7 @@ def rollouts(num_steps: int = 100, **changed: Any) -> dict[str, StepSeries]:
     values = {
         "reward": rising + rng.normal(0, 0.03, num_steps),
         "distinct": np.linspace(0.8, 0.2, num_steps),
-        "no_spread": np.linspace(0.2, 0.7, num_steps),
+        "zero_std": np.linspace(0.2, 0.7, num_steps),
         "length": 6.0 + rng.normal(0, 0.05, num_steps),
         "truncated": np.full(num_steps, 0.02),
         "kl": np.linspace(0.0, 0.3, num_steps),
@@ -223,8 +225,8 @@ def rollouts(num_steps: int = 100, **changed: Any) -> dict[str, StepSeries]:
         **changed,
     }
     return {
-        name: StepSeries(evaluated if name.startswith("validation") else steps, np.asarray(each, np.float64))
-        for name, each in values.items()
+        name: StepSeries(evaluated if name.startswith("validation") else steps, np.asarray(series, np.float64))
+        for name, series in values.items()
     }
 
 
@@ -236,7 +238,7 @@ def rules_of(**changed: Any) -> list[str]:
 def test_an_honest_run_of_rewards_raises_no_flag():
     assert rules_of() == []
     assert rules_of(num_steps=12, distinct=np.full(12, 0.1)) == [], "nothing is said of a dozen steps"
-    assert rules_of(no_spread=np.linspace(0.2, 1.0, 100)) == [], "at last every answer is right"
+    assert rules_of(zero_std=np.linspace(0.2, 1.0, 100)) == [], "at last every answer is right"
     flat = rollouts(validation_reward=0.3 + np.random.default_rng(1).normal(0, 0.02, 10))
     assert warnings_of_model([], None, flat) == [], "held-out rows that scatter have not fallen"
 
@@ -258,7 +260,7 @@ def test_a_reward_that_rises_while_held_out_rows_earn_less_leaks():
     ("rule", "changed"),
     [
         ("answers collapsed", {"reward": [0.3] * 100}),
-        ("groups without spread", {"reward": [0.0] * 100, "no_spread": [1.0] * 100, "distinct": [0.8] * 100}),
+        ("groups without spread", {"reward": [0.0] * 100, "zero_std": [1.0] * 100, "distinct": [0.8] * 100}),
         ("answers grow", {"length": np.linspace(6, 24, 100), "validation_reward": [0.3] * 10}),
         ("answers cut", {"truncated": np.linspace(0, 0.4, 100)}),
         ("far from the reference", {"kl": np.linspace(0, 3, 100)}),
@@ -269,7 +271,7 @@ def test_a_reward_that_rises_while_held_out_rows_earn_less_leaks():
 )
 def test_what_goes_wrong_with_rollouts_is_flagged_by_its_name(rule: str, changed: dict[str, Any]):
     found = warnings_of_model([], None, rollouts(**changed))
-    assert [each.rule for each in found] == [rule]
+    assert [warning.rule for warning in found] == [rule]
     assert rule != "graders fail" or "5% python_timeout" in found[0].text
 
 
@@ -320,34 +322,34 @@ def test_a_leak_is_seen_against_the_model_before_its_first_step():
 
 
 def test_behind_a_warning_stands_its_cure() -> None:
-    said = Warned("cut rows", "3 of 9 rows were cut.").with_cure().text
-    assert said == "3 of 9 rows were cut. Build the dataset with a larger '--max-tokens'."
+    expected = Warned("cut rows", "3 of 9 rows were cut.").with_hint().text
+    assert expected == "3 of 9 rows were cut. Build the dataset with a larger '--max-tokens'."
 
 
-def noisy(seed: int, *, spread: float) -> np.ndarray:
+def noisy(seed: int, *, noise_sd: float) -> np.ndarray:
     """A loss that falls steeply, and whose logarithm scatters from batch to batch."""
     rng = np.random.default_rng(seed)
-    return (0.4 + 5 * np.exp(-np.arange(400) / 15)) * np.exp(spread * rng.standard_normal(400))
+    return (0.4 + 5 * np.exp(-np.arange(400) / 15)) * np.exp(noise_sd * rng.standard_normal(400))
 
 
 def series(values: np.ndarray) -> StepSeries:
     return StepSeries(np.arange(1, len(values) + 1), values)
 
 
-@pytest.mark.parametrize("spread", [0.0, 0.05, 0.2, 0.5])
-def test_a_loss_that_falls_and_scatters_has_no_spikes(spread):
-    found = [seed for seed in range(25) if spikes_of([(series(noisy(seed, spread=spread)), 2.0)])]
+@pytest.mark.parametrize("noise_sd", [0.0, 0.05, 0.2, 0.5])
+def test_a_loss_that_falls_and_scatters_has_no_spikes(noise_sd):
+    found = [seed for seed in range(25) if spikes_of([(series(noisy(seed, noise_sd=noise_sd)), 2.0)])]
     assert len(found) <= 1
 
 
-def heavy_tailed(seed: int, num_steps: int, spread: float) -> tuple[StepSeries, dict[str, StepSeries]]:
+def heavy_tailed(seed: int, num_steps: int, noise_sd: float) -> tuple[StepSeries, dict[str, StepSeries]]:
     """A loss and a gradient whose logarithms scatter together, with the tails of Student's t."""
     rng = np.random.default_rng(seed)
     noise = rng.multivariate_normal([0, 0], [[1, 0.6], [0.6, 1]], num_steps)
     noise *= np.sqrt(4.5 / rng.chisquare(4.5, num_steps))[:, None]
     fall = 0.4 + 5 * np.exp(-np.arange(num_steps) / 15)
-    gradients = {"gradient_norm": series(np.exp(1.5 * spread * noise[:, 1]))}
-    return series(fall * np.exp(spread * noise[:, 0])), gradients
+    gradients = {"gradient_norm": series(np.exp(1.5 * noise_sd * noise[:, 1]))}
+    return series(fall * np.exp(noise_sd * noise[:, 0])), gradients
 
 
 @pytest.mark.parametrize("num_steps", [60, 400, 2000])
@@ -360,7 +362,7 @@ def test_noise_with_heavy_tails_seldom_has_spikes_however_long_the_run(num_steps
 @pytest.mark.parametrize("num_steps", [60, 400])
 def test_a_poisoned_row_is_named_at_each_of_its_steps(num_steps, steps):
     for seed in range(10):
-        losses, gradients = noisy(seed, spread=0.15)[:num_steps], noisy(seed + 99, spread=0.25)[:num_steps]
+        losses, gradients = noisy(seed, noise_sd=0.15)[:num_steps], noisy(seed + 99, noise_sd=0.25)[:num_steps]
         for step in steps:
             losses[step - 1] *= 7.6
             gradients[step - 1] *= 30
@@ -371,21 +373,21 @@ def test_a_poisoned_row_is_named_at_each_of_its_steps(num_steps, steps):
 @pytest.mark.parametrize("at", [10, 25, 200, 399])
 def test_a_step_that_stands_out_is_named_with_what_came_before(at):
     for seed in range(10):
-        values = noisy(seed, spread=0.05)
+        values = noisy(seed, noise_sd=0.05)
         values[at] *= 7.6
         ((step, ((value, before),)),) = spikes_of([(series(values), 2.0)]).items()
         assert (step, value) == (at + 1, values[at]) and 3 < value / before < 9
 
 
 def test_a_level_to_which_the_loss_rises_and_where_it_stays_is_no_spike():
-    values = noisy(0, spread=0.05)
+    values = noisy(0, noise_sd=0.05)
     values[200:] *= 7.6
     for flat in (values, np.full(300, -0.01), np.zeros(300)):
         assert not spikes_of([(series(flat), 2.0)])
 
 
 def test_a_spike_is_one_of_loss_and_gradient_and_of_rewarded_answers_of_the_gradient():
-    loss, gradient = noisy(0, spread=0.05), noisy(1, spread=0.05)
+    loss, gradient = noisy(0, noise_sd=0.05), noisy(1, noise_sd=0.05)
     loss[100], gradient[300] = 3.06, 30 * gradient[300]
     metrics = {"gradient_norm": series(gradient)}
     assert not ModelNumbers(series(loss), metrics, ()).warnings()

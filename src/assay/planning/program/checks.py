@@ -24,7 +24,7 @@ WATCHED = ("device_hours", "decision_day", "failure_share", "gain")
 MOST = 1e12
 """Up to which the numbers of a program are anything that is planned: device-hours, items, points, days."""
 
-MOST_DAYS = 3640
+MAX_DAYS = 3640
 """As many as a calendar may have."""
 
 
@@ -107,7 +107,7 @@ def _beyond_measure(key: str, part: object) -> Iterator[ProgramMistake]:
         for name, value in named:
             yield from _beyond_measure(f"{key}.{name}".removeprefix("."), value)
     elif isinstance(part, int | float) and not isinstance(part, bool):
-        most = MOST_DAYS if key.rpartition(".")[2] == "days" else MOST
+        most = MAX_DAYS if key.rpartition(".")[2] == "days" else MOST
         if abs(part) > most:
             yield ProgramMistake(key, f"expected {most:g} at most (given: {part:g}). Check its unit.")
 

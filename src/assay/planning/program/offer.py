@@ -14,7 +14,7 @@ from assay.records.record import Record
 
 
 class Quantiles(FrozenConfig):
-    """A distribution in three numbers."""
+    """Quantiles of a distribution."""
 
     p10: float
     p50: float
@@ -22,29 +22,26 @@ class Quantiles(FrozenConfig):
 
 
 class VerdictMeans(FrozenConfig):
-    """The worlds that end in one verdict, on average."""
+    """Means over simulations with one verdict."""
 
     decision_day: float
     device_hours: float
 
 
 class Safety(FrozenConfig):
-    """What the simulation says of a plan."""
+    """A plan's simulated risk."""
 
     num_programs: PositiveInt
-    """Worlds in which the plan was played."""
+    """Simulations."""
     p_on_time: Probability
-    """P(the decision stands by its date)."""
+    """Probability of deciding by the date."""
     p_over_budget: Probability
-    """P(more device-hours than the budget)."""
+    """Probability of exceeding the device-hour budget."""
     decision_day: Quantiles
-    """Days from the program's start to the decision."""
+    """Days from the start."""
     device_hours: Quantiles
     verdicts: dict[str, Probability]
-    """`scale`, `narrow`, `stop`."""
     by_verdict: dict[str, VerdictMeans] = Field(default_factory=dict)
-    """For each verdict that comes at all: worlds that stop and worlds that go on differ too much for one
-    distribution to tell of both."""
 
     def probability_text(self, share: float) -> str:
         """A chance that these worlds show; never 0% or 100%, which no number of worlds does."""
@@ -52,49 +49,44 @@ class Safety(FrozenConfig):
 
 
 class Move(FrozenConfig):
-    """An option or a mitigation that the offered plan makes."""
+    """An option or mitigation in the offer."""
 
     name: str
     title: str
     gives_up: str = ""
     changes: dict[str, Any]
-    """The patch on the program."""
+    """Patch on the program."""
 
 
 class EvaluatedScope(FrozenConfig):
-    """A scope that was played in the search."""
+    """A scope that was simulated."""
 
     moves: tuple[str, ...]
     p_on_time: Probability
     p_over_budget: Probability
     p_within_limits: Probability
-    """P(on time and within budget)."""
+    """On time and within budget."""
 
 
 class Offer(Record):
-    """What is proposed to the program's owners, and what it was chosen from."""
+    """A proposed scope and plan."""
 
     program: str
     program_sha256: str
-    """Digest of the program at its full scope, which the moves are patches on."""
+    """Of the program at full scope."""
     seed: NonNegativeInt
     target_on_time: Probability
     target_over_budget: Probability
     meets_targets: bool
     moves: tuple[Move, ...]
     plan: Plan
-    """The schedule of the chosen scope."""
     safety: Safety
     baseline_plan: Plan
-    """The optimum of the full scope when nothing happens."""
     baseline_safety: Safety
     tried: tuple[EvaluatedScope, ...]
     spent_s: NonNegativeFloat
-    """Seconds that the search, the schedules and the simulations took."""
     calendar: Calendar | None = None
-    """The program's: which dates its days are. None where it was made before that was kept."""
     decide_by: str = ""
-    """The moment by which the decision must stand; likewise."""
 
     def decision_text(self) -> str:
         """`decision on day 41, 13 Feb (80% of worlds: ...), due by the end of week 8 (day 56, 28 Feb), after

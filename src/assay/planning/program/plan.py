@@ -15,29 +15,27 @@ Hold = tuple[NonNegativeInt, PositiveInt]
 
 
 class PlannedRun(FrozenConfig):
-    """One run of an activity, with the hours in which it holds its devices."""
+    """A run of an activity."""
 
     devices: PositiveInt
     holds: tuple[Hold, ...]
-    """In order; several where it gives way and goes on."""
+    """Intervals of hours in which it holds devices."""
 
 
 class Planned(FrozenConfig):
-    """An activity or a gate on the calendar."""
+    """A scheduled activity or gate."""
 
     name: str
     mode: NonNegativeInt
-    """Which of its alternatives: index into `Runs.all_modes()`, or into `work`."""
+    """Index of the chosen alternative."""
 
     start_h: NonNegativeInt
     end_h: PositiveInt
-    """Hours since the program's start. People are held all the time between."""
 
     people: dict[str, float] = Field(default_factory=dict)
-    """Role or person -> full-time equivalents; of each run where there are runs."""
+    """Full-time equivalents by role or person."""
 
     runs: tuple[PlannedRun, ...] = ()
-    """In the order in which they start."""
 
     def device_hours(self) -> int:
         """What its runs hold."""
@@ -62,35 +60,34 @@ def peak_devices(runs: Iterable[PlannedRun]) -> int:
 
 
 class ObjectiveResult(FrozenConfig):
-    """One of the aims that the schedule pursues, in their order."""
+    """An objective of the schedule, in lexicographic order."""
 
     name: Literal["decision_h", "device_hours", "peak_devices", "late_h", "changes_h", "start_h"]
     value: float
     bound: float
-    """No schedule that is as good on the earlier aims does better than this."""
+    """Lower bound given the earlier objectives."""
 
     proved: bool
-    """Whether value and bound meet."""
+    """Value equals bound."""
 
     solve_s: NonNegativeFloat = 0.0
 
 
 class Plan(Record):
-    """When everything happens."""
+    """An optimal schedule."""
 
     program: str
     program_sha256: str
-    """Digest of the program that this is a plan of."""
 
     decision_h: PositiveInt
-    """Hours from the start to the end of `decision.made_by`."""
+    """Hours until the decision date."""
 
     device_hours: NonNegativeInt
     peak_devices: NonNegativeInt
-    """Most devices held in any hour."""
+    """Maximum in any hour."""
 
     items: tuple[Planned, ...]
-    """In the order in which they start."""
+    """By start."""
 
     objective_results: tuple[ObjectiveResult, ...]
 

@@ -111,7 +111,10 @@ def _rule(page: ComparisonPage) -> Figure:
     return figure(
         _forest(
             found[0],
-            [ForestRow(each.candidate_run_id, each.difference, each.verdict) for each in found],
+            [
+                ForestRow(comparison.candidate_run_id, comparison.difference, comparison.verdict)
+                for comparison in found
+            ],
             what="for each candidate",
         ),
         title="Against the rule",

@@ -104,10 +104,10 @@ def series_chart(
     dots: bool = False,
 ) -> str:
     """Metrics over steps, one line each: the mean, in a band from minimum to maximum; lost points as dots."""
-    drawn = [each.kept() for each in series]
-    thinned = [bucketed(*each, buckets=MAX_BUCKETS if width > 400 else 60) for each in drawn]
-    extremes = [value for each in thinned for value in (*each.lows, *each.highs)]
-    steps = [step for each in series for step in each.steps]
+    drawn = [item.kept() for item in series]
+    thinned = [bucketed(*entry, buckets=MAX_BUCKETS if width > 400 else 60) for entry in drawn]
+    extremes = [value for bucket in thinned for value in (*bucket.lows, *bucket.highs)]
+    steps = [step for item in series for step in item.steps]
     first, last = min(steps, default=0.0), max(steps, default=1.0)
     is_log = spans_decades(extremes) and not zero_based
     range_ = (
@@ -126,12 +126,12 @@ def series_chart(
         area.band(each.steps, _inside(each.lows, area), _inside(each.highs, area), f"band s{index}")
         for index, each in enumerate(thinned, 1)
     ]
-    lost = [_lost_points(each, area) for each in series]
+    lost = [_lost_points(item, area) for item in series]
     lines = [
         _line(each, area, f"s{index + 1}{under(index, len(series))}", dots=dots)
         for index, each in enumerate(thinned)
     ]
-    probes = _probes(thinned, [each.name for each in series], area) if width > 400 else ""
+    probes = _probes(thinned, [item.name for item in series], area) if width > 400 else ""
     return area.drawing(*bands, *lost, *lines, probes, label=label)
 
 

@@ -34,11 +34,11 @@ def loss_chart(study: ScalingStudy, *, width: int, label: str) -> str:
     scale = points.variables[form.scale]
     reach = 0.0 if study.back_test is None else study.back_test.max_horizon
     # No further than a decade past the last target: the reach may be hundreds of times the data.
-    wanted = [each.prediction.target[form.scale] for each in study.targets if each.prediction is not None]
+    wanted = [target.prediction.target[form.scale] for target in study.targets if target.prediction is not None]
     furthest = min(scale.max() * math.exp(reach), 10 * max([scale.max(), *wanted]))
     xs = np.geomspace(scale.min(), furthest, CURVE_POINTS)
     curve = study.compute_optimal(xs) if len(form.variables) > 1 else {form.scale: xs}
-    ends = [end for each in study.targets if each.prediction for end in _ends(each.prediction.loss)]
+    ends = [end for target in study.targets if target.prediction for end in _ends(target.prediction.loss)]
     middle = np.exp(study.fit.log_loss(curve))
     log_xs = np.log10(xs)
     area = chart(
@@ -84,11 +84,11 @@ def back_test_chart(tested: BackTest, confidence: float, *, width: int, label: s
 
 
 def _target_marks(study: ScalingStudy, area: Chart) -> Iterator[str]:
-    for each in study.targets:
-        if each.prediction is None:
+    for target in study.targets:
+        if target.prediction is None:
             continue
-        loss = each.prediction.loss
-        at = math.log10(each.prediction.target[study.fit.form.scale])
+        loss = target.prediction.loss
+        at = math.log10(target.prediction.target[study.fit.form.scale])
         x, y = area.x(at), area.y(loss.value)
         low, high = area.y.many(_ends(loss))
         yield tag("line", x1=x, x2=x, y1=low, y2=high, class_="whisker warn")

@@ -82,7 +82,7 @@ def _slots(
 
 def scan_figure(found: FailureDiagnosis) -> Figure:
     """What was blamed or ruled out, each with its rate, beside that of all attempts."""
-    rows = [_cause_row(cause) for cause in found.causes] + [_ruled_out_row(each) for each in found.ruled_out]
+    rows = [_cause_row(cause) for cause in found.causes] + [_ruled_out_row(item) for item in found.ruled_out]
     return figure(
         lambda width: forest_chart(
             rows,

@@ -78,10 +78,10 @@ def _clauses(decision: Decision, gate: GateResult) -> Table:
         gate.clauses,
         ("", lambda clause: view.mark_of(decision, gate, clause)),
         ("clause", lambda clause: plain(clause.name)),
-        ("asks", lambda clause: plain(clause.asks)),
+        ("asks", lambda clause: plain(clause.requirement)),
         ("seen", seen),
         ("why", lambda clause: plain(clause.reason)),
-        ("what would turn it", lambda clause: plain(view.cure_text(decision, gate, clause))),
+        ("what would turn it", lambda clause: plain(view.fix_text(decision, gate, clause))),
     )
 
 

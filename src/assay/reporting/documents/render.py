@@ -165,7 +165,7 @@ def _comparison_tiles(found: ComparisonView) -> list[Tile]:
     evaluated = (found.baseline_evaluation_s, found.candidate_evaluation_s)
     apart = f"; evaluation apart: {' and '.join(map(device_hours_text, evaluated))}" if any(evaluated) else ""
     both = (found.baseline_world_sizes, found.candidate_world_sizes)
-    sizes = " and ".join(str(max(each, default=0)) for each in both)
+    sizes = " and ".join(str(max(entry, default=0)) for entry in both)
     held = (found.baseline_device_s, found.candidate_device_s)
     interval = interval_text(difference, signed=True).strip()
     return [

@@ -31,15 +31,15 @@ def render_scaling_page(study: ScalingStudy, check: BandCheck | None, *, name: s
 
 def scaling_verdict(study: ScalingStudy) -> Verdict:
     """What the law predicts, or why it does not."""
-    refused = [each for each in study.targets if each.error is not None]
+    refused = [target for target in study.targets if target.error is not None]
     if study.back_test_error is not None:
         return Verdict("open", "fitted, not tested", str(study.back_test_error))
     if refused:
         return Verdict("bad", "refused", str(refused[0].error))
     if not study.targets:
         return Verdict("good", "fitted", f"{study.law.formula}, on {number_of(study.law.num_points, 'run')}.")
-    said = " ".join(prediction_sentence(each) for each in study.targets)
-    if any(each.is_untested for each in study.targets):
+    said = " ".join(prediction_sentence(target) for target in study.targets)
+    if any(target.is_untested for target in study.targets):
         return Verdict("open", "untested", f"{said} {level_text(study)}".rstrip())
     if level := level_text(study):
         return Verdict("open", "chance level not given", f"{said} {level}")

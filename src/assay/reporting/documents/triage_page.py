@@ -11,7 +11,7 @@ from assay.records.startup import Startup
 from assay.reporting.charts.triage_figures import rates_figure, scan_figure, seconds_figure, speed_figure
 from assay.reporting.documents.document import Block, Document, DocumentSection, Passage, TitledTable
 from assay.reporting.views.verdict import Tile, Verdict
-from assay.triage.findings import Fleet
+from assay.triage.overview import Fleet
 
 HOUR_S = 3_600.0
 

@@ -334,12 +334,12 @@ def order_lines(mixing: Mixing, config: LoaderConfig, *, mean_tokens: float) -> 
     if not mixing.traits:
         yield "  too few steps, or columns that tell rows apart, to say how steps differ"
     yield f"  two rows of a step meet again in the next epoch {mixing.pair_recurrence:.1f} times as often"
-    if (mend := mixing.mend) is not None:
-        memory = int(config.buffer_bytes_per_token * config.lanes * mend.window_rows * mean_tokens)
+    if (fix := mixing.fix) is not None:
+        memory = int(config.buffer_bytes_per_token * config.lanes * fix.window_rows * mean_tokens)
         yield (
-            f"  mend it by loader.window_rows={mend.window_rows} ({bytes_text(memory)} over all ranks), or by "
-            f"row groups of {mend.rows_per_group} rows ('assay data build --rows-per-group "
-            f"{mend.rows_per_group}', or write the shards anew)"
+            f"  mend it by loader.window_rows={fix.window_rows} ({bytes_text(memory)} over all ranks), or by "
+            f"row groups of {fix.rows_per_group} rows ('assay data build --rows-per-group "
+            f"{fix.rows_per_group}', or write the shards anew)"
         )
     if mixing.pair_recurrence >= OFTEN and config.layout.type == "bucketed":
         more = f"more than {config.layout.jitter:g}" if config.layout.jitter else "0.1 or more"
@@ -363,8 +363,8 @@ def print_split(dataset: Path, found: SplitView, build: BuildSummary | None) -> 
             f"left out    {found.num_dropped:>12,} rows  {tenths_text(found.num_dropped / total):>6}  "
             "whose tokens a training row has"
         )
-    if (asked := found.split.get("validation_fraction")) is not None:
-        for warning in warnings_of_split(held_out, total, target_share=asked, num_dropped=found.num_dropped):
+    if (fraction := found.split.get("validation_fraction")) is not None:
+        for warning in warnings_of_split(held_out, total, target_share=fraction, num_dropped=found.num_dropped):
             print(f"warning     {warning.with_hint().text}")
     if (leak := found.leak) is not None:
         examples = f", e.g. rows {', '.join(map(str, leak.examples))}" if leak.examples else ""
@@ -377,14 +377,14 @@ def print_split(dataset: Path, found: SplitView, build: BuildSummary | None) -> 
         if leak.num_rows:
             print(
                 "            --drop-leaks leaves them out of validation; --by input_ids keeps copies of a text "
-                f"on one side{_cure_at_the_build(build)}"
+                f"on one side{_build_hint(build)}"
             )
-    given = {key: "true" if value is True else value for key, value in found.split.items()}
-    spelled = ", ".join(f"{key}: {value}" for key, value in given.items())
-    print(f"\ndata:\n  dataset: {dataset}\n  split: {{{spelled}}}")
+    values = {key: "true" if value is True else value for key, value in found.split.items()}
+    settings_text = ", ".join(f"{key}: {value}" for key, value in values.items())
+    print(f"\ndata:\n  dataset: {dataset}\n  split: {{{settings_text}}}")
 
 
-def _cure_at_the_build(build: BuildSummary | None) -> str:
+def _build_hint(build: BuildSummary | None) -> str:
     """What another build would do about leaks; nothing where the rows were adopted."""
     if build is None:
         return ""

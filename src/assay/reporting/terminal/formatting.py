@@ -36,4 +36,4 @@ def world_sizes_text(sizes: Sequence[int]) -> str:
 def one_line(text: str) -> str:
     """What a log, a path or a stranger's text holds, on one line, with what a terminal would obey made
     visible."""
-    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
+    return "".join(item if item.isprintable() else ascii(item)[1:-1] for item in text)

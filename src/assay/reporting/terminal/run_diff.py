@@ -31,7 +31,11 @@ def print_diff(found: RunDiffView) -> None:
             (number("difference"), lambda each: f"{each.after - each.before:+.4f}"),
         )
         screen.print(losses)
-    known = [each for each in found.outcome if not (each.before is None and each.after is None)]
+    known = [
+        difference
+        for difference in found.outcome
+        if not (difference.before is None and difference.after is None)
+    ]
     screen.print("", table_of_differences("outcome", known, _outcome_name))
 
 

@@ -19,9 +19,9 @@ def print_symptoms(found: Symptoms) -> None:
             click.secho(
                 f"{signature.count} alike, {signature.symptom_class}: {one_line(signature.key)}", bold=True
             )
-            click.echo("".join(f"  {one_line(each)}\n" for each in where), nl=False)
-    for each in found.shared:
-        _print_shared(each)
+            click.echo("".join(f"  {one_line(text)}\n" for text in where), nl=False)
+    for cause in found.shared:
+        _print_shared(cause)
     if found.failures and not found.shared:
         click.echo(f"no cause is shared: {one_line(found.shared_because)}")
 

@@ -92,16 +92,16 @@ def print_list(
     screen, left_out = stdout(), list[str]()
     wide = screen.options.update(max_width=_ENDLESS)
     while True:
-        table = table_of(facts, *(each for each in columns if each[0].header not in left_out))
+        table = table_of(facts, *(entry for entry in columns if entry[0].header not in left_out))
         width = screen.measure(table, options=wide).maximum
         if not screen.is_terminal:
             screen.width = max(screen.width, width)
-        rest = [each for each in dispensable if each not in left_out]
+        rest = [text for text in dispensable if text not in left_out]
         if width <= screen.width or not rest:
             break
         left_out.append(rest[0])
     screen.print(table)
-    left_out = [each for each in left_out if each in (column.header for column, _ in columns)]
+    left_out = [text for text in left_out if text in (column.header for column, _ in columns)]
     if left_out:
         screen.print(f"no room for: {', '.join(left_out)} (a wider terminal, or a pipe, has them)", style="dim")
 

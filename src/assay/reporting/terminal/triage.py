@@ -38,12 +38,12 @@ def print_diagnosis(found: FailureDiagnosis) -> None:
         _print_cause(number, cause)
     if found.ruled_out:
         click.echo("ruled out:")
-    for each in found.ruled_out:
+    for item in found.ruled_out:
         click.echo(
-            f"  {_text(each.factors)}: {each.failures:,} of {each.attempts:,} ({_rate(each.rate)}), elsewhere "
-            f"{_rate(each.elsewhere_rate)}: {each.because}"
+            f"  {_text(item.factors)}: {item.failures:,} of {item.attempts:,} ({_rate(item.rate)}), elsewhere "
+            f"{_rate(item.elsewhere_rate)}: {item.because}"
         )
-        _print_ratios(each.adjustments)
+        _print_ratios(item.adjustments)
     for name, why in found.left_out.items():
         click.echo(f"not scanned: {name} ({why})")
 
@@ -121,10 +121,10 @@ def print_startup(found: Startup) -> None:
         click.echo(f"left out: {number_of(found.left_out, 'attempt')} without a first step")
     if found.against is not None and not found.grew:
         click.secho(f"no part is surely longer than in {found.against}", fg="green")
-    for each in found.grew:
-        within = "one attempt on a side" if each.low is None else f"{each.low:+.2f} to {each.high:+.2f} s"
-        click.secho(f"grew against {found.against}: {each.span} {each.seconds:+.2f} s ({within})", fg="red")
-    if any(each.span == "imports" for each in found.grew):
+    for item in found.grew:
+        within = "one attempt on a side" if item.low is None else f"{item.low:+.2f} to {item.high:+.2f} s"
+        click.secho(f"grew against {found.against}: {item.span} {item.seconds:+.2f} s ({within})", fg="red")
+    if any(item.span == "imports" for item in found.grew):
         click.echo("next: python -X importtime -c 'import assay.elastic.preload' 2>&1 | sort -t'|' -k2 -n")
 
 
@@ -155,10 +155,10 @@ def _print_runs_of_ci(found: CiReport, wall_s: float, floor_s: float, floor_test
             f"(at best {duration_text(found.bound_s)}); --json has the tests of each"
         )
     click.echo(f"flaky: {found.flaky_because}")
-    for each in found.flaky[:MOST_LISTED]:
+    for item in found.flaky[:MOST_LISTED]:
         click.secho(
-            f"  {_rate(each.rate)} [{_rate(each.low)}, {_rate(each.high)}]  {one_line(each.test)} "
-            f"({each.failures:,} of {each.runs:,} runs failed)",
+            f"  {_rate(item.rate)} [{_rate(item.low)}, {_rate(item.high)}]  {one_line(item.test)} "
+            f"({item.failures:,} of {item.runs:,} runs failed)",
             fg="yellow",
         )
     if found.first_failure:
@@ -179,8 +179,8 @@ def _print_changed(found: CiChanged) -> None:
         f"{len(found.tests):,} of {number_of(found.test_files, 'test file')}",
         bold=True,
     )
-    if found.reach_all:
-        click.echo(f"every test stands on {one_line(', '.join(found.reach_all))}")
+    if found.affects_all:
+        click.echo(f"every test stands on {one_line(', '.join(found.affects_all))}")
     else:
         _print_listed(found.tests)
     if found.unreached_files:
@@ -206,7 +206,7 @@ def _print_back_test(found: CiBackTest) -> None:
         )
     if found.missed:
         click.secho("missed:", fg="yellow")
-        _print_listed([f"{each.commit[:10]} {each.test}" for each in found.missed])
+        _print_listed([f"{failure.commit[:10]} {failure.test}" for failure in found.missed])
     for why, count in found.left_out.items():
         click.echo(f"left out: {number_of(count, 'failure')}: {why}")
 

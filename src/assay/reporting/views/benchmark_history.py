@@ -7,12 +7,11 @@ from assay.statistics.benchmark_history import BenchmarkHistory
 
 
 class HistoryLine(BenchmarkResult):
-    """A result on record, with its place in the frontier."""
+    """A result with the best value so far."""
 
     is_best_so_far: bool
-    """Better than at every checkpoint before: the frontier moved here."""
+    """Better than all earlier checkpoints."""
     best_value: float
-    """Where the frontier is."""
 
 
 def history_lines(histories: Sequence[BenchmarkHistory]) -> list[HistoryLine]:

@@ -18,44 +18,36 @@ from assay.store.ledger.ledger import Ledger
 
 
 class RecipeChange(View):
-    """A key of the recipe with another value."""
+    """A recipe key whose value differs."""
 
     key: str
-    """Dotted: `trainer.optimizer.learning_rate`."""
     baseline: Any
-    """Null where it has none."""
     candidate: Any
-    """Likewise."""
 
 
 class ComparisonView(Comparison):
-    """A comparison on record, with what each side took."""
+    """A candidate compared with its baseline."""
 
     metric: Metric
-    """What is compared."""
     baseline_value: float
-    """The baseline's value of that metric."""
     candidate_value: float
     baseline_auc: float | None
-    """`baseline_value` where the metric is the AUC; else null."""
+    """Set if the metric is the AUC."""
     candidate_auc: float | None
     throughput_ratio: float | None
-    """Candidate's rows per second over the baseline's; null where one was not measured."""
+    """Rows per second, candidate over baseline."""
     baseline_device_s: float
-    """Device seconds of training, over all ranks and attempts."""
+    """Training, over all ranks and attempts."""
     candidate_device_s: float
     baseline_evaluation_s: float = 0.0
-    """Device seconds of evaluating its commits."""
     candidate_evaluation_s: float = 0.0
     baseline_world_sizes: tuple[int, ...]
-    """Ranks of each attempt."""
     candidate_world_sizes: tuple[int, ...]
     warnings: tuple[WarningView, ...] = ()
-    """What keeps the comparison from meaning what it seems to, and what either model's numbers warn of."""
     changes: tuple[RecipeChange, ...] = ()
-    """Where the two recipes differ."""
+    """Differences between the recipes."""
     page: str
-    """The HTML file that was written."""
+    """The HTML file written."""
 
     @property
     def is_better(self) -> bool:

@@ -81,7 +81,7 @@ def method_curves(ledger: Ledger, run_id: str) -> tuple[Series, ...]:
     """Those of `OF_METHODS` that the run, named by its whole id, has."""
     known = {summary.name for summary in metric_summaries(ledger, run_id)}
     found = (_series(ledger, run_id, name) for name in OF_METHODS if name in known)
-    return tuple(each for each in found if each is not None)
+    return tuple(item for item in found if item is not None)
 
 
 def _series(ledger: Ledger, run_id: str, name: str) -> Series | None:

@@ -8,42 +8,40 @@ from assay.reporting.views.view import View
 
 
 class TraitView(View):
-    """One thing in which rows differ."""
+    """A property that rows differ in."""
 
     name: str
-    """A column, or `tokens a row`."""
+    """A column or `tokens a row`."""
     variation: float
-    """Standard deviation of what a step holds, over that under a uniform shuffle."""
+    """Standard deviation per step, over that of a uniform shuffle."""
     neighbours: float
-    """Correlation of steps that follow one another; 0 under a uniform shuffle."""
+    """Correlation of successive steps."""
 
 
-class MendView(View):
-    """What would mend the order; either does."""
+class OrderFixView(View):
+    """Settings that would shuffle well."""
 
     window_rows: int
-    """`loader.window_rows`."""
     rows_per_group: int
-    """Rows of a row group, where the shards are written anew."""
 
 
 class OrderView(View):
-    """The order of a dataset's rows, with the loader's window, beside a uniform shuffle."""
+    """How well the row order is shuffled."""
 
-    place_correlation: float
-    """The correlation of a row's step in one epoch with its step in the next; 0 under a uniform shuffle."""
+    position_correlation: float
+    """Correlation of a row's steps in two epochs."""
     traits: tuple[TraitView, ...]
-    """The worst first; none where there was too little to see."""
-    meeting_again: float
-    """How often two rows of a step meet again in one of the next epoch, over chance."""
-    mend: MendView | None
-    """Null where the rows are well mixed."""
+    """Worst first."""
+    pair_recurrence: float
+    """How often two rows share a step again in the next epoch, over chance."""
+    fix: OrderFixView | None
+    """Either change suffices."""
 
 
 def order_view(mixing: Mixing) -> OrderView:
     """The view of an order that was measured."""
     traits = tuple(TraitView.of(trait) for trait in mixing.traits)
-    return OrderView.of(mixing, traits=traits, mend=MendView.of(mixing.mend) if mixing.mend else None)
+    return OrderView.of(mixing, traits=traits, fix=OrderFixView.of(mixing.fix) if mixing.fix else None)
 
 
 def json_with_order(manifest: DatasetManifest, mixing: Mixing | None) -> str:

@@ -8,32 +8,32 @@ from assay.reporting.views.view import View
 
 
 class SideView(View):
-    """The rows of one side."""
+    """Rows of one side."""
 
     num_rows: int
     num_positive: int | None
-    """Rows of label 1; null where the rows have no label, or other ones than 0 and 1."""
+    """Rows with label 1, if labels are 0 and 1."""
 
 
 class LeakView(View):
-    """What is held out and was trained on all the same."""
+    """Validation rows that are also in training."""
 
     num_rows: int
-    """Rows of the validation side whose tokens are those of some training row."""
+    """Rows with the tokens of a training row."""
     num_validation_rows: int
     examples: tuple[int, ...]
-    """Ids of the first such rows, at most five."""
+    """Up to five row ids."""
 
 
 class SplitView(View):
-    """Both sides of a dataset."""
+    """The two sides of a split."""
 
     train: SideView
     validation: SideView
     split: dict[str, Any]
-    """The lines for a recipe, to put under `data:`."""
+    """Recipe lines for `data:`."""
     num_dropped: int
-    """Rows of the validation side that `drop_leaks` leaves out."""
+    """Validation rows removed by `drop_leaks`."""
     leak: LeakView | None
     """Null without `--check-leaks`."""
 

@@ -19,49 +19,46 @@ SEEDS_SHOWN = (2, 3, 5, 8, 12)
 
 
 class DesignView(View):
-    """A comparison over so many paired seeds."""
+    """A number of paired seeds."""
 
     num_seeds: int
     detectable_effect: float
-    """The gain that it finds with the wanted power, a share."""
+    """As a share."""
     chance: float | None
-    """To find `--effect`; null without it."""
+    """For `--effect`."""
 
 
 class PowerView(View):
-    """What seeds and items can find together."""
+    """Power of seeds and items."""
 
     designs: tuple[DesignView, ...]
     two_models_difference: float | None
-    """What the items alone could find between two fixed models; null where nothing."""
+    """Smallest difference of two fixed models."""
     seeds_needed: int | None
-    """For `--effect`; null without it, and where no number of seeds suffices."""
+    """For `--effect`."""
 
 
 class ProxyScaleView(View):
-    """What one scale's runs say of the largest scale's."""
+    """One scale compared with the largest."""
 
     scale: float
-    """As given: parameters, tokens or FLOP."""
     num_recipes: int
     num_seeds: int
     decision_accuracy: Annotated[Estimate, AsWritten]
-    """Share of pairs of recipes in the right order, from one run of each; 0.5 is a coin."""
+    """Share of recipe pairs ranked correctly from one run each."""
     rank_correlation: Annotated[Estimate, AsWritten]
-    """Spearman's, with the largest scale's mean."""
+    """Spearman."""
 
 
 class ProxyView(View):
-    """Small scales, judged by the largest."""
+    """How well small scales predict the largest."""
 
     target_scale: float
-    """The largest."""
     recommended_scale: float | None
-    """The smallest that tells the truth; null where none does."""
+    """Smallest reliable one."""
     left_out: tuple[str, ...]
-    """Recipes that some scale lacks."""
+    """Recipes missing at a scale."""
     scales: tuple[ProxyScaleView, ...]
-    """All smaller ones, ascending."""
 
 
 def power_view(

@@ -10,48 +10,43 @@ from assay.store.settings import HourPrice
 
 
 class StageView(View):
-    """The device-hours of a stage."""
+    """Device-hours of a stage."""
 
     name: str
     planned: float
     spent: float
     low: float
-    """At completion; a tenth of the simulated worlds lies below."""
+    """10% quantile at completion."""
     middle: float
-    """The median at completion."""
+    """Median at completion."""
     high: float
-    """At completion; a tenth lies above."""
+    """90% quantile at completion."""
     limit: float | None
-    """Null where the program sets none."""
 
 
 class AlarmView(View):
-    """Something to act on before it is too late."""
+    """A warning about a promise, activity or risk."""
 
     level: Literal["act", "watch"]
     what: str
-    """Which promise, activity or risk it is about."""
     text: str
 
 
 class ForecastView(View):
-    """A program under way."""
+    """A program's progress."""
 
     now: str
-    """The moment, in the program's calendar."""
+    """In the program's calendar."""
     spent_device_hours: float
     to_come_device_hours: float
-    """What is still to come of what has begun: as noted; else what was planned, less what is spent."""
+    """Remaining for activities in progress."""
     forecast: Safety
-    """Date and cost at completion, the rest simulated; device-hours include what was spent."""
+    """At completion, spent device-hours included."""
     stages: tuple[StageView, ...]
     alarms: tuple[AlarmView, ...]
     spent_cost: float | None
-    """What `spent_device_hours` cost at the price of the day; null where none is set (docs/settings.md)."""
     expected_cost: float | None
-    """The cost of the median of the device-hours at completion."""
     currency: str | None
-    """Null where the costs are."""
 
 
 def forecast_view(found: ProgramForecast, price: HourPrice | None = None) -> ForecastView:

@@ -1,7 +1,8 @@
-"""Every key that `--json` prints, with its value and meaning, as Markdown: from the views and the records."""
+"""Generates docs/json.md: every key that `--json` prints, with its type and meaning, from views and records."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
@@ -10,7 +11,7 @@ from pydantic.fields import FieldInfo
 
 from assay.base.clock import utc_text
 from assay.base.field_meanings import field_meanings
-from assay.base.nested_models import nested_models
+from assay.base.nested_models import models_in, nested_models
 from assay.planning.program.offer import Offer, Safety
 from assay.planning.program.plan import Plan
 from assay.records.audit import AuditReport
@@ -56,17 +57,22 @@ from assay.reporting.views.scaling import CodeLengthsView, ScalingView
 
 HEAD = """# The keys of `--json`
 
-Keys are added, never renamed. A time is ISO 8601 in UTC; what JSON cannot write (infinity, NaN) is null; where
-a record is printed, it says its `kind` and `version` besides. This page is what `assay show --keys` prints.
+This page is what `assay show --keys` prints. Keys are added, never renamed.
+
+`T?` is `T` or null, `T[]` a list, `{T}` an object with names as keys. Null means unknown, not measured or not
+applicable; infinity and NaN are null, too. `time` is ISO 8601 in UTC. A key in `_s` holds seconds (of a point
+in time: since the Unix epoch), `_h` hours since the program's start, `_sha256` a digest. `because` explains the
+verdict, `next` is the recommended next step, `low` and `high` are the ends of a 95% interval, `sources` maps
+inputs to their SHA-256. A record also has `kind` and `version`.
 """
 
 
 class Printed(NamedTuple):
-    """What some commands print."""
+    """The output of some commands."""
 
     commands: str
     shape: str
-    """How many, in which order."""
+    """How many objects, in which order."""
     model: type[BaseModel]
 
 
@@ -138,65 +144,139 @@ PRINTED = (
 
 
 def json_reference() -> str:
-    """The page: a table for what each command prints, then one for each kind of object inside."""
+    """Return the page: a section for the output of each command, followed by the models that are new in it."""
+    printed_models = [printed.model for printed in PRINTED]
+    inside = [*printed_models, *nested_models(printed_models)]
+    models = list(dict.fromkeys(part for model in inside for part in (model, *_bases(model))))
+    shared = _shared_enumerations(models)
     lines = [HEAD.rstrip()]
-    roots = [printed.model for printed in PRINTED]
+    described = set[type[BaseModel]](printed_models)
     for printed in PRINTED:
-        commands = ", ".join(f"`{command} --json`" for command in printed.commands.split(", "))
-        verb = "print" if ", " in printed.commands else "prints"
-        lines += [*_section(printed.model), f"{commands} {verb} {printed.shape}.", "", *_table(printed.model)]
-    lines += ["", "# Objects inside of others"]
-    for model in sorted(nested_models(roots), key=heading):
-        lines += [*_section(model), *_table(model)]
+        commands = ", ".join(f"`{command}`" for command in printed.commands.split(", "))
+        lines += _section(printed.model, "##", shared, f"{commands}: {printed.shape}. ")
+        for model in _nested(printed.model, described):
+            lines += _section(model, "###", shared)
+    lines += ["", "## Enumerations", ""]
+    lines += [f"- `{name}`: {_choices(annotation)}" for annotation, name in shared.items()]
     return "\n".join(lines) + "\n"
 
 
 def heading(model: type[BaseModel]) -> str:
-    """`ClassifierEvaluation` -> `Classifier evaluation`."""
-    words = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", model.__name__.removesuffix("View"))
-    return words[0] + words[1:].lower()
+    """Return a model's name on the page."""
+    return model.__name__.removesuffix("View")
 
 
-def _section(model: type[BaseModel]) -> list[str]:
-    about = (model.__doc__ or "").strip().replace("\n    ", "\n")
-    return ["", f"## {heading(model)}", "", about, ""]
+def _nested(model: type[BaseModel], described: set[type[BaseModel]]) -> Iterator[type[BaseModel]]:
+    """The models inside of this one, and the bases that it shares, that have no section yet; marks them."""
+    inside = [
+        *_bases(model),
+        *(part for field in model.model_fields.values() for part in models_in(field.annotation)),
+    ]
+    for part in inside:
+        if part not in described:
+            described.add(part)
+            yield part
+            yield from _nested(part, described)
 
 
-def _table(model: type[BaseModel]) -> list[str]:
+def _bases(model: type[BaseModel]) -> list[type[BaseModel]]:
+    """The direct base whose keys the model has, too."""
+    return [base for base in model.__bases__ if issubclass(base, BaseModel) and base.model_fields]
+
+
+def _section(
+    model: type[BaseModel], level: str, shared: Mapping[Any, str], introduction: str = ""
+) -> list[str]:
+    about = " ".join((model.__doc__ or "").split())
+    bases = "".join(f" It has the keys of {_link(base)} and:" for base in _bases(model))
+    return ["", f"{level} {heading(model)}", "", f"{introduction}{about}{bases}", "", *_items(model, shared)]
+
+
+def _items(model: type[BaseModel], shared: Mapping[Any, str]) -> list[str]:
+    """One item for each key with a meaning, one for each sequence of keys without."""
     meanings = field_meanings(model)
-    rows = [_row(field.alias or key, field, meanings[key]) for key, field in model.model_fields.items()]
-    return ["| key | value | meaning |", "|---|---|---|", *rows]
+    items: list[str] = []
+    was_bare = False
+    for key, field in _own_fields(model).items():
+        meaning = re.sub(r"\bNone\b", "null", " ".join(meanings[key].split()))
+        shown = f"`{field.alias or key}` ({_type(field.annotation, shared, field.metadata)})"
+        if was_bare and not meaning:
+            items[-1] += f", {shown}"
+        else:
+            items.append(f"- {shown}: {meaning}" if meaning else f"- {shown}")
+        was_bare = not meaning
+    return items
 
 
-def _row(key: str, field: FieldInfo, docstring: str) -> str:
-    meaning = re.sub(r"\bNone\b", "null", " ".join(docstring.split()))
-    return f"| `{key}` | {_cell(_value(field.annotation, field.metadata))} | {_cell(meaning)} |"
+def _own_fields(model: type[BaseModel]) -> dict[str, FieldInfo]:
+    inherited = {key for base in _bases(model) for key in base.model_fields}
+    return {key: field for key, field in model.model_fields.items() if key not in inherited}
 
 
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")
+def _shared_enumerations(models: Iterable[type[BaseModel]]) -> dict[Any, str]:
+    """The long enumerations that several keys have -> the name of one of these keys."""
+    fields = {
+        (key, field.annotation): field.alias or key
+        for model in models
+        for key, field in model.model_fields.items()
+    }
+    keys = dict[Any, list[str]]()
+    for (_, annotation), name in fields.items():
+        for literal in _literals(annotation):
+            keys.setdefault(literal, []).append(name)
+    counts = Counter(literal for model in models for literal in _own_literals(model))
+    return {
+        literal: min(names, key=len)
+        for literal, names in keys.items()
+        if counts[literal] > 1 and len(get_args(literal)) > MOST_REPEATED_CHOICES
+    }
 
 
-def _value(annotation: Any, metadata: Sequence[Any] = ()) -> str:
-    """What stands there, in words."""
-    if any(getattr(each, "func", None) is utc_text for each in metadata):
+def _own_literals(model: type[BaseModel]) -> list[Any]:
+    return [literal for field in _own_fields(model).values() for literal in _literals(field.annotation)]
+
+
+def _literals(annotation: Any) -> Iterator[Any]:
+    if get_origin(annotation) is Literal:
+        yield annotation
+    else:
+        for part in get_args(annotation):
+            yield from _literals(part)
+
+
+def _choices(annotation: Any) -> str:
+    return ", ".join(f"`{choice}`" for choice in get_args(annotation))
+
+
+def _link(model: type[BaseModel]) -> str:
+    return f"[{heading(model)}](#{heading(model).lower()})"
+
+
+def _type(annotation: Any, shared: Mapping[Any, str], metadata: Sequence[Any] = ()) -> str:
+    """The type of a value in the page's notation."""
+    if any(getattr(item, "func", None) is utc_text for item in metadata):
         return "time"
     origin, parts = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
-        return _value(parts[0], parts[1:])
+        return _type(parts[0], shared, parts[1:])
     if origin in (Union, UnionType):
-        return " or ".join(dict.fromkeys(map(_value, sorted(parts, key=lambda part: part is NoneType))))
+        types = dict.fromkeys(_type(part, shared) for part in parts if part is not NoneType)
+        return " or ".join(types) + ("?" if NoneType in parts else "")
     if origin is Literal:
-        return ", ".join(f"`{choice}`" for choice in parts)
+        return f"[{shared[annotation]}](#enumerations)" if annotation in shared else _choices(annotation)
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return f"[{heading(annotation).lower()}](#{heading(annotation).lower().replace(' ', '-')})"
+        return _link(annotation)
     if origin is tuple and Ellipsis not in parts:
-        return f"[{', '.join(map(_value, parts))}]"
+        return f"[{', '.join(_type(part, shared) for part in parts)}]"
     if origin in (tuple, list, Sequence):
-        return f"list: {_value(parts[0])}"
+        return f"{_type(parts[0], shared)}[]"
     if origin in (dict, Mapping):
-        return f"by name: {_value(parts[1])}"
-    return _PLAIN.get(annotation, "anything")
+        keys = f"{_type(parts[0], shared)}: " if parts[0] is not str else ""
+        return f"{{{keys}{_type(parts[1], shared)}}}"
+    return _PLAIN.get(annotation, "any")
 
 
-_PLAIN = {str: "text", int: "whole number", float: "number", bool: "true or false", NoneType: "null"}
+MOST_REPEATED_CHOICES = 4
+"""An enumeration of more choices than these is printed once, however many keys have it."""
+
+_PLAIN = {str: "string", int: "integer", float: "number", bool: "boolean"}

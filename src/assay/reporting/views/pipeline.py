@@ -17,35 +17,26 @@ class StageRun(View):
     """One stage with one seed."""
 
     stage: str
-    """Its name."""
     seed: int
-    """The model's, and the order's."""
     run_id: str
     status: RunStatus | None = None
-    """As of a run line; null before its turn has come."""
     step: int = 0
-    """The step of the last intact commit; 0 before the first."""
     total_steps: int | None = None
-    """Steps of the whole run; null before its turn has come."""
     began_with: str | None = None
-    """`RUN@STEP` of the earlier stage; null where it began with what its recipe names."""
+    """`RUN@STEP` of the earlier stage."""
     began_with_digest: str | None = None
-    """SHA-256 of those weights, as their commit has it."""
+    """SHA-256 of those weights."""
     device_hours: float = 0.0
-    """Device-hours over all ranks and attempts."""
 
 
 class PipelineView(View):
-    """A pipeline that was declared."""
+    """A pipeline."""
 
     pipeline: str
-    """Its name."""
     created: UtcTime
-    """When it was declared."""
     runs: tuple[StageRun, ...]
-    """Stage by stage in the order of the file, each seed by seed."""
+    """In the file's order of stages, then by seed."""
     device_hours: float
-    """Device-hours of all of them."""
 
 
 def stage_runs(pipeline: Pipeline) -> list[str]:

@@ -46,113 +46,99 @@ DeviceSeconds = dict[Phase, float]
 
 
 class AttemptView(View):
-    """One life of the run."""
+    """One attempt of a run."""
 
     attempt: int
-    """1 for the first."""
+    """From 1."""
     world_size: int
-    """Ranks."""
     started: UtcTime
     ended: UtcTime | None
-    """Null while it runs."""
     held_s: float | None
-    """From start to end, wall-clock seconds; null while it runs."""
+    """Wall-clock."""
     start_step: int
-    """The step of the commit that it resumed from; 0 where it began anew."""
+    """Step of the commit that it resumed from, or 0."""
     end_step: int | None
-    """The step of its last commit; null while it runs."""
+    """Step of its last commit."""
     reached_step: int
-    """The last step that it made, committed or not."""
+    """Last step computed, committed or not."""
     lost_steps: int
-    """Steps behind its last commit, rolled back when it ended."""
+    """Steps after its last commit, rolled back."""
     outcome: Literal["running", "succeeded", "failed", "preempted", "killed"]
     reason: str
-    """Why it ended, in words."""
     failure: Annotated[Failure, AsWritten] | None
-    """What ended it early; null if nothing did."""
     hosts: tuple[str, ...]
-    """Name of each rank's machine."""
+    """By rank."""
     devices: tuple[str, ...]
-    """Each rank's device, e.g. `cuda:3`; known once it ended."""
+    """By rank, e.g. `cuda:3`."""
     loads: tuple[int, ...]
-    """How many lanes each rank had; empty if the weights are sharded."""
+    """Lanes of each rank; empty if the weights are sharded."""
     processor: str
-    """What its ranks computed on, with the version of PyTorch."""
+    """Processor type and PyTorch version."""
     code_version: str
-    """The version of assay."""
     suspects: tuple[Suspect, ...]
-    """Devices that computed wrongly."""
+    """Devices that computed wrong results."""
     device_seconds: DeviceSeconds
-    """Device-seconds of its ranks together, by phase."""
+    """Summed over ranks."""
 
 
 class WarningView(View):
-    """What the numbers of a model, or of a comparison, warn of; docs/operations.md has the rules."""
+    """A warning about a model or comparison; docs/operations.md lists the rules."""
 
     rule: RuleName
-    """Which one holds."""
     text: str
-    """A sentence with its numbers."""
     steps: tuple[int, ...] = ()
-    """The steps that it is about, where it is about some."""
 
 
 class CommitView(View):
-    """One durable state of the run."""
+    """A durable checkpoint."""
 
     step: int
-    """Optimizer updates behind these weights."""
     attempt: int
     world_size: int
     committed: UtcTime
     folder: str
-    """The folder of its files, in the run's store."""
+    """In the run's store."""
     num_bytes: int
-    """The size of all its files."""
     weights_digest: str
-    """SHA-256: equal weights, equal digest, whatever the world size."""
+    """SHA-256, independent of the world size."""
     rows_learned: int
-    """Since the commit before."""
+    """Since the previous commit."""
     metric: float | None
-    """The value of the evaluation at this step, by the recipe's `keep_best`; null where none was made."""
+    """The recipe's `keep_best` metric at this step."""
     is_verified: bool
-    """A spot check of every rank passed in this very step."""
+    """All ranks passed a spot check at this step."""
     is_quarantined: bool
-    """It was found torn or changed, and is never used again."""
+    """Corrupt, and never used again."""
     quarantine_reason: str
-    """What was found; empty where it is intact."""
     is_retired: bool
-    """Its files were deleted for later ones, as the recipe's retention says: nothing can go on from it."""
+    """Files deleted by the retention policy."""
     is_evaluated: bool
-    """The flags are of all that it predicts; else of its training, and of *one score* where rows were asked."""
+    """`flags` cover an evaluation, not only training metrics."""
     flags: tuple[WarningView, ...]
-    """What the model's numbers warned of when it was made, with nothing that came later."""
+    """Warnings at the time of the commit."""
 
 
 class MetricSummaryView(View):
-    """One metric of rank 0, over all attempts."""
+    """One metric of rank 0 over all attempts."""
 
     last_step: int
     last: float | None
-    """The value there; null where it is no finite number."""
     minimum: float | None
     maximum: float | None
     num_points: int
     num_nan: int
-    """Points that are no number."""
 
 
 class SpeedView(View):
-    """How fast the steps that were kept went, over all ranks: work over the seconds of the steps."""
+    """Throughput of the steps that were kept, over all ranks."""
 
     steps_per_s: float
     rows_per_s: float | None
-    """Null where the run did not count its rows."""
     tokens_per_s: float | None
 
 
 class EventView(View):
-    """A sentence that a rank wrote down."""
+    """A log message of a rank."""
 
     at: UtcTime
     attempt: int
@@ -161,80 +147,67 @@ class EventView(View):
 
 
 class NoticeView(View):
-    """What was seen while the run went on, and a person should know."""
+    """An incident that was detected during the run."""
 
     at: UtcTime
     notice: NoticeKind
-    """`straggler`: a rank that all others wait for. `fault`: one that the fault plan asked for struck.
-    `repeated_failure`: attempts died alike, and no other was begun. `other_code`: the attempt runs
-    another version of assay than the one before."""
+    """`fault` was injected by the fault plan. `repeated_failure` stopped the restarts. `other_code`: the
+    version of assay changed."""
     attempt: int
     rank: int | None
-    """Null where it is not of one rank."""
     step: int | None
-    """The update under way."""
     host: str
-    """The rank's machine."""
     text: str
 
 
 class RunView(RunHead):
-    """A run. The beginning of its id is enough to ask for it."""
+    """A run."""
 
     recipe: dict[str, Any]
-    """Resolved: every value, defaults included."""
+    """Resolved, with defaults."""
     recipe_sha256: str
     dataset_fingerprint: str
     code_version: str
-    """The version of assay, with its git commit; with recipe and dataset it decides the weights."""
+    """assay's version and git commit."""
     run_dir: str
-    """Where its files lie."""
     store_url: str
-    """Where its commits lie."""
     weights_digest: str | None
-    """SHA-256 of the weights of the last intact commit; null before the first."""
+    """SHA-256 of the weights of the last intact commit."""
     parent: Annotated[ForkedFrom, AsWritten] | None
-    """The commit of another run that it began with, and what is otherwise; null where it is no fork."""
     attempts: tuple[AttemptView, ...]
     launches: tuple[Annotated[Launch, AsWritten], ...]
-    """Where it was started, the first first; `assay stop` asks the last one to leave."""
+    """Oldest first."""
     commits: tuple[CommitView, ...]
-    """The oldest first, those found damaged among them."""
+    """Oldest first, corrupt ones included."""
     device_seconds: DeviceSeconds
-    """What training held, by phase, over all ranks and attempts: `startup`, `data`, `compute`, `communication`,
-    `checkpoint`, `evaluation`, `lost` (work that was rolled back), `stalled` and `idle`; where prompts are
-    answered, also `synchronisation`, `generation` and `reward` (docs/faults.md)."""
+    """Held by training, over all ranks and attempts. `lost` is work that was rolled back."""
     device_seconds_beside: DeviceSeconds
-    """Held by no attempt, and no part of them: evaluation of commits (`assay eval work`, `assay eval run`)."""
+    """Held by evaluation outside training (`assay eval work`, `assay eval run`)."""
     cost: float | None
-    """What training cost at the prices of the day; null where one is not known (docs/settings.md)."""
+    """Training, at the configured prices (docs/settings.md)."""
     evaluation_cost: float | None
-    """What evaluating its commits cost, likewise."""
     currency: str | None
-    """Null where the cost is."""
     goodput: float | None
-    """Share of training's device time that went into steps that were kept; null before any is on record."""
+    """Share of training device time spent on steps that were kept."""
     lost_steps: int
-    """Steps that were made and rolled back, over all attempts."""
+    """Steps rolled back, over all attempts."""
     prompts: Annotated[PromptCounts, AsWritten] | None
-    """What became of the prompts of the committed steps; null where rows are no prompts, or no journal was
-    kept."""
+    """Outcomes of the prompts of committed steps."""
     speed: SpeedView | None
-    """Null before the first step."""
     metrics: dict[str, MetricSummaryView]
-    """By name, of rank 0."""
+    """From rank 0."""
     evaluation: Annotated[AnyEvaluation, AsWritten] | None
-    """The last one; null before it."""
+    """The last one."""
     audit: Annotated[AuditReport, AsWritten] | None
-    """The last report; null before the first. It is about rows, and says nothing of the model."""
+    """The last report."""
     warnings: tuple[WarningView, ...]
-    """What the model's numbers warn of; empty where none does, and before there are any."""
+    """Warnings about the model's metrics."""
     notices: tuple[NoticeView, ...]
-    """The newest last; at most twenty."""
+    """The last twenty, newest last."""
     events: tuple[EventView, ...]
-    """What its ranks wrote down, the newest last; at most twenty."""
+    """The last twenty log messages of ranks, newest last."""
     notes: tuple[Annotated[Note, AsWritten], ...]
-    """By `assay runs note`, the oldest first."""
+    """Oldest first."""
 
     def last_commit(self) -> CommitView | None:
         """The newest durable state that was not found damaged."""

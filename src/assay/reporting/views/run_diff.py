@@ -22,50 +22,41 @@ SHOWN_STEPS = 5
 
 
 class DifferenceView(View):
-    """One thing that is not the same."""
+    """A value in both runs."""
 
     name: str
-    """Dotted key of the recipe, or what it is: `code`, `devices`, `workers`."""
     before: Any
-    """In the first run; null where it has none."""
     after: Any
-    """In the second one; likewise."""
 
 
 class LossAtStepView(View):
-    """The loss of one step that both runs made."""
+    """The loss of both runs at one step."""
 
     step: int
-    """Number of the update."""
     before: float
-    """The first run's."""
     after: float
-    """The second one's."""
 
 
 class RunDiffView(View):
-    """From one run to another."""
+    """A comparison of two runs."""
 
     before: str
-    """Id of the first run."""
     after: str
-    """The value of the second one."""
     recipe: tuple[DifferenceView, ...]
-    """Keys with another value; where the dataset lies is none."""
+    """Without the dataset's location."""
     is_dataset_equal: bool
-    """The fingerprints are."""
+    """The fingerprints are equal."""
     dataset: Annotated[DatasetDiff, AsWritten] | None
-    """What differs; null where nothing does, or one of them is not here."""
     environment: tuple[DifferenceView, ...]
-    """Code, PyTorch, devices, hosts, workers and the run forked from, as far as the records have them."""
+    """Code, PyTorch, devices, hosts, workers and parent run."""
     weights_equal: bool
-    """Whether the weights of their last commits are equal, bit for bit."""
+    """The last commits are bitwise equal."""
     first_other_step: int | None
-    """The first step of both whose loss has other bits; null where all are equal, or they share none."""
+    """First common step whose loss differs."""
     loss: tuple[LossAtStepView, ...]
-    """At some steps that both made, the last one among them."""
+    """At some common steps."""
     outcome: tuple[DifferenceView, ...]
-    """Status, steps, metric, device time, goodput, speed: of both, equal or not."""
+    """Status, steps, metric, device time, goodput and speed."""
 
 
 def run_diff(ledger: Ledger, before_id: str, after_id: str, settings: Settings = NO_SETTINGS) -> RunDiffView:

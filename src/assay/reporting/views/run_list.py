@@ -21,28 +21,25 @@ Sorting = Literal["age", "cost", "name", "seen", "status", "step", "value"]
 
 
 class RunHead(View):
-    """How a run stands: what a list of runs and the run itself both say."""
+    """The keys that a list of runs and a run share."""
 
     run_id: str
     name: str | None
-    """The recipe's."""
+    """From the recipe."""
     status: RunStatus
-    """How it stands. `failed`: its last attempt died and no other was begun. `gone`: it is not done, and the
-    process that drove it is no more. `unknown`: that process is on another host, or on no record, and nothing
-    was heard of the run for 15 minutes."""
+    """`gone`: unfinished, and its supervisor died. `unknown`: no sign of life for 15 minutes, and the
+    supervisor cannot be checked from here."""
     failure_kind: FailureKind | None = None
-    """What ended its last attempt, where `failed`: `disk_full`, `loss_not_finite`, ...; else null."""
+    """Why the last attempt failed."""
     created: UtcTime
     step: int
-    """The step of the last intact commit; 0 before the first."""
+    """Step of the last intact commit."""
     total_steps: int
-    """Steps of the whole run."""
     world_sizes: tuple[int, ...]
     """Ranks of each attempt."""
     last_seen: UtcTime | None
-    """The last sign of life of any rank; null before the first."""
+    """Last sign of life of any rank."""
     tags: tuple[str, ...]
-    """By `assay runs tag`."""
 
     def status_text(self) -> str:
         """`failed: disk full`; the status itself where nothing more is known."""
@@ -57,34 +54,31 @@ def failure_kind(status: RunStatus, attempts: Sequence[Attempt]) -> FailureKind 
 
 
 class RunLine(RunHead):
-    """One run of the list."""
+    """A row of the run list."""
 
     attempts: int
-    """How many."""
     metric: str | None
-    """By which runs of its method are compared, e.g. `AUC`; null before the first evaluation."""
+    """The metric by which runs of this method are compared, e.g. `AUC`."""
     value: float | None
-    """The value of that metric, in the last evaluation."""
+    """Its value in the last evaluation."""
     higher_is_better: bool | None
-    """Whether more of it is better; null before the first evaluation."""
     auc: float | None
-    """The same where the metric is the AUC; else null."""
+    """`value` if the metric is the AUC."""
     device_hours: float
-    """Device-hours of training, all ranks; of an attempt that has not ended, until its last sign of life."""
+    """Training on all ranks."""
     evaluation_hours: float = 0.0
-    """Device-hours of evaluating its commits, as far as that is over."""
     started: str | None
-    """Where it was started last: `Slurm job 12`, `process 345 on node7`; null where nobody wrote it down."""
+    """Where it was last launched, e.g. `Slurm job 12`."""
     forked_from: str | None
-    """`RUN@STEP`; null where it is no fork."""
+    """`RUN@STEP`."""
     note: str | None
-    """The last one, by `assay runs note`; null where there is none."""
+    """The last one."""
     written: UtcTime | None = None
-    """When this ledger was last brought up to date about the run; null where an older assay did it."""
+    """When the ledger's row was last updated."""
     written_by: str = ""
-    """By what process, and where."""
+    """Process and host of the update."""
     is_stale: bool = False
-    """The run's folder is newer than that, or it goes on and nobody writes here: its numbers may be old."""
+    """The row may be out of date."""
 
     def stale_text(self, now_s: float) -> str:
         """A sentence of a run whose numbers may be old."""

@@ -12,60 +12,57 @@ from assay.statistics.scaling.study import ScalingStudy
 
 
 class AskedView(View):
-    """A target, and what the law says of it."""
+    """A target and its prediction."""
 
     target: Mapping[str, float]
-    """Parameters, tokens or compute of the run that was asked about."""
+    """Parameters, tokens or compute."""
     prediction: Annotated[ScalingPrediction, AsWritten] | None
-    """Null where refused."""
     score: Annotated[Estimate, AsWritten] | None
-    """The estimate of the downstream task; null without `--score`."""
+    """Downstream score; null without `--score`."""
     is_untested: bool
-    """Further out than any back-test reached."""
+    """Beyond the range of the back-test."""
     refused: str | None
-    """Why nothing is said, or nothing of the score; null where all is."""
+    """Why there is no prediction or score."""
 
 
 class ScalingView(View):
-    """A law, and what follows from it."""
+    """A scaling law and its predictions."""
 
     law: Annotated[ScalingLaw, AsWritten]
     form_errors: Mapping[str, float]
-    """Form -> mean error of its back-test, in log loss, by which the law's form was chosen; empty where it was
-    given, or could not be."""
+    """Back-test error of each form, in log loss."""
     predictions: tuple[AskedView, ...]
-    """One for each `--at`."""
+    """One per `--at`."""
     band_multiplier: float | None
-    """Claimed standard errors that the back-test found necessary; null where there is none."""
+    """Factor on standard errors found by the back-test."""
     score_level: float | None
-    """Where the scores level off, clearly above the `--chance` that was given; null where they do not."""
+    """Score floor, if clearly above `--chance`."""
     untested: str | None
-    """Why there is no back-test; null where there is one."""
+    """Why there is no back-test."""
     left_out: tuple[str, ...]
-    """Origins of the back-test that no law could be fitted to, and why."""
+    """Back-test origins without a fit."""
     band_check: Annotated[BandCheck, AsWritten] | None
     """Null without `--check-bands`."""
     page: str | None
-    """The HTML file that was written; null without `--out`."""
 
 
 class CodeLengthView(View):
-    """What a run's labels cost somebody who learns along with it."""
+    """Online code length of a run's labels."""
 
     run_id: str
     bits: float
     bits_per_row: float
     num_rows: int
     is_whole_pass: bool
-    """False: the first pass over the data is not over."""
+    """The first epoch is complete."""
 
 
 class CodeLengthsView(View):
-    """One run, or pairs of a baseline and a candidate in turn."""
+    """Prequential code lengths."""
 
     runs: tuple[CodeLengthView, ...]
     saved_bits_per_row: Annotated[Estimate, AsWritten] | None
-    """Baseline minus candidate; null for one run."""
+    """Baseline minus candidate."""
 
 
 def scaling_view(found: ScalingStudy, check: BandCheck | None, page: Path | None) -> ScalingView:
@@ -74,7 +71,8 @@ def scaling_view(found: ScalingStudy, check: BandCheck | None, page: Path | None
         law=found.law,
         form_errors=found.errors,
         predictions=tuple(
-            AskedView.of(each, refused=str(each.error) if each.error else None) for each in found.targets
+            AskedView.of(target, refused=str(target.error) if target.error else None)
+            for target in found.targets
         ),
         band_multiplier=found.back_test.multiplier(found.confidence) if found.back_test else None,
         score_level=found.task.level if found.task else None,

@@ -252,10 +252,10 @@ def comparison_verdict(page: "ComparisonPage") -> Verdict:
     word = {"bad": "fail", "open": "undecided", "good": "pass"}[by_rule]
     warned = list(dict.fromkeys(warning for found in page.candidates for warning in found.compared.warnings))
     sentences = [_judged(candidate.compared) for candidate in page.candidates]
-    sentences += [f"Warning: {each.text}" for each in warned]
+    sentences += [f"Warning: {item.text}" for item in warned]
     if not warned:
         return Verdict(by_rule, word, " ".join(sentences))
-    rules = ", ".join(dict.fromkeys(each.rule for each in warned))
+    rules = ", ".join(dict.fromkeys(item.rule for item in warned))
     marks = (Mark("rule", by_rule, word), Mark("comparison", "bad", rules))
     return Verdict(worst((by_rule, "open")), f"{word}, with warnings", " ".join(sentences), marks)
 
@@ -313,10 +313,10 @@ def _survived(run: RunView) -> str:
     cut_short = [attempt for attempt in run.attempts[:-1] if attempt.outcome != "succeeded"]
     if not cut_short:
         return ""
-    lost = sum(each.lost_steps for each in cut_short)
+    lost = sum(item.lost_steps for item in cut_short)
     were = "was" if lost == 1 else "were"
     again = f"; {number_of(lost, 'step')} {were} made again" if lost else "; no step was lost"
-    ends = [each for each in cut_short if each.reason]
+    ends = [item for item in cut_short if item.reason]
     reason = f" ({ends[0].reason})" if ends else ""
     times = "once" if len(cut_short) == 1 else f"{len(cut_short)} times"
     return f" It was interrupted {times}{reason} and went on from its last commit{again}."

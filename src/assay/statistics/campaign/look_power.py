@@ -83,7 +83,7 @@ def sufficient_design(
     designs = [SufficientDesign(seeds, 1) for seeds in range(last, MAX_SEEDS + 1)]
     factors = [factor for factor in (2, 4, 8, 16, 32, 64) if factor <= MAX_ITEMS_FACTOR]
     designs += [SufficientDesign(seeds, factor) for seeds in (last, max(last, MAX_SEEDS)) for factor in factors]
-    return next((each for each in designs if is_enough(each)), None)
+    return next((candidate for candidate in designs if is_enough(candidate)), None)
 
 
 class _StudyNoise(NamedTuple):

@@ -219,7 +219,7 @@ def _fit_curve(
         [middle + 20 * loss_range, np.log(200.0 / loss_range)],
     )
     found = [least_squares(misfit, np.clip(start, *bounds), bounds=bounds) for start in starts]
-    return curve_of(min(found, key=lambda each: each.cost).x)
+    return curve_of(min(found, key=lambda solution: solution.cost).x)
 
 
 def _curve_starts(losses: Float64[np.ndarray, "point"], loss_range: float) -> list[tuple[float, float]]:

@@ -36,23 +36,23 @@ class _Finished(NamedTuple):
 def points_of_runs(ledger: Ledger, run_ids: Sequence[str]) -> ScalingPoints:
     """One point per run. Raises `DataError` where a run lacks one of its numbers, or the splits differ."""
     finished = [_finished(ledger, run_id) for run_id in run_ids]
-    rows = {each.evaluation.overall.num_rows for each in finished}
-    splits = {str(recipe_of(each.run).data.split) for each in finished}
+    rows = {run.evaluation.overall.num_rows for run in finished}
+    splits = {str(recipe_of(run.run).data.split) for run in finished}
     if len(rows) > 1 or len(splits) > 1:
         raise DataError(
             f"the runs were evaluated on different rows: {len(splits)} splits, with "
             f"{' and '.join(f'{count:,}' for count in sorted(rows))} rows. One law needs one validation set; "
             "use runs with equal 'data.split'."
         )
-    if len(losses := {each.evaluation.loss.metric.name for each in finished if each.evaluation.loss}) > 1:
+    if len(losses := {run.evaluation.loss.metric.name for run in finished if run.evaluation.loss}) > 1:
         raise DataError(
             f"the runs are measured by other losses: {' and '.join(sorted(losses))}. One law needs one loss; "
             "use runs of one method."
         )
     return scaling_points(
-        [each.loss for each in finished],
-        parameters=[each.parameters for each in finished],
-        tokens=[each.tokens for each in finished],
+        [run.loss for run in finished],
+        parameters=[run.parameters for run in finished],
+        tokens=[run.tokens for run in finished],
         source="runs",
     )
 

@@ -189,7 +189,7 @@ def _column_indices(heading: list[str], path: Path, score_column: str | None) ->
     if score_column is not None and score_column.strip().lower() not in names:
         raise DataError(f"{path}: no column '{score_column}'; there are {', '.join(heading)}.")
     for name, known in headings.items():
-        found = [index for index, each in enumerate(names) if each in known]
+        found = [index for index, heading_name in enumerate(names) if heading_name in known]
         if len(found) > 1:
             raise DataError(
                 f"{path}: columns {[heading[index] for index in found]} both mean {name}; keep one."

@@ -67,7 +67,7 @@ class ScalingStudy:
     errors: Mapping[str, float]
     """Form -> the mean error of its back-test, by which the law's was chosen; empty where it was given."""
     task: TaskFit | None
-    targets_: Sequence[ExtrapolatedTarget]
+    targets: Sequence[ExtrapolatedTarget]
     confidence: float
 
     def compute_optimal(

@@ -19,7 +19,14 @@ from assay.inference.protocol import (
 )
 from assay.serving.methods import BETWEEN_MESSAGES
 from assay.training.trainer.method_config import BinaryPredictions, ClassPredictions, Predictions
-from assay.workers.engine.loaded import AskRefusedError, IsStopping, Tell, cannot, refuse_long, resident_bytes
+from assay.workers.engine.loaded import (
+    IsStopping,
+    RequestRejectedError,
+    Send,
+    check_length,
+    resident_bytes,
+    unsupported,
+)
 from assay.workflows.export.predict import Predictor
 
 
@@ -39,32 +46,32 @@ class PredictingEngine:
     def ready(self) -> Ready:
         """See `LoadedModel`."""
         is_reward = self._predictor.rewards is not None
-        said = self._predictions
+        kind = self._predictions
         return Ready(
             kind="reward_model" if is_reward else "classifier" if self._can_decide else "encoder",
             digest=self._digest,
             window_tokens=self._predictor.max_tokens,
-            classes=said.names if isinstance(said, ClassPredictions) else (),
-            is_predicate=isinstance(said, BinaryPredictions),
+            classes=kind.names if isinstance(kind, ClassPredictions) else (),
+            is_predicate=isinstance(kind, BinaryPredictions),
             resident_bytes=resident_bytes(),
         )
 
-    def answer(self, ask: EngineRequest, tell: Tell, is_stopping: IsStopping) -> None:  # noqa: ARG002
+    def handle(self, request: EngineRequest, send: Send, is_stopping: IsStopping) -> None:  # noqa: ARG002
         """See `LoadedModel`."""
-        match ask:
+        match request:
             case ClassifyRequest() if self._can_decide:
-                read = [self._read(prompt) for prompt in ask.prompts]
-                tokens = [each.tokens for each in read]
-                columns = self._predictor.answerer.answers(tokens, self._missing(len(read)))
+                read = [self._read(prompt) for prompt in request.prompts]
+                tokens = [item.tokens for item in read]
+                columns = self._predictor.row_predictor.predict(tokens, self._missing(len(read)))
                 rows = tuple(
                     {name: values[row] for name, values in columns.items()} for row in range(len(read))
                 )
-                tell(Classified(answers=rows, num_tokens=sum(map(len, tokens)), num_cut=_num_cut(read)))
-            case EmbedRequest() if self._predictor.answerer.embeds:
-                read = [self._read(prompt) for prompt in ask.prompts]
-                tokens = [each.tokens for each in read]
-                vectors = self._predictor.answerer.embeddings(tokens, self._missing(1))
-                tell(
+                send(Classified(predictions=rows, num_tokens=sum(map(len, tokens)), num_cut=_num_cut(read)))
+            case EmbedRequest() if self._predictor.row_predictor.embeds:
+                read = [self._read(prompt) for prompt in request.prompts]
+                tokens = [item.tokens for item in read]
+                vectors = self._predictor.row_predictor.embeddings(tokens, self._missing(1))
+                send(
                     Embedded(
                         vectors=tuple(map(tuple, vectors)),
                         num_tokens=sum(map(len, tokens)),
@@ -72,16 +79,16 @@ class PredictingEngine:
                     )
                 )
             case TokenizeRequest():
-                tell(self._spelled(ask))
+                send(self._tokenized(request))
             case _:
-                raise cannot(ask, self.ready)
+                raise unsupported(request, self.ready)
 
     def _missing(self, num_rows: int) -> dict[str, pa.Array]:
         return {name: pa.nulls(num_rows, kind) for name, kind in self._predictor.columns.items()}
 
     def _read(self, prompt: PromptInput) -> "_Read":
         if prompt.tokens is not None:
-            refuse_long(len(prompt.tokens), self._predictor.max_tokens, param="input", of="The input")
+            check_length(len(prompt.tokens), self._predictor.max_tokens, param="input", of="The input")
             found = _Read(prompt.tokens)
         elif self._predictor.rewards is not None:
             row = {"messages": list(prompt.messages)} if prompt.messages is not None else {"text": prompt.text}
@@ -94,16 +101,16 @@ class PredictingEngine:
             (encoding,) = encode_as_text(self._predictor.tokenizer, [text])
             found = _Read(encoding.ids, is_cut=bool(encoding.overflowing))
         if not found.tokens:
-            raise AskRefusedError("An empty input: write something.", code="invalid_value", param="input")
+            raise RequestRejectedError("An empty input: write something.", code="invalid_value", param="input")
         return found
 
-    def _spelled(self, ask: TokenizeRequest) -> Tokenized:
+    def _tokenized(self, request: TokenizeRequest) -> Tokenized:
         tokenizer = self._predictor.tokenizer
-        if ask.tokens is None:
+        if request.tokens is None:
             return Tokenized(
-                tokens=tuple(tokenizer.encode(ask.text or "", add_special_tokens=ask.has_start).ids)
+                tokens=tuple(tokenizer.encode(request.text or "", add_special_tokens=request.has_start).ids)
             )
-        return Tokenized(text=tokenizer.decode(list(ask.tokens), skip_special_tokens=False))
+        return Tokenized(text=tokenizer.decode(list(request.tokens), skip_special_tokens=False))
 
 
 class _Read(NamedTuple):
@@ -112,4 +119,4 @@ class _Read(NamedTuple):
 
 
 def _num_cut(read: Sequence[_Read]) -> int:
-    return sum(each.is_cut for each in read)
+    return sum(item.is_cut for item in read)

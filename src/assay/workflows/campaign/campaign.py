@@ -19,12 +19,12 @@ from assay.decision.candidate import warning_of_patch
 from assay.records.decision import Decision
 from assay.statistics.benchmark_items import load_result
 from assay.store.ledger.ledger import Ledger
-from assay.workflows.campaign.arms import arms_of
+from assay.workflows.campaign.arm_plan import campaign_arm_plan
 from assay.workflows.campaign.folder import OpenCampaign
-from assay.workflows.campaign.look import look_at
-from assay.workflows.campaign.scores import ScoredRun, scored_run, suite_folder
-from assay.workflows.campaign.sealed_holdout import Bench, ScoreSealed
-from assay.workflows.campaign.train import CampaignStopped, Training, Workplace
+from assay.workflows.campaign.look import triage_ledger
+from assay.workflows.campaign.scores import ScoredRun, score_run, suite_folder
+from assay.workflows.campaign.sealed_holdout import LookContext, ScoreSealed
+from assay.workflows.campaign.train import CampaignStopped, ExecutionSettings, Training
 
 Say = Callable[[str], None]
 
@@ -42,7 +42,7 @@ def run_campaign(
     campaign: OpenCampaign,
     ledger: Ledger,
     *,
-    place: Workplace,
+    place: ExecutionSettings,
     say: Say,
     score: ScoreSealed = suite_folder,
 ) -> CampaignResult:
@@ -51,11 +51,11 @@ def run_campaign(
     `score` makes a sealed benchmark's results be there.
     """
     ledger.record_campaign(campaign.record)
-    config, training = campaign.config, Training(arms_of(campaign), ledger, place)
-    bench = Bench(ledger, place.clock, score)
+    config, training = campaign.config, Training(campaign_arm_plan(campaign), ledger, place)
+    bench = LookContext(ledger, place.clock, score)
     decisions: dict[str, Decision] = {}
     scored: dict[tuple[str, int], ScoredRun] = {}
-    open_ = [each.name for each in config.candidates]
+    open_ = [item.name for item in config.candidates]
     for candidate in config.candidates:
         if warning := warning_of_patch(candidate.name, candidate.patch):
             say(f"warning: {warning}")
@@ -65,13 +65,13 @@ def run_campaign(
             due = [
                 (arm, seed) for seed in seeds for arm in (config.baseline, *open_) if (arm, seed) not in scored
             ]
-            for each in training.finish(due):
-                found = scored_run(campaign, each, ledger, clock=place.clock)
-                scored[each.arm, each.seed] = found
-                say(f"{each.arm}, seed {each.seed}: {result_text(campaign, found)}")
+            for run in training.finish(due):
+                found = score_run(campaign, run, ledger, clock=place.clock)
+                scored[run.arm, run.seed] = found
+                say(f"{run.arm}, seed {run.seed}: {result_text(campaign, found)}")
             for name in list(open_):
                 before, after = ([scored[arm, seed] for seed in seeds] for arm in (config.baseline, name))
-                decisions[name] = decision = look_at(campaign, name, before, after, bench)
+                decisions[name] = decision = triage_ledger(campaign, name, before, after, bench)
                 say(f"look at {number_of(num_seeds, 'seed')}: {decision.sentence}")
                 if decision.is_final:
                     open_.remove(name)

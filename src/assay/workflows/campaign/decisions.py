@@ -51,8 +51,8 @@ def changed_since(decisions: Sequence[Decision], ledger: Ledger) -> list[Decisio
 
 def _require_same_clauses(recorded: Decision, found: Decision, path: Path) -> None:
     before, now = (
-        [(gate.gate, clause.name) for gate in each.gates for clause in gate.clauses]
-        for each in (recorded, found)
+        [(gate.gate, clause.name) for gate in decision.gates for clause in gate.clauses]
+        for decision in (recorded, found)
     )
     if before == now:
         return

@@ -10,7 +10,7 @@ from assay.decision.config import CampaignConfig
 from assay.decision.sentences import device_time_text
 from assay.workflows.calibration import calibrate
 from assay.workflows.preview import expected_s, preview
-from assay.workflows.run import checked
+from assay.workflows.run import check_recipe
 
 
 class ExpectedCost(NamedTuple):
@@ -41,7 +41,7 @@ def expected_cost(config: CampaignConfig, *, beside: Path, seconds: float) -> Ex
     """Measured for so many seconds. Raises `ConfigError` where the budget does not hold a single run."""
     recipe, _ = known_good_recipe(beside / config.recipe)
     values = patched(recipe, {}, arm=config.baseline, seed=config.first_seed)
-    found = preview(*checked(values), world_size=config.workers)
+    found = preview(*check_recipe(values), world_size=config.workers)
     measured = calibrate(values, world_size=config.workers, seconds=seconds)
     cost = ExpectedCost(
         run_s=config.workers * expected_s(found, measured),

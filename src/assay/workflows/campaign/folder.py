@@ -93,7 +93,7 @@ def declare(
     return OpenCampaign(home, record, config, known_good)
 
 
-def refuse_redeclared(home: Home, config: CampaignConfig, *, beside: Path, clock: Clock) -> None:
+def check_declaration(home: Home, config: CampaignConfig, *, beside: Path, clock: Clock) -> None:
     """What `declare` would refuse of a campaign that was declared before, with nothing written."""
     if config.name not in home.campaign_names():
         return
@@ -188,7 +188,7 @@ def _as_declared(home: Home, wanted: Campaign, config: CampaignConfig) -> tuple[
     if found.config_sha256 == wanted.config_sha256:
         return found, config
     changed = sorted(_changes("", found.config, wanted.config))
-    before, now = (validated(Recipe, LoadedConfig(each.recipe, {})) for each in (found, wanted))
+    before, now = (validated(Recipe, LoadedConfig(campaign.recipe, {})) for campaign in (found, wanted))
     if not changed and before == now:
         return found, config
     changed = changed or ["the known-good recipe"]

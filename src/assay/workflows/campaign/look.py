@@ -13,17 +13,17 @@ from assay.store.ledger.ledger import Ledger
 from assay.workflows.campaign.decisions import record_decision
 from assay.workflows.campaign.folder import OpenCampaign, recorded_decisions, recorded_looks
 from assay.workflows.campaign.gather import gather
-from assay.workflows.campaign.scores import ScoredRun, finished_runs
-from assay.workflows.campaign.sealed_holdout import Bench
+from assay.workflows.campaign.scores import ScoredRun, score_finished_runs
+from assay.workflows.campaign.sealed_holdout import LookContext
 from assay.workflows.campaign.suites import require_suites_as_declared
 
 
-def look_at(
+def triage_ledger(
     campaign: OpenCampaign,
     candidate: str,
     baseline_runs: Sequence[ScoredRun],
     candidate_runs: Sequence[ScoredRun],
-    bench: Bench,
+    bench: LookContext,
     *,
     is_gate: bool = True,
 ) -> Decision:
@@ -48,16 +48,16 @@ def look_at(
 
 def decide_again(campaign: OpenCampaign, ledger: Ledger, *, clock: Clock) -> list[Decision]:
     """Every decision on record, judged anew; `DamagedDataError` for one that does not follow any more."""
-    runs = {arm: finished_runs(campaign, ledger, arm, clock=clock) for arm in campaign.config.arm_names}
+    runs = {arm: score_finished_runs(campaign, ledger, arm, clock=clock) for arm in campaign.config.arm_names}
     decisions = []
     for recorded in recorded_decisions(campaign.folder):
         num_seeds = recorded.look.num_seeds
-        decision = look_at(
+        decision = triage_ledger(
             campaign,
             recorded.candidate,
             runs[campaign.config.baseline][:num_seeds],
             runs[recorded.candidate][:num_seeds],
-            Bench(ledger, clock),
+            LookContext(ledger, clock),
             is_gate=recorded.look.is_gate,
         )
         decisions.append(decision)
@@ -68,10 +68,10 @@ def look_now(campaign: OpenCampaign, ledger: Ledger, *, clock: Clock) -> list[De
     """An unscheduled look at every candidate that is not decided; recorded, and paid for from the error
     rate."""
     closed = {decision.candidate for decision in recorded_decisions(campaign.folder) if decision.is_final}
-    baseline = finished_runs(campaign, ledger, campaign.config.baseline, clock=clock)
+    baseline = score_finished_runs(campaign, ledger, campaign.config.baseline, clock=clock)
     decisions = []
     for candidate in campaign.config.candidates:
-        runs = finished_runs(campaign, ledger, candidate.name, clock=clock)
+        runs = score_finished_runs(campaign, ledger, candidate.name, clock=clock)
         num_seeds = min(len(runs), len(baseline))
         if candidate.name in closed or num_seeds in campaign.config.all_looks:
             continue
@@ -81,7 +81,9 @@ def look_now(campaign: OpenCampaign, ledger: Ledger, *, clock: Clock) -> list[De
                 "finished so far; a look needs 2. Go on with 'assay campaign run'."
             )
         pairs = baseline[:num_seeds], runs[:num_seeds]
-        decisions.append(look_at(campaign, candidate.name, *pairs, Bench(ledger, clock), is_gate=False))
+        decisions.append(
+            triage_ledger(campaign, candidate.name, *pairs, LookContext(ledger, clock), is_gate=False)
+        )
     return decisions
 
 

@@ -20,7 +20,7 @@ from assay.statistics.power import MAX_SEEDS, POWER, minimum_detectable_effect, 
 from assay.statistics.seeds.trimmed import MIN_SEEDS, OverSeeds
 from assay.statistics.warnings import MAX_LOST, MIN_FOUND, Warned, warnings_of_clusters
 from assay.store.home import Home
-from assay.workflows.campaign.paired_noise import ItemDraws, NoiseBeforehand, PairedNoise
+from assay.workflows.campaign.paired_noise import ItemDraws, NoiseEstimator, PairedNoise
 
 ITEMS_FACTORS = (2, 4, 8, 16, 32, 64)
 """Times as many items as there are, that a guardrail is tried with."""
@@ -64,9 +64,9 @@ class StatedPower(NamedTuple):
     warnings: list[Warned]
 
 
-def stated_power(config: CampaignConfig, home: Home, *, beside: Path) -> StatedPower:
+def state_power(config: CampaignConfig, home: Home, *, beside: Path) -> StatedPower:
     """Look by look and guardrail by guardrail, with what to do where too little would be decided."""
-    beforehand = NoiseBeforehand(config, home, beside=beside)
+    beforehand = NoiseEstimator(config, home, beside=beside)
     noise, looks, otherwise = beforehand.of(config.rule.primary), [], []
     if noise is not None:
         looks = _looks(config, noise, config.rule.over_seeds)
@@ -77,7 +77,7 @@ def stated_power(config: CampaignConfig, home: Home, *, beside: Path) -> StatedP
         for guardrail in config.rule.guardrails
     ]
     safety = [SafetyPower(each, beforehand.draws((each.benchmark,))) for each in config.rule.safety]
-    warnings = [warning.with_cure() for warning in beforehand.data_warnings()]
+    warnings = [warning.with_hint() for warning in beforehand.data_warnings()]
     warnings += _of_looks(config, noise, looks) if noise is not None else []
     warnings += _of_guards(guardrails, safety, config.seeds)
     warnings += warnings_of_clusters(config.differing_clusters())

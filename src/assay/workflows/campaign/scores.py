@@ -13,7 +13,7 @@ from assay.base.clock import Clock
 from assay.base.errors import AssayError, DataError
 from assay.decision.config import PredictionsBenchmark, SuiteBenchmark
 from assay.decision.facts import BenchmarkFacts, BenchmarkScores, benchmark_facts
-from assay.decision.row_scores import asked_sha256, result_of_predictions, scored_predictions
+from assay.decision.row_scores import definition_sha256, result_of_predictions, scored_predictions
 from assay.records.benchmark import BenchmarkResult
 from assay.records.campaign import CampaignRun
 from assay.records.decision import Source
@@ -31,11 +31,11 @@ from assay.statistics.predictions import predictions_of
 from assay.store.home import Home
 from assay.store.ledger.ledger import Ledger
 from assay.workflows.bookkeeping import rebuild_run, writer_of
-from assay.workflows.campaign.arms import run_id_of
+from assay.workflows.campaign.arm_plan import run_id_of
 from assay.workflows.campaign.folder import OpenCampaign
 from assay.workflows.campaign.train import ArmRun, device_seconds_of
 from assay.workflows.evaluation.queue import queue_of, record_results, work
-from assay.workflows.run import existing_run
+from assay.workflows.run import load_run
 
 NEVER = 10**12
 """Steps: no commit but the last is a multiple of it."""
@@ -49,7 +49,7 @@ class ScoredRun(NamedTuple):
     """Benchmark -> folder of its result."""
 
 
-def scored_run(campaign: OpenCampaign, each: ArmRun, ledger: Ledger, *, clock: Clock) -> ScoredRun:
+def score_run(campaign: OpenCampaign, each: ArmRun, ledger: Ledger, *, clock: Clock) -> ScoredRun:
     """A finished run with a result on every benchmark; those that its predictions give are made here."""
     run = each.run
     evaluation = ledger.evaluations(run.run_id)[-1]
@@ -76,7 +76,7 @@ def scored_run(campaign: OpenCampaign, each: ArmRun, ledger: Ledger, *, clock: C
     return ScoredRun(record, folders)
 
 
-def finished_runs(campaign: OpenCampaign, ledger: Ledger, arm: str, *, clock: Clock) -> list[ScoredRun]:
+def score_finished_runs(campaign: OpenCampaign, ledger: Ledger, arm: str, *, clock: Clock) -> list[ScoredRun]:
     """The arm's runs that are finished and evaluated, seed by seed up to the first that is not; trains
     nothing."""
     found: list[ScoredRun] = []
@@ -84,12 +84,12 @@ def finished_runs(campaign: OpenCampaign, ledger: Ledger, arm: str, *, clock: Cl
         run_id = run_id_of(campaign.config.name, arm, seed)
         if not campaign.home.has_run(run_id):
             break
-        each = ArmRun(arm, seed, existing_run(campaign.home, run_id))
+        each = ArmRun(arm, seed, load_run(campaign.home, run_id))
         if not ledger.evaluations(run_id):  # the folder is the truth, of which it may have missed something
             rebuild_run(ledger, each.run)
         if not ledger.evaluations(run_id):
             break
-        found.append(scored_run(campaign, each, ledger, clock=clock))
+        found.append(score_run(campaign, each, ledger, clock=clock))
     return found
 
 
@@ -104,11 +104,11 @@ def benchmark_scores(benchmark: str, runs: Sequence[ScoredRun], home: Path) -> B
     return BenchmarkScores(read_score_matrix(folders), results, sources)
 
 
-def scores_beside(campaign: OpenCampaign, runs: Sequence[ScoredRun], ledger: Ledger) -> list[BenchmarkFacts]:
+def secondary_scores(campaign: OpenCampaign, runs: Sequence[ScoredRun], ledger: Ledger) -> list[BenchmarkFacts]:
     """What else the rows of the primary benchmarks say, as far as predictions are there and say it: an AUC
     needs two classes, and rows of both."""
     found: list[BenchmarkFacts] = []
-    for benchmark in campaign.config.beside:
+    for benchmark in campaign.config.secondary:
         with suppress(AssayError):
             scored = [_scored_again(campaign, benchmark, run.record, ledger) for run in runs]
             scores = BenchmarkScores(score_matrix(scored), tuple(result for result, _ in scored), ())
@@ -128,7 +128,7 @@ def _predictions_folder(
     benchmark: PredictionsBenchmark, each: ArmRun, evaluation: AnyEvaluation, ledger: Ledger, clock: Clock
 ) -> Path:
     folder = Path(each.run.run_dir) / "benchmarks" / benchmark.name
-    asked = asked_sha256(benchmark, dataset=evaluation.dataset_fingerprint, split=evaluation.split)
+    asked = definition_sha256(benchmark, dataset=evaluation.dataset_fingerprint, split=evaluation.split)
     wanted = (evaluation.weights_digest, asked)
     if (folder / RESULT_FILE).is_file():
         known = load_result(folder)

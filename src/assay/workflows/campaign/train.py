@@ -18,7 +18,7 @@ from typing import NamedTuple
 from assay.base.clock import Clock, SystemClock
 from assay.base.errors import ConfigError, Interrupted, StoreFullError, TrainingError
 from assay.base.units import duration_text
-from assay.elastic.supervisor import RestartPolicy, Watcher
+from assay.elastic.supervisor import RestartPolicy, RunObserver
 from assay.launchers.guards import heed_guards
 from assay.launchers.launcher import Launcher, LaunchState
 from assay.launchers.launches import last_launch, state_of
@@ -36,22 +36,24 @@ from assay.store.objects import open_store
 from assay.store.place import refuse_links
 from assay.training.audit import audit_run
 from assay.workflows.bookkeeping import rebuild_run, writer_of
-from assay.workflows.campaign.arms import Arms
-from assay.workflows.train import drive, evaluate_run
+from assay.workflows.campaign.arm_plan import Arms
+from assay.workflows.train import evaluate_run, train_run
 
 TRIES = 3
 """Launches in a row that may die without a commit before the campaign gives the run up."""
 
-WatcherOf = Callable[[Run], Watcher]
+ObserverFactory = Callable[[Run], RunObserver]
 
 
 class InThisProcess:
     """The launcher that nobody needs to wait for: what it starts has ended when `start` returns."""
 
-    def __init__(self, home: Home, watcher_of: WatcherOf, clock: Clock, *, of: str = "campaign") -> None:
+    def __init__(
+        self, home: Home, make_observer: ObserverFactory, clock: Clock, *, of: str = "campaign"
+    ) -> None:
         """`watcher_of` makes what follows a run on the screen; `of`: what is run again to go on."""
         self._home = home
-        self._watcher_of = watcher_of
+        self._make_observer = make_observer
         self._clock = clock
         self._of = of
 
@@ -59,13 +61,13 @@ class InThisProcess:
         """Train the run, as `assay train` would."""
         launch = launched_here(run, world_size=world_size)
         with writer_of(self._home, run) as writer, _said_of(self._of):
-            result = drive(
+            result = train_run(
                 self._home,
                 run,
                 writer,
                 world_size=world_size,
                 policy=RestartPolicy(),
-                watchers=[self._watcher_of(run)],
+                observers=[self._make_observer(run)],
                 clock=self._clock,
             )
         if result.error is not None:
@@ -82,7 +84,7 @@ def _said_of(whole: str) -> Iterator[None]:
         raise Interrupted(f"{interrupt}\nor run the {whole} again: it goes on from here") from None
 
 
-class Workplace(NamedTuple):
+class ExecutionSettings(NamedTuple):
     """Where arms are trained, and how many of them at once."""
 
     launcher: Launcher
@@ -126,7 +128,7 @@ class CampaignStopped(Exception):  # noqa: N818 (an event, not an error)
 class Training:
     """The training of the arms of one campaign, or of the stages of a pipeline."""
 
-    def __init__(self, arms: Arms, ledger: Ledger, place: Workplace) -> None:
+    def __init__(self, arms: Arms, ledger: Ledger, place: ExecutionSettings) -> None:
         self._arms = arms
         self._ledger = ledger
         self._place = place
@@ -275,7 +277,7 @@ class Training:
         """The seconds of the attempt that runs now."""
         now_s = self._place.clock.now_s()
         running = [attempt for attempt in saved_attempts(Path(run.run_dir)) if attempt.ended_s is None]
-        return sum((now_s - each.started_s) * each.world_size for each in running[-1:])
+        return sum((now_s - item.started_s) * item.world_size for item in running[-1:])
 
 
 def device_seconds_of(run_id: str, ledger: Ledger) -> float:

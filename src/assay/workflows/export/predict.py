@@ -25,14 +25,14 @@ from assay.data.dataset.raw.propose import TEXT
 from assay.data.dataset.raw.span import Row
 from assay.data.dataset.tokens import TOKENIZER_FILE, load_tokenizer, tokenizer_of
 from assay.evals.commit_model import load_committed
-from assay.evals.row_predictor import Answerer
+from assay.evals.row_predictor import RowPredictor
 from assay.models.causal import longest_sequence
 from assay.models.reward_network import RewardNetwork
 from assay.records.commit import Commit
 from assay.records.exported_model import EXPORT_FILE, ExportedModel
 from assay.records.run import Run
 from assay.store.objects import open_store
-from assay.training.methods.registry import portable_method
+from assay.training.methods.registry import loadable_method
 from assay.training.recipe import Recipe, recipe_of
 from assay.workflows.export.export import NAME_IT
 from assay.workflows.export.reward_rows import ANSWERS, RewardRows
@@ -47,7 +47,7 @@ Progress = Callable[[int, int], None]
 class Predictor(NamedTuple):
     """A model that is ready to be asked."""
 
-    answerer: Answerer
+    row_predictor: RowPredictor
     tokenizer: Tokenizer
     columns: Mapping[str, pa.DataType]
     """That it reads beside the text."""
@@ -64,40 +64,40 @@ def exported_predictor(folder: Path) -> Predictor:
     path = folder / EXPORT_FILE
     exported = ExportedModel.from_json(path.read_bytes(), source=path)
     recipe = stored(Recipe, exported.recipe, where=f"{path}: the recipe", wrote=exported.exported_by)
-    method = portable_method(recipe.method)
-    model = method.load_portable(folder)
-    answerer = Answerer(method, model)
+    method = loadable_method(recipe.method)
+    model = method.load_exported(folder)
+    row_predictor = RowPredictor(method, model)
     if isinstance(model, RewardNetwork):
-        return _rewarder(answerer, model, folder / TOKENIZER_FILE)._replace(text=exported.text)
+        return _rewarder(row_predictor, model, folder / TOKENIZER_FILE)._replace(text=exported.text)
     types = {name: _type(name, text, path) for name, text in exported.columns.items()}
-    predictor = _predictor(answerer, folder / TOKENIZER_FILE, exported.max_tokens, types)
+    predictor = _predictor(row_predictor, folder / TOKENIZER_FILE, exported.max_tokens, types)
     return predictor._replace(text=exported.text)
 
 
 def run_predictor(run: Run, commit: Commit, *, tokenizer: Path | None) -> Predictor:
     """The model of a run's commit."""
     recipe = recipe_of(run)
-    method = portable_method(recipe.method)
+    method = loadable_method(recipe.method)
     dataset = Dataset.open(Path(recipe.data.dataset))
     known = tokenizer_of(dataset.folder, dataset.manifest, tokenizer, NAME_IT)
     model = load_committed(run, commit, open_store(run.store_url))
     field = dataset.manifest.text_field
     if isinstance(model, RewardNetwork):
-        return _rewarder(Answerer(method, model), model, known.path)._replace(text=field)
+        return _rewarder(RowPredictor(method, model), model, known.path)._replace(text=field)
     columns = dataset.manifest.columns
     read = {name: columns[name] for name in recipe.method.columns if name != TOKENS}
     types = {name: _type(name, text, dataset.folder) for name, text in read.items()}
-    predictor = _predictor(Answerer(method, model), known.path, dataset.manifest.lengths.max, types)
+    predictor = _predictor(RowPredictor(method, model), known.path, dataset.manifest.lengths.max, types)
     return predictor._replace(text=field)
 
 
 def untrained_predictor(recipe: Recipe, model: Any, tokenizer: Path, max_tokens: int) -> Predictor:
     """The model that a recipe begins with: there are vectors in it, and no answers yet."""
-    answerer = Answerer(portable_method(recipe.method), model)
+    row_predictor = RowPredictor(loadable_method(recipe.method), model)
     if isinstance(model, RewardNetwork):
-        return _rewarder(answerer, model, tokenizer)
+        return _rewarder(row_predictor, model, tokenizer)
     beside = [name for name in recipe.method.columns if name != TOKENS]
-    return _predictor(answerer, tokenizer, max_tokens, {name: pa.null() for name in beside})
+    return _predictor(row_predictor, tokenizer, max_tokens, {name: pa.null() for name in beside})
 
 
 def predict_rows(
@@ -134,7 +134,7 @@ def _answered(
     textless: Callable[[str], None],
 ) -> list[Row]:
     if predictor.rewards is not None:
-        return _rewarded(predictor.answerer, predictor.rewards, part, text, textless)
+        return _rewarded(predictor.row_predictor, predictor.rewards, part, text, textless)
     texts = [text_of(row, text, where, part) for where, row in part]
     tokens = [encoding.ids for encoding in encode_as_text(predictor.tokenizer, texts)]
     for (where, _), ids in zip(part, tokens, strict=True):
@@ -144,7 +144,7 @@ def _answered(
         name: _column(name, kind, part, is_missing=name in missing) for name, kind in predictor.columns.items()
     }
     # A model needs a token to be asked; what it says of this one is nobody's answer.
-    answers = predictor.answerer.answers([ids or STAND_IN for ids in tokens], columns)
+    answers = predictor.row_predictor.predict([ids or STAND_IN for ids in tokens], columns)
     return _beside(
         part,
         [
@@ -155,7 +155,7 @@ def _answered(
 
 
 def _rewarded(
-    answerer: Answerer,
+    row_predictor: RowPredictor,
     rewards: RewardRows,
     part: Sequence[tuple[str, Row]],
     text: str,
@@ -166,7 +166,7 @@ def _rewarded(
         if not sequences:
             textless(where)
     asked = [tokens for sequences in of_rows for tokens in sequences]
-    (said,) = answerer.answers(asked, {}).values() if asked else ([],)
+    (said,) = row_predictor.predict(asked, {}).values() if asked else ([],)
     each = iter(said)
     found = [dict(zip(ANSWERS[len(own)], each, strict=False)) if own else {} for own in of_rows]
     names = dict.fromkeys(name for answers in found for name in answers) or dict.fromkeys(ANSWERS[1])
@@ -212,17 +212,17 @@ def _typed(values: list[Any], kind: pa.DataType) -> pa.Array:
 
 
 def _predictor(
-    answerer: Answerer, tokenizer: Path, max_tokens: int, types: Mapping[str, pa.DataType]
+    row_predictor: RowPredictor, tokenizer: Path, max_tokens: int, types: Mapping[str, pa.DataType]
 ) -> Predictor:
     loaded = load_tokenizer(tokenizer)
     loaded.enable_truncation(max_tokens)
     read = {name: kind for name, kind in types.items() if name != LABEL}
-    return Predictor(answerer, loaded, read, max_tokens)
+    return Predictor(row_predictor, loaded, read, max_tokens)
 
 
-def _rewarder(answerer: Answerer, model: RewardNetwork, tokenizer: Path) -> Predictor:
+def _rewarder(row_predictor: RowPredictor, model: RewardNetwork, tokenizer: Path) -> Predictor:
     rows = RewardRows.of(tokenizer, longest_sequence(model.decoder.config))
-    return Predictor(answerer, rows.tokenizer, {}, rows.max_tokens, rows)
+    return Predictor(row_predictor, rows.tokenizer, {}, rows.max_tokens, rows)
 
 
 def _type(name: str, text: str, where: Path) -> pa.DataType:

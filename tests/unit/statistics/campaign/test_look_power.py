@@ -27,7 +27,7 @@ ITEMS = 4000
 TRIMMED = LookPlan(gate_seeds=(5, 6))
 
 
-def judged(gains: np.ndarray, seeds: int, noise: VarianceComponents, plan: LookPlan = PLAN):
+def judge_simulated(gains: np.ndarray, seeds: int, noise: VarianceComponents, plan: LookPlan = PLAN):
     """Looks at `seeds` of the plan's six, at candidates with these true gains."""
     rng, count = np.random.default_rng(3), gains.size
     by_seed = gains[:, None] + np.sqrt(noise.seed) * rng.normal(size=(count, seeds))
@@ -42,8 +42,8 @@ def judged(gains: np.ndarray, seeds: int, noise: VarianceComponents, plan: LookP
     )
     over_seeds = "trimmed" if plan is TRIMMED else "mean"
     if plan is TRIMMED:
-        kept = np.mean(by_seed, axis=1, where=inner_seeds(by_seed)) + items
-        effect = trimmed_effect(effect._replace(mean=kept), by_seed)
+        inner_means = np.mean(by_seed, axis=1, where=inner_seeds(by_seed)) + items
+        effect = trimmed_effect(effect._replace(mean=inner_means), by_seed)
     replication = error_of_design(noise, num_seeds=6, num_items=ITEMS, over_seeds=over_seeds) ** 2
     levels = dict(zip(plan.gate_seeds, plan.gate_levels(), strict=True))
     ahead = {"num_seeds": seeds, "end_seeds": 6, "end_level": levels[6]}
@@ -58,13 +58,13 @@ def judged(gains: np.ndarray, seeds: int, noise: VarianceComponents, plan: LookP
 
 @pytest.mark.parametrize(("plan", "over_seeds"), [(PLAN, "mean"), (TRIMMED, "trimmed")])
 @pytest.mark.parametrize("noise", [NOISE, *slow(LOUD)])
-@pytest.mark.parametrize("place", [0, *slow(1)])
+@pytest.mark.parametrize("look_index", [0, *slow(1)])
 def test_what_becomes_of_gains_worth_having_is_what_becomes_of_them_in_simulated_looks(
-    noise, place, plan, over_seeds
+    noise, look_index, plan, over_seeds
 ):
-    stated = power_of_looks(plan, RULE, noise, num_items=ITEMS, over_seeds=over_seeds)[place]
+    stated = power_of_looks(plan, RULE, noise, num_items=ITEMS, over_seeds=over_seeds)[look_index]
     gains = RULE.prior_sd * np.random.default_rng(1).normal(size=40_000)
-    found = judged(gains[gains >= RULE.least_effect], stated.num_seeds, noise, plan)
+    found = judge_simulated(gains[gains >= RULE.least_effect], stated.num_seeds, noise, plan)
     shares = [
         np.mean(found.recommendation == "scale"),
         np.mean(found.recommendation == "stop"),
@@ -76,16 +76,16 @@ def test_what_becomes_of_gains_worth_having_is_what_becomes_of_them_in_simulated
 @pytest.mark.slow
 def test_the_gain_that_a_look_finds_is_scaled_there_four_times_in_five():
     last = power_of_looks(PLAN, RULE, NOISE, num_items=ITEMS)[-1]
-    found = judged(np.full(20_000, last.finds), last.num_seeds, NOISE)
+    found = judge_simulated(np.full(20_000, last.finds), last.num_seeds, NOISE)
     assert np.mean(found.recommendation == "scale") == pytest.approx(0.8, abs=0.015)
 
 
 def test_a_cure_finds_what_the_campaign_could_not():
     before = power_of_looks(PLAN, RULE, LOUD, num_items=ITEMS)[-1]
-    cure = sufficient_design(PLAN, RULE, LOUD, num_items=ITEMS)
-    assert cure is not None and before.scales < 0.1
-    one = LookPlan(gate_seeds=(cure.num_seeds,))
-    after = power_of_looks(one, RULE, LOUD, num_items=cure.items_factor * ITEMS)[-1]
+    design = sufficient_design(PLAN, RULE, LOUD, num_items=ITEMS)
+    assert design is not None and before.scales < 0.1
+    one = LookPlan(gate_seeds=(design.num_seeds,))
+    after = power_of_looks(one, RULE, LOUD, num_items=design.items_factor * ITEMS)[-1]
     assert after.scales >= 0.495
 
 

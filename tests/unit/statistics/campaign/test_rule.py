@@ -43,7 +43,7 @@ def evidence(mean, *, error=0.006, seeds=5, **changes):
     return CampaignEvidence(**(what | changes))
 
 
-def said(**changes):
+def recommended(**changes):
     return str(judge(evidence(**changes), RULE).recommendation)
 
 
@@ -53,7 +53,7 @@ def failed(judgement):
 
 @pytest.mark.parametrize(("mean", "recommendation"), [(0.04, "scale"), (0.019, "narrow"), (-0.01, "stop")])
 def test_a_clear_gain_scales_a_doubtful_one_narrows_and_none_stops(mean, recommendation):
-    assert said(mean=mean) == recommendation
+    assert recommended(mean=mean) == recommendation
 
 
 @pytest.mark.parametrize(
@@ -66,32 +66,32 @@ def test_a_clear_gain_scales_a_doubtful_one_narrows_and_none_stops(mean, recomme
     ],
 )
 def test_one_failed_clause_is_enough_not_to_scale_and_is_named(changes, name):
-    judged = judge(evidence(0.04, **changes), RULE)
-    assert (str(judged.recommendation), failed(judged)) == ("narrow", {name})
+    outcome = judge(evidence(0.04, **changes), RULE)
+    assert (str(outcome.recommendation), failed(outcome)) == ("narrow", {name})
 
 
 def test_a_gain_that_is_real_but_not_worth_it_does_not_scale():
-    judged = judge(evidence(0.017, error=0.003), RULE)
-    assert "worth" in failed(judged)
-    assert "gain" not in failed(judged)
+    outcome = judge(evidence(0.017, error=0.003), RULE)
+    assert "worth" in failed(outcome)
+    assert "gain" not in failed(outcome)
 
 
 def test_the_callers_clauses_block_and_stop():
-    assert said(mean=0.04, also_needed=[True, False]) == "narrow"
-    assert said(mean=0.04, also_stops=[False]) == "scale"
-    assert said(mean=0.04, also_stops=[False, True]) == "stop"
+    assert recommended(mean=0.04, also_needed=[True, False]) == "narrow"
+    assert recommended(mean=0.04, also_stops=[False]) == "scale"
+    assert recommended(mean=0.04, also_stops=[False, True]) == "stop"
 
 
 @given(mean=st.floats(-0.5, 0.5))
 @settings(max_examples=40, deadline=None)
 def test_one_seed_never_scales(mean):
-    assert said(mean=mean, seeds=1) != "scale"
+    assert recommended(mean=mean, seeds=1) != "scale"
 
 
-@given(mean=st.floats(-0.5, 0.5), chance=st.floats(0, 1))
+@given(mean=st.floats(-0.5, 0.5), probability=st.floats(0, 1))
 @settings(max_examples=40, deadline=None)
-def test_nobody_gives_up_at_a_look_that_was_not_declared(mean, chance):
-    assert said(mean=mean, is_gate=False, predictive_power=chance) != "stop"
+def test_nobody_gives_up_at_a_look_that_was_not_declared(mean, probability):
+    assert recommended(mean=mean, is_gate=False, predictive_power=probability) != "stop"
 
 
 @given(
@@ -103,7 +103,7 @@ def test_nobody_gives_up_at_a_look_that_was_not_declared(mean, chance):
 def test_a_larger_gain_is_never_judged_worse(means, error, seeds):
     order = ["stop", "narrow", "scale"]
     lower, raised = (
-        order.index(said(mean=mean, error=error, seeds=seeds, least_without_one=np.inf))
+        order.index(recommended(mean=mean, error=error, seeds=seeds, least_without_one=np.inf))
         for mean in (means[0], sum(means))
     )
     assert lower <= raised
@@ -114,9 +114,9 @@ def test_a_larger_gain_is_never_judged_worse(means, error, seeds):
 def test_the_least_scaling_effect_is_where_the_gains_clauses_turn(mean, error, seeds):
     now = effect(0.0, error=error, seeds=seeds)
     least = float(least_scaling_effect(now, 0.96, error**2, RULE))
-    for each, is_met in ((least + 1e-6, True), (least - 1e-6, False)):
-        judged = judge(evidence(each, error=error, seeds=seeds), RULE)
-        assert (not failed(judged) & {"gain", "worth", "replication"}) == is_met
+    for mean, is_met in ((least + 1e-6, True), (least - 1e-6, False)):
+        outcome = judge(evidence(mean, error=error, seeds=seeds), RULE)
+        assert (not failed(outcome) & {"gain", "worth", "replication"}) == is_met
 
 
 def test_three_seeds_that_agree_by_luck_do_not_make_it_sure():
@@ -138,7 +138,7 @@ def test_three_seeds_that_agree_by_luck_do_not_make_it_sure():
 def test_many_campaigns_at_once_are_each_alone():
     means = np.linspace(-0.02, 0.06, 9)
     together = judge(evidence(means), RULE).recommendation
-    assert together.tolist() == [said(mean=mean) for mean in means]
+    assert together.tolist() == [recommended(mean=mean) for mean in means]
 
 
 def test_the_chance_by_the_end_is_how_often_simulated_campaigns_get_there():
@@ -188,7 +188,9 @@ def test_with_no_seeds_left_there_is_no_chance_to_ask_about():
 @pytest.mark.parametrize("new_seeds", [5, *slow(8, 16)])
 def test_the_chance_of_a_new_campaign_is_how_often_fresh_seeds_get_there(seen: float, new_seeds: int):
     found, rng = effect(seen, seeds=5), np.random.default_rng(7)
-    chance, answer = new_campaign_outcomes(found, num_seeds=5, new_seeds=new_seeds, level=0.96, rule=RULE)
+    probability, decision_probability = new_campaign_outcomes(
+        found, num_seeds=5, new_seeds=new_seeds, level=0.96, rule=RULE
+    )
     of_seeds, items = float(found.seed_variance), float(found.item_variance)
     # The gain on these items, as believed after the old seeds; then seeds that nobody has seen.
     steady = RULE.prior_sd**2 + items
@@ -202,12 +204,12 @@ def test_the_chance_of_a_new_campaign_is_how_often_fresh_seeds_get_there(seen: f
     )
     needed = least_scaling_effect(fresh, 0.96, fresh.variance, RULE)
     scaled = fresh.mean >= needed
-    assert float(chance) == pytest.approx(np.mean(scaled), abs=0.05)
+    assert float(probability) == pytest.approx(np.mean(scaled), abs=0.05)
     fresh_evidence = evidence(mean=fresh.mean)._replace(
         effect=fresh, level=0.96, replication_variance=fresh.variance, required_at_end=needed
     )
     ended = judge(fresh_evidence, RULE).recommendation != "narrow"
-    assert float(answer) == pytest.approx(np.mean(ended), abs=0.05)
+    assert float(decision_probability) == pytest.approx(np.mean(ended), abs=0.05)
 
 
 def test_more_items_answer_what_more_seeds_can_not():
@@ -221,17 +223,17 @@ def test_more_items_answer_what_more_seeds_can_not():
 
 
 def test_what_can_not_be_shown_any_more_is_narrow_and_over_and_never_scaled():
-    weak = {"needed_by_end": 0.05, "error": 0.027, "seeds": 3}
+    weak = {"required_at_end": 0.05, "error": 0.027, "seeds": 3}
     found = judge(evidence(mean=0.022, predictive_power=0.01, **weak), RULE)
     assert (str(found.recommendation), bool(found.is_inconclusive)) == ("narrow", True)
     assert not judge(evidence(mean=0.022, predictive_power=0.03, **weak), RULE).is_inconclusive
     # A design with power has found the candidate wanting; and nothing without a way is scaled.
-    assert said(mean=0.022, error=0.027, predictive_power=0.01, required_at_end=0.03) == "stop"
-    assert said(mean=0.04, predictive_power=0.0, required_at_end=0.05) == "narrow"
+    assert recommended(mean=0.022, error=0.027, predictive_power=0.01, required_at_end=0.03) == "stop"
+    assert recommended(mean=0.04, predictive_power=0.0, required_at_end=0.05) == "narrow"
 
 
 def test_what_was_unlikely_before_any_evidence_is_no_reason_to_stop():
     """P(worth) of the prior is 23%: three loud seeds below 0 make it 19% and say next to nothing."""
     loud = {"mean": -0.01, "error": 0.04, "seeds": 3}
-    assert said(**loud, required_at_end=0.10) == "narrow"
-    assert said(**loud, required_at_end=0.025) == "stop"
+    assert recommended(**loud, required_at_end=0.10) == "narrow"
+    assert recommended(**loud, required_at_end=0.025) == "stop"

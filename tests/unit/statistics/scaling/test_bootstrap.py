@@ -18,7 +18,7 @@ PUBLISHED = {"A": 124.5, "B": 1293.3, "E": 0.0257, "alpha": 0.0154, "beta": 0.02
 def test_4000_resamples_give_the_published_standard_errors_in_under_a_minute(hoffmann):
     # The resamples that they drew: with others, B's standard error moves by 5% either way.
     drawn = np.random.RandomState(42).choice(240, size=(4000, 240))
-    counts = np.array([np.bincount(each, minlength=240) for each in drawn])
+    counts = np.array([np.bincount(index, minlength=240) for index in drawn])
     began_s = time.process_time()
     fit = fit_scaling_law(hoffmann)
     errors = standard_errors(fit, bootstrap(fit, counts))
@@ -40,9 +40,9 @@ def test_checkpoints_of_one_run_do_not_pass_for_independent_runs(ladder):
     alone = scaling_points(points.loss[copies], **{k: v[copies] for k, v in points.variables.items()})
     grouped = scaling_points(alone.loss, groups=copies, **alone.variables)
     errors = []
-    for each in (points, alone, grouped):
-        fit = fit_scaling_law(each)
-        counts = resample_counts(each.groups, 300, np.random.default_rng(0))
+    for law in (points, alone, grouped):
+        fit = fit_scaling_law(law)
+        counts = resample_counts(law.groups, 300, np.random.default_rng(0))
         errors.append(standard_errors(fit, bootstrap(fit, counts))["alpha"])
     assert errors[1] < 0.65 * errors[0]
     assert errors[2] == pytest.approx(errors[0], rel=0.02)

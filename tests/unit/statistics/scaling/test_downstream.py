@@ -55,7 +55,7 @@ def test_the_score_of_a_larger_run_lies_in_its_band(ladder, truth):
         scored(ladder(), noise=0.008), FORMS["chinchilla"], targets=[target], task=Task(0.25), num_resamples=100
     )
     loss = truth["E"] + truth["A"] / 1.3e10 ** truth["alpha"] + truth["B"] / 2.6e11 ** truth["beta"]
-    score = found.asked[0].score
+    score = found.targets[0].score
     assert score.low < CURVE.score(np.array([loss]))[0] < score.high
     assert score.high - score.low < 0.15
 

@@ -23,24 +23,24 @@ def loss_at(truth: dict[str, float], parameters: float, tokens: float) -> float:
     return truth["E"] + truth["A"] / parameters ** truth["alpha"] + truth["B"] / tokens ** truth["beta"]
 
 
-def ask(points, *targets, **options):
+def predict(points, *targets, **options):
     found = study(points, CHINCHILLA, targets=targets, num_resamples=100, **options)
-    return found.asked
+    return found.targets
 
 
 @pytest.mark.slow
 def test_the_band_holds_a_larger_run_and_widens_with_distance(ladder, truth):
-    near, far = ask(ladder(), {"parameters": 4e9, "tokens": 8e10}, {"parameters": 3e10, "tokens": 6e11})
-    for each, parameters, tokens in ((near, 4e9, 8e10), (far, 3e10, 6e11)):
-        assert each.prediction.loss.low < loss_at(truth, parameters, tokens) < each.prediction.loss.high
-    widths = [np.log(each.prediction.loss.high / each.prediction.loss.low) for each in (near, far)]
+    near, far = predict(ladder(), {"parameters": 4e9, "tokens": 8e10}, {"parameters": 3e10, "tokens": 6e11})
+    for target, parameters, tokens in ((near, 4e9, 8e10), (far, 3e10, 6e11)):
+        assert target.prediction.loss.low < loss_at(truth, parameters, tokens) < target.prediction.loss.high
+    widths = [np.log(target.prediction.loss.high / target.prediction.loss.low) for target in (near, far)]
     assert widths[0] < widths[1]
     assert near.prediction.times_beyond_data < far.prediction.times_beyond_data < far.prediction.times_supported
 
 
 @pytest.mark.parametrize("noise", [0.0, *slow(1e-13)])
 def test_points_that_lie_on_a_law_exactly_have_a_band_of_numbers(ladder, truth, noise):
-    (found,) = ask(ladder(noise=noise), {"parameters": 4e9, "tokens": 8e10})
+    (found,) = predict(ladder(noise=noise), {"parameters": 4e9, "tokens": 8e10})
     loss = found.prediction.loss
     assert loss.low <= loss_at(truth, 4e9, 8e10) <= loss.high
     assert 0.0 < loss.high - loss.low < 1e-6
@@ -48,7 +48,7 @@ def test_points_that_lie_on_a_law_exactly_have_a_band_of_numbers(ladder, truth, 
 
 @pytest.mark.slow
 def test_what_the_points_do_not_support_is_refused_with_what_they_do(ladder):
-    too_far, too_small, too_lean, partial = ask(
+    too_far, too_small, too_lean, partial = predict(
         ladder(),
         {"parameters": 1e14, "tokens": 2e15},
         {"parameters": 1e5, "tokens": 2e6},
@@ -63,7 +63,7 @@ def test_what_the_points_do_not_support_is_refused_with_what_they_do(ladder):
     assert "supports 2.5 to 160" in str(too_lean.error)
     assert isinstance(partial.error, ConfigError)
     # What the refusal offers is granted.
-    (granted,) = ask(
+    (granted,) = predict(
         ladder(), {"compute": 0.99 * float(supported), "parameters": (float(supported) / 120) ** 0.5}
     )
     assert granted.error is None
@@ -71,11 +71,11 @@ def test_what_the_points_do_not_support_is_refused_with_what_they_do(ladder):
 
 @pytest.mark.slow
 def test_a_target_beyond_what_was_tested_gets_its_band_and_its_mark(ladder):
-    near, far = ask(ladder(), {"parameters": 4e9, "tokens": 8e10}, {"parameters": 1e14, "tokens": 2e15})
+    near, far = predict(ladder(), {"parameters": 4e9, "tokens": 8e10}, {"parameters": 1e14, "tokens": 2e15})
     assert (near.is_untested, far.is_untested) == (False, True)
     assert far.error is None
     assert far.prediction.times_beyond_data > far.prediction.times_supported
-    widths = [np.log(each.prediction.loss.high / each.prediction.loss.low) for each in (near, far)]
+    widths = [np.log(target.prediction.loss.high / target.prediction.loss.low) for target in (near, far)]
     assert widths[1] > widths[0]
 
 
@@ -85,17 +85,17 @@ def test_a_score_that_cannot_be_tested_is_refused_beside_the_loss_and_never_in_s
     tokens = np.geomspace(1e6, 1e9, 16)
     loss = (0.5 + 30 * tokens**-0.2) * np.exp(np.random.default_rng(0).normal(0, 0.005, 16))
     points = replace(scaling_points(loss, tokens=tokens), scores=1 / (1 + np.exp(3 * (loss - 1.2))))
-    for number, is_said in ((12, False), (16, True)):
+    for number, is_scored in ((12, False), (16, True)):
         few = points.where(np.arange(number))
-        given = {
+        options = {
             "task": Task(0.0, 1.0),
             "num_resamples": 100,
             "targets": [{"tokens": 1.5 * tokens[number - 1]}],
         }
-        (asked,) = study(few, FORMS["tokens"], **given).asked
-        assert asked.prediction is not None
-        assert (asked.score is not None) == is_said
-        assert is_said or str(asked.error).startswith("the score: 12 points are too few")
+        (target,) = study(few, FORMS["tokens"], **options).targets
+        assert target.prediction is not None
+        assert (target.score is not None) == is_scored
+        assert is_scored or str(target.error).startswith("the score: 12 points are too few")
 
 
 def test_too_few_points_for_a_back_test_are_fitted_and_never_extrapolated(ladder):
@@ -108,13 +108,13 @@ def test_too_few_points_for_a_back_test_are_fitted_and_never_extrapolated(ladder
     )
     assert few.law.num_points == 10
     assert few.back_test is None
-    assert "too few to test an extrapolation" in str(few.asked[0].error)
+    assert "too few to test an extrapolation" in str(few.targets[0].error)
 
 
 @pytest.mark.slow
 def test_a_study_is_a_function_of_its_arguments(ladder):
     target = {"parameters": 4e9, "tokens": 8e10}
-    one, other = ask(ladder(), target, seed=3), ask(ladder(), target, seed=3)
+    one, other = predict(ladder(), target, seed=3), predict(ladder(), target, seed=3)
     assert one[0].prediction == other[0].prediction
 
 

@@ -89,8 +89,8 @@ def test_points_that_can_not_tell_the_parameters_apart_are_refused(ladder):
 
 def _grid(loss_of):
     parameters, tokens = np.repeat(np.geomspace(1e7, 1e9, 6), 4), np.tile(np.geomspace(1e8, 1e11, 4), 6)
-    luck = np.exp(0.003 * np.random.default_rng(0).standard_normal(24))
-    return scaling_points(loss_of(parameters, tokens) * luck, parameters=parameters, tokens=tokens)
+    noise = np.exp(0.003 * np.random.default_rng(0).standard_normal(24))
+    return scaling_points(loss_of(parameters, tokens) * noise, parameters=parameters, tokens=tokens)
 
 
 @pytest.mark.parametrize("form", ["chinchilla", "over-training"])

@@ -13,11 +13,11 @@ def rungs(rng, *, slope, at_largest=0.03, sd=0.004, scales=SCALES, num_seeds=3):
     """A ladder whose gain changes by `slope` per e-fold."""
     return [
         GainsAtScale(
-            f"c{place}",
+            f"c{index}",
             float(scale),
             (at_largest + slope * np.log(scale / SCALES[-1]) + sd * rng.normal(size=num_seeds)).tolist(),
         )
-        for place, scale in enumerate(scales)
+        for index, scale in enumerate(scales)
     ]
 
 
@@ -43,9 +43,9 @@ def test_a_line_that_bends_widens_its_own_band():
     straight = rungs(rng, slope=0.0, sd=0.001)
     bent = [
         GainsAtScale(
-            each.source, each.scale, [gain - 0.001 * np.log(each.scale / 1e7) ** 2 for gain in each.gains]
+            rung.source, rung.scale, [gain - 0.001 * np.log(rung.scale / 1e7) ** 2 for gain in rung.gains]
         )
-        for each in straight
+        for rung in straight
     ]
     widths = [
         (found := forecast_gain(ladder, scale_name="tokens", target=5e9)).gain.high - found.gain.low

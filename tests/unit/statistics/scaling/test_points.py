@@ -21,9 +21,9 @@ def written(folder: Path, text: str) -> Path:
 
 @given(parameters=POSITIVE, tokens=POSITIVE)
 def test_any_two_of_parameters_tokens_and_compute_give_the_third(parameters, tokens):
-    both = scaling_points([2.0], parameters=[parameters], tokens=[tokens]).variables
-    assert both["compute"][0] == pytest.approx(6 * parameters * tokens)
-    again = scaling_points([2.0], compute=both["compute"], tokens=[tokens]).variables
+    points = scaling_points([2.0], parameters=[parameters], tokens=[tokens]).variables
+    assert points["compute"][0] == pytest.approx(6 * parameters * tokens)
+    again = scaling_points([2.0], compute=points["compute"], tokens=[tokens]).variables
     assert again["parameters"][0] == pytest.approx(parameters)
 
 
@@ -43,7 +43,7 @@ def test_the_points_of_highest_loss_are_left_out_and_the_rest_keep_their_order()
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("", "empty"),
         ("tokens,loss\n", "no points"),
@@ -57,8 +57,8 @@ def test_the_points_of_highest_loss_are_left_out_and_the_rest_keep_their_order()
         ("n,d,c,loss\n1e9,1e10,6e19,2\n1e9,1e10,6e4,2\n", r"point 2 has compute 6e\+04, but 6 x parameters"),
     ],
 )
-def test_what_is_wrong_with_a_file_is_said(tmp_path, text, said):
-    with pytest.raises(DataError, match=said):
+def test_what_is_wrong_with_a_file_is_said(tmp_path, text, message):
+    with pytest.raises(DataError, match=message):
         read_points(written(tmp_path, text))
 
 

@@ -5,13 +5,18 @@ import pytest
 from scipy.stats import t as students
 
 from assay.statistics.effect import paired_effect
-from assay.statistics.seeds.outliers import FALSE_ALARMS, TOO_WELL, is_underdispersed, outlier_runs
+from assay.statistics.seeds.outliers import (
+    OUTLIER_LEVEL,
+    UNDERDISPERSION_LEVEL,
+    is_underdispersed,
+    outlier_runs,
+)
 
 
 def suspected(scores, items=0.05, seed=0):
     """What is found of [arm, seed] scores whose runs also have some luck on 400 items each."""
-    luck = items * np.random.default_rng(seed).normal(size=(scores.shape[1], 400))
-    differences = (scores[1] - scores[0])[:, None] + luck
+    noise = items * np.random.default_rng(seed).normal(size=(scores.shape[1], 400))
+    differences = (scores[1] - scores[0])[:, None] + noise
     return outlier_runs(scores, paired_effect(differences))
 
 
@@ -27,7 +32,7 @@ def test_a_run_stands_apart_by_the_outlier_test_of_a_linear_model(seeds):
     error = np.sqrt(squares[0] / degrees * np.linalg.inv(design.T @ design)[2, 2])
     chance = 2 * students.sf(abs(found[2]) / error, degrees) * scores.size
     (apart,) = suspected(scores)
-    assert chance < FALSE_ALARMS and (apart.arm, apart.seed_index) == (1, 0)
+    assert chance < OUTLIER_LEVEL and (apart.arm, apart.seed_index) == (1, 0)
     assert apart.distance == pytest.approx(found[2])
 
 
@@ -38,11 +43,11 @@ def test_a_run_stands_apart_by_the_outlier_test_of_a_linear_model(seeds):
 def test_a_crash_of_eight_standard_deviations_is_named_and_luck_seldom(seeds, least):
     rng = np.random.default_rng(seeds)
     scores = rng.normal(size=(1500, 2, seeds))
-    in_vain = np.mean([bool(suspected(score)) for score in scores])
-    assert in_vain <= FALSE_ALARMS + 0.015
+    false_alarms = np.mean([bool(suspected(score)) for score in scores])
+    assert false_alarms <= OUTLIER_LEVEL + 0.015
     scores[:, 1, 1] -= 8.0
-    named = [[(each.arm, each.seed_index) for each in suspected(table)] for table in scores]
-    assert np.mean([(1, 1) in each for each in named]) >= least
+    named = [[(run.arm, run.seed_index) for run in suspected(table)] for table in scores]
+    assert np.mean([(1, 1) in run for run in named]) >= least
 
 
 def test_runs_that_differ_by_their_items_luck_alone_do_not_stand_apart():
@@ -56,11 +61,11 @@ def test_runs_that_differ_by_their_items_luck_alone_do_not_stand_apart():
 def test_seeds_that_agree_better_than_their_own_items_let_them_are_suspected():
     rng = np.random.default_rng(1)
     found = []
-    for luck_of_seeds in (0.0, 0.0, 0.02):
-        tables = rng.normal(size=(1500, 5, 200)) + luck_of_seeds * rng.normal(size=(1500, 5, 1))
+    for seed_sd in (0.0, 0.0, 0.02):
+        tables = rng.normal(size=(1500, 5, 200)) + seed_sd * rng.normal(size=(1500, 5, 1))
         if not found:
             tables = tables - 0.9 * tables.mean(axis=2, keepdims=True)  # drawn together, as one seed's runs are
         found.append(np.mean([is_underdispersed(paired_effect(table)) for table in tables]))
     together, apart, noisy = found
     assert together > 0.9
-    assert apart == pytest.approx(TOO_WELL, abs=0.01) and noisy <= TOO_WELL
+    assert apart == pytest.approx(UNDERDISPERSION_LEVEL, abs=0.01) and noisy <= UNDERDISPERSION_LEVEL

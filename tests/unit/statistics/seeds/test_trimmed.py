@@ -16,8 +16,8 @@ SEEDS = st.lists(st.floats(-1, 1, width=32), min_size=5, max_size=9, unique=True
 def typical(tables):
     """The effect over [table, seed, item] differences without both ends of the seeds."""
     by_seed = tables.mean(axis=2)
-    places = np.argsort(~inner_seeds(by_seed), axis=1, kind="stable")[:, :-2]
-    return trimmed_effect(paired_effect(np.take_along_axis(tables, places[..., None], axis=1)), by_seed)
+    inner = np.argsort(~inner_seeds(by_seed), axis=1, kind="stable")[:, :-2]
+    return trimmed_effect(paired_effect(np.take_along_axis(tables, inner[..., None], axis=1)), by_seed)
 
 
 @given(SEEDS)
@@ -29,8 +29,8 @@ def test_the_best_and_the_worst_are_left_out_and_nobody_else(gains):
 @pytest.mark.parametrize("seeds", [5, 6, 8])
 def test_its_variance_is_that_of_yuens_test(seeds):
     gains = np.random.default_rng(seeds).normal(size=seeds)
-    theirs = ttest_ind(gains, gains + 1.0, equal_var=False, trim=1.01 / seeds)
-    assert 1.0 / theirs.statistic**2 == pytest.approx(2.0 * trimmed_variance(gains))
+    expected = ttest_ind(gains, gains + 1.0, equal_var=False, trim=1.01 / seeds)
+    assert 1.0 / expected.statistic**2 == pytest.approx(2.0 * trimmed_variance(gains))
 
 
 @pytest.mark.parametrize("seeds", [5, 6, 8])

@@ -1,0 +1,261 @@
+"""What the arms of a campaign are: one run for each seed, checked before the first of them starts.
+
+A run's id follows from (campaign, arm, seed), so a campaign that was killed finds its runs again.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from assay.base.config import LoadedConfig
+from assay.base.errors import ConfigError
+from assay.base.names import meant
+from assay.data.dataset.columns import ITEM, holds_lists
+from assay.data.dataset.dataset import Dataset
+from assay.data.dataset.split import key_column
+from assay.data.loader.lane_shares import LaneShares
+from assay.decision.candidate import known_good_recipe, patched
+from assay.decision.config import (
+    Benchmark,
+    CampaignConfig,
+    HarmCondition,
+    PredictionsBenchmark,
+    SuiteBenchmark,
+)
+from assay.decision.row_scores import METRICS
+from assay.evals.compatibility import supported_suite
+from assay.records.run import Run
+from assay.statistics.predictions import CLUSTER, ROW_ID
+from assay.store.home import Home
+from assay.training.recipe import Recipe, recipe_of, recipe_sha256
+from assay.training.trainer.method_config import (
+    BinaryPredictions,
+    ClassPredictions,
+    MethodConfig,
+    Predictions,
+)
+from assay.workflows.campaign.folder import OpenCampaign
+from assay.workflows.run import check_new, check_recipe, count_steps, create_run, load_run
+
+
+def check_arms(config: CampaignConfig, *, beside: Path, is_begun: bool) -> int:
+    """Check the recipe of every arm on its dataset before anything starts; returns the number of runs.
+
+    A campaign that has begun goes on with what it was declared with, sensible or not.
+    """
+    recipe, _ = known_good_recipe(beside / config.recipe)
+
+    def arm(name: str, patch: dict[str, Any]) -> tuple[Recipe, Dataset]:
+        found = check_recipe(patched(recipe, patch, arm=name, seed=config.first_seed))
+        LaneShares(found[0].loader.lanes, config.workers)
+        if not is_begun:
+            try:
+                # Its notes are of evaluations on the way; a campaign judges the last weights.
+                check_new(found[0], count_steps(*found).planned, changed=patch)
+            except ConfigError as error:
+                raise ConfigError(f"arm '{name}': {error}") from error
+            _check_suites(name, config, found[0].method, beside=beside)
+        _check_scores(name, config, found[0].method.predictions)
+        _check_columns(name, config, *found)
+        return found
+
+    baseline = arm(config.baseline, {})
+    if not is_begun:
+        _check_sizes(config, baseline[0].method.predictions)
+    for candidate in config.candidates:
+        _check_candidate(candidate.name, config, baseline, arm(candidate.name, candidate.patch))
+    return (1 + len(config.candidates)) * config.seeds
+
+
+def _check_candidate(
+    name: str, config: CampaignConfig, baseline: tuple[Recipe, Dataset], found: tuple[Recipe, Dataset]
+) -> None:
+    """It differs from the baseline, and can be compared with it where the campaign wants to."""
+    if found[0] == baseline[0]:
+        raise ConfigError(
+            f"candidate '{name}': its patch changes nothing, the baseline's recipe has these values already."
+        )
+    rows = [(entry[0].data.split, entry[1].fingerprint) for entry in (baseline, found)]
+    scored = [benchmark.name for benchmark in config.benchmarks if isinstance(benchmark, PredictionsBenchmark)]
+    if scored and rows[0] != rows[1]:
+        raise ConfigError(
+            f"candidate '{name}' has another dataset or split than the baseline, so their validation rows, "
+            f"which benchmark '{scored[0]}' scores, are not the same. Compare the two on a suite of their own "
+            "(type: suite)."
+        )
+
+
+def _check_scores(arm: str, config: CampaignConfig, predictions: Predictions) -> None:
+    """The rows that the arm predicts have the scores that the campaign asks for."""
+    known = _scores_of(predictions)
+    for benchmark in config.benchmarks:
+        if isinstance(benchmark, PredictionsBenchmark) and benchmark.score not in known:
+            raise ConfigError(
+                f"benchmark '{benchmark.name}': score: {benchmark.score} is not among the scores of rows of "
+                f"arm '{arm}'. Use score: {', '.join(known)}."
+            )
+
+
+def _check_columns(arm: str, config: CampaignConfig, recipe: Recipe, dataset: Dataset) -> None:
+    """The rows that the arm predicts have the columns that they are chosen and clustered by."""
+    known = predicted_columns(recipe, dataset)
+    for benchmark in config.benchmarks:
+        if not isinstance(benchmark, PredictionsBenchmark):
+            continue
+        asked = {f"where.{name}": name for name in benchmark.where}
+        if benchmark.cluster not in (None, CLUSTER):
+            asked["cluster"] = benchmark.cluster
+        for key, name in asked.items():
+            if name in known:
+                continue
+            read = (
+                f" The dataset has it, and arm '{arm}' does not read it: name it in its method's columns."
+                if name in dataset.manifest.columns
+                else ""
+            )
+            raise ConfigError(
+                f"benchmark '{benchmark.name}', {key}: the rows that arm '{arm}' predicts have no column "
+                f"'{name}'{meant(name, known)}. They have: {', '.join(known)}.{read}"
+            )
+
+
+def predicted_columns(recipe: Recipe, dataset: Dataset) -> list[str]:
+    """Those of the table that such a run's validation rows end in."""
+    types = dataset.manifest.columns
+    read = [name for name in recipe.method.columns if name != ITEM and not holds_lists(types[name])]
+    split = [] if key_column(recipe.data.split) is None else [CLUSTER]
+    return list(dict.fromkeys([ROW_ID, *recipe.method.predictions.columns, *read, *split]))
+
+
+def _check_sizes(config: CampaignConfig, predictions: Predictions) -> None:
+    """No share can gain or lose one whole: who says 2 means two points."""
+    shares = {benchmark.name for benchmark in config.benchmarks if _is_share(benchmark, predictions)}
+    rule = config.rule
+    sizes = [("rule.least_effect", rule.least_effect, name) for name in rule.primary]
+    sizes += [
+        ("rule.guardrails: margin", guardrail.margin, guardrail.benchmark) for guardrail in rule.guardrails
+    ]
+    sizes += [
+        (f"gate '{gate.name}': margin", condition.margin, condition.benchmark)
+        for gate in config.gates
+        for condition in gate.conditions
+        if isinstance(condition, HarmCondition)
+    ]
+    for key, size, name in sizes:
+        if name in shares and size >= 1.0:
+            raise ConfigError(
+                f"{key}={size:g}: benchmark '{name}' is a share, between 0 and 1, and cannot change by as "
+                f"much. A point is 0.01; perhaps you meant {size / 100:g}."
+            )
+
+
+def _is_share(benchmark: Benchmark, predictions: Predictions) -> bool:
+    if isinstance(benchmark, SuiteBenchmark):
+        return False  # its unit is its result's
+    if isinstance(predictions, BinaryPredictions) or benchmark.score == "correct":
+        return benchmark.score in ("correct", "ranking")
+    named = {metric.name: metric for metric in predictions.metrics} | {"own": predictions.metric}
+    return benchmark.score in named and named[benchmark.score].unit == "share"
+
+
+def _scores_of(predictions: Predictions) -> list[str]:
+    if isinstance(predictions, BinaryPredictions):
+        return [*METRICS]
+    of_classes = ["correct", "log_likelihood"] if isinstance(predictions, ClassPredictions) else []
+    return ["own", *of_classes, *(metric.name for metric in predictions.metrics)]
+
+
+def _check_suites(arm: str, config: CampaignConfig, method: MethodConfig, *, beside: Path) -> None:
+    for benchmark in config.benchmarks:
+        if isinstance(benchmark, SuiteBenchmark) and benchmark.suite is not None:
+            check_suite(benchmark, beside / benchmark.suite, method, whose=f"arm '{arm}'")
+
+
+def check_suite(benchmark: SuiteBenchmark, path: Path, method: MethodConfig, *, whose: str) -> None:
+    """The suite can be read and answered, and asks what the campaign wants to know."""
+    name, suite = benchmark.benchmark or benchmark.name, supported_suite(path, method, whose=whose)
+    known = [item.name for item in suite.benchmarks]
+    if name not in known:
+        raise ConfigError(
+            f"{path}: has no benchmark '{name}', which a campaign asks for; it has {', '.join(known)}."
+        )
+
+
+def absent_files(config: CampaignConfig, *, beside: Path) -> list[str]:
+    """Files that the rule's clauses ask for and that are still to be made, as `key: path`."""
+    rule = config.rule
+    asked = {
+        "rule.coverage": rule.coverage,
+        "rule.drill": None if rule.drill == "audit" else rule.drill,
+        "rule.scaling.record": rule.scaling.record if rule.scaling else None,
+        "rule.plan.record": rule.plan.record if rule.plan else None,
+    }
+    return [f"{key}: {beside / path}" for key, path in asked.items() if path and not (beside / path).is_file()]
+
+
+class Arms(NamedTuple):
+    """What is trained: a run for each arm and seed, which is made when its turn comes."""
+
+    home: Home
+    whose: str
+    """`campaign` or `pipeline`: what is run again to go on."""
+    name: str
+    names: tuple[str, ...]
+    """Where nothing is known of an arm's costs yet, the first one's are expected."""
+    seeds: tuple[int, ...]
+    workers: int
+    budget_device_hours: float | None
+    """None: without end."""
+    run_of: Callable[[str, int], Run]
+    """Arm, seed -> the run's record, made if there is none."""
+
+    def run_id(self, arm: str, seed: int) -> str:
+        """The id of one arm's run with one seed."""
+        return run_id_of(self.name, arm, seed)
+
+
+def campaign_arm_plan(campaign: OpenCampaign) -> Arms:
+    """The campaign's."""
+    config = campaign.config
+    return Arms(
+        home=campaign.home,
+        whose="campaign",
+        name=config.name,
+        names=config.arm_names,
+        seeds=config.seed_numbers,
+        workers=config.workers,
+        budget_device_hours=config.budget_device_hours,
+        run_of=partial(arm_run, campaign),
+    )
+
+
+def run_id_of(campaign: str, arm: str, seed: int) -> str:
+    """The id of one arm's run with one seed."""
+    return f"{campaign}-{arm}-s{seed}"
+
+
+def arm_run(campaign: OpenCampaign, arm: str, seed: int) -> Run:
+    """The run's record, made if there is none. `ConfigError` where its recipe is not the campaign's."""
+    config = campaign.config
+    patch = {} if arm == config.baseline else config.candidate(arm).patch
+    recipe = patched(campaign.recipe, patch, arm=arm, seed=seed)
+    run_id = run_id_of(config.name, arm, seed)
+    of = f"arm '{arm}' of campaign '{config.name}'"
+    return ensure_run(campaign.home, recipe, run_id=run_id, workers=config.workers, of=of, whose="campaign")
+
+
+def ensure_run(home: Home, recipe: LoadedConfig, *, run_id: str, workers: int, of: str, whose: str) -> Run:
+    """The record of a run, made if there is none. `ConfigError` where it has another recipe than this; `of` is
+    the arm, and `whose` what it is of."""
+    if not home.has_run(run_id):
+        return create_run(home, recipe, world_size=workers, run_id=run_id)
+    run = load_run(home, run_id)
+    wanted, dataset = check_recipe(recipe)
+    asked, found = (item.model_dump(mode="json") for item in (wanted, recipe_of(run)))
+    if recipe_sha256(asked, dataset.fingerprint) != recipe_sha256(found, run.dataset_fingerprint):
+        raise ConfigError(
+            f"run '{run_id}' exists with another recipe than {of} has. Give the {whose} another name, "
+            "or remove the run's folder."
+        )
+    return run
