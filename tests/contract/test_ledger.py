@@ -21,6 +21,7 @@ from assay.store.ledger.ledger import Ledger, open_ledger, upsert
 from failing_ledger import Strike
 from failing_ledger import strike as strike
 from ledger_rows import drop_tables
+from machine import MACHINE
 
 
 def run(run_id: str, created_s: float = 1.0) -> Run:
@@ -38,7 +39,7 @@ def run(run_id: str, created_s: float = 1.0) -> Run:
 
 
 def attempt(number: int, **fields: object) -> Attempt:
-    defaults: dict[str, object] = {"world_size": 2, "start_step": 0, "started_s": 5.0}
+    defaults: dict[str, object] = {"world_size": 2, "start_step": 0, "started_s": 5.0, **MACHINE}
     return Attempt.model_validate({"run_id": "a", "attempt": number, **defaults, **fields})
 
 
@@ -315,17 +316,18 @@ class TestLedger:
             assert [item.name for item in ledger.campaigns()] == ["dropout", "lr"]
             assert ledger.decisions("lr") == wanted
 
-    def test_a_ledger_of_before_benchmarks_gets_their_table(self, url: str) -> None:
+    @pytest.mark.parametrize(
+        ("change", "found"),
+        [
+            ("UPDATE ledger_layout SET version = 99", "layout 99"),
+            ("DROP TABLE benchmark_results", "layout 1 and lack benchmark_results"),
+            ("DROP TABLE ledger_layout", "layout none and lack ledger_layout"),
+        ],
+    )
+    def test_another_layout_is_refused_and_left_alone(self, url: str, change: str, found: str) -> None:
         with open_ledger(url) as ledger, ledger.writing() as connection:
-            connection.execute("DROP TABLE benchmark_results")
-        with open_ledger(url) as ledger:
-            ledger.record_benchmark_result(benchmark_result("a", 5))
-            assert len(ledger.benchmark_results()) == 1
-
-    def test_another_layout_is_refused_and_left_alone(self, url: str) -> None:
-        with open_ledger(url) as ledger, ledger.writing() as connection:
-            connection.execute("UPDATE ledger_layout SET version = 99")
-        with pytest.raises(StoreError, match="layout 99; this assay reads layout 1"):
+            connection.execute(change)
+        with pytest.raises(StoreError, match=f"{found}; this assay reads layout 1"):
             open_ledger(url)
 
 

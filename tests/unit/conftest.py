@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from assay.base.code_version import code_version
 from assay.records.run import Run
 from assay.scoring.sampler import Completion, Message, SamplerError, Sampling
 from assay.training.recipe import recipe_sha256
@@ -55,7 +56,7 @@ def run(tmp_path: Path) -> Run:
         recipe=recipe,
         recipe_sha256=recipe_sha256(recipe, ""),
         dataset_fingerprint="",
-        code_version="",
+        code_version=code_version(),
         run_dir=str(tmp_path / "r"),
         store_url=str(tmp_path / "store"),
         num_steps=10,

@@ -249,7 +249,7 @@ def _check_parts(state: UploadState, part_ids: Sequence[str]) -> None:
     sizes = {part.part_id: part.num_bytes for part in state.parts}
     if unknown := [id_ for id_ in part_ids if id_ not in sizes]:
         raise _unusable(f"Upload {state.created.upload_id} has no part {unknown[0]!r:.60}.")
-    if twice := [each for each, number in Counter(part_ids).items() if number > 1]:
+    if twice := [part_id for part_id, number in Counter(part_ids).items() if number > 1]:
         raise _unusable(f"Part {twice[0]} is named twice. Name each once, in the order of the file.")
     num_bytes = sum(sizes[id_] for id_ in part_ids)
     if num_bytes != state.created.num_bytes:

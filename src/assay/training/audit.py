@@ -34,7 +34,7 @@ from assay.records.cursor import Cursor
 from assay.records.run import Run
 from assay.store.commit_log import RECEIPTS_NAME, CommitLog
 from assay.training.audit_files import check_files
-from assay.training.audit_rollout_log import audit_rollout_log
+from assay.training.audit_rollouts import audit_rollout_log
 from assay.training.recipe import recipe_of
 
 MAX_NAMED_ROWS = 100

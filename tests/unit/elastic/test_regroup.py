@@ -32,7 +32,7 @@ def test_from_four_lanes_of_the_busiest_to_three_is_a_quarter_and_to_as_many_is_
     assert watched(left=900, restart_s=0.01, world_size=4).pays(8)
 
 
-def test_nothing_is_known_to_pay_before_some_steps_or_where_nobody_says_how_many_there_are() -> None:
+def test_nothing_is_known_to_pay_before_some_steps() -> None:
     attempt = Attempt(run_id="r", attempt=1, world_size=2, start_step=0, started_s=0.0, **MACHINE)
     watch = RegroupWatch(attempt, num_lanes=8, num_steps=10**6, began_s=0.0)
     assert not watch.pays(4)
@@ -41,4 +41,3 @@ def test_nothing_is_known_to_pay_before_some_steps_or_where_nobody_says_how_many
         assert not watch.pays(4)
     watch.look([Beat(LEAST_STEPS + 1, "compute", 1.0, 0.0, 0.0)], LEAST_STEPS + 1.0)
     assert watch.pays(4)
-    assert not watched(left=900, restart_s=0.01, num_steps=None).pays(4)

@@ -238,7 +238,12 @@ def make_life(run_id: str, world_sizes: tuple[int, ...], table: pa.Table) -> Lif
         run=Run(
             run_id=run_id,
             created_s=BEGAN_S,
-            recipe={"name": "demo", "loader": {"lanes": 8, "global_batch_size": 64}, "trainer": {"epochs": 1}},
+            recipe={
+                "name": "demo",
+                "loader": {"lanes": 8, "global_batch_size": 64},
+                "trainer": {"epochs": 1},
+                "method": {"type": "classify"},
+            },
             recipe_sha256="c0de" * 16,
             dataset_fingerprint="d1ce" * 16,
             code_version="0.1.0",
@@ -253,7 +258,7 @@ def make_life(run_id: str, world_sizes: tuple[int, ...], table: pa.Table) -> Lif
         audit=AuditReport(
             run_id=run_id,
             verdict="pass",
-            step=100,
+            step=STEPS,
             epochs=1,
             rows_expected=25_600,
             rows_learned=25_600,

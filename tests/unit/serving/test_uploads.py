@@ -5,26 +5,24 @@ import hashlib
 import openai
 import pytest
 
-from assay.base.digest import sha256_of_bytes
 from assay.serving.openai import upload_routes
-from assay.serving.openai.place import Place
-from assay.store.objects import open_store
-from served import http_of, place_in, sdk_of
+from assay.serving.openai.app_state import AppState
+from served import app_in, http_of, sdk_of
 
 DATA = bytes(range(256)) * 40
 
 
 @pytest.fixture
-def place(tmp_path) -> Place:
-    return place_in(tmp_path)
+def app(tmp_path) -> AppState:
+    return app_in(tmp_path)
 
 
 @pytest.fixture
-def sdk(place) -> openai.OpenAI:
-    return sdk_of(place)
+def sdk(app) -> openai.OpenAI:
+    return sdk_of(app)
 
 
-def begun(sdk: openai.OpenAI, **given):
+def begin_upload(sdk: openai.OpenAI, **given):
     asked = {"bytes": len(DATA), "filename": "rows.jsonl", "mime_type": "text/jsonl", "purpose": "fine-tune"}
     return sdk.uploads.create(**{**asked, **given})
 
@@ -33,12 +31,12 @@ def sent(sdk: openai.OpenAI, upload_id: str, *parts: bytes) -> list[str]:
     return [sdk.uploads.parts.create(upload_id, data=part).id for part in parts]
 
 
-def bytes_that_lie(place: Place) -> list[bytes]:
-    store = place.files.shelf.store
+def bytes_that_lie(app: AppState) -> list[bytes]:
+    store = app.files.logs.store
     return [store.get(item.key) for item in store.list("bytes/")]
 
 
-def test_the_sdks_own_helper_makes_a_file_of_parts(sdk, place, tmp_path) -> None:
+def test_the_sdks_own_helper_makes_a_file_of_parts(sdk, app, tmp_path) -> None:
     (tmp_path / "rows.jsonl").write_bytes(DATA)
     upload = sdk.uploads.upload_file_chunked(
         file=tmp_path / "rows.jsonl", mime_type="text/jsonl", purpose="fine-tune", part_size=3_000,
@@ -48,23 +46,23 @@ def test_the_sdks_own_helper_makes_a_file_of_parts(sdk, place, tmp_path) -> None
     assert sdk.files.content(upload.file.id).content == DATA
     assert sdk.files.retrieve(upload.file.id) == upload.file
     assert [file.id for file in sdk.files.list()] == [upload.file.id]
-    left = [item.key for item in place.files.shelf.store.list("upload/")]
+    left = [item.key for item in app.files.logs.store.list("upload/")]
     assert not [key for key in left if "/part/" in key]
-    assert [*place.files.shelf.store.list("open/")] == []
+    assert [*app.files.logs.store.list("open/")] == []
 
 
 def test_parts_count_in_the_order_that_is_named_and_a_part_sent_again_may_be_left_out(sdk) -> None:
-    upload = begun(sdk)
+    upload = begin_upload(sdk)
     second, first, _again = sent(sdk, upload.id, DATA[5_000:], DATA[:5_000], DATA[5_000:])
     done = sdk.uploads.complete(upload.id, part_ids=[first, second])
     assert sdk.files.content(done.file.id).content == DATA
     assert sdk.uploads.complete(upload.id, part_ids=[first, second]) == done  # a repeat finds it there
 
 
-def test_a_file_of_parts_expires_as_it_was_asked_to(sdk, place) -> None:
-    upload = begun(sdk, expires_after={"anchor": "created_at", "seconds": 7200})
+def test_a_file_of_parts_expires_as_it_was_asked_to(sdk, app) -> None:
+    upload = begin_upload(sdk, expires_after={"anchor": "created_at", "seconds": 7200})
     assert (upload.status, upload.expires_at) == ("pending", upload.created_at + 3600)
-    place.clock.sleep_s(100)
+    app.clock.sleep_s(100)
     file = sdk.uploads.complete(upload.id, part_ids=sent(sdk, upload.id, DATA)).file
     assert file.expires_at == file.created_at + 7200 == upload.created_at + 7300
 
@@ -83,27 +81,27 @@ def test_a_file_of_parts_expires_as_it_was_asked_to(sdk, place) -> None:
     ],
 )
 def test_parts_that_are_not_the_file_are_refused_and_it_can_still_be_completed(
-    sdk, place, named, md5, param, said
+    sdk, app, named, md5, param, said
 ) -> None:
-    upload = begun(sdk)
+    upload = begin_upload(sdk)
     parts = sent(sdk, upload.id, DATA[:5_000], DATA[5_000:], b"x")
     asked = [each if isinstance(each, str) else parts[each] for each in named]
     with pytest.raises(openai.BadRequestError, match=said) as refused:
         sdk.uploads.complete(upload.id, part_ids=asked, md5=md5 or openai.NOT_GIVEN)
     assert refused.value.param == param
-    assert bytes_that_lie(place) == [] and [*sdk.files.list()] == []
+    assert bytes_that_lie(app) == [] and [*sdk.files.list()] == []
     whole = hashlib.md5(DATA).hexdigest().upper()
     assert sdk.uploads.complete(upload.id, part_ids=parts[:2], md5=whole).status == "completed"
 
 
-def test_what_is_cancelled_completed_or_expired_takes_no_part_more(sdk, place) -> None:
-    cancelled, completed, expired = (begun(sdk, bytes=1).id for _ in range(3))
+def test_what_is_cancelled_completed_or_expired_takes_no_part_more(sdk, app) -> None:
+    cancelled, completed, expired = (begin_upload(sdk, bytes=1).id for _ in range(3))
     (part,) = sent(sdk, cancelled, b"1")
     assert sdk.uploads.cancel(cancelled).status == "cancelled"
     assert sdk.uploads.cancel(cancelled).status == "cancelled"
     sdk.uploads.complete(completed, part_ids=sent(sdk, completed, b"1"))
     late = sent(sdk, expired, b"1")
-    place.clock.sleep_s(3600)
+    app.clock.sleep_s(3600)
     for upload_id, status in ((cancelled, "cancelled"), (completed, "completed"), (expired, "expired")):
         with pytest.raises(openai.BadRequestError, match=f"is {status}") as refused:
             sent(sdk, upload_id, b"2")
@@ -113,20 +111,20 @@ def test_what_is_cancelled_completed_or_expired_takes_no_part_more(sdk, place) -
             sdk.uploads.complete(upload_id, part_ids=parts)
     with pytest.raises(openai.BadRequestError, match="is completed"):
         sdk.uploads.cancel(completed)
-    place.clock.sleep_s(2 * 86_400)
-    place.uploads.sweep()
-    assert not [item for item in place.files.shelf.store.list("upload/") if "/part/" in item.key]
-    assert [*place.files.shelf.store.list("open/")] == []
+    app.clock.sleep_s(2 * 86_400)
+    app.uploads.sweep()
+    assert not [item for item in app.files.logs.store.list("upload/") if "/part/" in item.key]
+    assert [*app.files.logs.store.list("open/")] == []
 
 
-def test_an_upload_cut_off_behind_its_file_is_completed_or_cancelled_all_the_same(sdk, place) -> None:
+def test_an_upload_cut_off_behind_its_file_is_completed_or_cancelled_all_the_same(sdk, app) -> None:
     for end, num_files in (("complete", 1), ("cancel", 0)):
-        upload = begun(sdk)
+        upload = begin_upload(sdk)
         parts = sent(sdk, upload.id, DATA)
-        joined = place.uploads._joined(
-            place.uploads.shelf.state(upload.id), parts, None, upload.id.replace("upload", "file")
+        joined = app.uploads._joined(
+            app.uploads.logs.state(upload.id), parts, None, upload.id.replace("upload", "file")
         )
-        place.files.put(joined)  # and here the power was cut
+        app.files.put(joined)  # and here the power was cut
         if end == "complete":
             assert sdk.uploads.complete(upload.id, part_ids=parts).file.id == joined.file_id
         else:
@@ -134,7 +132,7 @@ def test_an_upload_cut_off_behind_its_file_is_completed_or_cancelled_all_the_sam
         assert len([*sdk.files.list()]) == num_files
         for file in sdk.files.list():
             sdk.files.delete(file.id)
-    assert bytes_that_lie(place) == []
+    assert bytes_that_lie(app) == []
 
 
 @pytest.mark.parametrize(
@@ -151,34 +149,34 @@ def test_an_upload_cut_off_behind_its_file_is_completed_or_cancelled_all_the_sam
         ({"extra_body": {"nonsense": 1}}, "nonsense"),
     ],
 )
-def test_an_upload_that_cannot_be_is_refused_by_name(sdk, place, given, param) -> None:
+def test_an_upload_that_cannot_be_is_refused_by_name(sdk, app, given, param) -> None:
     with pytest.raises(openai.BadRequestError) as refused:
-        begun(sdk, **given)
+        begin_upload(sdk, **given)
     assert refused.value.param == param
-    assert [*place.files.shelf.store.list("")] == []
+    assert [*app.files.logs.store.list("")] == []
 
 
-def test_a_part_has_a_largest_size_and_what_is_refused_leaves_nothing(sdk, place, monkeypatch) -> None:
+def test_a_part_has_a_largest_size_and_what_is_refused_leaves_nothing(sdk, app, monkeypatch) -> None:
     monkeypatch.setattr(upload_routes, "MAX_PART_BYTES", 100)
-    upload = begun(sdk)
+    upload = begin_upload(sdk)
     sent(sdk, upload.id, b"x" * 100)
     with pytest.raises(openai.BadRequestError) as refused:
         sent(sdk, upload.id, b"x" * 101)
     assert (refused.value.code, refused.value.param) == ("too_large", "data")
     with pytest.raises(openai.BadRequestError):
         sdk.uploads.parts.create(upload.id, data=b"x", extra_body={"nonsense": "1"})
-    assert len([*place.files.shelf.store.list(f"upload/{upload.id}/part/")]) == 1
+    assert len([*app.files.logs.store.list(f"upload/{upload.id}/part/")]) == 1
 
 
-def test_another_projects_upload_is_not_there(place) -> None:
+def test_another_projects_upload_is_not_there(app) -> None:
     secrets = [
-        place.keys.make(project=each, name="", scopes=("read", "write"), lives_s=None).secret for each in "ab"
+        app.keys.make(project=each, name="", scopes=("read", "write"), lives_s=None).secret for each in "ab"
     ]
     ours, theirs = (
-        openai.OpenAI(base_url="http://server/v1", api_key=secret, http_client=http_of(place), max_retries=0)
+        openai.OpenAI(base_url="http://server/v1", api_key=secret, http_client=http_of(app), max_retries=0)
         for secret in secrets
     )
-    upload = begun(ours, bytes=1)
+    upload = begin_upload(ours, bytes=1)
     (part,) = sent(ours, upload.id, b"1")
     for ask in (
         lambda: sent(theirs, upload.id, b"1"),
@@ -189,39 +187,39 @@ def test_another_projects_upload_is_not_there(place) -> None:
             ask()
 
 
-def test_an_upload_whose_answer_was_lost_is_begun_once(sdk, place) -> None:
-    first = begun(sdk)
-    again = begun(sdk, extra_headers={"x-stainless-retry-count": "1"})
-    assert again.id == first.id and place.uploads.shelf.ids() == [first.id]
+def test_an_upload_whose_answer_was_lost_is_begun_once(sdk, app) -> None:
+    first = begin_upload(sdk)
+    again = begin_upload(sdk, extra_headers={"x-stainless-retry-count": "1"})
+    assert again.id == first.id and app.uploads.logs.ids() == [first.id]
 
 
-def test_equal_bytes_lie_once_until_the_last_file_goes(sdk, place) -> None:
+def test_equal_bytes_lie_once_until_the_last_file_goes(sdk, app) -> None:
     one, two = (sdk.files.create(file=(name, DATA), purpose="evals") for name in ("one", "two"))
-    parts = begun(sdk, purpose="evals")
+    parts = begin_upload(sdk, purpose="evals")
     three = sdk.uploads.complete(parts.id, part_ids=sent(sdk, parts.id, DATA)).file
     assert len({one.id, two.id, three.id}) == 3
-    assert bytes_that_lie(place) == [DATA]
+    assert bytes_that_lie(app) == [DATA]
     for gone, left in ((one, [two, three]), (three, [two])):
         sdk.files.delete(gone.id)
         assert [sdk.files.content(each.id).content for each in left] == [DATA] * len(left)
-        assert bytes_that_lie(place) == [DATA]
+        assert bytes_that_lie(app) == [DATA]
     sdk.files.delete(two.id)
-    assert bytes_that_lie(place) == [] and place.files.shelf.ids() == []
+    assert bytes_that_lie(app) == [] and app.files.logs.ids() == []
     assert sdk.files.content(sdk.files.create(file=("four", DATA), purpose="evals").id).content == DATA
 
 
-def test_the_bytes_of_a_file_that_expired_are_swept_unless_another_is_of_them(sdk, place) -> None:
+def test_the_bytes_of_a_file_that_expired_are_swept_unless_another_is_of_them(sdk, app) -> None:
     after = {"anchor": "created_at", "seconds": 3600}
     for data in (b"alone", b"shared"):
         sdk.files.create(file=("f", data), purpose="evals", expires_after=after)
     kept = sdk.files.create(file=("f", b"shared"), purpose="evals")
-    place.files.sweep()
-    assert sorted(bytes_that_lie(place)) == [b"alone", b"shared"]
-    place.clock.sleep_s(3600)
-    place.files.sweep()
-    assert bytes_that_lie(place) == [b"shared"]
+    app.files.sweep()
+    assert sorted(bytes_that_lie(app)) == [b"alone", b"shared"]
+    app.clock.sleep_s(3600)
+    app.files.sweep()
+    assert bytes_that_lie(app) == [b"shared"]
     assert sdk.files.content(kept.id).content == b"shared"
-    assert [*place.files.shelf.store.list("open/")] == []
+    assert [*app.files.logs.store.list("open/")] == []
 
 
 @pytest.mark.parametrize(
@@ -235,9 +233,9 @@ def test_the_bytes_of_a_file_that_expired_are_swept_unless_another_is_of_them(sd
         ("bytes=10000-99999999", 10_000, 10_240),
     ],
 )
-def test_a_range_of_a_file_is_answered_with_those_bytes(sdk, place, asked, begin, end) -> None:
+def test_a_range_of_a_file_is_answered_with_those_bytes(sdk, app, asked, begin, end) -> None:
     file = sdk.files.create(file=("f", DATA), purpose="evals")
-    answer = http_of(place).get(f"/v1/files/{file.id}/content", headers={"range": asked})
+    answer = http_of(app).get(f"/v1/files/{file.id}/content", headers={"range": asked})
     assert (answer.status_code, answer.content) == (206, DATA[begin:end])
     assert answer.headers["content-range"] == f"bytes {begin}-{end - 1}/{len(DATA)}"
     assert answer.headers["content-length"] == str(end - begin)
@@ -256,18 +254,18 @@ def test_a_range_of_a_file_is_answered_with_those_bytes(sdk, place, asked, begin
         ("bytes=١-٢", 400),
     ],
 )
-def test_a_range_that_cannot_be_is_refused(sdk, place, asked, status) -> None:
+def test_a_range_that_cannot_be_is_refused(sdk, app, asked, status) -> None:
     file = sdk.files.create(file=("f", DATA), purpose="evals")
     headers = {"range": asked.encode()}
-    answer = http_of(place).get(f"/v1/files/{file.id}/content", headers=headers)
+    answer = http_of(app).get(f"/v1/files/{file.id}/content", headers=headers)
     assert (answer.status_code, answer.json()["error"]["param"]) == (status, "range")
     if status == 416:
         assert answer.headers["content-range"] == f"bytes */{len(DATA)}"
 
 
-def test_a_download_goes_on_only_with_the_same_bytes(sdk, place) -> None:
+def test_a_download_goes_on_only_with_the_same_bytes(sdk, app) -> None:
     file = sdk.files.create(file=("f", DATA), purpose="evals")
-    http = http_of(place)
+    http = http_of(app)
     whole = http.get(f"/v1/files/{file.id}/content")
     assert (whole.headers["accept-ranges"], whole.content) == ("bytes", DATA)
     for tag, status in ((whole.headers["etag"], 206), ('"another"', 200)):
@@ -275,22 +273,8 @@ def test_a_download_goes_on_only_with_the_same_bytes(sdk, place) -> None:
         assert http.get(f"/v1/files/{file.id}/content", headers=headers).status_code == status
 
 
-def test_a_file_of_an_older_assay_lies_beside_its_log(tmp_path) -> None:
-    place = place_in(tmp_path, open_store(str(tmp_path / "api")))
-    sdk = sdk_of(place)
-    file = sdk.files.create(file=("f", b"new"), purpose="evals")
-    older = {"file_id": "file-" + "0" * 24, "content": "", "sha256": sha256_of_bytes(b"old")}
-    old = place.files.find(file.id, "default").model_copy(update=older)
-    place.files.shelf.store.put(f"file/{old.file_id}/content", b"old")
-    place.files.shelf.begin(old.file_id, old)
-    assert sdk.files.content(old.file_id).content == b"old"
-    sdk.files.delete(old.file_id)
-    assert not place.files.shelf.store.exists(f"file/{old.file_id}/content")
-    assert sdk.files.content(file.id).content == b"new"
-
-
-def test_an_upload_is_completed_once_and_of_other_parts_or_another_md5_it_is_refused(sdk, place) -> None:
-    upload = begun(sdk)
+def test_an_upload_is_completed_once_and_of_other_parts_or_another_md5_it_is_refused(sdk, app) -> None:
+    upload = begin_upload(sdk)
     first, second, again = sent(sdk, upload.id, DATA[:5_000], DATA[5_000:], DATA[5_000:])
     done = sdk.uploads.complete(upload.id, part_ids=[first, second])
     for part_ids in ([second, first], [first, again], ["part-nowhere"]):
@@ -303,12 +287,12 @@ def test_an_upload_is_completed_once_and_of_other_parts_or_another_md5_it_is_ref
     assert same == done
 
 
-def test_a_file_that_was_made_before_the_power_was_cut_is_not_that_of_another_order(sdk, place) -> None:
-    upload = begun(sdk)
+def test_a_file_that_was_made_before_the_power_was_cut_is_not_that_of_another_order(sdk, app) -> None:
+    upload = begin_upload(sdk)
     parts = sent(sdk, upload.id, DATA[:5_000], DATA[5_000:])
     file_id = upload.id.replace("upload", "file")
-    place.files.put(place.uploads._joined(place.uploads.shelf.state(upload.id), parts, None, file_id))
+    app.files.put(app.uploads._joined(app.uploads.logs.state(upload.id), parts, None, file_id))
     with pytest.raises(openai.BadRequestError, match="in another order"):
         sdk.uploads.complete(upload.id, part_ids=parts[::-1])
     done = sdk.uploads.complete(upload.id, part_ids=parts)
-    assert sdk.files.content(done.file.id).content == DATA and bytes_that_lie(place) == [DATA]
+    assert sdk.files.content(done.file.id).content == DATA and bytes_that_lie(app) == [DATA]

@@ -17,11 +17,12 @@ from assay.store.metrics.segment import SegmentWriter, segment_path
 from assay.store.objects import open_store
 from assay.workflows.bookkeeping import Bookkeeper, rebuild_run, writer_of
 from clocks import HandClock
+from machine import MACHINE
 
 
 def attempt(number: int, *, start_step: int, started_s: float, **ended: object) -> Attempt:
     fields = {"run_id": "r", "attempt": number, "world_size": 1, "start_step": start_step}
-    return Attempt.model_validate({**fields, "started_s": started_s, **ended})
+    return Attempt.model_validate({**fields, **MACHINE, "started_s": started_s, **ended})
 
 
 def lived(run: Run, began: Attempt, *, num_steps: int) -> None:
@@ -73,8 +74,8 @@ def test_an_attempt_whose_supervisor_died_is_held_to_its_last_sign_of_life(run: 
 def test_an_attempt_that_has_ended_or_comes_later_is_not_closed(run: Run) -> None:
     ended = attempt(1, start_step=0, started_s=1.0, ended_s=9.0, end_step=0, outcome="killed", reason="why")
     later = attempt(3, start_step=0, started_s=20.0)
-    for each in (ended, later):
-        save_attempt(Path(run.run_dir), each)
+    for item in (ended, later):
+        save_attempt(Path(run.run_dir), item)
     close_abandoned_attempts(run, CommitLog(open_store(run.store_url)), attempt(2, start_step=0, started_s=10))
     assert saved_attempts(Path(run.run_dir)) == [ended, later]
 
@@ -99,8 +100,8 @@ def test_a_rebuilt_ledger_gives_the_same_account(run: Run, ledger: Ledger, tmp_p
 
 def test_commits_of_an_attempt_that_still_runs_do_not_make_commits_look_free(run: Run, ledger: Ledger) -> None:
     killed = attempt(1, start_step=0, started_s=0.0, ended_s=4.0, end_step=0, outcome="killed")
-    for each in (killed, attempt(2, start_step=0, started_s=5.0)):
-        ledger.record_attempt(each)
+    for item in (killed, attempt(2, start_step=0, started_s=5.0)):
+        ledger.record_attempt(item)
     commit = Commit(
         attempt=2,
         world_size=1,

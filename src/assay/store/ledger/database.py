@@ -110,26 +110,20 @@ class Database(ABC):
             yield connection
 
     def make_tables(self) -> None:
-        """Those that are not there yet."""
+        """Make all tables in an empty database; raise `StoreError` if it holds those of another layout."""
         with self.reading() as connection:
-            present = self.table_names(connection)
-            if tables.layout.name in present:
-                self._check_layout(connection)
-            if present.issuperset(table.name for table in tables.TABLES):
+            if self._has_tables(connection):
                 return
         with self.writing() as connection:
             self.lock_creation(connection)
-            present = self.table_names(connection)
-            # A table that an older assay does not know changes nothing for it, so the layout's version stays.
+            if self._has_tables(connection):
+                return
             for table in tables.TABLES:
-                if table.name not in present:
-                    for statement in table.creation(self.spelled):
-                        connection.execute(statement)
-            if tables.layout.name not in present:
-                version = {"version": tables.LAYOUT_VERSION}
-                made = f"INSERT INTO {tables.layout.name} VALUES (:version) ON CONFLICT DO NOTHING"
-                connection.execute(made, version)
-            self._check_layout(connection)
+                for statement in table.creation(self.spelled):
+                    connection.execute(statement)
+            version = {"version": tables.LAYOUT_VERSION}
+            made = f"INSERT INTO {tables.layout.name} VALUES (:version) ON CONFLICT DO NOTHING"
+            connection.execute(made, version)
 
     @contextmanager
     def _transaction(self, *, writes: bool) -> Iterator[Connection]:
@@ -158,15 +152,23 @@ class Database(ABC):
                 return session
             session.close()
 
-    def _check_layout(self, connection: Connection) -> None:
-        found = [version for (version,) in connection.execute(f"SELECT version FROM {tables.layout.name}")]
-        if found != [tables.LAYOUT_VERSION]:
+    def _has_tables(self, connection: Connection) -> bool:
+        present, expected = self.table_names(connection), {table.name for table in tables.TABLES}
+        if not present & expected:
+            return False
+        found = []
+        if tables.layout.name in present:
+            found = [version for (version,) in connection.execute(f"SELECT version FROM {tables.layout.name}")]
+        missing = sorted(expected - present)
+        if found != [tables.LAYOUT_VERSION] or missing:
             shown = ", ".join(map(str, found)) or "none"
+            shown += f" and lack {', '.join(missing)}" if missing else ""
             raise StoreError(
                 f"ledger {self.shown}: its tables have layout {shown}; this assay reads layout "
                 f"{tables.LAYOUT_VERSION}. Use the assay that wrote it, or name another ledger in "
                 "$ASSAY_LEDGER: 'assay runs --rebuild' fills it from the folders of the runs."
             )
+        return True
 
     @contextmanager
     def _named_errors(self) -> Iterator[None]:

@@ -155,7 +155,7 @@ class Ledger:
     def record_evaluation(self, evaluation: AnyEvaluation) -> None:
         """Write an evaluation down; one per run, step, dataset and split."""
         estimate = evaluation.headline.estimate
-        self._put(tables.evaluations, evaluation, auc=None if estimate is None else estimate.value)
+        self._put(tables.evaluations, evaluation, headline=None if estimate is None else estimate.value)
 
     def record_benchmark_result(self, result: "BenchmarkResult") -> None:
         """Write a benchmark's result down; one per run, step and version of the benchmark."""

@@ -139,7 +139,7 @@ def _last_headlines(connection: Connection) -> dict[str, tuple[str | None, float
     """Run -> title, value and direction. A classifier's evaluation is known by its kind; only other records are
     read."""
     rows = connection.execute(
-        "SELECT run_id, auc, CASE WHEN record LIKE :pattern THEN NULL ELSE record END FROM evaluations "
+        "SELECT run_id, headline, CASE WHEN record LIKE :pattern THEN NULL ELSE record END FROM evaluations "
         "ORDER BY step",
         {"pattern": f'%"kind":"{ClassifierEvaluation.kind}"%'},
     )

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 LAYOUT_VERSION = 1
-"""Rises whenever these tables change in a way that an older or newer assay would misread."""
+"""Rises with each released change of these tables."""
 
 STRING, TEXT, INTEGER, BIGINT, FLOAT = "VARCHAR", "TEXT", "INTEGER", "BIGINT", "FLOAT"
 BYTES = "<bytes>"
@@ -89,11 +89,10 @@ phase_seconds = LedgerTable(
 evaluations = LedgerTable(
     "evaluations",
     {"run_id": STRING, "step": BIGINT, "dataset_fingerprint": STRING, "split": STRING},
-    {"auc": FLOAT, "record": TEXT},
-    nullable=("auc",),
+    {"headline": FLOAT, "record": TEXT},
+    nullable=("headline",),
 )
-"""`auc`: the headline, whichever metric runs of its method are compared by. The column has the name of the
-first one, so that ledgers of every assay are read alike."""
+"""`headline`: the value of the metric that runs of its method are compared by."""
 
 benchmark_results = LedgerTable(
     "benchmark_results",

@@ -54,7 +54,7 @@ def test_what_is_recommended_has_price_time_owner_and_alternative(memo, decision
     assert "1 min 30 s of device time, 60% to pass), done 45 s after it is begun" in text
     assert "R. (data)" in text
     assert "nothing more: the baseline stays, and the question open" in text
-    unplanned = decision("yes", "scale").model_copy(update={"not_asked": ("plan",)})
+    unplanned = decision("yes", "scale").model_copy(update={"undeclared": ("plan",)})
     text = render(memo(unplanned))
     assert "price and date of scaling it are not known, since no plan was asked for" in text
     planned = decision("yes", "scale")
@@ -164,8 +164,8 @@ def test_what_was_not_asked_has_no_mark_and_a_reason_to_stop_that_holds_is_no_fa
     made = decision("yes", "scale")
     gate = made.gates[0]
     clause = gate.clauses[0].model_copy(update={"verdict": "fail"})
-    asked = made.model_copy(update={"not_asked": ()})
-    unasked = made.model_copy(update={"not_asked": (clause.name,)})
+    asked = made.model_copy(update={"undeclared": ()})
+    unasked = made.model_copy(update={"undeclared": (clause.name,)})
     assert (mark_of(asked, gate, clause), mark_of(unasked, gate, clause)) == ("✕", "–")
     assert clause_tone(unasked, gate, clause) == "open"
     stop = gate.model_copy(update={"gate": "stop", "then": "stop"})
@@ -179,14 +179,14 @@ def test_who_counts_the_clauses_below_a_count_finds_as_many(memo, decision, caps
     made = decision("yes", "scale")
     clauses = made.gates[0].clauses
     left = clauses[0].name
-    unasked = made.model_copy(update={"not_asked": (left, "guardrails", "plan")})
+    unasked = made.model_copy(update={"undeclared": (left, "guardrails", "plan")})
     tile = next(memo_tile for memo_tile in memo_tiles(memo(unasked)) if memo_tile.name == "clauses that hold")
     assert tile.value.endswith(f" of {len(clauses) - 1}") and "3 more were not asked" in tile.note
     said = f"Not asked, so neither for it nor against it: {left} (–), guardrails, plan."
     print_decisions([unasked], as_json=False)
     for text in (memo_markdown(memo(unasked)), render_memo_page(memo(unasked)), capsys.readouterr().out):
         assert text.count(said) == 1
-    all_asked = made.model_copy(update={"not_asked": ()})
+    all_asked = made.model_copy(update={"undeclared": ()})
     tile = next(memo_tile for memo_tile in memo_tiles(memo(all_asked)) if memo_tile.name == "clauses that hold")
     assert "not asked" not in tile.note
     assert "Not asked" not in memo_markdown(memo(all_asked))
@@ -224,13 +224,9 @@ def test_runs_whose_models_are_warned_of_take_the_green_from_the_memo(memo, deci
     sound = made.model_copy(update={"runs": tuple(runs)})
     runs[0] = runs[0].model_copy(update={"warnings": ("the training loss began at 0.69 and ended at 3000.",)})
     dead = made.model_copy(update={"runs": tuple(runs)})
-    marks = [[mark.text() for mark in memo_verdict(memo(each)).marks] for each in (made, sound, dead)]
-    assert [each[0] for each in marks] == ["✓ rows: 4 of 4 runs proved"] * 3
-    assert [each[1] for each in marks] == [
-        "○ models: not looked at",
-        "✓ models: no warning",
-        "✕ models: 1 of 4 warned of",
-    ]
+    marks = [[mark.text() for mark in memo_verdict(memo(each)).marks] for each in (sound, dead)]
+    assert [each[0] for each in marks] == ["✓ rows: 4 of 4 runs proved"] * 2
+    assert [each[1] for each in marks] == ["✓ models: no warning", "✕ models: 1 of 4 warned of"]
     assert memo_verdict(memo(dead)).tone == "open"
     assert "ended at 3000" in memo_markdown(memo(dead)) and "ended at 3000" in render_memo_page(memo(dead))
 
@@ -248,13 +244,12 @@ def test_a_memo_that_is_mailed_takes_its_records_along(memo, decision):
 
 
 def test_no_warning_is_said_of_several_runs_only_where_none_is_warned_of():
-    quiet, warned, older = (
+    quiet, warned = (
         CampaignRun(
             arm="a", seed=0, run_id="r", recipe_sha256="", weights_digest="", audit_verdict="pass",
             num_attempts=1, device_s=1.0, warnings=warnings,
         )
-        for warnings in ((), ("its loss is 3.",), None)
+        for warnings in ((), ("its loss is 3.",))
     )  # fmt: skip
     assert models_text([quiet, quiet]) == "no warning"
     assert models_text([quiet, warned]) == models_text([warned, warned]) == "its loss is 3."
-    assert models_text([older, quiet]) == "not looked at"

@@ -93,8 +93,8 @@ def test_a_comparison_opens_with_what_was_changed(compared):
     other = each.page.view.model_copy(update={"recipe": recipe, "step": 120})
     found = comparison_view(_record(each.compared), page.baseline.view, other, page="p")
     assert [(change.key, change.baseline, change.candidate) for change in found.changes] == [
+        ("method.type", "classify", "dpo"),
         ("trainer.epochs", 1, 3),
-        ("method.type", None, "dpo"),
         ("method.loss.type", None, "ipo"),
         ("method.loss.beta", None, 0.1),
     ]

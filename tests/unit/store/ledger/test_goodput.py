@@ -18,7 +18,8 @@ WEEK_S = 7 * 86400.0
 def run_of(run_id: str, *, name: str = "tiny", is_drill: bool = False) -> Run:
     return Run(
         run_id=run_id, created_s=0.0, recipe={"name": name}, recipe_sha256="", dataset_fingerprint="",
-        code_version="", run_dir="", store_url="", is_drill=is_drill,
+        code_version="", run_dir="", store_url="", num_steps=10,
+        is_drill=is_drill,
     )  # fmt: skip
 
 

@@ -6,11 +6,12 @@ from assay.base.clock import SystemClock
 from assay.records.run import Attempt, PhaseSeconds, Run
 from assay.store.ledger.ledger import open_ledger
 from assay.store.ledger.summary import run_status, run_summaries
+from machine import MACHINE
 
 
 def attempt(number: int, outcome: str) -> Attempt:
     fields = {"run_id": "a", "attempt": number, "world_size": 2, "start_step": 0, "started_s": 0.0}
-    return Attempt.model_validate({**fields, "outcome": outcome})
+    return Attempt.model_validate({**fields, **MACHINE, "outcome": outcome})
 
 
 @pytest.mark.parametrize(

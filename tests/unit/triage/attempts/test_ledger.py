@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from assay.records.run import Attempt, Run
 from assay.records.surroundings import Surroundings
 from assay.triage.attempts.ledger import columns_of_attempts
+from machine import MACHINE
 
 AROUND = Surroundings(
     python="3.12", kernel="6.8", driver="550.54", image="", user="me", place="slurm", job="1", partition="low"
@@ -13,13 +14,13 @@ AROUND = Surroundings(
 
 def attempt(number: int, **fields: object) -> Attempt:
     whole = {"run_id": f"r{number}", "attempt": 1, "world_size": 2, "start_step": 0, "outcome": "succeeded"}
-    return Attempt(**whole, started_s=float(number), ended_s=float(number + 1), **fields)
+    return Attempt(**whole, started_s=float(number), ended_s=float(number + 1), **(MACHINE | fields))
 
 
-def on(number: int, host: str, *places: tuple[str, str]) -> Attempt:
+def on(number: int, host: str, *devices: tuple[str, str]) -> Attempt:
     """With a device and its serial number for each rank."""
-    devices, serials = zip(*places, strict=True)
-    return attempt(number, hosts=(host,) * len(places), devices=devices, serials=serials)
+    devices, serials = zip(*devices, strict=True)
+    return attempt(number, hosts=(host,) * len(devices), devices=devices, serials=serials)
 
 
 def cells(attempts: Sequence[Attempt], name: str) -> list[str | None]:
@@ -65,4 +66,4 @@ def test_what_nodes_differ_in_are_several_values_and_what_is_not_on_record_is_no
     assert cells(attempts, "driver") == ["550.54|560.35", "560.35", None]
     assert cells(attempts, "cuda") == ["12.8", "12.8", None]
     assert cells(attempts, "nccl") == ["2.27.3", "2.27.3", None]
-    assert cells(attempts, "kernel") == ["6.8", "6.8", None]
+    assert cells(attempts, "kernel") == ["6.8", "6.8", "6.1"]

@@ -9,16 +9,17 @@ from assay.records.failure import Failure
 from assay.records.notice import Notice
 from assay.records.run import Attempt, Run
 from assay.store.home import Home
-from assay.triage.symptoms.recorded import AskedRun, failures_of_runs, failures_on_record
+from assay.triage.symptoms.combine import read_symptoms
+from assay.triage.symptoms.recorded import RunSelection, failures_of_runs, failures_on_record
 from assay.triage.symptoms.shared import shared_causes
-from assay.triage.symptoms.together import read_symptoms
+from machine import MACHINE
 
 
 def run(folder, run_id="r", *, is_drill=False, **recipe):
     return Run(
         run_id=run_id, created_s=1.0, recipe={"name": "x", **recipe}, recipe_sha256="a",
         dataset_fingerprint="d", code_version="1", run_dir=str(folder / run_id), store_url=str(folder / run_id),
-        is_drill=is_drill,
+        num_steps=10, is_drill=is_drill,
     )  # fmt: skip
 
 
@@ -28,7 +29,7 @@ def failure(kind, text, run_id="r", **fields):
 
 
 def attempt(run_id="r", *, outcome="failed", why=None, at_s=10.0, **fields):
-    values = {"attempt": 1, "world_size": 4, "start_step": 0, "ended_s": at_s + 60.0, **fields}
+    values = {"attempt": 1, "world_size": 4, "start_step": 0, "ended_s": at_s + 60.0, **MACHINE, **fields}
     return Attempt(run_id=run_id, started_s=at_s, outcome=outcome, failure=why, **values)
 
 
@@ -106,9 +107,9 @@ def test_a_run_without_a_failure_is_a_symptom_where_somebody_doubts_a_step(ledge
     ledger.record_run(run(tmp_path))
     ledger.record_attempt(attempt(outcome="succeeded"))
     assert failures_on_record(ledger) == []
-    (odd,) = failures_of_runs(ledger, [AskedRun("r", 5)])
-    assert (odd.step, odd.seen_by, odd.symptom_class) == (5, "loss", "unknown")
-    (unasked,) = failures_of_runs(ledger, [AskedRun("r")])
+    (outlier,) = failures_of_runs(ledger, [RunSelection("r", 5)])
+    assert (outlier.step, outlier.seen_by, outlier.symptom_class) == (5, "loss", "unknown")
+    (unasked,) = failures_of_runs(ledger, [RunSelection("r")])
     assert (unasked.step, unasked.key) == (None, "")
     assert read_symptoms([], [unasked]).signatures == ()
 
@@ -133,7 +134,7 @@ def test_different_errors_of_one_host_are_one_cause_by_the_ledger_alone(ledger, 
     (cause,) = shared_causes(ledger, failures, np.random.default_rng(0)).causes
     assert cause.factors == {"host": "n3"}
     assert len(cause.signatures) == 3
-    of_some = failures_of_runs(ledger, [AskedRun(symptom.run_id) for symptom in failures[:3]])
+    of_some = failures_of_runs(ledger, [RunSelection(symptom.run_id) for symptom in failures[:3]])
     assert shared_causes(ledger, of_some, np.random.default_rng(0)).causes == (cause,)
 
 
