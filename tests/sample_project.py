@@ -47,6 +47,7 @@ class SampleProjects:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not whole.is_dir():
                 making = self._folder / f"making-{whole.name}"
+                shutil.rmtree(making, ignore_errors=True)  # of a test before, which failed to make it
                 if campaign:
                     self.copy_to(making)
                     _run(making / "runs", f"campaign run {making}/campaign.yaml")

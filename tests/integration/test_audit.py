@@ -1,7 +1,6 @@
 """What the audit says of a real run after somebody tampered with it."""
 
 import io
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -17,9 +16,10 @@ from assay.store.attempts import attempt_path, saved_attempts
 from assay.store.commit_log import RECEIPTS_NAME, CommitLog
 from assay.store.findings import AUDIT_FILE, saved_audit
 from assay.store.home import Home
+from assay.store.logs.entry import entry_text
 from assay.store.objects import open_store
 from assay.training.audit import audit_run
-from assay.workflows.audit import audited_run
+from assay.workflows.audit import audit_and_record
 
 
 @pytest.fixture(scope="module")
@@ -70,13 +70,16 @@ def tamper_with_receipts(run_dir: str, log: CommitLog, *, fix_digest: bool) -> i
     np.savez(buffer, **columns)
     path.write_bytes(buffer.getvalue())
     if fix_digest:
-        entry = next(p for p in sorted((Path(run_dir) / "log").iterdir()) if commit.folder in p.read_text())
         old = next(file.sha256 for file in commit.files if file.path == RECEIPTS_NAME)
-        entry.write_text(entry.read_text().replace(old, sha256_of_bytes(buffer.getvalue())))
-        for entry in (Path(run_dir) / "log").iterdir():  # as if an older assay had written them
-            tree = json.loads(entry.read_text())
-            del tree["entry_sha256"], tree["previous_sha256"]
-            entry.write_text(json.dumps(tree))
+        previous = ""
+        for number, entry in enumerate(log.entries()):  # all entries are linked again, by the new digests
+            text, key = (
+                entry.to_json().replace(old, sha256_of_bytes(buffer.getvalue())),
+                f"log/{number:08d}.json",
+            )
+            data, known = entry_text(type(entry).from_json(text, source=key), key, previous)
+            (Path(run_dir) / key).write_bytes(data)
+            previous = known.sha256
     return row
 
 
@@ -178,7 +181,7 @@ def test_damage_that_is_found_in_the_second_epoch_takes_nothing_away_from_the_fi
         trainer__epochs=2,
         trainer__commit_every=4,  # at the ends of windows
         kills=[(1, 0)],
-        watchers=[Rot()],
+        observers=[Rot()],
     )
     assert len(attempts) == 2
     report = audit_run(run, CommitLog(open_store(run.store_url)))
@@ -216,7 +219,7 @@ def test_an_audit_that_looked_at_less_leaves_what_a_deeper_one_found_on_record(f
     def audited(*, quick: bool = False) -> tuple[str, str, str]:
         """What is found, and the verdict and depth of what is on record then."""
         depth: Any = "none" if quick else "last"
-        found, known, unkept = audited_run(home, run.run_id, check_shards=not quick, weights=depth)
+        found, known, unkept = audit_and_record(home, run.run_id, check_shards=not quick, weights=depth)
         with home.open_ledger() as ledger:
             kept = saved_audit(run.run_dir)
             assert kept is not None and kept == ledger.audit(run.run_id)
@@ -263,15 +266,15 @@ def test_an_audit_needs_neither_data_nor_ledger_nor_a_folder_to_write_to(finishe
     monkeypatch.setenv("ASSAY_LEDGER", "sqlite:////nowhere/ledger.db")
     (Path(run.run_dir) / AUDIT_FILE).mkdir()  # as good as a read-only folder, for root too
     home = Home.from_environment()
-    report, _, unkept = audited_run(home, run.run_id, check_shards=True, weights="last")
+    report, _, unkept = audit_and_record(home, run.run_id, check_shards=True, weights="last")
     assert report.verdict == "pass"
     assert AUDIT_FILE in unkept
     (dataset / "shards").rename(dataset / "elsewhere")
-    report, _, _ = audited_run(home, run.run_id, check_shards=True, weights="last")
+    report, _, _ = audit_and_record(home, run.run_id, check_shards=True, weights="last")
     assert report.verdict == "pass"
     assert any("none of them is there" in line for line in report.not_checked)
     dataset.rename(dataset.with_name("gone"))
-    report, _, _ = audited_run(home, run.run_id, check_shards=True, weights="last")
+    report, _, _ = audit_and_record(home, run.run_id, check_shards=True, weights="last")
     assert (report.verdict, report.problems) == ("incomplete", ())
     assert any("which rows were learned" in line for line in report.not_checked)
     with pytest.raises(SystemExit) as ended:
@@ -280,7 +283,7 @@ def test_an_audit_needs_neither_data_nor_ledger_nor_a_folder_to_write_to(finishe
     assert ended.value.code == 3
     assert f"{report.rows_learned:,} rows learned by the receipts; how many were due is not known" in shown
     flip(Path(run.run_dir) / log.commits()[-1].folder / "__0_0.distcp")
-    report, _, _ = audited_run(home, run.run_id, check_shards=True, weights="last")
+    report, _, _ = audit_and_record(home, run.run_id, check_shards=True, weights="last")
     assert report.verdict == "fail"
 
 

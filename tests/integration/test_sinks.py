@@ -169,15 +169,6 @@ def test_each_destination_of_a_kind_has_a_cursor_of_its_own(
     assert [follow(run, name, HandClock(), until_ended=False) for name in (first, second)] == [7, 0]
 
 
-def test_the_cursor_of_an_older_assay_is_gone_on_with(run: Run, tmp_path: Path, requires) -> None:
-    importable(requires, "tensorboard")
-    name = SinkName.parse(f"tensorboard:{tmp_path / 'events'}")
-    follow(run, name, HandClock(), until_ended=False)
-    (kept,) = (Path(run.run_dir) / "sinks").glob("*.json")
-    kept.rename(kept.with_name("tensorboard.json"))
-    assert follow(run, name, HandClock(), until_ended=False) == 0
-
-
 def test_two_processes_do_not_write_one_destination_at_once(run: Run, tmp_path: Path, requires) -> None:
     importable(requires, "tensorboard")
     name = SinkName.parse(f"tensorboard:{tmp_path / 'events'}")

@@ -23,6 +23,6 @@ def test_a_record_that_is_nested_too_deeply_is_damaged() -> None:
         Notice.from_json("[" * 100_000, source="n")
 
 
-def test_what_an_older_assay_wrote_has_no_digest_and_is_read() -> None:
+def test_a_record_that_is_not_sealed_is_read_too() -> None:
     assert Notice.from_json(NOTICE.to_json(), source="n") == NOTICE
     assert NOTICE.digest() == Notice.from_json(NOTICE.to_sealed_json(), source="n").digest()

@@ -46,7 +46,7 @@ def test_what_the_ledger_knows_is_in_the_view(ledger, life):
     assert view.audit == life.audit
     assert view.held_s() == pytest.approx(sum(phase.held_s for phase in life.phases))
     of_attempts = [sum(attempt.device_seconds.values()) for attempt in view.attempts]
-    assert sum(of_attempts) == pytest.approx(view.held_s()) and not any(view.device_seconds_beside.values())
+    assert sum(of_attempts) == pytest.approx(view.held_s()) and not any(view.evaluation_device_seconds.values())
 
 
 def test_a_run_is_finished_only_when_its_log_says_so(ledger, life):
@@ -85,7 +85,7 @@ def test_the_list_of_runs_and_the_view_of_each_say_the_same(ledger, life):
         world_size=2, log="job-12.log",
     )  # fmt: skip
     ledger.record_launch(launch)
-    assert [each.job for each in run_view(ledger, "planned").launches] == ["12"]
+    assert [item.job for item in run_view(ledger, "planned").launches] == ["12"]
     for line in run_lines(ledger):
         shown = json.loads(run_view(ledger, line.run_id).to_json())
         listed = json.loads(line.to_json())
@@ -97,7 +97,7 @@ def test_the_list_of_runs_and_the_view_of_each_say_the_same(ledger, life):
         assert listed.pop("higher_is_better") is (None if found is None else True)
         assert listed.pop("device_hours") == pytest.approx(held_s / 3600)
         assert (listed.pop("written"), listed.pop("written_by"), listed.pop("is_stale")) == (None, "", False)
-        evaluated_s = sum(shown["device_seconds_beside"].values())
+        evaluated_s = sum(shown["evaluation_device_seconds"].values())
         assert listed.pop("evaluation_hours") == pytest.approx(evaluated_s / 3600)
         assert listed.pop("started") == (None if not shown["launches"] else "Slurm job 12")
         assert (listed.pop("forked_from"), listed.pop("note")) == (None, None)
@@ -150,7 +150,7 @@ def test_a_ledger_that_is_older_than_the_run_s_folder_says_when_and_by_whom_it_w
     life.record(ledger)
     ledger.record_run(run)
     (line,) = run_lines(ledger)
-    assert (line.written, line.written_by, line.is_stale) == (None, "", False), "by an older assay"
+    assert (line.written, line.written_by, line.is_stale) == (None, "", False)
     ledger.record_write(run.run_id)
     (line,) = run_lines(ledger)
     assert line.written and socket.gethostname() in line.written_by and str(os.getpid()) in line.written_by
