@@ -35,6 +35,6 @@ def end(launch: Launch) -> None:
 
 
 def last_launch(run: Run) -> Launch | None:
-    """The newest; None for a run that was never started, or by an assay that kept no such record."""
+    """The newest; None for a run that was never started."""
     launches = saved_launches(run)
     return launches[-1] if launches else None

@@ -42,29 +42,28 @@ def drilled_parts(recipe: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Exercise(Record):
-    """One way to hurt a run, and how it ended."""
+    """A run with an injected fault."""
 
     name: str
     run_id: str
     weights_digest: str
-    """Empty where the run did not reach its end."""
     num_attempts: NonNegativeInt
     seconds: NonNegativeFloat
     problem: str
-    """Empty where it passed."""
+    """Empty if it passed."""
 
 
 class DrillReport(Record):
-    """All exercises of one recipe; the first is the undisturbed run."""
+    """The exercises of one recipe; the first is the undisturbed run."""
 
     recipe_sha256: str
-    """SHA-256 of the pilot: the recipe with fewer steps."""
+    """Of the shortened recipe."""
     parts: dict[str, Any]
-    """`drilled_parts` of its recipe: what another recipe must share for the drill to speak for it."""
+    """Settings that another recipe must share for the drill to apply."""
     workers: PositiveInt
     exercises: tuple[Exercise, ...]
     verdict: Literal["pass", "fail"]
-    """`pass`: every exercise ended with the undisturbed weights and a clean audit."""
+    """`pass`: all weights equal the undisturbed run's, and audits are clean."""
 
     @classmethod
     def of(
@@ -93,8 +92,6 @@ class DrillReport(Record):
 
     def difference_from(self, recipe: Mapping[str, Any]) -> str | None:
         """The first key in which a resolved recipe differs from the one that was drilled, with both values."""
-        if not self.parts:
-            return "keys that it does not name"
         other = drilled_parts(recipe)
         for key in sorted({*self.parts, *other}):
             if self.parts.get(key) != other.get(key):

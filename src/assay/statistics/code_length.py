@@ -1,20 +1,19 @@
-"""Data efficiency: how many bits it takes to send what is learned to somebody who learns along: the labels of
-rows, the trained tokens of texts, which of two completions was preferred.
+"""Data efficiency as a code length: the bits needed to transmit the targets to a receiver that trains along.
 
-Sender and receiver hold the same inputs, the same recipe and the same seed. For each step the sender codes
-the step's rows with the model as it is *before* the update (-log2 p bits each), then both make the update.
-The sum over the first pass is the prequential code length (Dawid 1984; Blier & Ollivier 2018): a learner that
-needs fewer examples has a shorter code, and no held-out set is spent on the question. Exactly-once makes it
-exact: every row is coded once, before it was ever trained on. Dropout does not spoil it: its noise is keyed
-by (seed, step, lane), so the receiver draws the same.
+Sender and receiver hold the same inputs, recipe and seed. For each step the sender codes the step's targets
+(labels, trained tokens or preferences) with the model *before* the update (-log2 p bits each), and then both
+make the update. The sum over the first pass is the prequential code length (Dawid 1984; Blier & Ollivier 2018):
+a learner that needs fewer examples has a shorter code, and no held-out set is used. Exactly-once training makes
+the sum exact, because every row is coded once before it is trained on. Dropout does not matter: its noise is
+keyed by (seed, step, lane), so the receiver draws the same.
 
-    bits = sum over steps of  loss (mean over what the step weighs, nats) x weight / ln 2
+    bits = sum over steps of  loss (mean over the step's weight, nats) x weight / ln 2
 
-A step weighs its rows, pairs, or trained tokens.
+The weight of a step is its number of rows, pairs or trained tokens.
 
-Two codes are compared on the same rows in the same order. With one pair of runs the interval is over rows:
-the steps' differences, their correlation in time allowed for (Newey-West). It says nothing about the luck of
-a seed; several pairs, each with a seed of its own, give an interval that does.
+Two codes are compared on the same rows in the same order. With one pair of runs the interval is over rows, from
+the steps' differences with their autocorrelation (Newey-West), and excludes the variance of seeds. Several
+pairs with different seeds include it.
 """
 
 from collections.abc import Sequence
@@ -36,44 +35,42 @@ from assay.training.recipe import recipe_of
 
 _MAX_POINTS = 1_000_000_000
 _ORDER_KEYS = ("seed", "lanes", "global_batch_size", "window_rows", "shuffle_radius_windows", "layout")
-"""The keys of the recipe's `loader` that decide which rows stand behind which step. The rest is speed."""
+"""Keys of the recipe's `loader` that decide which rows each step reads; the others affect only speed."""
 
 
 class CodeLength(NamedTuple):
-    """The code of one run's first pass over its training rows."""
+    """Code of one run's first pass over its training rows."""
 
     run_id: str
     bits_per_step: Float64[np.ndarray, "step"]
-    """[step]: for all rows of the step."""
+    """[step]: bits of all rows of the step."""
     rows_per_step: Float64[np.ndarray, "step"]
     """[step]."""
     is_whole_pass: bool
-    """False: the run ended, or was read, before each row had been seen once."""
+    """False if the run has not read every row once."""
     order: dict[str, Any]
-    """What decides which rows stand behind which step."""
+    """The settings that decide which rows each step reads."""
 
     @property
     def bits(self) -> float:
-        """The whole code."""
         return float(self.bits_per_step.sum())
 
     @property
     def num_rows(self) -> int:
-        """Rows that it codes."""
         return int(self.rows_per_step.sum())
 
     @property
     def bits_per_row(self) -> float:
-        """Mean over the rows; 1 is what binary labels and preferences cost without any model."""
+        """Mean over the rows; binary labels and preferences cost 1 without a model."""
         return self.bits / self.num_rows
 
 
 def code_length(ledger: Ledger, run_id: str) -> CodeLength:
-    """The code of a run on record, up to its last commit or the end of its first pass.
+    """Return the code of a recorded run, up to its last commit or the end of its first pass.
 
-    Steps that were rolled back do not count; their rows are coded by the attempt that learned them for good.
-    Raises `DataError` where the run's loss is no code, there is no commit yet, or a step's loss or row count is
-    not on record.
+    Steps that were rolled back do not count; their rows are coded by the attempt that committed them. Raises
+    `DataError` if the run's loss is not a code, if there is no commit yet, or if the loss or row count of a
+    step is missing.
     """
     run = ledger.run(run_id)
     if (method := recipe_of(run).method).coded is None:
@@ -85,20 +82,15 @@ def code_length(ledger: Ledger, run_id: str) -> CodeLength:
     commits = intact_commits(ledger.log_entries(run.run_id))
     if not commits:
         raise DataError(
-            f"run {run.run_id} has no commit yet, so no row of it is learned for good. Wait for one."
+            f"run {run.run_id} has no commit yet, so none of its rows counts as trained. Wait for a commit."
         )
     steps_per_epoch = _steps_per_epoch(commits)
     num_steps = min(commits[-1].step, steps_per_epoch or commits[-1].step)
     losses = _by_step(metric_series(ledger, run.run_id, "loss", max_points=_MAX_POINTS), num_steps, run, "loss")
     rows = _by_step(metric_series(ledger, run.run_id, "rows", max_points=_MAX_POINTS), num_steps, run, "rows")
-    weights = rows.copy()  # but where another was written down
+    weights = rows.copy()  # replaced at steps that record a weight
     other = metric_series(ledger, run.run_id, "weight", max_points=_MAX_POINTS)
     in_pass = other.steps <= num_steps
-    if "tokens" in method.coded and not in_pass.any():
-        raise DataError(
-            f"run {run.run_id} was trained by an assay that did not write down how many tokens a step trains, "
-            "so the length of its code is not known. Train it again."
-        )
     weights[other.steps[in_pass] - 1] = other.values[in_pass]
     return CodeLength(
         run_id=run.run_id,
@@ -110,10 +102,11 @@ def code_length(ledger: Ledger, run_id: str) -> CodeLength:
 
 
 def compare_code_lengths(pairs: Sequence[tuple[CodeLength, CodeLength]]) -> Estimate:
-    """Bits per row that the candidate saves (positive) over its baseline, over the steps that both have.
+    """Return the bits per row that the candidate saves (positive) over its baseline, over the steps that both
+    have.
 
-    Each pair is (baseline, candidate). With one pair the interval is over rows, with more over pairs. Raises
-    `DataError` unless the two of a pair code the same rows in the same order.
+    Each pair is (baseline, candidate). With one pair the interval is over rows, with several it is over pairs.
+    Raises `DataError` unless both runs of a pair code the same rows in the same order.
     """
     if not pairs:
         raise DataError("no pair of runs to compare; give a baseline and a candidate.")
@@ -122,9 +115,9 @@ def compare_code_lengths(pairs: Sequence[tuple[CodeLength, CodeLength]]) -> Esti
     middle = float(means.mean())
     if len(pairs) == 1:
         saved, rows = savings[0]
-        # Of a ratio: each step's deviation from its rows' share of the mean.
+        # The error of a ratio: each step deviates from its rows' share of the mean.
         error = np.sqrt(newey_west(saved - means[0] * rows)) / float(rows.sum())
-        method = f"Newey-West over {len(rows)} steps of one pair; the seed's luck is not in it"
+        method = f"Newey-West over {len(rows)} steps of one pair; excludes the variance of seeds"
         return symmetric(middle, normal_quantile() * float(error), method=method)
     quantile = float(stdtrit(len(pairs) - 1, 0.5 + CONFIDENCE / 2.0))
     margin = quantile * float(means.std(ddof=1)) / float(np.sqrt(len(pairs)))
@@ -132,9 +125,9 @@ def compare_code_lengths(pairs: Sequence[tuple[CodeLength, CodeLength]]) -> Esti
 
 
 def newey_west(deviations: Float64[np.ndarray, "step"]) -> float:
-    """Variance of the sum of correlated deviations of mean zero, with Bartlett weights.
+    """Return the variance of the sum of autocorrelated deviations of mean zero, with Bartlett weights.
 
-    Over 4 (n/100)^(2/9) lags, or n^(1/3) where that is more: a run's weights change slowly.
+    The number of lags is 4 (n/100)^(2/9), or n^(1/3) if that is more, because a run's weights change slowly.
     """
     count = len(deviations)
     lags = min(count - 1, max(int(4 * (count / 100) ** (2 / 9)), round(count ** (1 / 3))))
@@ -148,7 +141,7 @@ def newey_west(deviations: Float64[np.ndarray, "step"]) -> float:
 def _saved_bits(
     baseline: CodeLength, candidate: CodeLength
 ) -> tuple[Float64[np.ndarray, "step"], Float64[np.ndarray, "step"]]:
-    """Per step: bits that the candidate saves, and rows."""
+    """Return, per step, the bits that the candidate saves, and the rows."""
     names = f"{baseline.run_id} and {candidate.run_id}"
     if differing := sorted(key for key in baseline.order if baseline.order[key] != candidate.order.get(key)):
         raise DataError(
@@ -167,7 +160,7 @@ def _saved_bits(
 
 
 def _steps_per_epoch(commits: Sequence[Commit]) -> int | None:
-    """From a commit behind the first pass; None while all commits are within it."""
+    """Return the steps of an epoch, from a commit after the first pass; None if all commits lie within it."""
     for commit in commits:
         if commit.cursor.epoch:
             return (commit.step - commit.cursor.step_in_epoch) // commit.cursor.epoch
@@ -175,15 +168,15 @@ def _steps_per_epoch(commits: Sequence[Commit]) -> int | None:
 
 
 def _by_step(curve: Curve, num_steps: int, run: Run, name: str) -> Float64[np.ndarray, "step"]:
-    """[step]: the metric of steps 1 to `num_steps`, each of which must be there once."""
+    """[step]: the metric of steps 1 to `num_steps`; each step must have exactly one value."""
     steps = np.arange(1, num_steps + 1)
     in_pass = curve.steps <= num_steps
     if not np.array_equal(curve.steps[in_pass], steps):
         missing = np.setdiff1d(steps, curve.steps)
         what = f"step {missing[0]}" if len(missing) else "a single value of some step"
         raise DataError(
-            f"run {run.run_id}: '{name}' has {int(in_pass.sum())} values for {num_steps} steps; {what} is not on "
-            f"record. The metrics in {run.run_dir} are incomplete here; copy the run's folder whole."
+            f"run {run.run_id}: '{name}' has {int(in_pass.sum())} values for {num_steps} steps; {what} is "
+            f"missing. The metrics in {run.run_dir} are incomplete; copy the run's whole folder."
         )
     return curve.values[in_pass]
 

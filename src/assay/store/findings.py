@@ -49,7 +49,7 @@ def save_comparison(run_dir: str, comparison: AnyComparison) -> None:
 
 
 def saved_audit(run_dir: str) -> AuditReport | None:
-    """The run's latest audit; None where none was made, or by an assay that kept it in the ledger only."""
+    """The run's latest audit; None if there is none."""
     path = Path(run_dir) / AUDIT_FILE
     return AuditReport.from_json(path.read_bytes(), source=path) if path.is_file() else None
 

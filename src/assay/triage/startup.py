@@ -11,8 +11,7 @@
     first_step    until it has ended: first rows, allocations, compiled programs
 
 Spans follow one another, so each second is in one of them or in none; the latter are `unaccounted`. Ranks end
-their first step together, nearly: the last one's spans are told. An attempt by an assay that wrote no spans
-down has all behind `process` unaccounted.
+their first step together, nearly: the last one's spans are reported.
 """
 
 import math
@@ -35,7 +34,7 @@ SPANS = (
     "command", "launch", "restart", "process", "imports", "rendezvous", "dataset", "model", "restore",
     "evaluation", "first_step",
 )  # fmt: skip
-LEAST_S = 0.5
+MIN_S = 0.5
 """What a span grew by at least where no interval can be had."""
 CONFIDENCE = 0.95
 
@@ -93,8 +92,8 @@ def grown(after: Sequence[FirstStep], before: Sequence[FirstStep]) -> list[Grown
         _grown(name, *([_seconds(start, name) for start in side] for side in (after, before)))
         for name in (*SPANS, "unaccounted")
     ]
-    surely = [each for each in found if (each.seconds >= LEAST_S if each.low is None else each.low > 0.0)]
-    return sorted(surely, key=lambda each: -each.seconds)
+    significant_ones = [span for span in found if (span.seconds >= MIN_S if span.low is None else span.low > 0.0)]
+    return sorted(significant_ones, key=lambda span: -span.seconds)
 
 
 def start_of(
@@ -177,7 +176,7 @@ def _starts(runs: Sequence[Run]) -> tuple[list[FirstStep], int]:
                 segments.setdefault(read.header.attempt, []).append(read)
         launches, died_s = saved_launches(run), None
         for attempt in saved_attempts(Path(run.run_dir)):
-            launch = next((each for each in launches[::-1] if each.started_s <= attempt.started_s), None)
+            launch = next((launch for launch in launches[::-1] if launch.started_s <= attempt.started_s), None)
             start = start_of(attempt, died_s, launch, segments.get(attempt.attempt, []))
             died_s = attempt.ended_s
             if start is None:
@@ -199,10 +198,8 @@ def _grown(name: str, after: Sequence[float], before: Sequence[float]) -> GrownS
     parts = [statistics.variance(side) / len(side) for side in (after, before)]
     if (variance := sum(parts)) == 0.0:
         return GrownSpan(span=name, seconds=seconds, low=seconds, high=seconds)
-    degrees = variance**2 / sum(
-        part**2 / (len(side) - 1) for part, side in zip(parts, (after, before), strict=True)
-    )
+    degrees = variance**2 / sum(part**2 / (len(side) - 1) for part, side in zip(parts, (after, before), strict=True))
     from scipy.special import stdtrit  # here, for most questions have nothing to be held against
 
-    reach = float(stdtrit(degrees, 0.5 + CONFIDENCE / 2)) * math.sqrt(variance)
-    return GrownSpan(span=name, seconds=seconds, low=seconds - reach, high=seconds + reach)
+    margin = float(stdtrit(degrees, 0.5 + CONFIDENCE / 2)) * math.sqrt(variance)
+    return GrownSpan(span=name, seconds=seconds, low=seconds - margin, high=seconds + margin)

@@ -83,16 +83,14 @@ class Offer(Record):
     safety: Safety
     baseline_plan: Plan
     baseline_safety: Safety
-    tried: tuple[EvaluatedScope, ...]
+    evaluated: tuple[EvaluatedScope, ...]
     spent_s: NonNegativeFloat
-    calendar: Calendar | None = None
-    decide_by: str = ""
+    calendar: Calendar
+    decide_by: str
 
     def decision_text(self) -> str:
         """`decision on day 41, 13 Feb (80% of worlds: ...), due by the end of week 8 (day 56, 28 Feb), after
-        15,040 device-hours`: medians; empty where no calendar was kept."""
-        if self.calendar is None:
-            return ""
+        15,040 device-hours`: medians."""
         days, hours = self.safety.decision_day, self.safety.device_hours
         low, middle, high = (
             self.calendar.day_text(24 * days_quantile) for days_quantile in (days.p10, days.p50, days.p90)

@@ -70,35 +70,35 @@ def read_campaign_file(path: Path, overrides: tuple[str, ...] = ()) -> CampaignC
 
 
 def declare(
-    home: Home, config: CampaignConfig, *, beside: Path, clock: Clock, recipe: LoadedConfig | None = None
+    home: Home, config: CampaignConfig, *, base_dir: Path, clock: Clock, recipe: LoadedConfig | None = None
 ) -> OpenCampaign:
-    """Write the campaign down, or find it as declared. `beside`: the folder that its paths are relative to;
+    """Write the campaign down, or find it as declared. `base_dir`: the folder that its paths are relative to;
     `recipe`: the baseline's, where it is no file's.
 
     Raises `ConfigError` where a campaign of this name was declared with other gates, arms or seeds, or a suite
     that it names is another one since.
     """
-    recipe, known_good = (recipe, None) if recipe else known_good_recipe(beside / config.recipe)
-    record = _declaration(config, beside, clock, recipe, known_good)
-    given = config.model_dump(mode="json")
-    may_change = {key: given[key] for key in sorted(MAY_CHANGE)}
+    recipe, known_good = (recipe, None) if recipe else known_good_recipe(base_dir / config.recipe)
+    record = _declaration(config, base_dir, clock, recipe, known_good)
+    values = config.model_dump(mode="json")
+    may_change = {key: values[key] for key in sorted(MAY_CHANGE)}
     folder = home.campaigns / config.name
     store = open_store(str(folder))
     if not store.put_if_absent(CAMPAIGN_FILE, record.to_json().encode()):
         record, config = _as_declared(home, record, config)
         require_suites_as_declared(record, config)
-    places = {"folder": str(folder), "beside": record.beside, "dataset": _dataset(record)}
-    settings = {"places": places, **may_change}
+    locations = {"folder": str(folder), "base_dir": record.base_dir, "dataset": _dataset(record)}
+    settings = {"locations": locations, **may_change}
     store.put(SETTINGS_FILE, canonical_json(settings).encode())
     return OpenCampaign(home, record, config, known_good)
 
 
-def check_declaration(home: Home, config: CampaignConfig, *, beside: Path, clock: Clock) -> None:
+def check_declaration(home: Home, config: CampaignConfig, *, base_dir: Path, clock: Clock) -> None:
     """What `declare` would refuse of a campaign that was declared before, with nothing written."""
     if config.name not in home.campaign_names():
         return
-    recipe, known_good = known_good_recipe(beside / config.recipe)
-    record, _ = _as_declared(home, _declaration(config, beside, clock, recipe, known_good), config)
+    recipe, known_good = known_good_recipe(base_dir / config.recipe)
+    record, _ = _as_declared(home, _declaration(config, base_dir, clock, recipe, known_good), config)
     require_suites_as_declared(record, config)
 
 
@@ -106,9 +106,9 @@ def find_campaign(home: Home, name: str) -> OpenCampaign:
     """A campaign that was declared before."""
     folder = home.campaign_dir(name)
     settings = json.loads((folder / SETTINGS_FILE).read_bytes())
-    record = _located(declared_campaign(folder), settings.pop("places", None), folder)
+    record = _located(declared_campaign(folder), settings.pop("locations"), folder)
     config = _declared_config(record, settings)
-    known_good = known_good_recipe(Path(record.beside) / config.recipe)[1] if record.known_good_sha256 else None
+    known_good = known_good_recipe(Path(record.base_dir) / config.recipe)[1] if record.known_good_sha256 else None
     return OpenCampaign(home, record, config, known_good)
 
 
@@ -120,9 +120,7 @@ def declared_campaign(folder: Path) -> Campaign:
 
 def all_decisions(folder: Path) -> list[Decision]:
     """Every revision of every look, in no order that means anything."""
-    return [
-        Decision.from_json(path.read_bytes(), source=path) for path in (folder / "decisions").glob("*.json")
-    ]
+    return [Decision.from_json(path.read_bytes(), source=path) for path in (folder / "decisions").glob("*.json")]
 
 
 def recorded_looks(folder: Path) -> dict[tuple[str, int, bool], Decision]:
@@ -139,7 +137,7 @@ def recorded_decisions(folder: Path) -> list[Decision]:
 
 
 def _declaration(
-    config: CampaignConfig, beside: Path, clock: Clock, recipe: LoadedConfig, known_good: KnownGood | None
+    config: CampaignConfig, base_dir: Path, clock: Clock, recipe: LoadedConfig, known_good: KnownGood | None
 ) -> Campaign:
     tree = config.model_dump(mode="json")
     declared = {key: value for key, value in tree.items() if key not in MAY_CHANGE}
@@ -148,28 +146,24 @@ def _declaration(
         config=declared,
         config_sha256=sha256_of_json({"config": declared, "recipe": recipe.values}),
         recipe=recipe.values,
-        beside=str(beside.resolve()),
+        base_dir=str(base_dir.resolve()),
         known_good_sha256=known_good.digest() if known_good else None,
         created_s=clock.now_s(),
-        suites=sealed_suites(config, beside=beside),
+        suites=sealed_suites(config, base_dir=base_dir),
     )
 
 
 def _declared_config(record: Campaign, settings: Mapping[str, Any]) -> CampaignConfig:
     """What was declared, with what may change."""
-    return stored(
-        CampaignConfig, {**record.config, **settings}, where=f"campaign '{record.name}': its declaration"
-    )
+    return stored(CampaignConfig, {**record.config, **settings}, where=f"campaign '{record.name}': its declaration")
 
 
-def _located(record: Campaign, places: Mapping[str, str] | None, folder: Path) -> Campaign:
-    """What was declared, with its files where they lie; `places` as they were when it was last run."""
-    if places is None:
-        return record
-    was = Path(places["folder"])
-    dataset = moved_along(places["dataset"], was, folder, "manifest.json")
-    beside = moved_along(places["beside"], was, folder)
-    return record.model_copy(update={"beside": beside, "recipe": _with_dataset(record.recipe, dataset)})
+def _located(record: Campaign, locations: Mapping[str, str], folder: Path) -> Campaign:
+    """What was declared, with the files where they are now; `locations`: where they were at the last run."""
+    was = Path(locations["folder"])
+    dataset = moved_along(locations["dataset"], was, folder, "manifest.json")
+    base_dir = moved_along(locations["base_dir"], was, folder)
+    return record.model_copy(update={"base_dir": base_dir, "recipe": _with_dataset(record.recipe, dataset)})
 
 
 def _dataset(record: Campaign) -> str:
@@ -180,15 +174,15 @@ def _with_dataset(recipe: dict[str, Any], dataset: str) -> dict[str, Any]:
     return {**recipe, "data": {**recipe["data"], "dataset": dataset}} if dataset else recipe
 
 
-def _as_declared(home: Home, wanted: Campaign, config: CampaignConfig) -> tuple[Campaign, CampaignConfig]:
-    found = declared_campaign(home.campaigns / wanted.name)
-    if _dataset(found) != _dataset(wanted) and _is_dataset_of(found, home, Path(_dataset(wanted))):
-        found = found.model_copy(update={"recipe": _with_dataset(found.recipe, _dataset(wanted))})
-    found = found.model_copy(update={"beside": wanted.beside})
-    if found.config_sha256 == wanted.config_sha256:
+def _as_declared(home: Home, requested: Campaign, config: CampaignConfig) -> tuple[Campaign, CampaignConfig]:
+    found = declared_campaign(home.campaigns / requested.name)
+    if _dataset(found) != _dataset(requested) and _is_dataset_of(found, home, Path(_dataset(requested))):
+        found = found.model_copy(update={"recipe": _with_dataset(found.recipe, _dataset(requested))})
+    found = found.model_copy(update={"base_dir": requested.base_dir})
+    if found.config_sha256 == requested.config_sha256:
         return found, config
-    changed = sorted(_changes("", found.config, wanted.config))
-    before, now = (validated(Recipe, LoadedConfig(campaign.recipe, {})) for campaign in (found, wanted))
+    changed = sorted(_changes("", found.config, requested.config))
+    before, now = (validated(Recipe, LoadedConfig(campaign.recipe, {})) for campaign in (found, requested))
     if not changed and before == now:
         return found, config
     changed = changed or ["the known-good recipe"]

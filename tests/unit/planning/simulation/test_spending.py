@@ -20,7 +20,7 @@ from assay.planning.program.program import Program
 from assay.planning.program.progress import Progress
 from assay.planning.replan import replan
 from assay.planning.schedule import Effort, InfeasibleError, UndecidedError, to_plan
-from assay.planning.simulation.forecast import ProgramForecast, forecast, left_ahead, left_by_day
+from assay.planning.simulation.forecast import ProgramForecast, budget_by_day, forecast, remaining_by_day
 from assay.planning.simulation.offer import baseline_of
 from random_program import random_program
 
@@ -44,11 +44,7 @@ SEEDS = st.integers(0, 10_000)
 
 def without_noise(program: Program) -> Program:
     """Without any luck, and without the hours that a run loses when it gives way."""
-    runs = {
-        f"activities.{name}.runs.resume_hours": 0
-        for name, activity in program.activities.items()
-        if activity.runs
-    }
+    runs = {f"activities.{name}.runs.resume_hours": 0 for name, activity in program.activities.items() if activity.runs}
     return program.changed(NO_NOISE | runs)
 
 
@@ -117,8 +113,10 @@ def forecast_of(program: Program, plan: Plan, progress: Progress, *, num_samples
         safety=SAFETY,
         baseline_plan=plan,
         baseline_safety=SAFETY,
-        tried=(),
+        evaluated=(),
         spent_s=0.0,
+        calendar=program.calendar,
+        decide_by=program.decision.by,
     )
     return forecast(program, offer, progress, baseline=baseline_of(plan), num_samples=num_samples)
 
@@ -132,14 +130,12 @@ def test_forecast_and_burn_down_agree_with_what_is_noted_where_nothing_scatters(
     found, in_progress = forecast_of(program, plan, progress), activities_in_progress(program, plan, progress)
     assert found.spent == pytest.approx(sum(activity.spent for activity in in_progress.values()))
     for name, activity in in_progress.items():
-        np.testing.assert_allclose(
-            found.in_progress_device_hours[name], activity.spent + activity.to_come, atol=1e-6
-        )
+        np.testing.assert_allclose(found.in_progress_device_hours[name], activity.spent + activity.to_come, atol=1e-6)
     budget, today = program.budget.device_hours, found.now_h / 24
-    _, actual = left_by_day(found, [], num_days=99)
+    _, actual = budget_by_day(found, [], num_days=99)
     assert actual[-1] == (today, pytest.approx(budget - found.spent))
     assert [left for _, left in actual] == sorted((left for _, left in actual), reverse=True)
-    low, middle, high = left_ahead(found, days=[today, 999.0], shares=(0.1, 0.5, 0.9))
+    low, middle, high = remaining_by_day(found, days=[today, 999.0], shares=(0.1, 0.5, 0.9))
     assert [low[0], middle[0], high[0]] == pytest.approx(3 * [budget - found.spent])
     assert middle[1] == pytest.approx(budget - float(np.median(found.outcome.device_hours)))
 
@@ -168,15 +164,13 @@ def agrees(which: int, seed: int) -> None:
     except (InfeasibleError, UndecidedError):
         reject()
     found = forecast_of(program, plan, progress)
-    ahead = sum(item.device_hours() for item in after.items if item.name not in progress.activities)
-    assert after.device_hours - ahead == pytest.approx(found.spent + found.to_come, abs=0.5)
+    remaining = sum(item.device_hours() for item in after.items if item.name not in progress.activities)
+    assert after.device_hours - remaining == pytest.approx(found.spent + found.to_come, abs=0.5)
     for name, activity in found.in_progress.items():
         assert after.item(name) == activity.item
 
 
-@given(
-    SEEDS, SEEDS, st.sampled_from(["device_hours", "device_hours_to_come", "expected_end"]), st.integers(1, 90)
-)
+@given(SEEDS, SEEDS, st.sampled_from(["device_hours", "device_hours_to_come", "expected_end"]), st.integers(1, 90))
 @settings(max_examples=25, deadline=None)
 def test_more_spent_more_to_come_or_a_later_end_is_never_a_better_forecast(
     which: int, seed: int, what: str, more: int
@@ -184,9 +178,7 @@ def test_more_spent_more_to_come_or_a_later_end_is_never_a_better_forecast(
     program = ample(random_program(which))
     plan = planned(program)
     progress = random_notes(program, plan, seed)
-    forecast_with = {
-        name: each for name, each in progress.activities.items() if each.ended is None and not each.runs
-    }
+    forecast_with = {name: each for name, each in progress.activities.items() if each.ended is None and not each.runs}
     forecast_with = {name: each for name, each in forecast_with.items() if getattr(each, what) is not None}
     assume(forecast_with)
     name, each = sorted(forecast_with.items())[0]
@@ -231,8 +223,8 @@ def test_to_state_what_would_be_taken_anyway_changes_no_forecast(
             if run.holds[0][0] + 3 * index < now_h
         ]
 
-    def forecast_stating(**stated: float) -> ProgramForecast:
-        notes = {"now": moment(now_h), "activities": {item.name: actual | stated}}
+    def forecast_stating(**declared: float) -> ProgramForecast:
+        notes = {"now": moment(now_h), "activities": {item.name: actual | declared}}
         return forecast_of(program, plan, Progress.model_validate(notes))
 
     before = forecast_stating()
@@ -245,9 +237,7 @@ def test_to_state_what_would_be_taken_anyway_changes_no_forecast(
 
 def test_what_waited_for_devices_has_not_held_them(small: Program) -> None:
     """Long overdue, noted to have spent little: its work is what was planned, not all hours since its start."""
-    program = without_noise(
-        small.changed({"gates": {}, "activities.memo.after": ["runs"], "activities.extra": None})
-    )
+    program = without_noise(small.changed({"gates": {}, "activities.memo.after": ["runs"], "activities.extra": None}))
     plan = planned(program)
     begin = plan.item("runs").start_h
     actual = {"started": program.calendar.date_of(begin).isoformat(), "device_hours": 50}
@@ -364,9 +354,7 @@ RUN = {"run_id": "a", "started": "2027-01-04", "device_hours": 5}
         (HELD, {"gate": []}, "verdicts.gate: says nothing"),
     ],
 )
-def test_notes_that_do_not_fit_get_one_error_each(
-    small: Program, activities, verdicts, message: str, tmp_path
-) -> None:
+def test_notes_that_do_not_fit_get_one_error_each(small: Program, activities, verdicts, message: str, tmp_path) -> None:
     progress = Progress.model_validate({"now": "2027-01-08", "activities": activities, "verdicts": verdicts})
     path = tmp_path / "notes.yaml"
     path.write_text(progress.model_dump_json(exclude={"kind", "version"}, exclude_defaults=True))
@@ -405,9 +393,7 @@ def test_a_gate_that_its_campaign_decides_is_over_without_a_noted_verdict(small:
 
 def test_runs_noted_of_peoples_work_are_refused_by_the_forecast_too(small: Program) -> None:
     plan = planned(small.changed({"gates": {}, "activities.memo.after": ["runs"], "activities.extra": None}))
-    progress = Progress.model_validate(
-        {"now": "2027-01-08", "activities": {"prepare": STARTED | {"runs": [RUN]}}}
-    )
+    progress = Progress.model_validate({"now": "2027-01-08", "activities": {"prepare": STARTED | {"runs": [RUN]}}})
     program = small.changed({"gates": {}, "activities.memo.after": ["runs"], "activities.extra": None})
     with pytest.raises(ConfigError, match=r"activities\.prepare\.runs: 'prepare' is work of people"):
         forecast_of(program, plan, progress)

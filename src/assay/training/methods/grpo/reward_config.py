@@ -106,7 +106,7 @@ def _with_type(tree: Any) -> Any:
 AnyReward = Annotated[GraderReward | RunReward, Field(discriminator="type"), BeforeValidator(_with_type)]
 
 
-def asks_judge(reward: GraderReward | RunReward) -> bool:
+def uses_judge(reward: GraderReward | RunReward) -> bool:
     """Somebody behind an endpoint has a say in it."""
     return isinstance(reward, GraderReward) and any(
         isinstance(single, ScoreModel | LabelModel)
@@ -115,28 +115,28 @@ def asks_judge(reward: GraderReward | RunReward) -> bool:
     )
 
 
-def judges_of(reward: GraderReward, endpoint: JudgeEndpoint, group_size: int) -> int:
-    """Groups that may be judged at a time; one with a process takes one answer after the other."""
+def judge_concurrency(reward: GraderReward, endpoint: JudgeEndpoint, group_size: int) -> int:
+    """Groups that may be judged_rewards at a time; one with a process takes one answer after the other."""
     return 1 if has_own_process(reward.grader) else max(1, endpoint.concurrency // group_size)
 
 
-def tools_at(endpoint: JudgeEndpoint, rewards: Sequence[GraderReward]) -> Tools:
+def judge_tools(endpoint: JudgeEndpoint, rewards: Sequence[GraderReward]) -> Tools:
     """What the graders ask there; `ConfigError` where they ask and nobody said where."""
-    asking = [reward for reward in rewards if asks_judge(reward)]
-    if not asking:
+    judged_rewards = [reward for reward in rewards if uses_judge(reward)]
+    if not judged_rewards:
         return Tools()
     if (url := endpoint.address()) is None:
         raise ConfigError(
-            f"grader '{asking[0].name}' asks an endpoint, and none is named. Set method.judge.url, or "
+            f"grader '{judged_rewards[0].name}' asks an endpoint, and none is named. Set method.judge.url, or "
             "$ASSAY_JUDGE_URL where it may change while the run lives."
         )
-    ask = partial(HttpSampler, base_url=url, timeout_s=endpoint.timeout_s, concurrency=endpoint.concurrency)
-    singles = [single for each in asking for single in single_graders(each.grader)]
+    sampler = partial(HttpSampler, base_url=url, timeout_s=endpoint.timeout_s, concurrency=endpoint.concurrency)
+    singles = [single for reward in judged_rewards for single in single_graders(reward.grader)]
     named = {single.model for single in singles if isinstance(single, ScoreModel | LabelModel)}
-    return Tools({name: ask(model=name) for name in sorted(named)}, ask(model=endpoint.embeddings))
+    return Tools({name: sampler(model=name) for name in sorted(named)}, sampler(model=endpoint.embeddings))
 
 
-def range_of(rewards: Sequence[GraderReward | RunReward]) -> tuple[float, float]:
+def reward_range(rewards: Sequence[GraderReward | RunReward]) -> tuple[float, float]:
     """The least and the most that an answer can earn by all of them; infinite where one may pay anything."""
     low = high = 0.0
     for reward in rewards:
@@ -151,10 +151,10 @@ def range_of(rewards: Sequence[GraderReward | RunReward]) -> tuple[float, float]
 def runs_of(**rewards: Sequence[GraderReward | RunReward]) -> dict[str, CommitName]:
     """Key of the recipe -> the commit that it names; see `MethodConfig.runs`."""
     return {
-        f"method.{key}[{index}]": CommitName(each.run, each.step)
-        for key, several in rewards.items()
-        for index, each in enumerate(several)
-        if isinstance(each, RunReward)
+        f"method.{key}[{index}]": CommitName(reward.run, reward.step)
+        for key, key_rewards in rewards.items()
+        for index, reward in enumerate(key_rewards)
+        if isinstance(reward, RunReward)
     }
 
 
@@ -171,10 +171,8 @@ def check_rewards(
     `longest` is the most tokens that a prompt has with its completion, `vocab_size` the policy's (None where
     its folder does not say), `key` where the rewards stand in the recipe.
     """
-    if twice := first_repeated([each.name for each in rewards]):
-        raise ConfigError(
-            f"{key}: two are called '{twice}', as their metrics would be. Give each grader a name."
-        )
+    if twice := first_repeated([reward.name for reward in rewards]):
+        raise ConfigError(f"{key}: two are called '{twice}', as their metrics would be. Give each grader a name.")
     for index, reward in enumerate(rewards):
         where = f"{key}[{index}]"
         if isinstance(reward, RunReward):
@@ -196,7 +194,7 @@ def reward_model(run: Run, where: str) -> NewCausalConfig | PretrainedCausalConf
     method = run.recipe["method"]
     if method.get("type") != "reward":
         raise ConfigError(
-            f"{where}.run={run.run_id}: it is of method '{method.get('type', 'classify')}', which pays no "
+            f"{where}.run={run.run_id}: it is of method '{method['type']}', which pays no "
             "rewards. Name a run of method reward."
         )
     return _MODEL.validate_python(method["model"])
