@@ -1,4 +1,4 @@
-"""Time as an argument: code that waits or measures takes a `Clock`, so a test can jump it."""
+"""Time as an argument: code that waits or measures takes a `Clock`, so a test can advance it."""
 
 import time
 from datetime import UTC, datetime
@@ -6,18 +6,18 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Where seconds come from."""
+    """A source of time."""
 
     def now_s(self) -> float:
-        """Seconds since the Unix epoch: comparable between machines, may jump."""
+        """Seconds since the Unix epoch: comparable between machines; may jump."""
         ...
 
     def monotonic_s(self) -> float:
-        """Seconds since some moment, never backwards: for durations."""
+        """Seconds since an arbitrary start; never decreases, so it measures durations."""
         ...
 
     def sleep_s(self, seconds: float) -> None:
-        """Wait."""
+        """Block for that long."""
         ...
 
 
@@ -35,5 +35,5 @@ class SystemClock:
 
 
 def utc_text(seconds_since_epoch: float) -> str:
-    """ISO 8601 in UTC to the second, e.g. `2026-11-21T03:49:38Z`."""
+    """Return ISO 8601 in UTC to the second, e.g. `2026-11-21T03:49:38Z`."""
     return datetime.fromtimestamp(seconds_since_epoch, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

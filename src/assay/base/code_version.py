@@ -1,4 +1,4 @@
-"""Which code ran: the package's version, and the commit where it runs from a checkout."""
+"""The version of the running code: the package's version and, in a checkout, the git commit."""
 
 from functools import cache
 from pathlib import Path
@@ -6,8 +6,8 @@ from pathlib import Path
 
 @cache
 def code_version() -> str:
-    """`0.1.0+g3f2a91c`, with `.dirty` where files differ from the commit; `0.1.0` outside a checkout."""
-    # Here, for every command imports this module, and few ask.
+    """Return `0.1.0+g3f2a91c`, with `.dirty` where files differ from the commit; `0.1.0` outside a checkout."""
+    # Imported here: every command imports this module, and few need the version.
     import subprocess
     from importlib.metadata import version
 

@@ -1,10 +1,10 @@
-"""How often to commit: often enough that a failure costs little, seldom enough that commits do."""
+"""The commit interval that balances the cost of commits against the work that a failure loses."""
 
 import math
 
 
 def optimal_commit_interval_s(commit_s: float, failure_s: float) -> float:
-    """Seconds of work between commits that lose the least time in expectation.
+    """Return the seconds of work between commits that minimise the expected time lost.
 
     `commit_s`: what a commit costs; `failure_s`: mean time between failures. Daly's higher-order estimate
     (Future Generation Computer Systems 22, 2006, eq. 37) of Young's sqrt(2 commit_s failure_s).

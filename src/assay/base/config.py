@@ -1,8 +1,7 @@
 """Configuration is a frozen value: one class beside the code that it configures, unknown keys refused.
 
-A configuration file is YAML; `a.b=value` overrides stand on the command line. `load_config` says of every
-value where it came from (the file, the command line, or a default), and answers a mistyped key with the
-key that was probably meant.
+A configuration file is YAML; `a.b=value` overrides come from the command line. Errors say where a value came
+from (the file and line, or the command line) and suggest the closest key for a mistyped one.
 """
 
 import re
@@ -15,60 +14,60 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 from pydantic import ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 
+from assay.base.closest_key import closest_key, keys_below, written_key
 from assay.base.errors import ConfigError, regular
-from assay.base.meant_key import keys_below, meant_key, written_key
 from assay.base.value_text import SECTION, expected, kind_text, message_of
 from assay.base.versioned import Versioned, stored_problem
 
 
 class FrozenConfig(Versioned):
-    """What a user may choose. Keyword-only, typed, immutable; each field's docstring is its documentation."""
+    """A configuration: keyword-only, typed, immutable; the docstring of each field documents it."""
 
     also_called: ClassVar[Mapping[str, str]] = {}
-    """What other tools call a field of this class -> its name here; for the answer to a wrong key."""
+    """Names that other tools use for fields -> the field, to suggest it when such a key is refused."""
 
     model_config = ConfigDict(
         frozen=True,
         extra="forbid",
         validate_default=True,
         allow_inf_nan=False,
-        defer_build=True,  # of what a command never uses, nothing
+        defer_build=True,  # a command builds only the models that it uses
     )
 
 
 ConfigT = TypeVar("ConfigT", bound=FrozenConfig)
 
 COMMAND_LINE = "command line"
-"""The origin of a value that no file gave."""
+"""The origin of a value that was given as an override."""
 
 
 class LoadedConfig(NamedTuple):
-    """A configuration and where each of its given values came from."""
+    """The values of a configuration before validation, and the origin of each."""
 
     values: dict[str, Any]
     """The merged tree, before validation."""
 
     origins: dict[str, str]
-    """Dotted key -> `file.yaml` or `command line`; a key that is absent has its default."""
+    """Dotted key -> `file.yaml` or `command line`; a missing key has its default."""
 
     lines: Mapping[str, int] = MappingProxyType({})
-    """Dotted key -> its line in the file, of elements of lists, too."""
+    """Dotted key -> its line in the file, also for list elements."""
 
     def place(self, key: str) -> str:
-        """` (recipe.yaml:12)`, ` (command line)`; empty where nobody knows."""
+        """Return ` (recipe.yaml:12)` or ` (command line)`; empty for a key of unknown origin."""
         parts = key.split(".")
         around = [".".join(parts[:count]) for count in range(len(parts), 0, -1)]
-        origin = next((self.origins[each] for each in around if each in self.origins), None)
+        origin = next((self.origins[text] for text in around if text in self.origins), None)
         if origin is None and key in self.lines:
-            origin = next((each for each in self.origins.values() if each != COMMAND_LINE), None)
+            origin = next((text for text in self.origins.values() if text != COMMAND_LINE), None)
         if origin is None or origin == COMMAND_LINE:
             return f" ({origin})" if origin else ""
-        line = next((self.lines[each] for each in around if each in self.lines), None)
+        line = next((self.lines[text] for text in around if text in self.lines), None)
         return f" ({origin}{'' if line is None else f':{line}'})"
 
 
 class WrongKeyError(ValueError):
-    """What a check of a whole configuration finds wrong with one of its keys."""
+    """A validator of a whole configuration rejects one of its keys."""
 
     def __init__(self, key: str, problem: str) -> None:
         super().__init__(problem)
@@ -76,8 +75,8 @@ class WrongKeyError(ValueError):
 
 
 def read_config_file(path: Path, overrides: Sequence[str]) -> LoadedConfig:
-    """Read a YAML mapping and lay `a.b=value` overrides over it; nothing is validated yet."""
-    import yaml  # here and below: most commands read none
+    """Read a YAML mapping and apply `a.b=value` overrides to it, without validation."""
+    import yaml  # imported here and below: most commands read no YAML
 
     from assay.base.parsing.bounded_yaml import BoundedLoader
 
@@ -101,27 +100,27 @@ def read_config_file(path: Path, overrides: Sequence[str]) -> LoadedConfig:
 
 
 def unreadable_yaml(path: Path, error: Exception) -> ConfigError:
-    """What a parser found, at its line, with what is most likely meant: its own words tell of its blocks."""
+    """Return the error for a YAML file that cannot be parsed: the line and the likely mistake."""
     mark, problem = getattr(error, "problem_mark", None), str(getattr(error, "problem", error))
     if mark is None:
         return ConfigError(f"{path}: not readable as YAML: {error}")
-    cure = next((cure for words, cure in _YAML_CURES.items() if words in problem), problem)
-    return ConfigError(f"{path}:{mark.line + 1}: not readable as YAML: {cure}.{_line_of(path, mark.line)}")
+    hint = next((hint for words, hint in _YAML_HINTS.items() if words in problem), problem)
+    return ConfigError(f"{path}:{mark.line + 1}: not readable as YAML: {hint}.{_line_of(path, mark.line)}")
 
 
-_YAML_CURES = {
-    "but found '<block mapping start>'": "the line is not indented as the lines that it stands among",
-    "expected <block end>": "the line is not indented as the lines that it stands among",
-    "mapping values are not allowed here": "a ': ' in the middle of a value, or a line that is indented too "
-    "far; put a value with a ': ' in quotes",
-    "found character '\\t'": "a tab; indent by spaces",
-    "could not find expected ':'": "a key without a ':' behind it, here or in the line above",
-    "cannot start any token": "a value that begins with such a sign stands in quotes",
-    "expected ',' or ']'": "a '[' that is not closed",
-    "expected ',' or '}'": "a '{' that is not closed",
-    "found unexpected end of stream": "a quote or a bracket that is not closed",
+_YAML_HINTS = {
+    "but found '<block mapping start>'": "the line is not indented like the lines around it",
+    "expected <block end>": "the line is not indented like the lines around it",
+    "mapping values are not allowed here": "a value contains ': ', or the line is indented too far; quote a value "
+    "that contains ': '",
+    "found character '\\t'": "the line is indented with a tab; use spaces",
+    "could not find expected ':'": "a key is not followed by ':', here or in the line above",
+    "cannot start any token": "a value that begins with this character must be quoted",
+    "expected ',' or ']'": "a '[' is not closed",
+    "expected ',' or '}'": "a '{' is not closed",
+    "found unexpected end of stream": "a quote or a bracket is not closed",
 }
-"""The parser's words -> what is likely wrong."""
+"""Text in the parser's message -> the likely mistake."""
 
 
 def _line_of(path: Path, line: int) -> str:
@@ -130,18 +129,18 @@ def _line_of(path: Path, line: int) -> str:
 
 
 def _lines(node: Any, prefix: str = "") -> Iterator[tuple[str, int]]:
-    """Dotted key and line of all that a YAML node holds."""
+    """Yield the dotted key and line of every node below a YAML node."""
     if isinstance(node.value, str):
         return
-    for index, each in enumerate(node.value):
-        key, value = each if isinstance(each, tuple) else (None, each)
+    for index, child in enumerate(node.value):
+        key, value = child if isinstance(child, tuple) else (None, child)
         name = f"{prefix}{index if key is None else key.value}"
         yield name, (value if key is None else key).start_mark.line + 1
         yield from _lines(value, f"{name}.")
 
 
 def parse_override(text: str) -> tuple[str, Any]:
-    """`optimizer.learning_rate=1e-4` -> (`optimizer.learning_rate`, 0.0001). Values are YAML."""
+    """Parse `optimizer.learning_rate=1e-4` into (`optimizer.learning_rate`, 0.0001). Values are YAML."""
     import yaml
 
     key, separator, value = text.partition("=")
@@ -155,21 +154,21 @@ def parse_override(text: str) -> tuple[str, Any]:
 
 
 def validated(config_class: type[ConfigT], loaded: LoadedConfig) -> ConfigT:
-    """Build the configuration, or raise one `ConfigError` that names every wrong key with a cure."""
+    """Build the configuration; raises one `ConfigError` that names every wrong key with the fix."""
     try:
         return config_class.model_validate(loaded.values)
     except ValidationError as error:
         problems = "\n".join(f"  {problem}" for problem in _problems(config_class, error.errors(), loaded))
         kind = re.sub(r"(?<!^)(?=[A-Z])", " ", config_class.__name__.removesuffix("Config")).lower()
         file = next((origin for origin in loaded.origins.values() if origin != COMMAND_LINE), None)
-        said = f"{file} is not a valid {kind}" if file else f"the {kind} is not valid"
-        raise ConfigError(f"{said}:\n{problems}") from error
+        message = f"{file} is not a valid {kind}" if file else f"the {kind} is not valid"
+        raise ConfigError(f"{message}:\n{problems}") from error
 
 
 def stored(config_class: type[ConfigT], tree: Mapping[str, Any], *, where: str, wrote: str = "") -> ConfigT:
-    """A configuration as a record holds it, of any version up to today's, or one `ConfigError`.
+    """Return the configuration stored in a record of any known version; raises `ConfigError`.
 
-    `where` names the record (`run lm-0312: the recipe`), `wrote` the assay that wrote it, where that is known.
+    `where` names the record (`run lm-0312: the recipe`); `wrote` is the version of assay that wrote it, if known.
     """
     try:
         return config_class.from_stored(tree)
@@ -179,12 +178,12 @@ def stored(config_class: type[ConfigT], tree: Mapping[str, Any], *, where: str, 
 
 
 def first_repeated(names: Sequence[str]) -> str | None:
-    """The first of some names that occurs again; None where all differ."""
+    """Return the first name that occurs more than once; None if all differ."""
     return next((name for name in names if names.count(name) > 1), None)
 
 
 def dotted_leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted key and value of everything in a tree that is no group of keys itself."""
+    """Yield the dotted key and value of every leaf of a nested mapping."""
     for key, value in tree.items():
         if isinstance(value, Mapping):
             yield from dotted_leaves(value, f"{prefix}{key}.")
@@ -192,10 +191,10 @@ def dotted_leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[s
             yield f"{prefix}{key}", value
 
 
-def given_text(value: Any) -> str:
-    """The value that was seen, to stand behind a message; nothing for a whole section.
+def input_text(value: Any) -> str:
+    """Return ` (given: VALUE)` for an error message, at most 80 characters of it; empty for a section.
 
-    A section's first 80 characters tell nobody anything: its key says where it is. A date is as YAML has it.
+    A date is shown as YAML writes it.
     """
     if isinstance(value, Mapping | list | tuple):
         return ""
@@ -203,9 +202,7 @@ def given_text(value: Any) -> str:
     return f" (given: {shown:.80})"
 
 
-def _problems(
-    config_class: type[FrozenConfig], errors: list[ErrorDetails], loaded: LoadedConfig
-) -> Iterator[str]:
+def _problems(config_class: type[FrozenConfig], errors: list[ErrorDetails], loaded: LoadedConfig) -> Iterator[str]:
     for key, alike in _by_key(loaded.values, errors).items():
         error = alike[0]
         raised = error.get("ctx", {}).get("error")
@@ -215,7 +212,7 @@ def _problems(
         is_known = key in loaded.origins or error["type"] == "extra_forbidden"
         place = loaded.place(key) if is_known else ""
         if error["type"] == "extra_forbidden":
-            guess = meant_key(config_class, error["loc"])
+            guess = closest_key(config_class, error["loc"])
             known = ", ".join(keys_below(config_class, error["loc"][:-1]))
             hint = f" Perhaps you meant '{guess}'." if guess else f" Known here: {known}."
             hint = " Another 'type' of that section has it." if guess == key else hint
@@ -229,21 +226,21 @@ def _problems(
             yield f"{key}: required, and not given."
         elif error["type"] in SECTION:
             inside = ", ".join(keys_below(config_class, error["loc"]))
-            given = given_text(error["input"])
-            yield f"{key or 'the whole'}{place}: expected keys with values ({inside}){given}"
+            seen = input_text(error["input"])
+            yield f"{key or 'the whole'}{place}: expected keys with values ({inside}){seen}"
         else:
-            # Of a value that may be one of several things, each says what it is not.
+            # A union reports one error for each of its types.
             message = " or ".join(dict.fromkeys(filter(None, map(expected, alike)))) if len(alike) > 1 else ""
             message = f"expected {message}" if message else message_of(error)
-            yield f"{key or 'the whole'}{place}: {message}{given_text(error['input'])}"
+            yield f"{key or 'the whole'}{place}: {message}{input_text(error['input'])}"
 
 
 def _by_key(values: Mapping[str, Any], errors: list[ErrorDetails]) -> dict[str, list[ErrorDetails]]:
-    """The errors of each key, as a file has it. A list is not too short for what is wrong in it."""
+    """Group errors by the dotted key in the file. A list with invalid elements is not also reported as too short."""
     found: dict[str, list[ErrorDetails]] = {}
     for error in errors:
         place = error["loc"]
-        inside = [each for each in errors if each["loc"][: len(place)] == place and each["loc"] != place]
+        inside = [item for item in errors if item["loc"][: len(place)] == place and item["loc"] != place]
         if error["type"] != "too_short" or not inside:
             key = written_key(values, place, is_lacking=error["type"] == "missing")
             found.setdefault(key, []).append(error)
@@ -251,7 +248,7 @@ def _by_key(values: Mapping[str, Any], errors: list[ErrorDetails]) -> dict[str, 
 
 
 def set_dotted(tree: dict[str, Any], dotted_key: str, value: Any, *, where: str) -> None:
-    """Lay one value into a tree; `ConfigError` for a key below what is a value `where`."""
+    """Set one value in a nested mapping; raises `ConfigError` if a parent key holds a scalar (`where` says in what)."""
     *parents, last = dotted_key.split(".")
     for parent in parents:
         branch = tree.setdefault(parent, {})
@@ -265,7 +262,7 @@ def _yaml_value(text: str) -> Any:
     from assay.base.parsing.bounded_yaml import parse_yaml
 
     value = parse_yaml(text)
-    # YAML 1.1 reads 1e-4 (no dot) as a string; nobody who types it means one.
+    # YAML 1.1 reads 1e-4 (without a dot) as a string, but the user means a number.
     if isinstance(value, str):
         try:
             return float(value)

@@ -1,7 +1,7 @@
-"""Digests: the names by which one record points at another.
+"""Digests, by which records name each other and their files.
 
-SHA-256 is for what must be proved later (files of a commit, records); xxh3 is for what is checked on
-the hot path (a column chunk before it is decoded), where it costs less than the read.
+SHA-256 identifies what must be provable later (files of a commit, records). xxh3 checks bytes on the hot path
+(a column chunk before it is decoded), where it costs less than the read.
 """
 
 import hashlib
@@ -12,22 +12,22 @@ from typing import Any
 
 
 def canonical_json(value: Any) -> str:
-    """One spelling for equal values: sorted keys, no spaces, no NaN."""
+    """Return the one JSON text of a value: sorted keys, no spaces; raises `ValueError` for NaN and infinity."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
 
 
 def sha256_of_json(value: Any) -> str:
-    """SHA-256 (hex) of a value's canonical JSON."""
+    """Return the SHA-256 (hex) of a value's canonical JSON."""
     return hashlib.sha256(canonical_json(value).encode()).hexdigest()
 
 
 def sha256_of_bytes(data: bytes | memoryview) -> str:
-    """SHA-256 (hex) of some bytes."""
+    """Return the SHA-256 (hex) of `data`."""
     return hashlib.sha256(data).hexdigest()
 
 
 def sha256_of_parts(parts: Iterable[bytes | memoryview]) -> str:
-    """SHA-256 (hex) of the concatenation of `parts`."""
+    """Return the SHA-256 (hex) of the concatenation of `parts`."""
     digest = hashlib.sha256()
     for part in parts:
         digest.update(part)
@@ -35,6 +35,6 @@ def sha256_of_parts(parts: Iterable[bytes | memoryview]) -> str:
 
 
 def sha256_of_file(path: Path) -> str:
-    """SHA-256 (hex) of a file's bytes, read block by block."""
+    """Return the SHA-256 (hex) of a file, which is read block by block."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,8 +1,7 @@
-"""The errors that a person may see: each names the thing, what was expected, and the cure.
+"""The errors that a user may see. A message names the thing, what was expected, and the fix.
 
-Exit code 2 means that we were asked wrongly (nothing has happened); 1 means that the work failed; 75
-(EX_TEMPFAIL) that what we need did not answer, or had no room: all commits are intact, and the same command
-goes on later.
+Exit code 2: the request is wrong, and nothing has happened. 1: the work failed. 75 (EX_TEMPFAIL): a store did not
+respond or was full; all commits are intact, and the same command continues later.
 """
 
 import errno
@@ -12,43 +11,43 @@ from pathlib import Path
 
 
 class AssayError(Exception):
-    """Something that its reader can act on; shown without a traceback."""
+    """An error that the user can act on; printed without a traceback."""
 
     exit_code = 1
 
 
 class ConfigError(AssayError):
-    """A recipe, an option or an argument that cannot mean anything."""
+    """A recipe, an option or an argument is invalid."""
 
     exit_code = 2
 
 
 class NotInstalledError(ConfigError):
-    """A program or a package that this machine lacks; another machine may have it."""
+    """This machine lacks a program or a package; another one may have it."""
 
 
 class DataError(AssayError):
-    """Input data that is not what it must be: a missing column, a wrong type, an unreadable file."""
+    """Input data is invalid: a missing column, a wrong type, an unreadable file."""
 
     exit_code = 2
 
 
 class DamagedDataError(AssayError):
-    """Bytes that are not those which were indexed: a file changed, truncated or rotted since."""
+    """Bytes differ from their recorded digest: the file was changed, truncated or corrupted."""
 
 
 class StoreError(AssayError):
-    """A disk, an object store or a database that cannot be reached, or is full."""
+    """A disk, an object store or a database cannot be reached or is full."""
 
 
 class StoreAwayError(StoreError):
-    """A store or a database that does not answer for now, and may again by itself."""
+    """A store or a database does not respond; it may recover by itself."""
 
     exit_code = 75
 
 
 class StoreFullError(StoreError):
-    """No room where something was to be written: nothing mends it but somebody who makes some."""
+    """The target of a write is full; somebody has to free space."""
 
     exit_code = 75
 
@@ -57,25 +56,27 @@ _NO_ROOM = {errno.ENOSPC: "The disk is full", errno.EDQUOT: "The quota is used u
 
 
 def no_room(error: BaseException) -> str:
-    """The cure of a write that found no room; empty of any other error. Libraries that raise errors of their
-    own are known by the system's words."""
+    """Return the fix for a write that found no space; empty for any other error.
+
+    Libraries that raise their own errors are recognised by the system's message.
+    """
     number = error.errno if isinstance(error, OSError) else None
     if number is None:
-        number = next((each for each in _NO_ROOM if os.strerror(each) in str(error)), 0)
-    said = _NO_ROOM.get(number)
-    return f"{said}: free some space there and start again; what was finished is intact." if said else ""
+        number = next((item for item in _NO_ROOM if os.strerror(item) in str(error)), 0)
+    phrase = _NO_ROOM.get(number)
+    return f"{phrase}: free some space there and start again; what was finished is intact." if phrase else ""
 
 
-def unwritten(path: object, error: BaseException, cure: str = "") -> StoreError:
-    """What to raise of something that could not be written; `cure` is for other reasons than a want of room."""
+def unwritten(path: object, error: BaseException, hint: str = "") -> StoreError:
+    """Return the error for a failed write; `cure` is the fix for reasons other than a full disk."""
     reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
     if full := no_room(error):
         return StoreFullError(f"{path}: cannot be written: {reason}. {full}")
-    return StoreError(f"{path}: cannot be written: {reason}. {cure}".rstrip())
+    return StoreError(f"{path}: cannot be written: {reason}. {hint}".rstrip())
 
 
 def known_error(error: BaseException) -> AssayError | None:
-    """An error that its reader can act on, be it one of ours or of a disk without room; None of a surprise."""
+    """Return an error that the user can act on (one of ours, or a full disk); None for an unexpected error."""
     if isinstance(error, AssayError):
         return error
     where = error.filename if isinstance(error, OSError) else None
@@ -94,7 +95,7 @@ _OF_PATHS = {
 
 
 def path_error(error: BaseException) -> ConfigError | None:
-    """What is wrong with a path that somebody named, as far as the system says; None of all else."""
+    """Return a `ConfigError` for an `OSError` about a path; None for any other error."""
     if isinstance(error, OSError) and error.filename is not None and error.errno in _OF_PATHS:
         return ConfigError(f"{error.filename}: {error.strerror}. Check the path and its permissions.")
     return None
@@ -109,27 +110,27 @@ _IRREGULAR = {
 
 
 def regular(path: Path) -> Path:
-    """The path of an input, unless it is a pipe, device or socket, which may never end: a `DataError`."""
+    """Return the path; raises `DataError` for a pipe, device or socket, whose input may never end."""
     try:
         kind = _IRREGULAR.get(stat.S_IFMT(path.stat().st_mode))
     except (OSError, ValueError):
-        return path  # whoever opens it says what is wrong
+        return path  # the caller that opens it reports the error
     if kind is not None:
-        raise DataError(f"{path}: {kind}, not a regular file. Write what it gives to a file, and name that.")
+        raise DataError(f"{path}: {kind}, not a regular file. Write its contents to a file and name that file.")
     return path
 
 
 class FencedError(AssayError):
-    """This attempt was replaced by a newer one and may not commit any more."""
+    """A newer attempt has replaced this one, which may no longer commit."""
 
 
 class TrainingError(AssayError):
-    """A run that cannot go on: a loss that is not finite, too many failed attempts."""
+    """A run cannot continue: its loss is not finite, or too many attempts failed."""
 
 
 class LossNotFiniteError(TrainingError):
-    """A step whose loss or gradient is not a number; it was not made."""
+    """The loss or gradient of a step is not finite; the update was not applied."""
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C, after what was under way has been committed; its text says how to go on."""
+    """Ctrl-C, after the work in progress has been committed; the message says how to continue."""

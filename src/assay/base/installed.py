@@ -1,4 +1,4 @@
-"""Folders inside installed Python packages, which are named `package:NAME/FOLDER`: weights, tokenizers."""
+"""Folders of weights and tokenizers inside installed Python packages, written as `package:NAME/FOLDER`."""
 
 import importlib.util
 from pathlib import Path
@@ -9,7 +9,7 @@ PREFIX = "package:"
 
 
 def installed_path(path: str) -> Path:
-    """What a path or a `package:NAME/FOLDER` names, be it there or not; no package is imported."""
+    """Return the path that a plain path or `package:NAME/FOLDER` names; it may not exist. Imports no package."""
     if not path.startswith(PREFIX):
         return Path(path)
     name, _, inside = path.removeprefix(PREFIX).partition("/")

@@ -17,21 +17,21 @@ def key_reference(introduction: Sequence[str], model: type[BaseModel]) -> str:
     file chooses.
     """
     section_of = dict[type[BaseModel], str]()
-    for name, each in _sections("", model, section_of):
-        section_of.setdefault(each, name)
+    for name, section in _sections("", model, section_of):
+        section_of.setdefault(section, name)
     defaults = _defaults(section_of)
     is_typed = any(name.endswith("]") for name in section_of.values())
     of_types = " `key[x]` stands for `key` with `type: x`." if is_typed else ""
     lines = [*introduction, f"`key: value` shows a key's default.{of_types}"]
-    for each, name in section_of.items():
-        heading = f"{name} (default)" if each in defaults else name or "top level"
+    for section, name in section_of.items():
+        heading = f"{name} (default)" if section in defaults else name or "top level"
         lines += ["", f"## {heading}", ""]
-        lines += [(each.__doc__ or "").strip().replace("\n    ", "\n")]
-        meanings = field_meanings(each)
+        lines += [(section.__doc__ or "").strip().replace("\n    ", "\n")]
+        meanings = field_meanings(section)
         keys = [
             _line(field.alias or key, field, meanings[key], _reference(name, key, field, section_of))
-            for key, field in each.model_fields.items()
-            if not (key == "type" and name.endswith(f"[{_kind(each)}]") and not _form(field.annotation))
+            for key, field in section.model_fields.items()
+            if not (key == "type" and name.endswith(f"[{_kind(section)}]") and not _form(field.annotation))
         ]
         lines += ["", *keys] if keys else []
     return "\n".join(lines) + "\n"
@@ -50,37 +50,35 @@ def _sections(
 
 
 def _nested(prefix: str, key: str, field: FieldInfo) -> list[tuple[str, type[BaseModel]]]:
-    """The models that a field holds, each with the name that its section has where it is described here."""
+    """Return the models that a field holds, with the section names that they have if they are described here."""
     models = models_in(field.annotation)
     dotted = f"{prefix}.{key}".lstrip(".") + (".NAME" if get_origin(field.annotation) is dict else "")
-    return [
-        (f"{dotted}[{_kind(model)}]" if _kind(model) and len(models) > 1 else dotted, model) for model in models
-    ]
+    return [(f"{dotted}[{_kind(model)}]" if _kind(model) and len(models) > 1 else dotted, model) for model in models]
 
 
 def _kind(model: type[BaseModel]) -> str:
-    """What `type` tells a model by in a union; empty where it has none."""
+    """Return the value of `type` that selects a model of a union; empty for a model without `type`."""
     field = model.model_fields.get("type")
     return get_args(field.annotation)[0] if field else ""
 
 
 def _defaults(models: Iterable[type[BaseModel]]) -> set[type[Any]]:
-    """The models of unions that hold where a file leaves the key out."""
+    """Return the models that are used when a file leaves out the key of a union."""
     fields = (field for model in models for field in model.model_fields.values())
     optional = (field for field in fields if not field.is_required() and len(models_in(field.annotation)) > 1)
     return {type(field.get_default(call_default_factory=True)) for field in optional}
 
 
 def _reference(prefix: str, key: str, field: FieldInfo, section_of: Mapping[type[BaseModel], str]) -> str:
-    """Where the keys of a field are described if it is not below: without the `type` of a union."""
-    elsewhere = [section_of[each] for name, each in _nested(prefix, key, field) if section_of[each] != name]
+    """Return the section that describes the keys of a field, without the `type` of a union; empty if it follows."""
+    elsewhere = [section_of[model] for name, model in _nested(prefix, key, field) if section_of[model] != name]
     if not elsewhere:
         return ""
     return elsewhere[0].rpartition("[")[0] if elsewhere[0].endswith("]") else elsewhere[0]
 
 
 def _line(key: str, field: FieldInfo, docstring: str, described_in: str) -> str:
-    """One item of a list, as `key: default` where there is one that fits in a word."""
+    """Return one list item; `key: default` if the default is a scalar or a list."""
     default = None if field.is_required() else field.get_default(call_default_factory=True)
     has_word = not field.is_required() and not isinstance(default, BaseModel)
     shown = f"- `{key}: {_as_yaml(default)}`" if has_word else f"- `{key}`"
@@ -93,14 +91,14 @@ def _line(key: str, field: FieldInfo, docstring: str, described_in: str) -> str:
 
 def _as_yaml(value: Any) -> str:
     if isinstance(value, (tuple, list)):
-        return f"[{', '.join(_as_yaml(each) for each in value)}]"
+        return f"[{', '.join(_as_yaml(item) for item in value)}]"
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     return str(value) or '""'
 
 
 def _form(annotation: Any, text: str = "") -> str:
-    """The words that may stand there, unless `text` has them all; else nothing."""
+    """Return the permitted values of a literal type, unless `text` names all of them."""
     choices = [f"`{choice}`" for choice in get_args(annotation) if get_origin(annotation) is Literal]
     is_told = len(choices) < 2 or all(choice in text for choice in choices)
     return "" if is_told else f"One of {', '.join(choices)}."

@@ -1,7 +1,7 @@
-"""Names that people give and files bring along: of runs, recipes and campaigns.
+"""Names of runs, recipes and campaigns, from users and from files.
 
-A name becomes a folder, a word of a command line and a line of a job's script. So it is the name of one folder
-and of nothing else, on one line; what a shell reads in it is quoted where it is written (`shell_line`).
+A name becomes a folder, a word of a command line and a line of a job script. So it must be a valid name of one
+folder on one line; `shell_line` quotes what a shell would interpret.
 """
 
 import difflib
@@ -14,14 +14,14 @@ from pydantic import AfterValidator
 from assay.base.errors import ConfigError
 
 LONGEST = 240
-"""Bytes: file systems take 255, and names beside it are longer."""
+"""Bytes. File systems take 255, and related files add a suffix to the name."""
 
 
 def _one_folder(text: str) -> str:
     if text in ("", ".", "..") or "/" in text or not text.isprintable() or len(text.encode()) > LONGEST:
         raise ValueError(
-            f"{text!r:.80} is no name: it must be that of one folder, without '/', line breaks or other signs "
-            f"that cannot be seen, and of {LONGEST} bytes at most"
+            f"{text!r:.80} is not a valid name: it must name one folder, without '/', line breaks or other "
+            f"invisible characters, and have at most {LONGEST} bytes"
         )
     return text
 
@@ -31,7 +31,7 @@ Name = Annotated[str, AfterValidator(_one_folder)]
 
 
 def checked_name(text: str, *, of: str) -> str:
-    """The name itself, or a `ConfigError` that says of what it is none."""
+    """Return the name; raises `ConfigError`, which begins with `of`, if it is not valid."""
     try:
         return _one_folder(text)
     except ValueError as error:
@@ -39,14 +39,16 @@ def checked_name(text: str, *, of: str) -> str:
 
 
 def meant(name: str, known: Iterable[str]) -> str:
-    """`; perhaps you meant 'x'`, or nothing."""
+    """Return `; perhaps you meant 'x'` if a known name is similar, else an empty string."""
     guesses = difflib.get_close_matches(name, list(known), n=1)
     return f"; perhaps you meant '{guesses[0]}'" if guesses else ""
 
 
 def shell_line(*words: str) -> str:
-    """Words as a shell, or sbatch, reads them on one line; `ConfigError` where one would begin another line."""
+    """Return the words quoted for a shell, or for sbatch; raises `ConfigError` if one holds a line break."""
     for word in words:
         if not word.isprintable():
-            raise ConfigError(f"{word!r:.200} cannot stand in a script: it holds a line break or the like.")
+            raise ConfigError(
+                f"{word!r:.200} cannot be written into a script: it holds a line break or another invisible character."
+            )
     return shlex.join(words)

@@ -1,4 +1,4 @@
-"""Keyed hashes: every choice that looks random is a function of a key that a person can name.
+"""Keyed hashes: every random choice is a function of a named key.
 
 `mix64` is the finaliser of SplitMix64 (Steele, Lea, Flood 2014), a bijection of the 64-bit numbers whose
 output bits each depend on every input bit. Sorting by `mix64(identity ^ key)` gives a permutation that does
@@ -19,7 +19,7 @@ _INVERSE_2 = np.uint64(pow(0x94D049BB133111EB, -1, 2**64))
 
 
 def mix64(values: Keys) -> Keys:
-    """SplitMix64's output function, element by element; wraps modulo 2^64."""
+    """Apply SplitMix64's output function, element by element, modulo 2^64."""
     mixed = values + _GOLDEN
     mixed ^= mixed >> np.uint64(30)
     mixed *= _MULTIPLY_1
@@ -30,14 +30,14 @@ def mix64(values: Keys) -> Keys:
 
 
 def unmix64(mixed: Keys) -> Keys:
-    """The values that `mix64` turns into these."""
+    """Return the inverse of `mix64`, element by element."""
     values = _undo_shift(mixed, 31) * _INVERSE_2
     values = _undo_shift(values, 27) * _INVERSE_1
     return _undo_shift(values, 30) - _GOLDEN
 
 
 def _undo_shift(values: Keys, bits: int) -> Keys:
-    """The x of `values = x ^ (x >> bits)`; the top `bits` bits are x's own, and give away the next."""
+    """Solve `values = x ^ (x >> bits)` for x: the top `bits` bits equal those of x and determine the next ones."""
     x = values
     for _ in range(64 // bits):
         x = values ^ (x >> np.uint64(bits))
@@ -45,16 +45,16 @@ def _undo_shift(values: Keys, bits: int) -> Keys:
 
 
 def derive_key(*parts: str | int) -> int:
-    """A 64-bit key named by `parts`, e.g. `derive_key(seed, "row-groups", epoch)`.
+    """Return the 64-bit key that `parts` name, e.g. `derive_key(seed, "row-groups", epoch)`.
 
     Parts are separated unambiguously: ("ab", "c") and ("a", "bc") give different keys, and so do 1 and "1".
     """
-    spelled = "\x1f".join(f"{type(part).__name__}:{part}" for part in parts)
-    return xxhash.xxh3_64_intdigest(spelled.encode())
+    encoded = "\x1f".join(f"{type(part).__name__}:{part}" for part in parts)
+    return xxhash.xxh3_64_intdigest(encoded.encode())
 
 
 def keyed_order(identities: Keys, key: int) -> npt.NDArray[np.intp]:
-    """The permutation that sorts `identities` by their keyed hash; equal identities keep their order."""
+    """Return the permutation that sorts `identities` by their keyed hash; equal identities keep their order."""
     hashes = mix64(identities ^ np.uint64(key))
     order = np.argsort(hashes)
     in_order = hashes[order]

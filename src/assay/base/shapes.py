@@ -1,7 +1,7 @@
 """Shapes of arrays in signatures: `Float64[np.ndarray, "row"]`, a dtype, an array type and named dimensions.
 
-They are jaxtyping's where that has been imported, which all tests do, and check them. A program checks none and
-does not pay for the import: to it, such an annotation is the array's type alone.
+If jaxtyping has been imported, as in all tests, these are its types and shapes are checked. Otherwise an
+annotation is only the array type, so that programs do not pay for the import.
 """
 
 import sys

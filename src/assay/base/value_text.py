@@ -1,4 +1,4 @@
-"""What stands in a file, and what pydantic says should stand there, in words for whoever wrote it."""
+"""Descriptions of values and of pydantic's errors for the author of a configuration file."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ from pydantic_core import ErrorDetails
 from assay.base.units import number_of
 
 SECTION = ("dict_type", "model_type", "model_attributes_type", "dataclass_type")
-"""A value stands where keys with values should."""
+"""Error types for a scalar in place of a section."""
 _PHRASES = {
     "int_type": "a whole number",
     "float_type": "a number",
@@ -35,8 +35,7 @@ _NUMBER = re.compile(r"\s*(?P<digits>\d[\d,_ ]*(?:\.\d+)?)\s*(?P<unit>%|[a-z]*)\
 
 
 def kind_text(value: Any) -> str:
-    """`nothing`, `true or false`, `a number`, `text`, `a list` or `an object`; else the name of its type:
-    as its writer would say it, not Python's `list`."""
+    """Return the kind of a value in the terms of YAML and JSON; for other types, the type's name."""
     match value:
         case None:
             return "nothing"
@@ -56,8 +55,7 @@ def kind_text(value: Any) -> str:
 
 
 def expected(found: ErrorDetails) -> str | None:
-    """`a whole number`, `more than 0`, with the cure where it can be read off; None where what pydantic, or our
-    own validator, says is as good."""
+    """Return what was expected, e.g. `more than 0`, with the fix if it is evident; None if pydantic's message is clear."""
     kind, context = found["type"], found.get("ctx", {})
     if kind in ("int_parsing", "int_from_float", "float_parsing"):
         return _number(str(found["input"]), whole=kind != "float_parsing")
@@ -70,17 +68,17 @@ def expected(found: ErrorDetails) -> str | None:
 
 
 def message_of(found: ErrorDetails | Mapping[str, Any]) -> str:
-    """What is wrong, as the end of a sentence that begins with the key."""
+    """Return what is wrong, as the end of a sentence that begins with the key."""
     phrase = expected(found)  # type: ignore[arg-type]
     if phrase is not None:
         return f"expected {phrase}"
     return str(found["msg"]).removeprefix("Value error, ").replace("Input should be", "expected")
 
 
-def _number(given: str, *, whole: bool) -> str:
-    wanted = "a whole number" if whole else "a number"
-    if (written := _NUMBER.fullmatch(given)) is None:
-        return wanted
+def _number(text: str, *, whole: bool) -> str:
+    expected_kind = "a whole number" if whole else "a number"
+    if (written := _NUMBER.fullmatch(text)) is None:
+        return expected_kind
     digits = float(re.sub(r"[,_ ]", "", written["digits"]))
     digits = digits / 100.0 if written["unit"] == "%" else digits
-    return f"{wanted} without separator or unit; perhaps {round(digits) if whole else digits:.10g}"
+    return f"{expected_kind} without separator or unit; perhaps {round(digits) if whole else digits:.10g}"

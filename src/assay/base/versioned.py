@@ -1,16 +1,16 @@
-"""Values that are written down and read again by later releases: records, and the configurations in them.
+"""Stored values that later releases must read: records and the configurations in them.
 
-A value is stored as JSON with its class's `version`; where none is written it is 1. What is read from storage
-is upgraded first, one version at a time, each class by its own functions, nested ones too:
+A value is stored as JSON with the `version` of its class; without one it is version 1. A stored tree is upgraded
+one version at a time before it is validated, nested values too:
 
     {"version": 1, ...}  --upgrades[0]-->  version 2's tree  --upgrades[1]-->  ...  -->  the class of today
 
 Until release 1.0 every class is at version 1, and a change of its fields makes older files unreadable. From
 release 1.0 on, a change (a field that is new, renamed, split, or has another meaning) appends an upgrade, which
-raises the version; a released upgrade is never edited. A configuration's upgrades stand at its root (`Recipe`):
-parts of it are given by people, who name no versions.
+raises the version; a released upgrade is never edited. The upgrades of a configuration belong to its
+root (`Recipe`): users write parts of it, without versions.
 
-Values that a person or our own code gives are of today's version and pass through no upgrade.
+Values from users or from our own code have the current version and are not upgraded.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,20 +29,20 @@ from assay.base.code_version import code_version
 from assay.base.value_text import message_of
 
 Upgrade = Callable[[dict[str, Any]], dict[str, Any]]
-"""Takes the JSON tree of one version, gives that of the next. May change its argument."""
+"""Turns the JSON tree of one version into that of the next; may modify its argument."""
 
 STORED: Mapping[str, bool] = {"stored": True}
-"""The validation context in which trees are upgraded."""
+"""The validation context that enables upgrades."""
 
 
 class Versioned(BaseModel):
-    """A value whose stored trees of every earlier version can be read."""
+    """A value whose stored trees of every released version can be read."""
 
     upgrades: ClassVar[tuple[Upgrade, ...]] = ()
-    """`upgrades[n - 1]` makes version n + 1 of version n."""
+    """`upgrades[n - 1]` turns version n into version n + 1."""
 
     version: ClassVar[int] = 1
-    """The version of what is written today; follows from `upgrades`."""
+    """The version that is written; derived from `upgrades`."""
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
@@ -51,7 +51,7 @@ class Versioned(BaseModel):
 
     @classmethod
     def from_stored(cls, tree: Mapping[str, Any]) -> Self:
-        """Read what any version wrote; raises pydantic's `ValidationError` (see `stored_problem`)."""
+        """Read a stored tree of any known version; raises pydantic's `ValidationError` (see `stored_problem`)."""
         return cls.model_validate(dict(tree), context=STORED)
 
     @model_validator(mode="before")
@@ -74,19 +74,19 @@ class Versioned(BaseModel):
 
 
 def stored_problem(error: ValidationError, *, wrote: str = "") -> str:
-    """Why a stored tree cannot be read, and what to do: the end of a sentence about it.
+    """Return why a stored tree cannot be read and how to fix it, as the end of a sentence.
 
-    `wrote` is the version of assay that wrote it, where that is known.
+    `wrote` is the version of assay that wrote the tree, if known.
     """
     first = error.errors(include_url=False)[0]
     key = ".".join(str(part) for part in first["loc"])
     writer = f"assay {wrote}" if wrote else "the assay that wrote it"
-    place = f"key '{key}'" if key else "the whole"
-    cure = f"this is assay {code_version()}: use {writer}, or a newer one"
+    subject = f"key '{key}'" if key else "the whole"
+    hint = f"this is assay {code_version()}: use {writer}, or a newer one"
     if first["type"] == "extra_forbidden":
-        return f"key '{key}' is unknown here; {cure}, or remove the key if a person added it"
+        return f"key '{key}' is unknown here; {hint}, or remove the key if a person added it"
     if "reads up to version" in first["msg"]:
-        return f"{place}: {first['msg'].removeprefix('Value error, ')}; {cure}"
+        return f"{subject}: {first['msg'].removeprefix('Value error, ')}; {hint}"
     if first["type"] == "missing":
-        return f"key '{key}' is missing; {cure}, or restore the file if it was changed"
-    return f"{place}: {message_of(first)}; {cure}, or restore the file if it was changed"
+        return f"key '{key}' is missing; {hint}, or restore the file if it was changed"
+    return f"{subject}: {message_of(first)}; {hint}, or restore the file if it was changed"

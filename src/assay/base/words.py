@@ -1,8 +1,8 @@
-"""The words of a text in any script.
+"""Split text of any script into words.
 
-A word is a run of letters and digits with the marks that belong to them. Scripts that put no spaces between
-words (Chinese, Japanese, Thai, Khmer, ...) show none, so there each character with its marks is one. What
-else is no white space (punctuation, signs, emoji) stands alone.
+A word is a run of letters and digits with their combining marks. In scripts without spaces between words (Chinese,
+Japanese, Thai, Khmer, ...), each character with its marks is a word. Every other character that is not white space
+(punctuation, symbols, emoji) is a word by itself.
 """
 
 import re
@@ -20,16 +20,16 @@ _SPACELESS = (
     "\u3041-\u30ff\u31f0-\u31ff\uff66-\uff9f\U0001b000-\U0001b16f"  # kana
 )
 _VOICED_MARKS = "\uff9e\uff9f"
-"""The marks of narrow kana: letters to Unicode, marks to readers."""
+"""The voicing marks of half-width kana, which Unicode classifies as letters."""
 _SHAPELESS = "\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef"
-"""Fillers, and selectors of how a character is drawn; what else is invisible is of category Cf."""
+"""Fillers and variation selectors; other invisible characters have category Cf."""
 
 
 def words_of(text: str, *, signs: bool = True) -> list[str]:
-    """Words, characters of scripts without spaces and, unless told otherwise, single signs, in order.
+    """Return the words of a text in order, with punctuation and symbols unless `signs` is false.
 
-    Characters that have no shape are left out: zero-width spaces and joiners, soft hyphens, marks of direction.
-    Without signs, `_` parts words as they do.
+    Invisible characters are left out: zero-width spaces and joiners, soft hyphens, direction marks. Without
+    signs, `_` separates words.
     """
     if text.isascii():
         return (_ASCII if signs else _ASCII_WORDS).findall(text)
@@ -37,7 +37,7 @@ def words_of(text: str, *, signs: bool = True) -> list[str]:
 
 
 def without_invisible(text: str) -> str:
-    """The text without characters that have no shape."""
+    """Remove invisible characters."""
     return text if text.isascii() else _invisible().sub("", text)
 
 
@@ -60,18 +60,16 @@ def _invisible() -> re.Pattern[str]:
 
 
 def _ranges(category: str) -> str:
-    """The characters of a Unicode category as the inside of a pattern's brackets: `re` knows no categories."""
+    """Return the characters of a Unicode category as the content of a character class; `re` has no categories."""
     planes = chain(range(0x80, 0x20000), range(0xE0000, 0xE0200))
     return "".join(
         f"{re.escape(chr(first))}-{re.escape(chr(last))}"
-        for first, last in _runs(
-            code for code in planes if unicodedata.category(chr(code)).startswith(category)
-        )
+        for first, last in _runs(code for code in planes if unicodedata.category(chr(code)).startswith(category))
     )
 
 
 def _runs(codes: Iterable[int]) -> list[tuple[int, int]]:
-    """Rising numbers as (first, last) of those that follow one another."""
+    """Return increasing numbers as (first, last) of consecutive runs."""
     runs: list[tuple[int, int]] = []
     for code in codes:
         if runs and code == runs[-1][1] + 1:

@@ -57,8 +57,7 @@ class Whole(FrozenConfig):
         ({"rule": {"names": [1], "every": 0}}, "rule.every: expected more than 0 or 'auto' (given: 0)"),
         (
             {"rule": {"names": [1], "every": "1_0 k"}},
-            "rule.every: expected a whole number without separator or "
-            "unit; perhaps 10 or 'auto' (given: '1_0 k')",
+            "rule.every: expected a whole number without separator or unit; perhaps 10 or 'auto' (given: '1_0 k')",
         ),
         ({"rule": {"names": ["a"]}}, "rule.names.0: expected a whole number (given: 'a')"),
         ({"rule": {"names": []}}, "rule.names: expected 1 item or more"),
@@ -80,16 +79,16 @@ def test_a_wrong_value_is_shown_and_a_whole_section_is_not(values, said):
 @pytest.mark.parametrize(
     ("text", "line", "said"),
     [
-        ("a:\n  b: 1\n c: 2\n", 3, "not indented as the lines that it stands among.\n     c: 2"),
-        (" a: 1\nb: 2\n", 2, "not indented as the lines that it stands among.\n    b: 2"),
+        ("a:\n  b: 1\n c: 2\n", 3, "not indented like the lines around it.\n     c: 2"),
+        (" a: 1\nb: 2\n", 2, "not indented like the lines around it.\n    b: 2"),
         ("a: 1\n b: 2\n", 2, "indented too far"),
-        ("a: why: so\n", 1, "put a value with a ': ' in quotes"),
-        ("a:\n\tb: 1\n", 2, "a tab; indent by spaces"),
-        ("a: 1\nb\nc: 2\n", 3, "a key without a ':' behind it, here or in the line above"),
-        ("a: [1, 2\nb: 3\n", 2, "a '[' that is not closed"),
-        ("a: {x: 1\nb: 3\n", 2, "a '{' that is not closed"),
-        ('a: "x\nb: 3\n', 3, "a quote or a bracket that is not closed"),
-        ("a: @x\n", 1, "stands in quotes"),
+        ("a: why: so\n", 1, "quote a value that contains ': '"),
+        ("a:\n\tb: 1\n", 2, "the line is indented with a tab; use spaces"),
+        ("a: 1\nb\nc: 2\n", 3, "a key is not followed by ':', here or in the line above"),
+        ("a: [1, 2\nb: 3\n", 2, "a '[' is not closed"),
+        ("a: {x: 1\nb: 3\n", 2, "a '{' is not closed"),
+        ('a: "x\nb: 3\n', 3, "a quote or a bracket is not closed"),
+        ("a: @x\n", 1, "must be quoted"),
         ("a: *x\n", 1, "found undefined alias 'x'"),
     ],
 )
@@ -157,10 +156,7 @@ def test_a_wrong_key_in_a_list_is_told_with_its_line_and_the_keys_that_there_are
     file.write_text("ways:\n  - {type: right}\n  - type: left\n    metric: 1\n")
     with pytest.raises(ConfigError) as raised:
         validated(Ways, read_config_file(file, ()))
-    assert (
-        str(raised.value).splitlines()[1]
-        == f"  ways.1.metric ({file}:4): no such key. Known here: type, depth."
-    )
+    assert str(raised.value).splitlines()[1] == f"  ways.1.metric ({file}:4): no such key. Known here: type, depth."
     with pytest.raises(ConfigError, match=r"ways\.0\.metric \(command line\): no such key"):
         validated(Ways, read_config_file(file, ["ways=[{type: left, metric: 1}]"]))
 

@@ -23,9 +23,7 @@ class LibraryError(Exception):
         (LibraryError("I/O error: No space left on device (os error 28)"), "The disk is full"),
     ],
 )
-def test_no_room_is_an_error_that_a_person_can_act_on_and_that_says_try_again(
-    error: Exception, said: str
-) -> None:
+def test_no_room_is_an_error_that_a_person_can_act_on_and_that_says_try_again(error: Exception, said: str) -> None:
     found = known_error(error)
     assert isinstance(found, StoreFullError) and found.exit_code == 75
     with pytest.raises(StoreFullError, match=said):
@@ -35,9 +33,7 @@ def test_no_room_is_an_error_that_a_person_can_act_on_and_that_says_try_again(
 def test_what_is_known_stays_and_what_is_a_surprise_is_none() -> None:
     ours = ConfigError("x")
     assert known_error(ours) is ours
-    assert (
-        known_error(ValueError("x")) is known_error(PermissionError(errno.EACCES, "Permission denied")) is None
-    )
+    assert known_error(ValueError("x")) is known_error(PermissionError(errno.EACCES, "Permission denied")) is None
 
 
 def test_what_cannot_be_written_for_another_reason_has_its_own_cure() -> None:

@@ -15,7 +15,7 @@ from assay.base.names import checked_name, shell_line
     "wrong", ["", ".", "..", "../x", "/etc/x", "a/b", "a\nrm -rf x", "a\rb", "a\0b", "a\x1b[2J", "a\u202eb"]
 )
 def test_what_is_no_folders_name_is_refused_with_what_it_was_meant_for(wrong: str) -> None:
-    with pytest.raises(ConfigError, match=r"the run's id: .* is no name"):
+    with pytest.raises(ConfigError, match=r"the run's id: .* is not a valid name"):
         checked_name(wrong, of="the run's id")
 
 

@@ -1,4 +1,4 @@
-"""YAML's safe loader within the bounds of `nesting`."""
+"""PyYAML's safe loader with the limits of `nesting`."""
 
 from typing import Any
 
@@ -10,17 +10,17 @@ from assay.base.parsing.nesting import MAX_ALIASED, MAX_BITS, MAX_DEPTH, TOO_DEE
 
 
 class BoundedLoader(yaml.SafeLoader):
-    """Refuses by a `YAMLError` with its line what is too deep, too much, contains itself, or is no value."""
+    """Raises `YAMLError` with the line for values that are too deep, too many, recursive or invalid."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self._depth = 0
         self._num_aliased = 0
         self._sizes: dict[int, int] = {}
-        """Values of a finished node, by its id; all nodes live as long as the document."""
+        """Number of values in each finished node, by its id(); nodes live as long as the document."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        """See `Composer`, which calls it for every node."""
+        """Count depth and aliased values; called by `Composer` for every node."""
         event: Any = self.peek_event()  # type: ignore[no-untyped-call]
         mark: Any = event.start_mark
         self._depth += 1
@@ -30,31 +30,31 @@ class BoundedLoader(yaml.SafeLoader):
         self._depth -= 1
         if isinstance(event, yaml.AliasEvent):
             if id(node) not in self._sizes:
-                raise ComposerError(None, None, f"'*{event.anchor}' stands inside of itself", mark)
+                raise ComposerError(None, None, f"'*{event.anchor}' refers to a node that contains it", mark)
             self._num_aliased += self._sizes[id(node)]
             if self._num_aliased > MAX_ALIASED:
                 raise ComposerError(None, None, f"aliases repeat more than {MAX_ALIASED:,} values", mark)
         else:
             inside = node.value if isinstance(node, yaml.CollectionNode) else []
-            parts = (part for each in inside for part in (each if isinstance(each, tuple) else (each,)))
+            parts = (part for item in inside for part in (item if isinstance(item, tuple) else (item,)))
             self._sizes[id(node)] = 1 + sum(self._sizes[id(part)] for part in parts)
         return node
 
     def construct_object(self, node: Any, deep: bool = False) -> Any:
-        """See `BaseConstructor`: what the text is no value of, its functions raise in all sorts of ways."""
+        """Build a value; errors of any type become a `ConstructorError` with the line."""
         try:
             value = super().construct_object(node, deep)
             if isinstance(value, int) and value.bit_length() > MAX_BITS:
-                raise ValueError("a whole number of thousands of digits")
+                raise ValueError("the number has thousands of digits")
         except (ValueError, LookupError, AttributeError, TypeError, ArithmeticError) as error:
             why = f": {error}" if isinstance(error, ValueError) else ""
-            problem = f"'{node.value!s:.40}' is no {node.tag.rpartition(':')[2]}{why}"
+            problem = f"'{node.value!s:.40}' is not a valid {node.tag.rpartition(':')[2]}{why}"
             raise ConstructorError(None, None, problem, node.start_mark) from error
         return value
 
 
 def parse_yaml(text: str) -> Any:
-    """What YAML says; a `YAMLError` where that is nothing, too deep or too much."""
+    """Parse YAML; raises `YAMLError` if it is invalid, too deep or too large."""
     loader = BoundedLoader(text)
     node = loader.get_single_node()
     return None if node is None else loader.construct_document(node)

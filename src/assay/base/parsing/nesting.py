@@ -1,20 +1,20 @@
-"""Text that users wrote becomes values that all code behind can follow: JSON and YAML of bounded depth.
+"""Limits on the depth and size of JSON and YAML from users.
 
-A parser that calls itself ends in a `RecursionError` at some depth, and what it still reads may end those who
-walk through it later. So both refuse the same depth, long before. Aliases of YAML may name lists of aliases, by
-which ten lines become more values than a memory has room for: what they add is counted.
+A recursive parser fails with `RecursionError` at some depth, and code that walks the values may fail earlier. So
+both formats are limited to the same depth, far below. YAML aliases may name lists of aliases, so that ten lines
+expand to more values than fit into memory: the values that aliases add are counted.
 """
 
 import json
 from typing import Any
 
 MAX_DEPTH = 100
-"""Lists and objects in one another."""
+"""Nesting depth of lists and objects."""
 MAX_ALIASED = 100_000
-"""Values of a YAML file that stand there by aliases alone."""
+"""Values that the aliases of a YAML file may add."""
 MAX_BITS = 14_000
-"""The largest whole number: Python writes no more than 4,300 digits."""
-TOO_DEEP = f"lists or objects more than {MAX_DEPTH} deep in one another"
+"""Bits of the largest integer: Python prints at most 4,300 digits."""
+TOO_DEEP = f"lists or objects are nested more than {MAX_DEPTH} deep"
 
 
 class TooDeepError(ValueError):
@@ -25,11 +25,11 @@ class TooDeepError(ValueError):
 
 
 class DuplicateKeyError(ValueError):
-    """An object of JSON has a key twice: which of them counts is not said."""
+    """A JSON object has a key twice, and the standard does not say which one counts."""
 
 
 def parse_json(text: str | bytes, **options: Any) -> Any:
-    """What JSON says, by `json.loads` with its options. Raises `TooDeepError`, a `ValueError`."""
+    """Parse JSON by `json.loads` with its options; raises `TooDeepError`, a `ValueError`."""
     text = text.decode() if isinstance(text, bytes) else text
     try:
         value = json.loads(text, **options)
@@ -43,16 +43,16 @@ def parse_json(text: str | bytes, **options: Any) -> Any:
 def _is_deep(value: Any) -> bool:
     level = [value]
     for _ in range(MAX_DEPTH):
-        inside = (each.values() if isinstance(each, dict) else each for each in level)
-        level = [each for values in inside for each in values if isinstance(each, dict | list)]
+        inside = (item.values() if isinstance(item, dict) else item for item in level)
+        level = [item for values in inside for item in values if isinstance(item, dict | list)]
     return bool(level)
 
 
 def object_of_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of JSON, for `object_pairs_hook`; `DuplicateKeyError` where it has a key twice."""
+    """Return a JSON object, for `object_pairs_hook`; raises `DuplicateKeyError`."""
     found = dict(pairs)
     if len(found) < len(pairs):
         keys = [key for key, _ in pairs]
         twice = next(key for key in keys if keys.count(key) > 1)
-        raise DuplicateKeyError(f"the key {json.dumps(twice)} stands twice in one object")
+        raise DuplicateKeyError(f"the key {json.dumps(twice)} occurs twice in one object")
     return found

@@ -3,10 +3,10 @@
 from typing import Annotated, ClassVar, Literal
 
 import pytest
+from assay.base.closest_key import closest_key, written_key
 from pydantic import Field
 
 from assay.base.config import FrozenConfig
-from assay.base.meant_key import meant_key, written_key
 
 
 class Linear(FrozenConfig):
@@ -52,7 +52,7 @@ class Whole(FrozenConfig):
     ],
 )
 def test_the_nearest_key_that_is_called_so_is_meant(place: tuple[str | int, ...], meant: str | None) -> None:
-    assert meant_key(Whole, place) == meant
+    assert closest_key(Whole, place) == meant
 
 
 def test_a_key_is_said_as_a_file_has_it() -> None:
