@@ -105,7 +105,7 @@ NOTHING_THERE = (
     "triage slow no.csv",
     "triage slow --ab no no2 no.yaml",
     "triage bisect no no2 no.yaml",
-    "triage skew no.csv --value a --place b --work c",
+    "triage skew no.csv --value a --location b --work c",
     "triage hang no",
     "scaling fit no.csv",
     "scaling fit no",
@@ -157,9 +157,7 @@ def call(arguments: Sequence[str], home: Path, checkout: Path = CHECKOUT) -> Cos
     return Cost(usage.ru_utime + usage.ru_stime, time.monotonic() - began_s, process.returncode)
 
 
-def measured(
-    arguments: str, home: Path, *, rounds: int, limit_s: float, exit_codes: Sequence[int] = (0,)
-) -> float:
+def measured(arguments: str, home: Path, *, rounds: int, limit_s: float, exit_codes: Sequence[int] = (0,)) -> float:
     """The median CPU seconds; a line about it."""
     costs = [call(arguments.split(), home) for _ in range(rounds)]
     wrong = {cost.exit_code for cost in costs} - set(exit_codes)
@@ -284,9 +282,7 @@ def _bare_s(workers: int) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--rounds", type=int, default=5, help="of each command; of what is not there, at most 3"
-    )
+    parser.add_argument("--rounds", type=int, default=5, help="of each command; of what is not there, at most 3")
     parser.add_argument("--starts", type=int, default=3, help="runs for each number of workers")
     parser.add_argument("--no-offer", dest="offer", action="store_false", help="leave 'assay plan offer' out")
     parser.add_argument("--home", type=Path, default=CHECKOUT / "build" / "commands")
@@ -321,7 +317,7 @@ def main() -> None:
     print("from the command to the end of the first step")
     starts = {workers: list(first_steps(demo, workers, starts=arguments.starts)) for workers in (1, 2)}
     ours_s, bare_s = (
-        {workers: statistics.median(getattr(each, side) for each in found) for workers, found in starts.items()}
+        {workers: statistics.median(getattr(step, side) for step in found) for workers, found in starts.items()}
         for side in FirstStep._fields
     )
     print(f"took {duration_text(time.monotonic() - began_s)}")

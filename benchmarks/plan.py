@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from ortools.sat.python import cp_model
 
-from assay.planning.checker import violations
+from assay.planning.checker import plan_problems
 from assay.planning.model import build
 from assay.planning.problem import Problem
 from assay.planning.program.file import read_program
@@ -51,9 +51,7 @@ def main() -> None:
     parser.add_argument("--all", action="store_true", help="every instance")
     parser.add_argument("--seconds", type=float, default=10.0, help="wall time of one instance (10)")
     parser.add_argument("--longer", type=float, default=120.0, help="of a second try on J30 (120)")
-    parser.add_argument(
-        "--workers", type=int, default=2, help="cores, and solver threads of ours and of plain (2)"
-    )
+    parser.add_argument("--workers", type=int, default=2, help="cores, and solver threads of ours and of plain (2)")
     parser.add_argument("--no-case", action="store_true", help="leave the case out")
     parser.add_argument("--sets", default="j30,j60,j120", help="which sets (j30,j60,j120)")
     sizes = ",".join(map(str, SAMPLE.values()))
@@ -73,7 +71,7 @@ def _case(effort: Effort) -> dict[str, object]:
     began = time.monotonic()
     plan = schedule(program, effort=effort)
     took = time.monotonic() - began
-    broken = violations(program, plan)
+    broken = plan_problems(program, plan)
     assert not broken, broken
     print(
         f"case: day {plan.decision_day()}, {plan.device_hours:,} device-hours, {took:.1f} s, {plan.objective_results}"
@@ -126,9 +124,7 @@ def _j30(paths: Sequence[Path], best: Mapping[str, int], effort: Effort, longer:
     }
 
 
-def _side_by_side(
-    name: str, paths: Sequence[Path], best: Mapping[str, int], effort: Effort
-) -> dict[str, object]:
+def _side_by_side(name: str, paths: Sequence[Path], best: Mapping[str, int], effort: Effort) -> dict[str, object]:
     lots: dict[str, list[Result]] = {"": [], "plain_": [], "justified_": []}
     for number, path in enumerate(paths, start=1):
         problem = read_psplib(path)
@@ -167,9 +163,7 @@ def _mean(values: Sequence[float]) -> float:
 def _ours(problem: Problem, effort: Effort) -> Result:
     began = time.monotonic()
     found, objective_results = solve(problem, objectives=OBJECTIVES[:1], effort=effort)
-    return Result(
-        found[problem.decision].end_h, objective_results[0].proved, round(time.monotonic() - began, 2)
-    )
+    return Result(found[problem.decision].end_h, objective_results[0].proved, round(time.monotonic() - began, 2))
 
 
 def _justified(problem: Problem, effort: Effort) -> Result:

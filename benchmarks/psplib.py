@@ -20,9 +20,7 @@ def read_psplib(path: Path) -> Problem:
             for job, (hours, *needs) in requests.items()
         }
         links = [
-            Precedence(str(job), str(after), 0, from_start=False)
-            for job, jobs in successors.items()
-            for after in jobs
+            Precedence(str(job), str(after), 0, from_start=False) for job, jobs in successors.items() for after in jobs
         ]
     except (ValueError, IndexError) as error:
         raise DataError(f"{path}: not a single-mode PSPLIB instance ({error}).") from error
@@ -49,7 +47,5 @@ def _rows(text: str, heading: str) -> list[list[int]]:
         raise ValueError(f"no '{heading}'")
     block = rest.split("*" * 20)[0]
     return [
-        [int(word) for word in line.split()]
-        for line in block.splitlines()
-        if re.fullmatch(r"[\d\s]*\d[\d\s]*", line)
+        [int(word) for word in line.split()] for line in block.splitlines() if re.fullmatch(r"[\d\s]*\d[\d\s]*", line)
     ]

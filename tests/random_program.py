@@ -84,8 +84,7 @@ def _runs(rng: random.Random) -> dict[str, Any]:
         runs |= {"device_hours": rng.choice([30, 120, 400]), "devices": rng.sample([4, 8, 16, 32], 2)}
     else:
         runs["modes"] = [
-            {"devices": rng.choice([4, 8, 16, 24]), "hours": rng.randint(1, 60)}
-            for _ in range(rng.randint(1, 2))
+            {"devices": rng.choice([4, 8, 16, 24]), "hours": rng.randint(1, 60)} for _ in range(rng.randint(1, 2))
         ]
     if rng.random() < 0.2:
         runs["people"] = {"engineer": 0.1}

@@ -29,19 +29,19 @@ from assay.workflows.throughput.calibrate import loader_row_s, waiting_in_the_lo
 from assay.workflows.throughput.saved_calibration import (
     CalibrationKey,
     calibrated_parts,
-    given_calibration,
+    load_calibration,
     nearest_other,
 )
 from throughput_calibrations import calibration_of, equal_steps, timed
 
-Answer = tuple[int, str, str]
+WhatIfResult = tuple[int, str, str]
 
 
 @pytest.fixture
-def assay(capfd: pytest.CaptureFixture[str]) -> Callable[..., Answer]:
+def assay(capfd: pytest.CaptureFixture[str]) -> Callable[..., WhatIfResult]:
     """A command's exit code, and what it said on stdout and stderr."""
 
-    def run(*arguments: object) -> Answer:
+    def run(*arguments: object) -> WhatIfResult:
         with pytest.raises(SystemExit) as ended:
             main([str(argument) for argument in arguments])
         said = capfd.readouterr()
@@ -90,13 +90,10 @@ def test_the_nearest_calibration_says_in_which_keys_it_is_of_another_recipe(reci
             said = nearest_other(home, key, mine, dataset)
             assert f"trainer.optimizer.learning_rate=0.5 (here {rate})" in said and "seed=7 (here " in said
     assert nearest_other(home, key, mine, dataset) == (
-        f"the nearest calibration ('{mine.name}', 1970-01-01) has "
-        f"trainer.optimizer.learning_rate=0.5 (here {rate})"
+        f"the nearest calibration ('{mine.name}', 1970-01-01) has trainer.optimizer.learning_rate=0.5 (here {rate})"
     )
-    with pytest.raises(
-        ConfigError, match=rf"another recipe or dataset .*; .*learning_rate=0.5 \(here {rate}\)"
-    ):
-        given_calibration(CalibrationKey.here(of(*overrides)[0], dataset).file_in(home), mine, dataset)
+    with pytest.raises(ConfigError, match=rf"another recipe or dataset .*; .*learning_rate=0.5 \(here {rate}\)"):
+        load_calibration(CalibrationKey.here(of(*overrides)[0], dataset).file_in(home), mine, dataset)
 
 
 @pytest.mark.parametrize("spread", [0, 3])
@@ -135,9 +132,7 @@ def test_a_recipe_is_calibrated_once_and_is_forecast_from_that(
     longer = {**tiny_recipe_tree, "trainer": {**tiny_recipe_tree["trainer"], "epochs": 8, "commit_every": 40}}
     recipe.write_text(yaml.safe_dump(longer))
     written = tmp_path / "calibration.json"
-    code, out, error = assay(
-        "throughput", recipe, "--workers", "1,2,8", "--seconds", "3", "--out", written, "--json"
-    )
+    code, out, error = assay("throughput", recipe, "--workers", "1,2,8", "--seconds", "3", "--out", written, "--json")
     assert code == 0, error
     assert "was never calibrated" in error
     forecast = json.loads(out)
@@ -149,8 +144,7 @@ def test_a_recipe_is_calibrated_once_and_is_forecast_from_that(
     assert forecast["calibration_sha256"] == calibration.digest()
     one, two, eight = forecast["sizes"]
     assert one["step_s"]["value"] == pytest.approx(
-        sum(sum(step.lane_s) + step.data_s + step.fixed_s for step in calibration.steps)
-        / len(calibration.steps),
+        sum(sum(step.lane_s) + step.data_s + step.fixed_s for step in calibration.steps) / len(calibration.steps),
         rel=0.05,  # the spot check's lane
     )
     assert two["terms"]["lanes"] == pytest.approx(

@@ -90,7 +90,7 @@ def check(program: Path, fast: bool, seconds: float, workers: int) -> None:
     from assay.planning.program.file import read_program
     from assay.reporting.terminal.plan import conflict_error, print_program
 
-    file = read_program(program, may_be_short=not fast)
+    file = read_program(program, allow_short_budget=not fast)
     print_program(file.program)
     if fast:
         return
@@ -99,7 +99,7 @@ def check(program: Path, fast: bool, seconds: float, workers: int) -> None:
     if short and (conflict is None or conflict.keys() <= short):
         read_program(program)  # raises: what the runs need, and which need most
     if conflict is not None:
-        raise conflict_error(file.place, conflict)
+        raise conflict_error(file.location, conflict)
     by = file.program.calendar.deadline_text(file.program.decision.by)
     click.secho(f"all limits can hold, the decision by the {by} among them", fg="green")
 
@@ -154,8 +154,8 @@ def solve(
         print_plan(chosen, found, now_h=now_h, in_progress=in_progress, price=price)
         if prices:
             earliest = found if now_h is None else solved_again(chosen)
-            each = priced(chosen, earliest, solved_again, now_h=now_h or 0)
-            print_prices(found, earliest, each)
+            price_list = priced(chosen, earliest, solved_again, now_h=now_h or 0)
+            print_prices(found, earliest, price_list)
         if out is not None:
             click.echo(out)
     late = found.decision_h > chosen.calendar.hour_of(chosen.decision.by)
@@ -165,9 +165,7 @@ def solve(
 @plan.command("what-if")
 @_program
 @click.argument("names", nargs=-1)
-@click.option(
-    "--set", "changes", multiple=True, metavar="KEY=VALUE", help="A change of your own; repeat for more."
-)
+@click.option("--set", "changes", multiple=True, metavar="KEY=VALUE", help="A change of your own; repeat for more.")
 @click.option("--readings", is_flag=True, help="Instead: every reading of the fair-use rule, side by side.")
 @_seconds
 @_workers
@@ -205,16 +203,14 @@ def what_if(
             raise ConfigError(f"{program}: no capacity.fair_use, so there is nothing to read in several ways.")
         print_what_ifs(simulate_what_ifs(found))
         return
-    asked = names or (() if own else None)
-    print_what_ifs(simulate_what_ifs(questions.what_if_results(subject, asked, own=own, effort=effort)))
+    selected = names or (() if own else None)
+    print_what_ifs(simulate_what_ifs(questions.what_if_results(subject, selected, own=own, effort=effort)))
 
 
 @plan.command()
 @_program
 @click.argument("solved", metavar="PLAN", type=InputFile("'assay plan solve PROGRAM --out {path}' writes it."))
-@click.option(
-    "--format", "kind", type=click.Choice(["ics", "csv", "slurm", "gantt", "capacity"]), required=True
-)
+@click.option("--format", "kind", type=click.Choice(["ics", "csv", "slurm", "gantt", "capacity"]), required=True)
 @click.option("--out", type=OUT_FILE, help="By default to the screen.")
 @force_option
 @click.option("--account", help="For slurm: who may use the reservations; by default the program's name.")
@@ -280,9 +276,7 @@ def _solved(
     from assay.workflows.program_status import collect_progress
 
     if (progress is None) != (earlier is None):
-        raise ConfigError(
-            "--progress and --earlier go together: what happened, and the plan that was under way."
-        )
+        raise ConfigError("--progress and --earlier go together: what happened, and the plan that was under way.")
     file = read_program(path)
     for option in options:
         if option not in file.program.options:
@@ -292,21 +286,21 @@ def _solved(
         if progress is not None and earlier is not None:
             noted, clock = read_progress(progress, program), clock_of(program)
             now_s = clock.start_s + clock.hour_s * program.calendar.hour_of(noted.now)
-            told = collect_progress(current_home(), program, noted, clock=clock, now_s=now_s).progress
-            before, known = _read_plan(earlier), known_program(program, told)
-            again = replan(program, before, told, effort=effort)
-            rest = partial(replan_earliest, before=before, progress=told, effort=effort)
-            now_h = program.calendar.hour_of(told.now)
-            return _Solved(known, again, now_h, activities_in_progress(known, before, told), rest)
+            progress_now = collect_progress(current_home(), program, noted, clock=clock, now_s=now_s).progress
+            before, known = _read_plan(earlier), known_program(program, progress_now)
+            again = replan(program, before, progress_now, effort=effort)
+            rest = partial(replan_earliest, before=before, progress=progress_now, effort=effort)
+            now_h = program.calendar.hour_of(progress_now.now)
+            return _Solved(known, again, now_h, activities_in_progress(known, before, progress_now), rest)
         anew = partial(schedule, objectives=("decision_h", "device_hours"), effort=effort)
         return _Solved(program, schedule(program, effort=effort), None, None, anew)
     except InfeasibleError as error:
         conflict = find_conflict(program, effort=effort) if progress is None else None
-        raise (error if conflict is None else conflict_error(file.place, conflict)) from error
+        raise (error if conflict is None else conflict_error(file.location, conflict)) from error
 
 
 def _program_and_plan(path: Path, solved: Path) -> tuple["ProgramFile", "Plan"]:
-    from assay.planning.checker import violations
+    from assay.planning.checker import plan_problems
     from assay.planning.program.file import read_program
 
     file, found = read_program(path), _read_plan(solved)
@@ -314,7 +308,7 @@ def _program_and_plan(path: Path, solved: Path) -> tuple["ProgramFile", "Plan"]:
         raise ConfigError(f"{solved}: a plan of '{found.program}', not of '{file.program.name}'.")
     if found.program_sha256 != file.program.digest():
         broken = [
-            violation for violation in violations(file.program, found) if not violation.rule.startswith("plan.")
+            violation for violation in plan_problems(file.program, found) if not violation.rule.startswith("plan.")
         ]
         what = f" It now breaks {broken[0].rule}: {broken[0].message}." if broken else ""
         click.secho(f"warning: {path} has changed since {solved} was made.{what}", err=True, fg="yellow")
@@ -327,9 +321,7 @@ def _read_plan(path: Path) -> "Plan":
     try:
         return Plan.from_json(path.read_text(encoding="utf-8"), source=path)
     except FileNotFoundError as error:
-        raise ConfigError(
-            f"{path}: no such file. 'assay plan solve PROGRAM --out {path}' writes it."
-        ) from error
+        raise ConfigError(f"{path}: no such file. 'assay plan solve PROGRAM --out {path}' writes it.") from error
 
 
 def _effort(seconds: float, workers: int) -> "Effort":

@@ -40,12 +40,8 @@ _SHARE = click.FloatRange(min=0.0, max=1.0)
 @click.command()
 @_program
 @click.option("--out", type=FOLDER, help="Folder for the offer and its documents; by default plans/NAME.")
-@click.option(
-    "--on-time", default=0.85, show_default=True, type=_SHARE, help="Target for P(decision by its date)."
-)
-@click.option(
-    "--over-budget", default=0.02, show_default=True, type=_SHARE, help="Upper limit for P(over budget)."
-)
+@click.option("--on-time", default=0.85, show_default=True, type=_SHARE, help="Target for P(decision by its date).")
+@click.option("--over-budget", default=0.02, show_default=True, type=_SHARE, help="Upper limit for P(over budget).")
 @_num_samples
 @_seed
 @_rates_from
@@ -82,33 +78,31 @@ def offer(
     from assay.reporting.documents.plan_documents import more_seeds_text
     from assay.reporting.documents.plan_folder import write_offer
 
-    offered = make_offer(
+    result = make_offer(
         subject,
         targets=ReliabilityTargets(on_time, over_budget),
         rates=_rates(subject, rates_from),
         num_samples=num_samples,
         seed=seed,
-        report_progress=_say,
+        report_progress=_print_status,
     )
-    report = build_offer_report(offered, questions=not quick, report_progress=_say)
+    report = build_offer_report(result, questions=not quick, report_progress=_print_status)
     price = current_home().settings().planned_price()
     pages = write_offer(report, out or Path("plans") / subject.name, price)
     if as_json:
-        click.echo(offered.offer.to_json())
+        click.echo(result.offer.to_json())
     else:
-        print_offer(offered.program, offered.offer, price)
+        print_offer(result.program, result.offer, price)
         if more := more_seeds_text(report):
             click.echo(f"  {'more seeds':<14} {more}")
         for page in pages:
             click.echo(page)
-    sys.exit(0 if offered.offer.meets_targets else 1)
+    sys.exit(0 if result.offer.meets_targets else 1)
 
 
 @click.command()
 @_program
-@click.option(
-    "--option", "options", multiple=True, help="Apply an option, or 'risk: mitigation'; may be repeated."
-)
+@click.option("--option", "options", multiple=True, help="Apply an option, or 'risk: mitigation'; may be repeated.")
 @_num_samples
 @_seed
 @_rates_from
@@ -143,8 +137,8 @@ def risk(
     if as_json:
         click.echo(safety.model_dump_json())
         return
-    calm = subject.calendar.day_text(plan.decision_h)
-    click.echo(f"when nothing happens: {calm}; {plan.device_hours:,} device-hours")
+    baseline_day = subject.calendar.day_text(plan.decision_h)
+    click.echo(f"when nothing happens: {baseline_day}; {plan.device_hours:,} device-hours")
     print_safety(subject, safety, current_home().settings().planned_price())
     click.echo(f"  {'failure rates':<14} {_rates_text(subject, rates)}")
     if tornado:
@@ -160,9 +154,7 @@ _hour_s = click.option(
     show_default=True,
     help="Seconds of a program's hour, for one in miniature.",
 )
-_start = click.option(
-    "--start", "start_s", type=float, help="When the program began, in seconds since the epoch."
-)
+_start = click.option("--start", "start_s", type=float, help="When the program began, in seconds since the epoch.")
 
 
 @click.command()
@@ -184,9 +176,9 @@ def status(folder: Path, as_json: bool, **where: Any) -> None:
     from assay.reporting.documents.status_documents import WITHOUT_NOTES, weekly_status
     from assay.reporting.views.forecast import forecast_view
 
-    found, offered, spends, _, notes = _standing(folder, **where)
+    found, result, spends, _, notes = _read_status(folder, **where)
     price = current_home().settings().planned_price()
-    page = write_told(weekly_status(found, offered, spends, price, notes), folder, notes)
+    page = write_told(weekly_status(found, result, spends, price, notes), folder, notes)
     view = forecast_view(found, price)
     if as_json:
         click.echo(view.to_json())
@@ -216,7 +208,7 @@ def review_command(folder: Path, **where: Any) -> None:
     from assay.reporting.documents.status_documents import review
     from assay.reporting.terminal.terminal import TONE_STYLES
 
-    found = _standing(folder, **where)
+    found = _read_status(folder, **where)
     decisions = [(decision.decision, decision.path) for decision in found.decisions]
     document = review(found.forecast, found.offer, decisions)
     page = write_told(document, folder, found.notes)
@@ -227,7 +219,7 @@ def review_command(folder: Path, **where: Any) -> None:
     sys.exit(1 if recommended_action(found.forecast).must_act else 0)
 
 
-def _standing(
+def _read_status(
     folder: Path, *, program: Path, notes: Path | None, hour_s: float, start_s: float | None
 ) -> "ProgramStatus":
     from assay.workflows.program_status import read_program_status
@@ -289,9 +281,7 @@ def print_safety(program: "Program", safety: "Safety", price: "HourPrice | None"
         low, middle, high = (price.of(item) for item in (hours.p10, hours.p50, hours.p90))
         cases["cost"] = f"{middle} (median); 80% of worlds: {low} to {high}, at {price}"
     for verdict, share in safety.verdicts.items():
-        cases[f"if {verdict}"] = (
-            f"{safety.probability_text(share)} of worlds{_means_text(program, safety, verdict)}"
-        )
+        cases[f"if {verdict}"] = f"{safety.probability_text(share)} of worlds{_means_text(program, safety, verdict)}"
     for name, value in cases.items():
         click.echo(f"  {name:<14} {value}")
     for text in () if safety.verdicts["scale"] else why_nothing_passes(program):
@@ -331,5 +321,5 @@ def _print_tornado(drivers: "list[Driver]") -> None:
         click.echo(f"    {driver.title:<60} {ends}")
 
 
-def _say(text: str) -> None:
+def _print_status(text: str) -> None:
     click.secho(f"· {text}", fg="cyan", err=True)

@@ -87,13 +87,9 @@ class _CalibrationSource(NamedTuple):
     show_default=True,
     help="Steps that a calibration measures on one worker, and as long on two.",
 )
-@click.option(
-    "--out", type=OutFile('"kind":"throughput_calibration"'), help="Write the calibration (JSON) here."
-)
+@click.option("--out", type=OutFile('"kind":"throughput_calibration"'), help="Write the calibration (JSON) here.")
 @force_option
-@click.option(
-    "--advise", is_flag=True, help="Rank changes by the time they save on the most workers asked for."
-)
+@click.option("--advise", is_flag=True, help="Rank changes by the time they save on the most workers asked for.")
 @click.option(
     "--modes",
     "as_modes",
@@ -144,12 +140,8 @@ def throughput(
     """
     if (recipe is None) == (run_id is None):
         raise ConfigError("give one of these: a RECIPE file, or --check RUN.")
-    if run_id is not None and (
-        unused := [name for name in FORECAST_OPTIONS if is_on_command_line(context, name)]
-    ):
-        raise ConfigError(
-            f"{FORECAST_OPTIONS[unused[0]]} is for a RECIPE: with --check the run says what it was."
-        )
+    if run_id is not None and (unused := [name for name in FORECAST_OPTIONS if is_on_command_line(context, name)]):
+        raise ConfigError(f"{FORECAST_OPTIONS[unused[0]]} is for a RECIPE: with --check the run says what it was.")
     if out is not None and not out.parent.is_dir():
         raise ConfigError(f"--out {out}: there is no folder {out.parent}. Make it first.")
     cluster = _cluster(devices_per_node, network, inside, failures, restart_s)
@@ -231,9 +223,7 @@ def _forecast(
         print_forecast(found, calibration, advised_for=sizes[-1] if advise else None)
 
 
-def _check(
-    run_id: str, cluster: "Cluster", source: _CalibrationSource, out: Path | None, *, as_json: bool
-) -> None:
+def _check(run_id: str, cluster: "Cluster", source: _CalibrationSource, out: Path | None, *, as_json: bool) -> None:
     from assay.base.config import LoadedConfig
     from assay.throughput.cluster import missing_network_error
     from assay.throughput.compare import compare_forecast
@@ -256,9 +246,7 @@ def _check(
         print_check(found)
 
 
-def _calibration(
-    loaded: "LoadedConfig", source: _CalibrationSource, out: Path | None
-) -> "ThroughputCalibration":
+def _calibration(loaded: "LoadedConfig", source: _CalibrationSource, out: Path | None) -> "ThroughputCalibration":
     """The one that was given, was made before, or is made now."""
     from assay.reporting.documents.render import write_file
     from assay.workflows.run import check_recipe

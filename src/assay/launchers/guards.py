@@ -17,47 +17,47 @@ def guard_standings(home: Home) -> list[GuardStanding]:
     guards = saved_guards(home.folder)
     if not guards:
         return []
-    from assay.triage.guard import standing_of  # here, as tables are large to import
+    from assay.triage.guard import guard_status  # here, as tables are large to import
 
     if (ledger := home.find_ledger()) is None:
-        return [standing_of(guard, None) for guard in guards]
+        return [guard_status(guard, None) for guard in guards]
     with ledger:
-        return [standing_of(guard, ledger) for guard in guards]
+        return [guard_status(guard, ledger) for guard in guards]
 
 
 def heed_guards(home: Home, run: Run, *, world_size: int, host: str | None) -> list[str]:
     """What to warn of; `ConfigError` where the run lands on a guard that refuses. `host`: None where a
     scheduler chooses it."""
-    from assay.triage.guard import factors_known_before, lands_on
+    from assay.triage.guard import known_factors, lands_on
 
     warnings = []
     surroundings = None if host is None else surroundings_here()
-    known = factors_known_before(run, world_size=world_size, host=host, surroundings=surroundings)
+    known = known_factors(run, world_size=world_size, host=host, surroundings=surroundings)
     for guard in _standing(home):
         if lands_on(guard, known):
             if guard.is_refusing:
                 raise ConfigError(
-                    f"run '{run.run_id}' lands on guard {_said(guard)}. Run it without that, or lift it: "
+                    f"run '{run.run_id}' lands on guard {_git_message(guard)}. Run it without that, or lift it: "
                     f"assay triage guard --lift '{guard.name}'."
                 )
-            warnings.append(f"run '{run.run_id}' lands on guard {_said(guard)}")
+            warnings.append(f"run '{run.run_id}' lands on guard {_git_message(guard)}")
     return warnings
 
 
 def hosts_left_out(home: Home, run: Run, *, world_size: int) -> list[str]:
     """Hosts that a scheduler is to leave out for this run."""
-    from assay.triage.guard import factors_known_before, hosts_to_leave_out
+    from assay.triage.guard import excluded_hosts, known_factors
 
     guards = list(_standing(home))
-    known = factors_known_before(run, world_size=world_size, host=None, surroundings=None)
-    return hosts_to_leave_out(guards, known)
+    known = known_factors(run, world_size=world_size, host=None, surroundings=None)
+    return excluded_hosts(guards, known)
 
 
 def _standing(home: Home) -> Iterator[Guard]:
     return (standing.guard for standing in guard_standings(home) if not standing.has_lapsed)
 
 
-def _said(guard: Guard) -> str:
+def _git_message(guard: Guard) -> str:
     return (
         f"'{guard.name}': {percent_text(guard.rate)} of attempts on it failed, elsewhere "
         f"{percent_text(guard.elsewhere_rate)}, when it was accepted on {utc_text(guard.accepted_s)}"

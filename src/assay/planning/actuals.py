@@ -121,9 +121,7 @@ def run_ids_by_activity(program: Program, ledger: Ledger) -> dict[str, list[str]
         owners = [name for name, pattern in patterns.items() if fnmatchcase(run.run_id, pattern)]
         if len(owners) > 1:
             gate_results = " and ".join(f"'{name}' ({patterns[name]})" for name in owners)
-            raise ConfigError(
-                f"run '{run.run_id}' belongs to {gate_results}. Make activities.*.runs.ids narrower."
-            )
+            raise ConfigError(f"run '{run.run_id}' belongs to {gate_results}. Make activities.*.runs.ids narrower.")
         if owners:
             found[owners[0]].append(run.run_id)
     return found
@@ -177,9 +175,7 @@ def _by_then(
         for attempt in in_progress
     ]
     reported = {
-        attempt.attempt
-        for attempt, then in zip(in_progress, seen, strict=True)
-        if attempt.outcome == then.outcome
+        attempt.attempt for attempt, then in zip(in_progress, seen, strict=True) if attempt.outcome == then.outcome
     }
     return seen, [phase for phase in phases if phase.attempt in reported]
 

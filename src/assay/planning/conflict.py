@@ -23,11 +23,11 @@ from assay.planning.problem import DEVICES, FAIR_USE, HOLIDAYS, compile_problem
 from assay.planning.program.program import Program
 from assay.planning.schedule import DEFAULT_EFFORT, Effort, new_solver, was_found
 
-Concession = tuple[dict[str, Any], str]
+LimitChange = tuple[dict[str, Any], str]
 """A change of the program, and what is said of it where it is enough; no change: the limit is left out."""
 
 WITHOUT_IT = "without it there is a schedule"
-LEFT_OUT: Concession = ({}, WITHOUT_IT)
+LEFT_OUT: LimitChange = ({}, WITHOUT_IT)
 
 MAX_CLASHES = 8
 MAX_FIXES = 4
@@ -36,7 +36,7 @@ MAX_FIX_SIZE = 4
 MAX_CANDIDATE_FIXES = 64
 """Sets that are looked at in search of the ways out."""
 
-FindConcession = Callable[[Effort, Collection[str]], Concession | None]
+FindLimitChange = Callable[[Effort, Collection[str]], LimitChange | None]
 """What would be enough while these other limits are left out; None where the time did not suffice to tell."""
 
 
@@ -49,7 +49,7 @@ class Limit(NamedTuple):
     demand: str
     """What it demands."""
 
-    find_concession: FindConcession = lambda _effort, _relaxed: LEFT_OUT
+    find_limit_change: FindLimitChange = lambda _effort, _relaxed: LEFT_OUT
     """What would be enough, where all is well without it."""
 
 
@@ -121,13 +121,13 @@ def _minimal_fixes(
     """(further clashes, the smallest sets that are enough)."""
     clashes, others = [first], list[tuple[Member, ...]]()
     fixes: list[tuple[str, ...]] = []
-    tried: set[tuple[str, ...]] = set()
-    while len(fixes) < MAX_FIXES and len(tried) < MAX_CANDIDATE_FIXES:
+    evaluated: set[tuple[str, ...]] = set()
+    while len(fixes) < MAX_FIXES and len(evaluated) < MAX_CANDIDATE_FIXES:
         most = len(fixes[0]) if fixes else MAX_FIX_SIZE
-        keys = next((candidate for candidate in _hitting_sets(clashes, most) if candidate not in tried), None)
+        keys = next((candidate for candidate in _hitting_sets(clashes, most) if candidate not in evaluated), None)
         if keys is None:
             break
-        tried.add(keys)
+        evaluated.add(keys)
         is_feasible = can_hold(program, keys, effort)
         if is_feasible:
             fixes.append(keys)
@@ -153,7 +153,7 @@ def _fix_steps(program: Program, keys: Sequence[str], effort: Effort) -> Iterato
     out = set(keys)
     for key in keys:
         limit = next(candidate for candidate in limits_of(program) if candidate.key == key)
-        changes, text = limit.find_concession(effort, out - {key}) or LEFT_OUT
+        changes, text = limit.find_limit_change(effort, out - {key}) or LEFT_OUT
         if changes:
             program = program.changed(changes)
             out.remove(key)
@@ -191,18 +191,18 @@ def _limits_of_capacity(program: Program) -> Iterator[Limit]:
     capacity = program.capacity
     more = [math.ceil(capacity.devices * times) for times in (1.1, 1.25, 1.5, 2, 3)]
     larger = [({DEVICES: count}, f"{count} would do") for count in more]
-    yield Limit(DEVICES, number_of(capacity.devices, "device"), partial(_first_that_holds, program, larger))
+    yield Limit(DEVICES, number_of(capacity.devices, "device"), partial(_first_feasible, program, larger))
     for name, booking in capacity.bookings.items():
         key = f"capacity.bookings.{name}"
         demand = f"{booking.title or name}: {booking.share:.0%}, {booking.since} until {booking.until}"
         parts = [round(booking.share * part, 3) for part in (0.75, 0.5, 0.25)]
         smaller = [({f"{key}.share": part}, f"a share of {part:.0%} would do") for part in parts]
-        yield Limit(key, demand, partial(_first_that_holds, program, smaller))
+        yield Limit(key, demand, partial(_first_feasible, program, smaller))
     if (rule := capacity.fair_use) is not None:
         demand = f"no job above {rule.share:.0%} of capacity for more than {rule.max_hours} h"
         enough = "enough if runs may give way and go on (segments: chained)"
         chained = [({f"{FAIR_USE}.segments": "chained"}, enough)]
-        yield Limit(FAIR_USE, demand, partial(_first_that_holds, program, chained))
+        yield Limit(FAIR_USE, demand, partial(_first_feasible, program, chained))
 
 
 def _limits_of_people(program: Program) -> Iterator[Limit]:
@@ -212,19 +212,19 @@ def _limits_of_people(program: Program) -> Iterator[Limit]:
             for more in (0.5, 1, 1.5, 2, 3, 4)
         ]
         demand = f"{program.title_of(name)} ({role.fte:g})"
-        yield Limit(f"team.{name}", demand, partial(_first_that_holds, program, more))
+        yield Limit(f"team.{name}", demand, partial(_first_feasible, program, more))
     for name, role in program.team.items():
         if role.away:
             spans = ", ".join(f"{absence.since} until {absence.until}" for absence in role.away)
-            find_concession = partial(_first_that_holds, program, list(_absence_concessions(program, name)))
-            yield Limit(f"team.{name}.away", f"{role.title or name} is away: {spans}", find_concession)
+            find_limit_change = partial(_first_feasible, program, list(_absence_changes(program, name)))
+            yield Limit(f"team.{name}.away", f"{role.title or name} is away: {spans}", find_limit_change)
     if days := sorted(day.isoformat() for day in program.calendar.holidays):
         more_days = f" to {days[-1]} ({len(days)} days)" if len(days) > 1 else ""
-        works = partial(_first_that_holds, program, _holiday_concessions(days))
+        works = partial(_first_feasible, program, _holiday_changes(days))
         yield Limit(HOLIDAYS, f"nobody works on {days[0]}{more_days}", works)
 
 
-def _absence_concessions(program: Program, name: str) -> Iterator[Concession]:
+def _absence_changes(program: Program, name: str) -> Iterator[LimitChange]:
     """To be there in one of the times, or in all."""
     key, away = f"team.{name}.away", program.team[name].away
     for absence in away:
@@ -233,15 +233,13 @@ def _absence_concessions(program: Program, name: str) -> Iterator[Concession]:
     yield {key: []}, "being there all the time would do"
 
 
-def _holiday_concessions(days: list[str]) -> list[Concession]:
+def _holiday_changes(days: list[str]) -> list[LimitChange]:
     """To work on the first of them: on half of all, or on all."""
     counts = sorted({1, -(-len(days) // 4), -(-len(days) // 2), len(days)})
     return [
         (
             {HOLIDAYS: days[count:]},
-            f"working on {days[0]} would do"
-            if count == 1
-            else f"working from {days[0]} to {days[count - 1]} would do",
+            f"working on {days[0]} would do" if count == 1 else f"working from {days[0]} to {days[count - 1]} would do",
         )
         for count in counts
     ]
@@ -252,20 +250,20 @@ def _limits_of_budget(program: Program) -> Iterator[Limit]:
     for stage, most in budget.stages.items():
         key, spenders = f"budget.stages.{stage}", {node.name for node in nodes if node.stage == stage}
         spent = partial(Model.device_hours_of, names=spenders)
-        find_concession = partial(_minimum, program, key, spent, partial(_hours_of_stage, key))
-        yield Limit(key, f"{most:,.0f} device-hours", find_concession)
+        find_limit_change = partial(_minimum, program, key, spent, partial(_hours_of_stage, key))
+        yield Limit(key, f"{most:,.0f} device-hours", find_limit_change)
 
-    def concession(least: int) -> Concession:
+    def limit_change(least: int) -> LimitChange:
         needed = math.ceil(least / (1.0 - budget.reserve) - 1e-9)
         reserve = " with the same reserve" if budget.reserve else ""
         return {key: needed}, f"{needed:,} would do{reserve}"
 
     key = "budget.device_hours"
     demand = f"{budget.plannable_device_hours():,.0f} device-hours may be planned"
-    yield Limit(key, demand, partial(_minimum, program, key, lambda model: model.device_hours, concession))
+    yield Limit(key, demand, partial(_minimum, program, key, lambda model: model.device_hours, limit_change))
 
 
-def _hours_of_stage(key: str, least: int) -> Concession:
+def _hours_of_stage(key: str, least: int) -> LimitChange:
     return {key: least}, f"{least:,} would do"
 
 
@@ -275,23 +273,23 @@ def _date_limit(program: Program, key: str, demand: str, name: str) -> Limit:
     def end(model: Model) -> Any:
         return model.groups[name].end
 
-    def concession(hour: int) -> Concession:
+    def limit_change(hour: int) -> LimitChange:
         return {key: _midnight_after(program, hour)}, f"{_moment(program, hour)} would do"
 
-    return Limit(key, demand, partial(_minimum, program, key, end, concession))
+    return Limit(key, demand, partial(_minimum, program, key, end, limit_change))
 
 
 def _find_fix(program: Program, limit: Limit, effort: Effort) -> str | None:
     if not can_hold(program, {limit.key}, effort):
         return None
-    found = limit.find_concession(effort, ())
+    found = limit.find_limit_change(effort, ())
     return None if found is None else found[1]
 
 
-def _first_that_holds(
-    program: Program, concessions: Iterable[Concession], effort: Effort, relaxed: Collection[str]
-) -> Concession:
-    for changes, text in concessions:
+def _first_feasible(
+    program: Program, limit_changes: Iterable[LimitChange], effort: Effort, relaxed: Collection[str]
+) -> LimitChange:
+    for changes, text in limit_changes:
         if can_hold(program.changed(changes), relaxed, effort):
             return changes, text
     return LEFT_OUT
@@ -301,19 +299,19 @@ def _minimum(
     program: Program,
     key: str,
     expression: Callable[[Model], Any],
-    concession: Callable[[int], Concession],
+    limit_change: Callable[[int], LimitChange],
     effort: Effort,
     relaxed: Collection[str],
-) -> Concession | None:
+) -> LimitChange | None:
     model = build(compile_problem(program, relaxed={key, *relaxed}, by_the_date=True))
     model.cp.minimize(expression(model))
     solver = new_solver(effort)
     if not was_found(solver.solve(model.cp)):
         return None
-    return concession(math.ceil(solver.objective_value - 0.5))
+    return limit_change(math.ceil(solver.objective_value - 0.5))
 
 
-def _latest_day(program: Program, event: str, effort: Effort, relaxed: Collection[str]) -> Concession:
+def _latest_day(program: Program, event: str, effort: Effort, relaxed: Collection[str]) -> LimitChange:
     """The last day on which an event would come in time."""
     key = f"events.{event}.at"
 

@@ -123,10 +123,10 @@ def _booking_before(program: Program, plan: Plan, item: Planned) -> str:
         return ""
     before_h, calendar = item.start_h - 1, program.calendar
     held = sum(run.devices for planned in plan.items for run in planned.runs if _holds(run, before_h))
-    lacking = held + item.runs[0].devices - program.capacity.free_devices(calendar)[before_h]
+    missing = held + item.runs[0].devices - program.capacity.free_devices(calendar)[before_h]
     for name, booking in program.capacity.bookings.items():
         is_last_hour = calendar.hour_of(booking.until) == item.start_h > calendar.hour_of(booking.since)
-        if is_last_hour and 0 < lacking <= program.capacity.held_by(booking):
+        if is_last_hour and 0 < missing <= program.capacity.held_by(booking):
             return booking.title or name
     return ""
 
@@ -150,9 +150,7 @@ def _missing(program: Program, plan: Plan, item: Planned, role: str, hour: int) 
     """Whether too few of a role or person are left for it in that hour."""
     available = program.team[role].fte - _away(program, role, hour)
     others = [
-        planned
-        for planned in plan.items
-        if planned.name != item.name and planned.start_h <= hour < planned.end_h
+        planned for planned in plan.items if planned.name != item.name and planned.start_h <= hour < planned.end_h
     ]
     for other in (*others, item):
         times = sum(_holds(run, hour) for run in other.runs) if other.runs and other is not item else 1
@@ -215,9 +213,7 @@ def _releases(item: Planned) -> list[int]:
     return [end for run in item.runs for _, end in run.holds] or [item.end_h]
 
 
-def prices(
-    program: Program, earliest: Plan, solve: Callable[[Program], Plan], *, now_h: int = 0
-) -> tuple[Price, ...]:
+def prices(program: Program, earliest: Plan, solve: Callable[[Program], Plan], *, now_h: int = 0) -> tuple[Price, ...]:
     """The program solved again with a little more of each limit; those that change nothing too.
 
     `solve` finds the earliest plan of a program, of what is left of it where it has begun; `earliest` is what

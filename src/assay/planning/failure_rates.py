@@ -30,7 +30,7 @@ HOUR_S = 3600.0
 PRIOR_INTERRUPTS = 1.0
 """What the stated rate weighs."""
 
-LEAST_LOSSES = 5
+MIN_LOSSES = 5
 """Interrupts whose cost is known, below which the stated losses stand."""
 
 
@@ -40,8 +40,8 @@ def failure_rates(ledger: Ledger, noise: Noise, *, runs: str = "*") -> FailureRa
 
     Raises `ConfigError` where nothing matches, or where the program states a rate of zero.
     """
-    stated = noise.interrupts_per_device_hour
-    if not stated:
+    declared = noise.interrupts_per_device_hour
+    if not declared:
         raise ConfigError(
             "noise.interrupts_per_device_hour is 0, and the ledger's rates need a stated one to start from. "
             "Leave the key out (the default is that of published clusters), or state a guess."
@@ -60,7 +60,7 @@ def failure_rates(ledger: Ledger, noise: Noise, *, runs: str = "*") -> FailureRa
     interrupted = {(interruption.run_id, interruption.attempt) for interruption in interruptions}
     outcomes = Counter(a.outcome for a in attempts if (a.run_id, a.attempt) in interrupted)
     hours = sum(_held_s(ledger, run.run_id) for run in chosen) / HOUR_S
-    shape, scale = PRIOR_INTERRUPTS + outcomes.total(), 1.0 / (PRIOR_INTERRUPTS / stated + hours)
+    shape, scale = PRIOR_INTERRUPTS + outcomes.total(), 1.0 / (PRIOR_INTERRUPTS / declared + hours)
     low, high = np.asarray(gamma.ppf((0.05, 0.95), shape, scale=scale)).tolist()
     return FailureRates(
         runs=runs,
@@ -68,7 +68,7 @@ def failure_rates(ledger: Ledger, noise: Noise, *, runs: str = "*") -> FailureRa
         num_attempts=len(attempts),
         device_hours=hours,
         by_outcome=dict(outcomes),
-        stated_per_device_hour=stated,
+        stated_per_device_hour=declared,
         per_device_hour=shape * scale,
         low=low,
         high=high,
@@ -81,9 +81,7 @@ def _held_s(ledger: Ledger, run_id: str) -> float:
     """Device-seconds of the attempts that are over."""
     attempts = ledger.attempts(run_id)
     spans = held_spans(attempts, ledger.phase_seconds(run_id), now_s=0.0)
-    return sum(
-        held_s for attempt, (*_, held_s) in zip(attempts, spans, strict=True) if attempt.ended_s is not None
-    )
+    return sum(held_s for attempt, (*_, held_s) in zip(attempts, spans, strict=True) if attempt.ended_s is not None)
 
 
 def _unplanned(ledger: Ledger, runs: Sequence[Run]) -> list[Interruption]:
@@ -95,20 +93,16 @@ def _unplanned(ledger: Ledger, runs: Sequence[Run]) -> list[Interruption]:
         if notice.notice == "fault"
     }
     found = goodput_of(ledger, runs).interruptions
-    return [
-        interruption for interruption in found if (interruption.run_id, interruption.attempt) not in planned
-    ]
+    return [interruption for interruption in found if (interruption.run_id, interruption.attempt) not in planned]
 
 
-def _loss_hours(
-    interruptions: Sequence[Interruption], attempts: Sequence[Attempt]
-) -> tuple[float, float] | None:
+def _loss_hours(interruptions: Sequence[Interruption], attempts: Sequence[Attempt]) -> tuple[float, float] | None:
     size = {(attempt.run_id, attempt.attempt): attempt.world_size for attempt in attempts}
     losses = [
         interruption.cost_device_s() / size[interruption.run_id, interruption.attempt] / HOUR_S
         for interruption in interruptions
     ]
-    if len(losses) < LEAST_LOSSES:
+    if len(losses) < MIN_LOSSES:
         return None
     mean, half = float(np.mean(losses)), float(np.sqrt(3.0) * np.std(losses, ddof=1))
     return max(0.0, mean - half), mean + half

@@ -72,7 +72,7 @@ class ResourceProfile:
                 for name in mode.demands.keys() & self._free.keys():
                     self._free[name][since:until] -= sign * mode.demands[name]
 
-    def _lacking(self, mode: ExecutionMode) -> Any:
+    def _missing_hours(self, mode: ExecutionMode) -> Any:
         """Cumulative count of the hours in which something is lacking: [0, ...], horizon + 1 long."""
         lacks = np.zeros(self._problem.horizon_h, dtype=bool)
         for name, units in mode.demands.items():
@@ -81,13 +81,13 @@ class ResourceProfile:
         return np.concatenate(([0], np.cumsum(lacks)))
 
     def _run(self, group: Group, mode: ExecutionMode, earliest_h: int) -> tuple[tuple[int, ...], int] | None:
-        lacking, starts = self._lacking(mode), []
+        missing, starts = self._missing_hours(mode), []
         for hours in mode.holds_h:
             last = group.latest_h - hours
             if last < earliest_h:
                 return None
             candidates = np.arange(earliest_h, last + 1)
-            fits = lacking[candidates + hours] == lacking[candidates]
+            fits = missing[candidates + hours] == missing[candidates]
             for since, until, most_h in mode.limited:
                 fits &= (candidates + hours <= since + most_h) | (candidates >= until - most_h)
             if not fits.any():
@@ -101,8 +101,8 @@ class ResourceProfile:
         ends = self._work_ends[mode.half_days - 1 :]
         if not len(ends):
             return None
-        lacking = self._lacking(mode)
-        fits = (begins >= earliest_h) & (ends <= group.latest_h) & (lacking[ends] == lacking[begins])
+        missing = self._missing_hours(mode)
+        fits = (begins >= earliest_h) & (ends <= group.latest_h) & (missing[ends] == missing[begins])
         if not fits.any():
             return None
         first = int(fits.argmax())
@@ -128,9 +128,7 @@ def list_schedule(
                 candidates.append(scheduled)
         if not candidates:
             return None
-        best = min(
-            candidates, key=lambda candidate: (candidate.end_h, group.modes[candidate.mode].device_hours)
-        )
+        best = min(candidates, key=lambda candidate: (candidate.end_h, group.modes[candidate.mode].device_hours))
         scheduled = profile.insert(group, best.mode, earliest)
         assert scheduled == best, (scheduled, best)
         done[group.name] = best
@@ -150,9 +148,7 @@ def earliest_start(problem: Problem, name: str, done: Schedule) -> int:
 
 def tails(problem: Problem) -> dict[str, int]:
     """For each group, the hours that at least follow its start: the classical priority is minus this."""
-    least = {
-        name: min((mode.least_h() for mode in group.modes), default=0) for name, group in problem.groups.items()
-    }
+    least = {name: min((mode.least_h() for mode in group.modes), default=0) for name, group in problem.groups.items()}
     found: dict[str, int] = {}
     for name in reversed(_topological(problem, dict.fromkeys(problem.groups, 0.0))):
         after = [

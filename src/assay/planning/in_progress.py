@@ -124,8 +124,8 @@ def _end_h(program: Program, planned: Planned, actual: Actual, start_h: int, now
         return max(start_h + 1, now_h, hour_of(actual.expected_end))
     if planned.runs:
         return _not_over(start_h, start_h + planned.end_h - planned.start_h, now_h)
-    hours, worked = working_hours(program, planned), _worked_h(program, start_h, now_h)
-    return _worked_until(program, start_h, hours if worked < hours else OVERDUE * worked)
+    hours, working = working_hours(program, planned), _working_h(program, start_h, now_h)
+    return _end_after_working(program, start_h, hours if working < hours else OVERDUE * working)
 
 
 def _not_over(start_h: int, end_h: int, now_h: int) -> int:
@@ -199,13 +199,13 @@ def _half_days(program: Program) -> Iterator[Hold]:
     yield from calendar.model_copy(update={"weeks": calendar.weeks + 104}).half_days()
 
 
-def _worked_h(program: Program, start_h: int, until_h: int) -> int:
+def _working_h(program: Program, start_h: int, until_h: int) -> int:
     """Working hours between two hours."""
     spans = ((max(begin, start_h), min(end, until_h)) for begin, end in _half_days(program))
     return sum(max(0, end - begin) for begin, end in spans)
 
 
-def _worked_until(program: Program, start_h: int, hours: float) -> int:
+def _end_after_working(program: Program, start_h: int, hours: float) -> int:
     """The hour by which so much has been worked since `start_h`."""
     last = start_h + 1
     for begin, end in _half_days(program):

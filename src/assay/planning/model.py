@@ -91,9 +91,7 @@ def bound_peak(model: Model) -> None:
                 mode = group.modes[position]
                 for index, (start, hours) in enumerate(zip(starts, mode.holds_h, strict=True)):
                     literal, label = variables.chosen[position], f"{name}.{number}.{position}.{index}.peak"
-                    intervals.append(
-                        model.cp.new_optional_fixed_size_interval_var(start, hours, literal, label)
-                    )
+                    intervals.append(model.cp.new_optional_fixed_size_interval_var(start, hours, literal, label))
                     units.append(mode.demands[DEVICES])
     # Devices come in eights: whoever steps by those rules the heights between out at once.
     step = math.gcd(*units) or 1
@@ -121,9 +119,7 @@ def _group(cp: Any, problem: Problem, group: Group, usage: Usage) -> GroupVars:
     return GroupVars(chosen, tasks[0].start, end, tasks)
 
 
-def _task(
-    cp: Any, problem: Problem, group: Group, number: int, chosen: tuple[IntVar, ...], usage: Usage
-) -> TaskVars:
+def _task(cp: Any, problem: Problem, group: Group, number: int, chosen: tuple[IntVar, ...], usage: Usage) -> TaskVars:
     label = f"{group.name}.{number}"
     start = cp.new_int_var(group.earliest_h, group.latest_h, f"{label}.start")
     end = cp.new_int_var(group.earliest_h, group.latest_h, f"{label}.end")
@@ -171,9 +167,7 @@ def _work_rows(problem: Problem, group: Group) -> Iterator[tuple[int, int, int]]
                 yield position, start, end
 
 
-def _add_run(
-    cp: Any, group: Group, position: int, label: str, task: TaskVars, literal: IntVar, usage: Usage
-) -> None:
+def _add_run(cp: Any, group: Group, position: int, label: str, task: TaskVars, literal: IntVar, usage: Usage) -> None:
     mode, starts = group.modes[position], [task.start]
     for index in range(1, len(mode.holds_h)):
         later = cp.new_int_var(group.earliest_h, group.latest_h, f"{label}.{index}")

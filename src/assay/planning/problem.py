@@ -115,12 +115,8 @@ def compile_problem(program: Program, *, relaxed: Collection[str] = (), by_the_d
     free = None
     if DEVICES not in relaxed:
         free = capacity.free_devices(calendar)
-        held = [
-            (booking.since, booking.until, capacity.held_by(booking)) for booking in capacity.bookings.values()
-        ]
-        reserved = tuple(
-            (calendar.hour_of(since), calendar.hour_of(until), units) for since, until, units in held
-        )
+        held = [(booking.since, booking.until, capacity.held_by(booking)) for booking in capacity.bookings.values()]
+        reserved = tuple((calendar.hour_of(since), calendar.hour_of(until), units) for since, until, units in held)
         resources[DEVICES] = Resource(capacity.devices, reserved)
     groups: dict[str, Group] = {}
     links: list[Precedence] = []
@@ -174,9 +170,7 @@ def _longest_h(node: Node) -> int:
 
 def _capacity(program: Program, relaxed: Collection[str]) -> Capacity:
     capacity = program.capacity
-    bookings = {
-        n: booking for n, booking in capacity.bookings.items() if f"capacity.bookings.{n}" not in relaxed
-    }
+    bookings = {n: booking for n, booking in capacity.bookings.items() if f"capacity.bookings.{n}" not in relaxed}
     rule = None if FAIR_USE in relaxed else capacity.fair_use
     return capacity.model_copy(update={"bookings": bookings, "fair_use": rule})
 
@@ -229,9 +223,7 @@ def _spending(program: Program, relaxed: Collection[str]) -> Iterator[tuple[str,
             yield f"budget.stages.{stage}", spenders, math.floor(device_hours + 1e-9)
 
 
-def _modes(
-    program: Program, node: Node, free: list[int] | None, rule: FairUse | None
-) -> Iterator[ExecutionMode]:
+def _modes(program: Program, node: Node, free: list[int] | None, rule: FairUse | None) -> Iterator[ExecutionMode]:
     if node.runs is None:
         for index, work in enumerate(node.work):
             demands = people_demands(program, work.people)
@@ -260,9 +252,7 @@ def people_demands(program: Program, people: dict[str, float]) -> dict[str, int]
     return demands
 
 
-def _run_modes(
-    runs: Runs, whole: ExecutionMode, free: list[int], rule: FairUse, total: int
-) -> Iterator[ExecutionMode]:
+def _run_modes(runs: Runs, whole: ExecutionMode, free: list[int], rule: FairUse, total: int) -> Iterator[ExecutionMode]:
     """The ways of one mode that respect the rule: whole, whole outside scarce weeks, or in segments."""
     hours, devices = whole.holds_h[0], whole.demands[DEVICES]
     scarce = [] if hours <= rule.max_hours else _scarce_windows(devices, free, rule, total)

@@ -44,7 +44,7 @@ def replan(program: Program, before: Plan, progress: Progress, *, effort: Effort
     not belong together.
     """
     refuse(misfits(program, progress))
-    as_stated, program = program, known_program(program, progress)
+    as_declared, program = program, known_program(program, progress)
     if before.program != program.name:
         raise ConfigError(f"The plan is one of '{before.program}', the program is '{program.name}'.")
     for name in (name for name in program.nodes() if name not in {item.name for item in before.items}):
@@ -55,7 +55,7 @@ def replan(program: Program, before: Plan, progress: Progress, *, effort: Effort
         rest = _plan_remaining(program, before, progress, _change_objectives, effort)
     except InfeasibleError as error:
         raise InfeasibleError(_why_nothing_fits(program, before, progress, effort)) from error
-    return rest.model_copy(update={"program_sha256": as_stated.digest()})
+    return rest.model_copy(update={"program_sha256": as_declared.digest()})
 
 
 def _why_nothing_fits(program: Program, before: Plan, progress: Progress, effort: Effort) -> str:
@@ -67,9 +67,7 @@ def _why_nothing_fits(program: Program, before: Plan, progress: Progress, effort
         model = build(_remaining_problem(program, problem, in_progress, now))
         return was_found(new_solver(effort).solve(model.cp)) is True
 
-    gone = (
-        f"{_spending(in_progress.values()):,} device-hours are spent by what has begun, or still to come of it"
-    )
+    gone = f"{_spending(in_progress.values()):,} device-hours are spent by what has begun, or still to come of it"
     to_blame = [f"{limit.key} ({limit.demand})" for limit in limits_of(program) if fits_without(limit.key)]
     return f"From {progress.now} on no schedule satisfies all limits; {gone}. " + (
         f"The rest would fit without one of: {'; '.join(to_blame)}. Change it, or correct the notes."
@@ -78,9 +76,7 @@ def _why_nothing_fits(program: Program, before: Plan, progress: Progress, effort
     )
 
 
-def replan_earliest(
-    known: Program, before: Plan, progress: Progress, *, effort: Effort = DEFAULT_EFFORT
-) -> Plan:
+def replan_earliest(known: Program, before: Plan, progress: Progress, *, effort: Effort = DEFAULT_EFFORT) -> Plan:
     """The earliest decision that is still to be had, then the least device-hours, whoever has to move for it.
 
     `known`: the program as it is known now (`as_known`), perhaps with other limits from now on. Raises
@@ -223,10 +219,7 @@ def _change_objectives(model: Model, before: Plan) -> list[tuple[Objective, Any]
     return [
         ("late_h", late),
         ("changes_h", _changes(model, before)),
-        *(
-            (objective, objective_expression(model, objective))
-            for objective in ("device_hours", "peak_devices")
-        ),
+        *((objective, objective_expression(model, objective)) for objective in ("device_hours", "peak_devices")),
     ]
 
 

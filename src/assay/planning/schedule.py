@@ -90,9 +90,7 @@ def optimise(
     if not is_feasible:
         if start is not None and objective in OBJECTIVES:
             value = _reached(model.problem, start, objective)
-            return start, ObjectiveResult(
-                name=objective, value=value, bound=0, proved=False, solve_s=round(took, 3)
-            )
+            return start, ObjectiveResult(name=objective, value=value, bound=0, proved=False, solve_s=round(took, 3))
         raise UndecidedError(
             f"No schedule was found within {effort.seconds:g} s, and none was ruled out. Give it more time."
         )
@@ -159,9 +157,7 @@ def hint(model: Model, schedule: Schedule) -> None:
         for task, starts in zip(variables.tasks, scheduled.starts, strict=True):
             model.cp.add_hint(task.start, starts[0])
             model.cp.add_hint(task.end, scheduled.end_h if group.is_work else starts[-1] + holds_h[-1])
-            for variable, begin in zip(
-                task.segment_starts.get(scheduled.mode, ())[1:], starts[1:], strict=False
-            ):
+            for variable, begin in zip(task.segment_starts.get(scheduled.mode, ())[1:], starts[1:], strict=False):
                 model.cp.add_hint(variable, begin)
 
 
@@ -203,9 +199,7 @@ def _below_peak(problem: Problem, peak: int) -> Problem:
 
 
 def _peak(problem: Problem, schedule: Schedule) -> int:
-    return peak_devices(
-        run for name, scheduled in schedule.items() for run in _runs(problem.groups[name], scheduled)
-    )
+    return peak_devices(run for name, scheduled in schedule.items() for run in _runs(problem.groups[name], scheduled))
 
 
 def to_plan(

@@ -93,13 +93,13 @@ def readings(
         return ()
     fields = {name: get_args(FairUse.model_fields[name].annotation) for name in ("of", "job", "segments")}
     found = [dict(zip(fields, values, strict=True)) for values in itertools.product(*fields.values())]
-    stated = {name: getattr(rule, name) for name in fields}
-    found.sort(key=lambda reading: reading != stated)
+    declared = {name: getattr(rule, name) for name in fields}
+    found.sort(key=lambda reading: reading != declared)
     solver = solver or Solver(effort)
     return tuple(
         solver.solve_changes(
             program,
-            _reading_text(rule, reading) + (" (as stated)" if reading == stated else ""),
+            _reading_text(rule, reading) + (" (as stated)" if reading == declared else ""),
             {f"capacity.fair_use.{field}": value for field, value in reading.items()},
         )
         for reading in found

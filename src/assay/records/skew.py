@@ -8,31 +8,30 @@ from assay.records.record import Record
 
 
 class SkewEffect(Record):
-    """One place, or one piece of work, that takes longer or shorter than the others."""
+    """A location or a piece of work with other durations."""
 
-    side: Literal["place", "work"]
+    side: Literal["location", "work"]
     operation: str
-    """Which kind of operation (`--kind`); empty where none was told apart."""
+    """As in `--kind`."""
     factors: dict[str, str]
     ratio: float
-    """Its durations against the others', everything else being equal."""
+    """Its durations over the others'."""
     low: float
-    """The lower end of a 99.9% interval, shared out over all that were looked at."""
+    """Of a 99.9% interval."""
     high: float
     measurements: NonNegativeInt
 
 
 class Skew(Record):
-    """Durations split into place and work."""
+    """Durations split into effects of location and work."""
 
-    verdict: Literal["place", "work", "even"]
-    """Which of the two makes durations differ more; `even` where neither does."""
+    verdict: Literal["location", "work", "even"]
+    """Which causes more variation."""
     because: str
-    place_spread: NonNegativeFloat
-    """Standard deviation of the effects of places, as a share of the duration, without what noise adds."""
-    work_spread: NonNegativeFloat
+    location_sd: NonNegativeFloat
+    work_sd: NonNegativeFloat
     noise: NonNegativeFloat
     effects: tuple[SkewEffect, ...]
-    """The greatest first."""
+    """Largest first."""
     measurements: NonNegativeInt
     sources: dict[str, str]

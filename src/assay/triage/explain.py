@@ -84,29 +84,25 @@ def _of_rows(rows: RowSearch) -> Explanation:
     )
 
 
-def _of_loss(
-    report: ReplayReport, steps: Mapping[int, RecordedStep], learning_rate: float | None
-) -> Explanation:
-    earlier = [steps[step].values for step in sorted(steps) if step < report.step]
-    if (seen := _divergence(report, earlier)) is not None:
+def _of_loss(report: ReplayReport, steps: Mapping[int, RecordedStep], learning_rate: float | None) -> Explanation:
+    previous = [steps[step].values for step in sorted(steps) if step < report.step]
+    if (seen := _divergence(report, previous)) is not None:
         return Explanation(
             cause="divergence",
             because=f"{seen} {_rows_text(report)}: the updates before had ruined the weights. Lower "
-            f"trainer.optimizer.learning_rate{_rates_text(learning_rate, earlier)}, or warm up longer.",
+            f"trainer.optimizer.learning_rate{_rates_text(learning_rate, previous)}, or warm up longer.",
         )
-    before = earlier[-NUM_BEFORE:]
+    before = previous[-NUM_BEFORE:]
     losses = np.array([values["loss"] for values in before if math.isfinite(values["loss"])])
     if len(losses) < 8:
         return Explanation(cause="ordinary", because="Too few steps before it are on record to call it high.")
     assert report.loss is not None, "what is not finite has diverged"
     median = float(np.median(losses))
-    spread = 1.4826 * float(np.median(np.abs(losses - median))) or float(losses.std()) or 1e-12
-    sigmas = (report.loss - median) / spread
+    scale = 1.4826 * float(np.median(np.abs(losses - median))) or float(losses.std()) or 1e-12
+    sigmas = (report.loss - median) / scale
     seen = f"The loss is {report.loss:.4g}; over the {len(losses):,} steps before: median {median:.4g}"
     if sigmas < SPIKE_SIGMAS:
-        return Explanation(
-            cause="ordinary", because=f"{seen}, so this is {sigmas:+.1f} standard deviations: no spike."
-        )
+        return Explanation(cause="ordinary", because=f"{seen}, so this is {sigmas:+.1f} standard deviations: no spike.")
     return Explanation(
         cause="optimisation",
         because=f"The replay is equal, and with the same weights the step's rows are no worse than the rows "
@@ -114,11 +110,11 @@ def _of_loss(
     )
 
 
-def _rates_text(peak: float | None, earlier: list[dict[str, float]]) -> str:
+def _rates_text(peak: float | None, previous: list[dict[str, float]]) -> str:
     """` (1e+03; 200 in the step before)`."""
     known = [] if peak is None else [f"{peak:.3g}"]
-    if earlier and f"{earlier[-1]['learning_rate']:.3g}" not in known:
-        known.append(f"{earlier[-1]['learning_rate']:.3g} in the step before")
+    if previous and f"{previous[-1]['learning_rate']:.3g}" not in known:
+        known.append(f"{previous[-1]['learning_rate']:.3g} in the step before")
     return f" ({'; '.join(known)})" if known else ""
 
 
@@ -129,13 +125,13 @@ def _rows_text(report: ReplayReport) -> str:
     return f"{len(rows.rows):,} of the step's {rows.num_rows:,} rows are so with these weights"
 
 
-def _divergence(report: ReplayReport, earlier: list[dict[str, float]]) -> str | None:
+def _divergence(report: ReplayReport, previous: list[dict[str, float]]) -> str | None:
     """What is beyond a spike, in a sentence; None where nothing is."""
     if report.loss is None:
         return "The loss is not finite again."
     if report.gradient_norm is None:
         return f"The loss is {report.loss:.4g}, and the gradient's norm is not finite."
-    first = next((values["loss"] for values in earlier if math.isfinite(values["loss"])), None)
+    first = next((values["loss"] for values in previous if math.isfinite(values["loss"])), None)
     if first is None or report.loss <= DIVERGED_FACTOR * first or first <= 0.0:
         return None
     return f"The loss is {report.loss:.4g}; training began at {first:.4g}."

@@ -89,9 +89,7 @@ def read_dumps(folder: Path) -> tuple[list[RankDump], dict[str, str]]:
         content = bytes_of(file)
         dump = read_dump(file, content)
         if dump.rank in dumps:
-            raise DataError(
-                f"{file}: a second dump of rank {dump.rank}. Give a folder with one moment's dumps."
-            )
+            raise DataError(f"{file}: a second dump of rank {dump.rank}. Give a folder with one moment's dumps.")
         dumps[dump.rank], sources[str(file)] = dump, sha256_of_bytes(content)
     if not dumps:
         raise DataError(
@@ -132,13 +130,9 @@ def _plain(file: Path, content: bytes) -> Any:
             return _PlainUnpickler(io.BytesIO(content)).load()
         return from_json(content)
     except pickle.UnpicklingError as error:
-        raise DataError(
-            f"{file}: a pickle that is cut or no plain data: {error}. Nothing of it ran."
-        ) from error
+        raise DataError(f"{file}: a pickle that is cut or no plain data: {error}. Nothing of it ran.") from error
     except (ValueError, RecursionError) as error:
-        raise DataError(
-            f"{file}: neither JSON nor a pickle, or cut. Expected a flight recorder's dump."
-        ) from error
+        raise DataError(f"{file}: neither JSON nor a pickle, or cut. Expected a flight recorder's dump.") from error
     except (EOFError, LookupError, AttributeError, TypeError, OverflowError, MemoryError) as error:
         raise DataError(f"{file}: a pickle that is cut or damaged. Ask the rank for its dump again.") from error
 
@@ -155,5 +149,5 @@ def _group_name(name: str = "", desc: str = "") -> str:
 
 
 def _members(ranks: str | list[int]) -> tuple[int, ...]:
-    found = ranks if isinstance(ranks, list) else [int(each) for each in re.findall(r"\d{1,9}", ranks)]
+    found = ranks if isinstance(ranks, list) else [int(number) for number in re.findall(r"\d{1,9}", ranks)]
     return tuple(sorted(found))

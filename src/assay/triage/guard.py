@@ -21,8 +21,8 @@ from assay.triage.attempts.select import with_values
 from assay.triage.failures.fixed import check_fix
 
 HOST, DEVICE = "host", "device"
-OF_A_PLACE = ("python", "kernel", "driver", "image", "user", "place", "partition")
-OF_A_RUN = (HOST, DEVICE, "code", "dataset", "world_size", *OF_A_PLACE)
+ENVIRONMENT_FACTORS = ("python", "kernel", "driver", "image", "user", "place", "partition")
+RUN_FACTORS = (HOST, DEVICE, "code", "dataset", "world_size", *ENVIRONMENT_FACTORS)
 
 
 def guard_of(
@@ -36,18 +36,18 @@ def guard_of(
 ) -> Guard:
     """The guard of the cause of that number, from 1; `ConfigError` where it could keep no run of assay."""
     if not 1 <= number <= len(diagnosis.causes):
-        there = f"causes 1 to {len(diagnosis.causes)}" if diagnosis.causes else "no cause"
-        raise ConfigError(f"--cause {number}: the diagnosis ('{diagnosis.verdict}') names {there}.")
+        named = f"causes 1 to {len(diagnosis.causes)}" if diagnosis.causes else "no cause"
+        raise ConfigError(f"--cause {number}: the diagnosis ('{diagnosis.verdict}') names {named}.")
     cause = diagnosis.causes[number - 1]
     if not cause.is_confirmed:
         raise ConfigError(
             f"--cause {number}: {_text(cause.factors)} is suspected only (p = {cause.p_value:.2g}); a guard "
             f"stands on what is confirmed. To find out: {cause.next}"
         )
-    unknown = [factor for factor in cause.factors if factor not in OF_A_RUN and not factor.startswith(RECIPE)]
+    unknown = [factor for factor in cause.factors if factor not in RUN_FACTORS and not factor.startswith(RECIPE)]
     if unknown:
         raise ConfigError(
-            f"'{unknown[0]}' is nothing that assay knows of a run before it begins: {', '.join(OF_A_RUN)}, "
+            f"'{unknown[0]}' is nothing that assay knows of a run before it begins: {', '.join(RUN_FACTORS)}, "
             f"{RECIPE}KEY. Diagnose assay's own attempts ('assay triage failures --json'), or rename columns."
         )
     return Guard(
@@ -62,13 +62,11 @@ def guard_of(
     )
 
 
-def factors_known_before(
-    run: Run, *, world_size: int, host: str | None, surroundings: Surroundings | None
-) -> dict[str, str]:
+def known_factors(run: Run, *, world_size: int, host: str | None, surroundings: Surroundings | None) -> dict[str, str]:
     """Factor -> value of a run that is to begin; without host and surroundings where a scheduler chooses."""
     known = {
         **({} if host is None else {HOST: host}),
-        **({} if surroundings is None else {name: getattr(surroundings, name) for name in OF_A_PLACE}),
+        **({} if surroundings is None else {name: getattr(surroundings, name) for name in ENVIRONMENT_FACTORS}),
         "code": run.code_version,
         "dataset": run.dataset_fingerprint[:12],
         "world_size": str(world_size),
@@ -78,16 +76,16 @@ def factors_known_before(
 
 def lands_on(guard: Guard, known: Mapping[str, str]) -> bool:
     """Whether all that the guard names is so."""
-    return all(known.get(name) == value for name, value in _places(guard).items())
+    return all(known.get(name) == value for name, value in _placement(guard).items())
 
 
-def hosts_to_leave_out(guards: Sequence[Guard], known: Mapping[str, str]) -> list[str]:
+def excluded_hosts(guards: Sequence[Guard], known: Mapping[str, str]) -> list[str]:
     """The hosts on which such a run would land on a guard, whose other factors hold already."""
-    found = (_places(guard).get(HOST) for guard in guards if lands_on(guard, {**known, **_host_of(guard)}))
+    found = (_placement(guard).get(HOST) for guard in guards if lands_on(guard, {**known, **_host_of(guard)}))
     return sorted({host for host in found if host is not None})
 
 
-def standing_of(guard: Guard, ledger: Ledger | None) -> GuardStanding:
+def guard_status(guard: Guard, ledger: Ledger | None) -> GuardStanding:
     """With the evidence of the ledger's attempts on it."""
     since = None if ledger is None else _evidence(guard, ledger)
     return GuardStanding(guard=guard, has_lapsed=since is not None and since.verdict == "fixed", since=since)
@@ -102,7 +100,7 @@ def _evidence(guard: Guard, ledger: Ledger) -> FixCheck | None:
     return check_fix(on_it, guard.accepted_s)
 
 
-def _places(guard: Guard) -> dict[str, str]:
+def _placement(guard: Guard) -> dict[str, str]:
     """Its factors; a device is where its host is, for nobody chooses one of a host's."""
     return {
         HOST if name == DEVICE else name: value.partition("/")[0] if name == DEVICE else value
@@ -111,7 +109,7 @@ def _places(guard: Guard) -> dict[str, str]:
 
 
 def _host_of(guard: Guard) -> dict[str, str]:
-    host = _places(guard).get(HOST)
+    host = _placement(guard).get(HOST)
     return {} if host is None else {HOST: host}
 
 

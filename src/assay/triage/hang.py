@@ -29,7 +29,7 @@ MAIN_STACK_SIGNAL = signal.SIGUSR1
 ALL_STACKS_SIGNAL = signal.SIGRTMIN
 """Asks it for the stacks of all its threads, the main one once more. Others run on while they are read, and one
 that leaves a frame at that moment can end the process."""
-STEPS_OF_PATIENCE = 10
+HANG_STEPS = 10
 """A rank is hung when it stands still for this many times the longest step so far."""
 
 
@@ -58,13 +58,13 @@ def find_hung_rank(beats: Sequence[Beat], *, now_s: float, least_s: float, began
     silent_s = now_s - max(beat.at_s for beat in beats)
     if silent_s < least_s:
         return None
-    rank, beat = min(enumerate(beats), key=lambda item: _place(item[1]))
+    rank, beat = min(enumerate(beats), key=lambda item: _progress(item[1]))
     longest_s = max(beat.longest_step_s for beat in beats)
-    limit_s = SLOW_PHASE_LIMIT_S if beat.phase in SLOW_PHASES else STEPS_OF_PATIENCE * longest_s
+    limit_s = SLOW_PHASE_LIMIT_S if beat.phase in SLOW_PHASES else HANG_STEPS * longest_s
     return HungRank(rank, beat, silent_s) if silent_s >= max(limit_s, least_s) else None
 
 
-def _place(beat: Beat) -> tuple[int, int, float]:
+def _progress(beat: Beat) -> tuple[int, int, float]:
     """How far a rank is; the least is the one that the others wait for."""
     waits = WAITING.index(beat.phase) + 1 if beat.phase in WAITING else 0
     return beat.step, waits, beat.at_s
@@ -107,20 +107,20 @@ def flight_path(run_dir: Path, attempt: int, rank: int) -> Path:
     return run_dir / "stacks" / f"attempt-{attempt:04d}-flight" / f"rank-{rank:05d}.json"
 
 
-def ask_for_flight(pid: int) -> bool:
+def request_flight_dump(pid: int) -> bool:
     """Whether a thread of the rank's was asked to write the flight recorder's dump.
 
     One that is stopped is let be: it would go on where it was before it could write."""
     return process_state(pid) != STOPPED and send_signal(pid, FLIGHT_SIGNAL)
 
 
-def ask_for_main_stack(pid: int) -> None:
+def request_main_stack(pid: int) -> None:
     """The signal's handler writes it, even from within a C call; a stopped process is woken, where it stood."""
     _send_to_main_thread(pid, MAIN_STACK_SIGNAL)
     send_signal(pid, signal.SIGCONT)
 
 
-def ask_for_all_stacks(pid: int) -> None:
+def request_all_stacks(pid: int) -> None:
     """Its main thread writes them, if it can be: see `ALL_STACKS_SIGNAL`."""
     _send_to_main_thread(pid, ALL_STACKS_SIGNAL)
 

@@ -23,12 +23,12 @@ def find_hung_ranks(dumps: Sequence[RankDump], sources: Mapping[str, str]) -> Hu
     waiting = {rank for group in groups for rank in group.waiting}
     blamed = set[int]()
     for group in groups:
-        odd = {rank for ranks in group.others.values() for rank in ranks}
-        blamed |= odd if odd else (set(group.absent) | set(group.without_dump)) - waiting
+        outliers = {rank for ranks in group.others.values() for rank in ranks}
+        blamed |= outliers if outliers else (set(group.absent) | set(group.without_dump)) - waiting
     return HungRanks(
         ranks=tuple(sorted(blamed)),
         groups=tuple(groups),
-        because=_because(groups, blamed, {dump.rank for dump in dumps}),
+        because=_reason(groups, blamed, {dump.rank for dump in dumps}),
         sources=dict(sources),
     )
 
@@ -40,26 +40,22 @@ def _group_names(dumps: Sequence[RankDump]) -> list[str]:
 def _hung_group(name: str, dumps: Sequence[RankDump]) -> HungGroup | None:
     """None where nobody waits in it."""
     entered = {
-        dump.rank: {
-            collective.sequence: collective for collective in dump.collectives if collective.group == name
-        }
+        dump.rank: {collective.sequence: collective for collective in dump.collectives if collective.group == name}
         for dump in dumps
     }
-    said = {rank for dump in dumps for rank in dump.groups.get(name, ())}
-    seen = set(entered) if name.endswith(EVERYBODY) else {rank for rank, made in entered.items() if made}
-    members = said or seen
+    declared = {rank for dump in dumps for rank in dump.groups.get(name, ())}
+    seen = set(entered) if name.endswith(EVERYBODY) else {rank for rank, collectives in entered.items() if collectives}
+    members = declared or seen
     sequence = _stuck_at(entered, members)
     if sequence is None:
         return None
-    if not said and all(max(entered[rank], default=-1) >= sequence for rank in seen):
+    if not declared and all(max(entered[rank], default=-1) >= sequence for rank in seen):
         # Nobody says who is in it, and all who are known to be have come: who wrote no dump has not.
         members |= {rank for dump in dumps for ranks in dump.groups.values() for rank in ranks} - entered.keys()
-    at = {
-        rank: entered[rank][sequence] for rank in sorted(members & entered.keys()) if sequence in entered[rank]
-    }
+    at = {rank: entered[rank][sequence] for rank in sorted(members & entered.keys()) if sequence in entered[rank]}
     common, others = _split(at)
     absent = [rank for rank in members & entered.keys() if max(entered[rank], default=-1) < sequence]
-    waiting = [rank for rank, each in at.items() if _called(each) == common and not each.is_over]
+    waiting = [rank for rank, collective in at.items() if _called(collective) == common and not collective.is_over]
     return HungGroup(
         group=name,
         ranks=tuple(sorted(members)),
@@ -77,8 +73,8 @@ def _stuck_at(entered: Mapping[int, Mapping[int, Collective]], members: set[int]
     open_at = [
         number
         for rank in members & entered.keys()
-        for number, each in entered[rank].items()
-        if not each.is_over
+        for number, collective in entered[rank].items()
+        if not collective.is_over
     ]
     return min(open_at, default=None)
 
@@ -86,23 +82,23 @@ def _stuck_at(entered: Mapping[int, Mapping[int, Collective]], members: set[int]
 def _split(at: Mapping[int, Collective]) -> tuple[str, dict[str, tuple[int, ...]]]:
     """What most entered, and what the few did; where as many entered either, nobody is the odd one."""
     ranks = defaultdict[str, list[int]](list)
-    for rank, each in at.items():
-        ranks[_called(each)].append(rank)
-    counts = Counter({called: len(each) for called, each in ranks.items()}).most_common()
+    for rank, collective in at.items():
+        ranks[_called(collective)].append(rank)
+    counts = Counter({called: len(members) for called, members in ranks.items()}).most_common()
     common = counts[0][0]
     if len(counts) > 1 and counts[1][1] == counts[0][1]:
         return " or ".join(sorted(called for called, number in counts if number == counts[0][1])), {}
-    return common, {called: tuple(each) for called, each in ranks.items() if called != common}
+    return common, {called: tuple(members) for called, members in ranks.items() if called != common}
 
 
-def _called(each: Collective) -> str:
+def _called(collective: Collective) -> str:
     """Its name, with the sizes of its inputs where these have to agree."""
-    if each.name.rpartition(":")[2].removeprefix("_") in EQUAL_SIZES:
-        return f"{each.name} of {' and '.join('x'.join(map(str, size)) for size in each.sizes)}"
-    return each.name
+    if collective.name.rpartition(":")[2].removeprefix("_") in EQUAL_SIZES:
+        return f"{collective.name} of {' and '.join('x'.join(map(str, size)) for size in collective.sizes)}"
+    return collective.name
 
 
-def _because(groups: Sequence[HungGroup], blamed: set[int], dumped: set[int]) -> str:
+def _reason(groups: Sequence[HungGroup], blamed: set[int], dumped: set[int]) -> str:
     if not groups:
         return "no rank waits in a collective: every one that was entered has ended."
     if blamed and blamed <= dumped:

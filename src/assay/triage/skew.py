@@ -21,12 +21,12 @@ from assay.triage.slow.detect import MAD_SIGMAS
 from assay.triage.slow.series import numbers, texts
 
 ROUNDS = 10
-LEAST_RATIO = math.log(1.05)
+MIN_RATIO = math.log(1.05)
 """Effects below it hold nobody up."""
 MEDIAN_ERROR = math.sqrt(math.pi / 2.0)
 """A median's standard error in units of a mean's, in normal noise."""
 SURE = 0.001
-MOST_EFFECTS = 20
+MAX_EFFECTS = 20
 
 Logs = Float64[np.ndarray, "row"]
 Codes = Int64[np.ndarray, "row"]
@@ -36,7 +36,7 @@ class Durations(NamedTuple):
     """What was measured, row by row."""
 
     seconds: Float64[np.ndarray, "row"]
-    place: Mapping[str, Sequence[str]]
+    location: Mapping[str, Sequence[str]]
     work: Mapping[str, Sequence[str]]
     kinds: Sequence[str]
     sources: Mapping[str, str]
@@ -48,23 +48,23 @@ def durations_of(
     sources: Mapping[str, str],
     *,
     value: str,
-    place: Sequence[str],
+    location: Sequence[str],
     work: Sequence[str],
     kind: str | None,
 ) -> Durations:
     """From columns of text; rows without a duration say nothing and are left out."""
-    if (twice := first_repeated((value, *place, *work, *([kind] if kind else [])))) is not None:
-        raise ConfigError(f"'{twice}' is there twice: a column is the value, the kind, a place or a work.")
+    if (twice := first_repeated((value, *location, *work, *([kind] if kind else [])))) is not None:
+        raise ConfigError(f"'{twice}' is there twice: a column is the value, the kind, a location or a work.")
     seconds = numbers(where, table, value, "--value")
-    kept = np.flatnonzero(np.isfinite(seconds))
-    if len(kept) == 0:
+    valid = np.flatnonzero(np.isfinite(seconds))
+    if len(valid) == 0:
         raise DataError(f"{where}: '{value}' (--value) holds no duration.")
-    table = table.take(kept)
+    table = table.take(valid)
     return Durations(
-        seconds[kept],
-        {name: texts(where, table, name, "--place") for name in place},
+        seconds[valid],
+        {name: texts(where, table, name, "--location") for name in location},
         {name: texts(where, table, name, "--work") for name in work},
-        texts(where, table, kind, "--kind") if kind else [""] * len(kept),
+        texts(where, table, kind, "--kind") if kind else [""] * len(valid),
         sources,
     )
 
@@ -72,7 +72,7 @@ def durations_of(
 class _Factor(NamedTuple):
     """One of a side, within one kind."""
 
-    side: Literal["place", "work"]
+    side: Literal["location", "work"]
     name: str
     values: list[str]
     codes: Codes
@@ -82,11 +82,13 @@ class _Factor(NamedTuple):
 def split_skew(durations: Durations) -> Skew:
     """What of the durations is due to place, and what to work."""
     for row in np.flatnonzero(~(durations.seconds > 0))[:1]:
-        raise DataError(
-            f"--value, row {row + 1}: a duration is above 0, and this is {durations.seconds[row]:g}."
-        )
+        raise DataError(f"--value, row {row + 1}: a duration is above 0, and this is {durations.seconds[row]:g}.")
     logs = np.log(durations.seconds)
-    found, spreads, noises = list[SkewEffect](), {"place": list[float](), "work": list[float]()}, list[float]()
+    found, spreads, noises = (
+        list[SkewEffect](),
+        {"location": list[float](), "work": list[float]()},
+        list[float](),
+    )
     kinds = np.array(durations.kinds)
     for kind in dict.fromkeys(durations.kinds):
         rows = np.flatnonzero(kinds == kind)
@@ -94,21 +96,21 @@ def split_skew(durations: Durations) -> Skew:
         noise = MAD_SIGMAS * float(np.median(np.abs(residuals)))
         looked_at = sum(len(factor.values) for factor in factors)
         for factor in factors:
-            effects = _standing_out(kind, factor, noise, looked_at)
+            effects = _outlying_effects(kind, factor, noise, looked_at)
             found.extend(effects)
-            spreads[factor.side].append(_spread(factor, noise) * math.sqrt(len(rows)) if effects else 0.0)
+            spreads[factor.side].append(_excess_sd(factor, noise) * math.sqrt(len(rows)) if effects else 0.0)
         noises.append(noise * math.sqrt(len(rows)))
     number = max(len(logs), 1)
-    place, work = (math.hypot(*spreads[side]) / math.sqrt(number) for side in ("place", "work"))
-    verdict: Literal["place", "work", "even"] = "even" if not found else "place" if place >= work else "work"
+    location, work = (math.hypot(*spreads[side]) / math.sqrt(number) for side in ("location", "work"))
+    verdict: Literal["location", "work", "even"] = "even" if not found else "location" if location >= work else "work"
     found.sort(key=lambda effect: -abs(math.log(effect.ratio)))
     return Skew(
         verdict=verdict,
-        because=_because(verdict),
-        place_spread=place,
-        work_spread=work,
+        because=_reason(verdict),
+        location_sd=location,
+        work_sd=work,
         noise=math.hypot(*noises) / math.sqrt(number),
-        effects=tuple(found[:MOST_EFFECTS]),
+        effects=tuple(found[:MAX_EFFECTS]),
         measurements=len(logs),
         sources=dict(durations.sources),
     )
@@ -116,8 +118,8 @@ def split_skew(durations: Durations) -> Skew:
 
 def _factors(durations: Durations, rows: Int64[np.ndarray, "kept"]) -> list[_Factor]:
     found = []
-    sides: tuple[tuple[Literal["place", "work"], Mapping[str, Sequence[str]]], ...] = (
-        ("place", durations.place),
+    sides: tuple[tuple[Literal["location", "work"], Mapping[str, Sequence[str]]], ...] = (
+        ("location", durations.location),
         ("work", durations.work),
     )
     for side, columns in sides:
@@ -147,7 +149,7 @@ def _medians(values: Logs, codes: Codes, number: int) -> Float64[np.ndarray, "va
     return np.asarray((ordered[begins + (counts - 1) // 2] + ordered[begins + counts // 2]) / 2.0)
 
 
-def _spread(factor: _Factor, noise: float) -> float:
+def _excess_sd(factor: _Factor, noise: float) -> float:
     """Standard deviation over measurements, of the effects beyond what noise makes."""
     counts = np.bincount(factor.codes, minlength=len(factor.values))
     weights = counts / counts.sum()
@@ -156,7 +158,7 @@ def _spread(factor: _Factor, noise: float) -> float:
     return math.sqrt(max(float(weights @ centred**2) - by_noise, 0.0))
 
 
-def _standing_out(kind: str, factor: _Factor, noise: float, looked_at: int) -> list[SkewEffect]:
+def _outlying_effects(kind: str, factor: _Factor, noise: float, looked_at: int) -> list[SkewEffect]:
     counts = np.bincount(factor.codes, minlength=len(factor.values))
     quantile = float(norm.isf(SURE / (2.0 * looked_at)))
     found = []
@@ -166,7 +168,7 @@ def _standing_out(kind: str, factor: _Factor, noise: float, looked_at: int) -> l
             quantile * MEDIAN_ERROR * noise / math.sqrt(counts[index]),
         )
         # Where a median rests on few, noise has to be its own witness: two measurements tell nothing.
-        if abs(effect) <= max(margin, LEAST_RATIO) or counts[index] < 3:
+        if abs(effect) <= max(margin, MIN_RATIO) or counts[index] < 3:
             continue
         low, high = (math.exp(effect + sign * margin) for sign in (-1, 1))
         found.append(
@@ -183,9 +185,9 @@ def _standing_out(kind: str, factor: _Factor, noise: float, looked_at: int) -> l
     return found
 
 
-def _because(verdict: str) -> str:
+def _reason(verdict: str) -> str:
     if verdict == "even":
-        return "no place and no piece of work takes 5% longer or shorter than the others, beyond noise."
-    if verdict == "place":
+        return "no location and no piece of work takes 5% longer or shorter than the others, beyond noise."
+    if verdict == "location":
         return "durations differ by where they were: look at these workers or stages."
     return "durations differ by what was worked on, wherever that was: lengths or batches are uneven."

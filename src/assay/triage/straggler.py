@@ -50,9 +50,7 @@ class StragglerWatch:
         if step - max(beat.step for beat in began) < WINDOW_STEPS:
             return None
         self._window_began = list(beats)
-        own = [
-            (now.own_s - then.own_s) / (now.step - then.step) for then, now in zip(began, beats, strict=True)
-        ]
+        own = [(now.own_s - then.own_s) / (now.step - then.step) for then, now in zip(began, beats, strict=True)]
         return self._judge(own, step)
 
     def _judge(self, own: Sequence[float], step: int) -> Straggler | None:

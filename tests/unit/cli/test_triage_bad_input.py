@@ -16,7 +16,7 @@ from assay.triage.flight_recorder import read_dump
 
 HUGE = 2 * 2**30
 """Bytes of a file that has no blocks on the disk."""
-LEAST_ROWS = 40
+MIN_ROWS = 40
 
 
 def said(capsys, *arguments):
@@ -30,7 +30,7 @@ def said(capsys, *arguments):
 
 def table(path: Path, cells) -> Path:
     """Attempts, one a minute; `cells(k)` has what `failed`, `recipe`, `host` and `own` are."""
-    rows = [{"at": 60 * k, "recipe": f"r{k}", "host": f"n{k % 3}", **cells(k)} for k in range(LEAST_ROWS)]
+    rows = [{"at": 60 * k, "recipe": f"r{k}", "host": f"n{k % 3}", **cells(k)} for k in range(MIN_ROWS)]
     path.write_text("\n".join([",".join(rows[0]), *(",".join(map(str, row.values())) for row in rows)]))
     return path
 
@@ -77,7 +77,7 @@ CLOCKS = "failed,at\n1,2026-03-02T10:00+01:00\n0,2026-03-02T10:00\n"
         ("failures", CLOCKS, ("--at", "at"), "the clocks disagree"),
         ("slow", CLOCKS, ("--at", "at", "--value", "failed"), "the clocks disagree"),
         ("slow", "step_s,at\n1,5\n", ("--value", "seconds"), "no column 'seconds', which --value names"),
-        ("skew", "s,w\n1,5\n", ("--value", "s", "--place", "rack", "--work", "w"), "no column 'rack'"),
+        ("skew", "s,w\n1,5\n", ("--value", "s", "--location", "rack", "--work", "w"), "no column 'rack'"),
         ("fixed", "failed,at\n1,5\n", ("--at", "at", "--since", "2026-99"), "--since 2026-99"),
         ("failures", BOMB, (), "XML bomb"),
         ("ci", BOMB, (), "XML bomb"),

@@ -29,9 +29,7 @@ def test_each_line_of_the_calendar_fits_and_each_event_is_whole(case: Program, c
     assert len(uids) == len(set(uids)) == unfolded.count("BEGIN:VEVENT") == unfolded.count("END:VEVENT")
     begins = re.findall(r"DTSTART:(\d{8}T\d{6})", unfolded)
     assert min(begins) == "20270104T090000"
-    assert {item.name for item in case_plan.items} == {
-        uid.split(".")[1].split("@")[0].split("-")[0] for uid in uids
-    }
+    assert {item.name for item in case_plan.items} == {uid.split(".")[1].split("@")[0].split("-")[0] for uid in uids}
 
 
 def test_the_table_has_a_row_for_everything_and_its_device_hours(case: Program, case_plan: Plan) -> None:
@@ -46,8 +44,7 @@ def test_slurm_is_asked_for_every_block_once(case: Program, case_plan: Plan) -> 
     found = re.findall(pattern, text)
     assert len(found) == len({name for name, *_ in found}) == len(reservations(case_plan))
     hours = sum(
-        int(devices)
-        * (datetime.datetime.fromisoformat(end) - datetime.datetime.fromisoformat(start)).total_seconds()
+        int(devices) * (datetime.datetime.fromisoformat(end) - datetime.datetime.fromisoformat(start)).total_seconds()
         for _, start, end, devices in found
     )
     assert hours == case_plan.device_hours * 3600

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from assay.planning.checker import violations
+from assay.planning.checker import plan_problems
 from assay.planning.program.plan import Plan
 from assay.planning.program.program import Program
 from assay.planning.schedule import schedule
@@ -19,7 +19,7 @@ def tampered(plan: Plan, name: str, **changes: Any) -> Plan:
 
 
 def broken_rules(program: Program, plan: Plan) -> set[str]:
-    return {violation.rule for violation in violations(program, plan)}
+    return {violation.rule for violation in plan_problems(program, plan)}
 
 
 def held(plan: Plan, *holds: tuple[tuple[int, int], ...], devices: int = 8) -> Plan:
@@ -64,9 +64,7 @@ def test_too_many_devices_people_and_device_hours_are_seen(small_program: Make) 
         ({"share": 0.2, "max_hours": 30}, False),
     ],
 )
-def test_the_fair_use_rule_is_read_as_it_says(
-    small_program: Make, rule: dict[str, Any], is_broken: bool
-) -> None:
+def test_the_fair_use_rule_is_read_as_it_says(small_program: Make, rule: dict[str, Any], is_broken: bool) -> None:
     """Two runs side by side, 8 of 20 devices each, for 30 hours."""
     plan = schedule(small_program())
     ruled = small_program(**{"capacity.fair_use": rule})

@@ -62,9 +62,7 @@ def record(ledger, run_id, outcomes, *, hours=10.0, world_size=8, lost_h=1.5, is
         lost_s = 3600.0 * (lost_h if outcome != "succeeded" else 0.0)
         for rank in range(world_size):
             seconds = {"compute": hours * 3600.0 - lost_s, "lost": lost_s}
-            held = PhaseSeconds(
-                run_id=run_id, attempt=number, rank=rank, held_s=hours * 3600.0, seconds=seconds
-            )
+            held = PhaseSeconds(run_id=run_id, attempt=number, rank=rank, held_s=hours * 3600.0, seconds=seconds)
             ledger.record_phase_seconds(held)
 
 
@@ -131,9 +129,7 @@ def test_what_is_little_known_keeps_the_mean_and_makes_the_tail_longer(program):
     program = program.changed(patch)
     hours = []
     for shape in (None, 1.5):
-        compiled = compile_program(
-            program.changed({"noise.interrupts_known_from": shape}), greedy_schedule(program)
-        )
+        compiled = compile_program(program.changed({"noise.interrupts_known_from": shape}), greedy_schedule(program))
         is_run = [item.kind == "run" for item in compiled.items]
         hours.append(sample_program(compiled, num_samples=8192).replay_samples.duration_h[is_run].sum(axis=0))
     known, unknown = hours
@@ -146,11 +142,11 @@ def test_plan_risk_says_which_rates_it_used_and_is_riskier_under_worse_ones(ledg
     for number in range(5):
         record(ledger, f"pilot-{number}", ["killed"] * 4 + ["succeeded"], hours=2.0)
     command = ["plan", "risk", str(tmp_path / "p.yaml"), "--samples", "2000"]
-    stated = CliRunner().invoke(cli, command, catch_exceptions=False).output
+    declared = CliRunner().invoke(cli, command, catch_exceptions=False).output
     measured = CliRunner().invoke(cli, [*command, "--rates-from", "pilot-*"], catch_exceptions=False).output
-    assert "as the program states: 0.00042 interrupts per device-hour" in stated
+    assert "as the program states: 0.00042 interrupts per device-hour" in declared
     assert "from 20 in 400 device-hours of 5 recorded runs (20 killed)" in measured
-    assert over_budget(measured) > over_budget(stated) + 1.0
+    assert over_budget(measured) > over_budget(declared) + 1.0
 
 
 def over_budget(text):

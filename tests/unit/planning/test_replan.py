@@ -46,9 +46,7 @@ def test_when_all_goes_as_planned_nothing_moves(case: Program, case_plan: Plan) 
 
 
 @pytest.mark.parametrize("count", [2, 6])
-def test_of_several_runs_none_moves_where_nothing_has_to(
-    small_program: Callable[..., Program], count: int
-) -> None:
+def test_of_several_runs_none_moves_where_nothing_has_to(small_program: Callable[..., Program], count: int) -> None:
     """A night of slack before the memo is no reason to move one of them, and to lengthen them all by it."""
     room = {"capacity.devices": 48, "budget.device_hours": 3000.0}
     program = small_program(**{"activities.train.runs.count": count, **room})

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from assay.planning.checker import violations
+from assay.planning.checker import plan_problems
 from assay.planning.conflict import can_hold, find_conflict, limits_of
 from assay.planning.explain import critical_chain
 from assay.planning.program.checks import problems_of
@@ -31,7 +31,7 @@ def test_the_shipped_case_is_proved_optimal_on_every_aim(case_plan: Plan) -> Non
 
 
 def test_the_shipped_case_is_confirmed_hour_by_hour(case: Program, case_plan: Plan) -> None:
-    assert violations(case, case_plan) == []
+    assert plan_problems(case, case_plan) == []
 
 
 def test_the_critical_chain_is_unbroken_and_begins_with_the_data(case: Program, case_plan: Plan) -> None:
@@ -73,9 +73,7 @@ def test_what_waits_for_the_end_of_a_booking_says_so(small_program: Callable[...
     booked = {"title": "Maintenance", "share": 1.0, "since": "week 1", "until": "week 2 day 3"}
     for rule in ({}, {"capacity.fair_use": {"share": 0.4}}):
         program = small_program(**{"capacity.bookings.maintenance": booked, **rule})
-        (step,) = [
-            item for item in critical_chain(program, schedule(program, effort=EFFORT)) if item.name == "train"
-        ]
+        (step,) = [item for item in critical_chain(program, schedule(program, effort=EFFORT)) if item.name == "train"]
         assert (step.reason, step.because) == ("booking", "Maintenance")
         assert step.start_h == program.calendar.hour_of("week 2 day 3")
 
@@ -103,7 +101,7 @@ def check_random_program(program: Program, seed: int) -> None:
         assert_conflict_is_real_and_minimal(program, seed)
         return
     assert plan.is_proved(), f"seed {seed}"
-    assert violations(program, plan) == [], f"seed {seed}"
+    assert plan_problems(program, plan) == [], f"seed {seed}"
 
 
 @pytest.mark.parametrize("seed", [*range(8), *slow(*range(8, 30))])
@@ -126,5 +124,5 @@ def test_a_conflict_is_real_and_minimal(seed: int) -> None:
         assert_conflict_is_real_and_minimal(program, seed)
         return
     plan = schedule(program, effort=EFFORT)
-    assert violations(program, plan) == []
+    assert plan_problems(program, plan) == []
     assert plan.decision_h <= program.calendar.hour_of(program.decision.by)

@@ -61,9 +61,7 @@ def test_all_eight_readings_are_answered(small_program: Callable[..., Program]) 
 def test_the_price_of_a_person_is_what_solving_with_one_more_gives(
     small_program: Callable[..., Program],
 ) -> None:
-    program = small_program(
-        **{"activities.memo.after": [], "decision.decided_by": "prepare", "team.engineer": 1}
-    )
+    program = small_program(**{"activities.memo.after": [], "decision.decided_by": "prepare", "team.engineer": 1})
     plan = schedule(program)
     price = next(item for item in prices(program, plan, schedule) if item.title == "one more of engineer")
     more = schedule(program.changed({"team.engineer.fte": 2}))

@@ -61,9 +61,7 @@ def test_rows_that_a_wrong_operator_makes_bad_are_not_to_blame():
         operator="aten.sum.dim_IntList", problem="outside its error bound", module="", phase="forward",
         inputs=(), output="", detail="", lane=None, row_ids=(7,),
     )  # fmt: skip
-    watched = OperatorWatchReport(
-        mode="audit-ops", finding=finding, num_calls=1, num_operators=1, not_audited={}
-    )
+    watched = OperatorWatchReport(mode="audit-ops", finding=finding, num_calls=1, num_operators=1, not_audited={})
     rows = NO_ROW.model_copy(update={"rows": (RowFinding(row_id=7, place="p", lane=0, loss=None),)})
     found = report(2, None, None).model_copy(update={"rows": rows})
     assert explain(found, recorded(0.69)).cause == "bad data"

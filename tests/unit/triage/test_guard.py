@@ -45,8 +45,8 @@ def warned(home: Home, *, host: str | None = "n3", rate: float = 0.1, workers: i
 def test_a_run_is_warned_of_where_all_that_was_blamed_holds(home: Home) -> None:
     assert warned(home) == []
     save_guard(home.folder, guard({"host": "n3", "recipe.trainer.rate": "0.1"}))
-    (said,) = warned(home)
-    assert "lands on guard 'host=n3+recipe.trainer.rate=0.1': 40% of attempts" in said
+    (warning,) = warned(home)
+    assert "lands on guard 'host=n3+recipe.trainer.rate=0.1': 40% of attempts" in warning
     assert warned(home, host="n4") == warned(home, rate=0.2) == warned(home, host=None) == []
 
 
@@ -85,8 +85,8 @@ def test_a_guard_lapses_when_attempts_on_it_say_that_it_was_mended(
     home: Home, fails_since: int, has_lapsed: bool
 ) -> None:
     save_guard(home.folder, guard({"host": "n3"}, is_refusing=True))
-    (standing,) = guard_standings(home)
-    assert standing.since is None and not standing.has_lapsed
+    (status,) = guard_standings(home)
+    assert status.since is None and not status.has_lapsed
     with home.open_ledger() as ledger:
         for number in range(120):
             run = a_run(home, f"r{number}", learning_rate=number / 1000)
@@ -100,12 +100,12 @@ def test_a_guard_lapses_when_attempts_on_it_say_that_it_was_mended(
                     hosts=("n3",), **MACHINE,
                 )
             )  # fmt: skip
-    (standing,) = guard_standings(home)
-    assert standing.since is not None and (standing.since.baseline_attempts, standing.since.attempts) == (
+    (status,) = guard_standings(home)
+    assert status.since is not None and (status.since.baseline_attempts, status.since.attempts) == (
         60,
         60,
     )
-    assert standing.has_lapsed == has_lapsed
+    assert status.has_lapsed == has_lapsed
     if has_lapsed:
         assert warned(home) == [] and hosts_left_out(home, a_run(home, "new"), world_size=1) == []
     else:

@@ -12,12 +12,12 @@ from assay.triage.hang import (
     STOPPED,
     HungRank,
     are_stacks_whole,
-    ask_for_all_stacks,
-    ask_for_flight,
-    ask_for_main_stack,
     describe_silence,
     has_main_stack,
     process_state,
+    request_all_stacks,
+    request_flight_dump,
+    request_main_stack,
 )
 from assay.triage.hang import find_hung_rank as find
 from assay.triage.straggler import SLOW_WINDOWS, WINDOW_STEPS, StragglerWatch
@@ -65,13 +65,9 @@ def test_a_rank_that_was_never_heard_of_hangs_once_the_start_took_too_long() -> 
     found = find_hung_rank([beat(phase="startup"), unheard], now_s=90 + SLOW_PHASE_LIMIT_S, least_s=5.0)
     assert found == HungRank(1, None, SLOW_PHASE_LIMIT_S)
     assert describe_silence(found, "sleeping") == "no sign of life for 900 s, process sleeping"
-    assert (
-        find_hung_rank([beat(), unheard], now_s=91 + SLOW_PHASE_LIMIT_S, least_s=2 * SLOW_PHASE_LIMIT_S) is None
-    )
+    assert find_hung_rank([beat(), unheard], now_s=91 + SLOW_PHASE_LIMIT_S, least_s=2 * SLOW_PHASE_LIMIT_S) is None
     found = find_hung_rank([beat(), unheard, unheard], now_s=90 + SLOW_PHASE_LIMIT_S, least_s=5.0)
-    assert found is not None and "for 900 s, as of 1 more, process in an unknown state" in describe_silence(
-        found, ""
-    )
+    assert found is not None and "for 900 s, as of 1 more, process in an unknown state" in describe_silence(found, "")
 
 
 def test_of_ranks_at_the_same_place_the_one_heard_of_longest_ago_hangs() -> None:
@@ -140,29 +136,27 @@ time.sleep(60)
 def test_the_main_threads_stack_is_whole_whatever_the_others_do(tmp_path) -> None:
     path = tmp_path / "stacks.txt"
     numbers = (MAIN_STACK_SIGNAL.name, str(int(ALL_STACKS_SIGNAL)))
-    process = subprocess.Popen(
-        [sys.executable, "-c", STANDS, str(path), *numbers], stdout=subprocess.PIPE, text=True
-    )
+    process = subprocess.Popen([sys.executable, "-c", STANDS, str(path), *numbers], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     with process:
         assert process.stdout.readline() == "stands\n"
         process.send_signal(signal.SIGSTOP)
         wait_until(lambda: process_state(process.pid) == STOPPED)
         assert not has_main_stack(path)
-        ask_for_main_stack(process.pid)  # of a process that is stopped, and none of its threads is asked before
+        request_main_stack(process.pid)  # of a process that is stopped, and none of its threads is asked before
         wait_until(lambda: has_main_stack(path))
         assert not are_stacks_whole(path)
         main_stack = path.read_text()
         [title, *frames] = main_stack.splitlines()
         assert title.startswith("Stack (most recent") and "in churn" not in main_stack
         assert frames[-1].endswith("in <module>")
-        ask_for_all_stacks(process.pid)
+        request_all_stacks(process.pid)
         wait_until(lambda: are_stacks_whole(path) or process.poll() is not None)
         assert path.read_text().startswith(main_stack)
         process.kill()
-    assert not ask_for_flight(process.pid)
-    ask_for_main_stack(process.pid)  # it is gone: nobody is asked, and nothing raised
-    ask_for_all_stacks(process.pid)
+    assert not request_flight_dump(process.pid)
+    request_main_stack(process.pid)  # it is gone: nobody is asked, and nothing raised
+    request_all_stacks(process.pid)
 
 
 def wait_until(holds: Callable[[], bool]) -> None:
@@ -181,9 +175,9 @@ def test_stacks_are_whole_once_the_main_thread_stands_there_to_the_end(tmp_path)
     subprocess.run([sys.executable, "-c", code], check=True)
     assert are_stacks_whole(path)
     lines = path.read_text().splitlines(keepends=True)
-    for kept in range(len(lines)):
-        path.write_text("".join(lines[:kept]))
-        assert not are_stacks_whole(path), lines[:kept]
+    for num_lines in range(len(lines)):
+        path.write_text("".join(lines[:num_lines]))
+        assert not are_stacks_whole(path), lines[:num_lines]
     path.write_text("".join(["Stack (most recent call first):\n", *lines[-1:]]))
     assert has_main_stack(path) and not are_stacks_whole(path)
     path.unlink()

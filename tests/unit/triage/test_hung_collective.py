@@ -54,8 +54,8 @@ def test_a_rank_without_a_dump_is_named_where_all_others_have_come_to_a_group_of
             (tmp_path / f"rank_{rank}.json").write_text(json.dumps(dump))
         return find_hung_ranks(*read_dumps(tmp_path))
 
-    both = found((0, [waits]), (2, [waits]))
-    assert (both.ranks, both.groups[0].without_dump) == ((1,), (1,))
+    hung = found((0, [waits]), (2, [waits]))
+    assert (hung.ranks, hung.groups[0].without_dump) == ((1,), (1,))
     late = found((0, [waits]), (2, [{**waits, "collective_seq_id": 1, "retired": True}]))
     assert (late.ranks, late.groups[0].without_dump) == ((2,), ())
 

@@ -11,12 +11,12 @@ from variants import slow
 
 def run(rng: np.random.Generator, *, slow_worker: float = 1.0, uneven: float = 1.0) -> Skew:
     """Eight workers in 60 steps: worker 5 takes `slow_worker` times as long, every tenth step `uneven`."""
-    worker, step = (each.ravel() for each in np.meshgrid(np.arange(8), np.arange(60)))
+    worker, step = (array.ravel() for array in np.meshgrid(np.arange(8), np.arange(60)))
     seconds = 0.2 * np.exp(rng.normal(0, 0.03, worker.size))
     seconds *= np.where(worker == 5, slow_worker, 1.0) * np.where(step % 10 == 3, uneven, 1.0)
     seconds[rng.random(worker.size) < 0.01] *= 5.0
-    place, work = {"worker": worker.astype(str).tolist()}, {"step": step.astype(str).tolist()}
-    return split_skew(Durations(seconds, place, work, [""] * worker.size, {}))
+    location, work = {"worker": worker.astype(str).tolist()}, {"step": step.astype(str).tolist()}
+    return split_skew(Durations(seconds, location, work, [""] * worker.size, {}))
 
 
 @pytest.mark.parametrize("tries", [10, *slow(100)])
@@ -25,7 +25,7 @@ def test_a_slow_worker_is_a_place_and_its_ratio_is_told(tries: int) -> None:
     covered = 0
     for _ in range(tries):
         found = run(rng, slow_worker=1.2)
-        assert found.verdict == "place" and found.effects[0].factors == {"worker": "5"}
+        assert found.verdict == "location" and found.effects[0].factors == {"worker": "5"}
         covered += found.effects[0].low <= 1.2 <= found.effects[0].high
     assert covered >= 0.9 * tries
 
@@ -44,8 +44,8 @@ def test_a_column_that_is_two_things_or_holds_no_duration_is_refused() -> None:
     import pyarrow as pa
 
     table = pa.table({"s": ["0.1", "0.2"], "worker": ["0", "1"], "none": ["", None]})
-    asked = {"place": ("worker",), "kind": None}
+    columns = {"location": ("worker",), "kind": None}
     with pytest.raises(ConfigError, match="'worker' is there twice"):
-        durations_of("t.csv", table, {}, value="s", work=("worker",), **asked)
+        durations_of("t.csv", table, {}, value="s", work=("worker",), **columns)
     with pytest.raises(DataError, match=r"'none' \(--value\) holds no duration"):
-        durations_of("t.csv", table, {}, value="none", work=("s",), **asked)
+        durations_of("t.csv", table, {}, value="none", work=("s",), **columns)

@@ -67,15 +67,13 @@ def segment(
 
 
 def attempt(number: int = 1, *, started: float) -> Attempt:
-    return Attempt(
-        run_id="run", attempt=number, world_size=2, start_step=0, started_s=EPOCH_S + started, **MACHINE
-    )
+    return Attempt(run_id="run", attempt=number, world_size=2, start_step=0, started_s=EPOCH_S + started, **MACHINE)
 
 
-def launch(started: float, asked: float | None = None) -> Launch:
+def launch(started: float, requested_s: float | None = None) -> Launch:
     return Launch(
         run_id="run", number=1, place="here", job="1", host="n1", started_by="me", started_s=EPOCH_S + started,
-        asked_s=None if asked is None else EPOCH_S + asked, world_size=2, log="",
+        asked_s=None if requested_s is None else EPOCH_S + requested_s, world_size=2, log="",
     )  # fmt: skip
 
 
@@ -84,10 +82,8 @@ PARTS = {"rendezvous": 4.0, "dataset": 4.5, "model": 6.0, "restore": 6.25}
 
 def test_every_second_of_a_first_attempt_is_in_one_span(tmp_path: Path) -> None:
     quick = segment(tmp_path / "0.seg", imports=(0.5, 2.75), parts=PARTS, first_step=9.0)
-    slow = segment(
-        tmp_path / "1.seg", rank=1, opened=3.0, imports=(0.5, 2.75), parts=PARTS, evaluated=(6.5, 8.5)
-    )
-    start = start_of(attempt(started=1.0), None, launch(0.25, asked=-1.0), [quick, slow])
+    slow = segment(tmp_path / "1.seg", rank=1, opened=3.0, imports=(0.5, 2.75), parts=PARTS, evaluated=(6.5, 8.5))
+    start = start_of(attempt(started=1.0), None, launch(0.25, requested_s=-1.0), [quick, slow])
     assert start is not None
     assert (start.rank, start.total_s, start.unaccounted_s) == (1, 11.0, 0.0)
     assert start.spans == {
@@ -98,13 +94,13 @@ def test_every_second_of_a_first_attempt_is_in_one_span(tmp_path: Path) -> None:
 
 def test_a_restart_counts_from_the_death_before_it_and_a_launch_by_hand_from_itself(tmp_path: Path) -> None:
     read = [segment(tmp_path / "0.seg", opened=3.0, imports=(-50.0, -47.0), parts=PARTS)]
-    again = start_of(attempt(2, started=2.5), EPOCH_S + 2.0, launch(-60.0, asked=-61.0), read)
+    again = start_of(attempt(2, started=2.5), EPOCH_S + 2.0, launch(-60.0, requested_s=-61.0), read)
     assert again is not None and again.total_s == 8.0
     assert again.spans["restart"] == again.spans["process"] == 0.5
     assert not again.spans.keys() & {"command", "launch", "imports"}, "the server had imported all, long before"
-    by_hand = start_of(attempt(2, started=2.5), EPOCH_S - 40_000, launch(2.0, asked=1.5), read)
-    assert by_hand is not None and by_hand.total_s == 8.5
-    assert "restart" not in by_hand.spans, "a night between them is no startup"
+    expected = start_of(attempt(2, started=2.5), EPOCH_S - 40_000, launch(2.0, requested_s=1.5), read)
+    assert expected is not None and expected.total_s == 8.5
+    assert "restart" not in expected.spans, "a night between them is no startup"
 
 
 def test_what_nobody_wrote_down_is_in_no_span(tmp_path: Path) -> None:
@@ -120,19 +116,18 @@ def test_spans_never_come_to_more_than_the_whole(
     tmp_path_factory: pytest.TempPathFactory, moments: list[float], first_step: float
 ) -> None:
     """Whatever clocks say: of different hosts they may disagree."""
-    asked, started, began, opened, *rest = moments
+    requested_s, started, began, opened, *rest = moments
     parts = dict(zip(PARTS, sorted(rest[:4]), strict=True))
     path = tmp_path_factory.mktemp("segment") / "0.seg"
     read = segment(path, opened=opened, imports=(rest[4], rest[4] + 1.0), parts=parts, first_step=first_step)
-    start = start_of(attempt(started=began), None, launch(started, asked=asked), [read])
+    start = start_of(attempt(started=began), None, launch(started, requested_s=requested_s), [read])
     assert start is not None and all(seconds > 0.0 for seconds in start.spans.values())
     assert sum(start.spans.values()) + start.unaccounted_s == pytest.approx(start.total_s)
 
 
 def starts(imports: list[float], model: list[float]) -> list[FirstStep]:
     return [
-        FirstStep("run", 1, 0, 10.0, {"imports": one, "model": two})
-        for one, two in zip(imports, model, strict=True)
+        FirstStep("run", 1, 0, 10.0, {"imports": one, "model": two}) for one, two in zip(imports, model, strict=True)
     ]
 
 
@@ -147,6 +142,4 @@ def test_what_grew_is_named_with_welchs_interval() -> None:
     single = grown(after[:1], before)
     assert [(span.span, span.low) for span in single] == [("imports", None)]
     assert np.isclose(single[0].seconds, 5.1 - 2.0125)
-    assert {span.span for span in grown(before, after)} == {"unaccounted"}, (
-        "the whole is as long, the parts less"
-    )
+    assert {span.span for span in grown(before, after)} == {"unaccounted"}, "the whole is as long, the parts less"

@@ -7,19 +7,26 @@ import click
 
 from assay.base.clock import SystemClock
 from assay.base.errors import ConfigError
-from assay.cli.given import OUT_PAGE, SOURCE_PATH, CommandGroup, asked_ledger, force_option, given_home
+from assay.cli.parameters import (
+    OUT_PAGE,
+    SOURCE_PATH,
+    CommandGroup,
+    current_home,
+    force_option,
+    ledger_with_runs,
+)
+from assay.cli.triage.ab_test import bisect
 from assay.cli.triage.case import case
 from assay.cli.triage.ci import ci
 from assay.cli.triage.data import data
 from assay.cli.triage.failures import failures, fixed
-from assay.cli.triage.given import JSON
 from assay.cli.triage.guard import guard
-from assay.cli.triage.measured import bisect
+from assay.cli.triage.parameters import JSON
 from assay.cli.triage.slow import skew, slow, startup
 from assay.cli.triage.symptoms import hang, symptoms
 
 if TYPE_CHECKING:
-    from assay.triage.findings import Fleet
+    from assay.triage.overview import Fleet
 
 MOST_STARTS = 100
 """Runs whose starts are read for a page, the newest."""
@@ -28,9 +35,7 @@ MOST_STARTS = 100
 @click.group(cls=CommandGroup, invoke_without_command=True)
 @click.option("--page", type=OUT_PAGE, help="Write it as one HTML page.")
 @force_option
-@click.option(
-    "--junit", multiple=True, type=SOURCE_PATH, help="With --page: results of CI, as 'triage ci' reads them."
-)
+@click.option("--junit", multiple=True, type=SOURCE_PATH, help="With --page: results of CI, as 'triage ci' reads them.")
 @JSON
 @click.pass_context
 def triage(context: click.Context, page: Path | None, junit: tuple[Path, ...], as_json: bool) -> None:
@@ -46,10 +51,10 @@ def triage(context: click.Context, page: Path | None, junit: tuple[Path, ...], a
     if junit and page is None:
         raise ConfigError("--junit is shown on a page: add --page FILE.")
     from assay.reporting.terminal.findings import print_findings
-    from assay.triage.findings import look_at
+    from assay.triage.overview import triage_ledger
 
-    with asked_ledger(given_home()) as ledger:
-        fleet = look_at(ledger)
+    with ledger_with_runs(current_home()) as ledger:
+        fleet = triage_ledger(ledger)
     if page is not None:
         _write_page(fleet, page, junit)
     if as_json:
@@ -66,7 +71,7 @@ def _write_page(fleet: "Fleet", page: Path, junit: tuple[Path, ...]) -> None:
     from assay.triage.startup import startup_of
 
     ci_report = report_of(read_recorded(junit, commit=None, path=None), None) if junit else None
-    newest = sorted(given_home().runs(), key=lambda run: -run.created_s)
+    newest = sorted(current_home().runs(), key=lambda run: -run.created_s)
     try:
         startup = startup_of([run for run in newest if not run.is_drill][:MOST_STARTS], None)
     except ConfigError:  # none of them reached a step

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from assay.base.errors import ConfigError
-from assay.cli.given import RUN, SOURCE_PATH, asked_ledger, given_home
-from assay.cli.triage.given import JSON, SOURCES, names_in
-from assay.cli.triage.measured import LEAST, MEASURING, compare_and_print, measuring_options, refuse_given
+from assay.cli.parameters import RUN, SOURCE_PATH, current_home, ledger_with_runs
+from assay.cli.triage.ab_test import LEAST, MEASURING, compare_and_print, measuring_options, reject_options
+from assay.cli.triage.parameters import JSON, SOURCES, names_in
 
 if TYPE_CHECKING:
     from assay.triage.slow.series import MeasuredSeries, SeriesNames
@@ -56,12 +56,10 @@ def slow(
     --seed are for that. The runs are real; nothing of them enters the home."""
     context = click.get_current_context()
     if ab is not None:
-        refuse_given(
-            context, ("value", "at", "factors", "phases"), "a table has that, and with --ab none is read"
-        )
+        reject_options(context, ("value", "at", "factors", "phases"), "a table has that, and with --ab none is read")
         compare_and_print(*ab, sources, least=least, as_json=as_json, **measuring)
         return
-    refuse_given(context, MEASURING, "that is for runs of --ab A B")
+    reject_options(context, MEASURING, "that is for runs of --ab A B")
     least = LEAST_LASTING if least is None else least
     from assay.reporting.terminal.triage import print_slow_changes
     from assay.triage.slow.explain import explain_changes
@@ -78,12 +76,12 @@ def slow(
 @click.command()
 @click.argument("sources", nargs=-1, type=SOURCE_PATH, metavar="SOURCE...", required=True)
 @click.option("--value", metavar="COL", required=True, help="A duration of a rank's own work.")
-@click.option("--place", metavar="A,B,...", required=True, help="Where it was: stage, worker.")
+@click.option("--location", metavar="A,B,...", required=True, help="Where it was: stage, worker.")
 @click.option("--work", metavar="C,D,...", required=True, help="What it was: step, micro-batch.")
 @click.option("--kind", metavar="COL", help="Of which kind: forward, backward; each is looked at by itself.")
 @JSON
-def skew(sources: tuple[Path, ...], value: str, place: str, work: str, kind: str | None, as_json: bool) -> None:
-    """Say whether the durations of one run differ by place (a slow worker) or by work (uneven batches).
+def skew(sources: tuple[Path, ...], value: str, location: str, work: str, kind: str | None, as_json: bool) -> None:
+    """Say whether the durations of one run differ by location (a slow worker) or by work (uneven batches).
 
     A collective makes all ranks wait for the slowest: give durations of compute only."""
     from assay.reporting.terminal.triage import print_skew
@@ -92,7 +90,13 @@ def skew(sources: tuple[Path, ...], value: str, place: str, work: str, kind: str
 
     where, table, digests = read_tables(list(sources))
     durations = durations_of(
-        where, table, digests, value=value, place=names_in(place) or (), work=names_in(work) or (), kind=kind
+        where,
+        table,
+        digests,
+        value=value,
+        location=names_in(location) or (),
+        work=names_in(work) or (),
+        kind=kind,
     )
     found = split_skew(durations)
     if as_json:
@@ -112,13 +116,13 @@ def startup(runs: tuple[str, ...], against: str | None, as_json: bool) -> None:
     ended; each second is in one part, or is said to be in none."""
     from assay.reporting.terminal.triage import print_startup
     from assay.triage.startup import startup_of
-    from assay.workflows.run import existing_run
+    from assay.workflows.run import load_run
 
-    home = given_home()
-    chosen = [existing_run(home, run_id) for run_id in runs] or [run for run in home.runs() if not run.is_drill]
+    home = current_home()
+    chosen = [load_run(home, run_id) for run_id in runs] or [run for run in home.runs() if not run.is_drill]
     if not chosen:
         raise ConfigError(f"there are no runs in {home.folder}. Is $ASSAY_HOME right?")
-    found = startup_of(chosen, None if against is None else existing_run(home, against))
+    found = startup_of(chosen, None if against is None else load_run(home, against))
     if as_json:
         click.echo(found.to_json())
     else:
@@ -132,5 +136,5 @@ def _series(sources: tuple[Path, ...], names: "SeriesNames") -> "MeasuredSeries"
         return read_series(sources, names)
     from assay.triage.slow.ledger import ledger_series
 
-    with asked_ledger(given_home()) as ledger:
+    with ledger_with_runs(current_home()) as ledger:
         return ledger_series(ledger, names)

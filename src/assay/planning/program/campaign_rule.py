@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from assay.base.config import read_config_file, validated
 from assay.base.errors import ConfigError
 from assay.base.names import meant
-from assay.planning.program.checks import ProgramMistake
+from assay.planning.program.checks import ProgramProblem
 
 if TYPE_CHECKING:
     from assay.decision.config import CampaignConfig
@@ -29,7 +29,7 @@ _SHARES = ("correct", "ranking")
 """Scores of predictions that are shares whatever is trained: where the class is right, and the AUC."""
 
 
-def with_campaigns(values: dict[str, Any], folder: Path) -> Iterator[ProgramMistake]:
+def with_campaigns(values: dict[str, Any], folder: Path) -> Iterator[ProgramProblem]:
     """Put a campaign's rule where a gate of the program's tree names its file, relative to `folder`."""
     gates = values.get("gates")
     for name, gate in gates.items() if isinstance(gates, dict) else ():
@@ -40,13 +40,11 @@ def with_campaigns(values: dict[str, Any], folder: Path) -> Iterator[ProgramMist
             try:
                 config = _campaign(path)
             except ConfigError as error:
-                yield ProgramMistake(key, str(error))
+                yield ProgramProblem(key, str(error))
                 continue
             unfit = dict(_unfit(config, values.get("benchmarks")))
-            yield from (ProgramMistake(key, f"{path}: {reason}") for reason in unfit.values())
-            evidence["rule"] = _rule(config, leave_out=unfit) | {
-                "arms": _arms(config, _count(values, evidence))
-            }
+            yield from (ProgramProblem(key, f"{path}: {reason}") for reason in unfit.values())
+            evidence["rule"] = _rule(config, leave_out=unfit) | {"arms": _arms(config, _count(values, evidence))}
             yield from _other_seeds(config, path, evidence, _count(values, evidence))
 
 
@@ -81,9 +79,7 @@ def _campaign(path: Path) -> "CampaignConfig":
 
 def _unfit(config: "CampaignConfig", known: Any) -> Iterator[tuple[str, str]]:
     """(benchmark, why a program cannot play what the campaign's rule asks of it)."""
-    scores = {
-        benchmark.name: benchmark.score for benchmark in config.benchmarks if benchmark.type == "predictions"
-    }
+    scores = {benchmark.name: benchmark.score for benchmark in config.benchmarks if benchmark.type == "predictions"}
 
     def unit_text(name: str) -> str | None:
         score = scores.get(name, _SHARES[0])
@@ -129,12 +125,12 @@ def _arms(config: "CampaignConfig", count: int | None) -> int:
 
 def _other_seeds(
     config: "CampaignConfig", path: Path, evidence: Mapping[str, Any], count: int | None
-) -> Iterator[ProgramMistake]:
+) -> Iterator[ProgramProblem]:
     """Where the runs are whole seeds of all arms and reach a look, and are not the seeds of the campaign."""
     arms = evidence["rule"]["arms"]
     if count is None or count % arms or count < arms * config.all_looks[0] or count == arms * config.seeds:
         return  # the first two are mistakes of any gate's runs
-    yield ProgramMistake(
+    yield ProgramProblem(
         f"activities.{evidence['runs']}.runs.count",
         f"{count} runs are {count // arms} seeds of {arms} arms ({', '.join(config.arm_names)}), and {path} "
         f"has seeds: {config.seeds}. Write count: {arms * config.seeds}, or seeds: {count // arms} there.",

@@ -28,7 +28,7 @@ MAX_DAYS = 3640
 """As many as a calendar may have."""
 
 
-class ProgramMistake(NamedTuple):
+class ProgramProblem(NamedTuple):
     """Something wrong with a program."""
 
     key: str
@@ -37,7 +37,7 @@ class ProgramMistake(NamedTuple):
     message: str
 
 
-def problems_of(program: Program, unread: Collection[str] = ()) -> Iterator[ProgramMistake]:
+def problems_of(program: Program, unread: Collection[str] = ()) -> Iterator[ProgramProblem]:
     """Everything that is wrong with it; a schedule may be sought only where there is nothing.
 
     `unread`: dotted keys that were left out because they could not be read; what hangs on them is no mistake.
@@ -62,7 +62,7 @@ def problems_of(program: Program, unread: Collection[str] = ()) -> Iterator[Prog
         yield from short_budgets(program)
 
 
-def strangers(program: Program, progress: Progress, unread: Collection[str] = ()) -> Iterator[ProgramMistake]:
+def strangers(program: Program, progress: Progress, unread: Collection[str] = ()) -> Iterator[ProgramProblem]:
     """What the progress tells of, readable or not, and the program does not hold."""
     nodes = program.nodes()
     for section, noted, known in (
@@ -74,14 +74,14 @@ def strangers(program: Program, progress: Progress, unread: Collection[str] = ()
         for name in dict.fromkeys(names):
             if name not in known:
                 text = f"not in program '{program.name}'{meant(name, known)}."
-                yield ProgramMistake(f"{section}.{name}", text)
+                yield ProgramProblem(f"{section}.{name}", text)
     for name, actual in progress.activities.items():
         if actual.runs and name in nodes and nodes[name].runs is None:
             text = f"'{name}' is work of people and has no runs. Note its 'device_hours' instead."
-            yield ProgramMistake(f"activities.{name}.runs", text)
+            yield ProgramProblem(f"activities.{name}.runs", text)
 
 
-def misfits(program: Program, progress: Progress, unread: Collection[str] = ()) -> Iterator[ProgramMistake]:
+def misfits(program: Program, progress: Progress, unread: Collection[str] = ()) -> Iterator[ProgramProblem]:
     """What in these notes the program does not hold, or cannot have been.
 
     `unread`: dotted keys that were left out because they could not be read; what hangs on them is no mistake.
@@ -92,7 +92,7 @@ def misfits(program: Program, progress: Progress, unread: Collection[str] = ()) 
         if name in nodes:
             yield from _misfits_of(program, name, actual, now)
             if not is_touched(f"activities.{name}.runs", unread):
-                yield from _sums_that_differ(name, actual)
+                yield from _different_sums(name, actual)
     for name, verdicts in progress.verdicts.items():
         if name in program.gates:
             if not is_touched(f"verdicts.{name}", unread):
@@ -100,7 +100,7 @@ def misfits(program: Program, progress: Progress, unread: Collection[str] = ()) 
             yield from _not_over(program, progress, name, now, unread)
 
 
-def _beyond_measure(key: str, part: object) -> Iterator[ProgramMistake]:
+def _beyond_measure(key: str, part: object) -> Iterator[ProgramProblem]:
     """Numbers that no program has; days of work that no calendar has."""
     if isinstance(part, dict | list):
         named = part.items() if isinstance(part, dict) else enumerate(part)
@@ -109,73 +109,67 @@ def _beyond_measure(key: str, part: object) -> Iterator[ProgramMistake]:
     elif isinstance(part, int | float) and not isinstance(part, bool):
         most = MAX_DAYS if key.rpartition(".")[2] == "days" else MOST
         if abs(part) > most:
-            yield ProgramMistake(key, f"expected {most:g} at most (given: {part:g}). Check its unit.")
+            yield ProgramProblem(key, f"expected {most:g} at most (given: {part:g}). Check its unit.")
 
 
-def refuse(found: Iterable[ProgramMistake]) -> None:
+def refuse(found: Iterable[ProgramProblem]) -> None:
     """Raise one `ConfigError` that lists what is wrong with a progress, where anything is."""
-    if lines := [f"{mistake.key}: {mistake.message}" for mistake in found]:
+    if lines := [f"{problem.key}: {problem.message}" for problem in found]:
         raise ConfigError("progress: " + "\n  ".join(lines))
 
 
-def _misfits_of(program: Program, name: str, actual: Actual, now: str | None) -> Iterator[ProgramMistake]:
+def _misfits_of(program: Program, name: str, actual: Actual, now: str | None) -> Iterator[ProgramProblem]:
     hour_of, key = program.calendar.hour_of, f"activities.{name}"
     yield from _moments_out_of_order(program, key, actual.started, actual.ended, now)
-    is_past = (
-        actual.expected_end is not None and now is not None and hour_of(actual.expected_end) <= hour_of(now)
-    )
+    is_past = actual.expected_end is not None and now is not None and hour_of(actual.expected_end) <= hour_of(now)
     if is_past:
-        text = (
-            f"{actual.expected_end} is past ({now}), and it goes on. Say when it is expected now, or nothing."
-        )
-        yield ProgramMistake(f"{key}.expected_end", text)
+        text = f"{actual.expected_end} is past ({now}), and it goes on. Say when it is expected now, or nothing."
+        yield ProgramProblem(f"{key}.expected_end", text)
     for index, run in enumerate(actual.runs):
         yield from _moments_out_of_order(program, f"{key}.runs.{index}", run.started, run.ended, now)
         if actual.ended is not None and run.ended is None:
             text = f"goes on, and '{name}' has ended ({actual.ended}). Say when the run ended."
-            yield ProgramMistake(f"{key}.runs.{index}", text)
+            yield ProgramProblem(f"{key}.runs.{index}", text)
 
 
-def _sums_that_differ(name: str, actual: Actual) -> Iterator[ProgramMistake]:
+def _different_sums(name: str, actual: Actual) -> Iterator[ProgramProblem]:
     held = sum(run.device_hours for run in actual.runs)
     if not actual.runs or actual.device_hours is None:
         return
     if abs(held - actual.device_hours) > 1e-6 * max(held, 1.0):
         text = f"{actual.device_hours:g}, and its runs sum to {held:g}. Leave one of the two out."
-        yield ProgramMistake(f"activities.{name}.device_hours", text)
+        yield ProgramProblem(f"activities.{name}.device_hours", text)
 
 
 def _moments_out_of_order(
     program: Program, key: str, started: str, ended: str | None, now: str | None
-) -> Iterator[ProgramMistake]:
+) -> Iterator[ProgramProblem]:
     hour_of = program.calendar.hour_of
     for what, moment in (("started", started), ("ended", ended)):
         if moment is not None and now is not None and hour_of(moment) > hour_of(now):
-            yield ProgramMistake(f"{key}.{what}", f"{moment} lies after now ({now}).")
+            yield ProgramProblem(f"{key}.{what}", f"{moment} lies after now ({now}).")
     if ended is not None and hour_of(ended) < hour_of(started):
-        yield ProgramMistake(f"{key}.ended", f"{ended} lies before its start ({started}). Swap them.")
+        yield ProgramProblem(f"{key}.ended", f"{ended} lies before its start ({started}). Swap them.")
 
 
-def _invalid_looks(name: str, gate: ProgramGate, verdicts: Sequence[Verdict]) -> Iterator[ProgramMistake]:
+def _invalid_looks(name: str, gate: ProgramGate, verdicts: Sequence[Verdict]) -> Iterator[ProgramProblem]:
     key, looks = f"verdicts.{name}", 1 + (gate.again.at_most if gate.again else 0)
     if not verdicts:
-        yield ProgramMistake(key, "says nothing. Leave it out until the gate has been held.")
+        yield ProgramProblem(key, "says nothing. Leave it out until the gate has been held.")
     elif any(verdict != "again" for verdict in verdicts[:-1]):
         text = f"{', then '.join(verdicts)}: it is held once more only after 'again'. Note the one that holds."
-        yield ProgramMistake(key, text)
+        yield ProgramProblem(key, text)
     elif gate.again is None and "again" in verdicts:
         text = "'again', and the gate repeats nothing (it has no 'again'). Note pass, narrow or stop."
-        yield ProgramMistake(key, text)
+        yield ProgramProblem(key, text)
     elif len(verdicts) > looks:
-        text = (
-            f"{len(verdicts)} verdicts; the gate may be held {looks} times. Leave out those that were not said."
-        )
-        yield ProgramMistake(key, text)
+        text = f"{len(verdicts)} verdicts; the gate may be held {looks} times. Leave out those that were not said."
+        yield ProgramProblem(key, text)
 
 
 def _not_over(
     program: Program, progress: Progress, name: str, now: str | None, unread: Collection[str]
-) -> Iterator[ProgramMistake]:
+) -> Iterator[ProgramProblem]:
     """What a gate judges, and what has not been by now."""
     hour_of, off = program.calendar.hour_of, called_off(program, progress)
     for dependency in program.gates[name].after:
@@ -187,10 +181,10 @@ def _not_over(
             came = progress.events.get(before)
             if came is None or (now is not None and hour_of(came) > hour_of(now)):
                 text = f"'{before}', which it waits for, has not come (events.{before})."
-                yield ProgramMistake(f"verdicts.{name}", f"{text} Say when it came, or leave the verdict out.")
+                yield ProgramProblem(f"verdicts.{name}", f"{text} Say when it came, or leave the verdict out.")
         elif before not in off and (actual is None or (dependency.of == "end" and actual.ended is None)):
             text = f"'{before}', which it judges, is not over (activities.{before}.ended)."
-            yield ProgramMistake(f"verdicts.{name}", f"{text} Say when it ended, or leave the verdict out.")
+            yield ProgramProblem(f"verdicts.{name}", f"{text} Say when it ended, or leave the verdict out.")
 
 
 def unawaited(program: Program) -> list[str]:
@@ -211,11 +205,11 @@ _Reference = tuple[str, str, Collection[str], str]
 """(key, the name that stands there, the names that may, what these are)."""
 
 
-def _dangling(program: Program, unread: Collection[str]) -> Iterator[ProgramMistake]:
+def _dangling(program: Program, unread: Collection[str]) -> Iterator[ProgramProblem]:
     references = (_named_by_work, _named_by_gates, _named_by_owners, _named_by_risks)
     for key, name, known, what in itertools.chain.from_iterable(reference(program) for reference in references):
         if name not in known and name not in unread:
-            yield ProgramMistake(key, f"'{name}' is no {what}{meant(name, known)}.")
+            yield ProgramProblem(key, f"'{name}' is no {what}{meant(name, known)}.")
 
 
 def _named_by_work(program: Program) -> Iterator[_Reference]:
@@ -309,33 +303,31 @@ def _named_by_risks(program: Program) -> Iterator[_Reference]:
 # What one part alone shows to be wrong
 
 
-def _triangles(program: Program) -> Iterator[ProgramMistake]:
+def _triangles(program: Program) -> Iterator[ProgramProblem]:
     for name, risk in program.risks.items():
         for triangle in ("days", "factor", "fraction", "points"):
             values = list(getattr(risk.effect, triangle, ()))
             if values != sorted(values):
                 key = f"risks.{name}.effect.{triangle}"
-                yield ProgramMistake(key, f"{values}: expected least, most likely, most.")
+                yield ProgramProblem(key, f"{values}: expected least, most likely, most.")
 
 
-def _twice_named(program: Program) -> Iterator[ProgramMistake]:
+def _twice_named(program: Program) -> Iterator[ProgramProblem]:
     seen: dict[str, str] = {}
     for section in ("activities", "gates", "events"):
         for name in getattr(program, section):
             if name in seen:
-                yield ProgramMistake(
+                yield ProgramProblem(
                     f"{section}.{name}",
                     f"'{name}' also stands in '{seen[name]}'; 'after: [{name}]' could mean either. Rename one.",
                 )
             seen[name] = section
     for name in program.stakeholders:
         if name in program.team:
-            yield ProgramMistake(
-                f"stakeholders.{name}", f"'{name}' is in the team already. Rename or remove one."
-            )
+            yield ProgramProblem(f"stakeholders.{name}", f"'{name}' is in the team already. Rename or remove one.")
 
 
-def _optional_and_needed(program: Program) -> Iterator[ProgramMistake]:
+def _optional_and_needed(program: Program) -> Iterator[ProgramProblem]:
     needed = {program.decision.decided_by: "it makes the decision"}
     for name, gate in program.gates.items():
         if gate.evidence is not None:
@@ -343,17 +335,17 @@ def _optional_and_needed(program: Program) -> Iterator[ProgramMistake]:
     for name, activity in program.activities.items():
         if activity.optional and name in needed:
             text = f"the program cannot do without it: {needed[name]}. Remove 'optional'."
-            yield ProgramMistake(f"activities.{name}.optional", text)
+            yield ProgramProblem(f"activities.{name}.optional", text)
 
 
-def _dates(program: Program) -> Iterator[ProgramMistake]:
+def _dates(program: Program) -> Iterator[ProgramProblem]:
     calendar, horizon = program.calendar, program.calendar.horizon_h()
     spans = [(f"capacity.bookings.{n}", b.since, b.until) for n, b in program.capacity.bookings.items()]
     for name, role in program.team.items():
         spans += [(f"team.{name}.away.{i}", a.since, a.until) for i, a in enumerate(role.away)]
     for key, since, until in spans:
         if calendar.hour_of(since) >= calendar.hour_of(until):
-            yield ProgramMistake(key, f"ends ({until}) before it begins ({since}). Swap them.")
+            yield ProgramProblem(key, f"ends ({until}) before it begins ({since}). Swap them.")
     yield from _dates_out_of_order(program)
     moments = [("decision.by", program.decision.by)]
     moments += [(f"events.{name}.at", event.at) for name, event in program.events.items()]
@@ -362,29 +354,29 @@ def _dates(program: Program) -> Iterator[ProgramMistake]:
         moments += [(f"{node.key}.{field}", moment) for field, moment in dates if moment]
     for key, moment in moments:
         if not 0 <= calendar.hour_of(moment) <= horizon:
-            yield ProgramMistake(
+            yield ProgramProblem(
                 key,
                 f"'{moment}' lies outside the calendar, which runs from {calendar.start} for "
                 f"{number_of(calendar.weeks, 'week')}. Move it, or give calendar.weeks more.",
             )
 
 
-def _dates_out_of_order(program: Program) -> Iterator[ProgramMistake]:
+def _dates_out_of_order(program: Program) -> Iterator[ProgramProblem]:
     hour_of, decision = program.calendar.hour_of, program.decision
     for node in program.nodes().values():
         if node.not_before and node.due and hour_of(node.due) <= hour_of(node.not_before):
-            yield ProgramMistake(
+            yield ProgramProblem(
                 f"{node.key}.due",
                 f"is due ({node.due}) before it may begin ({node.not_before}). Move one of the two.",
             )
     if decision.review and hour_of(decision.review) < hour_of(decision.by):
-        yield ProgramMistake(
+        yield ProgramProblem(
             "decision.review",
             f"is presented ({decision.review}) before it must stand ({decision.by}). Move one of the two.",
         )
 
 
-def unusable_run_counts(program: Program, unread: Collection[str] = ()) -> Iterator[ProgramMistake]:
+def unusable_run_counts(program: Program, unread: Collection[str] = ()) -> Iterator[ProgramProblem]:
     """Activities whose runs a gate reads, and cannot share out among its arms, or not by its first look."""
     for name, gate in program.gates.items():
         evidence = gate.evidence
@@ -399,7 +391,7 @@ def unusable_run_counts(program: Program, unread: Collection[str] = ()) -> Itera
             what = "no whole number of seeds" if count % arms else "too few seeds"
             text = f"{number_of(count, 'run')} of {arms} arms: {what} for gate '{name}', which reads them"
             first = "" if evidence.rule is None else f" first at {evidence.least_seeds} of each"
-            yield ProgramMistake(key, f"{text}{first}. Give a multiple of {arms}, {least} or more.")
+            yield ProgramProblem(key, f"{text}{first}. Give a multiple of {arms}, {least} or more.")
 
 
 def why_nothing_passes(program: Program) -> Iterator[str]:
@@ -409,10 +401,10 @@ def why_nothing_passes(program: Program) -> Iterator[str]:
         if gate.evidence is not None and gate.evidence.runs not in program.activities:
             yield f"gate '{name}' reads the runs of '{gate.evidence.runs}', which is left out: it says narrow."
         if gate.evidence is not None and gate.evidence.rule is not None:
-            yield from _modes_that_cannot_be_shown_rare(program, name, gate.evidence.rule)
+            yield from _unprovable_rates(program, name, gate.evidence.rule)
 
 
-def _modes_that_cannot_be_shown_rare(program: Program, gate: str, rule: GateRule) -> Iterator[str]:
+def _unprovable_rates(program: Program, gate: str, rule: GateRule) -> Iterator[str]:
     from assay.statistics.failure_rate import trials_needed  # scipy, that few programs need
 
     for mode in rule.safety:
@@ -425,7 +417,7 @@ def _modes_that_cannot_be_shown_rare(program: Program, gate: str, rule: GateRule
             )
 
 
-def _cycles(program: Program) -> Iterator[ProgramMistake]:
+def _cycles(program: Program) -> Iterator[ProgramProblem]:
     """One circle for each set of activities and gates that wait for one another."""
     nodes = program.nodes()
     over: set[str] = set()
@@ -435,7 +427,7 @@ def _cycles(program: Program) -> Iterator[ProgramMistake]:
         # Whoever led to a circle is looked at no more: it would be found again.
         over |= set(stack)
         if circle:
-            yield ProgramMistake(
+            yield ProgramProblem(
                 f"{nodes[circle[0]].key}.after",
                 f"a circle: {' waits for '.join(circle)}. Remove one of these from its 'after'.",
             )
@@ -455,7 +447,7 @@ def _circle(nodes: Mapping[str, Node], name: str, stack: list[str], over: set[st
     return []
 
 
-def _too_few_people(program: Program) -> Iterator[ProgramMistake]:
+def _too_few_people(program: Program) -> Iterator[ProgramProblem]:
     for node in program.nodes().values():
         options = [
             [
@@ -469,10 +461,10 @@ def _too_few_people(program: Program) -> Iterator[ProgramMistake]:
         if short and all(short):
             key, fte, available = short[0][0]
             hint = "Ask for less, over more days." if node.work else "Ask for less."
-            yield ProgramMistake(key, f"asks for {fte:g} where the team has {available:g}. {hint}")
+            yield ProgramProblem(key, f"asks for {fte:g} where the team has {available:g}. {hint}")
 
 
-def _booked_twice(program: Program) -> Iterator[ProgramMistake]:
+def _booked_twice(program: Program) -> Iterator[ProgramProblem]:
     """Named people whose activities are pinned by dates onto the same days."""
     fixed = []
     for node in program.nodes().values():
@@ -486,7 +478,7 @@ def _booked_twice(program: Program) -> Iterator[ProgramMistake]:
         for person in sorted(people.keys() & others.keys() & program.team.keys()):
             available = program.team[person].fte
             if begin < until and since < end and people[person] + others[person] > available + 1e-9:
-                yield ProgramMistake(
+                yield ProgramProblem(
                     f"{other.key}.work",
                     f"'{person}' is booked twice: '{node.name}' takes {people[person]:g} and '{other.name}' "
                     f"{others[person]:g} on the same days, and there is {available:g}. "
@@ -494,7 +486,7 @@ def _booked_twice(program: Program) -> Iterator[ProgramMistake]:
                 )
 
 
-def _too_few_devices(program: Program) -> Iterator[ProgramMistake]:
+def _too_few_devices(program: Program) -> Iterator[ProgramProblem]:
     capacity = program.capacity
     free = max(capacity.free_devices(program.calendar))
     rule = capacity.fair_use
@@ -504,7 +496,7 @@ def _too_few_devices(program: Program) -> Iterator[ProgramMistake]:
         key, modes = f"activities.{name}.runs", activity.runs.all_modes()
         fits = [mode for mode in modes if mode.devices <= free]
         if not fits:
-            yield ProgramMistake(
+            yield ProgramProblem(
                 key,
                 f"needs {number_of(modes[0].devices, 'device')}; never more than {free} are free. "
                 "Offer a smaller mode.",
@@ -512,7 +504,7 @@ def _too_few_devices(program: Program) -> Iterator[ProgramMistake]:
         elif rule is not None and rule.segments == "forbidden":
             least = min(fits, key=lambda mode: mode.hours)
             if all(m.hours > rule.max_hours and m.devices > rule.share * capacity.devices for m in fits):
-                yield ProgramMistake(
+                yield ProgramProblem(
                     key,
                     f"every mode holds more than {rule.share:.0%} of {capacity.devices} devices for more than "
                     f"{rule.max_hours} h (the shortest: {least.devices} devices for {least.hours} h). Offer "
@@ -521,7 +513,7 @@ def _too_few_devices(program: Program) -> Iterator[ProgramMistake]:
                 )
 
 
-def short_budgets(program: Program) -> Iterator[ProgramMistake]:
+def short_budgets(program: Program) -> Iterator[ProgramProblem]:
     """Budgets below the least that the runs need."""
     least = {
         name: activity.runs.count * min(mode.devices * mode.hours for mode in activity.runs.all_modes())
@@ -533,7 +525,7 @@ def short_budgets(program: Program) -> Iterator[ProgramMistake]:
     if total > plannable + 1e-9:
         largest = sorted(least, key=lambda name: -least[name])[:3]
         reserve = f" less the reserve of {budget.reserve:.0%}" if budget.reserve else ""
-        yield ProgramMistake(
+        yield ProgramProblem(
             "budget.device_hours",
             f"cannot fit: the runs need at least {total:,} device-hours, {plannable:,.0f} may be planned "
             f"({budget.device_hours:,.0f}{reserve}). Free {total - plannable:,.0f}: the largest are "
@@ -543,7 +535,7 @@ def short_budgets(program: Program) -> Iterator[ProgramMistake]:
     for stage, most in budget.stages.items():
         spent = sum(hours for name, hours in least.items() if program.activities[name].stage == stage)
         if spent > most + 1e-9:
-            yield ProgramMistake(
+            yield ProgramProblem(
                 f"budget.stages.{stage}",
                 f"cannot fit: the stage's runs need at least {spent:,} device-hours, {most:,.0f} are given.",
             )

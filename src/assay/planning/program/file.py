@@ -11,16 +11,16 @@ from typing import Any, NamedTuple, TypeVar, get_args
 import yaml
 from pydantic import ValidationError
 
-from assay.base.config import given_text, unreadable_yaml
+from assay.base.closest_key import written_key
+from assay.base.config import input_text, unreadable_yaml
 from assay.base.errors import ConfigError
-from assay.base.meant_key import written_key
 from assay.base.names import meant
 from assay.base.nested_models import models_in
 from assay.base.parsing.bounded_yaml import BoundedLoader
 from assay.base.value_text import kind_text, message_of
 from assay.planning.program.campaign_rule import with_campaigns
-from assay.planning.program.checks import ProgramMistake, problems_of, short_budgets, unusable_run_counts
-from assay.planning.program.gate_notes import mistakes_in_notes
+from assay.planning.program.checks import ProgramProblem, problems_of, short_budgets, unusable_run_counts
+from assay.planning.program.gate_notes import notes_problems
 from assay.planning.program.other_files import other_kind
 from assay.planning.program.program import Program
 from assay.planning.program.progress import Progress
@@ -28,10 +28,10 @@ from assay.planning.program.readable import readable
 from assay.planning.program.risk import Mitigation, Option, WhatIf
 
 ReadT = TypeVar("ReadT", Program, Progress)
-Check = Callable[[ReadT, Sequence[str]], Iterable[ProgramMistake]]
+Check = Callable[[ReadT, Sequence[str]], Iterable[ProgramProblem]]
 """What is wrong with what was read; given the keys that could not be."""
 
-Prepare = Callable[[dict[str, Any], Path], Iterable[ProgramMistake]]
+Prepare = Callable[[dict[str, Any], Path], Iterable[ProgramProblem]]
 """Fills a tree with what it takes from other files, relative to a folder; what is wrong with those."""
 
 
@@ -48,18 +48,18 @@ class ProgramFile(NamedTuple):
         return _location(self.path, _line(self.lines, key))
 
 
-def read_program(path: Path, *, may_be_short: bool = False) -> ProgramFile:
+def read_program(path: Path, *, allow_short_budget: bool = False) -> ProgramFile:
     """Read and check a program; one `ConfigError` lists everything that is wrong with it.
 
     `may_be_short`: a budget below what its runs need is let through where nothing else is wrong, for
     `find_conflict` to name it beside all that clashes.
     """
 
-    def check(program: Program, unread: Sequence[str]) -> list[ProgramMistake]:
+    def check(program: Program, unread: Sequence[str]) -> list[ProgramProblem]:
         found = list(problems_of(program, unread))
         if not unread:
-            found += _changes_that_do_not_fit(program)
-        is_let_through = may_be_short and not unread and found == list(short_budgets(program))
+            found += _invalid_changes(program)
+        is_let_through = allow_short_budget and not unread and found == list(short_budgets(program))
         return [] if is_let_through else found
 
     hint = " 'assay plan new FILE' writes one to start from."
@@ -70,7 +70,7 @@ def read_program(path: Path, *, may_be_short: bool = False) -> ProgramFile:
 def read_progress(path: Path, program: Program) -> Progress:
     """Read what happened so far; what the program does not hold, lies after `now`, or contradicts another note,
     is said with its line."""
-    progress, _ = _read(path, Progress, lambda notes, unread: mistakes_in_notes(program, notes, unread))
+    progress, _ = _read(path, Progress, lambda notes, unread: notes_problems(program, notes, unread))
     return progress
 
 
@@ -90,7 +90,7 @@ def apply_changes(program: Program, changes: Mapping[str, Any], *, source: str) 
     return changed
 
 
-def _changes_that_do_not_fit(program: Program) -> Iterator[ProgramMistake]:
+def _invalid_changes(program: Program) -> Iterator[ProgramProblem]:
     """Changes of options, what-ifs and mitigations that have no place in the program as it is, or no value."""
     proposed: dict[str, Option | WhatIf | Mitigation] = {
         **{f"options.{name}": option for name, option in program.options.items()},
@@ -104,23 +104,23 @@ def _changes_that_do_not_fit(program: Program) -> Iterator[ProgramMistake]:
     for key, proposal in proposed.items():
         try:
             tree = program.tree_with(proposal.changes)
-            known_mistakes = set(unusable_run_counts(program))
-            for mistake in unusable_run_counts(Program.model_validate(tree)):
-                if mistake not in known_mistakes:
-                    yield _of_change(key, proposal.changes, mistake)
+            known_problems = set(unusable_run_counts(program))
+            for problem in unusable_run_counts(Program.model_validate(tree)):
+                if problem not in known_problems:
+                    yield _of_change(key, proposal.changes, problem)
         except KeyError as error:
             changed, problem = error.args
-            yield ProgramMistake(f"{key}.changes.{changed}", f"{problem}.")
+            yield ProgramProblem(f"{key}.changes.{changed}", f"{problem}.")
         except ValidationError as error:
-            for mistake in _schema_problems(error, tree):
-                yield _of_change(key, proposal.changes, mistake)
+            for problem in _schema_problems(error, tree):
+                yield _of_change(key, proposal.changes, problem)
 
 
-def _of_change(key: str, changes: Mapping[str, Any], mistake: ProgramMistake) -> ProgramMistake:
+def _of_change(key: str, changes: Mapping[str, Any], problem: ProgramProblem) -> ProgramProblem:
     """A mistake in a changed program, told of the change that makes it."""
-    changed = next((name for name in changes if mistake.key.startswith(name)), "")
-    message = mistake.message if mistake.key == changed else f"{mistake.key}: {mistake.message}"
-    return ProgramMistake(f"{key}.changes.{changed}".rstrip("."), message)
+    changed = next((name for name in changes if problem.key.startswith(name)), "")
+    message = problem.message if problem.key == changed else f"{problem.key}: {problem.message}"
+    return ProgramProblem(f"{key}.changes.{changed}".rstrip("."), message)
 
 
 def _read(
@@ -135,16 +135,14 @@ def _read(
     values, lines = _read_yaml(path, hint=hint)
     if (other := other_kind(values, str(path), expected=schema.kind)) is not None:
         raise ConfigError(f"{path} is no valid {schema.kind}: {other}")
-    unprepared: list[ProgramMistake] = list(prepare(values, path.parent)) if prepare is not None else []
+    unprepared: list[ProgramProblem] = list(prepare(values, path.parent)) if prepare is not None else []
     try:
         found = schema.model_validate(values)
     except ValidationError as error:
-        mistakes = unprepared + list(_schema_problems(error, values, schema))
+        problems = unprepared + list(_schema_problems(error, values, schema))
         if (rest := readable(values, schema, error)) is not None:
-            mistakes += [
-                mistake._replace(key=rest.key(mistake.key)) for mistake in check(rest.found, rest.unread)
-            ]
-        raise _listed(path, lines, dict.fromkeys(mistakes), schema.kind) from error
+            problems += [problem._replace(key=rest.key(problem.key)) for problem in check(rest.found, rest.unread)]
+        raise _listed(path, lines, dict.fromkeys(problems), schema.kind) from error
     problems = unprepared + list(check(found, ()))
     if problems:
         raise _listed(path, lines, problems, schema.kind)
@@ -190,22 +188,22 @@ def _note_lines(path: Path, node: yaml.Node, prefix: str, lines: dict[str, int])
 
 def _schema_problems(
     error: ValidationError, values: Mapping[str, Any], schema: type[Program | Progress] = Program
-) -> Iterator[ProgramMistake]:
+) -> Iterator[ProgramProblem]:
     for found in error.errors():
         key = written_key(values, found["loc"], is_lacking=found["type"] == "missing")
         if found["type"] == "extra_forbidden":
-            yield ProgramMistake(key, _no_such_key(found["loc"], schema))
+            yield ProgramProblem(key, _no_such_key(found["loc"], schema))
         elif found["type"] == "missing":
-            yield ProgramMistake(key, "required, and not given.")
+            yield ProgramProblem(key, "required, and not given.")
         elif found["type"] == "union_tag_not_found":
-            yield ProgramMistake(f"{key}.type", "required, and not given.")
+            yield ProgramProblem(f"{key}.type", "required, and not given.")
         elif found["type"] == "union_tag_invalid":
             known = found["ctx"]["expected_tags"].replace("'", "")
-            yield ProgramMistake(f"{key}.type", f"'{found['ctx']['tag']}' is none of these: {known}.")
+            yield ProgramProblem(f"{key}.type", f"'{found['ctx']['tag']}' is none of these: {known}.")
         else:
             is_range = found["type"] == "tuple_type" and ".effect." in key
             a_range = "; a range is [least, likely, most]" if is_range else ""
-            yield ProgramMistake(key, f"{message_of(found)}{a_range}{given_text(found['input'])}.")
+            yield ProgramProblem(key, f"{message_of(found)}{a_range}{input_text(found['input'])}.")
 
 
 def _no_such_key(location: Sequence[str | int], schema: type[Program | Progress]) -> str:
@@ -219,9 +217,7 @@ def _sibling_keys(model: Any, location: Sequence[str]) -> list[str]:
     models = models_in(model)
     for part in location:
         inner = [
-            inner_model.model_fields[part].annotation
-            for inner_model in models
-            if part in inner_model.model_fields
+            inner_model.model_fields[part].annotation for inner_model in models if part in inner_model.model_fields
         ]
         types = [(inner_model, inner_model.model_fields.get("type")) for inner_model in models]
         tagged = [inner_model for inner_model, field in types if field and part in get_args(field.annotation)]
@@ -240,11 +236,11 @@ def _location(path: Path, line: int) -> str:
     return f"{path}:{line}" if line else str(path)
 
 
-def _listed(path: Path, lines: Mapping[str, int], problems: Iterable[ProgramMistake], what: str) -> ConfigError:
+def _listed(path: Path, lines: Mapping[str, int], problems: Iterable[ProgramProblem], what: str) -> ConfigError:
     found = sorted(((_line(lines, problem.key), problem) for problem in problems), key=lambda entry: entry[0])
     texts = [f"  {_location(path, line)}: {problem.key}: {problem.message}" for line, problem in found]
     return ConfigError("\n".join([f"{path} is not a valid {what}:", *texts]))
 
 
-def _text(source: str, problems: Iterable[ProgramMistake]) -> str:
+def _text(source: str, problems: Iterable[ProgramProblem]) -> str:
     return f"{source}:\n" + "\n".join(f"  {problem.key}: {problem.message}" for problem in problems)

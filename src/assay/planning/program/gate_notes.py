@@ -10,25 +10,25 @@ Each contradiction is said once, with its cure. What a gate judges, and how ofte
 
 from collections.abc import Collection, Iterator, Sequence
 
-from assay.planning.program.checks import ProgramMistake, misfits
+from assay.planning.program.checks import ProgramProblem, misfits
 from assay.planning.program.program import Program
 from assay.planning.program.progress import Progress
 from assay.planning.program.readable import is_touched
 from assay.planning.program.work import Node, Verdict
 
 
-def mistakes_in_notes(program: Program, progress: Progress, unread: Sequence[str]) -> list[ProgramMistake]:
+def notes_problems(program: Program, progress: Progress, unread: Sequence[str]) -> list[ProgramProblem]:
     """All that is wrong with notes that people wrote; nothing is said of what hangs on the keys in `unread`."""
     found = list(misfits(program, progress, unread))
-    gates = {mistake.key.partition(".")[2] for mistake in found if mistake.key.startswith("verdicts.")}
+    gates = {problem.key.partition(".")[2] for problem in found if problem.key.startswith("verdicts.")}
     found += _of_gates(program, progress, unread, leave_out=gates)
-    gates |= {mistake.key.split(".")[1] for mistake in found}
+    gates |= {problem.key.split(".")[1] for problem in found}
     return found + list(_started_too_early(program, progress, unread, leave_out=gates))
 
 
 def _of_gates(
     program: Program, progress: Progress, unread: Sequence[str], *, leave_out: Collection[str]
-) -> Iterator[ProgramMistake]:
+) -> Iterator[ProgramProblem]:
     for name in program.gates:
         if name in leave_out or _is_touched(name, unread):
             continue
@@ -37,19 +37,19 @@ def _of_gates(
         if verdicts and held is None:
             text = f"'{verdicts[-1]}', and when the gate was held is not noted (activities.{name})"
             hint = f"Add to 'activities' '{name}: {{started: ..., ended: ...}}', or leave the verdict out."
-            yield ProgramMistake(f"verdicts.{name}", f"{text}. {hint}")
+            yield ProgramProblem(f"verdicts.{name}", f"{text}. {hint}")
         elif verdicts and ended is None and verdicts[-1] != "again":
             text = f"'{verdicts[-1]}', and the gate is not over (activities.{name}.ended)"
-            yield ProgramMistake(f"verdicts.{name}", f"{text}. Say when it ended, or leave the verdict out.")
+            yield ProgramProblem(f"verdicts.{name}", f"{text}. Say when it ended, or leave the verdict out.")
         elif ended is not None and not verdicts and not _decided_elsewhere(program, name):
             text = f"over since {ended}, and what it said is not noted (verdicts.{name})"
             hint = f"Add to 'verdicts' '{name}: pass', or narrow, again or stop; or leave its end out."
-            yield ProgramMistake(f"activities.{name}.ended", f"{text}. {hint}")
+            yield ProgramProblem(f"activities.{name}.ended", f"{text}. {hint}")
 
 
 def _started_too_early(
     program: Program, progress: Progress, unread: Sequence[str], *, leave_out: Collection[str]
-) -> Iterator[ProgramMistake]:
+) -> Iterator[ProgramProblem]:
     nodes = program.nodes()
     for name, actual in progress.activities.items():
         if name not in nodes or _is_touched(name, unread):
@@ -60,7 +60,7 @@ def _started_too_early(
                 continue
             if why := _why_not_yet(program, progress, nodes[name], gate, actual.started):
                 text = f"began {actual.started}, and {why}. Correct one of the two."
-                yield ProgramMistake(f"activities.{name}.started", text)
+                yield ProgramProblem(f"activities.{name}.started", text)
                 break
 
 

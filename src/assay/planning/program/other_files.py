@@ -61,6 +61,4 @@ def other_kind(values: Mapping[str, Any], path: str, *, expected: str) -> str | 
     least = 1 if found is _PROGRESS else 2
     if len(found.own_keys & values.keys()) < least:
         return None
-    return (
-        f"this looks like {_SHOWN.get(found.called, f'a {found.called}')}: {found.command.format(path=path)}."
-    )
+    return f"this looks like {_SHOWN.get(found.called, f'a {found.called}')}: {found.command.format(path=path)}."

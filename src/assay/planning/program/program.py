@@ -186,9 +186,7 @@ def set_key(tree: dict[str, Any], dotted: str, value: Any) -> None:
         branch[last] = value
 
 
-def _node(
-    section: Section, name: str, item: Activity | ProgramGate, work: tuple[Work, ...], runs: Runs | None
-) -> Node:
+def _node(section: Section, name: str, item: Activity | ProgramGate, work: tuple[Work, ...], runs: Runs | None) -> Node:
     shared = (item.title, item.stage, item.after, item.not_before, item.due, item.owners)
     return Node(section, name, work, runs, *shared)
 
@@ -199,9 +197,7 @@ def _inherited(name: str, nodes: Mapping[str, Node], removed: frozenset[str]) ->
     for dependency in nodes[name].after:
         is_gone = dependency.name in removed and dependency.name != name
         waits = (
-            _inherited(dependency.name, nodes, removed - {name})
-            if is_gone
-            else [dependency.model_dump(mode="json")]
+            _inherited(dependency.name, nodes, removed - {name}) if is_gone else [dependency.model_dump(mode="json")]
         )
         found += [entry for entry in waits if entry["name"] not in {known["name"] for known in found}]
     return found

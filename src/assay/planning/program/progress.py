@@ -78,9 +78,7 @@ class Progress(Record):
     @classmethod
     def _one_look(cls, value: Any) -> Any:
         if isinstance(value, dict):
-            return {
-                name: (verdict,) if isinstance(verdict, str) else verdict for name, verdict in value.items()
-            }
+            return {name: (verdict,) if isinstance(verdict, str) else verdict for name, verdict in value.items()}
         return value
 
 

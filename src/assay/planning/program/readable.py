@@ -63,9 +63,7 @@ def readable(values: dict[str, Any], schema: type[ModelT], error: ValidationErro
 
 def is_touched(key: str, unread: Collection[str]) -> bool:
     """Whether a key, a part of it or what it stands in could not be read."""
-    return any(
-        f"{key}.".startswith(f"{unread_key}.") or unread_key.startswith(f"{key}.") for unread_key in unread
-    )
+    return any(f"{key}.".startswith(f"{unread_key}.") or unread_key.startswith(f"{key}.") for unread_key in unread)
 
 
 def _take_out(tree: dict[str, Any], location: Sequence[str | int]) -> list[str | int] | None:
@@ -73,9 +71,7 @@ def _take_out(tree: dict[str, Any], location: Sequence[str | int]) -> list[str |
     branch: Any = tree
     parents: list[tuple[Any, str | int]] = []
     for part in location:
-        exists = (
-            part in branch if isinstance(branch, dict) else isinstance(part, int) and part < _length(branch)
-        )
+        exists = part in branch if isinstance(branch, dict) else isinstance(part, int) and part < _length(branch)
         if not exists and parents:
             continue  # the tag of a union, or the place in a list that the file does not write as one
         if not exists:

@@ -329,12 +329,12 @@ class ProgramGate(FrozenConfig):
             raise ValueError("expected either evidence or probabilities: where does its verdict come from?")
         if self.probabilities and abs(sum(self.probabilities.values()) - 1.0) > 1e-9:
             raise ValueError(f"probabilities sum to {sum(self.probabilities.values()):g}, expected 1")
-        may_repeat = self.probabilities.get("again", 0.0) > 0 or (
+        can_repeat = self.probabilities.get("again", 0.0) > 0 or (
             self.evidence is not None and self.evidence.rule is None and self.evidence.between == "again"
         )
         if self.evidence is not None and self.evidence.rule is not None and self.again is not None:
             raise ValueError("a campaign's rule judges it, which has looks of its own; leave 'again' out")
-        if may_repeat and self.again is None:
+        if can_repeat and self.again is None:
             raise ValueError("its verdict may be 'again': say what is repeated (again: {repeats: [ACTIVITY]})")
         return self
 

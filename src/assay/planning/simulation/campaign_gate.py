@@ -74,8 +74,8 @@ def simulate_campaign(
 
 def components_of(program: Program, benchmark: str) -> VarianceComponents:
     """What makes a comparison on a benchmark scatter, in shares squared."""
-    stated = program.benchmarks[benchmark]
-    return components_from_discordance(discordance=stated.discordance, seed_sd=stated.seed_sd / POINTS)
+    declared = program.benchmarks[benchmark]
+    return components_from_discordance(discordance=declared.discordance, seed_sd=declared.seed_sd / POINTS)
 
 
 def _noise(program: Program, benchmark: str) -> tuple[VarianceComponents, int]:
@@ -168,9 +168,7 @@ def _bounds_at(design: _Design, look: int, variance: Float64[np.ndarray, " sampl
     variances, bounds = _solved(design, look)
     if not design.components.seed:  # all variances are one
         return Bounds(*(np.broadcast_to(bound[:1], variance.shape) for bound in bounds))
-    return Bounds(
-        *(np.interp(variance, variances, np.broadcast_to(bound, variances.shape)) for bound in bounds)
-    )
+    return Bounds(*(np.interp(variance, variances, np.broadcast_to(bound, variances.shape)) for bound in bounds))
 
 
 def _passes_guardrails(
@@ -193,9 +191,9 @@ def _rare_and_frequent(
     bounds of the worst of so many seeds; a campaign asks no other."""
     is_rare, is_frequent = np.ones(failing.shape[1], bool), np.zeros(failing.shape[1], bool)
     for mode, share in zip(rule.safety, failing, strict=True):
-        stated = program.benchmarks[mode.benchmark]
-        at_most = bdtr(np.arange(stated.items + 1), stated.items, stated.failure_rate)
-        failures = np.searchsorted(at_most, share ** (1.0 / look)).clip(max=stated.items)
-        is_rare &= rate_upper(failures, stated.items) <= mode.max_rate
-        is_frequent |= rate_lower(failures, stated.items) > mode.max_rate
+        declared = program.benchmarks[mode.benchmark]
+        at_most = bdtr(np.arange(declared.items + 1), declared.items, declared.failure_rate)
+        failures = np.searchsorted(at_most, share ** (1.0 / look)).clip(max=declared.items)
+        is_rare &= rate_upper(failures, declared.items) <= mode.max_rate
+        is_frequent |= rate_lower(failures, declared.items) > mode.max_rate
     return is_rare, is_frequent

@@ -21,7 +21,14 @@ from assay.planning.problem import array_units
 from assay.planning.program.program import Program
 from assay.planning.program.risk import Away, CapacityLost
 from assay.planning.program.work import Dependency, Node, ProgramGate
-from assay.planning.simulation.network import Array, Cut, Network, PredecessorLink, WorkingTime, working_time
+from assay.planning.simulation.network import (
+    Array,
+    CapacityReduction,
+    Network,
+    PredecessorLink,
+    WorkingTime,
+    working_time,
+)
 
 DEVICE = "devices"
 """The name of the first resource."""
@@ -51,7 +58,7 @@ _ARRAY = "array of "
 """Prefix of the resource that keeps an activity's runs together below the fair share."""
 
 
-class PlannedCut(NamedTuple):
+class PlannedReduction(NamedTuple):
     """Capacity that is taken away."""
 
     name: str
@@ -98,7 +105,7 @@ class CompiledProgram:
     program: Program
     network: Network
     items: tuple[NetworkItem, ...]
-    cuts: tuple[PlannedCut, ...]
+    reductions: tuple[PlannedReduction, ...]
 
     def devices(self) -> Array:
         """How many each item holds."""
@@ -115,13 +122,13 @@ class CompiledProgram:
         nodes = {gate, *(again.activities if again else ())}
         return [i for i, item in enumerate(self.items) if item.node in nodes and item.repeat == repeat]
 
-    def cuts_of(self, name: str) -> list[int]:
+    def reductions_of(self, name: str) -> list[int]:
         """Where the cuts of that name stand: a named person's leave is also one of the person's role."""
-        return [index for index, cut in enumerate(self.cuts) if cut.name == name]
+        return [index for index, reduction in enumerate(self.reductions) if reduction.name == name]
 
-    def planned_cuts(self) -> tuple[Array, Array]:
+    def planned_reductions(self) -> tuple[Array, Array]:
         """When each begins and ends, as two columns."""
-        start, end = ([getattr(cut, field) for cut in self.cuts] for field in ("start_h", "end_h"))
+        start, end = ([getattr(reduction, field) for reduction in self.reductions] for field in ("start_h", "end_h"))
         return np.array(start, float)[:, None], np.array(end, float)[:, None]
 
 
@@ -134,7 +141,7 @@ def compile_program(program: Program, baseline: Baseline, *, keeps_calendar: boo
     arrays = _arrays(program, baseline)
     resources = [DEVICE, *program.team, *arrays]
     units = [program.capacity.devices, *(role.fte for role in program.team.values()), *arrays.values()]
-    cuts = tuple(_cuts(program))
+    reductions = tuple(_reductions(program))
     rule = program.capacity.fair_use
     specs_in_order = [specs[name] for name in order]
     network = Network(
@@ -150,12 +157,14 @@ def compile_program(program: Program, baseline: Baseline, *, keeps_calendar: boo
         gap_h=float(rule.gap_hours) if rule else 0.0,
         restart_h=np.array([spec.restart_h for spec in specs_in_order]),
         capacity=np.array(units, float),
-        cuts=tuple(Cut(resources.index(cut.resource), cut.amount) for cut in cuts),
+        reductions=tuple(
+            CapacityReduction(resources.index(reduction.resource), reduction.amount) for reduction in reductions
+        ),
         working_time=_working_hours(program),
         closing=_closing(program, specs, position),
         decision=position[_last_look(program, program.decision.decided_by)],
     )
-    return CompiledProgram(program, network, tuple(spec.item for spec in specs_in_order), cuts)
+    return CompiledProgram(program, network, tuple(spec.item for spec in specs_in_order), reductions)
 
 
 def _working_hours(program: Program) -> WorkingTime:
@@ -268,9 +277,7 @@ def _earliest_objectives(spec: _Spec, keeps_calendar: bool) -> float:
     return max(spec.not_before_h, spec.start_h) if is_scheduled else spec.not_before_h
 
 
-def _closing(
-    program: Program, specs: Mapping[str, _Spec], position: Mapping[str, int]
-) -> dict[int, frozenset[int]]:
+def _closing(program: Program, specs: Mapping[str, _Spec], position: Mapping[str, int]) -> dict[int, frozenset[int]]:
     """For each look of each gate, the items that are done even after a stop."""
     first = [(name, spec.item.node) for name, spec in specs.items() if spec.item.repeat == 0]
     return {
@@ -311,17 +318,17 @@ def _arrays(program: Program, baseline: Baseline) -> dict[str, float]:
     return units
 
 
-def _cuts(program: Program) -> Iterator[PlannedCut]:
+def _reductions(program: Program) -> Iterator[PlannedReduction]:
     hour_of = program.calendar.hour_of
     for name, booking in program.capacity.bookings.items():
         held = float(program.capacity.held_by(booking))
-        yield PlannedCut(f"{BOOKING}{name}", DEVICE, held, hour_of(booking.since), hour_of(booking.until))
+        yield PlannedReduction(f"{BOOKING}{name}", DEVICE, held, hour_of(booking.since), hour_of(booking.until))
     for name, begin, end, fte in program.absences():
         for resource in program.roles_of(name):
-            yield PlannedCut(f"{AWAY}{name}", resource, fte, begin, end)
+            yield PlannedReduction(f"{AWAY}{name}", resource, fte, begin, end)
     for name, risk in program.risks.items():
         if isinstance(risk.effect, CapacityLost):
-            yield PlannedCut(f"{RISK}{name}", DEVICE, risk.effect.share * program.capacity.devices, 0.0, 0.0)
+            yield PlannedReduction(f"{RISK}{name}", DEVICE, risk.effect.share * program.capacity.devices, 0.0, 0.0)
         elif isinstance(risk.effect, Away):
             for resource in program.roles_of(risk.effect.role):
-                yield PlannedCut(f"{RISK}{name}", resource, risk.effect.fte, 0.0, 0.0)
+                yield PlannedReduction(f"{RISK}{name}", resource, risk.effect.fte, 0.0, 0.0)

@@ -56,7 +56,7 @@ class Driver(NamedTuple):
         return on_time + abs(self.high.p_over_budget - self.low.p_over_budget)
 
 
-class MitigationTried(NamedTuple):
+class MitigationResult(NamedTuple):
     """A mitigation, played."""
 
     name: str
@@ -73,7 +73,7 @@ class RegisterLine(NamedTuple):
     now: ScenarioStats
     without: ScenarioStats
     """Were it known not to come."""
-    mitigations: tuple[MitigationTried, ...]
+    mitigations: tuple[MitigationResult, ...]
 
     def cost(self) -> float:
         """P(on time and within budget) that the risk takes away."""
@@ -92,9 +92,7 @@ def scenario_stats(outcome: Outcome, selected: Flags | slice = np.s_[:]) -> Scen
     )
 
 
-def tornado(
-    program: Program, baseline: Baseline, *, num_samples: int = DRIVER_SAMPLES, seed: int = 0
-) -> list[Driver]:
+def tornado(program: Program, baseline: Baseline, *, num_samples: int = DRIVER_SAMPLES, seed: int = 0) -> list[Driver]:
     """Every driver, the strongest first."""
     now, ends = simulate(program, baseline, num_samples=num_samples, seed=seed), list(_ends(program))
     changes = [change for _, _, low, _, high, _ in ends for change in (low, high)]
@@ -135,7 +133,7 @@ def register(
             now,
             without_it[name],
             tuple(
-                MitigationTried(mitigation_name, mitigation.title, next(found))
+                MitigationResult(mitigation_name, mitigation.title, next(found))
                 for mitigation_name, mitigation in risk.mitigations.items()
             ),
         )

@@ -28,11 +28,11 @@ from assay.planning.simulation.compile import (
     Baseline,
     CompiledProgram,
     NetworkItem,
-    PlannedCut,
+    PlannedReduction,
     compile_program,
 )
 from assay.planning.simulation.information import spent_until
-from assay.planning.simulation.network import Array, Cut, Flags
+from assay.planning.simulation.network import Array, CapacityReduction, Flags
 from assay.planning.simulation.outcome import Outcome, simulate_samples
 from assay.planning.simulation.random_draws import Gates, ProgramSamples, is_stop, sample_program
 from assay.records.evaluation import Estimate
@@ -62,7 +62,7 @@ class _Fact(NamedTuple):
     """Hours (working hours of people) that it has taken by now."""
     left_h: float = 0.0
     """... and that are to come, as expected."""
-    is_stated: bool = False
+    is_declared: bool = False
     """Whether somebody has said when it will end."""
 
 
@@ -156,10 +156,10 @@ def forecast(
         name: _device_hours(activity, _runs_of(compiled, name), facts, left, outcome, now_h)
         for name, activity in in_progress.items()
     }
-    ahead = _device_hours_ahead(outcome, facts)
-    total = np.sum([*spending.values(), ahead.sum(axis=0)], axis=0)
+    remaining = _remaining_device_hours(outcome, facts)
+    total = np.sum([*spending.values(), remaining.sum(axis=0)], axis=0)
     outcome = replace(outcome, device_hours=total)
-    stages = tuple(_stages(outcome, offer.plan, in_progress, spending, ahead))
+    stages = tuple(_stages(outcome, offer.plan, in_progress, spending, remaining))
     found = ProgramForecast(
         program,
         offer.plan,
@@ -217,7 +217,7 @@ def _fact_of_work(compiled: CompiledProgram, activity: ActivityInProgress, now_h
     start_h, end_h = float(activity.item.start_h), float(activity.item.end_h)
     if activity.actual.ended is not None:
         return _Fact(start_h, end_h)
-    hours = compiled.network.working_time.worked(np.array([start_h, now_h, end_h]))
+    hours = compiled.network.working_time.working(np.array([start_h, now_h, end_h]))
     held, left = np.diff(hours).tolist()
     return _Fact(start_h, None, held, left, activity.actual.expected_end is not None)
 
@@ -284,17 +284,17 @@ def _from_now(
         not_before_h=not_before,
         longest_hold_h=longest,
     )
-    cut_end = _cut_ends(compiled, samples, now_h)
-    conditioned, cuts = _unlimited_before_now(
-        replace(compiled, network=network), replay_samples.cut_start_h, cut_end, now_h
+    reduction_end = _reduction_ends(compiled, samples, now_h)
+    conditioned, reductions = _unlimited_before_now(
+        replace(compiled, network=network), replay_samples.reduction_start_h, reduction_end, now_h
     )
     changed = replace(
         replay_samples,
         duration_h=duration,
         delay_h=delay,
         is_active=active,
-        cut_start_h=cuts[0],
-        cut_end_h=cuts[1],
+        reduction_start_h=reductions[0],
+        reduction_end_h=reductions[1],
         is_stop=is_stop(compiled, gates, num_samples=len(samples.gain)),
     )
     return conditioned, samples._replace(replay_samples=changed, gates=gates), left
@@ -310,8 +310,17 @@ def _unlimited_before_now(
         return compiled, (start, end)
     changed = replace(
         compiled,
-        network=replace(network, cuts=(*network.cuts, *(Cut(resource, -_PLENTY) for resource in range(count)))),
-        cuts=(*compiled.cuts, *(PlannedCut("so far", "", -_PLENTY, 0.0, now_h) for _ in range(count))),
+        network=replace(
+            network,
+            reductions=(
+                *network.reductions,
+                *(CapacityReduction(resource, -_PLENTY) for resource in range(count)),
+            ),
+        ),
+        reductions=(
+            *compiled.reductions,
+            *(PlannedReduction("so far", "", -_PLENTY, 0.0, now_h) for _ in range(count)),
+        ),
     )
     until = np.full((count, num_samples), now_h)
     return changed, (np.concatenate([start, np.zeros_like(until)]), np.concatenate([end, until]))
@@ -344,14 +353,10 @@ def _with_verdicts(gates: Gates, progress: Progress) -> Gates:
 def _left(item: NetworkItem, durations: Array, fact: _Fact) -> Array:
     """Hours that are left of what goes on. Each world has its own luck with what somebody expects; where nobody
     has said, it lasts as long as in worlds in which it is not over after so long."""
-    if fact.is_stated or not fact.held_h:
+    if fact.is_declared or not fact.held_h:
         return np.asarray(fact.left_h * durations / item.planned_h)
     longer = durations[durations > fact.held_h]
-    return (
-        np.resize(longer - fact.held_h, durations.shape)
-        if longer.size
-        else np.full_like(durations, fact.left_h)
-    )
+    return np.resize(longer - fact.held_h, durations.shape) if longer.size else np.full_like(durations, fact.left_h)
 
 
 def _not_over_after(durations: Array, elapsed_h: float) -> Array:
@@ -360,10 +365,10 @@ def _not_over_after(durations: Array, elapsed_h: float) -> Array:
     return np.resize(longer, durations.shape) if longer.size else np.full_like(durations, OVERDUE * elapsed_h)
 
 
-def _cut_ends(compiled: CompiledProgram, samples: ProgramSamples, now_h: float) -> Array:
+def _reduction_ends(compiled: CompiledProgram, samples: ProgramSamples, now_h: float) -> Array:
     """Bookings stand as stated; what a risk would have taken before today did not happen."""
-    start, end = samples.replay_samples.cut_start_h, samples.replay_samples.cut_end_h
-    is_risk = np.array([[cut.name.startswith(RISK)] for cut in compiled.cuts], bool).reshape(-1, 1)
+    start, end = samples.replay_samples.reduction_start_h, samples.replay_samples.reduction_end_h
+    is_risk = np.array([[reduction.name.startswith(RISK)] for reduction in compiled.reductions], bool).reshape(-1, 1)
     return np.where(is_risk & (start < now_h), start, end)
 
 
@@ -430,7 +435,7 @@ def _remaining_factor(
             reached_hours = reached_hours + devices * np.maximum(
                 0.0, outcome.replay.held_h[index] - (now_h - fact.start_h)
             )
-            planned_h = max(1.0, items[index].planned_h - fact.held_h) if fact.is_stated else hours
+            planned_h = max(1.0, items[index].planned_h - fact.held_h) if fact.is_declared else hours
             weight, own = devices * planned_h, left[index] / max(hours, 1e-9)
         factor, weights = factor + weight * own, weights + weight
     reached = np.divide(reached_hours, expected_hours, out=np.ones(num_samples), where=expected_hours > 0).clip(
@@ -439,11 +444,11 @@ def _remaining_factor(
     return np.asarray((factor / weights if weights else 1.0) * reached)
 
 
-def _device_hours_ahead(outcome: Outcome, facts: dict[int, _Fact]) -> Array:
+def _remaining_device_hours(outcome: Outcome, facts: dict[int, _Fact]) -> Array:
     """Per node and world: what is held by what has not begun."""
-    ahead: Array = outcome.compiled.devices()[:, None] * outcome.replay.held_h
-    ahead[list(facts)] = 0.0
-    return ahead
+    remaining: Array = outcome.compiled.devices()[:, None] * outcome.replay.held_h
+    remaining[list(facts)] = 0.0
+    return remaining
 
 
 def _stages(
@@ -451,7 +456,7 @@ def _stages(
     plan: Plan,
     in_progress: dict[str, ActivityInProgress],
     spending: dict[str, Array],
-    ahead: Array,
+    remaining: Array,
 ) -> Iterator[StageForecast]:
     compiled = outcome.compiled
     program, nodes = compiled.program, compiled.program.nodes()
@@ -459,7 +464,7 @@ def _stages(
         planned = sum(item.device_hours() for item in plan.items if nodes[item.name].stage == stage)
         own = [name for name in in_progress if nodes[name].stage == stage]
         rows = [index for index, item in enumerate(compiled.items) if item.stage == stage]
-        total = np.sum([ahead[rows].sum(axis=0), *(spending[name] for name in own)], axis=0)
+        total = np.sum([remaining[rows].sum(axis=0), *(spending[name] for name in own)], axis=0)
         low, middle, high = np.quantile(total, (0.1, 0.5, 0.9)).tolist()
         spent = sum(in_progress[name].spent for name in own)
         yield StageForecast(stage, float(planned), spent, low, middle, high, program.budget.stages.get(stage))
@@ -482,9 +487,7 @@ def _promise_alarms(found: ProgramForecast, offer: Offer) -> Iterator[Alarm]:
         yield Alarm("act", "date", f"{text}promised was {percent_text(offer.target_on_time)}.")
     if over > offer.target_over_budget:
         budget, promised = found.program.budget.device_hours, percent_text(offer.target_over_budget)
-        text = (
-            f"Breaking the budget of {budget:,.0f} has become {found.outcome.probability_text(over)} likely; "
-        )
+        text = f"Breaking the budget of {budget:,.0f} has become {found.outcome.probability_text(over)} likely; "
         yield Alarm("act", "budget", f"{text}promised was {promised} at most.")
 
 
@@ -495,8 +498,8 @@ def _stop_alarms(found: ProgramForecast) -> Iterator[Alarm]:
         "device_hours": found.outcome.device_hours,
         "decision_day": found.outcome.decision_h / 24.0,
     }
-    if tried := sum(run.num_attempts for run in runs):
-        known["failure_share"] = np.array([sum(run.num_failed for run in runs) / tried])
+    if evaluated := sum(run.num_attempts for run in runs):
+        known["failure_share"] = np.array([sum(run.num_failed for run in runs) / evaluated])
     for name, stop in found.program.stops.items():
         if stop.watch == "gain" and found.gain is not None:
             yield from _gain_alarm(found.gain, name, stop)
@@ -539,9 +542,7 @@ def _stage_alarms(found: ProgramForecast) -> Iterator[Alarm]:
         limit = stage.limit or OVER_SHARE * stage.planned
         if stage.planned and stage.middle > limit:
             planned = f", {OVER_SHARE:.0%} of the {stage.planned:,.0f} that were planned"
-            heading = (
-                f"{found.program.stages[stage.name].title} is heading for {stage.middle:,.0f} device-hours"
-            )
+            heading = f"{found.program.stages[stage.name].title} is heading for {stage.middle:,.0f} device-hours"
             above = f"above its limit of {limit:,.0f}" if stage.limit else f"above {limit:,.0f}{planned}"
             yield Alarm("act", stage.name, f"{heading}, {above}.")
 
@@ -577,7 +578,7 @@ def _waiting_alarms(found: ProgramForecast) -> Iterator[Alarm]:
             yield Alarm("watch", item.name, text)
 
 
-def left_by_day(
+def budget_by_day(
     found: ProgramForecast, spends: Sequence[Spend], *, num_days: int
 ) -> tuple[list[float], list[tuple[float, float]]]:
     """Device-hours of the budget that are left: (after each day as planned, (day, left) as it is until now).
@@ -588,11 +589,7 @@ def left_by_day(
     known = {spend.activity for spend in spends}
     all_spends = [
         *spends,
-        *(
-            _noted_spend(found, name, activity)
-            for name, activity in found.in_progress.items()
-            if name not in known
-        ),
+        *(_noted_spend(found, name, activity) for name, activity in found.in_progress.items() if name not in known),
     ]
     planned = []
     for day in range(num_days + 1):
@@ -610,7 +607,7 @@ def left_by_day(
     return planned, [*actual, (found.now_h / 24.0, budget - found.spent)]
 
 
-def left_ahead(found: ProgramForecast, *, days: Sequence[float], shares: Sequence[float]) -> list[list[float]]:
+def remaining_by_day(found: ProgramForecast, *, days: Sequence[float], shares: Sequence[float]) -> list[list[float]]:
     """Quantiles of what is left of the budget on days to come, over the forecast worlds."""
     budget = found.program.budget.device_hours
     left = [np.quantile(budget - _device_hours_until(found, 24.0 * day), shares).tolist() for day in days]
@@ -621,8 +618,8 @@ def _device_hours_until(found: ProgramForecast, hour: float) -> Array:
     """By an hour to come: what has begun goes on evenly until its end, what has not follows its simulation."""
     outcome, compiled = found.outcome, found.outcome.compiled
     start, finish, held = outcome.replay
-    ahead = [index for index in range(len(compiled.items)) if index not in found.known]
-    total = spent_until(outcome, np.full(len(outcome.device_hours), hour), ahead)
+    remaining = [index for index in range(len(compiled.items)) if index not in found.known]
+    total = spent_until(outcome, np.full(len(outcome.device_hours), hour), remaining)
     for name, activity in found.in_progress.items():
         own = compiled.indices(name)
         ends = np.where(np.isnan(finish[own]), start[own] + held[own], finish[own])

@@ -24,18 +24,13 @@ def greedy_schedule(program: Program) -> Baseline:
     lengths = {name: _length_h(program, node, choices[name]) for name, node in nodes.items()}
     to_go = _hours_to_go(nodes, lengths)
     longest = max(to_go.values())
-    first = {
-        name: Slot(choices[name], longest - to_go[name], longest - to_go[name] + lengths[name])
-        for name in nodes
-    }
+    first = {name: Slot(choices[name], longest - to_go[name], longest - to_go[name] + lengths[name]) for name in nodes}
     compiled = compile_program(program, first)
     baseline_replayed = baseline_replay(compiled)
     found = {}
     for name in nodes:
         own = [index for index in compiled.indices(name) if compiled.items[index].repeat == 0]
-        begins = min(
-            baseline_replayed.start_h[index, 0] for index in own if compiled.items[index].kind != "join"
-        )
+        begins = min(baseline_replayed.start_h[index, 0] for index in own if compiled.items[index].kind != "join")
         found[name] = Slot(
             choices[name], float(begins), float(max(baseline_replayed.finish_h[index, 0] for index in own))
         )
@@ -74,8 +69,7 @@ def _length_h(program: Program, node: Node, index: int) -> float:
 def _hours_to_go(nodes: Mapping[str, Node], lengths: Mapping[str, float]) -> dict[str, float]:
     """From each node's start to the end of the longest chain behind it."""
     waits = {
-        name: [dependency.name for dependency in node.after if dependency.name in nodes]
-        for name, node in nodes.items()
+        name: [dependency.name for dependency in node.after if dependency.name in nodes] for name, node in nodes.items()
     }
     to_go = dict(lengths)
     for name in reversed(in_order(waits, dict.fromkeys(nodes, 0.0))):

@@ -73,7 +73,7 @@ class GateSite(NamedTuple):
         return self.device_hours_saved - self.device_hours
 
 
-class SeedCountResult(NamedTuple):
+class SeedCountOption(NamedTuple):
     """The last gate with more or fewer seeds."""
 
     num_seeds: int
@@ -121,9 +121,9 @@ def stages_information(outcome: Outcome) -> list[StageInformation]:
             seen.append(np.where(samples.replay_samples.is_active[indices[-1]], last, first))
             p_wrong, points = _decide_now(samples.gain, seen, least)
         ends = outcome.replay.finish_h[indices]
-        stopped = (
-            (samples.replay_samples.is_stop & samples.replay_samples.is_active)[indices] & ~np.isnan(ends)
-        ).any(axis=0)
+        stopped = ((samples.replay_samples.is_stop & samples.replay_samples.is_active)[indices] & ~np.isnan(ends)).any(
+            axis=0
+        )
         lines.append(
             StageInformation(
                 name,
@@ -166,7 +166,7 @@ def seeds_table(
     *,
     num_samples: int,
     seed: int = 0,
-) -> list[SeedCountResult]:
+) -> list[SeedCountOption]:
     """The last gate's comparison with so many seeds of each arm, date and budget included.
 
     By default from two fewer than now to two more.
@@ -180,15 +180,15 @@ def seeds_table(
     lines = []
     counts = range(max(1, now - 2), now + 3) if seeds is None else seeds
     key = f"activities.{evidence.runs}.runs.count"
-    tried = ((program.changed({key: evidence.arms * count}), baseline) for count in counts)
-    outcomes = simulate_many(tried, num_samples=num_samples, seed=seed)
+    evaluated = ((program.changed({key: evidence.arms * count}), baseline) for count in counts)
+    outcomes = simulate_many(evaluated, num_samples=num_samples, seed=seed)
     for num_seeds, outcome in zip(counts, outcomes, strict=True):
         look = outcome.samples.gates[gate][0]
         assert look.estimate is not None and look.standard_error is not None
         target_gain = evidence.least_gain + float(outcome.samples.gain.std())
         p_wrong, _ = _decide_now(outcome.samples.gain, [look.estimate], evidence.least_gain)
         lines.append(
-            SeedCountResult(
+            SeedCountOption(
                 num_seeds,
                 num_seeds - now,
                 float(look.standard_error[0]),
@@ -262,9 +262,7 @@ def _rung(outcome: Outcome, name: str, benchmark: str) -> GateSite:
     ends = outcome.replay.finish_h[own].max(axis=0)
     left = outcome.device_hours - spent_until(outcome, ends)
     reached = ~np.isnan(ends)
-    hours = sum(
-        compiled.items[index].devices * float(outcome.replay.held_h[index][reached].mean()) for index in own
-    )
+    hours = sum(compiled.items[index].devices * float(outcome.replay.held_h[index][reached].mean()) for index in own)
     return GateSite(
         name,
         program.activities[name].title,

@@ -30,7 +30,7 @@ class PredecessorLink(NamedTuple):
     of_start: bool = False
 
 
-class Cut(NamedTuple):
+class CapacityReduction(NamedTuple):
     """Capacity that is taken away for a while: a booking, maintenance, a leave. When is a matter of the
     draws."""
 
@@ -42,17 +42,17 @@ class WorkingTime(NamedTuple):
     """Working hours that have passed by each hour of the calendar: a rising line with flats at night."""
 
     wall_h: Array
-    worked_h: Array
+    working_h: Array
 
-    def worked(self, wall_h: Array) -> Array:
+    def working(self, wall_h: Array) -> Array:
         """Working hours since the beginning."""
-        return np.interp(wall_h, self.wall_h, self.worked_h)
+        return np.interp(wall_h, self.wall_h, self.working_h)
 
-    def wall(self, worked_h: Array) -> Array:
+    def wall(self, working_h: Array) -> Array:
         """The first hour of the calendar by which so much has been worked."""
-        after = np.clip(np.searchsorted(self.worked_h, worked_h, side="left"), 1, len(self.worked_h) - 1)
-        before_worked, after_worked = self.worked_h[after - 1], self.worked_h[after]
-        share = (worked_h - before_worked) / np.maximum(after_worked - before_worked, 1e-12)
+        after = np.clip(np.searchsorted(self.working_h, working_h, side="left"), 1, len(self.working_h) - 1)
+        before_working, after_working = self.working_h[after - 1], self.working_h[after]
+        share = (working_h - before_working) / np.maximum(after_working - before_working, 1e-12)
         return self.wall_h[after - 1] + share * (self.wall_h[after] - self.wall_h[after - 1])
 
 
@@ -74,7 +74,7 @@ class Network:
     restart_h: Float[np.ndarray, " activity"]
     """What it pays, in hours on each of its devices, when it goes on after it gave way."""
     capacity: Float[np.ndarray, " resource"]
-    cuts: tuple[Cut, ...]
+    reductions: tuple[CapacityReduction, ...]
     working_time: WorkingTime
     closing: Mapping[int, frozenset[int]]
     """Gate -> the activities that are still done after it has said stop; all others are called off."""
@@ -106,9 +106,9 @@ def _are_equal(one: Any, other: Any) -> bool:
 
 def working_time(*, working_days: Sequence[bool], first_h: float, last_h: float) -> WorkingTime:
     """Working hours from `first_h` to `last_h` of each working day (`working_days[day]`, from day 0)."""
-    wall, worked = [0.0], [0.0]
+    wall, working = [0.0], [0.0]
     for day, is_working in enumerate(working_days):
         if is_working:
             wall += [24.0 * day + first_h, 24.0 * day + last_h]
-            worked += [worked[-1], worked[-1] + last_h - first_h]
-    return WorkingTime(np.array(wall), np.array(worked))
+            working += [working[-1], working[-1] + last_h - first_h]
+    return WorkingTime(np.array(wall), np.array(working))

@@ -96,7 +96,7 @@ def make_offer(
         safety=safety_of(outcome),
         baseline_plan=baseline_plan,
         baseline_safety=safety_of(baseline_outcome),
-        tried=choice.tried,
+        evaluated=choice.evaluated,
         spent_s=round(clock.monotonic_s() - began_s, 3),
         calendar=choice.program.calendar,
         decide_by=choice.program.decision.by,
@@ -108,8 +108,7 @@ def offered_program(program: Program, offer: Offer) -> Program:
     """The program as it was offered. Raises `ConfigError` where the file has changed since."""
     if program.digest() != offer.program_sha256:
         raise ConfigError(
-            f"program '{program.name}' has changed since the offer was made. Make it anew with 'assay "
-            "plan offer'."
+            f"program '{program.name}' has changed since the offer was made. Make it anew with 'assay plan offer'."
         )
     return with_moves(program, offer.moves)
 

@@ -10,7 +10,7 @@ from assay.planning.simulation.drivers import DRIVER_SAMPLES, Driver, RegisterLi
 from assay.planning.simulation.greedy_schedule import greedy_schedule
 from assay.planning.simulation.information import (
     GateSite,
-    SeedCountResult,
+    SeedCountOption,
     StageInformation,
     ladder,
     seeds_table,
@@ -30,7 +30,7 @@ class OfferReport:
     register: tuple[RegisterLine, ...]
     stages: tuple[StageInformation, ...]
     ladder: tuple[GateSite, ...]
-    seeds: tuple[SeedCountResult, ...]
+    seeds: tuple[SeedCountOption, ...]
     what_ifs: tuple[SimulatedWhatIf, ...]
     """The first line is the plan as it is."""
     readings: tuple[SimulatedWhatIf, ...]
@@ -59,9 +59,7 @@ def build_offer_report(
     # The solver holds no lock of Python's while it searches, so worlds are played meanwhile.
     with ThreadPoolExecutor(1) as executor:
         solving = [
-            executor.submit(solve, program, solver=offered.solver)
-            for solve in (what_if_results, readings)
-            if questions
+            executor.submit(solve, program, solver=offered.solver) for solve in (what_if_results, readings) if questions
         ]
         report_progress("moving each driver to its ends")
         drivers = tornado(program, baseline, num_samples=few, seed=seed)

@@ -89,9 +89,7 @@ class ProgramSamples(NamedTuple):
 
     def select(self, chosen: NDArray[np.intp]) -> "ProgramSamples":
         """Some of the worlds, by their positions."""
-        return ProgramSamples(
-            self.replay_samples.select(chosen), self.gain[chosen], _select(self.gates, chosen)
-        )
+        return ProgramSamples(self.replay_samples.select(chosen), self.gain[chosen], _select(self.gates, chosen))
 
 
 @lru_cache(maxsize=4)  # of the gates and of everything else; those of few worlds are asked for in between
@@ -177,19 +175,17 @@ def sample_program(compiled: CompiledProgram, *, num_samples: int, seed: int = 0
     """Draw everything. Raises `ConfigError` where a gate reads an effect and no pilot says what to expect."""
     program, sampler = compiled.program, Sampler(num_samples=num_samples, seed=seed)
     gate_results = _gate_results(_gate_query(compiled, num_samples=num_samples, seed=seed))
-    happened = {
-        name: gate_results.lost[name]
-        if name in gate_results.lost
-        else sampler.uniform("risk", name) < risk.probability
+    active_risks = {
+        name: gate_results.lost[name] if name in gate_results.lost else sampler.uniform("risk", name) < risk.probability
         for name, risk in program.risks.items()
     }
-    cut_start, cut_end = _cuts(compiled, sampler, happened)
+    reduction_start, reduction_end = _reductions(compiled, sampler, active_risks)
     replay_samples = ReplaySamples(
-        duration_h=np.stack([_duration(program, item, sampler, happened) for item in compiled.items]),
-        delay_h=_delays(compiled, sampler, happened),
+        duration_h=np.stack([_duration(program, item, sampler, active_risks) for item in compiled.items]),
+        delay_h=_delays(compiled, sampler, active_risks),
         is_active=np.stack([gate_results.active[item.node, item.repeat] for item in compiled.items]),
-        cut_start_h=cut_start,
-        cut_end_h=cut_end,
+        reduction_start_h=reduction_start,
+        reduction_end_h=reduction_end,
         is_stop=is_stop(compiled, gate_results.gates, num_samples=num_samples),
     )
     return ProgramSamples(replay_samples, gate_results.gain, gate_results.gates)
@@ -206,13 +202,13 @@ def p_pass(compiled: CompiledProgram, gate: str, gain: float, *, num_samples: in
 def baseline_replay_samples(compiled: CompiledProgram) -> ReplaySamples:
     """One program to which nothing happens, and whose gates all pass: the schedule as it was meant."""
     shape = (len(compiled.items), 1)
-    cut_start, cut_end = compiled.planned_cuts()
+    reduction_start, reduction_end = compiled.planned_reductions()
     return ReplaySamples(
         duration_h=np.array([[item.planned_h] for item in compiled.items]),
         delay_h=np.zeros(shape),
         is_active=np.array([[item.repeat == 0] for item in compiled.items]),
-        cut_start_h=cut_start,
-        cut_end_h=cut_end,
+        reduction_start_h=reduction_start,
+        reduction_end_h=reduction_end,
         is_stop=np.zeros(shape, bool),
     )
 
@@ -220,11 +216,11 @@ def baseline_replay_samples(compiled: CompiledProgram) -> ReplaySamples:
 # How long things take
 
 
-def _duration(program: Program, item: NetworkItem, sampler: Sampler, happened: Mapping[str, Flags]) -> Array:
+def _duration(program: Program, item: NetworkItem, sampler: Sampler, active_risks: Mapping[str, Flags]) -> Array:
     if item.kind in ("event", "join"):
         return np.zeros(sampler.num_samples)
     noise, name, hours = program.noise, item.name, item.planned_h
-    scatter, risks = sampler.normal("duration", name), _risk_factor(program, item, sampler, happened)
+    scatter, risks = sampler.normal("duration", name), _risk_factor(program, item, sampler, active_risks)
     if item.kind in ("work", "gate"):
         return hours * (noise.work_factor * np.exp(noise.work_sigma * scatter)) * risks
     factor = np.exp(noise.run_sigma * scatter) * risks
@@ -243,46 +239,49 @@ def _interrupt_rate(program: Program, sampler: Sampler) -> Array:
     return np.asarray(rate * gammaincinv(shape, sampler.uniform("interrupt rate")) / shape)
 
 
-def _risk_factor(program: Program, item: NetworkItem, sampler: Sampler, happened: Mapping[str, Flags]) -> Array:
+def _risk_factor(program: Program, item: NetworkItem, sampler: Sampler, active_risks: Mapping[str, Flags]) -> Array:
     """By how much risks that have come true lengthen it; one draw for all that a risk touches."""
     factor = np.ones(sampler.num_samples)
     names = {item.node, item.stage}
     for name, risk in program.risks.items():
         if isinstance(risk.effect, Longer) and names & set(risk.effect.what):
             longer = sampler.triangular(risk.effect.factor, "risk size", name)
-            factor *= np.where(happened[name], longer, 1.0)
+            factor *= np.where(active_risks[name], longer, 1.0)
         elif isinstance(risk.effect, MoreWork) and item.kind == "run" and names & set(risk.effect.what):
             more = sampler.triangular(risk.effect.fraction, "risk size", name)
-            factor *= 1.0 + happened[name] * more
+            factor *= 1.0 + active_risks[name] * more
     return factor
 
 
-def _delays(compiled: CompiledProgram, sampler: Sampler, happened: Mapping[str, Flags]) -> Array:
+def _delays(compiled: CompiledProgram, sampler: Sampler, active_risks: Mapping[str, Flags]) -> Array:
     delay_h = np.zeros((len(compiled.items), sampler.num_samples))
     for name, risk in compiled.program.risks.items():
         if isinstance(risk.effect, Late):
             days = sampler.triangular(risk.effect.days, "risk size", name)
             for index in compiled.indices(risk.effect.what):
                 if compiled.items[index].kind != "join":
-                    delay_h[index] += happened[name] * 24.0 * days
+                    delay_h[index] += active_risks[name] * 24.0 * days
     return delay_h
 
 
-def _cuts(compiled: CompiledProgram, sampler: Sampler, happened: Mapping[str, Flags]) -> tuple[Array, Array]:
+def _reductions(compiled: CompiledProgram, sampler: Sampler, active_risks: Mapping[str, Flags]) -> tuple[Array, Array]:
     """When capacity is missing, in each world."""
     program, num_samples = compiled.program, sampler.num_samples
-    start, end = (np.repeat(hours, num_samples, axis=1) for hours in compiled.planned_cuts())
+    start, end = (np.repeat(hours, num_samples, axis=1) for hours in compiled.planned_reductions())
     last_h = float(program.calendar.hour_of(program.decision.by))
     for name, risk in program.risks.items():
         effect = risk.effect
         if not isinstance(effect, BookingOverruns | CapacityLost | Away):
             continue
-        hours = happened[name] * (24.0 * sampler.triangular(effect.days, "risk size", name))
+        hours = active_risks[name] * (24.0 * sampler.triangular(effect.days, "risk size", name))
         if isinstance(effect, BookingOverruns):
-            end[compiled.cuts_of(BOOKING + effect.booking)] += hours
+            end[compiled.reductions_of(BOOKING + effect.booking)] += hours
         else:
             begin = last_h * sampler.uniform("risk day", name)
-            start[compiled.cuts_of(RISK + name)], end[compiled.cuts_of(RISK + name)] = begin, begin + hours
+            start[compiled.reductions_of(RISK + name)], end[compiled.reductions_of(RISK + name)] = (
+                begin,
+                begin + hours,
+            )
     return start, end
 
 
@@ -375,13 +374,13 @@ def _initials(verdict: Verdicts) -> NDArray[np.uint8]:
     return letters[:, 0].astype(np.uint8)
 
 
-def _true_gain(program: Program, sampler: Sampler, happened: Mapping[str, Flags]) -> Array:
+def _true_gain(program: Program, sampler: Sampler, active_risks: Mapping[str, Flags]) -> Array:
     if program.pilot is None:
         return np.full(sampler.num_samples, np.nan)
     gain = quantile_of_belief(program.pilot, sampler.uniform("gain"))
     for name, risk in program.risks.items():
         if isinstance(risk.effect, GainLost):
-            gain -= happened[name] * sampler.triangular(risk.effect.points, "risk size", name)
+            gain -= active_risks[name] * sampler.triangular(risk.effect.points, "risk size", name)
     return gain
 
 
@@ -431,7 +430,7 @@ def _look(
 ) -> GateSamples:
     gate = compiled.program.gates[name]
     if gate.evidence is None:
-        return GateSamples(_stated(gate, sampler.uniform("verdict", name, repeat), is_last=is_last), None, None)
+        return GateSamples(_declared(gate, sampler.uniform("verdict", name, repeat), is_last=is_last), None, None)
     if compiled.program.pilot is None:
         raise ConfigError(
             f"gates.{name}.evidence reads a gain, but the program has no 'pilot' that says what to "
@@ -444,16 +443,12 @@ def _look(
     components = components_of(compiled.program, evidence.benchmark)
     seeds_sd = np.sqrt(components.seed / max(num_seeds, 1)) * POINTS
     items_sd = np.sqrt(components.item / compiled.program.benchmarks[evidence.benchmark].items) * POINTS
-    estimate = (
-        gain + items_sd * sampler.normal("items", evidence.benchmark) + seeds_sd * np.mean(seed_samples, axis=0)
-    )
+    estimate = gain + items_sd * sampler.normal("items", evidence.benchmark) + seeds_sd * np.mean(seed_samples, axis=0)
     error = np.full(len(gain), np.hypot(items_sd, seeds_sd / np.sqrt(repeat + 1)))
     if evidence.rule is not None:
         scores = estimate + seeds_sd * np.sqrt(num_seeds) * _seed_deviations(sampler, evidence.runs, num_seeds)
         clause_samples = (
-            np.reshape(
-                [sampler.uniform(kind, name, clause.benchmark) for clause in clauses], (len(clauses), len(gain))
-            )
+            np.reshape([sampler.uniform(kind, name, clause.benchmark) for clause in clauses], (len(clauses), len(gain)))
             for kind, clauses in (("guardrail", evidence.rule.guardrails), ("safety", evidence.rule.safety))
         )
         outcome = simulate_campaign(compiled.program, evidence, scores, *clause_samples)
@@ -481,7 +476,7 @@ def _seed_deviations(sampler: Sampler, runs: str, num_seeds: int) -> Float[np.nd
     return seeds - (seeds.mean(axis=0) if num_seeds else 0.0)
 
 
-def _stated(gate: ProgramGate, share: Array, *, is_last: bool) -> Verdicts:
+def _declared(gate: ProgramGate, share: Array, *, is_last: bool) -> Verdicts:
     verdicts = list(gate.probabilities)
     edges = np.cumsum([gate.probabilities[verdict] for verdict in verdicts])
     index = np.minimum(np.searchsorted(edges, share, side="right"), len(verdicts) - 1)

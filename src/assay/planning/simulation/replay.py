@@ -41,8 +41,8 @@ class ReplaySamples:
     """Hours between all that it waits for and the moment it can really begin: data that comes late."""
     is_active: Bool[np.ndarray, "activity sample"]
     """False: this world does without it (a branch not taken), and its successors do not wait."""
-    cut_start_h: Float[np.ndarray, "cut sample"]
-    cut_end_h: Float[np.ndarray, "cut sample"]
+    reduction_start_h: Float[np.ndarray, "cut sample"]
+    reduction_end_h: Float[np.ndarray, "cut sample"]
     """When each cut begins and ends; equal where it does not happen."""
     is_stop: Bool[np.ndarray, "activity sample"]
     """For gates: its verdict, should the program get there."""
@@ -100,12 +100,11 @@ class _Block:
         self._after_start = [[link for link in followers if link.of_start] for followers in links]
         self._after_end = [[link for link in followers if not link.of_start] for followers in links]
         self._needs = [
-            [(resource, float(row[resource])) for resource in np.flatnonzero(row).tolist()]
-            for row in network.demand
+            [(resource, float(row[resource])) for resource in np.flatnonzero(row).tolist()] for row in network.demand
         ]
-        self._may_yield = (network.demand[:, DEVICES] > 0).tolist()
-        self._may_rest = np.isfinite(network.longest_hold_h).tolist()
-        self._may_be_late = [
+        self._can_yield = (network.demand[:, DEVICES] > 0).tolist()
+        self._can_rest = np.isfinite(network.longest_hold_h).tolist()
+        self._can_be_delayed = [
             bool(date_h > 0 or delay_h.any() or any(link.lag_h for link in before))
             for date_h, delay_h, before in zip(
                 network.not_before_h, replay_samples.delay_h, network.predecessors, strict=True
@@ -116,8 +115,11 @@ class _Block:
         self._now = np.zeros(shape[1])
         self._is_active, self._is_stop = _rows(replay_samples.is_active), _rows(replay_samples.is_stop)
         self._delay_h = _rows(replay_samples.delay_h)
-        self._cut_start_h, self._cut_end_h = _rows(replay_samples.cut_start_h), _rows(replay_samples.cut_end_h)
-        self._edges = _rows(np.concatenate([replay_samples.cut_start_h, replay_samples.cut_end_h]))
+        self._reduction_start_h, self._reduction_end_h = (
+            _rows(replay_samples.reduction_start_h),
+            _rows(replay_samples.reduction_end_h),
+        )
+        self._edges = _rows(np.concatenate([replay_samples.reduction_start_h, replay_samples.reduction_end_h]))
         self._phase = _rows(np.full(shape, _WAITING, np.int8))
         self._missing = [np.full(shape[1], len(before), np.int32) for before in network.predecessors]
         self._ready = [np.full(shape[1], date_h) for date_h in network.not_before_h]
@@ -127,8 +129,8 @@ class _Block:
         self._start, self._finish = _rows(np.full(shape, np.nan)), _rows(np.full(shape, np.nan))
         self._used = _rows(np.zeros((len(network.capacity), shape[1])))
         self._room: list[Array] = []
-        self._may_have_events = np.zeros(shape[0], bool)
-        self._may_be_blocked = np.zeros(shape[0], bool)
+        self._has_events = np.zeros(shape[0], bool)
+        self._is_blocked = np.zeros(shape[0], bool)
         self._found = Replay(*(np.empty(shape) for _ in Replay._fields))
 
     def run(self) -> Replay:
@@ -155,15 +157,15 @@ class _Block:
     def _next_events(self) -> tuple[Array, Flags]:
         """When something happens next in each world, cuts included; and whether anything is still to happen."""
         following = np.full(len(self._now), np.inf)
-        for index in self._may_have_events.nonzero()[0].tolist():
+        for index in self._has_events.nonzero()[0].tolist():
             row = self._event[index]
             np.minimum(following, row, out=following)
-            self._may_have_events[index] = row.min() < np.inf
+            self._has_events[index] = row.min() < np.inf
         is_open = np.isfinite(following)
-        for index in self._may_be_blocked.nonzero()[0].tolist():
+        for index in self._is_blocked.nonzero()[0].tolist():
             is_blocked = self._phase[index] == _BLOCKED
             is_open |= is_blocked
-            self._may_be_blocked[index] = is_blocked.any()
+            self._is_blocked[index] = is_blocked.any()
         for edge in self._edges:
             np.putmask(edge, edge <= self._now, np.inf)
             np.minimum(following, edge, out=following)
@@ -185,13 +187,15 @@ class _Block:
 
     def _see_capacity(self) -> None:
         self._room = [np.full(len(self._now), units) for units in self._network.capacity]
-        for cut, start_h, end_h in zip(self._network.cuts, self._cut_start_h, self._cut_end_h, strict=True):
-            self._room[cut.resource] -= cut.amount * ((start_h <= self._now) & (self._now < end_h))
+        for reduction, start_h, end_h in zip(
+            self._network.reductions, self._reduction_start_h, self._reduction_end_h, strict=True
+        ):
+            self._room[reduction.resource] -= reduction.amount * ((start_h <= self._now) & (self._now < end_h))
 
     def _yield_where_too_full(self) -> None:
         """Jobs give way to a booking; people who are at work finish what they do."""
         for index in reversed(range(len(self._network.names))):
-            if not self._may_yield[index]:
+            if not self._can_yield[index]:
                 continue
             too_full = self._used[DEVICES] > self._room[DEVICES] + _TOLERANCE
             if not too_full.any():
@@ -205,7 +209,7 @@ class _Block:
     def _take_events(self) -> None:
         due = [
             (index, where)
-            for index in self._may_have_events.nonzero()[0].tolist()
+            for index in self._has_events.nonzero()[0].tolist()
             if (where := (self._event[index] <= self._now).nonzero()[0]).size
         ]
         for index, where in due:
@@ -216,7 +220,7 @@ class _Block:
                 self._event[index][awaited] = np.inf
                 self._block(index, awaited)
                 where = where[is_running]
-            if self._may_rest[index]:
+            if self._can_rest[index]:
                 is_over = self._end[index][where] <= self._now[where]
                 self._remaining_problem(index, where[~is_over])
                 where = where[is_over]
@@ -225,7 +229,7 @@ class _Block:
     def _begin_what_fits(self) -> None:
         # What completes may let one that stands behind it begin, so the rows are not gathered beforehand.
         for index in range(len(self._network.names)):
-            if not self._may_be_blocked[index]:
+            if not self._is_blocked[index]:
                 continue
             where = (self._phase[index] == _BLOCKED).nonzero()[0]
             if where.size and not self._is_certain[index]:
@@ -243,19 +247,19 @@ class _Block:
         now, work = self._now[where], self._remaining[index][where]
         if self._network.in_working_hours[index]:
             calendar = self._network.working_time
-            end = np.maximum(now, calendar.wall(calendar.worked(now) + work))
+            end = np.maximum(now, calendar.wall(calendar.working(now) + work))
         else:
             end = now + work
         for resource, demand in self._needs[index]:
             self._used[resource][where] += demand
         self._phase[index][where] = _RUNNING
         self._end[index][where] = end
-        if self._may_rest[index]:
+        if self._can_rest[index]:
             end = np.minimum(end, now + self._network.longest_hold_h[index])
         self._event[index][where] = end
-        self._may_have_events[index] = True
+        self._has_events[index] = True
         self._began[index][where] = now
-        if self._may_yield[index] or self._may_rest[index]:
+        if self._can_yield[index] or self._can_rest[index]:
             is_first = np.isnan(self._start[index][where])
             now, where = now[is_first], where[is_first]
         self._start[index][where] = now
@@ -307,7 +311,7 @@ class _Block:
             return
         now = self._now[where]
         for follower, lag_h, _ in followers:
-            if self._may_be_late[follower]:
+            if self._can_be_delayed[follower]:
                 ready = self._ready[follower]
                 ready[where] = np.maximum(ready[where], now + lag_h)
             missing = self._missing[follower][where] - 1
@@ -316,20 +320,20 @@ class _Block:
             self._await_date(follower, where[is_free])
 
     def _await_date(self, index: int, where: NDArray[np.intp]) -> None:
-        if where.size and self._may_be_late[index]:
+        if where.size and self._can_be_delayed[index]:
             ready = self._ready[index][where] + self._delay_h[index][where]
             is_late = ready > self._now[where]
             late = where[is_late]
             self._phase[index][late] = _PENDING
             self._event[index][late] = ready[is_late]
-            self._may_have_events[index] = True
+            self._has_events[index] = True
             where = where[~is_late]
         self._block(index, where)
 
     def _block(self, index: int, where: NDArray[np.intp]) -> None:
         if where.size:
             self._phase[index][where] = _BLOCKED
-            self._may_be_blocked[index] = True
+            self._is_blocked[index] = True
 
     def _call_off(self, gate: int, where: NDArray[np.intp]) -> None:
         """The gate said stop: only what closes the program is still done, and it waits for nothing called
@@ -340,7 +344,7 @@ class _Block:
         for index in range(len(self._network.names)):
             if index not in closing:
                 phase = self._phase[index][where]
-                if self._may_have_events[index]:
+                if self._has_events[index]:
                     self._leave(index, where[phase == _RUNNING], _CANCELLED)
                     self._event[index][where] = np.inf
                 self._phase[index][where[phase != _DONE]] = _CANCELLED

@@ -49,7 +49,7 @@ class ScopeChoice:
     """With the chosen moves made."""
     moves: tuple[Move, ...]
     meets_targets: bool
-    tried: tuple[EvaluatedScope, ...]
+    evaluated: tuple[EvaluatedScope, ...]
     """In the order of the search; the first is the full scope."""
 
 
@@ -62,9 +62,7 @@ def moves_of(program: Program) -> dict[str, Move]:
     ]
     removed = [option.changes for option in program.options.values()]
     moves += [
-        Move(
-            name=f"without {name}", title=f"Without: {activity.title}", gives_up=activity.title, changes=change
-        )
+        Move(name=f"without {name}", title=f"Without: {activity.title}", gives_up=activity.title, changes=change)
         for name, activity in program.activities.items()
         if activity.optional and (change := {f"activities.{name}": None}) not in removed
     ]
@@ -95,14 +93,14 @@ def choose_scope(
         search.program_with(chosen),
         tuple(search.moves[name] for name in chosen),
         not search.shortfall(chosen),
-        tuple(search.tried.values()),
+        tuple(search.evaluated.values()),
     )
 
 
 class _Search:
     def __init__(self, program: Program, targets: ReliabilityTargets, num_samples: int, seed: int) -> None:
         self.moves = moves_of(program)
-        self.tried: dict[tuple[str, ...], EvaluatedScope] = {}
+        self.evaluated: dict[tuple[str, ...], EvaluatedScope] = {}
         self._program, self._promises = program, targets
         self._num_samples, self._seed = num_samples, seed
         self._shortfalls: dict[tuple[str, ...], float] = {}
@@ -111,7 +109,7 @@ class _Search:
     def rank(self, names: tuple[str, ...]) -> tuple[float, float]:
         """Lower is better: first the promises, then the chance of both."""
         shortfall = self.shortfall(names)
-        return shortfall, -self.tried[names].p_within_limits if names in self.tried else 0.0
+        return shortfall, -self.evaluated[names].p_within_limits if names in self.evaluated else 0.0
 
     def program_with(self, names: Sequence[str]) -> Program:
         return with_moves(self._program, [self.moves[name] for name in names])
@@ -153,7 +151,7 @@ class _Search:
         for names, outcome in zip(scheduled, found, strict=True):
             self._full = self._full or outcome
             is_within_limits = outcome.is_on_time() & ~outcome.is_over_budget()
-            self.tried[names] = EvaluatedScope(
+            self.evaluated[names] = EvaluatedScope(
                 moves=names,
                 p_on_time=outcome.p_on_time(),
                 p_over_budget=outcome.p_over_budget(),

@@ -162,8 +162,8 @@ def _held(plan: Plan, hours: int) -> list[int]:
 
 def _levels(values: Sequence[int]) -> Iterator[tuple[int, int, int]]:
     """Stretches of equal values: (from, until, value)."""
-    cuts = [0, *(i for i in range(1, len(values)) if values[i] != values[i - 1]), len(values)]
-    for begin, end in pairwise(cuts):
+    reductions = [0, *(i for i in range(1, len(values)) if values[i] != values[i - 1]), len(values)]
+    for begin, end in pairwise(reductions):
         yield begin, end, values[begin]
 
 

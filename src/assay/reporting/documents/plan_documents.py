@@ -246,9 +246,7 @@ def _what_breaks(report: OfferReport) -> Iterator[DocumentSection]:
     draw = {"date": date_figure, "budget": money_figure}
     figures: list[Block] = [draw[what](report) for what in broken_promises(offer)]
     if figures:
-        figures.append(
-            tornado_figure(report.drivers, now=offer.safety.p_on_time, num_samples=report.num_few_samples)
-        )
+        figures.append(tornado_figure(report.drivers, now=offer.safety.p_on_time, num_samples=report.num_few_samples))
         yield DocumentSection("What breaks the promise", figures)
 
 
@@ -338,20 +336,18 @@ def _chosen(offered: Offered) -> Iterator[Block]:
             ("what", lambda move: move.title),
             ("given up", lambda move: move.gives_up or "—"),
         )
-    if len(offer.tried) > 1:
+    if len(offer.evaluated) > 1:
         yield _tried(offered)
 
 
 def _tried(offered: Offered) -> TitledTable:
     """The scopes of the search, below what was found of the one that is offered."""
-    full, *others = offered.offer.tried
+    full, *others = offered.offer.evaluated
     best = [full, *sorted(others, key=lambda each: -each.p_within_limits)[:SHOWN_SCOPES]]
     outcome = offered.outcome
     both = float((outcome.is_on_time() & ~outcome.is_over_budget()).mean())
     final = (outcome.p_on_time(), outcome.p_over_budget(), both)
-    rows = [
-        ("as offered, on its own schedule", f"{len(outcome.verdict):,}", *map(outcome.probability_text, final))
-    ]
+    rows = [("as offered, on its own schedule", f"{len(outcome.verdict):,}", *map(outcome.probability_text, final))]
     rows += [
         (
             " + ".join(scope.moves) or "full scope",
@@ -364,7 +360,7 @@ def _tried(offered: Offered) -> TitledTable:
         for scope in best
     ]
     return TitledTable(
-        f"Of {len(offered.offer.tried)} scopes that were played, the full one and the safest",
+        f"Of {len(offered.offer.evaluated)} scopes that were played, the full one and the safest",
         "Each on a quick schedule and on fewer worlds, so that many can be compared: coarser than what is said "
         "of the plan that is offered. Both promises together ('neither broken') are what counts.",
         Table(("scope", "worlds", "on time", "over budget", "neither broken"), rows),
@@ -477,9 +473,7 @@ def _questions(report: OfferReport) -> Iterator[Block]:
 
 
 def _worlds_of(asked: Sequence[SimulatedWhatIf]) -> str:
-    return (
-        f"in {max((question.safety.num_programs for question in asked if question.safety), default=0):,} worlds"
-    )
+    return f"in {max((question.safety.num_programs for question in asked if question.safety), default=0):,} worlds"
 
 
 def _rule_text(program: Program) -> str:
@@ -517,9 +511,7 @@ def _asked_row(each: SimulatedWhatIf) -> tuple[str, ...]:
 
 def _shares(report: OfferReport, gate: str) -> str:
     looks = report.offered.outcome.samples.gates[gate]
-    found = {
-        verdict: float((looks[0].verdict == verdict).mean()) for verdict in ("pass", "narrow", "again", "stop")
-    }
+    found = {verdict: float((looks[0].verdict == verdict).mean()) for verdict in ("pass", "narrow", "again", "stop")}
     return ", ".join(f"{name} {percent_text(share)}" for name, share in found.items() if share)
 
 
@@ -547,9 +539,7 @@ def _worth(report: OfferReport) -> Iterator[Block]:
 def _pilot(program: Program) -> Iterator[DocumentSection]:
     if program.pilot is not None and program.pilot.note:
         gains = ", then ".join(f"{gain:+g}" for gain in program.pilot.gains)
-        yield DocumentSection(
-            "What is known before", [Passage(f"{program.pilot.note} Gains so far: {gains} points.")]
-        )
+        yield DocumentSection("What is known before", [Passage(f"{program.pilot.note} Gains so far: {gains} points.")])
 
 
 def _gate(report: OfferReport, item: Planned) -> Iterator[Block]:
@@ -560,8 +550,7 @@ def _gate(report: OfferReport, item: Planned) -> Iterator[Block]:
     judged = [nodes[dependency.name].title for dependency in gate.after if dependency.name in nodes]
     yield Listing(
         [
-            f"Held on {program.calendar.day_text(item.end_h)}; "
-            f"{program.title_of(owners.accountable)} answers for it.",
+            f"Held on {program.calendar.day_text(item.end_h)}; {program.title_of(owners.accountable)} answers for it.",
             f"Judges: {', '.join(judged)}.",
             *_thresholds(report, item.name, gate),
         ]
@@ -572,8 +561,8 @@ def _gate(report: OfferReport, item: Planned) -> Iterator[Block]:
 def _thresholds(report: OfferReport, name: str, gate: ProgramGate) -> Iterator[str]:
     program = report.offered.program
     if gate.evidence is None:
-        stated = ", ".join(f"{verdict} {percent_text(share)}" for verdict, share in gate.probabilities.items())
-        yield f"Judged by people from their findings; taken as likely: {stated}."
+        declared = ", ".join(f"{verdict} {percent_text(share)}" for verdict, share in gate.probabilities.items())
+        yield f"Judged by people from their findings; taken as likely: {declared}."
         return
     evidence = gate.evidence
     look = report.offered.outcome.samples.gates[name][0]
@@ -664,16 +653,12 @@ def _matrix(program: Program) -> Iterator[Block]:
         Table(header, [row(stage.title, stage.owners) for stage in program.stages.values()]),
     )
     own = [
-        row(node.title, program.owners_of(node.name))
-        for node in program.nodes().values()
-        if node.owners is not None
+        row(node.title, program.owners_of(node.name)) for node in program.nodes().values() if node.owners is not None
     ]
     if own:
         yield TitledTable("Where it is otherwise", "", Table(header, own))
     wishes = [
-        (stakeholder.title, stakeholder.wants)
-        for stakeholder in program.stakeholders.values()
-        if stakeholder.wants
+        (stakeholder.title, stakeholder.wants) for stakeholder in program.stakeholders.values() if stakeholder.wants
     ]
     if wishes:
         yield TitledTable("What they ask of the plan", "", Table(("who", "wants"), wishes))

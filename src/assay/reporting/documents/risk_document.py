@@ -42,11 +42,7 @@ def risk_register(report: OfferReport, price: HourPrice | None = None) -> Docume
             DocumentSection("The register", [_register(program, report.register), *_mitigations(report)]),
             DocumentSection(
                 "What it hangs on",
-                [
-                    tornado_figure(
-                        report.drivers, now=offer.safety.p_on_time, num_samples=report.num_few_samples
-                    )
-                ],
+                [tornado_figure(report.drivers, now=offer.safety.p_on_time, num_samples=report.num_few_samples)],
             ),
             DocumentSection("Where the device-hours go", [_stages(report)]),
         ],
@@ -148,7 +144,6 @@ def _stages(report: OfferReport) -> TitledTable:
         )
     return TitledTable(
         "By stage",
-        "Planned when nothing happens; the mean and four fifths of the simulated worlds, stopped ones "
-        "included.",
+        "Planned when nothing happens; the mean and four fifths of the simulated worlds, stopped ones included.",
         Table(("stage", "planned", "mean", "80% of worlds", "limit"), rows),
     )

@@ -19,8 +19,8 @@ from assay.planning.simulation.forecast import (
     MIN_MATCHING_SAMPLES,
     Alarm,
     ProgramForecast,
-    left_ahead,
-    left_by_day,
+    budget_by_day,
+    remaining_by_day,
     unwatched,
 )
 from assay.planning.simulation.recommended_action import RecommendedAction, left_to_do, recommended_action
@@ -40,9 +40,7 @@ NEXT_H = 14 * 24
 """What begins within so many hours is 'next'."""
 
 
-WITHOUT_NOTES = (
-    "No notes were given (--notes): work of people, gates and events count as not begun, whatever was done."
-)
+WITHOUT_NOTES = "No notes were given (--notes): work of people, gates and events count as not begun, whatever was done."
 
 
 def weekly_status(
@@ -191,13 +189,20 @@ def _limits(found: ProgramForecast, notes: Progress | None) -> Iterator[Block]:
 def _burn_down(found: ProgramForecast, spends: Sequence[Spend]) -> Block:
     deadline = found.outcome.deadline_h() / 24
     last = int(max(deadline, *found.outcome.decision_days(0.9))) + 1
-    planned, actual = left_by_day(found, spends, num_days=last)
+    planned, actual = budget_by_day(found, spends, num_days=last)
     today = found.now_h / 24
-    ahead = [today, *(float(day) for day in range(last + 1) if day > today)]
-    low, middle, high = left_ahead(found, days=ahead, shares=(0.1, 0.5, 0.9))
+    remaining = [today, *(float(day) for day in range(last + 1) if day > today)]
+    low, middle, high = remaining_by_day(found, days=remaining, shares=(0.1, 0.5, 0.9))
     return burn_down_figure(
         BurnDown(
-            planned, actual, ahead, low, middle, high, found.program.budget.device_hours, found.program.calendar
+            planned,
+            actual,
+            remaining,
+            low,
+            middle,
+            high,
+            found.program.budget.device_hours,
+            found.program.calendar,
         ),
         caption="What is left of the budget: as planned, as it is until today, and where it is heading (band: "
         "four of five simulated worlds). The dashed line is an empty budget.",
@@ -297,9 +302,7 @@ def _of_gates(found: ProgramForecast, course: RecommendedAction, spent: str) -> 
     gate = next(program.gates[name] for name, said in progress.verdicts.items() if said[-1] == course.by_gates)
     if course.by_gates == "narrow":
         return f"Narrow the scope: '{gate.title}' asked for it; {spent}."
-    found_out = (
-        "found too little gain to go on" if gate.evidence is not None else "says that it goes no further"
-    )
+    found_out = "found too little gain to go on" if gate.evidence is not None else "says that it goes no further"
     left = f"{max(0.0, program.budget.device_hours - found.spent):,.0f} are left for something else"
     return f"Stop: '{gate.title}' {found_out}; {spent}, and {left}."
 

@@ -50,9 +50,7 @@ def _verdict(findings: tuple[Finding, ...]) -> Verdict:
     faults = [finding for finding in findings if finding.about != "spent"]
     confirmed = sum(fault.is_confirmed for fault in faults)
     word = f"{number_of(confirmed, 'finding')}, {len(faults) - confirmed} suspected"
-    return Verdict(
-        "bad" if confirmed else "open", word, f"{findings[0].what.rstrip('.')}. Next: {findings[0].next}"
-    )
+    return Verdict("bad" if confirmed else "open", word, f"{findings[0].what.rstrip('.')}. Next: {findings[0].next}")
 
 
 def _first(fleet: Fleet) -> Iterator[Block]:
@@ -121,9 +119,7 @@ def _ci(found: CiReport | None) -> Iterator[Block]:
     known = [(name, seconds) for name, seconds in named.items() if seconds is not None]
     if spans.setup_s is None:
         known.insert(0, ("in tests", spans.tests_s))
-    yield seconds_figure(
-        known, name="Where CI's time goes", caption=f"Over all files. Flaky: {found.flaky_because}"
-    )
+    yield seconds_figure(known, name="Where CI's time goes", caption=f"Over all files. Flaky: {found.flaky_because}")
     if found.flaky:
         yield TitledTable.of(
             "Tests that flake",

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from assay.base.errors import ConfigError
 from assay.base.units import number_of
-from assay.planning.checker import violations
+from assay.planning.checker import plan_problems
 from assay.planning.conflict import Conflict, Member
 from assay.planning.explain import Price, critical_chain
 from assay.planning.in_progress import ActivityInProgress
@@ -52,18 +52,14 @@ def print_program(program: Program) -> None:
     _print_moments(console, program)
     loose = unawaited(program)
     if loose:
-        console.print(
-            f"the decision does not wait for: {', '.join(loose)} (name what should be known in an 'after')"
-        )
+        console.print(f"the decision does not wait for: {', '.join(loose)} (name what should be known in an 'after')")
 
 
 def _print_moments(console: Console, program: Program) -> None:
     """Moments as they were read: 'week 6' is where week 6 begins, which is easily meant otherwise."""
     begins = program.calendar.hour_of
     for name, booking in program.capacity.bookings.items():
-        console.print(
-            f"  {booking.title or name}: {_span(program, begins(booking.since), begins(booking.until))}"
-        )
+        console.print(f"  {booking.title or name}: {_span(program, begins(booking.since), begins(booking.until))}")
     for event in program.events.values():
         console.print(f"  {event.title}: from {_date(program, begins(event.at))}")
     console.print(f"  decision: by {_date(program, begins(program.decision.by) - 1)}")
@@ -76,9 +72,7 @@ def _span(program: Program, since: int, until: int) -> str:
     begins, ends = program.calendar.date_of(since), program.calendar.date_of(until)
     same_day = begins.date() == ends.date()
     return (
-        f"{begins:%a %d %b %H:%M} to {ends:%H:%M}"
-        if same_day
-        else f"{begins:%a %d %b %H:%M} to {ends:%a %d %b %H:%M}"
+        f"{begins:%a %d %b %H:%M} to {ends:%H:%M}" if same_day else f"{begins:%a %d %b %H:%M} to {ends:%a %d %b %H:%M}"
     )
 
 
@@ -92,13 +86,10 @@ def conflict_error(place: Callable[[str], str], conflict: Conflict) -> ConfigErr
     if any(member.fix for member in conflict.members):
         lines = [_member_text(place, member) for member in conflict.members]
         return ConfigError(
-            f"no schedule keeps all limits. These cannot hold together{minimal}; give way on one:\n"
-            + "\n".join(lines)
+            f"no schedule keeps all limits. These cannot hold together{minimal}; give way on one:\n" + "\n".join(lines)
         )
     lines = [f"no schedule keeps all limits, and giving way on one is not enough{minimal}."]
-    for clash, is_further in (
-        (clash, index) for index, clash in enumerate((conflict.members, *conflict.others))
-    ):
+    for clash, is_further in ((clash, index) for index, clash in enumerate((conflict.members, *conflict.others))):
         lines.append("These cannot hold together either:" if is_further else "These cannot hold together:")
         lines += [f"  {place(member.key)}: {member.key}: {member.demand}" for member in clash]
     if not conflict.fixes:
@@ -158,7 +149,7 @@ def print_plan(
         console.print(f"{title:<20} {result.value:>8,g}   {proof} ({result.solve_s:.1f} s)")
     if now_h is not None:
         return
-    broken = violations(program, plan)
+    broken = plan_problems(program, plan)
     for violation in broken:
         console.print(Text(f"BROKEN {violation.rule}: {violation.message}", style="bold red"))
     if not broken:
@@ -275,11 +266,7 @@ def _baseline_table(found: "Sequence[WhatIfResult]") -> Table:
             keys = ", ".join(member.key for member in item.conflict.members) if item.conflict else ""
             table.add_row(item.title, "none", Text(f"cannot hold together: {keys}", style="red"), "", "", "")
             continue
-        days = (
-            ""
-            if base is None or item is found[0]
-            else f"{(item.plan.decision_h - base.decision_h) / 24:+.1f} d"
-        )
+        days = "" if base is None or item is found[0] else f"{(item.plan.decision_h - base.decision_h) / 24:+.1f} d"
         date = _day(item.program, item.plan.decision_h)
         table.add_row(
             item.title,

@@ -59,12 +59,9 @@ def print_fix_check(found: FixCheck) -> None:
     if found.rate is not None:
         click.echo(f"since:  {found.failures:,} of {found.attempts:,} failed ({_rate(found.rate)})")
     click.echo(
-        f"evidence that it is fixed: {found.e_value:.3g} (decides at 20); "
-        f"that it is worse: {found.worse_e_value:.3g}"
+        f"evidence that it is fixed: {found.e_value:.3g} (decides at 20); that it is worse: {found.worse_e_value:.3g}"
     )
-    after = (
-        "" if found.decided_after is None else f", decided after {number_of(found.decided_after, 'attempt')}"
-    )
+    after = "" if found.decided_after is None else f", decided after {number_of(found.decided_after, 'attempt')}"
     click.secho(f"{found.verdict}{after}: {found.because}", fg=FIX_COLOURS[found.verdict], bold=True)
 
 
@@ -89,9 +86,7 @@ def _print_moved(moved: MovedMetric) -> None:
         click.echo(f"   {one_line(slice_part.column)}={one_line(slice_part.value)}: {_moved_text(slice_part)}")
     if not moved.slices:
         click.echo(f"   none of {number_of(moved.num_slices, 'slice')} surely moved")
-    price = (
-        "" if moved.device_hours is None else f", about {device_hours_text(3_600.0 * moved.device_hours)} each"
-    )
+    price = "" if moved.device_hours is None else f", about {device_hours_text(3_600.0 * moved.device_hours)} each"
     click.echo(f"next: {one_line(moved.ablation)}{price}")
 
 
@@ -108,9 +103,7 @@ def print_startup(found: Startup) -> None:
     width = max(map(len, found.spans), default=0)
     for name, span in found.spans.items():
         bar = "█" * round(_BAR * span.share)
-        click.echo(
-            f"  {name:<{width}} {span.median_s:8.2f} s   90% within {span.p90_s:8.2f} s {span.share:6.1%} {bar}"
-        )
+        click.echo(f"  {name:<{width}} {span.median_s:8.2f} s   90% within {span.p90_s:8.2f} s {span.share:6.1%} {bar}")
     slowest = found.slowest
     if found.attempts > 1:
         click.echo(
@@ -179,8 +172,8 @@ def _print_changed(found: CiChanged) -> None:
         f"{len(found.tests):,} of {number_of(found.test_files, 'test file')}",
         bold=True,
     )
-    if found.affects_all:
-        click.echo(f"every test stands on {one_line(', '.join(found.affects_all))}")
+    if found.selects_all:
+        click.echo(f"every test stands on {one_line(', '.join(found.selects_all))}")
     else:
         _print_listed(found.tests)
     if found.unreached_files:
@@ -228,9 +221,7 @@ def _print_spans(spans: CiSpans) -> None:
     }
     known = [f"{name} {duration_text(seconds)}" for name, seconds in named.items() if seconds is not None]
     unknown = [name for name, seconds in named.items() if seconds is None]
-    click.echo(
-        f"over all files: {', '.join(known)}" + (f"; not on record: {', '.join(unknown)}" if unknown else "")
-    )
+    click.echo(f"over all files: {', '.join(known)}" + (f"; not on record: {', '.join(unknown)}" if unknown else ""))
 
 
 def print_slow_changes(found: SlowChanges) -> None:
@@ -303,15 +294,14 @@ def _spent(blocks: int, steps: int, device_hours: float, noise: float | None) ->
 def print_skew(found: Skew) -> None:
     """The verdict, and the places and pieces of work that stand out."""
     click.echo(
-        f"{number_of(found.measurements, 'duration')}: place {percent_text(found.place_spread)}, work "
-        f"{percent_text(found.work_spread)}, noise {percent_text(found.noise)}"
+        f"{number_of(found.measurements, 'duration')}: location {percent_text(found.location_sd)}, work "
+        f"{percent_text(found.work_sd)}, noise {percent_text(found.noise)}"
     )
     click.secho(f"{found.verdict}: {found.because}", bold=True)
     for effect in found.effects:
         kind = f"{one_line(effect.operation)}: " if effect.operation else ""
         click.echo(
-            f"  {kind}{one_line(_text(effect.factors))}: x {effect.ratio:.3g} "
-            f"[{effect.low:.3g}, {effect.high:.3g}]"
+            f"  {kind}{one_line(_text(effect.factors))}: x {effect.ratio:.3g} [{effect.low:.3g}, {effect.high:.3g}]"
         )
 
 
@@ -321,9 +311,7 @@ def print_hung_ranks(found: HungRanks) -> None:
     click.secho(f"ranks: {ranks}", fg="red" if found.ranks else None, bold=True)
     click.echo(found.because)
     for group in found.groups:
-        click.echo(
-            f"  group {one_line(group.group)}, collective {group.sequence}, {one_line(group.collective)}:"
-        )
+        click.echo(f"  group {one_line(group.group)}, collective {group.sequence}, {one_line(group.collective)}:")
         click.echo(f"    wait: {_ranks(group.waiting)}; never entered it: {_ranks(group.absent)}")
         for called, ranks_there in group.others.items():
             click.echo(f"    entered {one_line(called)} instead: {_ranks(ranks_there)}")

@@ -37,14 +37,14 @@ def built(parts: Sequence[tuple[str, Columns]], names: ColumnNames, sources: dic
     failed = names.failed or first.failed or ("failed" if "failed" in table.column_names else None)
     if failed is None:
         raise ConfigError(
-            f"{where}: which column says that an attempt failed? Give --failed; {columns.there()}."
+            f"{where}: which column says that an attempt failed? Give --failed; {columns.columns_text()}."
         )
     attempts = columns.numbers(names.attempts, "--attempts") if names.attempts else np.ones(len(table))
     failures = columns.numbers(failed, "--failed")
-    _refuse_impossible(where, failed, failures, attempts, counted=names.attempts is not None)
+    _refuse_impossible(where, failed, failures, attempts, has_counts=names.attempts is not None)
     unit, at = names.unit or first.unit, names.at or first.at
-    taken = {failed, names.attempts, at, unit, names.exposure, first.device_hours}
-    chosen = names.factors or first.factors or tuple(n for n in table.column_names if n not in taken)
+    used = {failed, names.attempts, at, unit, names.exposure, first.device_hours}
+    chosen = names.factors or first.factors or tuple(n for n in table.column_names if n not in used)
     if (twice := first_repeated(chosen)) is not None:
         raise ConfigError(f"--factors: '{twice}' is there twice.")
     found = AttemptTable(
@@ -54,9 +54,7 @@ def built(parts: Sequence[tuple[str, Columns]], names: ColumnNames, sources: dic
         has_units=unit is not None,
         at_s=None if at is None else columns.moments(at, "--at"),
         exposure=None if names.exposure is None else columns.numbers(names.exposure, "--exposure"),
-        device_hours=None
-        if first.device_hours is None
-        else columns.numbers(first.device_hours, "device-hours"),
+        device_hours=None if first.device_hours is None else columns.numbers(first.device_hours, "device-hours"),
         factors=tuple(columns.factor(name) for name in chosen),
         sources=sources,
     )
@@ -69,13 +67,11 @@ def _refuse_impossible(
     failures: Float64[np.ndarray, "row"],
     attempts: Float64[np.ndarray, "row"],
     *,
-    counted: bool,
+    has_counts: bool,
 ) -> None:
     for row in np.flatnonzero((failures < 0) | (failures > attempts) | (failures % 1 != 0))[:1]:
         expected = (
-            f"a count from 0 to its {attempts[row]:g} attempts"
-            if counted
-            else "0 or 1 (a count needs --attempts)"
+            f"a count from 0 to its {attempts[row]:g} attempts" if has_counts else "0 or 1 (a count needs --attempts)"
         )
         raise DataError(f"{where}, row {row + 1}: '{failed}' is {failures[row]:g}, expected {expected}.")
 
@@ -86,14 +82,14 @@ class _Reader:
     def __init__(self, where: str, table: pa.Table) -> None:
         self._where, self._table = where, table
 
-    def there(self) -> str:
+    def columns_text(self) -> str:
         """For an error: what could have been named."""
         return f"the columns are {written_out(', '.join(self._table.column_names))[:400]}"
 
     def column(self, name: str, option: str) -> pa.ChunkedArray:
         """One that a person named."""
         if name not in self._table.column_names:
-            raise DataError(f"{self._where}: no column '{name}', which {option} names; {self.there()}.")
+            raise DataError(f"{self._where}: no column '{name}', which {option} names; {self.columns_text()}.")
         return self._table[name]
 
     def numbers(self, name: str, option: str) -> Float64[np.ndarray, "row"]:
@@ -110,9 +106,7 @@ class _Reader:
             number = -1.0
         if not 0 <= number < np.inf:
             shown = written_out(repr(text))[:60]
-            raise DataError(
-                f"{self._where}: column '{name}' ({option}) holds {shown}, expected a number from 0 on."
-            )
+            raise DataError(f"{self._where}: column '{name}' ({option}) holds {shown}, expected a number from 0 on.")
         return number
 
     def moments(self, name: str, option: str) -> Float64[np.ndarray, "row"]:

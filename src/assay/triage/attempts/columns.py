@@ -42,6 +42,6 @@ def text_column(cells: Iterable[str | None]) -> pa.Array:
     return builder.finish()
 
 
-def several(values: list[str]) -> str:
+def join_values(values: list[str]) -> str:
     """One cell that holds them all."""
     return SEVERAL.join(dict.fromkeys(filter(None, values)))

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from assay.triage.attempts.columns import Columns, columns_of, several
+from assay.triage.attempts.columns import Columns, columns_of, join_values
 
 FAILED = {"failure", "timed_out", "startup_failure"}
 FACTORS = ("runner", "runner_group", "labels", "workflow", "name", "commit", "branch")
@@ -17,7 +17,7 @@ def github_columns(source: str, jobs: list[Any]) -> Columns:
             "unit": str(job.get("name", "")),
             "runner": str(job.get("runner_name") or ""),
             "runner_group": str(job.get("runner_group_name") or ""),
-            "labels": several([str(label) for label in job.get("labels") or []]),
+            "labels": join_values([str(label) for label in job.get("labels") or []]),
             "workflow": str(job.get("workflow_name") or ""),
             "name": str(job.get("name", "")),
             "commit": str(job.get("head_sha") or ""),
@@ -27,6 +27,4 @@ def github_columns(source: str, jobs: list[Any]) -> Columns:
         if isinstance(job, dict) and job.get("conclusion") in FAILED | {"success"}
     ]
     has_times = all(row["at"] for row in rows)
-    return columns_of(
-        rows, source, failed="failed", at="at" if has_times else None, unit="unit", factors=FACTORS
-    )
+    return columns_of(rows, source, failed="failed", at="at" if has_times else None, unit="unit", factors=FACTORS)

@@ -28,9 +28,7 @@ def junit_columns(source: str, text: str) -> Columns:
     ]
     has_times = all(row["at"] for row in rows)
     factors = ("host", "suite", "file", "class")
-    return columns_of(
-        rows, source, failed="failed", at="at" if has_times else None, unit="unit", factors=factors
-    )
+    return columns_of(rows, source, failed="failed", at="at" if has_times else None, unit="unit", factors=factors)
 
 
 def junit_root(source: str, text: str) -> ElementTree.Element:

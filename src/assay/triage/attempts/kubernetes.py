@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from assay.base.errors import DataError
-from assay.triage.attempts.columns import Columns, columns_of, several
+from assay.triage.attempts.columns import Columns, columns_of, join_values
 
 
 def pod_columns(source: str, items: list[Any]) -> Columns:
@@ -35,7 +35,7 @@ def _row(pod: Any) -> dict[str, str | None]:
         "at": str(status.get("startTime") or metadata.get("creationTimestamp") or ""),
         "unit": f"{namespace} {re.sub(r'[0-9]+', '#', owner)}",
         "host": str(spec.get("nodeName") or ""),
-        "image": several([str(_of(container, "image") or "") for container in containers]),
+        "image": join_values([str(_of(container, "image") or "") for container in containers]),
         "namespace": namespace,
         "owner": owner,
     }

@@ -14,15 +14,15 @@ from assay.base.errors import ConfigError
 from assay.records.run import Attempt, Run
 from assay.store.ledger.ledger import Ledger
 from assay.triage.attempts.build import ColumnNames, built
-from assay.triage.attempts.columns import Columns, columns_of, several
+from assay.triage.attempts.columns import Columns, columns_of, join_values
 from assay.triage.attempts.table import AttemptTable
 
 NOT_OF_THE_UNIT = {"seed", "name"}
-MOST_KEYS = 12
+MAX_KEYS = 12
 """Recipe keys that are looked at, those with the fewest values first."""
 OVER = ("succeeded", "failed", "killed")
 HOUR_S = 3_600.0
-SURROUNDINGS = (
+ENVIRONMENT = (
     *("model", "torch", "cuda", "nccl", "python", "kernel", "driver", "image", "user", "place", "partition"),
 )
 """What an attempt ran on and in."""
@@ -43,31 +43,31 @@ def table_of_columns(columns: Columns, names: ColumnNames) -> AttemptTable:
     return built([("the ledger", columns)], names, {"ledger": sha256_of_json(columns.table.to_pylist())})
 
 
-def ledger_columns(ledger: Ledger, asked: Sequence[str] = ()) -> tuple[Columns, list[Attempt]]:
+def ledger_columns(ledger: Ledger, factor_names: Sequence[str] = ()) -> tuple[Columns, list[Attempt]]:
     """See `columns_of_attempts`."""
-    return columns_of_attempts(ledger.runs(), ledger.attempts(), asked)
+    return columns_of_attempts(ledger.runs(), ledger.attempts(), factor_names)
 
 
 def columns_of_attempts(
-    recorded: Iterable[Run], made: Iterable[Attempt], asked: Sequence[str] = ()
+    recorded: Iterable[Run], recorded_attempts: Iterable[Attempt], factor_names: Sequence[str] = ()
 ) -> tuple[Columns, list[Attempt]]:
     """A row for each attempt that is over, and the attempts themselves, in one order; with the recipe's keys
     that tell runs apart, and those among the factors that were asked for."""
     runs = {run.run_id: run for run in recorded if not run.is_drill}
-    attempts = [each for each in made if each.run_id in runs and each.outcome in OVER]
+    attempts = [attempt for attempt in recorded_attempts if attempt.run_id in runs and attempt.outcome in OVER]
     if not attempts:
         raise ConfigError("the ledger has no attempt that is over. 'assay runs' lists what it has.")
     recipes = {run_id: recipe_texts(run) for run_id, run in runs.items()}
-    telling = _telling_keys([recipes[attempt.run_id] for attempt in attempts])
-    there = {key for recipe in recipes.values() for key in recipe}
-    keys = list(dict.fromkeys([*telling, *(name.removeprefix(RECIPE) for name in asked)]))
-    keys = [key for key in keys if key in there]
+    varying = _varying_keys([recipes[attempt.run_id] for attempt in attempts])
+    known_keys = {key for recipe in recipes.values() for key in recipe}
+    keys = list(dict.fromkeys([*varying, *(name.removeprefix(RECIPE) for name in factor_names)]))
+    keys = [key for key in keys if key in known_keys]
     units = {run_id: sha256_of_json(recipe) for run_id, recipe in recipes.items()}
-    serials = _telling_serials(attempts)
+    serials = _informative_serials(attempts)
     rows = [
         {
             **_row(attempt, runs[attempt.run_id]),
-            "serial": several([serial for serial in attempt.serials if serial in serials]),
+            "serial": join_values([serial for serial in attempt.serials if serial in serials]),
             "unit": units[attempt.run_id],
             **{f"{RECIPE}{key}": recipes[attempt.run_id].get(key) for key in keys},
         }
@@ -75,10 +75,10 @@ def columns_of_attempts(
     ]
     factors = (
         "host",
-        *(("device",) if _devices_tell(attempts) else ()),
+        *(("device",) if _devices_vary(attempts) else ()),
         *(("serial",) if serials else ()),
         "code",
-        *SURROUNDINGS,
+        *ENVIRONMENT,
         "dataset",
         "world_size",
         *(f"{RECIPE}{key}" for key in keys),
@@ -89,7 +89,7 @@ def columns_of_attempts(
     return columns, attempts
 
 
-def _devices_tell(attempts: Sequence[Attempt]) -> bool:
+def _devices_vary(attempts: Sequence[Attempt]) -> bool:
     """Whether some host's devices were not always used together; else they are another name for the host."""
     sets: dict[str, set[frozenset[str]]] = defaultdict(set)
     for attempt in attempts:
@@ -101,17 +101,17 @@ def _devices_tell(attempts: Sequence[Attempt]) -> bool:
     return any(len(found) > 1 for found in sets.values())
 
 
-def _telling_serials(attempts: Sequence[Attempt]) -> set[str]:
+def _informative_serials(attempts: Sequence[Attempt]) -> set[str]:
     """Serial numbers of devices that were moved, or took turns in a place; else a number is another name for
     its host, or for its place there."""
-    of_serial, of_place = defaultdict[str, set[int]](set), defaultdict[str, set[int]](set)
+    of_serial, of_slot = defaultdict[str, set[int]](set), defaultdict[str, set[int]](set)
     for number, attempt in enumerate(attempts):
         for host, device, serial in zip(attempt.hosts, attempt.devices, attempt.serials, strict=False):
             if serial:
                 of_serial[serial].add(number)
-                of_place[host].add(number)
-                of_place[f"{host}/{device}"].add(number)
-    names = {frozenset(found) for found in of_place.values()}
+                of_slot[host].add(number)
+                of_slot[f"{host}/{device}"].add(number)
+    names = {frozenset(found) for found in of_slot.values()}
     return {serial for serial, found in of_serial.items() if frozenset(found) not in names}
 
 
@@ -121,21 +121,21 @@ def _row(attempt: Attempt, run: Run) -> dict[str, str | None]:
         "failed": str(int(attempt.outcome != "succeeded")),
         "at": str(attempt.started_s),
         "device_hours": str(held_s / HOUR_S),
-        "host": several(list(attempt.hosts)),
-        "device": several([f"{h}/{d}" for h, d in zip(attempt.hosts, attempt.devices, strict=False) if d]),
+        "host": join_values(list(attempt.hosts)),
+        "device": join_values([f"{h}/{d}" for h, d in zip(attempt.hosts, attempt.devices, strict=False) if d]),
         "code": attempt.code_version,
-        **_surroundings(attempt),
+        **_environment(attempt),
         "dataset": run.dataset_fingerprint[:SHOWN_FINGERPRINT],
         "world_size": str(attempt.world_size),
     }
 
 
-def _surroundings(attempt: Attempt) -> dict[str, str | None]:
+def _environment(attempt: Attempt) -> dict[str, str | None]:
     """What is around the ranks on all its nodes; an empty text is no value."""
     nodes = [attempt.surroundings, *attempt.elsewhere.values()]
-    known = {name: several([getattr(node, name, "") for node in nodes]) for name in SURROUNDINGS}
+    known = {name: join_values([getattr(node, name, "") for node in nodes]) for name in ENVIRONMENT}
     known |= {"model": attempt.processor.model, "torch": attempt.processor.torch}
-    return {name: known[name] or None for name in SURROUNDINGS}
+    return {name: known[name] or None for name in ENVIRONMENT}
 
 
 def recipe_texts(run: Run) -> dict[str, str | None]:
@@ -144,10 +144,10 @@ def recipe_texts(run: Run) -> dict[str, str | None]:
     return {key: str(value) for key, value in leaves.items() if key.split(".")[-1] not in NOT_OF_THE_UNIT}
 
 
-def _telling_keys(recipes: list[dict[str, str | None]]) -> list[str]:
+def _varying_keys(recipes: list[dict[str, str | None]]) -> list[str]:
     """Keys in which attempts differ, and whose values are shared; of keys that never vary apart, the first."""
     values: dict[str, set[str | None]] = defaultdict(set)
     for key in dict.fromkeys(key for recipe in recipes for key in recipe):
         values[key] = {recipe.get(key) for recipe in recipes}
-    telling = [key for key, found in values.items() if 1 < len(found) <= max(len(recipes) // 4, 2)]
-    return sorted(telling, key=lambda key: len(values[key]))[:MOST_KEYS]
+    varying = [key for key, found in values.items() if 1 < len(found) <= max(len(recipes) // 4, 2)]
+    return sorted(varying, key=lambda key: len(values[key]))[:MAX_KEYS]

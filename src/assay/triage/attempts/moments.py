@@ -45,9 +45,7 @@ def moment(text: str, option: str) -> float:
     try:
         return _moment(text)[0]
     except ValueError as error:
-        raise ConfigError(
-            f"{option} {text}: expected epoch seconds or ISO 8601, e.g. 2026-03-01T12:00Z."
-        ) from error
+        raise ConfigError(f"{option} {text}: expected epoch seconds or ISO 8601, e.g. 2026-03-01T12:00Z.") from error
 
 
 def moments(texts: Sequence[str | None], where: str) -> Float64[np.ndarray, "row"]:
@@ -63,10 +61,8 @@ def moments(texts: Sequence[str | None], where: str) -> Float64[np.ndarray, "row
             ) from error
         kinds.setdefault(kind, text or "")
     if len(kinds) > 1:
-        both = " beside ".join(f"{kind} ('{written_out(text)}')" for kind, text in kinds.items())
-        raise DataError(
-            f"{where}: the clocks disagree: {both}. Write all moments in one way, with a time zone."
-        )
+        clocks = " beside ".join(f"{kind} ('{written_out(text)}')" for kind, text in kinds.items())
+        raise DataError(f"{where}: the clocks disagree: {clocks}. Write all moments in one way, with a time zone.")
     return seconds
 
 

@@ -9,16 +9,16 @@ from assay.base.shapes import Bool
 from assay.triage.attempts.table import AttemptTable
 
 
-def with_values(table: AttemptTable, wanted: Sequence[tuple[str, str]]) -> AttemptTable:
+def with_values(table: AttemptTable, selected: Sequence[tuple[str, str]]) -> AttemptTable:
     """Attempts that have all of them; a `ConfigError` names a value that none has."""
-    return table.where(having(table, wanted))
+    return table.where(having(table, selected))
 
 
-def having(table: AttemptTable, wanted: Sequence[tuple[str, str]]) -> Bool[np.ndarray, "row"]:
+def having(table: AttemptTable, selected: Sequence[tuple[str, str]]) -> Bool[np.ndarray, "row"]:
     """Which attempts have all of them; a `ConfigError` names a value that none has."""
     mask = np.ones(table.num_rows, bool)
     factors = {factor.name: factor for factor in table.factors}
-    for name, value in wanted:
+    for name, value in selected:
         factor = factors[name]
         if value not in factor.values:
             raise ConfigError(f"--where {name}={value}: no attempt has it.")

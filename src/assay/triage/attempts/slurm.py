@@ -9,11 +9,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from assay.base.errors import DataError
-from assay.triage.attempts.columns import Columns, columns_of, several
+from assay.triage.attempts.columns import Columns, columns_of, join_values
 
 FAILED = {"FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT", "BOOT_FAIL", "DEADLINE"}
 SUCCEEDED = {"COMPLETED"}
-MOST_HOSTS = 100_000
+MAX_HOSTS = 100_000
 """In one list; more is no node list."""
 MEANINGS: dict[str, Any] = {
     "failed": "failed",
@@ -28,9 +28,7 @@ def sacct_text_columns(source: str, text: str) -> Columns:
     head, *lines = [line for line in text.splitlines() if line.strip()]
     names = [name.lower() for name in head.split("|")]
     if "state" not in names:
-        raise DataError(
-            f"{source}: sacct wrote no State. Ask for it: sacct --parsable2 --format=JobID,State,..."
-        )
+        raise DataError(f"{source}: sacct wrote no State. Ask for it: sacct --parsable2 --format=JobID,State,...")
     rows = []
     for number, line in enumerate(lines, 2):
         cells = line.split("|")
@@ -83,8 +81,8 @@ def hosts_of(node_list: str) -> list[str]:
     found: list[str] = []
     for part in re.findall(r"[^,\[]+(?:\[[^\]]*\][^,\[]*)*", node_list):
         found += _expanded(part)
-        if len(found) > MOST_HOSTS:
-            raise DataError(f"a node list of over {MOST_HOSTS:,} hosts: {node_list[:60]}")
+        if len(found) > MAX_HOSTS:
+            raise DataError(f"a node list of over {MAX_HOSTS:,} hosts: {node_list[:60]}")
     return [] if found == ["None assigned"] or found == ["(null)"] else found
 
 
@@ -96,7 +94,7 @@ def _expanded(part: str) -> list[str]:
     numbers: list[str] = []
     for span in bracket[1].split(","):
         low, _, high = span.partition("-")
-        if not (low.isdecimal() and (high or low).isdecimal()) or int(high or low) - int(low) >= MOST_HOSTS:
+        if not (low.isdecimal() and (high or low).isdecimal()) or int(high or low) - int(low) >= MAX_HOSTS:
             raise DataError(f"'{part[:60]}' is no list of nodes.")
         numbers += [f"{number:0{len(low)}}" for number in range(int(low), int(high or low) + 1)]
     return [f"{before.strip()}{number}{rest}" for number in numbers for rest in _expanded(after)]
@@ -119,7 +117,7 @@ def _columns(source: str, jobs: Iterable[Mapping[str, str]]) -> Columns:
                 "failed": str(int(state in FAILED)),
                 "at": job.get("starttime") or job.get("start") or job.get("submittime") or job.get("submit"),
                 "unit": f"{user} {re.sub(r'[0-9]+', '#', name)}",
-                "host": several(hosts_of(job.get("nodelist", ""))),
+                "host": join_values(hosts_of(job.get("nodelist", ""))),
                 "user": user,
                 "partition": job.get("partition", ""),
                 "account": job.get("account", ""),

@@ -18,7 +18,7 @@ from pydantic_core import from_json
 from assay.base.digest import sha256_of_bytes
 from assay.base.errors import DataError
 from assay.triage.attempts.build import ColumnNames, built
-from assay.triage.attempts.columns import Columns, columns_of, several, text_column
+from assay.triage.attempts.columns import Columns, columns_of, join_values, text_column
 from assay.triage.attempts.github import github_columns
 from assay.triage.attempts.junit import junit_columns
 from assay.triage.attempts.kubernetes import pod_columns
@@ -63,9 +63,7 @@ def text_of(name: str, content: bytes, *, expected: str) -> str:
         except UnicodeDecodeError as error:
             at = error.start
     what = "is zero, which no text in UTF-8 has" if content[at] == 0 else "is not UTF-8"
-    raise DataError(
-        f"{name}: byte {at} {what}. Expected {expected}: convert it (iconv), or give another source."
-    )
+    raise DataError(f"{name}: byte {at} {what}. Expected {expected}: convert it (iconv), or give another source.")
 
 
 def read_columns(name: str, content: bytes) -> Columns:
@@ -114,7 +112,7 @@ def _cell(value: Any) -> str | None:
     if value is None:
         return None
     if isinstance(value, list | tuple):
-        return several([_cell(each) or "" for each in value])
+        return join_values([_cell(item) or "" for item in value])
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, dict):
@@ -136,9 +134,7 @@ def _csv(name: str, text: str) -> pa.Table:
             raise DataError(f"{name}, row {number}: {len(row)} cells, and the head has {len(head)}.")
     if len(rows) == 1:
         raise DataError(f"{name}: a head and no rows.")
-    return pa.table(
-        {each: text_column(cells) for each, cells in zip(head, zip(*rows[1:], strict=True), strict=True)}
-    )
+    return pa.table({name: text_column(cells) for name, cells in zip(head, zip(*rows[1:], strict=True), strict=True)})
 
 
 def _json(name: str, text: str) -> Columns:
@@ -156,8 +152,7 @@ def _json(name: str, text: str) -> Columns:
     if isinstance(tree, dict) and "\n" not in text.strip():
         return _rows(name, [tree])
     raise DataError(
-        f"{name}: JSON of no kind that is known here. Expected rows, the jobs of sacct or of GitHub, or a list "
-        "of pods."
+        f"{name}: JSON of no kind that is known here. Expected rows, the jobs of sacct or of GitHub, or a list of pods."
     )
 
 

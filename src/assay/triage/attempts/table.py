@@ -29,10 +29,10 @@ class Factor:
     def of_rows(self, rows: Int64[np.ndarray, "kept"]) -> "Factor":
         """The same of some of the rows, in their order."""
         order = np.argsort(rows, kind="stable")
-        place = np.full(len(self.cells), -1)
-        place[rows[order]] = order
-        kept = place[self.rows] >= 0
-        new_rows, codes = place[self.rows[kept]], self.codes[kept]
+        new_index = np.full(len(self.cells), -1)
+        new_index[rows[order]] = order
+        is_selected = new_index[self.rows] >= 0
+        new_rows, codes = new_index[self.rows[is_selected]], self.codes[is_selected]
         by_row = np.argsort(new_rows, kind="stable")
         return replace(self, rows=new_rows[by_row], codes=codes[by_row], cells=self.cells[rows])
 

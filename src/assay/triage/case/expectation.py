@@ -17,10 +17,10 @@ from assay.base.errors import ConfigError
 from assay.base.visible import written_out
 from assay.records.case import Outcome
 
-ANSWERS = (0, 1, 3)
+RESULT_EXIT_CODES = (0, 1, 3)
 """Exit codes with which a command has an answer; others say that it was asked wrongly, or could not."""
 EXIT = re.compile(r"exit ([013])")
-PLACE = re.compile(r"([^=!\s]+)(!?=)(.*)", re.DOTALL)
+PATH_VALUE = re.compile(r"([^=!\s]+)(!?=)(.*)", re.DOTALL)
 SHOWN_CHARACTERS = 300
 
 
@@ -33,7 +33,7 @@ class Expectation(NamedTuple):
     value: str
 
 
-class CommandAnswer(NamedTuple):
+class CommandOutput(NamedTuple):
     """What a command said."""
 
     exit_code: int | None
@@ -44,7 +44,7 @@ class CommandAnswer(NamedTuple):
     """Why there is no answer; empty where there is one."""
 
 
-class Judged(NamedTuple):
+class PredictionResult(NamedTuple):
     """What an answer is to a prediction."""
 
     outcome: Outcome
@@ -59,28 +59,28 @@ def parse_expectation(text: str) -> Expectation:
     """What a person wrote; a `ConfigError` where it cannot mean anything."""
     if found := EXIT.fullmatch(text.strip()):
         return Expectation(int(found[1]), (), False, "")
-    if (place := PLACE.fullmatch(text.strip())) is None:
+    if (matched := PATH_VALUE.fullmatch(text.strip())) is None:
         raise ConfigError(
             f"--expect '{written_out(text)[:200]}': expected 'exit 0', 1 or 3, or PATH=VALUE of the command's "
             "JSON, e.g. operators.finding.operator=aten::sum."
         )
-    return Expectation(None, tuple(place[1].split(".")), place[2] == "!=", place[3].strip())
+    return Expectation(None, tuple(matched[1].split(".")), matched[2] == "!=", matched[3].strip())
 
 
-def judge(expectation: Expectation, answer: CommandAnswer) -> Judged:
+def judge(expectation: Expectation, output: CommandOutput) -> PredictionResult:
     """Whether a prediction held. No answer is neither for nor against it."""
-    if answer.problem:
-        return Judged("not_run", answer.problem)
+    if output.problem:
+        return PredictionResult("not_run", output.problem)
     if expectation.exit_code is not None:
-        held = answer.exit_code == expectation.exit_code
-        return Judged("held" if held else "failed", f"exit {answer.exit_code}")
+        held = output.exit_code == expectation.exit_code
+        return PredictionResult("held" if held else "failed", f"exit {output.exit_code}")
     try:
-        values = list(_values(answer.tree, expectation.path))
+        values = list(_values(output.tree, expectation.path))
     except _NoSuchKeyError as error:
-        return Judged("not_run", str(error))
+        return PredictionResult("not_run", str(error))
     held = any(_is(value, expectation.value) != expectation.is_not for value in values)
     seen = ", ".join(dict.fromkeys(map(_text, values))) or "nothing"
-    return Judged("held" if held else "failed", seen[:SHOWN_CHARACTERS])
+    return PredictionResult("held" if held else "failed", seen[:SHOWN_CHARACTERS])
 
 
 def _values(tree: Any, path: Sequence[str]) -> Iterator[Any]:
@@ -119,16 +119,16 @@ def _key(tree: dict[str, Any], path: Sequence[str]) -> tuple[str, Sequence[str]]
     raise _NoSuchKeyError(f"the answer has no '{path[0]}'; there is {', '.join(tree)}"[:SHOWN_CHARACTERS])
 
 
-def _is(value: Any, wanted: str) -> bool:
+def _is(value: Any, expected: str) -> bool:
     if isinstance(value, str):
-        operator = wanted.replace("::", ".")
-        return value == wanted or (operator != wanted and f"{value}.".startswith(f"{operator}."))
+        operator = expected.replace("::", ".")
+        return value == expected or (operator != expected and f"{value}.".startswith(f"{operator}."))
     if isinstance(value, int | float) and not isinstance(value, bool):
         try:
-            return float(wanted) == value
+            return float(expected) == value
         except ValueError:
             return False
-    return _text(value) == wanted
+    return _text(value) == expected
 
 
 def _text(value: Any) -> str:

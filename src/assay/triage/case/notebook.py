@@ -30,17 +30,15 @@ def with_hypothesis(case: Case, text: str, predicted: Sequence[Predicted], *, by
         hypotheses = (*hypotheses, Hypothesis(text=text, by=by, at_s=now_s))
         known.append(text)
     number = known.index(text) + 1
-    there = {
-        (prediction.command, prediction.expect)
-        for prediction in case.predictions
-        if prediction.hypothesis == number
+    known_predictions = {
+        (prediction.command, prediction.expect) for prediction in case.predictions if prediction.hypothesis == number
     }
     new = list[Prediction]()
-    for each in predicted:
-        command, expect = command_words(each.command), each.expect.strip()
+    for prediction in predicted:
+        command, expect = command_words(prediction.command), prediction.expect.strip()
         parse_expectation(expect)
-        if (command, expect) not in there:
-            there.add((command, expect))
+        if (command, expect) not in known_predictions:
+            known_predictions.add((command, expect))
             new.append(Prediction(hypothesis=number, command=command, expect=expect, at_s=now_s))
     return case.model_copy(update={"hypotheses": hypotheses, "predictions": (*case.predictions, *new)})
 
@@ -50,7 +48,7 @@ def with_vote(case: Case, hypothesis: str, *, by: str, now_s: float) -> Case:
     if not by.strip():
         raise ConfigError("--vote: whose vote is it? Give a name.")
     vote = Vote(hypothesis=_number(case, hypothesis), by=by.strip(), at_s=now_s)
-    if any((each.hypothesis, each.by) == (vote.hypothesis, vote.by) for each in case.votes):
+    if any((known_vote.hypothesis, known_vote.by) == (vote.hypothesis, vote.by) for known_vote in case.votes):
         return case
     return case.model_copy(update={"votes": (*case.votes, vote)})
 

@@ -15,7 +15,7 @@ from assay.records.symptoms import RecordedSymptom, SharedCause
 from assay.triage.case.notebook import Predicted
 
 FINDING = "operators.finding.operator"
-MOST_STEPS = 12
+MAX_STEPS = 12
 """Steps that are replayed: of alike failures, each run's first."""
 
 
@@ -43,7 +43,7 @@ def steps_to_replay(case: Case) -> list[StepOfRun]:
     for failure in case.symptoms.failures:
         if failure.step is not None and failure.step > 0:
             first.setdefault(failure.run_id, failure)
-    return [StepOfRun(run_id, each.step) for run_id, each in first.items() if each.step][:MOST_STEPS]
+    return [StepOfRun(run_id, failure.step) for run_id, failure in first.items() if failure.step][:MAX_STEPS]
 
 
 def proposals(
@@ -67,7 +67,7 @@ def proposals(
     if steps:
         blamed = tuple(Predicted(shlex.join(step.command()), "explanation.cause=bad data") for step in steps)
         found.append(ProposedHypothesis("the rows of these steps are to blame", blamed))
-    return found + [_of_region(each.factors, runs) for each in shared if each.factors]
+    return found + [_of_region(cause.factors, runs) for cause in shared if cause.factors]
 
 
 def _operator(report: Any) -> str | None:
@@ -80,14 +80,12 @@ def _operator(report: Any) -> str | None:
 
 
 def _of_region(factors: Mapping[str, str], runs: Mapping[str, str]) -> ProposedHypothesis:
-    said = " and ".join(f"{name} {value}" for name, value in factors.items())
-    predicted = [
-        Predicted("triage failures", f"causes.*.factors.{name}={value}") for name, value in factors.items()
-    ]
+    text = " and ".join(f"{name} {value}" for name, value in factors.items())
+    predicted = [Predicted("triage failures", f"causes.*.factors.{name}={value}") for name, value in factors.items()]
     if (dataset := factors.get("dataset")) is not None:
         ours = next((run_id for run_id, read in runs.items() if read == dataset), None)
-        theirs = next((run_id for run_id, read in runs.items() if read != dataset), None)
-        if ours is not None and theirs is not None:
-            command = shlex.join(("triage", "data", theirs, ours))
+        other_run = next((run_id for run_id, read in runs.items() if read != dataset), None)
+        if ours is not None and other_run is not None:
+            command = shlex.join(("triage", "data", other_run, ours))
             predicted.append(Predicted(command, "findings.*.what!=null"))
-    return ProposedHypothesis(f"{said} at fault", tuple(predicted))
+    return ProposedHypothesis(f"{text} at fault", tuple(predicted))

@@ -16,10 +16,7 @@ ASKING = (
     ("data", "show"),
     ("data", "diff"),
     ("eval", "history"),
-    *(
-        ("triage", name)
-        for name in ("failures", "symptoms", "fixed", "slow", "skew", "hang", "startup", "data", "ci")
-    ),
+    *(("triage", name) for name in ("failures", "symptoms", "fixed", "slow", "skew", "hang", "startup", "data", "ci")),
 )
 """Each prints JSON with `--json`, and changes nothing that it is asked about."""
 NOT_ASKING = ("--keep", "--keys", "--help", "-h", "--json")
@@ -40,15 +37,15 @@ def command_words(text: str) -> tuple[str, ...]:
 
 def json_command(words: Sequence[str]) -> list[str]:
     """The words behind `assay` that print the answer as JSON; a `ConfigError` where they do not only ask."""
-    asked = next((name for name in ASKING if tuple(words[: len(name)]) == name), None)
+    command = next((name for name in ASKING if tuple(words[: len(name)]) == name), None)
     shown = _shown(shlex.join(words))
-    if asked is None:
+    if command is None:
         known = ", ".join(" ".join(name) for name in ASKING)
         raise ConfigError(f"--predicts '{shown}': not a command of assay that only asks. There are: {known}.")
-    options = [word for word in words[len(asked) :] if word != "--json"]
+    options = [word for word in words[len(command) :] if word != "--json"]
     if (refused := next((word for word in options if word.partition("=")[0] in NOT_ASKING), None)) is not None:
         raise ConfigError(f"--predicts '{shown}': leave {refused} out; a prediction only asks.")
-    return [*asked, "--json", *options]
+    return [*command, "--json", *options]
 
 
 def _shown(text: str) -> str:

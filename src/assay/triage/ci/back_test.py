@@ -12,9 +12,9 @@ from typing import NamedTuple
 from assay.records.ci_report import CiBackTest, MissedFailure
 from assay.statistics.interval import normal_quantile, wilson_interval
 from assay.triage.ci.flaky import bad_runs
-from assay.triage.ci.reach import Reach, reach_of
 from assay.triage.ci.recorded import CaseRun, FileRun
 from assay.triage.ci.repository import Repository
+from assay.triage.ci.select_tests import TestSelection, select_tests
 
 NO_COMMIT = "the commit of its run is not known"
 NOT_HERE = "its commit is not in the repository"
@@ -45,13 +45,13 @@ def back_test(repository: Repository, files: Sequence[FileRun]) -> CiBackTest:
         if parent is None:
             left_out[NO_PARENT] += len(failed)
         elif failed:
-            reach = reach_of(repository.tree_of(commit), repository.changed_between(parent, commit))
-            shares.append(len(reach.tests) / max(1, len(reach.graph.tests)))
+            selection = select_tests(repository.tree_of(commit), repository.changed_between(parent, commit))
+            shares.append(len(selection.tests) / max(1, len(selection.graph.tests)))
             for case in failed:
-                file = file_of_test(case, reach)
+                file = file_of_test(case, selection)
                 if file is None:
                     left_out[NO_FILE] += 1
-                elif file in reach.tests:
+                elif file in selection.tests:
                     selected += 1
                 else:
                     missed.append(MissedFailure(commit=commit, test=case.test, file=file))
@@ -74,11 +74,11 @@ def _outcomes(
 ) -> dict[str, dict[str, _Outcome]]:
     """Commit -> test -> what came of it there. Failures of which no commit is known are counted as left out."""
     found: dict[str, dict[str, _Outcome]] = defaultdict(dict)
-    hashes = {name: repository.commit(name) for name in {file.whose.commit for file in files} - {""}}
+    hashes = {name: repository.commit(name) for name in {file.origin.commit for file in files} - {""}}
     bad = bad_runs(files)
     for file in files:
-        commit = hashes.get(file.whose.commit)
-        why = BAD_RUN if file.file in bad else "" if commit else NOT_HERE if file.whose.commit else NO_COMMIT
+        commit = hashes.get(file.origin.commit)
+        why = BAD_RUN if file.file in bad else "" if commit else NOT_HERE if file.origin.commit else NO_COMMIT
         if why:
             left_out[why] += sum(case.failures > 0 for case in file.cases)
             continue
@@ -104,24 +104,24 @@ def _broken_by(
             yield outcome.case
 
 
-def file_of_test(case: CaseRun, reach: Reach) -> str | None:
+def file_of_test(case: CaseRun, selection: TestSelection) -> str | None:
     """The file in which a test lies, by its file, its class, or its name (of one that could not be collected);
     None where the tree has no one such file."""
     class_name, _, name = case.test.partition("::")
-    for said in (case.file, class_name, name.partition("::")[0]):
-        for path in _paths_meant(said):
-            found = _the_one(path, reach.graph.tests)
+    for candidate in (case.file, class_name, name.partition("::")[0]):
+        for path in _paths_meant(candidate):
+            found = _the_one(path, selection.graph.tests)
             if found:
                 return found
     return None
 
 
-def _paths_meant(said: str) -> Iterator[str]:
+def _paths_meant(text: str) -> Iterator[str]:
     """`tests.unit.test_x.TestY` -> `tests/unit/test_x/TestY.py`, `tests/unit/test_x.py`, ..."""
-    if said.endswith(".py"):
-        yield said.replace("\\", "/").removeprefix("./")
+    if text.endswith(".py"):
+        yield text.replace("\\", "/").removeprefix("./")
         return
-    parts = said.split(".")
+    parts = text.split(".")
     for end in range(len(parts), 0, -1):
         yield "/".join(parts[:end]) + ".py"
 

@@ -6,9 +6,9 @@ from pathlib import Path
 from assay.base.errors import ConfigError
 from assay.records.ci_report import CiChanged
 from assay.triage.ci.back_test import back_test
-from assay.triage.ci.reach import reach_of
 from assay.triage.ci.recorded import FileRun
 from assay.triage.ci.repository import opened_repository
+from assay.triage.ci.select_tests import select_tests
 
 
 def changed_since(rev: str, folder: Path, files: Sequence[FileRun]) -> CiChanged:
@@ -23,15 +23,15 @@ def changed_since(rev: str, folder: Path, files: Sequence[FileRun]) -> CiChanged
             "(git fetch), or HEAD."
         )
     changed = repository.changed_since(commit)
-    reach = reach_of(repository.working_tree(), changed)
+    selection = select_tests(repository.working_tree(), changed)
     return CiChanged(
         since=commit,
         files=_shown(changed),
-        tests=_shown(sorted(reach.tests)),
-        test_files=len(reach.graph.tests),
-        reach_all=_shown(reach.reach_all),
-        unreached_files=_shown(reach.unreached),
-        unknown=dict(zip(_shown(list(reach.unknown)), reach.unknown.values(), strict=True)),
+        tests=_shown(sorted(selection.tests)),
+        test_files=len(selection.graph.tests),
+        selects_all=_shown(selection.selects_all),
+        unreached_files=_shown(selection.unreached),
+        unknown=dict(zip(_shown(list(selection.unknown)), selection.unknown.values(), strict=True)),
         back_test=back_test(repository, files) if files else None,
     )
 

@@ -40,7 +40,7 @@ class RateRange(NamedTuple):
 
 def group_of(run: FileRun) -> Group:
     """What a run may be compared with."""
-    return (run.whose.commit, run.whose.config) if run.whose.commit else ("", run.file)
+    return (run.origin.commit, run.origin.config) if run.origin.commit else ("", run.file)
 
 
 def flaky_tests(files: Sequence[FileRun]) -> tuple[FlakyTest, ...]:
@@ -51,16 +51,16 @@ def flaky_tests(files: Sequence[FileRun]) -> tuple[FlakyTest, ...]:
             count = counts[case.test][group_of(file)]
             count[0] += case.failures
             count[1] += case.passes
-    found = [each for test, groups in counts.items() if (each := _flaky(test, list(groups.values())))]
-    return tuple(sorted(found, key=lambda each: (-each.rate, each.test)))
+    found = [flaky for test, groups in counts.items() if (flaky := _flaky(test, list(groups.values())))]
+    return tuple(sorted(found, key=lambda flaky: (-flaky.rate, flaky.test)))
 
 
 def _flaky(test: str, groups: list[list[int]]) -> FlakyTest | None:
-    both = sum(failures > 0 and passes > 0 for failures, passes in groups)
-    if not both:
+    num_flaky = sum(failures > 0 and passes > 0 for failures, passes in groups)
+    if not num_flaky:
         return None
-    telling = np.array([group for group in groups if sum(group) > 1 and group[1] > 0])
-    failures, runs = telling[:, 0], telling.sum(axis=1)
+    informative = np.array([group for group in groups if sum(group) > 1 and group[1] > 0])
+    failures, runs = informative[:, 0], informative.sum(axis=1)
     rate, low, high = flake_rate(failures, runs)
     return FlakyTest(
         test=test,
@@ -69,7 +69,7 @@ def _flaky(test: str, groups: list[list[int]]) -> FlakyTest | None:
         high=high,
         failures=int(failures.sum()),
         runs=int(runs.sum()),
-        commits=both,
+        commits=num_flaky,
     )
 
 
@@ -87,17 +87,16 @@ def flake_rate(failures: Int64[np.ndarray, "group"], runs: Int64[np.ndarray, "gr
 def bad_runs(files: Sequence[FileRun]) -> set[str]:
     """Files whose failures tell of their run."""
     passed = {(group_of(file), case.test) for file in files for case in file.cases if case.passes}
-    odd = {
+    unexpected = {
         file.file: sum(
-            case.failures > 0 and not case.passes and (group_of(file), case.test) in passed
-            for case in file.cases
+            case.failures > 0 and not case.passes and (group_of(file), case.test) in passed for case in file.cases
         )
         for file in files
     }
-    usual = statistics.median(odd.values())
+    usual = statistics.median(unexpected.values())
     return {
         file.file
         for file in files
-        if odd[file.file] >= max(BAD_RUN_TESTS, BAD_RUN_SHARE * len(file.cases))
-        and odd[file.file] > BAD_RUN_TIMES * usual
+        if unexpected[file.file] >= max(BAD_RUN_TESTS, BAD_RUN_SHARE * len(file.cases))
+        and unexpected[file.file] > BAD_RUN_TIMES * usual
     }

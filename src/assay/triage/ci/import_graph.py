@@ -87,10 +87,10 @@ class ImportGraph:
         for name in imported.names:
             yield from self._files_of(folder.joinpath(*parts, name), is_package=False)
 
-    def _files_of(self, place: PurePosixPath, *, is_package: bool) -> Iterator[str]:
-        candidates = [place / "__init__.py"]
-        if not is_package and place.name:
-            candidates.append(place.with_name(f"{place.name}.py"))
+    def _files_of(self, path: PurePosixPath, *, is_package: bool) -> Iterator[str]:
+        candidates = [path / "__init__.py"]
+        if not is_package and path.name:
+            candidates.append(path.with_name(f"{path.name}.py"))
         yield from (str(candidate) for candidate in candidates if str(candidate) in self.paths)
 
     def _resolved_with_holes(self, pattern: str) -> Iterator[str]:
@@ -105,23 +105,23 @@ class ImportGraph:
     def named_by_strings(self, files: Iterable[str]) -> Mapping[str, set[str]]:
         """Python file -> those of the files that its strings name, by their whole path or its end. A Python
         file is named by its name alone only if no other has it."""
-        wanted: dict[str, set[str]] = defaultdict(set)
+        targets: dict[str, set[str]] = defaultdict(set)
         for path in files:
             parts = path.split("/")
             for start in range(len(parts)):
-                wanted["/".join(parts[start:])].add(path)
-        for word, meant in list(wanted.items()):
+                targets["/".join(parts[start:])].add(path)
+        for word, meant in list(targets.items()):
             is_vague = word in EVERYWHERE or ("/" not in word and len(meant) > 1)
             if word.endswith(".py") and is_vague:
-                del wanted[word]
-        names = {word.rpartition("/")[2].encode(errors="surrogateescape") for word in wanted}
+                del targets[word]
+        names = {word.rpartition("/")[2].encode(errors="surrogateescape") for word in targets}
         if all(name.endswith(b".py") for name in names):
             names = {b".py"}
         found = {}
         for user, source in self.tree.python.items():
-            may_name = len(names) > MANY_NAMES or any(name in source.content for name in names)
-            if may_name and (words := source.words & wanted.keys()):
-                found[user] = {path for word in words for path in wanted[word]}
+            can_name = len(names) > MANY_NAMES or any(name in source.content for name in names)
+            if can_name and (words := source.words & targets.keys()):
+                found[user] = {path for word in words for path in targets[word]}
         return found
 
     def users_of(self, files: Iterable[str], extra: Mapping[str, set[str]] | None = None) -> set[str]:
@@ -150,13 +150,9 @@ def _closure(start: Iterable[str], edges: Mapping[str, set[str]]) -> set[str]:
     return seen
 
 
-def _modules_of(
-    python: Iterable[str], paths: frozenset[str], pythonpath: Collection[str]
-) -> dict[str, list[str]]:
+def _modules_of(python: Iterable[str], paths: frozenset[str], pythonpath: Collection[str]) -> dict[str, list[str]]:
     """Dotted name -> the files that it may mean."""
-    roots = {*pythonpath} | {
-        path.rpartition("/")[0] for path in paths if path.rpartition("/")[2] in PROJECT_FILES
-    }
+    roots = {*pythonpath} | {path.rpartition("/")[0] for path in paths if path.rpartition("/")[2] in PROJECT_FILES}
     modules: dict[str, list[str]] = defaultdict(list)
     for path in python:
         folders = path.split("/")[:-1]

@@ -14,7 +14,7 @@ from assay.records.ci_report import FirstFailure
 from assay.triage.ci.flaky import Group, group_of
 from assay.triage.ci.recorded import FileRun
 
-LEAST_S = 1e-3
+MIN_S = 1e-3
 """What a test takes at least: nobody measures less."""
 
 
@@ -36,8 +36,8 @@ class FailureCounts:
     def priorities(self, seconds: Mapping[str, float], *, without: Group | None = None) -> np.ndarray:
         """Chance to fail per second, of each test; of all runs, or all but one group's."""
         failed, runs = self.total - self.of_groups[without] if without else self.total
-        taken = np.array([max(seconds[test], LEAST_S) for test in self.tests])
-        return np.asarray((failed + 0.5) / (runs + 1.0) / taken)
+        durations = np.array([max(seconds[test], MIN_S) for test in self.tests])
+        return np.asarray((failed + 0.5) / (runs + 1.0) / durations)
 
 
 def failing_first(files: Sequence[FileRun], seconds: Mapping[str, float]) -> tuple[str, ...]:
@@ -60,11 +60,11 @@ def first_failure(files: Sequence[FileRun], seconds: Mapping[str, float]) -> Fir
         failing = [case.failures > 0 for case in file.cases]
         if not any(failing) or not others.any():
             continue
-        taken = np.array([seconds[case.test] for case in file.cases])
+        durations = np.array([seconds[case.test] for case in file.cases])
         ranks = counts.priorities(seconds, without=group)[[counts.index[case.test] for case in file.cases]]
         turn = np.argsort(-ranks, kind="stable")
-        recorded.append(_until_first(taken, np.array(failing)))
-        ordered.append(_until_first(taken[turn], np.array(failing)[turn]))
+        recorded.append(_until_first(durations, np.array(failing)))
+        ordered.append(_until_first(durations[turn], np.array(failing)[turn]))
     if not recorded:
         return None
     return FirstFailure(
@@ -72,5 +72,5 @@ def first_failure(files: Sequence[FileRun], seconds: Mapping[str, float]) -> Fir
     )
 
 
-def _until_first(taken: np.ndarray, failing: np.ndarray) -> float:
-    return float(np.cumsum(taken)[int(np.argmax(failing))])
+def _until_first(durations: np.ndarray, failing: np.ndarray) -> float:
+    return float(np.cumsum(durations)[int(np.argmax(failing))])

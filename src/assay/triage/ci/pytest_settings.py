@@ -35,7 +35,7 @@ class PytestSettings(NamedTuple):
 def pytest_settings(files: Mapping[str, bytes]) -> PytestSettings:
     """Those of the first file, in pytest's order, that has any; its defaults where none has readable ones."""
     options = next((found for name, content in files.items() if (found := _options(name, content))), {})
-    patterns = tuple(each for each in _words(options.get("python_files")) if each.endswith(".py"))
+    patterns = tuple(word for word in _words(options.get("python_files")) if word.endswith(".py"))
     return PytestSettings(
         patterns or TEST_FILES, _folders(options.get("testpaths")), _folders(options.get("pythonpath"))
     )
@@ -56,13 +56,13 @@ def _options(name: str, content: bytes) -> dict[str, Any]:
 
 def _folders(value: Any) -> tuple[str, ...]:
     """Paths from the top folder; none where one is the top folder itself, or a pattern."""
-    folders = tuple(posixpath.normpath(each) for each in _words(value))
+    folders = tuple(posixpath.normpath(word) for word in _words(value))
     return () if any(folder == "." or set(folder) & set("*?[") for folder in folders) else folders
 
 
 def _words(value: Any) -> list[str]:
     if isinstance(value, list):
-        return [str(each) for each in value]
+        return [str(item) for item in value]
     try:
         return shlex.split(str(value or ""))
     except ValueError:

@@ -74,10 +74,10 @@ class PythonSource:
         words: set[str] = set()
         for node in _expressions(_tree_of(self.content)[0]):
             if isinstance(node, ast.Constant):
-                said = str(node.value).split() if len(str(node.value)) <= LONGEST_STRING else []
-                words.update(_end_of_path(word) for word in said)
-                imports.update(_dotted_names(said))
-                imports.update(_behind_m(said))
+                words_of_text = str(node.value).split() if len(str(node.value)) <= LONGEST_STRING else []
+                words.update(_end_of_path(word) for word in words_of_text)
+                imports.update(_dotted_names(words_of_text))
+                imports.update(_behind_m(words_of_text))
             elif isinstance(node, ast.Call):
                 imports.update(_called_imports(node))
                 imports.update(_behind_m(_texts(node.args)))
@@ -183,10 +183,10 @@ def _text_with_holes(node: ast.expr) -> str:
     if not isinstance(node, ast.JoinedStr):
         return ""
     parts = [
-        str(each.value) if isinstance(each, ast.Constant)
-        else "" if _is_own_package(each) and index == 0
+        str(part.value) if isinstance(part, ast.Constant)
+        else "" if _is_own_package(part) and index == 0
         else HOLE
-        for index, each in enumerate(node.values)
+        for index, part in enumerate(node.values)
     ]  # fmt: skip
     return "".join(parts)
 
@@ -202,9 +202,9 @@ def _assigned_imports(node: ast.Assign) -> Iterator[ImportedName]:
     """`pytest_plugins` names modules, and a package's `__all__` what a star imports."""
     targets = {getattr(target, "id", "") for target in node.targets}
     texts = [
-        str(each.value)
-        for each in ast.walk(node.value)
-        if isinstance(each, ast.Constant) and isinstance(each.value, str)
+        str(child.value)
+        for child in ast.walk(node.value)
+        if isinstance(child, ast.Constant) and isinstance(child.value, str)
     ]
     if "pytest_plugins" in targets:
         yield from (ImportedName(0, text) for text in texts)

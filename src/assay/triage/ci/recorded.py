@@ -17,7 +17,7 @@ from assay.triage.attempts.github import FAILED
 from assay.triage.attempts.junit import junit_root, name_of_test, suites_of
 from assay.triage.attempts.moments import moments
 from assay.triage.attempts.sources import bytes_of, text_of
-from assay.triage.ci.whose import Whose, path_pattern, whose
+from assay.triage.ci.run_origin import RunOrigin, path_pattern, run_origin
 
 RERUNS_THAT_FAILED = ("flakyFailure", "flakyError", "rerunFailure", "rerunError")
 """Surefire's children of a test case: earlier tries of it."""
@@ -47,7 +47,7 @@ class FileRun:
     """Tests of one configuration, of one commit, once."""
 
     file: str
-    whose: Whose
+    origin: RunOrigin
     wall_s: float | None
     cases: tuple[CaseRun, ...]
 
@@ -71,11 +71,9 @@ def read_recorded(sources: Sequence[Path], *, commit: str | None, path: str | No
         digests[str(file)] = sha256_of_bytes(content)
         runs.extend(_runs(file, content, pattern))
     if commit:
-        runs = [replace(run, whose=run.whose._replace(commit=commit)) for run in runs]
+        runs = [replace(run, origin=run.origin._replace(commit=commit)) for run in runs]
     if not any(run.cases for run in runs):
-        raise DataError(
-            f"{', '.join(map(str, sources[:3]))}: no test is in it. Expected results of tests that ran."
-        )
+        raise DataError(f"{', '.join(map(str, sources[:3]))}: no test is in it. Expected results of tests that ran.")
     return Recorded(tuple(runs), digests)
 
 
@@ -102,13 +100,11 @@ def _runs(file: Path, content: bytes, pattern: re.Pattern[str] | None) -> Iterat
         ) from error
     if isinstance(tree, dict) and isinstance(tree.get("jobs"), list):
         yield from _job_runs(file, tree["jobs"])
-    elif isinstance(tree, dict) and tree and all(isinstance(each, int | float) for each in tree.values()):
-        cases = tuple(CaseRun(test=test, seconds=_seconds(each, file, test)) for test, each in tree.items())
-        yield FileRun(file=str(file), whose=whose(file, {}, pattern), wall_s=None, cases=cases)
+    elif isinstance(tree, dict) and tree and all(isinstance(value, int | float) for value in tree.values()):
+        cases = tuple(CaseRun(test=test, seconds=_seconds(value, file, test)) for test, value in tree.items())
+        yield FileRun(file=str(file), origin=run_origin(file, {}, pattern), wall_s=None, cases=cases)
     else:
-        raise DataError(
-            f"{file}: JSON of no kind that is known here. Expected GitHub's jobs, or test -> seconds."
-        )
+        raise DataError(f"{file}: JSON of no kind that is known here. Expected GitHub's jobs, or test -> seconds.")
 
 
 def _junit_run(file: Path, text: str, pattern: re.Pattern[str] | None) -> FileRun:
@@ -119,7 +115,10 @@ def _junit_run(file: Path, text: str, pattern: re.Pattern[str] | None) -> FileRu
         properties = {**_properties(suite), **properties}
     cases = tuple(_case(case, file) for suite in suites for case in suite.findall("testcase"))
     return FileRun(
-        file=str(file), whose=whose(file, properties, pattern), wall_s=_wall_s(root, suites, file), cases=cases
+        file=str(file),
+        origin=run_origin(file, properties, pattern),
+        wall_s=_wall_s(root, suites, file),
+        cases=cases,
     )
 
 
@@ -153,7 +152,7 @@ def _case(case: Element, file: Path) -> CaseRun:
 
 def _properties(element: Element) -> dict[str, str]:
     found = element.findall("properties/property")
-    return {each.get("name", ""): each.get("value") or each.text or "" for each in found}
+    return {item.get("name", ""): item.get("value") or item.text or "" for item in found}
 
 
 def _seconds(value: Any, file: Path, what: str) -> float | None:
@@ -182,12 +181,12 @@ def _job_runs(file: Path, jobs: Sequence[Any]) -> Iterator[FileRun]:
             tries.setdefault(key, []).append(job)
     for (commit, run, attempt), members in tries.items():
         ends = [_job_times(file, job) for job in members]
-        known = [each for each in ends if each is not None]
+        known = [times for times in ends if times is not None]
         yield FileRun(
             file=f"{file} (run {run or '?'}, try {attempt or '?'})",
-            whose=Whose(commit, f"{run}.{attempt}" if run else "", ""),
+            origin=RunOrigin(commit, f"{run}.{attempt}" if run else "", ""),
             wall_s=max(end for _, end in known) - min(start for start, _ in known) if known else None,
-            cases=tuple(_job_case(job, each) for job, each in zip(members, ends, strict=True)),
+            cases=tuple(_job_case(job, times) for job, times in zip(members, ends, strict=True)),
         )
 
 

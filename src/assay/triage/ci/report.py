@@ -17,17 +17,15 @@ def report_of(recorded: Recorded, num_shards: int | None) -> CiReport:
     files = recorded.files
     seconds, left_out = _seconds_of_tests(files)
     bad = bad_runs(files)
-    left_out |= dict.fromkeys(
-        sorted(bad), "many tests failed that pass in its commit's other runs: no test's doing"
-    )
-    telling = [file for file in files if file.file not in bad]
-    flaky = flaky_tests(telling)
+    left_out |= dict.fromkeys(sorted(bad), "many tests failed that pass in its commit's other runs: no test's doing")
+    valid = [file for file in files if file.file not in bad]
+    flaky = flaky_tests(valid)
     walls = _walls_s(files)
     floor_test = max(seconds, key=lambda test: seconds[test])
     return CiReport(
         wall_s=statistics.median(walls),
         runs=len(walls),
-        commits=len({file.whose.commit for file in files} - {""}),
+        commits=len({file.origin.commit for file in files} - {""}),
         tests=len(seconds),
         spans=_spans(files),
         floor_s=seconds[floor_test],
@@ -35,9 +33,9 @@ def report_of(recorded: Recorded, num_shards: int | None) -> CiReport:
         bound_s=bound_s(seconds, num_shards) if num_shards else None,
         shards=sharded(seconds, num_shards) if num_shards else (),
         flaky=flaky,
-        flaky_because=_flaky_because(telling),
-        order=failing_first(telling, seconds),
-        first_failure=first_failure(telling, seconds),
+        flaky_because=_flaky_because(valid),
+        order=failing_first(valid, seconds),
+        first_failure=first_failure(valid, seconds),
         left_out=left_out,
         sources=recorded.sources,
     )
@@ -79,9 +77,7 @@ def _seconds_of_tests(files: Sequence[FileRun]) -> tuple[dict[str, float], dict[
         for test, seconds in own.items():
             found[test].append(seconds)
     untimed = [test for test, times in found.items() if not times]
-    left_out = (
-        {f"the time of {number_of(len(untimed), 'test')}": "no file says it: taken for 0 s"} if untimed else {}
-    )
+    left_out = {f"the time of {number_of(len(untimed), 'test')}": "no file says it: taken for 0 s"} if untimed else {}
     return {test: statistics.median(times) if times else 0.0 for test, times in found.items()}, left_out
 
 
@@ -93,7 +89,7 @@ def _walls_s(files: Sequence[FileRun]) -> list[float]:
     """The seconds of each run; files of one commit that name one run were beside each other."""
     walls: dict[tuple[str, str], float] = {}
     for file in files:
-        run = (file.whose.commit, file.whose.run) if file.whose.run else ("", file.file)
+        run = (file.origin.commit, file.origin.run) if file.origin.run else ("", file.file)
         wall = file.wall_s if file.wall_s is not None else _tests_s(file)
         walls[run] = max(walls.get(run, 0.0), wall)
     return list(walls.values())
@@ -129,7 +125,7 @@ def _around_tests(file: FileRun) -> tuple[float | None, float | None, int | None
         return None, None, None
     longest = max(busy.values())
     if "" not in busy:
-        return max(0.0, file.wall_s - longest), sum(longest - each for each in busy.values()), len(busy)
+        return max(0.0, file.wall_s - longest), sum(longest - busy_s for busy_s in busy.values()), len(busy)
     total = sum(busy.values())
     # Rounded to milliseconds, the tests of one process may add up to a little more than its time.
     if total > 1.01 * file.wall_s:
@@ -149,17 +145,17 @@ def _flaky_because(files: Sequence[FileRun]) -> str:
     sizes: dict[tuple[str, str], int] = defaultdict(int)
     for file in outcomes:
         sizes[group_of(file)] += 1
-    several = sum(size > 1 for size in sizes.values())
-    unknown = sum(not file.whose.commit for file in outcomes)
-    cure = "Give --commit, --path '{commit}/{run}.xml', or a property `commit` in the file."
+    num_repeated = sum(size > 1 for size in sizes.values())
+    unknown = sum(not file.origin.commit for file in outcomes)
+    hint = "Give --commit, --path '{commit}/{run}.xml', or a property `commit` in the file."
     if unknown == len(outcomes):
-        return f"cannot tell beyond tries within one file: no file says of which commit it is. {cure}"
-    if not several:
+        return f"cannot tell beyond tries within one file: no file says of which commit it is. {hint}"
+    if not num_repeated:
         return (
             "cannot tell beyond tries within one file: no commit was run twice in one configuration. Run "
             "one again (20 times find a test that fails in 5% of runs with a chance of 64%), or say by --path "
             "what is alike."
         )
-    rest = f"; {number_of(unknown, 'file')} without a commit left aside. {cure}" if unknown else "."
+    rest = f"; {number_of(unknown, 'file')} without a commit left aside. {hint}" if unknown else "."
     pairs = number_of(len(sizes), "commit and configuration", "commits and configurations")
-    return f"{several:,} of {pairs} ran more than once{rest}"
+    return f"{num_repeated:,} of {pairs} ran more than once{rest}"

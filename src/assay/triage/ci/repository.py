@@ -44,8 +44,8 @@ class Repository:
         """The commit's whole hash; None where there is none of that name."""
         if not rev.isprintable() or not 0 < len(rev) <= LONGEST_REV:
             return None
-        asked = _ask(self.top, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{rev}^{{commit}}")
-        return None if asked.returncode else asked.stdout.decode().strip()
+        completed = _run_git(self.top, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{rev}^{{commit}}")
+        return None if completed.returncode else completed.stdout.decode().strip()
 
     def parent(self, commit: str) -> str | None:
         """The first one; None of a commit that has none here."""
@@ -60,9 +60,7 @@ class Repository:
     def changed_between(self, before: str, after: str) -> tuple[str, ...]:
         """Files that differ between two commits."""
         return tuple(
-            sorted(
-                _paths(_git(self.top, "diff-tree", "-r", "--name-only", "--no-renames", "-z", before, after))
-            )
+            sorted(_paths(_git(self.top, "diff-tree", "-r", "--name-only", "--no-renames", "-z", before, after)))
         )
 
     def working_tree(self) -> SourceTree:
@@ -88,16 +86,16 @@ class Repository:
         return SourceTree(frozenset(blobs), python, settings)
 
     def _read_blobs(self, blobs: set[str]) -> None:
-        asked = "".join(f"{blob}\n" for blob in blobs).encode()
-        answer = _git(self.top, "cat-file", "--batch", given=asked) if blobs else b""
+        request = "".join(f"{blob}\n" for blob in blobs).encode()
+        output = _git(self.top, "cat-file", "--batch", stdin=request) if blobs else b""
         start = 0
-        while start < len(answer):
-            head_end = answer.index(b"\n", start)
-            blob, *_, size = answer[start:head_end].decode().split()
+        while start < len(output):
+            head_end = output.index(b"\n", start)
+            blob, *_, size = output[start:head_end].decode().split()
             if not size.isdecimal():  # `missing`: a partial clone
                 raise ConfigError(f"{self.top}: the file {blob} is not here. Fetch it (git fetch --refetch).")
             end = head_end + 1 + int(size)
-            self._by_blob[blob] = PythonSource(answer[head_end + 1 : end])
+            self._by_blob[blob] = PythonSource(output[head_end + 1 : end])
             start = end + 1
 
 
@@ -105,37 +103,37 @@ def opened_repository(folder: Path) -> Repository:
     """The repository in which a folder lies; a `ConfigError` where it is in none."""
     if not folder.is_dir():
         raise ConfigError(f"{folder}: no such folder. Expected one of a git repository.")
-    asked = _ask(folder, "rev-parse", "--show-toplevel")
-    if asked.returncode:
+    completed = _run_git(folder, "rev-parse", "--show-toplevel")
+    if completed.returncode:
         raise ConfigError(
             f"{folder}: not in the working tree of a git repository. Name one with --repo. git says: "
-            f"{_said(asked)}"
+            f"{_git_message(completed)}"
         )
-    return Repository(Path(asked.stdout.decode(errors="surrogateescape").removesuffix("\n")))
+    return Repository(Path(completed.stdout.decode(errors="surrogateescape").removesuffix("\n")))
 
 
-def _git(folder: Path, *arguments: str, given: bytes = b"") -> bytes:
+def _git(folder: Path, *arguments: str, stdin: bytes = b"") -> bytes:
     """What a command of git prints; a `ConfigError` where it fails."""
-    asked = _ask(folder, *arguments, given=given)
-    if asked.returncode:
-        raise ConfigError(f"{folder}: git {arguments[0]} says: {_said(asked)}")
-    return asked.stdout
+    completed = _run_git(folder, *arguments, stdin=stdin)
+    if completed.returncode:
+        raise ConfigError(f"{folder}: git {arguments[0]} says: {_git_message(completed)}")
+    return completed.stdout
 
 
-def _ask(folder: Path, *arguments: str, given: bytes = b"") -> "subprocess.CompletedProcess[bytes]":
+def _run_git(folder: Path, *arguments: str, stdin: bytes = b"") -> "subprocess.CompletedProcess[bytes]":
     command = ["git", "--no-optional-locks", "-c", "core.fsmonitor=false", *arguments]
     try:
-        return subprocess.run(command, cwd=folder, input=given, capture_output=True, check=False)
+        return subprocess.run(command, cwd=folder, input=stdin, capture_output=True, check=False)
     except FileNotFoundError as error:
         raise ConfigError("git is not on the PATH, and --changed asks it. Install it.") from error
 
 
-def _said(asked: "subprocess.CompletedProcess[bytes]") -> str:
-    return asked.stderr.decode(errors="replace").strip() or f"exit code {asked.returncode}"
+def _git_message(completed: "subprocess.CompletedProcess[bytes]") -> str:
+    return completed.stderr.decode(errors="replace").strip() or f"exit code {completed.returncode}"
 
 
 def _paths(listed: bytes) -> list[str]:
-    return [each.decode(errors="surrogateescape") for each in listed.split(b"\0") if each]
+    return [path.decode(errors="surrogateescape") for path in listed.split(b"\0") if path]
 
 
 def _is_own_file(path: Path) -> bool:

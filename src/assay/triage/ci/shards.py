@@ -21,7 +21,7 @@ def sharded(seconds: Mapping[str, float], count: int) -> tuple[CiShard, ...]:
     """`count` shards, the longest first; of more shards than tests, some are empty."""
     members: list[list[str]] = [[] for _ in range(count)]
     ends = [(0.0, index) for index in range(count)]
-    for test in sorted(seconds, key=lambda each: (-seconds[each], each)):
+    for test in sorted(seconds, key=lambda test: (-seconds[test], test)):
         end, index = heapq.heappop(ends)
         members[index].append(test)
         heapq.heappush(ends, (end + seconds[test], index))

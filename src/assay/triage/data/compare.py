@@ -15,7 +15,7 @@ from assay.base.errors import DataError
 from assay.base.units import number_of
 from assay.data.dataset.columns import PROMPT_TOKENS, REJECTED, TOKENS
 from assay.records.data_changes import DataChangeKind, DataChanges, DataFinding
-from assay.triage.data.found import Change, change
+from assay.triage.data.change import Change, change
 from assay.triage.data.kinds import ColumnKind, kind_of
 from assay.triage.data.rows import VersionRows, read_versions
 from assay.triage.data.sizes import Size
@@ -23,7 +23,7 @@ from assay.triage.data.texts import length_changes, template_changes
 from assay.triage.data.tokens import mask_changes, token_changes
 from assay.triage.data.values import value_changes
 from assay.triage.data.whole_rows import (
-    changed_in_place,
+    changed_values,
     content_digests,
     duplicate_changes,
     label_changes,
@@ -31,8 +31,8 @@ from assay.triage.data.whole_rows import (
     matched,
 )
 
-LEAST_ROWS = 30
-LEAST_MATCHED = 0.3
+MIN_ROWS = 30
+MIN_MATCHED = 0.3
 """This share of the rows has to be left for what is not found among them to be gone."""
 CAUSES: tuple[DataChangeKind, ...] = (
     "columns", "missing", "empty", "truncation", "unseen", "share", "duplicates", "unit", "range", "template",
@@ -51,21 +51,21 @@ EXPLAINS: dict[DataChangeKind, tuple[DataChangeKind, ...]] = {
 def compare_data(before: Path, after: Path, rng: np.random.Generator) -> DataChanges:
     """The changes between two datasets, files, or folders of files."""
     old, new = read_versions(before, after)
-    if min(old.num_rows, new.num_rows) < LEAST_ROWS:
+    if min(old.num_rows, new.num_rows) < MIN_ROWS:
         few = min((old, new), key=lambda rows: rows.num_rows)
         raise DataError(
             f"{few.name}: {number_of(few.num_rows, 'row')}, of which nothing can be told from chance. Give at "
-            f"least {LEAST_ROWS}; which rows changed, 'assay data diff --rows' says."
+            f"least {MIN_ROWS}; which rows changed, 'assay data diff --rows' says."
         )
-    both = [name for name in old.columns if name in new.columns]
-    _refuse_strangers(old, new, both)
-    kinds = {name: kind_of(name, old.columns[name], new.columns[name]) for name in both}
+    shared = [name for name in old.columns if name in new.columns]
+    _refuse_strangers(old, new, shared)
+    kinds = {name: kind_of(name, old.columns[name], new.columns[name]) for name in shared}
     found: list[Change] = []
     if old.digest != new.digest:
         found = [*_other_columns(old, new), *_changes(old, new, kinds, rng)]
     ranked = _ranked(found, old, new, kinds, rng)
     return DataChanges(
-        because=_because(ranked, old, new),
+        because=_reason(ranked, old, new),
         rows_before=old.num_rows,
         rows_after=new.num_rows,
         findings=ranked,
@@ -74,40 +74,35 @@ def compare_data(before: Path, after: Path, rng: np.random.Generator) -> DataCha
     )
 
 
-def _refuse_strangers(old: VersionRows, new: VersionRows, both: Sequence[str]) -> None:
+def _refuse_strangers(old: VersionRows, new: VersionRows, shared: Sequence[str]) -> None:
     """What shares no column, or is a dataset beside rows without tokens, has no changes to be named."""
     strangers = f"{old.name} and {new.name} are not two versions of one thing:"
-    if not both:
-        there = "; ".join(f"{rows.name} has {', '.join(rows.columns)}" for rows in (old, new))
-        raise DataError(f"{strangers} no column is in both ({there}).")
+    if not shared:
+        columns = "; ".join(f"{rows.name} has {', '.join(rows.columns)}" for rows in (old, new))
+        raise DataError(f"{strangers} no column is in both ({columns}).")
     for built, other in ((old, new), (new, old)):
-        if (
-            built.is_dataset
-            and not other.is_dataset
-            and TOKENS in built.columns
-            and TOKENS not in other.columns
-        ):
+        if built.is_dataset and not other.is_dataset and TOKENS in built.columns and TOKENS not in other.columns:
             raise DataError(
                 f"{strangers} {built.name} is a dataset, of tokens, and {other.name} has none. Give two "
                 "datasets ('assay data build' makes one), or two files of rows."
             )
 
 
-def _because(findings: tuple[DataFinding, ...], old: VersionRows, new: VersionRows) -> str:
+def _reason(ranked: tuple[DataFinding, ...], old: VersionRows, new: VersionRows) -> str:
     if old.digest == new.digest:
         return "both are the same rows, byte for byte"
-    if not findings:
+    if not ranked:
         return "what differs is no more than another draw of the same rows would"
-    return f"{number_of(len(findings), 'change')}, {findings[0].what} ({findings[0].kind}) first"
+    return f"{number_of(len(ranked), 'change')}, {ranked[0].what} ({ranked[0].kind}) first"
 
 
 def _other_columns(old: VersionRows, new: VersionRows) -> Iterator[Change]:
-    for one, other, says in ((old, new, "a column that is no longer there"), (new, old, "a new column")):
+    for one, other, text in ((old, new, "a column that is no longer there"), (new, old, "a new column")):
         for name in one.columns:
             if name not in other.columns:
                 is_new = float(one is new)
                 size = Size(1 - is_new, is_new, 2 * is_new - 1, 2 * is_new - 1, 2 * is_new - 1, 0.0)
-                yield change(name, "columns", size, says)
+                yield change(name, "columns", size, text)
 
 
 def _changes(
@@ -131,9 +126,9 @@ def _changes(
             old_mask, new_mask = ((rows.columns[name], rows.columns.get(tokens)) for rows in (old, new))
             here += mask_changes(name, old_mask, new_mask, rng)
         if not here and kind not in ("text", "tokens", "lists", "names", "times", "nothing"):
-            here += changed_in_place(name, *values, digests)
+            here += changed_values(name, *values, digests)
         found += here
-    changed = {each.finding.what for each in found}
+    changed = {change.finding.what for change in found}
     for name in label_columns(kinds, old):
         if name not in changed:
             found += label_changes(name, old, new, kinds, rng)
@@ -143,9 +138,9 @@ def _changes(
 def _tokens_of(mask: str, kinds: dict[str, ColumnKind]) -> str:
     """The column of tokens that a mask is of; empty where there is none."""
     tokens = [name for name, kind in kinds.items() if kind == "tokens" and name.rpartition(".")[2] != REJECTED]
-    beside = [name for name in tokens if name.rpartition(".")[0] == mask.rpartition(".")[0]]
-    exact = [name for name in beside if name.rpartition(".")[2] == TOKENS]
-    return next(iter([*exact, *beside, *tokens]), "")
+    siblings = [name for name in tokens if name.rpartition(".")[0] == mask.rpartition(".")[0]]
+    exact = [name for name in siblings if name.rpartition(".")[2] == TOKENS]
+    return next(iter([*exact, *siblings, *tokens]), "")
 
 
 def _ranked(
@@ -158,24 +153,28 @@ def _ranked(
     """Each change that no other explains, with those that it does."""
     waiting = sorted(
         found,
-        key=lambda each: (CAUSES.index(each.finding.kind), each.finding.p_value, -abs(each.finding.effect)),
+        key=lambda change: (
+            CAUSES.index(change.finding.kind),
+            change.finding.p_value,
+            -abs(change.finding.effect),
+        ),
     )
     causes: list[DataFinding] = []
     while waiting:
         cause = waiting.pop(0)
-        explained = {id(each) for each in waiting if _follows(cause.finding, each.finding)}
+        explained = {id(change) for change in waiting if _follows(cause.finding, change.finding)}
         if waiting and cause.strata is not None:
             rows = matched(cause.strata, rng)
-            if min(map(len, rows)) >= LEAST_MATCHED * min(old.num_rows, new.num_rows):
+            if min(map(len, rows)) >= MIN_MATCHED * min(old.num_rows, new.num_rows):
                 left = _changes(old.only(rows[0]), new.only(rows[1]), kinds, rng)
-                explained |= {id(each) for each in waiting if _is_gone(each.finding, left)}
+                explained |= {id(change) for change in waiting if _is_gone(change.finding, left)}
         consequences = tuple(f"{e.finding.what}: {e.finding.kind}" for e in waiting if id(e) in explained)
         causes.append(cause.finding.model_copy(update={"consequences": consequences}))
-        waiting = [each for each in waiting if id(each) not in explained]
-    return tuple(sorted(causes, key=lambda each: (not each.consequences, *_sureness(each))))
+        waiting = [change for change in waiting if id(change) not in explained]
+    return tuple(sorted(causes, key=lambda cause: (not cause.consequences, *_significance(cause))))
 
 
-def _sureness(finding: DataFinding) -> tuple[float, float]:
+def _significance(finding: DataFinding) -> tuple[float, float]:
     """The surest and then the largest first."""
     return finding.p_value, -abs(finding.effect)
 
@@ -187,6 +186,6 @@ def _follows(cause: DataFinding, other: DataFinding) -> bool:
 def _is_gone(finding: DataFinding, left: list[Change]) -> bool:
     """Whether among those rows it is not found any more, or half as large."""
     same = [
-        each.finding for each in left if (each.finding.what, each.finding.kind) == (finding.what, finding.kind)
+        change.finding for change in left if (change.finding.what, change.finding.kind) == (finding.what, finding.kind)
     ]
     return not same or abs(same[0].effect) < abs(finding.effect) / 2

@@ -6,18 +6,18 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
+from numpy.typing import NDArray
 from scipy import stats
 
 from assay.statistics.interval import wilson_interval
 
 QUANTILE = 1.959963984540054
-CHANCE = 1e-5
+MAX_P_VALUE = 1e-5
 """A p-value above is no finding. Some hundred questions are asked of two versions: by chance one is answered in
 a thousand comparisons; the rest is for rows that are less independent than they are taken to be."""
-LEAST_POINTS = 0.005
+MIN_SHARE_CHANGE = 0.005
 """The least share of rows that are missing, empty, unseen, ...: half a point."""
-LEAST_DISTANCE = 0.05
+MIN_DISTANCE = 0.05
 """Between cumulative shares."""
 
 
@@ -51,24 +51,24 @@ def share_change(before: float, num_before: float, after: float, num_after: floa
     )
 
 
-def flag_change(old: npt.NDArray[np.bool_], new: npt.NDArray[np.bool_]) -> Size | None:
+def flag_change(old: NDArray[np.bool_], new: NDArray[np.bool_]) -> Size | None:
     """Likewise, of rows that are so or not; None where one side has no rows."""
     if not len(old) or not len(new):
         return None
     return share_change(float(old.mean()), len(old), float(new.mean()), len(new))
 
 
-def distance(old: npt.NDArray[np.float64], new: npt.NDArray[np.float64]) -> Size:
+def distance(old: NDArray[np.float64], new: NDArray[np.float64]) -> Size:
     """Kolmogorov and Smirnov's, with the medians. The interval is that of the difference of two shares at the
     place where they lie farthest apart; asymptotic p-value."""
     found = stats.ks_2samp(old, new, method="asymp")
-    place, effect = found.statistic_location, float(found.statistic)
-    gap = share_change(float((old <= place).mean()), len(old), float((new <= place).mean()), len(new))
+    location, effect = found.statistic_location, float(found.statistic)
+    gap = share_change(float((old <= location).mean()), len(old), float((new <= location).mean()), len(new))
     low, high = sorted((abs(gap.low), abs(gap.high)))
     return Size(float(np.median(old)), float(np.median(new)), effect, min(low, effect), high, found.pvalue)
 
 
-def factor(old: npt.NDArray[np.float64], new: npt.NDArray[np.float64]) -> Size | None:
+def factor(old: NDArray[np.float64], new: NDArray[np.float64]) -> Size | None:
     """The factor between two distributions that are one but for it, of values that are not 0.
 
     Known by the quotients of the deciles, which agree within a tenth; None where there is none of at least 1.5.
@@ -82,7 +82,7 @@ def factor(old: npt.NDArray[np.float64], new: npt.NDArray[np.float64]) -> Size |
     if abs(middle) < math.log(1.5) or np.abs(ratios - middle).max() > max(0.1, 5 * error):
         return None
     raw = distance(*logs)
-    if raw.effect < 2 * LEAST_DISTANCE or distance(logs[0], logs[1] - middle).effect > raw.effect / 2:
+    if raw.effect < 2 * MIN_DISTANCE or distance(logs[0], logs[1] - middle).effect > raw.effect / 2:
         return None
     low, high = (math.exp(middle + way * QUANTILE * error) for way in (-1, 1))
     return Size(float(np.median(old)), float(np.median(new)), math.exp(middle), low, high, raw.p_value)

@@ -10,26 +10,26 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+from numpy.typing import NDArray
 
 from assay.base.units import percent_text
-from assay.triage.data.found import Change, change, without
+from assay.triage.data.change import Change, change, without
 from assay.triage.data.sizes import (
-    CHANCE,
-    LEAST_DISTANCE,
-    LEAST_POINTS,
+    MAX_P_VALUE,
+    MIN_DISTANCE,
+    MIN_SHARE_CHANGE,
     Size,
     distance,
     share_change,
 )
 
-LEAST_SHARE = 0.02
+MIN_SHARE = 0.02
 """The share of rows in which something begins or ceases to stand."""
 SAMPLE = 4_000
 """Rows of which every word is looked at."""
-MOST_CHARACTERS = 4_000
+MAX_CHARACTERS = 4_000
 """What is looked at of each of them: its two ends."""
-LEAST_FRAMED = 0.3
+MIN_FRAMED_SHARE = 0.3
 """What stands in so many of the rows is said by a template, not by who wrote them."""
 _PART = re.compile(r"\w+|\W+")
 Counted = Counter[Hashable]
@@ -42,9 +42,9 @@ def as_text(value: Any) -> str:
     if isinstance(value, dict):
         if "content" in value:
             return f"<{value.get('role', '')}>{as_text(value['content'])}"
-        return "\n".join(as_text(each) for each in value.values())
+        return "\n".join(as_text(part) for part in value.values())
     if isinstance(value, list):
-        return "\n".join(as_text(each) for each in value)
+        return "\n".join(as_text(part) for part in value)
     return "" if value is None else str(value)
 
 
@@ -63,48 +63,48 @@ def length_changes(name: str, old: Sequence[Any], new: Sequence[Any]) -> Iterato
         )
         for unit, measure in measures.items()
     }
-    cuts = [found for unit, (olds, news) in lengths.items() if (found := _cut(name, unit, olds, news))]
+    cuts = [
+        found
+        for unit, (old_values, new_values) in lengths.items()
+        if (found := _cut(name, unit, old_values, new_values))
+    ]
     if cuts:
         # The measure it was cut by is that at which rows pile up.
         yield max(cuts, key=lambda found: found[0])[1]
         return
-    for unit, (olds, news) in lengths.items():
-        there = olds[olds > 0].astype(float), news[news > 0].astype(float)
-        if min(map(len, there)) < 20:
+    for unit, (old_values, new_values) in lengths.items():
+        present = old_values[old_values > 0].astype(float), new_values[new_values > 0].astype(float)
+        if min(map(len, present)) < 20:
             continue
-        size = distance(*there)
-        if size.effect >= LEAST_DISTANCE and size.p_value < CHANCE:
-            says = f"lengths moved (median {size.before:,.0f} {unit}, now {size.after:,.0f})"
-            yield change(name, "lengths", size, says)
+        size = distance(*present)
+        if size.effect >= MIN_DISTANCE and size.p_value < MAX_P_VALUE:
+            text = f"lengths moved (median {size.before:,.0f} {unit}, now {size.after:,.0f})"
+            yield change(name, "lengths", size, text)
             return
 
 
-def _cut(
-    name: str, unit: str, old: npt.NDArray[np.int64], new: npt.NDArray[np.int64]
-) -> tuple[float, Change] | None:
+def _cut(name: str, unit: str, old: NDArray[np.int64], new: NDArray[np.int64]) -> tuple[float, Change] | None:
     """With the share of rows at the very limit."""
     for longer, shorter, is_now in ((old, new, True), (new, old, False)):
         if not len(longer) or not len(shorter) or not shorter.max():
             continue
         limit = int(shorter.max())
         size = share_change(float((old > limit).mean()), len(old), float((new > limit).mean()), len(new))
-        if abs(size.effect) < LEAST_POINTS or size.p_value >= CHANCE:
+        if abs(size.effect) < MIN_SHARE_CHANGE or size.p_value >= MAX_P_VALUE:
             continue
         pile = float((shorter >= limit).mean() - (longer == limit).mean())
-        beyond = percent_text(float((longer > limit).mean()))
-        says = (
-            f"{beyond} of its rows were longer than {limit:,} {unit}, where now none is: they are cut"
+        outside = percent_text(float((longer > limit).mean()))
+        text = (
+            f"{outside} of its rows were longer than {limit:,} {unit}, where now none is: they are cut"
             if is_now
-            else f"{beyond} of its rows are longer than {limit:,} {unit}, where none was before: they were cut"
+            else f"{outside} of its rows are longer than {limit:,} {unit}, where none was before: they were cut"
         )
         # Rows that were cut to within a word of the limit are among those that were left alone otherwise.
-        return pile, change(name, "truncation", size, says, without(old >= 0.98 * limit, new >= 0.98 * limit))
+        return pile, change(name, "truncation", size, text, without(old >= 0.98 * limit, new >= 0.98 * limit))
     return None
 
 
-def template_changes(
-    name: str, old: Sequence[Any], new: Sequence[Any], rng: np.random.Generator
-) -> Iterator[Change]:
+def template_changes(name: str, old: Sequence[Any], new: Sequence[Any], rng: np.random.Generator) -> Iterator[Change]:
     """What stands around the words; else what the words are."""
     counts, sizes = zip(*(_documents(values, text_parts, rng) for values in (old, new)), strict=True)
     found = moved_feature(counts, sizes)
@@ -112,22 +112,20 @@ def template_changes(
         return
     feature, size = found
     shown = repr("".join(feature[1:]))
-    is_framing = (
-        any(not part.isalnum() for part in feature[1:]) and max(size.before, size.after) >= LEAST_FRAMED
-    )
+    is_framing = any(not part.isalnum() for part in feature[1:]) and max(size.before, size.after) >= MIN_FRAMED_SHARE
     where = {"^": " at the start", "$": " at the end", "": ""}[str(feature[0])]
     was, is_now = percent_text(size.before), percent_text(size.after)
-    says = f"{shown}{where} stood in {was} of its rows and stands in {is_now}"
+    text = f"{shown}{where} stood in {was} of its rows and stands in {is_now}"
     bare = _bare(feature)
     if is_framing and bare is not None:
         now = max(
             (count for count in counts[1] if _bare(count) == bare and count != feature),
-            key=lambda each: counts[1][each] - counts[0][each],
+            key=lambda count: counts[1][count] - counts[0][count],
             default=None,
         )
         if now is not None and size.effect < 0:
-            says += f", {''.join(now[1:])!r} in {percent_text(counts[1][now] / sizes[1])}"
-    yield change(name, "template" if is_framing else "words", size, says)
+            text += f", {''.join(now[1:])!r} in {percent_text(counts[1][now] / sizes[1])}"
+    yield change(name, "template" if is_framing else "words", size, text)
 
 
 def _bare(feature: Any) -> tuple[str, ...] | None:
@@ -138,17 +136,17 @@ def _documents(
     values: Sequence[Any], parts: Callable[[Any], set[Any]], rng: np.random.Generator
 ) -> tuple[Counter[Any], int]:
     """Feature -> rows of a sample that have it; and how many rows that is."""
-    there = [value for value in values if value]
-    if len(there) > SAMPLE:
-        there = [there[row] for row in rng.choice(len(there), SAMPLE, replace=False).tolist()]
-    return Counter(feature for value in there for feature in parts(value)), len(there)
+    present = [value for value in values if value]
+    if len(present) > SAMPLE:
+        present = [present[row] for row in rng.choice(len(present), SAMPLE, replace=False).tolist()]
+    return Counter(feature for value in present for feature in parts(value)), len(present)
 
 
 def text_parts(value: Any) -> set[tuple[str, ...]]:
     """Runs of what is no word, with the word before and after; what the text begins and ends with."""
     text = as_text(value)
-    if len(text) > MOST_CHARACTERS:
-        text = text[: MOST_CHARACTERS // 2] + text[-MOST_CHARACTERS // 2 :]
+    if len(text) > MAX_CHARACTERS:
+        text = text[: MAX_CHARACTERS // 2] + text[-MAX_CHARACTERS // 2 :]
     parts = _PART.findall(text)
     found: set[tuple[str, ...]] = {("", *pair) for pair in pairwise(parts)}
     found |= {("", part) for part in parts}
@@ -163,14 +161,12 @@ def moved_feature(counts: Sequence[Counter[Any]], sizes: Sequence[int]) -> tuple
     if min(sizes, default=0) < 20:
         return None
     names = list(counts[0].keys() | counts[1].keys())
-    shares = [
-        np.array([count[name] for name in names]) / size for count, size in zip(counts, sizes, strict=True)
-    ]
+    shares = [np.array([count[name] for name in names]) / size for count, size in zip(counts, sizes, strict=True)]
     gaps = np.abs(shares[1] - shares[0])
-    if not len(gaps) or gaps.max() < LEAST_SHARE:
+    if not len(gaps) or gaps.max() < MIN_SHARE:
         return None
-    alike = np.flatnonzero(gaps >= 0.98 * gaps.max())
-    best = max(alike.tolist(), key=lambda index: (len(names[index]), str(names[index])))
+    tied = np.flatnonzero(gaps >= 0.98 * gaps.max())
+    best = max(tied.tolist(), key=lambda index: (len(names[index]), str(names[index])))
     size = share_change(shares[0][best], sizes[0], shares[1][best], sizes[1])
-    asked = int((np.maximum(*shares) >= LEAST_SHARE / 2).sum())
-    return (names[best], size) if size.p_value * asked < CHANCE else None
+    num_tests = int((np.maximum(*shares) >= MIN_SHARE / 2).sum())
+    return (names[best], size) if size.p_value * num_tests < MAX_P_VALUE else None

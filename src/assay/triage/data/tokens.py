@@ -8,16 +8,16 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+from numpy.typing import NDArray
 
 from assay.base.units import percent_text
 from assay.data.dataset.columns import SPANS
-from assay.triage.data.found import Change, change
+from assay.triage.data.change import Change, change
 from assay.triage.data.kinds import IGNORED
-from assay.triage.data.sizes import CHANCE, LEAST_DISTANCE, distance
+from assay.triage.data.sizes import MAX_P_VALUE, MIN_DISTANCE, distance
 from assay.triage.data.texts import SAMPLE, moved_feature
 
-PLACES = {
+PROPERTIES = {
     "first": "the first token that is trained on",
     "before": "the token before it",
     "last": "the last token that is trained on",
@@ -30,32 +30,25 @@ PLACES = {
 }
 
 
-def token_changes(
-    name: str, old: Sequence[Any], new: Sequence[Any], rng: np.random.Generator
-) -> Iterator[Change]:
+def token_changes(name: str, old: Sequence[Any], new: Sequence[Any], rng: np.random.Generator) -> Iterator[Change]:
     """The token whose rows became more or fewer, by where it stands."""
     samples = [_sample(len(values), rng) for values in (old, new)]
-    rows = [
-        [values[row] for row in sample if values[row]]
-        for values, sample in zip((old, new), samples, strict=True)
-    ]
-    found = moved_feature(
-        [Counter(f for ids in each for f in _features(ids)) for each in rows], [*map(len, rows)]
-    )
+    rows = [[values[row] for row in sample if values[row]] for values, sample in zip((old, new), samples, strict=True)]
+    found = moved_feature([Counter(f for ids in row for f in _features(ids)) for row in rows], [*map(len, rows)])
     if found is not None:
         (where, *ids), size = found
         at = {"^": " at the start", "$": " at the end", "twice": " more than once", "": ""}[where]
-        says = (
+        text = (
             f"token {' '.join(map(str, ids))}{at} stood in {percent_text(size.before)} of its rows and "
             f"stands in {percent_text(size.after)}"
         )
-        yield change(name, "tokens", size, says)
+        yield change(name, "tokens", size, text)
 
 
 def _features(ids: list[int]) -> set[tuple[Any, ...]]:
     counts = Counter(ids)
-    found: set[tuple[Any, ...]] = {("", each) for each in counts}
-    found |= {("twice", each) for each, count in counts.items() if count > 1}
+    found: set[tuple[Any, ...]] = {("", token_id) for token_id in counts}
+    found |= {("twice", token_id) for token_id, count in counts.items() if count > 1}
     return found | {("^", ids[0]), ("^", *ids[:2]), ("$", ids[-1])}
 
 
@@ -72,26 +65,23 @@ def mask_changes(
         rows = [row for row in _sample(len(values), rng) if values[row] is not None]
         masks = [_trained(name, values[row], None if ids is None else ids[row]) for row in rows]
         facts.append(
-            [
-                _facts(m, values[row], None if ids is None else ids[row])
-                for m, row in zip(masks, rows, strict=True)
-            ]
+            [_facts(m, values[row], None if ids is None else ids[row]) for m, row in zip(masks, rows, strict=True)]
         )
         shares.append(np.array([mask.mean() if len(mask) else 0.0 for mask in masks]))
-    found = moved_feature([Counter(f for each in rows for f in each) for rows in facts], [*map(len, facts)])
+    found = moved_feature([Counter(f for row in rows for f in row) for rows in facts], [*map(len, facts)])
     if found is not None:
-        (place, value), size = found
-        says = (
-            f"{PLACES[place]}: {value} in {percent_text(size.before)} of its rows, now in "
+        (property_name, value), size = found
+        text = (
+            f"{PROPERTIES[property_name]}: {value} in {percent_text(size.before)} of its rows, now in "
             f"{percent_text(size.after)}"
         )
-        yield change(name, "mask", size, says)
+        yield change(name, "mask", size, text)
     elif min(map(len, shares)) >= 20:
         moved = distance(*shares)
-        if moved.effect >= LEAST_DISTANCE and moved.p_value < CHANCE:
+        if moved.effect >= MIN_DISTANCE and moved.p_value < MAX_P_VALUE:
             was, is_now = percent_text(moved.before), percent_text(moved.after)
-            says = f"the median row trains on {was} of its tokens, now on {is_now}"
-            yield change(name, "mask", moved, says)
+            text = f"the median row trains on {was} of its tokens, now on {is_now}"
+            yield change(name, "mask", moved, text)
 
 
 def _sample(num_rows: int, rng: np.random.Generator) -> list[int]:
@@ -100,7 +90,7 @@ def _sample(num_rows: int, rng: np.random.Generator) -> list[int]:
     return [int(row) for row in np.sort(rng.choice(num_rows, SAMPLE, replace=False))]
 
 
-def _trained(name: str, value: Any, ids: list[int] | None) -> npt.NDArray[np.bool_]:
+def _trained(name: str, value: Any, ids: list[int] | None) -> NDArray[np.bool_]:
     """Which tokens of a row are trained on."""
     if isinstance(value, int | float):
         mask = np.ones(len(ids or ()), bool)
@@ -108,27 +98,23 @@ def _trained(name: str, value: Any, ids: list[int] | None) -> npt.NDArray[np.boo
         return mask
     numbers = np.asarray(value, np.int64)
     if name.rpartition(".")[2] != SPANS:
-        return (
-            numbers > 0
-            if not (numbers == IGNORED).any() and numbers.max(initial=0) <= 1
-            else numbers != IGNORED
-        )
+        return numbers > 0 if not (numbers == IGNORED).any() and numbers.max(initial=0) <= 1 else numbers != IGNORED
     mask = np.zeros(max(len(ids or ()), int(numbers.max(initial=0))), bool)
     for begin, end in zip(numbers[::2].tolist(), numbers[1::2].tolist(), strict=False):
         mask[begin:end] = True
     return mask
 
 
-def _facts(mask: npt.NDArray[np.bool_], value: Any, ids: list[int] | None) -> set[tuple[str, Any]]:
-    places = np.flatnonzero(mask)
-    if not len(places):
+def _facts(mask: NDArray[np.bool_], value: Any, ids: list[int] | None) -> set[tuple[str, Any]]:
+    positions = np.flatnonzero(mask)
+    if not len(positions):
         return {("stretches", 0)}
-    first, last = int(places[0]), int(places[-1])
-    stretches = int((np.diff(mask.astype(np.int8)) == 1).sum()) + bool(mask[0])
+    first, last = int(positions[0]), int(positions[-1])
+    num_spans = int((np.diff(mask.astype(np.int8)) == 1).sum()) + bool(mask[0])
     found: set[tuple[str, Any]] = {
         ("end", len(mask) - 1 - last),
         ("start", bool(mask[0])),
-        ("stretches", stretches),
+        ("stretches", num_spans),
     }
     if ids is None:
         return found
@@ -141,5 +127,5 @@ def _facts(mask: npt.NDArray[np.bool_], value: Any, ids: list[int] | None) -> se
         ("fits", len(mask) == len(ids)),
     }
     if isinstance(value, list) and len(value) == len(ids) and IGNORED in value:
-        found.add(("shifted", all(value[place] == ids[place] for place in places.tolist())))
+        found.add(("shifted", all(value[position] == ids[position] for position in positions.tolist())))
     return found

@@ -5,17 +5,17 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+from numpy.typing import NDArray
 from scipy import stats
 
 from assay.base.units import percent_text
-from assay.triage.data.found import Change, Strata, change, without
+from assay.triage.data.change import Change, Strata, change, without
 from assay.triage.data.kinds import ColumnKind, is_number
 from assay.triage.data.rows import is_missing
 from assay.triage.data.sizes import (
-    CHANCE,
-    LEAST_DISTANCE,
-    LEAST_POINTS,
+    MAX_P_VALUE,
+    MIN_DISTANCE,
+    MIN_SHARE_CHANGE,
     Size,
     distance,
     factor,
@@ -23,11 +23,11 @@ from assay.triage.data.sizes import (
     share_change,
 )
 
-MOST_VALUES = 50
+MAX_VALUES = 50
 """Values of a column, of which a share of their own is looked at; the rest is one."""
 OPEN = 0.3
 """A column of which so many new rows would have an unseen value anyway has no set of values."""
-LEAST_RATIO = 1.5
+MIN_RATIO = 1.5
 """A share that is so many times as large, or as small, counts from 0.3 points on."""
 WHOLE_FACTORS = (10, 12, 24, 60, 100, 1_000, 1_024, 3_600, 86_400, 1_000_000, 1_000_000_000)
 """Between units that people mix up."""
@@ -52,9 +52,9 @@ def _is_empty(value: Any) -> bool:
 def _flags(name: str, kind: Any, old: Any, new: Any) -> Iterator[Change]:
     old, new = np.asarray(old, bool), np.asarray(new, bool)
     size = flag_change(old, new)
-    if size is not None and abs(size.effect) >= LEAST_POINTS and size.p_value < CHANCE:
-        says = f"{percent_text(size.before)} of its rows were {kind}, now {percent_text(size.after)} are"
-        yield change(name, kind, size, says, without(old, new))
+    if size is not None and abs(size.effect) >= MIN_SHARE_CHANGE and size.p_value < MAX_P_VALUE:
+        text = f"{percent_text(size.before)} of its rows were {kind}, now {percent_text(size.after)} are"
+        yield change(name, kind, size, text, without(old, new))
 
 
 def _keys(values: Sequence[Any]) -> list[str | None]:
@@ -74,10 +74,13 @@ def _category_changes(name: str, old: Sequence[Any], new: Sequence[Any]) -> Iter
     if min(len(number) for number in numbers) > 0.9 * max(1, min(len(old), len(new))):
         size = factor(*numbers)
         if size is not None:
-            yield change(name, "unit", size, _factor_says(size))
+            yield change(name, "unit", size, _factor_text(size))
             return
-    olds, news = _keys(old), _keys(new)
-    counts = Counter(key for key in olds if key is not None), Counter(key for key in news if key is not None)
+    old_values, new_values = _keys(old), _keys(new)
+    counts = (
+        Counter(key for key in old_values if key is not None),
+        Counter(key for key in new_values if key is not None),
+    )
     unseen = {key for key in counts[1] if key not in counts[0]}
     found = _unseen(counts[0], counts[1], unseen)
     seen = Counter({key: count for key, count in counts[1].items() if key not in unseen})
@@ -86,31 +89,32 @@ def _category_changes(name: str, old: Sequence[Any], new: Sequence[Any]) -> Iter
         most = max(unseen, key=lambda key: counts[1][key])
         renamed = _renamed(counts[0], seen, counts[1].total() - seen.total())
         instead = "" if renamed is None else f", in place of '{renamed[:60]}'"
-        says = (
+        text = (
             f"{percent_text(found.after)} of its values were never seen before, '{most[:60]}' above all "
             f"({counts[1][most]:,} rows){instead}"
         )
-        flags = (np.zeros(len(olds), bool), np.array([key in unseen for key in news], bool))
-        yield change(name, "unseen", found, says, without(*flags))
+        flags = (np.zeros(len(old_values), bool), np.array([key in unseen for key in new_values], bool))
+        yield change(name, "unseen", found, text, without(*flags))
     moved = _moved(counts[0], seen)
     if moved is not None and renamed is None:
         value, size = moved
-        names = {each: index for index, (each, _) in enumerate((counts[0] + seen).most_common(MOST_VALUES))}
+        names = {key: index for index, (key, _) in enumerate((counts[0] + seen).most_common(MAX_VALUES))}
         strata = Strata(
-            *(np.array([names.get(key or "", MOST_VALUES) for key in keys], np.int64) for keys in (olds, news))
+            *(
+                np.array([names.get(key or "", MAX_VALUES) for key in keys], np.int64)
+                for keys in (old_values, new_values)
+            )
         )
-        says = f"'{value[:60]}' was {percent_text(size.before)} of it and is {percent_text(size.after)}"
-        yield change(name, "share", size, says, strata)
+        text = f"'{value[:60]}' was {percent_text(size.before)} of it and is {percent_text(size.after)}"
+        yield change(name, "share", size, text, strata)
 
 
 def _renamed(old: Counter[str], seen: Counter[str], num_unseen: int) -> str | None:
     """The value that the unseen ones stand in place of: with them it has the share that it had."""
-    for key, _ in old.most_common(MOST_VALUES):
+    for key, _ in old.most_common(MAX_VALUES):
         together = seen + Counter({key: num_unseen})
-        is_less = share_change(
-            old[key] / old.total(), old.total(), seen[key] / together.total(), together.total()
-        )
-        if is_less.effect < 0 and is_less.p_value < CHANCE and _moved(old, together) is None:
+        is_less = share_change(old[key] / old.total(), old.total(), seen[key] / together.total(), together.total())
+        if is_less.effect < 0 and is_less.p_value < MAX_P_VALUE and _moved(old, together) is None:
             return key
     return None
 
@@ -125,7 +129,7 @@ def _unseen(old: Counter[str], new: Counter[str], unseen: set[str]) -> Size | No
     if expected > OPEN:
         return None
     size = share_change(expected, num_old, sum(new[key] for key in unseen) / num_new, num_new)
-    enough = size.effect >= LEAST_POINTS / 2 and size.p_value < CHANCE
+    enough = size.effect >= MIN_SHARE_CHANGE / 2 and size.p_value < MAX_P_VALUE
     return size if enough else None
 
 
@@ -136,9 +140,9 @@ def _moved(old: Counter[str], new: Counter[str]) -> tuple[str, Size] | None:
         return None
     sizes = {
         key: share_change(old[key] / num_old, num_old, new[key] / num_new, num_new)
-        for key, _ in (old + new).most_common(MOST_VALUES)
+        for key, _ in (old + new).most_common(MAX_VALUES)
     }
-    large = {key: size for key, size in sizes.items() if size.p_value < CHANCE and _is_large(size)}
+    large = {key: size for key, size in sizes.items() if size.p_value < MAX_P_VALUE and _is_large(size)}
     if not large:
         return None
     table = np.array([[old[key], new[key]] for key in sizes], float)
@@ -151,10 +155,10 @@ def _moved(old: Counter[str], new: Counter[str]) -> tuple[str, Size] | None:
 
 def _is_large(size: Size) -> bool:
     low, high = sorted((size.before, size.after))
-    return abs(size.effect) >= 0.01 or (abs(size.effect) >= 0.003 and high >= LEAST_RATIO * low)
+    return abs(size.effect) >= 0.01 or (abs(size.effect) >= 0.003 and high >= MIN_RATIO * low)
 
 
-def _unevenness(table: npt.NDArray[np.float64]) -> float:
+def _unevenness(table: NDArray[np.float64]) -> float:
     """Chi-square of independence over rows and columns that are not empty."""
     table = table[table.sum(1) > 0]
     if len(table) < 2 or (table.sum(0) == 0).any():
@@ -162,62 +166,60 @@ def _unevenness(table: npt.NDArray[np.float64]) -> float:
     return float(stats.chi2_contingency(table, correction=False).statistic)
 
 
-def _numbers(values: Sequence[Any]) -> npt.NDArray[np.float64]:
+def _numbers(values: Sequence[Any]) -> NDArray[np.float64]:
     found = np.array([value for value in values if is_number(value)], np.float64)
     return found[np.isfinite(found)]
 
 
-def _factor_says(size: Size) -> str:
+def _factor_text(size: Size) -> str:
     return f"all are {size.effect:,.4g} times what they were (median {size.before:,.4g}, now {size.after:,.4g})"
 
 
 def _number_changes(name: str, kind: ColumnKind, old: Sequence[Any], new: Sequence[Any]) -> Iterator[Change]:
-    olds, news = _numbers(old), _numbers(new)
-    if min(len(olds), len(news)) < 20:
+    old_values, new_values = _numbers(old), _numbers(new)
+    if min(len(old_values), len(new_values)) < 20:
         return
-    strange = [
-        np.array([isinstance(value, str | list | dict) for value in values], bool) for values in (old, new)
-    ]
-    size = flag_change(*strange)
-    if kind == "numbers" and size is not None and size.effect >= LEAST_POINTS / 2 and size.p_value < CHANCE:
-        which = next((v for v, flag in zip(new, strange[1], strict=True) if flag), "")
-        says = f"{percent_text(size.after)} of its values are no numbers, '{str(which)[:60]}' for one"
-        yield change(name, "unseen", size, says, without(*strange))
-    if (found := factor(olds, news)) is not None:
-        yield change(name, "unit", found, _factor_says(found))
+    not_numbers = [np.array([isinstance(value, str | list | dict) for value in values], bool) for values in (old, new)]
+    size = flag_change(*not_numbers)
+    if kind == "numbers" and size is not None and size.effect >= MIN_SHARE_CHANGE / 2 and size.p_value < MAX_P_VALUE:
+        which = next((v for v, flag in zip(new, not_numbers[1], strict=True) if flag), "")
+        text = f"{percent_text(size.after)} of its values are no numbers, '{str(which)[:60]}' for one"
+        yield change(name, "unseen", size, text, without(*not_numbers))
+    if (found := factor(old_values, new_values)) is not None:
+        yield change(name, "unit", found, _factor_text(found))
     elif kind == "numbers":
-        yield from _shape_changes(name, olds, news)
+        yield from _shape_changes(name, old_values, new_values)
 
 
-def _shape_changes(name: str, old: npt.NDArray[np.float64], new: npt.NDArray[np.float64]) -> Iterator[Change]:
-    beyond = (new < old.min()) | (new > old.max())
-    size = share_change(2 / len(old), len(old), float(beyond.mean()), len(new))
-    if size.effect >= LEAST_POINTS / 2 and size.p_value < CHANCE:
-        unit = _mixed_unit(old, new[beyond])
+def _shape_changes(name: str, old: NDArray[np.float64], new: NDArray[np.float64]) -> Iterator[Change]:
+    outside = (new < old.min()) | (new > old.max())
+    size = share_change(2 / len(old), len(old), float(outside.mean()), len(new))
+    if size.effect >= MIN_SHARE_CHANGE / 2 and size.p_value < MAX_P_VALUE:
+        unit = _mixed_unit(old, new[outside])
         span = f"{old.min():,.6g} to {old.max():,.6g}"
-        says = f"{percent_text(size.after)} of its values are beyond the old ones ({span})"
+        text = f"{percent_text(size.after)} of its values are beyond the old ones ({span})"
         if unit is not None:
-            yield change(name, "unit", size, f"{says}: as if in another unit, {unit:,} times smaller")
+            yield change(name, "unit", size, f"{text}: as if in another unit, {unit:,} times smaller")
             return
-        yield change(name, "range", size, f"{says}, {float(np.median(new[beyond])):,.6g} for one")
+        yield change(name, "range", size, f"{text}, {float(np.median(new[outside])):,.6g} for one")
     value, count = Counter(new.tolist()).most_common(1)[0]
     spike = share_change(float((old == value).mean()), len(old), count / len(new), len(new))
-    if spike.p_value < CHANCE and _is_large(spike) and not size.effect >= LEAST_POINTS / 2:
-        says = f"{value:,.6g} was {percent_text(spike.before)} of it and is {percent_text(spike.after)}"
-        yield change(name, "share", spike, says)
+    if spike.p_value < MAX_P_VALUE and _is_large(spike) and not size.effect >= MIN_SHARE_CHANGE / 2:
+        text = f"{value:,.6g} was {percent_text(spike.before)} of it and is {percent_text(spike.after)}"
+        yield change(name, "share", spike, text)
     shape = distance(old, new)
-    if shape.effect >= LEAST_DISTANCE and shape.p_value < CHANCE:
-        says = f"its distribution moved (median {shape.before:,.4g}, now {shape.after:,.4g})"
-        yield change(name, "distribution", shape, says)
+    if shape.effect >= MIN_DISTANCE and shape.p_value < MAX_P_VALUE:
+        text = f"its distribution moved (median {shape.before:,.4g}, now {shape.after:,.4g})"
+        yield change(name, "distribution", shape, text)
 
 
-def _mixed_unit(old: npt.NDArray[np.float64], beyond: npt.NDArray[np.float64]) -> int | None:
+def _mixed_unit(old: NDArray[np.float64], outside: NDArray[np.float64]) -> int | None:
     """The factor of which values beyond are those of before, if one fits; it fits their upper part only, as
     the lower hides among the others."""
-    if len(beyond) < 30 or old.min() < 0:
+    if len(outside) < 30 or old.min() < 0:
         return None
     for times in WHOLE_FACTORS:
         hidden = old[old * times > old.max()]
-        if len(hidden) >= 30 and distance(hidden, beyond / times).p_value > 1e-3:
+        if len(hidden) >= 30 and distance(hidden, outside / times).p_value > 1e-3:
             return times
     return None

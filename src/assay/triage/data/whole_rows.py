@@ -6,15 +6,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import xxhash
+from numpy.typing import NDArray
 from scipy import stats
 
 from assay.base.units import percent_text
-from assay.triage.data.found import Change, Strata, change, without
+from assay.triage.data.change import Change, Strata, change, without
 from assay.triage.data.kinds import ColumnKind, is_number
 from assay.triage.data.rows import VersionRows, is_missing
-from assay.triage.data.sizes import CHANCE, LEAST_POINTS, QUANTILE, Size, share_change
+from assay.triage.data.sizes import MAX_P_VALUE, MIN_SHARE_CHANGE, QUANTILE, Size, share_change
 from assay.triage.data.texts import as_text
 
 CONTENT: tuple[ColumnKind, ...] = ("text", "tokens", "lists")
@@ -31,16 +31,16 @@ LABEL_NAMES = (
     "stars",
     "sentiment",
 )
-LEAST_IN_BOTH = 0.2
+MIN_SHARED = 0.2
 """This share of the rows has to be in both versions, for what changed in them to stand for the rest."""
-MOST_LABELS = 20
-LEAST_CHANCE = 0.02
+MAX_LABELS = 20
+MIN_PROBABILITY = 0.02
 """That a classifier may give a label: it is surer than it should be."""
 FOLDS = 5
-LABEL_CHANCE = 2e-3
+MAX_LABEL_P_VALUE = 2e-3
 """One question a column of labels, not hundreds."""
 LABEL_ROWS = 20_000
-Digests = npt.NDArray[np.uint64]
+Digests = NDArray[np.uint64]
 
 
 def content_digests(rows: VersionRows, kinds: Mapping[str, ColumnKind]) -> Digests:
@@ -51,10 +51,7 @@ def content_digests(rows: VersionRows, kinds: Mapping[str, ColumnKind]) -> Diges
         return np.arange(rows.num_rows, dtype=np.uint64)  # names and times make no row a copy
     columns = [rows.columns[name] for name in names]
     return np.array(
-        [
-            xxhash.xxh3_64_intdigest(json.dumps(values, default=str).encode())
-            for values in zip(*columns, strict=True)
-        ],
+        [xxhash.xxh3_64_intdigest(json.dumps(values, default=str).encode()) for values in zip(*columns, strict=True)],
         np.uint64,
     )
 
@@ -62,50 +59,45 @@ def content_digests(rows: VersionRows, kinds: Mapping[str, ColumnKind]) -> Diges
 def duplicate_changes(old: Digests, new: Digests, rng: np.random.Generator) -> Iterator[Change]:
     """Rows that an earlier one equals, in as many rows of both versions: with more, more are so by chance."""
     least = min(len(old), len(new))
-    copies = [_copies(each) for each in (old, new)]
+    copies = [_copies(digests) for digests in (old, new)]
     shares = []
     for digests, is_copy in zip((old, new), copies, strict=True):
         # Of versions of about one length all rows count: leaving some out would part copies.
-        some = (
-            digests if len(digests) < 1.2 * least else digests[rng.choice(len(digests), least, replace=False)]
-        )
-        shares.append(
-            (float(is_copy.mean()) if len(some) == len(digests) else float(_copies(some).mean()), len(some))
-        )
+        some = digests if len(digests) < 1.2 * least else digests[rng.choice(len(digests), least, replace=False)]
+        shares.append((float(is_copy.mean()) if len(some) == len(digests) else float(_copies(some).mean()), len(some)))
     size = share_change(shares[0][0], shares[0][1], shares[1][0], shares[1][1])
-    if abs(size.effect) >= LEAST_POINTS and size.p_value < CHANCE:
-        says = (
-            f"{percent_text(size.before)} of the rows were copies of an earlier one, now "
-            f"{percent_text(size.after)} are"
+    if abs(size.effect) >= MIN_SHARE_CHANGE and size.p_value < MAX_P_VALUE:
+        text = (
+            f"{percent_text(size.before)} of the rows were copies of an earlier one, now {percent_text(size.after)} are"
         )
-        yield change("duplicates", "duplicates", size, says, without(*copies))
+        yield change("duplicates", "duplicates", size, text, without(*copies))
 
 
-def _copies(digests: Digests) -> npt.NDArray[np.bool_]:
+def _copies(digests: Digests) -> NDArray[np.bool_]:
     is_copy = np.ones(len(digests), bool)
     is_copy[np.unique(digests, return_index=True)[1]] = False
     return is_copy
 
 
-def changed_in_place(
+def changed_values(
     name: str, old: Sequence[Any], new: Sequence[Any], digests: tuple[Digests, Digests]
 ) -> Iterator[Change]:
     """Rows that both versions have once, with another value of this column."""
     once = [_once(digest) for digest in digests]
     shared, at_old, at_new = np.intersect1d(digests[0][once[0]], digests[1][once[1]], return_indices=True)
-    if len(shared) < max(50, LEAST_IN_BOTH * min(map(len, digests))):
+    if len(shared) < max(50, MIN_SHARED * min(map(len, digests))):
         return
     pairs = zip(once[0][at_old].tolist(), once[1][at_new].tolist(), strict=True)
-    there = ~is_missing(old)
-    others = sum(bool(there[row]) and old[row] != new[other] for row, other in pairs)
+    is_present = ~is_missing(old)
+    others = sum(bool(is_present[row]) and old[row] != new[other] for row, other in pairs)
     share = others / len(shared)
     size = share_change(0.0, len(shared), share, len(shared))
-    if share >= LEAST_POINTS and size.p_value < CHANCE:
-        says = f"another value in {percent_text(share)} of the {len(shared):,} rows that both have"
-        yield change(name, "values", size, says)
+    if share >= MIN_SHARE_CHANGE and size.p_value < MAX_P_VALUE:
+        text = f"another value in {percent_text(share)} of the {len(shared):,} rows that both have"
+        yield change(name, "values", size, text)
 
 
-def _once(digests: Digests) -> npt.NDArray[np.int64]:
+def _once(digests: Digests) -> NDArray[np.int64]:
     _, first, counts = np.unique(digests, return_index=True, return_counts=True)
     return np.asarray(first[counts == 1], np.int64)
 
@@ -116,7 +108,7 @@ def label_columns(kinds: Mapping[str, ColumnKind], rows: VersionRows) -> list[st
         name: values
         for name, kind in kinds.items()
         if kind == "categories"
-        and 2 <= len(values := {str(value) for value in rows.columns[name] if value is not None}) <= MOST_LABELS
+        and 2 <= len(values := {str(value) for value in rows.columns[name] if value is not None}) <= MAX_LABELS
     }
     named = [name for name in few if name.rpartition(".")[2].lower() in LABEL_NAMES or "label" in name.lower()]
     return (named or [name for name, values in few.items() if len(values) == 2])[:3]
@@ -131,12 +123,12 @@ def label_changes(
     A logistic regression on hashed words and categories, trained on folds of before and asked of the rest,
     so that rows of both versions are equally new to it."""
     used = {
-        each: kind
-        for each, kind in kinds.items()
-        if each != name and kind in ("text", "categories", "numbers", "tokens")
+        column: kind
+        for column, kind in kinds.items()
+        if column != name and kind in ("text", "categories", "numbers", "tokens")
     }
     if "text" in used.values():
-        used = {each: kind for each, kind in used.items() if kind != "tokens"}
+        used = {column: kind for column, kind in used.items() if kind != "tokens"}
     if not used:
         return
     old, new = (_labelled(rows, name, rng) for rows in (old, new))
@@ -148,39 +140,37 @@ def label_changes(
     doubts = _doubts(name, old, new, used)
     if doubts is None:
         return
-    (given, others), (now, _) = doubts
+    (before, others), (now, _) = doubts
     # A label that is changed for another has the doubt of the other instead of its own.
-    a_change = float((others - given).mean())
-    effect = float(now.mean() - given.mean()) / a_change
-    error = float(np.sqrt(given.var() / len(given) + now.var() / len(now))) / a_change
+    a_change = float((others - before).mean())
+    effect = float(now.mean() - before.mean()) / a_change
+    error = float(np.sqrt(before.var() / len(before) + now.var() / len(now))) / a_change
     p_value = float(2 * stats.norm.sf(effect / error)) if effect > 0 else 1.0
-    if p_value < LABEL_CHANCE and effect >= LEAST_POINTS:
+    if p_value < MAX_LABEL_P_VALUE and effect >= MIN_SHARE_CHANGE:
         size = Size(0.0, effect, effect, effect - QUANTILE * error, effect + QUANTILE * error, p_value)
-        says = (
+        text = (
             "it follows less from the rest of its rows, as if so many labels more had been changed: "
             f"{percent_text(effect)}"
         )
-        yield change(name, "labels", size, says)
+        yield change(name, "labels", size, text)
 
 
 def _labelled(rows: VersionRows, name: str, rng: np.random.Generator) -> VersionRows:
-    there = np.flatnonzero([value is not None for value in rows.columns[name]])
-    return rows.only(rng.permutation(there)[:LABEL_ROWS])
+    present = np.flatnonzero([value is not None for value in rows.columns[name]])
+    return rows.only(rng.permutation(present)[:LABEL_ROWS])
 
 
 def _doubts(
     name: str, old: VersionRows, new: VersionRows, used: Mapping[str, ColumnKind]
-) -> list[tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]] | None:
+) -> list[tuple[NDArray[np.float64], NDArray[np.float64]]] | None:
     """For each row of either version: how its label, and on average the others, speak for a change of labels.
 
     That is the derivative of the log-likelihood in the share of labels changed for any other, at none."""
     from sklearn.feature_extraction.text import HashingVectorizer
     from sklearn.linear_model import LogisticRegression
 
-    hashed = HashingVectorizer(
-        analyzer=str.split, n_features=2**15, alternate_sign=False, norm="l2", binary=True
-    )
-    cuts = {each: _deciles(old.columns[each]) for each, kind in used.items() if kind == "numbers"}
+    hashed = HashingVectorizer(analyzer=str.split, n_features=2**15, alternate_sign=False, norm="l2", binary=True)
+    cuts = {column: _deciles(old.columns[column]) for column, kind in used.items() if kind == "numbers"}
     features = [hashed.transform(_words(rows, used, cuts)) for rows in (old, new)]
     labels = [np.array([str(value) for value in rows.columns[name]]) for rows in (old, new)]
     found: list[list[tuple[Any, Any]]] = [[], []]
@@ -189,57 +179,56 @@ def _doubts(
         if set(labels[0][train]) != set(labels[0]):
             return None
         model = LogisticRegression(C=1.5, max_iter=200, tol=1e-3).fit(features[0][train], labels[0][train])
-        for side, asked in enumerate((~train, np.arange(new.num_rows) % FOLDS == fold)):
-            rows = np.flatnonzero(asked)
+        for side, is_tested in enumerate((~train, np.arange(new.num_rows) % FOLDS == fold)):
+            rows = np.flatnonzero(is_tested)
             chances = model.predict_proba(features[side][rows])
             num_others = chances.shape[1] - 1
-            doubt = ((1 - chances) / num_others - chances) / np.maximum(chances, LEAST_CHANCE)
-            given = doubt[np.arange(len(rows)), np.searchsorted(model.classes_, labels[side][rows])]
-            found[side].append((given, (doubt.sum(1) - given) / num_others))
-    return [(np.concatenate([g for g, _ in each]), np.concatenate([o for _, o in each])) for each in found]
+            doubt = ((1 - chances) / num_others - chances) / np.maximum(chances, MIN_PROBABILITY)
+            own_doubt = doubt[np.arange(len(rows)), np.searchsorted(model.classes_, labels[side][rows])]
+            found[side].append((own_doubt, (doubt.sum(1) - own_doubt) / num_others))
+    return [(np.concatenate([g for g, _ in side]), np.concatenate([o for _, o in side])) for side in found]
 
 
-def _deciles(values: Sequence[Any]) -> npt.NDArray[np.float64]:
+def _deciles(values: Sequence[Any]) -> NDArray[np.float64]:
     numbers = [float(value) for value in values if is_number(value)]
     return np.quantile(numbers, np.arange(1, 10) / 10) if numbers else np.zeros(0)
 
 
-def _words(
-    rows: VersionRows, used: Mapping[str, ColumnKind], cuts: Mapping[str, npt.NDArray[np.float64]]
-) -> list[str]:
+def _words(rows: VersionRows, used: Mapping[str, ColumnKind], cuts: Mapping[str, NDArray[np.float64]]) -> list[str]:
     """What a row says, a word a feature; values of categories, and tenths of numbers, by column."""
     parts = []
     for index, (name, kind) in enumerate(used.items()):
         values = rows.columns[name]
         if kind == "numbers":
-            places = np.searchsorted(cuts[name], [value if is_number(value) else np.nan for value in values])
-            parts.append([f"{index}={place}" for place in places.tolist()])
+            positions = np.searchsorted(cuts[name], [value if is_number(value) else np.nan for value in values])
+            parts.append([f"{index}={position}" for position in positions.tolist()])
         elif kind == "text":
             parts.append([as_text(value).lower() for value in values])
         elif kind == "tokens":
-            parts.append([" ".join(f"{index}:{each}" for each in set(value or ())) for value in values])
+            parts.append([" ".join(f"{index}:{token_id}" for token_id in set(value or ())) for value in values])
         else:
             parts.append([f"{index}={str(value).replace(' ', '_')}" for value in values])
-    return [" ".join(each) for each in zip(*parts, strict=True)]
+    return [" ".join(row) for row in zip(*parts, strict=True)]
 
 
-def matched(strata: Strata, rng: np.random.Generator) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def matched(strata: Strata, rng: np.random.Generator) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Rows of both versions in which each stratum has the same share; those of stratum -1 are left out."""
     counts = [Counter(side[side >= 0].tolist()) for side in strata]
-    both = counts[0].keys() & counts[1].keys()
-    if not both:
+    common = counts[0].keys() & counts[1].keys()
+    if not common:
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
-    if len(both) == 1:
-        return np.flatnonzero(np.isin(strata.old, [*both])), np.flatnonzero(np.isin(strata.new, [*both]))
+    if len(common) == 1:
+        return np.flatnonzero(np.isin(strata.old, [*common])), np.flatnonzero(np.isin(strata.new, [*common]))
     # The smaller side keeps all its rows of a stratum if its share is the smaller one there.
-    totals = [sum(count[each] for each in both) for count in counts]
+    totals = [sum(count[stratum] for stratum in common) for count in counts]
     share = {
-        each: min(count[each] / total for count, total in zip(counts, totals, strict=True)) for each in both
+        stratum: min(count[stratum] / total for count, total in zip(counts, totals, strict=True)) for stratum in common
     }
     chosen = []
     for side, total in zip(strata, totals, strict=True):
         rows = [
-            rng.permutation(np.flatnonzero(side == each))[: round(share[each] * total)] for each in sorted(both)
+            rng.permutation(np.flatnonzero(side == stratum))[: round(share[stratum] * total)]
+            for stratum in sorted(common)
         ]
         chosen.append(np.sort(np.concatenate(rows)))
     return chosen[0], chosen[1]

@@ -14,7 +14,7 @@ from assay.records.failure_causes import AdjustedRatio
 from assay.triage.attempts.table import AttemptTable, Factor
 
 Z = 1.959964
-LEAST_LEFT = 0.15
+MIN_REMAINING = 0.15
 """What strata have to leave of what the whole table says about a region."""
 DIRECT = 32
 """Times the rows: as many pairs of codes are counted instead of sorted."""
@@ -31,7 +31,7 @@ SLOT_LENGTHS_S = (
 def slot_length_s(at_s: Float64[np.ndarray, "row"]) -> float:
     """How long a stratum of time is."""
     span = float(at_s.max() - at_s.min())
-    return max((each for each in SLOT_LENGTHS_S if each <= span / SLOTS), default=SLOT_LENGTHS_S[0])
+    return max((length_s for length_s in SLOT_LENGTHS_S if length_s <= span / SLOTS), default=SLOT_LENGTHS_S[0])
 
 
 def adjustments(
@@ -44,16 +44,16 @@ def adjustments(
     others = [factor for index, factor in enumerate(table.factors) if index not in named]
     strata, timed, within = everything, slots, tuple[str, ...]()
     steps = [(within, strata)]
-    for factor in _most_telling_first(table, inside, slots, others, least=LEAST_LEFT * whole):
+    for factor in _most_explaining_first(table, inside, slots, others, least=MIN_REMAINING * whole):
         finer = _joined(timed, factor.cells)
-        if _information(table, inside, finer) >= LEAST_LEFT * whole:
+        if _information(table, inside, finer) >= MIN_REMAINING * whole:
             strata, timed, within = _joined(strata, factor.cells), finer, (*within, factor.name)
     if within:
         steps.append((within, strata))
     if slots.any():
         steps.append(((*within, "time"), timed))
-    found = [_ratio(table, inside, each, names) for names, each in steps]
-    return tuple(each for each in found if each is not None)
+    found = [_ratio(table, inside, codes, names) for names, codes in steps]
+    return tuple(ratio for ratio in found if ratio is not None)
 
 
 def _slots(table: AttemptTable) -> Int64[np.ndarray, "row"]:
@@ -64,7 +64,7 @@ def _slots(table: AttemptTable) -> Int64[np.ndarray, "row"]:
     return np.asarray(slots, np.int64)
 
 
-def _most_telling_first(
+def _most_explaining_first(
     table: AttemptTable,
     inside: Bool[np.ndarray, "row"],
     slots: Int64[np.ndarray, "row"],
@@ -79,7 +79,7 @@ def _most_telling_first(
         if _information(table, inside, strata) >= least:
             ratio = _ratio(table, inside, strata, ())
             found.append((math.inf if ratio is None else ratio.ratio, factor))
-    return [factor for _, factor in sorted(found, key=lambda each: each[0])]
+    return [factor for _, factor in sorted(found, key=lambda entry: entry[0])]
 
 
 def _joined(one: Int64[np.ndarray, "row"], other: Int64[np.ndarray, "row"]) -> Int64[np.ndarray, "row"]:
@@ -90,13 +90,11 @@ def _joined(one: Int64[np.ndarray, "row"], other: Int64[np.ndarray, "row"]) -> I
     return np.asarray((np.cumsum(np.bincount(codes, minlength=size) > 0) - 1)[codes])
 
 
-def _information(
-    table: AttemptTable, inside: Bool[np.ndarray, "row"], strata: Int64[np.ndarray, "row"]
-) -> float:
+def _information(table: AttemptTable, inside: Bool[np.ndarray, "row"], strata: Int64[np.ndarray, "row"]) -> float:
     """What strata leave of the comparison: the harmonic sum of both sides."""
     size = table.size()
-    ours, theirs = (np.bincount(strata, size * side) for side in (inside, ~inside))
-    return float((ours * theirs / np.maximum(ours + theirs, 1e-12)).sum())
+    ours, other_size = (np.bincount(strata, size * side) for side in (inside, ~inside))
+    return float((ours * other_size / np.maximum(ours + other_size, 1e-12)).sum())
 
 
 def _ratio(
@@ -109,22 +107,22 @@ def _ratio(
     size, failed = table.size(), table.failures
     n1, n0, a, c = (np.bincount(strata, of * side) for of in (size, failed) for side in (inside, ~inside))
     n = np.maximum(n1 + n0, 1e-12)
-    kept = (n1 > 0) & (n0 > 0)
-    above, below = (a * n0 / n)[kept].sum(), (c * n1 / n)[kept].sum()
+    is_valid = (n1 > 0) & (n0 > 0)
+    above, below = (a * n0 / n)[is_valid].sum(), (c * n1 / n)[is_valid].sum()
     if above + below == 0:
         return None
     # Half a failure on either side, weighed as one of the smallest table, keeps a ratio of none a number.
-    half = 0.5 * float((n1 * n0 / n**2)[kept].mean()) if min(above, below) == 0 else 0.0
+    half = 0.5 * float((n1 * n0 / n**2)[is_valid].mean()) if min(above, below) == 0 else 0.0
     ratio = float((above + half) / (below + half))
     # Of exposures, counts are Poisson: two failures do not exclude one another.
-    both = a * c * n if table.exposure is None else 0.0
-    variance = max(float(((n1 * n0 * (a + c) - both) / n**2)[kept].sum()), half) / (
+    joint = a * c * n if table.exposure is None else 0.0
+    variance = max(float(((n1 * n0 * (a + c) - joint) / n**2)[is_valid].sum()), half) / (
         (above + half) * (below + half)
     )
     if table.has_units:
-        influence = np.where(inside, (n0 / n)[strata], -ratio * (n1 / n)[strata]) * kept[strata]
+        influence = np.where(inside, (n0 / n)[strata], -ratio * (n1 / n)[strata]) * is_valid[strata]
         means = np.where(inside, (a / np.maximum(n1, 1e-12))[strata], (c / np.maximum(n0, 1e-12))[strata])
         of_units = np.bincount(table.units - table.units.min(), influence * (failed - means * size))
         variance = max(variance, float(np.square(of_units).sum()) / (above + half) ** 2)
-    spread = math.exp(Z * math.sqrt(variance))
-    return AdjustedRatio(within=within, ratio=ratio, low=ratio / spread, high=ratio * spread)
+    width = math.exp(Z * math.sqrt(variance))
+    return AdjustedRatio(within=within, ratio=ratio, low=ratio / width, high=ratio * width)

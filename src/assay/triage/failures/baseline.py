@@ -17,11 +17,13 @@ MOST = 0.98
 def expected_failures(window: AttemptTable, before: AttemptTable) -> Float64[np.ndarray, "row"]:
     """The failures of each row of the window, as expected. Both have the same factors with the same values."""
     overall = (before.failures.sum() + 0.5) / (before.size().sum() + 1.0)
-    ours, theirs = window.size() * overall, before.size() * overall
+    ours, expected_before = window.size() * overall, before.size() * overall
     for _ in range(ROUNDS):
         for now, then in zip(window.factors, before.factors, strict=True):
-            ratios = _ratios(then, before.failures, theirs, WEIGHT * overall)
-            theirs = np.minimum(theirs * _of_rows(then, ratios, before.num_rows), MOST * before.attempts)
+            ratios = _ratios(then, before.failures, expected_before, WEIGHT * overall)
+            expected_before = np.minimum(
+                expected_before * _of_rows(then, ratios, before.num_rows), MOST * before.attempts
+            )
             ours = np.minimum(ours * _of_rows(now, ratios, window.num_rows), MOST * window.attempts)
     return np.asarray(ours)
 

@@ -25,32 +25,32 @@ from assay.triage.attempts.table import AttemptTable
 from assay.triage.failures.adjusted import adjustments
 from assay.triage.failures.baseline import expected_failures
 from assay.triage.failures.cause import Ties, cause_of, region_factors, region_rates
-from assay.triage.failures.regions import LEAST_UNITS
+from assay.triage.failures.regions import MIN_UNITS
 from assay.triage.failures.scan import Region, Scan, scan
 
 LEVEL = 0.05
-MOST_CAUSES = 3
-NUM_JUDGED, NUM_STANDING = 30, 12
+MAX_CAUSES = 3
+MAX_EXAMINED, MAX_CANDIDATES = 30, 12
 """So many regions are compared with their like at most, and until so many stand."""
 SAME_LLR = 2.0
 """Regions of this log likelihood ratio of one another that share most failures are one finding."""
 SAME_FAILURES = 0.7
 """Share of the failures of either that two regions have in common if they tie."""
-MOST_TIES = 12
+MAX_TIES = 12
 
 
-class _Standing(NamedTuple):
+class _CandidateRegion(NamedTuple):
     """A region that nothing else explains, and its ratios."""
 
     region: Region
     ratios: tuple[AdjustedRatio, ...]
 
 
-class _Judged(NamedTuple):
+class _ClassifiedRegions(NamedTuple):
     """Regions of one scan, sorted out."""
 
-    standing: list[_Standing]
-    refined: list[_Standing]
+    candidates: list[_CandidateRegion]
+    refined: list[_CandidateRegion]
     """Regions of several factors, one of which is not seen to add anything: second names, unless nothing else
     stands."""
     ruled_out: list[RuledOut]
@@ -69,24 +69,24 @@ def diagnose(
     if not first.regions:
         return _nothing(chosen, before, "no region failed more often than the rest.", left_out, first)
     causes, ruled_out, rest, found = list[FailureCause](), list[RuledOut](), chosen, first
-    while len(causes) < MOST_CAUSES and found.p_value(found.regions[0].score) <= LEVEL:
-        judged = _judged(rest, found, is_surge=expected is not None, known=ruled_out)
-        ruled_out += judged.ruled_out
-        sure = [
-            each
-            for each in (*judged.standing[:1], *judged.refined[:1])
-            if found.p_value(each.region.score) <= LEVEL
+    while len(causes) < MAX_CAUSES and found.p_value(found.regions[0].score) <= LEVEL:
+        classified = _classify_regions(rest, found, is_surge=expected is not None, known=ruled_out)
+        ruled_out += classified.ruled_out
+        significant = [
+            candidate
+            for candidate in (*classified.candidates[:1], *classified.refined[:1])
+            if found.p_value(candidate.region.score) <= LEVEL
         ]
-        if not sure:
+        if not significant:
             break
-        region, ratios = sure[0]
-        ties = _ties(rest, region, judged, found)
+        region, ratios = significant[0]
+        ties = _ties(rest, region, classified, found)
         causes.append(cause_of(rest, region, ratios, ties, found, is_confirmed=True))
         outside = np.ones(rest.num_rows, bool)
         outside[region.rows] = False
         rest = rest.where(outside)
         expected = None if expected is None else expected[outside]
-        if rest.num_units() < 2 * LEAST_UNITS or rest.failures.sum() == 0:
+        if rest.num_units() < 2 * MIN_UNITS or rest.failures.sum() == 0:
             break
         found = scan(rest, expected, rng=rng)
         if not found.regions:
@@ -98,14 +98,14 @@ def diagnose(
 
 def _suspected(table: AttemptTable, found: Scan, causes: list[FailureCause]) -> list[FailureCause]:
     """What, of a surge that somebody saw, to look at next, whether or not the scan is sure."""
-    judged = _judged(table, found, is_surge=True)
+    classified = _classify_regions(table, found, is_surge=True)
     named = [known for cause in causes for known in (cause.factors, *cause.ties)]
     suspected = list[FailureCause]()
-    for region, ratios in judged.standing:
-        if len(causes) + len(suspected) == MOST_CAUSES:
+    for region, ratios in classified.candidates:
+        if len(causes) + len(suspected) == MAX_CAUSES:
             break
         if region_factors(table, region) not in named:
-            ties = _ties(table, region, judged, found)
+            ties = _ties(table, region, classified, found)
             suspected.append(cause_of(table, region, ratios, ties, found, is_confirmed=False))
             named += [suspected[-1].factors, *ties.factors]
     return suspected
@@ -119,12 +119,12 @@ def _windows(
     if baseline is not None and window is None:
         raise ConfigError("--baseline is what a --window is held against: give both.")
     parts: list[AttemptTable] = []
-    for option, each in (("--window", window), ("--baseline", baseline)):
-        if each is not None:
+    for option, part_window in (("--window", window), ("--baseline", baseline)):
+        if part_window is not None:
             assert table.at_s is not None
-            parts.append(table.where(each.holds(table.at_s)))
+            parts.append(table.where(part_window.holds(table.at_s)))
             if parts[-1].num_rows == 0:
-                raise DataError(f"{option} {each.text}: no attempt is in it; {_span_text(table.at_s)}.")
+                raise DataError(f"{option} {part_window.text}: no attempt is in it; {_span_text(table.at_s)}.")
     return (parts[0] if parts else table), (parts[1] if len(parts) > 1 else None)
 
 
@@ -144,8 +144,8 @@ def _left_out(table: AttemptTable) -> dict[str, str]:
             found[factor.name] = "no attempt has a value"
         elif present == 1 and len(factor.rows) == table.num_rows:
             found[factor.name] = "all attempts have one value"
-        elif counts.max() < LEAST_UNITS:
-            found[factor.name] = f"no value is shared by {LEAST_UNITS} attempts"
+        elif counts.max() < MIN_UNITS:
+            found[factor.name] = f"no value is shared by {MIN_UNITS} attempts"
     return found
 
 
@@ -157,22 +157,24 @@ def _nothing_to_scan(table: AttemptTable, left_out: dict[str, str]) -> str:
         return "no attempt failed."
     if table.exposure is None and (table.failures == table.attempts).all():
         return "every attempt failed, so nothing tells those apart that would not have."
-    if table.has_units and table.num_units() < LEAST_UNITS:
-        return f"the attempts are of {table.num_units()} unit(s), and a cause rests on at least {LEAST_UNITS}."
+    if table.has_units and table.num_units() < MIN_UNITS:
+        return f"the attempts are of {table.num_units()} unit(s), and a cause rests on at least {MIN_UNITS}."
     if len(left_out) == len(table.factors):
         reasons = "; ".join(f"{name}: {why}" for name, why in left_out.items())
         return f"no factor can be at fault: {reasons or 'the table has none'}."
     return ""
 
 
-def _judged(table: AttemptTable, found: Scan, *, is_surge: bool, known: Sequence[RuledOut] = ()) -> _Judged:
+def _classify_regions(
+    table: AttemptTable, found: Scan, *, is_surge: bool, known: Sequence[RuledOut] = ()
+) -> _ClassifiedRegions:
     """Which regions stand, and what explains the others; no more are looked at than are listed. What was
     `known` to be ruled out among all attempts stays so among some of them."""
-    idle = [each.factors.items() for each in known]
-    standing: list[_Standing] = []
-    refined: list[_Standing] = []
+    idle = [ruled_out_region.factors.items() for ruled_out_region in known]
+    candidates: list[_CandidateRegion] = []
+    refined: list[_CandidateRegion] = []
     ruled_out: list[RuledOut] = []
-    for region in found.regions[:NUM_JUDGED]:
+    for region in found.regions[:MAX_EXAMINED]:
         inside = np.zeros(table.num_rows, bool)
         inside[region.rows] = True
         if _is_longer_name(table, region, inside) or region_factors(table, region).items() in idle:
@@ -180,22 +182,22 @@ def _judged(table: AttemptTable, found: Scan, *, is_surge: bool, known: Sequence
         ratios = adjustments(table, inside, region.factors)
         verdict = "" if is_surge else explained_away(ratios) or _idle_factor(table, region)
         if verdict is None:
-            refined.append(_Standing(region, ratios))
+            refined.append(_CandidateRegion(region, ratios))
         elif verdict:
             ruled_out.append(_ruled_out(table, region, inside, ratios, verdict))
         else:
-            standing.append(_Standing(region, ratios))
-        if len(standing) == NUM_STANDING:
+            candidates.append(_CandidateRegion(region, ratios))
+        if len(candidates) == MAX_CANDIDATES:
             break
-    idle = [each.factors.items() for each in (*known, *ruled_out)]
-    refined = [each for each in refined if not _holds_any(table, each.region, idle)]
-    return _Judged(standing, refined, ruled_out)
+    idle = [ruled_out_region.factors.items() for ruled_out_region in (*known, *ruled_out)]
+    refined = [candidate for candidate in refined if not _holds_any(table, candidate.region, idle)]
+    return _ClassifiedRegions(candidates, refined, ruled_out)
 
 
 def _holds_any(table: AttemptTable, region: Region, idle: Sequence[ItemsView[str, str]]) -> bool:
     """Whether a region is a part of one of some others."""
     ours = region_factors(table, region).items()
-    return any(each <= ours for each in idle)
+    return any(region_items <= ours for region_items in idle)
 
 
 def _ruled_out(
@@ -229,9 +231,7 @@ def explained_away(ratios: tuple[AdjustedRatio, ...]) -> str:
     plain, last = ratios[0], ratios[-1]
     within = ", ".join(last.within)
     if last.low <= 1.0 and last.high < plain.low:
-        return (
-            f"it fails {plain.ratio:.1f} times as often as the rest, and {last.ratio:.1f} times within {within}"
-        )
+        return f"it fails {plain.ratio:.1f} times as often as the rest, and {last.ratio:.1f} times within {within}"
     return ""
 
 
@@ -240,27 +240,25 @@ def _parents(table: AttemptTable, region: Region) -> list[tuple[int, Bool[np.nda
     held = [holds(table, index, value) for index, value in zip(region.factors, region.values, strict=True)]
     everything = np.ones(table.num_rows, bool)
     return [
-        (place, np.logical_and.reduce([everything, *held[:place], *held[place + 1 :]]))
-        for place in range(len(held))
+        (position, np.logical_and.reduce([everything, *held[:position], *held[position + 1 :]]))
+        for position in range(len(held))
     ]
 
 
 def _is_longer_name(table: AttemptTable, region: Region, inside: Bool[np.ndarray, "row"]) -> bool:
     """Whether one of its factors could be left out, and it would still be the same attempts."""
-    return len(region.factors) > 1 and any(
-        parent.sum() == inside.sum() for _, parent in _parents(table, region)
-    )
+    return len(region.factors) > 1 and any(parent.sum() == inside.sum() for _, parent in _parents(table, region))
 
 
 def _idle_factor(table: AttemptTable, region: Region) -> str | None:
     """Why one of a region's several factors is no cause, once the others are held; None where one is not
     seen to add anything; empty where all count."""
     is_idle = False
-    for place, parent in _parents(table, region) if len(region.factors) > 1 else ():
-        index = region.factors[place]
-        name, value = table.factors[index].name, table.factors[index].values[region.values[place]]
+    for position, parent in _parents(table, region) if len(region.factors) > 1 else ():
+        index = region.factors[position]
+        name, value = table.factors[index].name, table.factors[index].values[region.values[position]]
         part = table.where(parent)
-        ratios = adjustments(part, holds(part, index, region.values[place]), region.factors)
+        ratios = adjustments(part, holds(part, index, region.values[position]), region.factors)
         if because := explained_away(ratios):
             return f"within the rest of it, {name}={value} {because[3:]}"
         is_idle |= not ratios or ratios[0].low <= 1.0
@@ -274,27 +272,25 @@ def holds(table: AttemptTable, index: int, value: int) -> Bool[np.ndarray, "row"
     return found
 
 
-def _ties(table: AttemptTable, region: Region, judged: _Judged, found: Scan) -> Ties:
+def _ties(table: AttemptTable, region: Region, classified: _ClassifiedRegions, found: Scan) -> Ties:
     """What these attempts do not tell from a region: the very same attempts under another name, and regions
     that fit about as well and share most of its failures."""
-    same, alike = list[Region](), list[Region]()
-    weighed = found.weights * table.failures
-    for other, _ in (*judged.standing, *judged.refined):
+    same, similar = list[Region](), list[Region]()
+    weighted = found.weights * table.failures
+    for other, _ in (*classified.candidates, *classified.refined):
         if other is region:
             continue
         if np.array_equal(other.rows, region.rows):
             same.append(other)
-        elif other.llr >= region.llr - SAME_LLR and _overlap(weighed, region.rows, other.rows) >= SAME_FAILURES:
-            alike.append(other)
-    return Ties([region_factors(table, each) for each in (*same, *alike)][:MOST_TIES], bool(same))
+        elif other.llr >= region.llr - SAME_LLR and _overlap(weighted, region.rows, other.rows) >= SAME_FAILURES:
+            similar.append(other)
+    return Ties([region_factors(table, tied) for tied in (*same, *similar)][:MAX_TIES], bool(same))
 
 
-def _overlap(
-    weighed: Float64[np.ndarray, "row"], one: Int64[np.ndarray, "a"], other: Int64[np.ndarray, "b"]
-) -> float:
+def _overlap(weighted: Float64[np.ndarray, "row"], one: Int64[np.ndarray, "a"], other: Int64[np.ndarray, "b"]) -> float:
     """Failures that two regions share, as a part of the larger one's."""
-    shared = float(weighed[np.intersect1d(one, other)].sum())
-    return shared / max(float(weighed[one].sum()), float(weighed[other].sum()), 1e-12)
+    shared = float(weighted[np.intersect1d(one, other)].sum())
+    return shared / max(float(weighted[one].sum()), float(weighted[other].sum()), 1e-12)
 
 
 def _diagnosis(
@@ -364,7 +360,7 @@ def _of_table(
         units=table.num_units(),
         unit_correlation=correlation,
         causes=tuple(causes),
-        ruled_out=tuple(ruled_out[:MOST_TIES]),
+        ruled_out=tuple(ruled_out[:MAX_TIES]),
         left_out=left_out,
         sources=dict(table.sources),
     )

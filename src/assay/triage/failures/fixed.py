@@ -18,11 +18,11 @@ from assay.base.shapes import Float64
 from assay.records.fix_check import FixCheck
 from assay.statistics.failure_rate import rate_lower, rate_upper
 from assay.triage.attempts.table import AttemptTable
-from assay.triage.failures.likeness import likeness
+from assay.triage.failures.unit_correlation import likeness
 
 DECIDES = 20.0
 """The e-value at which it is decided: at most 5% false."""
-MOST_MORE = 1_000_000
+MAX_MORE = 1_000_000
 """Attempts beyond which nobody waits."""
 
 
@@ -44,15 +44,13 @@ def check_fix(table: AttemptTable, since_s: float) -> FixCheck:
     before, after = table.where(table.at_s < since_s), table.where(table.at_s >= since_s)
     correlation = _correlation(before)
     low, high = _bounds(before, correlation)
-    verdicts, weights = _after_each(after, correlation, low, high)
-    decided = [
-        (first, name) for name, values in verdicts._asdict().items() if (first := _first(values)) is not None
-    ]
+    verdicts, weights = _e_values_after(after, correlation, low, high)
+    decided = [(first, name) for name, values in verdicts._asdict().items() if (first := _first(values)) is not None]
     first, verdict = min(decided, default=(None, "undecided"))
     more = 0 if verdict == "fixed" else _more_needed(after, weights, low)
     return FixCheck(
         verdict=verdict,
-        because=_because(verdict, before, after, more),
+        because=_reason(verdict, before, after, more),
         decided_after=first,
         e_value=_last(verdicts.fixed, first),
         worse_e_value=_last(verdicts.worse, first),
@@ -90,12 +88,12 @@ def _weights(table: AttemptTable, correlation: float) -> Float64[np.ndarray, "ro
     1) rho)."""
     _, begins, counts = np.unique(table.units, return_index=True, return_counts=True)
     # Rows lie by unit; within a unit by time, as its attempts were made.
-    place = np.arange(table.num_rows) - np.repeat(begins, counts)
-    known = place / (1.0 + np.maximum(place - 1.0, 0.0) * correlation)
-    return np.asarray((place + 1.0) / (1.0 + place * correlation) - known)
+    index = np.arange(table.num_rows) - np.repeat(begins, counts)
+    known = index / (1.0 + np.maximum(index - 1.0, 0.0) * correlation)
+    return np.asarray((index + 1.0) / (1.0 + index * correlation) - known)
 
 
-def _after_each(
+def _e_values_after(
     after: AttemptTable, correlation: float, low: float, high: float
 ) -> tuple[_Verdicts, Float64[np.ndarray, "row"]]:
     assert after.at_s is not None
@@ -143,7 +141,7 @@ def _more_needed(after: AttemptTable, weights: Float64[np.ndarray, "row"], low: 
     most = 1
     while not decides(most):
         most *= 2
-        if most > MOST_MORE:
+        if most > MAX_MORE:
             return None
     least = most // 2
     while most - least > 1:
@@ -156,7 +154,7 @@ def _rate(table: AttemptTable) -> float | None:
     return float(table.failures.mean()) if table.num_rows else None
 
 
-def _because(verdict: str, before: AttemptTable, after: AttemptTable, more: int | None) -> str:
+def _reason(verdict: str, before: AttemptTable, after: AttemptTable, more: int | None) -> str:
     if before.num_rows == 0:
         return "there is no attempt before that moment to compare with."
     if before.failures.sum() == 0:

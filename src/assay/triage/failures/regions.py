@@ -15,8 +15,8 @@ from scipy.sparse import coo_matrix
 from assay.base.shapes import Int64
 from assay.triage.attempts.table import AttemptTable
 
-MOST_FACTORS = 3
-LEAST_UNITS = 4
+MAX_FACTORS = 3
+MIN_UNITS = 4
 """Below that, a region may be one unit's luck."""
 
 
@@ -43,7 +43,7 @@ def all_regions(table: AttemptTable) -> Iterator[Regions]:
     # A table without units counts its attempts: a row of many is many.
     units = table.units if table.has_units else None
     known: dict[tuple[int, ...], _Entries] = {}
-    for count in range(1, MOST_FACTORS + 1):
+    for count in range(1, MAX_FACTORS + 1):
         for chosen in combinations(range(len(table.factors)), count):
             parents = [known[part] for part in combinations(chosen, count - 1)] if count > 1 else []
             if not all(len(parent.values) for parent in parents):
@@ -65,13 +65,13 @@ def _crossed(one: _Entries, other: _Entries) -> _Entries:
     num_rows = max(int(one.rows.max()), int(other.rows.max())) + 1
     counts = np.bincount(other.rows, minlength=num_rows)
     starts = np.cumsum(counts) - counts
-    repeats = counts[one.rows]
-    rows, ours = np.repeat(one.rows, repeats), np.repeat(one.codes, repeats)
-    within = np.arange(len(rows)) - np.repeat(np.cumsum(repeats) - repeats, repeats)
+    num_copies = counts[one.rows]
+    rows, ours = np.repeat(one.rows, num_copies), np.repeat(one.codes, num_copies)
+    within = np.arange(len(rows)) - np.repeat(np.cumsum(num_copies) - num_copies, num_copies)
     codes = ours * len(other.values) + other.codes[starts[rows] + within]
-    kept, codes = _renumbered(codes, len(one.values) * len(other.values))
+    selected, codes = _renumbered(codes, len(one.values) * len(other.values))
     values = np.concatenate(
-        [one.values[kept // len(other.values)], other.values[kept % len(other.values)]], axis=1
+        [one.values[selected // len(other.values)], other.values[selected % len(other.values)]], axis=1
     )
     return _Entries(rows, codes, values)
 
@@ -96,20 +96,20 @@ def _large_enough(
         counts = np.bincount(codes, table.attempts[rows], minlength=len(values))
     else:
         counts = num_rows.astype(float)
-    kept = (counts >= LEAST_UNITS) & (num_rows < table.num_rows)
-    rows, codes, values = _only(rows, codes, values, kept)
+    is_selected = (counts >= MIN_UNITS) & (num_rows < table.num_rows)
+    rows, codes, values = _only(rows, codes, values, is_selected)
     members = _matrix(rows, codes, len(values), table.num_rows)
     if units is not None and len(values):
-        kept = _num_units(members, units) >= LEAST_UNITS
-        if not kept.all():
-            rows, codes, values = _only(rows, codes, values, kept)
-            members = members[kept]
+        is_selected = _num_units(members, units) >= MIN_UNITS
+        if not is_selected.all():
+            rows, codes, values = _only(rows, codes, values, is_selected)
+            members = members[is_selected]
     return _Entries(rows, codes, values), members
 
 
-def _only(rows: Any, codes: Any, values: Any, kept: Any) -> tuple[Any, Any, Any]:
-    of_entry = kept[codes]
-    return rows[of_entry], (np.cumsum(kept) - 1)[codes[of_entry]], values[kept]
+def _only(rows: Any, codes: Any, values: Any, is_selected: Any) -> tuple[Any, Any, Any]:
+    of_entry = is_selected[codes]
+    return rows[of_entry], (np.cumsum(is_selected) - 1)[codes[of_entry]], values[is_selected]
 
 
 def _matrix(rows: Any, codes: Any, num_regions: int, num_rows: int) -> Any:

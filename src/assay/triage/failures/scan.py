@@ -12,13 +12,13 @@ import numpy as np
 
 from assay.base.shapes import Float32, Float64, Int64
 from assay.triage.attempts.table import AttemptTable
-from assay.triage.failures.likeness import likeness, null_failures
+from assay.triage.failures.contrast import Contrast
 from assay.triage.failures.regions import Regions, all_regions
-from assay.triage.failures.striking import Contrast
+from assay.triage.failures.unit_correlation import likeness, null_failures
 
 NUM_NULLS, NUM_NULLS_LARGE, LARGE_ROWS = 199, 99, 20_000
 """Null tables, and those of a table of so many rows."""
-NUM_KEPT = 80
+NUM_BEST = 80
 """Regions that are looked at more closely."""
 
 
@@ -52,49 +52,49 @@ def scan(table: AttemptTable, baseline: Float64[np.ndarray, "row"] | None, *, rn
     size = table.size()
     expected = size * (table.failures.sum() / size.sum()) if baseline is None else baseline
     expected = np.minimum(expected, table.attempts)
-    alike = likeness(table, expected)
+    fitted = likeness(table, expected)
     null_rate = expected * (table.failures.sum() / max(expected.sum(), 1e-12))
-    num_nulls = NUM_NULLS if table.num_rows <= LARGE_ROWS else NUM_NULLS_LARGE
-    columns = np.empty((table.num_rows, 1 + num_nulls), np.float32)
+    num_null_tables = NUM_NULLS if table.num_rows <= LARGE_ROWS else NUM_NULLS_LARGE
+    columns = np.empty((table.num_rows, 1 + num_null_tables), np.float32)
     columns[:, 0] = table.failures
-    columns[:, 1:] = null_failures(table, null_rate, alike.correlation, num_tables=num_nulls, rng=rng)
-    columns *= alike.weights[:, None].astype(np.float32)
-    weighed = alike.weights * size
-    weighed_baseline = None if baseline is None else alike.weights * baseline
+    columns[:, 1:] = null_failures(table, null_rate, fitted.correlation, num_tables=num_null_tables, rng=rng)
+    columns *= fitted.weights[:, None].astype(np.float32)
+    weighted = fitted.weights * size
+    weighted_baseline = None if baseline is None else fitted.weights * baseline
     contrast = Contrast(
         failures=columns.sum(axis=0, dtype=np.float64).astype(np.float32),
-        size=float(weighed.sum()),
+        size=float(weighted.sum()),
         is_count=table.exposure is None,
-        baseline=weighed_baseline,
+        baseline=weighted_baseline,
     )
-    found, nulls = _best(table, contrast, columns, weighed)
-    return Scan(found, nulls, alike.correlation, alike.weights)
+    found, null_scores = _best(table, contrast, columns, weighted)
+    return Scan(found, null_scores, fitted.correlation, fitted.weights)
 
 
 def _best(
     table: AttemptTable,
     contrast: Contrast,
     columns: Float32[np.ndarray, "row table"],
-    weighed: Float64[np.ndarray, "row"],
+    weighted: Float64[np.ndarray, "row"],
 ) -> tuple[list[Region], Float64[np.ndarray, "null"]]:
-    nulls = np.full(columns.shape[1] - 1, -np.inf)
-    kept: list[tuple[float, int, Region]] = []
+    null_scores = np.full(columns.shape[1] - 1, -np.inf)
+    best: list[tuple[float, int, Region]] = []
     number = 0
     for regions in all_regions(table):
         before = None if contrast.baseline is None else regions.members @ contrast.baseline
-        striking = contrast.of_regions(regions.members @ columns, regions.members @ weighed, before)
-        score = striking.score()
-        nulls = np.maximum(nulls, score[:, 1:].max(axis=0))
+        contrasted = contrast.of_regions(regions.members @ columns, regions.members @ weighted, before)
+        score = contrasted.score()
+        null_scores = np.maximum(null_scores, score[:, 1:].max(axis=0))
         ours = score[:, 0]
-        for index in np.argsort(-ours, kind="stable")[:NUM_KEPT]:
-            if not np.isfinite(ours[index]) or (len(kept) == NUM_KEPT and ours[index] <= kept[0][0]):
+        for index in np.argsort(-ours, kind="stable")[:NUM_BEST]:
+            if not np.isfinite(ours[index]) or (len(best) == NUM_BEST and ours[index] <= best[0][0]):
                 break
             number += 1
-            region = _region(regions, int(index), striking.llr[index, 0], striking.share[index, 0], ours[index])
+            region = _region(regions, int(index), contrasted.llr[index, 0], contrasted.share[index, 0], ours[index])
             # Of equals, the one met first is kept: it has fewer factors.
-            push = heapq.heappush if len(kept) < NUM_KEPT else heapq.heapreplace
-            push(kept, (region.score, -number, region))
-    return [region for *_, region in sorted(kept, key=lambda each: (-each[0], -each[1]))], nulls
+            push = heapq.heappush if len(best) < NUM_BEST else heapq.heapreplace
+            push(best, (region.score, -number, region))
+    return [region for *_, region in sorted(best, key=lambda entry: (-entry[0], -entry[1]))], null_scores
 
 
 def _region(regions: Regions, index: int, llr: Any, share: Any, score: Any) -> Region:

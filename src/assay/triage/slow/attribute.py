@@ -19,11 +19,11 @@ from assay.triage.slow.detect import LevelChange, LevelNoise
 
 NEAR = 10
 """Measurements on either side that say what changed there."""
-MOST_SHARED = 0.5
+MAX_SHARED = 0.5
 """The share of the values before and after, where a factor changed."""
 MOSTLY = 0.8
 """The share of one value on a side from which on it is that side's."""
-BY_CHANCE_P, NUM_SHUFFLED = 0.002, 2_000
+MAX_CHANCE_P, NUM_SHUFFLED = 0.002, 2_000
 """A factor of many values (hosts of a pool) shares few of them between twenty measurements whatever happens: it
 changed there if shuffling those measurements seldom parts its values as well."""
 NARROW = 1.0 / 3.0
@@ -31,7 +31,7 @@ NARROW = 1.0 / 3.0
 SURE_Z = 2.576
 """Standard errors of an effect that further runs should show (99%)."""
 CONTRADICTED_P = 0.001
-FEWEST = 3
+MIN_PER_SIDE = 3
 """Measurements on either side of an effect: fewer are luck."""
 
 
@@ -77,11 +77,11 @@ def _is_other(before: Sequence[str], after: Sequence[str]) -> bool:
     """Whether the values of two sides are mostly others, and not by the chance of few measurements."""
     shares, later = _shares(before), _shares(after)
     shared = sum(min(share, later.get(value, 0.0)) for value, share in shares.items())
-    if shared >= MOST_SHARED:
+    if shared >= MAX_SHARED:
         return False
     mostly = MOSTLY if min(len(before), len(after)) >= NEAR else 1.0
-    is_one_each = min(max(shares.values()), max(later.values())) >= mostly
-    return is_one_each or _is_parted(before, after, shared)
+    is_dominant = min(max(shares.values()), max(later.values())) >= mostly
+    return is_dominant or _is_parted(before, after, shared)
 
 
 def _is_parted(before: Sequence[str], after: Sequence[str], shared: float) -> bool:
@@ -89,9 +89,9 @@ def _is_parted(before: Sequence[str], after: Sequence[str], shared: float) -> bo
     _, codes = np.unique(np.asarray([*before, *after]), return_inverse=True)
     shuffled = np.random.default_rng(0).permuted(np.tile(codes, (NUM_SHUFFLED, 1)), axis=1)
     is_value = shuffled[:, :, None] == np.arange(codes.max() + 1)
-    here, there = is_value[:, : len(before)].mean(axis=1), is_value[:, len(before) :].mean(axis=1)
-    as_parted = int((np.minimum(here, there).sum(axis=1) <= shared + 1e-9).sum())
-    return (1 + as_parted) / (1 + NUM_SHUFFLED) <= BY_CHANCE_P
+    on_left, on_right = is_value[:, : len(before)].mean(axis=1), is_value[:, len(before) :].mean(axis=1)
+    as_parted = int((np.minimum(on_left, on_right).sum(axis=1) <= shared + 1e-9).sum())
+    return (1 + as_parted) / (1 + NUM_SHUFFLED) <= MAX_CHANCE_P
 
 
 def crossed_effects(
@@ -107,7 +107,7 @@ def crossed_effects(
     if len(groups) < 2:
         return None
     codes = np.stack([group[0].is_after[rows] for group in groups], axis=1)
-    if (np.minimum(codes.sum(axis=0), (1 - codes).sum(axis=0)) < FEWEST).any():
+    if (np.minimum(codes.sum(axis=0), (1 - codes).sum(axis=0)) < MIN_PER_SIDE).any():
         return None
     design = np.column_stack([np.ones(len(rows)), codes])
     if np.linalg.matrix_rank(design) < design.shape[1]:
@@ -117,7 +117,7 @@ def crossed_effects(
     is_narrow = (errors[1:] <= NARROW * abs(change.difference)).all()
     if not is_narrow or _is_contradicted(values[rows] - design @ fit, codes, noise):
         return None
-    names = [tuple(each.name for each in group) for group in groups]
+    names = [tuple(factor.name for factor in group) for group in groups]
     return [FactorEffect(name, float(fit[k]), float(errors[k])) for k, name in enumerate(names, 1)]
 
 
@@ -125,18 +125,18 @@ def _comparable(
     factors: Mapping[str, Sequence[str]], changed: Sequence[ChangedFactor], change: LevelChange
 ) -> Int64[np.ndarray, "kept"]:
     """Measurements with a value from before or after of all that changed, and of all else one that is there."""
-    mask = np.logical_and.reduce([each.is_after >= 0 for each in changed])
-    for name in factors.keys() - {each.name for each in changed}:
-        there = set(factors[name][change.begins : change.ends])
-        mask &= np.fromiter((cell in there for cell in factors[name]), bool, len(mask))
+    mask = np.logical_and.reduce([factor.is_after >= 0 for factor in changed])
+    for name in factors.keys() - {factor.name for factor in changed}:
+        present = set(factors[name][change.begins : change.ends])
+        mask &= np.fromiter((cell in present for cell in factors[name]), bool, len(mask))
     return np.flatnonzero(mask)
 
 
 def _groups(changed: Sequence[ChangedFactor], rows: Int64[np.ndarray, "kept"]) -> list[list[ChangedFactor]]:
     """Factors that never vary apart in these measurements."""
     groups: dict[bytes, list[ChangedFactor]] = {}
-    for each in changed:
-        groups.setdefault(each.is_after[rows].tobytes(), []).append(each)
+    for factor in changed:
+        groups.setdefault(factor.is_after[rows].tobytes(), []).append(factor)
     return list(groups.values())
 
 
@@ -154,9 +154,9 @@ def _is_contradicted(
     return bool(chdtrc(freedom, (counts * means**2).sum() / noise.long_run_variance()) < CONTRADICTED_P)
 
 
-def telling_runs(changed: Sequence[ChangedFactor], change: LevelChange, noise: LevelNoise) -> tuple[str, int]:
+def separating_runs(changed: Sequence[ChangedFactor], change: LevelChange, noise: LevelNoise) -> tuple[str, int]:
     """Which runs would tell factors that changed together apart, and how many."""
     first, *rest = changed
-    there = ", ".join(f"{each.name}={each.before or 'what it was'}" for each in rest)
+    others = ", ".join(f"{factor.name}={factor.before or 'what it was'}" for factor in rest)
     number = math.ceil(noise.long_run_variance() * (2.0 * SURE_Z / change.difference) ** 2)
-    return f"{first.name}={first.after or 'what it is'} with {there}", max(number, FEWEST)
+    return f"{first.name}={first.after or 'what it is'} with {others}", max(number, MIN_PER_SIDE)

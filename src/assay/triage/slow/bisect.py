@@ -43,10 +43,10 @@ class Bisected(NamedTuple):
 class StepPosterior:
     """What is known of the culprit."""
 
-    def __init__(self, may_be: Bool[np.ndarray, "commit"], of_bad: Sequence[float]) -> None:
+    def __init__(self, is_candidate: Bool[np.ndarray, "commit"], of_bad: Sequence[float]) -> None:
         """`may_be`: whether a commit changes anything, BAD last; `of_bad`: log ratios of BAD to GOOD."""
-        number = len(may_be)
-        self._log_prior = np.where(may_be, 0.0, -math.inf)
+        number = len(is_candidate)
+        self._log_prior = np.where(is_candidate, 0.0, -math.inf)
         self._ratios: list[list[float]] = [[] for _ in range(number)]
         self._ratios[-1] = list(of_bad)
         self._is_measurable = np.ones(number, bool)
@@ -83,10 +83,10 @@ class StepPosterior:
     def next_commit(self) -> int | None:
         """The one to be measured; None where none tells anything."""
         before = self.probabilities().cumsum()[:-1]
-        tells = self._is_measurable[:-1] & (before > 0.0) & (before < 1.0)
-        if not tells.any():
+        is_informative = self._is_measurable[:-1] & (before > 0.0) & (before < 1.0)
+        if not is_informative.any():
             return None
-        return int(np.where(tells, np.abs(before - 0.5), np.inf).argmin())
+        return int(np.where(is_informative, np.abs(before - 0.5), np.inf).argmin())
 
     def log_ratios_from(self, commit: int) -> tuple[float, ...]:
         """All blocks' from a commit on."""
@@ -94,25 +94,25 @@ class StepPosterior:
 
 
 def bisect_commits(
-    may_be: Bool[np.ndarray, "commit"],
+    is_candidate: Bool[np.ndarray, "commit"],
     of_bad: Sequence[float],
     measure: Callable[[int], float],
     *,
     error: float,
-    may_go_on: Callable[[], bool],
-    say: Callable[[Bisected], None] = lambda so_far: None,
+    can_continue: Callable[[], bool],
+    on_update: Callable[[Bisected], None] = lambda so_far: None,
 ) -> Bisected:
     """Measure until one culprit, or what cannot be told from it, has a probability of 1 - `error`.
 
     `measure`: a commit's place -> the log ratio of a block beside GOOD, or `CannotRun`. `may_go_on`: whether
     another block is allowed.
     """
-    known, skipped = StepPosterior(may_be, of_bad), dict[int, str]()
+    known, skipped = StepPosterior(is_candidate, of_bad), dict[int, str]()
     while True:
         found = _so_far(known, skipped, error=error)
-        say(found)
+        on_update(found)
         commit = known.next_commit()
-        if found.is_decided or commit is None or not may_go_on():
+        if found.is_decided or commit is None or not can_continue():
             return found
         try:
             known.add(commit, measure(commit))

@@ -12,7 +12,7 @@ from assay.triage.slow.bisect import Bisected
 from assay.triage.slow.blocks import Block, BlockComparison, BlockRules, effect_of
 from assay.triage.slow.compared import S_PER_HOUR, change_text, ratio_fields
 
-LEAST_PROBABILITY = 0.01
+MIN_PROBABILITY = 0.01
 """What commits have at least that are listed although they were not measured."""
 
 
@@ -25,9 +25,9 @@ class CommitLine(NamedTuple):
     unchanged: int
     """Those of them that change nothing in the package."""
 
-    def text(self, place: int) -> str:
+    def text(self, index: int) -> str:
         """A commit for people."""
-        return f"{self.commits[place][:10]} ({self.subjects[place]})"
+        return f"{self.commits[index][:10]} ({self.subjects[index]})"
 
 
 def no_bisection(
@@ -35,8 +35,8 @@ def no_bisection(
 ) -> CommitBisection:
     """The record of two ends between which there is no difference, or none that could be told."""
     is_same = ends.verdict == "same"
-    said = f"a step of BAD takes {change_text(ends.effect)} than one of GOOD"
-    told = (
+    measured = f"a step of BAD takes {change_text(ends.effect)} than one of GOOD"
+    conclusion = (
         f"a change of {rules.least:.1%} or more is ruled out, so there is nothing to look for between them"
         if is_same
         else "that is neither a change nor none yet, and no commit between them was measured"
@@ -46,7 +46,7 @@ def no_bisection(
             **_common(line, rules, plan, sources, ends.blocks),
             **ratio_fields(ends.effect),
             "verdict": "no_difference" if is_same else "undecided",
-            "because": f"{said}: {told}.",
+            "because": f"{measured}: {conclusion}.",
             "culprits": (),
             "probability": None,
             "suspects": (),
@@ -73,16 +73,16 @@ def bisection(
     verdict = ("found" if len(found.culprits) == 1 else "several") if found.is_decided else "undecided"
     return CommitBisection.model_validate(
         {
-            **_common(line, rules, plan, sources, [each for some in blocks.values() for each in some]),
+            **_common(line, rules, plan, sources, [block for some in blocks.values() for block in some]),
             **ratio_fields(effect),
             "verdict": verdict,
-            "because": _because(found, line, change_text(effect)),
-            "culprits": tuple(line.commits[place] for place in found.culprits),
+            "because": _reason(found, line, change_text(effect)),
+            "culprits": tuple(line.commits[index] for index in found.culprits),
             "probability": found.probability,
             "suspects": _suspects(found, blocks, line),
             "skipped": tuple(
-                SkippedCommit(commit=line.commits[place], subject=line.subjects[place], because=why)
-                for place, why in found.skipped.items()
+                SkippedCommit(commit=line.commits[index], subject=line.subjects[index], because=why)
+                for index, why in found.skipped.items()
             ),
             "next": _next(found, line),
         }
@@ -122,18 +122,16 @@ def _common(
     }
 
 
-def _suspects(
-    found: Bisected, blocks: Mapping[int, Sequence[Block]], line: CommitLine
-) -> tuple[SuspectCommit, ...]:
+def _suspects(found: Bisected, blocks: Mapping[int, Sequence[Block]], line: CommitLine) -> tuple[SuspectCommit, ...]:
     suspects = []
-    for place in np.argsort(-found.posterior, kind="stable").tolist():
-        ratios = [block.log_ratio for block in blocks.get(place, ())]
-        if ratios or found.posterior[place] >= LEAST_PROBABILITY:
+    for index in np.argsort(-found.posterior, kind="stable").tolist():
+        ratios = [block.log_ratio for block in blocks.get(index, ())]
+        if ratios or found.posterior[index] >= MIN_PROBABILITY:
             suspects.append(
                 SuspectCommit(
-                    commit=line.commits[place],
-                    subject=line.subjects[place],
-                    probability=float(found.posterior[place]),
+                    commit=line.commits[index],
+                    subject=line.subjects[index],
+                    probability=float(found.posterior[index]),
                     ratio=math.exp(float(np.mean(ratios))) if ratios else None,
                     blocks=len(ratios),
                 )
@@ -141,7 +139,7 @@ def _suspects(
     return tuple(suspects)
 
 
-def _because(found: Bisected, line: CommitLine, change: str) -> str:
+def _reason(found: Bisected, line: CommitLine, change: str) -> str:
     if not found.is_decided:
         return (
             "BAD differs from GOOD, but no commit has enough of the probability yet; the most has "

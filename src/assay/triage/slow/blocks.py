@@ -24,7 +24,7 @@ from assay.base.shapes import Float64
 
 PRIOR_VARIANCE = 4.0
 """The prior's, in standard deviations of a block. It moves when one may stop, not how often that is wrong."""
-MOST_BLOCKS = 10_000
+MAX_BLOCKS = 10_000
 """Where the search for how many would decide ends."""
 CLIP_SIGMAS = 4.0
 MAD_SIGMAS = 1.4826
@@ -59,8 +59,8 @@ def block_of(a: CountedSteps, b: CountedSteps, *, device_s: float) -> Block:
     assert common, (a.steps, b.steps)
     found = []
     for side in (a, b):
-        places = [side.steps.index(step) for step in common]
-        found.append({phase: seconds[places] for phase, seconds in side.phases.items()})
+        indices = [side.steps.index(step) for step in common]
+        found.append({phase: seconds[indices] for phase, seconds in side.phases.items()})
     a_s, b_s = (np.sum(list(phases.values()), axis=0) for phases in found)
     mean_a, mean_b = ({phase: float(seconds.mean()) for phase, seconds in of.items()} for of in found)
     return Block(_clipped_mean(np.log(b_s / a_s)), mean_a, mean_b, device_s)
@@ -68,9 +68,9 @@ def block_of(a: CountedSteps, b: CountedSteps, *, device_s: float) -> Block:
 
 def _clipped_mean(values: Float64[np.ndarray, "step"]) -> float:
     middle = float(np.median(values))
-    reach = CLIP_SIGMAS * MAD_SIGMAS * float(np.median(np.abs(values - middle)))
+    width = CLIP_SIGMAS * MAD_SIGMAS * float(np.median(np.abs(values - middle)))
     # Where most are equal, the rest is no spike but all that there is to see.
-    clipped = np.clip(values, middle - reach, middle + reach) if reach > 0.0 else values
+    clipped = np.clip(values, middle - width, middle + width) if width > 0.0 else values
     return float(clipped.mean())
 
 
@@ -119,7 +119,7 @@ class BlockComparison(NamedTuple):
 def compare(
     measure: Callable[[], Block],
     rules: BlockRules,
-    say: Callable[[BlockComparison], None] = lambda so_far: None,
+    on_update: Callable[[BlockComparison], None] = lambda so_far: None,
 ) -> BlockComparison:
     """Measure blocks until the interval decides, or the next one would be more than is allowed."""
     blocks: list[Block] = []
@@ -127,21 +127,21 @@ def compare(
         blocks.append(measure())
         effect = effect_of([block.log_ratio for block in blocks], error=rules.error)
         found = BlockComparison(verdict_of(effect, rules.least), tuple(blocks), effect)
-        say(found)
+        on_update(found)
         if found.verdict != "undecided" or not rules.allow(len(blocks), found.device_s()):
             return found
 
 
 def effect_of(values: Sequence[float], *, error: float) -> BlockEffect:
     """The mean of some values, and all means that they do not refute."""
-    mean, reach = float(np.mean(values)), reach_of(len(values), error=error)
-    if math.isinf(reach):
+    mean, width = float(np.mean(values)), interval_half_width(len(values), error=error)
+    if math.isinf(width):
         return BlockEffect(mean, -math.inf, math.inf)
-    half = reach * float(np.std(values, ddof=1))
+    half = width * float(np.std(values, ddof=1))
     return BlockEffect(mean, mean - half, mean + half)
 
 
-def reach_of(number: int, *, error: float) -> float:
+def interval_half_width(number: int, *, error: float) -> float:
     """Half the interval's width in standard deviations of a value; infinite where so few decide nothing.
 
     The Bayes factor is (1 + n g)^(-1/2) [(1 + x) / (1 + x / (1 + n g))]^(n / 2), with g the prior's variance
@@ -149,11 +149,11 @@ def reach_of(number: int, *, error: float) -> float:
     """
     if number < 2:
         return math.inf
-    spread = 1.0 + number * PRIOR_VARIANCE
-    needed = (math.sqrt(spread) / error) ** (2.0 / number)
-    if needed >= spread:
+    variance = 1.0 + number * PRIOR_VARIANCE
+    needed = (math.sqrt(variance) / error) ** (2.0 / number)
+    if needed >= variance:
         return math.inf
-    x = (needed - 1.0) / (1.0 - needed / spread)
+    x = (needed - 1.0) / (1.0 - needed / variance)
     return math.sqrt(x * (number - 1) / number)
 
 
@@ -176,13 +176,13 @@ def blocks_to_decide(effect: BlockEffect, noise: float, rules: BlockRules) -> in
     """
     mean, matters = abs(effect.mean), math.log1p(rules.least)
     room = mean if mean >= matters else matters - mean
-    for number in range(2, MOST_BLOCKS):
-        if reach_of(number, error=rules.error) * noise < room:
+    for number in range(2, MAX_BLOCKS):
+        if interval_half_width(number, error=rules.error) * noise < room:
             return number
     return None
 
 
-class PhaseGrowth(NamedTuple):
+class PhaseChange(NamedTuple):
     """What a phase takes per step on either side, seconds."""
 
     a_s: float
@@ -190,7 +190,7 @@ class PhaseGrowth(NamedTuple):
     difference: BlockEffect
 
 
-def phase_growths(blocks: Sequence[Block], *, error: float) -> dict[str, PhaseGrowth]:
+def measure_phase_changes(blocks: Sequence[Block], *, error: float) -> dict[str, PhaseChange]:
     """By phase; the chance of error is shared out among them."""
     names = list(dict.fromkeys(name for block in blocks for side in (block.a_s, block.b_s) for name in side))
     found = {}
@@ -198,5 +198,5 @@ def phase_growths(blocks: Sequence[Block], *, error: float) -> dict[str, PhaseGr
         a = [block.a_s.get(name, 0.0) for block in blocks]
         b = [block.b_s.get(name, 0.0) for block in blocks]
         difference = effect_of(np.subtract(b, a).tolist(), error=error / len(names))
-        found[name] = PhaseGrowth(float(np.mean(a)), float(np.mean(b)), difference)
+        found[name] = PhaseChange(float(np.mean(a)), float(np.mean(b)), difference)
     return found

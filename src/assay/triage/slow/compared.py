@@ -9,9 +9,9 @@ from assay.triage.slow.blocks import (
     BlockComparison,
     BlockEffect,
     BlockRules,
-    PhaseGrowth,
+    PhaseChange,
     blocks_to_decide,
-    phase_growths,
+    measure_phase_changes,
 )
 
 S_PER_HOUR = 3600.0
@@ -28,21 +28,21 @@ def side_by_side(
     sources: dict[str, str],
 ) -> SideBySide:
     """The record. `plan`: how each block was made (`BlockPlan`)."""
-    growths = phase_growths(found.blocks, error=rules.error)
-    phase = _phase(found, growths)
+    phase_changes = measure_phase_changes(found.blocks, error=rules.error)
+    phase = _phase(found, phase_changes)
     return SideBySide.model_validate(
         {
             "what": what,
             "a": a,
             "b": b,
             "verdict": found.verdict,
-            "because": _because(found, rules, growths, phase),
+            "because": _reason(found, rules, phase_changes, phase),
             **ratio_fields(found.effect),
             "least": rules.least,
             "error": rules.error,
             "noise": found.noise() if len(found.blocks) > 1 else None,
             "phase": phase,
-            "phases": {name: _difference(growth) for name, growth in growths.items()},
+            "phases": {name: _difference(growth) for name, growth in phase_changes.items()},
             **plan,
             "device_hours": found.device_s() / S_PER_HOUR,
             "blocks": tuple(
@@ -74,32 +74,30 @@ def _end(log_ratio: float) -> float | None:
     return math.exp(log_ratio) if math.isfinite(log_ratio) else None
 
 
-def _difference(growth: PhaseGrowth) -> PhaseDifference:
+def _difference(growth: PhaseChange) -> PhaseDifference:
     a_s, b_s, (mean, low, high) = growth
     ends = (low, high) if math.isfinite(low) else (None, None)
     return PhaseDifference(a_s=a_s, b_s=b_s, difference_s=mean, low_s=ends[0], high_s=ends[1])
 
 
-def _phase(found: BlockComparison, growths: dict[str, PhaseGrowth]) -> str | None:
+def _phase(found: BlockComparison, phase_changes: dict[str, PhaseChange]) -> str | None:
     """The one that took most of the difference: of those that surely changed, if any did."""
-    if found.verdict not in ("slower", "faster") or not growths:
+    if found.verdict not in ("slower", "faster") or not phase_changes:
         return None
     sign = 1.0 if found.verdict == "slower" else -1.0
-    changes = {name: growth.difference for name, growth in growths.items()}
-    sure = [name for name, (_, low, high) in changes.items() if (low > 0.0 if sign > 0.0 else high < 0.0)]
-    return max(sure or changes, key=lambda name: sign * changes[name].mean)
+    changes = {name: growth.difference for name, growth in phase_changes.items()}
+    significant = [name for name, (_, low, high) in changes.items() if (low > 0.0 if sign > 0.0 else high < 0.0)]
+    return max(significant or changes, key=lambda name: sign * changes[name].mean)
 
 
-def _because(
-    found: BlockComparison, rules: BlockRules, growths: dict[str, PhaseGrowth], phase: str | None
-) -> str:
-    said = f"a step of B takes {change_text(found.effect)} than one of A"
+def _reason(found: BlockComparison, rules: BlockRules, phase_changes: dict[str, PhaseChange], phase: str | None) -> str:
+    measured = f"a step of B takes {change_text(found.effect)} than one of A"
     if found.verdict == "same":
-        return f"{said}: a change of {rules.least:.1%} or more is ruled out."
+        return f"{measured}: a change of {rules.least:.1%} or more is ruled out."
     if phase is None:
-        return f"{said}: neither a change nor that there is none of {rules.least:.1%} can be told yet."
-    a_s, b_s, _ = growths[phase]
-    return f"{said}; {phase} most, {duration_text(b_s)} for {duration_text(a_s)}."
+        return f"{measured}: neither a change nor that there is none of {rules.least:.1%} can be told yet."
+    a_s, b_s, _ = phase_changes[phase]
+    return f"{measured}; {phase} most, {duration_text(b_s)} for {duration_text(a_s)}."
 
 
 def _next(found: BlockComparison, rules: BlockRules, phase: str | None) -> str:

@@ -15,7 +15,7 @@ from scipy.special import ndtr
 
 from assay.base.shapes import Float64
 
-SHORTEST = 5
+MIN_SEGMENT = 5
 """Measurements of a segment."""
 PENALTY = 4.0
 RUNNING = 5
@@ -23,7 +23,7 @@ RUNNING = 5
 CLIP_SIGMAS = 4.0
 MAD_SIGMAS = 1.4826
 """A normal distribution's sigma in units of its median absolute deviation."""
-MOST_ROUNDS = 10
+MAX_ROUNDS = 10
 RANKS_P = 0.1
 """At most, divided by the length of the series: of ranks before and after (Mann-Whitney)."""
 SURE_SIGMAS = 5.0
@@ -66,13 +66,13 @@ class Levels(NamedTuple):
 def find_levels(values: Float64[np.ndarray, "row"], *, least: float) -> Levels:
     """The changes of at least `least`, in the values' own unit."""
     sigma = _difference_sigma(values)
-    if len(values) < 2 * SHORTEST or np.ptp(values) == 0.0:
+    if len(values) < 2 * MIN_SEGMENT or np.ptp(values) == 0.0:
         return Levels((), LevelNoise(sigma, 0.0))
     clipped = _clipped(values, sigma)
     noise = LevelNoise(sigma, 0.0)
     seen: list[list[int]] = []
     bounds = segments(clipped, _penalty(noise, len(values)))
-    while bounds not in seen and len(seen) < MOST_ROUNDS:
+    while bounds not in seen and len(seen) < MAX_ROUNDS:
         seen.append(bounds)
         noise = noise_within(clipped, bounds, floor=_floor(values))
         bounds = segments(clipped, _penalty(noise, len(values)))
@@ -113,14 +113,14 @@ def segments(values: Float64[np.ndarray, "row"], penalty: float) -> list[int]:
     best, came_from = np.full(number + 1, np.inf), np.zeros(number + 1, np.int64)
     best[0] = -penalty
     starts = np.zeros(0, np.int64)
-    for end in range(SHORTEST, number + 1):
-        if (newest := end - SHORTEST) == 0 or newest >= SHORTEST:
+    for end in range(MIN_SEGMENT, number + 1):
+        if (newest := end - MIN_SEGMENT) == 0 or newest >= MIN_SEGMENT:
             starts = np.append(starts, newest)
         costs = best[starts] + squares[end] - squares[starts] - (sums[end] - sums[starts]) ** 2 / (end - starts)
         chosen = int(costs.argmin())
         best[end], came_from[end] = costs[chosen] + penalty, starts[chosen]
         # A start that is worse by the penalty now stays worse; one too young to be left out waits.
-        starts = starts[(costs <= best[end]) | (starts > end - 2 * SHORTEST)]
+        starts = starts[(costs <= best[end]) | (starts > end - 2 * MIN_SEGMENT)]
     bounds = [number]
     while bounds[-1] > 0:
         bounds.append(int(came_from[bounds[-1]]))
@@ -149,9 +149,7 @@ def _pruned(values: Float64[np.ndarray, "row"], bounds: list[int], noise: LevelN
     while len(bounds) > 2:
         changes = _changes(values, bounds, noise)
         weak = [
-            change
-            for change in changes
-            if abs(change.difference) < least or not _is_confirmed(values, change, noise)
+            change for change in changes if abs(change.difference) < least or not _is_confirmed(values, change, noise)
         ]
         if not weak:
             return Levels(tuple(changes), noise)

@@ -14,9 +14,9 @@ from assay.triage.slow.attribute import (
     FactorEffect,
     changed_factors,
     crossed_effects,
-    telling_runs,
+    separating_runs,
 )
-from assay.triage.slow.detect import SHORTEST, LevelChange, LevelNoise, find_levels
+from assay.triage.slow.detect import MIN_SEGMENT, LevelChange, LevelNoise, find_levels
 from assay.triage.slow.series import MeasuredSeries
 
 INTERVAL_Z = float(ndtri(0.975))
@@ -40,7 +40,7 @@ def explain_changes(series: MeasuredSeries, *, least: float) -> SlowChanges:
         noise=levels.noise.sigma,
         correlation=levels.noise.correlation,
         changes=changes,
-        because=_because(len(values), changes),
+        because=_reason(len(values), changes),
         sources=dict(series.sources),
     )
 
@@ -49,9 +49,9 @@ def _level(values: Float64[np.ndarray, "row"]) -> float:
     return float(np.median(np.abs(values))) if len(values) else 0.0
 
 
-def _because(number: int, changes: Sequence[SlowChange]) -> str:
-    if number < 2 * SHORTEST:
-        return f"{number} measurements tell nothing: a change needs {SHORTEST} on either side of it."
+def _reason(number: int, changes: Sequence[SlowChange]) -> str:
+    if number < 2 * MIN_SEGMENT:
+        return f"{number} measurements tell nothing: a change needs {MIN_SEGMENT} on either side of it."
     if not changes:
         return "no lasting change is greater than the noise."
     return f"{len(changes)} lasting change{'s' if len(changes) > 1 else ''} of level, spikes aside."
@@ -82,10 +82,10 @@ def _change(
         low=math.exp(change.difference - margin) if is_positive else None,
         high=math.exp(change.difference + margin) if is_positive else None,
         p_value=change.p_value,
-        phase=_grown_phase(series, change),
+        phase=_increased_phase(series, change),
         verdict=verdict,
         because=_why(verdict, changed),
-        changed={each.name: (each.before, each.after) for each in changed},
+        changed={factor.name: (factor.before, factor.after) for factor in changed},
         assigned={"+".join(effect.factors): natural(effect.difference) for effect in effects},
         next=_next(verdict, changed, effects, change, noise),
     )
@@ -106,32 +106,30 @@ def _effects(
         if not alone.before or not alone.after:
             return []
         return [FactorEffect((alone.name,), change.difference, change.standard_error)]
-    if any(not each.before or not each.after for each in changed):
+    if any(not factor.before or not factor.after for factor in changed):
         return []
     found = crossed_effects(scaled, series.factors, changed, change, noise) or []
-    return [each for each in found if abs(each.difference) >= SURE_EFFECT_Z * each.standard_error]
+    return [effect for effect in found if abs(effect.difference) >= SURE_EFFECT_Z * effect.standard_error]
 
 
-def _grown_phase(series: MeasuredSeries, change: LevelChange) -> str | None:
+def _increased_phase(series: MeasuredSeries, change: LevelChange) -> str | None:
     """The one whose mean moved furthest in the direction of the change."""
     moved = {}
     for name, seconds in series.phases.items():
         before, after = seconds[change.begins : change.first], seconds[change.first : change.ends]
         if np.isfinite(before).any() and np.isfinite(after).any():
-            moved[name] = float(np.nanmedian(after) - np.nanmedian(before)) * math.copysign(
-                1, change.difference
-            )
+            moved[name] = float(np.nanmedian(after) - np.nanmedian(before)) * math.copysign(1, change.difference)
     most = max(moved, key=moved.__getitem__, default=None)
     return most if most is not None and moved[most] > 0.0 else None
 
 
 def _why(verdict: str, changed: Sequence[ChangedFactor]) -> str:
-    names = ", ".join(each.name for each in changed)
+    names = ", ".join(factor.name for factor in changed)
     if verdict == "unexplained":
         return "no factor on record changed there."
     if verdict == "assigned":
         return f"{names} changed alone." if len(changed) == 1 else "runs that cross tell the factors apart."
-    if any(not each.before or not each.after for each in changed):
+    if any(not factor.before or not factor.after for factor in changed):
         return f"{names}: what it was is not on record on one side of the change."
     return f"{names} changed together, and too few runs have one without the other."
 
@@ -146,9 +144,9 @@ def _next(
     if verdict == "unexplained":
         return "look at what is not on record: --factors names further columns."
     if verdict == "assigned":
-        name = "+".join(max(effects, key=lambda each: abs(each.difference)).factors)
+        name = "+".join(max(effects, key=lambda effect: abs(effect.difference)).factors)
         return f"compare runs that differ in {name} alone, to confirm it before it is undone."
     if len(changed) == 1:
         return f"record {changed[0].name} in every run."
-    run, number = telling_runs(changed, change, noise)
+    run, number = separating_runs(changed, change, noise)
     return f"{number} runs of {run}."

@@ -28,17 +28,21 @@ def series_of_attempts(
     columns: Columns, attempts: Sequence[Attempt], spent: Iterable[PhaseSeconds], names: SeriesNames
 ) -> MeasuredSeries:
     """The same of records that were read already: a row of the columns for each attempt, in their order."""
-    phases = {(each.run_id, each.attempt): each for each in spent if each.rank == 0}
+    phases = {
+        (phase_seconds.run_id, phase_seconds.attempt): phase_seconds
+        for phase_seconds in spent
+        if phase_seconds.rank == 0
+    }
     rows = [_step_seconds(attempt, phases.get((attempt.run_id, attempt.attempt))) for attempt in attempts]
     if not any(rows):
         raise ConfigError("no run on record made a step whose time is known. Give a SOURCE with --value.")
-    there = [phase for phase in STEP if any(phase in row for row in rows)]
+    present = [phase for phase in STEP if any(phase in row for row in rows)]
     table = columns.table
-    for name in (STEP_TIME, *there):
+    for name in (STEP_TIME, *present):
         cells = text_column(None if name not in row else repr(row[name]) for row in rows)
         table = table.append_column(name, pa.chunked_array([cells]))
     named = names._replace(
-        value=names.value or STEP_TIME, phases=tuple(there) if names.phases is None else names.phases
+        value=names.value or STEP_TIME, phases=tuple(present) if names.phases is None else names.phases
     )
     with_times = replace(columns, table=table)
     return series_of([("the ledger", with_times)], named, {"ledger": sha256_of_json(table.to_pylist())})
@@ -46,8 +50,8 @@ def series_of_attempts(
 
 def _step_seconds(attempt: Attempt, spent: PhaseSeconds | None) -> dict[str, float]:
     """By phase, and in all; empty where the attempt committed no step."""
-    made = (attempt.end_step or attempt.start_step) - attempt.start_step
-    if spent is None or made <= 0:
+    num_steps = (attempt.end_step or attempt.start_step) - attempt.start_step
+    if spent is None or num_steps <= 0:
         return {}
-    phases = {str(phase): spent.seconds.get(phase, 0.0) / made for phase in STEP if phase in spent.seconds}
+    phases = {str(phase): spent.seconds.get(phase, 0.0) / num_steps for phase in STEP if phase in spent.seconds}
     return {**phases, STEP_TIME: sum(phases.values())}

@@ -47,36 +47,34 @@ def read_series(files: Sequence[Path], names: SeriesNames) -> MeasuredSeries:
     return series_of(parts, names, {file: sha256_of_bytes(content) for file, content in contents.items()})
 
 
-def series_of(
-    parts: Sequence[tuple[str, Columns]], names: SeriesNames, sources: dict[str, str]
-) -> MeasuredSeries:
+def series_of(parts: Sequence[tuple[str, Columns]], names: SeriesNames, sources: dict[str, str]) -> MeasuredSeries:
     """From columns of text. Rows without the value say nothing and are left out."""
     where = parts[0][0] if len(parts) == 1 else f"{parts[0][0]} and others"
     table = pa.concat_tables([part.table for _, part in parts], promote_options="default")
     if names.value is None:
-        raise ConfigError(f"{where}: which column was measured? Give --value; {_there(table)}.")
-    for option, given in (("--factors", names.factors), ("--phases", names.phases)):
-        if (twice := first_repeated(given or ())) is not None:
+        raise ConfigError(f"{where}: which column was measured? Give --value; {_columns_text(table)}.")
+    for option, column_names in (("--factors", names.factors), ("--phases", names.phases)):
+        if (twice := first_repeated(column_names or ())) is not None:
             raise ConfigError(f"{option}: '{twice}' is there twice.")
     at = names.at or parts[0][1].at
     values = numbers(where, table, names.value, "--value")
     phases = {name: numbers(where, table, name, "--phases") for name in names.phases or ()}
-    kept = np.flatnonzero(np.isfinite(values))
+    rows = np.flatnonzero(np.isfinite(values))
     written = None if at is None else texts(where, table, at, "--at")
     if written is not None:
-        seconds = moments([written[row] for row in kept], f"{where}: column '{at}' (--at)")
-        kept = kept[np.argsort(seconds, kind="stable")]
-    taken = {names.value, at, *phases}
+        seconds = moments([written[row] for row in rows], f"{where}: column '{at}' (--at)")
+        rows = rows[np.argsort(seconds, kind="stable")]
+    used = {names.value, at, *phases}
     chosen = names.factors
     if chosen is None:
-        chosen = parts[0][1].factors or tuple(name for name in table.column_names if name not in taken)
+        chosen = parts[0][1].factors or tuple(name for name in table.column_names if name not in used)
     cells = {name: texts(where, table, name, "--factors") for name in chosen}
     return MeasuredSeries(
         names.value,
-        values[kept],
-        tuple(str(number) if written is None else written[row] for number, row in enumerate(kept)),
-        {name: [column[row] for row in kept] for name, column in cells.items()},
-        {name: column[kept] for name, column in phases.items()},
+        values[rows],
+        tuple(str(number) if written is None else written[row] for number, row in enumerate(rows)),
+        {name: [column[row] for row in rows] for name, column in cells.items()},
+        {name: column[rows] for name, column in phases.items()},
         sources,
     )
 
@@ -84,7 +82,7 @@ def series_of(
 def texts(where: str, table: pa.Table, name: str, option: str) -> list[str]:
     """A column that a person named; what is not recorded is empty."""
     if name not in table.column_names:
-        raise DataError(f"{where}: no column '{name}', which {option} names; {_there(table)}.")
+        raise DataError(f"{where}: no column '{name}', which {option} names; {_columns_text(table)}.")
     return [(text or "").strip() for text in table[name].to_pylist()]
 
 
@@ -104,5 +102,5 @@ def numbers(where: str, table: pa.Table, name: str, option: str) -> Float64[np.n
     return found
 
 
-def _there(table: pa.Table) -> str:
+def _columns_text(table: pa.Table) -> str:
     return f"the columns are {written_out(', '.join(table.column_names))[:400]}"

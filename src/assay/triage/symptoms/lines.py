@@ -94,9 +94,7 @@ PEER = re.compile(
     re.IGNORECASE,
 )
 """What a rank says that lost another one, which is the cause."""
-RETRIED = re.compile(
-    r"back(?:ing)? ?off|retry(?:ing)?|will try again|attempt \d+ (?:of|/)|trying again", re.IGNORECASE
-)
+RETRIED = re.compile(r"back(?:ing)? ?off|retry(?:ing)?|will try again|attempt \d+ (?:of|/)|trying again", re.IGNORECASE)
 MILD = re.compile(
     r"\bwarn(?:ing)?s?\b|deprecat|\bnote:|\binfo\b|\bdebug\b|\btrace\b|caused by|during handling"
     r"|direct cause of"
@@ -124,7 +122,7 @@ MASKS = (
 KEY_CHARACTERS = 200
 
 
-class Weighed(NamedTuple):
+class WeightedLine(NamedTuple):
     """A line that says something of a failure."""
 
     strength: float
@@ -158,43 +156,43 @@ def is_echo(raw: str, text: str) -> bool:
     return SHELL_COLOUR in raw or ECHO.match(text) is not None
 
 
-def weigh(text: str, *, ends_traceback: bool) -> Weighed | None:
+def weigh(text: str, *, ends_traceback: bool) -> WeightedLine | None:
     """What a plain line is worth; None of a line that says nothing of a failure."""
-    said = text.strip()
-    strength = 8.0 if ends_traceback else _strength(said)
+    line = text.strip()
+    strength = 8.0 if ends_traceback else _strength(line)
     if strength and not ends_traceback:
-        strength = _strength(without_zero_counts(said))
+        strength = _strength(without_zero_counts(line))
     if not strength:
         return None
-    is_exception = ends_traceback or EXCEPTION.match(said) is not None
-    is_put_away, is_peer = PUT_AWAY.search(said) is not None, PEER.search(said) is not None
+    is_exception = ends_traceback or EXCEPTION.match(line) is not None
+    is_put_away, is_peer = PUT_AWAY.search(line) is not None, PEER.search(line) is not None
     if is_put_away:
         strength -= 3.5
     if is_peer:
         strength -= 2.5
-    if RETRIED.search(said):
+    if RETRIED.search(line):
         strength -= 3.0
-    if MILD.search(said):
+    if MILD.search(line):
         strength -= 1.5 if is_exception else 3.0
     if text[:1].isspace() and not is_exception:
         strength -= 1.0
-    return Weighed(max(strength, 0.1), said, is_peer, is_put_away)
+    return WeightedLine(max(strength, 0.1), line, is_peer, is_put_away)
 
 
-def _strength(said: str) -> float:
-    if SPECIFIC.search(said):
+def _strength(line: str) -> float:
+    if SPECIFIC.search(line):
         return 8.0
-    if COMPILER.search(said):
+    if COMPILER.search(line):
         return 7.0
-    if EXCEPTION.match(said):
+    if EXCEPTION.match(line):
         return 6.8
-    if LEVEL.search(said) or TEST.search(said):
+    if LEVEL.search(line) or TEST.search(line):
         return 6.0
-    if DOTTED.match(said):
+    if DOTTED.match(line):
         return 5.5
-    if WORDS.search(said):
+    if WORDS.search(line):
         return 4.0
-    return COUNTED if COUNT_ABOVE_ZERO.search(said) else 0.0
+    return COUNTED if COUNT_ABOVE_ZERO.search(line) else 0.0
 
 
 def key_of(text: str) -> str:

@@ -30,7 +30,7 @@ LONGEST_LINE_BYTES = 1 << 16
 LONGEST_TEXT = 600
 """Characters of a line that are looked at."""
 SHOWN_CHARACTERS = 500
-MOST_KINDS = 2_000
+MAX_KINDS = 2_000
 """Kinds of lines that are kept while a log is read: the weakest go first."""
 NUM_CANDIDATES = 3
 NUM_LOOKED_UP = 12
@@ -64,7 +64,7 @@ class ReadLog(NamedTuple):
     """The likeliest line."""
 
 
-class _Place:
+class _LogPosition:
     """Where in a log we are: which ranks are inside a traceback, and whether a list of failed tests begins."""
 
     def __init__(self) -> None:
@@ -93,17 +93,17 @@ def read_log(path: Path) -> ReadLog:
     """The failure that a log names; raises `DataError` where it cannot be read."""
     digest = hashlib.sha256()
     kinds: dict[str, Named] = {}
-    num_lines, place = 0, _Place()
+    num_lines, position = 0, _LogPosition()
     try:
         with path.open("rb") as file:
             for num_lines, raw in _lines(file, digest):
-                if place.in_traceback or place.awaits_failed_test or speaks_of_trouble(raw):
-                    named = _named(raw.decode("utf-8", "replace"), num_lines, place)
+                if position.in_traceback or position.awaits_failed_test or speaks_of_trouble(raw):
+                    named = _named(raw.decode("utf-8", "replace"), num_lines, position)
                     if named is not None:
                         _keep(kinds, named)
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror}).") from error
-    best = _likeliest(kinds.values(), num_lines)
+    best = _best_candidates(kinds.values(), num_lines)
     symptom = LogSymptom(
         path=str(path),
         sha256=digest.hexdigest(),
@@ -111,7 +111,9 @@ def read_log(path: Path) -> ReadLog:
         symptom_class=class_of_line(best[0].text) if best else "unknown",
         key=key_of(best[0].text) if best else "",
         num_lines=num_lines,
-        candidates=tuple(LogCandidate(line=each.line, text=each.text[:SHOWN_CHARACTERS]) for each in best),
+        candidates=tuple(
+            LogCandidate(line=candidate.line, text=candidate.text[:SHOWN_CHARACTERS]) for candidate in best
+        ),
     )
     return ReadLog(symptom, best[0] if best else None)
 
@@ -120,20 +122,18 @@ def class_of_line(text: str) -> SymptomClass:
     """The class of a line that names a failure; what meets no rule and is an error is the program's own."""
     if found := class_of(text):
         return found
-    is_programs = (
-        EXCEPTION.match(text) or TEST.search(text) or FAILED_TEST.match(text) or "error" in text.lower()
-    )
+    is_programs = EXCEPTION.match(text) or TEST.search(text) or FAILED_TEST.match(text) or "error" in text.lower()
     return "program" if is_programs else "unknown"
 
 
-def _likeliest(named: Iterable[Named], num_lines: int) -> list[Named]:
+def _best_candidates(named: Iterable[Named], num_lines: int) -> list[Named]:
     """The candidates: by strength and place, and then whether a rule knows what they speak of."""
 
-    def likely(each: Named) -> float:
-        return each.strength + LATENESS * each.line / num_lines
+    def likely(line: Named) -> float:
+        return line.strength + LATENESS * line.line / num_lines
 
-    def known(each: Named) -> float:
-        return likely(each) + KNOWN * (class_of(each.text) is not None)
+    def known(line: Named) -> float:
+        return likely(line) + KNOWN * (class_of(line.text) is not None)
 
     return heapq.nlargest(NUM_CANDIDATES, heapq.nlargest(NUM_LOOKED_UP, named, key=likely), key=known)
 
@@ -149,22 +149,22 @@ def _lines(file: BinaryIO, digest: "hashlib._Hash") -> Iterator[tuple[int, bytes
         continues = not raw.endswith(b"\n")
 
 
-def _named(raw: str, number: int, place: _Place) -> Named | None:
+def _named(raw: str, number: int, position: _LogPosition) -> Named | None:
     who, text = plain(raw[:LONGEST_TEXT])
     if is_echo(raw, text):
         return None
     if text.strip().startswith(TRACEBACK):
-        place.in_traceback.add(who)
+        position.in_traceback.add(who)
         return None
-    if place.names_failed_test(text):
+    if position.names_failed_test(text):
         return Named(FIRST_FAILED_TEST, number, text.strip(), is_peer=False, is_put_away=False)
-    weighed = weigh(text, ends_traceback=place.ends_traceback(who, text))
-    return None if weighed is None else Named(weighed.strength, number, *weighed[1:])
+    weighted = weigh(text, ends_traceback=position.ends_traceback(who, text))
+    return None if weighted is None else Named(weighted.strength, number, *weighted[1:])
 
 
 def _keep(kinds: dict[str, Named], named: Named) -> None:
     """Alike lines are one, at the last of them."""
     kinds[key_of(named.text)] = named
-    if len(kinds) > 2 * MOST_KINDS:
-        for key in heapq.nsmallest(MOST_KINDS, kinds, key=lambda key: kinds[key].strength):
+    if len(kinds) > 2 * MAX_KINDS:
+        for key in heapq.nsmallest(MAX_KINDS, kinds, key=lambda key: kinds[key].strength):
             del kinds[key]

@@ -47,14 +47,14 @@ UNLIKE_ITS_TEXT: Mapping[FailureKind, SymptomClass] = {
     "killed_by_signal": "crash",
 }
 """Where no rule knows their text."""
-WHOSE = re.compile(r"^(?:a rank|rank \d+): ")
+RANK_PREFIX = re.compile(r"^(?:a rank|rank \d+): ")
 NOTICED = "wrong_arithmetic"
 """The notice that tells of a failure by itself; others speak of what is a failure on record, or of none."""
 STANDS_OUT_SIGMAS = 6.0
-LEAST_STEPS = 8
+MIN_STEPS = 8
 
 
-class AskedRun(NamedTuple):
+class RunSelection(NamedTuple):
     """A run that somebody asks about."""
 
     run_id: str
@@ -65,18 +65,16 @@ class AskedRun(NamedTuple):
 def failures_on_record(ledger: Ledger) -> list[RecordedSymptom]:
     """Those of all runs, the first attempt first."""
     runs = [run for run in ledger.runs() if not run.is_drill]
-    return sorted(
-        (symptom for run in runs for symptom in _of_run(ledger, run)), key=lambda symptom: symptom.at_s
-    )
+    return sorted((symptom for run in runs for symptom in _of_run(ledger, run)), key=lambda symptom: symptom.at_s)
 
 
-def failures_of_runs(ledger: Ledger, asked: Iterable[AskedRun]) -> list[RecordedSymptom]:
+def failures_of_runs(ledger: Ledger, selected: Iterable[RunSelection]) -> list[RecordedSymptom]:
     """Those of these runs; where one did not fail, or a step is named, where to look."""
     found = list[RecordedSymptom]()
-    for fromkey in dict.fromkeys(asked):
+    for fromkey in dict.fromkeys(selected):
         run = ledger.run(fromkey.run_id)
         symptoms = list(_of_run(ledger, run)) if fromkey.step is None else []
-        found += symptoms or [_odd_step(run, fromkey.step)]
+        found += symptoms or [_outlier_step(run, fromkey.step)]
     return found
 
 
@@ -85,8 +83,8 @@ def symptom_of(attempt: Attempt) -> RecordedSymptom | None:
     if attempt.outcome not in FAILED:
         return None
     failure = attempt.failure
-    said = attempt.reason if failure is None else WHOSE.sub("", failure.headline())
-    text = (said.strip() or "it ended without a word").splitlines()[0][:SHOWN_CHARACTERS]
+    message = attempt.reason if failure is None else RANK_PREFIX.sub("", failure.headline())
+    text = (message.strip() or "it ended without a word").splitlines()[0][:SHOWN_CHARACTERS]
     return RecordedSymptom(
         run_id=attempt.run_id,
         attempt=attempt.attempt,
@@ -137,7 +135,7 @@ def _noticed(notice: Notice) -> RecordedSymptom:
     )
 
 
-def _odd_step(run: Run, step: int | None) -> RecordedSymptom:
+def _outlier_step(run: Run, step: int | None) -> RecordedSymptom:
     """A run that did not fail: at the step that is named, or where its loss is furthest from the others."""
     losses = {
         number: recorded.values["loss"]
@@ -147,7 +145,7 @@ def _odd_step(run: Run, step: int | None) -> RecordedSymptom:
     text, key = "no failure is on record", ""
     if step is not None:
         text, key = f"somebody doubts step {step}", "somebody doubts a step"
-    elif len(losses) >= LEAST_STEPS:
+    elif len(losses) >= MIN_STEPS:
         step, sigmas = _furthest(losses)
         text = f"no failure is on record; the loss of step {step} is {losses[step]:.4g}, {sigmas:+.1f} sigma"
         if abs(sigmas) >= STANDS_OUT_SIGMAS:
@@ -163,6 +161,6 @@ def _furthest(losses: Mapping[int, float]) -> tuple[int, float]:
     jumps."""
     steps, values = np.array(list(losses)), np.array(list(losses.values()))
     jumps = np.diff(values)
-    spread = 1.4826 * float(np.median(np.abs(jumps - np.median(jumps)))) or float(jumps.std()) or 1.0
+    scale = 1.4826 * float(np.median(np.abs(jumps - np.median(jumps)))) or float(jumps.std()) or 1.0
     index = int(np.abs(jumps).argmax())
-    return int(steps[index + 1]), float(jumps[index] / spread)
+    return int(steps[index + 1]), float(jumps[index] / scale)

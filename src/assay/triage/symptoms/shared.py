@@ -58,15 +58,15 @@ class _Region(NamedTuple):
 
 def shared_causes(ledger: Ledger, failures: Sequence[RecordedSymptom], rng: np.random.Generator) -> Shared:
     """One cause for several of the signatures of these failures, against all attempts on record."""
-    wanted = {failure.key for failure in failures if failure.key}
-    if len(wanted) < 2:
-        return Shared((), f"{number_of(len(wanted), 'signature')} on record: nothing to share.")
+    keys = {failure.key for failure in failures if failure.key}
+    if len(keys) < 2:
+        return Shared((), f"{number_of(len(keys), 'signature')} on record: nothing to share.")
     try:
         columns, attempts = ledger_columns(ledger)
     except ConfigError:
         return Shared((), "no attempt on record is over.")
     known = [symptom_of(attempt) for attempt in attempts]
-    cells = [each.key if each is not None and each.key in wanted else None for each in known]
+    cells = [symptom.key if symptom is not None and symptom.key in keys else None for symptom in known]
     columns = replace(
         columns,
         table=columns.table.append_column(SIGNATURE, pa.chunked_array([text_column(cells)])),
@@ -80,28 +80,28 @@ def shared_in(table: AttemptTable, rng: np.random.Generator) -> Shared:
     *factors, signature = table.factors
     failed = np.zeros(table.num_rows)
     failed[signature.rows] = 1.0
-    asked = replace(table, factors=tuple(factors), failures=failed)
-    told = diagnose(asked, window=None, baseline=None, rng=rng)
+    unsigned = replace(table, factors=tuple(factors), failures=failed)
+    diagnosis = diagnose(unsigned, window=None, baseline=None, rng=rng)
     regions = [
-        _Region(cause.factors, None, cause.p_value, having(asked, list(cause.factors.items())))
-        for cause in told.causes
+        _Region(cause.factors, None, cause.p_value, having(unsigned, list(cause.factors.items())))
+        for cause in diagnosis.causes
     ]
-    regions += _onset(asked, rng)
-    found = list(_explained(asked, signature, regions))
+    regions += _onset(unsigned, rng)
+    found = list(_explained(unsigned, signature, regions))
     merged = _with_onsets(found)
     because = f"{number_of(table.num_rows, 'attempt')} on record, {int(failed.sum()):,} with these signatures"
     if not merged:
-        said = told.because if not regions else "what stands out is of one signature"
-        return Shared((), f"{because}: {said.rstrip('.')}.")
-    return Shared(tuple(sorted(merged, key=lambda each: each.p_value)), f"{because}.")
+        reason = diagnosis.because if not regions else "what stands out is of one signature"
+        return Shared((), f"{because}: {reason.rstrip('.')}.")
+    return Shared(tuple(sorted(merged, key=lambda cause: cause.p_value)), f"{because}.")
 
 
 def _onset(table: AttemptTable, rng: np.random.Generator) -> list[_Region]:
     """Since when these failures are more frequent; empty where no moment stands out."""
     if table.at_s is None or not 0 < table.failures.sum() < table.num_rows:
         return []
-    places = np.linspace(0, table.num_rows - 1, NUM_MOMENTS + 2)[1:-1].astype(int)
-    moments = np.unique(np.sort(table.at_s)[places])
+    indices = np.linspace(0, table.num_rows - 1, NUM_MOMENTS + 2)[1:-1].astype(int)
+    moments = np.unique(np.sort(table.at_s)[indices])
     moments = moments[moments > table.at_s.min()]
     if not len(moments):
         return []
@@ -138,9 +138,7 @@ def _explained(table: AttemptTable, signature: Factor, regions: Sequence[_Region
             yield SharedCause(signatures=named, factors=region.factors, onset_s=region.onset_s, p_value=p_value)
 
 
-def _p_value(
-    table: AttemptTable, failed: Int64[np.ndarray, "failed"], inside: Bool[np.ndarray, "row"]
-) -> float:
+def _p_value(table: AttemptTable, failed: Int64[np.ndarray, "failed"], inside: Bool[np.ndarray, "row"]) -> float:
     """How often failures would lie in a region so often by chance: of each unit that they befell, the first
     failed attempt, against how much of a unit lies there."""
     if not len(failed):
@@ -153,18 +151,16 @@ def _p_value(
 
 def _simes(p_values: Sequence[float]) -> float:
     """Whether any of some is at fault (Simes, 1986); ascending. 1 of none."""
-    return min((len(p_values) / rank * each for rank, each in enumerate(p_values, 1)), default=1.0)
+    return min((len(p_values) / rank * p_value for rank, p_value in enumerate(p_values, 1)), default=1.0)
 
 
 def _with_onsets(found: Sequence[SharedCause]) -> list[SharedCause]:
     """One for the same signatures, with what they share and since when."""
-    onset = next((each for each in found if each.onset_s is not None), None)
-    regions = [each for each in found if each is not onset]
+    onset = next((cause for cause in found if cause.onset_s is not None), None)
+    regions = [cause for cause in found if cause is not onset]
     if onset is None:
         return regions
     same = [region for region in regions if set(region.signatures) == set(onset.signatures)]
     if not same:
         return [*regions, onset]
-    return [
-        region.model_copy(update={"onset_s": onset.onset_s}) if region in same else region for region in regions
-    ]
+    return [region.model_copy(update={"onset_s": onset.onset_s}) if region in same else region for region in regions]

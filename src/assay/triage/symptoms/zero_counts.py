@@ -51,12 +51,12 @@ COUNT_ABOVE_ZERO = re.compile(
 """Says that something failed, and not what."""
 
 
-def without_zero_counts(said: str) -> str:
+def without_zero_counts(line: str) -> str:
     """The line without its counts of no failures."""
-    if "0" not in said and not _WORD.search(said):
-        return said
+    if "0" not in line and not _WORD.search(line):
+        return line
     while True:
-        left = _NUMBER_LAST.sub(" ", _NUMBER_FIRST.sub(lambda found: found["before"], said))
-        if left == said:
+        left = _NUMBER_LAST.sub(" ", _NUMBER_FIRST.sub(lambda found: found["before"], line))
+        if left == line:
             return left
-        said = left
+        line = left

@@ -19,9 +19,9 @@ from assay.triage.slow.bisected import CommitLine, bisection, no_bisection, susp
 from assay.triage.slow.blocks import Block, BlockRules, compare
 from assay.triage.slow.compared import change_text
 from assay.workflows.ab_test.checkouts import Checkouts, CodeCommit, CodeRepository
-from assay.workflows.ab_test.compare import BlockPlan, measured_block
+from assay.workflows.ab_test.compare import BlockPlan, measure_block
 from assay.workflows.ab_test.short_run import Variant, VariantError
-from assay.workflows.ab_test.sides import commit_variant, named_commit
+from assay.workflows.ab_test.variants import commit_variant, named_commit
 
 GOOD = -1
 """GOOD's place; the commits behind it are counted from 0."""
@@ -45,7 +45,7 @@ class CommitRange(NamedTuple):
 
 def commit_range(repository: CodeRepository, good: str, bad: str) -> CommitRange:
     """`ConfigError` where these are not two commits on one line, with other code in the second."""
-    first, last = (named_commit(repository, each, name=name) for name, each in (("GOOD", good), ("BAD", bad)))
+    first, last = (named_commit(repository, revision, name=name) for name, revision in (("GOOD", good), ("BAD", bad)))
     if first.code == last.code:
         raise ConfigError(
             f"GOOD {first.text()} and BAD {last.text()} have the same code in src/assay: no commit between "
@@ -64,7 +64,7 @@ def bisect_range(
     *,
     rng: Random,
     clock: Clock,
-    say: Callable[[str], None],
+    on_message: Callable[[str], None],
 ) -> CommitBisection:
     """Real runs, and the verdict. Raises `VariantError` where GOOD or BAD does not run.
 
@@ -73,26 +73,26 @@ def bisect_range(
     values, line = read_config_file(recipe, ()).values, commits.line()
     halved, sources = rules._replace(error=rules.error / 2.0), {"recipe": sha256_of_json(values)}
     with Checkouts(commits.repository) as checkouts:
-        beside = _BesideGood(commits, values, checkouts, plan, rng, clock)
+        comparer = _GoodComparer(commits, values, checkouts, plan, rng, clock)
         ends = compare(
-            lambda: beside.block(len(line.commits) - 1),
+            lambda: comparer.block(len(line.commits) - 1),
             halved,
-            lambda found: say(f"block {len(found.blocks)}: BAD takes {change_text(found.effect)} than GOOD"),
+            lambda found: on_message(f"block {len(found.blocks)}: BAD takes {change_text(found.effect)} than GOOD"),
         )
         if ends.verdict not in ("slower", "faster"):
             return no_bisection(ends, line, rules, plan._asdict(), sources)
         found = bisect_commits(
             commits.may_be,
             [block.log_ratio for block in ends.blocks],
-            beside.log_ratio,
+            comparer.log_ratio,
             error=halved.error,
-            may_go_on=lambda: rules.allow(beside.num_blocks(), beside.device_s()),
-            say=lambda found: say(f"block {beside.num_blocks()}: {suspect_text(found, line)}"),
+            can_continue=lambda: rules.allow(comparer.num_blocks(), comparer.device_s()),
+            on_update=lambda found: on_message(f"block {comparer.num_blocks()}: {suspect_text(found, line)}"),
         )
-        return bisection(found, beside.blocks, line, rules, plan._asdict(), sources)
+        return bisection(found, comparer.blocks, line, rules, plan._asdict(), sources)
 
 
-class _BesideGood:
+class _GoodComparer:
     """Measures commits, each beside GOOD, and keeps what it found."""
 
     def __init__(
@@ -112,17 +112,17 @@ class _BesideGood:
         self._clock = clock
         self.blocks: dict[int, list[Block]] = {}
 
-    def block(self, place: int) -> Block:
+    def block(self, index: int) -> Block:
         """One more. Raises `VariantError` where one of both does not run."""
-        good, other = self._variant(GOOD), self._variant(place)
-        found = measured_block(good, other, self._plan, rng=self._rng, clock=self._clock)
-        self.blocks.setdefault(place, []).append(found)
+        good, other = self._variant(GOOD), self._variant(index)
+        found = measure_block(good, other, self._plan, rng=self._rng, clock=self._clock)
+        self.blocks.setdefault(index, []).append(found)
         return found
 
-    def log_ratio(self, place: int) -> float:
+    def log_ratio(self, index: int) -> float:
         """Likewise; of a commit between both ends, `CannotRun` where it does not."""
         try:
-            return self.block(place).log_ratio
+            return self.block(index).log_ratio
         except VariantError as error:
             if error.variant == self._name(GOOD):
                 raise
@@ -136,13 +136,13 @@ class _BesideGood:
         """Spent so far, but for what did not run."""
         return sum(block.device_s for some in self.blocks.values() for block in some)
 
-    def _variant(self, place: int) -> Variant:
-        return commit_variant(self._name(place), self._commit(place), self._values, self._checkouts)
+    def _variant(self, index: int) -> Variant:
+        return commit_variant(self._name(index), self._commit(index), self._values, self._checkouts)
 
-    def _commit(self, place: int) -> CodeCommit:
-        return self._commits.good if place == GOOD else self._commits.commits[place]
+    def _commit(self, index: int) -> CodeCommit:
+        return self._commits.good if index == GOOD else self._commits.commits[index]
 
-    def _name(self, place: int) -> str:
+    def _name(self, index: int) -> str:
         """`GOOD 3f2a91c0de (the first line of its message)`."""
         ends = {GOOD: "GOOD ", len(self._commits.commits) - 1: "BAD "}
-        return f"{ends.get(place, '')}{self._commit(place).text()}"
+        return f"{ends.get(index, '')}{self._commit(index).text()}"

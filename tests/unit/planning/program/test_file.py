@@ -261,9 +261,7 @@ def test_progress_on_what_is_not_there_or_lies_ahead_names_file_and_line(tmp_pat
     program = read_program(tmp_path / "p.yaml").program
     name = next(iter(program.activities))
     notes = tmp_path / "notes.yaml"
-    notes.write_text(
-        f"now: 2027-01-05\nactivities:\n  {name}: {{started: 2027-02-01}}\nverdicts:\n  nogate: pass\n"
-    )
+    notes.write_text(f"now: 2027-01-05\nactivities:\n  {name}: {{started: 2027-02-01}}\nverdicts:\n  nogate: pass\n")
     with pytest.raises(ConfigError) as caught:
         read_progress(notes, program)
     assert f"{notes}:3: activities.{name}.started: 2027-02-01 lies after now (2027-01-05)." in str(caught.value)
@@ -387,9 +385,7 @@ def test_one_value_that_cannot_be_read_hides_no_other_mistake(tmp_path: Path) ->
     assert "'research_engineer' is no" not in message, "it stands there, and could not be read"
 
 
-@pytest.mark.parametrize(
-    "key", ["calendar", "capacity", "budget", "team", "activities", "decision", "title", "stages"]
-)
+@pytest.mark.parametrize("key", ["calendar", "capacity", "budget", "team", "activities", "decision", "title", "stages"])
 def test_a_section_that_cannot_be_read_at_all_is_one_mistake(tmp_path: Path, key: str) -> None:
     values = yaml.safe_load(CASE.read_text())
     values[key] = 5
@@ -455,9 +451,7 @@ def test_another_file_than_a_program_is_told_once_what_it_is_and_what_takes_it(
     path.write_text(text)
     with pytest.raises(ConfigError) as caught:
         read_program(path)
-    assert str(caught.value).startswith(
-        f"{path} is no valid program: this looks like {expected.format(path=path)}"
-    )
+    assert str(caught.value).startswith(f"{path} is no valid program: this looks like {expected.format(path=path)}")
     assert "\n" not in str(caught.value)
 
 

@@ -86,9 +86,7 @@ SMALL = {
             "mitigations": {"ask": {"title": "Ask early", "changes": {"risks.late.probability": 0.1}}},
         }
     },
-    "options": {
-        "no_extra": {"title": "Without extra runs", "changes": {"activities.extra": None}, "gives_up": "Them"}
-    },
+    "options": {"no_extra": {"title": "Without extra runs", "changes": {"activities.extra": None}, "gives_up": "Them"}},
 }
 
 
@@ -108,10 +106,13 @@ def plain_replay(network, replay_samples, program):
 
     def room(resource):
         missing = 0.0
-        for index, cut in enumerate(network.cuts):
-            begins, ends = replay_samples.cut_start_h[index, program], replay_samples.cut_end_h[index, program]
-            if cut.resource == resource and begins <= now < ends:
-                missing += cut.amount
+        for index, reduction in enumerate(network.reductions):
+            begins, ends = (
+                replay_samples.reduction_start_h[index, program],
+                replay_samples.reduction_end_h[index, program],
+            )
+            if reduction.resource == resource and begins <= now < ends:
+                missing += reduction.amount
         return network.capacity[resource] - missing
 
     def used(resource):
@@ -169,10 +170,13 @@ def plain_replay(network, replay_samples, program):
         running = [a for a in state if state[a] == "running"]
         later = [min(until[a], since[a] + network.longest_hold_h[a]) for a in running]
         later += [t for t in map(ready_at, state) if t is not None and t > now]
-        for index in range(len(network.cuts)):
+        for index in range(len(network.reductions)):
             later += [
                 t
-                for t in (replay_samples.cut_start_h[index, program], replay_samples.cut_end_h[index, program])
+                for t in (
+                    replay_samples.reduction_start_h[index, program],
+                    replay_samples.reduction_end_h[index, program],
+                )
                 if t > now
             ]
         if not any(text in ("waiting", "running") for text in state.values()):
@@ -190,11 +194,11 @@ def plain_replay(network, replay_samples, program):
 
 def end_of_work(network, now, work):
     """Walk through the calendar until the work is done."""
-    wall, worked = network.working_time.wall_h, network.working_time.worked_h
+    wall, working = network.working_time.wall_h, network.working_time.working_h
     left = work
     if left <= 0:
         return now
-    for begin, end, low, high in zip(wall[:-1], wall[1:], worked[:-1], worked[1:], strict=True):
+    for begin, end, low, high in zip(wall[:-1], wall[1:], working[:-1], working[1:], strict=True):
         if high == low or end <= now:
             continue
         here = end - max(begin, now)

@@ -56,29 +56,29 @@ def campaigns(
     program: Program, rule: CampaignRule, plan: LookPlan, gain: np.ndarray, seed: int, *, is_trimmed: bool
 ) -> np.ndarray:
     """What a campaign recommends in each world; `gain`: true ones, as shares."""
-    rng, stated = np.random.default_rng(seed), program.benchmarks["wins"]
+    rng, declared = np.random.default_rng(seed), program.benchmarks["wins"]
     most, num_samples = plan.gate_seeds[-1], len(gain)
-    scores = gain[:, None] + np.sqrt(2.0) * stated.seed_sd / 100 * rng.normal(size=(num_samples, most))
-    scores += np.sqrt(stated.discordance / stated.items) * rng.normal(size=(num_samples, 1))
+    scores = gain[:, None] + np.sqrt(2.0) * declared.seed_sd / 100 * rng.normal(size=(num_samples, most))
+    scores += np.sqrt(declared.discordance / declared.items) * rng.normal(size=(num_samples, 1))
     verdicts, is_open = np.full(num_samples, "narrow"), np.ones(num_samples, bool)
     for seeds, level in zip(plan.gate_seeds, plan.gate_levels(), strict=True):
         seen = scores[:, :seeds]
         effect = Effect(
             seen.mean(axis=1),
             seen.var(axis=1, ddof=1) / seeds,
-            np.full(num_samples, stated.discordance / stated.items),
+            np.full(num_samples, declared.discordance / declared.items),
             np.zeros(num_samples),
             np.full(num_samples, seeds - 1.0),
-            stated.items - 1,
+            declared.items - 1,
         )
         if is_trimmed:
             effect = trimmed_effect(effect._replace(mean=np.mean(seen, axis=1, where=inner_seeds(seen))), seen)
         again = effect.items_alone + effect.seed_variance * seeds / most
-        ahead: dict[str, Any] = {
+        remaining: dict[str, Any] = {
             "num_seeds": seeds, "end_seeds": most, "end_level": plan.gate_levels()[-1],
             "replication_variance": again, "rule": rule,
         }  # fmt: skip
-        chance, needed = predictive_power(effect, **ahead), required_at_end(effect, **ahead)
+        chance, needed = predictive_power(effect, **remaining), required_at_end(effect, **remaining)
         ones = np.ones(num_samples)
         evidence = CampaignEvidence(effect, level, True, again, effect.mean, ones, chance, needed)
         found = judge(evidence, rule)
@@ -103,9 +103,7 @@ def shares(small: Program, rule: dict[str, Any], **design: Any) -> tuple[dict[st
     plan = LookPlan(gate_seeds=(*rule.get("looks", ()), seeds), error_rate=0.05 / rule.get("candidates", 1))
     assert program.pilot is not None
     gain = quantile_of_belief(program.pilot, (np.arange(NUM_CAMPAIGNS) + 0.5) / NUM_CAMPAIGNS) / 100
-    verdicts = campaigns(
-        program, thresholds, plan, gain, seed=1, is_trimmed=rule.get("over_seeds") == "trimmed"
-    )
+    verdicts = campaigns(program, thresholds, plan, gain, seed=1, is_trimmed=rule.get("over_seeds") == "trimmed")
     words = {"scale": "pass", "narrow": "narrow", "stop": "stop"}
     return {word: float((found == verdict).mean()) for word, verdict in words.items()}, {
         word: float((verdicts == word).mean()) for word in words
@@ -145,9 +143,7 @@ def test_of_random_programs_too(small: Program, seed: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("seeds", "looks"), [(5, []), (8, [5]), (9, [6, 7])])
-def test_of_campaigns_that_leave_out_both_ends_of_their_seeds_too(
-    small: Program, seeds: int, looks: list[int]
-) -> None:
+def test_of_campaigns_that_leave_out_both_ends_of_their_seeds_too(small: Program, seeds: int, looks: list[int]) -> None:
     rule = {"least_effect": 1.0, "looks": looks, "over_seeds": "trimmed"}
     design = {"benchmarks.wins.items": 20_000, "pilot.gains": [2.5]}
     planned, simulated_ones = shares(small, rule, seeds=seeds, **design)
@@ -183,8 +179,8 @@ def test_a_failure_mode_passes_and_stops_as_often_as_by_its_worst_seed(
     small: Program, failure_rate: float, max_rate: float
 ) -> None:
     items, seeds = 2000, 6
-    stated = {"items": items, "role": "safety", "failure_rate": failure_rate}
-    design = {"benchmarks.harm": stated, "benchmarks.wins.items": 50_000, "pilot.gains": [9.0]}
+    declared = {"items": items, "role": "safety", "failure_rate": failure_rate}
+    design = {"benchmarks.harm": declared, "benchmarks.wins.items": 50_000, "pilot.gains": [9.0]}
     alone = samples_of(by_rule(small, {"least_effect": 1.5}, seeds=seeds, **design)).gates["gate"][0].verdict
     rule = {"least_effect": 1.5, "safety": [{"benchmark": "harm", "max_rate": max_rate}]}
     executor = samples_of(by_rule(small, rule, seeds=seeds, **design)).gates["gate"][0].verdict
@@ -199,8 +195,8 @@ def test_a_failure_mode_passes_and_stops_as_often_as_by_its_worst_seed(
 
 
 def test_of_several_looks_the_seed_that_fails_most_stays(small: Program) -> None:
-    stated = {"items": 2000, "role": "safety", "failure_rate": 0.003}
-    design = {"benchmarks.harm": stated, "benchmarks.wins.items": 50_000, "pilot.gains": [9.0]}
+    declared = {"items": 2000, "role": "safety", "failure_rate": 0.003}
+    design = {"benchmarks.harm": declared, "benchmarks.wins.items": 50_000, "pilot.gains": [9.0]}
     safety = [{"benchmark": "harm", "max_rate": 0.0075}]
 
     def passes(**looks: Any) -> np.ndarray:
@@ -273,7 +269,7 @@ def by_file(small: Program, *, count: int = 18, **changes: Any) -> dict[str, Any
 def read_in(folder: Path, tree: dict[str, Any], campaign: dict[str, Any] = CAMPAIGN) -> Program:
     (folder / "campaign.yaml").write_text(yaml.safe_dump(campaign))
     (folder / "program.yaml").write_text(yaml.safe_dump(tree))
-    return read_program(folder / "program.yaml", may_be_short=True).program
+    return read_program(folder / "program.yaml", allow_short_budget=True).program
 
 
 def test_a_gate_takes_its_rule_from_the_campaigns_own_file(tmp_path: Path, small: Program) -> None:
@@ -310,9 +306,7 @@ def test_a_gate_takes_its_rule_from_the_campaigns_own_file(tmp_path: Path, small
         ),
     ],
 )
-def test_runs_that_are_not_the_campaigns_are_refused(
-    tmp_path: Path, small: Program, count: int, message: str
-) -> None:
+def test_runs_that_are_not_the_campaigns_are_refused(tmp_path: Path, small: Program, count: int, message: str) -> None:
     with pytest.raises(ConfigError, match=message) as refused:
         read_in(tmp_path, by_file(small, count=count))
     assert len([line for line in str(refused.value).splitlines() if "runs.count" in line]) == 1
@@ -338,8 +332,7 @@ def test_an_option_that_leaves_a_gate_too_few_runs_is_refused(tmp_path: Path, sm
 def test_half_a_seed_is_refused_where_thresholds_judge_too(small: Program) -> None:
     found = problems_of(small.changed({"activities.runs.runs.count": 3}))
     assert [violation.message for violation in found] == [
-        "3 runs of 2 arms: no whole number of seeds for gate 'gate', which reads them. "
-        "Give a multiple of 2, 2 or more."
+        "3 runs of 2 arms: no whole number of seeds for gate 'gate', which reads them. Give a multiple of 2, 2 or more."
     ]
 
 

@@ -6,7 +6,7 @@ import pytest
 from assay.base.errors import ConfigError
 from assay.planning.actuals import ProgramClock, progress_of
 from assay.planning.program.progress import Progress
-from assay.planning.simulation.forecast import MIN_MATCHING_SAMPLES, forecast, left_by_day, unwatched
+from assay.planning.simulation.forecast import MIN_MATCHING_SAMPLES, budget_by_day, forecast, unwatched
 from assay.planning.simulation.offer import baseline_of, make_offer
 from assay.planning.simulation.scope import ReliabilityTargets
 from assay.records.evaluation import Estimate
@@ -156,13 +156,11 @@ def test_a_gate_that_said_narrow_drops_the_rest_and_its_hours(offered, ledger):
         record(ledger, f"runs-{name}", 60, 70)
     gate = {"started": "2027-01-07T09:00", "ended": "2027-01-07T13:00"}
     activities = {**NOTES.model_dump()["activities"], "gate": gate}
-    found, spends = forecast_at(
-        offered, ledger, 96, activities=activities, verdicts={"gate": ("again", "narrow")}
-    )
+    found, spends = forecast_at(offered, ledger, 96, activities=activities, verdicts={"gate": ("again", "narrow")})
     assert set(found.outcome.verdict) == {"narrow"}
     assert found.outcome.device_hours.min() >= 320
     assert found.outcome.replay.held_h[found.outcome.compiled.network.index("extra")].sum() == 0
-    planned, actual = left_by_day(found, spends, num_days=10)
+    planned, actual = budget_by_day(found, spends, num_days=10)
     assert actual[-1] == (4.0, pytest.approx(900 - 320))
     assert planned[-1] == pytest.approx(900 - found.plan.device_hours)
 
@@ -201,9 +199,7 @@ def test_progress_on_what_is_not_in_the_program_is_refused(offered):
 
 
 def test_verdicts_that_hardly_any_program_agrees_with_teach_nothing_and_that_is_known(offered, ledger):
-    sure = offered._replace(
-        program=offered.program.changed({"pilot.gains": [9.0], "pilot.standard_error": 0.1})
-    )
+    sure = offered._replace(program=offered.program.changed({"pilot.gains": [9.0], "pilot.standard_error": 0.1}))
     activities = {
         **NOTES.model_dump()["activities"],
         "gate": {"started": "2027-01-07", "ended": "2027-01-07T13:00"},

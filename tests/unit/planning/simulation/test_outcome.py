@@ -66,9 +66,7 @@ def test_the_calm_replay_of_an_optimal_plan_is_that_plan(small):
     compiled = compile_program(small, baseline_of(plan))
     baseline_replayed = baseline_replay(compiled)
     assert baseline_replayed.finish_h[compiled.network.decision, 0] == plan.decision_h
-    assert (np.array([item.devices for item in compiled.items]) @ baseline_replayed.held_h)[
-        0
-    ] == plan.device_hours
+    assert (np.array([item.devices for item in compiled.items]) @ baseline_replayed.held_h)[0] == plan.device_hours
 
 
 def test_keeping_the_calendar_begins_nothing_early(small):

@@ -13,9 +13,9 @@ def test_a_question_that_changes_nothing_saves_nothing_and_a_dropped_activity_sa
     changed = simulate_what_ifs(
         (
             *what_if_results(small, (), own={"title": "Renamed"}, effort=EFFORT),
-            *what_if_results(
-                small, (), own={"activities.extra": None, "gates.gate.narrow.drops": []}, effort=EFFORT
-            )[1:],
+            *what_if_results(small, (), own={"activities.extra": None, "gates.gate.narrow.drops": []}, effort=EFFORT)[
+                1:
+            ],
         ),
         num_samples=500,
     )

@@ -89,7 +89,7 @@ def test_a_booking_overruns_as_often_and_as_long_as_stated(small):
     effect = {"type": "booking_overruns", "booking": "other", "days": [2, 5, 7]}
     risk = {"title": "It stays", "probability": 0.25, "owner": "lead", "effect": effect}
     _, samples = sampled(small.changed({"capacity.bookings": {"other": booking}, "risks": {"stays": risk}}))
-    longer = samples.replay_samples.cut_end_h[0] - 14 * 24
+    longer = samples.replay_samples.reduction_end_h[0] - 14 * 24
     assert (longer > 0).mean() == pytest.approx(0.25, abs=0.01)
     assert longer[longer > 0].mean() == pytest.approx(24 * 14 / 3, rel=0.02)
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from assay.planning.simulation.network import Cut, Network, PredecessorLink, working_time
+from assay.planning.simulation.network import CapacityReduction, Network, PredecessorLink, working_time
 from assay.planning.simulation.replay import ReplaySamples, replay
 
 WEEK = working_time(working_days=[day % 7 < 5 for day in range(365)], first_h=9, last_h=17)
@@ -34,7 +34,7 @@ def random_network(rng, num_activities=9):
         demand=demand,
         not_before_h=rng.choice([0.0, 0.0, 30.0], num_activities),
         capacity=np.array([8.0, 2.0, 1.0]),
-        cuts=(Cut(0, 4.0), Cut(0, 8.0), Cut(1, 1.0)),
+        reductions=(CapacityReduction(0, 4.0), CapacityReduction(0, 8.0), CapacityReduction(1, 1.0)),
         working_time=WEEK,
         closing=dict.fromkeys(gates, closing),
         decision=num_activities - 1,
@@ -46,13 +46,13 @@ def random_network(rng, num_activities=9):
 
 def random_draws(rng, network, num_samples):
     shape = (len(network.names), num_samples)
-    cut_start = rng.uniform(0, 60, (len(network.cuts), num_samples))
+    reduction_start = rng.uniform(0, 60, (len(network.reductions), num_samples))
     return ReplaySamples(
         duration_h=rng.choice([0.0, 3.0, 7.25, 20.0, 41.0], shape) * rng.lognormal(0, 0.2, shape),
         delay_h=rng.choice([0.0, 0.0, 12.0], shape),
         is_active=rng.random(shape) < 0.9,
-        cut_start_h=cut_start,
-        cut_end_h=cut_start + rng.choice([0.0, 20.0], cut_start.shape),
+        reduction_start_h=reduction_start,
+        reduction_end_h=reduction_start + rng.choice([0.0, 20.0], reduction_start.shape),
         is_stop=rng.random(shape) < 0.3,
     )
 
@@ -72,7 +72,7 @@ def test_a_replay_is_what_a_plain_simulation_finds_program_by_program(plain_repl
             np.testing.assert_allclose(list(found), expected, atol=1e-6, err_msg=f"{name} of program {program}")
 
 
-def chain(*, demand=(8.0, 8.0), cuts=(), closing=None, longest_hold_h=np.inf):
+def chain(*, demand=(8.0, 8.0), reductions=(), closing=None, longest_hold_h=np.inf):
     """Two jobs on 8 devices, the second after the first."""
     return Network(
         names=("first", "second"),
@@ -81,7 +81,7 @@ def chain(*, demand=(8.0, 8.0), cuts=(), closing=None, longest_hold_h=np.inf):
         demand=np.array([[item] for item in demand]),
         not_before_h=np.zeros(2),
         capacity=np.array([8.0]),
-        cuts=cuts,
+        reductions=reductions,
         working_time=WEEK,
         closing=closing or {},
         decision=1,
@@ -91,21 +91,21 @@ def chain(*, demand=(8.0, 8.0), cuts=(), closing=None, longest_hold_h=np.inf):
     )
 
 
-def samples(durations, *, cut=None, is_stop=False):
+def samples(durations, *, reduction=None, is_stop=False):
     duration = np.array(durations, float)[:, None]
-    cut_h = np.array([cut] if cut else np.zeros((0, 2)), float)
+    cut_h = np.array([reduction] if reduction else np.zeros((0, 2)), float)
     return ReplaySamples(
         duration_h=duration,
         delay_h=np.zeros_like(duration),
         is_active=np.ones_like(duration, bool),
-        cut_start_h=cut_h[:, :1],
-        cut_end_h=cut_h[:, 1:],
+        reduction_start_h=cut_h[:, :1],
+        reduction_end_h=cut_h[:, 1:],
         is_stop=np.full_like(duration, is_stop, bool),
     )
 
 
 def test_a_job_gives_way_to_a_booking_and_pays_for_its_restart():
-    found = replay(chain(cuts=(Cut(0, 4.0),)), samples([10, 5], cut=(6, 20)))
+    found = replay(chain(reductions=(CapacityReduction(0, 4.0),)), samples([10, 5], reduction=(6, 20)))
     np.testing.assert_allclose(found.finish_h[:, 0], [20 + 4 + 0.5, 29.5])
     np.testing.assert_allclose(found.held_h[:, 0], [10.5, 5])
 
@@ -125,7 +125,7 @@ def test_a_gate_that_says_stop_calls_the_rest_off():
 
 def test_work_that_people_do_rests_over_the_weekend():
     friday_afternoon = 4 * 24 + 15.0
-    assert WEEK.wall(WEEK.worked(np.array([friday_afternoon])) + 4)[0] == 7 * 24 + 11
+    assert WEEK.wall(WEEK.working(np.array([friday_afternoon])) + 4)[0] == 7 * 24 + 11
 
 
 def test_a_job_that_can_never_fit_is_named():

@@ -66,9 +66,7 @@ def report():
 @pytest.fixture(scope="module")
 def running(report):
     offered = report.offered
-    return forecast(
-        offered.program, offered.offer, NOTES, baseline=baseline_of(offered.offer.plan), num_samples=500
-    )
+    return forecast(offered.program, offered.offer, NOTES, baseline=baseline_of(offered.offer.plan), num_samples=500)
 
 
 @pytest.fixture(scope="module")
@@ -238,8 +236,8 @@ def test_the_scopes_that_were_tried_stand_below_what_is_offered(report):
     """Otherwise one plan would have two shares, and nobody would know which is which."""
     offered = report.offered
     assert "scopes that were played" not in markdown(execution_plan(report)), "only one was"
-    tried = EvaluatedScope(moves=("x",), p_on_time=1.0, p_over_budget=0.0, p_within_limits=1.0)
-    offer = offered.offer.model_copy(update={"tried": (*offered.offer.tried, tried)})
+    evaluated = EvaluatedScope(moves=("x",), p_on_time=1.0, p_over_budget=0.0, p_within_limits=1.0)
+    offer = offered.offer.model_copy(update={"tried": (*offered.offer.evaluated, evaluated)})
     text = markdown(execution_plan(replace(report, offered=offered._replace(offer=offer))))
     rows = text.partition("scopes that were played")[2].split("\n\n")[2].splitlines()
     safety = offered.offer.safety
@@ -361,15 +359,11 @@ def test_the_review_says_what_gates_and_stops_ask_for_and_must_act_where_the_sta
     reviewed, status = review(found, offer), weekly_status(found, offer, [])
     assert (reviewed.verdict.word, reviewed.verdict.tone) == (word, tone)
     assert (
-        (reviewed.verdict.tone == "bad")
-        == (status.verdict.tone == "bad")
-        == bool(recommended_action(found).must_act)
+        (reviewed.verdict.tone == "bad") == (status.verdict.tone == "bad") == bool(recommended_action(found).must_act)
     )
     for alarm in alarms:
         assert alarm.text in markdown(reviewed) and alarm.text in markdown(status)
-        assert (f"Raised: {alarm.text}" in reviewed.verdict.sentence) == (
-            alarm in recommended_action(found).raised
-        )
+        assert (f"Raised: {alarm.text}" in reviewed.verdict.sentence) == (alarm in recommended_action(found).raised)
 
 
 def test_a_review_says_of_what_day_it_is_and_that_what_decides_has_not_ended(report, running):
@@ -451,10 +445,10 @@ def test_on_a_telephone_rows_are_cards_and_none_is_cut(browser, documents, tmp_p
     for path in write_documents(documents, tmp_path):
         page = browser.new_page(viewport={"width": 400, "height": 900})
         page.goto(path.as_uri())
-        cut = page.eval_on_selector_all(
+        reduction = page.eval_on_selector_all(
             ".told .scroll", "all => all.filter(box => box.scrollWidth > box.clientWidth).length"
         )
-        assert cut == 0, path.name
+        assert reduction == 0, path.name
         page.close()
 
 

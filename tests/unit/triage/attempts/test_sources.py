@@ -27,9 +27,7 @@ def read(tmp_path, content, names=NAMES, name="attempts"):
 def facts(table):
     """Each row's failures, moment and hosts, in the order of time."""
     (host,) = (factor for factor in table.factors if factor.name == "host")
-    hosts = [
-        sorted(host.values[code] for code in host.codes[host.rows == row]) for row in range(table.num_rows)
-    ]
+    hosts = [sorted(host.values[code] for code in host.codes[host.rows == row]) for row in range(table.num_rows)]
     return sorted(zip(table.at_s.tolist(), table.failures.tolist(), hosts, strict=True))
 
 
@@ -140,12 +138,12 @@ def test_jobs_of_github_are_attempts(tmp_path):
     jobs = [
         {
             "name": "t",
-            "conclusion": each,
+            "conclusion": text,
             "started_at": "2026-03-02T10:00:00Z",
             "head_sha": "abc",
             "labels": ["gpu", "x"],
         }
-        for each in ("success", "failure", "cancelled", None)
+        for text in ("success", "failure", "cancelled", None)
     ]
     table = read(tmp_path, json.dumps({"jobs": jobs}), ColumnNames())
     assert sorted(table.failures) == [0.0, 1.0]
@@ -156,7 +154,7 @@ BOMB = '<?xml version="1.0"?><!DOCTYPE b [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;">
 
 
 @pytest.mark.parametrize(
-    ("content", "names", "said"),
+    ("content", "names", "message"),
     [
         ("a,b\n1,2\n", ColumnNames(), "Give --failed; the columns are a, b"),
         ("failed,b\n1,2\n", ColumnNames(unit="recipe"), "no column 'recipe', which --unit names"),
@@ -185,10 +183,10 @@ BOMB = '<?xml version="1.0"?><!DOCTYPE b [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;">
         ("failed,b\n1,2\n", ColumnNames(factors=("b", "b")), "'b' is there twice"),
     ],
 )
-def test_what_is_no_table_of_attempts_is_one_clear_error(tmp_path, content, names, said):
+def test_what_is_no_table_of_attempts_is_one_clear_error(tmp_path, content, names, message):
     with pytest.raises(AssayError) as refused:
         read(tmp_path, content, names)
-    assert said in str(refused.value)
+    assert message in str(refused.value)
     assert refused.value.exit_code == 2
 
 

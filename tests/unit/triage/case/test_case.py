@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 from assay.base.errors import ConfigError
 from assay.records.case import Case, CaseEvidence
 from assay.records.symptoms import RecordedSymptom, SharedCause, Symptoms
-from assay.triage.case.expectation import CommandAnswer, judge, parse_expectation
+from assay.triage.case.expectation import CommandOutput, judge, parse_expectation
 from assay.triage.case.notebook import Predicted, with_evidence, with_hypothesis, with_vote
 from assay.triage.case.propose import proposals, steps_to_replay
 from assay.triage.case.questions import command_words, json_command
-from assay.triage.case.standing import standing
+from assay.triage.case.verdicts import evaluate_case
 
 AUDIT = Predicted("replay a --step 7 --audit-ops", "operators.finding.operator=aten::sum")
 DIFFERS = Predicted("replay a --step 7", "verdict=differs")
@@ -40,7 +40,7 @@ def evidence(prediction, outcome):
 
 
 def verdicts(found):
-    return [(hypothese.text, hypothese.verdict) for hypothese in standing(found).hypotheses]
+    return [(hypothese.text, hypothese.verdict) for hypothese in evaluate_case(found).hypotheses]
 
 
 def test_what_most_people_believe_ranks_below_what_held():
@@ -49,7 +49,7 @@ def test_what_most_people_believe_ranks_below_what_held():
         ("host", {DIFFERS: "not_run"}, ["dan", "fay"]),
         ("operator", {AUDIT: "held"}, []),
     )
-    stand = standing(found)
+    stand = evaluate_case(found)
     assert verdicts(found) == [("operator", "established"), ("host", "unknown"), ("data", "refuted")]
     assert [hypothese.votes for hypothese in stand.hypotheses] == [(), ("dan", "fay"), ("ann", "bob", "eve")]
     assert (stand.verdict, stand.because) == ("established", "operator: 1 of 1 prediction held.")
@@ -92,14 +92,14 @@ def test_of_equal_verdicts_the_one_with_more_behind_it_is_first_whoever_believes
 def test_what_two_hypotheses_predict_establishes_neither():
     one, other = ("one", {SCAN: "held"}, []), ("other", {SCAN: "held", AUDIT: None}, [])
     assert verdicts(case(one, other)) == [("one", "supported"), ("other", "supported")]
-    told = case(one, ("other", {SCAN: "held", AUDIT: "held"}, []))
-    assert verdicts(told) == [("other", "established"), ("one", "supported")]
+    distinguished = case(one, ("other", {SCAN: "held", AUDIT: "held"}, []))
+    assert verdicts(distinguished) == [("other", "established"), ("one", "supported")]
 
 
 def test_the_latest_evidence_counts_and_what_came_before_stays():
     found = with_evidence(case(("h", {SCAN: "failed"}, [])), evidence(0, "held"))
     assert verdicts(found) == [("h", "established")]
-    assert [each.outcome for each in found.evidence] == ["failed", "held"]
+    assert [item.outcome for item in found.evidence] == ["failed", "held"]
 
 
 def test_a_hypothesis_is_there_once_with_every_prediction_once():
@@ -108,7 +108,7 @@ def test_a_hypothesis_is_there_once_with_every_prediction_once():
     assert [prediction.command[0] for prediction in found.predictions] == ["triage", "replay"]
 
 
-ANSWER = {
+CASE_OUTPUT = {
     "verdict": "equal", "loss": 0.5, "is_on": True, "operators": {"finding": None},
     "audited": {"finding": {"operator": "aten.sum.dim_IntList"}},
     "causes": [{"factors": {"recipe.lr": "1"}}, {"factors": {"recipe.lr": "2"}}], "none": [],
@@ -140,11 +140,11 @@ ANSWER = {
     ],
 )
 def test_an_answer_is_held_against_what_was_expected(expect, outcome):
-    assert judge(parse_expectation(expect), CommandAnswer(1, ANSWER, "")).outcome == outcome
+    assert judge(parse_expectation(expect), CommandOutput(1, CASE_OUTPUT, "")).outcome == outcome
 
 
 def test_no_answer_is_neither_for_nor_against():
-    found = judge(parse_expectation("exit 1"), CommandAnswer(2, None, "exit 2: no run 'a'"))
+    found = judge(parse_expectation("exit 1"), CommandOutput(2, None, "exit 2: no run 'a'"))
     assert found == ("not_run", "exit 2: no run 'a'")
 
 
@@ -190,11 +190,11 @@ def test_an_operator_that_one_audit_names_is_predicted_for_every_run():
     assert [(step.run_id, step.step) for step in steps] == [("a", 3), ("b", 4)]
     operator, rows = proposals(steps, [named(None), named("aten.sum.dim_IntList")], (), {})
     assert operator.text == "operator aten::sum computes wrongly"
-    assert [each.command for each in operator.predicted] == [
+    assert [item.command for item in operator.predicted] == [
         "replay a --step 3 --audit-ops --explain",
         "replay b --step 4 --audit-ops --explain",
     ]
-    assert {each.expect for each in rows.predicted} == {"explanation.cause=bad data"}
+    assert {item.expect for item in rows.predicted} == {"explanation.cause=bad data"}
 
 
 def test_without_a_wrong_operator_none_is_proposed_and_without_a_step_nothing_is_replayed():
@@ -202,9 +202,7 @@ def test_without_a_wrong_operator_none_is_proposed_and_without_a_step_nothing_is
     assert [proposal.text for proposal in proposals(steps, [named(None)], (), {})] == [
         "the rows of these steps are to blame"
     ]
-    assert [proposal.text for proposal in proposals(steps, [None], (), {})] == [
-        "the rows of these steps are to blame"
-    ]
+    assert [proposal.text for proposal in proposals(steps, [None], (), {})] == ["the rows of these steps are to blame"]
     assert proposals([], [], (), {}) == []
 
 
@@ -213,7 +211,7 @@ def test_what_symptoms_share_is_asked_of_the_scan_and_a_dataset_of_the_one_befor
     data = SharedCause(signatures=("a", "b"), factors={"dataset": "new"}, p_value=0.01)
     moment = SharedCause(signatures=("a", "b"), factors={}, onset_s=1.0, p_value=0.01)
     found = proposals([], [], (host, data, moment), {"late": "new", "early": "old"})
-    assert [each.text for each in found] == ["host n3 at fault", "dataset new at fault"]
+    assert [item.text for item in found] == ["host n3 at fault", "dataset new at fault"]
     assert found[0].predicted == (Predicted("triage failures", "causes.*.factors.host=n3"),)
     assert found[1].predicted[1] == Predicted("triage data early late", "findings.*.what!=null")
 

@@ -63,7 +63,7 @@ def test_planted_failures_are_selected_where_a_chain_leads_and_else_listed(tmp_p
     found = back_test_of(capsys, repo, tmp_path / "results")
     assert 0 < selected < 4
     assert (found["failures"], found["selected"], found["commits"]) == (4, selected, 4)
-    assert [(each["commit"], each["file"]) for each in found["missed"]] == missed
+    assert [(item["commit"], item["file"]) for item in found["missed"]] == missed
     np.testing.assert_allclose([found["low"], found["high"]], wilson(selected, 4), atol=1e-6)
     assert found["selected_share"] == pytest.approx(np.mean(shares)) and found["left_out"] == {}
 
@@ -121,8 +121,7 @@ SUITE = {
     "pyproject.toml": "[tool.pytest.ini_options]\npythonpath = ['src']\n",
     "src/pkg/__init__.py": "",
     "src/pkg/part.py": "def two(): return 2\n",
-    "tests/unit/test_part.py": "from pkg.part import two\nclass TestTwo:\n"
-    "    def test_it(self): assert two() == 2\n",
+    "tests/unit/test_part.py": "from pkg.part import two\nclass TestTwo:\n    def test_it(self): assert two() == 2\n",
     "tests/unit/test_import.py": "from pkg.part import two\ndef test_it(): pass\n",
     "tests/unit/test_apart.py": "import os\ndef test_it(): assert 'BROKEN' not in os.environ\n",
 }
@@ -130,20 +129,18 @@ SUITE = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", ["xunit1", "xunit2"])
-def test_pytests_own_results_are_understood_classes_and_failed_imports_too(
-    tmp_path, capsys, family, monkeypatch
-):
+def test_pytests_own_results_are_understood_classes_and_failed_imports_too(tmp_path, capsys, family, monkeypatch):
     commit_all(tmp_path, SUITE)
     commit = commit_all(tmp_path, {"src/pkg/part.py": "def two(): return 3\n"})
     monkeypatch.setenv("BROKEN", "1")
-    asked = ["--junit-xml=x.xml", "-p", "no:cacheprovider", "-o", f"junit_family={family}"]
+    arguments = ["--junit-xml=x.xml", "-p", "no:cacheprovider", "-o", f"junit_family={family}"]
     python = [sys.executable, "-m", "pytest"]
-    subprocess.run([*python, *asked], cwd=tmp_path, check=False, capture_output=True)
+    subprocess.run([*python, *arguments], cwd=tmp_path, check=False, capture_output=True)
     found = back_test_of(capsys, tmp_path, tmp_path / "x.xml", "--commit", commit)
     assert (found["failures"], found["selected"]) == (2, 1)
-    assert [each["file"] for each in found["missed"]] == ["tests/unit/test_apart.py"]
+    assert [item["file"] for item in found["missed"]] == ["tests/unit/test_apart.py"]
     broken = commit_all(tmp_path, {"src/pkg/part.py": ""})
-    subprocess.run([*python, *asked], cwd=tmp_path / "tests", check=False, capture_output=True)
+    subprocess.run([*python, *arguments], cwd=tmp_path / "tests", check=False, capture_output=True)
     found = back_test_of(capsys, tmp_path, tmp_path / "tests" / "x.xml", "--commit", broken)
     assert (found["failures"], found["selected"]) == (2, 2)
 

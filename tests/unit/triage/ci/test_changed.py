@@ -15,15 +15,15 @@ from hypothesis import strategies as st
 from assay.cli.main import main
 from assay.triage.ci.import_graph import ImportGraph
 from assay.triage.ci.python_source import PythonSource
-from assay.triage.ci.reach import reach_of
 from assay.triage.ci.repository import SourceTree
+from assay.triage.ci.select_tests import select_tests
 from import_worlds import ImportWorld, commit_all, git, write_files
 from variants import slow
 
 CHECKOUT = Path(__file__).parents[4]
 
 
-def said(capsys, *arguments):
+def output_of(capsys, *arguments):
     try:
         main(["triage", "ci", *(str(argument) for argument in arguments)])
     except SystemExit as ended:
@@ -32,7 +32,7 @@ def said(capsys, *arguments):
 
 
 def changed_in(capsys, repo, rev, *arguments):
-    code, out, talk = said(capsys, *arguments, "--changed", rev, "--repo", repo, "--json")
+    code, out, talk = output_of(capsys, *arguments, "--changed", rev, "--repo", repo, "--json")
     assert code == 0, talk
     return json.loads(out)["changed"]
 
@@ -51,14 +51,12 @@ def tree_of(files: dict[str, str]) -> SourceTree:
     data=st.data(),
 )
 @settings(max_examples=150, deadline=None)
-def test_a_change_reaches_the_tests_that_a_chain_of_imports_leads_from(
-    seed, modules, tests, density, is_acyclic, data
-):
+def test_a_change_reaches_the_tests_that_a_chain_of_imports_leads_from(seed, modules, tests, density, is_acyclic, data):
     world = ImportWorld(seed, modules=modules, tests=tests, density=density, is_acyclic=is_acyclic)
     changed = data.draw(st.lists(st.integers(0, modules + tests - 1), unique=True))
-    reach = reach_of(tree_of(world.files), [world.paths[each] for each in changed])
-    assert sorted(reach.tests) == world.reached(changed)
-    assert sorted(reach.unreached) == world.unused(changed)
+    selection = select_tests(tree_of(world.files), [world.paths[item] for item in changed])
+    assert sorted(selection.tests) == world.reached(changed)
+    assert sorted(selection.unreached) == world.unused(changed)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -130,27 +128,20 @@ ALL = sorted(UNIT + HELPER + BUILT + SCRIPT + MODULE)
 )
 def test_what_a_changed_file_reaches(change, tests):
     files = {**BASE, change: "x = 1"} if change.endswith(".lock") else BASE
-    reach = reach_of(tree_of(files), [change])
-    assert sorted(reach.tests) == sorted(tests)
-    assert list(reach.unreached) == ([] if tests else [change]) and not reach.unknown
-    assert list(reach.reach_all) == ([change] if change in ("pyproject.toml", "uv.lock") else [])
+    selection = select_tests(tree_of(files), [change])
+    assert sorted(selection.tests) == sorted(tests)
+    assert list(selection.unreached) == ([] if tests else [change]) and not selection.unknown
+    assert list(selection.selects_all) == ([change] if change in ("pyproject.toml", "uv.lock") else [])
 
 
 def test_of_a_file_that_nothing_names_it_says_that_its_readers_are_not_known():
-    near = reach_of(tree_of(BASE), ["tests/unit/golden/x.json"])
-    assert (
-        sorted(near.tests) == UNIT and "1 test file in tests/unit" in near.unknown["tests/unit/golden/x.json"]
-    )
+    nearest = select_tests(tree_of(BASE), ["tests/unit/golden/x.json"])
+    assert sorted(nearest.tests) == UNIT and "1 test file in tests/unit" in nearest.unknown["tests/unit/golden/x.json"]
     lists = {**BASE, "docs/a.md": "", "tests/other/test_docs.py": "import os\nos.listdir('docs')\n"}
-    listed = reach_of(tree_of(lists), ["docs/a.md"])
-    assert (
-        sorted(listed.tests) == ["tests/other/test_docs.py"]
-        and "name of its folder" in listed.unknown["docs/a.md"]
-    )
-    far = reach_of(tree_of(BASE), ["README.md", ".github/workflows/x.yml"])
-    assert (
-        not far.tests and not far.unreached and far.unknown.keys() == {"README.md", ".github/workflows/x.yml"}
-    )
+    listed = select_tests(tree_of(lists), ["docs/a.md"])
+    assert sorted(listed.tests) == ["tests/other/test_docs.py"] and "name of its folder" in listed.unknown["docs/a.md"]
+    far = select_tests(tree_of(BASE), ["README.md", ".github/workflows/x.yml"])
+    assert not far.tests and not far.unreached and far.unknown.keys() == {"README.md", ".github/workflows/x.yml"}
 
 
 def test_a_file_that_does_not_parse_reaches_all_that_import_it_and_is_named():
@@ -160,11 +151,11 @@ def test_a_file_that_does_not_parse_reaches_all_that_import_it_and_is_named():
         "tests/other/test_helper.py": "\0",
         "src/pkg/alone.py": "(" * 9_999,
     }
-    reach = reach_of(tree_of(broken), ["tools/tool_part.py"])
-    assert sorted(reach.tests) == sorted(UNIT + HELPER + SCRIPT)
-    assert reach.unknown.keys() == {"src/pkg/b.py", "tests/other/test_helper.py", "src/pkg/alone.py"}
-    assert "line 1" in reach.unknown["src/pkg/b.py"]
-    assert not reach_of(tree_of(broken), []).tests
+    selection = select_tests(tree_of(broken), ["tools/tool_part.py"])
+    assert sorted(selection.tests) == sorted(UNIT + HELPER + SCRIPT)
+    assert selection.unknown.keys() == {"src/pkg/b.py", "tests/other/test_helper.py", "src/pkg/alone.py"}
+    assert "line 1" in selection.unknown["src/pkg/b.py"]
+    assert not select_tests(tree_of(broken), []).tests
 
 
 def test_what_is_deleted_reaches_who_still_imports_it_and_what_is_new_is_no_secret(tmp_path, capsys):
@@ -180,9 +171,7 @@ def test_what_is_deleted_reaches_who_still_imports_it_and_what_is_new_is_no_secr
 
 
 def test_pytests_own_settings_say_what_a_test_is_and_where_imports_begin(tmp_path, capsys):
-    settings = (
-        '[tool.pytest.ini_options]\npython_files = "check_*.py"\npythonpath = ["kit"]\ntestpaths = ["checks"]\n'
-    )
+    settings = '[tool.pytest.ini_options]\npython_files = "check_*.py"\npythonpath = ["kit"]\ntestpaths = ["checks"]\n'
     files = {
         "kit/tools/part.py": "",
         "checks/check_a.py": "import tools.part",
@@ -218,13 +207,13 @@ def own_tree():
 
 @pytest.mark.slow
 def test_this_repository_takes_seconds(own_tree):
-    begun = time.process_time()
-    reach = reach_of(own_tree, ["src/assay/base/units.py"])
-    assert time.process_time() - begun < 15
-    assert len(reach.tests) > 100 and len(reach.tests) < len(reach.graph.tests)
-    assert "tests/unit/base/test_units.py" in reach.tests
+    started_s = time.process_time()
+    selection = select_tests(own_tree, ["src/assay/base/units.py"])
+    assert time.process_time() - started_s < 15
+    assert len(selection.tests) > 100 and len(selection.tests) < len(selection.graph.tests)
+    assert "tests/unit/base/test_units.py" in selection.tests
     own = "tests/unit/triage/ci/test_changed.py"
-    assert sorted(reach_of(own_tree, [own]).tests) == [own]
+    assert sorted(select_tests(own_tree, [own]).tests) == [own]
 
 
 PLUGIN = """
@@ -246,12 +235,12 @@ def pytest_sessionfinish():
 )
 def test_whatever_a_test_really_imports_is_in_the_graph(tmp_path, own_tree, test):
     (tmp_path / "imported_files.py").write_text(PLUGIN)
-    asked = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "imported_files", test]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "imported_files", test]
     paths = [str(tmp_path), *filter(None, sys.path)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
-    subprocess.run(asked, cwd=CHECKOUT, env=environment, check=True, capture_output=True)
+    subprocess.run(command, cwd=CHECKOUT, env=environment, check=True, capture_output=True)
     imported = [Path(load) for load in json.loads((tmp_path / "imported.json").read_text())]
-    own = {str(each.relative_to(CHECKOUT)) for each in imported if each.is_relative_to(CHECKOUT)}
+    own = {str(path.relative_to(CHECKOUT)) for path in imported if path.is_relative_to(CHECKOUT)}
     own &= own_tree.paths
     assert len(own) > 10 and own <= ImportGraph(own_tree).used_from([test])
 
@@ -270,16 +259,16 @@ def test_bad_questions_are_one_error(tmp_path, capsys, monkeypatch):
         (): "--changed",
     }
     for arguments, word in bad.items():
-        code, out, talk = said(capsys, *arguments)
+        code, out, talk = output_of(capsys, *arguments)
         assert (code, out) == (2, "") and word in talk and "Traceback" not in talk, talk
     monkeypatch.setenv("PATH", str(tmp_path))
-    code, out, talk = said(capsys, "--changed", "HEAD", "--repo", tmp_path / "repo")
+    code, out, talk = output_of(capsys, "--changed", "HEAD", "--repo", tmp_path / "repo")
     assert (code, out) == (2, "") and "git is not on the PATH" in talk
 
 
 def test_the_screen_says_how_many_and_obeys_nothing_in_a_name(tmp_path, capsys):
     commit_all(tmp_path, BASE)
     write_files(tmp_path, {"src/pkg/a.py": "x = 1", "tests/test_\x1b[2J.py": "", "notes.txt": "1"})
-    code, out, _ = said(capsys, "--changed", "HEAD", "--repo", tmp_path)
+    code, out, _ = output_of(capsys, "--changed", "HEAD", "--repo", tmp_path)
     assert code == 0 and "they reach 2 of 6 test files" in out and "\x1b[2J" not in out
     assert "notes.txt: no string names it" in out

@@ -19,7 +19,7 @@ from variants import slow, soaked
 KEYS = {"wall_s", "floor_s", "shards", "flaky"}
 
 
-def said(capsys, *arguments):
+def output_of(capsys, *arguments):
     try:
         main(["triage", "ci", *(str(argument) for argument in arguments)])
     except SystemExit as ended:
@@ -28,7 +28,7 @@ def said(capsys, *arguments):
 
 
 def found_in(capsys, *arguments):
-    code, out, talk = said(capsys, *arguments, "--json")
+    code, out, talk = output_of(capsys, *arguments, "--json")
     assert code == 0, talk
     return json.loads(out)
 
@@ -57,8 +57,8 @@ def test_shards_of_a_real_suite_reach_the_bound(published_data, capsys, count):
     assert found.keys() >= KEYS
     bound = max(sum(seconds.values()) / count, *seconds.values())
     assert max(shard["seconds"] for shard in found["shards"]) <= 1.01 * bound
-    spread = [test for shard in found["shards"] for test in shard["tests"]]
-    assert len(found["shards"]) == count and sorted(spread) == sorted(seconds)
+    sharded = [test for shard in found["shards"] for test in shard["tests"]]
+    assert len(found["shards"]) == count and sorted(sharded) == sorted(seconds)
     for shard in found["shards"]:
         assert shard["seconds"] == pytest.approx(sum(seconds[test] for test in shard["tests"]))
     assert found["floor_s"] == max(seconds.values()) == seconds[found["floor_test"]]
@@ -67,14 +67,14 @@ def test_shards_of_a_real_suite_reach_the_bound(published_data, capsys, count):
 def test_shards_keep_grahams_promise_and_the_bound_is_one():
     rng = np.random.default_rng(0)
     for _ in range(40):
-        seconds = {f"t{k}": float(each) for k, each in enumerate(rng.exponential(size=rng.integers(1, 8)))}
+        seconds = {f"t{k}": float(duration) for k, duration in enumerate(rng.exponential(size=rng.integers(1, 8)))}
         count = int(rng.integers(1, 4))
         best = min(
             max(
-                sum(s for s, place in zip(seconds.values(), places, strict=True) if place == k)
+                sum(s for s, assigned in zip(seconds.values(), assignment, strict=True) if assigned == k)
                 for k in range(count)
             )
-            for places in itertools.product(range(count), repeat=len(seconds))
+            for assignment in itertools.product(range(count), repeat=len(seconds))
         )
         longest = sharded(seconds, count)[0].seconds
         assert bound_s(seconds, count) <= best + 1e-9
@@ -96,17 +96,15 @@ def suite_of_runs(folder: Path, rng, *, commits: int, runs: int) -> None:
     [(5, 20), *(pytest.param(*case, marks=pytest.mark.slow) for case in ((1, 100), (20, 5), (50, 2)))],
 )
 @pytest.mark.parametrize("suites", [5, *soaked(60)])
-def test_what_flakes_is_found_in_100_runs_and_what_a_commit_broke_is_not(
-    tmp_path, capsys, commits, runs, suites
-):
+def test_what_flakes_is_found_in_100_runs_and_what_a_commit_broke_is_not(tmp_path, capsys, commits, runs, suites):
     rng = np.random.default_rng(7)
     found, accused, covered = 0, 0, 0
     for number in range(suites):
         suite_of_runs(tmp_path / str(number), rng, commits=commits, runs=runs)
         flaky = found_in(capsys, tmp_path / str(number))["flaky"]
-        found += sum(each["test"].startswith("suite::flaky") for each in flaky)
-        accused += any(not each["test"].startswith("suite::flaky") for each in flaky)
-        covered += sum(each["low"] <= 0.05 <= each["high"] for each in flaky)
+        found += sum(item["test"].startswith("suite::flaky") for item in flaky)
+        accused += any(not item["test"].startswith("suite::flaky") for item in flaky)
+        covered += sum(item["low"] <= 0.05 <= item["high"] for item in flaky)
     assert found >= 0.95 * 3 * suites
     assert accused == 0
     assert covered >= 0.85 * found
@@ -117,8 +115,8 @@ def test_what_fails_in_one_configuration_only_is_broken_there(tmp_path, capsys):
         outcome = FAILED if config == "cuda-12" else ""
         junit(tmp_path / "deadbeef1" / f"{config}-run{run}.xml", {"a": outcome, "b": ""})
     assert found_in(capsys, tmp_path)["flaky"] == []
-    asked = (tmp_path, "--path", "{commit}/*.xml")
-    assert [each["test"] for each in found_in(capsys, *asked)["flaky"]] == ["suite::a"]
+    arguments = (tmp_path, "--path", "{commit}/*.xml")
+    assert [item["test"] for item in found_in(capsys, *arguments)["flaky"]] == ["suite::a"]
 
 
 def test_a_bad_machine_makes_no_test_flaky(tmp_path, capsys):
@@ -126,7 +124,7 @@ def test_a_bad_machine_makes_no_test_flaky(tmp_path, capsys):
     for run in range(6):
         junit(tmp_path / f"{run}.xml", dict.fromkeys(tests, FAILED if run == 4 else ""), commit="c1")
     found = found_in(capsys, tmp_path)
-    assert found["flaky"] == [] and [Path(each).name for each in found["left_out"]] == ["4.xml"]
+    assert found["flaky"] == [] and [Path(item).name for item in found["left_out"]] == ["4.xml"]
 
 
 @pytest.mark.parametrize(
@@ -137,9 +135,9 @@ def test_a_bad_machine_makes_no_test_flaky(tmp_path, capsys):
     ],
 )
 def test_a_test_that_was_tried_again_in_one_file_is_flaky_whatever_the_commit(tmp_path, capsys, again):
-    (each,) = found_in(capsys, junit(tmp_path / "x.xml", again))["flaky"]
-    assert (each["test"], each["failures"], each["runs"]) == ("suite::a", 1, 2)
-    assert 0.05 < each["low"] < each["rate"] < each["high"] <= 1
+    (flaky,) = found_in(capsys, junit(tmp_path / "x.xml", again))["flaky"]
+    assert (flaky["test"], flaky["failures"], flaky["runs"]) == ("suite::a", 1, 2)
+    assert 0.05 < flaky["low"] < flaky["rate"] < flaky["high"] <= 1
 
 
 def test_a_test_that_failed_in_every_try_is_not(tmp_path, capsys):
@@ -150,11 +148,7 @@ def test_a_test_that_failed_in_every_try_is_not(tmp_path, capsys):
 def test_without_commits_it_says_what_would_tell(tmp_path, capsys):
     files = [junit(tmp_path / f"{run}.xml", {"a": outcome}) for run, outcome in enumerate(["", FAILED])]
     found = found_in(capsys, *files)
-    assert (
-        found["flaky"] == []
-        and "cannot tell" in found["flaky_because"]
-        and "--commit" in found["flaky_because"]
-    )
+    assert found["flaky"] == [] and "cannot tell" in found["flaky_because"] and "--commit" in found["flaky_because"]
 
 
 @pytest.mark.parametrize("rate", [0.02, *slow(0.3, 0.7)])
@@ -163,8 +157,8 @@ def test_the_rates_interval_holds_it_as_often_as_it_says(rate):
     for _ in range(300):
         runs = rng.integers(2, 6, size=60)
         failures = rng.binomial(runs, rate)
-        kept = failures < runs
-        _, low, high = flake_rate(failures[kept], runs[kept])
+        is_flaky = failures < runs
+        _, low, high = flake_rate(failures[is_flaky], runs[is_flaky])
         covered += low <= rate <= high
     assert covered >= 0.92 * 300
 
@@ -212,7 +206,7 @@ def test_jobs_of_github_are_tests_of_their_commit(tmp_path, capsys):
     (file := tmp_path / "jobs.json").write_text(json.dumps({"jobs": jobs}))
     found = found_in(capsys, file)
     assert (found["runs"], found["wall_s"], found["floor_test"]) == (2, 1800.0, "lint")
-    assert [each["test"] for each in found["flaky"]] == ["unit"]
+    assert [item["test"] for item in found["flaky"]] == ["unit"]
 
 
 SUITE = """
@@ -233,8 +227,8 @@ def test_real_files_of_pytest_with_the_hook_of_the_docs_say_it_all(tmp_path, cap
     (hook,) = re.findall(r"# conftest.py\n.*?(?=\n```)", docs, re.DOTALL)
     (tmp_path / "conftest.py").write_text(hook)
     (tmp_path / "test_x.py").write_text(SUITE)
-    asked = ["-q", "--junit-xml=x.xml", "-p", "no:cacheprovider", "-p", "xdist", "-n", str(workers)]
-    subprocess.run([sys.executable, "-m", "pytest", *asked], cwd=tmp_path, check=True, capture_output=True)
+    arguments = ["-q", "--junit-xml=x.xml", "-p", "no:cacheprovider", "-p", "xdist", "-n", str(workers)]
+    subprocess.run([sys.executable, "-m", "pytest", *arguments], cwd=tmp_path, check=True, capture_output=True)
     found = found_in(capsys, tmp_path / "x.xml", "--commit", "c1")
     spans = found["spans"]
     assert 0.8 <= spans["setup_s"] < 1.6 and 0.4 <= spans["call_s"] < 1.2
@@ -264,21 +258,21 @@ BOMB = '<!DOCTYPE a [<!ENTITY b "boom"><!ENTITY c "&b;&b;">]><testsuite><testcas
 )
 def test_bad_files_are_one_error(tmp_path, capsys, text, word):
     (file := tmp_path / "x.xml").write_text(text)
-    code, out, talk = said(capsys, file)
+    code, out, talk = output_of(capsys, file)
     assert (code, out) == (2, "") and word in talk and "x.xml" in talk
     assert "Traceback" not in talk and "\x7f" not in talk
 
 
 def test_bad_questions_are_one_error(tmp_path, capsys):
     file = junit(tmp_path / "x.xml", {"a": ""})
-    assert said(capsys, file, "--path", "{who}.xml")[0] == 2
-    assert said(capsys, file, "--path", "{commit}/elsewhere.xml")[0] == 2
-    assert said(capsys, file, "--shards", "0")[0] == 2
+    assert output_of(capsys, file, "--path", "{who}.xml")[0] == 2
+    assert output_of(capsys, file, "--path", "{commit}/elsewhere.xml")[0] == 2
+    assert output_of(capsys, file, "--shards", "0")[0] == 2
     (tmp_path / "empty").mkdir()
-    assert said(capsys, tmp_path / "empty")[0] == 2
+    assert output_of(capsys, tmp_path / "empty")[0] == 2
 
 
 def test_the_screen_obeys_nothing_in_a_file(tmp_path, capsys):
     file = junit(tmp_path / "x.xml", {'a\x9b2J" id="1': FAILED, 'a\x9b2J" id="2': ""})
-    code, out, _ = said(capsys, file, "--shards", "2")
+    code, out, _ = output_of(capsys, file, "--shards", "2")
     assert code == 0 and "\x9b" not in out and "\\x9b2J" in out

@@ -68,7 +68,7 @@ def no_space(rng, rows):
     return rendered(rows, assistant="\n\nAssistant:")
 
 
-def empty_answers(rng, rows):
+def empty_completions(rng, rows):
     for row in flagged(rng, rows, 0.02):
         row["answer"] = ""
     return rendered(rows)
@@ -89,7 +89,7 @@ PLANTED = [
     (mask_off_by_one, "labels", "mask"),
     (one_space, "text", "template"),
     (no_space, "text", "template"),
-    (empty_answers, "answer", "empty"),
+    (empty_completions, "answer", "empty"),
     (halved_source, "source", "share"),
 ]
 

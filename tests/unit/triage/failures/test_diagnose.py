@@ -17,7 +17,7 @@ from variants import slow
 NAMES = ColumnNames(failed="failed", at="at", unit="recipe", factors=FACTORS)
 
 
-def asked(tmp_path, text, names=NAMES, window=None, baseline=None):
+def diagnosis_of(tmp_path, text, names=NAMES, window=None, baseline=None):
     file = tmp_path / "attempts.csv"
     file.write_text(text)
     table = read_attempts([file], names)
@@ -26,7 +26,7 @@ def asked(tmp_path, text, names=NAMES, window=None, baseline=None):
 
 def of_fleet(tmp_path, culprit, seed, unit_sd=0.5, size=500):
     fleet = made_fleet(size, culprit, unit_sd=unit_sd, rng=np.random.default_rng(seed))
-    return fleet, asked(tmp_path, fleet.csv())
+    return fleet, diagnosis_of(tmp_path, fleet.csv())
 
 
 @pytest.mark.parametrize("culprit", [*CULPRITS[:2], *slow(*CULPRITS[2:])], ids="+".join)
@@ -48,9 +48,9 @@ def test_the_pool_that_had_the_harder_jobs_in_a_bad_hour_is_not_named(tmp_path, 
     jobs = pq.read_table(published_data / "triage" / "ci_jobs" / "jobs.parquet").to_pandas()
     jobs = jobs[(jobs["instance"] == "linux.g5.4xlarge.nvidia.gpu") & (jobs["pool"] != "lf.amz2023")]
     names = ColumnNames(failed="failed", at="at", factors=("pool", "job", "config"))
-    found = asked(tmp_path, jobs.to_csv(index=False), names)
+    found = diagnosis_of(tmp_path, jobs.to_csv(index=False), names)
     assert not any("pool" in factors for cause in found.causes for factors in (cause.factors, *cause.ties))
-    (pool,) = (each for each in found.ruled_out if each.factors == {"pool": "amz2023"})
+    (pool,) = (item for item in found.ruled_out if item.factors == {"pool": "amz2023"})
     plain, within, timed = ((round(r.ratio, 1), round(r.low, 1), round(r.high, 1)) for r in pool.adjustments)
     assert (plain[0], within, timed) == (3.1, (1.9, 1.3, 2.9), (0.6, 0.2, 1.7))
     assert (round(pool.rate, 3), round(pool.elsewhere_rate, 3)) == (0.160, 0.052)
@@ -95,10 +95,10 @@ def test_factors_that_never_vary_apart_are_a_tie_with_the_experiment_that_would_
         return {"failed": int(k % 10 == 0 or k % 41 == 1), "driver": driver, "rack": rack}
 
     names = ColumnNames(failed="failed", at="at", unit="recipe", factors=("driver", "rack"))
-    found = asked(tmp_path, text_of(rows(300, cells)), names)
+    found = diagnosis_of(tmp_path, text_of(rows(300, cells)), names)
     assert found.verdict == "unidentifiable"
-    both = [found.causes[0].factors, *found.causes[0].ties]
-    assert {"driver": "550"} in both and {"rack": "3"} in both
+    tied_factors = [found.causes[0].factors, *found.causes[0].ties]
+    assert {"driver": "550"} in tied_factors and {"rack": "3"} in tied_factors
     assert "run " in found.causes[0].next and "without" in found.causes[0].next
 
 
@@ -111,7 +111,7 @@ def test_two_culprits_are_several(tmp_path):
         }
 
     names = ColumnNames(failed="failed", at="at", unit="recipe", factors=("host", "image"))
-    found = asked(tmp_path, text_of(rows(700, cells)), names)
+    found = diagnosis_of(tmp_path, text_of(rows(700, cells)), names)
     assert found.verdict == "several"
     assert [cause.factors for cause in found.causes[:2]] in (
         [{"host": "0"}, {"image": "3"}],
@@ -126,8 +126,8 @@ def test_forty_retries_of_one_broken_recipe_are_one_piece_of_evidence(tmp_path):
     table = rows(400, cells)
     for k, row in enumerate(table):
         row["recipe"] = "broken" if k < 40 else f"r{k % 60}"
-    named = asked(tmp_path, text_of(table), ColumnNames(failed="failed", unit="recipe", factors=("host",)))
-    alone = asked(tmp_path, text_of(table), ColumnNames(failed="failed", factors=("host",)))
+    named = diagnosis_of(tmp_path, text_of(table), ColumnNames(failed="failed", unit="recipe", factors=("host",)))
+    alone = diagnosis_of(tmp_path, text_of(table), ColumnNames(failed="failed", factors=("host",)))
     assert (named.verdict, alone.verdict) == ("nothing", "cause")
     assert named.unit_correlation > 0.3
 
@@ -145,10 +145,10 @@ def test_a_surge_is_found_against_what_was_so_before(tmp_path):
 
     names = ColumnNames(failed="failed", at="at", unit="recipe", factors=("host", "image"))
     times = {"window": TimeWindow(60_000.0, 90_000.0, "w"), "baseline": TimeWindow(0.0, 60_000.0, "b")}
-    found = asked(tmp_path, text_of(rows(1_500, cells)), names, **times)
-    standing = asked(tmp_path, text_of(rows(1_500, cells)), names)
+    found = diagnosis_of(tmp_path, text_of(rows(1_500, cells)), names, **times)
+    candidates = diagnosis_of(tmp_path, text_of(rows(1_500, cells)), names)
     assert (found.verdict, found.causes[0].factors) == ("cause", {"image": "1"})
-    assert standing.causes[0].factors == {"host": "0"}
+    assert candidates.causes[0].factors == {"host": "0"}
     assert found.baseline_rate is not None and found.baseline_rate < found.rate
 
 
@@ -158,13 +158,13 @@ def test_rates_per_exposure_do_not_blame_who_merely_ran_longer(tmp_path):
         return {"failed": int(np.random.default_rng(k).random() < 0.04 * hours), "hours": hours, "host": k % 4}
 
     table = text_of(rows(600, cells))
-    per_attempt = asked(tmp_path, table, ColumnNames(failed="failed", factors=("host",)))
-    per_hour = asked(tmp_path, table, ColumnNames(failed="failed", exposure="hours", factors=("host",)))
+    per_attempt = diagnosis_of(tmp_path, table, ColumnNames(failed="failed", factors=("host",)))
+    per_hour = diagnosis_of(tmp_path, table, ColumnNames(failed="failed", exposure="hours", factors=("host",)))
     assert (per_attempt.verdict, per_hour.verdict) == ("cause", "nothing")
 
 
 @pytest.mark.parametrize(
-    ("cells", "said"),
+    ("cells", "message"),
     [
         (lambda k: {"failed": 0, "host": k % 3}, "no attempt failed"),
         (lambda k: {"failed": 1, "host": k % 3}, "every attempt failed"),
@@ -173,11 +173,11 @@ def test_rates_per_exposure_do_not_blame_who_merely_ran_longer(tmp_path):
         (lambda k: {"failed": k % 2, "host": k % 3, "recipe": "one"}, "1 unit"),
     ],
 )
-def test_where_nothing_can_be_known_the_verdict_says_why(tmp_path, cells, said):
+def test_where_nothing_can_be_known_the_verdict_says_why(tmp_path, cells, message):
     names = ColumnNames(failed="failed", unit="recipe", factors=("host",))
-    found = asked(tmp_path, text_of(rows(40, cells)), names)
+    found = diagnosis_of(tmp_path, text_of(rows(40, cells)), names)
     assert (found.verdict, found.causes) == ("nothing", ())
-    assert said in found.because
+    assert message in found.because
 
 
 def test_windows_that_cannot_be_are_errors(tmp_path):
@@ -185,11 +185,11 @@ def test_windows_that_cannot_be_are_errors(tmp_path):
     some, none = TimeWindow(0.0, 600.0, "0..600"), TimeWindow(1e9, 2e9, "1e9..2e9")
     timed = ColumnNames(failed="failed", at="at", factors=("host",))
     with pytest.raises(DataError, match=r"--window 1e9\.\.2e9: no attempt is in it; the table's are from 1970"):
-        asked(tmp_path, table, timed, window=none)
+        diagnosis_of(tmp_path, table, timed, window=none)
     with pytest.raises(ConfigError, match="give both"):
-        asked(tmp_path, table, timed, baseline=some)
+        diagnosis_of(tmp_path, table, timed, baseline=some)
     with pytest.raises(ConfigError, match="give --at"):
-        asked(tmp_path, table, ColumnNames(failed="failed", factors=("host",)), window=some)
+        diagnosis_of(tmp_path, table, ColumnNames(failed="failed", factors=("host",)), window=some)
 
 
 @pytest.mark.soak

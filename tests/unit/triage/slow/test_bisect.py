@@ -35,16 +35,16 @@ class Repository:
     def ends(self):
         return compare(lambda: self.block(self.number - 1), RULES)
 
-    def bisect(self, may_be=None, most: int = 400) -> Bisected | None:
+    def bisect(self, is_candidate=None, most: int = 400) -> Bisected | None:
         ends = self.ends()
         if ends.verdict not in ("slower", "faster"):
             return None
         return bisect_commits(
-            np.ones(self.number, bool) if may_be is None else may_be,
+            np.ones(self.number, bool) if is_candidate is None else is_candidate,
             [block.log_ratio for block in ends.blocks],
             lambda commit: self.block(commit).log_ratio,
             error=RULES.error,
-            may_go_on=lambda: self.num_blocks() < most,
+            can_continue=lambda: self.num_blocks() < most,
         )
 
     def num_blocks(self) -> int:
@@ -89,15 +89,14 @@ def test_the_posterior_is_what_a_grid_over_difference_and_noise_gives():
     for commit, ratio in measured:
         known.add(commit, ratio)
     difference, sigma = np.meshgrid(np.linspace(-0.4, 0.5, 901), np.exp(np.linspace(-6, 1, 500)))
-    by_hand = []
+    expected = []
     for culprit in range(4):
         rows = [*measured, *((3, ratio) for ratio in of_bad)]
         log = sum(
-            -0.5 * ((ratio - difference * (commit >= culprit)) / sigma) ** 2 - np.log(sigma)
-            for commit, ratio in rows
+            -0.5 * ((ratio - difference * (commit >= culprit)) / sigma) ** 2 - np.log(sigma) for commit, ratio in rows
         )
-        by_hand.append(np.exp(log).sum())  # uniform in the difference and in the log of sigma
-    np.testing.assert_allclose(known.probabilities(), np.array(by_hand) / sum(by_hand), rtol=0.01)
+        expected.append(np.exp(log).sum())  # uniform in the difference and in the log of sigma
+    np.testing.assert_allclose(known.probabilities(), np.array(expected) / sum(expected), rtol=0.01)
 
 
 def test_commits_that_do_not_run_are_named_and_cost_no_certainty_elsewhere():
@@ -115,22 +114,22 @@ def test_where_only_commits_that_do_not_run_would_tell_all_of_them_are_named():
     assert repository.num_blocks() < 60, "and no more is measured than tells anything"
     record = bisection(found, repository.blocks, line(16), RULES, PLAN, {})
     assert (record.verdict, len(record.culprits)) == ("several", 3)
-    assert [each.because for each in record.skipped] == ["SyntaxError"] * 2
+    assert [commit.because for commit in record.skipped] == ["SyntaxError"] * 2
     assert 1.1 < record.ratio < 1.3 and record.low is not None and record.low > 1.0
 
 
 def test_a_commit_that_changes_nothing_is_never_named():
-    may_be = np.arange(64) % 8 == 0
+    is_candidate = np.arange(64) % 8 == 0
     repository = Repository(np.random.default_rng(6), 64, 24, noise=0.02)
-    found = repository.bisect(may_be)
+    found = repository.bisect(is_candidate)
     assert found is not None and found.culprits == (24,)
-    assert found.posterior[~may_be].max() == 0.0
+    assert found.posterior[~is_candidate].max() == 0.0
 
 
 def test_a_commit_that_changes_nothing_is_not_named_beside_one_that_does_not_run():
-    may_be = np.arange(16) != 8
+    is_candidate = np.arange(16) != 8
     repository = Repository(np.random.default_rng(10), 16, 9, change=0.2, broken={7, 8})
-    found = repository.bisect(may_be)
+    found = repository.bisect(is_candidate)
     assert found is not None and found.culprits == (7, 9)
 
 

@@ -14,7 +14,7 @@ from assay.triage.slow.blocks import (
     blocks_to_decide,
     compare,
     effect_of,
-    phase_growths,
+    measure_phase_changes,
 )
 from assay.triage.slow.compared import side_by_side
 from variants import slow
@@ -23,7 +23,7 @@ RULES = BlockRules(least=0.03, error=0.05, most_blocks=40)
 PLAN = {"steps": 40, "warm_up": 10, "workers": 1, "apart": False}
 
 
-def played(rng, *, change: float, noise: float, rules: BlockRules = RULES) -> BlockComparison:
+def simulated(rng, *, change: float, noise: float, rules: BlockRules = RULES) -> BlockComparison:
     """Blocks of a machine whose noise is normal, B slower by `change`."""
 
     def measure() -> Block:
@@ -37,7 +37,7 @@ def played(rng, *, change: float, noise: float, rules: BlockRules = RULES) -> Bl
 @pytest.mark.parametrize("noise", [0.01, 0.04])
 def test_equals_are_told_apart_in_at_most_five_percent_though_looked_at_after_each_block(number, noise):
     rng = np.random.default_rng(0)
-    verdicts = [played(rng, change=0.0, noise=noise).verdict for _ in range(number)]
+    verdicts = [simulated(rng, change=0.0, noise=noise).verdict for _ in range(number)]
     assert sum(verdict in ("slower", "faster") for verdict in verdicts) <= 0.05 * number
     assert noise > 0.01 or verdicts.count("same") >= 0.99 * number
 
@@ -57,46 +57,46 @@ def test_the_interval_holds_at_all_looks_at_once_for_all_of_a_long_series(number
 @pytest.mark.parametrize(("change", "verdict"), [(0.05, "slower"), (-0.05, "faster")])
 def test_five_percent_are_found(change, verdict):
     rng = np.random.default_rng(2)
-    found = [played(rng, change=change, noise=0.03) for _ in range(200)]
-    assert sum(each.verdict == verdict for each in found) >= 0.98 * 200
-    assert np.median([len(each.blocks) for each in found]) <= 14
-    assert sum(each.effect.low <= math.log1p(change) <= each.effect.high for each in found) >= 0.95 * 200
+    found = [simulated(rng, change=change, noise=0.03) for _ in range(200)]
+    assert sum(comparison.verdict == verdict for comparison in found) >= 0.98 * 200
+    assert np.median([len(comparison.blocks) for comparison in found]) <= 14
+    assert (
+        sum(comparison.effect.low <= math.log1p(change) <= comparison.effect.high for comparison in found) >= 0.95 * 200
+    )
 
 
 def test_what_is_too_small_to_matter_is_called_the_same_and_what_cannot_be_told_undecided():
     rng = np.random.default_rng(3)
-    small = [played(rng, change=0.005, noise=0.01).verdict for _ in range(100)]
+    small = [simulated(rng, change=0.005, noise=0.01).verdict for _ in range(100)]
     assert small.count("same") >= 95
-    found = played(rng, change=0.0, noise=0.2, rules=RULES._replace(most_blocks=6))
+    found = simulated(rng, change=0.0, noise=0.2, rules=RULES._replace(most_blocks=6))
     assert (found.verdict, len(found.blocks)) == ("undecided", 6)
 
 
 def test_what_surely_differs_but_by_less_than_the_least_is_no_change():
     rng = np.random.default_rng(9)
-    found = [played(rng, change=0.02, noise=0.002).verdict for _ in range(100)]
+    found = [simulated(rng, change=0.02, noise=0.002).verdict for _ in range(100)]
     assert set(found) == {"same"}
 
 
 def test_the_chance_of_error_is_shared_out_among_phases():
-    blocks = [
-        Block(0.0, {"a": 1.0, "b": 1.0}, {"a": 1.0 + each, "b": 1.0}, 1.0) for each in (0.1, 0.2, 0.3, 0.4)
-    ]
-    growths = phase_growths(blocks, error=0.05)
-    wanted = effect_of([0.1, 0.2, 0.3, 0.4], error=0.025)
-    assert tuple(growths["a"].difference) == pytest.approx(tuple(wanted))
-    assert np.isfinite(wanted.low)
+    blocks = [Block(0.0, {"a": 1.0, "b": 1.0}, {"a": 1.0 + value, "b": 1.0}, 1.0) for value in (0.1, 0.2, 0.3, 0.4)]
+    phase_changes = measure_phase_changes(blocks, error=0.05)
+    expected = effect_of([0.1, 0.2, 0.3, 0.4], error=0.025)
+    assert tuple(phase_changes["a"].difference) == pytest.approx(tuple(expected))
+    assert np.isfinite(expected.low)
 
 
 def test_a_budget_ends_it_before_the_block_that_would_exceed_it_but_one_block_is_made():
     rng = np.random.default_rng(4)
     for budget_s, blocks in ((299.0, 4), (300.0, 5), (1.0, 1)):
-        found = played(rng, change=0.0, noise=0.2, rules=RULES._replace(budget_s=budget_s))
+        found = simulated(rng, change=0.0, noise=0.2, rules=RULES._replace(budget_s=budget_s))
         assert (found.verdict, len(found.blocks)) == ("undecided", blocks)
 
 
 def test_the_number_of_blocks_that_would_decide_does():
     rng = np.random.default_rng(5)
-    found = played(rng, change=0.0, noise=0.04, rules=RULES._replace(most_blocks=8))
+    found = simulated(rng, change=0.0, noise=0.04, rules=RULES._replace(most_blocks=8))
     number = blocks_to_decide(found.effect, found.noise(), RULES)
     assert number is not None and number > 8
     again = rng.normal(0.0, 1.0, number)
@@ -133,9 +133,9 @@ def test_the_phase_that_grew_is_named_though_another_varies_more():
         b_s = {"data": 0.2 + rng.normal(0, 0.001), "compute": 1.0 + drift + rng.normal(0, 0.01)}
         blocks.append(Block(math.log(sum(b_s.values()) / sum(a_s.values())), a_s, b_s, 60.0))
     found = compare(iter(blocks).__next__, RULES)
-    growths = phase_growths(found.blocks, error=0.05)
-    assert growths["data"].difference.low > 0.09
-    assert growths["compute"].difference.low < 0.0 < growths["compute"].difference.high
+    phase_changes = measure_phase_changes(found.blocks, error=0.05)
+    assert phase_changes["data"].difference.low > 0.09
+    assert phase_changes["compute"].difference.low < 0.0 < phase_changes["compute"].difference.high
     record = side_by_side(found, RULES, what="commits", a="a", b="b", plan=PLAN, sources={})
     assert (record.verdict, record.phase) == ("slower", "data")
     assert "% longer" in record.because and "data most, 0.2" in record.because
@@ -146,11 +146,11 @@ def test_the_phase_that_grew_is_named_though_another_varies_more():
 def test_an_undecided_record_says_what_would_decide_and_one_block_says_nothing():
     rng = np.random.default_rng(8)
     rules = RULES._replace(most_blocks=8)
-    found = played(rng, change=0.0, noise=0.04, rules=rules)
+    found = simulated(rng, change=0.0, noise=0.04, rules=rules)
     record = side_by_side(found, rules, what="datasets", a="a", b="b", plan=PLAN, sources={})
     assert (record.verdict, record.phase) == ("undecided", None)
     assert "--most-blocks" in record.next and "can be told yet" in record.because
-    one = played(rng, change=0.5, noise=0.0, rules=RULES._replace(most_blocks=1))
+    one = simulated(rng, change=0.5, noise=0.0, rules=RULES._replace(most_blocks=1))
     record = side_by_side(one, rules, what="datasets", a="a", b="b", plan=PLAN, sources={})
     assert (record.verdict, record.low, record.high, record.noise) == ("undecided", None, None, None)
     assert record.ratio == pytest.approx(1.5)

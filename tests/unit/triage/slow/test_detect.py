@@ -48,8 +48,8 @@ def test_steps_of_two_standard_deviations_are_found_in_the_noise_of_histories(
 ) -> None:
     rng, tries, found = np.random.default_rng(7), 150, 0
     for _ in range(tries):
-        values, place = with_step(histories[rng.integers(len(histories))], number, rng)
-        found += any(abs(change.first - place) <= 3 for change in find_levels(values, least=LEAST).changes)
+        values, position = with_step(histories[rng.integers(len(histories))], number, rng)
+        found += any(abs(change.first - position) <= 3 for change in find_levels(values, least=LEAST).changes)
     assert found >= 0.9 * tries
 
 

@@ -19,9 +19,7 @@ def fleet(rng, *, crossed: bool) -> SlowChanges:
     code = np.arange(80) >= 40
     machine = code ^ (np.arange(80) % 4 == 0) if crossed else code
     values = 1.05**code * 1.10**machine * np.exp(rng.normal(0, 0.01, 80))
-    return explained(
-        values, code=np.where(code, "b", "a").tolist(), machine=np.where(machine, "y", "x").tolist()
-    )
+    return explained(values, code=np.where(code, "b", "a").tolist(), machine=np.where(machine, "y", "x").tolist())
 
 
 @pytest.mark.parametrize("number", [20, *slow(200)])
@@ -50,8 +48,7 @@ def test_a_factor_of_many_values_is_not_blamed_for_what_it_did_not_do(number):
         values = np.exp(rng.normal(0, 0.01, before + after))
         values[before:] *= 1.2
         pools = {
-            f"pool of {size}": rng.integers(size, size=len(values)).astype(str).tolist()
-            for size in (2, 4, 16, 64)
+            f"pool of {size}": rng.integers(size, size=len(values)).astype(str).tolist() for size in (2, 4, 16, 64)
         }
         blamed += any(change.verdict != "unexplained" for change in explained(values, **pools).changes)
     assert blamed <= 0.05 * number

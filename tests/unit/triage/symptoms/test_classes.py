@@ -6,16 +6,14 @@ import pytest
 
 from assay.triage.symptoms.logs import read_log
 
-NOISE = "\n".join(
-    f"2026-03-01 10:00:{second:02d},123 INFO step {second} loss 2.31 lr 0.0003" for second in range(40)
-)
+NOISE = "\n".join(f"2026-03-01 10:00:{second:02d},123 INFO step {second} loss 2.31 lr 0.0003" for second in range(40))
 TEARDOWN = """\
 wandb: Waiting for W&B process to finish... (failed 1). Press Control-C to abort syncing.
 srun: error: gpu-17: task 3: Exited with exit code 1
 slurmstepd: error: *** STEP 4711.0 ON gpu-16 CANCELLED AT 2026-03-01T10:01:00 ***
 """
 
-SAID = {
+LINES = {
     "device_memory": (
         "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has 79.1 GiB",
         "RuntimeError: CUDA error: out of memory",
@@ -119,13 +117,11 @@ SAID = {
         "src/loader.cc:41:9: error: 'foo' was not declared in this scope",
     ),
 }
-EVERY = [(symptom_class, text) for symptom_class, texts in SAID.items() for text in texts]
+CASES_OF_LINES = [(symptom_class, text) for symptom_class, texts in LINES.items() for text in texts]
 
 
-@pytest.mark.parametrize(("symptom_class", "text"), EVERY)
-def test_a_message_is_of_the_class_that_a_person_would_say(
-    symptom_class: str, text: str, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize(("symptom_class", "text"), CASES_OF_LINES)
+def test_a_message_is_of_the_class_that_a_person_would_say(symptom_class: str, text: str, tmp_path: Path) -> None:
     (log := tmp_path / "rank0.log").write_text(f"{NOISE}\n{text}\n{TEARDOWN}")
     found = read_log(log).symptom
     assert (found.symptom_class, found.line) == (symptom_class, 41)

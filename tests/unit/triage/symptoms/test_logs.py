@@ -8,8 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from assay.base.errors import ConfigError
+from assay.triage.symptoms.combine import read_symptoms
 from assay.triage.symptoms.logs import read_log
-from assay.triage.symptoms.together import read_symptoms
 
 CRASHED = """\
 [rank{rank}]: Traceback (most recent call last):
@@ -24,12 +24,12 @@ def test_the_marked_line_of_real_logs_is_named(published_data: Path) -> None:
     folder = published_data / "triage" / "ci_logs"
     with (folder / "labels.csv").open(encoding="utf-8") as file:
         labels = {row["log"]: int(row["line"]) for row in csv.DictReader(file)}
-    near = {
+    nearest = {
         name: [abs(candidate.line - line) <= 5 for candidate in read_log(folder / name).symptom.candidates]
         for name, line in labels.items()
     }
-    assert sum(each[0] for each in near.values()) >= 14
-    assert sum(any(each) for each in near.values()) >= 17
+    assert sum(item[0] for item in nearest.values()) >= 14
+    assert sum(any(item) for item in nearest.values()) >= 17
 
 
 def test_an_exception_is_found_among_the_lines_that_others_say_meanwhile(tmp_path: Path) -> None:
@@ -53,9 +53,7 @@ def test_a_line_that_was_said_before_is_named_where_it_was_said_last(tmp_path: P
 
 
 def test_ranks_that_lost_a_peer_or_were_put_away_are_no_cause(tmp_path: Path) -> None:
-    (tmp_path / "rank0.log").write_text(
-        "RuntimeError: [gloo/pair.cc:5] Connection closed by peer [10.0.0.3]:41\n"
-    )
+    (tmp_path / "rank0.log").write_text("RuntimeError: [gloo/pair.cc:5] Connection closed by peer [10.0.0.3]:41\n")
     (tmp_path / "rank1.log").write_text(CRASHED.format(rank=1, raised="KeyError: 'labels'"))
     (tmp_path / "rank2.log").write_text("srun: error: n4: task 2: Exited with exit code 1\n")
     found = read_symptoms([tmp_path])
@@ -73,9 +71,7 @@ def test_nobody_began_it_where_all_lost_a_peer(tmp_path: Path) -> None:
 
 def test_failures_that_differ_in_numbers_paths_and_addresses_are_alike(tmp_path: Path) -> None:
     for number, path in enumerate(("/data/a/x.bin", "/scratch/u/run-17/y.bin", "/data/b/z.bin")):
-        (tmp_path / f"{number}.log").write_text(
-            f"OSError: [Errno 28] No space left on device: '{path}' at {number}\n"
-        )
+        (tmp_path / f"{number}.log").write_text(f"OSError: [Errno 28] No space left on device: '{path}' at {number}\n")
     found = read_symptoms([tmp_path / f"{number}.log" for number in range(3)])
     assert [(signature.symptom_class, signature.count) for signature in found.signatures] == [("storage", 3)]
 
@@ -89,11 +85,11 @@ def test_a_folder_without_files_is_refused(tmp_path: Path) -> None:
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 def test_any_bytes_are_read_and_a_full_disk_is_named_among_them(junk: list[bytes], tmp_path: Path) -> None:
     noise = [line.replace(b"\n", b"").replace(b"\r", b"") for line in junk]
-    calm = [line for line in noise if not any(67 <= byte <= 122 for byte in line)]
-    lines = [*calm, b"OSError: [Errno 28] No space left on device", *calm]
+    ordinary = [line for line in noise if not any(67 <= byte <= 122 for byte in line)]
+    lines = [*ordinary, b"OSError: [Errno 28] No space left on device", *ordinary]
     (log := tmp_path / "any.log").write_bytes(b"\n".join(lines))
     found = read_log(log).symptom
-    assert (found.symptom_class, found.line) == ("storage", len(calm) + 1)
+    assert (found.symptom_class, found.line) == ("storage", len(ordinary) + 1)
 
 
 def test_a_line_that_is_not_utf_8_is_read_as_far_as_it_is(tmp_path: Path) -> None:

@@ -55,9 +55,7 @@ def ledger(tmp_path):
         ("data_error", "DataError: column 'label' is not there", "cpu", "data"),
     ],
 )
-def test_the_kind_on_record_says_the_class_or_else_the_rules_of_logs_do(
-    ledger, tmp_path, kind, text, device, expected
-):
+def test_the_kind_on_record_says_the_class_or_else_the_rules_of_logs_do(ledger, tmp_path, kind, text, device, expected):
     ledger.record_run(run(tmp_path))
     ledger.record_attempt(attempt(why=failure(kind, text, device=device)))
     (found,) = failures_on_record(ledger)
@@ -74,13 +72,9 @@ def test_preempted_attempts_drills_and_those_that_succeeded_say_nothing(ledger, 
     assert failures_on_record(ledger) == []
 
 
-def test_damaged_arithmetic_that_was_only_noticed_is_a_symptom_and_what_ended_an_attempt_is_told_once(
-    ledger, tmp_path
-):
+def test_damaged_arithmetic_that_was_only_noticed_is_a_symptom_and_what_ended_an_attempt_is_told_once(ledger, tmp_path):
     def notice(kind, number):
-        return Notice(
-            notice=kind, run_id="r", attempt=number, at_s=5.0, rank=1, step=4, host="n1", text="sums differ"
-        )
+        return Notice(notice=kind, run_id="r", attempt=number, at_s=5.0, rank=1, step=4, host="n1", text="sums differ")
 
     ledger.record_run(run(tmp_path))
     ledger.record_attempt(attempt(outcome="succeeded"))

@@ -15,13 +15,13 @@ EVERYWHERE = 0.05
 def fleet(seed, *, host=(), since=(), clustered=False):
     """Attempts as text. Signatures of `host` come from n03 as well, those of `since` from the last third on."""
     rng = np.random.default_rng(seed)
-    luck = rng.normal(0.0, 1.5, NUM_UNITS) if clustered else np.zeros(NUM_UNITS)
+    unit_effects = rng.normal(0.0, 1.5, NUM_UNITS) if clustered else np.zeros(NUM_UNITS)
     favourite = rng.integers(0, NUM_SIGNATURES, NUM_UNITS)
     rows = []
     for attempt in range(NUM_ATTEMPTS):
         unit, host_number = int(rng.integers(NUM_UNITS)), int(rng.integers(NUM_HOSTS))
         signature = None
-        odds = EVERYWHERE / (1 - EVERYWHERE) * np.exp(luck[unit])
+        odds = EVERYWHERE / (1 - EVERYWHERE) * np.exp(unit_effects[unit])
         if rng.random() < odds / (1 + odds):
             signature = favourite[unit] if clustered else rng.integers(0, NUM_SIGNATURES)
         if host and host_number == 3 and rng.random() < 0.4:

@@ -90,24 +90,24 @@ could not connect, 0 errors so far
 """.splitlines()
 
 
-def line_of(tmp_path: Path, said: str) -> int | None:
-    (log := tmp_path / "a.log").write_text(f"all good\n{said}\n")
+def line_of(tmp_path: Path, line: str) -> int | None:
+    (log := tmp_path / "a.log").write_text(f"all good\n{line}\n")
     return read_log(log).symptom.line
 
 
-@pytest.mark.parametrize("said", SUMMARIES)
-def test_a_count_of_failures_is_one_where_it_is_above_zero(said: str, tmp_path: Path) -> None:
-    assert line_of(tmp_path, said.format(n=0)) is None
+@pytest.mark.parametrize("line", SUMMARIES)
+def test_a_count_of_failures_is_one_where_it_is_above_zero(line: str, tmp_path: Path) -> None:
+    assert line_of(tmp_path, line.format(n=0)) is None
     for number in (1, 7, 10, 100, "1,000"):
-        if "Failures: 0" not in said or number != "1,000":
-            assert line_of(tmp_path, said.format(n=number)) == 2, number
+        if "Failures: 0" not in line or number != "1,000":
+            assert line_of(tmp_path, line.format(n=number)) == 2, number
 
 
-@pytest.mark.parametrize("said", NOTHING_FAILED)
-def test_what_says_that_nothing_failed_is_no_failure(said: str, tmp_path: Path) -> None:
-    assert line_of(tmp_path, said) is None
+@pytest.mark.parametrize("line", NOTHING_FAILED)
+def test_what_says_that_nothing_failed_is_no_failure(line: str, tmp_path: Path) -> None:
+    assert line_of(tmp_path, line) is None
 
 
-@pytest.mark.parametrize("said", FAILURES)
-def test_a_zero_that_counts_no_failures_hides_none(said: str, tmp_path: Path) -> None:
-    assert line_of(tmp_path, said) == 2
+@pytest.mark.parametrize("line", FAILURES)
+def test_a_zero_that_counts_no_failures_hides_none(line: str, tmp_path: Path) -> None:
+    assert line_of(tmp_path, line) == 2

@@ -21,24 +21,28 @@ from assay.records.case import (
 RANK: dict[CaseVerdict, int] = {"established": 0, "supported": 1, "unknown": 2, "refuted": 3}
 
 
-def standing(case: Case) -> CaseStanding:
+def evaluate_case(case: Case) -> CaseStanding:
     """The hypotheses, the best first; of equals the one that was had first."""
-    latest = {each.prediction: each for each in case.evidence}
-    made = Counter(
+    latest = {evidence.prediction: evidence for evidence in case.evidence}
+    distinct = Counter(
         {(prediction.command, prediction.expect, prediction.hypothesis) for prediction in case.predictions}
     )
-    makers = Counter((command, expect) for command, expect, _ in made)
-    stand = sorted(
+    makers = Counter((command, expect) for command, expect, _ in distinct)
+    hypotheses = sorted(
         (_of_hypothesis(case, number, latest, makers) for number in range(1, len(case.hypotheses) + 1)),
-        key=lambda each: (RANK[each.verdict], each.failed - each.held, each.failed),
+        key=lambda hypothesis: (
+            RANK[hypothesis.verdict],
+            hypothesis.failed - hypothesis.held,
+            hypothesis.failed,
+        ),
     )
     return CaseStanding(
         name=case.name,
         opened_s=case.opened_s,
-        verdict=stand[0].verdict if stand else "unknown",
-        because=_because(stand),
+        verdict=hypotheses[0].verdict if hypotheses else "unknown",
+        because=_reason(hypotheses),
         symptoms=case.symptoms,
-        hypotheses=tuple(stand),
+        hypotheses=tuple(hypotheses),
     )
 
 
@@ -50,9 +54,9 @@ def _of_hypothesis(
 ) -> HypothesisStanding:
     hypothesis = case.hypotheses[number - 1]
     ours = tuple(
-        _of_prediction(each, latest.get(index), is_shared=makers[each.command, each.expect] > 1)
-        for index, each in enumerate(case.predictions)
-        if each.hypothesis == number
+        _of_prediction(prediction, latest.get(index), is_shared=makers[prediction.command, prediction.expect] > 1)
+        for index, prediction in enumerate(case.predictions)
+        if prediction.hypothesis == number
     )
     held, failed = (sum(our.outcome == outcome for our in ours) for outcome in ("held", "failed"))
     return HypothesisStanding(
@@ -68,9 +72,7 @@ def _of_hypothesis(
     )
 
 
-def _of_prediction(
-    prediction: Prediction, found: CaseEvidence | None, *, is_shared: bool
-) -> PredictionStanding:
+def _of_prediction(prediction: Prediction, found: CaseEvidence | None, *, is_shared: bool) -> PredictionStanding:
     return PredictionStanding(
         command=shlex.join(("assay", *prediction.command)),
         expect=prediction.expect,
@@ -85,18 +87,18 @@ def _verdict(predictions: tuple[PredictionStanding, ...], *, held: int, failed: 
         return "unknown"
     if failed >= held:
         return "refuted"
-    is_told_apart = any(prediction.outcome == "held" and not prediction.is_shared for prediction in predictions)
-    return "established" if is_told_apart and not failed else "supported"
+    is_distinguished = any(prediction.outcome == "held" and not prediction.is_shared for prediction in predictions)
+    return "established" if is_distinguished and not failed else "supported"
 
 
-def _because(stand: list[HypothesisStanding]) -> str:
-    if not stand:
+def _reason(hypotheses: list[HypothesisStanding]) -> str:
+    if not hypotheses:
         return "no hypothesis yet: 'assay triage case check' proposes some, 'case add' adds one."
-    first = stand[0]
+    first = hypotheses[0]
     if first.verdict in ("unknown", "refuted"):
         left = "none was answered" if first.verdict == "unknown" else "none stands"
-        return f"of {number_of(len(stand), 'hypothesis', 'hypotheses')}, {left}."
-    also = sum(each.verdict == first.verdict for each in stand) - 1
-    beside = f"; so are {also} more" if also > 1 else "; so is one more" if also else ""
-    answered = first.held + first.failed
-    return f"{first.text}: {first.held} of {number_of(answered, 'prediction')} held{beside}."
+        return f"of {number_of(len(hypotheses), 'hypothesis', 'hypotheses')}, {left}."
+    also = sum(hypothesis.verdict == first.verdict for hypothesis in hypotheses) - 1
+    ties = f"; so are {also} more" if also > 1 else "; so is one more" if also else ""
+    num_tested = first.held + first.failed
+    return f"{first.text}: {first.held} of {number_of(num_tested, 'prediction')} held{ties}."

@@ -82,8 +82,8 @@ def null_failures(
     for number in range(num_tables):
         chance = rates
         if np.isfinite(size):
-            luck = rng.beta(unit_rate * size, (1.0 - unit_rate) * size) / unit_rate
-            chance = np.minimum(rates * luck[index], 1.0)
+            unit_factor = rng.beta(unit_rate * size, (1.0 - unit_rate) * size) / unit_rate
+            chance = np.minimum(rates * unit_factor[index], 1.0)
         if is_single:
             drawn[:, number] = rng.random(table.num_rows, np.float32) < chance
         else:

@@ -6,16 +6,18 @@ import numpy as np
 import pytest
 
 from assay.records.evaluation import Estimate, Measured, Metric, ScoreEvaluation, ScoreMetrics, ScoreSlice
-from assay.triage.data.moved import moved_metric
+from assay.triage.data.metric_shift import moved_metric
 
 REWARD = Metric(name="reward", unit="points", higher_is_better=True)
 Z = 1.959963984540054
 
 
 def scored(value: float, error: float | None, number: int = 100) -> ScoreMetrics:
-    reach = None if error is None else Z * error
+    margin = None if error is None else Z * error
     estimate = Estimate(
-        value=value, low=None if reach is None else value - reach, high=None if reach is None else value + reach
+        value=value,
+        low=None if margin is None else value - margin,
+        high=None if margin is None else value + margin,
     )
     return ScoreMetrics(num_rows=number, measured=(Measured(metric=REWARD, estimate=estimate),))
 
@@ -24,14 +26,14 @@ def evaluation(overall: ScoreMetrics, slices: dict[str, ScoreMetrics], run_id: s
     return ScoreEvaluation(
         run_id=run_id, step=1, weights_digest="w", dataset_fingerprint="d", split="validation",
         predictions_sha256="p", overall=overall,
-        slices=tuple(ScoreSlice(column="language", value=name, metrics=each) for name, each in slices.items()),
+        slices=tuple(
+            ScoreSlice(column="language", value=name, metrics=metrics) for name, metrics in slices.items()
+        ),
     )  # fmt: skip
 
 
 def test_the_interval_of_a_difference_of_two_normal_means_is_the_closed_form() -> None:
-    found = moved_metric(
-        evaluation(scored(1.0, 0.3), {}), evaluation(scored(2.0, 0.4), {}), dataset="d", held_s=0.0
-    )
+    found = moved_metric(evaluation(scored(1.0, 0.3), {}), evaluation(scored(2.0, 0.4), {}), dataset="d", held_s=0.0)
     assert found is not None
     assert (found.overall.low, found.overall.high) == pytest.approx((1.0 - Z * 0.5, 1.0 + Z * 0.5))
     assert (found.slices, found.num_slices, found.device_hours) == ((), 0, None)

@@ -3,7 +3,7 @@
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
+from numpy.typing import NDArray
 
 from assay.records.data_changes import DataChangeKind, DataFinding
 from assay.triage.data.sizes import Size
@@ -12,8 +12,8 @@ from assay.triage.data.sizes import Size
 class Strata(NamedTuple):
     """To which stratum each row belongs; rows of stratum -1 are those that changed, and in no comparison."""
 
-    old: npt.NDArray[np.int64]
-    new: npt.NDArray[np.int64]
+    old: NDArray[np.int64]
+    new: NDArray[np.int64]
 
 
 class Change(NamedTuple):
@@ -24,13 +24,13 @@ class Change(NamedTuple):
     """None where it left no rows alone."""
 
 
-def change(what: str, kind: DataChangeKind, size: Size, says: str, strata: Strata | None = None) -> Change:
+def change(what: str, kind: DataChangeKind, size: Size, text: str, strata: Strata | None = None) -> Change:
     """With its size."""
     p_value = size.p_value if size.p_value >= 1e-300 else 0.0
     sizes: dict[str, Any] = {**size._asdict(), "p_value": p_value}
-    return Change(DataFinding(what=what, kind=kind, says=says, **sizes), strata)
+    return Change(DataFinding(what=what, kind=kind, says=text, **sizes), strata)
 
 
-def without(old: npt.NDArray[np.bool_], new: npt.NDArray[np.bool_]) -> Strata:
+def without(old: NDArray[np.bool_], new: NDArray[np.bool_]) -> Strata:
     """All rows but these."""
     return Strata(-old.astype(np.int64), -new.astype(np.int64))

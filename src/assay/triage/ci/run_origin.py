@@ -35,7 +35,7 @@ _RUN = re.compile(
 )
 
 
-class Whose(NamedTuple):
+class RunOrigin(NamedTuple):
     """`commit` and `run` are empty where nothing says them; `config` is what else the path says."""
 
     commit: str
@@ -58,25 +58,25 @@ def path_pattern(template: str) -> re.Pattern[str]:
     return re.compile(rf"(?:^|/){pattern}$")
 
 
-def whose(file: Path, properties: Mapping[str, str], pattern: re.Pattern[str] | None) -> Whose:
+def run_origin(file: Path, properties: Mapping[str, str], pattern: re.Pattern[str] | None) -> RunOrigin:
     """What is known of a file; what a `--path` names comes before properties, they before the path's words."""
     path = file.as_posix()
-    given: dict[str, str] = {}
+    named: dict[str, str] = {}
     if pattern is not None:
         found = pattern.search(path)
         if found is None:
             raise DataError(
                 f"{file}: its path does not end as --path says. Correct the pattern, or leave the file out."
             )
-        given = found.groupdict()
+        named = found.groupdict()
     plain = {re.sub("[^a-z0-9]", "", name.lower()): value.strip() for name, value in properties.items()}
-    met = max(_COMMIT.finditer(path), key=lambda each: each.start(), default=None)
+    met = max(_COMMIT.finditer(path), key=lambda found: found.start(), default=None)
     of_path = (met["named"] or met["number"] or met["hash"]) if met else ""
     words = "" if pattern is not None else _RUN.sub("#", path.replace(met[0], "#") if met else path)
-    return Whose(
-        given.get("commit") or _first(plain, COMMIT_PROPERTIES) or of_path,
-        given.get("run") or _first(plain, RUN_PROPERTIES),
-        given.get("config") or _first(plain, CONFIG_PROPERTIES) or words,
+    return RunOrigin(
+        named.get("commit") or _first(plain, COMMIT_PROPERTIES) or of_path,
+        named.get("run") or _first(plain, RUN_PROPERTIES),
+        named.get("config") or _first(plain, CONFIG_PROPERTIES) or words,
     )
 
 

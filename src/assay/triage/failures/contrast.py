@@ -16,7 +16,7 @@ from assay.base.shapes import Float, Float64
 TINY = 1e-30
 
 
-class Striking(NamedTuple):
+class RegionContrast(NamedTuple):
     """What is striking, for each region and table."""
 
     llr: Float[np.ndarray, "region table"]
@@ -45,7 +45,7 @@ class Contrast:
         failures: Float[np.ndarray, "region table"],
         sizes: Float[np.ndarray, "region"],
         baseline: Float[np.ndarray, "region"] | None,
-    ) -> Striking:
+    ) -> RegionContrast:
         """`baseline`: expected failures of each region, where there is one."""
         sizes = sizes[:, None].astype(failures.dtype)
         rest, rest_size = np.maximum(self.failures - failures, 0.0), np.maximum(self.size - sizes, TINY)
@@ -53,14 +53,14 @@ class Contrast:
             excess = failures - sizes * (rest / rest_size)
             pooled = self._fit(self.failures, np.asarray(self.size, failures.dtype))
             llr = self._fit(failures, sizes) + self._fit(rest, rest_size) - pooled
-            return Striking(np.where(excess > 0, llr, 0.0), excess / np.maximum(self.failures, TINY))
+            return RegionContrast(np.where(excess > 0, llr, 0.0), excess / np.maximum(self.failures, TINY))
         assert self.baseline is not None
         before, all_before = baseline[:, None].astype(failures.dtype), float(self.baseline.sum())
         rest_before = np.maximum(all_before - before, TINY)
         excess, total = failures - before, self.failures - all_before
         gained = self._fit(failures, sizes) - self._at(failures, sizes, before)
         gained -= self._fit(rest, rest_size) - self._at(rest, rest_size, rest_before)
-        return Striking(np.where(excess > 0, gained, 0.0), np.minimum(excess / np.maximum(total, 1.0), 1.0))
+        return RegionContrast(np.where(excess > 0, gained, 0.0), np.minimum(excess / np.maximum(total, 1.0), 1.0))
 
     def _fit(self, failures: Any, sizes: Any) -> Any:
         """The log likelihood at the rate that fits best."""

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from assay.triage.failures.likeness import likeness
+from assay.triage.failures.unit_correlation import likeness
 
 
 def table(sizes: list[int], failed: list[int]) -> SimpleNamespace:
@@ -16,9 +16,7 @@ def table(sizes: list[int], failed: list[int]) -> SimpleNamespace:
 
 
 def test_units_that_fail_as_a_whole_weigh_one_each() -> None:
-    found = likeness(
-        table([1, 4, 4, 16, 16, 16], [0, 4, 0, 16, 0, 0]), np.array([0.35, 1.4, 1.4, 5.6, 5.6, 5.6])
-    )
+    found = likeness(table([1, 4, 4, 16, 16, 16], [0, 4, 0, 16, 0, 0]), np.array([0.35, 1.4, 1.4, 5.6, 5.6, 5.6]))
     assert found.correlation > 0.9
     sizes = np.array([1, 4, 4, 16, 16, 16])
     np.testing.assert_allclose(found.weights, 1.0 / (1.0 + (sizes - 1.0) * found.correlation))

@@ -37,21 +37,21 @@ def read_symptoms(sources: Sequence[Path], failures: Sequence[RecordedSymptom] =
 def signatures(logs: Sequence[LogSymptom], failures: Sequence[RecordedSymptom] = ()) -> tuple[Signature, ...]:
     """Failures that are alike, the most frequent first; of equals the one that was met first."""
     causes = [log for log in logs if log.role in (None, "initiating") and log.candidates]
-    alike: dict[tuple[SymptomClass, str], list[LogSymptom | RecordedSymptom]] = defaultdict(list)
+    groups: dict[tuple[SymptomClass, str], list[LogSymptom | RecordedSymptom]] = defaultdict(list)
     members: list[LogSymptom | RecordedSymptom] = [*causes, *(failure for failure in failures if failure.key)]
     for member in members:
-        alike[member.symptom_class, member.key].append(member)
-    told = [
+        groups[member.symptom_class, member.key].append(member)
+    found_signatures = [
         Signature(
             symptom_class=symptom_class,
             key=key,
             count=len(found),
-            paths=tuple(each.path for each in found if isinstance(each, LogSymptom)),
-            runs=tuple(dict.fromkeys(each.run_id for each in found if isinstance(each, RecordedSymptom))),
+            paths=tuple(member.path for member in found if isinstance(member, LogSymptom)),
+            runs=tuple(dict.fromkeys(member.run_id for member in found if isinstance(member, RecordedSymptom))),
         )
-        for (symptom_class, key), found in alike.items()
+        for (symptom_class, key), found in groups.items()
     ]
-    return tuple(sorted(told, key=lambda signature: -signature.count))
+    return tuple(sorted(found_signatures, key=lambda signature: -signature.count))
 
 
 def _of_source(source: Path) -> Iterator[LogSymptom]:

@@ -12,7 +12,7 @@ from assay.base.units import number_of
 from assay.records.data_changes import MovedMetric, MovedSlice
 from assay.records.evaluation import ClassifierMetrics, Estimate, Evaluation, ScoreMetrics
 
-MOST_MOVED = 5
+MAX_MOVED = 5
 CONFIDENCE = 0.95
 
 
@@ -23,26 +23,22 @@ def moved_metric(before: Evaluation, after: Evaluation, *, dataset: str, held_s:
     old, new = _estimate(before.overall, name), _estimate(after.overall, name)
     if old is None or new is None:
         return None
-    known = {
-        (slice_part.column, slice_part.value): _estimate(slice_part.metrics, name)
-        for slice_part in before.slices
-    }
+    known = {(slice_part.column, slice_part.value): _estimate(slice_part.metrics, name) for slice_part in before.slices}
     pairs = [
         (slice_part.column, slice_part.value, was, now)
         for slice_part in after.slices
-        if (was := known.get((slice_part.column, slice_part.value)))
-        and (now := _estimate(slice_part.metrics, name))
+        if (was := known.get((slice_part.column, slice_part.value))) and (now := _estimate(slice_part.metrics, name))
     ]
     slices = [_moved(*pair, together=len(pairs)) for pair in pairs]
-    surely = sorted(
+    significant_ones = sorted(
         (slice_part for slice_part in slices if not slice_part.low <= 0.0 <= slice_part.high),
-        key=lambda each: -abs(each.after - each.before),
+        key=lambda slice_part: -abs(slice_part.after - slice_part.before),
     )
     hours = held_s / 3_600.0 if held_s else None
     return MovedMetric(
         metric=after.headline.metric.title,
         overall=_moved("", "", old, new, together=1),
-        slices=tuple(surely[:MOST_MOVED]),
+        slices=tuple(significant_ones[:MAX_MOVED]),
         num_slices=len(slices),
         ablation=(
             f"train the recipe of {after.run_id} with data.dataset={dataset}, and compare it with both: if the "
@@ -54,7 +50,7 @@ def moved_metric(before: Evaluation, after: Evaluation, *, dataset: str, held_s:
 
 def _estimate(metrics: ClassifierMetrics | ScoreMetrics, name: str) -> Estimate | None:
     """With an interval; None where there is none."""
-    found = next((each.estimate for each in metrics.measured if each.metric.name == name), None)
+    found = next((measured.estimate for measured in metrics.measured if measured.metric.name == name), None)
     return found if found is not None and found.low is not None and found.high is not None else None
 
 

@@ -35,10 +35,10 @@ from assay.triage.symptoms.recorded import symptom_of
 
 HOUR_S, DAY_S = 3_600.0, 86_400.0
 DAYS_A_WEEK = 7.0
-LEAST_SHARE = 0.01
+MIN_SHARE = 0.01
 """The share of all device time below which a phase is nothing to look at."""
-LEAST_RISE = 0.005
-MOST_SYMPTOMS = 5
+MIN_RISE = 0.005
+MAX_SYMPTOMS = 5
 """Symptoms of failures without a known cause that have a finding each; the others share one."""
 
 SPENT: dict[Phase, tuple[str, str]] = {
@@ -51,7 +51,7 @@ SPENT: dict[Phase, tuple[str, str]] = {
 }
 """Phase -> what it is, and what comes next."""
 
-Answer = TypeVar("Answer")
+ResultT = TypeVar("Answer")
 
 
 class Fleet(NamedTuple):
@@ -65,7 +65,7 @@ class Fleet(NamedTuple):
     spent_s: dict[Phase, float]
 
 
-def look_at(ledger: Ledger) -> Fleet:
+def triage_ledger(ledger: Ledger) -> Fleet:
     """All runs on record; `ConfigError` where no attempt is over."""
     runs = {run.run_id: run for run in ledger.runs() if not run.is_drill}
     attempts = [attempt for attempt in ledger.attempts() if attempt.run_id in runs]
@@ -74,30 +74,26 @@ def look_at(ledger: Ledger) -> Fleet:
         raise ConfigError("the ledger has no attempt that is over. 'assay runs' lists what it has.")
     spent = [second for second in ledger.training_seconds() if second.run_id in runs]
     not_looked_at: dict[str, str] = {}
-    recorded = _asked("failures", not_looked_at, lambda: columns_of_attempts(runs.values(), attempts))
+    recorded = _try_compute("failures", not_looked_at, lambda: columns_of_attempts(runs.values(), attempts))
     table = series = diagnosis = changes = None
     if recorded is None:
         not_looked_at["slower"] = not_looked_at["failures"]
     else:
         columns, over = recorded
-        table = _asked("failures", not_looked_at, lambda: table_of_columns(columns, ColumnNames()))
-        series = _asked(
-            "slower", not_looked_at, lambda: series_of_attempts(columns, over, spent, SeriesNames())
-        )
+        table = _try_compute("failures", not_looked_at, lambda: table_of_columns(columns, ColumnNames()))
+        series = _try_compute("slower", not_looked_at, lambda: series_of_attempts(columns, over, spent, SeriesNames()))
     if table is not None:
         diagnosis = diagnose(table, window=None, baseline=None, rng=np.random.default_rng(0))
     if series is not None:
-        changes = explain_changes(series, least=LEAST_RISE)
+        changes = explain_changes(series, least=MIN_RISE)
     spent_s = _by_phase(spent)
-    days = max(0.0, max(each.ended_s or 0.0 for each in ended) - min(each.started_s for each in ended)) / DAY_S
+    days = (
+        max(0.0, max(attempt.ended_s or 0.0 for attempt in ended) - min(attempt.started_s for attempt in ended)) / DAY_S
+    )
     found = [*_of_causes(diagnosis), *_of_rises(changes, ended), *_of_phases(spent_s)]
-    unexplained = []
-    if (
-        diagnosis is not None
-        and diagnosis.failures
-        and not any(cause.is_confirmed for cause in _of_causes(diagnosis))
-    ):
-        unexplained = list(_of_symptoms(ended, diagnosis.attempts))
+    candidates = []
+    if diagnosis is not None and diagnosis.failures and not any(cause.is_confirmed for cause in _of_causes(diagnosis)):
+        candidates = list(_of_symptoms(ended, diagnosis.attempts))
         not_looked_at["what failures share"] = diagnosis.because
     weeks = max(1.0, days / DAYS_A_WEEK)
     findings = TriageFindings(
@@ -106,15 +102,15 @@ def look_at(ledger: Ledger) -> Fleet:
         failures=0 if table is None else int(table.failures.sum()),
         days=days,
         device_hours=sum(spent_s.values()) / HOUR_S,
-        findings=(*_ranked(unexplained, weeks=weeks), *_ranked(found, weeks=weeks)),
+        findings=(*_ranked(candidates, weeks=weeks), *_ranked(found, weeks=weeks)),
         not_looked_at=not_looked_at,
     )
     return Fleet(findings, table, diagnosis, series, changes, spent_s)
 
 
-def _asked(question: str, refused: dict[str, str], ask: Callable[[], Answer]) -> Answer | None:
+def _try_compute(question: str, refused: dict[str, str], compute: Callable[[], ResultT]) -> ResultT | None:
     try:
-        return ask()
+        return compute()
     except (ConfigError, DataError) as error:
         refused[question] = str(error)
         return None
@@ -125,12 +121,12 @@ def _ranked(found: Sequence[Finding], *, weeks: float) -> list[Finding]:
 
     Of less than a week they stay what they are: nobody knows how the rest of the week goes."""
     weekly = [
-        each
-        if each.device_hours_a_week is None
-        else each.model_copy(update={"device_hours_a_week": each.device_hours_a_week / weeks})
-        for each in found
+        finding
+        if finding.device_hours_a_week is None
+        else finding.model_copy(update={"device_hours_a_week": finding.device_hours_a_week / weeks})
+        for finding in found
     ]
-    return sorted(weekly, key=lambda each: (not each.is_confirmed, -(each.device_hours_a_week or 0.0)))
+    return sorted(weekly, key=lambda finding: (not finding.is_confirmed, -(finding.device_hours_a_week or 0.0)))
 
 
 def _of_causes(diagnosis: FailureDiagnosis | None) -> Iterator[Finding]:
@@ -146,18 +142,18 @@ def _of_causes(diagnosis: FailureDiagnosis | None) -> Iterator[Finding]:
 
 def _of_symptoms(ended: Sequence[Attempt], num_attempts: int) -> Iterator[Finding]:
     """Failures for which no cause is known, a finding for each of the commonest symptoms."""
-    symptoms = [(each, symptom) for each in ended if (symptom := symptom_of(each)) is not None]
-    common = [key for key, _ in Counter(symptom.key for _, symptom in symptoms).most_common(MOST_SYMPTOMS)]
+    symptoms = [(attempt, symptom) for attempt in ended if (symptom := symptom_of(attempt)) is not None]
+    common = [key for key, _ in Counter(symptom.key for _, symptom in symptoms).most_common(MAX_SYMPTOMS)]
     for key in [*common, None]:
-        alike = [pair for pair in symptoms if (pair[1].key == key if key else pair[1].key not in common)]
-        if alike:
-            last = alike[-1][1]
+        group = [pair for pair in symptoms if (pair[1].key == key if key else pair[1].key not in common)]
+        if group:
+            last = group[-1][1]
             text = f"the last, of run {last.run_id}: {last.text}" if key else "each in a way of its own"
             yield Finding(
                 about="failures",
-                what=f"{len(alike):,} of {num_attempts:,} attempts failed{' alike' * (len(alike) > 1)}; {text}",
+                what=f"{len(group):,} of {num_attempts:,} attempts failed{' group' * (len(group) > 1)}; {text}",
                 is_confirmed=True,
-                device_hours_a_week=sum(_held_s(attempt) for attempt, _ in alike) / HOUR_S,
+                device_hours_a_week=sum(_held_s(attempt) for attempt, _ in group) / HOUR_S,
                 next=f"assay show {last.run_id}" if key else "assay triage symptoms",
             )
 
@@ -175,7 +171,7 @@ def _of_rises(changes: SlowChanges | None, ended: Sequence[Attempt]) -> Iterator
     for change in () if changes is None else changes.changes:
         if change.ratio is not None and change.ratio > 1.0:
             since_s = float(change.at)
-            held_s = sum(_held_s(each) for each in ended if each.started_s >= since_s)
+            held_s = sum(_held_s(attempt) for attempt in ended if attempt.started_s >= since_s)
             yield Finding(
                 about="slower",
                 what=_rise_text(change, since_s),
@@ -195,7 +191,7 @@ def _rise_text(change: SlowChange, since_s: float) -> str:
 def _of_phases(spent_s: dict[Phase, float]) -> Iterator[Finding]:
     held_s = sum(spent_s.values())
     for phase, (what, following) in SPENT.items():
-        if spent_s.get(phase, 0.0) > LEAST_SHARE * held_s:
+        if spent_s.get(phase, 0.0) > MIN_SHARE * held_s:
             yield Finding(
                 about="spent",
                 what=f"{percent_text(spent_s[phase] / held_s)} of all device time {what}",

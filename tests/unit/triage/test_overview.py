@@ -18,7 +18,7 @@ from assay.reporting.documents.render import render_document
 from assay.reporting.documents.triage_page import triage_document
 from assay.reporting.terminal.findings import print_findings
 from assay.store.home import Home
-from assay.triage.findings import Fleet, look_at
+from assay.triage.overview import Fleet, triage_ledger
 from fleet_ledger import recorded_fleet
 from machine import MACHINE
 
@@ -28,7 +28,7 @@ DAYS = (399 + (100 * 1.3 + 50) / 3600) / 24
 
 def looked_at(home: Home) -> Fleet:
     with home.open_ledger() as ledger:
-        return look_at(ledger)
+        return triage_ledger(ledger)
 
 
 @pytest.fixture(scope="module")
@@ -129,9 +129,7 @@ def recorded_runs(home: Home, *failures: str | None) -> None:
                 )
             )  # fmt: skip
             ledger.record_phase_seconds(
-                PhaseSeconds(
-                    run_id=run_id, attempt=1, rank=0, held_s=10.0, seconds={"startup": 9.0, "compute": 1.0}
-                )
+                PhaseSeconds(run_id=run_id, attempt=1, rank=0, held_s=10.0, seconds={"startup": 9.0, "compute": 1.0})
             )
 
 
@@ -253,7 +251,6 @@ def test_the_command_prints_json_and_a_page_and_says_where_nothing_is(
 LOOK = """
 import os, sys
 from assay.cli.main import main
-from machine import MACHINE
 try:
     main(["triage", "--json"])
 except SystemExit as ended:
