@@ -11,7 +11,7 @@ import click
 from assay.base.errors import ConfigError
 from assay.base.names import shell_line
 from assay.base.shown_url import without_secrets
-from assay.cli.launch_target import LaunchTarget, launch_target_options, warned
+from assay.cli.launch_target import LaunchTarget, launch_target_options, print_warning
 from assay.cli.parameters import (
     FILE,
     FILE_OR_CHANGE,
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from assay.workflows.train import RunResult
 
 
-def _print_keys(context: click.Context, option: click.Parameter, asked: bool) -> None:
+def _print_keys(context: click.Context, option: click.Parameter, is_set: bool) -> None:
     """Print the reference that an option is for, and leave."""
-    if not asked:
+    if not is_set:
         return
     if option.name == "keys":
         from assay.training.recipe import recipe_reference
@@ -69,9 +69,7 @@ def _print_keys(context: click.Context, option: click.Parameter, asked: bool) ->
     metavar="RUN[@STEP]",
     help="Begin a new run with a commit of RUN (the last; @0: its beginning), under its recipe with OVERRIDES.",
 )
-@click.option(
-    "--store", metavar="URL", help="Where commits go, e.g. s3://bucket/prefix; by default the run's folder."
-)
+@click.option("--store", metavar="URL", help="Where commits go, e.g. s3://bucket/prefix; by default the run's folder.")
 @click.option("--max-restarts", default=10, show_default=True, help="Attempts that may die before giving up.")
 @click.option(
     "--after-death",
@@ -197,7 +195,7 @@ def train(
     check_seconds: float,
     verbose: bool,
     as_json: bool,
-    place: LaunchTarget,
+    target: LaunchTarget,
     **restarts: Any,
 ) -> None:
     """Train RECIPE (a YAML file), with OVERRIDES like trainer.epochs=2, and prove what was learned.
@@ -208,33 +206,33 @@ def train(
     A file with stages is a pipeline (docs/pipelines.md), with which the same command goes on.
     """
     set_python_graders(python_graders)
-    recipe, overrides = _told_apart(recipe, overrides, resume, forked)
+    recipe, overrides = _split_arguments(recipe, overrides, resume, forked)
     if recipe is not None and _is_pipeline(recipe):
-        _train_pipeline(recipe, overrides, workers, place, check=check, as_json=as_json)
+        _train_pipeline(recipe, overrides, workers, target, check=check, as_json=as_json)
         return
     if check and recipe is not None:
         _print_check(recipe, overrides, workers.most, check_seconds, verbose=verbose, as_json=as_json)
         return
-    place.check(workers.most)
+    target.check(workers.most)
     home = current_home()
-    _refuse_names(home, overrides, resume=resume, store=store, run_id=run_id, check=check)
-    _refuse_to_take_over(home, resume, place, take_over=take_over)
-    planned = _fault_plan(faults) if faults else None
+    _check_names(home, overrides, resume=resume, store=store, run_id=run_id, check=check)
+    _check_not_running(home, resume, target, take_over=take_over)
+    fault_plan = _fault_plan(faults) if faults else None
     new = {"world_size": workers.most, "run_id": run_id, "store_url": store}
-    with _ranks_import(place, trains=not (place.dry_run or check or forked)):
+    with _preload_ranks(target, trains=not (target.dry_run or check or forked)):
         from assay.elastic.faults import NO_FAULTS
         from assay.elastic.supervisor import RestartPolicy
 
         os.environ["ASSAY_STORE_PATIENCE"] = str(restarts["store_patience"])  # for ranks, and what is beside
-        plan = planned or NO_FAULTS
+        plan = fault_plan or NO_FAULTS
         policy = RestartPolicy(
             **restarts, parallel=(parallel,), grace_s=leave_within, faults=plan, least_ranks=workers.least or 1
         )
-        run = _asked_for(home, recipe, overrides, parallel, place, resume=resume, forked=forked, new=new)
-        world_size = _checked_workers(run, workers, place)
+        run = _select_run(home, recipe, overrides, parallel, target, resume=resume, forked=forked, new=new)
+        world_size = _checked_workers(run, workers, target)
         if check:
-            whence = run.parent or "its beginning"
-            click.echo(f"{whence} can be forked so, to end at step {run.num_steps}; nothing was started")
+            origin = run.parent or "its beginning"
+            click.echo(f"{origin} can be forked so, to end at step {run.num_steps}; nothing was started")
             return
         names = (
             "parallel",
@@ -243,24 +241,24 @@ def train(
             "python_graders",
             *(["workers"] if workers.least else []),
         )
-        passed_on = _passed_on(*restarts, *names)
-        if _is_begun(home, run, world_size, place, plan, passed_on, is_new=resume is None, as_json=as_json):
-            if place.on == "allocation":
-                _train_on_allocation(home, run, world_size, policy, place.workers_per_node, as_json=as_json)
+        forwarded = _forwarded_options(*restarts, *names)
+        if _start_run(home, run, world_size, target, plan, forwarded, is_new=resume is None, as_json=as_json):
+            if target.on == "allocation":
+                _train_on_allocation(home, run, world_size, policy, target.workers_per_node, as_json=as_json)
             else:
                 _train_here(home, run, world_size, policy, as_json=as_json)
 
 
-def _checked_workers(run: "Run", workers: Workers, place: LaunchTarget) -> int:
+def _checked_workers(run: "Run", workers: Workers, target: LaunchTarget) -> int:
     """How many are wanted; of a range on this machine, as many as it has room for."""
     from assay.elastic.processor import gpus_here, processor_here
     from assay.elastic.workers import check_lanes, room_here
     from assay.training.recipe import recipe_of
 
     recipe = recipe_of(run)
-    if (warning := check_lanes(workers, recipe.loader.lanes)) is not None and place.on != "allocation":
-        warned(f"warning: {warning}")
-    if place.on in ("slurm", "allocation"):
+    if (warning := check_lanes(workers, recipe.loader.lanes)) is not None and target.on != "allocation":
+        print_warning(f"warning: {warning}")
+    if target.on in ("slurm", "allocation"):
         return workers.most
     return room_here(
         workers,
@@ -271,13 +269,13 @@ def _checked_workers(run: "Run", workers: Workers, place: LaunchTarget) -> int:
     )
 
 
-def _is_begun(
+def _start_run(
     home: "Home",
     run: "Run",
     workers: int,
-    place: LaunchTarget,
+    target: LaunchTarget,
     plan: "FaultPlan",
-    passed_on: tuple[str, ...],
+    forwarded: tuple[str, ...],
     *,
     is_new: bool,
     as_json: bool,
@@ -288,33 +286,33 @@ def _is_begun(
     from assay.workflows.fork import bring_commit
     from assay.workflows.run import save_run
 
-    _heed_guards(home, run, workers, place)
+    _check_guards(home, run, workers, target)
     if plan.faults:
-        check_plan(plan, world_size=workers, num_steps=run.num_steps, num_nodes=place.num_nodes())
-    if is_new and not place.dry_run:
+        check_plan(plan, world_size=workers, num_steps=run.num_steps, num_nodes=target.num_nodes())
+    if is_new and not target.dry_run:
         save_run(home, run)
         bring_commit(home, run)
-    if not is_new and not place.dry_run and _has_finished(run):
+    if not is_new and not target.dry_run and _has_finished(run):
         # What a launch that was killed had yet to do, evaluation and audit, is done here; nothing is trained.
-        return place.on not in ("background", "slurm")
-    return not launch(home, place, run, world_size=workers, options=passed_on, as_json=as_json)
+        return target.on not in ("background", "slurm")
+    return not launch(home, target, run, world_size=workers, options=forwarded, as_json=as_json)
 
 
-def _heed_guards(home: "Home", run: "Run", workers: int, place: LaunchTarget) -> None:
+def _check_guards(home: "Home", run: "Run", workers: int, target: LaunchTarget) -> None:
     """Where it was launched, and on an allocation, that was done before."""
-    if place.on == "allocation" or place.launched:
+    if target.on == "allocation" or target.launched:
         return
     from assay.launchers.guards import heed_guards
 
-    for warning in heed_guards(home, run, world_size=workers, host=place.host()):
-        warned(f"warning: {warning}. 'assay triage guard' lists all.")
+    for warning in heed_guards(home, run, world_size=workers, host=target.host()):
+        print_warning(f"warning: {warning}. 'assay triage guard' lists all.")
 
 
 def _has_finished(run: "Run") -> bool:
     """Whether nothing is left to train, and said so; of a copy of a run neither is."""
     from assay.store.commit_log import CommitLog
     from assay.store.objects import open_store
-    from assay.store.place import refuse_copy
+    from assay.store.target import refuse_copy
     from assay.workflows.run import finished_entry
 
     finished = finished_entry(CommitLog(open_store(run.store_url)))
@@ -339,7 +337,7 @@ def _train_pipeline(
     file: Path,
     overrides: tuple[str, ...],
     workers: Workers,
-    place: LaunchTarget,
+    target: LaunchTarget,
     *,
     check: bool,
     as_json: bool,
@@ -348,7 +346,7 @@ def _train_pipeline(
 
     if workers.least is not None:
         raise ConfigError(f"--workers {workers}: every run of a pipeline has as many. Use one number.")
-    train_pipeline(file, overrides, workers.most, place, check=check, as_json=as_json)
+    train_pipeline(file, overrides, workers.most, target, check=check, as_json=as_json)
 
 
 def _fault_plan(file: Path) -> "FaultPlan":
@@ -358,16 +356,16 @@ def _fault_plan(file: Path) -> "FaultPlan":
     return validated(FaultPlan, read_config_file(file, ()))
 
 
-def _ranks_import(place: LaunchTarget, *, trains: bool) -> AbstractContextManager[None]:
+def _preload_ranks(target: LaunchTarget, *, trains: bool) -> AbstractContextManager[None]:
     """Let the server of the ranks import torch, while this process imports and checks the rest."""
-    if place.on != "here" or not trains:
+    if target.on != "here" or not trains:
         return nullcontext()
     from assay.elastic.fork_server import begun_at_once
 
     return begun_at_once()
 
 
-def _told_apart(
+def _split_arguments(
     recipe: Path | None, overrides: tuple[str, ...], resume: str | None, forked: str | None
 ) -> tuple[Path | None, tuple[str, ...]]:
     """The recipe's file, and what changes it: beside a run's name, all that stands there is meant to change
@@ -379,7 +377,7 @@ def _told_apart(
     return recipe, overrides
 
 
-def _refuse_to_take_over(home: "Home", resume: str | None, place: LaunchTarget, *, take_over: bool) -> None:
+def _check_not_running(home: "Home", resume: str | None, target: LaunchTarget, *, take_over: bool) -> None:
     """Raise `ConfigError` where a process of this host trains the run now, unless it is to be taken over.
 
     Of a job its scheduler would have to be asked."""
@@ -390,10 +388,10 @@ def _refuse_to_take_over(home: "Home", resume: str | None, place: LaunchTarget, 
     from assay.store.launches import process_state, saved_launches
 
     run = home.run(resume)
-    if not place.launched:
-        _refuse_beside_worker(home, run, is_launched=place.on == "allocation")
+    if not target.launched:
+        _refuse_beside_worker(home, run, is_launched=target.on == "allocation")
     last = next(reversed(saved_launches(run)), None)
-    if take_over or place.launched or place.on == "allocation" or last is None or last.place == "slurm":
+    if take_over or target.launched or target.on == "allocation" or last is None or last.target == "slurm":
         return
     if process_state(last) == "running":
         raise ConfigError(
@@ -414,12 +412,12 @@ def _refuse_beside_worker(home: "Home", run: "Run", *, is_launched: bool) -> Non
     check_not_managed_job(open_store(str(home.api)), run.run_id, SystemClock(), is_launched=is_launched)
 
 
-def _asked_for(
+def _select_run(
     home: "Home",
     recipe: Path | None,
     overrides: tuple[str, ...],
     parallel: Any,
-    place: LaunchTarget,
+    target: LaunchTarget,
     *,
     resume: str | None,
     forked: str | None,
@@ -444,7 +442,7 @@ def _asked_for(
     for note in check_new(recipe_of(run), run.num_steps, changed=changed):
         click.echo(f"note: {note}", err=True)
     check_parallel(recipe_of(run), (parallel,))
-    if place.on in ("here", "background"):
+    if target.on in ("here", "background"):
         check_gathered_weights_fit(recipe_of(run), parallel, world_size=new["world_size"])
     return run
 
@@ -469,22 +467,22 @@ def _print_check(
     loaded = read_config_file(recipe_file, overrides)
     recipe, dataset = check_recipe(loaded)
     changed = [parse_override(text)[0] for text in overrides]
-    found = preview(recipe, dataset, world_size=workers, changed=changed)
-    warned = [warning.with_hint().text for warning in data_warnings(recipe, dataset)]
-    found = found._replace(remarks=(*warned, *found.remarks))
+    preview_result = preview(recipe, dataset, world_size=workers, changed=changed)
+    print_warning = [warning.with_hint().text for warning in data_warnings(recipe, dataset)]
+    preview_result = preview_result._replace(warnings=(*print_warning, *preview_result.warnings))
     measured = None
     if seconds:
         click.echo(f"measuring {seconds:g} s of real steps, in a folder that is removed ...", err=True)
         measured = calibrate(loaded, world_size=workers, seconds=seconds)
     order = measure_order(recipe, dataset)
     if as_json:
-        click.echo(check_view(found, recipe, measured, order, world_size=workers).to_json())
+        click.echo(check_view(preview_result, recipe, measured, order, world_size=workers).to_json())
         return
-    if order.mend is not None:
+    if order.fix is not None:
         badly = f"loader.window_rows={recipe.loader.window_rows} mixes these rows badly: --verbose says how"
-        found = found._replace(remarks=(*found.remarks, badly))
+        preview_result = preview_result._replace(warnings=(*preview_result.warnings, badly))
     mark = "# " if verbose else ""  # beside the recipe, all else is a comment
-    for line in check_lines(found, recipe.trainer, measured, world_size=workers):
+    for line in check_lines(preview_result, recipe.trainer, measured, world_size=workers):
         click.echo(f"{mark}{line}")
     if not verbose:
         click.echo("recipe       valid; --verbose prints it whole, and how well its order mixes the rows")
@@ -494,7 +492,7 @@ def _print_check(
         click.echo(f"# {line}")
 
 
-def _refuse_names(
+def _check_names(
     home: "Home",
     overrides: tuple[str, ...],
     *,
@@ -528,22 +526,20 @@ def _refuse_names(
         raise ConfigError("--check is for a RECIPE: this run's was checked when it began. Nothing was started.")
 
 
-def _passed_on(*names: str) -> tuple[str, ...]:
+def _forwarded_options(*names: str) -> tuple[str, ...]:
     """Those of the options that were given, for a process that trains elsewhere."""
     context = click.get_current_context()
     options = {option.name: option.opts[0] for option in context.command.params}
     given = {name: context.params[name] for name in names if is_on_command_line(context, name)}
-    return tuple(
-        options[name] if value is True else f"{options[name]}={value}" for name, value in given.items()
-    )
+    return tuple(options[name] if value is True else f"{options[name]}={value}" for name, value in given.items())
 
 
 def _train_here(home: "Home", run: "Run", workers: int, policy: "RestartPolicy", *, as_json: bool) -> None:
-    result, is_behind = _driven(home, run, workers, policy)
+    result, is_behind = _run_training(home, run, workers, policy)
     _print_trained(home, result, policy, is_behind=is_behind, as_json=as_json)
 
 
-def _driven(
+def _run_training(
     home: "Home", run: "Run", workers: int, policy: "RestartPolicy", nodes: "Nodes | None" = None
 ) -> tuple["RunResult", bool]:
     """What the run came to, and whether the ledger has yet to hear of it."""
@@ -553,14 +549,12 @@ def _driven(
 
     with writer_of(home, run) as writer:
         for earlier_run, suspect in writer.ask(lambda ledger: ledger.suspects(socket.gethostname())) or ():
-            found = "computed wrongly" if suspect.is_certain else "may have computed wrongly"
+            preview_result = "computed wrongly" if suspect.is_certain else "may have computed wrongly"
             where = f"in run {earlier_run}, step {suspect.step}"
-            warning = f"warning: {suspect.device} of this node {found} {where}. Test it before you trust it."
+            warning = f"warning: {suspect.device} of this node {preview_result} {where}. Test it before you trust it."
             click.secho(warning, err=True, fg="yellow")
         with RunProgress(run) as progress:
-            result = train_run(
-                home, run, writer, world_size=workers, policy=policy, observers=[progress], nodes=nodes
-            )
+            result = train_run(home, run, writer, world_size=workers, policy=policy, observers=[progress], nodes=nodes)
         if result.error is not None:
             raise result.error
     return result, writer.is_behind
@@ -601,18 +595,18 @@ def _train_on_allocation(
     from assay.launchers.slurm.launcher import STOPPED_EARLY
 
     allocation, job_nodes = Allocation.from_environment(os.environ), JobNodes.from_environment(os.environ)
-    heir = follow_lead(run, allocation) if allocation.node > 0 else None
-    if allocation.node > 0 and heir is None:
+    successor = follow_lead(run, allocation) if allocation.node > 0 else None
+    if allocation.node > 0 and successor is None:
         return
     with nodes_of(
         run,
         allocation,
         world_size=workers,
         ranks_per_node=workers_per_node,
-        heir=heir,
+        successor=successor,
         job_nodes=job_nodes,
     ) as nodes:
-        result, is_behind = _driven(home, run, workers, policy, nodes)
+        result, is_behind = _run_training(home, run, workers, policy, nodes)
     if result.outcome == "moved":
         click.echo(f"run {run.run_id} goes on: {result.leads_on} leads it, this node leaves", err=True)
         return

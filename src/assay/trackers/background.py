@@ -15,7 +15,7 @@ from assay.store.home import Home
 LOG_FILE = "sinks.log"
 
 
-class SinksBeside:
+class BackgroundSinks:
     """A watcher that starts them once, with the first attempt."""
 
     def __init__(self, home: Home, run: Run) -> None:

@@ -33,7 +33,7 @@ from assay.trackers.tensorboard import TensorBoardSink
 from assay.trackers.wandb import WandbSink
 
 POLL_S = 2.0
-GPUS_EVERY_S = 10.0
+GPU_POLL_S = 10.0
 _DIGESTS = ("gradient_digest", "spot_check_digest", "spot_check_lane")
 """Numbers for a replay: nobody wants to see them drawn."""
 
@@ -59,7 +59,7 @@ class SinkName(NamedTuple):
         """`ConfigError` where it is none."""
         kind, colon, where = text.partition(":")
         if kind not in KINDS or not colon or not where:
-            forms = ", ".join(f"{name}:{each.where}" for name, each in KINDS.items())
+            forms = ", ".join(f"{name}:{kind.where}" for name, kind in KINDS.items())
             raise ConfigError(f"'{text}' is no sink. Write one of: {forms}.")
         if where.startswith("file:"):
             where = url2pathname(urlsplit(where).path)
@@ -111,22 +111,22 @@ def _cursor(store: ObjectStore, name: SinkName) -> dict[str, Any]:
 
 def _follow(run: Run, name: SinkName, clock: Clock, *, until_ended: bool) -> int:
     store, key = open_store(run.run_dir), name.key
-    kept = _cursor(store, name)
-    sink = KINDS[name.kind].open(name.where, run, kept["memory"])
-    store.put(key, json.dumps(kept).encode())
+    cursor_state = _cursor(store, name)
+    sink = KINDS[name.kind].open(name.where, run, cursor_state["memory"])
+    store.put(key, json.dumps(cursor_state).encode())
     launch, num_points, step, next_gpus_s = last_launch(run), 0, 0, 0.0
     trains_here = launch is not None and launch.host == socket.gethostname()
     while True:
         # Asked before the segments are read: what ends in between is read to its end.
         has_ended = not until_ended or _has_ended(run)
-        new = [point for part in _hand_over(run, sink, kept["positions"]) for point in part]
+        new = [point for part in _copy_new_points(run, sink, cursor_state["positions"]) for point in part]
         num_points, step = num_points + len(new), new[-1].step if new else step
         if trains_here and not has_ended and clock.monotonic_s() >= next_gpus_s:
-            next_gpus_s = clock.monotonic_s() + GPUS_EVERY_S
+            next_gpus_s = clock.monotonic_s() + GPU_POLL_S
             sink.write(gpu_points(step, clock.now_s()))
         sink.flush()
         if new:
-            store.put(key, json.dumps(kept).encode())
+            store.put(key, json.dumps(cursor_state).encode())
         if has_ended:
             break
         clock.sleep_s(POLL_S)
@@ -135,18 +135,18 @@ def _follow(run: Run, name: SinkName, clock: Clock, *, until_ended: bool) -> int
     return num_points
 
 
-def _hand_over(run: Run, sink: Sink, positions: dict[str, str]) -> Iterator[list[Point]]:
+def _copy_new_points(run: Run, sink: Sink, positions: dict[str, str]) -> Iterator[list[Point]]:
     starts = {saved_attempt.attempt: saved_attempt for saved_attempt in saved_attempts(Path(run.run_dir))}
     for path in segment_paths(Path(run.run_dir)):
         attempt, rank = attempt_and_rank(path)
         if rank != 0:
             continue
-        place = path.relative_to(run.run_dir).as_posix()
-        after = Position.from_json(positions[place]) if place in positions else Position()
+        segment = path.relative_to(run.run_dir).as_posix()
+        after = Position.from_json(positions[segment]) if segment in positions else Position()
         data = read_segment(path, after)
         if data.header is None:
             continue
-        if place not in positions and attempt in starts:
+        if segment not in positions and attempt in starts:
             sink.began(starts[attempt].start_step, starts[attempt].started_s)
         found = [
             Point(metric, step, at_s, value)
@@ -160,7 +160,7 @@ def _hand_over(run: Run, sink: Sink, positions: dict[str, str]) -> Iterator[list
             )
         ]
         sink.write(found := sorted(found, key=lambda point: point.at_s))
-        positions[place] = data.next.to_json()
+        positions[segment] = data.next.to_json()
         yield found
 
 

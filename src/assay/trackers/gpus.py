@@ -16,16 +16,16 @@ _LIMIT_S = 10.0
 
 def gpu_points(step: int, at_s: float) -> list[Point]:
     """`gpu_0_memory_bytes`, `gpu_0_utilisation` (a share), and so on, at a step and a moment."""
-    return [point for line in _said("index,memory.used,utilization.gpu") for point in _points(line, step, at_s)]
+    return [point for line in _query_gpus("index,memory.used,utilization.gpu") for point in _points(line, step, at_s)]
 
 
 def smallest_gpu_bytes() -> int | None:
     """Memory of the GPU that has least; None where there is none, or its driver cannot tell."""
-    sizes = [float(line) for line in _said("memory.total") if line.strip().replace(".", "", 1).isdecimal()]
+    sizes = [float(line) for line in _query_gpus("memory.total") if line.strip().replace(".", "", 1).isdecimal()]
     return int(min(sizes) * 2.0**20) if sizes else None
 
 
-def _said(query: str) -> list[str]:
+def _query_gpus(query: str) -> list[str]:
     """A line for each GPU."""
     if (program := shutil.which("nvidia-smi")) is None:
         return []

@@ -40,7 +40,7 @@ class MlflowSink:
             name = str(run.recipe.get("name", "assay"))
             found = self._client.get_experiment_by_name(name)
             experiment = found.experiment_id if found else self._client.create_experiment(name)
-            made = self._client.create_run(
+            created = self._client.create_run(
                 experiment,
                 run_name=run.run_id,
                 tags={"assay.recipe": run.recipe_sha256, "assay.code": run.code_version},
@@ -48,8 +48,8 @@ class MlflowSink:
             leaves = [(key, str(value)[:_LONGEST_PARAM]) for key, value in dotted_leaves(run.recipe)]
             params = [Param(key, value) for key, value in leaves]
             for first in range(0, len(params), 100):
-                self._client.log_batch(made.info.run_id, params=params[first : first + 100])
-            memory["run_id"] = made.info.run_id
+                self._client.log_batch(created.info.run_id, params=params[first : first + 100])
+            memory["run_id"] = created.info.run_id
         self._run_id = str(memory["run_id"])
 
     def began(self, step: int, at_s: float) -> None:
@@ -57,9 +57,7 @@ class MlflowSink:
 
     def write(self, points: Sequence[Point]) -> None:
         """See `Sink`."""
-        metrics = [
-            self._metric(point.name, point.value, int(point.at_s * 1000), point.step) for point in points
-        ]
+        metrics = [self._metric(point.name, point.value, int(point.at_s * 1000), point.step) for point in points]
         for first in range(0, len(metrics), _AT_ONCE):
             self._client.log_batch(self._run_id, metrics=metrics[first : first + _AT_ONCE])
 
