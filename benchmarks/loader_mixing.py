@@ -19,7 +19,7 @@ import pyarrow as pa
 from assay.base.seeds import mix64
 from assay.data.loader.config import LoaderConfig
 from assay.data.loader.loader import Loader
-from assay.data.loader.order import WindowPlace
+from assay.data.loader.order import WindowIndex
 
 GROUP_ROWS, NUM_GROUPS = 1500, 700
 CASES = [(4096, 0), (16_384, 0), (32_768, 0), (2048, 3), (4096, 1), (4096, 2), (4096, 3), (4096, 5), (8192, 3)]
@@ -60,25 +60,25 @@ def variance_over_uniform(loader: Loader, group_rows: int) -> float:
 
 def figures(window_rows: int, spread: int, *, lanes: int, batch: int) -> dict[str, float]:
     """Of one setting."""
-    config = LoaderConfig(lanes=lanes, global_batch_size=batch, window_rows=window_rows, spread_windows=spread)
+    config = LoaderConfig(lanes=lanes, global_batch_size=batch, window_rows=window_rows, shuffle_radius_windows=spread)
     loader = Loader(Groups(GROUP_ROWS, NUM_GROUPS), config, ())
     geometry = loader.geometry
-    middle = geometry.portions_of_window(geometry.num_windows // 2)
+    middle = geometry.slices_of_window(geometry.num_windows // 2)
     reads = Counter(
         group
         for lane in range(lanes)
         for group in {
             span.group
-            for stretch in range(geometry.num_windows)
-            for span in loader.spans(WindowPlace(0, stretch), lane)
+            for segment in range(geometry.num_windows)
+            for span in loader.spans(WindowIndex(0, segment), lane)
         }
     )
     return {
         "window_rows": window_rows,
-        "spread_windows": spread,
+        "shuffle_radius_windows": spread,
         "variance": round(variance_over_uniform(loader, GROUP_ROWS), 2),
-        "kept_kb_per_token_of_a_row": round(config.kept_bytes * window_rows / 1000, 1),
-        "first_step_rows": len({portion.stretch for portion in middle}) * window_rows,
+        "kept_kb_per_token_of_a_row": round(config.buffer_bytes_per_token * window_rows / 1000, 1),
+        "first_step_rows": len({portion.segment for portion in middle}) * window_rows,
         "reads": round(reads.total() / NUM_GROUPS, 3),
     }
 

@@ -179,9 +179,9 @@ def slow_rank(rounds: int) -> SlowRank:
             ranks = Ranks.join(rank=rank, world_size=SLOW_RANKS, rendezvous=meeting, num_threads=1)
             sleep_s = SLOW_LANE_S * (SLOWNESS if rank == SLOW_RANKS - 1 else 1)
             equal = slept(ranks, LaneShares(NUM_LANES, SLOW_RANKS), sleep_s, rounds)
-            microseconds = ranks.everyones([round(equal.lane_s * 1e6)])
+            microseconds = ranks.all_gather_numbers([round(equal.lane_s * 1e6)])
             loads = loads_by_speed([each / 1e6 for [each] in microseconds], NUM_LANES)
-            by_speed = slept(ranks, LaneShares(NUM_LANES, SLOW_RANKS, given_loads=loads), sleep_s, rounds)
+            by_speed = slept(ranks, LaneShares(NUM_LANES, SLOW_RANKS, explicit_loads=loads), sleep_s, rounds)
             assert torch.equal(equal.gradient, by_speed.gradient)
             took = torch.tensor([equal.step_s, by_speed.step_s])
             dist.all_reduce(took, dist.ReduceOp.MAX, group=ranks.control)
@@ -216,9 +216,7 @@ def node_bytes() -> NodeBytes:
     flat_most = max(sent_by(flat, ranks) for ranks in shares.ranks_of_nodes) / ring
     num_numbers = plan.num_cells * NUMBERS_A_CELL
     counted = [sent / (4 * num_numbers) / ring for sent in sent_by_interfaces(shares, plan, num_numbers)]
-    return NodeBytes(
-        statistics.fmean(of_nodes), max(of_nodes), flat_most, statistics.fmean(counted), max(counted)
-    )
+    return NodeBytes(statistics.fmean(of_nodes), max(of_nodes), flat_most, statistics.fmean(counted), max(counted))
 
 
 def sent_by(plan: ExchangePlan, ranks: range) -> float:
@@ -271,9 +269,7 @@ class LostNode(NamedTuple):
 
 def lost_node(steps: int) -> LostNode:
     """A real cluster loses a node, goes on with those that are left; and one of four nodes, for comparison."""
-    setting = Setting(
-        8, 8, lane_s=LOST_NODE_LANE_S, spread=0.05, rate=RATE, steps=2 * steps, commit_every=steps
-    )
+    setting = Setting(8, 8, lane_s=LOST_NODE_LANE_S, spread=0.05, rate=RATE, steps=2 * steps, commit_every=steps)
     with cluster(setting) as made:
         made.start()
         made.until(lambda: made.last_commit() >= steps)
@@ -282,9 +278,7 @@ def lost_node(steps: int) -> LostNode:
         attempts = made.attempts()
         assert [attempt.world_size for attempt in attempts] == [8, 7], attempts
         on_7 = made.measured(attempts[-1])
-    [on_4] = trained(
-        setting._replace(workers=4, nodes=4, steps=steps, commit_every=10 * steps), timeout_s=CLUSTER_S
-    )
+    [on_4] = trained(setting._replace(workers=4, nodes=4, steps=steps, commit_every=10 * steps), timeout_s=CLUSTER_S)
     print(f"{described(on_7)}\n{described(on_4)}")
     return LostNode(on_7.median_step_s, on_4.median_step_s)
 

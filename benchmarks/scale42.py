@@ -165,7 +165,7 @@ def _loader(folder: Path, part: Any) -> Any:
     from assay.data.loader.loader import Loader
 
     config = LoaderConfig(lanes=LANES, global_batch_size=BATCH)
-    config = config if part == "train" else config.unspread()
+    config = config if part == "train" else config.for_evaluation()
     return Loader(split_view(_dataset(folder), _split(), part), config, ("input_ids", "label"))
 
 
@@ -205,9 +205,7 @@ def audit(folder: Path) -> dict[str, float]:
     )  # fmt: skip
     rows = audits._Rows()
     problems: list[str] = []
-    figures = _cpu(
-        lambda: audits._Auditor(_dataset(folder), loader, [last], rows, problems).check_receipts(receipts)
-    )
+    figures = _cpu(lambda: audits._Auditor(_dataset(folder), loader, [last], rows, problems).check_receipts(receipts))
     assert not (problems or rows.missing or rows.repeated), (problems[:3], rows.missing[:3])
     assert rows.expected == loader.geometry.num_rows, (rows.expected, loader.geometry.num_rows)
     return {**figures, "rows": rows.expected, "receipts": len(receipts.step)}
@@ -270,9 +268,7 @@ def train(folder: Path, num_steps: int) -> dict[str, float]:
     run = f"scale42-{int(time.time())}"
     began = time.monotonic()
     command = [sys.executable, "-m", "assay", "train", str(recipe), "--run-id", run, "--workers"]
-    process = subprocess.Popen(
-        [*command, "2"], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
-    )
+    process = subprocess.Popen([*command, "2"], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     peak_kb, killed = 0, False
     log = folder / "home" / run / "log"
     while process.poll() is None:

@@ -109,17 +109,13 @@ def between_nodes(rate: str) -> NetworkLink:
                 if span.name.startswith("swapped")
             ]
             if rank == 0:
-                found.write_text(
-                    json.dumps([(int(name.split()[1]), end - begin) for name, begin, end in spans])
-                )
+                found.write_text(json.dumps([(int(name.split()[1]), end - begin) for name, begin, end in spans]))
             ranks.leave()
 
         forked_at(nodes, be_rank)
         messages = [TimedMessage(num_bytes=size, seconds=took) for size, took in json.loads(found.read_text())]
     return measured_link(
-        TwoWorkers(
-            num_nodes=2, num_steps=1, step_s=1, contention=1, messages=tuple(messages), added_bytes_per_s=1
-        )
+        TwoWorkers(num_nodes=2, num_steps=1, step_s=1, contention=1, messages=tuple(messages), added_bytes_per_s=1)
     )
 
 
@@ -129,9 +125,7 @@ class Forecasts:
     def __init__(self, made: Cluster, seconds: float) -> None:
         self._made, self._recipe = made, str(made.folder / "recipe.yaml")
         calibration = made.folder / "calibration.json"
-        made.assay(
-            "throughput", self._recipe, "--workers", "1", "--seconds", str(seconds), "--out", str(calibration)
-        )
+        made.assay("throughput", self._recipe, "--workers", "1", "--seconds", str(seconds), "--out", str(calibration))
         self.calibration = ThroughputCalibration.from_json(calibration.read_bytes(), source=calibration)
         assert self.calibration.two_workers is not None, "two workers fit on two processors"
         self._here = measured_link(self.calibration.two_workers)

@@ -39,7 +39,7 @@ ELSEWHERE = 1e-5
 
 SMALL = (
     "loader.lanes=4", "loader.global_batch_size=16", "loader.window_rows=32", "loader.threads=1",
-    "loader.spread_windows=0",
+    "loader.shuffle_radius_windows=0",
     "method.encoder.vocab_size=512", "method.encoder.hidden_size=32", "method.encoder.num_layers=2",
     "method.encoder.num_heads=2", "method.encoder.intermediate_size=64", "method.encoder.max_tokens=256",
     "trainer.epochs=2", "trainer.max_steps=20", "trainer.commit_every=20",
@@ -52,7 +52,7 @@ RECIPES: dict[str, tuple[Path, tuple[str, ...]]] = {
         CHECKOUT / "recipes/minilm.yaml",
         (
             "loader.lanes=2", "loader.global_batch_size=4", "loader.window_rows=32", "loader.threads=1",
-            "loader.spread_windows=0",
+            "loader.shuffle_radius_windows=0",
             "trainer.max_steps=6", "trainer.commit_every=6", "trainer.optimizer.schedule.warmup_steps=2",
         ),
     ),

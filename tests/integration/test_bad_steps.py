@@ -92,7 +92,7 @@ def test_a_spike_made_by_too_large_steps_is_optimisation_and_names_no_row(run_it
     schedule = {"type": "linear", "warmup_steps": 40, "final_fraction": 1.0}
     run, _, _ = run_it(
         data__dataset=str(dataset),
-        loader__spread_windows=0,  # in another order the loss has left for good by then, which has another name
+        loader__shuffle_radius_windows=0,  # in another order the loss has left for good by then, which has another name
         trainer__max_steps=30,
         trainer__optimizer={"learning_rate": 2.0, "max_gradient_norm": None, "schedule": schedule},
     )
@@ -110,9 +110,7 @@ def poisoned_encoder(folder: Path) -> Path:
 
     torch.manual_seed(0)
     model = BertModel(
-        BertConfig(
-            vocab_size=300, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32
-        ),
+        BertConfig(vocab_size=300, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32),
         add_pooling_layer=False,
     )
     model.embeddings.word_embeddings.weight.data[STRANGE] = 3e38

@@ -23,7 +23,7 @@ from assay.store.home import Home
 from assay.store.objects import open_store
 from assay.workflows.evaluation.evaluate import language_model, local_model
 from assay.workflows.export.export import export_run
-from assay.workflows.run import new_run
+from assay.workflows.run import create_run
 from chat_base import chat_lines, save_base, save_tokenizer
 from one_rank import train_here
 
@@ -46,9 +46,7 @@ PRE_TOKENIZERS = {
 }
 
 
-def trained_and_exported(
-    folder: Path, home: Home, model: dict[str, Any], template: str
-) -> tuple[LocalModel, Path]:
+def trained_and_exported(folder: Path, home: Home, model: dict[str, Any], template: str) -> tuple[LocalModel, Path]:
     """A run's model, which knows its few conversations by heart, and the folder that it left as."""
     (folder / "rows.jsonl").write_text("\n".join(map(json.dumps, chat_lines())))
     source = TEMPLATES[template]
@@ -64,7 +62,7 @@ def trained_and_exported(
         "method": {"type": "sft", "train_on": "spans", "model": model},
         "trainer": {"epochs": 200, "max_steps": 60, "commit_every": 60, "optimizer": {"learning_rate": 2e-2}},
     }
-    run = new_run(home, LoadedConfig(tree, {}), run_id="r")
+    run = create_run(home, LoadedConfig(tree, {}), run_id="r")
     train_here(run)
     commit = CommitLog(open_store(run.store_url)).commits()[-1]
     network = load_committed(run, commit, open_store(run.store_url))
@@ -73,9 +71,7 @@ def trained_and_exported(
     return language_model(run, network, commit), found.folder
 
 
-def check(
-    folder: Path, home: Home, *, post: str, template: str, architecture: str, pre: str, norm: Any, eos: Any
-):
+def check(folder: Path, home: Home, *, post: str, template: str, architecture: str, pre: str, norm: Any, eos: Any):
     token, base_eos = eos
     save_tokenizer(folder / "base", post=POST[post], pre=PRE_TOKENIZERS[pre], normalizer=norm, eos=token)
     model = {
@@ -128,17 +124,13 @@ QUICK = [
 
 
 @pytest.mark.parametrize("case", QUICK, ids=["another end", "another tokenizer"])
-def test_an_export_begins_and_stops_where_it_was_trained(
-    case: dict[str, Any], tmp_path: Path, home: Home
-) -> None:
+def test_an_export_begins_and_stops_where_it_was_trained(case: dict[str, Any], tmp_path: Path, home: Home) -> None:
     check(tmp_path, home, **case)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(12))
-def test_any_tokenizer_template_architecture_and_end_leave_together(
-    seed: int, tmp_path: Path, home: Home
-) -> None:
+def test_any_tokenizer_template_architecture_and_end_leave_together(seed: int, tmp_path: Path, home: Home) -> None:
     lot = random.Random(seed)
     ends = [("</s>", "new"), ("<|im_end|>", "new"), ("</s>", 2), ("</s>", None), ("<|im_end|>", [2, 0])]
     check(

@@ -20,8 +20,8 @@ from assay.store.home import Home
 from assay.store.metrics.segment import read_segment, segment_path
 from assay.training.recipe import Recipe
 from assay.workflows.calibration import calibrate
-from assay.workflows.preview import machine_bytes, preview, refuse_ungathered
-from assay.workflows.run import checked
+from assay.workflows.preview import check_gathered_weights_fit, machine_bytes, preview
+from assay.workflows.run import check_recipe
 from preference_rows import preference_recipe, write_pairs
 from prompt_rows import grpo_recipe, prompt_dataset
 
@@ -57,7 +57,7 @@ def test_a_check_without_measuring_says_what_follows_from_recipe_and_data(recipe
     assert run("train", recipe, "trainer.max_steps=500", *checks, "--json") == 0
     told = json.loads(capfd.readouterr().out)
     assert (told["num_steps"], told["world_size"], told["recipe"]["trainer"]["max_steps"]) == (20, 2, 500)
-    assert told["measured"] is None and "place_correlation" in told["order"] and len(told["remarks"]) == 1
+    assert told["measured"] is None and "position_correlation" in told["order"] and len(told["warnings"]) == 1
     for rate, is_noted in (("0.1", True), ("0.09", False)):
         assert run("train", recipe, f"trainer.optimizer.learning_rate={rate}", *checks) == 0
         assert ("AdamW moves a weight by about as much in a step" in capfd.readouterr().out) is is_noted
@@ -68,9 +68,7 @@ def test_more_workers_that_gain_nothing_are_noted_with_the_number_that_would(rec
     for workers, is_noted in ((7, True), (4, False)):
         assert run("train", recipe, "--check", "--check-seconds", "0", "--workers", workers) == 0
         said = capfd.readouterr().out
-        noted = (
-            "--workers 7 is no faster than 4: of loader.lanes=8 the busiest has 2 lanes either way. 8 would be"
-        )
+        noted = "--workers 7 is no faster than 4: of loader.lanes=8 the busiest has 2 lanes either way. 8 would be"
         assert (noted in said) is is_noted, said
 
 
@@ -83,9 +81,7 @@ def test_a_measured_check_leaves_nothing_and_its_run_makes_the_steps_and_commits
     said = capfd.readouterr().out
     assert sorted(recipe.parent.rglob("*")) == before
     assert re.search(r"time +\d.* on 1 worker: \d.* of device time, if nothing dies", said), said
-    assert re.search(
-        r"measured here over \d+ real steps: \d.* tokens/s; \d.* to the first step; a commit \d", said
-    )
+    assert re.search(r"measured here over \d+ real steps: \d.* tokens/s; \d.* to the first step; a commit \d", said)
     steps = re.search(r"steps +(\d+):", said)
     commits = re.search(r"commits +every 5 steps, and at the end: (\d+)", said)
     parameters = re.search(r"parameters +([\d,]+)", said)
@@ -121,7 +117,7 @@ def test_the_memory_that_a_rank_takes_is_as_the_formula_says(tiny_recipe_tree, e
     }
     small = calibrate(LoadedConfig(tree, {}), world_size=1, seconds=0.1)
     tree["method"] = {**tree["method"], "encoder": {**tree["method"]["encoder"], **encoder}}
-    recipe, dataset = checked(LoadedConfig(tree, {}))
+    recipe, dataset = check_recipe(LoadedConfig(tree, {}))
     assert isinstance(recipe, Recipe)
     memory = preview(recipe, dataset, world_size=1).memory
     assert memory is not None
@@ -183,7 +179,7 @@ def test_the_memory_of_a_language_model_is_as_the_formula_says(
             model = {"type": "pretrained", "path": str(folder)}
         keys = {"type": method, "model": {**model, **more}, **({"train_on": "all"} if method == "sft" else {})}
         values = LoadedConfig(language_tree(dataset, keys, loader), {})
-        memory = preview(*checked(values), world_size=1).memory
+        memory = preview(*check_recipe(values), world_size=1).memory
         assert memory is not None and (memory.frozen > 0) == ("reference" in way or "adapters" in way)
         return sum(memory), calibrate(values, world_size=1, seconds=0.1).peak_bytes
 
@@ -208,7 +204,7 @@ def test_the_memory_of_a_model_that_answers_is_as_the_formula_says(tmp_path: Pat
         tree["loader"] |= {"lanes": 2, "global_batch_size": 16, "window_rows": 64}
         tree["trainer"] |= {"max_steps": 20, "commit_every": 1}
         values = LoadedConfig(tree, {})
-        memory = preview(*checked(values), world_size=1).memory
+        memory = preview(*check_recipe(values), world_size=1).memory
         assert memory is not None
         return sum(memory), calibrate(values, world_size=1, seconds=0.1).peak_bytes
 
@@ -224,13 +220,13 @@ def test_sharded_weights_that_do_not_fit_gathered_are_refused_before_a_run_is_ma
     monkeypatch.setenv("ASSAY_HOME", str(tmp_path / "home"))
     tree = grpo_recipe(prompt_dataset(tmp_path / "prompts"), tmp_path / "base")
     (recipe := tmp_path / "recipe.yaml").write_text(yaml.safe_dump(tree))
-    numbers = checked(LoadedConfig(tree, {}))[0].method.num_parameters()
+    numbers = check_recipe(LoadedConfig(tree, {}))[0].method.num_parameters()
     assert numbers is not None
     assert run("train", recipe, "--check", "--check-seconds", "0") == 0
     out = " ".join(capfd.readouterr().out.split())
-    found = preview(*checked(LoadedConfig(tree, {})), world_size=1)
+    found = preview(*check_recipe(LoadedConfig(tree, {})), world_size=1)
     prompts = tree["loader"]["global_batch_size"] * found.num_steps
-    assert found.answer_tokens == prompts * 4 * tree["method"]["sampling"]["max_tokens"] > found.num_tokens
+    assert found.completion_tokens == prompts * 4 * tree["method"]["sampling"]["max_tokens"] > found.num_tokens
     assert "a step, of prompts and of 4 answers to each up to " in out
     needed = 4 * numbers * 2 + 4 * numbers * 4
     monkeypatch.setattr("assay.workflows.preview.machine_bytes", lambda: needed - 1)
@@ -238,7 +234,7 @@ def test_sharded_weights_that_do_not_fit_gathered_are_refused_before_a_run_is_ma
     assert "to answer prompts each worker gathers all weights" in capfd.readouterr().err
     assert not list((tmp_path / "home").glob("runs/*"))
     monkeypatch.setattr("assay.workflows.preview.machine_bytes", lambda: needed)
-    refuse_ungathered(checked(LoadedConfig(tree, {}))[0], "fsdp2", world_size=2)
+    check_gathered_weights_fit(check_recipe(LoadedConfig(tree, {}))[0], "fsdp2", world_size=2)
     assert machine_bytes() > needed
 
 

@@ -24,12 +24,12 @@ from assay.records.fine_tuning_job import JobCheckpoint, JobCreated, JobSucceede
 from assay.records.run import Run
 from assay.scoring.sampler import Sampling
 from assay.serving.ids import checkpoint_name, new_id
-from assay.serving.jobs import JobShelf
+from assay.serving.jobs import JobRepository
 from assay.store.commit_log import CommitLog
 from assay.store.home import Home
 from assay.store.objects import open_store
 from assay.workflows.export.chat import run_to_talk_with
-from assay.workflows.run import new_run
+from assay.workflows.run import create_run
 from integration.test_language_export import KEYS, MODEL, PROMPTS, built, chat, conversations, recipe
 from integration.test_serving import Here, create, ours
 from one_rank import train_here
@@ -57,9 +57,9 @@ def trained_job(
     job_id = new_id("ftjob", time.time())
     tree = recipe(dataset, method)
     tree["trainer"] |= {"max_steps": num_steps, "commit_every": num_steps // 2, "epochs": num_steps}
-    run = new_run(home, LoadedConfig(tree, {}), run_id=job_id)
+    run = create_run(home, LoadedConfig(tree, {}), run_id=job_id)
     train_here(run)
-    jobs, at = JobShelf(open_store(str(home.api)), SystemClock()), {"at_s": time.time(), "lease": 1}
+    jobs, at = JobRepository(open_store(str(home.api)), SystemClock()), {"at_s": time.time(), "lease": 1}
     created = JobCreated(
         job_id=job_id, project="default", at_s=time.time(), model="tiny", base={}, method=api_method,
         hyperparameters={}, training_file="file-" + "0" * 24, seed=0, request_sha256="",
@@ -84,8 +84,8 @@ def trained_job(
         )
     )
     for entry in entries:
-        jobs.shelf.log(job_id).append(lambda _, entry=entry: entry)
-    jobs.shelf.close(job_id)
+        jobs.logs.log(job_id).append(lambda _, entry=entry: entry)
+    jobs.logs.close(job_id)
     return state.model, run
 
 
@@ -104,9 +104,7 @@ class Served(Here):
     def __init__(self, folder: Path, conversations: Path) -> None:
         super().__init__(folder)
         torch.manual_seed(0)
-        network = new_causal_network(
-            vocab_size=320, hidden_size=64, num_layers=4, num_heads=4, max_tokens=4096
-        ).eval()
+        network = new_causal_network(vocab_size=320, hidden_size=64, num_layers=4, num_heads=4, max_tokens=4096).eval()
         save_causal(self.models / "long", network, load_tokenizer(conversations))
         base = {"recipe": {**{name: recipe(conversations, SFT)[name] for name in ("loader", "trainer")}}}
         base["recipe"]["method"] = {"type": "sft", "train_on": "spans"}
@@ -304,9 +302,7 @@ def test_a_server_that_is_killed_leaves_no_engine(served, sdk):
         next(stream)
         left = served.engines()
         assert len(left) == 2
-        served.server.send_signal(
-            signal.SIGSTOP
-        )  # what is said from now on lies unread, which resets the socket
+        served.server.send_signal(signal.SIGSTOP)  # what is said from now on lies unread, which resets the socket
         wait_until(lambda: all(map(is_idle, left)), "the end of the answer")
         served.kill(served.server)
     wait_until(lambda: not any(is_living(pid) for pid in left), "engines to leave")

@@ -65,7 +65,7 @@ def method_tree(method: str, folder: Path) -> dict[str, Any]:
 def recipe(method: str, pairs: Path, folder: Path, **sections: dict[str, Any]) -> dict[str, Any]:
     split = {"split": {"type": "hash", "validation_fraction": 0.05}}
     # As they lie: what is planted in a row group comes in a step or two.
-    loader = {"spread_windows": 0}
+    loader = {"shuffle_radius_windows": 0}
     return preference_recipe(pairs, method_tree(method, folder), data=split, loader=loader, **sections)
 
 

@@ -15,7 +15,7 @@ from assay.store.home import Home
 from assay.store.metrics.recorded import recorded_steps
 from assay.training.methods.grpo.method import GrpoMethod
 from assay.workflows.bookkeeping import rebuild_run
-from assay.workflows.run import new_run
+from assay.workflows.run import create_run
 from integration.conftest import PlantedAssay
 from one_rank import train_here
 from prompt_rows import grpo_recipe, prompt_dataset
@@ -36,7 +36,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def trained(tree: dict[str, Any], name: str = "run") -> RunView:
-    run = new_run(Home.from_environment(), LoadedConfig(tree, {}), run_id=name)
+    run = create_run(Home.from_environment(), LoadedConfig(tree, {}), run_id=name)
     train_here(run)
     with Home.from_environment().open_ledger() as ledger:
         rebuild_run(ledger, run)
@@ -74,9 +74,9 @@ def test_a_sampler_with_the_weights_of_an_earlier_step_is_named_where_they_had_c
     sample_with_the_weights_of_the_step_before(monkeypatch)
     view = trained(grpo_recipe(dataset, tmp_path / "base", trainer=SHORT))
     [warning] = view.warnings
-    assert warning.rule == "sampler apart" and "at step 2" in warning.text
+    assert warning.rule == "sampler mismatch" and "at step 2" in warning.text
     assert "in 3 of 4 steps" in warning.text and "weights of an earlier step" in warning.text
-    assert flags(view) == [[], *[["sampler apart"]] * 3], "the first commit is a good one to go back to"
+    assert flags(view) == [[], *[["sampler mismatch"]] * 3], "the first commit is a good one to go back to"
 
 
 def test_a_sampler_at_another_temperature_is_named_at_once(
@@ -85,8 +85,8 @@ def test_a_sampler_at_another_temperature_is_named_at_once(
     sample_at_temperature(monkeypatch, 1.3)
     view = trained(grpo_recipe(dataset, tmp_path / "base", trainer=SHORT))
     [warning] = view.warnings
-    assert warning.rule == "sampler apart" and "at step 1" in warning.text and "temperature" in warning.text
-    assert flags(view) == [["sampler apart"]] * 4
+    assert warning.rule == "sampler mismatch" and "at step 1" in warning.text and "temperature" in warning.text
+    assert flags(view) == [["sampler mismatch"]] * 4
 
 
 @pytest.mark.parametrize("precision", ["bfloat16", *slow("float32")])
@@ -106,7 +106,7 @@ def test_a_rank_whose_decoding_flips_bits_is_named_with_its_step_and_only_a_spot
 ) -> None:
     trainer = {"max_steps": 6, "commit_every": 2, "spot_check_every": 4}
     # As the rows lie: the twentieth call is then of a lane of rank 1 itself, and not of one that it checks.
-    tree = grpo_recipe(dataset, tmp_path / "base", trainer=trainer, loader={"spread_windows": 0})
+    tree = grpo_recipe(dataset, tmp_path / "base", trainer=trainer, loader={"shuffle_radius_windows": 0})
     assay = PlantedAssay(tmp_path, tree)
     undisturbed = assay.train("undisturbed", 1)["weights_digest"]
     assay.plant("flipped_token", FLIP_FROM_CALL="20", FLIP_HAPPENED=str(tmp_path / "flipped"))
@@ -142,9 +142,7 @@ def test_a_grader_that_fails_on_a_twentieth_of_the_answers_is_named_by_its_kind_
     assert 0.02 < sum(failed) / len(failed) < 0.1 and share.num_points == 8
     assert said and "python_grader_runtime_error" in said[0]
     strict = grpo_recipe(dataset, tmp_path / "base", method={**method, "max_reward_failures": 0.01})
-    with pytest.raises(
-        AssayError, match=r"of the rollouts got no reward \(\d.*% python_grader_runtime_error; e\.g\. "
-    ):
+    with pytest.raises(AssayError, match=r"of the rollouts got no reward \(\d.*% python_grader_runtime_error; e\.g\. "):
         trained(strict, "strict")
 
 

@@ -39,9 +39,7 @@ class MemorySource:
 
     def read(self, group, columns):
         rows = self.row_ids(group).tolist()
-        return pa.table(
-            {"input_ids": pa.array([[1] * (1 + row * 7 % 11) for row in rows], pa.list_(pa.int32()))}
-        )
+        return pa.table({"input_ids": pa.array([[1] * (1 + row * 7 % 11) for row in rows], pa.list_(pa.int32()))})
 
     def shard_of(self, group):
         return f"{group}.parquet"
@@ -54,7 +52,7 @@ def make_loader(rng):
         lanes=lanes,
         global_batch_size=lanes * rng.randint(1, 4),
         window_rows=rng.randint(1, 24),
-        spread_windows=rng.randint(0, 3),
+        shuffle_radius_windows=rng.randint(0, 3),
         layout=layout,
         prefetch_steps=rng.choice([0, 3]),
         threads=1,

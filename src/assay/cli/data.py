@@ -11,26 +11,26 @@ import click
 
 from assay.base.errors import ConfigError
 from assay.base.units import number_of
-from assay.cli.given import (
+from assay.cli.parameters import (
     DATASET,
     FOLDER,
     SOURCE,
     SOURCE_PATH,
     CommandGroup,
+    current_home,
     force_option,
-    given_home,
     is_forced,
-    is_given,
+    is_on_command_line,
     run_and_step,
 )
 
 if TYPE_CHECKING:
-    from assay.data.dataset.raw.propose import AskedFields, Proposal
+    from assay.data.dataset.raw.propose import Proposal, RequestedFields
     from assay.data.dataset.split import SplitConfig
     from assay.records.dataset import DatasetManifest
 
 
-GLANCE_S = 15.0
+STORE_TIMEOUT_S = 15.0
 """How long a store may be away of which no more than the order is to be measured."""
 
 
@@ -41,9 +41,7 @@ def data() -> None:
 
 @data.command()
 @click.argument("source", type=SOURCE)
-@click.option(
-    "--out", type=FOLDER, required=True, help="Folder of the manifest; the shards stay where they are."
-)
+@click.option("--out", type=FOLDER, required=True, help="Folder of the manifest; the shards stay where they are.")
 @force_option
 @click.option("--name", help="For people; by default the source's last part.")
 @click.option("--no-label", is_flag=True, help="The rows need no 'label' column.")
@@ -66,7 +64,7 @@ def index(source: str, out: Path, name: str | None, no_label: bool, workers: int
         needs_label=not no_label,
         workers=workers,
         progress=partial(show_progress, "indexing", unit=" shards"),
-        replacing=partial(_refuse_replacing, out),
+        replacing=partial(_check_replaceable, out),
     )
     _print(manifest, out, as_json=as_json)
 
@@ -163,15 +161,15 @@ def build(
     from assay.base.config import LoadedConfig, validated
     from assay.data.dataset.build import build_dataset
     from assay.data.dataset.fields import BuildConfig
-    from assay.data.dataset.raw.propose import AskedFields, propose
+    from assay.data.dataset.raw.propose import RequestedFields, propose
     from assay.reporting.terminal.data import print_build
     from assay.reporting.terminal.terminal import show_progress
 
     asked = {name: fields.pop(name) for name in ("text", "label", "metadata", "time", "key", "tokenizer")}
     if format is not None and asked["label"] is not None:
         raise ConfigError(f"rows of --format {format} have no label: leave --label out, or --format.")
-    given = AskedFields(**asked, without_label=no_label or format is not None)
-    found = propose(sources, given) if format in (None, "text") else _as_asked(given)
+    given = RequestedFields(**asked, without_label=no_label or format is not None)
+    found = propose(sources, given) if format in (None, "text") else _explicit_fields(given)
     if found.format is not None:
         format, fields["chat_template"] = found.format, fields["chat_template"] or _new_template(found)
     if found.label is None and fields["label_kind"] != "auto":
@@ -191,7 +189,7 @@ def build(
     }
     config = validated(BuildConfig, LoadedConfig(values, {}))
     if found.is_guessed:
-        _agree_on(found, sources, out, {**fields, "format": format})
+        _confirm_proposal(found, sources, out, {**fields, "format": format})
     manifest = build_dataset(
         sources,
         out,
@@ -199,7 +197,7 @@ def build(
         workers=workers,
         checking=partial(show_progress, "checking", unit=" shards"),
         progress=partial(show_progress, "building", unit=" shards"),
-        replacing=partial(_refuse_replacing, out),
+        replacing=partial(_check_replaceable, out),
     )
     _warn_of_tokenization(config.tokenizer)
     _print(manifest, out, as_json=as_json)
@@ -227,19 +225,16 @@ def _print_vocabulary(asked: str, out: Path) -> None:
 
     size = new_vocabulary(asked)
     if size is not None and (found := load_tokenizer(out).get_vocab_size()) < size:
-        click.echo(
-            f"  the new tokenizer has {found:,} tokens, not {size:,}: these texts have no more that repeat"
-        )
+        click.echo(f"  the new tokenizer has {found:,} tokens, not {size:,}: these texts have no more that repeat")
 
 
-def _as_asked(given: "AskedFields") -> "Proposal":
+def _explicit_fields(given: "RequestedFields") -> "Proposal":
     """Where the names of fields are the format's own, there is nothing to propose."""
     from assay.data.dataset.raw.propose import TEXT, Proposal
 
     if given.text is not None:
         raise ConfigError(
-            "--text names a field of texts; rows of this --format have names of their own (docs/data.md). "
-            "Leave it out."
+            "--text names a field of texts; rows of this --format have names of their own (docs/data.md). Leave it out."
         )
     if given.tokenizer is None:
         raise ConfigError(
@@ -249,15 +244,15 @@ def _as_asked(given: "AskedFields") -> "Proposal":
     return Proposal(TEXT, None, given.metadata, given.time, given.key, given.tokenizer, False)
 
 
-def _refuse_replacing(out: Path) -> None:
+def _check_replaceable(out: Path) -> None:
     """Raise `ConfigError` where other rows, or files of somebody else, are not to be written over; those that
     runs learned never are: nobody could audit, resume or export these any more."""
     from assay.data.dataset.manifest_file import MANIFEST_FILE
     from assay.records.dataset import DatasetManifest
 
     path = out / MANIFEST_FILE
-    there = DatasetManifest.from_json(path.read_bytes(), source=path).fingerprint if path.is_file() else None
-    trained = [run.run_id for run in given_home().runs() if run.dataset_fingerprint == there]
+    existing = DatasetManifest.from_json(path.read_bytes(), source=path).fingerprint if path.is_file() else None
+    trained = [run.run_id for run in current_home().runs() if run.dataset_fingerprint == existing]
     if trained:
         others = f" and {number_of(len(trained) - 1, 'other')}" if trained[1:] else ""
         raise ConfigError(
@@ -265,9 +260,7 @@ def _refuse_replacing(out: Path) -> None:
             "without those it can be neither audited, resumed nor exported. Choose another --out."
         )
     if not is_forced():
-        what = (
-            "other files, or an unfinished build of other rows" if there is None else "a dataset of other rows"
-        )
+        what = "other files, or an unfinished build of other rows" if existing is None else "a dataset of other rows"
         raise ConfigError(f"{out}: holds {what}. Name another --out, or replace them: --force.")
 
 
@@ -276,7 +269,7 @@ def _new_template(found: "Proposal") -> str | None:
     return "chatml" if found.tokenizer.startswith("new:") else None
 
 
-def _agree_on(found: "Proposal", sources: tuple[Path, ...], out: Path, options: Mapping[str, Any]) -> None:
+def _confirm_proposal(found: "Proposal", sources: tuple[Path, ...], out: Path, options: Mapping[str, Any]) -> None:
     """Ask whether these are the fields that are meant; without a terminal, say what to paste."""
     words = ["assay", "data", "build", *map(str, sources)]
     words += ["--text", found.text] if found.format is None else ["--format", found.format]
@@ -286,28 +279,28 @@ def _agree_on(found: "Proposal", sources: tuple[Path, ...], out: Path, options: 
     for option, value in (("--group-by", found.key), ("--time", found.time), ("--tokenizer", found.tokenizer)):
         words += [option, value] if value is not None else []
     context = click.get_current_context()
-    if options["chat_template"] is not None and not is_given(context, "chat_template"):
+    if options["chat_template"] is not None and not is_on_command_line(context, "chat_template"):
         words += ["--chat-template", options["chat_template"]]
     for parameter in context.command.params:
-        if parameter.name in options and is_given(context, parameter.name):
+        if parameter.name in options and is_on_command_line(context, parameter.name):
             value = options[parameter.name]
             words += [
                 word
-                for each in (value if isinstance(value, tuple) else (value,))
-                for word in (parameter.opts[0], str(each))
+                for item in (value if isinstance(value, tuple) else (value,))
+                for word in (parameter.opts[0], str(item))
             ]
     line = shlex.join([*words, "--out", str(out), *(["--force"] if is_forced() else [])])
     if not sys.stdin.isatty():
         raise ConfigError(
             f"which fields are meant was not said. This is a proposal to run as it is, or changed:\n\n  "
-            f"{line}\n{_could_be_label(found)}"
+            f"{line}\n{_other_labels_text(found)}"
         )
-    click.echo(f"Proposed, from the first rows:\n\n  {line}\n{_could_be_label(found)}", err=True)
+    click.echo(f"Proposed, from the first rows:\n\n  {line}\n{_other_labels_text(found)}", err=True)
     if not click.confirm("Build the dataset so?", default=True, err=True):
         raise ConfigError("nothing was built. Run the line above with what you want changed, --label, say.")
 
 
-def _could_be_label(found: "Proposal") -> str:
+def _other_labels_text(found: "Proposal") -> str:
     """What else may be meant to be learned: which of several it is, no rule can tell."""
     others = [f"{name} ({count:,})" for name, count in found.could_be_label.items() if name != found.label]
     if not others:
@@ -322,7 +315,7 @@ def _could_be_label(found: "Proposal") -> str:
 @data.command()
 @click.argument("dataset", type=DATASET)
 @click.option("--window-rows", default=4096, show_default=True, help="As 'loader.window_rows' of a recipe.")
-@click.option("--spread-windows", default=3, show_default=True, help="As 'loader.spread_windows'.")
+@click.option("--shuffle-radius-windows", default=3, show_default=True, help="As 'loader.shuffle_radius_windows'.")
 @click.option("--lanes", default=8, show_default=True, help="As 'loader.lanes'.")
 @click.option("--batch", default=64, show_default=True, help="As 'loader.global_batch_size'.")
 @click.option(
@@ -333,7 +326,13 @@ def _could_be_label(found: "Proposal") -> str:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the manifest as JSON; measure nothing.")
 def show(
-    dataset: Path, window_rows: int, spread_windows: int, lanes: int, batch: int, examples: int, as_json: bool
+    dataset: Path,
+    window_rows: int,
+    shuffle_radius_windows: int,
+    lanes: int,
+    batch: int,
+    examples: int,
+    as_json: bool,
 ) -> None:
     """What DATASET (a manifest's folder) holds, and how far from a uniform shuffle training would read it.
 
@@ -352,26 +351,26 @@ def show(
 
     given = {
         "window_rows": window_rows,
-        "spread_windows": spread_windows,
+        "shuffle_radius_windows": shuffle_radius_windows,
         "lanes": lanes,
         "global_batch_size": batch,
     }
     config = validated(LoaderConfig, LoadedConfig(given, {}))
-    opened = Dataset.open(dataset, Patience(GLANCE_S))
+    loaded = Dataset.open(dataset, Patience(STORE_TIMEOUT_S))
     if not as_json:
-        _print(opened.manifest, dataset, as_json=False)
-        print_examples(opened, examples)
+        _print(loaded.manifest, dataset, as_json=False)
+        print_examples(loaded, examples)
     try:
-        found, problem = measure_mixing(whole_view(opened), config), ""
+        found, problem = measure_mixing(whole_view(loaded), config), ""
     except AssayError as error:
         found, problem = None, str(error)
     if as_json:
-        click.echo(json_with_order(opened.manifest, found))
+        click.echo(json_with_order(loaded.manifest, found))
         return
     if found is None:
         click.echo(f"\norder of the rows: not measured. {problem}")
         return
-    click.echo("\n" + "\n".join(order_lines(found, config, mean_tokens=opened.manifest.lengths.mean)))
+    click.echo("\n" + "\n".join(order_lines(found, config, mean_tokens=loaded.manifest.lengths.mean)))
 
 
 _SPLIT_OPTIONS = (
@@ -468,14 +467,14 @@ def split(
     from assay.reporting.views.dataset_split import dataset_split_view
 
     config = _split_of(column, fraction, seed, moment, values, drop_leaks=drop_leaks)
-    opened = Dataset.open(dataset)
-    train, validation = split_view(opened, config, "train"), split_view(opened, config, "validation")
+    loaded = Dataset.open(dataset)
+    train, validation = split_view(loaded, config, "train"), split_view(loaded, config, "validation")
     leak = find_leaks(train, validation) if check_leaks else None
     found = dataset_split_view(train, validation, config, leak)
     if as_json:
         click.echo(found.to_json())
     else:
-        print_split(dataset, found, opened.manifest.build)
+        print_split(dataset, found, loaded.manifest.build)
 
 
 @data.command("hold-out")
@@ -502,9 +501,9 @@ def hold_out(
     from assay.data.dataset.held_out.write import hold_out as write_held_out
     from assay.reporting.terminal.terminal import show_progress
 
-    opened = Dataset.open(dataset)
+    loaded = Dataset.open(dataset)
     config = _split_of(column, fraction, seed, moment, values, drop_leaks=drop_leaks)
-    manifest = write_held_out(opened, config, partial(show_progress, "holding out", unit=" row groups"))
+    manifest = write_held_out(loaded, config, partial(show_progress, "holding out", unit=" row groups"))
     assert manifest.held_out_of is not None
     _print(manifest, copy_folder(dataset, manifest.held_out_of.split_sha256), as_json=as_json)
 
@@ -528,9 +527,7 @@ def hold_out(
     help="Of one forward pass, padding counted: bounded by memory.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the manifest as JSON.")
-def score(
-    dataset: Path, reference: str, out: Path, name: str | None, tokens_at_once: int, as_json: bool
-) -> None:
+def score(dataset: Path, reference: str, out: Path, name: str | None, tokens_at_once: int, as_json: bool) -> None:
     """Copy the pairs of DATASET, with what a reference says of each: a dataset that DPO learns from alone.
 
     The columns are the log-probabilities of what was chosen and of what was rejected, given the prompt. The
@@ -538,27 +535,27 @@ def score(
     'method.reference={type: columns}' reads them, and refuses those of other weights. The same command goes on
     after an interruption.
     """
-    home = given_home()
+    home = current_home()
     if not reference.startswith("package:") and not Path(reference).exists():
         run_and_step(home, reference)  # says what runs there are, before torch is imported
     from assay.data.dataset.dataset import Dataset
     from assay.reporting.terminal.terminal import show_progress
     from assay.workflows.export.score_pairs import folder_reference, is_folder, run_reference, score_pairs
 
-    opened = Dataset.open(dataset)
+    loaded = Dataset.open(dataset)
     asked = (
-        folder_reference(reference, opened)
+        folder_reference(reference, loaded)
         if is_folder(reference)
-        else run_reference(home, *run_and_step(home, reference), opened)
+        else run_reference(home, *run_and_step(home, reference), loaded)
     )
     manifest = score_pairs(
-        opened,
+        loaded,
         asked,
         out,
         name=name,
         tokens_at_once=tokens_at_once,
         progress=partial(show_progress, "scoring", unit=" row groups"),
-        replacing=partial(_refuse_replacing, out),
+        replacing=partial(_check_replaceable, out),
     )
     _print(manifest, out, as_json=as_json)
 

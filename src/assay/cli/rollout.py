@@ -81,9 +81,9 @@ def _text(report: "RolloutReport") -> str:
     if report.recorded_code_version != report.code_version:
         lines.append(f"  made by {report.recorded_code_version}, drawn again by {report.code_version}")
     lines += [
-        f"  {'=' if each.is_equal else '≠'} {each.quantity}: {each.replayed}"
-        + ("" if each.is_equal else f", {_OTHER[each.quantity]} {each.recorded}")
-        for each in report.compared
+        f"  {'=' if number.is_equal else '≠'} {number.quantity}: {number.replayed}"
+        + ("" if number.is_equal else f", {_OTHER[number.quantity]} {number.recorded}")
+        for number in report.compared
     ]
     if report.verdict == "not recorded":
         lines.append(f"  the run wrote nothing down about step {report.step}")

@@ -11,7 +11,7 @@ from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.split import Part, key_column, split_view
 from assay.data.loader.lane_shares import LaneShares
 from assay.data.loader.loader import Loader
-from assay.distributed.allocator import keep_freed_memory
+from assay.distributed.allocator import retain_freed_memory
 from assay.distributed.lane_sum import LaneSum
 from assay.distributed.link_probe import probe_links
 from assay.distributed.rank_device import rank_device
@@ -40,8 +40,8 @@ from assay.store.home import Home
 from assay.store.logs.kept_checkpoints import KeptCheckpoints
 from assay.store.metrics.segment import SegmentWriter, segment_path
 from assay.store.objects import ObjectStore, open_store
-from assay.training.checkpoint.grade_book import GradeBook
 from assay.training.checkpoint.parts import StatefulPart, training_parts
+from assay.training.checkpoint.reward_cache import RewardCache
 from assay.training.checkpoint.saver import Saver
 from assay.training.methods.registry import method_of
 from assay.training.recipe import EvaluationConfig, Recipe, recipe_of
@@ -98,13 +98,13 @@ def train_rank(
         loader=loader,
         saver=saver,
         lanes=lanes,
-        steps_ahead=forward.steps_ahead,
+        staleness=forward.staleness,
         recorder=recorder,
         clock=clock,
         config=recipe.trainer,
         schedule=CommitSchedule(recipe.trainer, clock, failure_s=task.orders.failure_s),
         evaluate=evaluate,
-        stop_asked=lambda: stop.is_set,
+        stop_requested=lambda: stop.is_set,
     )
     recorder.part("restore")
     if ranks.rank == 0:
@@ -155,7 +155,7 @@ def _startup(task: RankTask, clock: Clock, parts: Mapping[str, float]) -> str:
 
 
 def _ranks(task: RankTask, recipe: Recipe) -> Ranks:
-    keep_freed_memory()
+    retain_freed_memory()
     return Ranks.join(
         rank=task.rank,
         world_size=task.orders.attempt.world_size,
@@ -195,7 +195,7 @@ def _lane_forward(
         precision=recipe.trainer.precision,
         seed=recipe.seed,
         max_micro_batch_tokens=recipe.loader.max_micro_batch_tokens,
-        book=GradeBook(store, attempt=task.orders.attempt.attempt),
+        reward_cache=RewardCache(store, attempt=task.orders.attempt.attempt),
         is_stopping=lambda: stop.is_set,
         lanes=lanes,
     )
@@ -209,7 +209,7 @@ def _lane_sum(
         ranks.world_size,
         interleaved=ranks.inner is not None,
         nodes=task.orders.nodes,
-        given_loads=(task.orders.attempt.loads or None) if ranks.inner is None else None,
+        explicit_loads=(task.orders.attempt.loads or None) if ranks.inner is None else None,
     )
     if ranks.inner is None:
         return LaneSum(model, ranks, shares, recipe.trainer.gradient_sum, enter_phase=recorder.phase)
@@ -257,7 +257,7 @@ def _evaluator(
         table = predict(asked, method, validation(), ranks)
         if table is None:
             return None
-        table = with_clusters(graded_rows(table, predictions), key, kept=key in recipe.method.columns)
+        table = with_clusters(graded_rows(table, predictions), key, keep_key=key in recipe.method.columns)
         folder = evaluation_folder(Path(task.run.run_dir), step=step, split="validation")
         write_predictions(table, folder / PREDICTIONS_FILE)
         if (alike := is_one_score(table, predictions)) is not None:
@@ -290,7 +290,7 @@ def _loader(recipe: Recipe, part: Part, besides: tuple[str, ...] = ()) -> Loader
     """A loader of the columns that the method reads, and some besides."""
     dataset = Dataset.open(Path(recipe.data.dataset))
     columns = tuple(dict.fromkeys([*recipe.method.columns, *besides]))
-    config = recipe.loader if part == "train" else recipe.loader.unspread()
+    config = recipe.loader if part == "train" else recipe.loader.for_evaluation()
     return Loader(split_view(dataset, recipe.data.split, part), config, columns)
 
 

@@ -128,9 +128,7 @@ class _RowsScorer(Scorer):
         device = next(self._model.parameters()).device
         predicted = {
             name: values.cpu().numpy()
-            for name, values in self._method.predictions(
-                self._model, self._method.tensors(batch, device)
-            ).items()
+            for name, values in self._method.predictions(self._model, self._method.tensors(batch, device)).items()
         }
         ids = [str(row) for row in batch.row_ids.tolist()]
         by = self._cluster_column
@@ -175,9 +173,7 @@ class ClassificationScorer(_RowsScorer):
         scores, shown, name = of_rows(predicted, self._config)
         return [
             ItemScore(item_id, cluster, score, details=f'{{"{name}":{detail!r}}}')
-            for item_id, cluster, score, detail in zip(
-                ids, clusters, scores.tolist(), shown.tolist(), strict=True
-            )
+            for item_id, cluster, score, detail in zip(ids, clusters, scores.tolist(), shown.tolist(), strict=True)
         ]
 
 

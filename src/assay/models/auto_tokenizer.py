@@ -13,7 +13,7 @@ from transformers import AutoTokenizer
 from transformers.utils import logging as hf_logging
 
 from assay.base.errors import ConfigError
-from assay.data.dataset.formats.parts import common_length
+from assay.data.dataset.formats.conversation_parts import common_length
 from assay.data.dataset.tokens import SETTINGS_FILE
 
 MODULE_FILE = "tokenization_as_saved.py"

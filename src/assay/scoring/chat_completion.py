@@ -22,23 +22,21 @@ _NATURAL_ENDS = frozenset({"stop", "eos", "eos_token", "end_turn", "stop_sequenc
 """A model may end its turn at once: only then is an empty text its completion."""
 
 
-def read_completion(answer: Any) -> Completion:
+def read_completion(response: Any) -> Completion:
     """The first choice of a chat completion, or of a text completion; raises `SamplerError`."""
-    whole = answer if isinstance(answer, Mapping) else {}
+    whole = response if isinstance(response, Mapping) else {}
     choices = whole.get("choices")
     choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], Mapping) else {}
     if error := whole.get("error") or choice.get("error"):
         raise SamplerError("server", f"an error instead of a completion: {error!r:.200}")
     message = choice.get("message", {"content": choice["text"]} if "text" in choice else None)
     if not isinstance(message, Mapping):
-        raise SamplerError("server", f"not a chat completion: {answer!r:.200}")
+        raise SamplerError("server", f"not a chat completion: {response!r:.200}")
     reason = choice.get("finish_reason")
     reason = reason.lower() if isinstance(reason, str) and reason else "unknown"
     text, usage = _text_of(message), whole.get("usage")
     _refuse_uncompleted(text, reason, message)
-    counts = [
-        usage.get(f"{kind}_tokens") if isinstance(usage, Mapping) else 0 for kind in ("prompt", "completion")
-    ]
+    counts = [usage.get(f"{kind}_tokens") if isinstance(usage, Mapping) else 0 for kind in ("prompt", "completion")]
     return Completion(
         # JSON can hold half a surrogate pair; UTF-8, and so our files, cannot.
         (text or "").encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace"),

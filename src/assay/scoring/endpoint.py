@@ -37,13 +37,13 @@ class Endpoint:
 
     def post(self, path: str, body: dict[str, Any]) -> Any:
         """What is answered; raises `SamplerError`."""
-        return self._asked(path, json.dumps(body).encode())
+        return self._request(path, json.dumps(body).encode())
 
     def get(self, path: str) -> Any:
         """Likewise."""
-        return self._asked(path, None)
+        return self._request(path, None)
 
-    def _asked(self, path: str, data: bytes | None) -> Any:
+    def _request(self, path: str, data: bytes | None) -> Any:
         request = urllib.request.Request(
             self.base_url + path,
             data=data,
@@ -54,14 +54,14 @@ class Endpoint:
         )
         for attempt in range(self._max_retries):
             try:
-                return self._answer(request)
+                return self._fetch(request)
             except SamplerError as error:
                 if error.kind == "request":
                     raise
             self._clock.sleep_s(FIRST_PAUSE_S * 2**attempt)
-        return self._answer(request)
+        return self._fetch(request)
 
-    def _answer(self, request: urllib.request.Request) -> Any:
+    def _fetch(self, request: urllib.request.Request) -> Any:
         where, data = request.full_url, b""
         try:
             with urllib.request.urlopen(request, timeout=self._timeout_s) as response:
@@ -69,9 +69,9 @@ class Endpoint:
             return parse_json(data)
         except urllib.error.HTTPError as error:
             with error:
-                said = error.read()[:300].decode(errors="replace")
+                body_text = error.read()[:300].decode(errors="replace")
             kind: SamplerErrorKind = "server" if error.code in RETRIED else "request"
-            raise SamplerError(kind, f"{where} answered {error.code}: {said}") from error
+            raise SamplerError(kind, f"{where} answered {error.code}: {body_text}") from error
         except TimeoutError as error:
             raise SamplerError("timeout", f"{where} did not answer in {self._timeout_s:g} s") from error
         except (OSError, http.client.HTTPException) as error:

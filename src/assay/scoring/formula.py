@@ -31,9 +31,7 @@ class Formula:
     def __init__(self, text: str) -> None:
         """`ConfigError` where it is no arithmetic."""
         if len(text) > MAX_CHARACTERS:
-            raise ConfigError(
-                f"calculate_output has {len(text)} characters; at most {MAX_CHARACTERS} are read."
-            )
+            raise ConfigError(f"calculate_output has {len(text)} characters; at most {MAX_CHARACTERS} are read.")
         try:
             self._tree = ast.parse(text.replace("^", "**").strip(), mode="eval").body
             self.names = frozenset(_names(self._tree, text))

@@ -28,9 +28,9 @@ from assay.scoring.graders import (
     single_graders,
 )
 from assay.scoring.item_failure import ItemFailure
-from assay.scoring.judge_answer import label_in, result_in
-from assay.scoring.math_answer import SOURCE, math_answer, math_process, refuse_missing
-from assay.scoring.python_graders import fence_wanted
+from assay.scoring.judge_output import label_in, result_in
+from assay.scoring.math_answer import SOURCE, check_math_verify, math_answer, math_process
+from assay.scoring.python_graders import required_fence
 from assay.scoring.python_process import Limits, PythonProcess
 from assay.scoring.sampler import Completion, Embedder, Message, Sampler, SamplerError, Sampling
 from assay.scoring.template import UnknownVariableError, render
@@ -102,20 +102,15 @@ class GraderRunner:
         formula = Formula(self._grader.calculate_output)
         parts = {name: self._single(grader, samples) for name, grader in self._grader.graders.items()}
         return [
-            _combined(formula, {name: grades[index] for name, grades in parts.items()})
-            for index in range(len(samples))
+            _combined(formula, {name: grades[index] for name, grades in parts.items()}) for index in range(len(samples))
         ]
 
     def _check(self, grader: SingleGrader) -> None:
         if isinstance(grader, ScoreModel | LabelModel):
             self._judge(grader.model)
         if isinstance(grader, MathAnswer):
-            refuse_missing(f"grader '{grader.name}'")
-        if (
-            isinstance(grader, TextSimilarity)
-            and grader.evaluation_metric == "cosine"
-            and not self._tools.embedder
-        ):
+            check_math_verify(f"grader '{grader.name}'")
+        if isinstance(grader, TextSimilarity) and grader.evaluation_metric == "cosine" and not self._tools.embedder:
             raise ConfigError(
                 f"grader '{grader.name}': cosine similarity needs an endpoint with embeddings. Name one "
                 "(--judge URL), or choose another evaluation_metric, e.g. fuzzy_match."
@@ -134,21 +129,21 @@ class GraderRunner:
             case PythonGrader():
                 return [self._python(grader, values) for values in samples]
             case ScoreModel() | LabelModel():
-                return self._judged(grader, samples)
+                return self._judge_samples(grader, samples)
         raise AssertionError(f"unknown grader {grader!r}")
 
     def _guarded_text(self, grader: StringCheck | TextSimilarity | MathAnswer, values: Values) -> Grade:
         try:
             # One character can be written in several ways that nobody sees.
             text, reference = (
-                unicodedata.normalize("NFC", render(each, values)) for each in (grader.input, grader.reference)
+                unicodedata.normalize("NFC", render(template, values)) for template in (grader.input, grader.reference)
             )
         except UnknownVariableError as error:
             return Grade(None, ItemFailure("invalid_variable_error", str(error)))
         if isinstance(grader, MathAnswer):
             process = self._processes.get(SOURCE)
             if process is None:
-                process = self._processes[SOURCE] = math_process(fence_wanted())
+                process = self._processes[SOURCE] = math_process(required_fence())
             return Grade(*math_answer(process, text, reference))
         if isinstance(grader, StringCheck):
             return Grade(float(string_check(grader.operation, text, reference)))
@@ -167,19 +162,17 @@ class GraderRunner:
     def _python(self, grader: PythonGrader, values: Values) -> Grade:
         process = self._processes.get(grader.source)
         if process is None:
-            process = PythonProcess(grader.source, self._tools.limits, fence_wanted())
+            process = PythonProcess(grader.source, self._tools.limits, required_fence())
             self._processes[grader.source] = process
         return Grade(*process.grade(values["sample"], values["item"]))
 
-    def _judged(self, grader: ScoreModel | LabelModel, samples: Sequence[Values]) -> list[Grade]:
+    def _judge_samples(self, grader: ScoreModel | LabelModel, samples: Sequence[Values]) -> list[Grade]:
         prompts = [_judge_prompt(grader, values) for values in samples]
-        asked = [prompt for prompt in prompts if not isinstance(prompt, Grade)]
-        answers = iter(
-            self._judge(grader.model).sample(asked, _sampling(grader.sampling_params)) if asked else ()
+        requests = [prompt for prompt in prompts if not isinstance(prompt, Grade)]
+        replies = iter(
+            self._judge(grader.model).sample(requests, _sampling(grader.sampling_params)) if requests else ()
         )
-        return [
-            prompt if isinstance(prompt, Grade) else _judgement(grader, next(answers)) for prompt in prompts
-        ]
+        return [prompt if isinstance(prompt, Grade) else _judgement(grader, next(replies)) for prompt in prompts]
 
 
 def string_check(operation: str, text: str, reference: str) -> bool:
@@ -212,10 +205,10 @@ def _judge_prompt(grader: ScoreModel | LabelModel, values: Values) -> list[Messa
         messages = [Message(role=turn.role, content=render(turn.template(), values)) for turn in grader.input]
     except UnknownVariableError as error:
         return Grade(None, ItemFailure("invalid_variable_error", str(error)))
-    return [*messages, Message(role="system", content=_answer_form(grader))]
+    return [*messages, Message(role="system", content=_output_format(grader))]
 
 
-def _answer_form(grader: ScoreModel | LabelModel) -> str:
+def _output_format(grader: ScoreModel | LabelModel) -> str:
     if isinstance(grader, LabelModel):
         return f'Answer with one JSON object: {{"label": one of {json.dumps(list(grader.labels))}}}.'
     low, high = grader.range
@@ -223,38 +216,38 @@ def _answer_form(grader: ScoreModel | LabelModel) -> str:
     return f"Answer with one JSON object: {form}."
 
 
-def _judgement(grader: ScoreModel | LabelModel, answer: Completion | SamplerError) -> Grade:
-    if (failure := judge_failure(answer)) is not None:
+def _judgement(grader: ScoreModel | LabelModel, completion: Completion | SamplerError) -> Grade:
+    if (failure := judge_failure(completion)) is not None:
         return Grade(None, failure)
-    assert isinstance(answer, Completion), answer
+    assert isinstance(completion, Completion), completion
     if isinstance(grader, LabelModel):
-        label = label_in(answer.text, grader.labels)
+        label = label_in(completion.text, grader.labels)
         if label is None:
-            return Grade(None, ItemFailure("model_grader_parse_error", f"no label in {answer.text!r:.200}"))
+            return Grade(None, ItemFailure("model_grader_parse_error", f"no label in {completion.text!r:.200}"))
         return Grade(float(label in grader.passing_labels), None, {}, label)
-    score = result_in(answer.text)
+    score = result_in(completion.text)
     low, high = grader.range
     if score is None or not low <= score <= high:
-        text = f"no number from {low:g} to {high:g} in {answer.text!r:.200}"
+        text = f"no number from {low:g} to {high:g} in {completion.text!r:.200}"
         return Grade(None, ItemFailure("model_grader_parse_error", text))
     return Grade(score)
 
 
-def judge_failure(answer: Completion | SamplerError) -> ItemFailure | None:
+def judge_failure(completion: Completion | SamplerError) -> ItemFailure | None:
     """The failure of an item whose judge did not answer, or was cut: its verdict stands at the end."""
-    if isinstance(answer, Completion):
-        if answer.finish_reason != "length":
+    if isinstance(completion, Completion):
+        if completion.finish_reason != "length":
             return None
-        text = f"the judge's answer was cut after {answer.completion_tokens:,} tokens: …{answer.text[-200:]!r}"
+        text = f"the judge's output was cut after {completion.completion_tokens:,} tokens: …{completion.text[-200:]!r}"
         return ItemFailure("model_grader_parse_error", text)
-    is_refusal = answer.kind == "refusal"
-    return ItemFailure("model_grader_refusal_error" if is_refusal else "model_grader_server_error", str(answer))
+    is_refusal = completion.kind == "refusal"
+    return ItemFailure("model_grader_refusal_error" if is_refusal else "model_grader_server_error", str(completion))
 
 
-def _sampling(wanted: JudgeSampling) -> Sampling:
+def _sampling(params: JudgeSampling) -> Sampling:
     return Sampling(
-        temperature=wanted.temperature or 0.0,
-        top_p=wanted.top_p or 1.0,
-        max_tokens=wanted.max_completions_tokens or 1024,
-        seed=wanted.seed,
+        temperature=params.temperature or 0.0,
+        top_p=params.top_p or 1.0,
+        max_tokens=params.max_completions_tokens or 1024,
+        seed=params.seed,
     )

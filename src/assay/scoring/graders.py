@@ -214,8 +214,8 @@ class LabelModel(FrozenConfig):
 
     @model_validator(mode="after")
     def _passing_labels_are_labels(self) -> "LabelModel":
-        if strange := set(self.passing_labels) - set(self.labels):
-            raise ValueError(f"passing_labels {sorted(strange)} are not among labels {list(self.labels)}")
+        if unknown := set(self.passing_labels) - set(self.labels):
+            raise ValueError(f"passing_labels {sorted(unknown)} are not among labels {list(self.labels)}")
         return self
 
 
@@ -258,10 +258,8 @@ class Multi(FrozenConfig):
     @model_validator(mode="after")
     def _formula_uses_its_graders(self) -> "Multi":
         formula = _as_value_error(Formula, self.calculate_output)
-        if strange := formula.names - set(self.graders):
-            raise ValueError(
-                f"calculate_output uses {sorted(strange)}, not among the graders {sorted(self.graders)}"
-            )
+        if unknown := formula.names - set(self.graders):
+            raise ValueError(f"calculate_output uses {sorted(unknown)}, not among the graders {sorted(self.graders)}")
         return self
 
 
@@ -308,7 +306,7 @@ def check_sample_fields(grader: Grader, where: str) -> None:
 
 def check_item_fields(
     grader: Grader,
-    there: Mapping[str, int],
+    present: Mapping[str, int],
     num_items: int,
     *,
     where: str,
@@ -317,14 +315,14 @@ def check_item_fields(
 ) -> None:
     """Refuse one that reads what items lack. `there`: field -> items in which it is not null; `where` it
     stands, `source` of the items, which of them is the first without a field."""
-    read = fields_of_sources(grader) - there.keys()
-    lacking = {name for name in needed_fields(grader) if there.get(name, 0) < num_items}
+    read = fields_of_sources(grader) - present.keys()
+    lacking = {name for name in needed_fields(grader) if present.get(name, 0) < num_items}
     for name in sorted(lacking | read):
-        without, near = num_items - there.get(name, 0), meant(name, there.keys() - {name})
+        without, near = num_items - present.get(name, 0), meant(name, present.keys() - {name})
         first = f" (the first: {first_without(name)})" if first_without and without < num_items else ""
         raise ConfigError(
             f"{where}: grader '{grader.name}' reads item.{name}, but {without:,} of {num_items:,} items of "
-            f"{source} lack it{first}{near}. Fields that are there: {', '.join(sorted(there)) or 'none'}"
+            f"{source} lack it{first}{near}. Fields that are there: {', '.join(sorted(present)) or 'none'}"
             ". Mend the grader, or give every item the field."
         )
 
@@ -362,8 +360,4 @@ def has_own_process(grader: Grader) -> bool:
 
 def python_sources(grader: Grader) -> list[str]:
     """The sources of users that it runs."""
-    return [
-        single_grader.source
-        for single_grader in single_graders(grader)
-        if isinstance(single_grader, PythonGrader)
-    ]
+    return [single_grader.source for single_grader in single_graders(grader) if isinstance(single_grader, PythonGrader)]

@@ -28,22 +28,20 @@ class HttpSampler:
         self.name = model
         self._concurrency = concurrency
 
-    def sample(
-        self, prompts: Sequence[Sequence[Message]], sampling: Sampling
-    ) -> list[Completion | SamplerError]:
+    def sample(self, prompts: Sequence[Sequence[Message]], sampling: Sampling) -> list[Completion | SamplerError]:
         """One completion for each conversation, `concurrency` of them asked for at a time."""
         with ThreadPoolExecutor(self._concurrency, thread_name_prefix="sampling") as pool:
             return list(pool.map(lambda prompt: self._complete(prompt, sampling), prompts))
 
     def embed(self, texts: Sequence[str]) -> list[list[float]]:
         """One vector for each text; raises `SamplerError`."""
-        answer = self._endpoint.post("/embeddings", {"model": self.name, "input": list(texts)})
+        response = self._endpoint.post("/embeddings", {"model": self.name, "input": list(texts)})
         try:
-            rows = sorted(answer["data"], key=lambda row: row["index"])
+            rows = sorted(response["data"], key=lambda row: row["index"])
             return [[float(value) for value in row["embedding"]] for row in rows]
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise SamplerError(
-                "server", f"{self._endpoint.base_url}: not a list of embeddings: {answer!r:.200}"
+                "server", f"{self._endpoint.base_url}: not a list of embeddings: {response!r:.200}"
             ) from error
 
     def _complete(self, prompt: Sequence[Message], sampling: Sampling) -> Completion | SamplerError:

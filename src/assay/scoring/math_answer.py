@@ -11,7 +11,7 @@ whose process was killed from outside is a failure.
 from importlib.util import find_spec
 
 from assay.base.errors import NotInstalledError
-from assay.scoring.python_process import Limits, PythonAnswer, PythonProcess
+from assay.scoring.python_process import Limits, PythonProcess, PythonResult
 
 LIMITS = Limits(seconds=5.0, clock_s=60.0)
 """For one answer; the first one also brings the packages in. Of processor time, unlike math-verify's own
@@ -43,19 +43,19 @@ def math_process(fence: frozenset[str]) -> PythonProcess:
     return PythonProcess(SOURCE, LIMITS, fence)
 
 
-def math_answer(process: PythonProcess, text: str, reference: str) -> PythonAnswer:
+def math_answer(process: PythonProcess, text: str, reference: str) -> PythonResult:
     """1 if the last answer in the text is the reference's, else 0; a failure where the reference has none."""
-    answer = process.grade({"text": text}, {"reference": reference})
+    result = process.grade({"text": text}, {"reference": reference})
     if (
-        answer.failure is None
-        or answer.failure.kind == "python_grader_killed"
+        result.failure is None
+        or result.failure.kind == "python_grader_killed"
         or process.grade({"text": reference}, {"reference": reference}).failure is not None
     ):
-        return answer
-    return PythonAnswer(0.0)
+        return result
+    return PythonResult(0.0)
 
 
-def refuse_missing(who: str) -> None:
+def check_math_verify(who: str) -> None:
     """Raise `NotInstalledError` where the package is not installed that `who` needs."""
     if find_spec(PACKAGE) is None:
         raise NotInstalledError(

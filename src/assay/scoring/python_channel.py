@@ -10,12 +10,12 @@ import subprocess
 import time
 from collections.abc import Callable
 
-MAX_ANSWER_BYTES = 1 << 20
+MAX_REPLY_BYTES = 1 << 20
 LOOK_S = 0.05
 _CHUNK_BYTES = 1 << 16
 
 
-class UnaskedError(Exception):
+class UnexpectedOutputError(Exception):
     """Bytes lie in the channel that no question asked for."""
 
 
@@ -28,13 +28,13 @@ class Channel:
         self._in, self._out = child.stdin.fileno(), child.stdout.fileno()
         os.set_blocking(self._in, False)
         os.set_blocking(self._out, False)
-        self._answers, self._room = select.poll(), select.poll()
-        self._answers.register(self._out, select.POLLIN)
-        self._room.register(self._in, select.POLLOUT)
+        self._readable, self._writable = select.poll(), select.poll()
+        self._readable.register(self._out, select.POLLIN)
+        self._writable.register(self._in, select.POLLOUT)
 
-    def holds_something(self) -> bool:
+    def has_output(self) -> bool:
         """The child has said something unasked, or is gone."""
-        return bool(self._answers.poll(0))
+        return bool(self._readable.poll(0))
 
     def exchange(self, question: bytes, look: Callable[[], None]) -> bytes | None:
         """The line that answers a line; None where the child ended or says no end of it.
@@ -51,7 +51,7 @@ class Channel:
             try:
                 rest = rest[os.write(self._in, rest) :]
             except BlockingIOError:
-                self._room.poll(LOOK_S * 1000)
+                self._writable.poll(LOOK_S * 1000)
                 looking.now_and_then()
             except BrokenPipeError:
                 return False
@@ -60,9 +60,9 @@ class Channel:
     def _receive(self, looking: "_Looking") -> bytes | None:
         found = bytearray()
         while b"\n" not in found:
-            if len(found) > MAX_ANSWER_BYTES:
+            if len(found) > MAX_REPLY_BYTES:
                 return None
-            if self._answers.poll(LOOK_S * 1000):
+            if self._readable.poll(LOOK_S * 1000):
                 chunk = os.read(self._out, _CHUNK_BYTES)
                 if not chunk:
                     return None
@@ -70,7 +70,7 @@ class Channel:
             looking.now_and_then()
         line, _, more = bytes(found).partition(b"\n")
         if more:
-            raise UnaskedError
+            raise UnexpectedOutputError
         return line
 
 

@@ -58,7 +58,7 @@ def _serve() -> None:
     first = json.loads(sys.stdin.buffer.readline())
     _limit(first)
     missing = _fence(first["fence"], bytes.fromhex(first["calls"] or ""))
-    _say(channel, first, {"missing": missing})
+    _send(channel, first, {"missing": missing})
     if missing:
         return
     second = json.loads(sys.stdin.buffer.readline())
@@ -69,22 +69,22 @@ def _serve() -> None:
         grade = names["grade"]
     except BaseException as error:
         broken = f"{type(error).__name__}: {error}"[:500]
-    _say(channel, second, {})
+    _send(channel, second, {})
     for line in sys.stdin.buffer:
-        asked = json.loads(line)
-        answer = {"failure": broken} if broken is not None else _graded(grade, asked)
-        _say(channel, asked, answer)
+        request = json.loads(line)
+        reply = {"failure": broken} if broken is not None else _graded(grade, request)
+        _send(channel, request, reply)
 
 
-def _say(channel: Any, asked: Mapping[str, Any], answer: Mapping[str, Any]) -> None:
-    channel.write(json.dumps({"of": asked["of"], **answer}).encode() + b"\n")
+def _send(channel: Any, request: Mapping[str, Any], reply: Mapping[str, Any]) -> None:
+    channel.write(json.dumps({"of": request["of"], **reply}).encode() + b"\n")
 
 
-def _graded(grade: Any, asked: Mapping[str, Any]) -> dict[str, Any]:
+def _graded(grade: Any, request: Mapping[str, Any]) -> dict[str, Any]:
     try:
         # No score depends on the samples before it, nor on when it is asked for.
         random.seed(0)
-        score = float(grade(asked["sample"], asked["item"]))
+        score = float(grade(request["sample"], request["item"]))
         return {"score": score} if math.isfinite(score) else {"failure": f"grade() returned {score}"}
     except BaseException as error:
         return {"failure": f"{type(error).__name__}: {error}"[:500]}
@@ -98,15 +98,15 @@ def _wake_with_input() -> None:
     fcntl.fcntl(0, fcntl.F_SETFL, fcntl.fcntl(0, fcntl.F_GETFL) | os.O_ASYNC)
 
 
-def _limit(wanted: Mapping[str, Any]) -> None:
+def _limit(limits: Mapping[str, Any]) -> None:
     """For this process and for good: nothing gives a higher limit back."""
     for which, amount in {
-        resource.RLIMIT_AS: wanted["memory_bytes"],
-        resource.RLIMIT_CPU: wanted["lifetime_s"],
+        resource.RLIMIT_AS: limits["memory_bytes"],
+        resource.RLIMIT_CPU: limits["lifetime_s"],
         resource.RLIMIT_CORE: 0,
-        **({resource.RLIMIT_NOFILE: wanted["open_files"]} if wanted["fence"] else {}),
-        **({resource.RLIMIT_FSIZE: 0} if "files" in wanted["fence"] else {}),
-        **({resource.RLIMIT_NPROC: wanted["threads"]} if "calls" in wanted["fence"] and _be_alone() else {}),
+        **({resource.RLIMIT_NOFILE: limits["open_files"]} if limits["fence"] else {}),
+        **({resource.RLIMIT_FSIZE: 0} if "files" in limits["fence"] else {}),
+        **({resource.RLIMIT_NPROC: limits["threads"]} if "calls" in limits["fence"] and _be_alone() else {}),
     }.items():
         hard = resource.getrlimit(which)[1]
         amount = amount if hard == resource.RLIM_INFINITY else min(amount, hard)
@@ -127,7 +127,7 @@ def _be_alone() -> bool:
             os.setresuid(number, number, 0)
             libc.setfsuid(0)
             return True
-    release = tuple(int(each) for each in re.findall(r"\d+", os.uname().release)[:2])
+    release = tuple(int(number) for number in re.findall(r"\d+", os.uname().release)[:2])
     return release >= (5, 14) and not libc.unshare(_NEW_USER)
 
 
@@ -157,8 +157,8 @@ def _fence_files(libc: Any) -> bool:
     version = libc.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), 1)
     if version < 1:
         return False
-    asked = struct.pack("=Q", (1 << _RIGHTS.get(version, 16)) - 1)
-    rules = libc.syscall(_CREATE_RULESET, asked, ctypes.c_size_t(len(asked)), 0)
+    request = struct.pack("=Q", (1 << _RIGHTS.get(version, 16)) - 1)
+    rules = libc.syscall(_CREATE_RULESET, request, ctypes.c_size_t(len(request)), 0)
     readable = {sys.prefix, sys.base_prefix, *filter(None, sys.path), *_READABLE} - {"/"}
     rights = {path: _READ_FILE | (_READ_FOLDER if path.is_dir() else 0) for path in map(Path, readable)}
     for path, right in {**rights, Path(_WRITABLE): _READ_FILE | _WRITE_FILE}.items():

@@ -119,7 +119,7 @@ def filter_program(machine: str) -> bytes | None:
         if (number_here := _ONLY_WITH[name][processor.column]) is not None:
             program += [(_IF_EQUAL, 0, len(check), number_here), *check]
     program += [(_IF_AT_LEAST, 0, 1, _LAST_KNOWN + 1), _returned(_NO_SUCH_CALL), _returned(_REFUSE)]
-    return b"".join(struct.pack("=HBBI", *each) for each in program)
+    return b"".join(struct.pack("=HBBI", *instruction) for instruction in program)
 
 
 def _numbers(calls: Mapping[str, tuple[int, int | None]], processor: _Processor) -> list[int]:
@@ -144,24 +144,24 @@ def _checks() -> dict[str, list[_Instruction]]:
     }
 
 
-def _truncates_only_to_write(place: int) -> list[_Instruction]:
+def _truncates_only_to_write(position: int) -> list[_Instruction]:
     """Before Linux 6.2, Landlock lets a file that may be read be emptied by who opens it to read."""
     return [
-        (_LOAD, 0, 0, _argument(place)), (_IF_ANY_OF, 1, 0, _TRUNCATE), _returned(_ALLOW),
+        (_LOAD, 0, 0, _argument(position)), (_IF_ANY_OF, 1, 0, _TRUNCATE), _returned(_ALLOW),
         (_AND, 0, 0, _ACCESS), (_IF_EQUAL, 2, 0, _WRITES), (_IF_EQUAL, 1, 0, _READS_AND_WRITES),
         _returned(_REFUSE), _returned(_ALLOW),
     ]  # fmt: skip
 
 
-def _one_of(place: int, values: tuple[int, ...]) -> list[_Instruction]:
+def _one_of(position: int, values: tuple[int, ...]) -> list[_Instruction]:
     """All of these arguments are integers of 32 bits."""
-    asked = [(_IF_EQUAL, len(values) - index, 0, value) for index, value in enumerate(values)]
-    return [(_LOAD, 0, 0, _argument(place)), *asked, _returned(_REFUSE), _returned(_ALLOW)]
+    comparisons = [(_IF_EQUAL, len(values) - index, 0, value) for index, value in enumerate(values)]
+    return [(_LOAD, 0, 0, _argument(position)), *comparisons, _returned(_REFUSE), _returned(_ALLOW)]
 
 
-def _argument(place: int) -> int:
-    return 16 + 8 * place
+def _argument(position: int) -> int:
+    return 16 + 8 * position
 
 
-def _returned(answer: int) -> _Instruction:
-    return (_RETURN, 0, 0, answer)
+def _returned(verdict: int) -> _Instruction:
+    return (_RETURN, 0, 0, verdict)

@@ -12,7 +12,7 @@ from contextlib import closing
 
 from assay.base.errors import ConfigError
 from assay.scoring.graders import Grader, MathAnswer, has_own_process, single_graders
-from assay.scoring.math_answer import refuse_missing
+from assay.scoring.math_answer import check_math_verify
 from assay.scoring.python_fence import FENCE
 from assay.scoring.python_process import PythonProcess
 from assay.store.home import Home
@@ -22,25 +22,25 @@ WORDS = ("fenced", "trusted")
 _TRUSTED = "trusted"
 
 
-def fence_wanted() -> frozenset[str]:
+def required_fence() -> frozenset[str]:
     """The parts of the fence that python graders run behind here."""
-    said = os.environ.get(VARIABLE, "")
-    if said not in ("", *WORDS):
-        raise ConfigError(f"{VARIABLE}={said!r}: give one of these: {', '.join(WORDS)}.")
-    is_trusted = (said or Home.from_environment().settings().python_graders) == _TRUSTED
+    setting = os.environ.get(VARIABLE, "")
+    if setting not in ("", *WORDS):
+        raise ConfigError(f"{VARIABLE}={setting!r}: give one of these: {', '.join(WORDS)}.")
+    is_trusted = (setting or Home.from_environment().settings().python_graders) == _TRUSTED
     return frozenset() if is_trusted else FENCE
 
 
-def refuse_unfenced(graders: Iterable[Grader]) -> None:
+def check_fence(graders: Iterable[Grader]) -> None:
     """Raise `ConfigError` where one of them runs what others wrote, and this kernel cannot keep it in, or where
     the package that one needs is missing.
 
     A process is tried, for a container's profile may forbid what the kernel can. It reads no grader.
     """
-    asked = [*graders]
-    for single in (single for each in asked for single in single_graders(each)):
+    selected = [*graders]
+    for single in (single for grader in selected for single in single_graders(grader)):
         if isinstance(single, MathAnswer):
-            refuse_missing(f"grader '{single.name}'")
-    if any(map(has_own_process, asked)) and (fence := fence_wanted()):
+            check_math_verify(f"grader '{single.name}'")
+    if any(map(has_own_process, selected)) and (fence := required_fence()):
         with closing(PythonProcess("def grade(sample, item): return 0", fence=fence)) as process:
             process.grade({}, {})

@@ -41,7 +41,7 @@ from typing import Any, NamedTuple
 from assay.base.errors import ConfigError
 from assay.scoring import python_child
 from assay.scoring.item_failure import ItemFailure
-from assay.scoring.python_channel import Channel, UnaskedError
+from assay.scoring.python_channel import Channel, UnexpectedOutputError
 from assay.scoring.python_fence import FENCE, filter_program
 
 HOW_TO_TRUST = (
@@ -56,7 +56,7 @@ MAX_PAUSE_S = 0.5
 """Before another process, if several were killed: memory that ran out may be free again."""
 SETTLE_S = 0.02
 """The time that threads have to end after an answer, before they count as left behind."""
-WARN_EVERY_S = 60.0
+WARN_INTERVAL_S = 60.0
 KILL_SIGNALS = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
 """Signals that come from outside of a fenced grader, which can send none."""
 MAX_FUNCTIONS = 4000
@@ -94,7 +94,7 @@ class GradingAbandonedError(Exception):
     """`Limits.abandoned` was set while a process graded."""
 
 
-class PythonAnswer(NamedTuple):
+class PythonResult(NamedTuple):
     """What came of one sample."""
 
     score: float | None
@@ -120,7 +120,7 @@ class PythonProcess:
         self._num_ended = 0
         self._warned_s = -math.inf
 
-    def grade(self, sample: Mapping[str, Any], item: Mapping[str, Any]) -> PythonAnswer:
+    def grade(self, sample: Mapping[str, Any], item: Mapping[str, Any]) -> PythonResult:
         """The score of one sample, or why there is none.
 
         `ConfigError` where this kernel does not grant the fence; then nothing of the source was run.
@@ -129,7 +129,7 @@ class PythonProcess:
         while True:
             if self._child is not None and not self._child.may_go_on():
                 self.close()
-            was_asked_before = self._child is not None
+            has_graded = self._child is not None
             try:
                 return self._graded(sample, item)
             except _ProcessEndedError as error:
@@ -137,18 +137,18 @@ class PythonProcess:
                 num_ended[kind := error.failure.kind] += 1
                 if num_ended[kind] == (most := MAX_PROCESSES[kind]):
                     text = f"{error}, as {most - 1} others did before that were to grade the same"
-                    return PythonAnswer(None, error.failure._replace(text=text))
+                    return PythonResult(None, error.failure._replace(text=text))
                 if kind == "python_grader_killed":
                     time.sleep(min(MAX_PAUSE_S, 0.01 * 2 ** num_ended[kind]))
-            except _NoAnswerError as error:
+            except _NoResultError as error:
                 # An earlier sample's doing may come to light only now.
-                if not (error.is_of_process and was_asked_before):
-                    return PythonAnswer(None, error.failure)
+                if not (error.is_of_process and has_graded):
+                    return PythonResult(None, error.failure)
 
     def _warn(self, text: str) -> None:
         """Log a process that ended without an answer: the first one, and later ones together, once a minute."""
         self._num_ended += 1
-        if time.monotonic() > self._warned_s + WARN_EVERY_S:
+        if time.monotonic() > self._warned_s + WARN_INTERVAL_S:
             self._warned_s = time.monotonic()
             logging.getLogger("assay.scoring").warning(
                 "%s before it had graded its sample; a fresh process grades it again (%d so far)",
@@ -156,13 +156,13 @@ class PythonProcess:
                 self._num_ended,
             )
 
-    def _graded(self, sample: Mapping[str, Any], item: Mapping[str, Any]) -> PythonAnswer:
+    def _graded(self, sample: Mapping[str, Any], item: Mapping[str, Any]) -> PythonResult:
         try:
             if self._child is None:
                 self._start()
             assert self._child is not None, "it was started"
-            return _answer(self._child.said({"sample": sample, "item": item}))
-        except _NoAnswerError:
+            return _result_of(self._child.exchange({"sample": sample, "item": item}))
+        except _NoResultError:
             self.close()
             raise
 
@@ -171,7 +171,7 @@ class PythonProcess:
             self._child = _Child(self._limits, self._fence)
         except OSError as error:
             raise _ProcessEndedError("python_grader_killed", f"no process was started ({error})") from error
-        if missing := self._child.put_up_fence():
+        if missing := self._child.install_fence():
             self.close()
             raise ConfigError(
                 f"this kernel does not keep a python grader in: it fences no {', no '.join(missing)}. Nothing "
@@ -179,7 +179,7 @@ class PythonProcess:
                 "container whose profile allows both. Or, if you trust every grader with all that you may do "
                 f"here, say so: {HOW_TO_TRUST}."
             )
-        self._child.said({"source": self._source})
+        self._child.exchange({"source": self._source})
         self._child.count_threads()
 
     def close(self) -> None:
@@ -189,7 +189,7 @@ class PythonProcess:
             child.end()
 
 
-class _NoAnswerError(Exception):
+class _NoResultError(Exception):
     def __init__(self, kind: Any, text: str, *, is_of_process: bool = False) -> None:
         """`is_of_process`: samples that were graded before in the same process may be the reason."""
         super().__init__(text)
@@ -197,7 +197,7 @@ class _NoAnswerError(Exception):
         self.is_of_process = is_of_process
 
 
-class _ProcessEndedError(_NoAnswerError):
+class _ProcessEndedError(_NoResultError):
     """A process that ended without an answer: says nothing of the sample."""
 
 
@@ -220,7 +220,7 @@ class _Child:
         self._channel = Channel(self._process)
         self._num_threads_of_source: float = math.inf
 
-    def put_up_fence(self) -> list[str]:
+    def install_fence(self) -> list[str]:
         """Limits and fence; what of it the kernel did not grant."""
         calls = filter_program(platform.machine())
         limits = {
@@ -229,8 +229,8 @@ class _Child:
             "lifetime_s": self._limits.lifetime_s,
             "threads": self._limits.threads,
         }
-        told = self.said({**limits, "fence": sorted(self._fence), "calls": calls and calls.hex()})
-        return [str(each) for each in told["missing"]]
+        reply = self.exchange({**limits, "fence": sorted(self._fence), "calls": calls and calls.hex()})
+        return [str(part) for part in reply["missing"]]
 
     def count_threads(self) -> None:
         """Take the threads that it has, those that its source started, for its own."""
@@ -239,7 +239,7 @@ class _Child:
     def may_go_on(self) -> bool:
         """Whether the next sample may be its: it said nothing unasked, and no sample left a thread behind."""
         return not (
-            self._channel.holds_something()
+            self._channel.has_output()
             or self._num_threads() > self._num_threads_of_source
             or self._cpu_s() > self._limits.lifetime_s - 2 * self._limits.seconds
         )
@@ -255,7 +255,7 @@ class _Child:
             time.sleep(SETTLE_S / 20)
         self._signal(signal.SIGSTOP)
 
-    def said(self, question: Mapping[str, Any]) -> dict[str, Any]:
+    def exchange(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """The answer to a question; the child is stopped after it. Raises `_NoAnswerError` where it ends, takes
         too long or forges."""
         name = secrets.token_hex(8)
@@ -265,20 +265,16 @@ class _Child:
             if limits.abandoned is not None and limits.abandoned.is_set():
                 raise GradingAbandonedError
             if self._cpu_s() - used_s > limits.seconds:
-                raise _NoAnswerError(
-                    "python_timeout", f"no score within {limits.seconds:g} s of processor time"
-                )
+                raise _NoResultError("python_timeout", f"no score within {limits.seconds:g} s of processor time")
             if time.monotonic() - began_s > limits.clock_s:
-                raise _NoAnswerError("python_timeout", f"no score within {limits.clock_s:g} s")
+                raise _NoResultError("python_timeout", f"no score within {limits.clock_s:g} s")
             if self._num_threads() > limits.threads:
-                raise _NoAnswerError(
-                    "python_grader_server_error", f"the grader has more than {limits.threads} threads"
-                )
+                raise _NoResultError("python_grader_server_error", f"the grader has more than {limits.threads} threads")
 
         self._signal(signal.SIGCONT)
         try:
-            line = self._channel.exchange(json.dumps({"of": name, **question}).encode(), look)
-        except UnaskedError:
+            line = self._channel.exchange(json.dumps({"of": name, **request}).encode(), look)
+        except UnexpectedOutputError:
             line = b""
         if line is None:
             raise self._ended()
@@ -289,15 +285,15 @@ class _Child:
                 self._stop()
                 return found
         text = "the grader wrote an answer by itself"
-        raise _NoAnswerError("python_grader_server_error", text, is_of_process=True)
+        raise _NoResultError("python_grader_server_error", text, is_of_process=True)
 
-    def _ended(self) -> _NoAnswerError:
+    def _ended(self) -> _NoResultError:
         """What came of a child that answers no more."""
         try:
             code = self._process.wait(2.0)
         except subprocess.TimeoutExpired:
             text = "the grader closed its channel, or wrote no end of an answer"
-            return _NoAnswerError("python_grader_server_error", text, is_of_process=True)
+            return _NoResultError("python_grader_server_error", text, is_of_process=True)
         how = f"signal {_signal_name(-code)}" if code < 0 else f"exit code {code}"
         kind = "python_grader_killed" if -code in KILL_SIGNALS else "python_grader_server_error"
         return _ProcessEndedError(kind, f"the grader's process ended ({how})")
@@ -348,19 +344,17 @@ def check_source(source: str) -> None:
         raise ConfigError("the grader's source defines no function 'grade(sample, item)'.")
 
 
-def _answer(said: Mapping[str, Any]) -> PythonAnswer:
+def _result_of(reply: Mapping[str, Any]) -> PythonResult:
     """What came of a question. A number is one that a float holds; a text, one that can be written down."""
-    if (reason := said.get("failure")) is not None:
+    if (reason := reply.get("failure")) is not None:
         text = str(reason)[:MAX_FAILURE_CHARACTERS].encode("utf-8", "replace").decode()
         if text.startswith("MemoryError"):  # others before it may have kept what there was
-            raise _NoAnswerError("python_grader_runtime_error", text, is_of_process=True)
-        return PythonAnswer(None, ItemFailure("python_grader_runtime_error", text))
+            raise _NoResultError("python_grader_runtime_error", text, is_of_process=True)
+        return PythonResult(None, ItemFailure("python_grader_runtime_error", text))
     with suppress(OverflowError):
-        if isinstance(score := said.get("score"), float | int) and math.isfinite(score):
-            return PythonAnswer(float(score))
-    raise _NoAnswerError(
-        "python_grader_server_error", "the grader wrote an answer by itself", is_of_process=True
-    )
+        if isinstance(score := reply.get("score"), float | int) and math.isfinite(score):
+            return PythonResult(float(score))
+    raise _NoResultError("python_grader_server_error", "the grader wrote an answer by itself", is_of_process=True)
 
 
 def _signal_name(number: int) -> str:

@@ -20,23 +20,23 @@ def subscripted_fields(source: str, argument: Literal["sample", "item"]) -> set[
     return found
 
 
-def _subscripted(grade: ast.FunctionDef, place: int) -> set[str]:
+def _subscripted(grade: ast.FunctionDef, position: int) -> set[str]:
     arguments = [*grade.args.posonlyargs, *grade.args.args]
-    if len(arguments) <= place:
+    if len(arguments) <= position:
         return set()
-    name = arguments[place].arg
-    taken, asked = set[str](), set[str]()
+    name = arguments[position].arg
+    read, tested = set[str](), set[str]()
     for node in _not_tried(grade):
         match node:
             case ast.Name(id=of, ctx=ast.Store()) if of == name:
                 return set()
             case ast.Subscript(ast.Name(id=of), ast.Constant(str() as field), ast.Load()) if of == name:
-                taken.add(field)
+                read.add(field)
             case ast.Compare(ast.Constant(str() as field), [ast.In() | ast.NotIn()]):
-                asked.add(field)
+                tested.add(field)
             case _:
                 pass
-    return taken - asked
+    return read - tested
 
 
 def _not_tried(node: ast.AST) -> Iterator[ast.AST]:

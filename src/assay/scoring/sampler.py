@@ -89,9 +89,7 @@ class Sampler(Protocol):
         """The name of the model; part of the digest of whatever it judged."""
         ...
 
-    def sample(
-        self, prompts: Sequence[Sequence[Message]], sampling: Sampling
-    ) -> list[Completion | SamplerError]:
+    def sample(self, prompts: Sequence[Sequence[Message]], sampling: Sampling) -> list[Completion | SamplerError]:
         """One completion for each conversation; a failure takes the place of its completion."""
         ...
 
@@ -104,7 +102,7 @@ class Embedder(Protocol):
         ...
 
 
-def refuse_no_room(takes: int, sampling: Sampling, of: str = "") -> None:
+def check_prompt_budget(takes: int, sampling: Sampling, of: str = "") -> None:
     """Raise `ConfigError` where the longest completion leaves a model that takes so many tokens none to read;
     `of`: whose sampling it is, with a colon."""
     if sampling.max_tokens >= takes:
@@ -123,9 +121,7 @@ def as_text(messages: Sequence[Message]) -> str:
     if len(messages) == 1:
         return messages[0]["content"]
     lines = [
-        message["content"]
-        if message["role"] == "system"
-        else f"{message['role'].capitalize()}: {message['content']}"
+        message["content"] if message["role"] == "system" else f"{message['role'].capitalize()}: {message['content']}"
         for message in messages
     ]
     return "\n".join([*lines, "Assistant:"])

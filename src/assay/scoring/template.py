@@ -28,12 +28,12 @@ def render(template: str, values: Mapping[str, Any]) -> str:
     Raises `UnknownVariableError` where a path leads nowhere, or the text is longer than `MAX_RENDERED`.
     """
     texts: list[str] = []
-    room = MAX_RENDERED
+    remaining = MAX_RENDERED
     for text, path in _parts(template):
         value = "" if path is None else _lookup(path, values)
         texts += (text, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
-        room -= len(texts[-2]) + len(texts[-1])
-        if room < 0:
+        remaining -= len(texts[-2]) + len(texts[-1])
+        if remaining < 0:
             raise UnknownVariableError(f"the rendered text has more than {MAX_RENDERED:,} characters")
     return "".join(texts)
 
@@ -79,14 +79,14 @@ def _paths(template: str) -> Iterator[str]:
 
 def _steps(path: str) -> list[str | int]:
     steps: list[str | int] = []
-    place = 0
-    while place < len(path):
-        match = _STEP.match(path, place)
+    position = 0
+    while position < len(path):
+        match = _STEP.match(path, position)
         if match is None:
             raise ConfigError(f"'{{{{ {path} }}}}' is no path. Write e.g. item.answers[0].text.")
         name, index, quoted = match.groups()
         steps.append(int(index) if index is not None else name if name is not None else quoted)
-        place = match.end()
+        position = match.end()
     return steps
 
 

@@ -123,21 +123,21 @@ def _f1(matches: int, num_found: int, num_expected: int) -> float:
 def _alignment(words: Sequence[str], reference: Sequence[str]) -> list[tuple[int, int]]:
     """Pairs of equal words, each word once; a word goes on from its neighbour's match where it can."""
     free: dict[str, deque[int]] = {}
-    for place, word in enumerate(reference):
-        free.setdefault(word, deque()).append(place)
-    taken: set[int] = set()
+    for position, word in enumerate(reference):
+        free.setdefault(word, deque()).append(position)
+    matched: set[int] = set()
     aligned: list[tuple[int, int]] = []
-    for place, word in enumerate(words):
-        places = free.get(word, deque())
-        following = aligned[-1][1] + 1 if aligned and aligned[-1][0] == place - 1 else len(reference)
-        if following < len(reference) and reference[following] == word and following not in taken:
+    for position, word in enumerate(words):
+        positions = free.get(word, deque())
+        following = aligned[-1][1] + 1 if aligned and aligned[-1][0] == position - 1 else len(reference)
+        if following < len(reference) and reference[following] == word and following not in matched:
             chosen = following
         else:
-            while places and places[0] in taken:
-                places.popleft()
-            if not places:
+            while positions and positions[0] in matched:
+                positions.popleft()
+            if not positions:
                 continue
-            chosen = places.popleft()
-        taken.add(chosen)
-        aligned.append((place, chosen))
+            chosen = positions.popleft()
+        matched.add(chosen)
+        aligned.append((position, chosen))
     return aligned

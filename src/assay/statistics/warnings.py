@@ -1,10 +1,11 @@
-"""What a model's numbers warn of: each rule stands here, in words and as code, and nowhere else.
+"""Warnings about a run's model from its numbers: each rule is stated here, in words and as code.
 
-*Proved* is about rows: each was learned once. *Good* is about the model, and the first says nothing of the
-second: a run at a thousand times the right learning rate is proved as well as any. So the two are marked apart
-wherever a run is shown, and what can be seen to be wrong without an opinion is named.
+An audit *proves* that each row was trained on once; that says nothing about whether the model is *good*. A run
+at a thousand times the right learning rate passes its audit as well as any. Both are therefore reported
+separately, and the warnings name what is certainly wrong.
 
-Knows no ledger and no files; callers bring the numbers. docs/operations.md holds the table of all rules.
+This module reads no ledger and no files; callers pass the numbers. docs/operations.md holds the table of all
+rules.
 """
 
 import math
@@ -22,13 +23,14 @@ if TYPE_CHECKING:  # the records of a dataset are a twentieth of what `assay sho
     from assay.records.dataset import LengthProfile
 
 ENDS = 10
-"""Steps at the beginning and at the end of a run whose median losses are compared."""
+"""Steps at the start and at the end of a run whose median losses are compared."""
 MIN_STEPS_AT_END = 3
-"""Losses that lie apart from as many others more seldom than one time in twenty, where nothing changed."""
+"""Two sets of this many equally distributed losses are fully separated less than one time in twenty."""
 DIVERGED_FACTOR = 2.0
 MAX_LISTED = 5
 LABEL_LEAK_SHARE, MIN_OTHERS = 0.02, 20
-"""Rows without the commonest label: the share that a telling column gets wrong at most, and the fewest."""
+"""A column leaks the label if it mispredicts at most this share of the rows outside the most common class,
+given at least this many such rows."""
 LEAK_SHARE = 0.01
 CUT_SHARE = 0.05
 SPLIT_SLACK = 0.2
@@ -42,22 +44,22 @@ TRUNCATED_SHARE = 0.25
 FAR_NATS = 1.0
 FAILED_SHARE = 0.01
 MISMATCH_NATS, MISMATCH_TIMES, MIN_MISMATCH_NATS = 0.02, 20.0, 1e-5
-"""What the sampler may be from the trainer, a token, in the first step; how many times that later; and what is
-nothing."""
+"""Allowed difference of sampler and policy per token in the first step; factor allowed later; negligible
+difference."""
 FAILED = "failed_grades"
-"""Share of a step's answers; behind it, `failed_grades_KIND`."""
+"""Share of a step's completions without a grade; by kind in `failed_grades_KIND`."""
 ONE_SCORE = "one_score"
-"""1 at an evaluation at which every row got the same prediction, else 0."""
+"""1 at an evaluation in which every row got the same prediction, else 0."""
 SAME_PROBABILITY, SAME_NUMBER = 1e-9, 1e-6
-"""What predictions may differ by and be the same: a number's in what labels usually differ by."""
+"""Largest difference of equal predictions; for numbers, relative to the labels' deviation."""
 HELD_OUT = "validation_reward"
 HELD_OUT_ERROR = "validation_reward_error"
 
 SPIKE_STEPS, SPIKE_GAP = 8, 2.0
 LOSS_TIMES, GRADIENT_TIMES = 2.0, 10.0
-"""A spike is measured against the median of the `SPIKE_STEPS` steps before it: the logarithm of the ratio,
-over that of these factors. The largest rises of a curve must be `SPIKE_GAP` times the next largest: noise with
-the tail of Student's t with four degrees of freedom has such a gap in one of 16 curves, long or short."""
+"""A spike is measured against the median of the `SPIKE_STEPS` steps before it: the log of the ratio, over the
+log of these factors. The largest rises of a curve must be `SPIKE_GAP` times the next largest: noise with the
+tail of Student's t with four degrees of freedom has such a gap in one of 16 curves, whatever their length."""
 
 RuleName = Literal[
     "diverged",
@@ -65,27 +67,27 @@ RuleName = Literal[
     "one score",
     "worse than constant",
     "no better than chance",
-    "reward leaks",
-    "answers collapsed",
-    "groups without spread",
-    "answers grow",
-    "answers cut",
+    "reward hacking",
+    "completions collapsed",
+    "groups without variance",
+    "completions grow",
+    "completions truncated",
     "far from the reference",
     "graders fail",
-    "sampler apart",
+    "sampler mismatch",
     "steps differ",
     "methods differ",
     "guardrail at zero",
     "leaking rows",
-    "cut rows",
+    "truncated rows",
     "uneven split",
-    "telling column",
-    "look cannot decide",
-    "campaign lacks power",
-    "guardrail lacks power",
+    "label leakage",
+    "underpowered look",
+    "underpowered campaign",
+    "underpowered guardrail",
     "clusters differ",
-    "seed stands apart",
-    "seeds agree too well",
+    "outlier seed",
+    "underdispersed seeds",
     "several changes",
 ]
 
@@ -94,7 +96,7 @@ Scores = Float64[np.ndarray, "seed item"]
 
 
 class StepSeries(NamedTuple):
-    """A metric of the steps that were kept."""
+    """A metric at recorded steps."""
 
     steps: Int64[np.ndarray, "point"]
     """Rising."""
@@ -102,11 +104,10 @@ class StepSeries(NamedTuple):
 
     @classmethod
     def of(cls, values: Mapping[int, float]) -> "StepSeries":
-        """From values by step, in order."""
         return cls(np.array([*values], np.int64), np.array([*values.values()], np.float64))
 
     def until(self, step: int) -> "StepSeries":
-        """Without what came after that step."""
+        """Return the series up to and including `step`."""
         end = int(np.searchsorted(self.steps, step, side="right"))
         return StepSeries(self.steps[:end], self.values[:end])
 
@@ -117,7 +118,7 @@ class Rule(NamedTuple):
     holds: str
     hint: str
     did: str = ""
-    """What a run did of which it holds, as a memo says it of several: `2 of 3 runs of baseline diverged`."""
+    """What such a run did, for a memo on several runs: `2 of 3 runs of baseline diverged`."""
 
 
 RULES: Mapping[str, Rule] = {
@@ -142,8 +143,7 @@ RULES: Mapping[str, Rule] = {
         "gave every row the same prediction",
     ),
     "worse than constant": Rule(
-        "the whole interval of the log-loss is above that of predicting the class shares; for numbers, R² is "
-        "below 0",
+        "the whole interval of the log-loss is above that of predicting the class shares; for numbers, R² is below 0",
         "train longer or with a lower learning rate; check the meaning of the labels",
         "did worse than a constant prediction would",
     ),
@@ -152,7 +152,7 @@ RULES: Mapping[str, Rule] = {
         "use more validation rows, or train longer or with a higher learning rate",
         "may rank no better than chance",
     ),
-    "reward leaks": Rule(
+    "reward hacking": Rule(
         f"the training reward rose (by its intervals over {ENDS} steps), and the interval of the last "
         "held-out reward is below that of an earlier evaluation",
         "the policy exploits the grader: read its completions (`assay chat RUN`), fix the grader, and "
@@ -160,27 +160,26 @@ RULES: Mapping[str, Rule] = {
         "policy",
         "earned more in training and less on held-out prompts",
     ),
-    "answers collapsed": Rule(
+    "completions collapsed": Rule(
         f"completions within a group differ less than {SHRUNK:g} times as often as in the first {ENDS} steps, "
         "and the reward did not rise",
-        "lower `trainer.optimizer.learning_rate`, or add a penalty on the distance to a reference "
-        "(`method.kl`)",
+        "lower `trainer.optimizer.learning_rate`, or add a penalty on the distance to a reference (`method.kl`)",
         "came to one completion",
     ),
-    "groups without spread": Rule(
+    "groups without variance": Rule(
         f"in the last {ENDS} steps, {IDLE_SHARE:.0%} or more of the groups have equal rewards, and the reward "
         "did not rise",
         "choose prompts of medium difficulty; warm up by SFT until some completions earn a reward",
         "had nothing to learn from",
     ),
-    "answers grow": Rule(
+    "completions grow": Rule(
         f"completions are at least {GROWN:g} times as long as in the first {ENDS} steps, and held-out prompts "
         "did not earn more",
         "use a loss without length bias (`method.loss.type=dr_grpo`), `method.overlong`, or a grader that "
         "does not reward length",
         "wrote longer completions, no better ones",
     ),
-    "answers cut": Rule(
+    "completions truncated": Rule(
         f"{TRUNCATED_SHARE:.0%} or more of the completions in the last {ENDS} steps were truncated at "
         "`method.sampling.max_tokens`",
         "raise it, or reward shorter completions (`method.overlong`)",
@@ -196,7 +195,7 @@ RULES: Mapping[str, Rule] = {
         "fix the grader: these completions leave their groups, and failures are seldom random",
         "lost rewards to graders that fail",
     ),
-    "sampler apart": Rule(
+    "sampler mismatch": Rule(
         f"the sampler's and the policy's logprobs differ by more than {MISMATCH_NATS:g} nats on average in the "
         f"first step, or later by {MISMATCH_TIMES:g} times as much as then",
         "sampling used another temperature, other filters or stale weights: `assay replay RUN --step N` "
@@ -220,9 +219,8 @@ RULES: Mapping[str, Rule] = {
         "split by a key that keeps them together (`column: input_ids`), or set `data.split.drop_leaks`",
         "were evaluated on rows that they had learned",
     ),
-    "cut rows": Rule(
-        f"at least {CUT_SHARE:.0%} of the rows were truncated; in adopted shards: are as long as the longest "
-        "row",
+    "truncated rows": Rule(
+        f"at least {CUT_SHARE:.0%} of the rows were truncated; in adopted shards: are as long as the longest row",
         "build the dataset with a larger `--max-tokens`",
     ),
     "uneven split": Rule(
@@ -230,21 +228,21 @@ RULES: Mapping[str, Rule] = {
         "because groups that stay together are few or unequal",
         "choose another `data.split.seed` or a column with more values; or accept it",
     ),
-    "telling column": Rule(
+    "label leakage": Rule(
         f"a metadata column that the model reads is wrong on at most {LABEL_LEAK_SHARE:.0%} of the rows that "
         f"the most common class gets wrong ({MIN_OTHERS} or more rows)",
         "remove it from the recipe's columns, unless its value is known before the label",
     ),
-    "look cannot decide": Rule(
+    "underpowered look": Rule(
         f"a declared look would end more than {MAX_LOST:.0%} of the candidates that are worth having (by "
         "`rule.prior_sd`) without scaling them, and more than it would scale",
         "remove it from `looks`, or give it more seeds",
     ),
-    "campaign lacks power": Rule(
+    "underpowered campaign": Rule(
         f"by its last look the campaign would scale less than {MIN_FOUND:.0%} of the candidates worth having",
         "use more seeds or items: the warning says how many",
     ),
-    "guardrail lacks power": Rule(
+    "underpowered guardrail": Rule(
         f"by the last look, harmless candidates would pass the guardrails less than {MIN_FOUND:.0%} of the "
         "time; or a safety benchmark has too few items to bound its rate even without failures",
         "use more items, more seeds or a wider margin: the warning says how many",
@@ -253,12 +251,12 @@ RULES: Mapping[str, Rule] = {
         "primary benchmarks use different rows and count them by different columns",
         "give them one `cluster`; otherwise the interval of their mean may be too narrow",
     ),
-    "seed stands apart": Rule(
+    "outlier seed": Rule(
         "one run of an arm is an outlier (by a test that errs in one memo of twenty; three seeds or more)",
         "inspect that run before you trust the mean; a campaign of five seeds or more can declare "
         "`rule.over_seeds: trimmed`",
     ),
-    "seeds agree too well": Rule(
+    "underdispersed seeds": Rule(
         "two seeds of an arm ended with equal weights; or the gains of three seeds or more scatter less than "
         "their own items allow (a test that errs in one memo of a hundred)",
         "find what the seeds share (a seed that nothing reads, a common initial commit): they count only as "
@@ -272,38 +270,38 @@ RULES: Mapping[str, Rule] = {
 
 
 def hint_text(rule: RuleName) -> str:
-    """What to do about it, as a sentence."""
+    """Return what to do about it, as a sentence."""
     hint = RULES[rule].hint.replace("`", "'")
     return f"{hint[0].upper()}{hint[1:]}."
 
 
 class Warned(NamedTuple):
-    """One rule that holds."""
+    """A rule that holds for a run."""
 
     rule: RuleName
     text: str
     """A sentence with its numbers."""
     steps: tuple[int, ...] = ()
-    """The steps that it is about, where it is about some."""
+    """The steps that it is about, if any."""
 
     def with_hint(self) -> "Warned":
-        """Behind its text what to do about it."""
+        """Append what to do about it to the text."""
         return self._replace(text=f"{self.text} {hint_text(self.rule)}")
 
 
 class ModelNumbers(NamedTuple):
-    """What a run says of its model, as far as it got."""
+    """A run's losses, metrics and evaluations up to now."""
 
     losses: StepSeries
-    """In training."""
+    """Training losses."""
     metrics: Mapping[str, StepSeries]
-    """Those that are watched (`is_watched`)."""
+    """The watched metrics (`is_watched`)."""
     evaluations: Sequence[AnyEvaluation]
     ends_finite: bool = True
-    """False: the last attempt ended on a loss or a gradient that is no number, whose step is on no record."""
+    """False if the last attempt ended on a non-finite loss or gradient, whose step is not recorded."""
 
     def warnings(self) -> list[Warned]:
-        """What they warn of, after the last step."""
+        """Return the warnings after the last step."""
         last = self.evaluations[-1] if self.evaluations else None
         losses = self.losses.values if self.ends_finite else np.append(self.losses.values, math.nan)
         return [*warnings_of_model(losses, last, self.metrics), *self._spikes()]
@@ -315,9 +313,7 @@ class ModelNumbers(NamedTuple):
         if found := spikes_of(list(curves.values())):
             named = [
                 f"step {step:,} ("
-                + ", ".join(
-                    f"{name} {of[0]:.3g}, before {of[1]:.3g}" for name, of in zip(curves, seen, strict=True)
-                )
+                + ", ".join(f"{name} {of[0]:.3g}, before {of[1]:.3g}" for name, of in zip(curves, seen, strict=True))
                 + ")"
                 for step, seen in list(found.items())[:MAX_LISTED]
             ]
@@ -325,7 +321,7 @@ class ModelNumbers(NamedTuple):
             yield Warned("spikes", f"{', '.join(named)}{more}.", tuple(found))
 
     def warnings_at(self, step: int) -> list[Warned]:
-        """What they warned of when the commit of that step was made: nothing later is known."""
+        """Return the warnings as of the commit of that step, without later numbers."""
         current = [evaluation for evaluation in self.evaluations if evaluation.step == step]
         metrics = {name: series.until(step) for name, series in self.metrics.items()}
         known = {name: series for name, series in metrics.items() if len(series.steps)}
@@ -335,7 +331,7 @@ class ModelNumbers(NamedTuple):
         return found
 
     def was_one_score(self, step: int) -> bool | None:
-        """Whether every row got the same prediction after that step; None where nobody looked."""
+        """Return whether every row got the same prediction after that step; None if it was not evaluated."""
         looks = self.metrics.get(ONE_SCORE, StepSeries.of({}))
         found = looks.values[looks.steps == step]
         return bool(found[-1]) if len(found) else None
@@ -346,30 +342,26 @@ def warnings_of_model(
     evaluation: AnyEvaluation | None,
     metrics: Mapping[str, StepSeries] = MappingProxyType({}),
 ) -> list[Warned]:
-    """What a run's kept training losses, step by step, its last evaluation and its kept metrics warn of.
-
-    Of the metrics those count that `is_watched`.
-    """
-    # A loss whose gradient is that of a reward is about 0 all along, and no distance from anything.
+    """Return the warnings from a run's training losses, its last evaluation and its watched metrics."""
+    # The policy-gradient surrogate loss is about 0 throughout and says nothing about divergence.
     found = [*_of_rollouts(metrics)] if FAILED in metrics else [*_divergence(losses)]
     if evaluation is None:
         return found
     overall = evaluation.overall
     found += warnings_of_leaks(evaluation.num_leaking or 0, overall.num_rows)
-    return found + list(
-        _of_classifier(overall) if isinstance(overall, ClassifierMetrics) else _of_scores(overall)
-    )
+    return found + list(_of_classifier(overall) if isinstance(overall, ClassifierMetrics) else _of_scores(overall))
 
 
 def is_watched(metric: str) -> bool:
-    """Whether a metric's series is asked for by `warnings_of_model`."""
+    """Return whether `warnings_of_model` uses a metric."""
     return metric in _WATCHED or metric.startswith(FAILED)
 
 
 def warnings_of_pair(
     baseline: str, candidate: str, *, steps: tuple[int, int], methods: tuple[str, str]
 ) -> Iterator[Warned]:
-    """What keeps two runs from being compared fairly; steps and methods: the baseline's, the candidate's."""
+    """Warn if two runs cannot be compared fairly; steps and methods are the baseline's, then the
+    candidate's."""
     if steps[0] != steps[1]:
         step_counts = f"{candidate} made {steps[1]:,} steps, {baseline} {steps[0]:,}"
         yield Warned("steps differ", f"{step_counts}: the difference may be that of training longer.")
@@ -379,7 +371,7 @@ def warnings_of_pair(
 
 
 def warnings_of_guardrail(name: str, baseline: Scores, candidate: Scores) -> list[Warned]:
-    """What the scores on a benchmark that must not get worse warn of."""
+    """Warn if a guardrail's scores are all zero."""
     if baseline.any() or candidate.any():
         return []
     return [
@@ -391,16 +383,16 @@ def warnings_of_guardrail(name: str, baseline: Scores, candidate: Scores) -> lis
 
 
 def warnings_of_clusters(columns: Mapping[str, str | None]) -> list[Warned]:
-    """Benchmarks on other rows of one split, and by what column each counts."""
+    """Warn if benchmarks on different rows of one split use different cluster columns."""
     if len({*columns.values()}) < 2:
         return []
     listed = ", ".join(f"{name} by {column or 'row'}" for name, column in columns.items())
-    text = f"{listed}: only the luck of rows that they both ask counts as shared."
+    text = f"{listed}: only the noise of rows that both contain counts as shared."
     return [Warned("clusters differ", text)]
 
 
 def warnings_of_leaks(leaking: int, num_validation: int) -> list[Warned]:
-    """Where validation rows were trained on."""
+    """Warn if validation rows were trained on."""
     if not num_validation or leaking / num_validation < LEAK_SHARE:
         return []
     share = percent_text(leaking / num_validation)
@@ -412,25 +404,24 @@ def warnings_of_leaks(leaking: int, num_validation: int) -> list[Warned]:
     ]
 
 
-def warnings_of_split(
-    held_out: int, num_rows: int, *, target_share: float, num_dropped: int = 0
-) -> list[Warned]:
-    """Where a split by hash holds out another share of the rows than was asked.
+def warnings_of_split(held_out: int, num_rows: int, *, target_share: float, num_dropped: int = 0) -> list[Warned]:
+    """Warn if a split by hash holds out a share that is far from the requested one.
 
-    `num_dropped`: so many of the held-out ones are left out again, for training rows are copies of them.
+    `num_dropped` held-out rows are dropped again because they copy training rows.
     """
     found = held_out / num_rows
     if abs(found / target_share - 1.0) <= SPLIT_SLACK:
         return []
     left = percent_text((held_out - num_dropped) / num_rows)
     scored = f" ({left} without copies of training rows)" if num_dropped else ""
-    target_text = f"{percent_text(target_share)} of the groups were asked for."
+    target_text = f"{percent_text(target_share)} of the groups were requested."
     text = f"{percent_text(found)} of the rows are held out{scored}, {target_text}"
     return [Warned("uneven split", text)]
 
 
 def warnings_of_column(column: str, *, num_correct: int, num_majority: int, num_rows: int) -> list[Warned]:
-    """Where a metadata column tells the label of so many rows; so many have the commonest class."""
+    """Warn if a metadata column leaks the label: `num_right` rows are predicted by it, `num_commonest` by the
+    top class."""
     others = num_rows - num_majority
     if others < MIN_OTHERS or num_rows - num_correct > LABEL_LEAK_SHARE * others:
         return []
@@ -438,21 +429,24 @@ def warnings_of_column(column: str, *, num_correct: int, num_majority: int, num_
         f"column '{column}' alone tells the label of {percent_text(num_correct / num_rows)} of the rows, where "
         f"the commonest class has {percent_text(num_majority / num_rows)}: is it known before the label is?"
     )
-    return [Warned("telling column", text)]
+    return [Warned("label leakage", text)]
 
 
 def warnings_of_cuts(lengths: "LengthProfile", *, num_rows: int, num_cut: int | None) -> list[Warned]:
-    """Where many rows were cut. Where nobody counted them (None): where they pile up at the longest length, as
-    the 95th percentile tells; not where all are as long."""
+    """Warn if many rows were truncated.
+
+    If they were not counted (None), rows at the longest length count as truncated, judged by the 95th
+    percentile, unless all rows are that long.
+    """
     longest = lengths.max
     if num_cut is not None:
         share = num_cut / max(num_rows, 1)
         cut = f"{num_cut:,} of {num_rows:,} rows ({percent_text(share)}) were cut at {longest:,} tokens."
-        return [Warned("cut rows", cut)] if share >= CUT_SHARE else []
+        return [Warned("truncated rows", cut)] if share >= CUT_SHARE else []
     if not longest or lengths.p95 < longest or lengths.mean > 0.99 * longest:
         return []
     piled_up = f"one row in {round(1 / CUT_SHARE)} or more has {longest:,} tokens, the most that any has"
-    return [Warned("cut rows", f"{piled_up}: they were likely cut.")]
+    return [Warned("truncated rows", f"{piled_up}: they were likely cut.")]
 
 
 def _divergence(losses: Sequence[float] | Float64[np.ndarray, "step"]) -> Iterator[Warned]:
@@ -472,9 +466,9 @@ def _divergence(losses: Sequence[float] | Float64[np.ndarray, "step"]) -> Iterat
 
 
 def spikes_of(curves: Sequence[tuple[StepSeries, float]]) -> dict[int, list[tuple[float, float]]]:
-    """Step -> of each curve its value and the median before it, of the steps at which all curves stand out.
+    """Return, by step, each curve's value and the median before it, for steps at which all curves spike.
 
-    A curve comes with the factor by which a step must be above the median.
+    Each curve comes with the factor over the median that makes a spike.
     """
     shared = sorted(set.intersection(*(set(series.steps.tolist()) for series, _ in curves))) if curves else []
     if len(shared) <= SPIKE_STEPS:
@@ -494,7 +488,7 @@ def spikes_of(curves: Sequence[tuple[StepSeries, float]]) -> dict[int, list[tupl
 
 
 def _rises(values: Float64[np.ndarray, "step"]) -> Float64[np.ndarray, "point"]:
-    """The logarithm of each value over the median of the steps before; 0 where the values after it stay up."""
+    """Return the log of each value over the median of the steps before; 0 if the values after it stay up."""
     logs = np.log(np.maximum(values, np.finfo(np.float64).tiny))
     before = np.sort(np.lib.stride_tricks.sliding_window_view(logs[:-1], SPIKE_STEPS))[:, SPIKE_STEPS // 2]
     rises = np.where(values[SPIKE_STEPS:] > 0, logs[SPIKE_STEPS:] - before, 0.0)
@@ -506,7 +500,8 @@ def _rises(values: Float64[np.ndarray, "step"]) -> Float64[np.ndarray, "point"]:
 
 
 def _median(values: Sequence[float] | Float64[np.ndarray, "point"]) -> float:
-    """NumPy's own imports masked arrays first, a twentieth of what `assay show` takes."""
+    """Return the median without `np.median`, whose import of masked arrays takes a twentieth of `assay
+    show`."""
     half = len(values) // 2
     return float(np.sort(values)[len(values) - 1 - half : half + 1].mean())
 
@@ -524,7 +519,7 @@ class _Interval(NamedTuple):
 
 
 def _interval(values: Float64[np.ndarray, "point"]) -> _Interval:
-    """That of the mean, by how the values scatter; endless of a single one."""
+    """Return the interval of the mean from the scatter of the values; infinite for a single value."""
     mean = float(values.mean())
     half = Z * float(values.std(ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else math.inf
     return _Interval(mean, mean - half, mean + half)
@@ -539,7 +534,7 @@ def _of_rollouts(metrics: Mapping[str, StepSeries]) -> Iterator[Warned]:
         return
 
     def ends(name: str) -> tuple[float, float]:
-        """Medians at the beginning and at the end; no numbers where the run has no such metric."""
+        """Return the medians at the start and at the end; NaN if the run has no such metric."""
         if name not in metrics or not len(metrics[name].values):
             return math.nan, math.nan
         values = metrics[name].values
@@ -550,27 +545,25 @@ def _of_rollouts(metrics: Mapping[str, StepSeries]) -> Iterator[Warned]:
     first, last = ends("distinct")
     if last < SHRUNK * first and not rose:
         yield Warned(
-            "answers collapsed",
-            f"of a group's answers {first:.0%} were different at first, {last:.0%} at the end.",
+            "completions collapsed",
+            f"{first:.0%} of a group's completions were distinct at first, {last:.0%} at the end.",
         )
     _, last = ends("zero_std")
     if last >= IDLE_SHARE and not rose:
-        yield Warned(
-            "groups without spread", f"in {last:.0%} of the groups every answer earned the same at the end."
-        )
+        yield Warned("groups without variance", f"in {last:.0%} of the groups every answer earned the same at the end.")
     first, last = ends("length")
     if last >= GROWN * first and not _earns_more(metrics):
-        yield Warned("answers grow", f"answers had {first:.4g} tokens at first, {last:.4g} at the end.")
+        yield Warned("completions grow", f"completions had {first:.4g} tokens at first, {last:.4g} at the end.")
     _, last = ends("truncated")
     if last >= TRUNCATED_SHARE:
-        yield Warned("answers cut", f"{last:.0%} of the answers were cut at the end.")
+        yield Warned("completions truncated", f"{last:.0%} of the completions were truncated at the end.")
     _, last = ends("kl")
     if last > FAR_NATS:
         yield Warned("far from the reference", f"{last:.3g} nats per token at the end.")
 
 
 def _held_out(metrics: Mapping[str, StepSeries]) -> list[tuple[int, _Interval]]:
-    """What held-out prompts earned, evaluation by evaluation."""
+    """Return the rewards of held-out prompts by evaluation."""
     if not {HELD_OUT, HELD_OUT_ERROR} <= metrics.keys():
         return []
     means, errors = metrics[HELD_OUT], metrics[HELD_OUT_ERROR]
@@ -594,7 +587,7 @@ def _reward_leaks(metrics: Mapping[str, StepSeries]) -> Iterator[Warned]:
     last_step, last = evaluations[-1]
     best_step, best = max(evaluations[:-1], key=lambda point: point[1].low)
     steps, values = metrics["reward"]
-    # Before the first step nothing was earned in training yet: then it is what the first steps earned.
+    # Before the first step there is no training reward yet, so the first steps are used.
     ends = (max(best_step, ENDS), last_step)
     before, now = (values[(steps > step - ENDS) & (steps <= step)] for step in ends)
     if last.high >= best.low or not (len(before) and len(now)):
@@ -602,7 +595,7 @@ def _reward_leaks(metrics: Mapping[str, StepSeries]) -> Iterator[Warned]:
     was, earned = _interval(before), _interval(now)
     if earned.low > was.high:
         yield Warned(
-            "reward leaks",
+            "reward hacking",
             f"from step {best_step:,} to {last_step:,} the reward of training rose from {was.mean:.3f} to "
             f"{earned.mean:.3f}, that of held-out prompts fell from {best.mean:.3f} to {last.mean:.3f} "
             f"({last.low:.3f} to {last.high:.3f}).",
@@ -619,11 +612,11 @@ def _failing(metrics: Mapping[str, StepSeries]) -> Iterator[Warned]:
             if name.startswith(f"{FAILED}_") and series.values.any()
         }
         by_kind = ", ".join(f"{percent_text(part)} {kind}" for kind, part in sorted(kinds.items()))
-        yield Warned("graders fail", f"{percent_text(share)} of the answers got no reward: {by_kind}.")
+        yield Warned("graders fail", f"{percent_text(share)} of the completions have no reward: {by_kind}.")
 
 
 def _sampler_mismatch(metrics: Mapping[str, StepSeries]) -> Iterator[Warned]:
-    """Weights that were not handed over are seen where they had changed; another temperature at once."""
+    """Stale weights show up once weights have changed; another temperature shows up at once."""
     if "logprob_gap" not in metrics or not len(metrics["logprob_gap"].steps):
         return
     steps, gaps = metrics["logprob_gap"]
@@ -633,12 +626,12 @@ def _sampler_mismatch(metrics: Mapping[str, StepSeries]) -> Iterator[Warned]:
     if not len(far):
         return
     cause = (
-        "as where answers are drawn at another temperature, with other filters, or by another model"
+        "which suggests another sampling temperature, other filters, or another model"
         if is_off_at_once
-        else "and none before: as where answers are drawn by the weights of an earlier step"
+        else "and in none before, which suggests that completions were sampled with stale weights"
     )
     yield Warned(
-        "sampler apart",
+        "sampler mismatch",
         f"at step {int(steps[far[0]]):,} sampler and trainer were {gaps[far[0]]:.2g} nats a token apart, so in "
         f"{len(far):,} of {len(steps):,} steps, {cause}.",
     )
@@ -652,9 +645,7 @@ def _of_classifier(metrics: ClassifierMetrics) -> Iterator[Warned]:
         and (metrics.auc is None or metrics.auc.value == 0.5)
     )
     if is_one_score:
-        yield Warned(
-            "one score", f"all {metrics.num_rows:,} validation rows got the probability {predictions[0]:.4g}."
-        )
+        yield Warned("one score", f"all {metrics.num_rows:,} validation rows got the probability {predictions[0]:.4g}.")
     share = metrics.num_positive / max(metrics.num_rows, 1)
     constant, low = _entropy(share, 1.0 - share), metrics.log_loss.low
     if low is not None and low > constant:
@@ -669,7 +660,7 @@ def _of_classifier(metrics: ClassifierMetrics) -> Iterator[Warned]:
 
 
 def _of_scores(metrics: ScoreMetrics) -> Iterator[Warned]:
-    """Warnings of several classes, of pairs, or of numbers; other rows' scores say nothing of the kind."""
+    """Warn about predictions of classes, pairs or numbers; other scores do not have such rules."""
     predicted_counts = np.array([class_.predicted_as for class_ in metrics.classes]).sum(axis=0)
     if len(metrics.classes) > 1 and np.count_nonzero(predicted_counts) == 1:
         name = metrics.classes[int(np.argmax(predicted_counts))].name
@@ -679,12 +670,9 @@ def _of_scores(metrics: ScoreMetrics) -> Iterator[Warned]:
     if metrics.classes and loss is not None and loss.low is not None and loss.low > constant:
         yield Warned(
             "worse than constant",
-            f"its log-loss is {loss.value:.4f}; always saying these rows' shares of the classes has "
-            f"{constant:.4f}.",
+            f"its log-loss is {loss.value:.4f}; always saying these rows' shares of the classes has {constant:.4f}.",
         )
-    pairs = next(
-        (measured.estimate for measured in metrics.measured if measured.metric.name == ACCURACY.name), None
-    )
+    pairs = next((measured.estimate for measured in metrics.measured if measured.metric.name == ACCURACY.name), None)
     if not metrics.classes and pairs is not None and pairs.low is not None and pairs.low <= 0.5:
         yield Warned(
             "no better than chance", f"the interval of its accuracy begins at {pairs.low:.4f}: a coin has 0.5."
@@ -697,13 +685,11 @@ def _of_scores(metrics: ScoreMetrics) -> Iterator[Warned]:
         and fit.label_deviation > 0.0
         and max(predictions) - min(predictions) < SAME_NUMBER * fit.label_deviation
     ):
-        yield Warned(
-            "one score", f"all {metrics.num_rows:,} validation rows got the number {predictions[0]:.4g}."
-        )
+        yield Warned("one score", f"all {metrics.num_rows:,} validation rows got the number {predictions[0]:.4g}.")
     if fit.r_squared is not None and fit.r_squared < 0.0:
         yield Warned("worse than constant", f"its R² is {fit.r_squared:.3f}: the labels' mean would do better.")
 
 
 def _entropy(*shares: float) -> float:
-    """In nats, of one label."""
+    """Return the entropy of one label in nats."""
     return -sum(share * math.log(share) for share in shares if share > 0.0)

@@ -95,9 +95,7 @@ class _Rows:
     repeated: list[str] = field(default_factory=list)
 
 
-def audit_run(
-    run: Run, log: CommitLog, *, check_shards: bool = True, weights: WeightsDepth = "last"
-) -> AuditReport:
+def audit_run(run: Run, log: CommitLog, *, check_shards: bool = True, weights: WeightsDepth = "last") -> AuditReport:
     """Check every committed step, and the weights of the commits that `weights` names; with `check_shards`
     also that the shards are still what was indexed.
 
@@ -109,9 +107,7 @@ def audit_run(
     problems, not_checked, strays = check_files(run, log, commits, weights)
     if run.parent is not None:
         parent_id, parent_exists = run.parent.run_id, Path(run.run_dir).with_name(run.parent.run_id).is_dir()
-        where = (
-            f"'assay audit {parent_id}'" if parent_exists else "it is not here any more, so nothing proves them"
-        )
+        where = f"'assay audit {parent_id}'" if parent_exists else "it is not here any more, so nothing proves them"
         not_checked.append(
             f"which rows were learned up to step {run.parent.step}: run '{parent_id}' learned them, before "
             f"this one was forked from it ({where})"
@@ -259,9 +255,7 @@ class _Auditor:
 
     def _windows(self, last_step: int) -> Iterator[_Window]:
         geometry = self._loader.geometry
-        windows = (
-            (epoch, window_index) for epoch in itertools.count() for window_index in range(geometry.num_windows)
-        )
+        windows = ((epoch, window_index) for epoch in itertools.count() for window_index in range(geometry.num_windows))
         before = 0
         while before < last_step:
             epoch, window_index = next(windows)

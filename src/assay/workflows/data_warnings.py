@@ -3,8 +3,8 @@
 from assay.data.dataset.columns import LABEL, TOKENS
 from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.held_out.leaks import quick_leaks
+from assay.data.dataset.label_leakage import label_leakage_of
 from assay.data.dataset.split import HashSplit, split_view
-from assay.data.dataset.telling import told_by_columns
 from assay.statistics.warnings import (
     Warned,
     warnings_of_column,
@@ -28,15 +28,13 @@ def data_warnings(recipe: Recipe, dataset: Dataset) -> list[Warned]:
     if isinstance(split, HashSplit):
         whole = split.model_copy(update={"drop_leaks": False})
         held_out = int(split_view(dataset, whole, "validation").num_rows.sum())
-        dropped = (
-            held_out - int(split_view(dataset, split, "validation").num_rows.sum()) if split.drop_leaks else 0
-        )
+        dropped = held_out - int(split_view(dataset, split, "validation").num_rows.sum()) if split.drop_leaks else 0
         found += warnings_of_split(
-            held_out, manifest.num_rows, asked=split.validation_fraction, num_dropped=dropped
+            held_out, manifest.num_rows, target_share=split.validation_fraction, num_dropped=dropped
         )
     metadata = [name for name in recipe.method.columns if name not in (TOKENS, LABEL)]
-    for name, num_right, num_commonest in told_by_columns(dataset, metadata):
+    for name, num_correct, num_majority in label_leakage_of(dataset, metadata):
         found += warnings_of_column(
-            name, num_right=num_right, num_commonest=num_commonest, num_rows=manifest.num_rows
+            name, num_correct=num_correct, num_majority=num_majority, num_rows=manifest.num_rows
         )
     return found

@@ -48,7 +48,7 @@ from assay.workflows.run import check_recipe
 
 LANES = 8
 FEW_ROWS, MANY_ROWS = 5_000, 200_000
-WANTED_STEPS = 400
+TARGET_STEPS = 400
 """A small model needs about so many steps to learn anything at all."""
 MOST_EPOCHS = 20
 _WIDTH = 66
@@ -82,11 +82,11 @@ _PRETRAINED_RATES = {"sft": 2e-5, "reward": 1e-5, "dpo": 1e-6, "grpo": 1e-6}
 _USUAL_WEIGHTS = 7e9
 """Weights of the models for which these rates are usual."""
 _GROUP_SIZE = 8
-_ANSWER_TOKENS = 256
+_COMPLETION_TOKENS = 256
 _MOST_TOKENS = 16_384
 _MOST_WINDOW_BYTES = 1 << 30
 """What all ranks together may hold of the rows that they mix."""
-_ANSWERS = (
+_ANSWER_FIELDS = (
     "answer", "reference", "target", "solution", "expected", "label", "output", "completion", "ground_truth",
 )  # fmt: skip
 """What the field of an item is called that holds the right answer, the likeliest name first."""
@@ -110,15 +110,15 @@ def new_recipe(
     """
     dataset = Dataset.open(folder)
     manifest = dataset.manifest
-    learns = _language_method(manifest, method, folder)
-    if learns == "dpo" and model is None:
+    method_type = _language_method(manifest, method, folder)
+    if method_type == "dpo" and model is None:
         model = manifest.scored.reference if manifest.scored else None
         if model is None or not (installed_path(model) / "config.json").is_file():
             raise ConfigError(
                 f"{folder}: DPO begins with a language model that was trained: --model FOLDER (that of 'assay "
                 "export RUN', or any that transformers reads)."
             )
-    if learns == "grpo" and model is None:
+    if method_type == "grpo" and model is None:
         raise ConfigError(
             f"{folder}: rewards teach a language model that answers some prompts already: --model FOLDER (that "
             "of 'assay export RUN', or any that transformers reads, with its tokenizer.json)."
@@ -131,8 +131,8 @@ def new_recipe(
         "# Check it: assay train THIS --check. Change a value here, or after it: trainer.epochs=3.",
         *_aligned(_general(title, folder, split, train, manifest.build.group if manifest.build else "")),
         *_aligned(_loader(train, sizes, model)),
-        *_aligned(_language(dataset, learns, model) if learns else _method(dataset, train, model)),
-        *_aligned(_trainer(sizes, _rate(learns, model))),
+        *_aligned(_language(dataset, method_type, model) if method_type else _method(dataset, train, model)),
+        *_aligned(_trainer(sizes, _rate(method_type, model))),
     ]
     text = "\n".join(lines) + "\n"
     recipe, _ = check_recipe(LoadedConfig(yaml.safe_load(text), {}))
@@ -147,9 +147,7 @@ def _aligned(lines: Iterator[tuple[str, str]]) -> Iterator[str]:
         yield f"{line:<{_WIDTH}}  # {meaning}" if meaning else line
 
 
-def _general(
-    title: str, folder: Path, split: HashSplit, train: DatasetView, group: str
-) -> Iterator[tuple[str, str]]:
+def _general(title: str, folder: Path, split: HashSplit, train: DatasetView, group: str) -> Iterator[tuple[str, str]]:
     validation = split_view(train.dataset, split, "validation")
     held_out = int(validation.num_rows.sum()) / train.dataset.manifest.num_rows
     yield f"name: {title}", "begins the ids of the runs"
@@ -157,15 +155,13 @@ def _general(
     yield "data:", ""
     yield f"  dataset: {_flow(str(folder))}", "as seen from where 'assay train' is called"
     together = f"rows of one '{group}'" if group and split.column == KEY else "equal values"
-    given = (
-        f"column: {_flow(split.column)}, validation_fraction: {split.validation_fraction}, seed: {split.seed}"
-    )
+    options = f"column: {_flow(split.column)}, validation_fraction: {split.validation_fraction}, seed: {split.seed}"
     dropped = ""
     if split.drop_leaks:
-        given += ", drop_leaks: true"
+        options += ", drop_leaks: true"
         dropped = ", copies of training rows left out"
     yield (
-        f"  split: {{type: hash, {given}}}",
+        f"  split: {{type: hash, {options}}}",
         f"{held_out:.0%} of the rows are held out{dropped}; {together} stay together",
     )
 
@@ -174,16 +170,19 @@ def _loader(train: DatasetView, sizes: _Sizes, model: str | None) -> Iterator[tu
     manifest = train.dataset.manifest
     rows_per_lane = sizes.batch // LANES
     sequences = len(sequences_of(manifest.columns)) if manifest.format == "pairs" else 1
-    wanted = sequences * max(int(rows_per_lane * manifest.lengths.p95), manifest.lengths.max)
+    needed = sequences * max(int(rows_per_lane * manifest.lengths.p95), manifest.lengths.max)
     unit = "pair" if sequences > 1 else "row"
     what = f"{rows_per_lane} {unit}s of a lane at the 95% length"
     if manifest.lengths.max > rows_per_lane * manifest.lengths.p95:
         what = f"the longest {unit} has a sequence of {manifest.lengths.max:,}; the 95% length is shorter"
     if manifest.format == "prompts":
-        longest, answers = manifest.lengths.max + _answer_tokens(manifest, model), rows_per_lane * _GROUP_SIZE
-        wanted = max(longest, min(_MOST_TOKENS, answers * longest))
-        what = f"at most {answers} answers of a lane, each with its prompt; prompts at the 95% length"
-    budget = -(-wanted // 256) * 256
+        longest, completions = (
+            manifest.lengths.max + _completion_tokens(manifest, model),
+            rows_per_lane * _GROUP_SIZE,
+        )
+        needed = max(longest, min(_MOST_TOKENS, completions * longest))
+        what = f"at most {completions} answers of a lane, each with its prompt; prompts at the 95% length"
+    budget = -(-needed // 256) * 256
     yield "loader:", ""
     yield f"  lanes: {LANES}", f"the same weights on any number of workers up to {LANES}"
     yield (
@@ -209,11 +208,11 @@ def _window_rows(train: DatasetView, sizes: _Sizes) -> int:
     num_rows = int(train.num_rows.sum())
     usual = min(4096, max(64, 1 << (num_rows // LANES).bit_length()))
     config = LoaderConfig(lanes=LANES, global_batch_size=sizes.batch, window_rows=usual)
-    mend = measure_mixing(train, config).mend
+    fix = measure_mixing(train, config).fix
     tokens = LANES * train.dataset.manifest.lengths.mean
-    if mend is None or config.buffer_bytes_per_token * tokens * mend.window_rows > _MOST_WINDOW_BYTES:
+    if fix is None or config.buffer_bytes_per_token * tokens * fix.window_rows > _MOST_WINDOW_BYTES:
         return usual
-    return mend.window_rows
+    return fix.window_rows
 
 
 def _method(dataset: Dataset, train: DatasetView, encoder: str | None) -> Iterator[tuple[str, str]]:
@@ -251,9 +250,7 @@ def _method(dataset: Dataset, train: DatasetView, encoder: str | None) -> Iterat
         )
 
 
-def _language_method(
-    manifest: DatasetManifest, method: LanguageMethod | None, folder: Path
-) -> LanguageMethod | None:
+def _language_method(manifest: DatasetManifest, method: LanguageMethod | None, folder: Path) -> LanguageMethod | None:
     """What learns from the rows; None for a classifier."""
     known = () if LABEL in manifest.columns else _METHODS.get(manifest.format, ())
     if method is None and LABEL in manifest.columns:
@@ -264,30 +261,30 @@ def _language_method(
             "texts, chats and pairs have one. Build the dataset with --label, or with another --format."
         )
     if method is not None and method not in known:
-        there = " and ".join(known) or "classify"
+        fields = " and ".join(known) or "classify"
         formats = " or ".join(str(name) for name, methods in _METHODS.items() if method in methods)
         raise ConfigError(
             f"--method {method}: rows of format {manifest.format}, as {folder} has them, are for "
-            f"{there}. Leave --method out, or build rows of format {formats}: 'assay data build --format'."
+            f"{fields}. Leave --method out, or build rows of format {formats}: 'assay data build --format'."
         )
     return method or known[0]
 
 
-def _language(dataset: Dataset, learns: LanguageMethod, model: str | None) -> Iterator[tuple[str, str]]:
+def _language(dataset: Dataset, method_type: LanguageMethod, model: str | None) -> Iterator[tuple[str, str]]:
     manifest = dataset.manifest
     yield "method:", ""
-    if learns == "sft":
+    if method_type == "sft":
         yield "  type: sft", "a language model learns to write what is trained; compared by its loss per row"
         if manifest.format == "chat":
             yield "  train_on: spans", "what the assistant says; 'all' trains on questions, too"
         else:
             yield "  train_on: all", "every token of a row but its first"
-    elif learns == "reward":
+    elif method_type == "reward":
         yield "  type: reward", "a language model with one number at the last token; compared by accuracy"
         yield "  centring: 0.01", "keeps rewards near zero"
         if MARGIN not in manifest.columns:
             yield "  margin_column: null", "the rows have no margins"
-    elif learns == "grpo":
+    elif method_type == "grpo":
         yield from _rewards(dataset, model)
     else:
         yield "  type: dpo", "a language model learns to prefer what was chosen; compared by accuracy"
@@ -314,13 +311,13 @@ def _language(dataset: Dataset, learns: LanguageMethod, model: str | None) -> It
     yield f"    num_layers: {layers}", "more learn more, and more slowly"
     yield f"    num_heads: {max(2, width // 32)}", "of 32 numbers each"
     yield f"    intermediate_size: {3 * width}", "three times the width, as gated layers have it"
-    room, longest = _room(manifest), manifest.lengths.max
-    what = "room for longer pairs, prompts and answers" if room > longest else "no row is longer"
-    yield f"    max_tokens: {room}", f"the longest row has {longest}; {what}"
+    max_tokens, longest = _max_tokens(manifest), manifest.lengths.max
+    what = "room for longer pairs, prompts and answers" if max_tokens > longest else "no row is longer"
+    yield f"    max_tokens: {max_tokens}", f"the longest row has {longest}; {what}"
     yield "    tie_embeddings: true", "one matrix for the tokens that come in and those that are predicted"
 
 
-def _room(manifest: DatasetManifest) -> int:
+def _max_tokens(manifest: DatasetManifest) -> int:
     """Tokens that a new language model takes: of chats and pairs, more than the longest.
 
     Longer pairs may be what it learns from next, and an answer follows a prompt: positions are rotary, and
@@ -329,18 +326,18 @@ def _room(manifest: DatasetManifest) -> int:
     longest = manifest.lengths.max
     if manifest.format == "text":
         return longest
-    return 1 << (max(2 * longest, longest + _ANSWER_TOKENS) - 1).bit_length()
+    return 1 << (max(2 * longest, longest + _COMPLETION_TOKENS) - 1).bit_length()
 
 
 def _rewards(dataset: Dataset, model: str | None) -> Iterator[tuple[str, str]]:
     manifest = dataset.manifest
-    there = manifest.item_fields or {}
-    always = [name for name, rows in there.items() if rows == manifest.num_rows]
-    field = next((name for name in _ANSWERS if name in always), None)
+    fields = manifest.item_fields or {}
+    always = [name for name, rows in fields.items() if rows == manifest.num_rows]
+    field = next((name for name in _ANSWER_FIELDS if name in always), None)
     if field is None:
         raise ConfigError(
             f"dataset '{manifest.name}': no field of its items is called as an answer would be "
-            f"({', '.join(_ANSWERS)}); they have {', '.join(sorted(there)) or 'none that is known'}. Build it "
+            f"({', '.join(_ANSWER_FIELDS)}); they have {', '.join(sorted(fields)) or 'none that is known'}. Build it "
             "with the right answer as 'answer', or write the recipe by hand: docs/methods.md, GRPO."
         )
     compared = f'input: "{{{{ sample.output_text }}}}", reference: "{{{{ item.{field} }}}}"'
@@ -349,7 +346,7 @@ def _rewards(dataset: Dataset, model: str | None) -> Iterator[tuple[str, str]]:
     yield "  rewards:", ""
     yield f"    - grader: {grader}", "1 for the answer itself, else 0; docs/suites.md has others"
     yield f"  group_size: {_GROUP_SIZE}", "answers to each prompt, compared with one another"
-    longest = _answer_tokens(manifest, model)
+    longest = _completion_tokens(manifest, model)
     stop = _stop_of_rows(dataset, model)
     stops = f", stop: [{_flow(stop)}]" if stop else ""
     yield f"  sampling: {{max_tokens: {longest}{stops}}}", "of an answer; what is longer is cut"
@@ -367,14 +364,14 @@ def _stop_of_rows(dataset: Dataset, model: str | None) -> str | None:
     return load_tokenizer(known.path).id_to_token(boundaries.end_ids[0])
 
 
-def _answer_tokens(manifest: DatasetManifest, model: str | None) -> int:
+def _completion_tokens(manifest: DatasetManifest, model: str | None) -> int:
     """What the model takes beside the longest prompt, at most the usual."""
     shape = PretrainedCausalConfig(type="pretrained", path=model).shape() if model else None
-    room = _ANSWER_TOKENS if shape is None else shape.max_tokens - manifest.lengths.max
-    return max(1, min(_ANSWER_TOKENS, room))
+    max_tokens = _COMPLETION_TOKENS if shape is None else shape.max_tokens - manifest.lengths.max
+    return max(1, min(_COMPLETION_TOKENS, max_tokens))
 
 
-def _rate(learns: LanguageMethod | None, model: str | None) -> tuple[float, str]:
+def _rate(method_type: LanguageMethod | None, model: str | None) -> tuple[float, str]:
     """A learning rate, and why.
 
     Of a pretrained language model it goes with one over the root of its weights. What suits Adam goes with one
@@ -383,9 +380,9 @@ def _rate(learns: LanguageMethod | None, model: str | None) -> tuple[float, str]
     """
     if model is None:
         return _NEW_RATE, "usual for a small new model; a tenth of it if the loss jumps"
-    if learns is None:
+    if method_type is None:
         return 5e-5, "usual for encoders that do not forget"
-    usual = _PRETRAINED_RATES[learns]
+    usual = _PRETRAINED_RATES[method_type]
     weights = PretrainedCausalConfig(type="pretrained", path=model).num_parameters()
     if weights is None:
         return usual, "usual for models that do not forget"
@@ -464,10 +461,7 @@ def _label(train: DatasetView) -> Iterator[tuple[str, str]]:
     mean, scale = (float(f"{value:.4g}") for value in (labels.mean(), labels.std() or 1.0))
     yield (
         f"  label: {{type: number, mean: {mean!r}, scale: {scale!r}}}",
-        (
-            "mean and spread of the labels: the model learns how far off the mean a row is; compared by "
-            "absolute error"
-        ),
+        ("mean and spread of the labels: the model learns how far off the mean a row is; compared by absolute error"),
     )
 
 
@@ -482,20 +476,16 @@ def _columns(manifest: DatasetManifest) -> _Columns:
         elif is_number:
             (found.left_out if column.minimum == column.maximum else found.numeric).append(column.name)
         else:
-            (found.categorical if _tells(column, manifest.num_rows) else found.left_out).append(column.name)
+            (found.categorical if _is_informative(column, manifest.num_rows) else found.left_out).append(column.name)
     return found
 
 
-def _tells(column: ColumnProfile, num_rows: int) -> bool:
+def _is_informative(column: ColumnProfile, num_rows: int) -> bool:
     """Several values that come back: not one, and not another in every row."""
     present = num_rows * (1 - column.missing_rate)
     listed = sum(count for _, count in column.top_values)
     has_several = len(column.top_values) > 1 or column.missing_rate > 0
-    return (
-        has_several
-        and (len(column.top_values) < 20 or listed >= 0.05 * present)
-        and listed > len(column.top_values)
-    )
+    return has_several and (len(column.top_values) < 20 or listed >= 0.05 * present) and listed > len(column.top_values)
 
 
 def _split(dataset: Dataset) -> tuple[HashSplit, DatasetView]:
@@ -504,9 +494,7 @@ def _split(dataset: Dataset) -> tuple[HashSplit, DatasetView]:
     manifest = dataset.manifest
     fraction = 0.2 if manifest.num_rows < FEW_ROWS else 0.1
     several = [
-        profile
-        for profile in manifest.column_profiles
-        if len(profile.top_values) >= 10 and profile.name != LABEL
+        profile for profile in manifest.column_profiles if len(profile.top_values) >= 10 and profile.name != LABEL
     ]
     columns = [KEY] if KEY in manifest.columns else [*(each.name for each in several), TOKENS]
     for column in columns:
@@ -539,8 +527,8 @@ def _sizes(num_rows: int, epochs: int | None, *, pretrained: bool) -> _Sizes:
     batch = min(128, max(2 * LANES, 1 << (num_rows // 100).bit_length()))
     per_epoch = -(-num_rows // batch)
     if epochs is None:
-        wanted = WANTED_STEPS // 2 if pretrained else WANTED_STEPS
-        epochs = 1 if num_rows >= MANY_ROWS else min(MOST_EPOCHS, max(2, -(-wanted // per_epoch)))
+        needed = TARGET_STEPS // 2 if pretrained else TARGET_STEPS
+        epochs = 1 if num_rows >= MANY_ROWS else min(MOST_EPOCHS, max(2, -(-needed // per_epoch)))
     steps = epochs * per_epoch
     return _Sizes(batch, epochs, steps, min(500, max(1, steps // 10)))
 

@@ -22,7 +22,7 @@ from assay.training.model_folders import check_models
 from assay.training.recipe import Recipe
 from assay.training.trainer.method_config import samples
 from assay.workflows.calibration import Calibration
-from assay.workflows.run import check_new, steps_of
+from assay.workflows.run import check_new, count_steps
 
 FLOAT_BYTES = 4
 MOMENTS = 2
@@ -67,9 +67,9 @@ class Preview(NamedTuple):
     """Learned in all; where rows are prompts, theirs."""
     validation_tokens: float
     """In one evaluation."""
-    answers: int
+    completions: int
     """To each row, where rows are prompts: steps then take as long as what is drawn. Else 0."""
-    answer_tokens: int
+    completion_tokens: int
     """In all answers, if each is as long as it may be. Else 0."""
     parameters: int | None
     """None where nobody knows before the model is made."""
@@ -81,7 +81,7 @@ class Preview(NamedTuple):
     """None where the measured cost of one decides."""
     num_evaluations: int
     """On the validation rows, the last one counted."""
-    remarks: tuple[str, ...]
+    warnings: tuple[str, ...]
     """What is odd, and may be meant."""
 
 
@@ -91,20 +91,20 @@ def preview(recipe: Recipe, dataset: Dataset, *, world_size: int, changed: Colle
     check_models(recipe)
     train, validation = (split_view(dataset, recipe.data.split, part) for part in ("train", "validation"))
     num_rows, mean_tokens = int(train.num_rows.sum()), dataset.manifest.lengths.mean
-    steps = steps_of(recipe, dataset)
+    steps = count_steps(recipe, dataset)
     notes = check_new(recipe, steps.planned, changed=changed)
-    learned = min(steps.planned * recipe.loader.global_batch_size, recipe.trainer.epochs * num_rows)
+    rows = min(steps.planned * recipe.loader.global_batch_size, recipe.trainer.epochs * num_rows)
     trainer = recipe.trainer
     size = recipe.method.size(_largest_micro_batch(recipe, dataset))
-    answers, longest = recipe.method.learned_from(1, 0) if samples(recipe.method) else (0, 0)
+    completions, longest = recipe.method.training_sequences(1, 0) if samples(recipe.method) else (0, 0)
     return Preview(
         num_steps=steps.planned,
         steps_per_epoch=steps.per_epoch,
         num_rows=num_rows,
-        num_tokens=learned * mean_tokens,
+        num_tokens=rows * mean_tokens,
         validation_tokens=int(validation.num_rows.sum()) * mean_tokens,
-        answers=answers,
-        answer_tokens=learned * answers * longest,
+        completions=completions,
+        completion_tokens=rows * completions * longest,
         parameters=size.parameters if size else recipe.method.num_parameters(),
         frozen=size.frozen if size else 0,
         memory=_memory(recipe, dataset, world_size) if size else None,
@@ -112,9 +112,9 @@ def preview(recipe: Recipe, dataset: Dataset, *, world_size: int, changed: Colle
         if trainer.commit_every != "auto"
         else None,
         num_evaluations=_num_due(steps.planned, trainer.evaluate_every),
-        remarks=(
+        warnings=(
             *notes,
-            *_remarks(recipe, num_rows=num_rows, planned=steps.planned, world_size=world_size),
+            *_notes(recipe, num_rows=num_rows, planned=steps.planned, world_size=world_size),
         ),
     )
 
@@ -122,9 +122,9 @@ def preview(recipe: Recipe, dataset: Dataset, *, world_size: int, changed: Colle
 def expected_s(found: Preview, measured: Calibration) -> float:
     """Wall-clock seconds of the run, at the speed that was measured."""
     commits_s = (found.num_commits or 0) * measured.commit_s
-    if found.answers:
+    if found.completions:
         # Held-out prompts are answered once, those of a step several times.
-        in_steps = found.validation_tokens / max(found.num_tokens / found.num_steps, 1) / found.answers
+        in_steps = found.validation_tokens / max(found.num_tokens / found.num_steps, 1) / found.completions
         steps = found.num_steps + found.num_evaluations * in_steps
         return measured.startup_s + steps * measured.seconds_per_step + commits_s
     tokens = found.num_tokens + FORWARD_SHARE * found.num_evaluations * found.validation_tokens
@@ -134,7 +134,7 @@ def expected_s(found: Preview, measured: Calibration) -> float:
 def _largest_micro_batch(recipe: Recipe, dataset: Dataset) -> int:
     """Tokens, padding counted; where rows are packed, about as many."""
     loader, lengths = recipe.loader, dataset.manifest.lengths
-    sequences, widest = recipe.method.learned_from(loader.rows_per_lane, int(lengths.max))
+    sequences, widest = recipe.method.training_sequences(loader.rows_per_lane, int(lengths.max))
     tokens = sequences * widest
     if isinstance(loader.layout, PackedLayout):
         widest = loader.layout.sequence_tokens
@@ -155,9 +155,7 @@ def _memory(recipe: Recipe, dataset: Dataset, world_size: int) -> RankMemory:
     window_tokens = lanes * recipe.loader.window_rows * dataset.manifest.lengths.mean
     all_tokens = dataset.manifest.num_tokens * lanes / recipe.loader.lanes
     activations = FLOAT_BYTES * size.activations
-    sampled = recipe.method.sampling_numbers(
-        lanes * recipe.loader.rows_per_lane, int(dataset.manifest.lengths.max)
-    )
+    sampled = recipe.method.sampling_numbers(lanes * recipe.loader.rows_per_lane, int(dataset.manifest.lengths.max))
     return RankMemory(
         parameters=weights,
         frozen=FLOAT_BYTES * size.frozen,
@@ -166,21 +164,21 @@ def _memory(recipe: Recipe, dataset: Dataset, world_size: int) -> RankMemory:
         commit=(1 + MOMENTS) * weights,
         activations=activations,
         sampling=max(0, FLOAT_BYTES * sampled - activations),
-        rows=int(recipe.loader.kept_bytes * min(window_tokens, all_tokens)),
+        rows=int(recipe.loader.buffer_bytes_per_token * min(window_tokens, all_tokens)),
     )
 
 
-def _num_due(num_steps: int, *every: int | None) -> int:
+def _num_due(num_steps: int, *intervals: int | None) -> int:
     """Steps that are multiples of one of those numbers, and the last."""
-    first, second = (*(each for each in every if each), 0, 0)[:2]
-    count = sum(num_steps // each for each in (first, second) if each)
+    first, second = (*(interval for interval in intervals if interval), 0, 0)[:2]
+    count = sum(num_steps // interval for interval in (first, second) if interval)
     if first and second:
         count -= num_steps // math.lcm(first, second)
-    is_last_due = any(num_steps % each == 0 for each in (first, second) if each)
+    is_last_due = any(num_steps % interval == 0 for interval in (first, second) if interval)
     return count + (not is_last_due)
 
 
-def _remarks(recipe: Recipe, *, num_rows: int, planned: int, world_size: int) -> Iterator[str]:
+def _notes(recipe: Recipe, *, num_rows: int, planned: int, world_size: int) -> Iterator[str]:
     trainer, loader = recipe.trainer, recipe.loader
     if trainer.max_steps is not None and trainer.max_steps > planned:
         yield (
@@ -211,7 +209,7 @@ def _remarks(recipe: Recipe, *, num_rows: int, planned: int, world_size: int) ->
         yield f"{threads} threads (--workers x trainer.threads_per_rank) share this machine's {cpus} processors"
 
 
-def refuse_ungathered(recipe: Recipe, parallel: str, *, world_size: int) -> None:
+def check_gathered_weights_fit(recipe: Recipe, parallel: str, *, world_size: int) -> None:
     """Refuse to answer prompts with sharded weights that do not fit whole where a worker computes.
 
     On this machine's GPUs each worker has one; else all share its memory.
@@ -223,14 +221,14 @@ def refuse_ungathered(recipe: Recipe, parallel: str, *, world_size: int) -> None
     shards = FLOAT_BYTES * (2 + MOMENTS) * size.parameters  # weights and gradients, beside the moments
     gpu = smallest_gpu_bytes()
     if gpu is not None:
-        needed, there, where = whole + shards // world_size, gpu, "a GPU here"
+        needed, available, where = whole + shards // world_size, gpu, "a GPU here"
     else:
-        needed, there, where = world_size * whole + shards, machine_bytes(), "this machine"
-    if needed > there:
+        needed, available, where = world_size * whole + shards, machine_bytes(), "this machine"
+    if needed > available:
         raise ConfigError(
             f"--parallel fsdp2 --workers {world_size}: to answer prompts each worker gathers all weights, "
             f"{bytes_text(whole)} with what is frozen; with their shards that is {bytes_text(needed)}, and "
-            f"{where} has {bytes_text(there)}. Use fewer workers on a machine, one with more memory, or a "
+            f"{where} has {bytes_text(available)}. Use fewer workers on a machine, one with more memory, or a "
             "smaller model."
         )
 
@@ -247,6 +245,6 @@ def machine_bytes() -> int:
     limits = [folder / "memory.max" for group in groups for folder in (group, *group.parents)]
     limits = [path for path in limits if path.is_relative_to(root)]
     limits.append(root / "memory" / "memory.limit_in_bytes")  # of the first version
-    said = [path.read_text().strip() for path in limits if path.is_file()]
-    found += [int(text) for text in said if text.isdecimal()]
+    limits_text = [path.read_text().strip() for path in limits if path.is_file()]
+    found += [int(text) for text in limits_text if text.isdecimal()]
     return min(found)

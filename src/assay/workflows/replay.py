@@ -28,7 +28,7 @@ from assay.records.run import Run
 from assay.store.commit_log import CommitLog
 from assay.store.metrics.recorded import RecordedStep, recorded_steps
 from assay.training.methods.registry import method_of
-from assay.training.model_folders import refuse_changed
+from assay.training.model_folders import check_unchanged
 from assay.training.recipe import recipe_of
 from assay.training.replay.audit import OutsideBound
 from assay.training.replay.bad_rows import RowSearcher
@@ -52,25 +52,21 @@ Progress = Callable[[int, int, int], None]
 """Called with the step that is made next, the first and the last one."""
 
 
-def replay(
-    run: Run, log: CommitLog, request: ReplayRequest, *, progress: Progress = lambda *_: None
-) -> ReplayReport:
+def replay(run: Run, log: CommitLog, request: ReplayRequest, *, progress: Progress = lambda *_: None) -> ReplayReport:
     """Make the steps from the nearest commit to the one asked for, and compare."""
     recipe = recipe_of(run)
-    refuse_changed(run, recipe)
+    check_unchanged(run, recipe)
     dataset = Dataset.open(Path(recipe.data.dataset))
     method = method_of(recipe.method)
     loader = Loader(split_view(dataset, recipe.data.split, "train"), recipe.loader, recipe.method.columns)
-    request.check(
-        run, recipe.trainer, num_lanes=recipe.loader.lanes, last_step=num_steps(recipe.trainer, loader)
-    )
+    request.check(run, recipe.trainer, num_lanes=recipe.loader.lanes, last_step=num_steps(recipe.trainer, loader))
     steps = recorded_steps(Path(run.run_dir), attempt=request.attempt)
     request.check_attempt(steps)
     with Replayer.opened(method, loader, log, recipe.trainer, seed=recipe.seed) as replayer:
         found = _Replay(replayer, dataset, request, steps, _weights(log))
         # One that holds nothing of what the step learned from: so it is said again, and not only read.
         first = run.parent.step if run.parent else 0
-        commit = nearest_commit(log, max(first + 1, request.step - replayer.forward.steps_ahead))
+        commit = nearest_commit(log, max(first + 1, request.step - replayer.forward.staleness))
         found.run(commit, progress)
     return found.report(run, commit)
 
@@ -101,7 +97,7 @@ class _Replay:
             step = self.replayer.step + 1
             progress(step, first, last)
             totals = self._looked_at(share) if step == self.request.step else self.replayer.make(share)
-            if totals is None or not totals.is_made:
+            if totals is None or not totals.is_applied:
                 break
             if self.operators is None or not self.operators.as_written:
                 self.compared += self._comparisons(step, totals)
@@ -118,15 +114,13 @@ class _Replay:
 
     def _make_lane(self, share: StepShare, lane_number: int) -> None:
         lane = share.lanes[lane_number]
-        made = self.replayer.lane_recomputer.of(lane, step=self.request.step)
-        self.lane_loss = made.loss_sum / max(1, made.weight)
+        lane_result = self.replayer.lane_recomputer.of(lane, step=self.request.step)
+        self.lane_loss = lane_result.loss_sum / max(1, lane_result.weight)
         recorded = self.steps.get(self.request.step)
         if recorded is not None and lane_number in recorded.lane_digests:
-            digest = float(digest_of_tensors(made.gradients))
+            digest = float(digest_of_tensors(lane_result.gradients))
             name = f"lane {lane_number} gradient_digest"
-            self.compared.append(
-                compared_number(self.request.step, name, recorded.lane_digests[lane_number], digest)
-            )
+            self.compared.append(compared_number(self.request.step, name, recorded.lane_digests[lane_number], digest))
 
     def _watched(self, share: StepShare, mode: Mode) -> StepTotals | None:
         """The step under a watch; None where it raised an error."""
@@ -141,7 +135,7 @@ class _Replay:
             replayer.model,
             inspector,
             where,  # type: ignore[arg-type]
-            helpers=forward.helpers,
+            frozen_models=forward.frozen_models,
             is_forward=lambda: forward.is_under_way,
         )
         with replayer.as_written(), watch:
@@ -149,7 +143,7 @@ class _Replay:
                 totals = replayer.make(share)
             except (RuntimeError, IndexError, ValueError) as error:
                 raised = f"{type(error).__name__}: {str(error).splitlines()[0]}"
-        failed = totals is None or not totals.is_made
+        failed = totals is None or not totals.is_applied
         self.operators = OperatorWatchReport(
             mode=mode,
             finding=watch.finding or (watch.carried if failed else None),
@@ -171,7 +165,7 @@ class _Replay:
             rows=tuple(
                 RowFinding(
                     row_id=row.row_id,
-                    place=self.dataset.row_place(row.row_id),
+                    place=self.dataset.row_location(row.row_id),
                     lane=row.lane,
                     loss=_finite(loss),
                     text=row_text(self.dataset, row.row_id) if number < MOST_ORIGINS else "",
@@ -187,7 +181,7 @@ class _Replay:
         )
 
     def _comparisons(self, step: int, totals: StepTotals) -> Iterator[Compared]:
-        made = {
+        lane_result = {
             "loss": totals.loss,
             "gradient_norm": totals.gradient_norm,
             "learning_rate": totals.learning_rate,
@@ -197,18 +191,16 @@ class _Replay:
         }
         recorded = self.steps.get(step)
         for name in _COMPARED:
-            if recorded is not None and name in recorded.values and name in made:
-                yield compared_number(step, name, recorded.values[name], made[name])
+            if recorded is not None and name in recorded.values and name in lane_result:
+                yield compared_number(step, name, recorded.values[name], lane_result[name])
         if step in self.weights:
             then, now = self.weights[step], self.replayer.weights_digest()
-            yield Compared(
-                step=step, quantity="weights_digest", recorded=then, replayed=now, is_equal=then == now
-            )
+            yield Compared(step=step, quantity="weights_digest", recorded=then, replayed=now, is_equal=then == now)
 
     def report(self, run: Run, commit: Commit | None) -> ReplayReport:
         request, totals = self.request, self.totals
-        differences = [each for each in self.compared if not each.is_equal]
-        at_step = [each for each in self.compared if each.step >= request.step]
+        differences = [number for number in self.compared if not number.is_equal]
+        at_step = [number for number in self.compared if number.step >= request.step]
         return ReplayReport(
             run_id=run.run_id,
             step=request.step,

@@ -21,13 +21,13 @@ from assay.records.rollout import RolloutReport
 from assay.records.run import Run
 from assay.store.commit_log import CommitLog
 from assay.store.metrics.recorded import recorded_steps
-from assay.training.checkpoint.journal import read_journal
+from assay.training.checkpoint.rollout_log import read_rollout_log
 from assay.training.methods.registry import method_of
-from assay.training.model_folders import refuse_changed
+from assay.training.model_folders import check_unchanged
 from assay.training.recipe import recipe_of
 from assay.training.replay.replayer import Replayer
 from assay.training.replay.request import RolloutRequest
-from assay.training.trainer.method import RolloutAlone
+from assay.training.trainer.method import ReplayedRollout
 from assay.training.trainer.numerics import combined_digest
 from assay.training.trainer.trainer import num_steps
 from assay.workflows.replay import Progress, compared_number
@@ -41,39 +41,35 @@ def rollout_again(
 ) -> RolloutReport:
     """Draw it again, and compare."""
     recipe, step = recipe_of(run), request.step
-    refuse_changed(run, recipe)
+    check_unchanged(run, recipe)
     dataset = Dataset.open(Path(recipe.data.dataset))
     method = method_of(recipe.method)
     loader = Loader(split_view(dataset, recipe.data.split, "train"), recipe.loader, recipe.method.columns)
     steps, last_step = recorded_steps(Path(run.run_dir)), num_steps(recipe.trainer, loader)
-    request.check(
-        run, recipe.trainer, recipe.method, num_lanes=recipe.loader.lanes, last_step=last_step, steps=steps
-    )
+    request.check(run, recipe.trainer, recipe.method, num_lanes=recipe.loader.lanes, last_step=last_step, steps=steps)
     with Replayer.opened(method, loader, log, recipe.trainer, seed=recipe.seed) as replayer:
         first = run.parent.step if run.parent else 0
-        policy_step = max(first, step - 1 - replayer.forward.steps_ahead)
+        policy_step = max(first, step - 1 - replayer.forward.staleness)
         commit = nearest_commit(log, policy_step + 1)
         [share] = replayer.shares(step, step)
         lane = _lane_of(request.row, share, step=step)
         if commit is not None:
             replayer.restore(commit)
         _go_to(replayer, policy_step, progress)
-        made = replayer.forward.rollout(
-            replayer.model, lane, step=step, row_id=request.row, sample=request.sample
-        )
-        said = combined_digest(each.digest for each in replayer.learned(share, step=step))
-    compared = [_alone(made, step)]
-    if (journaled := _journaled(log, request)) is not None:
-        compared.append(_of_digests(step, "journaled digest", journaled.digest, made.digest))
+        replayed = replayer.forward.rollout(replayer.model, lane, step=step, row_id=request.row, sample=request.sample)
+        digest = combined_digest(number.digest for number in replayer.training_samples(share, step=step))
+    compared = [_alone(replayed, step)]
+    if (logged := _logged_rollout(log, request)) is not None:
+        compared.append(_of_digests(step, "journaled digest", logged.digest, replayed.digest))
     recorded = steps[step].values.get("rollout_digest") if step in steps else None
     if recorded is not None:
-        compared.append(compared_number(step, "rollout_digest", recorded, float(said)))
-    is_wrong = not all(each.is_equal for each in compared)
+        compared.append(compared_number(step, "rollout_digest", recorded, float(digest)))
+    is_wrong = not all(number.is_equal for number in compared)
     return RolloutReport(
         run_id=run.run_id,
         step=step,
         row_id=request.row,
-        row_place=dataset.row_place(request.row),
+        row_location=dataset.row_location(request.row),
         sample=request.sample,
         lane=lane.lane,
         policy_step=policy_step,
@@ -82,17 +78,17 @@ def rollout_again(
         code_version=code_version(),
         verdict="differs" if is_wrong else "not recorded" if recorded is None else "equal",
         compared=tuple(compared),
-        prompt=made.prompt,
-        answer=made.answer,
-        tokens=made.tokens,
-        logprobs=made.logprobs,
-        ended_by=made.ended_by,
-        reward=made.reward,
-        failure=made.failure,
-        group_rewards=made.group_rewards,
-        advantage=made.advantage,
-        outcome=made.outcome,
-        because=made.because,
+        prompt=replayed.prompt,
+        answer=replayed.answer,
+        tokens=replayed.tokens,
+        logprobs=replayed.logprobs,
+        ended_by=replayed.ended_by,
+        reward=replayed.reward,
+        failure=replayed.failure,
+        group_rewards=replayed.group_rewards,
+        advantage=replayed.advantage,
+        outcome=replayed.outcome,
+        because=replayed.because,
     )
 
 
@@ -110,15 +106,15 @@ def _go_to(replayer: Replayer, step: int, progress: Progress) -> None:
     first = replayer.step + 1
     for share in replayer.shares(first, step) if first <= step else ():
         progress(replayer.step + 1, first, step)
-        if not replayer.make(share).is_made:
+        if not replayer.make(share).is_applied:
             raise TrainingError(
                 f"step {replayer.step + 1}, which comes before, cannot be made again: its loss or gradient is "
                 f"not finite. 'assay replay --step {replayer.step + 1} --watch' says where that begins."
             )
 
 
-def _alone(made: RolloutAlone, step: int) -> Compared:
-    return _of_digests(step, "rollout alone", made.digest_beside, made.digest)
+def _alone(replayed: ReplayedRollout, step: int) -> Compared:
+    return _of_digests(step, "rollout alone", replayed.batched_digest, replayed.digest)
 
 
 def _of_digests(step: int, quantity: str, recorded: int, replayed: int) -> Compared:
@@ -126,11 +122,11 @@ def _of_digests(step: int, quantity: str, recorded: int, replayed: int) -> Compa
     return Compared(step=step, quantity=quantity, recorded=then, replayed=now, is_equal=then == now)
 
 
-def _journaled(log: CommitLog, request: RolloutRequest) -> JournaledAnswer | None:
+def _logged_rollout(log: CommitLog, request: RolloutRequest) -> JournaledAnswer | None:
     """The journal's line of the answer; None where no commit has one."""
     commits = [entry for entry in log.entries() if isinstance(entry, Commit) and not entry.is_inherited]
     holding = [commit for commit in commits if commit.receipts_from_step < request.step <= commit.step]
-    for group in read_journal(log.store, holding[-1]) if holding else ():
+    for group in read_rollout_log(log.store, holding[-1]) if holding else ():
         if (group.step, group.row_id) == (request.step, request.row):
             return group.answers[request.sample]
     return None

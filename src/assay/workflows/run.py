@@ -135,9 +135,9 @@ def check_recipe(recipe_values: LoadedConfig) -> tuple[Recipe, Dataset]:
 
 def resolved_recipe(recipe: Recipe, origins: Mapping[str, str]) -> str:
     """The whole recipe as YAML, each value that was given with where it came from."""
-    given = "".join(f"#   {key}: {origin}\n" for key, origin in sorted(origins.items()))
+    values_given = "".join(f"#   {key}: {origin}\n" for key, origin in sorted(origins.items()))
     whole = yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False)
-    return f"{whole}# given (the rest are defaults):\n{given}"
+    return f"{whole}# given (the rest are defaults):\n{values_given}"
 
 
 def measure_order(recipe: Recipe, dataset: Dataset) -> Mixing:
@@ -185,7 +185,7 @@ def check_new(recipe: Recipe, num_steps: int, *, changed: Collection[str] = ()) 
     if recipe.evaluation is not None:
         supported_suite(Path(recipe.evaluation.suite), recipe.method, whose="the recipe")
     longer = "or train longer (trainer.epochs, trainer.max_steps)"
-    warmup_steps, every = recipe.trainer.optimizer.schedule.warmup_steps, recipe.trainer.evaluate_every
+    warmup_steps, evaluate_every = recipe.trainer.optimizer.schedule.warmup_steps, recipe.trainer.evaluate_every
     if warmup_steps > num_steps:
         raise ConfigError(
             f"trainer.optimizer.schedule.warmup_steps={warmup_steps:,}, but the run has "
@@ -197,13 +197,11 @@ def check_new(recipe: Recipe, num_steps: int, *, changed: Collection[str] = ()) 
     if 1 < num_steps < 2 * warmup_steps:
         rises = f"the learning rate rises for most of the {num_steps:,} steps"
         notes.append(f"trainer.optimizer.schedule.warmup_steps={warmup_steps:,}: {rises}")
-    if every is None or every <= num_steps:
+    if evaluate_every is None or evaluate_every <= num_steps:
         return notes
-    late = f"trainer.evaluate_every={every:,}, but the run has {number_of(num_steps, 'step')}: "
+    late = f"trainer.evaluate_every={evaluate_every:,}, but the run has {number_of(num_steps, 'step')}: "
     if any("trainer.evaluate_every".startswith(key) for key in changed):
-        raise ConfigError(
-            f"{late}none would be evaluated on the way. Use fewer, null for the end only, {longer}."
-        )
+        raise ConfigError(f"{late}none would be evaluated on the way. Use fewer, null for the end only, {longer}.")
     return [*notes, f"{late}it is evaluated at the end only"]
 
 
@@ -212,9 +210,9 @@ def find_commit(run: Run, log: CommitLog, step: int | None) -> Commit:
     commits = log.commits()
     found = [commit for commit in commits if step in (None, commit.step)]
     if not found:
-        there = ", ".join(f"{commit.step:,}" for commit in commits) or "none yet"
+        steps = ", ".join(f"{commit.step:,}" for commit in commits) or "none yet"
         which = "commit" if step is None else f"commit of step {step:,}"
-        raise ConfigError(f"run '{run.run_id}' has no {which}. Its commits are of these steps: {there}.")
+        raise ConfigError(f"run '{run.run_id}' has no {which}. Its commits are of these steps: {steps}.")
     return found[-1]
 
 
@@ -233,8 +231,8 @@ def _check_dataset(recipe: Recipe, dataset: Dataset) -> None:
         check_tokenizer(dataset, path, f"{key}={path}")
     check_vocabulary(dataset, recipe)
     for key, name in recipe.method.runs.items():
-        theirs = recipe_of(name.run_of(key)).data.dataset
-        check_tokenizer(dataset, str(Dataset.open(Path(theirs)).folder), f"{key}.run={name.run}")
+        folder_of_run = recipe_of(name.run_of(key)).data.dataset
+        check_tokenizer(dataset, str(Dataset.open(Path(folder_of_run)).folder), f"{key}.run={name.run}")
 
 
 def _refuse_no_compiler() -> None:

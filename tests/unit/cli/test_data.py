@@ -15,7 +15,7 @@ from assay.data.dataset.tokens import train_tokenizer
 from assay.records.dataset import DatasetManifest
 from assay.reporting.terminal.data import print_manifest
 from assay.store.home import Home
-from assay.workflows.run import new_run
+from assay.workflows.run import create_run
 
 TEXTS = [f"row number {n} said hello {'again ' * (n % 9)}" for n in range(60)]
 
@@ -76,9 +76,7 @@ def test_a_person_builds_looks_splits_and_compares(corpus: Path, capsys) -> None
     assert code == 0
     assert "0 of" in sides
     assert "split: {type: hash, column: shard_id, validation_fraction: 0.3, seed: 0}" in sides
-    said = [
-        run(capsys, "data", "split", "one", "--fraction", "0.3", "--seed", str(seed))[1] for seed in range(8)
-    ]
+    said = [run(capsys, "data", "split", "one", "--fraction", "0.3", "--seed", str(seed))[1] for seed in range(8)]
     shares = [int(each.split("validation")[1].split()[0]) / 60 for each in said]
     warned = ["of the rows are held out, 30% of the groups were asked for" in each for each in said]
     assert warned == [abs(share / 0.3 - 1) > 0.2 for share in shares] and {*warned} == {True, False}
@@ -97,14 +95,14 @@ def test_rows_that_a_window_mixes_badly_are_said_with_what_mends_it(corpus: Path
     (corpus / "rows.jsonl").write_text("\n".join(map(json.dumps, lines)))
     build = (*BUILD[:-4], "--metadata", "language")
     run(capsys, *build, "--rows-per-group", "100", "--out", "one")
-    as_they_lie = ("--spread-windows", "0")
+    as_they_lie = ("--shuffle-radius-windows", "0")
     _, shown, _ = run(capsys, "data", "show", "one", "--window-rows", "128", *as_they_lie)
     assert re.search(r"'language' varies [1-5]\.\d times as much; neighbouring steps correlate 0\.[5-9]", shown)
-    mend = re.search(r"mend it by loader\.window_rows=(\d+) .* --rows-per-group (\d+)'", shown)
-    assert mend is not None
-    _, mended, _ = run(capsys, "data", "show", "one", "--window-rows", mend[1], *as_they_lie)
+    fix = re.search(r"mend it by loader\.window_rows=(\d+) .* --rows-per-group (\d+)'", shown)
+    assert fix is not None
+    _, mended, _ = run(capsys, "data", "show", "one", "--window-rows", fix[1], *as_they_lie)
     assert "'language' varies" in mended and "mend it" not in mended
-    run(capsys, *build, "--rows-per-group", mend[2], "--out", "two")
+    run(capsys, *build, "--rows-per-group", fix[2], "--out", "two")
     _, mended, _ = run(capsys, "data", "show", "two", "--window-rows", "128", *as_they_lie)
     assert "'language' varies" in mended and "mend it" not in mended
     next((corpus / "one" / "shards").iterdir()).unlink()
@@ -114,9 +112,7 @@ def test_rows_that_a_window_mixes_badly_are_said_with_what_mends_it(corpus: Path
 
 
 def test_checking_a_recipe_says_how_its_own_order_mixes(corpus: Path, capsys) -> None:
-    lines = [
-        {"text": f"row {n % 9}", "label": n % 2, "key": n % 10, "language": f"l{n // 400}"} for n in range(4000)
-    ]
+    lines = [{"text": f"row {n % 9}", "label": n % 2, "key": n % 10, "language": f"l{n // 400}"} for n in range(4000)]
     (corpus / "rows.jsonl").write_text("\n".join(map(json.dumps, lines)))
     run(capsys, *BUILD, "--metadata", "language", "--out", "one")
     overrides = (
@@ -138,7 +134,7 @@ def test_checking_a_recipe_says_how_its_own_order_mixes(corpus: Path, capsys) ->
     )
     assert code == 0
     assert "# note: loader.window_rows=64 mixes these rows badly" in checked
-    assert "# order of the rows (window_rows=64, spread_windows=3, lanes=4, " in checked
+    assert "# order of the rows (window_rows=64, shuffle_radius_windows=3, lanes=4, " in checked
     assert "global_batch_size=32, padded) beside a uniform shuffle:" in checked
     assert re.search(r"#   mend it by loader\.window_rows=\d+", checked)
     assert yaml.safe_load(checked)["loader"]["window_rows"] == 64
@@ -153,7 +149,7 @@ def test_programs_read_json(corpus: Path, capsys) -> None:
         {"0": 48, "1": 12},
     )
     shown = json.loads(run(capsys, "data", "show", "one", "--json")[1])
-    assert set(shown.pop("order")) == {"place_correlation", "traits", "meeting_again", "mend"}
+    assert set(shown.pop("order")) == {"position_correlation", "traits", "pair_recurrence", "fix"}
     assert shown == manifest
     _, indexed, _ = run(capsys, "data", "index", "one/shards", "--out", "adopted", "--json")
     assert json.loads(indexed)["fingerprint"] == manifest["fingerprint"]
@@ -323,17 +319,13 @@ def test_a_build_ends_with_what_is_trained_and_whether_a_model_learns_to_stop(co
     assert json.loads(printed)["boundaries"]["num_trained_ends"] == 5
 
 
-@pytest.mark.parametrize(
-    ("texts", "is_said"), [(["a b"] * 40, True), ([f"word{n} {n}" for n in range(400)], False)]
-)
+@pytest.mark.parametrize(("texts", "is_said"), [(["a b"] * 40, True), ([f"word{n} {n}" for n in range(400)], False)])
 def test_a_new_tokenizer_that_has_fewer_tokens_than_asked_is_told(
     tmp_path: Path, monkeypatch, capsys, texts: list[str], is_said: bool
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("own.csv").write_text("text,label\n" + "".join(f"{text},{n % 2}\n" for n, text in enumerate(texts)))
-    code, built, _ = run(
-        capsys, "data", "build", "own.csv", "--tokenizer", "new:300", "--out", "own", "--workers", "1"
-    )
+    code, built, _ = run(capsys, "data", "build", "own.csv", "--tokenizer", "new:300", "--out", "own", "--workers", "1")
     assert code == 0
     assert ("tokens, not 300: these texts have no more" in built) == is_said
 
@@ -344,9 +336,7 @@ def test_classes_that_are_spelled_in_two_ways_and_rare_ones_are_named(corpus: Pa
     command = ("data", "build", "own.csv", "--tokenizer", "tokenizer.json", "--out", "own", "--workers", "1")
     code, built, _ = run(capsys, *command)
     assert code == 0
-    assert (
-        "labels 'tensor' (12 rows) and 'Tensor' (11 rows) differ only in case, blanks or how a number" in built
-    )
+    assert "labels 'tensor' (12 rows) and 'Tensor' (11 rows) differ only in case, blanks or how a number" in built
     assert "labels '1' (11 rows) and '1.0' (11 rows) differ" in built
     assert "1 class has fewer than 10 rows, e.g. 'odd' with 1: what is held out may have none of it" in built
 
@@ -369,9 +359,7 @@ def test_rows_for_a_language_model_are_built_by_their_format(corpus: Path, capsy
     assert "of the format 'chat'; " in built and "% of the tokens are trained" in built
     code, shown, _ = run(capsys, "data", "show", "two", "--examples", "2")
     assert code == 0
-    assert (
-        "row 0 (" in shown and "say 0⟦it is 0⟧" in shown and "say 1⟦it is 1⟧" in shown and "say 2" not in shown
-    )
+    assert "row 0 (" in shown and "say 0⟦it is 0⟧" in shown and "say 1⟦it is 1⟧" in shown and "say 2" not in shown
     Path("two/tokenizer.json").write_text("{}")
     code, shown, _ = run(capsys, "data", "show", "two")
     assert code == 0 and "examples: none. two/tokenizer.json: not the tokenizer" in shown
@@ -409,7 +397,7 @@ def test_rows_that_a_run_learned_are_not_indexed_over(corpus: Path, capsys, monk
     assert run(capsys, *index)[0] == 0
     assert run(capsys, "recipe", "new", "indexed", "--out", "recipe.yaml")[0] == 0
     recipe = yaml.safe_load(Path("recipe.yaml").read_text())
-    new_run(Home.from_environment(), LoadedConfig(recipe, {}), run_id="learned")
+    create_run(Home.from_environment(), LoadedConfig(recipe, {}), run_id="learned")
     before = Path("indexed/manifest.json").read_bytes()
     assert run(capsys, *index)[0] == 0  # the same again
     pq.write_table(pa.table(rows), "bare/more.parquet")
@@ -440,10 +428,7 @@ def test_what_are_no_two_versions_of_one_thing_is_one_line(corpus: Path, capsys)
     for pair in (("one", "rows.jsonl"), ("rows.jsonl", "one")):
         code, out, said = run(capsys, "triage", "data", *pair)
         assert (code, out) == (2, "")
-        assert (
-            f"{pair[0]} and {pair[1]} are not two versions of one thing: one is a dataset, of tokens, and "
-            in said
-        )
+        assert f"{pair[0]} and {pair[1]} are not two versions of one thing: one is a dataset, of tokens, and " in said
     Path("other.csv").write_text("a,b\n" + "1,2\n" * 40)
     code, out, said = run(capsys, "triage", "data", "rows.jsonl", "other.csv")
     assert (code, out) == (2, "")
@@ -469,9 +454,6 @@ def test_beside_a_proposed_label_stands_what_else_it_may_be(corpus: Path, capsys
     code, _, said = run(capsys, "data", "build", "two.jsonl", "--out", "one")
     words = " ".join(said.split())
     assert code == 2 and "--text code --label is_async --metadata area" in words
-    assert (
-        "The label is a guess: is_async has 2 values in the first rows. It may as well be area (3): say"
-        in words
-    )
+    assert "The label is a guess: is_async has 2 values in the first rows. It may as well be area (3): say" in words
     _, _, said = run(capsys, "data", "build", "rows.jsonl", "--out", "one")
     assert "is a guess" not in said, "a field that is called label is none"

@@ -36,7 +36,7 @@ ONE_PASS = (1,) * NUM_LANES
 SEVERAL = (1, 3, 2, 1, 2, 1, 1, 2)
 STEPS = 4
 """DDP makes its buckets anew behind the first; two alike, and sums travel early from the fourth on."""
-Told = list[tuple[int, dict[int, np.ndarray]]]
+Notified = list[tuple[int, dict[int, np.ndarray]]]
 """[(position, {parameter: gradient})], as `on_own_gradients` was told."""
 
 
@@ -111,11 +111,9 @@ def steps_of(lane_sum, ranks: Ranks, passes: Sequence[int]) -> list[list[np.ndar
     return found
 
 
-def replicated(
-    ranks: Ranks, passes: Sequence[int], gradient_sum: str = "tree", loads: tuple[int, ...] | None = None
-):
+def replicated(ranks: Ranks, passes: Sequence[int], gradient_sum: str = "tree", loads: tuple[int, ...] | None = None):
     phases: list[str] = []
-    shares = replace(shares_of(ranks, NUM_LANES), given_loads=loads)
+    shares = replace(shares_of(ranks, NUM_LANES), explicit_loads=loads)
     lane_sum = LaneSum(Network(), ranks, shares, gradient_sum, enter_phase=phases.append)
     found = steps_of(lane_sum, ranks, passes)
     lane_sum.close()
@@ -137,8 +135,8 @@ def sharded(ranks: Ranks, passes: Sequence[int]):
 def assert_is_the_tree(of_ranks, passes: tuple[int, ...]) -> None:
     for of_rank in of_ranks:
         for step, gradients in enumerate(of_rank):
-            for gradient, wanted in zip(gradients, expected(passes, step), strict=True):
-                np.testing.assert_array_equal(gradient, wanted)
+            for gradient, target in zip(gradients, expected(passes, step), strict=True):
+                np.testing.assert_array_equal(gradient, target)
 
 
 @pytest.mark.parametrize(
@@ -164,7 +162,7 @@ def test_a_rank_of_three_blocks_gets_the_bits_of_the_tree(passes, tmp_path: Path
     assert_is_the_tree(found, passes)
 
 
-def stages_before_lanes(ranks: Ranks, cut: Mapping[str, Any], wanted: Sequence[int]) -> list[list[int]]:
+def stages_before_lanes(ranks: Ranks, cut: Mapping[str, Any], expected: Sequence[int]) -> list[list[int]]:
     """[step][position]: how many early stages were over before this rank began that lane, behind a 0; once sums
     travel early, `wanted` of them are waited for."""
     shares = replace(shares_of(ranks, NUM_LANES), **cut)
@@ -183,7 +181,7 @@ def stages_before_lanes(ranks: Ranks, cut: Mapping[str, Any], wanted: Sequence[i
             found.append([0])
             for position, lane in enumerate(lanes):
                 with lane_sum.backward_pass(position, 0):
-                    due = wanted[position] - found[-1][-1] if step >= STEPS - 1 else 0
+                    due = expected[position] - found[-1][-1] if step >= STEPS - 1 else 0
                     found[-1].append(found[-1][-1] + sum(over.acquire(timeout=20.0) for _ in range(due)))
                     lane_sum.module(rows_of(step, lane, 0)).backward()
             lane_sum.step_is_done()
@@ -193,7 +191,7 @@ def stages_before_lanes(ranks: Ranks, cut: Mapping[str, Any], wanted: Sequence[i
 
 
 @pytest.mark.parametrize(
-    ("cut", "wanted"),
+    ("cut", "expected"),
     [
         ({"given_loads": (1, 7)}, [(2,), (0, 1, 1, 2, 2, 2, 2)]),
         ({}, [(0, 1, 1), (0, 1, 1), (0, 1)]),
@@ -201,11 +199,11 @@ def stages_before_lanes(ranks: Ranks, cut: Mapping[str, Any], wanted: Sequence[i
         ({"nodes": (2, 1)}, [(0, 1, 1), (0, 1, 1), (0, 1)]),
     ],
 )
-def test_what_is_done_first_travels_while_the_next_block_is_computed(cut, wanted, tmp_path) -> None:
+def test_what_is_done_first_travels_while_the_next_block_is_computed(cut, expected, tmp_path) -> None:
     def program(ranks: Ranks) -> list[list[int]]:
-        return stages_before_lanes(ranks, cut, wanted[ranks.rank])
+        return stages_before_lanes(ranks, cut, expected[ranks.rank])
 
-    for of_rank, its in zip(on_ranks(len(wanted), program, tmp_path), wanted, strict=True):
+    for of_rank, its in zip(on_ranks(len(expected), program, tmp_path), expected, strict=True):
         assert of_rank[0] == [0] * (1 + len(its))
         assert [step[1:] for step in of_rank[-2:]] == [[*its]] * 2
 
@@ -236,10 +234,8 @@ def by_the_backend(ranks: Ranks) -> list[list[np.ndarray]]:
 def test_the_backends_sum_is_near_the_tree_and_the_same_on_all_ranks(tmp_path: Path) -> None:
     of_ranks = on_ranks(3, by_the_backend, tmp_path)
     for step in range(STEPS):
-        for *found, wanted in zip(
-            *(of_rank[step] for of_rank in of_ranks), expected(SEVERAL, step), strict=True
-        ):
-            np.testing.assert_allclose(found[0], wanted, rtol=1e-3, atol=1e-2)
+        for *found, target in zip(*(of_rank[step] for of_rank in of_ranks), expected(SEVERAL, step), strict=True):
+            np.testing.assert_allclose(found[0], target, rtol=1e-3, atol=1e-2)
             for other in found[1:]:
                 np.testing.assert_array_equal(other, found[0])
 
@@ -256,9 +252,9 @@ def test_a_part_of_the_loss_that_left_out_a_weight_is_found(tmp_path: Path) -> N
         on_ranks(1, without_the_head, tmp_path)
 
 
-def told(ranks: Ranks, lane_sum, passes: Sequence[int]) -> Told:
+def hook(ranks: Ranks, lane_sum, passes: Sequence[int]) -> Notified:
     """What is told of the rank's own lanes in a step, and that nothing is told when nobody asks."""
-    heard: Told = []
+    heard: Notified = []
 
     def hear(position: int, indices: Sequence[int], gradients: Sequence[Tensor]) -> None:
         parts = {index: part.clone().numpy() for index, part in zip(indices, gradients, strict=True)}
@@ -268,15 +264,15 @@ def told(ranks: Ranks, lane_sum, passes: Sequence[int]) -> Told:
     lane_sum.on_own_gradients = hear
     backward(lane_sum, lanes, passes, 0)
     lane_sum.step_is_done()
-    num_told, lane_sum.on_own_gradients = len(heard), None
+    num_seen, lane_sum.on_own_gradients = len(heard), None
     backward(lane_sum, lanes, passes, 1)
     lane_sum.step_is_done()
-    assert len(heard) == num_told
+    assert len(heard) == num_seen
     lane_sum.close()
     return heard
 
 
-def of_position(heard: Told, position: int) -> list[np.ndarray]:
+def of_position(heard: Notified, position: int) -> list[np.ndarray]:
     parts: dict[int, np.ndarray] = {}
     for where, some in heard:
         parts |= some if where == position else {}
@@ -287,37 +283,37 @@ def of_position(heard: Told, position: int) -> list[np.ndarray]:
 def test_the_gradients_of_single_lanes_are_shown_before_they_are_added(world_size, tmp_path: Path) -> None:
     found = on_ranks(
         world_size,
-        lambda ranks: told(ranks, LaneSum(Network(), ranks, shares_of(ranks, NUM_LANES)), SEVERAL),
+        lambda ranks: hook(ranks, LaneSum(Network(), ranks, shares_of(ranks, NUM_LANES)), SEVERAL),
         tmp_path,
     )
     alone = range(0, NUM_LANES // world_size, 2)
     for rank, heard in enumerate(found):
         for position in alone:
             lane = rank * NUM_LANES // world_size + position
-            wanted = lane_gradient(Network(), 0, lane, SEVERAL[lane])
-            for gradient, part in zip(of_position(heard, position), wanted, strict=True):
+            expected = lane_gradient(Network(), 0, lane, SEVERAL[lane])
+            for gradient, part in zip(of_position(heard, position), expected, strict=True):
                 np.testing.assert_array_equal(gradient, part.numpy())
 
 
-def told_of_shards(ranks: Ranks) -> tuple[Told, range]:
+def shards_seen(ranks: Ranks) -> tuple[Notified, range]:
     lane_sum = ShardedLaneSum(Network(), ranks, shares_of(ranks, NUM_LANES), several_passes=True)
-    return told(ranks, lane_sum, SEVERAL), lane_sum.seen_alone(4)
+    return hook(ranks, lane_sum, SEVERAL), lane_sum.seen_alone(4)
 
 
 def test_the_gradients_of_each_pass_are_shown_where_weights_are_sharded(tmp_path: Path) -> None:
-    found = on_ranks(2, told_of_shards, tmp_path, shards_weights=True)
+    found = on_ranks(2, shards_seen, tmp_path, shards_weights=True)
     for rank, (heard, alone) in enumerate(found):
         assert alone == range(4)
         for position in alone:
             lane, parts = 2 * position + rank, of_position(heard, position)
             model = Network()
             trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-            wanted = [
+            expected = [
                 gradient
                 for index in range(SEVERAL[lane])
                 for gradient in torch.autograd.grad(model(rows_of(0, lane, index)), trained)
             ]
-            for gradient, part in zip(parts, wanted, strict=True):
+            for gradient, part in zip(parts, expected, strict=True):
                 np.testing.assert_array_equal(gradient, part.numpy())
 
 
@@ -325,13 +321,13 @@ def test_where_lanes_are_one_pass_each_a_rank_is_told_of_its_own_alone(tmp_path:
     def positions(ranks: Ranks) -> set[int]:
         lane_sum = ShardedLaneSum(Network(), ranks, shares_of(ranks, NUM_LANES))
         assert lane_sum.buckets() == [], "layers cross one by one"
-        return {position for position, _ in told(ranks, lane_sum, ONE_PASS)}
+        return {position for position, _ in hook(ranks, lane_sum, ONE_PASS)}
 
     found = on_ranks(3, positions, tmp_path, shards_weights=True)
     assert found == [{0, 1, 2}, {0, 1, 2}, {0, 1}], "the third round has two lanes for three ranks"
 
 
-def apart(ranks: Ranks) -> tuple[list[np.ndarray], list[np.ndarray], int]:
+def separate_pass(ranks: Ranks) -> tuple[list[np.ndarray], list[np.ndarray], int]:
     """A pass over lane 5 in the midst of a step, then the step's gradient; the most passes of any rank."""
     lane_sum = ShardedLaneSum(Network(), ranks, shares_of(ranks, NUM_LANES), several_passes=True)
     lanes = shares_of(ranks, NUM_LANES).of_rank(ranks.rank)
@@ -341,9 +337,9 @@ def apart(ranks: Ranks) -> tuple[list[np.ndarray], list[np.ndarray], int]:
     def hear(indices: Sequence[int], gradients: Sequence[Tensor]) -> None:
         heard.update({index: part.clone().numpy() for index, part in zip(indices, gradients, strict=True)})
 
-    with lane_sum.apart(0, hear):
+    with lane_sum.separate_pass(0, hear):
         lane_sum.module(rows_of(0, 5, 0)).backward()
-    with lane_sum.apart(1, None):
+    with lane_sum.separate_pass(1, None):
         lane_sum.module(rows_of(0, 6, 0)).backward()
     lane_sum.step_is_done()
     trained = [parameter for parameter in lane_sum.module.parameters() if parameter.requires_grad]
@@ -355,12 +351,12 @@ def apart(ranks: Ranks) -> tuple[list[np.ndarray], list[np.ndarray], int]:
 
 
 def test_a_pass_apart_is_no_part_of_the_step(tmp_path: Path) -> None:
-    for heard, gradients, most in on_ranks(2, apart, tmp_path, shards_weights=True):
+    for heard, gradients, most in on_ranks(2, separate_pass, tmp_path, shards_weights=True):
         for gradient, part in zip(heard, lane_gradient(Network(), 0, 5, 1), strict=True):
             np.testing.assert_array_equal(gradient, part.numpy())
         assert most == 4
-        for gradient, wanted in zip(gradients, expected(ONE_PASS, 0), strict=True):
-            np.testing.assert_array_equal(gradient, wanted)
+        for gradient, target in zip(gradients, expected(ONE_PASS, 0), strict=True):
+            np.testing.assert_array_equal(gradient, target)
 
 
 class Viewed(Network):
@@ -446,7 +442,7 @@ def test_no_ranks_buffers_overwrite_anothers(tmp_path: Path) -> None:
     assert on_ranks(2, buffer_after_a_step, tmp_path) == [0.0, 1.0]
 
 
-def passes_made(ranks: Ranks) -> tuple[int, list[int]]:
+def num_passes_run(ranks: Ranks) -> tuple[int, list[int]]:
     lane_sum = ShardedLaneSum(Network(), ranks, shares_of(ranks, NUM_LANES))
     return lane_sum.most_passes(3), [*lane_sum.begin_step([1] * lane_sum.shares.loads[ranks.rank])]
 
@@ -454,7 +450,7 @@ def passes_made(ranks: Ranks) -> tuple[int, list[int]]:
 def test_without_several_passes_each_lane_takes_one_and_nobody_is_asked_how_many(tmp_path: Path) -> None:
     """Of three ranks some have a lane more; the others make a pass for none beside its."""
     most = -(-NUM_LANES // 3)
-    assert on_ranks(3, passes_made, tmp_path, shards_weights=True) == [(1, [1] * most)] * 3
+    assert on_ranks(3, num_passes_run, tmp_path, shards_weights=True) == [(1, [1] * most)] * 3
 
 
 def numbers_sent(ranks: Ranks, numbers: int) -> int:
@@ -469,9 +465,7 @@ def numbers_sent(ranks: Ranks, numbers: int) -> int:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dist, "P2POp", counted)
-        sum_over_ranks(
-            [torch.ones(numbers)], exchange_plan(shares_of(ranks, ranks.world_size)), dist.group.WORLD
-        )
+        sum_over_ranks([torch.ones(numbers)], exchange_plan(shares_of(ranks, ranks.world_size)), dist.group.WORLD)
     return sum(sent)
 
 
@@ -492,9 +486,7 @@ def gathered(ranks: Ranks) -> tuple[bool, bool, bool, bool]:
             for parameter in own.values():
                 parameter.add_(change)
         copy = lane_sum.whole_model()
-        copies.append(
-            all(np.array_equal(whole(own[name].detach()), each) for name, each in copy.named_parameters())
-        )
+        copies.append(all(np.array_equal(whole(own[name].detach()), item) for name, item in copy.named_parameters()))
     is_trained = any(parameter.requires_grad for parameter in copy.parameters())
     return *copies, copy is lane_sum.module, is_trained
 
@@ -520,9 +512,9 @@ def summed_whole(ranks: Ranks) -> tuple[bool, bool, list[int]]:
     backward(lane_sum, range(4), (1,) * 4, 0)
     lane_sum.step_is_done()
     gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
-    places = {gradient.untyped_storage().data_ptr() for gradient in gradients}
+    positions = {gradient.untyped_storage().data_ptr() for gradient in gradients}
     lane_sum.close()
-    return lane_sum.whole_model() is model, len(places) == 1 < len(gradients), list(lane_sum.seen_alone(4))
+    return lane_sum.whole_model() is model, len(positions) == 1 < len(gradients), list(lane_sum.seen_alone(4))
 
 
 def test_whole_weights_have_their_gradients_in_the_buckets_that_are_sent(tmp_path: Path) -> None:
@@ -530,15 +522,12 @@ def test_whole_weights_have_their_gradients_in_the_buckets_that_are_sent(tmp_pat
     assert on_ranks(1, summed_whole, tmp_path) == [(True, True, [0, 2])]
 
 
-def positions_told(ranks: Ranks) -> list[int]:
-    return [
-        position
-        for position, _ in told(ranks, LaneSum(Network(), ranks, shares_of(ranks, NUM_LANES)), ONE_PASS)
-    ]
+def positions_seen(ranks: Ranks) -> list[int]:
+    return [position for position, _ in hook(ranks, LaneSum(Network(), ranks, shares_of(ranks, NUM_LANES)), ONE_PASS)]
 
 
 def test_of_whole_weights_a_lane_is_told_of_where_it_stands_alone_and_the_last(tmp_path: Path) -> None:
-    [positions] = on_ranks(1, positions_told, tmp_path)
+    [positions] = on_ranks(1, positions_seen, tmp_path)
     assert sorted(set(positions)) == [0, 2, 4, 6, 7]
 
 

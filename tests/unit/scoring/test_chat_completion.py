@@ -9,7 +9,7 @@ from assay.scoring.chat_completion import read_completion
 from assay.scoring.sampler import Completion, SamplerError
 
 
-def answer(content, reason="stop", **message) -> dict:
+def response(content, reason="stop", **message) -> dict:
     message = {"role": "assistant", "content": content, **message}
     return {"choices": [{"index": 0, "finish_reason": reason, "message": message}]}
 
@@ -22,53 +22,53 @@ THINKING = {"type": "thinking", "thinking": [text("2+3")]}
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("payload", "expected"),
     [
-        (answer("5"), ("5", "stop")),
-        (answer(""), ("", "stop")),
-        (answer([THINKING, text("5")]), ("5", "stop")),
-        (answer([text("fi"), text("ve")]), ("five", "stop")),
-        (answer(["fi", {"type": "output_text", "text": "ve"}]), ("five", "stop")),
-        (answer(text("5")), ("5", "stop")),
-        (answer("5", reasoning_content="2+3"), ("5", "stop")),
-        (answer("fiv", "length"), ("fiv", "length")),
-        (answer("fiv", "MAX_TOKENS"), ("fiv", "length")),
-        (answer("fiv", "model_length"), ("fiv", "length")),
-        (answer("5", None), ("5", "unknown")),
-        (answer("half \ud83d"), ("half \ufffd", "stop")),
-        (answer("\U0001f600"), ("\U0001f600", "stop")),
+        (response("5"), ("5", "stop")),
+        (response(""), ("", "stop")),
+        (response([THINKING, text("5")]), ("5", "stop")),
+        (response([text("fi"), text("ve")]), ("five", "stop")),
+        (response(["fi", {"type": "output_text", "text": "ve"}]), ("five", "stop")),
+        (response(text("5")), ("5", "stop")),
+        (response("5", reasoning_content="2+3"), ("5", "stop")),
+        (response("fiv", "length"), ("fiv", "length")),
+        (response("fiv", "MAX_TOKENS"), ("fiv", "length")),
+        (response("fiv", "model_length"), ("fiv", "length")),
+        (response("5", None), ("5", "unknown")),
+        (response("half \ud83d"), ("half \ufffd", "stop")),
+        (response("\U0001f600"), ("\U0001f600", "stop")),
         ({"choices": [{"text": "5", "finish_reason": "stop"}]}, ("5", "stop")),
     ],
 )
-def test_a_completion_is_read_in_each_of_its_forms(given, expected):
-    assert read_completion(given)[:2] == expected
+def test_a_completion_is_read_in_each_of_its_forms(payload, expected):
+    assert read_completion(payload)[:2] == expected
 
 
 @pytest.mark.parametrize(
-    ("given", "kind", "reason"),
+    ("payload", "kind", "reason"),
     [
-        (answer(None, "length", reasoning_content="let me"), "server", "spent before any text"),
-        (answer("", "length"), "server", "Raise sampling.max_tokens"),
-        (answer("\n\n", "length", reasoning="hm"), "server", "spent before any text"),
-        (answer(None, reasoning_content="2+3=5"), "server", "without text"),
-        (answer("", reasoning_content="2+3=5"), "server", "without text"),
-        (answer([THINKING]), "server", "without text"),
-        (answer([]), "server", "without text"),
-        (answer(None), "server", "without text"),
-        (answer(None, "content_filter"), "refusal", "filter"),
-        (answer("I will", "content_filter"), "refusal", "filter"),
-        (answer("", "SAFETY"), "refusal", "filter"),
-        (answer("", "RECITATION"), "refusal", "filter"),
-        (answer("I cannot", "guardrail_intervened"), "refusal", "filter"),
-        (answer("", "OTHER"), "server", "without text .*other"),
-        (answer(None, refusal="No."), "refusal", "refused: 'No.'"),
-        (answer([{"type": "refusal", "refusal": "No."}]), "refusal", "refused: .*'No.'"),
-        (answer(None, "tool_calls", tool_calls=[{"id": "1"}]), "server", "called tools"),
-        (answer("", "function_call", function_call={"name": "f"}), "server", "called tools"),
-        (answer([{"type": "image_url", "image_url": {}}]), "server", "no text"),
-        (answer([{"type": "text", "text": None}]), "server", "no text"),
-        (answer(5), "server", "no text"),
-        (answer("fi", "error"), "server", "broke off"),
+        (response(None, "length", reasoning_content="let me"), "server", "spent before any text"),
+        (response("", "length"), "server", "Raise sampling.max_tokens"),
+        (response("\n\n", "length", reasoning="hm"), "server", "spent before any text"),
+        (response(None, reasoning_content="2+3=5"), "server", "without text"),
+        (response("", reasoning_content="2+3=5"), "server", "without text"),
+        (response([THINKING]), "server", "without text"),
+        (response([]), "server", "without text"),
+        (response(None), "server", "without text"),
+        (response(None, "content_filter"), "refusal", "filter"),
+        (response("I will", "content_filter"), "refusal", "filter"),
+        (response("", "SAFETY"), "refusal", "filter"),
+        (response("", "RECITATION"), "refusal", "filter"),
+        (response("I cannot", "guardrail_intervened"), "refusal", "filter"),
+        (response("", "OTHER"), "server", "without text .*other"),
+        (response(None, refusal="No."), "refusal", "refused: 'No.'"),
+        (response([{"type": "refusal", "refusal": "No."}]), "refusal", "refused: .*'No.'"),
+        (response(None, "tool_calls", tool_calls=[{"id": "1"}]), "server", "called tools"),
+        (response("", "function_call", function_call={"name": "f"}), "server", "called tools"),
+        (response([{"type": "image_url", "image_url": {}}]), "server", "no text"),
+        (response([{"type": "text", "text": None}]), "server", "no text"),
+        (response(5), "server", "no text"),
+        (response("fi", "error"), "server", "broke off"),
         ({"error": {"message": "overloaded", "code": 502}}, "server", "overloaded"),
         ({"choices": [{"error": {"message": "lost"}, "message": {"content": ""}}]}, "server", "lost"),
         ({"choices": []}, "server", "not a chat completion"),
@@ -79,24 +79,24 @@ def test_a_completion_is_read_in_each_of_its_forms(given, expected):
         ("5", "server", "not a chat completion"),
     ],
 )
-def test_what_is_no_completion_is_a_failure_with_its_reason(given, kind, reason):
+def test_what_is_no_completion_is_a_failure_with_its_reason(payload, kind, reason):
     with pytest.raises(SamplerError, match=reason) as failed:
-        read_completion(given)
+        read_completion(payload)
     assert failed.value.kind == kind
 
 
 @pytest.mark.parametrize("usage", [None, [], {"prompt_tokens": None}, {"prompt_tokens": "3"}])
 def test_a_count_of_tokens_that_is_none_loses_no_completion(usage):
-    assert read_completion({**answer("5"), "usage": usage}) == Completion("5", "stop", 0, 0)
+    assert read_completion({**response("5"), "usage": usage}) == Completion("5", "stop", 0, 0)
 
 
 def test_a_value_of_any_type_anywhere_is_no_traceback():
     values = [None, 0, -1, 1.5, True, "", "x", [], [[]], {}, {"type": "text"}, {"text": 3}, [None], [{}]]
-    whole = answer([THINKING, text("5")], refusal=None, tool_calls=None) | {"usage": {"prompt_tokens": 1}}
+    whole = response([THINKING, text("5")], refusal=None, tool_calls=None) | {"usage": {"prompt_tokens": 1}}
     draws = random.Random(1)
     for _ in range(2000):
-        given = json.loads(json.dumps(whole))
-        here = given
+        payload = json.loads(json.dumps(whole))
+        here = payload
         while True:
             keys = list(here) if isinstance(here, dict) else list(range(len(here)))
             key = draws.choice(keys)
@@ -105,7 +105,7 @@ def test_a_value_of_any_type_anywhere_is_no_traceback():
             here = here[key]
         here[key] = draws.choice(values)
         try:
-            completion = read_completion(given)
+            completion = read_completion(payload)
         except SamplerError:
             continue
         completion.text.encode()

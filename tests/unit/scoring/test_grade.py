@@ -74,12 +74,12 @@ SCORE_MODEL = {
 
 
 @pytest.mark.parametrize(
-    ("said", "score"),
+    ("reply", "score"),
     [('{"result": 7}', 7.0), ('```json\n{"steps": [], "result": 0.5}\n```', 0.5), ("9", 9.0), ("nine", None),
      ('{"result": 11}', None), ('{"result": true}', None), ('{"score": 3}', None)],
 )  # fmt: skip
-def test_a_score_model_gives_a_number_in_its_range_or_none(scripted, said, score):
-    judge = scripted(said)
+def test_a_score_model_gives_a_number_in_its_range_or_none(scripted, reply, score):
+    judge = scripted(reply)
     graded = grade(SCORE_MODEL, tools=Tools({"judge-1": judge}))
     assert graded.score == score
     assert (graded.failure is None) == (score is not None)
@@ -116,8 +116,12 @@ def test_a_label_model_passes_on_its_passing_labels(scripted):
         "labels": ["good", "fair", "bad"], "passing_labels": ["good", "fair"],
         "input": [{"role": "user", "content": "{{ sample.output_text }}"}],
     }  # fmt: skip
-    for said, score, label in (('{"label": "fair"}', 1.0, "fair"), ("bad.", 0.0, "bad"), ("so-so", None, None)):
-        graded = grade(tree, tools=Tools({"m": scripted(said)}))
+    for reply, score, label in (
+        ('{"label": "fair"}', 1.0, "fair"),
+        ("bad.", 0.0, "bad"),
+        ("so-so", None, None),
+    ):
+        graded = grade(tree, tools=Tools({"m": scripted(reply)}))
         assert (graded.score, graded.label) == (score, label)
 
 
@@ -179,7 +183,7 @@ def test_white_space_around_an_answer_is_no_part_of_it(output):
 
 
 @pytest.mark.parametrize(
-    ("operation", "output", "answer", "score"),
+    ("operation", "output", "reference", "score"),
     [
         ("eq", "cafe\u0301", "caf\u00e9", 1),  # one character, written in two ways
         ("ilike", "Die STRASSE", "straße", 1),
@@ -190,9 +194,9 @@ def test_white_space_around_an_answer_is_no_part_of_it(output):
         ("eq", "", "0", 0),
     ],
 )
-def test_string_check_of_foreign_and_empty_texts(operation, output, answer, score):
+def test_string_check_of_foreign_and_empty_texts(operation, output, reference, score):
     tree = {"type": "string_check", "operation": operation, **TEXT}
-    assert grade(tree, output, answer=answer).score == score
+    assert grade(tree, output, answer=reference).score == score
 
 
 @pytest.mark.parametrize("output", ["[" * 100_000, '{"a":' * 100_000, "9" * 10_000, "\ud800", "\0"])
@@ -202,9 +206,9 @@ def test_an_answer_that_no_parser_likes_has_a_score(output):
 
 
 @settings(max_examples=100, deadline=None)
-@given(output=st.text(max_size=50), answer=st.text(max_size=50))
-def test_every_answer_gets_the_marks_of_its_operation(output, answer):
-    scores = {name: grade({**EXACT, "operation": name}, output, answer=answer).score for name in OPERATIONS}
+@given(output=st.text(max_size=50), reference=st.text(max_size=50))
+def test_every_answer_gets_the_marks_of_its_operation(output, reference):
+    scores = {name: grade({**EXACT, "operation": name}, output, answer=reference).score for name in OPERATIONS}
     assert scores["eq"] + scores["ne"] == 1.0
     assert scores["like"] <= scores["ilike"]
 

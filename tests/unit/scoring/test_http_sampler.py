@@ -85,55 +85,51 @@ def echo(body):
     return {"choices": [{"message": {"content": text}, "finish_reason": "stop"}], "usage": {"prompt_tokens": 3}}
 
 
-def ask(endpoint, *texts, clock=None, **options):
+def sample(endpoint, *texts, clock=None, **options):
     sampler = HttpSampler(base_url=endpoint.url, model="m", clock=clock or NoWait(), **options)
-    return sampler.sample(
-        [[{"role": "user", "content": text}] for text in texts], Sampling(max_tokens=5, seed=1)
-    )
+    return sampler.sample([[{"role": "user", "content": text}] for text in texts], Sampling(max_tokens=5, seed=1))
 
 
 def test_completions_come_back_in_the_order_of_their_prompts(endpoint):
     endpoint.script = [(200, echo)]
-    answers = ask(endpoint, *[f"q{k}" for k in range(20)])
-    assert [answer.text for answer in answers] == [f"Q{k}" for k in range(20)]
-    assert answers[0] == Completion("Q0", "stop", 3, 0)
+    completions = sample(endpoint, *[f"q{k}" for k in range(20)])
+    assert [completion.text for completion in completions] == [f"Q{k}" for k in range(20)]
+    assert completions[0] == Completion("Q0", "stop", 3, 0)
     assert endpoint.bodies[0]["max_tokens"] == 5
 
 
 def test_an_overloaded_endpoint_is_asked_again_with_growing_pauses(endpoint):
     endpoint.script = [(429, {}), (503, {}), (200, echo)]
     clock = NoWait()
-    assert ask(endpoint, "q", clock=clock)[0].text == "Q"
+    assert sample(endpoint, "q", clock=clock)[0].text == "Q"
     assert clock.slept == [0.5, 1.0]
 
 
 def test_a_body_that_drips_or_never_ends_is_given_up(endpoint, monkeypatch):
     monkeypatch.setattr("assay.scoring.endpoint.MAX_BYTES", 1 << 16)
     endpoint.script = [(200, b"[" * (1 << 17))]
-    answer = ask(endpoint, "q", max_retries=0)[0]
-    assert isinstance(answer, SamplerError) and answer.kind == "server" and "longer than" in str(answer)
+    completion = sample(endpoint, "q", max_retries=0)[0]
+    assert isinstance(completion, SamplerError) and completion.kind == "server" and "longer than" in str(completion)
     endpoint.pause_s, endpoint.script = 0.05, [(200, b" " * 1000)]
     began_s = time.monotonic()
-    answer = ask(endpoint, "q", max_retries=0, timeout_s=0.3, clock=SystemClock())[0]
-    assert isinstance(answer, SamplerError) and answer.kind == "timeout"
+    completion = sample(endpoint, "q", max_retries=0, timeout_s=0.3, clock=SystemClock())[0]
+    assert isinstance(completion, SamplerError) and completion.kind == "timeout"
     assert time.monotonic() - began_s < 5.0
 
 
 def test_a_mistake_of_the_asker_is_not_asked_again(endpoint):
     endpoint.script = [(400, {"error": {"message": "no such model"}})]
-    answer = ask(endpoint, "q")[0]
-    assert isinstance(answer, SamplerError)
-    assert answer.kind == "request"
-    assert "answered 400" in str(answer)
-    assert "no such model" in str(answer)
+    completion = sample(endpoint, "q")[0]
+    assert isinstance(completion, SamplerError)
+    assert completion.kind == "request"
+    assert "answered 400" in str(completion)
+    assert "no such model" in str(completion)
     assert len(endpoint.bodies) == 1
 
 
 def test_a_failure_takes_the_place_of_its_own_completion_only(endpoint):
-    endpoint.script = [
-        (200, lambda body: echo(body) if body["messages"][0]["content"] == "ok" else {"choices": []})
-    ]
-    good, bad = ask(endpoint, "ok", "broken", max_retries=0)
+    endpoint.script = [(200, lambda body: echo(body) if body["messages"][0]["content"] == "ok" else {"choices": []})]
+    good, bad = sample(endpoint, "ok", "broken", max_retries=0)
     assert good.text == "OK"
     assert bad.kind == "server"
 
@@ -143,7 +139,7 @@ def test_a_failure_takes_the_place_of_its_own_completion_only(endpoint):
 )
 def test_a_body_that_is_no_json_is_a_failed_item(endpoint, body):
     endpoint.script = [(200, body)]
-    (failed,) = ask(endpoint, "q", max_retries=0)
+    (failed,) = sample(endpoint, "q", max_retries=0)
     assert failed.failure().kind == "sampler_server"
     assert body == b"" or (str(body)[:10] in str(failed) and "did not answer in JSON" in str(failed))
 
@@ -151,15 +147,15 @@ def test_a_body_that_is_no_json_is_a_failed_item(endpoint, body):
 def test_a_body_that_breaks_off_is_a_failed_item(endpoint):
     endpoint.script = [(200, echo)]
     endpoint.num_bytes_lost = 10
-    (failed,) = ask(endpoint, "q", max_retries=0)
+    (failed,) = sample(endpoint, "q", max_retries=0)
     assert failed.kind == "server"
     assert "cannot be reached or read" in str(failed)
 
 
 def test_no_endpoint_at_all_is_a_failure_that_names_it():
     sampler = HttpSampler(base_url="http://127.0.0.1:9/v1", model="m", max_retries=1, clock=NoWait())
-    (answer,) = sampler.sample([[{"role": "user", "content": "q"}]], Sampling())
-    assert "127.0.0.1:9/v1/chat/completions cannot be reached" in str(answer)
+    (completion,) = sampler.sample([[{"role": "user", "content": "q"}]], Sampling())
+    assert "127.0.0.1:9/v1/chat/completions cannot be reached" in str(completion)
 
 
 def test_what_is_no_url_is_refused():

@@ -14,8 +14,8 @@ from assay.scoring import math_answer as module
 from assay.scoring.grade import GraderRunner, sample_values
 from assay.scoring.graders import MathAnswer, Multi
 from assay.scoring.item_failure import ItemFailure
-from assay.scoring.python_graders import refuse_unfenced
-from assay.scoring.python_process import PythonAnswer
+from assay.scoring.python_graders import check_fence
+from assay.scoring.python_process import PythonResult
 
 LABELLED = Path(__file__).with_name("math_answers.jsonl")
 GRADER = MathAnswer(input="{{ sample.output_text }}", reference="{{ item.answer }}")
@@ -58,12 +58,10 @@ def test_of_labelled_answers_it_errs_in_those_that_the_documents_tell(installed,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "answer", [r"\boxed{9^{9^{9^{9}}}}", r"\boxed{100!!}", r"\boxed{" * 400, "7" * 100_000]
-)
-def test_an_answer_that_breaks_it_is_wrong_and_the_next_one_is_judged(installed, request, answer):
+@pytest.mark.parametrize("text", [r"\boxed{9^{9^{9^{9}}}}", r"\boxed{100!!}", r"\boxed{" * 400, "7" * 100_000])
+def test_an_answer_that_breaks_it_is_wrong_and_the_next_one_is_judged(installed, request, text):
     runner = request.getfixturevalue("runner")
-    broken, after = runner.grade([sample_values(each, {"answer": "8"}) for each in (answer, "8")])
+    broken, after = runner.grade([sample_values(text, {"answer": "8"}) for text in (text, "8")])
     assert (broken.score, after.score) == (0.0, 1.0)
 
 
@@ -76,24 +74,24 @@ def test_a_reference_without_an_answer_is_a_failure_and_no_zero(installed, reque
 
 def test_without_its_package_it_is_refused_before_anything_is_asked(monkeypatch):
     monkeypatch.setattr(module, "PACKAGE", "math_verify_that_nobody_has")
-    both = Multi(graders={"sum": GRADER}, calculate_output="sum")
-    for grader in (GRADER, both):
+    multi = Multi(graders={"sum": GRADER}, calculate_output="sum")
+    for grader in (GRADER, multi):
         with pytest.raises(ConfigError, match=r"pip install 'assay\[math\]'"):
             GraderRunner(grader)
         with pytest.raises(ConfigError, match="math-verify, which is not installed"):
-            refuse_unfenced([grader])
+            check_fence([grader])
 
 
 class Killed:
     """A process that is killed whatever it is asked."""
 
-    def grade(self, *_: Any) -> PythonAnswer:
-        return PythonAnswer(None, ItemFailure("python_grader_killed", "the grader's process ended"))
+    def grade(self, *_: Any) -> PythonResult:
+        return PythonResult(None, ItemFailure("python_grader_killed", "the grader's process ended"))
 
 
 class KilledOnce(Killed):
-    def grade(self, sample: Any, item: Any) -> PythonAnswer:
-        return PythonAnswer(1.0) if sample["text"] == item["reference"] else super().grade(sample, item)
+    def grade(self, sample: Any, item: Any) -> PythonResult:
+        return PythonResult(1.0) if sample["text"] == item["reference"] else super().grade(sample, item)
 
 
 @pytest.mark.parametrize("process", [Killed(), KilledOnce()])

@@ -19,7 +19,7 @@ import pytest
 
 from assay.scoring import python_channel, python_process
 from assay.scoring.python_fence import FENCE
-from assay.scoring.python_process import Limits, PythonAnswer, PythonProcess
+from assay.scoring.python_process import Limits, PythonProcess, PythonResult
 from grader_attacks import GRADER, ON_FENCE
 from variants import slow
 
@@ -59,7 +59,7 @@ class Host(NamedTuple):
 
 
 @contextmanager
-def made_host(folder: Path) -> Iterator[Host]:
+def host_of(folder: Path) -> Iterator[Host]:
     ours, path = folder / "ours", str(folder / "socket")
     ours.mkdir()
     (ours / "file").write_text("ours, and nobody else's")
@@ -74,8 +74,8 @@ def made_host(folder: Path) -> Iterator[Host]:
 
 @pytest.fixture(scope="module")
 def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
-    with made_host(tmp_path_factory.mktemp("host")) as made:
-        yield made
+    with host_of(tmp_path_factory.mktemp("host")) as new_host:
+        yield new_host
 
 
 @pytest.fixture(scope="module")
@@ -85,27 +85,23 @@ def attacker(fenced: None) -> Iterator[PythonProcess]:
 
 
 @pytest.mark.parametrize("attack", ON_FENCE)
-def test_the_kernel_refuses_it_and_nothing_of_ours_is_changed(
-    attack: str, attacker: PythonProcess, host: Host
-) -> None:
+def test_the_kernel_refuses_it_and_nothing_of_ours_is_changed(attack: str, attacker: PythonProcess, host: Host) -> None:
     before = host.state()
-    answer = attacker.grade({}, host.item(ON_FENCE[attack].body))
-    assert answer.score is None
-    assert answer.failure is not None and answer.failure.kind == "python_grader_runtime_error"
-    assert any(
-        word in answer.failure.text for word in ("PermissionError", "OSError", "Operation not permitted")
-    )
+    result = attacker.grade({}, host.item(ON_FENCE[attack].body))
+    assert result.score is None
+    assert result.failure is not None and result.failure.kind == "python_grader_runtime_error"
+    assert any(word in result.failure.text for word in ("PermissionError", "OSError", "Operation not permitted"))
     assert host.state() == before
-    assert attacker.grade({}, {"body": "return 1"}) == PythonAnswer(1.0), "the next sample is none the worse"
+    assert attacker.grade({}, {"body": "return 1"}) == PythonResult(1.0), "the next sample is none the worse"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("attack", ON_FENCE)
 def test_it_succeeds_where_its_part_of_the_fence_is_off(attack: str, tmp_path: Path, fenced: None) -> None:
     fence = FENCE - ON_FENCE[attack].off
-    with made_host(tmp_path) as host, closing(PythonProcess(GRADER, LIMITS, fence)) as process:
-        answer = process.grade({}, host.item(ON_FENCE[attack].body))
-    assert answer.failure is None and answer.score
+    with host_of(tmp_path) as host, closing(PythonProcess(GRADER, LIMITS, fence)) as process:
+        result = process.grade({}, host.item(ON_FENCE[attack].body))
+    assert result.failure is None and result.score
 
 
 class Excess(NamedTuple):
@@ -138,9 +134,7 @@ while time.monotonic() < began + 2:
 return 1"""
 OVER_MEMORY, OVER_CPU = WIDE._replace(memory_bytes=600 << 20), WIDE._replace(seconds=0.3)
 BEYOND = {
-    "memory": Excess(
-        "return len(bytes(1 << 30)) > 0", OVER_MEMORY, "python_grader_runtime_error: Memory", WIDE
-    ),
+    "memory": Excess("return len(bytes(1 << 30)) > 0", OVER_MEMORY, "python_grader_runtime_error: Memory", WIDE),
     "memory, bit by bit": Excess(
         "kept = [bytes(1 << 20) for _ in range(700)]; return len(kept) > 0",
         OVER_MEMORY,
@@ -165,9 +159,7 @@ BEYOND = {
         "python_grader_runtime_error: OSError: [Errno 24]",
         WIDE,
     ),
-    "threads": Excess(
-        CROWD, WIDE._replace(threads=64), "python_grader_runtime_error: RuntimeError: can't start", WIDE
-    ),
+    "threads": Excess(CROWD, WIDE._replace(threads=64), "python_grader_runtime_error: RuntimeError: can't start", WIDE),
     "a loop": Excess("while time.process_time() < 2: pass\nreturn 1", OVER_CPU, LATE, WIDE),
     "a loop that hears no signal": Excess(DEAF, OVER_CPU, LATE, WIDE),
     "a loop in a thread": Excess(
@@ -206,7 +198,7 @@ def test_what_goes_beyond_a_limit_is_a_named_failure_within_it(excess: str, fenc
 @pytest.mark.parametrize("excess", BEYOND)
 def test_it_passes_where_the_limit_is_wider(excess: str, fenced: None) -> None:
     with closing(PythonProcess(GRADER, BEYOND[excess].freed)) as process:
-        assert process.grade({}, {"body": BEYOND[excess].body}) == PythonAnswer(1.0)
+        assert process.grade({}, {"body": BEYOND[excess].body}) == PythonResult(1.0)
 
 
 COMPAT = """code = mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
@@ -232,12 +224,10 @@ def test_a_process_that_ends_each_time_is_a_named_failure_and_the_next_sample_ha
     if "SIGSYS" in ENDS[body] and platform.machine() != "x86_64":
         pytest.skip("only x86_64 has other ABIs in the same process")
     with closing(PythonProcess(GRADER, LIMITS)) as process:
-        answer = process.grade({}, {"body": body})
-        assert str(answer.failure).startswith(
-            f"python_grader_server_error: the grader's process ended ({ENDS[body]}"
-        )
-        assert str(answer.failure).endswith("as 2 others did before that were to grade the same")
-        assert process.grade({}, {"body": "return 1"}) == PythonAnswer(1.0)
+        result = process.grade({}, {"body": body})
+        assert str(result.failure).startswith(f"python_grader_server_error: the grader's process ended ({ENDS[body]}")
+        assert str(result.failure).endswith("as 2 others did before that were to grade the same")
+        assert process.grade({}, {"body": "return 1"}) == PythonResult(1.0)
 
 
 @pytest.mark.slow
@@ -245,16 +235,16 @@ def test_another_abi_is_there_where_calls_are_not_fenced(fenced: None) -> None:
     if platform.machine() != "x86_64" or not Path("/proc/sys/abi/vsyscall32").exists():
         pytest.skip("this kernel has no ABI of 32 bits")
     with closing(PythonProcess(GRADER, LIMITS, FENCE - {"calls"})) as process:
-        assert process.grade({}, {"body": COMPAT}) == PythonAnswer(1.0)
+        assert process.grade({}, {"body": COMPAT}) == PythonResult(1.0)
 
 
-SAY = """said = {said}
+WRITE_LINE = """line = {line}
 for descriptor in range(1, 9):
-    try: os.write(descriptor, said if isinstance(said, bytes) else said.encode())
+    try: os.write(descriptor, line if isinstance(line, bytes) else line.encode())
     except OSError: pass
 time.sleep(0.1)  # or it would be read with the answer
 return 0.25"""
-NAME = "sys._getframe(2).f_locals['asked']['of']"
+NAME = "sys._getframe(2).f_locals['request']['of']"
 LINES = {
     "no JSON": "'no json\\n'",
     "no name": "'{\"score\": 1}\\n'",
@@ -275,14 +265,12 @@ QUICK_LINES = ("no JSON", "a name of its own", "lists in lists", "a number beyon
 
 
 @pytest.mark.parametrize("line", [*QUICK_LINES, *slow(*sorted(LINES.keys() - QUICK_LINES))])
-def test_a_line_that_is_no_answer_is_a_named_failure_and_none_for_the_next_sample(
-    line: str, fenced: None
-) -> None:
+def test_a_line_that_is_no_answer_is_a_named_failure_and_none_for_the_next_sample(line: str, fenced: None) -> None:
     with closing(PythonProcess(GRADER, LIMITS)) as process:
-        said = process.grade({}, {"body": SAY.format(said=LINES[line])})
-        assert said.score is None
-        assert said.failure is not None and said.failure.kind == "python_grader_server_error"
-        assert process.grade({}, {"body": "return 1"}) == PythonAnswer(1.0)
+        result = process.grade({}, {"body": WRITE_LINE.format(line=LINES[line])})
+        assert result.score is None
+        assert result.failure is not None and result.failure.kind == "python_grader_server_error"
+        assert process.grade({}, {"body": "return 1"}) == PythonResult(1.0)
 
 
 THIEF = """def answer():
@@ -303,8 +291,8 @@ LEFT_BEHIND = {
         "threading.Thread(target=exec, args=('while True: pass',), daemon=True).start()\nreturn 0.25"
     ),
     "an alarm that ends the process": "signal.setitimer(signal.ITIMER_REAL, 0.3)\nreturn 0.25",
-    "a second answer, by its own name": SAY.format(
-        said=f'\'{{"of": "\' + {NAME} + \'", "score": 0.25}}\\n\''
+    "a second answer, by its own name": WRITE_LINE.format(
+        line=f'\'{{"of": "\' + {NAME} + \'", "score": 0.25}}\\n\''
     ).replace("range(1, 9)", "range(3, 4)"),
 }
 
@@ -317,7 +305,7 @@ def test_nothing_that_a_sample_left_behind_answers_for_the_next(left: str, fence
         left_child = process._child
         time.sleep(0.4)
         for _ in range(3):
-            assert process.grade({}, {"body": "return 1"}) == PythonAnswer(1.0)
+            assert process.grade({}, {"body": "return 1"}) == PythonResult(1.0)
         assert process._child is not left_child, "it is not asked again"
 
 
@@ -346,9 +334,7 @@ return 0.25"""
 
 
 @pytest.mark.parametrize("fence", [FENCE, FENCE - {"calls"}])
-def test_a_grader_computes_and_starts_nothing_between_two_questions(
-    fence: frozenset[str], fenced: None
-) -> None:
+def test_a_grader_computes_and_starts_nothing_between_two_questions(fence: frozenset[str], fenced: None) -> None:
     with closing(PythonProcess(GRADER, LIMITS, fence)) as process:
         assert process.grade({}, {"body": SPAWN}).score == 0.25
         time.sleep(0.1)
@@ -357,7 +343,7 @@ def test_a_grader_computes_and_starts_nothing_between_two_questions(
         assert status_of(process)["State"].startswith("T")
         assert status_of(process)["Threads"] == before["Threads"] and process._child._cpu_s() == used_s
         assert "calls" not in fence or int(before["Threads"]) <= LIMITS.threads
-        assert process.grade({}, {"body": "return 1"}) == PythonAnswer(1.0)
+        assert process.grade({}, {"body": "return 1"}) == PythonResult(1.0)
         assert status_of(process)["Threads"] == "1", "it is another process"
 
 
@@ -386,10 +372,10 @@ os.kill(os.getpid(), 9)
 def test_a_forged_answer_counts_where_questions_have_no_secret_name(
     monkeypatch: pytest.MonkeyPatch, fenced: None
 ) -> None:
-    ahead = SAY.format(said='\'{"of": "7", "score": 0.5}\\n\'')
+    ahead = WRITE_LINE.format(line='\'{"of": "7", "score": 0.5}\\n\'')
     ahead = ahead.replace("return 0.25", "time.sleep(0.2)\nreturn 1")
     monkeypatch.setattr(secrets, "token_hex", lambda _: "7")
-    monkeypatch.setattr(python_channel.Channel, "holds_something", lambda _: False)
+    monkeypatch.setattr(python_channel.Channel, "has_output", lambda _: False)
     with closing(PythonProcess(GRADER, LIMITS)) as process:
         assert process.grade({}, {"body": ahead.replace("range(1, 9)", "range(3, 4)")}).score == 0.5
 
@@ -400,9 +386,7 @@ def test_bytes_that_come_without_end_hold_nobody_up(fenced: None) -> None:
 
 
 @pytest.mark.slow
-def test_bytes_that_come_without_end_hold_up_who_does_not_look(
-    monkeypatch: pytest.MonkeyPatch, fenced: None
-) -> None:
+def test_bytes_that_come_without_end_hold_up_who_does_not_look(monkeypatch: pytest.MonkeyPatch, fenced: None) -> None:
     monkeypatch.setattr(python_channel._Looking, "now_and_then", lambda _: None)
     with closing(PythonProcess(GRADER, WIDE._replace(clock_s=1.0))) as process:
         failure = process.grade({}, {"body": DRIP}).failure
@@ -422,7 +406,7 @@ def test_a_sample_whose_process_is_killed_is_graded_in_another(
     with closing(PythonProcess(GRADER, LIMITS, frozenset())) as process:
         for index in range(3):
             item = {"body": KILL_ME.format(signal=int(number)), "path": str(tmp_path / f"{index}")}
-            assert process.grade({}, item) == PythonAnswer(1.0)
+            assert process.grade({}, item) == PythonResult(1.0)
     [line] = [record.getMessage() for record in caplog.records]
     assert line.startswith(f"the grader's process ended (signal {number.name}) before it had graded its sample")
 
@@ -433,7 +417,7 @@ def test_a_sample_whose_processes_are_all_killed_is_a_failure_of_that_kind(
     monkeypatch.setattr(python_process, "MAX_PAUSE_S", 0.0)
     with closing(PythonProcess(GRADER, LIMITS, frozenset())) as process:
         failure = process.grade({}, {"body": "os.kill(os.getpid(), 9); time.sleep(60)"}).failure
-        assert process.grade({}, {"body": "return 1"}) == PythonAnswer(1.0)
+        assert process.grade({}, {"body": "return 1"}) == PythonResult(1.0)
     assert failure is not None and failure.kind == "python_grader_killed" and "as 9 others" in failure.text
 
 
@@ -442,7 +426,7 @@ def test_a_process_that_is_killed_between_two_samples_is_replaced_in_silence(
 ) -> None:
     with closing(PythonProcess(GRADER, LIMITS, frozenset())) as process:
         for _ in range(3):
-            assert process.grade({}, {"body": "return 1"}) == PythonAnswer(1.0)
+            assert process.grade({}, {"body": "return 1"}) == PythonResult(1.0)
             os.kill(pid := process._child._process.pid, signal.SIGKILL)
             os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     assert not caplog.records
@@ -464,13 +448,13 @@ def test_a_process_whose_parent_is_gone_ends_by_itself(fenced: None) -> None:
     limits = Limits(seconds=0.1)
     with closing(PythonProcess(GRADER, limits)) as process:
         spent = process.grade({}, {"body": "return resource.getrlimit(resource.RLIMIT_CPU)[1]"})
-    assert spent == PythonAnswer(60.0)
+    assert spent == PythonResult(60.0)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only a superuser has rights to give up")
 @pytest.mark.parametrize(("fence", "score"), [({"files"}, None), (set(), 1.0)])
 def test_rights_of_a_superuser_are_given_up(fence: set[str], score: float | None, fenced: None) -> None:
     with closing(PythonProcess(GRADER, LIMITS, frozenset(fence))) as process:
-        answer = process.grade({}, {"body": "os.setgroups([]); return 1"})
-    assert answer.score == score
-    assert score or "Operation not permitted" in str(answer.failure)
+        result = process.grade({}, {"body": "os.setgroups([]); return 1"})
+    assert result.score == score
+    assert score or "Operation not permitted" in str(result.failure)

@@ -14,7 +14,7 @@ ALLOWED, REFUSED, NO_SUCH_CALL, ENDED = 0x7FFF0000, 0x50001, 0x50026, 0x80000000
 COLUMN = {"x86_64": 0, "aarch64": 1}
 
 
-def answer(machine: str, number: int, *arguments: int, abi: int | None = None) -> int:
+def verdict(machine: str, number: int, *arguments: int, abi: int | None = None) -> int:
     """What the kernel does about a call, by the documentation of its filters."""
     program = filter_program(machine)
     assert program is not None
@@ -80,15 +80,13 @@ REFUSED_CALLS = (
 @pytest.mark.parametrize("machine", ABIS)
 def test_what_reaches_beyond_the_process_is_refused(machine: str) -> None:
     for name in REFUSED_CALLS.split():
-        assert answer(machine, number_of(machine, name)) == REFUSED, name
+        assert verdict(machine, number_of(machine, name)) == REFUSED, name
 
 
-@pytest.mark.parametrize(
-    "name", ["open", "creat", "fork", "vfork", "unlink", "rename", "mkdir", "chmod", "chown"]
-)
+@pytest.mark.parametrize("name", ["open", "creat", "fork", "vfork", "unlink", "rename", "mkdir", "chmod", "chown"])
 def test_older_forms_of_the_same_are_refused(name: str) -> None:
     allowed = ALLOWED if name == "open" else REFUSED
-    assert answer("x86_64", number_of("x86_64", name)) == allowed
+    assert verdict("x86_64", number_of("x86_64", name)) == allowed
 
 
 CLONE = {"x86_64": 56, "aarch64": 220}
@@ -99,13 +97,13 @@ THREAD = 0x3D0F00
 
 @pytest.mark.parametrize("machine", ABIS)
 def test_clones_that_share_their_process_are_allowed_and_no_others(machine: str) -> None:
-    assert answer(machine, CLONE[machine], THREAD) == ALLOWED
-    assert answer(machine, CLONE[machine], 17) == REFUSED, "a fork"
-    assert answer(machine, CLONE[machine], 0x4111) == REFUSED, "a vfork"
+    assert verdict(machine, CLONE[machine], THREAD) == ALLOWED
+    assert verdict(machine, CLONE[machine], 17) == REFUSED, "a fork"
+    assert verdict(machine, CLONE[machine], 0x4111) == REFUSED, "a vfork"
     for bit in (0x20000, 0x02000000, 0x04000000, 0x08000000, 0x10000000, 0x20000000, 0x40000000):
-        assert answer(machine, CLONE[machine], THREAD | bit) == REFUSED, "a namespace"
+        assert verdict(machine, CLONE[machine], THREAD | bit) == REFUSED, "a namespace"
     for name in ("clone3", "openat2"):
-        assert answer(machine, number_of(machine, name), THREAD) == NO_SUCH_CALL, "its flags cannot be seen"
+        assert verdict(machine, number_of(machine, name), THREAD) == NO_SUCH_CALL, "its flags cannot be seen"
 
 
 @pytest.mark.parametrize("machine", ABIS)
@@ -113,10 +111,10 @@ def test_clones_that_share_their_process_are_allowed_and_no_others(machine: str)
 def test_a_file_is_emptied_by_none_that_does_not_open_it_to_write(
     machine: str, access: int, with_truncate: int
 ) -> None:
-    assert answer(machine, OPENAT[machine], 0, 0, access) == ALLOWED
-    assert answer(machine, OPENAT[machine], 0, 0, access | 0x200) == with_truncate
+    assert verdict(machine, OPENAT[machine], 0, 0, access) == ALLOWED
+    assert verdict(machine, OPENAT[machine], 0, 0, access | 0x200) == with_truncate
     if machine == "x86_64":
-        assert answer(machine, 2, 0, access | 0x200) == with_truncate
+        assert verdict(machine, 2, 0, access | 0x200) == with_truncate
 
 
 @pytest.mark.parametrize("machine", ABIS)
@@ -137,27 +135,25 @@ def test_calls_of_many_uses_are_allowed_by_their_use(
     machine: str, name: str, allowed: list[tuple[int, ...]], refused: list[tuple[int, ...]]
 ) -> None:
     number = number_of(machine, name)
-    assert {answer(machine, number, *arguments) for arguments in allowed} == {ALLOWED}
-    assert {answer(machine, number, *arguments) for arguments in refused} == {REFUSED}
+    assert {verdict(machine, number, *arguments) for arguments in allowed} == {ALLOWED}
+    assert {verdict(machine, number, *arguments) for arguments in refused} == {REFUSED}
 
 
 @pytest.mark.parametrize("machine", ABIS)
 def test_another_abi_ends_the_process(machine: str) -> None:
     for abi in {0x40000003, 0x40000028, *ABIS.values()} - {ABIS[machine]}:  # i386, arm
-        assert answer(machine, 39, abi=abi) == ENDED
-    assert answer(machine, 0x40000000 | 39) == ENDED, "x32"
-    assert answer(machine, 0xFFFFFFFF) == ENDED
+        assert verdict(machine, 39, abi=abi) == ENDED
+    assert verdict(machine, 0x40000000 | 39) == ENDED, "x32"
+    assert verdict(machine, 0xFFFFFFFF) == ENDED
 
 
 @pytest.mark.parametrize("machine", ABIS)
 def test_of_all_numbers_those_named_are_allowed_and_no_more(machine: str) -> None:
     named = {call[COLUMN[machine]] for call in python_fence._CALLS.values()} - {None}
-    checked = {each[COLUMN[machine]] for each in python_fence._ONLY_WITH.values()} - {None}
-    assert {number for number in range(500) if answer(machine, number) == ALLOWED} - checked == named
-    assert answer(machine, 463) == NO_SUCH_CALL, "a library may do without what it has not heard of"
+    checked = {entry[COLUMN[machine]] for entry in python_fence._ONLY_WITH.values()} - {None}
+    assert {number for number in range(500) if verdict(machine, number) == ALLOWED} - checked == named
+    assert verdict(machine, 463) == NO_SUCH_CALL, "a library may do without what it has not heard of"
 
 
 def test_of_another_processor_nothing_is_known() -> None:
-    assert [filter_program(machine) for machine in ("i686", "armv7l", "aarch64_be", "riscv64", "")] == [
-        None
-    ] * 5
+    assert [filter_program(machine) for machine in ("i686", "armv7l", "aarch64_be", "riscv64", "")] == [None] * 5

@@ -9,17 +9,17 @@ import pytest
 import older_kernel
 from assay.base.errors import ConfigError
 from assay.scoring.python_fence import FENCE
-from assay.scoring.python_graders import VARIABLE, fence_wanted, refuse_unfenced
+from assay.scoring.python_graders import VARIABLE, check_fence, required_fence
 
 GRADE = """
 from contextlib import closing
 from assay.base.errors import ConfigError
 from assay.scoring.grade import GraderRunner, sample_values
 from assay.scoring.graders import PythonGrader
-from assay.scoring.python_graders import refuse_unfenced
+from assay.scoring.python_graders import check_fence
 source = "import pathlib\\ndef grade(sample, item): return len(pathlib.Path('/etc/passwd').read_text()) > 0"
 try:
-    refuse_unfenced([PythonGrader(source=source)])
+    check_fence([PythonGrader(source=source)])
     with closing(GraderRunner(PythonGrader(source=source))) as runner:
         print(runner.grade([sample_values("x", {})])[0])
 except ConfigError as error:
@@ -52,14 +52,14 @@ def test_the_word_of_a_home_holds_unless_the_environment_says_otherwise(
 ) -> None:
     monkeypatch.setenv("ASSAY_HOME", str(tmp_path))
     monkeypatch.delenv(VARIABLE, raising=False)
-    assert fence_wanted() == FENCE
+    assert required_fence() == FENCE
     (tmp_path / "settings.yaml").write_text("python_graders: trusted\n")
-    assert fence_wanted() == frozenset()
+    assert required_fence() == frozenset()
     monkeypatch.setenv(VARIABLE, "fenced")
-    assert fence_wanted() == FENCE
+    assert required_fence() == FENCE
     monkeypatch.setenv(VARIABLE, "sandboxed")
     with pytest.raises(ConfigError, match="ASSAY_PYTHON_GRADERS='sandboxed': give one of these"):
-        fence_wanted()
+        required_fence()
 
 
 def test_a_grader_that_is_trusted_may_do_what_we_may(tmp_path: Path) -> None:
@@ -72,4 +72,4 @@ def test_one_that_is_not_may_not_on_a_kernel_that_fences(tmp_path: Path, fenced:
 
 def test_where_there_is_no_python_grader_nothing_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "sandboxed")
-    refuse_unfenced([])
+    check_fence([])

@@ -5,20 +5,20 @@ from contextlib import closing
 import pytest
 
 from assay.base.errors import ConfigError
-from assay.scoring.python_process import Limits, PythonAnswer, PythonProcess
+from assay.scoring.python_process import Limits, PythonProcess, PythonResult
 
 SMALL = Limits(memory_bytes=512 << 20, seconds=1.0)
 
 pytestmark = pytest.mark.usefixtures("fenced")
 
 
-def graded(body: str, limits: Limits = SMALL) -> PythonAnswer:
+def graded(body: str, limits: Limits = SMALL) -> PythonResult:
     with closing(PythonProcess(f"def grade(sample, item):\n    {body}", limits)) as process:
         return process.grade({"output_text": "4"}, {"x": 2})
 
 
 def test_a_grader_sees_sample_and_item_and_may_print():
-    assert graded("print('noise'); return int(sample['output_text']) / item['x']") == PythonAnswer(2.0)
+    assert graded("print('noise'); return int(sample['output_text']) / item['x']") == PythonResult(2.0)
 
 
 @pytest.mark.parametrize(
@@ -36,9 +36,9 @@ def test_a_grader_sees_sample_and_item_and_may_print():
     ],
 )
 def test_what_a_grader_may_not_do_is_a_named_failure_of_its_sample(body, failure):
-    answer = graded(body)
-    assert answer.score is None
-    assert str(answer.failure).startswith(failure)
+    result = graded(body)
+    assert result.score is None
+    assert str(result.failure).startswith(failure)
 
 
 def test_a_grader_computes_with_threads_and_may_write_to_nowhere():
@@ -50,7 +50,7 @@ def test_a_grader_computes_with_threads_and_may_write_to_nowhere():
     [thread.join() for thread in threads]
     return open('/dev/null', 'w').write('1')"""
     with closing(PythonProcess(source, Limits(seconds=30.0))) as process:
-        assert process.grade({}, {}) == PythonAnswer(1.0)
+        assert process.grade({}, {}) == PythonResult(1.0)
 
 
 def test_a_grader_that_hangs_is_stopped_and_the_next_sample_has_a_fresh_one():
@@ -70,9 +70,7 @@ def test_a_grader_that_waits_is_stopped_by_the_clock_and_one_that_is_kept_waitin
 
 
 def test_a_source_that_breaks_on_import_fails_each_sample_with_the_reason():
-    with closing(
-        PythonProcess("raise RuntimeError('no')\ndef grade(sample, item): return 1", SMALL)
-    ) as process:
+    with closing(PythonProcess("raise RuntimeError('no')\ndef grade(sample, item): return 1", SMALL)) as process:
         for _ in range(2):
             assert process.grade({}, {}).failure == ("python_grader_runtime_error", "RuntimeError: no")
 

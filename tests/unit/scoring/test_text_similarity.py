@@ -30,9 +30,7 @@ ANY_TEXT = st.one_of(
     TEXTS, st.text(max_size=30), st.lists(st.sampled_from(FOREIGN), max_size=6).map(" ".join), st.just("")
 )
 SHAPELESS = set("\u034f\u115f\u1160\u17b4\u17b5\u3164\uffa0") | {
-    chr(code)
-    for codes in (range(0x180B, 0x1810), range(0xFE00, 0xFE10), range(0xE0100, 0xE01F0))
-    for code in codes
+    chr(code) for codes in (range(0x180B, 0x1810), range(0xFE00, 0xFE10), range(0xE0100, 0xE01F0)) for code in codes
 }
 LATIN, HAN = "abcdefgh", "你好世界文字"
 
@@ -72,9 +70,7 @@ def test_only_the_same_words_are_wholly_alike(measure, text, reference):
 
 
 @pytest.mark.parametrize("measure", MEASURES)
-@pytest.mark.parametrize(
-    ("text", "reference"), [("no", "yes"), ("", "yes"), ("yes", ""), (" \n", "yes"), ("", "你")]
-)
+@pytest.mark.parametrize(("text", "reference"), [("no", "yes"), ("", "yes"), ("yes", ""), (" \n", "yes"), ("", "你")])
 def test_a_wrong_or_empty_answer_to_a_reference_of_a_word_gets_nothing(measure, text, reference):
     assert similarity(measure, text, reference) == 0.0
 
@@ -143,9 +139,9 @@ def oracle(requires):
 def check_against_rouge_score(scorer_of, pairs):
     for words, reference in pairs:
         text, expected = " ".join(words), " ".join(reference)
-        for measure, theirs in (("rouge_1", "rouge1"), ("rouge_2", "rouge2"), ("rouge_l", "rougeL")):
+        for measure, expected_score in (("rouge_1", "rouge1"), ("rouge_2", "rouge2"), ("rouge_l", "rougeL")):
             if len(reference) >= 2:
-                score = scorer_of(theirs).score(expected, text)[theirs].fmeasure
+                score = scorer_of(expected_score).score(expected, text)[expected_score].fmeasure
                 assert similarity(measure, text, expected) == pytest.approx(score)
 
 
@@ -173,8 +169,8 @@ def check_against_nltk(bleu_score, gleu_score, words, reference):
     text, expected = " ".join(words), " ".join(reference)
     order = min(4, len(words), len(reference))
     smoothing = bleu_score.SmoothingFunction(epsilon=0.5).method1
-    theirs = bleu_score.sentence_bleu([reference], words, (1 / order,) * order, smoothing_function=smoothing)
-    assert similarity("bleu", text, expected) == pytest.approx(float(theirs))
+    expected_score = bleu_score.sentence_bleu([reference], words, (1 / order,) * order, smoothing_function=smoothing)
+    assert similarity("bleu", text, expected) == pytest.approx(float(expected_score))
     assert similarity("gleu", text, expected) == pytest.approx(gleu_score.sentence_gleu([reference], words))
 
 
@@ -195,9 +191,9 @@ def test_bleu_and_gleu_are_those_of_nltk(oracle):
 def check_against_nltks_meteor(meteor_score, words, reference, cut, other):
     """Words that occur once can be aligned in one way only. An exact answer is told otherwise by design."""
     words, reference = words[:cut], reference[:other]
-    theirs = meteor_score.single_meteor_score(reference, words, stemmer=NoStems(), wordnet=NoWordNet())
+    expected_score = meteor_score.single_meteor_score(reference, words, stemmer=NoStems(), wordnet=NoWordNet())
     if words != reference:
-        assert similarity("meteor", " ".join(words), " ".join(reference)) == pytest.approx(theirs)
+        assert similarity("meteor", " ".join(words), " ".join(reference)) == pytest.approx(expected_score)
 
 
 def test_meteor_is_that_of_nltk(oracle):
@@ -215,11 +211,11 @@ def test_fuzzy_match_is_twice_the_common_subsequence_over_both_lengths(text, ref
     for character in text:
         above = lengths[:]
         for column, other in enumerate(reference):
-            lengths[column + 1] = (
-                above[column] + 1 if character == other else max(above[column + 1], lengths[column])
-            )
-    both = len(text) + len(reference)
-    assert similarity("fuzzy_match", text, reference) == pytest.approx(2 * lengths[-1] / both if both else 1.0)
+            lengths[column + 1] = above[column] + 1 if character == other else max(above[column + 1], lengths[column])
+    total_length = len(text) + len(reference)
+    assert similarity("fuzzy_match", text, reference) == pytest.approx(
+        2 * lengths[-1] / total_length if total_length else 1.0
+    )
 
 
 VECTORS = st.lists(st.floats(-1e200, 1e200, allow_subnormal=False), min_size=3, max_size=3)
@@ -232,9 +228,7 @@ def test_a_cosine_is_a_number_between_minus_1_and_1(first, second):
     assert cosine_similarity(first, first) == pytest.approx(1.0 if any(first) else 0.0)
 
 
-@pytest.mark.parametrize(
-    ("first", "second"), [([1.0], [1.0, 2.0]), ([float("nan")], [1.0]), ([1.0], [float("inf")])]
-)
+@pytest.mark.parametrize(("first", "second"), [([1.0], [1.0, 2.0]), ([float("nan")], [1.0]), ([1.0], [float("inf")])])
 def test_vectors_that_cannot_be_compared_are_refused(first, second):
     with pytest.raises(ValueError, match=r"number|argument"):
         cosine_similarity(first, second)

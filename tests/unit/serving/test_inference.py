@@ -10,9 +10,9 @@ from starlette.testclient import TestClient
 
 from assay.inference.protocol import GenerateRequest, ScoreRequest
 from assay.serving.engines.pool import EnginePool
-from assay.serving.openai.inference import asking
+from assay.serving.openai.inference import engine_access as asking
 from parrot_engine import ParrotEngine
-from served import http_of, place_in
+from served import app_in, http_of
 
 HELLO = [{"role": "user", "content": "hello my friend"}]
 
@@ -27,12 +27,10 @@ class Parrots:
             self.engines.append(ParrotEngine(**kind))
             return self.engines[-1]
 
-        place = place_in(folder)._replace(engines=EnginePool(begin, most=1))
+        app = app_in(folder)._replace(engines=EnginePool(begin, max_models=1))
         # Entered, all requests have one event loop, as a server has.
-        self.http: TestClient = http_of(place).__enter__()
-        self.sdk = openai.OpenAI(
-            base_url="http://localhost/v1", api_key="any", http_client=self.http, max_retries=0
-        )
+        self.http: TestClient = http_of(app).__enter__()
+        self.sdk = openai.OpenAI(base_url="http://localhost/v1", api_key="any", http_client=self.http, max_retries=0)
 
     def end(self) -> None:
         self.http.__exit__(None, None, None)
@@ -101,9 +99,7 @@ def test_log_probabilities_are_of_the_text_and_not_of_its_end(parrots):
 def test_a_stream_says_what_the_whole_answer_says(parrots):
     given = {"model": "tiny", "messages": HELLO, "n": 2, "logprobs": True, "top_logprobs": 1}
     whole = parrots.sdk.chat.completions.create(**given)
-    chunks = [
-        *parrots.sdk.chat.completions.create(**given, stream=True, stream_options={"include_usage": True})
-    ]
+    chunks = [*parrots.sdk.chat.completions.create(**given, stream=True, stream_options={"include_usage": True})]
     usage = chunks.pop()
     assert usage.choices == [] and usage.usage == whole.usage
     assert all(each.usage is None and each.id == chunks[0].id for each in chunks)
@@ -111,9 +107,7 @@ def test_a_stream_says_what_the_whole_answer_says(parrots):
     for choice in whole.choices:
         own = [each for chunk in chunks for each in chunk.choices if each.index == choice.index]
         assert "".join(each.delta.content for each in own) == choice.message.content
-        assert [token for each in own if each.logprobs for token in each.logprobs.content] == (
-            choice.logprobs.content
-        )
+        assert [token for each in own if each.logprobs for token in each.logprobs.content] == (choice.logprobs.content)
         assert [each.finish_reason for each in own] == [None] * (len(own) - 1) + [choice.finish_reason]
         assert len(own) > 2
     plain = [*parrots.sdk.chat.completions.create(model="tiny", messages=HELLO, stream=True)]
@@ -230,11 +224,7 @@ def refused(parrots: Parrots, path: str, **body) -> tuple[int, str, str]:
             "unknown_parameter",
         ),
         (
-            {
-                "messages": [
-                    {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "http://x"}}]}
-                ]
-            },
+            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "http://x"}}]}]},
             "messages.0",
             "invalid_value",
         ),
@@ -318,7 +308,7 @@ def test_a_client_that_reads_slowly_holds_no_engine_and_only_for_so_long_what_wa
                 yield b"%d" % number
             is_drawn.set()
 
-        response = await asking.streamed(Request({"type": "http"}, asyncio.Event().wait), events())
+        response = await asking.stream_response(Request({"type": "http"}, asyncio.Event().wait), events())
         found = [await anext(response.body_iterator), await anext(response.body_iterator)]
         await asyncio.wait_for(is_drawn.wait(), 5.0)  # though the client reads no further
         await asyncio.sleep(0.02)
@@ -404,9 +394,7 @@ def test_texts_are_vectors_in_either_form(parrots):
     ]
     plain = sdk.embeddings.create(model="tiny", input=[[1, 2, 3]], encoding_format="float")
     assert plain.data[0].embedding == [0.5, 3.0] and plain.usage.total_tokens == 3
-    raw = parrots.http.post(
-        "/v1/embeddings", json={"model": "tiny", "input": "a", "encoding_format": "base64"}
-    ).json()
+    raw = parrots.http.post("/v1/embeddings", json={"model": "tiny", "input": "a", "encoding_format": "base64"}).json()
     assert struct.unpack("<2f", base64.b64decode(raw["data"][0]["embedding"])) == (0.5, 1.0)
     assert refused(parrots, "/embeddings", input="a", dimensions=3)[:2] == (400, "dimensions")
     sdk.embeddings.create(model="tiny", input="a", dimensions=2)

@@ -37,9 +37,7 @@ def test_one_workers_forecast_is_the_calibration() -> None:
 
 @pytest.mark.parametrize("world_size", [1, 7, 8, 16, 32])
 def test_the_terms_of_a_step_are_its_time(world_size: int) -> None:
-    calibration = calibration_of(
-        timed(LANE_S, data_s=0.2, fixed_s=0.4), two_workers=two(1e8, 1e-3, contention=1.1)
-    )
+    calibration = calibration_of(timed(LANE_S, data_s=0.2, fixed_s=0.4), two_workers=two(1e8, 1e-3, contention=1.1))
     found = at(calibration, world_size, Cluster(4, None, NetworkLink(bytes_per_s=1e8, latency_s=1e-3)))
     of_step = [seconds for name, seconds in found.terms.items() if name not in ("commits", "failures")]
     assert sum(of_step) == pytest.approx(found.step_s.value)
@@ -110,9 +108,7 @@ def test_a_speedup_above_the_number_of_workers_says_where_it_comes_from() -> Non
         "fast as alone it is 1.80 on 2"
     )
     for contention in (1.0, 1.3):
-        usual = forecast(
-            calibration_of(steps, two_workers=two(1e15, contention=contention)), [2], Cluster(8, FAST)
-        )
+        usual = forecast(calibration_of(steps, two_workers=two(1e15, contention=contention)), [2], Cluster(8, FAST))
         assert usual.notes == ()
 
 
@@ -167,8 +163,7 @@ def test_modes_say_what_was_left_out_and_what_was_rounded() -> None:
     text = modes_text(forecast(calibration, [8, 2], Cluster(8, FAST)))
     assert yaml.safe_load(text) == {"modes": [{"devices": 2, "hours": 1}]}
     assert text.splitlines()[2:] == [
-        "# a run takes 1 min 18 s on 2, 19.5 s on 8 workers; a program counts whole hours, so they are rounded "
-        "up",
+        "# a run takes 1 min 18 s on 2, 19.5 s on 8 workers; a program counts whole hours, so they are rounded up",
         "# left out: 8 workers, which take no fewer whole hours than 2",
     ]
 
@@ -185,8 +180,7 @@ def test_the_production_recipe_on_paper(gbit_per_s: int, target_probabilities: b
     lane_s = 32 * 435 * 6 * 110e6 / 125e12
     noise = np.exp(np.random.default_rng(0).normal(0, 0.05, (16, 64)))
     buckets = tuple(
-        GradientBucket(num_bytes=110_000_000, before_last_s=lane_s * 2 / 3 * before / 4)
-        for before in (3, 2, 1, 0)
+        GradientBucket(num_bytes=110_000_000, before_last_s=lane_s * 2 / 3 * before / 4) for before in (3, 2, 1, 0)
     )
     calibration = calibration_of(
         timed((lane_s * noise).tolist(), fixed_s=0.01), buckets=buckets, two_workers=None, on_cuda=True

@@ -47,9 +47,7 @@ def test_a_loader_reads_on_while_gradients_are_exchanged(alone_s: float, waited_
 
 def test_a_wait_that_hardly_was_does_not_grow_where_lanes_are_faster_beside_another_rank() -> None:
     calibration = calibration_of(equal_steps(8, 0.5, data_s=0.001), two_workers=two(1e18, contention=0.9))
-    found = drawn(
-        calibration, LaneShares(8, 2), over=Links(NetworkLink(bytes_per_s=1e18, latency_s=0), None, 1e18)
-    )
+    found = drawn(calibration, LaneShares(8, 2), over=Links(NetworkLink(bytes_per_s=1e18, latency_s=0), None, 1e18))
     assert found.step_s == pytest.approx(0.9 * 2.0 + 0.0005)
 
 

@@ -33,7 +33,7 @@ import pyarrow.parquet as pq
 from assay.base.digest import sha256_of_bytes, sha256_of_json
 from assay.base.errors import AssayError, ConfigError, DataError
 from assay.data.dataset.columns import KEY, LABEL, TIME, is_ragged
-from assay.data.dataset.doubles import Doubles, find_doubles
+from assay.data.dataset.duplicates import Duplicates, find_duplicates
 from assay.data.dataset.fields import (
     SHOWN_FAULTS,
     BuildConfig,
@@ -44,27 +44,27 @@ from assay.data.dataset.fields import (
     check_span,
     columns_of,
     field_types,
-    kept_rows,
     key_of,
     metadata_array,
     row_reader,
     settings_of,
     time_of,
     unread_fields,
+    usable_rows,
 )
 from assay.data.dataset.formats.boundaries import Boundaries
+from assay.data.dataset.formats.conversation_parts import GUARD
 from assay.data.dataset.formats.encode import (
     COLUMNS,
     LEAVES_OUT,
     LEAVES_OUT_ALL,
     EncodedRow,
     Encoder,
-    KeptRow,
+    UsableRow,
     list_array,
 )
-from assay.data.dataset.formats.parts import GUARD
 from assay.data.dataset.formats.template import TEMPLATE_FILE
-from assay.data.dataset.index import KeptFiles, Progress, index_dataset
+from assay.data.dataset.index import Progress, TokenizerInfo, index_dataset
 from assay.data.dataset.label_values import COLUMN_TYPES, LabelFacts, LabelKind, kind_of_labels, label_value
 from assay.data.dataset.raw.find import find_spans
 from assay.data.dataset.raw.span import RawSpan
@@ -122,35 +122,38 @@ def build_dataset(
     progress: Progress = _no_progress,
     replacing: Callable[[], None] = lambda: None,
 ) -> DatasetManifest:
-    """Tokenise the rows of `sources` into `out/shards` and index them in `out`, where the tokenizer is, too.
+    """Tokenise the rows of `sources` into `out/shards`, and write tokenizer and manifest to `out`.
 
-    `checking` and `progress` are called with (shards done, shards in all) of the two passes over the input.
-    `replacing` is called before anything of another dataset there is written over or removed: it may refuse.
+    `checking` and `progress` are called with (shards done, total shards) during the two passes.
+    `replacing` is called before files of another dataset in `out` are overwritten; it may raise to prevent that.
     """
     if new_vocabulary(config.tokenizer) is None:
         _check_tokenizer(config)
-    refuse_others_shards(folder := out / SHARDS_FOLDER)
+    check_foreign_shards(folder := out / SHARDS_FOLDER)
     spans = find_spans(sources, config.rows_per_shard)
-    said = ", ".join(map(str, sources))
+    source_names = ", ".join(map(str, sources))
     if all(span.fields is not None for span in spans):
-        check_fields(config, (name for span in spans for name in span.fields or ()), said)
+        check_fields(config, (name for span in spans for name in span.fields or ()), source_names)
     with _workers(spans, workers) as pool:
-        facts = _each(pool, check_span, [(span, config) for span in spans], checking)
-        _refuse_unusable(facts, config, said)
-        _refuse_missing_fields(facts, config, said)
-        plan, doubles = _column_plan(facts, config), find_doubles(facts, config.drop)
-        _refuse_nothing_left(facts, doubles, said)
-        config = _kept_tokenizer(spans, doubles, config, out, replacing)
+        facts = _map_jobs(pool, check_span, [(span, config) for span in spans], checking)
+        _refuse_unusable(facts, config, source_names)
+        _refuse_missing_fields(facts, config, source_names)
+        plan, duplicates = _column_plan(facts, config), find_duplicates(facts, config.drop)
+        _refuse_nothing_left(facts, duplicates, source_names)
+        config = _save_tokenizer(spans, duplicates, config, out, replacing)
         names = _shard_names(
-            _each(pool, _digest_of, [(span, config) for span in spans], _no_progress), config, plan, doubles
+            _map_jobs(pool, _digest_of, [(span, config) for span in spans], _no_progress),
+            config,
+            plan,
+            duplicates,
         )
         done = finished_shards(folder, [name for name in names if name], replacing)
         jobs = [
             (span, folder, name, config, plan, dropped)
-            for span, name, dropped in zip(spans, names, doubles.dropped, strict=True)
+            for span, name, dropped in zip(spans, names, duplicates.dropped, strict=True)
             if name and name not in done
         ]
-        _each(pool, _write_shard, jobs, lambda n, _: progress(len(done) + n, len(done) + len(jobs)))
+        _map_jobs(pool, _write_shard, jobs, lambda n, _: progress(len(done) + n, len(done) + len(jobs)))
     shards = [folder / name for name in names if name]
 
     def refuse_or_go_on() -> None:
@@ -162,18 +165,18 @@ def build_dataset(
                     path.unlink(missing_ok=True)
             raise
 
-    summary = _summary(facts, doubles, shards, config)
-    _remove_empty(shards, summary, said, config.max_tokens)
+    summary = _summary(facts, duplicates, shards, config)
+    _remove_empty(shards, summary, source_names, config.max_tokens)
     manifest = index_dataset(
         str(folder),
         out,
         name=name or out.resolve().name,
         needs_label=config.label_field is not None,
         workers=workers,
-        kept=KeptFiles(
+        tokenizer_info=TokenizerInfo(
             sha256_of_bytes(Path(config.tokenizer).read_bytes()),
-            _digest_beside(config, SETTINGS_FILE),
-            _digest_beside(config, TEMPLATE_FILE),
+            _saved_file_digest(config, SETTINGS_FILE),
+            _saved_file_digest(config, TEMPLATE_FILE),
             _boundaries(shards, config),
         ),
         build=summary.model_copy(update={"group": config.key_field or ""}),
@@ -192,7 +195,7 @@ def _column_plan(facts: Sequence[SpanFacts], config: BuildConfig) -> ColumnPlan:
     return ColumnPlan(field_types((fact.seen for fact in facts), config), kind)
 
 
-def _refuse_unusable(facts: Sequence[SpanFacts], config: BuildConfig, said: str) -> None:
+def _refuse_unusable(facts: Sequence[SpanFacts], config: BuildConfig, source_names: str) -> None:
     """Name all rows that cannot be read or learned from, as far as a person reads a list."""
     count = 0 if "unusable" in config.drop else sum(fact.unusable.num_rows for fact in facts)
     faults = [fault for fact in facts for fault in fact.faults][:SHOWN_FAULTS]
@@ -201,29 +204,29 @@ def _refuse_unusable(facts: Sequence[SpanFacts], config: BuildConfig, said: str)
     if count:
         more = f"\n  and {count - len(faults):,} more" if count > len(faults) else ""
         listed = "".join(f"\n  {fault}" for fault in faults)
-        raise DataError(f"{said}: {count:,} rows cannot be used:{listed}{more}\n{LEAVES_OUT_ALL}")
+        raise DataError(f"{source_names}: {count:,} rows cannot be used:{listed}{more}\n{LEAVES_OUT_ALL}")
 
 
-def _refuse_missing_fields(facts: Sequence[SpanFacts], config: BuildConfig, said: str) -> None:
+def _refuse_missing_fields(facts: Sequence[SpanFacts], config: BuildConfig, source_names: str) -> None:
     """Refuse a field that no row has, where any row could be read."""
     if names := {name for fact in facts for name in fact.fields}:
-        check_fields(config, names, said)
+        check_fields(config, names, source_names)
 
 
-def _refuse_nothing_left(facts: Sequence[SpanFacts], doubles: Doubles, said: str) -> None:
-    if doubles.num_kept == 0:
+def _refuse_nothing_left(facts: Sequence[SpanFacts], duplicates: Duplicates, source_names: str) -> None:
+    if duplicates.num_retained == 0:
         empty, unlabelled, unusable = _left(facts)
         why = f" The first: {unusable.first}" if unusable.num_rows else ""
         raise DataError(
-            f"{said}: no row is left: {empty.num_rows:,} have no text, {unlabelled.num_rows:,} no label, "
-            f"{doubles.num_dropped + unusable.num_rows:,} are dropped. Name the right format and "
-            f"fields (--format, --text, --label).{why}"
+            f"{source_names}: no row is left: {empty.num_rows:,} have no text, "
+            f"{unlabelled.num_rows:,} no label, {duplicates.num_dropped + unusable.num_rows:,} are dropped. "
+            f"Name the right format and fields (--format, --text, --label).{why}"
         )
 
 
-def _kept_tokenizer(
+def _save_tokenizer(
     spans: Sequence[RawSpan],
-    doubles: Doubles,
+    duplicates: Duplicates,
     config: BuildConfig,
     out: Path,
     replacing: Callable[[], None],
@@ -237,21 +240,19 @@ def _kept_tokenizer(
     if size is None:
         source = tokenizer_file(config.tokenizer)
         files[TOKENIZER_FILE] = source.read_bytes()
-        beside = source.parent / SETTINGS_FILE
-        as_it_is = beside.read_bytes() if beside.is_file() and not config.end_token else None
+        settings_file = source.parent / SETTINGS_FILE
+        as_it_is = settings_file.read_bytes() if settings_file.is_file() and not config.end_token else None
     else:
-        every = -(-doubles.num_kept // TRAINING_TEXTS)
-        special = tuple(
-            dict.fromkeys([*(reader.template.special_tokens() if reader.template else ()), reader.end])
-        )
+        stride = -(-duplicates.num_retained // TRAINING_TEXTS)
+        special = tuple(dict.fromkeys([*(reader.template.special_tokens() if reader.template else ()), reader.end]))
         special = tuple(token for token in special if token)
         texts = (
             _without(sequence.text, (*special, GUARD))
             for span in spans
-            for kept in kept_rows(span, config)
-            for sequence in kept.said.sequences
+            for usable in usable_rows(span, config)
+            for sequence in usable.rendered.sequences
         )
-        trained = train_tokenizer(islice(texts, 0, None, every), vocab_size=size, special=special)
+        trained = train_tokenizer(islice(texts, 0, None, stride), vocab_size=size, special=special)
         files[TOKENIZER_FILE], as_it_is = trained.to_str(pretty=True).encode(), None
     if config.format != "labelled":
         written = json.dumps(settings, indent=2, ensure_ascii=False).encode() if settings else None
@@ -279,15 +280,15 @@ def _without(text: str, special: Sequence[str]) -> str:
     return text
 
 
-def _digest_beside(config: BuildConfig, name: str) -> str | None:
+def _saved_file_digest(config: BuildConfig, name: str) -> str | None:
     """SHA-256 of a file in the dataset's folder; None where there is none."""
     path = Path(config.tokenizer).parent / name
-    is_kept = config.format != "labelled" and path.is_file()
-    return sha256_of_bytes(path.read_bytes()) if is_kept else None
+    is_saved = config.format != "labelled" and path.is_file()
+    return sha256_of_bytes(path.read_bytes()) if is_saved else None
 
 
 def _shard_names(
-    digests: Sequence[str], config: BuildConfig, plan: ColumnPlan, doubles: Doubles
+    digests: Sequence[str], config: BuildConfig, plan: ColumnPlan, duplicates: Duplicates
 ) -> list[str | None]:
     """None for a span of which no row is kept."""
     settings = sha256_of_json(
@@ -298,11 +299,11 @@ def _shard_names(
             {name: str(kind) for name, kind in plan.metadata.items()},
             *([plan.label] if plan.label in ("classes", "number") else []),
             *([_ENCODING] if config.format != "labelled" else []),
-            *filter(None, (_digest_beside(config, name) for name in (SETTINGS_FILE, TEMPLATE_FILE))),
+            *filter(None, (_saved_file_digest(config, name) for name in (SETTINGS_FILE, TEMPLATE_FILE))),
         ]
     )
     names: list[str | None] = []
-    for number, (digest, dropped) in enumerate(zip(digests, doubles.dropped, strict=True)):
+    for number, (digest, dropped) in enumerate(zip(digests, duplicates.dropped, strict=True)):
         without = [sha256_of_bytes(dropped.tobytes())] if dropped.any() else []
         named = f"part-{number:05d}-{sha256_of_json([digest, settings, *without])[:12]}.parquet"
         names.append(None if dropped.all() else named)
@@ -330,7 +331,7 @@ def _left(facts: Sequence[SpanFacts]) -> tuple[Left, Left, Left]:
 
 
 def _summary(
-    facts: Sequence[SpanFacts], doubles: Doubles, shards: Sequence[Path], config: BuildConfig
+    facts: Sequence[SpanFacts], duplicates: Duplicates, shards: Sequence[Path], config: BuildConfig
 ) -> BuildSummary:
     empty, unlabelled, unusable = _left(facts)
     counts: Counter[str] = Counter()
@@ -353,10 +354,10 @@ def _summary(
         first_empty=empty.first,
         num_unlabelled=unlabelled.num_rows,
         first_unlabelled=unlabelled.first,
-        num_doubled=doubles.num_doubled,
-        num_conflicting=doubles.num_conflicting,
-        num_shared=doubles.num_shared,
-        num_dropped=doubles.num_dropped,
+        num_doubled=duplicates.num_doubled,
+        num_conflicting=duplicates.num_conflicting,
+        num_shared=duplicates.num_shared,
+        num_dropped=duplicates.num_dropped,
         drop=config.drop,
         num_cut=counts["cut_rows"],
         num_cut_tokens=counts["cut_tokens"],
@@ -385,13 +386,13 @@ def _boundaries(shards: Sequence[Path], config: BuildConfig) -> BoundaryTokens |
     return found.record()
 
 
-def _remove_empty(shards: Sequence[Path], summary: BuildSummary, said: str, max_tokens: int) -> None:
+def _remove_empty(shards: Sequence[Path], summary: BuildSummary, source_names: str, max_tokens: int) -> None:
     """Shards whose rows were all left out while they were tokenised."""
     empty = [path for path in shards if pq.read_metadata(path).num_rows == 0]
     if len(empty) == len(shards):
         raise DataError(
-            f"{said}: no row is left: {summary.num_long:,} are longer than {max_tokens} tokens (the first: "
-            f"{summary.first_long or 'none'}), {summary.num_unusable:,} cannot be learned from "
+            f"{source_names}: no row is left: {summary.num_long:,} are longer than {max_tokens} tokens "
+            f"(the first: {summary.first_long or 'none'}), {summary.num_unusable:,} cannot be learned from "
             f"({summary.first_unusable or 'none'}). Allow more (--max-tokens)."
         )
     for path in empty:
@@ -401,9 +402,7 @@ def _remove_empty(shards: Sequence[Path], summary: BuildSummary, said: str, max_
 def _workers(spans: Sequence[RawSpan], workers: int) -> AbstractContextManager[ProcessPoolExecutor | None]:
     """Processes that share the spans; None where this one is done before they would have begun."""
     sources = {span.source for span in spans}
-    is_small = (
-        all(map(Path.is_file, sources)) and sum(source.stat().st_size for source in sources) < SMALL_BYTES
-    )
+    is_small = all(map(Path.is_file, sources)) and sum(source.stat().st_size for source in sources) < SMALL_BYTES
     if workers == 1 or len(spans) == 1 or is_small:
         return nullcontext()
     # Forking a process that has threads is unsafe, and the one fork server of a process belongs to the ranks:
@@ -411,7 +410,7 @@ def _workers(spans: Sequence[RawSpan], workers: int) -> AbstractContextManager[P
     return ProcessPoolExecutor(workers, get_context("spawn"), _begin_worker)
 
 
-def _each(
+def _map_jobs(
     pool: ProcessPoolExecutor | None,
     work: Callable[..., Result],
     jobs: Sequence[tuple[object, ...]],
@@ -474,7 +473,7 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def refuse_others_shards(folder: Path) -> None:
+def check_foreign_shards(folder: Path) -> None:
     """Raise `ConfigError` where a folder holds shards that assay did not write: they would be indexed, too."""
     others = sorted(path.name for path in folder.glob("*.parquet") if not _OWN_FILE.match(path.name))
     if others:
@@ -484,9 +483,7 @@ def refuse_others_shards(folder: Path) -> None:
         )
 
 
-def finished_shards(
-    folder: Path, names: Sequence[str], replacing: Callable[[], None] = lambda: None
-) -> set[str]:
+def finished_shards(folder: Path, names: Sequence[str], replacing: Callable[[], None] = lambda: None) -> set[str]:
     """Shards of this build that are there already; those of another input or other settings are removed."""
     found = {path.name for path in folder.glob("*part-*") if _OWN_FILE.match(path.name)}
     if stale_ones := found - set(names):
@@ -505,20 +502,20 @@ def _write_shard(
     dropped: npt.NDArray[np.bool_] | None = None,
 ) -> None:
     encoder = _encoder(config)
-    kept = (row for index, row in enumerate(kept_rows(span, config)) if dropped is None or not dropped[index])
-    rows = encoder.rows(kept, config.rows_per_group)
+    usable = (row for index, row in enumerate(usable_rows(span, config)) if dropped is None or not dropped[index])
+    rows = encoder.rows(usable, config.rows_per_group)
     with (
         open_store(str(folder)).open_writer(name) as file,
         pq.ParquetWriter(file, _schema(config, plan), compression="zstd") as writer,
     ):
         while group := list(islice(rows, config.rows_per_group)):
             writer.write_table(pa.table(list(_columns(group, config, plan)), writer.schema))
-        said = {_COUNT + name: str(count) for name, count in encoder.counts.items() if count}
-        said |= {_FIRST + name: first for name, first in encoder.firsts.items()}
+        notes = {_COUNT + name: str(count) for name, count in encoder.counts.items() if count}
+        notes |= {_FIRST + name: first for name, first in encoder.firsts.items()}
         if config.format != "labelled":
-            said[_BOUNDARIES] = encoder.boundaries.to_json()
-        if said:
-            writer.add_key_value_metadata(said)
+            notes[_BOUNDARIES] = encoder.boundaries.to_json()
+        if notes:
+            writer.add_key_value_metadata(notes)
 
 
 def _schema(config: BuildConfig, plan: ColumnPlan) -> pa.Schema:
@@ -528,14 +525,14 @@ def _schema(config: BuildConfig, plan: ColumnPlan) -> pa.Schema:
 
 def _named_fields(
     config: BuildConfig, plan: ColumnPlan
-) -> Iterator[tuple[str, pa.DataType, Callable[[KeptRow], Any]]]:
+) -> Iterator[tuple[str, pa.DataType, Callable[[UsableRow], Any]]]:
     """Label, key and time, as far as they are asked for: column, type, value of a row."""
     if (label := config.label_field) is not None and (kind := plan.label) is not None:
-        yield LABEL, COLUMN_TYPES[kind], lambda kept: label_value(kept.row[label], kind)
+        yield LABEL, COLUMN_TYPES[kind], lambda usable: label_value(usable.row[label], kind)
     if config.key_field is not None or config.key_is_text:
-        yield KEY, pa.string(), lambda kept: key_of(kept, config)
+        yield KEY, pa.string(), lambda usable: key_of(usable, config)
     if (time := config.time_field) is not None:
-        yield TIME, pa.timestamp("us", "UTC"), lambda kept: time_of(kept.row, time, kept.where)
+        yield TIME, pa.timestamp("us", "UTC"), lambda usable: time_of(usable.row, time, usable.where)
 
 
 def _columns(rows: list[EncodedRow], config: BuildConfig, plan: ColumnPlan) -> Iterator[pa.Array]:
@@ -544,9 +541,9 @@ def _columns(rows: list[EncodedRow], config: BuildConfig, plan: ColumnPlan) -> I
         values = [row.columns[name] for row in rows]
         yield list_array(values, arrow_type) if is_ragged(arrow_type) else pa.array(values, arrow_type)
     for name, arrow_type in plan.metadata.items():
-        yield metadata_array([row.kept.row.get(name) for row in rows], arrow_type, name, rows[0].kept.where)
+        yield metadata_array([row.source_row.row.get(name) for row in rows], arrow_type, name, rows[0].source_row.where)
     for _, arrow_type, value_of in _named_fields(config, plan):
-        yield pa.array([value_of(row.kept) for row in rows], arrow_type)
+        yield pa.array([value_of(row.source_row) for row in rows], arrow_type)
 
 
 def _check_tokenizer(config: BuildConfig) -> None:
@@ -565,7 +562,7 @@ def _check_tokenizer(config: BuildConfig) -> None:
 def encoded_rows(sources: Sequence[Path], span: int, config: BuildConfig) -> Iterator[EncodedRow]:
     """The rows of one span of the sources as a build encodes them, those that it left out as copies too."""
     spans = find_spans(sources, config.rows_per_shard)
-    return _encoder(config).rows(kept_rows(spans[span], config), config.rows_per_group)
+    return _encoder(config).rows(usable_rows(spans[span], config), config.rows_per_group)
 
 
 def _encoder(config: BuildConfig) -> Encoder:

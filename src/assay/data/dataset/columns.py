@@ -23,7 +23,7 @@ ITEM = "item"
 """JSON: what graders read of a prompt."""
 REFERENCE_LOGPROBS = ("ref_chosen_logps", "ref_rejected_logps")
 """Log-probabilities of the chosen and the rejected completion under a reference, in nats; as TRL names them."""
-MADE_BY = {
+COLUMN_COMMANDS = {
     SPANS: "assay data build --format chat",
     **dict.fromkeys((REJECTED, PROMPT_TOKENS, MARGIN), "assay data build --format pairs"),
     ITEM: "assay data build --format prompts",

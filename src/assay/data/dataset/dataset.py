@@ -13,7 +13,7 @@ import xxhash
 
 from assay.base.digest import sha256_of_bytes, sha256_of_json
 from assay.base.errors import DamagedDataError, DataError, StoreError
-from assay.data.dataset.manifest_file import MANIFEST_FILE, refuse_no_dataset
+from assay.data.dataset.manifest_file import MANIFEST_FILE, check_is_dataset
 from assay.data.dataset.partitions import partition_values, with_partitions
 from assay.data.dataset.row_groups import RowGroups, read_row_groups, row_group_identities
 from assay.data.dataset.shard_file import SparseFile, parse_footer, read_group
@@ -50,16 +50,14 @@ class Dataset:
     @classmethod
     def open(cls, folder: Path, patience: Patience | None = None) -> Self:
         """Read a manifest folder and check that its files belong together."""
-        refuse_no_dataset(folder)
+        check_is_dataset(folder)
         path = folder / MANIFEST_FILE
         manifest = DatasetManifest.from_json(path.read_bytes(), source=path)
         digests = {ROW_GROUPS_FILE: manifest.row_groups_sha256, FOOTERS_FILE: manifest.footers_sha256}
         for name, sha256 in digests.items():
             file = folder / name
             if not file.is_file() or sha256_of_bytes(file.read_bytes()) != sha256:
-                raise DataError(
-                    f"{file}: not the file that {MANIFEST_FILE} was written with. Index the dataset anew."
-                )
+                raise DataError(f"{file}: not the file that {MANIFEST_FILE} was written with. Index the dataset anew.")
         groups = read_row_groups(folder / ROW_GROUPS_FILE)
         if manifest.fingerprint != dataset_fingerprint(manifest.columns, manifest.shards, groups):
             raise DataError(
@@ -77,7 +75,7 @@ class Dataset:
         """The shard that holds a row group."""
         return self.manifest.shards[int(self.groups.shard_index[group])].path
 
-    def row_place(self, row: int) -> str:
+    def row_location(self, row: int) -> str:
         """Where a row lies: shard, row group of the shard, row of the group (from 0)."""
         groups = self.groups
         group = int(np.searchsorted(groups.first_row, row, side="right")) - 1
@@ -96,28 +94,24 @@ class Dataset:
         if not in_file:
             return with_partitions(pa.table({}), shard.path, from_path, int(groups.num_rows[group]))
         leaves = self.leaf_columns(shard_index)
-        wanted = [
-            leaf
-            for leaf, path in enumerate(leaves)
-            if f"{path}.".startswith(tuple(f"{name}." for name in in_file))
+        leaf_indices = [
+            leaf for leaf, path in enumerate(leaves) if f"{path}.".startswith(tuple(f"{name}." for name in in_file))
         ]
         starts, sizes, digests = (
-            values[group, wanted].tolist()
+            values[group, leaf_indices].tolist()
             for values in (groups.chunk_start, groups.chunk_bytes, groups.chunk_digest)
         )
         parts = self._fetch(shard, starts, [start + size for start, size in zip(starts, sizes, strict=True)])
-        for leaf, part, expected in zip(wanted, parts, digests, strict=True):
+        for leaf, part, expected in zip(leaf_indices, parts, digests, strict=True):
             if (digest := xxhash.xxh3_64_intdigest(part)) != expected:
                 raise DamagedDataError(
                     f"{shard.path}: row group {in_shard}, column '{leaves[leaf]}' has digest {digest:016x}, "
-                    f"the manifest says {expected:016x}. The file changed after it was indexed. {_CURE}"
+                    f"the manifest says {expected:016x}. The file changed after it was indexed. {_HINT}"
                 )
         table = read_group(metadata, in_shard, SparseFile(starts, parts, shard.num_bytes), in_file)
-        return (
-            with_partitions(table, shard.path, from_path, int(groups.num_rows[group])) if from_path else table
-        )
+        return with_partitions(table, shard.path, from_path, int(groups.num_rows[group])) if from_path else table
 
-    def each_group(self, work: Callable[[int], Result]) -> list[Result]:
+    def map_groups(self, work: Callable[[int], Result]) -> list[Result]:
         """What `work` gives for each row group, in order; several at once."""
         with ThreadPoolExecutor(NUM_READERS) as pool:
             return list(pool.map(work, range(len(self.groups))))
@@ -165,15 +159,13 @@ class Dataset:
             if all(len(part) == end - start for part, start, end in zip(parts, starts, ends, strict=True)):
                 return parts
             seen = f"ends before byte {max(ends)}"
-        raise DamagedDataError(
-            f"{shard.path} {seen}; it was indexed with {shard.num_bytes} bytes. {_CURE}"
-        ) from cause
+        raise DamagedDataError(f"{shard.path} {seen}; it was indexed with {shard.num_bytes} bytes. {_HINT}") from cause
 
     def _parse_footer(self, shard: int) -> pq.FileMetaData:
         return parse_footer(self._footer_column[shard].as_buffer().to_pybytes())
 
 
-_CURE = "Restore it, index the dataset anew, or set loader.on_damage=quarantine to go on without its rows."
+_HINT = "Restore it, index the dataset anew, or set loader.on_damage=quarantine to go on without its rows."
 
 
 def dataset_fingerprint(columns: Mapping[str, str], shards: Sequence[Shard], groups: RowGroups) -> str:
@@ -188,7 +180,7 @@ def source_url(folder: Path, manifest: DatasetManifest) -> str:
     """Where the shards are; they may be moved together with the manifest that lies beside or above them."""
     if "://" in manifest.source_url:
         return manifest.source_url
-    beside = folder.resolve() / manifest.source_beside
-    if manifest.source_beside and (beside / manifest.shards[0].path).exists():
-        return str(beside.resolve())
+    candidate = folder.resolve() / manifest.source_beside
+    if manifest.source_beside and (candidate / manifest.shards[0].path).exists():
+        return str(candidate.resolve())
     return str((folder / manifest.source_url).resolve())

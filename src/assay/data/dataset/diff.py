@@ -22,7 +22,7 @@ def diff_datasets(before: Dataset, after: Dataset, *, by_row: bool = False) -> D
     old_shards = {shard.path: shard for shard in old.shards}
     new_shards = {shard.path: shard for shard in new.shards}
     renamed = _renamed(old_shards, new_shards)
-    both = set(old.columns) & set(new.columns)
+    common_columns = set(old.columns) & set(new.columns)
     return DatasetDiff(
         before=old.fingerprint,
         after=new.fingerprint,
@@ -39,12 +39,12 @@ def diff_datasets(before: Dataset, after: Dataset, *, by_row: bool = False) -> D
             for path in sorted(old_shards.keys() & new_shards.keys())
             if old_shards[path].sha256 != new_shards[path].sha256
         ),
-        columns_added=tuple(name for name in new.columns if name not in both),
-        columns_removed=tuple(name for name in old.columns if name not in both),
+        columns_added=tuple(name for name in new.columns if name not in common_columns),
+        columns_removed=tuple(name for name in old.columns if name not in common_columns),
         columns_retyped=tuple(
             (name, old.columns[name], new.columns[name])
             for name in new.columns
-            if name in both and old.columns[name] != new.columns[name]
+            if name in common_columns and old.columns[name] != new.columns[name]
         ),
         shifts=tuple(sorted(_shifts(old, new), key=_relative_size, reverse=True)),
         length_distance=_length_distance(old.lengths, new.lengths),
@@ -61,9 +61,7 @@ def _row_diff(before: Dataset, after: Dataset) -> RowDiff:
     if all(LABEL in dataset.manifest.columns for dataset in (before, after)):
         labels, label_index = np.unique(np.concatenate([_labels(before), _labels(after)]), return_inverse=True)
         pairs, pair_index = np.unique(text_index * len(labels) + label_index, return_inverse=True)
-        old_pairs, new_pairs = (
-            np.bincount(index, minlength=len(pairs)) for index in np.split(pair_index, [len(old)])
-        )
+        old_pairs, new_pairs = (np.bincount(index, minlength=len(pairs)) for index in np.split(pair_index, [len(old)]))
         # Of copies with several labels only the number of each is known.
         has_as_many = (old_count == new_count)[pairs // len(labels)]
         relabelled = int(np.abs(old_pairs - new_pairs)[has_as_many].sum()) // 2
@@ -76,7 +74,7 @@ def _row_diff(before: Dataset, after: Dataset) -> RowDiff:
 
 def _labels(dataset: Dataset) -> np.ndarray:
     """As text: true and 1 are one, and so are names however they are stored."""
-    tables = dataset.each_group(lambda group: dataset.read_row_group(group, [LABEL]))
+    tables = dataset.map_groups(lambda group: dataset.read_row_group(group, [LABEL]))
     columns = [table[LABEL] for table in tables]
     is_truth = bool(columns) and pa.types.is_boolean(columns[0].type)
     plain = [column.cast(pa.int64()) if is_truth else column for column in columns]

@@ -21,33 +21,33 @@ from assay.base.seeds import Keys
 from assay.base.value_text import kind_text
 from assay.data.dataset.columns import KEY, LABEL, MASK, TIME, TOKENS
 from assay.data.dataset.formats.boundaries import control_tokens, pattern_of
-from assay.data.dataset.formats.encode import COLUMNS, LEAVES_OUT, KeptRow
+from assay.data.dataset.formats.encode import COLUMNS, LEAVES_OUT, UsableRow
 from assay.data.dataset.formats.rows import (
     FIELDS,
     OTHER_FIELDS,
-    EngineResponse,
+    RenderedRow,
     RowReader,
+    check_encodable,
     check_format_fields,
     missing_field,
     nested,
-    refuse_half_characters,
 )
 from assay.data.dataset.formats.template import (
     ENDS,
     ChatTemplate,
     ChatTemplateError,
     load_template,
-    template_beside,
+    tokenizer_template,
 )
 from assay.data.dataset.label_values import LabelFacts, LabelKind, is_unlabelled
-from assay.data.dataset.raw.lines import MEND
+from assay.data.dataset.raw.lines import FIX_LINE
 from assay.data.dataset.raw.span import RawSpan, Row
-from assay.data.dataset.raw.spelled import (
-    SpelledKind,
-    spelled_kind,
-    spelled_number,
-    spelled_type,
-    spelled_value,
+from assay.data.dataset.raw.type_inference import (
+    InferredKind,
+    infer_column_type,
+    infer_kind,
+    parse_number,
+    parse_value,
 )
 from assay.data.dataset.tokens import (
     END,
@@ -131,17 +131,15 @@ class BuildConfig(FrozenConfig):
         return tree
 
     @model_validator(mode="after")
-    def _what_is_given_is_used(self) -> "BuildConfig":
+    def _check_unused_options(self) -> "BuildConfig":
         if self.chat_template is not None and self.format in ("labelled", "text"):
-            raise ValueError(
-                f"rows of the format '{self.format}' hold no messages; leave the chat template out"
-            )
+            raise ValueError(f"rows of the format '{self.format}' hold no messages; leave the chat template out")
         if self.end_token is not None and self.format == "labelled":
             raise ValueError("labelled texts have no end token; leave it out")
         if self.format == "labelled" and self.control_tokens == "keep":
             raise ValueError("labelled texts hold no control tokens, for texts that are predicted hold none")
-        if taken := sorted(set(COLUMNS[self.format]) & set(self.metadata_fields)):
-            raise ValueError(_is_taken(taken[0]))
+        if reserved := sorted(set(COLUMNS[self.format]) & set(self.metadata_fields)):
+            raise ValueError(_reserved_name_error(reserved[0]))
         if self.label_field is not None and self.label_field in self.metadata_fields:
             raise ValueError(
                 f"the label '{self.label_field}' is among the metadata, so a model would read what it is to "
@@ -154,24 +152,24 @@ class BuildConfig(FrozenConfig):
     @field_validator("metadata_fields")
     @classmethod
     def _names_are_free(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        if taken := sorted({TOKENS, MASK, LABEL, KEY, TIME} & set(names)):
-            raise ValueError(_is_taken(taken[0]))
+        if reserved := sorted({TOKENS, MASK, LABEL, KEY, TIME} & set(names)):
+            raise ValueError(_reserved_name_error(reserved[0]))
         if twice := [name for name, count in Counter(names).items() if count > 1]:
             raise ValueError(f"'{twice[0]}' is named twice; once is enough")
         return names
 
     def fields(self) -> dict[str, str]:
         """Every field that is asked for, and the option that asks."""
-        asked = {self.text_field: "--text"} if self.format in ("labelled", "text") else {}
-        asked |= dict.fromkeys(self.metadata_fields, "--metadata")
+        options = {self.text_field: "--text"} if self.format in ("labelled", "text") else {}
+        options |= dict.fromkeys(self.metadata_fields, "--metadata")
         for name, option in (
             (self.label_field, "--label"),
             (self.time_field, "--time"),
             (self.key_field, "--group-by"),
         ):
             if name is not None:
-                asked.setdefault(name, option)
-        return asked
+                options.setdefault(name, option)
+        return options
 
 
 FieldTypes = dict[str, pa.DataType]
@@ -179,7 +177,7 @@ SeenTypes = dict[str, dict[str, str]]
 """Field -> type of value -> the first place where the field had it."""
 
 
-def _is_taken(column: str) -> str:
+def _reserved_name_error(column: str) -> str:
     return f"a dataset has a column '{column}' of its own: rename the field in the source, or leave it out"
 
 
@@ -227,31 +225,31 @@ def check_span(span: RawSpan, config: BuildConfig) -> SpanFacts:
     digests: list[tuple[int, int, int]] = []
     num_numbers, faults = 0, list[str]()
     for read in _read_rows(span, config):
-        where, row, said = read.where, read.row, read.said
+        where, row, rendered = read.where, read.row, read.rendered
         if span.fields is None:
             fields.update(row)
         if read.why and len(faults) < SHOWN_FAULTS:
             faults.append(read.why)
-        if said is None:
+        if rendered is None:
             left[read.reason] = left[read.reason].and_later(Left(1, read.why or where))
             continue
         if config.format == "labelled":
-            refuse_half_characters(said.group, config.text_field, where)
-            num_numbers += spelled_number(said.group.strip()) is not None
+            check_encodable(rendered.group, config.text_field, where)
+            num_numbers += parse_number(rendered.group.strip()) is not None
         key = None if config.key_field is None else str(row.get(config.key_field))
         if key is not None:
-            refuse_half_characters(key, str(config.key_field), where)
+            check_encodable(key, str(config.key_field), where)
         label = None if config.label_field is None else row[config.label_field]
         if config.label_field is not None:
             if isinstance(label, str):
-                refuse_half_characters(label, config.label_field, where)
-            labels.add(label, where, field=config.label_field, is_spelled=span.is_spelled)
+                check_encodable(label, config.label_field, where)
+            labels.add(label, where, field=config.label_field, is_untyped=span.is_untyped)
         if config.time_field is not None:
             time_of(row, config.time_field, where)
-        for name, places in seen.items():
-            if (kind := _kind_of(row.get(name), name, where, is_spelled=span.is_spelled)) is not None:
-                places.setdefault(kind, where)
-        digests.append((_digest(said.text), _digest(str(label)), _digest(str(key))))
+        for name, locations in seen.items():
+            if (kind := _kind_of(row.get(name), name, where, is_untyped=span.is_untyped)) is not None:
+                locations.setdefault(kind, where)
+        digests.append((_digest(rendered.text), _digest(str(label)), _digest(str(key))))
     texts, label_digests, keys = np.array(digests, np.uint64).reshape(-1, 3).T
     empty, unlabelled, unusable = (left[reason] for reason in _REASONS)
     return SpanFacts(
@@ -271,49 +269,47 @@ def check_span(span: RawSpan, config: BuildConfig) -> SpanFacts:
 
 def check_fields(config: BuildConfig, fields: Iterable[str], where: str) -> None:
     """Refuse a field that no row has."""
-    there = sorted(set(fields))
-    check_format_fields(config.format, there, where)
+    present = sorted(set(fields))
+    check_format_fields(config.format, present, where)
     for name, option in config.fields().items():
-        if name not in there:
-            raise missing_field(
-                name, option, there, missing=f"{where}: field '{name}' is missing from every row"
-            )
+        if name not in present:
+            raise missing_field(name, option, present, missing=f"{where}: field '{name}' is missing from every row")
 
 
 def field_types(parts: Iterable[SeenTypes], config: BuildConfig) -> FieldTypes:
     """One Arrow type for each metadata field, from what all spans have seen."""
     seen: SeenTypes = {name: {} for name in config.metadata_fields}
     for part in parts:
-        for name, places in part.items():
-            for type_name, where in places.items():
+        for name, locations in part.items():
+            for type_name, where in locations.items():
                 seen[name].setdefault(type_name, where)
-    return {name: _one_type(name, places) for name, places in seen.items()}
+    return {name: _one_type(name, locations) for name, locations in seen.items()}
 
 
-def kept_rows(span: RawSpan, config: BuildConfig) -> Iterator[KeptRow]:
+def usable_rows(span: RawSpan, config: BuildConfig) -> Iterator[UsableRow]:
     """The rows that say something and, where one is asked for, have a label."""
     for read in _read_rows(span, config):
         if read.reason == "unusable" and "unusable" not in config.drop:
             raise DataError(f"{read.why} {LEAVES_OUT}")
-        if read.said is not None:
-            yield KeptRow(read.where, read.row, read.said)
+        if read.rendered is not None:
+            yield UsableRow(read.where, read.row, read.rendered)
 
 
 def columns_of(span: RawSpan, config: BuildConfig) -> Collection[str]:
     """What is read of the rows: of a prompt all, as its graders may; of a struct all of its fields."""
-    there, asked = span.fields, config.fields()
-    if there is None or config.format in ("labelled", "text"):
-        return asked
-    unread = unread_fields(there, config)
-    return [name for name in there if name not in unread]
+    fields = span.fields
+    if fields is None or config.format in ("labelled", "text"):
+        return config.fields()
+    unread = unread_fields(fields, config)
+    return [name for name in fields if name not in unread]
 
 
 def unread_fields(names: Iterable[str], config: BuildConfig) -> tuple[str, ...]:
     """Those of the names of fields that no part of the dataset is made of."""
     if config.format == "prompts":
         return ()
-    ways = (OTHER_FIELDS.get(config.format, ()), *FIELDS.get(config.format, ()))
-    read = {*config.fields(), *(name for way in ways for name in way)}
+    field_sets = (OTHER_FIELDS.get(config.format, ()), *FIELDS.get(config.format, ()))
+    read = {*config.fields(), *(name for field_set in field_sets for name in field_set)}
     return tuple(sorted(name for name in names if name not in read and name.partition(".")[0] not in read))
 
 
@@ -353,7 +349,7 @@ def _template_of(config: BuildConfig, special: Mapping[str, str]) -> ChatTemplat
         return load_template(config.chat_template, special, config.chat_date)
     if new_vocabulary(config.tokenizer) is not None:
         return None
-    return template_beside(config.tokenizer, special, config.chat_date)
+    return tokenizer_template(config.tokenizer, special, config.chat_date)
 
 
 _Reason = Literal["empty", "unlabelled", "unusable"]
@@ -364,7 +360,7 @@ _REASONS: tuple[_Reason, ...] = ("empty", "unlabelled", "unusable")
 class _ReadRow(NamedTuple):
     where: str
     row: Row
-    said: EngineResponse | None
+    rendered: RenderedRow | None
     """None for a row that is left out,"""
     reason: _Reason = "empty"
     """and why."""
@@ -380,23 +376,23 @@ def _read_rows(span: RawSpan, config: BuildConfig) -> Iterator[_ReadRow]:
     for where, row in span.rows(columns_of(span, config), refused.append):
         yield from _unreadable(span, refused)
         try:
-            said = reader.read(nested(row) if has_structs else row, where)
+            rendered = reader.read(nested(row) if has_structs else row, where)
         except ChatTemplateError:
             raise
         except DataError as error:
             yield _ReadRow(where, row, None, "unusable", str(error))
             continue
-        if said is not None and config.label_field is not None and is_unlabelled(row.get(config.label_field)):
+        if rendered is not None and config.label_field is not None and is_unlabelled(row.get(config.label_field)):
             yield _ReadRow(where, row, None, "unlabelled")
         else:
-            yield _ReadRow(where, row, said)
+            yield _ReadRow(where, row, rendered)
     yield from _unreadable(span, refused)
 
 
 def _unreadable(span: RawSpan, refused: list[DataError]) -> Iterator[_ReadRow]:
     """The rows that could not be read since it was asked last."""
     while refused:
-        yield _ReadRow(str(span.source), {}, None, "unusable", str(refused.pop(0)).removesuffix(f" {MEND}"))
+        yield _ReadRow(str(span.source), {}, None, "unusable", str(refused.pop(0)).removesuffix(f" {FIX_LINE}"))
 
 
 def time_of(row: Row, field: str, where: str) -> datetime | None:
@@ -412,11 +408,11 @@ def time_of(row: Row, field: str, where: str) -> datetime | None:
         ) from error
 
 
-def key_of(kept: KeptRow, config: BuildConfig) -> str | None:
+def key_of(usable: UsableRow, config: BuildConfig) -> str | None:
     """What rows are split by; None where it is missing."""
     if config.key_field is None:
-        return f"{_digest(kept.said.group):016x}"
-    value = kept.row.get(config.key_field)
+        return f"{_digest(usable.rendered.group):016x}"
+    value = usable.row.get(config.key_field)
     return None if value is None else str(value)
 
 
@@ -430,7 +426,7 @@ def metadata_array(values: list[Any], arrow_type: pa.DataType, name: str, where:
 
 def _as(value: Any, arrow_type: pa.DataType) -> Any:
     """What a text spells, where the column is not of text."""
-    return spelled_value(value, arrow_type) if isinstance(value, str) else value
+    return parse_value(value, arrow_type) if isinstance(value, str) else value
 
 
 def _digest(text: str) -> int:
@@ -447,19 +443,19 @@ _ARROW_TYPES: Mapping[str, pa.DataType] = {
     "bool": pa.bool_(),
 }
 _WORDS = {"str": "text", "int": "a whole number", "float": "a number", "bool": "true or false"}
-_SPELLED = "text that spells "
+_INFERRED = "text that spells "
 
 
-def _kind_of(value: Any, name: str, where: str, *, is_spelled: bool) -> str | None:
+def _kind_of(value: Any, name: str, where: str, *, is_untyped: bool) -> str | None:
     """As `_one_type` knows it; None for a missing value."""
     if value is None:
         return None
     if isinstance(value, str):
-        refuse_half_characters(value, name, where)
-        if not is_spelled:
+        check_encodable(value, name, where)
+        if not is_untyped:
             return "str"
-        spelled = spelled_kind(value)
-        return "str" if spelled is None else _SPELLED + spelled
+        inferred = infer_kind(value)
+        return "str" if inferred is None else _INFERRED + inferred
     if type(value) is int:
         if not -(2**63) <= value < 2**63:
             raise DataError(f"{where}: field '{name}' is {value}, beyond 64 bits. Write it as text.")
@@ -472,25 +468,25 @@ def _kind_of(value: Any, name: str, where: str, *, is_spelled: bool) -> str | No
     return kind
 
 
-def _one_type(name: str, places: Mapping[str, str]) -> pa.DataType:
-    if not places:
+def _one_type(name: str, locations: Mapping[str, str]) -> pa.DataType:
+    if not locations:
         return pa.string()
-    if "str" in places and all(kind == "str" or kind.startswith(_SPELLED) for kind in places):
+    if "str" in locations and all(kind == "str" or kind.startswith(_INFERRED) for kind in locations):
         return pa.string()
-    if all(kind.startswith(_SPELLED) for kind in places):
-        return spelled_type([cast(SpelledKind, kind.removeprefix(_SPELLED)) for kind in places])
+    if all(kind.startswith(_INFERRED) for kind in locations):
+        return infer_column_type([cast(InferredKind, kind.removeprefix(_INFERRED)) for kind in locations])
     kinds: dict[str, str] = {}
-    for kind, where in places.items():
-        kinds.setdefault(kind.removeprefix(_SPELLED), where)
+    for kind, where in locations.items():
+        kinds.setdefault(kind.removeprefix(_INFERRED), where)
     if set(kinds) == {"int", "float"}:
         return pa.float64()
-    (one, there), *others = (
+    (one, first_where), *others = (
         (kind, where) for kind, where in kinds.items() if kind != "int" or _LARGE not in kinds
     )
     if others:
         other, here = others[0]
         raise DataError(
             f"{here}: field '{name}' mixes types: {_WORDS.get(other, other)} here, {_WORDS.get(one, one)} in "
-            f"{there}. Make it all text or all numbers."
+            f"{first_where}. Make it all text or all numbers."
         )
     return _ARROW_TYPES[one]

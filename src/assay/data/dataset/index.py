@@ -84,7 +84,7 @@ Lists = tuple[Lengths, npt.NDArray[np.int64]]
 """Numbers in each row's list, and all of them."""
 
 
-class KeptFiles(NamedTuple):
+class TokenizerInfo(NamedTuple):
     """What a build knows: digests of what lies beside the shards, and where texts begin and end."""
 
     tokenizer_sha256: str | None = None
@@ -98,13 +98,13 @@ class KeptFiles(NamedTuple):
         return cls(*(getattr(manifest, name) for name in cls._fields))
 
 
-_NONE_KEPT = KeptFiles()
+_NO_TOKENIZER_INFO = TokenizerInfo()
 
 
 class Provenance(NamedTuple):
     """Where the rows come from, as the manifest says it."""
 
-    kept: KeptFiles
+    tokenizer_info: TokenizerInfo
     build: BuildSummary | None
     scored: ReferenceScores | None
     held_out_of: HeldOutOf | None
@@ -144,7 +144,7 @@ def index_dataset(
     name: str | None = None,
     needs_label: bool = True,
     workers: int = 2,
-    kept: KeptFiles = _NONE_KEPT,
+    tokenizer_info: TokenizerInfo = _NO_TOKENIZER_INFO,
     build: BuildSummary | None = None,
     scored: ReferenceScores | None = None,
     held_out_of: HeldOutOf | None = None,
@@ -164,21 +164,18 @@ def index_dataset(
     scans, partitions = [], partition_schema(paths)
     with ThreadPoolExecutor(workers) as pool:
         futures = [
-            pool.submit(scan_shard, store, path, needs_label=needs_label, partitions=partitions)
-            for path in paths
+            pool.submit(scan_shard, store, path, needs_label=needs_label, partitions=partitions) for path in paths
         ]
         try:
             for done, future in enumerate(futures, start=1):
                 scans.append(future.result())
-                check_same_schema(
-                    scans[-1].schema, scans[0].schema, shard=paths[done - 1], first_shard=paths[0]
-                )
+                check_same_schema(scans[-1].schema, scans[0].schema, shard=paths[done - 1], first_shard=paths[0])
                 progress(done, len(paths))
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
-    whose = Provenance(kept, build, scored, held_out_of)
-    return _write(scans, source_url, out, name or _name_of(source_url), whose, replacing)
+    provenance = Provenance(tokenizer_info, build, scored, held_out_of)
+    return _write(scans, source_url, out, name or _name_of(source_url), provenance, replacing)
 
 
 def scan_shard(
@@ -207,9 +204,7 @@ def scan_shard(
         raise DataError(f"{path}: cannot be decoded: {error}. Write the file again.") from error
 
 
-def _scan(
-    file: pq.ParquetFile, data: memoryview, footer: bytes, path: str, from_path: Sequence[pa.Field]
-) -> ShardScan:
+def _scan(file: pq.ParquetFile, data: memoryview, footer: bytes, path: str, from_path: Sequence[pa.Field]) -> ShardScan:
     metadata, in_file = file.metadata, file.schema_arrow.remove_metadata()
     if metadata.num_rows == 0:
         raise DataError(f"{path}: has no rows. Delete the file: an empty shard is a sign of a failed write.")
@@ -263,14 +258,10 @@ def _scan(
         sha256=sha256_of_bytes(data),
     )
     trained = num_trained if format in ("text", "chat", "pairs") else None
-    return ShardScan(
-        shard, schema, footer, groups, rows_of_length, max_token_id, labels, columns, trained, items
-    )
+    return ShardScan(shard, schema, footer, groups, rows_of_length, max_token_id, labels, columns, trained, items)
 
 
-def _decoded(
-    metadata: pq.FileMetaData, group: int, chunks: SparseFile, names: Sequence[str], where: str
-) -> pa.Table:
+def _decoded(metadata: pq.FileMetaData, group: int, chunks: SparseFile, names: Sequence[str], where: str) -> pa.Table:
     """All columns of a row group, their values checked; the error names the first that cannot be read."""
     try:
         return _checked(metadata, group, chunks, names)
@@ -373,9 +364,9 @@ def _checked_chat(table: pa.Table, lengths: Lengths, where: str) -> int:
     counts, values = _lists_of(table[SPANS], where, SPANS)
     rows = np.repeat(np.arange(len(counts)), counts)
     begins_row = np.concatenate([[True], rows[1:] != rows[:-1]]) if len(rows) else np.zeros(0, bool)
-    is_odd = (np.arange(len(values)) - np.repeat(np.cumsum(counts) - counts, counts)) % 2 == 1
+    is_end = (np.arange(len(values)) - np.repeat(np.cumsum(counts) - counts, counts)) % 2 == 1
     before = np.concatenate([[-1], values[:-1]])
-    falls = np.where(begins_row, values < 0, np.where(is_odd, values <= before, values < before))
+    falls = np.where(begins_row, values < 0, np.where(is_end, values <= before, values < before))
     wrong = (counts == 0) | (counts % 2 == 1)
     wrong[rows[falls | (values > lengths[rows])]] = True
     if wrong.any():
@@ -413,17 +404,13 @@ def _checked_pairs(table: pa.Table, lengths: Lengths, where: str) -> int:
         if name in table.column_names:
             _refuse_pair(~_is_finite(table[name], where, name), where, f"{name} is no finite number")
     comparable = np.where(lengths == rejected, lengths, 0)
-    _refuse_pair(
-        (comparable > 0) & ~_differ(one, other, comparable), where, "what was chosen is what was rejected"
-    )
+    _refuse_pair((comparable > 0) & ~_differ(one, other, comparable), where, "what was chosen is what was rejected")
     return int((lengths + rejected - 2 * shared).sum())
 
 
 def _is_finite(column: pa.ChunkedArray, where: str, name: str) -> npt.NDArray[np.bool_]:
     if not (pa.types.is_floating(column.type) or pa.types.is_integer(column.type)):
-        raise DataError(
-            f"{where}: {name} has type {column.type}, and is a number. Map its values, or rename it."
-        )
+        raise DataError(f"{where}: {name} has type {column.type}, and is a number. Map its values, or rename it.")
     finite: npt.NDArray[np.bool_] = np.isfinite(pc.cast(column, pa.float64()).to_numpy(zero_copy_only=False))
     return finite
 
@@ -438,8 +425,8 @@ def _refuse_pair(wrong: npt.NDArray[np.bool_], where: str, what: str) -> None:
 
 def _differ(one: Lists, other: Lists, shared: Lengths) -> npt.NDArray[np.bool_]:
     """Whether two lists of a row differ in so many of their first numbers."""
-    place = np.arange(int(shared.sum())) - np.repeat(np.cumsum(shared) - shared, shared)
-    firsts = [values[np.repeat(np.cumsum(counts) - counts, shared) + place] for counts, values in (one, other)]
+    offset = np.arange(int(shared.sum())) - np.repeat(np.cumsum(shared) - shared, shared)
+    firsts = [values[np.repeat(np.cumsum(counts) - counts, shared) + offset] for counts, values in (one, other)]
     rows = np.repeat(np.arange(len(shared)), shared)
     return np.bincount(rows[firsts[0] != firsts[1]], minlength=len(shared)) > 0
 
@@ -474,7 +461,7 @@ def _write(
     source_url: str,
     out: Path,
     name: str,
-    whose: Provenance,
+    provenance: Provenance,
     replacing: Callable[[], None],
 ) -> DatasetManifest:
     groups = _row_groups(scans)
@@ -490,7 +477,7 @@ def _write(
     manifest = DatasetManifest(
         name=name,
         source_url=(relative := _relative_to(out, source_url)),
-        source_beside=_beside(out, source_url) if relative == source_url else "",
+        source_beside=_relative_source(out, source_url) if relative == source_url else "",
         fingerprint=dataset_fingerprint(types, shards, groups),
         row_groups_sha256=sha256_of_bytes(row_groups.getvalue()),
         footers_sha256=sha256_of_bytes(footers.getvalue()),
@@ -503,25 +490,25 @@ def _write(
         lengths=length_profile(functools.reduce(added, (scan.rows_of_length for scan in scans))),
         label_counts=_all_labels(scans),
         column_profiles=tuple(columns[name].profile(name, schema.field(name).type) for name in columns),
-        build=whose.build,
-        scored=whose.scored,
-        held_out_of=whose.held_out_of,
+        build=provenance.build,
+        scored=provenance.scored,
+        held_out_of=provenance.held_out_of,
         format=format_of(schema),
         num_trained_tokens=sum(scan.num_trained_tokens for scan in scans if scan.num_trained_tokens is not None)
         if scans[0].num_trained_tokens is not None
         else None,
         item_fields=_all_fields(scans),
-        **whose.kept._asdict(),
+        **provenance.tokenizer_info._asdict(),
     )
     folder = open_store(str(out))
     if _fingerprint_in(out) not in (None, manifest.fingerprint):
         replacing()
-    beside = {FOOTERS_FILE: footers.getvalue(), ROW_GROUPS_FILE: row_groups.getvalue()}
-    changed = [name for name, data in beside.items() if not folder.exists(name) or folder.get(name) != data]
+    files = {FOOTERS_FILE: footers.getvalue(), ROW_GROUPS_FILE: row_groups.getvalue()}
+    changed = [name for name, data in files.items() if not folder.exists(name) or folder.get(name) != data]
     if changed:  # where the disk is full, the same rows keep the manifest that they have
         folder.delete(MANIFEST_FILE)
     for name in changed:
-        folder.put(name, beside[name])
+        folder.put(name, files[name])
     folder.put(MANIFEST_FILE, manifest.to_sealed_json().encode())
     return manifest
 
@@ -547,7 +534,7 @@ def _relative_to(out: Path, source_url: str) -> str:
     return Path(source_url).relative_to(out.resolve()).as_posix()
 
 
-def _beside(out: Path, source_url: str) -> str:
+def _relative_source(out: Path, source_url: str) -> str:
     folder = str(out.resolve())
     if "://" in source_url or os.path.commonpath((source_url, folder)) == os.sep:
         return ""
@@ -556,9 +543,7 @@ def _beside(out: Path, source_url: str) -> str:
 
 def _row_groups(scans: Sequence[ShardScan]) -> RowGroups:
     of_shard = [len(scan.groups) for scan in scans]
-    num_rows, num_tokens, starts, sizes, digests = zip(
-        *(group for scan in scans for group in scan.groups), strict=True
-    )
+    num_rows, num_tokens, starts, sizes, digests = zip(*(group for scan in scans for group in scan.groups), strict=True)
     return RowGroups(
         shard_index=np.repeat(np.arange(len(scans)), of_shard),
         group_index=np.concatenate([np.arange(number) for number in of_shard]),

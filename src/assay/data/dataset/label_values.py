@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from assay.base.errors import DataError
 from assay.base.value_text import kind_text
-from assay.data.dataset.raw.spelled import spelled_number
+from assay.data.dataset.raw.type_inference import parse_number
 
 LabelKind = Literal["binary", "classes", "number"]
 MAX_CLASSES = 1_000
@@ -37,11 +37,11 @@ class LabelFacts:
     counts: Counter[str] = field(default_factory=Counter)
     """Rows of each name; of `MAX_CLASSES` and one more at most."""
 
-    def add(self, value: Any, where: str, *, field: str, is_spelled: bool) -> None:
+    def add(self, value: Any, where: str, *, field: str, is_untyped: bool) -> None:
         """Another row's; `DataError` for what is no label."""
-        kind = _type_of(value, field, where, is_spelled=is_spelled)
+        kind = _type_of(value, field, where, is_untyped=is_untyped)
         self.types.setdefault(kind, where)
-        if kind != "binary" and not is_spelled:
+        if kind != "binary" and not is_untyped:
             self.written.setdefault("text" if kind == "text" else "a number", where)
         self._count(class_name(value), 1)
 
@@ -78,10 +78,10 @@ def label_value(value: Any, kind: LabelKind) -> int | str | float:
     return float(value) if kind == "number" else class_name(value)
 
 
-def kind_of_labels(facts: LabelFacts, asked: LabelKind | Literal["auto"], *, field: str) -> LabelKind:
+def kind_of_labels(facts: LabelFacts, requested: LabelKind | Literal["auto"], *, field: str) -> LabelKind:
     """The kind that all labels are of; `DataError` where they are not of the one that was asked for."""
-    kind = asked if asked != "auto" else _told(facts)
-    others = [where for each, where in facts.types.items() if each != "binary"]
+    kind = requested if requested != "auto" else _inferred_label_kind(facts)
+    others = [where for value_type, where in facts.types.items() if value_type != "binary"]
     if kind == "binary" and others:
         name = next((name for name in facts.counts if name not in ("0", "1")), "something else")
         raise DataError(
@@ -98,7 +98,7 @@ def kind_of_labels(facts: LabelFacts, asked: LabelKind | Literal["auto"], *, fie
     return kind
 
 
-def _told(facts: LabelFacts) -> LabelKind:
+def _inferred_label_kind(facts: LabelFacts) -> LabelKind:
     types = set(facts.types)
     if types <= {"binary"}:
         return "binary"
@@ -123,17 +123,17 @@ def _check_classes(facts: LabelFacts, field: str) -> None:
             "field (--label), or build without labels (--no-label)."
         )
     if len(facts.written) > 1:
-        (one, here), (other, there) = facts.written.items()
+        (one, where), (other, other_where) = facts.written.items()
         raise DataError(
-            f"{there}: field '{field}' is {other} here and {one} in {here}. Make it all text or all numbers."
+            f"{other_where}: field '{field}' is {other} here and {one} in {where}. Make it all text or all numbers."
         )
 
 
-def _type_of(value: Any, field: str, where: str, *, is_spelled: bool) -> ValueType:
+def _type_of(value: Any, field: str, where: str, *, is_untyped: bool) -> ValueType:
     if isinstance(value, str):
         if value in ("0", "1"):
             return "binary"
-        number = spelled_number(value.strip()) if is_spelled else None
+        number = parse_number(value.strip()) if is_untyped else None
         if number is None or not _is_quantity(number):  # `nan`, `inf` and long identifiers are names
             return "text"
         value = number

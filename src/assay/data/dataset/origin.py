@@ -19,7 +19,7 @@ from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.fields import BuildConfig
 from assay.data.dataset.tokens import TOKENIZER_FILE, load_tokenizer
 
-MOST_CHARACTERS, MOST_PLACES = 300, 3
+MAX_CHARACTERS, MAX_LOCATIONS = 300, 3
 ENCODED = (TOKENS, REJECTED, SPANS, PROMPT_TOKENS)
 
 
@@ -28,9 +28,9 @@ def row_text(dataset: Dataset, row: int) -> str:
     file = dataset.folder / TOKENIZER_FILE
     if not file.is_file():
         return ""
-    tokens = _row(dataset, row, [TOKENS])[TOKENS][:MOST_CHARACTERS]
+    tokens = _row(dataset, row, [TOKENS])[TOKENS][:MAX_CHARACTERS]
     text = str(load_tokenizer(file).decode(tokens, skip_special_tokens=False))
-    return text if len(text) <= MOST_CHARACTERS else f"{text[:MOST_CHARACTERS]}…"
+    return text if len(text) <= MAX_CHARACTERS else f"{text[:MAX_CHARACTERS]}…"
 
 
 def row_origin(dataset: Dataset, row: int) -> str:
@@ -41,17 +41,17 @@ def row_origin(dataset: Dataset, row: int) -> str:
     if not file.is_file() or span is None:
         return "the dataset keeps no record of its sources"
     try:
-        kept = parse_json(file.read_text(encoding="utf-8"))
-        settings = {**kept["config"], "tokenizer": str(dataset.folder / TOKENIZER_FILE)}
-        wanted = _row(dataset, row, [name for name in ENCODED if name in dataset.manifest.columns])
-        encoded = encoded_rows(list(map(Path, kept["sources"])), int(span[1]), BuildConfig(**settings))
+        origin = parse_json(file.read_text(encoding="utf-8"))
+        settings = {**origin["config"], "tokenizer": str(dataset.folder / TOKENIZER_FILE)}
+        expected = _row(dataset, row, [name for name in ENCODED if name in dataset.manifest.columns])
+        encoded = encoded_rows(list(map(Path, origin["sources"])), int(span[1]), BuildConfig(**settings))
         found = [
-            each.kept.where
-            for each in encoded
-            if all(_plain(each.columns[name]) == value for name, value in wanted.items())
+            row.source_row.where
+            for row in encoded
+            if all(_plain(row.columns[name]) == value for name, value in expected.items())
         ]
         if found:
-            return ", ".join(found[:MOST_PLACES]) + (", ..." if found[MOST_PLACES:] else "")
+            return ", ".join(found[:MAX_LOCATIONS]) + (", ..." if found[MAX_LOCATIONS:] else "")
     except (AssayError, OSError, ValueError, LookupError, TypeError) as error:
         return f"its source cannot be read again: {error}"
     return "its source has changed since the build"

@@ -14,9 +14,7 @@ def partition_values(path: str) -> dict[str, str | None]:
     """What the folders `name=value` on the way to a shard say of all its rows."""
     pairs = (part.partition("=") for part in path.split("/")[:-1])
     return {
-        unquote(name): None if value == _NULL else unquote(value)
-        for name, equals, value in pairs
-        if name and equals
+        unquote(name): None if value == _NULL else unquote(value) for name, equals, value in pairs if name and equals
     }
 
 

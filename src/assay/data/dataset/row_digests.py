@@ -25,7 +25,7 @@ def token_digests(dataset: Dataset) -> Keys:
         table = dataset.read_row_group(group, names)
         return reduce(lambda one, other: mix64(one) ^ other, (digests_of(table[name]) for name in names))
 
-    return np.concatenate(dataset.each_group(of_group))
+    return np.concatenate(dataset.map_groups(of_group))
 
 
 def digests_of(column: pa.ChunkedArray) -> Keys:

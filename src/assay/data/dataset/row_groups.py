@@ -56,9 +56,7 @@ def read_row_groups(path: Path) -> RowGroups:
     try:
         table = pq.ParquetFile(path).read()
     except (OSError, pa.ArrowException) as error:
-        raise DataError(
-            f"{path}: cannot be read ({error}). Index the dataset anew: 'assay data index'."
-        ) from error
+        raise DataError(f"{path}: cannot be read ({error}). Index the dataset anew: 'assay data index'.") from error
     arrays = {name: table[name].to_numpy() for name in _SCALARS}
     for name in _PER_COLUMN:
         column = table[name].combine_chunks()

@@ -27,7 +27,7 @@ class SparseFile(io.RawIOBase):
         self._starts = [starts[index] for index in order]
         self._parts = [parts[index] for index in order]
         self._num_bytes = num_bytes
-        self._place = 0
+        self._position = 0
 
     def seekable(self) -> bool:
         return True
@@ -36,21 +36,21 @@ class SparseFile(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: self._num_bytes}[whence]
-        self._place = base + offset
-        return self._place
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._num_bytes}[whence]
+        self._position = base + offset
+        return self._position
 
     def tell(self) -> int:
-        return self._place
+        return self._position
 
     def read(self, size: int = -1, /) -> bytes:
         """The bytes at the present place; they must have been fetched."""
-        index = bisect_right(self._starts, self._place) - 1
-        begin = self._place - self._starts[index] if index >= 0 else 0
+        index = bisect_right(self._starts, self._position) - 1
+        begin = self._position - self._starts[index] if index >= 0 else 0
         part = self._parts[index][begin : begin + size] if index >= 0 else memoryview(b"")
         if len(part) != size:
-            raise OSError(f"bytes {self._place} to {self._place + size} are in no chunk of these columns")
-        self._place += size
+            raise OSError(f"bytes {self._position} to {self._position + size} are in no chunk of these columns")
+        self._position += size
         return part  # type: ignore[return-value]
 
 

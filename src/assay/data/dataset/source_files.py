@@ -19,17 +19,13 @@ def shard_paths(source_url: str) -> list[str]:
     and the table of row groups of a manifest that was put among the shards.
     """
     is_remote = "://" in source_url or source_url.startswith("memory:")
-    keys = (
-        {item.key for item in open_store(source_url).list("")}
-        if is_remote
-        else set(files_below(Path(source_url)))
-    )
+    keys = {item.key for item in open_store(source_url).list("")} if is_remote else set(files_below(Path(source_url)))
     return _named_in_utf8(
         key
         for key in keys
         if key.lower().endswith(SUFFIX)
         and not any(_is_hidden(part) for part in key.split("/"))
-        and not (key.rpartition("/")[2] == ROW_GROUPS_FILE and _beside(key, MANIFEST_FILE) in keys)
+        and not (key.rpartition("/")[2] == ROW_GROUPS_FILE and _sibling(key, MANIFEST_FILE) in keys)
     )
 
 
@@ -81,6 +77,6 @@ def _is_hidden(name: str) -> bool:
     return name.startswith(("_", ".")) and "=" not in name
 
 
-def _beside(key: str, name: str) -> str:
+def _sibling(key: str, name: str) -> str:
     folder, slash, _ = key.rpartition("/")
     return f"{folder}{slash}{name}"

@@ -86,8 +86,7 @@ class ColumnSplit(FrozenConfig):
     column: str = "split"
 
     validation: tuple[str, ...] = Field(default=("validation",), min_length=1)
-    """Values that mark a held-out row, as text (`true` for a boolean). All other rows are trained on, also
-    those without a value."""
+    """Values that mark a held-out row, as text (`true` for a boolean). Rows without a value are trained on."""
 
     drop_leaks: bool = False
     """Leave out validation rows with exactly the tokens of a training row. Reads all rows once."""
@@ -141,12 +140,12 @@ class DatasetView:
 def split_view(dataset: Dataset, config: SplitConfig, part: Part) -> DatasetView:
     """The rows of one side; reads the split column once and keeps the answer beside the manifest."""
     sides = config.model_copy(update={"drop_leaks": False})
-    bits = _kept_or(dataset, sides, lambda: _held_out(dataset, sides))
+    bits = _load_or_compute(dataset, sides, lambda: _held_out(dataset, sides))
     if part == "train":
         config = sides
     elif config.drop_leaks:
         held_out = np.unpackbits(bits, count=dataset.manifest.num_rows).astype(bool)
-        bits = _kept_or(dataset, config, lambda: _not_learned(dataset, held_out))
+        bits = _load_or_compute(dataset, config, lambda: _without_leaks(dataset, held_out))
     selection = SelectedRows(bits, dataset.groups, others=part == "train")
     num_rows = selection.counts()
     return DatasetView(
@@ -154,7 +153,7 @@ def split_view(dataset: Dataset, config: SplitConfig, part: Part) -> DatasetView
         fingerprint=sha256_of_json([*_named(dataset, config), part]),
         num_rows=num_rows,
         selection=selection,
-        copy=None if part == "train" else HeldOutCopy.beside(dataset, split_sha256(dataset, config), num_rows),
+        copy=None if part == "train" else HeldOutCopy.find(dataset, split_sha256(dataset, config), num_rows),
     )
 
 
@@ -175,18 +174,18 @@ def _named(dataset: Dataset, config: SplitConfig) -> list[Any]:
     return [dataset.fingerprint, config.model_dump(mode="json")]
 
 
-def _kept_or(dataset: Dataset, config: SplitConfig, decide: Callable[[], npt.NDArray[np.bool_]]) -> Bits:
+def _load_or_compute(dataset: Dataset, config: SplitConfig, decide: Callable[[], npt.NDArray[np.bool_]]) -> Bits:
     """[row of the dataset]: whether it is for validation; decided where that is not kept already."""
     key = split_sha256(dataset, config)
     cache = dataset.folder / "splits" / f"{key[:16]}.bits"
-    if (kept := _kept(cache, key, dataset.manifest.num_rows)) is not None:
-        return kept
+    if (stored := _load(cache, key, dataset.manifest.num_rows)) is not None:
+        return stored
     decided: Bits = np.packbits(decide())
-    _keep(cache, key, decided)
+    _store(cache, key, decided)
     return decided
 
 
-def _not_learned(dataset: Dataset, held_out: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+def _without_leaks(dataset: Dataset, held_out: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
     """The held-out rows whose tokens no training row has."""
     digests = token_digests(dataset)
     clean: npt.NDArray[np.bool_] = held_out & ~np.isin(digests, digests[~held_out])
@@ -213,7 +212,7 @@ def _held_out(dataset: Dataset, config: SplitConfig) -> npt.NDArray[np.bool_]:
         column = dataset.read_row_group(group, [config.column])[config.column]
         return _decide(column, config, where=f"{dataset.shard_path(group)}: column '{config.column}'")
 
-    held_out = np.concatenate(dataset.each_group(decide))
+    held_out = np.concatenate(dataset.map_groups(decide))
     if held_out.all() or not held_out.any():
         others = {"time": "moment", "hash": "column, fraction or seed", "column": "column or values"}
         raise ConfigError(
@@ -301,7 +300,7 @@ def _in_microseconds(column: pa.ChunkedArray, arrow_type: pa.DataType) -> pa.Chu
     return pc.cast(column, options=pc.CastOptions(arrow_type, allow_time_truncate=True))
 
 
-def _kept(path: Path, key: str, num_rows: int) -> Bits | None:
+def _load(path: Path, key: str, num_rows: int) -> Bits | None:
     """None where nothing was kept, and where what is there was cut short, changed, or is of another split."""
     try:
         stored = path.read_bytes()
@@ -313,7 +312,7 @@ def _kept(path: Path, key: str, num_rows: int) -> Bits | None:
     return np.frombuffer(bits, np.uint8)
 
 
-def _keep(path: Path, key: str, held_out: Bits) -> None:
+def _store(path: Path, key: str, held_out: Bits) -> None:
     """Save, unless the manifest's folder cannot be written; then the split is computed anew each time."""
     bits = held_out.tobytes()
     with suppress(StoreError):

@@ -76,14 +76,14 @@ def load_tokenizer(name: str | Path) -> Tokenizer:
     return tokenizer
 
 
-def tokenizer_of(folder: Path, manifest: DatasetManifest, given: Path | None, cure: str) -> KnownTokenizer:
+def tokenizer_of(folder: Path, manifest: DatasetManifest, explicit: Path | None, hint: str) -> KnownTokenizer:
     """The one that is given, or lies with the dataset; where the manifest names one, it must be that.
 
     `cure`: what to do where there is none.
     """
     named = manifest.tokenizer_sha256
-    if given is not None:
-        path = tokenizer_file(given)
+    if explicit is not None:
+        path = tokenizer_file(explicit)
         sha256 = sha256_of_bytes(path.read_bytes())
         if named not in (None, sha256):
             raise ConfigError(
@@ -94,9 +94,7 @@ def tokenizer_of(folder: Path, manifest: DatasetManifest, given: Path | None, cu
     for path in (folder / TOKENIZER_FILE, folder.resolve().parent / TOKENIZER_FILE):
         if named is not None and path.is_file() and sha256_of_bytes(path.read_bytes()) == named:
             return KnownTokenizer(path, named, is_proved=True)
-    raise ConfigError(
-        f"the tokenizer of dataset '{manifest.name}' is neither in {folder} nor beside it. {cure}"
-    )
+    raise ConfigError(f"the tokenizer of dataset '{manifest.name}' is neither in {folder} nor beside it. {hint}")
 
 
 def tokenizer_settings(name: str | Path) -> dict[str, Any]:

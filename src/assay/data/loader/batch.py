@@ -49,7 +49,7 @@ class Ragged:
         return Ragged(self.values[rows], self.lengths[rows])
 
 
-class RowPlaces(NamedTuple):
+class RowStarts(NamedTuple):
     """Where the tokens of each row begin."""
 
     lines: Int[np.ndarray, "row"]
@@ -80,11 +80,11 @@ class MicroBatch:
         """Tokens of all sequences, without padding."""
         return sum(int(self.ragged[name].lengths.sum()) for name in sequences_of(self.ragged))
 
-    def places(self) -> RowPlaces:
+    def row_starts(self) -> RowStarts:
         """Places of every row, in the order of `row_ids`: a line each, or one after another in shared ones."""
         if self.packing is None:
-            return RowPlaces(np.arange(len(self.row_ids)), np.zeros(len(self.row_ids), np.intp))
-        return RowPlaces(*np.nonzero((self.packing.position_ids == 0) & (self.packing.segment_ids > 0)))
+            return RowStarts(np.arange(len(self.row_ids)), np.zeros(len(self.row_ids), np.intp))
+        return RowStarts(*np.nonzero((self.packing.position_ids == 0) & (self.packing.segment_ids > 0)))
 
     def take(self, rows: Sequence[int]) -> "MicroBatch":
         """Some of the rows, padded as wide as before; packed ones are taken apart, a line for each."""
@@ -99,11 +99,11 @@ class MicroBatch:
     def _tokens_apart(self, chosen: Int[np.ndarray, "taken"]) -> Ragged:
         if self.packing is None:
             return self.tokens.take(chosen)
-        lengths, places = self.tokens.lengths[chosen], self.places()
+        lengths, row_starts = self.tokens.lengths[chosen], self.row_starts()
         lines = np.zeros((len(chosen), int(lengths.max(initial=0))), np.int64)
         for line, row in zip(lines, chosen.tolist(), strict=True):
-            start, length = int(places.starts[row]), int(self.tokens.lengths[row])
-            line[:length] = self.tokens.values[places.lines[row], start : start + length]
+            start, length = int(row_starts.starts[row]), int(self.tokens.lengths[row])
+            line[:length] = self.tokens.values[row_starts.lines[row], start : start + length]
         return Ragged(lines, lengths)
 
 

@@ -66,10 +66,10 @@ class LoaderConfig(FrozenConfig):
 
     window_rows: PositiveInt = 4096
     """Rows of a lane that are shuffled (and bucketed or packed) together. More mix better, make the first
-    step slower, and take more memory: over all ranks (spread_windows + 2) x lanes x window_rows x mean
+    step slower, and take more memory: over all ranks (shuffle_radius_windows + 2) x lanes x window_rows x mean
     tokens x 2 bytes, 4 bytes if token ids exceed 65,535."""
 
-    spread_windows: NonNegativeInt = 3
+    shuffle_radius_windows: NonNegativeInt = 3
     """Windows before and after its own to which a file segment's rows are dealt: with 3, a window has rows
     of seven times as many row groups. More mix better and cost memory and a slower first step."""
 
@@ -101,14 +101,14 @@ class LoaderConfig(FrozenConfig):
             )
         return self
 
-    def unspread(self) -> "LoaderConfig":
+    def for_evaluation(self) -> "LoaderConfig":
         """For rows that are read and not learned from: how well they are mixed matters to nobody."""
-        return self.model_copy(update={"spread_windows": 0})
+        return self.model_copy(update={"shuffle_radius_windows": 0})
 
     @property
-    def kept_bytes(self) -> int:
+    def buffer_bytes_per_token(self) -> int:
         """For each token of a window, over its lane: the window in use, the next, and what is to be dealt."""
-        return 2 * (self.spread_windows + 2)
+        return 2 * (self.shuffle_radius_windows + 2)
 
     @property
     def rows_per_lane(self) -> int:

@@ -46,7 +46,7 @@ class LaneShares:
     interleaved: bool = False
     nodes: tuple[int, ...] = ()
     """Ranks of each node, neighbours; by default, all are on one."""
-    given_loads: tuple[int, ...] | None = None
+    explicit_loads: tuple[int, ...] | None = None
     """[rank]: how many lanes it has, at least one, e.g. `loads_by_speed`; by default, `equal_loads`."""
 
     def __post_init__(self) -> None:
@@ -57,7 +57,7 @@ class LaneShares:
                 "which is another order of its rows."
             )
         assert not self.nodes or (sum(self.nodes) == self.world_size and min(self.nodes) > 0), self.nodes
-        loads = self.given_loads
+        loads = self.explicit_loads
         if loads is not None:
             assert len(loads) == self.world_size and min(loads) > 0 and sum(loads) == self.num_lanes, loads
             assert not self.interleaved, "rounds of lanes are dealt to all ranks alike"
@@ -72,7 +72,7 @@ class LaneShares:
         """[rank]: how many lanes it has."""
         if self.interleaved:
             return tuple(len(self.of_rank(rank)) for rank in range(self.world_size))
-        return self.given_loads or equal_loads(self.num_lanes, self.nodes or (self.world_size,))
+        return self.explicit_loads or equal_loads(self.num_lanes, self.nodes or (self.world_size,))
 
     @property
     def most(self) -> int:
@@ -91,18 +91,18 @@ class LaneShares:
         assert not self.interleaved, "lanes of a round are no block of a rank"
         of_nodes: list[list[range]] = [[] for _ in self.ranks_of_nodes]
         sizes = [sum(self.loads[rank] for rank in ranks) for ranks in self.ranks_of_nodes]
-        for node, lanes in _handed_out(sizes, [range(self.num_lanes)]):
+        for node, lanes in _assign_blocks(sizes, [range(self.num_lanes)]):
             of_nodes[node].append(lanes)
         found = [
-            LaneBlock(lanes.start, len(lanes), ranks[place])
+            LaneBlock(lanes.start, len(lanes), ranks[index])
             for ranks, of_node in zip(self.ranks_of_nodes, of_nodes, strict=True)
-            for place, lanes in _handed_out([self.loads[rank] for rank in ranks], of_node)
+            for index, lanes in _assign_blocks([self.loads[rank] for rank in ranks], of_node)
         ]
         return tuple(sorted(found))
 
     def blocks_of(self, rank: int) -> tuple[LaneBlock, ...]:
         """In the order in which the rank works on them: the largest, whose sum is there last, comes last."""
-        return tuple(sorted((block for block in self.blocks if block.rank == rank), key=lambda each: each.size))
+        return tuple(sorted((block for block in self.blocks if block.rank == rank), key=lambda block: block.size))
 
     def of_rank(self, rank: int) -> tuple[int, ...]:
         """In the order in which the rank works on them."""
@@ -111,18 +111,18 @@ class LaneShares:
         return tuple(lane for block in self.blocks_of(rank) for lane in block.lanes)
 
 
-def _handed_out(loads: Sequence[int], places: Sequence[range]) -> Iterator[tuple[int, range]]:
+def _assign_blocks(loads: Sequence[int], blocks: Sequence[range]) -> Iterator[tuple[int, range]]:
     """Whose load it is, and an aligned block of lanes for each power of two in it; the largest first.
 
     `places` are aligned blocks of as many lanes in all, the largest first. What is handed out fits between
     their ends, since all are multiples of what is still to come.
     """
-    lanes = [lane for place in places for lane in place]
-    sizes = [(size, place) for place, load in enumerate(loads) for size in powers_of_two(load)]
-    taken = 0
-    for size, place in sorted(sizes, key=lambda each: (-each[0], each[1])):
-        yield place, range(lanes[taken], lanes[taken] + size)
-        taken += size
+    lanes = [lane for block in blocks for lane in block]
+    sizes = [(size, owner) for owner, load in enumerate(loads) for size in powers_of_two(load)]
+    start = 0
+    for size, owner in sorted(sizes, key=lambda item: (-item[0], item[1])):
+        yield owner, range(lanes[start], lanes[start] + size)
+        start += size
 
 
 def powers_of_two(load: int) -> list[int]:
@@ -156,21 +156,21 @@ def loads_by_speed(lane_s: Sequence[float], num_lanes: int, nodes: tuple[int, ..
     nodes = nodes or (len(lane_s),)
     equal = equal_loads(num_lanes, nodes)
     least_s = _least_seconds(lane_s, num_lanes)
-    if least_s > (1 - LEAST_GAIN) * max(load * each for load, each in zip(equal, lane_s, strict=True)):
+    if least_s > (1 - LEAST_GAIN) * max(load * seconds for load, seconds in zip(equal, lane_s, strict=True)):
         return equal
     # A product that is divided again may come out as a little less than it was.
-    most = [max(1, math.floor(least_s / each * (1 + 1e-9))) for each in lane_s]
+    most = [max(1, math.floor(least_s / seconds * (1 + 1e-9))) for seconds in lane_s]
     return tuple(_of_fewest_blocks(most, num_lanes, nodes))
 
 
 def _least_seconds(lane_s: Sequence[float], num_lanes: int) -> float:
     """That the slowest rank takes at best: lanes are alike, so each goes to who would be done with it first."""
-    done_s = [(2 * each, each) for each in lane_s]
+    done_s = [(2 * seconds, seconds) for seconds in lane_s]
     heapq.heapify(done_s)
     least_s = max(lane_s)
     for _ in range(num_lanes - len(lane_s)):
-        now_s, each = done_s[0]
-        heapq.heapreplace(done_s, (now_s + each, each))
+        now_s, seconds = done_s[0]
+        heapq.heapreplace(done_s, (now_s + seconds, seconds))
         least_s = max(least_s, now_s)
     return least_s
 
@@ -186,7 +186,7 @@ def _of_fewest_blocks(most: Sequence[int], num_lanes: int, nodes: tuple[int, ...
 
     Blocks of nodes, whose ranks join theirs first, count before blocks of ranks.
     """
-    of_load = {each: _blocks_up_to(each, max(most)) for each in set(most)}
+    of_load = {load: _blocks_up_to(load, max(most)) for load in set(most)}
     ranks_of_nodes = [[of_load[rank] for rank in ranks] for ranks in _neighbours(nodes, most)]
     of_ranks = {
         tuple(ranks): _fewest_blocks([of_load[rank] for rank in ranks], num_lanes)[-1]
@@ -194,13 +194,9 @@ def _of_fewest_blocks(most: Sequence[int], num_lanes: int, nodes: tuple[int, ...
     }
     alone = np.array([load.bit_count() for load in range(num_lanes + 1)], np.int64)
     more = num_lanes * len(nodes)
-    of_nodes = [
-        np.minimum(more * alone + of_ranks[tuple(ranks)], _UNREACHABLE) for ranks in _neighbours(nodes, most)
-    ]
+    of_nodes = [np.minimum(more * alone + of_ranks[tuple(ranks)], _UNREACHABLE) for ranks in _neighbours(nodes, most)]
     shared = _loads(of_nodes, num_lanes)
-    return [
-        load for costs, of_node in zip(ranks_of_nodes, shared, strict=True) for load in _loads(costs, of_node)
-    ]
+    return [load for costs, of_node in zip(ranks_of_nodes, shared, strict=True) for load in _loads(costs, of_node)]
 
 
 def _blocks_up_to(most: int, anybodys: int) -> "Costs":
@@ -236,9 +232,7 @@ def _loads(costs: Sequence[Costs], num_lanes: int) -> list[int]:
     left, loads = num_lanes, []
     for of_load, whole, rest in zip(costs, tables[:0:-1], tables[-2::-1], strict=True):
         possible = range(min(len(of_load) - 1, left), 0, -1)
-        load = next(
-            n for n in possible if of_load[n] < _UNREACHABLE and rest[left - n] + of_load[n] == whole[left]
-        )
+        load = next(n for n in possible if of_load[n] < _UNREACHABLE and rest[left - n] + of_load[n] == whole[left])
         loads.append(load)
         left -= load
     return loads

@@ -77,9 +77,7 @@ def arrange(
     """
     shuffled = keyed_order(row_ids, keys.of_rows())
     if isinstance(layout, PackedLayout):
-        steps = _packed_steps(
-            shuffled[present[shuffled]], lengths, layout.sequence_tokens, keys, len(step_rows)
-        )
+        steps = _packed_steps(shuffled[present[shuffled]], lengths, layout.sequence_tokens, keys, len(step_rows))
         return _packed(steps, layout.sequence_tokens, max_tokens)
     if isinstance(layout, BucketedLayout):
         lengths = _with_lengths_for_damaged(lengths, present, row_ids, keys)
@@ -193,9 +191,9 @@ def pack(
     spaces: list[tuple[int, int]] = []  # (tokens free, sequence), sorted
     by_length = rows[np.argsort(-lengths[rows].astype(np.int64), kind="stable")]
     for row, length in zip(by_length.tolist(), lengths[by_length].tolist(), strict=True):
-        place = bisect_left(spaces, (length, -1))
-        if place < len(spaces):
-            space, sequence = spaces.pop(place)
+        index = bisect_left(spaces, (length, -1))
+        if index < len(spaces):
+            space, sequence = spaces.pop(index)
         else:
             space, sequence = sequence_tokens, len(sequences)
             sequences.append([])
@@ -204,9 +202,7 @@ def pack(
     return [np.array(sequence, np.intp) for sequence in sequences]
 
 
-def _packed(
-    steps: list[list[Int[np.ndarray, "_"]]], sequence_tokens: int, max_tokens: int | None
-) -> Arrangement:
+def _packed(steps: list[list[Int[np.ndarray, "_"]]], sequence_tokens: int, max_tokens: int | None) -> Arrangement:
     pieces_of_steps, start = [], 0
     for sequences in steps:
         sizes = [len(rows) for rows in sequences]

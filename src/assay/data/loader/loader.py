@@ -22,7 +22,7 @@ from assay.data.loader.batch import LaneShare, StepShare
 from assay.data.loader.config import LoaderConfig, PackedLayout, PaddedLayout
 from assay.data.loader.lane_windows import LaneWindows
 from assay.data.loader.layouts import Arrangement, WindowKeys, arrange
-from assay.data.loader.order import EpochOrder, Geometry, Span, WindowPlace
+from assay.data.loader.order import EpochOrder, Geometry, Span, WindowIndex
 from assay.data.loader.receipts import Receipt, receipt
 from assay.data.loader.source import RowSource
 from assay.data.loader.windows import LaneReader, SharedGroups, Window, WindowRows
@@ -51,7 +51,7 @@ class Loader:
             lanes=config.lanes,
             rows_per_lane=config.rows_per_lane,
             window_steps=config.window_steps,
-            spread=config.spread_windows,
+            shuffle_radius=config.shuffle_radius_windows,
         )
         if self._geometry.num_rows == 0:
             raise DataError(f"dataset {source.fingerprint[:12]}…: no row is selected. Check data.split.")
@@ -59,8 +59,8 @@ class Loader:
             lambda epoch: EpochOrder(source.identities, source.num_rows, seed=config.seed, epoch=epoch)
         )
         # As many as there are between the windows of one lane that share a stretch, if lanes take turns.
-        kept = config.lanes * (self._geometry.num_portions + 1)
-        self._stretches = lru_cache(maxsize=kept)(self._rows_by_portion)
+        num_cached = config.lanes * (self._geometry.num_slices + 1)
+        self._segments = lru_cache(maxsize=num_cached)(self._rows_by_slice)
 
     @property
     def geometry(self) -> Geometry:
@@ -110,40 +110,39 @@ class Loader:
         """The virtual sequence of an epoch."""
         return self._orders(epoch)
 
-    def spans(self, place: WindowPlace, lane: int) -> list[Span]:
+    def spans(self, index: WindowIndex, lane: int) -> list[Span]:
         """The rows of a lane's stretch, as parts of row groups."""
-        return self.order(place.epoch).spans(*self._geometry.window_range(lane, place.window))
+        return self.order(index.epoch).spans(*self._geometry.window_range(lane, index.window))
 
     def rows_of_window(self, epoch: int, lane: int, window: int) -> UInt64[np.ndarray, "row"]:
         """Ids of all rows of a window, portion by portion; reads no data."""
-        portions = self._geometry.portions_of_window(window)
+        slices = self._geometry.slices_of_window(window)
         ids = [
-            self._stretches(WindowPlace(epoch, portion.stretch), lane)[portion.number] for portion in portions
+            self._segments(WindowIndex(epoch, segment_slice.segment), lane)[segment_slice.number]
+            for segment_slice in slices
         ]
         return np.concatenate(ids)
 
-    def _rows_by_portion(self, place: WindowPlace, lane: int) -> list[UInt64[np.ndarray, "row"]]:
+    def _rows_by_slice(self, index: WindowIndex, lane: int) -> list[UInt64[np.ndarray, "row"]]:
         """Ids of a stretch's rows, [portion]."""
-        ids = [self._source.row_ids(span.group)[span.first : span.stop] for span in self.spans(place, lane)]
+        ids = [self._source.row_ids(span.group)[span.first : span.stop] for span in self.spans(index, lane)]
         rows = np.concatenate(ids) if ids else np.zeros(0, np.uint64)
-        numbers = self.portion_numbers(place, lane)
-        return [rows[numbers == number] for number in range(self._geometry.num_portions)]
+        numbers = self.slice_indices(index, lane)
+        return [rows[numbers == number] for number in range(self._geometry.num_slices)]
 
-    def portion_numbers(self, place: WindowPlace, lane: int) -> Int64[np.ndarray, "row"]:
+    def slice_indices(self, index: WindowIndex, lane: int) -> Int64[np.ndarray, "row"]:
         """The portion of each row of a lane's stretch."""
-        start, stop = self._geometry.window_range(lane, place.window)
-        if place.window >= self._geometry.num_whole:
+        start, stop = self._geometry.window_range(lane, index.window)
+        if index.window >= self._geometry.num_whole:
             return np.zeros(stop - start, np.int64)
-        places = np.arange(stop - start, dtype=np.int64)
-        return self._geometry.portion_numbers(
-            np.full_like(places, start), places, self._portions_key(place.epoch)
-        )
+        positions = np.arange(stop - start, dtype=np.int64)
+        return self._geometry.slice_indices(np.full_like(positions, start), positions, self._slices_key(index.epoch))
 
     def windows_at(self, epoch: int, positions: Int64[np.ndarray, "row"]) -> Int64[np.ndarray, "row"]:
         """The window that has each of some positions of an epoch's virtual sequence."""
-        return self._geometry.windows_at(positions, self._portions_key(epoch))
+        return self._geometry.windows_at(positions, self._slices_key(epoch))
 
-    def _portions_key(self, epoch: int) -> int:
+    def _slices_key(self, epoch: int) -> int:
         return derive_key(self.config.seed, "portions", epoch)
 
     def rows_of_steps(self, epoch: int, lane: int, window: int) -> list[UInt64[np.ndarray, "row"]] | None:
@@ -152,7 +151,7 @@ class Loader:
             return None
         rows = self.rows_of_window(epoch, lane, window)
         lengths, present = np.ones(len(rows), np.int32), np.ones(len(rows), bool)
-        order, steps = self.arrange(rows, lengths, present, WindowPlace(epoch, window), lane)
+        order, steps = self.arrange(rows, lengths, present, WindowIndex(epoch, window), lane)
         return [rows[[i for piece in pieces for i in order[piece.start : piece.stop]]] for pieces in steps]
 
     def expected_receipt(self, epoch: int, lane: int, window: int) -> Receipt:
@@ -167,23 +166,23 @@ class Loader:
                 LaneReader(groups),
                 self._geometry,
                 partial(self.spans, lane=lane),
-                partial(self.portion_numbers, lane=lane),
+                partial(self.slice_indices, lane=lane),
             )
             for lane in lanes
         }
 
     def read_window(
-        self, windows: LaneWindows, place: WindowPlace, lane: int, skipped: Collection[int] | None = None
+        self, windows: LaneWindows, index: WindowIndex, lane: int, skipped: Collection[int] | None = None
     ) -> Window:
         """Read, decode and arrange a lane's window; see `shares`."""
-        rows = windows.read(place, skipped or ())
+        rows = windows.read(index, skipped or ())
         if skipped is not None:
             _refuse_newly_damaged(rows, skipped)
         layout = self.config.layout
         sequence_tokens = layout.sequence_tokens if isinstance(layout, PackedLayout) else None
         if sequence_tokens is not None:
             _refuse_longer(rows, sequence_tokens)
-        arrangement = self.arrange(rows.row_ids, rows.lengths, rows.present, place, lane)
+        arrangement = self.arrange(rows.row_ids, rows.lengths, rows.present, index, lane)
         return Window(rows, arrangement, sequence_tokens=sequence_tokens)
 
     def arrange(
@@ -191,7 +190,7 @@ class Loader:
         row_ids: UInt64[np.ndarray, "row"],
         lengths: Int32[np.ndarray, "row"],
         present: Bool[np.ndarray, "row"],
-        place: WindowPlace,
+        index: WindowIndex,
         lane: int,
     ) -> Arrangement:
         """Deal a lane's rows to the steps of a window."""
@@ -201,8 +200,8 @@ class Loader:
             lengths,
             present,
             self.config.layout,
-            WindowKeys(self.config.seed, place.epoch, place.window),
-            step_rows=self._geometry.step_rows(lane, place.window),
+            WindowKeys(self.config.seed, index.epoch, index.window),
+            step_rows=self._geometry.step_rows(lane, index.window),
             max_tokens=None if budget is None else budget // self._num_sequences,
         )
 
@@ -235,31 +234,29 @@ class _Steps:
 
     def _shares(self, pool: ThreadPoolExecutor) -> Generator[StepShare, None, None]:
         geometry = self._loader.geometry
-        cursor, left = self._cursor, self._num_steps
+        cursor, remaining = self._cursor, self._num_steps
         ahead: dict[int, Future[Window]] = {}
-        while left:
-            place = WindowPlace(cursor.epoch, cursor.step_in_epoch // geometry.window_steps)
-            ahead = ahead or self._submit(pool, place, self._skipped)
+        while remaining:
+            index = WindowIndex(cursor.epoch, cursor.step_in_epoch // geometry.window_steps)
+            ahead = ahead or self._submit(pool, index, self._skipped)
             windows = {lane: future.result() for lane, future in ahead.items()}
-            first = cursor.step_in_epoch - place.window * geometry.window_steps
-            stop = min(geometry.steps_in_window(place.window), first + left)
-            left -= stop - first
-            is_last = place.window + 1 == geometry.num_windows
-            next_place = (
-                WindowPlace(place.epoch + 1, 0) if is_last else WindowPlace(place.epoch, place.window + 1)
-            )
-            ahead = self._submit(pool, next_place) if left else {}
-            before = place.window * geometry.window_steps
+            first = cursor.step_in_epoch - index.window * geometry.window_steps
+            stop = min(geometry.steps_in_window(index.window), first + remaining)
+            remaining -= stop - first
+            is_last = index.window + 1 == geometry.num_windows
+            next_index = WindowIndex(index.epoch + 1, 0) if is_last else WindowIndex(index.epoch, index.window + 1)
+            ahead = self._submit(pool, next_index) if remaining else {}
+            before = index.window * geometry.window_steps
             for step in range(first, stop):
-                cursor = Cursor(epoch=place.epoch, step_in_epoch=before + step)
+                cursor = Cursor(epoch=index.epoch, step_in_epoch=before + step)
                 yield StepShare(cursor, tuple(_lane_share(lane, windows[lane], step) for lane in self._lanes))
             cursor = self._loader.next_cursor(cursor)
 
     def _submit(
-        self, pool: ThreadPoolExecutor, place: WindowPlace, skipped: Collection[int] | None = None
+        self, pool: ThreadPoolExecutor, index: WindowIndex, skipped: Collection[int] | None = None
     ) -> dict[int, Future[Window]]:
         return {
-            lane: pool.submit(self._loader.read_window, self._windows[lane], place, lane, skipped)
+            lane: pool.submit(self._loader.read_window, self._windows[lane], index, lane, skipped)
             for lane in self._lanes
         }
 

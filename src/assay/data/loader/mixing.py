@@ -20,14 +20,14 @@ from assay.data.dataset.profile import NUM_TOP_VALUES
 from assay.data.dataset.split import DatasetView
 from assay.data.loader.config import LoaderConfig, PaddedLayout
 from assay.data.loader.loader import Loader
-from assay.data.loader.order import WindowPlace
+from assay.data.loader.order import WindowIndex
 from assay.records.dataset import ColumnProfile
 
 MAX_LANES = 8
 MAX_WINDOWS = 32
 MAX_ROWS = 1 << 17
 """That are read, about; two windows of each lane in any case, with the stretches around them."""
-NUM_PLACES = 4096
+NUM_POSITIONS = 4096
 MIN_STEPS = 20
 """Fewer tell nothing."""
 LENGTH = "tokens a row"
@@ -56,7 +56,7 @@ class TraitMixing(NamedTuple):
         return self.neighbours * self.variation**2
 
 
-class Mend(NamedTuple):
+class OrderFix(NamedTuple):
     """Either would do."""
 
     window_rows: int
@@ -66,20 +66,20 @@ class Mend(NamedTuple):
 class Mixing(NamedTuple):
     """Against a uniform shuffle, where the correlation is 0 and the others are 1."""
 
-    place_correlation: float
+    position_correlation: float
     """The correlation of a row's step in one epoch with its step in the next."""
     traits: tuple[TraitMixing, ...]
     """The worst first; none where there was too little to see."""
-    meeting_again: float
+    pair_recurrence: float
     """How often two rows of a step are in one step of the next epoch, too, over chance."""
-    mend: Mend | None
+    fix: OrderFix | None
     """None where places and traits are well mixed."""
 
 
 class _Sample(NamedTuple):
     """A window of some lanes, one lane after the other."""
 
-    place: WindowPlace
+    index: WindowIndex
     lanes: range
     num_rows: list[int]
     """[lane]"""
@@ -93,7 +93,7 @@ class _Sample(NamedTuple):
 def measure_mixing(view: DatasetView, config: LoaderConfig) -> Mixing:
     """Reads some windows of the first epoch, and the table of row groups."""
     profiles = {profile.name: profile for profile in view.dataset.manifest.column_profiles}
-    columns = [name for name, profile in profiles.items() if _tells_rows_apart(profile)]
+    columns = [name for name, profile in profiles.items() if _is_informative(profile)]
     loader = Loader(view, config, [*columns, *sequences_of(view.dataset.manifest.columns)])
     samples = list(_samples(loader))
     steps = [_steps(loader, sample, np.arange(len(sample.row_ids)), epoch=0) for sample in samples]
@@ -107,18 +107,16 @@ def measure_mixing(view: DatasetView, config: LoaderConfig) -> Mixing:
         }
         if isinstance(config.layout, PaddedLayout):
             values[LENGTH] = _ranks(pa.array(np.concatenate([s.lengths[s.present] for s in samples])))
-        traits = [_trait(name, each, steps) for name, each in values.items() if np.ptp(each)]
-    places = _place_correlation(loader, view)
-    again = _meeting_again(loader, samples, steps) * _sharing_windows_again(loader, view, samples, steps)
-    mend = _mend(loader, view, places, max((trait.excess for trait in traits), default=0.0))
-    return Mixing(places, tuple(sorted(traits, key=lambda trait: -trait.variation)), again, mend)
+        traits = [_trait(name, numbers, steps) for name, numbers in values.items() if np.ptp(numbers)]
+    positions = _position_correlation(loader, view)
+    recurrence = _meeting_again(loader, samples, steps) * _sharing_windows_again(loader, view, samples, steps)
+    fix = _order_fix(loader, view, positions, max((trait.excess for trait in traits), default=0.0))
+    return Mixing(positions, tuple(sorted(traits, key=lambda trait: -trait.variation)), recurrence, fix)
 
 
-def _tells_rows_apart(profile: ColumnProfile) -> bool:
+def _is_informative(profile: ColumnProfile) -> bool:
     if profile.top_values:  # all values, if they are fewer than a profile lists
-        return len(profile.top_values) < NUM_TOP_VALUES and (
-            len(profile.top_values) > 1 or profile.missing_rate > 0
-        )
+        return len(profile.top_values) < NUM_TOP_VALUES and (len(profile.top_values) > 1 or profile.missing_rate > 0)
     return profile.minimum != profile.maximum
 
 
@@ -129,15 +127,15 @@ def _samples(loader: Loader) -> Iterator[_Sample]:
     """
     geometry, config = loader.geometry, loader.config
     lanes = range(0, config.lanes, max(1, config.lanes // MAX_LANES))
-    per_window = len(lanes) * config.window_steps * config.rows_per_lane * geometry.num_portions
-    wanted = max(2, min(MAX_WINDOWS, MAX_ROWS // per_window))
-    first = min(geometry.reach, (geometry.num_windows - 1) // 3)
+    per_window = len(lanes) * config.window_steps * config.rows_per_lane * geometry.num_slices
+    target = max(2, min(MAX_WINDOWS, MAX_ROWS // per_window))
+    first = min(geometry.radius, (geometry.num_windows - 1) // 3)
     last = geometry.num_windows - 1 - first
-    for window in np.unique(np.linspace(first, last, wanted).astype(int)).tolist():
-        place, windows = WindowPlace(0, window), loader.lane_windows(lanes)
-        rows = [windows[lane].read(place) for lane in lanes]
+    for window in np.unique(np.linspace(first, last, target).astype(int)).tolist():
+        index, windows = WindowIndex(0, window), loader.lane_windows(lanes)
+        rows = [windows[lane].read(index) for lane in lanes]
         yield _Sample(
-            place,
+            index,
             lanes,
             [len(row.row_ids) for row in rows],
             np.concatenate([row.row_ids for row in rows]),
@@ -147,22 +145,20 @@ def _samples(loader: Loader) -> Iterator[_Sample]:
         )
 
 
-def _steps(
-    loader: Loader, sample: _Sample, dealt: Int[np.ndarray, "row"], *, epoch: int
-) -> Int64[np.ndarray, "row"]:
+def _steps(loader: Loader, sample: _Sample, dealt: Int[np.ndarray, "row"], *, epoch: int) -> Int64[np.ndarray, "row"]:
     """The step of the window that serves each row, where the lanes take the rows in the order `dealt`."""
     steps = np.full(len(dealt), -1, np.int64)
     start = 0
     for lane, num_rows in zip(sample.lanes, sample.num_rows, strict=True):
-        mine = dealt[start : start + num_rows]
+        lane_rows = dealt[start : start + num_rows]
         start += num_rows
-        place = sample.place._replace(epoch=epoch)
+        index = sample.index._replace(epoch=epoch)
         order, of_steps = loader.arrange(
-            sample.row_ids[mine], sample.lengths[mine], sample.present[mine], place, lane
+            sample.row_ids[lane_rows], sample.lengths[lane_rows], sample.present[lane_rows], index, lane
         )
         for step, pieces in enumerate(of_steps):
             for piece in pieces:
-                steps[mine[order[piece.start : piece.stop]]] = step
+                steps[lane_rows[order[piece.start : piece.stop]]] = step
     return steps
 
 
@@ -174,10 +170,10 @@ def _trait(
     squares, products, start = [], [], 0
     for step in steps:
         served = step[step >= 0]
-        mine = centred[start : start + len(served)]
+        lane_rows = centred[start : start + len(served)]
         start += len(served)
         num_rows = np.bincount(served)
-        sums = np.stack([np.bincount(served, kind) for kind in mine.T], axis=1)[num_rows > 0]
+        sums = np.stack([np.bincount(served, kind) for kind in lane_rows.T], axis=1)[num_rows > 0]
         scaled = sums / np.sqrt(num_rows[num_rows > 0])[:, None]
         squares += (scaled**2).sum(axis=1).tolist()
         products += (scaled[1:] * scaled[:-1]).sum(axis=1).tolist()
@@ -205,20 +201,20 @@ def _ranks(column: pa.ChunkedArray | pa.Array) -> Float64[np.ndarray, "row kind"
     return ranks[:, None]
 
 
-def _place_correlation(loader: Loader, view: DatasetView) -> float:
+def _position_correlation(loader: Loader, view: DatasetView) -> float:
     """The correlation over rows from all files; which step of its window serves a row is as good as random."""
     geometry = loader.geometry
     if geometry.steps_per_epoch < MIN_STEPS:
         return 0.0
-    rows = np.linspace(0, geometry.num_rows - 1, min(NUM_PLACES, geometry.num_rows)).astype(np.int64)
+    rows = np.linspace(0, geometry.num_rows - 1, min(NUM_POSITIONS, geometry.num_rows)).astype(np.int64)
     rng = np.random.default_rng(0)
-    places = []
+    positions = []
     for epoch in (0, 1):
         window = _windows_of(loader, view, rows, epoch)
         first = window * geometry.window_steps
         steps = np.minimum(geometry.window_steps, geometry.steps_per_epoch - first)
-        places.append(first + rng.random(len(rows)) * steps)
-    return float(np.corrcoef(places)[0, 1])
+        positions.append(first + rng.random(len(rows)) * steps)
+    return float(np.corrcoef(positions)[0, 1])
 
 
 def _windows_of(
@@ -231,19 +227,17 @@ def _windows_of(
     return loader.windows_at(epoch, positions)
 
 
-def _meeting_again(
-    loader: Loader, samples: Sequence[_Sample], steps: Sequence[Int64[np.ndarray, "_"]]
-) -> float:
+def _meeting_again(loader: Loader, samples: Sequence[_Sample], steps: Sequence[Int64[np.ndarray, "_"]]) -> float:
     """How often two rows of a step are in one window of the next epoch, in any lane; over chance."""
     rng = np.random.default_rng(0)
-    again, by_chance = 0.0, 0.0
+    recurrence, by_chance = 0.0, 0.0
     for sample, before in zip(samples, steps, strict=True):
         after = _steps(loader, sample, rng.permutation(len(before)), epoch=1)
         served = before >= 0
         before, after = before[served], after[served]
-        again += _num_pairs(before * loader.geometry.window_steps + after)
+        recurrence += _num_pairs(before * loader.geometry.window_steps + after)
         by_chance += _num_pairs(before) * _num_pairs(after) / max(1.0, _num_pairs(np.zeros_like(before)))
-    return again / by_chance if by_chance else 1.0
+    return recurrence / by_chance if by_chance else 1.0
 
 
 def _num_pairs(kinds: Int64[np.ndarray, "row"]) -> float:
@@ -272,20 +266,20 @@ def _sharing_windows_again(
     return float(np.mean(same)) * loader.geometry.num_windows if same else 1.0
 
 
-def _mend(loader: Loader, view: DatasetView, places: float, excess: float) -> Mend | None:
+def _order_fix(loader: Loader, view: DatasetView, positions: float, excess: float) -> OrderFix | None:
     """What a window's row groups add to the variance of its steps falls as their number."""
-    if excess < BAD_EXCESS and places < GOOD_CORRELATION:
+    if excess < BAD_EXCESS and positions < GOOD_CORRELATION:
         return None
     geometry = loader.geometry
     lane_rows = -(-geometry.num_rows // geometry.lanes)
-    mixed_rows = geometry.window_steps * geometry.rows_per_lane * geometry.num_portions
+    mixed_rows = geometry.window_steps * geometry.rows_per_lane * geometry.num_slices
     group_rows = float((view.num_rows.astype(float) ** 2).sum() / view.num_rows.sum())
     factor = max(1.0, excess / GOOD_EXCESS)
-    wanted = max(group_rows, mixed_rows) * factor
-    if places >= GOOD_CORRELATION:
-        wanted = max(wanted, MIN_GROUPS * group_rows)
-    return Mend(
+    target = max(group_rows, mixed_rows) * factor
+    if positions >= GOOD_CORRELATION:
+        target = max(target, MIN_GROUPS * group_rows)
+    return OrderFix(
         # A window as long as its lane leaves nothing to chance but the lanes' own steps.
-        window_rows=min(lane_rows, 1 << int(np.ceil(np.log2(wanted / geometry.num_portions)))),
+        window_rows=min(lane_rows, 1 << int(np.ceil(np.log2(target / geometry.num_slices)))),
         rows_per_group=max(1, int(min(group_rows, mixed_rows, lane_rows / MIN_GROUPS) / factor)),
     )

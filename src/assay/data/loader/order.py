@@ -21,17 +21,17 @@ from assay.base.seeds import derive_key, keyed_order, mix64
 from assay.base.shapes import Int, Int64, UInt64
 
 
-class WindowPlace(NamedTuple):
+class WindowIndex(NamedTuple):
     """Names a window, or a stretch, of every lane."""
 
     epoch: int
     window: int
 
 
-class Portion(NamedTuple):
+class SegmentSlice(NamedTuple):
     """What one window has of one stretch."""
 
-    stretch: int
+    segment: int
     number: int
     """Among the portions of the stretch."""
 
@@ -63,25 +63,23 @@ class EpochOrder:
         """In the epoch."""
         return int(self._borders[-1])
 
-    def positions(
-        self, groups: Int[np.ndarray, "row"], in_group: Int[np.ndarray, "row"]
-    ) -> Int[np.ndarray, "row"]:
+    def positions(self, groups: Int[np.ndarray, "row"], in_group: Int[np.ndarray, "row"]) -> Int[np.ndarray, "row"]:
         """Where rows stand in the virtual sequence, by row group and place among its selected rows."""
-        place_of_group = np.empty(len(self._groups), np.int64)
-        place_of_group[self._groups] = np.arange(len(self._groups))
-        positions: Int[np.ndarray, "row"] = self._borders[place_of_group[groups]] + in_group
+        index_of_group = np.empty(len(self._groups), np.int64)
+        index_of_group[self._groups] = np.arange(len(self._groups))
+        positions: Int[np.ndarray, "row"] = self._borders[index_of_group[groups]] + in_group
         return positions
 
     def spans(self, start: int, stop: int) -> list[Span]:
         """The row groups behind the positions [start, stop) of the virtual sequence, in its order."""
         spans = []
-        place = int(np.searchsorted(self._borders, start, side="right")) - 1
+        index = int(np.searchsorted(self._borders, start, side="right")) - 1
         while start < stop:
-            border, next_border = int(self._borders[place]), int(self._borders[place + 1])
+            border, next_border = int(self._borders[index]), int(self._borders[index + 1])
             end = min(stop, next_border)
             if end > start:
-                spans.append(Span(int(self._groups[place]), start - border, end - border))
-            start, place = end, place + 1
+                spans.append(Span(int(self._groups[index]), start - border, end - border))
+            start, index = end, index + 1
         return spans
 
 
@@ -93,7 +91,7 @@ class Geometry(NamedTuple):
     rows_per_lane: int
     """Rows of one lane in one step."""
     window_steps: int
-    spread: int = 0
+    shuffle_radius: int = 0
     """Windows before and behind it that a stretch gives portions to, where there are as many."""
 
     @property
@@ -137,47 +135,50 @@ class Geometry(NamedTuple):
         return self.num_rows // self.lanes // (self.window_steps * self.rows_per_lane)
 
     @property
-    def reach(self) -> int:
+    def radius(self) -> int:
         """How many windows away a row may go: `spread`, or what there are."""
-        return max(0, min(self.spread, self.num_whole - 1))
+        return max(0, min(self.shuffle_radius, self.num_whole - 1))
 
     @property
-    def num_portions(self) -> int:
+    def num_slices(self) -> int:
         """Into which each whole stretch is cut."""
-        return 2 * self.reach + 1
+        return 2 * self.radius + 1
 
     def windows_of(
-        self, stretches: Int64[np.ndarray, "portion"], numbers: Int64[np.ndarray, "portion"]
+        self, segments: Int64[np.ndarray, "portion"], numbers: Int64[np.ndarray, "portion"]
     ) -> Int64[np.ndarray, "portion"]:
         """The window of each of some portions of whole stretches."""
-        aimed = stretches + numbers - self.reach
-        folded = np.maximum(aimed, -1 - aimed)
+        targets = segments + numbers - self.radius
+        folded = np.maximum(targets, -1 - targets)
         windows: Int64[np.ndarray, "portion"] = np.minimum(folded, 2 * self.num_whole - 1 - folded)
         return windows
 
-    def portions_of_window(self, window: int) -> list[Portion]:
+    def slices_of_window(self, window: int) -> list[SegmentSlice]:
         """What a window is put together from, in the order of the virtual sequence."""
         if window >= self.num_whole:
-            return [Portion(window, 0)]
-        first, stop = max(0, window - self.reach), min(self.num_whole, window + self.reach + 1)
-        stretches = np.repeat(np.arange(first, stop), self.num_portions)
-        numbers = np.tile(np.arange(self.num_portions), stop - first)
-        mine = self.windows_of(stretches, numbers) == window
-        return [Portion(*each) for each in zip(stretches[mine].tolist(), numbers[mine].tolist(), strict=True)]
+            return [SegmentSlice(window, 0)]
+        first, stop = max(0, window - self.radius), min(self.num_whole, window + self.radius + 1)
+        segments = np.repeat(np.arange(first, stop), self.num_slices)
+        numbers = np.tile(np.arange(self.num_slices), stop - first)
+        is_own = self.windows_of(segments, numbers) == window
+        return [
+            SegmentSlice(segment, number)
+            for segment, number in zip(segments[is_own].tolist(), numbers[is_own].tolist(), strict=True)
+        ]
 
-    def portion_numbers(
-        self, starts: Int64[np.ndarray, "row"], places: Int64[np.ndarray, "row"], key: int
+    def slice_indices(
+        self, starts: Int64[np.ndarray, "row"], offsets: Int64[np.ndarray, "row"], key: int
     ) -> Int64[np.ndarray, "row"]:
         """The portion of each of some rows, by where its whole stretch starts and its place in there.
 
         Of neighbours, as many as there are portions, each is in another; which one in which, the key decides.
         Those left over are in the middle portion.
         """
-        count = self.num_portions
-        rounds, turns = np.divmod(places, count)
+        count = self.num_slices
+        rounds, turns = np.divmod(offsets, count)
         turned = mix64((starts + rounds).astype(np.uint64) ^ np.uint64(key)) % np.uint64(count)
         numbers: Int64[np.ndarray, "row"] = (turns + turned.astype(np.int64)) % count
-        numbers[rounds == self.window_steps * self.rows_per_lane // count] = self.reach
+        numbers[rounds == self.window_steps * self.rows_per_lane // count] = self.radius
         return numbers
 
     def windows_at(self, positions: Int64[np.ndarray, "row"], key: int) -> Int64[np.ndarray, "row"]:
@@ -185,9 +186,9 @@ class Geometry(NamedTuple):
         lane_starts = np.array([self.lane_range(lane)[0] for lane in range(self.lanes)])
         in_lane = positions - lane_starts[np.searchsorted(lane_starts, positions, side="right") - 1]
         windows: Int64[np.ndarray, "row"]
-        windows, places = np.divmod(in_lane, self.window_steps * self.rows_per_lane)
+        windows, offsets = np.divmod(in_lane, self.window_steps * self.rows_per_lane)
         whole = windows < self.num_whole
-        numbers = self.portion_numbers((positions - places)[whole], places[whole], key)
+        numbers = self.slice_indices((positions - offsets)[whole], offsets[whole], key)
         windows[whole] = self.windows_of(windows[whole], numbers)
         return windows
 

@@ -48,17 +48,17 @@ class Difference(NamedTuple):
     """False: the rows could not be told apart; `missing` then holds all that were expected."""
 
 
-def explain(expected_rows: UInt64[np.ndarray, "row"], learned: Receipt) -> Difference:
+def explain(expected_rows: UInt64[np.ndarray, "row"], trained: Receipt) -> Difference:
     """Name the rows whose hashes make up the difference of the digests.
 
     Exact for one or two rows missing, one row too many (whichever it is: a hash can be inverted), and one row
     in the place of another. Of anything else it is said that these rows are in doubt.
     """
     expected = receipt(expected_rows)
-    if learned == expected:
+    if trained == expected:
         return Difference((), (), is_certain=True)
-    lost = np.array([(expected.digest - learned.digest) % 2**64], np.uint64)
-    match expected.num_rows - learned.num_rows:
+    lost = np.array([(expected.digest - trained.digest) % 2**64], np.uint64)
+    match expected.num_rows - trained.num_rows:
         case 1:
             found = _within(unmix64(lost), expected_rows)
             certain = Difference(tuple(found), (), is_certain=True)

@@ -59,8 +59,8 @@ class RaggedRows:
         """
         width, whole = self.values.itemsize, pa.large_binary()
         buffers = [None, pa.py_buffer(self.offsets * width), pa.py_buffer(self.values)]
-        taken = pa.LargeBinaryArray.from_buffers(whole, len(self.lengths), buffers).take(pa.array(rows))
-        _, offsets, values = taken.buffers()
+        selected = pa.LargeBinaryArray.from_buffers(whole, len(self.lengths), buffers).take(pa.array(rows))
+        _, offsets, values = selected.buffers()
         return RaggedRows(
             np.frombuffer(values or b"", self.values.dtype),
             np.frombuffer(offsets, np.int64)[: len(rows) + 1] // width,
@@ -106,12 +106,10 @@ class WindowRows:
         ragged = {name: column.take(rows) for name, column in self.ragged.items()}
         return WindowRows(self.row_ids[rows], self.present[rows], ragged, columns, self.quarantined)
 
-    def portions(self, numbers: Int64[np.ndarray, "row"], count: int) -> "list[WindowRows]":
+    def slices(self, numbers: Int64[np.ndarray, "row"], count: int) -> "list[WindowRows]":
         """The rows of each number from 0 on."""
         order = np.argsort(numbers.astype(np.uint16), kind="stable")
-        return [
-            self.take(rows) for rows in np.split(order, np.cumsum(np.bincount(numbers, minlength=count))[:-1])
-        ]
+        return [self.take(rows) for rows in np.split(order, np.cumsum(np.bincount(numbers, minlength=count))[:-1])]
 
     @classmethod
     def together(cls, parts: "Sequence[WindowRows]") -> "WindowRows":
@@ -157,9 +155,7 @@ class Window:
     def _micro_batch(self, piece: Piece) -> MicroBatch:
         rows = slice(piece.start, piece.stop)
         packs = self._sequence_tokens is not None
-        ragged = {
-            name: column.padded(rows) for name, column in self._ragged.items() if not (packs and name == TOKENS)
-        }
+        ragged = {name: column.padded(rows) for name, column in self._ragged.items() if not (packs and name == TOKENS)}
         packing = None
         if self._sequence_tokens is not None:
             ragged[TOKENS], packing = _packed(self._ragged[TOKENS], piece, self._sequence_tokens)
@@ -167,8 +163,7 @@ class Window:
             row_ids=self._row_ids[rows],
             ragged=ragged,
             columns={
-                name: column.slice(piece.start, piece.stop - piece.start)
-                for name, column in self._columns.items()
+                name: column.slice(piece.start, piece.stop - piece.start) for name, column in self._columns.items()
             },
             packing=packing,
         )
@@ -181,14 +176,14 @@ def _packed(tokens: RaggedRows, piece: Piece, sequence_tokens: int) -> tuple[Rag
     counted = np.arange(sequence_tokens, dtype=np.int32)
     row = piece.start
     for line, num_rows in enumerate(piece.sequence_rows):
-        place = 0
+        offset = 0
         for segment in range(1, num_rows + 1):
             in_row = tokens.row(row)
-            stop = place + len(in_row)
-            input_ids[line, place:stop] = in_row
-            position_ids[line, place:stop] = counted[: len(in_row)]
-            segment_ids[line, place:stop] = segment
-            place, row = stop, row + 1
+            stop = offset + len(in_row)
+            input_ids[line, offset:stop] = in_row
+            position_ids[line, offset:stop] = counted[: len(in_row)]
+            segment_ids[line, offset:stop] = segment
+            offset, row = stop, row + 1
     lengths = tokens.lengths[piece.start : piece.stop]
     borders = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
     return Ragged(input_ids, lengths), Packing(position_ids, segment_ids, borders)
@@ -250,9 +245,7 @@ class LaneReader:
             else self._group(span.group)
             for span in spans
         ]
-        return WindowRows.together(
-            [_rows(self.source, span, group) for span, group in zip(spans, groups, strict=True)]
-        )
+        return WindowRows.together([_rows(self.source, span, group) for span, group in zip(spans, groups, strict=True)])
 
     def _group(self, index: int) -> Group:
         if self._last is None or self._last[0] != index:
@@ -273,9 +266,7 @@ def _rows(source: RowSource, span: Span, group: Group) -> WindowRows:
             lists[name] = _lists(table[name])
         except DataError as error:
             shard = source.shard_of(span.group)
-            raise DataError(
-                f"{shard}: the dataset's row group {span.group}: column '{name}' {error}"
-            ) from error
+            raise DataError(f"{shard}: the dataset's row group {span.group}: column '{name}' {error}") from error
     return WindowRows(row_ids, np.ones(len(row_ids), bool), lists, table.drop_columns(names), ())
 
 

@@ -18,14 +18,14 @@ from assay.base.seeds import derive_key
 from assay.base.shapes import Float64, Int64
 from assay.data.dataset.checkpoint_tokens import begin_ids, turn_end_ids
 from assay.data.dataset.formats.boundaries import control_tokens, encode_guarded, guarded, pattern_of
-from assay.data.dataset.formats.parts import GUARD
+from assay.data.dataset.formats.conversation_parts import GUARD
 from assay.data.dataset.formats.template import ChatTemplate
 from assay.distributed.rank_device import device_of
-from assay.inference.local.generator import DrawWatcher, Generator
+from assay.inference.local.generator import DrawObserver, Generator
 from assay.inference.local.stop_tokens import CompletionText
 from assay.inference.rollout import Prompt, Rollout
 from assay.models.causal import CausalModel, end_ids
-from assay.scoring.sampler import Completion, Message, SamplerError, Sampling, as_text, refuse_no_room
+from assay.scoring.sampler import Completion, Message, SamplerError, Sampling, as_text, check_prompt_budget
 
 
 class TextBits(NamedTuple):
@@ -88,7 +88,7 @@ class LocalModel:
                 "per byte need a lossless tokenizer, e.g. a byte-level BPE."
             )
         window = min(window_tokens or self.window_tokens, self.window_tokens)
-        bytes_before = np.cumsum([0, *(len(each.encode()) if each != GUARD else 0 for each in text)])
+        bytes_before = np.cumsum([0, *(len(item.encode()) if item != GUARD else 0 for item in text)])
         starts = bytes_before[np.array([offset for offset, _ in encoded.offsets], np.int64)]
         return TextBits(self._token_bits(encoded.ids, window), starts, int(bytes_before[-1]))
 
@@ -103,8 +103,8 @@ class LocalModel:
         num_tokens = max(1, len(whole) - len(before))
         if num_tokens + max(1, len(self.begin)) > self.window_tokens:
             raise ConfigError(f"a choice of {num_tokens} tokens does not fit the model's {self.window_tokens}.")
-        kept = whole[-(self.window_tokens - max(1, len(self.begin))) :]
-        bits = self._token_bits(kept, self.window_tokens)
+        window_ids = whole[-(self.window_tokens - max(1, len(self.begin))) :]
+        bits = self._token_bits(window_ids, self.window_tokens)
         return float(bits[-num_tokens:].sum()), num_tokens
 
     def complete(
@@ -112,28 +112,34 @@ class LocalModel:
         prompts: Sequence[Prompt],
         sampling: Sampling,
         is_stopping: Callable[[], bool],
-        watcher: DrawWatcher,
+        observer: DrawObserver,
     ) -> list[Rollout]:
         """See `Generator.generate`."""
-        return self._generator.generate(prompts, sampling, is_stopping, watcher)
+        return self._generator.generate(prompts, sampling, is_stopping, observer)
 
     def sample(
         self,
         prompts: Sequence[Sequence[Message]],
         sampling: Sampling,
-        watcher: DrawWatcher | None = None,
+        observer: DrawObserver | None = None,
     ) -> list[Completion | SamplerError]:
         """One completion for each conversation; draws follow from `sampling.seed` and the prompt alone.
 
         Raises `ConfigError` where `sampling.max_tokens` leaves no room for any prompt.
         """
-        refuse_no_room(self.window_tokens, sampling)
-        asked = [self._prompt(messages, sampling) for messages in prompts]
-        whole = [each[0] for each in asked if not isinstance(each, SamplerError)]
-        rollouts = iter(self._generator.generate(whole, sampling, watcher=watcher))
+        check_prompt_budget(self.window_tokens, sampling)
+        prompts_or_errors = [self._prompt(messages, sampling) for messages in prompts]
+        whole = [
+            prompts_or_error[0]
+            for prompts_or_error in prompts_or_errors
+            if not isinstance(prompts_or_error, SamplerError)
+        ]
+        rollouts = iter(self._generator.generate(whole, sampling, observer=observer))
         return [
-            each if isinstance(each, SamplerError) else self._completion(*each, next(rollouts), sampling)
-            for each in asked
+            prompts_or_error
+            if isinstance(prompts_or_error, SamplerError)
+            else self._completion(*prompts_or_error, next(rollouts), sampling)
+            for prompts_or_error in prompts_or_errors
         ]
 
     def conversation(self, messages: Sequence[Message]) -> tuple[str, list[int]]:

@@ -93,11 +93,7 @@ def print_build(manifest: DatasetManifest, dataset: Path) -> None:
     if (build := manifest.build) is None:
         return
     lines = [f"read {_counted(build.num_read, 'row')}, kept {manifest.num_rows:,}"]
-    lines += [
-        what.replace("{}", _counted(count, noun), 1)
-        for count, noun, what in _outcomes(manifest, build)
-        if count
-    ]
+    lines += [what.replace("{}", _counted(count, noun), 1) for count, noun, what in _outcomes(manifest, build) if count]
     lines += [f"not read: {', '.join(build.unread_fields)}"] if build.unread_fields else []
     lines += [
         f"label '{label}' ({_counted(rows, 'row')}) is learned as a class: if it says that the label is not "
@@ -284,9 +280,7 @@ def _print_lengths(console: Console, lengths: LengthProfile) -> None:
 
 def _column_table(columns: Sequence[ColumnProfile], num_rows: int, group: str) -> Table:
     def called(column: ColumnProfile) -> str:
-        return (
-            f"{column.name} ({group})" if group not in ("", column.name) and column.name == KEY else column.name
-        )
+        return f"{column.name} ({group})" if group not in ("", column.name) and column.name == KEY else column.name
 
     def type_text(column: ColumnProfile) -> str:
         return column.type.removesuffix(", ordered=0>") if column.type.startswith("dictionary") else column.type
@@ -302,16 +296,11 @@ def _column_table(columns: Sequence[ColumnProfile], num_rows: int, group: str) -
 
 def _values_text(column: ColumnProfile, num_rows: int) -> str:
     if column.top_values:
-        shown = [
-            f"{_short(value)} {tenths_text(count / num_rows)}"
-            for value, count in column.top_values[:NUM_VALUES]
-        ]
+        shown = [f"{_short(value)} {tenths_text(count / num_rows)}" for value, count in column.top_values[:NUM_VALUES]]
         return ", ".join(shown) + (", …" if len(column.top_values) > NUM_VALUES else "")
     if column.minimum is None:
         return ""
-    return f"{column.minimum} to {column.maximum}" + (
-        "" if column.mean is None else f", mean {column.mean:.3g}"
-    )
+    return f"{column.minimum} to {column.maximum}" + ("" if column.mean is None else f", mean {column.mean:.3g}")
 
 
 def _short(value: str) -> str:
@@ -354,9 +343,7 @@ def print_split(dataset: Path, found: SplitView, build: BuildSummary | None) -> 
     held_out = found.validation.num_rows + found.num_dropped
     total = found.train.num_rows + held_out
     for part, side in (("train", found.train), ("validation", found.validation)):
-        label = (
-            "" if side.num_positive is None else f"  label 1: {tenths_text(side.num_positive / side.num_rows)}"
-        )
+        label = "" if side.num_positive is None else f"  label 1: {tenths_text(side.num_positive / side.num_rows)}"
         print(f"{part:<11} {side.num_rows:>12,} rows  {tenths_text(side.num_rows / total):>6}{label}")
     if found.num_dropped:
         print(
@@ -397,14 +384,10 @@ def print_diff(found: DatasetDiff) -> None:
     """What a person wants to know first stands first."""
     console = stdout(markup=True)
     if found.is_equal:
-        console.print(
-            f"[bold green]equal[/]: {number_of(found.rows_after, 'row')}, fingerprint {found.after[:16]}"
-        )
+        console.print(f"[bold green]equal[/]: {number_of(found.rows_after, 'row')}, fingerprint {found.after[:16]}")
         return
     console.print(f"[bold]{found.before[:16]} → {found.after[:16]}[/]")
-    console.print(
-        f"rows    {found.rows_before:,} → {found.rows_after:,}{_change(found.rows_before, found.rows_after)}"
-    )
+    console.print(f"rows    {found.rows_before:,} → {found.rows_after:,}{_change(found.rows_before, found.rows_after)}")
     tokens = _change(found.tokens_before, found.tokens_after)
     console.print(f"tokens  {count_text(found.tokens_before)} → {count_text(found.tokens_after)}{tokens}")
     if found.rows is not None:
@@ -425,9 +408,7 @@ def print_diff(found: DatasetDiff) -> None:
         console.print(_shift_table(found.shifts[:MAX_LINES]))
         if len(found.shifts) > MAX_LINES:
             console.print(f"and {len(found.shifts) - MAX_LINES} smaller shifts (--json has all)")
-    console.print(
-        f"\n{tenths_text(found.length_distance)} of the rows would have to change their length to be alike"
-    )
+    console.print(f"\n{tenths_text(found.length_distance)} of the rows would have to change their length to be alike")
 
 
 def _print_some(console: Console, mark: str, lines: Sequence[str]) -> None:

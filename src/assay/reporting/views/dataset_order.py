@@ -22,7 +22,9 @@ class OrderFixView(View):
     """Settings that would shuffle well."""
 
     window_rows: int
+    """Value of `loader.window_rows`."""
     rows_per_group: int
+    """Rows per row group of rewritten shards."""
 
 
 class OrderView(View):

@@ -17,33 +17,33 @@ _PUNCTUATION = frozenset(string.punctuation)
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 
 
-def match(answer: str, ideals: Sequence[str]) -> bool:
+def match(completion: str, ideals: Sequence[str]) -> bool:
     """The answer begins with one of the ideals."""
-    return any(answer.startswith(ideal) for ideal in ideals)
+    return any(completion.startswith(ideal) for ideal in ideals)
 
 
-def includes(answer: str, ideals: Sequence[str], *, ignore_case: bool = False) -> bool:
+def includes(completion: str, ideals: Sequence[str], *, ignore_case: bool = False) -> bool:
     """One of the ideals stands in the answer."""
     if ignore_case:
-        return any(ideal.lower() in answer.lower() for ideal in ideals)
-    return any(ideal in answer for ideal in ideals)
+        return any(ideal.lower() in completion.lower() for ideal in ideals)
+    return any(ideal in completion for ideal in ideals)
 
 
-def fuzzy_match(answer: str, ideals: Sequence[str]) -> bool:
+def fuzzy_match(completion: str, ideals: Sequence[str]) -> bool:
     """Normalised, one holds the other, for some ideal; an empty text matches an empty one only."""
-    said = normalised(answer)
+    text = normalised(completion)
     for ideal in map(normalised, ideals):
-        if not said or not ideal:
-            if said == ideal:
+        if not text or not ideal:
+            if text == ideal:
                 return True
-        elif said in ideal or ideal in said:
+        elif text in ideal or ideal in text:
             return True
     return False
 
 
-def token_f1(answer: str, ideals: Sequence[str]) -> float:
+def token_f1(completion: str, ideals: Sequence[str]) -> float:
     """The best F1 of normalised words over the ideals, repetitions counted; 0 without a shared word."""
-    return max(_f1(normalised(answer).split(), normalised(ideal).split()) for ideal in ideals)
+    return max(_f1(normalised(completion).split(), normalised(ideal).split()) for ideal in ideals)
 
 
 def normalised(text: str) -> str:
@@ -52,15 +52,15 @@ def normalised(text: str) -> str:
     return " ".join(_ARTICLES.sub(" ", bare).split())
 
 
-def json_match(answer: str, ideals: Sequence[str]) -> bool:
+def json_match(completion: str, ideals: Sequence[str]) -> bool:
     """The answer is JSON that equals one of the ideals; `ValueError` for an ideal that is not JSON."""
     try:
-        said = parse_json(answer)
+        text = parse_json(completion)
     except ValueError:
-        said = None
+        text = None
     # Every ideal is parsed before any is compared, so a broken one is found whatever was answered.
     parsed = [parse_json(ideal) for ideal in ideals]
-    return any(json_equal(said, ideal) for ideal in parsed)
+    return any(json_equal(text, ideal) for ideal in parsed)
 
 
 def json_equal(first: Any, second: Any) -> bool:

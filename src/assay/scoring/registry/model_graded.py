@@ -18,7 +18,7 @@ INVALID = "__invalid__"
 MatchRule = Literal["include", "exact", "endswith", "starts_or_endswith"]
 Prompt = str | tuple[dict[str, str], ...]
 
-_ANSWER_PROMPTS = {
+_EVAL_TYPE_PROMPTS = {
     "classify": (
         "Answer the question by printing only a single choice from {choices} (without quotes or "
         "punctuation) corresponding to the correct answer with no other text."
@@ -67,13 +67,11 @@ def choices_of(spec: ModelGradedSpec, num_completions: int) -> tuple[str, ...]:
         "from_n_abc": [string.ascii_lowercase[index % 26] for index in range(num_completions)],
         "from_n_ABC": [string.ascii_uppercase[index % 26] for index in range(num_completions)],
     }
-    given = spec.choice_strings
-    choices = tuple(named.get(given, list(given)) if isinstance(given, str) else given)
+    strings = spec.choice_strings
+    choices = tuple(named.get(strings, list(strings)) if isinstance(strings, str) else strings)
     for choice in choices:
         if any(character in string.punctuation for character in choice):
-            raise ConfigError(
-                f"choice '{choice}' holds punctuation, which is removed from answers before they match."
-            )
+            raise ConfigError(f"choice '{choice}' holds punctuation, which is removed from answers before they match.")
     return choices
 
 
@@ -83,17 +81,17 @@ def judge_prompt(
     """What the judge is asked; `eval_type` (the eval's own argument) adds the answer prompt."""
     turns = [{"role": "user", "content": spec.prompt}] if isinstance(spec.prompt, str) else list(spec.prompt)
     if eval_type is not None:
-        if eval_type not in _ANSWER_PROMPTS:
-            raise ConfigError(f"eval_type '{eval_type}' is unknown. Use {', '.join(_ANSWER_PROMPTS)}.")
+        if eval_type not in _EVAL_TYPE_PROMPTS:
+            raise ConfigError(f"eval_type '{eval_type}' is unknown. Use {', '.join(_EVAL_TYPE_PROMPTS)}.")
         shown = " or ".join(f'"{choice}"' for choice in choices)
-        added = "\n\n" + _ANSWER_PROMPTS[eval_type].format(choices=shown)
+        added = "\n\n" + _EVAL_TYPE_PROMPTS[eval_type].format(choices=shown)
         turns[-1] = {**turns[-1], "content": turns[-1]["content"] + added}
     texts = {key: chat_as_text(value) if _is_chat(value) else value for key, value in values.items()}
     return [Message(role=turn["role"], content=filled(turn["content"], texts)) for turn in turns]
 
 
 def judgement(
-    answer: str,
+    completion: str,
     spec: ModelGradedSpec,
     choices: Sequence[str],
     *,
@@ -103,16 +101,14 @@ def judgement(
     """The first line that matches a choice decides; from the end where the judge was to reason first."""
     parsed_as = spec.eval_type or eval_type
     if parsed_as is None:
-        raise ConfigError(
-            "neither the eval nor its modelgraded spec names an eval_type, so answers have no form."
-        )
-    choice = choice_in(answer, choices, last_first=parsed_as.startswith("cot_classify"), match_rule=match_rule)
+        raise ConfigError("neither the eval nor its modelgraded spec names an eval_type, so answers have no form.")
+    choice = choice_in(completion, choices, last_first=parsed_as.startswith("cot_classify"), match_rule=match_rule)
     return ModelGrade(choice, _score(choice, choices, spec.choice_scores))
 
 
-def choice_in(answer: str, choices: Sequence[str], *, last_first: bool, match_rule: MatchRule) -> str:
+def choice_in(completion: str, choices: Sequence[str], *, last_first: bool, match_rule: MatchRule) -> str:
     """The choice that a line of the answer matches once its punctuation is gone; `__invalid__` if none does."""
-    lines = answer.strip().split("\n")
+    lines = completion.strip().split("\n")
     for line in reversed(lines) if last_first else lines:
         bare = "".join(character for character in line.strip() if character not in string.punctuation)
         if not bare:
@@ -145,8 +141,7 @@ def escaped(prompt: Any) -> Any:
     """A prompt with its braces doubled, as the judge's prompt gets it."""
     if _is_chat(prompt):
         return [
-            {**turn, "content": _double_braces(turn["content"])} if "content" in turn else dict(turn)
-            for turn in prompt
+            {**turn, "content": _double_braces(turn["content"])} if "content" in turn else dict(turn) for turn in prompt
         ]
     return _double_braces(prompt)
 
@@ -157,9 +152,7 @@ def filled(template: str, values: Mapping[str, Any]) -> str:
         keys = [key for _, key, _, _ in string.Formatter().parse(template) if key]
         return template.format(**{key: values[key] for key in keys})
     except (KeyError, IndexError, ValueError) as error:
-        raise DataError(
-            f"a prompt of the registry cannot be filled: {error!r}. It has {sorted(values)}."
-        ) from error
+        raise DataError(f"a prompt of the registry cannot be filled: {error!r}. It has {sorted(values)}.") from error
 
 
 def chat_as_text(chat: Sequence[Mapping[str, str]]) -> str:
@@ -177,7 +170,7 @@ def chat_as_text(chat: Sequence[Mapping[str, str]]) -> str:
 def _score(choice: str, choices: Sequence[str], scores: Mapping[str, float] | str | None) -> float | None:
     if scores is None:
         return None
-    by_choice = {each: float(each) for each in choices} if isinstance(scores, str) else scores
+    by_choice = {name: float(name) for name in choices} if isinstance(scores, str) else scores
     return min(by_choice.values()) if choice == INVALID else by_choice[choice]
 
 

@@ -70,17 +70,15 @@ class RegistryEval(NamedTuple):
         """How its class asks for completions. Includes leaves the temperature to the API: 1."""
         if self.rule == "Includes":
             return Sampling(temperature=1.0, max_tokens=500, seed=0)
-        given = (self.args.get("sample_kwargs") or {}) if self.rule == "ModelBasedClassify" else self.args
-        return Sampling(max_tokens=int(given.get("max_tokens", _MAX_TOKENS[self.rule])))
+        options = (self.args.get("sample_kwargs") or {}) if self.rule == "ModelBasedClassify" else self.args
+        return Sampling(max_tokens=int(options.get("max_tokens", _MAX_TOKENS[self.rule])))
 
     def prompt(self, index: int) -> list[Message]:
         """What the model is asked for sample `index`; a plain text is a system message, as in the original."""
         prompt = self.samples[index]["input"]
         if self.few_shot:
             if isinstance(prompt, str):
-                raise DataError(
-                    f"eval '{self.name}': few-shot examples need chat prompts; sample {index} is a text."
-                )
+                raise DataError(f"eval '{self.name}': few-shot examples need chat prompts; sample {index} is a text.")
             shots = [turn for example in self.few_shot for turn in example["sample"]]
             prompt = [*prompt[:-1], *shots, *prompt[-1:]]
         return as_chat(prompt)
@@ -109,9 +107,7 @@ class Registry:
     def __init__(self, folder: Path) -> None:
         """`ConfigError` where there is no registry."""
         if not (folder / "evals").is_dir():
-            raise ConfigError(
-                f"{folder}: no registry there (no folder 'evals'). Name the folder that holds it."
-            )
+            raise ConfigError(f"{folder}: no registry there (no folder 'evals'). Name the folder that holds it.")
         self._folder = folder
         self._evals = _entries(folder / "evals")
         self._specs = _entries(folder / "modelgraded")
@@ -126,8 +122,8 @@ class Registry:
                 "Run it with the package 'evals' and import its log: 'assay eval import'."
             )
         rule, args = _RULES[class_name], dict(entry.get("args") or {})
-        if strange := sorted(set(args) - _ARGUMENTS[rule]):
-            raise ConfigError(f"eval '{key}': {rule} takes no argument {', '.join(strange)}.")
+        if unknown := sorted(set(args) - _ARGUMENTS[rule]):
+            raise ConfigError(f"eval '{key}': {rule} takes no argument {', '.join(unknown)}.")
         if "samples_jsonl" not in args:
             raise ConfigError(f"eval '{key}': args name no samples_jsonl.")
         samples = _jsonl(self._data_path(str(args["samples_jsonl"])))
@@ -172,9 +168,7 @@ def _entries(folder: Path) -> dict[str, Any]:
     return entries
 
 
-def _dereferenced(
-    name: str, entries: Mapping[str, Any], what: str, folder: Path
-) -> tuple[str, Mapping[str, Any]]:
+def _dereferenced(name: str, entries: Mapping[str, Any], what: str, folder: Path) -> tuple[str, Mapping[str, Any]]:
     seen: set[str] = set()
     while True:
         if name not in entries:
@@ -200,19 +194,15 @@ def _jsonl(path: Path) -> tuple[Mapping[str, Any], ...]:
     return tuple(json_lines(data, path, of_what="samples").values())
 
 
-def _check_samples(
-    name: str, rule: Rule, samples: tuple[Mapping[str, Any], ...], spec: ModelGradedSpec | None
-) -> None:
+def _check_samples(name: str, rule: Rule, samples: tuple[Mapping[str, Any], ...], spec: ModelGradedSpec | None) -> None:
     needed = ("input", "ideal") if spec is None else tuple(spec.input_outputs)
     for index, sample in enumerate(samples):
         for key in needed:
             if key not in sample:
                 raise DataError(f"eval '{name}': sample {index} has no '{key}'; it has {sorted(sample)}.")
         if spec is None and not _is_ideal(sample["ideal"]):
-            raise DataError(
-                f"eval '{name}': sample {index}: 'ideal' must be a text or a list of texts ({rule})."
-            )
+            raise DataError(f"eval '{name}': sample {index}: 'ideal' must be a text or a list of texts ({rule}).")
 
 
 def _is_ideal(ideal: Any) -> bool:
-    return isinstance(ideal, str) or (isinstance(ideal, list) and all(isinstance(each, str) for each in ideal))
+    return isinstance(ideal, str) or (isinstance(ideal, list) and all(isinstance(text, str) for text in ideal))

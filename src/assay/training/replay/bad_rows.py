@@ -25,11 +25,11 @@ from assay.training.trainer.numerics import added_in_order
 SIGMAS = 6.0
 """Robust standard deviations of the earlier steps' mean losses by which a step must exceed their median to be
 the data's doing."""
-LEAST_SPREAD = 0.1
+MIN_DEVIATION_SHARE = 0.1
 """Least spread as a share of the median: steps that are alike by chance do not make every other one bad."""
 
 
-class PlacedRow(NamedTuple):
+class RowLocation(NamedTuple):
     """A row in its micro-batch."""
 
     lane: int
@@ -53,9 +53,7 @@ class RowLosses(NamedTuple):
 
     def means(self) -> Float64[np.ndarray, "row"]:
         """[row]: loss per weight; 0 for a row that weighs nothing."""
-        means: np.ndarray = np.divide(
-            self.sums, self.weights, out=np.zeros_like(self.sums), where=self.weights > 0
-        )
+        means: np.ndarray = np.divide(self.sums, self.weights, out=np.zeros_like(self.sums), where=self.weights > 0)
         return means
 
     def mean(self) -> float:
@@ -67,7 +65,7 @@ class RowLosses(NamedTuple):
 class SuspectRows(NamedTuple):
     """What a search found."""
 
-    rows: list[PlacedRow]
+    rows: list[RowLocation]
     losses: list[float]
     """The losses of `rows`, in nats, without dropout."""
     criterion: str
@@ -78,7 +76,7 @@ class SuspectRows(NamedTuple):
     earlier_loss: float
 
 
-def narrow(rows: Sequence[PlacedRow], is_bad: Callable[[Sequence[PlacedRow]], bool]) -> list[PlacedRow]:
+def narrow(rows: Sequence[RowLocation], is_bad: Callable[[Sequence[RowLocation]], bool]) -> list[RowLocation]:
     """The rows that are bad by themselves; a set that is bad only together is returned whole.
 
     Takes about 2 b log2(n / b) calls for b bad rows among n.
@@ -92,10 +90,10 @@ def narrow(rows: Sequence[PlacedRow], is_bad: Callable[[Sequence[PlacedRow]], bo
     return found or list(rows)
 
 
-def placed_rows(lanes: Sequence[LaneShare]) -> list[PlacedRow]:
+def row_locations(lanes: Sequence[LaneShare]) -> list[RowLocation]:
     """All rows of a step, lane by lane; of a prompt each answer by itself."""
     return [
-        PlacedRow(lane.lane, number, row, int(row_id))
+        RowLocation(lane.lane, number, row, int(row_id))
         for lane in lanes
         for number, batch in enumerate(lane.micro_batches)
         for row, row_id in enumerate(batch.row_ids)
@@ -108,9 +106,9 @@ class RowSearcher:
     def __init__(self, replayer: Replayer, share: StepShare) -> None:
         self._replayer = replayer
         self._step = replayer.step + 1
-        learned = self._learned(share, self._step)
-        self._lanes = {lane.lane: lane for lane in learned}
-        self._rows = placed_rows(learned)
+        training_samples = self._training_lanes(share, self._step)
+        self._lanes = {lane.lane: lane for lane in training_samples}
+        self._rows = row_locations(training_samples)
         self.num_passes = 0
 
     def not_finite(self) -> SuspectRows:
@@ -131,7 +129,7 @@ class RowSearcher:
         first = self._step - len(earlier)
         before = np.array([self._mean_loss(share, step) for step, share in enumerate(earlier, first)])
         median = float(np.median(before))
-        limit = median + SIGMAS * max(1.4826 * float(np.median(np.abs(before - median))), LEAST_SPREAD * median)
+        limit = median + SIGMAS * max(1.4826 * float(np.median(np.abs(before - median))), MIN_DEVIATION_SHARE * median)
         criterion = (
             f"the step's mean loss above {limit:.4g}: that of the {len(earlier):,} steps before, with the "
             f"same weights (median {median:.4g}), plus {SIGMAS:g} robust standard deviations"
@@ -139,17 +137,22 @@ class RowSearcher:
         is_high = np.isin(np.arange(len(self._rows)), lifting(losses, limit))
         return self._suspects(is_high, losses, criterion, median)
 
-    def _learned(self, share: StepShare, step: int) -> list[LaneShare]:
+    def _training_lanes(self, share: StepShare, step: int) -> list[LaneShare]:
         """What the step learns from, with the weights as they are."""
         forward, model = self._replayer.forward, self._replayer.model
-        made = forward.learned(lambda: model, share.lanes, step=step)
-        return [each.lane for each in forward.settled(made, step=step, everyones=lambda lanes: lanes)]
+        recorded = forward.training_samples(lambda: model, share.lanes, step=step)
+        return [
+            normalize_advantage.lane
+            for normalize_advantage in forward.normalize_advantages(
+                recorded, step=step, gather_lanes=lambda lanes: lanes
+            )
+        ]
 
     def _suspects(
         self, is_bad: Bool[np.ndarray, "row"], losses: RowLosses, criterion: str, earlier_loss: float
     ) -> SuspectRows:
         return SuspectRows(
-            rows=[self._rows[place] for place in np.flatnonzero(is_bad)],
+            rows=[self._rows[index] for index in np.flatnonzero(is_bad)],
             losses=losses.means()[is_bad].tolist(),
             criterion=criterion,
             num_passes=self.num_passes,
@@ -162,37 +165,39 @@ class RowSearcher:
     def _mean_loss(self, share: StepShare, step: int) -> float:
         """The mean loss of a step's rows, with the replayer's weights and without dropout."""
         forward, model = self._replayer.forward, self._replayer.model
-        batches = [batch for lane in self._learned(share, step) for batch in lane.micro_batches]
+        batches = [batch for lane in self._training_lanes(share, step) for batch in lane.micro_batches]
         self.num_passes += len(batches)
         with _without_dropout(model):
             sums = [float(forward.loss_of(model, batch).sum) for batch in batches]
         return added_in_order(sums) / sum(map(forward.weight_of, batches))
 
-    def _is_not_finite(self, rows: Sequence[PlacedRow]) -> bool:
+    def _is_not_finite(self, rows: Sequence[RowLocation]) -> bool:
         self.num_passes += 1
         first = rows[0]
         batch = self._lanes[first.lane].micro_batches[first.micro_batch]
         chosen = batch.take([row.row for row in rows])
         try:
-            made = self._replayer.lane_recomputer.of_learned(LaneShare(first.lane, (chosen,)), step=self._step)
+            recorded = self._replayer.lane_recomputer.gradient_of_samples(
+                LaneShare(first.lane, (chosen,)), step=self._step
+            )
         except (RuntimeError, IndexError):
             return True
-        return not math.isfinite(made.loss_sum) or not all(
-            bool(gradient.isfinite().all()) for gradient in made.gradients
+        return not math.isfinite(recorded.loss_sum) or not all(
+            bool(gradient.isfinite().all()) for gradient in recorded.gradients
         )
 
     @torch.no_grad()
-    def _losses(self, rows: Sequence[PlacedRow]) -> RowLosses:
+    def _losses(self, rows: Sequence[RowLocation]) -> RowLosses:
         """The loss of each row alone, without dropout."""
         forward, model = self._replayer.forward, self._replayer.model
         sums, weights = np.full(len(rows), math.nan), np.zeros(len(rows))
         with _without_dropout(model):
-            for place, row in enumerate(rows):
+            for index, row in enumerate(rows):
                 self.num_passes += 1
                 chosen = self._lanes[row.lane].micro_batches[row.micro_batch].take([row.row])
-                weights[place] = forward.weight_of(chosen)
+                weights[index] = forward.weight_of(chosen)
                 try:
-                    sums[place] = float(forward.loss_of(model, chosen).sum)
+                    sums[index] = float(forward.loss_of(model, chosen).sum)
                 except (RuntimeError, IndexError):
                     continue
         return RowLosses(sums, weights)

@@ -10,7 +10,7 @@ from assay.base.digest import sha256_of_json
 from assay.base.errors import ConfigError
 from assay.data.dataset.checkpoint_tokens import dataset_end_ids, folder_end_ids
 from assay.data.dataset.dataset import Dataset
-from assay.evals.compatibility import refuse_what_it_cannot_answer
+from assay.evals.compatibility import check_benchmarks_supported
 from assay.evals.config import (
     Benchmark,
     BitsPerByte,
@@ -49,7 +49,7 @@ from assay.store.ledger.writer import LedgerWriter
 from assay.store.objects import ObjectStore, open_store
 from assay.training.recipe import recipe_of
 from assay.workflows.evaluation.results import write_results
-from assay.workflows.run import chosen_commit
+from assay.workflows.run import find_commit
 
 if TYPE_CHECKING:
     from assay.data.dataset.formats.template import ChatTemplate
@@ -60,9 +60,7 @@ SUITE_DAY = date(2026, 1, 1)
 """Today, for a chat template that asks, where a suite asks: no answer hangs on the day of the question."""
 
 
-def scorers_of_commit(
-    suite: Suite, suite_path: str, run: Run, commit: Commit, store: ObjectStore
-) -> Iterator[Scorer]:
+def scorers_of_commit(suite: Suite, suite_path: str, run: Run, commit: Commit, store: ObjectStore) -> Iterator[Scorer]:
     """A scorer for each benchmark, on a run's commit; made one after another.
 
     `ConfigError` before any is made where the run's method cannot answer one.
@@ -70,7 +68,7 @@ def scorers_of_commit(
     from assay.evals.commit_model import ClassificationScorer, HeldOutScorer, load_committed
 
     method = recipe_of(run).method
-    refuse_what_it_cannot_answer(suite, suite_path, method, whose=f"run '{run.run_id}'")
+    check_benchmarks_supported(suite, suite_path, method, whose=f"run '{run.run_id}'")
     model, asked = load_committed(run, commit, store), None
     for benchmark in suite.benchmarks:
         if isinstance(benchmark, Classification):
@@ -183,17 +181,16 @@ def _scorer_of_model(
         else "Ask the model's folder, or leave it out of the suite."
     )
     raise ConfigError(
-        f"{suite_path}: benchmark '{benchmark.name}' is of type {benchmark.type}, which {who} cannot answer. "
-        f"{cure}"
+        f"{suite_path}: benchmark '{benchmark.name}' is of type {benchmark.type}, which {who} cannot answer. {cure}"
     )
 
 
 def _template(tokenizer: str | Path, day: date, name: str | None = None) -> "ChatTemplate | None":
-    from assay.data.dataset.formats.template import load_template, template_beside
+    from assay.data.dataset.formats.template import load_template, tokenizer_template
     from assay.data.dataset.tokens import special_tokens, tokenizer_settings
 
     special = special_tokens(tokenizer_settings(tokenizer))
-    return load_template(name, special, day) if name else template_beside(tokenizer, special, day)
+    return load_template(name, special, day) if name else tokenizer_template(tokenizer, special, day)
 
 
 def local_model(folder: str, *, chat_day: date = SUITE_DAY) -> "tuple[LocalModel, str]":
@@ -209,7 +206,7 @@ def local_model(folder: str, *, chat_day: date = SUITE_DAY) -> "tuple[LocalModel
     return LocalModel(model, name=f"weights {digest[:12]}", ends=ends, template=template), digest
 
 
-def refuse_results_of_others(home: Home, run_id: str, step: int, folder: Path | None = None) -> None:
+def check_results_are_of_run(home: Home, run_id: str, step: int, folder: Path | None = None) -> None:
     """Raise `ConfigError` where results would be filed as those of a run's commit and are not of it.
 
     `folder` is the model's; its export says whose weights it holds. Of an endpoint, or of another tool's
@@ -218,13 +215,13 @@ def refuse_results_of_others(home: Home, run_id: str, step: int, folder: Path | 
     if not home.has_run(run_id):
         return
     run = home.run(run_id)
-    chosen_commit(run, CommitLog(open_store(run.store_url)), step)
+    find_commit(run, CommitLog(open_store(run.store_url)), step)
     if folder is None:
         return
     path = folder / EXPORT_FILE
-    there = ExportedModel.from_json(path.read_bytes(), source=path) if path.is_file() else None
-    if there is None or (there.run_id, there.step) != (run_id, step):
-        other = f" (it is of run '{there.run_id}' at step {there.step:,})" if there else ""
+    exported = ExportedModel.from_json(path.read_bytes(), source=path) if path.is_file() else None
+    if exported is None or (exported.run_id, exported.step) != (run_id, step):
+        other = f" (it is of run '{exported.run_id}' at step {exported.step:,})" if exported else ""
         raise ConfigError(
             f"{folder} is no export of run '{run_id}' at step {step:,}{other}, and its results would stand as "
             f"that commit's. File them under another --run-id; 'assay eval work {run_id}' asks the run's own "
@@ -239,9 +236,7 @@ def judges_at(base_url: str, suite: Suite, model: str | None) -> Tools:
         return Tools({"*": judge}, judge)
     graders = [benchmark.grader for benchmark in suite.benchmarks if isinstance(benchmark, Generation)]
     singles = [
-        each
-        for grader in graders
-        for each in (grader.graders.values() if isinstance(grader, Multi) else [grader])
+        single for grader in graders for single in (grader.graders.values() if isinstance(grader, Multi) else [grader])
     ]
     named = {single.model for single in singles if isinstance(single, ScoreModel | LabelModel)}
     judges = {name: HttpSampler(base_url=base_url, model=name) for name in sorted(named)}
@@ -261,9 +256,7 @@ def training_text(texts: Sequence[Path], dataset: Path | None, tokenizer: Path |
         from assay.data.dataset.tokens import load_tokenizer
 
         if tokenizer is None:
-            raise ConfigError(
-                "a dataset holds tokens: name the tokenizer that it was built with (--tokenizer)."
-            )
+            raise ConfigError("a dataset holds tokens: name the tokenizer that it was built with (--tokenizer).")
         return DatasetText(Dataset.open(dataset), load_tokenizer(tokenizer))
     return TextFiles(texts) if texts else None
 

@@ -45,7 +45,7 @@ from assay.store.objects import open_store
 from assay.training.methods.registry import exportable_method
 from assay.training.recipe import Recipe, recipe_of
 from assay.workflows.export.export_warnings import evaluation_of_commit, warnings_of_commit
-from assay.workflows.run import chosen_commit, existing_run
+from assay.workflows.run import find_commit, load_run
 
 if TYPE_CHECKING:
     from assay.models.exporting import Adapters
@@ -77,18 +77,18 @@ def export_run(
 ) -> Exported:
     """Write a commit's model (the last one's, unless a step is named) to a folder that is not there yet, or
     with `is_forced` in place of an earlier export."""
-    run = existing_run(home, run_id)
+    run = load_run(home, run_id)
     recipe, log = recipe_of(run), CommitLog(open_store(run.store_url))
-    commit = chosen_commit(run, log, step)
+    commit = find_commit(run, log, step)
     to = to or Path(f"{run.run_id}-step{commit.step}")
     if to.exists() and not (is_forced and (to / EXPORT_FILE).is_file()):
-        cure = "It holds no export: name" if is_forced else "Replace it with --force, or name"
-        raise ConfigError(f"{to}: it is there already. {cure} another folder with --to.")
+        hint = "It holds no export: name" if is_forced else "Replace it with --force, or name"
+        raise ConfigError(f"{to}: it is there already. {hint} another folder with --to.")
     dataset = Dataset.open(Path(recipe.data.dataset))
     known = tokenizer_of(dataset.folder, dataset.manifest, tokenizer, NAME_IT)
     from assay.evals.commit_model import load_committed  # with torch, for what can be done
     from assay.models.auto_tokenizer import keep_tokenization
-    from assay.models.exporting import Leaving
+    from assay.models.exporting import ExportOptions
     from assay.models.lora import base_sha256
 
     method = exportable_method(recipe.method)
@@ -101,7 +101,7 @@ def export_run(
     columns = _columns_read(recipe, dataset) if method.form == "classifier" else {}
     try:
         base = base_sha256(model) if adapters == "apart" else None
-        method.save_portable(model, unfinished, Leaving(beside.padding, beside.ends, adapters, columns))
+        method.save_exported(model, unfinished, ExportOptions(beside.padding, beside.ends, adapters, columns))
         for name, data in beside.files.items():
             (unfinished / name).write_bytes(data)
         keep_tokenization(unfinished, load_tokenizer(unfinished), sample_texts(dataset, known.path))
@@ -126,16 +126,14 @@ def export_run(
     return Exported(to, exported)
 
 
-def _record(
-    run: Run, commit: Commit, dataset: Dataset, known: KnownTokenizer, *, form: ModelForm
-) -> ExportedModel:
+def _record(run: Run, commit: Commit, dataset: Dataset, known: KnownTokenizer, *, form: ModelForm) -> ExportedModel:
     """Where the model comes from; what is written is added once it is."""
     warned = warnings_of_commit(run, commit)
     return ExportedModel(
         run_id=run.run_id,
         step=commit.step,
         weights_digest=commit.weights_digest,
-        recipe=_without_places(run.recipe, dataset.manifest.name),
+        recipe=_without_paths(run.recipe, dataset.manifest.name),
         recipe_sha256=run.recipe_sha256,
         dataset=dataset.manifest.name,
         dataset_fingerprint=run.dataset_fingerprint,
@@ -148,8 +146,8 @@ def _record(
         exported_s=SystemClock().now_s(),
         files=(),
         form=form,
-        warnings=tuple(each.text for each in warned),
-        warning_rules=tuple(each.rule for each in warned),
+        warnings=tuple(processor.text for processor in warned),
+        warning_rules=tuple(processor.rule for processor in warned),
         text=dataset.manifest.text_field,
     )
 
@@ -188,18 +186,16 @@ class _TokenizerFiles(NamedTuple):
     """Tokens that end a completion, the one of the rows first."""
 
 
-def _tokenizer_files(
-    known: KnownTokenizer, dataset: Dataset, recipe: Recipe, form: ModelForm
-) -> _TokenizerFiles:
+def _tokenizer_files(known: KnownTokenizer, dataset: Dataset, recipe: Recipe, form: ModelForm) -> _TokenizerFiles:
     """The dataset's tokenizer, special tokens and chat template, as transformers reads them."""
     files, manifest = {TOKENIZER_FILE: known.path.read_bytes()}, dataset.manifest
     if form == "language_model":
         files[TOKENIZER_FILE] = _without_end(files[TOKENIZER_FILE])
     tokenizer, special, ends = load_tokenizer(known.path), dict[str, str](), tuple[int, ...]()
     if form != "classifier":
-        template = _kept(known, TEMPLATE_FILE, manifest.chat_template_sha256)
+        template = _sidecar_file(known, TEMPLATE_FILE, manifest.chat_template_sha256)
         files |= {} if template is None else {TEMPLATE_FILE: template}
-        _kept(known, SETTINGS_FILE, manifest.tokenizer_config_sha256)
+        _sidecar_file(known, SETTINGS_FILE, manifest.tokenizer_config_sha256)
         special = special_tokens(tokenizer_settings(known.path))
     if form == "language_model":
         ends = tuple(dict.fromkeys([*dataset_end_ids(manifest, known.path), *recipe.method.end_ids()]))
@@ -207,8 +203,8 @@ def _tokenizer_files(
         # render other conversations than it did.
         if ends and b"eos_token" not in files.get(TEMPLATE_FILE, b""):
             special["eos_token"] = str(tokenizer.id_to_token(ends[0]))
-    wanted = [special.pop("pad_token", None), *_PADDING]
-    padding = [token for token in wanted if token and tokenizer.token_to_id(token) is not None]
+    candidates = [special.pop("pad_token", None), *_PADDING]
+    padding = [token for token in candidates if token and tokenizer.token_to_id(token) is not None]
     if form == "classifier":
         padding.append(str(tokenizer.id_to_token(0)))
     elif form == "reward_model":
@@ -231,7 +227,9 @@ def _without_end(data: bytes) -> bytes:
     """A tokenizer.json that puts nothing behind a text: a prompt would have ended before it is completed."""
     tree, is_changed = json.loads(data), False
     found = tree.get("post_processor") or {}
-    for step in (each for each in found.get("processors", [found]) if each.get("type") == "TemplateProcessing"):
+    for step in (
+        processor for processor in found.get("processors", [found]) if processor.get("type") == "TemplateProcessing"
+    ):
         for name in ("single", "pair"):
             last = max(index for index, piece in enumerate(step[name], 1) if "Sequence" in piece)
             is_changed |= last < len(step[name])
@@ -239,7 +237,7 @@ def _without_end(data: bytes) -> bytes:
     return json.dumps(tree, ensure_ascii=False).encode() if is_changed else data
 
 
-def _kept(known: KnownTokenizer, name: str, sha256: str | None) -> bytes | None:
+def _sidecar_file(known: KnownTokenizer, name: str, sha256: str | None) -> bytes | None:
     """A file beside the tokenizer; if the manifest names one, it must be that."""
     path = known.path.parent / name
     data = path.read_bytes() if path.is_file() else None
@@ -263,7 +261,7 @@ def _row_ends(dataset: Dataset) -> set[int]:
             for number in sequence.values.take(pc.subtract(sequence.offsets[1:], 1)).unique().to_pylist()
         }
 
-    return set().union(*dataset.each_group(of_group))
+    return set().union(*dataset.map_groups(of_group))
 
 
 def _readable_as_the_folder(folder: Path) -> None:
@@ -280,7 +278,7 @@ def _digests(folder: Path) -> tuple[FileDigest, ...]:
     )
 
 
-def _without_places(recipe: dict[str, Any], dataset: str) -> dict[str, Any]:
+def _without_paths(recipe: dict[str, Any], dataset: str) -> dict[str, Any]:
     """Where things lie on this machine is nobody else's business."""
     tree: dict[str, Any] = json.loads(json.dumps(recipe))
     tree["data"]["dataset"] = dataset

@@ -12,9 +12,9 @@ from tokenizers import Tokenizer
 
 from assay.base.errors import DataError
 from assay.data.dataset.formats.boundaries import control_tokens, pattern_of
-from assay.data.dataset.formats.encode import Encoder, KeptRow
-from assay.data.dataset.formats.rows import FIELDS, EngineResponse, RowReader, nested
-from assay.data.dataset.formats.template import ChatTemplate, template_beside
+from assay.data.dataset.formats.encode import Encoder, UsableRow
+from assay.data.dataset.formats.rows import FIELDS, RenderedRow, RowReader, nested
+from assay.data.dataset.formats.template import ChatTemplate, tokenizer_template
 from assay.data.dataset.raw.span import Row
 from assay.data.dataset.tokens import load_tokenizer, special_tokens, tokenizer_settings
 from assay.records.dataset import Format
@@ -38,14 +38,14 @@ class RewardRows(NamedTuple):
     def of(cls, tokenizer: Path, max_tokens: int) -> "RewardRows":
         """With what lies beside the tokenizer."""
         special = special_tokens(tokenizer_settings(tokenizer))
-        template = template_beside(tokenizer, special)
+        template = tokenizer_template(tokenizer, special)
         return cls(load_tokenizer(tokenizer), template, special.get("eos_token", ""), max_tokens)
 
     def sequences(self, row: Row, where: str, text: str) -> list[list[int]]:
         """The tokens of each sequence of a row; none where it says nothing."""
-        there = {name for name, value in row.items() if value is not None}
-        roots = {name.partition(".")[0] for name in there}
-        kinds: list[Format] = [kind for kind in ASKED if any(roots.issuperset(way) for way in FIELDS[kind])]
+        present = {name for name, value in row.items() if value is not None}
+        roots = {name.partition(".")[0] for name in present}
+        kinds: list[Format] = [kind for kind in ASKED if any(roots.issuperset(fields) for fields in FIELDS[kind])]
         if not kinds and text not in row:
             raise DataError(
                 f"{of_header(where)}: no column '{text}', and no pair (chosen, rejected), conversation "
@@ -63,9 +63,9 @@ class RewardRows(NamedTuple):
         said = reader.read(nested(row), where)
         return [] if said is None else self._tokens(said, where)
 
-    def _tokens(self, said: EngineResponse, where: str) -> list[list[int]]:
+    def _tokens(self, said: RenderedRow, where: str) -> list[list[int]]:
         encoder = Encoder(self.tokenizer, "chat", "", self.max_tokens, drops_unusable=False, end=self.end)
-        (encodings,) = encoder.encodings([KeptRow(where, {}, said)])
+        (encodings,) = encoder.encodings([UsableRow(where, {}, said)])
         found = [encoding.ids for encoding in encodings]
         if (longest := max(map(len, found))) > self.max_tokens:
             raise DataError(

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from assay.base.errors import ConfigError, DataError, unwritten
 from assay.data.dataset.formats.rows import FIELDS
-from assay.data.dataset.raw.find import each_span
+from assay.data.dataset.raw.find import iter_spans
 from assay.data.dataset.raw.propose import likely_text
 from assay.data.dataset.raw.span import Row
 from assay.records.dataset import Format
@@ -33,16 +33,16 @@ HELD_BACK = 32_768
 """Rows in which a column that is still empty may show the type that Parquet wants to know first."""
 
 
-def refuse_without_text(file: Path, name: str) -> None:
+def check_text_column(file: Path, name: str) -> None:
     """Raise `DataError` where the first row of a file has no such column, nor those that a reward model is
     asked about, before a model is loaded."""
     if not file.is_file():  # a pipe is read once
         return
-    rows = (each for span in each_span([file], FIRST_ROWS) for each in span.rows())
+    rows = (each for span in iter_spans([file], FIRST_ROWS) for each in span.rows())
     part = list(itertools.islice(rows, FIRST_ROWS))
     for where, row in part[:1]:
         roots = {column.partition(".")[0] for column in row}
-        if name not in row and not any(roots.issuperset(way) for kind in ASKED for way in FIELDS[kind]):
+        if name not in row and not any(roots.issuperset(fields) for kind in ASKED for fields in FIELDS[kind]):
             text_of(row, name, where, part)
 
 
@@ -52,8 +52,7 @@ def text_of(row: Row, name: str, where: str, part: Sequence[tuple[str, Row]]) ->
         columns = {column: [each[column] for _, each in part if each.get(column)] for column in row}
         likely = likely_text(columns) or "NAME"
         raise DataError(
-            f"{of_header(where)}: no column '{name}'; it has {', '.join(row)}. Name that of the text: "
-            f"--text {likely}."
+            f"{of_header(where)}: no column '{name}'; it has {', '.join(row)}. Name that of the text: --text {likely}."
         )
     if row[name] is None:
         return ""

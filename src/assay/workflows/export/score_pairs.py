@@ -45,7 +45,7 @@ def is_folder(name: str) -> bool:
 
 def folder_reference(path: str, dataset: Dataset) -> ReferenceModel:
     """The model in a checkpoint folder, which must write what the dataset holds."""
-    _refuse_other_rows(dataset)
+    _check_pairs(dataset)
     check_tokenizer(dataset, path, f"--reference {path}")
     check_template(dataset, path, f"--reference {path}")
     return ReferenceModel.from_folder(path)
@@ -53,14 +53,14 @@ def folder_reference(path: str, dataset: Dataset) -> ReferenceModel:
 
 def run_reference(home: Home, run_id: str, step: int | None, dataset: Dataset) -> ReferenceModel:
     """The model of a run's commit (the last one's, unless a step is named)."""
-    _refuse_other_rows(dataset)
+    _check_pairs(dataset)
     run = load_run(home, run_id)
     log = CommitLog(open_store(run.store_url))
     commit = find_commit(run, log, step)
     name = f"{run_id}@{commit.step}"
-    theirs = str(Dataset.open(Path(recipe_of(run).data.dataset)).folder)
-    check_tokenizer(dataset, theirs, f"--reference {name}")
-    check_template(dataset, theirs, f"--reference {name}")
+    folder_of_run = str(Dataset.open(Path(recipe_of(run).data.dataset)).folder)
+    check_tokenizer(dataset, folder_of_run, f"--reference {name}")
+    check_template(dataset, folder_of_run, f"--reference {name}")
     return ReferenceModel(load_committed(run, commit, log.store), name=name)
 
 
@@ -86,23 +86,22 @@ def score_pairs(
         weights_digest=reference.digest,
     )
     folder = out / SHARDS_FOLDER
-    _refuse_another_dataset(out, scored)
+    _check_output(out, scored)
     check_foreign_shards(folder)
     names = [
-        f"part-{number:05d}-{sha256_of_json([shard.sha256, shard.path, reference.digest, tokens_at_once])[:12]}"
-        ".parquet"
+        f"part-{number:05d}-{sha256_of_json([shard.sha256, shard.path, reference.digest, tokens_at_once])[:12]}.parquet"
         for number, shard in enumerate(manifest.shards)
     ]
-    there, done = finished_shards(folder, names, replacing), 0
+    existing, done = finished_shards(folder, names, replacing), 0
     for number, file in enumerate(names):
         groups = (dataset.groups.shard_index == number).nonzero()[0].tolist()
-        if file not in there:
+        if file not in existing:
             with (
                 open_store(str(folder)).open_writer(file) as data,
                 pq.ParquetWriter(data, _schema(dataset, groups[0]), compression="zstd") as writer,
             ):
-                for place, group in enumerate(groups):
-                    progress(done + place, len(dataset.groups))
+                for index, group in enumerate(groups):
+                    progress(done + index, len(dataset.groups))
                     writer.write_table(_scored(dataset, group, reference, tokens_at_once))
         done += len(groups)
         progress(done, len(dataset.groups))
@@ -147,28 +146,28 @@ def _keep_files(dataset: Dataset, out: Path) -> None:
             store.put(name, path.read_bytes())
 
 
-def _refuse_other_rows(dataset: Dataset) -> None:
+def _check_pairs(dataset: Dataset) -> None:
     manifest = dataset.manifest
     if manifest.format != "pairs":
         raise ConfigError(
             f"dataset '{manifest.name}' holds rows of format {manifest.format}: a reference is "
             "asked about pairs, chosen and rejected. Build them with 'assay data build --format pairs'."
         )
-    if there := [name for name in REFERENCE_LOGPROBS if name in manifest.columns]:
+    if existing := [name for name in REFERENCE_LOGPROBS if name in manifest.columns]:
         scored = manifest.scored
-        whose, where = (f" (what {scored.reference} said)", f", {scored.source},") if scored else ("", "")
+        source, where = (f" (what {scored.reference} said)", f", {scored.source},") if scored else ("", "")
         raise ConfigError(
-            f"dataset '{manifest.name}' has the column {there[0]} already{whose}. Score the dataset that "
+            f"dataset '{manifest.name}' has the column {existing[0]} already{source}. Score the dataset that "
             f"it was made from{where} into another folder."
         )
 
 
-def _refuse_another_dataset(out: Path, scored: ReferenceScores) -> None:
+def _check_output(out: Path, scored: ReferenceScores) -> None:
     file = out / MANIFEST_FILE
     if not file.is_file():
         return
-    there = DatasetManifest.from_json(file.read_bytes(), source=file)
-    if there.scored != scored:
+    existing = DatasetManifest.from_json(file.read_bytes(), source=file)
+    if existing.scored != scored:
         raise ConfigError(
-            f"--out {out}: another dataset is there, '{there.name}'. Name a folder of its own for the scores."
+            f"--out {out}: another dataset is there, '{existing.name}'. Name a folder of its own for the scores."
         )

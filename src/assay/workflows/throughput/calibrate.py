@@ -180,8 +180,7 @@ def two_workers(ranks: list[SegmentData], alone: SegmentData, num_lanes: int) ->
         for what in ("swapped ", "added ")
     }
     messages = [
-        TimedMessage(num_bytes=num_bytes, seconds=span.ended_s - span.began_s)
-        for num_bytes, span in spans["swapped "]
+        TimedMessage(num_bytes=num_bytes, seconds=span.ended_s - span.began_s) for num_bytes, span in spans["swapped "]
     ]
     large = max(num_bytes for num_bytes, _ in spans["added "])
     added_s = [span.ended_s - span.began_s for num_bytes, span in spans["added "] if num_bytes == large]

@@ -22,9 +22,7 @@ def rows(count: int, *, seed: int = 0) -> dict[str, pa.Array]:
         "prompt_length": pa.array(rng.integers(0, 1000, count)),
         "label": pa.array((rng.random(count) < 0.2).astype(np.int8)),
         "shard_id": pa.array([f"key-{row // 4}" for row in range(count)]),
-        "created_at": pa.array(
-            [start + timedelta(hours=row) for row in range(count)], pa.timestamp("us", "UTC")
-        ),
+        "created_at": pa.array([start + timedelta(hours=row) for row in range(count)], pa.timestamp("us", "UTC")),
     }
 
 

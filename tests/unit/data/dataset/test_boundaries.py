@@ -19,7 +19,7 @@ UNTRAINED_END = """\
 {%- else -%}{{ m.content }}{%- endif -%}{{ '<|im_end|>\\n' }}{%- endfor -%}
 {%- if add_generation_prompt -%}{{ '<|im_start|>assistant\\n' }}{%- endif -%}
 """
-ASK, SAY = {"role": "user", "content": "hello"}, {"role": "assistant", "content": "yes"}
+QUESTION, REPLY = {"role": "user", "content": "hello"}, {"role": "assistant", "content": "yes"}
 
 
 def boundaries(
@@ -41,14 +41,14 @@ def test_the_end_of_a_turn_is_counted_whether_it_is_trained_or_not(
     tmp_path: Path, template: str | None, expected: BoundaryTokens
 ) -> None:
     tokenizer = write_tokenizer(tmp_path / "tokenizer", UNTRAINED_END, bos_token="<s>")
-    rows = [{"messages": [ASK, SAY, ASK, SAY]}, {"messages": [ASK, SAY]}]
+    rows = [{"messages": [QUESTION, REPLY, QUESTION, REPLY]}, {"messages": [QUESTION, REPLY]}]
     assert boundaries(tmp_path, "chat", rows, tokenizer, chat_template=template) == expected
 
 
 def test_blanks_may_follow_the_end_of_a_turn(tmp_path: Path) -> None:
     unmarked = UNTRAINED_END.replace("{%- generation -%}", "").replace("{%- endgeneration -%}", "")
     tokenizer = write_tokenizer(tmp_path / "tokenizer", unmarked, bos_token="<s>")
-    found = boundaries(tmp_path, "chat", [{"messages": [ASK, SAY, ASK, SAY]}], tokenizer)
+    found = boundaries(tmp_path, "chat", [{"messages": [QUESTION, REPLY, QUESTION, REPLY]}], tokenizer)
     assert found == BoundaryTokens(begin_ids=(BOS,), end_ids=(CLOSE,), num_ends=2, num_trained_ends=2)
 
 
@@ -65,7 +65,7 @@ def test_texts_without_an_end_have_none(tmp_path: Path) -> None:
 
 def test_prompts_name_what_would_end_their_completions(tmp_path: Path) -> None:
     tokenizer = write_tokenizer(tmp_path / "tokenizer")
-    rows = [{"prompt": [ASK]}, {"prompt": [ASK]}, {"prompt": "2 + 2 ="}]
+    rows = [{"prompt": [QUESTION]}, {"prompt": [QUESTION]}, {"prompt": "2 + 2 ="}]
     found = boundaries(tmp_path, "prompts", rows, tokenizer, chat_template="chatml")
     assert found == BoundaryTokens(end_ids=(CLOSE, END))
 

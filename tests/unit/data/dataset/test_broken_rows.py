@@ -44,27 +44,27 @@ def good(number: int) -> bytes:
 def mixed(path: Path, num_broken: int) -> tuple[list[bytes], dict[int, str]]:
     """Forty good lines with so many broken ones among them; and line number -> what is wrong there."""
     lines = [good(number) for number in range(40)]
-    says: dict[int, str] = {}
-    places = sorted(random.Random(num_broken).sample(range(40 + num_broken), num_broken))
-    for number, place in enumerate(places):
+    messages: dict[int, str] = {}
+    indices = sorted(random.Random(num_broken).sample(range(40 + num_broken), num_broken))
+    for number, index in enumerate(indices):
         line, what = list(BROKEN.items())[number % len(BROKEN)]
-        lines.insert(place, line)
-        says[place + 1] = what
+        lines.insert(index, line)
+        messages[index + 1] = what
     path.write_bytes(b"\n".join(lines))
-    return lines, says
+    return lines, messages
 
 
 @pytest.mark.parametrize("num_broken", [2, 9, 20, 31])
 def test_all_broken_rows_are_told_at_once_before_anything_is_written(
     tmp_path: Path, config: BuildConfig, num_broken: int
 ) -> None:
-    _, says = mixed(tmp_path / "rows.jsonl", num_broken)
+    _, messages = mixed(tmp_path / "rows.jsonl", num_broken)
     with pytest.raises(DataError) as caught:
         build_dataset([tmp_path / "rows.jsonl"], tmp_path / "out", config, workers=1)
-    first, *listed, cure = str(caught.value).splitlines()
+    first, *listed, hint = str(caught.value).splitlines()
     assert first.endswith(f"rows.jsonl: {num_broken} rows cannot be used:")
-    assert cure.endswith("'--drop unusable'.")
-    for line, (number, what) in zip(listed, list(says.items())[:20], strict=False):
+    assert hint.endswith("'--drop unusable'.")
+    for line, (number, what) in zip(listed, list(messages.items())[:20], strict=False):
         assert f"line {number}" in line and what in line and "char " not in line
     assert len(listed) == min(num_broken, 20) + (num_broken > 20)
     assert ("and 11 more" in listed[-1]) == (num_broken == 31)
@@ -75,12 +75,12 @@ def test_all_broken_rows_are_told_at_once_before_anything_is_written(
 def test_broken_rows_are_left_out_and_counted_and_no_good_one_is(
     tmp_path: Path, config: BuildConfig, num_broken: int
 ) -> None:
-    _, says = mixed(tmp_path / "rows.jsonl", num_broken)
+    _, messages = mixed(tmp_path / "rows.jsonl", num_broken)
     drops = config.model_copy(update={"drop": ("unusable",)})
     summary = build_dataset([tmp_path / "rows.jsonl"], tmp_path / "out", drops, workers=1).build
     assert summary is not None
     assert (summary.num_unusable, summary.num_read) == (num_broken, 40 + num_broken)
-    number, what = next(iter(says.items()))
+    number, what = next(iter(messages.items()))
     assert f"line {number}" in summary.first_unusable and what in summary.first_unusable
     (tmp_path / "good.jsonl").write_bytes(b"\n".join(map(good, range(40))))
     build_dataset([tmp_path / "good.jsonl"], tmp_path / "alone", config, workers=1)
@@ -105,9 +105,7 @@ def test_a_row_of_csv_with_too_many_values_is_left_out_and_counted(tmp_path: Pat
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.txt", "a.csv"])
 def test_a_byte_order_mark_is_no_part_of_a_row(name: str, tmp_path: Path) -> None:
-    lines = {"a.jsonl": [good(0), good(1)], "a.txt": [b"one", b"two"], "a.csv": [b"text,n", b"a,1", b"b,2"]}[
-        name
-    ]
+    lines = {"a.jsonl": [good(0), good(1)], "a.txt": [b"one", b"two"], "a.csv": [b"text,n", b"a,1", b"b,2"]}[name]
     (tmp_path / name).write_bytes(b"\n".join(lines))
     plain = [row for span in find_spans([tmp_path / name], 1) for row in span.rows()]
     (tmp_path / name).write_bytes(BOM + b"\n".join(lines))

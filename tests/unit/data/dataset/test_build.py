@@ -60,10 +60,7 @@ def encoded() -> list[bytes]:
 def test_rows_come_out_tokenised_in_their_order_with_what_was_missing_missing(tmp_path: Path, config) -> None:
     manifest = build_dataset([write(tmp_path / "rows.jsonl", encoded())], tmp_path / "out", config, workers=1)
     dataset = Dataset.open(tmp_path / "out")
-    tables = [
-        dataset.read_row_group(group, ["input_ids", "label", "language"])
-        for group in range(len(dataset.groups))
-    ]
+    tables = [dataset.read_row_group(group, ["input_ids", "label", "language"]) for group in range(len(dataset.groups))]
     rows = [row for table in tables for row in table.to_pylist()]
     tokenizer = Tokenizer.from_file(config.tokenizer)
     assert [tokenizer.decode(row["input_ids"]) for row in rows] == [line["text"] for line in LINES]
@@ -75,16 +72,16 @@ def test_a_build_goes_on_where_it_stopped_and_ends_with_the_same_dataset(tmp_pat
     source = write(tmp_path / "rows.jsonl", encoded())
     whole = build_dataset([source], tmp_path / "out", config, workers=1)
     shards = sorted((tmp_path / "out" / "shards").glob("*.parquet"))
-    kept = shards[0].stat().st_mtime_ns
+    retained = shards[0].stat().st_mtime_ns
     shards[1].unlink()
     shards[2].with_suffix(".unfinished").write_bytes(b"half")
     again = build_dataset([source], tmp_path / "out", config, workers=1)
     assert again.fingerprint == whole.fingerprint
-    assert shards[0].stat().st_mtime_ns == kept
+    assert shards[0].stat().st_mtime_ns == retained
 
 
 @pytest.mark.parametrize(
-    ("line", "says"),
+    ("line", "message"),
     [
         (b'{"text": "caf\xe9", "label": 0}', r"line 12: not UTF-8 \(byte 13 of the line is 0xe9\)"),
         (b'{"text": "half', "line 12, column 10: not JSON: unterminated string"),
@@ -107,29 +104,29 @@ def test_a_build_goes_on_where_it_stopped_and_ends_with_the_same_dataset(tmp_pat
         ),
     ],
 )
-def test_a_bad_line_is_named_by_its_number(tmp_path: Path, config, line: bytes, says: str) -> None:
+def test_a_bad_line_is_named_by_its_number(tmp_path: Path, config, line: bytes, message: str) -> None:
     lines = encoded()
     lines[11] = line
-    with pytest.raises(DataError, match=says):
+    with pytest.raises(DataError, match=message):
         build_dataset([write(tmp_path / "rows.jsonl", lines)], tmp_path / "out", config, workers=1)
     assert not (tmp_path / "out" / "manifest.json").exists()
 
 
-strange_texts = st.text(max_size=4) | st.sampled_from(["\ud800", "a\udfff", "", "\x00", "\u2028", "x" * 50])
+unusual_texts = st.text(max_size=4) | st.sampled_from(["\ud800", "a\udfff", "", "\x00", "\u2028", "x" * 50])
 times = st.datetimes().map(str) | st.sampled_from(["0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59-12:00"])
 anything = (
-    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | strange_texts
-    | st.lists(st.integers(), max_size=2) | st.dictionaries(strange_texts, st.integers(), max_size=1)
+    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | unusual_texts
+    | st.lists(st.integers(), max_size=2) | st.dictionaries(unusual_texts, st.integers(), max_size=1)
 )  # fmt: skip
 labels = st.sampled_from([0, 1, "0", True])
 optional = {"language": anything, "score": st.floats() | st.integers(-(2**63), 2**63 - 1), "when": times}
-strange_rows = st.fixed_dictionaries({"text": anything, "label": labels}, optional=optional)
+unusual_rows = st.fixed_dictionaries({"text": anything, "label": labels}, optional=optional)
 texts = st.text(st.characters(codec="utf-8"), min_size=1, max_size=4)
 good_rows = st.fixed_dictionaries({"text": texts, "label": labels}, optional={**optional, "language": texts})
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.lists(good_rows, min_size=1, max_size=6) | st.lists(strange_rows, min_size=1, max_size=3))
+@given(st.lists(good_rows, min_size=1, max_size=6) | st.lists(unusual_rows, min_size=1, max_size=3))
 def test_rows_that_pass_the_check_can_be_written_and_the_others_are_named(tmp_path, config, lines) -> None:
     folder = Path(tempfile.mkdtemp(dir=tmp_path))
     (folder / "rows.jsonl").write_text("\n".join(map(json.dumps, lines)))
@@ -141,10 +138,10 @@ def test_rows_that_pass_the_check_can_be_written_and_the_others_are_named(tmp_pa
     except DataError as error:
         assert "rows.jsonl: " in str(error) and "line " in str(error)
         return
-    kept = [line for line in lines if str(line["text"] or "").strip()]
-    if kept:
+    retained = [line for line in lines if str(line["text"] or "").strip()]
+    if retained:
         _write_shard(span, folder, "a.parquet", config, plan)
-        assert index_dataset(str(folder), folder / "out").num_rows == len(kept)
+        assert index_dataset(str(folder), folder / "out").num_rows == len(retained)
 
 
 def all_rows(folder: Path, columns: list[str]) -> list[dict]:
@@ -162,8 +159,7 @@ def test_bad_input_is_found_before_the_first_shard_is_written(tmp_path: Path, co
 
 def test_a_field_that_is_missing_in_a_whole_shard_has_the_type_it_has_elsewhere(tmp_path: Path, config) -> None:
     lines = [
-        {"text": "x", "label": 0, "turns": None if n < 10 else n, "score": n if n < 10 else 0.5}
-        for n in range(20)
+        {"text": "x", "label": 0, "turns": None if n < 10 else n, "score": n if n < 10 else 0.5} for n in range(20)
     ]
     source = write(tmp_path / "rows.jsonl", [json.dumps(line).encode() for line in lines])
     config = config.model_copy(update={"metadata_fields": ("turns", "score", "never"), "time_field": None})
@@ -176,9 +172,7 @@ def test_a_field_that_is_missing_in_a_whole_shard_has_the_type_it_has_elsewhere(
 
 
 def test_a_missing_key_stays_missing(tmp_path: Path, config) -> None:
-    source = write(
-        tmp_path / "rows.jsonl", [b'{"text": "x", "label": 0, "key": 7}', b'{"text": "y", "label": 1}']
-    )
+    source = write(tmp_path / "rows.jsonl", [b'{"text": "x", "label": 0, "key": 7}', b'{"text": "y", "label": 1}'])
     build_dataset(
         [source],
         tmp_path / "out",
@@ -230,13 +224,13 @@ def test_text_files_become_rows_by_line_or_by_file(tmp_path: Path, config) -> No
 
 
 def test_shards_that_somebody_else_wrote_are_not_touched(tmp_path: Path, config) -> None:
-    theirs = tmp_path / "out" / "shards" / "part-00000-theirs.snappy.parquet"
-    theirs.parent.mkdir(parents=True)
-    theirs.write_bytes(b"precious")
+    foreign = tmp_path / "out" / "shards" / "part-00000-theirs.snappy.parquet"
+    foreign.parent.mkdir(parents=True)
+    foreign.write_bytes(b"precious")
     source = write(tmp_path / "rows.jsonl", encoded())
     with pytest.raises(ConfigError, match=r"part-00000-theirs.snappy.parquet.*Choose another --out"):
         build_dataset([source], tmp_path / "out", config, workers=1)
-    assert theirs.read_bytes() == b"precious"
+    assert foreign.read_bytes() == b"precious"
 
 
 def test_other_settings_or_other_input_make_the_shards_anew(tmp_path: Path, config) -> None:
@@ -288,9 +282,7 @@ def test_a_source_that_grew_by_a_shard_replaces_the_dataset_too(tmp_path: Path, 
 def test_a_metadata_field_may_not_take_the_name_of_another_column(config) -> None:
     with pytest.raises(ValidationError, match="has a column 'label' of its own"):
         BuildConfig(tokenizer="x", metadata_fields=("label",))
-    with pytest.raises(
-        ValidationError, match="the label 'area' is among the metadata, so a model would read what"
-    ):
+    with pytest.raises(ValidationError, match="the label 'area' is among the metadata, so a model would read what"):
         BuildConfig(tokenizer="x", label_field="area", metadata_fields=("time", "area"))
     with pytest.raises(ValidationError, match="'time' is named twice"):
         BuildConfig(tokenizer="x", metadata_fields=("time", "area", "time"))
@@ -363,9 +355,7 @@ def test_a_build_whose_processes_are_killed_does_their_parts_again(
         while not (shards := list(tmp_path.glob("shared/shards/part-*.parquet"))) or len(shards) > 9:
             time.sleep(0.005)
         workers = [
-            pid
-            for pid in descendants(os.getpid())
-            if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
+            pid for pid in descendants(os.getpid()) if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
         ]
         for pid in workers:
             os.kill(pid, signal.SIGKILL)
@@ -405,5 +395,5 @@ def test_where_the_inputs_lie_does_not_change_the_dataset(tmp_path: Path, config
     moved_config = config.model_copy(update={"tokenizer": str(moved)})
     copied = write(tmp_path / "elsewhere" / "rows.jsonl", encoded())
     os.utime(copied, (1.0, 1.0))
-    there = build_dataset([copied], tmp_path / "there", moved_config, workers=1)
-    assert there.fingerprint == here.fingerprint
+    moved = build_dataset([copied], tmp_path / "there", moved_config, workers=1)
+    assert moved.fingerprint == here.fingerprint

@@ -17,8 +17,7 @@ from assay.data.dataset.formats.template import SHIPPED, ChatTemplate
 from chat_base import END, TURN_END, save_tokenizer
 
 USER_END = (
-    "{% for m in messages %}<|im_start|>{{ m.content }}"
-    "{% if m.role == 'user' %}<|im_end|>{% endif %}{% endfor %}"
+    "{% for m in messages %}<|im_start|>{{ m.content }}{% if m.role == 'user' %}<|im_end|>{% endif %}{% endfor %}"
 )
 
 

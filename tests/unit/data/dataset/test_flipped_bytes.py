@@ -91,7 +91,7 @@ def test_a_parquet_page_that_rotted_ends_the_build_with_its_file_and_row_group(t
     )
     with pytest.raises(SystemExit) as ended:
         main(["data", "build", str(path), "--tokenizer", str(tmp_path), "--out", str(tmp_path / "d")])
-    said = capfd.readouterr().err
+    stderr = capfd.readouterr().err
     assert ended.value.code == 2
-    assert f"{path}: not readable as Parquet: row group 1: " in said and "Traceback" not in said
+    assert f"{path}: not readable as Parquet: row group 1: " in stderr and "Traceback" not in stderr
     assert not (tmp_path / "d").exists()

@@ -21,10 +21,10 @@ from assay.data.dataset import build as build_module
 from assay.data.dataset.build import build_dataset
 from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.fields import BuildConfig
-from assay.data.dataset.formats.encode import Encoder, KeptRow
+from assay.data.dataset.formats.encode import Encoder, UsableRow
 from assay.data.dataset.formats.examples import examples_of
 from assay.data.dataset.formats.rows import RowReader
-from assay.data.dataset.formats.template import SHIPPED, ChatTemplate, template_beside
+from assay.data.dataset.formats.template import SHIPPED, ChatTemplate, tokenizer_template
 from assay.data.dataset.index import index_dataset
 from assay.data.dataset.row_digests import token_digests
 from assay.data.dataset.split import whole_view
@@ -52,7 +52,7 @@ PLAIN = ChatTemplate(
 CHAT = [{"role": "user", "content": "two and two?"}, {"role": "assistant", "content": "four"}]
 
 
-def said(role: str, content: str | None, **more: Any) -> dict[str, Any]:
+def message_of(role: str, content: str | None, **more: Any) -> dict[str, Any]:
     return {"role": role, "content": content, **more}
 
 
@@ -60,10 +60,10 @@ def encoded(
     format: Format, row: dict[str, Any], *, template: ChatTemplate = CHATML, max_tokens: int = 2048
 ) -> list[dict[str, Any]]:
     """The columns that one row becomes."""
-    row_said = RowReader(format, "text", template, "<|endoftext|>").read(row, "here")
-    assert row_said is not None
+    rendered_row = RowReader(format, "text", template, "<|endoftext|>").read(row, "here")
+    assert rendered_row is not None
     encoder = Encoder(TOKENIZER, format, "text", max_tokens, drops_unusable=False)
-    return [each.columns for each in encoder.rows(iter([KeptRow("here", row, row_said)]), 10)]
+    return [encoded.columns for encoded in encoder.rows(iter([UsableRow("here", row, rendered_row)]), 10)]
 
 
 def decoded(ids: Any) -> str:
@@ -85,9 +85,9 @@ turns = st.lists(st.tuples(contents, contents, st.booleans()), min_size=1, max_s
 @given(turns=turns)
 def test_what_is_trained_is_what_the_assistant_said_and_nothing_else(template, turns) -> None:
     messages, trained = [], []
-    for question, answer, is_trained in turns:
-        messages += [said("user", question), said("assistant", answer, weight=int(is_trained))]
-        trained += [answer] if is_trained else []
+    for question, reply, is_trained in turns:
+        messages += [message_of("user", question), message_of("assistant", reply, weight=int(is_trained))]
+        trained += [reply] if is_trained else []
     assume(trained)
     (row,) = encoded("chat", {"messages": messages}, template=template)
     spans = row["trained_spans"].reshape(-1, 2)
@@ -96,15 +96,15 @@ def test_what_is_trained_is_what_the_assistant_said_and_nothing_else(template, t
     assert ids.tolist() == TOKENIZER.encode(decoded(ids), add_special_tokens=False).ids
     assert (np.diff(row["trained_spans"])[::2] > 0).all() and (np.diff(row["trained_spans"]) >= 0).all()
     if template is CHATML:  # special tokens part the turns, so no token holds two of them
-        assert [decoded(ids[begin:end]) for begin, end in spans] == [f"{answer}{STOP}" for answer in trained]
+        assert [decoded(ids[begin:end]) for begin, end in spans] == [f"{reply}{STOP}" for reply in trained]
     else:
         offsets = TOKENIZER.encode(decoded(ids), add_special_tokens=False).offsets
-        place, wanted = 0, np.zeros(len(ids), bool)
-        for question, answer, is_trained in turns:
-            first = place + len(f"user: {question}\nassistant: ")
-            place = first + len(f"{answer}\n")
-            wanted |= np.array([is_trained and stop > first and start < place for start, stop in offsets])
-        assert wanted.tolist() == [any(b <= index < e for b, e in spans) for index in range(len(ids))]
+        position, is_expected = 0, np.zeros(len(ids), bool)
+        for question, reply, is_trained in turns:
+            first = position + len(f"user: {question}\nassistant: ")
+            position = first + len(f"{reply}\n")
+            is_expected |= np.array([is_trained and stop > first and start < position for start, stop in offsets])
+        assert is_expected.tolist() == [any(b <= index < e for b, e in spans) for index in range(len(ids))]
 
 
 @settings(max_examples=100, deadline=None)
@@ -117,9 +117,7 @@ def test_the_prompt_of_a_pair_is_as_long_as_can_be(prompt: str, chosen: str, rej
     assert (decoded(good), decoded(bad)) == tuple(f"{prompt}{text}<|endoftext|>" for text in (chosen, rejected))
     assert good[:shared].tolist() == bad[:shared].tolist()
     assert row["margin"] == 1.5
-    wholly = [
-        sum(end <= len(prompt) for _, end in TOKENIZER.encode(decoded(ids)).offsets) for ids in (good, bad)
-    ]
+    wholly = [sum(end <= len(prompt) for _, end in TOKENIZER.encode(decoded(ids)).offsets) for ids in (good, bad)]
     assert shared == min(*wholly) or good[shared] != bad[shared]
 
 
@@ -134,14 +132,12 @@ def test_a_long_text_becomes_even_rows_that_are_together_the_text(text: str, max
 
 def test_a_token_over_the_border_is_of_the_completion_and_the_closing_token_too() -> None:
     closing = Tokenizer.from_str(TOKENIZER.to_str())
-    closing.post_processor = TemplateProcessing(
-        single="[CLS] $A [PAD]", special_tokens=[("[CLS]", 1), ("[PAD]", 0)]
-    )
+    closing.post_processor = TemplateProcessing(single="[CLS] $A [PAD]", special_tokens=[("[CLS]", 1), ("[PAD]", 0)])
     row = {"prompt": "the su", "completion": "m is four"}
-    row_said = RowReader("chat", "text", None, "").read(row, "here")
-    assert row_said is not None
+    rendered_row = RowReader("chat", "text", None, "").read(row, "here")
+    assert rendered_row is not None
     encoder = Encoder(closing, "chat", "text", 99, drops_unusable=False)
-    (found,) = encoder.rows(iter([KeptRow("here", row, row_said)]), 1)
+    (found,) = encoder.rows(iter([UsableRow("here", row, rendered_row)]), 1)
     ids, (begin, end) = found.columns["input_ids"], found.columns["trained_spans"]
     assert closing.id_to_token(int(ids[begin])).strip("Ġ") == "sum"
     assert end == len(ids) and ids[0] == 1 and ids[-1] == 0
@@ -151,13 +147,13 @@ def test_a_template_may_mark_a_turn_in_pieces() -> None:
     marked = "{% generation %}{{ m.content }}{% endgeneration %}|{% generation %};{% endgeneration %}"
     turns = "{% for m in messages %}{% if m.role == 'assistant' %}" + marked
     pieces = ChatTemplate(turns + "{% else %}{{ m.content }}{% endif %}{% endfor %}", {}, where="pieces")
-    for wanted, trained in (([0, 1, 0, 1], ["four", ";"] * 2), ([0, 1, 0, 0], ["four", ";"])):
-        rendered = pieces.render_turns([*CHAT, *CHAT], [*map(bool, wanted)], {}, "here")
+    for is_expected, trained in (([0, 1, 0, 1], ["four", ";"] * 2), ([0, 1, 0, 0], ["four", ";"])):
+        rendered = pieces.render_conversation([*CHAT, *CHAT], [*map(bool, is_expected)], {}, "here")
         assert [rendered.text[begin:end] for begin, end in rendered.spans] == trained
 
 
 @pytest.mark.parametrize(
-    ("line", "says"),
+    ("line", "message"),
     [
         ("{{ m.role }}: {% for c in m.content %}{{ c.text }}{% endfor %}", "message 1: .* 'content': 'two and"),
         ("{% if loop.last or m.role == 'user' %}{{ m.content }}{% endif %}", "message 2: .* leaves out"),
@@ -172,14 +168,14 @@ def test_a_template_may_mark_a_turn_in_pieces() -> None:
         ),
     ],
 )
-def test_a_template_that_loses_what_is_said_is_refused(line: str, says: str) -> None:
+def test_a_template_that_loses_what_is_said_is_refused(line: str, message: str) -> None:
     template = ChatTemplate(f"{{% for m in messages %}}{line}{{% endfor %}}", {}, where="mine")
-    with pytest.raises(DataError, match=f"^here: {says}"):
+    with pytest.raises(DataError, match=f"^here: {message}"):
         encoded("chat", {"messages": [*CHAT, *CHAT]}, template=template)
 
 
 def test_an_empty_turn_that_is_not_trained_leaves_nothing_trained() -> None:
-    (found,) = encoded("chat", {"messages": [*CHAT, CHAT[0], said("assistant", "", weight=0)]})
+    (found,) = encoded("chat", {"messages": [*CHAT, CHAT[0], message_of("assistant", "", weight=0)]})
     (begin, end) = found["trained_spans"]
     assert decoded(found["input_ids"][begin:end]) == f"four{STOP}"
 
@@ -189,20 +185,20 @@ def test_a_turn_of_which_a_template_writes_nothing_is_refused(template: str) -> 
     line = "{{ m.content }}{% for c in m.tool_calls %}{{ c.id }}{% endfor %}"
     line += "{% for c in m.tool_calls if c.function.arguments %}{{ c.function.arguments | tojson }}{% endfor %}"
     source = f"{{% generation %}}{line}{{% endgeneration %}}" if template == "marked" else line
-    mine = ChatTemplate(f"{{% for m in messages %}}{source}{{% endfor %}}", {}, where="mine")
+    custom = ChatTemplate(f"{{% for m in messages %}}{source}{{% endfor %}}", {}, where="mine")
     call = {"id": "f:0", "function": {"name": "f", "arguments": "{}"}}
     with pytest.raises(DataError, match=r"message 2: .* writes nothing that it says"):
-        encoded("chat", {"messages": [CHAT[0], said("assistant", None, tool_calls=[call])]}, template=mine)
+        encoded("chat", {"messages": [CHAT[0], message_of("assistant", None, tool_calls=[call])]}, template=custom)
 
 
 @pytest.mark.parametrize(
-    ("message", "says"),
+    ("fields", "message"),
     [
         ({"tool_calls": [{"function": {"name": "f", "arguments": "{city"}}]}, "'arguments' is no JSON"),
-        ({"tool_calls": [{"function": {"name": "f", "arguments": "[" * 5000}}]}, "more than 100 deep"),
+        ({"tool_calls": [{"function": {"name": "f", "arguments": "[" * 5000}}]}, "are nested more than 100 deep"),
         (
             {"tool_calls": [{"function": {"name": "f", "arguments": '{"a": 1, "a": 2}'}}]},
-            "stands twice in one object",
+            "occurs twice in one object",
         ),
         ({"tool_calls": [{"function": {"name": "f", "arguments": '{"a": NaN}'}}]}, "NaN is no number"),
         ({"tool_calls": [{"function": {"name": "f", "arguments": "[1]"}}]}, "is a list; expected an object"),
@@ -213,32 +209,42 @@ def test_a_turn_of_which_a_template_writes_nothing_is_refused(template: str) -> 
         ({"loss": 0}, "'loss' is not read: .* its 'weight'"),
     ],
 )
-def test_what_a_message_says_in_a_way_that_nobody_reads_is_refused(message: dict[str, Any], says: str) -> None:
-    with pytest.raises(DataError, match=rf"^here: messages\[1\].*{says}"):
-        encoded("chat", {"messages": [CHAT[0], said("assistant", "four", **message)]})
+def test_what_a_message_says_in_a_way_that_nobody_reads_is_refused(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=rf"^here: messages\[1\].*{message}"):
+        encoded("chat", {"messages": [CHAT[0], message_of("assistant", "four", **fields)]})
 
 
 def test_a_template_that_leaves_out_a_number_of_a_call_is_refused() -> None:
     line = "{% for k, v in c.function.arguments.items() %}{{ k }}={{ v if v is string }} {% endfor %}"
     source = "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls %}{{ c.function.name }}" + line
-    mine = ChatTemplate(source + "{% endfor %}{% endfor %}", {}, where="mine")
+    custom = ChatTemplate(source + "{% endfor %}{% endfor %}", {}, where="mine")
     call = {"function": {"name": "add", "arguments": '{"text": "x", "number": [1234.5]}'}}
     with pytest.raises(DataError, match=r"message 2: .* an argument of the tool call 'add': '1234.5'"):
-        encoded("chat", {"messages": [CHAT[0], said("assistant", None, tool_calls=[call])]}, template=mine)
+        encoded("chat", {"messages": [CHAT[0], message_of("assistant", None, tool_calls=[call])]}, template=custom)
 
 
 def test_a_turn_begins_behind_the_words_that_ask_though_the_message_before_ends_otherwise() -> None:
     line = "{{ '<' + m.role + '>' + m.content }}{% if not loop.last %}|{% endif %}"
-    asks = "{% if add_generation_prompt %}<assistant>{% endif %}"
-    mine = ChatTemplate(f"{{% for m in messages %}}{line}{{% endfor %}}{asks}", {}, where="mine")
-    found = mine.render_turns([*CHAT, *CHAT], [False, True] * 2, {}, "here")
+    suffix = "{% if add_generation_prompt %}<assistant>{% endif %}"
+    custom = ChatTemplate(f"{{% for m in messages %}}{line}{{% endfor %}}{suffix}", {}, where="mine")
+    found = custom.render_conversation([*CHAT, *CHAT], [False, True] * 2, {}, "here")
     assert [found.text[begin:end] for begin, end in found.spans] == ["four", "four"]
 
 
 def test_older_words_for_calls_and_tools_are_read() -> None:
     call, tool = {"name": "add", "arguments": '{"a": 2}'}, {"name": "add", "description": "Sums."}
-    older = [CHAT[0], said("assistant", None, function_call=call), said("function", "4", name="add"), CHAT[1]]
-    newer = [CHAT[0], said("assistant", None, tool_calls=[{"function": call}]), said("tool", "4"), CHAT[1]]
+    older = [
+        CHAT[0],
+        message_of("assistant", None, function_call=call),
+        message_of("function", "4", name="add"),
+        CHAT[1],
+    ]
+    newer = [
+        CHAT[0],
+        message_of("assistant", None, tool_calls=[{"function": call}]),
+        message_of("tool", "4"),
+        CHAT[1],
+    ]
     (one,) = encoded("chat", {"messages": older, "functions": [tool]})
     (other,) = encoded("chat", {"messages": newer, "tools": [{"type": "function", "function": tool}]})
     assert decoded(one["input_ids"]) == decoded(other["input_ids"])
@@ -251,9 +257,7 @@ def test_a_system_message_beside_the_messages_is_refused(name: str) -> None:
         encoded("chat", {"messages": CHAT, name: "Be brief."})
 
 
-def test_a_template_that_always_fails_is_named_and_no_row_is_left_out_for_it(
-    tmp_path: Path, tokenizer: Path
-) -> None:
+def test_a_template_that_always_fails_is_named_and_no_row_is_left_out_for_it(tmp_path: Path, tokenizer: Path) -> None:
     (tmp_path / "rows.jsonl").write_text(json.dumps({"messages": CHAT, "tools": [{"name": "f"}]}) + "\n")
     line = "{{ tools | tojson(nothing=1) if tools }}{% for m in messages %}{{ m.content }}{% endfor %}"
     (tmp_path / "t.jinja").write_text(line)
@@ -266,8 +270,7 @@ def test_a_template_that_always_fails_is_named_and_no_row_is_left_out_for_it(
 
 def test_what_a_row_hands_to_the_template_and_the_day_are_in_the_text() -> None:
     source = (
-        "{{ strftime_now('%d %b') }} {{ tools[0].name }} {{ style }}{% for m in messages %}|{{ m.content }}"
-        "{% endfor %}"
+        "{{ strftime_now('%d %b') }} {{ tools[0].name }} {{ style }}{% for m in messages %}|{{ m.content }}{% endfor %}"
     )
     template = ChatTemplate(source, {}, where="mine", day=date(2026, 11, 22))
     row = {"messages": CHAT, "tools": '[{"name": "add"}]', "chat_template_kwargs": {"style": "terse"}}
@@ -276,7 +279,7 @@ def test_what_a_row_hands_to_the_template_and_the_day_are_in_the_text() -> None:
 
 
 @pytest.mark.parametrize(
-    ("template", "says"),
+    ("template", "message"),
     [
         ("{{ messages.__class__.__mro__ }}", "is unsafe"),
         ("{% for m in messages %}{{ m.content.nothing.at_all }}{% endfor %}", "no attribute"),
@@ -285,23 +288,39 @@ def test_what_a_row_hands_to_the_template_and_the_day_are_in_the_text() -> None:
         ("{% for m in messages %}{{ m }}{% endfor %}{{ 1 / 0 }}", "division by zero"),
     ],
 )
-def test_a_template_that_cannot_render_a_row_is_named_with_it(template: str, says: str) -> None:
-    with pytest.raises(DataError, match=rf"here: the chat template \(mine\) cannot render it: .*{says}"):
+def test_a_template_that_cannot_render_a_row_is_named_with_it(template: str, message: str) -> None:
+    with pytest.raises(DataError, match=rf"here: the chat template \(mine\) cannot render it: .*{message}"):
         encoded("chat", {"messages": CHAT}, template=ChatTemplate(template, {}, where="mine"))
 
 
 @pytest.mark.parametrize(
-    ("format", "row", "says"),
+    ("format", "row", "message"),
     [
         ("chat", {"messages": CHAT[:1]}, "no message is the assistant's"),
-        ("chat", {"messages": [CHAT[0], said("assistant", "four", weight=0)]}, "every assistant .* weight 0"),
-        ("chat", {"messages": [CHAT[0], said("assistant", " ")]}, "message 2: the assistant says nothing"),
-        ("chat", {"messages": [said("human", "hi"), CHAT[1]]}, r"messages\[0\]: the role is 'human'.*'user'"),
-        ("chat", {"messages": [said("asistant", "hi")]}, "meant 'assistant'"),
+        (
+            "chat",
+            {"messages": [CHAT[0], message_of("assistant", "four", weight=0)]},
+            "every assistant .* weight 0",
+        ),
+        (
+            "chat",
+            {"messages": [CHAT[0], message_of("assistant", " ")]},
+            "message 2: the assistant says nothing",
+        ),
+        (
+            "chat",
+            {"messages": [message_of("human", "hi"), CHAT[1]]},
+            r"messages\[0\]: the role is 'human'.*'user'",
+        ),
+        ("chat", {"messages": [message_of("asistant", "hi")]}, "meant 'assistant'"),
         ("chat", {"messages": [{"from": "human", "value": "hi"}]}, "'from' and 'value'"),
-        ("chat", {"messages": [said("user", None), CHAT[1]]}, "has no 'content'"),
-        ("chat", {"messages": [said("user", [{"type": "image_url"}]), CHAT[1]]}, "parts that are not text"),
-        ("chat", {"messages": [CHAT[0], said("assistant", "x", weight=0.5)]}, "'weight' is 0.5"),
+        ("chat", {"messages": [message_of("user", None), CHAT[1]]}, "has no 'content'"),
+        (
+            "chat",
+            {"messages": [message_of("user", [{"type": "image_url"}]), CHAT[1]]},
+            "parts that are not text",
+        ),
+        ("chat", {"messages": [CHAT[0], message_of("assistant", "x", weight=0.5)]}, "'weight' is 0.5"),
         ("chat", {"messages": CHAT, "tools": "[{"}, "'tools' is not JSON"),
         ("chat", {"messages": CHAT, "tools": {"name": "f"}}, "'tools' is not a list of objects"),
         ("chat", {"messages": CHAT, "tools": ["f"]}, "'tools' is not a list of objects"),
@@ -322,17 +341,17 @@ def test_a_template_that_cannot_render_a_row_is_named_with_it(template: str, say
         ("pairs", {"prompt": "hi", "chosen": "a", "rejected": CHAT[1:]}, "one is text and one is not"),
         (
             "pairs",
-            {"prompt": "five?", "chosen": CHAT, "rejected": [CHAT[0], said("assistant", "no")]},
+            {"prompt": "five?", "chosen": CHAT, "rejected": [CHAT[0], message_of("assistant", "no")]},
             "'prompt' .'five.'. is in none of the messages",
         ),
         ("pairs", {"chosen": CHAT, "rejected": CHAT}, "chosen and rejected are the same"),
-        ("pairs", {"chosen": CHAT, "rejected": [said("user", "?"), CHAT[1]]}, "different prompts"),
+        ("pairs", {"chosen": CHAT, "rejected": [message_of("user", "?"), CHAT[1]]}, "different prompts"),
         ("prompts", {"messages": CHAT}, "a prompt ends before the answer"),
         ("prompts", {"prompt": "hi", "score": float("nan")}, "is no JSON"),
     ],
 )
-def test_a_bad_row_is_one_clear_error(format: Format, row: dict[str, Any], says: str) -> None:
-    with pytest.raises(DataError, match=f"^here: .*{says}.*"):
+def test_a_bad_row_is_one_clear_error(format: Format, row: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=f"^here: .*{message}.*"):
         encoded(format, row)
 
 
@@ -374,22 +393,31 @@ def rows_of(dataset: Dataset) -> list[dict[str, Any]]:
     return [row for group in groups for row in dataset.read_row_group(group, columns).to_pylist()]
 
 
-ASK, GOOD, BAD = [CHAT[0]], [CHAT[1]], [said("assistant", "five")]
+PROMPT, GOOD, BAD = [CHAT[0]], [CHAT[1]], [message_of("assistant", "five")]
 
 
 def test_the_words_of_trl_and_of_openai_for_a_pair_make_one_dataset(tmp_path: Path, tokenizer: Path) -> None:
-    explicit = {"prompt": ASK, "chosen": GOOD, "rejected": BAD, "margin": 2.0}
-    openai = {"input": {"messages": ASK, "tools": None}, "preferred_output": GOOD, "non_preferred_output": BAD}
-    ways = {
+    explicit = {"prompt": PROMPT, "chosen": GOOD, "rejected": BAD, "margin": 2.0}
+    openai = {
+        "input": {"messages": PROMPT, "tools": None},
+        "preferred_output": GOOD,
+        "non_preferred_output": BAD,
+    }
+    rows_by_form = {
         "explicit.jsonl": explicit,
-        "whole.jsonl": {"chosen": [*ASK, *GOOD], "rejected": [*ASK, *BAD], "margin": 2},
-        "said-twice.jsonl": {"prompt": "?", "chosen": [*ASK, *GOOD], "rejected": [*ASK, *BAD], "margin": 2},
-        "of-text.jsonl": {"prompt": ASK[0]["content"], "chosen": GOOD, "rejected": BAD, "margin": 2},
+        "whole.jsonl": {"chosen": [*PROMPT, *GOOD], "rejected": [*PROMPT, *BAD], "margin": 2},
+        "said-twice.jsonl": {
+            "prompt": "?",
+            "chosen": [*PROMPT, *GOOD],
+            "rejected": [*PROMPT, *BAD],
+            "margin": 2,
+        },
+        "of-text.jsonl": {"prompt": PROMPT[0]["content"], "chosen": GOOD, "rejected": BAD, "margin": 2},
         "openai.jsonl": {**openai, "margin": "2"},
         "openai.parquet": {**openai, "margin": 2.0},
     }
     found = []
-    for name, row in ways.items():
+    for name, row in rows_by_form.items():
         folder = tmp_path / name.replace(".", "-")
         folder.mkdir()
         found.append(rows_of(build(folder, write(folder / name, [row]), tokenizer, "pairs")))
@@ -401,8 +429,8 @@ def test_the_words_of_trl_and_of_openai_for_a_pair_make_one_dataset(tmp_path: Pa
 
 
 def test_a_prompt_that_completions_repeat_is_in_a_row_once() -> None:
-    (once,) = encoded("pairs", {"prompt": ASK, "chosen": GOOD, "rejected": BAD})
-    (twice,) = encoded("pairs", {"prompt": ASK, "chosen": [*ASK, *GOOD], "rejected": [*ASK, *BAD]})
+    (once,) = encoded("pairs", {"prompt": PROMPT, "chosen": GOOD, "rejected": BAD})
+    (twice,) = encoded("pairs", {"prompt": PROMPT, "chosen": [*PROMPT, *GOOD], "rejected": [*PROMPT, *BAD]})
     assert {name: list(once[name]) for name in ("input_ids", "rejected_ids")} == {
         name: list(twice[name]) for name in ("input_ids", "rejected_ids")
     }
@@ -452,24 +480,22 @@ def test_fields_that_no_part_of_a_dataset_is_made_of_are_named(tmp_path: Path, t
 def test_of_several_templates_the_default_is_used(tmp_path: Path, tokenizer: Path, names, as_list) -> None:
     named = {name: f"{name}:{{{{ messages[0].content }}}}" for name in names}
     listed = [{"name": name, "template": source} for name, source in named.items()]
-    (tokenizer / "tokenizer_config.json").write_text(
-        json.dumps({"chat_template": listed if as_list else named})
-    )
+    (tokenizer / "tokenizer_config.json").write_text(json.dumps({"chat_template": listed if as_list else named}))
     if "default" in names:
-        found = template_beside(tokenizer, {})
+        found = tokenizer_template(tokenizer, {})
         assert found is not None and found.source.startswith("default:")
     else:
         with pytest.raises(ConfigError, match=r"has chat templates \(tool_use\), and none is 'default'"):
-            template_beside(tokenizer, {})
+            tokenizer_template(tokenizer, {})
 
 
 def test_a_prompt_keeps_what_graders_read(tmp_path: Path, tokenizer: Path) -> None:
-    rows = [{"prompt": ASK, "answer": "4", "meta": {"level": 1}}]
+    rows = [{"prompt": PROMPT, "answer": "4", "meta": {"level": 1}}]
     lines = rows_of(build(tmp_path, write(tmp_path / "a.jsonl", rows), tokenizer, "prompts"))
     table = rows_of(build(tmp_path, write(tmp_path / "b.parquet", rows), tokenizer, "prompts"))
     assert json.loads(lines[0]["item"]) == json.loads(table[0]["item"]) == rows[0]
     assert decoded(lines[0]["input_ids"]).endswith(f"{START}assistant\n")
-    named = [{"messages": ASK, "item": {"answer": "4"}}]
+    named = [{"messages": PROMPT, "item": {"answer": "4"}}]
     (row,) = rows_of(build(tmp_path, write(tmp_path / "c.jsonl", named), tokenizer, "prompts"))
     assert json.loads(row["item"]) == {"answer": "4"}
 
@@ -505,7 +531,7 @@ def test_a_new_tokenizer_has_the_special_tokens_that_will_be_written(tmp_path: P
 
 
 def test_rows_that_are_too_long_are_left_out_and_counted(tmp_path: Path, tokenizer: Path) -> None:
-    long = [CHAT[0], said("assistant", "four " * 50)]
+    long = [CHAT[0], message_of("assistant", "four " * 50)]
     rows = write(tmp_path / "a.jsonl", [{"messages": CHAT}, {"messages": long}, {"messages": long}])
     dataset = build(tmp_path, rows, tokenizer, "chat", max_tokens=40, rows_per_shard=2)
     summary = dataset.manifest.build
@@ -524,9 +550,7 @@ def test_rows_that_are_too_long_are_left_out_and_counted(tmp_path: Path, tokeniz
 
 def test_rows_that_teach_nothing_stop_the_build_or_are_left_out(tmp_path: Path, tokenizer: Path) -> None:
     rows = write(tmp_path / "a.jsonl", [{"messages": CHAT}, {"messages": CHAT[:1]}, {"messages": None}])
-    with pytest.raises(
-        DataError, match=r"line 2: no message is the assistant's.*Mend the row, .* '--drop unusable'"
-    ):
+    with pytest.raises(DataError, match=r"line 2: no message is the assistant's.*Mend the row, .* '--drop unusable'"):
         build(tmp_path, rows, tokenizer, "chat")
     assert not (tmp_path / "a-chat").exists()
     summary = build(tmp_path, rows, tokenizer, "chat", drop=("unusable",)).manifest.build
@@ -536,7 +560,7 @@ def test_rows_that_teach_nothing_stop_the_build_or_are_left_out(tmp_path: Path, 
 
 
 @pytest.mark.parametrize(
-    ("format", "row", "config", "says"),
+    ("format", "row", "config", "message"),
     [
         ("chat", {"input": CHAT, "chosen": "a", "rejected": "b"}, {}, "no row has 'messages'.*--format pairs"),
         ("chat", {"conversations": CHAT}, {}, "no row has 'messages'.*meant 'conversations' to be 'messages'"),
@@ -547,9 +571,9 @@ def test_rows_that_teach_nothing_stop_the_build_or_are_left_out(tmp_path: Path, 
     ],
 )
 def test_what_is_asked_wrongly_is_said_before_anything_is_written(
-    tmp_path: Path, tokenizer: Path, format: Format, row: dict[str, Any], config: dict[str, Any], says: str
+    tmp_path: Path, tokenizer: Path, format: Format, row: dict[str, Any], config: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(AssayError, match=says):
+    with pytest.raises(AssayError, match=message):
         build(tmp_path, write(tmp_path / "a.jsonl", [row]), tokenizer, format, **config)
     assert not (tmp_path / f"a-{format}").exists()
 
@@ -592,12 +616,12 @@ PAIRS = [
 @pytest.mark.parametrize("budget", [None, 64])
 def test_the_loader_serves_every_pair_once_with_its_columns(tmp_path: Path, tokenizer: Path, budget) -> None:
     dataset = build(tmp_path, write(tmp_path / "a.jsonl", PAIRS), tokenizer, "pairs", rows_per_group=7)
-    kept = rows_of(dataset)
-    lengths = [(len(row["input_ids"]), len(row["rejected_ids"])) for row in kept]
+    retained = rows_of(dataset)
+    lengths = [(len(row["input_ids"]), len(row["rejected_ids"])) for row in retained]
     assert dataset.manifest.num_tokens == sum(map(sum, lengths))
     assert dataset.manifest.lengths.max == max(map(max, lengths))
     trained = dataset.manifest.num_trained_tokens
-    assert trained == sum(map(sum, lengths)) - 2 * sum(row["prompt_tokens"] for row in kept)
+    assert trained == sum(map(sum, lengths)) - 2 * sum(row["prompt_tokens"] for row in retained)
     config = LoaderConfig(lanes=2, global_batch_size=8, window_rows=16, max_micro_batch_tokens=budget)
     loader = Loader(whole_view(dataset), config, ("rejected_ids", "prompt_tokens", "margin"))
     seen = []
@@ -608,12 +632,12 @@ def test_the_loader_serves_every_pair_once_with_its_columns(tmp_path: Path, toke
             padded = 2 * len(batch.row_ids) * max(chosen.lengths.max(), rejected.lengths.max())
             assert budget is None or len(batch.row_ids) == 1 or padded <= budget
             for line, row in enumerate(batch.row_ids.tolist()):
-                whole = kept[row]
+                whole = retained[row]
                 assert chosen.values[line, : chosen.lengths[line]].tolist() == whole["input_ids"]
                 assert rejected.values[line, : rejected.lengths[line]].tolist() == whole["rejected_ids"]
                 assert batch.columns["prompt_tokens"][line].as_py() == whole["prompt_tokens"]
                 seen.append(row)
-    assert sorted(seen) == list(range(len(kept)))
+    assert sorted(seen) == list(range(len(retained)))
     windows = range(loader.geometry.num_windows)
     expected = [loader.rows_of_window(0, lane, window) for lane in range(2) for window in windows]
     assert receipt(np.array(seen, np.uint64)) == receipt(np.concatenate(expected))
@@ -625,19 +649,17 @@ def test_the_loader_serves_every_pair_once_with_its_columns(tmp_path: Path, toke
 def test_spans_of_a_chat_come_ragged_packed_or_not(tmp_path: Path, tokenizer: Path) -> None:
     rows = [{"messages": CHAT * (1 + n % 3)} for n in range(12)]
     dataset = build(tmp_path, write(tmp_path / "a.jsonl", rows), tokenizer, "chat")
-    kept = rows_of(dataset)
+    retained = rows_of(dataset)
     for layout in ({}, {"layout": PackedLayout(type="packed", sequence_tokens=96)}):
-        loader = Loader(
-            whole_view(dataset), LoaderConfig(lanes=1, global_batch_size=4, **layout), ("trained_spans",)
-        )
+        loader = Loader(whole_view(dataset), LoaderConfig(lanes=1, global_batch_size=4, **layout), ("trained_spans",))
         served = {}
         for share in loader.shares(Cursor(epoch=0, step_in_epoch=0), range(1), loader.steps_per_epoch):
             for batch in share.lanes[0].micro_batches:
                 spans = batch.ragged["trained_spans"]
                 for line, row in enumerate(batch.row_ids.tolist()):
                     served[row] = spans.values[line, : spans.lengths[line]].tolist()
-        assert served == {row: kept[row]["trained_spans"] for row in range(12)}
-    pieces = [np.array(row["trained_spans"]).reshape(-1, 2) for row in kept]
+        assert served == {row: retained[row]["trained_spans"] for row in range(12)}
+    pieces = [np.array(row["trained_spans"]).reshape(-1, 2) for row in retained]
     assert dataset.manifest.num_trained_tokens == sum(int(np.diff(piece).sum()) for piece in pieces)
 
 
@@ -654,7 +676,7 @@ def test_adopted_spans_that_are_none_are_named(tmp_path: Path, spans: list[int])
 
 
 @pytest.mark.parametrize(
-    ("rejected", "shared", "says"),
+    ("rejected", "shared", "message"),
     [
         ([[1, 9], [4, 5]], [1, 2], "row 1: .* so that a completion is empty"),
         ([[1, 9], [4, 5, 6, 7]], [1, 3], "row 1: .* so that a completion is empty"),
@@ -666,18 +688,18 @@ def test_adopted_spans_that_are_none_are_named(tmp_path: Path, spans: list[int])
         ([[1, 9], [4]], None, "column 'prompt_tokens' is missing"),
     ],
 )
-def test_adopted_pairs_that_are_none_are_named(tmp_path: Path, rejected, shared, says: str) -> None:
+def test_adopted_pairs_that_are_none_are_named(tmp_path: Path, rejected, shared, message: str) -> None:
     table = {"input_ids": pa.array([[1, 2, 3], [4, 5, 6]], pa.list_(pa.int32()))}
     table["rejected_ids"] = pa.array(rejected, pa.list_(pa.int32()))
     if shared is not None:
         table["prompt_tokens"] = pa.array(shared, pa.int32())
     pq.write_table(pa.table(table), tmp_path / "a.parquet")
-    with pytest.raises(AssayError, match=says):
+    with pytest.raises(AssayError, match=message):
         index_dataset(str(tmp_path), tmp_path / "out", needs_label=False)
 
 
 def test_examples_show_what_a_model_reads_and_what_of_it_is_trained(tmp_path: Path, tokenizer: Path) -> None:
-    chats = [{"messages": CHAT}, {"messages": [said("user", "🙂?"), said("assistant", "🙂!")]}] * 3
+    chats = [{"messages": CHAT}, {"messages": [message_of("user", "🙂?"), message_of("assistant", "🙂!")]}] * 3
     dataset = build(tmp_path, write(tmp_path / "a.jsonl", chats), tokenizer, "chat", rows_per_group=4)
     found = examples_of(dataset, 5)
     assert [example.name for example in found] == [f"row {row}" for row in range(5)]

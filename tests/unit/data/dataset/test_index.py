@@ -43,9 +43,7 @@ def test_the_fingerprint_depends_on_bytes_and_names_and_nothing_else(tmp_path: P
     assert len({first, changed, index(tmp_path).fingerprint}) == 3
 
 
-def test_row_groups_read_back_as_they_were_written_whatever_columns_are_asked_for(
-    tmp_path: Path, write_shard
-) -> None:
+def test_row_groups_read_back_as_they_were_written_whatever_columns_are_asked_for(tmp_path: Path, write_shard) -> None:
     table = pq.read_table(write_shard("a"))
     index(tmp_path)
     dataset = Dataset.open(tmp_path / "dataset")
@@ -58,7 +56,7 @@ def test_row_groups_read_back_as_they_were_written_whatever_columns_are_asked_fo
 
 
 @pytest.mark.parametrize(
-    ("columns", "says"),
+    ("columns", "message"),
     [
         ({"input_ids": pa.array(["text"] * 50)}, "'input_ids' has type string"),
         ({"input_ids": pa.array([[0.5]] * 50)}, "'input_ids' has type list<element: double>"),
@@ -80,13 +78,13 @@ def test_row_groups_read_back_as_they_were_written_whatever_columns_are_asked_fo
     ],
 )
 def test_what_training_could_not_use_is_one_error_that_names_the_shard(
-    tmp_path: Path, write_shard, columns: dict[str, pa.Array | None], says: str
+    tmp_path: Path, write_shard, columns: dict[str, pa.Array | None], message: str
 ) -> None:
     write_shard("good", 10)
     write_shard("odd", 50, **columns)
     with pytest.raises(DataError, match=r"odd\.parquet") as caught:
         index(tmp_path)
-    assert says in str(caught.value)
+    assert message in str(caught.value)
     assert caught.value.exit_code == 2
     assert not (tmp_path / "dataset").exists()
 
@@ -114,7 +112,7 @@ def test_a_dataset_that_holds_its_own_shards_can_be_moved(tmp_path: Path, write_
 
 
 def test_columns_of_every_kind_have_a_profile(tmp_path: Path, write_shard) -> None:
-    odd = {
+    unusual = {
         "score": pa.array([0.5, float("nan"), None, 1.5, 4.0] * 10),
         "nothing": pa.array([None] * 50, pa.string()),
         "kind": pa.array(["x", "y"] * 25).dictionary_encode(),
@@ -123,7 +121,7 @@ def test_columns_of_every_kind_have_a_profile(tmp_path: Path, write_shard) -> No
         "day": pa.array([1, 2] * 25, pa.date32()),
         "bytes": pa.array([b"1", None] * 25),
     }
-    write_shard("a", **odd)
+    write_shard("a", **unusual)
     columns = {column.name: column for column in index(tmp_path).column_profiles}
     assert columns["score"].missing_rate == pytest.approx(0.4)
     assert (columns["score"].minimum, columns["score"].maximum) == ("0.5", "4.0")
@@ -198,9 +196,7 @@ def test_empty_and_truncated_shards_are_refused(tmp_path: Path, write_shard) -> 
         index(tmp_path)
 
 
-def test_a_byte_that_changes_after_indexing_is_found_when_its_column_is_read(
-    tmp_path: Path, write_shard
-) -> None:
+def test_a_byte_that_changes_after_indexing_is_found_when_its_column_is_read(tmp_path: Path, write_shard) -> None:
     path = write_shard("a")
     index(tmp_path)
     dataset = Dataset.open(tmp_path / "dataset")
@@ -220,9 +216,7 @@ def test_a_shard_that_was_cut_short_or_removed_is_damage(tmp_path: Path, write_s
     index(tmp_path)
     dataset = Dataset.open(tmp_path / "dataset")
     path.write_bytes(path.read_bytes()[:100])
-    with pytest.raises(
-        DamagedDataError, match=r"a.parquet ends before byte \d+; it was indexed with \d+ bytes"
-    ):
+    with pytest.raises(DamagedDataError, match=r"a.parquet ends before byte \d+; it was indexed with \d+ bytes"):
         dataset.read_row_group(3, ["label"])
     path.unlink()
     with pytest.raises(DamagedDataError, match=r"a.parquet is missing; it was indexed with \d+ bytes"):

@@ -41,9 +41,7 @@ def test_a_manifest_that_moved_alone_reads_its_shards_where_they_are(project: Pa
     assert rows_of(tmp_path / "index") == ROWS
 
 
-def test_other_shards_where_the_moved_ones_would_lie_are_not_taken_for_them(
-    project: Path, tmp_path: Path
-) -> None:
+def test_other_shards_where_the_moved_ones_would_lie_are_not_taken_for_them(project: Path, tmp_path: Path) -> None:
     moved = shutil.copytree(project, tmp_path / "other" / "project")
     pq.write_table(pa.table({"input_ids": [[9, 9], [9]], "label": [1, 1]}), moved / "rows" / "a.parquet")
     with pytest.raises(DamagedDataError, match=r"a\.parquet"):

@@ -18,7 +18,7 @@ def built(tmp_path: Path) -> Dataset:
     texts = [f"row {number} says {number * 7}" for number in range(10)]
     texts[2], texts[5] = "", texts[1]
     for name, part in (("a", texts[:6]), ("b", texts[6:])):
-        (tmp_path / f"{name}.jsonl").write_text("\n".join(json.dumps({"text": each}) for each in part))
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in part))
     train_tokenizer(texts, vocab_size=280).save(str(tmp_path / "tokenizer.json"))
     config = BuildConfig(
         tokenizer=str(tmp_path / "tokenizer.json"), label_field=None, format="text", rows_per_shard=4,
@@ -55,7 +55,7 @@ def test_where_the_sources_lie_is_no_part_of_the_dataset(built: Dataset) -> None
 
 def test_rows_that_are_equal_are_named_with_all_their_lines(built: Dataset, tmp_path: Path) -> None:
     file = tmp_path / "equal.jsonl"
-    file.write_text("".join(json.dumps({"text": each}) + "\n" for each in ("one", "two", "one", "one", "one")))
+    file.write_text("".join(json.dumps({"text": text}) + "\n" for text in ("one", "two", "one", "one", "one")))
     config = BuildConfig(tokenizer=str(built.folder / "tokenizer.json"), label_field=None, format="text")
     build_dataset([file], tmp_path / "equal", config)
     dataset = Dataset.open(tmp_path / "equal")

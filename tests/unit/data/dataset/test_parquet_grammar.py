@@ -27,9 +27,7 @@ from assay.records.cursor import Cursor
 NAMES = ["meta.lang", "meta", "a", "A", "", " ", "a=b", "line\nbreak", "input_ids.list.element", "ünï", "label"]
 texts = st.text(st.characters(codec="utf-8"), max_size=5)
 in_64_bits = st.integers(-(2**63), 2**63 - 1)
-EPOCH_TYPES = [
-    pa.timestamp(unit, zone) for unit in ("ms", "us", "ns") for zone in (None, "UTC", "+05:30", "No/Zone")
-]
+EPOCH_TYPES = [pa.timestamp(unit, zone) for unit in ("ms", "us", "ns") for zone in (None, "UTC", "+05:30", "No/Zone")]
 SIMPLE = [
     (st.booleans(), [pa.bool_()]),
     (st.integers(0, 127), [pa.int8(), pa.uint8(), pa.int16(), pa.uint16(), pa.int32(), pa.uint32()]),
@@ -91,9 +89,7 @@ def columns(draw, num_rows):
 
 @st.composite
 def tokens(draw, num_rows):
-    lists = draw(
-        st.lists(st.lists(st.integers(0, 90), min_size=1, max_size=4), min_size=num_rows, max_size=num_rows)
-    )
+    lists = draw(st.lists(st.lists(st.integers(0, 90), min_size=1, max_size=4), min_size=num_rows, max_size=num_rows))
     kind = draw(st.sampled_from([pa.list_(pa.int32()), pa.large_list(pa.int64()), pa.list_(pa.uint8())]))
     field = pa.field("element", kind.value_type, nullable=draw(st.booleans()))
     return pa.array(lists, pa.large_list(field) if pa.types.is_large_list(kind) else pa.list_(field))
@@ -118,16 +114,12 @@ write_options = st.fixed_dictionaries(
 
 def write(path: Path, table: pa.Table, borders: list[int], options: dict) -> bool:
     """Row groups cut at `borders`, two at one place for an empty one; False where pyarrow cannot write it."""
-    options = dict(
-        options, use_byte_stream_split=options["use_byte_stream_split"] and not options["use_dictionary"]
-    )
+    options = dict(options, use_byte_stream_split=options["use_byte_stream_split"] and not options["use_dictionary"])
     try:
         with pq.ParquetWriter(path, table.schema, **options) as writer:
             for start, stop in itertools.pairwise([0, *borders, len(table)]):
                 # Written from a copy: pyarrow cannot cut views.
-                writer.write_table(
-                    pa.Table.from_batches(table.slice(start, stop - start).to_batches(), table.schema)
-                )
+                writer.write_table(pa.Table.from_batches(table.slice(start, stop - start).to_batches(), table.schema))
     except (pa.ArrowException, OSError):
         return False
     return True
@@ -144,9 +136,9 @@ def shown(column: pa.ChunkedArray | pa.Array) -> str:
 
 def check_as_pyarrow_reads_it(dataset: Dataset, paths: list[Path]) -> None:
     files = [pq.ParquetFile(path) for path in paths]
-    places = [(file, group) for file in files for group in range(file.num_row_groups)]
+    groups = [(file, group) for file in files for group in range(file.num_row_groups)]
     names = files[0].schema_arrow.names
-    for number, (file, group) in enumerate(places):
+    for number, (file, group) in enumerate(groups):
         expected = plain(file.read_row_group(group))
         together = dataset.read_row_group(number, names)
         for name in names:
@@ -168,9 +160,9 @@ def check_that_it_loads(dataset: Dataset, paths: list[Path]) -> None:
                 rows = batch.row_ids.tolist()
                 seen += rows
                 for name, column in batch.columns.items():
-                    for place, row in enumerate(rows):
+                    for index, row in enumerate(rows):
                         table, row_of_table = rows_of_all[row]
-                        assert shown(column.slice(place, 1)) == shown(table[name].slice(row_of_table, 1)), name
+                        assert shown(column.slice(index, 1)) == shown(table[name].slice(row_of_table, 1)), name
     except DataError as error:
         assert any(path.name in str(error) for path in paths) and "column '" in str(error)
         event(f"no batch: {str(error).partition('holds')[2][:20]}")
@@ -213,7 +205,7 @@ def shards(draw):
             else:
                 rows = draw(st.integers(1, 4))
                 others = [("input_ids", draw(tokens(rows))), *draw(columns(rows))]
-                first = pa.Table.from_arrays([each for _, each in others], names=[name for name, _ in others])
+                first = pa.Table.from_arrays([array for _, array in others], names=[name for name, _ in others])
         except pa.ArrowException:  # a type that pyarrow cannot take rows of
             continue
         tables.append(first)

@@ -43,9 +43,7 @@ PLAIN_ENDS = {
 }  # fmt: skip
 BEGINS = {"glm_4_6": ("\n<think></think>\n",) * 2, "qwen_3": ("", "<think>\n\n</think>\n\n")}
 """What the assistant writes before its words, in an earlier turn and in the last."""
-JSON_CALL = (
-    '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Lo\\"ndon é", "days": 2}}\n</tool_call>'
-)
+JSON_CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Lo\\"ndon é", "days": 2}}\n</tool_call>'
 XML_CALL = '<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Lo"ndon é</arg_value>\n'
 CALLS = {
     "chatml": JSON_CALL,
@@ -63,7 +61,7 @@ CALLS = {
 }
 
 
-def said(role: str, content: str | None, **more: Any) -> dict[str, Any]:
+def message_of(role: str, content: str | None, **more: Any) -> dict[str, Any]:
     return {"role": role, "content": content, **more}
 
 
@@ -74,20 +72,20 @@ def call(name: str = "kimi_k2", **arguments: Any) -> dict[str, Any]:
 
 
 def with_call(name: str) -> list[dict[str, Any]]:
-    made = call(name, city='Lo"ndon é', days=2)
+    tool_call = call(name, city='Lo"ndon é', days=2)
     return [
-        said("user", "Is it sunny?"),
-        said("assistant", None, tool_calls=[made]),
-        said("tool", "rainy", tool_call_id=made["id"]),
-        said("assistant", "No."),
+        message_of("user", "Is it sunny?"),
+        message_of("assistant", None, tool_calls=[tool_call]),
+        message_of("tool", "rainy", tool_call_id=tool_call["id"]),
+        message_of("assistant", "No."),
     ]
 
 
 PLAIN = [
-    said("user", "yes"),
-    said("assistant", "yes"),
-    said("user", "yes\n no"),
-    said("assistant", "no\n\nyes"),
+    message_of("user", "yes"),
+    message_of("assistant", "yes"),
+    message_of("user", "yes\n no"),
+    message_of("assistant", "no\n\nyes"),
 ]
 
 
@@ -98,9 +96,9 @@ def template(name: str) -> ChatTemplate:
 
 
 def rendered(name: str, row: dict[str, Any]) -> Rendered:
-    row_said = RowReader("chat", "", template(name), "").read(row, "here")
-    assert row_said is not None
-    return row_said.sequences[0]
+    rendered_row = RowReader("chat", "", template(name), "").read(row, "here")
+    assert rendered_row is not None
+    return rendered_row.sequences[0]
 
 
 def trained(found: Rendered) -> list[str]:
@@ -112,12 +110,10 @@ def by_transformers(name: str, messages: list[dict[str, Any]], tools: Any = None
     plain = []
     for message in messages:
         calls = json.loads(json.dumps(message.get("tool_calls", [])))
-        for made in calls:
+        for tool_call in calls:
             if name != "deepseek_v3":  # which joins the arguments to text
-                made["function"]["arguments"] = json.loads(made["function"]["arguments"])
-        plain.append(
-            {**message, "content": message["content"] or "", **({"tool_calls": calls} if calls else {})}
-        )
+                tool_call["function"]["arguments"] = json.loads(tool_call["function"]["arguments"])
+        plain.append({**message, "content": message["content"] or "", **({"tool_calls": calls} if calls else {})})
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.BPE()), **SPECIAL)
     written: str = tokenizer.apply_chat_template(
         plain, tools=tools, chat_template=template(name).source, tokenize=False
@@ -154,10 +150,10 @@ def test_a_template_that_leaves_out_tools_is_refused(name: str) -> None:
 @pytest.mark.parametrize("name", ["qwen_3", "glm_4_6", "minimax_m2"])
 def test_reasoning_that_a_template_drops_refuses_a_trained_turn_and_is_counted_in_others(name: str) -> None:
     messages = [
-        said("user", "yes"),
-        said("assistant", "no", reasoning_content="because"),
-        said("user", "yes"),
-        said("assistant", "yes", reasoning_content="so it is"),
+        message_of("user", "yes"),
+        message_of("assistant", "no", reasoning_content="because"),
+        message_of("user", "yes"),
+        message_of("assistant", "yes", reasoning_content="so it is"),
     ]
     with pytest.raises(DataError, match=r"message 2: .* 'reasoning_content': 'because'.* weight 0"):
         rendered(name, {"messages": messages})
@@ -191,20 +187,18 @@ def conversation(rng: random.Random) -> tuple[dict[str, Any], list[list[str]]]:
             "assistant",
             "user\n",
         ]
-        return "".join(
-            [*rng.choices(around, k=rng.randrange(4)), number, *rng.choices(around, k=rng.randrange(4))]
-        )
+        return "".join([*rng.choices(around, k=rng.randrange(4)), number, *rng.choices(around, k=rng.randrange(4))])
 
     messages: list[dict[str, Any]] = []
     for role in ("system", "user") if rng.random() < 0.4 else ("user",):
         words.append([])
-        messages.append(said(role, text()))
+        messages.append(message_of(role, text()))
     for turn in range(rng.randrange(1, 4)):
         if turn:
             words.append([])
-            messages.append(said("user", text()))
+            messages.append(message_of("user", text()))
         words.append([])
-        message = said("assistant", text(), weight=rng.randrange(2))
+        message = message_of("assistant", text(), weight=rng.randrange(2))
         if rng.random() < 0.3:
             message["reasoning_content"] = text()
         if rng.random() < 0.4:
@@ -215,11 +209,11 @@ def conversation(rng: random.Random) -> tuple[dict[str, Any], list[list[str]]]:
             message["tool_calls"] = calls
             words[-1] = [word for word in words[-1] if word in json.dumps(message)]
             messages.append(message)
-            for made in calls:
+            for tool_call in calls:
                 words.append([])
-                messages.append(said("tool", text(), tool_call_id=made["id"]))
+                messages.append(message_of("tool", text(), tool_call_id=tool_call["id"]))
             words.append([])
-            message = said("assistant", text())
+            message = message_of("assistant", text())
         messages.append(message)
     messages[-1]["weight"] = 1
     return {"messages": messages, **({"tools": TOOLS} if rng.random() < 0.4 else {})}, words
@@ -238,23 +232,26 @@ def test_everything_that_is_said_is_rendered_in_order_and_trained_where_it_belon
             assert name != "chatml", (seed, error)
             continue
         num_rendered += 1
-        is_trained = [
-            message["role"] == "assistant" and message.get("weight") != 0 for message in row["messages"]
-        ]
+        is_trained = [message["role"] == "assistant" and message.get("weight") != 0 for message in row["messages"]]
         assert len(found.spans) == sum(is_trained), seed
-        for own, wanted, message in zip(words, is_trained, row["messages"], strict=True):
+        for own, is_turn_trained, message in zip(words, is_trained, row["messages"], strict=True):
             for word in own:
-                is_there = word in found.text or (not wanted and word in message.get("reasoning_content", ""))
-                assert is_there, (seed, word)
-                assert any(word in text for text in trained(found)) == (wanted and is_there), (seed, word)
+                is_present = word in found.text or (
+                    not is_turn_trained and word in message.get("reasoning_content", "")
+                )
+                assert is_present, (seed, word)
+                assert any(word in text for text in trained(found)) == (is_turn_trained and is_present), (
+                    seed,
+                    word,
+                )
         users = [
             word
             for own, message in zip(words, row["messages"], strict=True)
             if message["role"] != "system"
             for word in own
         ]
-        there = [word for word in users if word in found.text]
-        order = sorted(there, key=found.text.index)
+        present = [word for word in users if word in found.text]
+        order = sorted(present, key=found.text.index)
         owner = {word: index for index, own in enumerate(words) for word in own}
-        assert [owner[word] for word in order] == sorted(owner[word] for word in there), seed
+        assert [owner[word] for word in order] == sorted(owner[word] for word in present), seed
     assert num_rendered >= 4

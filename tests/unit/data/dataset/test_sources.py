@@ -23,7 +23,7 @@ from assay.data.dataset.build import build_dataset
 from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.fields import BuildConfig
 from assay.data.dataset.raw.find import find_spans
-from assay.data.dataset.raw.propose import AskedFields, propose
+from assay.data.dataset.raw.propose import RequestedFields, propose
 from assay.records.dataset import DatasetManifest
 
 ROWS = [{"text": f"row {n}, said", "label": n % 2, "score": n / 4, "lang": "en"} for n in range(25)]
@@ -72,20 +72,20 @@ def test_one_table_has_the_same_rows_in_every_kind_of_file(tmp_path: Path) -> No
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, ROWS)))
     for name in ("a.parquet", "stream.arrow", "file.arrow", "a.jsonl"):
         assert rows_of(tmp_path / name) == ROWS
-    spelled = [{name: str(value) for name, value in row.items()} for row in ROWS]
-    assert rows_of(write_csv(tmp_path / "a.csv", ROWS)) == spelled
-    assert rows_of(write_csv(tmp_path / "a.tsv", ROWS, delimiter="\t")) == spelled
-    assert rows_of(write_csv(tmp_path / "b.csv", ROWS, delimiter=";")) == spelled
+    text_rows = [{name: str(value) for name, value in row.items()} for row in ROWS]
+    assert rows_of(write_csv(tmp_path / "a.csv", ROWS)) == text_rows
+    assert rows_of(write_csv(tmp_path / "a.tsv", ROWS, delimiter="\t")) == text_rows
+    assert rows_of(write_csv(tmp_path / "b.csv", ROWS, delimiter=";")) == text_rows
 
 
 def test_a_span_of_a_table_names_its_rows_and_digests_what_is_asked_for_only(tmp_path: Path) -> None:
     pq.write_table(pa.Table.from_pylist(ROWS), tmp_path / "a.parquet", row_group_size=8)
     other = [{**row, "lang": "de"} for row in ROWS]
     write_arrow(tmp_path / "b.arrow", pa.Table.from_pylist(other))
-    ours, theirs = (find_spans([tmp_path / name], 10) for name in ("a.parquet", "b.arrow"))
+    ours, arrow = (find_spans([tmp_path / name], 10) for name in ("a.parquet", "b.arrow"))
     assert next(ours[1].rows())[0] == f"{tmp_path}/a.parquet: row 10"
     assert len({span.digest(["text"]) for span in ours}) == 3
-    pairs = list(zip(ours, theirs, strict=True))
+    pairs = list(zip(ours, arrow, strict=True))
     assert all(a.digest(["text", "lang"]) != b.digest(["text", "lang"]) for a, b in pairs)
 
 
@@ -115,12 +115,12 @@ def test_csv_with_any_text_comes_back_whatever_its_spans(tmp_path: Path, texts, 
     assert [row["text"] or "" for rows in found for _, row in rows] == texts
     assert all(len(rows) == rows_per_span for rows in found[:-1])
     lines = path.read_bytes().split(b"\n")
-    for where, row in (each for rows in found for each in rows):
+    for where, row in (located for rows in found for located in rows):
         assert lines[int(where.rpartition(" ")[2]) - 1].startswith(b'"x"'), row
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "says"),
+    ("name", "content", "message"),
     [
         ("a.csv", b"text,label\nfine,1\na,b,c\n", "line 3: 3 values, and the header names 2"),
         ("a.csv", b'text,label\nfine,1\n"open,0\nmore,1\n', "line 3: not CSV"),
@@ -135,9 +135,9 @@ def test_csv_with_any_text_comes_back_whatever_its_spans(tmp_path: Path, texts, 
         ("a.jsonl.gz", b"", "a .gz file is not read. Unpack it"),
     ],
 )
-def test_a_file_that_can_not_be_read_is_named_with_the_cure(tmp_path: Path, name, content, says) -> None:
+def test_a_file_that_can_not_be_read_is_named_with_the_cure(tmp_path: Path, name, content, message) -> None:
     (tmp_path / name).write_bytes(content)
-    with pytest.raises((DataError, ConfigError), match=says):
+    with pytest.raises((DataError, ConfigError), match=message):
         rows_of(tmp_path / name)
 
 
@@ -240,11 +240,11 @@ def test_labels_are_told_from_all_values(tmp_path: Path, labels: list, kind: str
     manifest = build([tmp_path / "a.jsonl"], tmp_path / "out", label_kind=kind)
     assert columns_of(tmp_path / "out", "label")["label"] == stored
     is_number = isinstance(stored[0], float)
-    assert manifest.label_counts == ({} if is_number else {str(each): stored.count(each) for each in stored})
+    assert manifest.label_counts == ({} if is_number else {str(label): stored.count(label) for label in stored})
 
 
 @pytest.mark.parametrize(
-    ("labels", "kind", "says"),
+    ("labels", "kind", "message"),
     [
         (["ham", "ham"], "auto", "is 'ham' in all rows"),
         (["ham", 3], "auto", "line 2: field 'label' is a number here and text in .*line 1"),
@@ -253,10 +253,10 @@ def test_labels_are_told_from_all_values(tmp_path: Path, labels: list, kind: str
         ([f"id-{n}" for n in range(1_100)], "auto", "more than 1,000 different values"),
     ],
 )
-def test_labels_that_fit_no_kind_are_named(tmp_path: Path, labels: list, kind: str, says: str) -> None:
+def test_labels_that_fit_no_kind_are_named(tmp_path: Path, labels: list, kind: str, message: str) -> None:
     lines = [json.dumps({"text": f"row {n}", "label": label}) for n, label in enumerate(labels)]
     (tmp_path / "a.jsonl").write_text("\n".join(lines))
-    with pytest.raises(DataError, match=says):
+    with pytest.raises(DataError, match=message):
         build([tmp_path / "a.jsonl"], tmp_path / "out", label_kind=kind)
 
 
@@ -273,12 +273,17 @@ def test_what_is_left_out_cut_doubled_and_shared_is_counted_and_can_be_dropped(t
     source = tmp_path / "a.jsonl"
     source.write_text("\n".join(map(json.dumps, rows)))
     options: dict[str, Any] = {"max_tokens": 6, "rows_per_shard": 3}
-    kept = build([source], tmp_path / "kept", **options, key_field="author").build
-    assert kept is not None
-    assert (kept.num_read, kept.num_empty, kept.num_unlabelled) == (7, 2, 1)
-    assert kept.first_empty.endswith("line 3") and kept.first_unlabelled.endswith("line 5")
-    assert (kept.num_doubled, kept.num_conflicting, kept.num_shared, kept.num_dropped) == (2, 3, 3, 0)
-    assert kept.num_cut == 1 and kept.num_cut_tokens == 1
+    summary = build([source], tmp_path / "kept", **options, key_field="author").build
+    assert summary is not None
+    assert (summary.num_read, summary.num_empty, summary.num_unlabelled) == (7, 2, 1)
+    assert summary.first_empty.endswith("line 3") and summary.first_unlabelled.endswith("line 5")
+    assert (summary.num_doubled, summary.num_conflicting, summary.num_shared, summary.num_dropped) == (
+        2,
+        3,
+        3,
+        0,
+    )
+    assert summary.num_cut == 1 and summary.num_cut_tokens == 1
     dropped = build([source], tmp_path / "dropped", **options, key_field="author", drop=("doubled",))
     assert columns_of(tmp_path / "dropped", "label")["label"] == [0, 1]
     assert dropped.build is not None and (dropped.build.num_dropped, dropped.build.num_shared) == (2, 0)
@@ -309,37 +314,38 @@ def test_a_field_that_is_not_there_is_refused_with_what_was_perhaps_meant(tmp_pa
     ):
         with pytest.raises(ConfigError, match=re.escape(f"(--metadata).{hint} Name one of those")):
             build([tmp_path / "b.jsonl"], tmp_path / "out", metadata_fields=(field,))
-    with pytest.raises(ConfigError) as said:
+    with pytest.raises(ConfigError) as caught:
         build([tmp_path / "b.jsonl"], tmp_path / "out", metadata_fields=("lang5",))
-    assert "lens." not in str(said.value), "two letters in four are no likeness"
+    assert "lens." not in str(caught.value), "two letters in four are no likeness"
     assert not (tmp_path / "out").exists()
 
 
 def test_nothing_is_proposed_beside_a_field_that_is_not_there(tmp_path: Path) -> None:
     """The typo was pasted back as a proposal, which was then refused."""
     source = write_csv(tmp_path / "a.csv", ROWS)
-    for asked, hint in (
+    for fields, hint in (
         (
-            AskedFields(label="lable"),
+            RequestedFields(label="lable"),
             "'lable' is missing from every row (--label). Perhaps you meant --label label.",
         ),
-        (AskedFields(text="txt"), "'txt' is missing from every row (--text). Perhaps you meant --text text."),
         (
-            AskedFields(metadata=("lang", "langage")),
+            RequestedFields(text="txt"),
+            "'txt' is missing from every row (--text). Perhaps you meant --text text.",
+        ),
+        (
+            RequestedFields(metadata=("lang", "langage")),
             "'langage' is missing from every row (--metadata). Perhaps",
         ),
     ):
         with pytest.raises(ConfigError, match=re.escape(f"{source}: field {hint}")):
-            propose([source], asked)
+            propose([source], fields)
     table = write_csv(tmp_path / "table.csv", [*ROWS] * 1_200)
     with pytest.raises(ConfigError, match="'lable' is missing from every row"):
-        propose([table], AskedFields(label="lable"))
+        propose([table], RequestedFields(label="lable"))
     rows = [{"text": f"say {n}", **({"late": n} if n >= 1_000 else {})} for n in range(1_001)]
     (tmp_path / "late.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    late = AskedFields(label="late")
-    with pytest.raises(
-        ConfigError, match=r"from the first 1,000 rows .* If later rows have it, say --tokenizer"
-    ):
+    late = RequestedFields(label="late")
+    with pytest.raises(ConfigError, match=r"from the first 1,000 rows .* If later rows have it, say --tokenizer"):
         propose([tmp_path / "late.jsonl"], late)
     assert propose([tmp_path / "late.jsonl"], late._replace(tokenizer="new:300")).label == "late"
 
@@ -371,43 +377,41 @@ REVIEWS = [
 
 def test_fields_are_proposed_from_their_names_and_values(tmp_path: Path) -> None:
     source = write_csv(tmp_path / "a.csv", REVIEWS)
-    found = propose([source], AskedFields())
+    found = propose([source], RequestedFields())
     assert found.is_guessed
     assert (found.text, found.label, found.time, found.key) == ("review", "stars", "date", "user_id")
     assert set(found.metadata) == {"id", "shop"} and found.tokenizer == "new:2000"
     (tmp_path / "b.jsonl").write_text("\n".join(map(json.dumps, ROWS)))
-    named = propose([tmp_path / "b.jsonl"], AskedFields(tokenizer="t"))
+    named = propose([tmp_path / "b.jsonl"], RequestedFields(tokenizer="t"))
     assert (named.text, named.label, named.metadata, named.is_guessed) == ("text", "label", (), False)
-    assert propose([tmp_path / "b.jsonl"], AskedFields()).is_guessed
+    assert propose([tmp_path / "b.jsonl"], RequestedFields()).is_guessed
 
 
 def test_a_column_of_yes_and_no_is_asked_before_what_rows_are_about(tmp_path: Path) -> None:
     def label_of(**columns: list) -> str | None:
         rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
         texts = [{"text": f"a ticket that says {number}"} | row for number, row in enumerate(rows)]
-        return propose([write_csv(tmp_path / "t.csv", texts)], AskedFields()).label
+        return propose([write_csv(tmp_path / "t.csv", texts)], RequestedFields()).label
 
-    topics, answers = ["bill", "login", "other"] * 20, ["yes", "no", "no"] * 20
-    assert label_of(category=topics, escalated=answers) == "escalated"
+    topics, replies = ["bill", "login", "other"] * 20, ["yes", "no", "no"] * 20
+    assert label_of(category=topics, escalated=replies) == "escalated"
     assert label_of(category=topics) == "category"
-    assert label_of(category=topics, escalated=answers, paid=["1", "0", "1"] * 20) == "category"
-    assert label_of(sentiment=["good", "bad", "fair"] * 20, escalated=answers) == "sentiment"
+    assert label_of(category=topics, escalated=replies, paid=["1", "0", "1"] * 20) == "category"
+    assert label_of(sentiment=["good", "bad", "fair"] * 20, escalated=replies) == "sentiment"
 
 
 def test_what_else_may_be_learned_is_known_beside_the_proposed_label(tmp_path: Path) -> None:
     """A 0 or 1 beside three areas: which of both is the question, nobody can tell from the rows."""
     rows = [{"code": f"def f{n}(): pass", "is_async": n % 2, "area": "abc"[n % 3]} for n in range(60)]
     source = write_csv(tmp_path / "a.csv", rows)
-    found = propose([source], AskedFields())
+    found = propose([source], RequestedFields())
     assert (found.label, found.could_be_label) == ("is_async", {"is_async": 2, "area": 3})
-    assert propose([source], AskedFields(label="area")).could_be_label == {}
+    assert propose([source], RequestedFields(label="area")).could_be_label == {}
 
 
 def test_a_category_that_is_nearly_always_the_same_is_proposed_as_no_label(tmp_path: Path) -> None:
-    rows = [
-        {"body": f"row {n}", "prio": "extra" if n == 7 else "usual", "kind": "abc"[n % 3]} for n in range(60)
-    ]
-    found = propose([write_csv(tmp_path / "a.csv", rows)], AskedFields())
+    rows = [{"body": f"row {n}", "prio": "extra" if n == 7 else "usual", "kind": "abc"[n % 3]} for n in range(60)]
+    found = propose([write_csv(tmp_path / "a.csv", rows)], RequestedFields())
     assert found.label == "kind" and found.metadata == ("prio",)
 
 
@@ -427,20 +431,18 @@ def test_rows_of_a_language_models_format_are_proposed_as_such(
     """A chat was proposed to be built of whatever other field was text: of its topic."""
     source = tmp_path / "rows.jsonl"
     source.write_text("\n".join(json.dumps({**row, "topic": f"t{n}"}) for n in range(9)))
-    found = propose([source], AskedFields())
+    found = propose([source], RequestedFields())
     assert found.format == format and found.is_guessed
-    assert propose([source], AskedFields(text="topic")).format is None
+    assert propose([source], RequestedFields(text="topic")).format is None
 
 
 @pytest.mark.parametrize("labels", [["a", "a", "a"], ["a", "b", "c"], ["x" * 80, "y", "y"]])
 def test_a_field_called_label_is_the_label_whatever_it_holds(tmp_path: Path, labels: list[str]) -> None:
     """Of one value, of many, of long ones: a build without it would throw away what somebody wrote down."""
-    source = write_csv(
-        tmp_path / "a.csv", [{"text": f"row {n}", "label": each} for n, each in enumerate(labels)]
-    )
-    for asked in (AskedFields(tokenizer="t"), AskedFields()):
-        assert propose([source], asked).label == "label"
-    assert propose([source], AskedFields(tokenizer="t", without_label=True)).label is None
+    source = write_csv(tmp_path / "a.csv", [{"text": f"row {n}", "label": label} for n, label in enumerate(labels)])
+    for fields in (RequestedFields(tokenizer="t"), RequestedFields()):
+        assert propose([source], fields).label == "label"
+    assert propose([source], RequestedFields(tokenizer="t", without_label=True)).label is None
 
 
 @pytest.mark.parametrize(

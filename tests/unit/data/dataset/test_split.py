@@ -52,9 +52,9 @@ def test_what_a_column_says_is_held_out_is_and_nothing_else(dataset: Dataset) ->
     assert set(values(held_out, "language")) == {"de"}
     assert set(values(train, "language")) == {"en", None}  # a row without a value is trained on
     assert len(values(train, "label")) + len(values(held_out, "label")) == 240
-    every = ColumnSplit(type="column", column="label", validation=("0", "1"))
+    everything = ColumnSplit(type="column", column="label", validation=("0", "1"))
     with pytest.raises(ConfigError, match="Choose another column or values"):
-        split_view(dataset, every, "train")
+        split_view(dataset, everything, "train")
 
 
 def test_a_column_of_truths_splits_by_the_word(tmp_path: Path, write_shard) -> None:
@@ -97,9 +97,7 @@ def test_a_row_without_a_time_is_on_no_side(tmp_path: Path, write_shard) -> None
     [
         pa.array(["2026-01-01T10:00:00Z", "2026-01-02T01:30:00+02:00", "2026-01-02T00:00:00+00:00"]),
         pa.array(["2026-01-01", "2026-01-01T23:59:59", "2026-01-02"], pa.large_string()),
-        pa.array(
-            [datetime(2026, 1, 1, 10), datetime(2026, 1, 1, 23), datetime(2026, 1, 2)], pa.timestamp("ns")
-        ),
+        pa.array([datetime(2026, 1, 1, 10), datetime(2026, 1, 1, 23), datetime(2026, 1, 2)], pa.timestamp("ns")),
         pa.array([datetime(2026, 1, 1), datetime(2026, 1, 1), datetime(2026, 1, 2)], pa.date32()),
         pa.array(
             [
@@ -124,9 +122,7 @@ def test_what_is_no_time_is_refused(tmp_path: Path, write_shard, moments: pa.Arr
     write_shard("a", 3, created_at=moments)
     index_dataset(str(tmp_path / "source"), tmp_path / "dataset")
     config = TimeSplit(type="time", validation_from=datetime(2026, 1, 2))
-    with pytest.raises(
-        DataError, match=r"a.parquet: column 'created_at' has type.*Expected times, dates or ISO"
-    ):
+    with pytest.raises(DataError, match=r"a.parquet: column 'created_at' has type.*Expected times, dates or ISO"):
         split_view(Dataset.open(tmp_path / "dataset"), config, "train")
 
 
@@ -140,9 +136,7 @@ def test_a_key_may_be_a_number_or_missing(tmp_path: Path, write_shard, keys: pa.
     sides = []
     for seed in range(8):
         try:
-            sides.append(
-                split_view(dataset, HashSplit(column="key", validation_fraction=0.5, seed=seed), "train")
-            )
+            sides.append(split_view(dataset, HashSplit(column="key", validation_fraction=0.5, seed=seed), "train"))
         except ConfigError:
             continue  # all keys fell on one side
     assert sides
@@ -167,17 +161,17 @@ def test_a_flipped_bit_anywhere_in_a_cache_changes_no_side(dataset: Dataset) -> 
     first = split_view(dataset, config, "train")
     (cache,) = (dataset.folder / "splits").glob("*.bits")
     whole = cache.read_bytes()
-    for place in range(len(whole)):
-        cache.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+    for index in range(len(whole)):
+        cache.write_bytes(whole[:index] + bytes([whole[index] ^ 1]) + whole[index + 1 :])
         flipped = split_view(dataset, config, "train")
         np.testing.assert_array_equal(np.concatenate(flipped.selection), np.concatenate(first.selection))
 
 
 def test_a_cache_of_another_split_is_not_believed(dataset: Dataset) -> None:
     config, other = HashSplit(validation_fraction=0.3), HashSplit(validation_fraction=0.3, seed=1)
-    first, second = (np.concatenate(split_view(dataset, each, "train").selection) for each in (config, other))
+    first, second = (np.concatenate(split_view(dataset, split, "train").selection) for split in (config, other))
     assert (first != second).any()
     one, two = (dataset.folder / "splits").glob("*.bits")
     one.write_bytes(two.read_bytes())
-    for each, expected in ((config, first), (other, second)):
-        np.testing.assert_array_equal(np.concatenate(split_view(dataset, each, "train").selection), expected)
+    for split, expected in ((config, first), (other, second)):
+        np.testing.assert_array_equal(np.concatenate(split_view(dataset, split, "train").selection), expected)

@@ -21,8 +21,7 @@ class FakeSource:
     def __init__(self, group_sizes: Sequence[int], *, keep=lambda row: True, max_length=9) -> None:
         borders = np.cumsum([0, *group_sizes])
         self._rows = [
-            np.array([row for row in range(start, stop) if keep(row)], np.uint64)
-            for start, stop in pairwise(borders)
+            np.array([row for row in range(start, stop) if keep(row)], np.uint64) for start, stop in pairwise(borders)
         ]
         self.identities = mix64(np.arange(len(group_sizes), dtype=np.uint64))
         self.num_rows = np.array([len(rows) for rows in self._rows], np.int64)

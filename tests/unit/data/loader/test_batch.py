@@ -36,13 +36,13 @@ def test_a_mask_holds_what_a_row_holds_and_padding_is_the_rest(rows):
 def test_taken_rows_keep_what_is_theirs_and_their_width(rows, data):
     batch = batch_of(rows)
     chosen = data.draw(st.lists(st.integers(0, len(rows) - 1), max_size=5))
-    taken = batch.take(chosen)
-    assert taken.row_ids.tolist() == [100 + row for row in chosen]
-    assert taken.columns["label"].to_pylist() == [len(rows[row]) % 2 for row in chosen]
+    selected = batch.take(chosen)
+    assert selected.row_ids.tolist() == [100 + row for row in chosen]
+    assert selected.columns["label"].to_pylist() == [len(rows[row]) % 2 for row in chosen]
     for name, column in batch.ragged.items():
-        np.testing.assert_array_equal(taken.ragged[name].values, column.values[chosen])
-        np.testing.assert_array_equal(taken.ragged[name].lengths, column.lengths[chosen])
-    assert taken.packing is None
+        np.testing.assert_array_equal(selected.ragged[name].values, column.values[chosen])
+        np.testing.assert_array_equal(selected.ragged[name].lengths, column.lengths[chosen])
+    assert selected.packing is None
 
 
 @pytest.mark.parametrize("chosen", [[], [0], [2, 1], [3, 0, 1, 2]])
@@ -61,24 +61,24 @@ def test_packed_rows_are_taken_apart_as_wide_as_the_longest_of_them(chosen) -> N
         {"label": pa.array([0, 1, 2, 3])},
         packing,
     )
-    taken = batch.take(chosen)
+    selected = batch.take(chosen)
     width = max((len(rows[row]) for row in chosen), default=0)
-    assert taken.tokens.values.shape == (len(chosen), width)
-    assert taken.tokens.values.tolist() == [rows[row] + [0] * (width - len(rows[row])) for row in chosen]
-    assert taken.tokens.lengths.tolist() == [len(rows[row]) for row in chosen]
-    assert taken.columns["label"].to_pylist() == taken.row_ids.tolist() == chosen and taken.packing is None
+    assert selected.tokens.values.shape == (len(chosen), width)
+    assert selected.tokens.values.tolist() == [rows[row] + [0] * (width - len(rows[row])) for row in chosen]
+    assert selected.tokens.lengths.tolist() == [len(rows[row]) for row in chosen]
+    assert selected.columns["label"].to_pylist() == selected.row_ids.tolist() == chosen and selected.packing is None
 
 
 def test_each_row_says_in_which_line_it_begins_and_where() -> None:
     """Rows of 1, 3 and 2 tokens: each in a line of its own, or packed, the first two before some padding."""
-    lines, starts = batch_of([[7], [1, 2, 3], [8, 9]]).places()
+    lines, starts = batch_of([[7], [1, 2, 3], [8, 9]]).row_starts()
     assert (lines.tolist(), starts.tolist()) == ([0, 1, 2], [0, 0, 0])
     packing = Packing(
         position_ids=np.array([[0, 0, 1, 2, 0, 0], [0, 1, 0, 0, 0, 0]], np.int32),
         segment_ids=np.array([[1, 2, 2, 2, 0, 0], [1, 1, 0, 0, 0, 0]], np.int32),
         cu_seqlens=np.array([0, 1, 4, 6], np.int32),
     )
-    lines, starts = batch_of([[7], [1, 2, 3], [8, 9]], packing).places()
+    lines, starts = batch_of([[7], [1, 2, 3], [8, 9]], packing).row_starts()
     assert (lines.tolist(), starts.tolist()) == ([0, 0, 1], [0, 1, 0])
 
 

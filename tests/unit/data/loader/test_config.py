@@ -20,7 +20,7 @@ BOUNDS: list[tuple[type[FrozenConfig], str, list[Any], list[Any]]] = [
     (LoaderConfig, "lanes", [1, 2, 64], [0, -1, 3, 63]),
     (LoaderConfig, "global_batch_size", [8, 16], [0, -8, 7, 9]),
     (LoaderConfig, "window_rows", [1], [0, -1]),
-    (LoaderConfig, "spread_windows", [0, 1], [-1, None]),
+    (LoaderConfig, "shuffle_radius_windows", [0, 1], [-1, None]),
     (LoaderConfig, "layout", [PaddedLayout(), BucketedLayout()], ["padded", None]),
     (LoaderConfig, "max_micro_batch_tokens", [None, 1], [0, -1]),
     (LoaderConfig, "on_damage", ["fail", "quarantine"], ["skip", None]),
@@ -31,13 +31,13 @@ NEEDED = {PackedLayout: {"type": "packed", "sequence_tokens": 9}}
 
 
 @pytest.mark.parametrize(
-    ("config", "key", "taken", "refused"), BOUNDS, ids=lambda each: getattr(each, "__name__", "")
+    ("config", "key", "accepted", "rejected"), BOUNDS, ids=lambda value: getattr(value, "__name__", "")
 )
-def test_a_value_is_taken_up_to_its_bounds_and_refused_beyond(config, key, taken, refused) -> None:
+def test_a_value_is_taken_up_to_its_bounds_and_refused_beyond(config, key, accepted, rejected) -> None:
     needed = NEEDED.get(config, {})
-    for value in taken:
+    for value in accepted:
         assert getattr(config.model_validate({**needed, key: value}), key) == value
-    for value in refused:
+    for value in rejected:
         with pytest.raises(ValidationError, match=key):
             config.model_validate({**needed, key: value})
 
@@ -55,7 +55,7 @@ def test_what_is_not_chosen_is_as_the_documents_say() -> None:
         "lanes": 8,
         "global_batch_size": 64,
         "window_rows": 4096,
-        "spread_windows": 3,
+        "shuffle_radius_windows": 3,
         "layout": {"type": "bucketed", "jitter": 0.0},
         "max_micro_batch_tokens": None,
         "on_damage": "fail",

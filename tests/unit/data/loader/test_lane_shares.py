@@ -45,7 +45,7 @@ def loads_of(draw):
 
 @given(loads_of())
 def test_any_loads_are_aligned_blocks_one_for_each_power_of_two_the_largest_worked_on_last(loads):
-    shares = LaneShares(sum(loads), len(loads), given_loads=loads)
+    shares = LaneShares(sum(loads), len(loads), explicit_loads=loads)
     assert shares.loads == loads
     first = 0
     for block in shares.blocks:
@@ -59,7 +59,7 @@ def test_any_loads_are_aligned_blocks_one_for_each_power_of_two_the_largest_work
 
 
 def test_equal_loads_have_the_least_slowest_rank_and_then_the_fewest_blocks():
-    def ways(num_lanes: int, world_size: int):
+    def loads_of_sum(num_lanes: int, world_size: int):
         most = -(-num_lanes // world_size)
         for loads in product(range(1, most + 1), repeat=world_size):
             if sum(loads) == num_lanes:
@@ -70,13 +70,13 @@ def test_equal_loads_have_the_least_slowest_rank_and_then_the_fewest_blocks():
 
     for num_lanes, most_ranks in ((8, 8), (16, 6), (32, 4)):
         for world_size in range(1, most_ranks + 1):
-            fewest = min(map(num_blocks, ways(num_lanes, world_size)))
+            fewest = min(map(num_blocks, loads_of_sum(num_lanes, world_size)))
             loads = equal_loads(num_lanes, (world_size,))
             assert num_blocks(loads) == fewest and max(loads) == -(-num_lanes // world_size)
             assert sum(loads) == num_lanes and loads == tuple(sorted(loads, reverse=True))
 
 
-def ways_of(num_lanes: int, world_size: int):
+def all_loads(num_lanes: int, world_size: int):
     """All loads that there are."""
     for cuts in combinations(range(1, num_lanes), world_size - 1):
         yield tuple(b - a for a, b in pairwise([0, *cuts, num_lanes]))
@@ -88,19 +88,19 @@ def ways_of(num_lanes: int, world_size: int):
 )
 def test_loads_by_speed_are_done_soonest_of_all_and_then_have_the_fewest_blocks(num_lanes, lane_s):
     def slowest_s(loads) -> float:
-        return max(load * each for load, each in zip(loads, lane_s, strict=True))
+        return max(load * seconds for load, seconds in zip(loads, lane_s, strict=True))
 
     loads, equal = loads_by_speed(lane_s, num_lanes), equal_loads(num_lanes, (len(lane_s),))
     assert sum(loads) == num_lanes and min(loads) >= 1
-    least_s = min(map(slowest_s, ways_of(num_lanes, len(lane_s))))
+    least_s = min(map(slowest_s, all_loads(num_lanes, len(lane_s))))
     if least_s > (1 - LEAST_GAIN) * slowest_s(equal):
         assert loads == equal
         return
     assert slowest_s(loads) <= least_s * (1 + 1e-9)
     blocks = [
-        sum(load.bit_count() for load in each)
-        for each in ways_of(num_lanes, len(lane_s))
-        if slowest_s(each) <= least_s * (1 + 1e-9)
+        sum(load.bit_count() for load in loads)
+        for loads in all_loads(num_lanes, len(lane_s))
+        if slowest_s(loads) <= least_s * (1 + 1e-9)
     ]
     assert sum(load.bit_count() for load in loads) == min(blocks)
 

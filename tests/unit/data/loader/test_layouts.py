@@ -14,9 +14,9 @@ row_lengths = st.lists(st.integers(1, 50), min_size=0, max_size=80)
 def arranged(lengths, layout, *, step_rows, damaged=(), max_tokens=None, keys=KEYS):
     present = np.ones(len(lengths), bool)
     present[list(damaged)] = False
-    given_lengths = np.where(present, np.array(lengths, np.int32), 0).astype(np.int32)
+    present_lengths = np.where(present, np.array(lengths, np.int32), 0).astype(np.int32)
     row_ids = np.arange(len(lengths), dtype=np.uint64) + np.uint64(1000)
-    return arrange(row_ids, given_lengths, present, layout, keys, step_rows=step_rows, max_tokens=max_tokens)
+    return arrange(row_ids, present_lengths, present, layout, keys, step_rows=step_rows, max_tokens=max_tokens)
 
 
 def full_steps(num_rows, rows_per_step):
@@ -25,8 +25,7 @@ def full_steps(num_rows, rows_per_step):
 
 def rows_of_steps(arrangement):
     return [
-        arrangement.order[pieces[0].start : pieces[-1].stop].tolist() if pieces else []
-        for pieces in arrangement.steps
+        arrangement.order[pieces[0].start : pieces[-1].stop].tolist() if pieces else [] for pieces in arrangement.steps
     ]
 
 
@@ -93,8 +92,7 @@ def test_jittered_steps_hold_rows_of_lengths_within_the_jitter_and_others_in_eve
     lengths = np.random.default_rng(0).integers(100, 5000, 4096)
     layout = BucketedLayout(jitter=0.1)
     epochs = [
-        rows_of_steps(arranged(lengths, layout, step_rows=[8] * 512, keys=WindowKeys(0, epoch, 0)))
-        for epoch in (0, 1)
+        rows_of_steps(arranged(lengths, layout, step_rows=[8] * 512, keys=WindowKeys(0, epoch, 0))) for epoch in (0, 1)
     ]
     plain = rows_of_steps(arranged(lengths, BucketedLayout(), step_rows=[8] * 512))
     for rows in epochs[0]:
@@ -108,10 +106,7 @@ def test_the_same_step_of_two_lanes_has_about_the_same_length():
     rng = np.random.default_rng(0)
     lanes = [rng.integers(1, 500, 512) for _ in range(2)]
     means = [
-        [
-            lengths[rows].mean()
-            for rows in rows_of_steps(arranged(lengths, BucketedLayout(), step_rows=[8] * 64))
-        ]
+        [lengths[rows].mean() for rows in rows_of_steps(arranged(lengths, BucketedLayout(), step_rows=[8] * 64))]
         for lengths in lanes
     ]
     np.testing.assert_allclose(means[0], means[1], atol=60)

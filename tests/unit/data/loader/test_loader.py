@@ -35,7 +35,7 @@ configs = st.builds(
     lanes=st.sampled_from([1, 2, 4, 8]),
     rows=st.integers(1, 5),
     window_rows=st.integers(1, 40),
-    spread_windows=st.integers(0, 3),
+    shuffle_radius_windows=st.integers(0, 3),
     layout=layouts,
     seed=st.integers(0, 3),
     max_micro_batch_tokens=st.sampled_from([None, 20, 60]),
@@ -43,16 +43,19 @@ configs = st.builds(
 
 
 def config_of(**changes):
-    given = {"lanes": 4, "global_batch_size": 8, "window_rows": 16, "spread_windows": 0, "threads": 1}
-    return LoaderConfig(**given | changes)
+    defaults = {
+        "lanes": 4,
+        "global_batch_size": 8,
+        "window_rows": 16,
+        "shuffle_radius_windows": 0,
+        "threads": 1,
+    }
+    return LoaderConfig(**defaults | changes)
 
 
 def rows_of(share):
     """The share as plain values: who stands in which micro-batch of which lane."""
-    return [
-        (lane.lane, tuple(tuple(batch.row_ids.tolist()) for batch in lane.micro_batches))
-        for lane in share.lanes
-    ]
+    return [(lane.lane, tuple(tuple(batch.row_ids.tolist()) for batch in lane.micro_batches)) for lane in share.lanes]
 
 
 def all_rows(shares):
@@ -83,9 +86,7 @@ def test_runs_cut_anywhere_on_any_number_of_ranks_read_what_one_undisturbed_run_
         stop = data.draw(st.integers(step, num_steps)) if num_readers is not readers[-1] else num_steps
         loader = Loader(source, config, COLUMNS)
         shares = [
-            loader.shares(
-                loader.cursor_at(step), lanes_of_reader(reader, num_readers, config.lanes), stop - step
-            )
+            loader.shares(loader.cursor_at(step), lanes_of_reader(reader, num_readers, config.lanes), stop - step)
             for reader in range(num_readers)
         ]
         served += [[lane for part in parts for lane in rows_of(part)] for parts in zip(*shares, strict=True)]
@@ -141,8 +142,8 @@ def test_every_row_comes_with_its_own_tokens_label_and_metadata(fake_source, siz
             assert batch.columns["label"].to_pylist() == [row % 2 for row in rows]
             languages = [None if row % 7 == 0 else f"l{row % 3}" for row in rows]
             assert batch.columns["language"].to_pylist() == languages
-            wanted = [token for row in rows for token in [row + 1] * source.length_of(row)]
-            assert batch.tokens.values[batch.tokens.values > 0].tolist() == wanted
+            expected = [token for row in rows for token in [row + 1] * source.length_of(row)]
+            assert batch.tokens.values[batch.tokens.values > 0].tolist() == expected
             spans = batch.ragged["spans"]
             assert [line[inside].tolist() for line, inside in zip(spans.values, spans.mask(), strict=True)] == [
                 list(range(row % 3)) for row in rows
@@ -233,9 +234,7 @@ def test_both_sequences_of_a_pair_count_against_the_budget(fake_source):
         batches = [batch for share in epoch_of(loader) for batch in share.lanes[0].micro_batches]
         assert sum(len(batch.row_ids) for batch in batches) == 300
         longest = [batch.tokens.lengths.max() for batch in batches]
-        assert all(
-            2 * most * len(batch.row_ids) <= budget for most, batch in zip(longest, batches, strict=True)
-        )
+        assert all(2 * most * len(batch.row_ids) <= budget for most, batch in zip(longest, batches, strict=True))
         of_nine = [len(batch.row_ids) for most, batch in zip(longest, batches, strict=True) if most == 9]
         assert max(of_nine) == budget - 34
         for batch in batches:
@@ -275,9 +274,9 @@ def test_a_view_without_rows_is_refused(fake_source):
 def test_a_row_longer_than_a_packed_sequence_is_named(fake_source):
     layout = PackedLayout(type="packed", sequence_tokens=5)
     source = fake_source([200])
-    with pytest.raises(DataError, match=r"has 9 tokens and loader.layout.sequence_tokens is 5") as said:
+    with pytest.raises(DataError, match=r"has 9 tokens and loader.layout.sequence_tokens is 5") as caught:
         epoch_of(Loader(source, config_of(layout=layout), COLUMNS))
-    assert source.length_of(int(str(said.value).split()[1])) == 9
+    assert source.length_of(int(str(caught.value).split()[1])) == 9
 
 
 def test_a_row_as_long_as_a_packed_sequence_fills_it(fake_source):
@@ -320,27 +319,25 @@ def test_quarantined_rows_are_absent_and_reported_and_all_others_stay_in_their_w
 
 @pytest.mark.parametrize("layout", [LAYOUTS[1], *slow(LAYOUTS[0], *LAYOUTS[2:])], **ids)
 @pytest.mark.parametrize(("before", "now"), [((), (3,)), ((3,), ()), ((3,), (3,)), ((3,), (3, 4))], ids=str)
-@pytest.mark.parametrize("spread", [0, 1])
+@pytest.mark.parametrize("shuffle_radius", [0, 1])
 def test_damage_that_comes_or_goes_amid_a_window_deals_no_row_otherwise(
-    fake_source, layout, before, now, spread
+    fake_source, layout, before, now, shuffle_radius
 ):
     source = fake_source([5] * 24)
-    config = config_of(layout=layout, on_damage="quarantine", window_rows=12, spread_windows=spread)
+    config = config_of(layout=layout, on_damage="quarantine", window_rows=12, shuffle_radius_windows=shuffle_radius)
     source.damaged = set(before)
     loader = Loader(source, config, COLUMNS)
-    made = epoch_of(loader)
+    completed = epoch_of(loader)
     spared = [row for row in source.all_rows if row // 5 not in {*before, *now}]
     refusals, wrong = 0, 0
-    for cut in (step for step in range(len(made)) if step % config.window_steps):
-        skipped = {item.row_group for lane in made[cut - 1].lanes for item in lane.quarantined}
-        left = len(made) - cut
+    for cut in (step for step in range(len(completed)) if step % config.window_steps):
+        skipped = {item.row_group for lane in completed[cut - 1].lanes for item in lane.quarantined}
+        left = len(completed) - cut
         source.damaged = set(now)
-        wrong += learned_twice_or_never(
-            made[:cut], loader.shares(loader.cursor_at(cut), range(4), left), spared
-        )
+        wrong += trained_twice_or_never(completed[:cut], loader.shares(loader.cursor_at(cut), range(4), left), spared)
         shares = loader.shares(loader.cursor_at(cut), range(4), left, skipped)
         try:
-            assert not learned_twice_or_never(made[:cut], shares, spared)
+            assert not trained_twice_or_never(completed[:cut], shares, spared)
         except DamagedDataError as error:
             assert re.match(r"shard-[34]\.parquet: row group [34] .* Restore the file", str(error))
             refusals += 1
@@ -349,9 +346,9 @@ def test_damage_that_comes_or_goes_amid_a_window_deals_no_row_otherwise(
     assert bool(wrong) == (hangs_on_lengths and now != before), "who does not say what was skipped"
 
 
-def learned_twice_or_never(made, shares, spared):
-    learned = [*all_rows(made), *all_rows(shares)]
-    return len(learned) > len(set(learned)) or not set(spared) <= set(learned)
+def trained_twice_or_never(completed, shares, spared):
+    trained = [*all_rows(completed), *all_rows(shares)]
+    return len(trained) > len(set(trained)) or not set(spared) <= set(trained)
 
 
 def test_a_dataset_that_is_damaged_all_over_still_has_its_steps(fake_source):
@@ -373,8 +370,8 @@ def test_rows_beside_damaged_ones_keep_their_own_tokens_and_columns(fake_source,
             rows = batch.row_ids.tolist()
             assert batch.columns["label"].to_pylist() == [row % 2 for row in rows]
             assert batch.tokens.lengths.tolist() == [source.length_of(row) for row in rows]
-            wanted = [token for row in rows for token in [row + 1] * source.length_of(row)]
-            assert batch.tokens.values[batch.tokens.values > 0].tolist() == wanted
+            expected = [token for row in rows for token in [row + 1] * source.length_of(row)]
+            assert batch.tokens.values[batch.tokens.values > 0].tolist() == expected
             seen += len(rows)
     assert seen == 5 * 21
 
@@ -408,7 +405,7 @@ def in_several_chunks(source, wrong=None):
 def test_row_groups_may_come_in_several_chunks(fake_source):
     source = fake_source([17, 31, 8])
     whole, chunked = (
-        epoch_of(Loader(made, config_of(), COLUMNS)) for made in (source, in_several_chunks(source))
+        epoch_of(Loader(completed, config_of(), COLUMNS)) for completed in (source, in_several_chunks(source))
     )
     for one, two in zip(whole, chunked, strict=True):
         for a, b in zip(one.lanes, two.lanes, strict=True):
@@ -449,19 +446,19 @@ def golden_name(layout) -> str:
 
 @pytest.mark.parametrize("layout", [*LAYOUTS, BucketedLayout(jitter=0.25)], ids=golden_name)
 @pytest.mark.parametrize("budget", [None, 20])
-@pytest.mark.parametrize("spread", [0, 2])
-def test_each_steps_rows_are_those_that_earlier_versions_served(fake_source, layout, budget, spread):
+@pytest.mark.parametrize("shuffle_radius", [0, 2])
+def test_each_steps_rows_are_those_that_earlier_versions_served(fake_source, layout, budget, shuffle_radius):
     """A change here breaks the resume and the audit of every run that exists: it needs a new major version."""
     source = fake_source([150, 40, 7, 300, 1, 0, 222])
     source.damaged = {1}
     config = config_of(
         seed=5, layout=layout, max_micro_batch_tokens=budget, global_batch_size=24, on_damage="quarantine",
-        window_rows=24 if spread else 96, spread_windows=spread,
+        window_rows=24 if shuffle_radius else 96, shuffle_radius_windows=shuffle_radius,
     )  # fmt: skip
     loader = Loader(source, config, COLUMNS)
     served = [[rows_of(share) for share in epoch_of(loader, epoch=epoch)] for epoch in (0, 3)]
     digest = hashlib.sha256(json.dumps(served).encode()).hexdigest()
-    name = f"{golden_name(layout)}, {budget}" + (f", spread {spread}" if spread else "")
+    name = f"{golden_name(layout)}, {budget}" + (f", spread {shuffle_radius}" if shuffle_radius else "")
     assert digest == json.loads(GOLDEN.read_text())["steps"][name]
 
 
@@ -494,21 +491,21 @@ def test_closing_a_half_read_iterator_stops_its_threads(fake_source):
 
 def test_who_leaves_waits_for_no_read_and_none_that_has_not_begun_begins(fake_source):
     """Four lanes with a row group in each window; the one thread is held up by the second window's first."""
-    begun, ended, go_on = threading.Event(), threading.Event(), threading.Event()
+    started, ended, go_on = threading.Event(), threading.Event(), threading.Event()
 
     class Held(type(fake_source([1]))):
         def read(self, group, columns):
             is_held = self.reads.total() == 4
             table = super().read(group, columns)
             if is_held:
-                begun.set(), go_on.wait(5), ended.set()
+                started.set(), go_on.wait(5), ended.set()
             return table
 
     source = Held([16] * 8)
     loader = Loader(source, config_of(), COLUMNS)
     with closing(loader.shares(Cursor(), range(4), loader.steps_per_epoch)) as shares:
         next(shares)
-        assert begun.wait(30)
+        assert started.wait(30)
     assert not ended.is_set()
     go_on.set()
     deadline = time.monotonic() + 30

@@ -19,12 +19,12 @@ from assay.data.loader.mixing import (
     MIN_GROUPS,
     TraitMixing,
     _as_numbers,
+    _is_informative,
     _meeting_again,
-    _mend,
     _num_pairs,
+    _order_fix,
     _samples,
     _steps,
-    _tells_rows_apart,
     _trait,
     _windows_of,
     measure_mixing,
@@ -62,8 +62,8 @@ def sorted_dataset(tmp_path: Path):
 
 
 def config_of(**changes) -> LoaderConfig:
-    given = {"lanes": 4, "global_batch_size": 64, "window_rows": 512, "layout": PaddedLayout()}
-    return LoaderConfig(**{"threads": 1, "spread_windows": 0} | given | changes)
+    defaults = {"lanes": 4, "global_batch_size": 64, "window_rows": 512, "layout": PaddedLayout()}
+    return LoaderConfig(**{"threads": 1, "shuffle_radius_windows": 0} | defaults | changes)
 
 
 def rows_of_epoch(loader: Loader, epoch: int) -> list[np.ndarray]:
@@ -94,13 +94,13 @@ def test_some_windows_tell_what_whole_epochs_hold(sorted_dataset, group_rows: in
     counts = np.array([np.bincount(domains[rows], minlength=NUM_DOMAINS) for rows in epochs[0][:-1]])
     share = 1 / NUM_DOMAINS
     variation = np.sqrt(((counts - 64 * share) ** 2).mean() / (64 * share * (1 - share)))
-    places = np.corrcoef([step_of_row(steps) for steps in epochs])[0, 1]
+    correlation = np.corrcoef([step_of_row(steps) for steps in epochs])[0, 1]
     mixing = measure_mixing(view, config)
-    assert mixing.mend is not None
+    assert mixing.fix is not None
     assert {trait.name for trait in mixing.traits} == {"domain", "label", "when", "tokens a row"}
     assert list(mixing.traits) == sorted(mixing.traits, key=lambda trait: -trait.variation), "the worst first"
     assert trait(mixing, "domain").variation == pytest.approx(variation, rel=0.15)
-    assert mixing.place_correlation == pytest.approx(places, abs=0.05)
+    assert mixing.position_correlation == pytest.approx(correlation, abs=0.05)
 
 
 def test_rows_that_were_shuffled_are_mixed_by_any_window(sorted_dataset) -> None:
@@ -116,16 +116,16 @@ def test_rows_that_were_shuffled_are_mixed_by_any_window(sorted_dataset) -> None
 @pytest.mark.parametrize("group_rows", [500, *soaked(2000, 5000)])
 def test_what_is_said_to_mend_it_mends_it(sorted_dataset, group_rows: int) -> None:
     view = whole_view(sorted_dataset(group_rows))
-    mend = measure_mixing(view, config_of()).mend
-    assert mend is not None
-    assert measure_mixing(view, config_of(window_rows=mend.window_rows)).mend is None
-    view = whole_view(sorted_dataset(mend.rows_per_group))
-    assert measure_mixing(view, config_of()).mend is None
+    fix = measure_mixing(view, config_of()).fix
+    assert fix is not None
+    assert measure_mixing(view, config_of(window_rows=fix.window_rows)).fix is None
+    view = whole_view(sorted_dataset(fix.rows_per_group))
+    assert measure_mixing(view, config_of()).fix is None
 
 
 def test_rows_of_a_row_group_that_is_a_lane_come_in_the_files_order_every_epoch(sorted_dataset) -> None:
     mixing = measure_mixing(whole_view(sorted_dataset(5000)), config_of(window_rows=128))
-    assert mixing.place_correlation > 0.9
+    assert mixing.position_correlation > 0.9
 
 
 @pytest.mark.slow
@@ -137,9 +137,7 @@ def test_rows_of_a_row_group_that_is_a_lane_come_in_the_files_order_every_epoch(
         pytest.param(BucketedLayout(jitter=0.4), 2, 5, marks=pytest.mark.slow),
     ],
 )
-def test_bucketing_brings_the_same_pairs_together_again(
-    sorted_dataset, layout, least: float, most: float
-) -> None:
+def test_bucketing_brings_the_same_pairs_together_again(sorted_dataset, layout, least: float, most: float) -> None:
     view, config = whole_view(sorted_dataset(100)), config_of(layout=layout)
     loader = Loader(view, config, ())
     steps = [step_of_row(rows_of_epoch(loader, epoch)) for epoch in (0, 1)]
@@ -147,7 +145,7 @@ def test_bucketing_brings_the_same_pairs_together_again(
     before, after, again = ((count * (count - 1) / 2).sum() for count in counts)
     over_chance = again / (before * after / (NUM_ROWS * (NUM_ROWS - 1) / 2))
     assert least < over_chance < most
-    assert measure_mixing(view, config).meeting_again == pytest.approx(over_chance, rel=0.2)
+    assert measure_mixing(view, config).pair_recurrence == pytest.approx(over_chance, rel=0.2)
 
 
 def test_what_bucketing_makes_of_kinds_of_different_length_is_not_laid_to_the_window(tmp_path: Path) -> None:
@@ -164,7 +162,7 @@ def test_what_bucketing_makes_of_kinds_of_different_length_is_not_laid_to_the_wi
     index_dataset(str(tmp_path / "source"), tmp_path / "dataset")
     mixing = measure_mixing(whole_view(Dataset.open(tmp_path / "dataset")), config_of(layout=BucketedLayout()))
     assert trait(mixing, "kind").variation > 4
-    assert mixing.mend is None
+    assert mixing.fix is None
 
 
 def test_a_part_of_the_rows_is_measured_by_itself_and_few_rows_are_not_judged(sorted_dataset) -> None:
@@ -172,7 +170,7 @@ def test_a_part_of_the_rows_is_measured_by_itself_and_few_rows_are_not_judged(so
     part = split_view(dataset, HashSplit(column="when", validation_fraction=0.5), "validation")
     assert trait(measure_mixing(part, config_of()), "domain").variation > 1.5
     few = measure_mixing(part, config_of(global_batch_size=1024, lanes=2))
-    assert (few.traits, few.mend) == ((), None)
+    assert (few.traits, few.fix) == ((), None)
 
 
 def test_variation_and_neighbours_are_what_plain_loops_make_of_the_steps() -> None:
@@ -180,7 +178,7 @@ def test_variation_and_neighbours_are_what_plain_loops_make_of_the_steps() -> No
     values = rng.normal(size=(60, 2)) + np.arange(60)[:, None] / 20
     # Rows that no step serves, a step without rows, and one with a single row.
     steps = [np.array([-1, 0, 0, 0, 2, 2, 3, -1, 4, 4, 4, 4]), np.sort(rng.integers(0, 4, 24))]
-    present = values[: sum(int((each >= 0).sum()) for each in steps)]
+    present = values[: sum(int((step >= 0).sum()) for step in steps)]
     mean = present.mean(axis=0)
     squares, products, row = [], [], 0
     for window in steps:
@@ -189,7 +187,7 @@ def test_variation_and_neighbours_are_what_plain_loops_make_of_the_steps() -> No
             sums.setdefault(int(step), []).append(present[row] - mean)
             row += 1
         scaled = [np.sum(sums[step], axis=0) / np.sqrt(len(sums[step])) for step in sorted(sums)]
-        squares += [float(each @ each) for each in scaled]
+        squares += [float(row @ row) for row in scaled]
         products += [float(one @ next_one) for one, next_one in pairwise(scaled)]
     uniform = float(((present - mean) ** 2).mean(axis=0).sum())
     found = _trait("x", present, steps)
@@ -219,8 +217,8 @@ def test_pairs_of_a_step_share_a_window_again_as_often_as_the_next_epoch_has_the
         counts = np.bincount(windows[rows]).astype(float)
         expected.append((counts * (counts - 1)).sum() / (len(rows) * (len(rows) - 1)))
     mixing = measure_mixing(view, config)
-    assert mixing.meeting_again == pytest.approx(np.mean(expected) * loader.geometry.num_windows, rel=0.2)
-    assert mixing.meeting_again > 1.5
+    assert mixing.pair_recurrence == pytest.approx(np.mean(expected) * loader.geometry.num_windows, rel=0.2)
+    assert mixing.pair_recurrence > 1.5
 
 
 def test_one_lane_and_one_window_are_measured_too(sorted_dataset) -> None:
@@ -241,7 +239,7 @@ def test_a_text_that_is_there_or_not_tells_rows_apart(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("profile", "tells"),
+    ("profile", "is_informative"),
     [
         ({"top_values": (("a", 9),), "missing_rate": 0.0}, False),
         ({"top_values": (("a", 9),), "missing_rate": 0.1}, True),
@@ -251,8 +249,8 @@ def test_a_text_that_is_there_or_not_tells_rows_apart(tmp_path: Path) -> None:
         ({"minimum": "1", "maximum": "2", "missing_rate": 0.0}, True),
     ],
 )
-def test_a_column_that_is_one_value_or_as_many_as_rows_tells_nothing(profile, tells: bool) -> None:
-    assert _tells_rows_apart(ColumnProfile(name="x", type="string", **profile)) is tells
+def test_a_column_that_is_one_value_or_as_many_as_rows_tells_nothing(profile, is_informative: bool) -> None:
+    assert _is_informative(ColumnProfile(name="x", type="string", **profile)) is is_informative
 
 
 def test_a_text_that_is_missing_is_a_kind_of_its_own() -> None:
@@ -272,8 +270,8 @@ def test_pairs_that_meet_again_are_what_plain_loops_count(sorted_dataset) -> Non
     again, by_chance = 0, 0.0
     for sample, steps in zip(samples, before, strict=True):
         after = _steps(loader, sample, rng.permutation(len(steps)), epoch=1)
-        both = [(a, b) for a, b in zip(steps.tolist(), after.tolist(), strict=True) if a >= 0]
-        pairs = [(x, y) for i, x in enumerate(both) for y in both[:i]]
+        pairs = [(a, b) for a, b in zip(steps.tolist(), after.tolist(), strict=True) if a >= 0]
+        pairs = [(x, y) for i, x in enumerate(pairs) for y in pairs[:i]]
         again += sum(x == y for x, y in pairs)
         shares = [sum(x[epoch] == y[epoch] for x, y in pairs) for epoch in (0, 1)]
         by_chance += shares[0] * shares[1] / len(pairs)
@@ -296,17 +294,17 @@ def test_the_mend_is_as_many_rows_as_the_larger_of_window_and_row_group_times_th
     ]:
         view = whole_view(sorted_dataset(group_rows))
         loader = Loader(view, config_of(window_rows=window_rows), ())
-        assert _mend(loader, view, 0.0, BAD_EXCESS) == expected
+        assert _order_fix(loader, view, 0.0, BAD_EXCESS) == expected
 
 
 def test_what_mends_it_stays_within_the_lane_and_above_nothing(sorted_dataset) -> None:
     view = whole_view(sorted_dataset(500))
     loader = Loader(view, config_of(), ())
-    worst = _mend(loader, view, 0.0, 1e9)
+    worst = _order_fix(loader, view, 0.0, 1e9)
     assert worst is not None and worst == (NUM_ROWS // 4, 1)
-    assert _mend(loader, view, 0.0, BAD_EXCESS) is not None
-    assert _mend(loader, view, 0.0, np.nextafter(BAD_EXCESS, 0)) is None
-    ordered = _mend(loader, view, GOOD_CORRELATION, 0.0)
+    assert _order_fix(loader, view, 0.0, BAD_EXCESS) is not None
+    assert _order_fix(loader, view, 0.0, np.nextafter(BAD_EXCESS, 0)) is None
+    ordered = _order_fix(loader, view, GOOD_CORRELATION, 0.0)
     assert ordered is not None
     assert ordered.window_rows == min(NUM_ROWS // 4, 1 << int(np.ceil(np.log2(MIN_GROUPS * 500))))
 

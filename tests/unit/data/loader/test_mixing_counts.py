@@ -16,10 +16,10 @@ from assay.data.loader import mixing as mixing_module
 from assay.data.loader.config import BucketedLayout, LoaderConfig, PaddedLayout
 from assay.data.loader.loader import Loader
 from assay.data.loader.mixing import (
-    Mend,
+    OrderFix,
     TraitMixing,
-    _mend,
-    _place_correlation,
+    _order_fix,
+    _position_correlation,
     _samples,
     _sharing_windows_again,
     _steps,
@@ -58,8 +58,8 @@ def view(tmp_path_factory) -> DatasetView:
 
 def config_of(**changes) -> LoaderConfig:
     """Twenty steps, in six windows of three and one of two."""
-    given = {"lanes": 2, "global_batch_size": 8, "window_rows": 12, "layout": PaddedLayout()}
-    return LoaderConfig(**{"threads": 1, "spread_windows": 0} | given | changes)
+    defaults = {"lanes": 2, "global_batch_size": 8, "window_rows": 12, "layout": PaddedLayout()}
+    return LoaderConfig(**{"threads": 1, "shuffle_radius_windows": 0} | defaults | changes)
 
 
 def rows_of_windows(loader: Loader) -> list[list[list[int]]]:
@@ -98,7 +98,7 @@ def test_traits_vary_over_the_steps_as_much_as_plain_loops_say(view: DatasetView
     if not isinstance(layout, PaddedLayout):
         del values["tokens a row"]  # what bucketing is for
     windows = rows_of_windows(Loader(view, config, ()))
-    expected = {name: plain_figures(each, windows) for name, each in values.items()}
+    expected = {name: plain_figures(numbers, windows) for name, numbers in values.items()}
     mixing = measure_mixing(view, config)
     assert {trait.name for trait in mixing.traits} == expected.keys()
     for trait in mixing.traits:
@@ -106,32 +106,32 @@ def test_traits_vary_over_the_steps_as_much_as_plain_loops_say(view: DatasetView
     variations = [trait.variation for trait in mixing.traits]
     assert variations == sorted(variations, reverse=True) and mixing.traits[0].name == "the kind"
     worst = max(trait.excess for trait in mixing.traits)
-    assert mixing.mend == _mend(Loader(view, config, ()), view, mixing.place_correlation, worst) is not None
+    assert mixing.fix == _order_fix(Loader(view, config, ()), view, mixing.position_correlation, worst) is not None
 
 
 def test_a_rows_place_is_a_draw_from_its_windows_steps_in_both_epochs(view: DatasetView) -> None:
     """Every row is looked at; the last window has fewer steps than the others."""
     loader = Loader(view, config_of(), ())
     rng = np.random.default_rng(0)
-    places = []
+    positions = []
     for epoch in (0, 1):
         first, steps = np.zeros(NUM_ROWS), np.zeros(NUM_ROWS)
         for window in range(7):
             for lane in range(2):
-                mine = loader.rows_of_window(epoch, lane, window).astype(np.int64)
-                first[mine], steps[mine] = 3 * window, 3 if window < 6 else 2
-        places.append(first + rng.random(NUM_ROWS) * steps)
-    found = _place_correlation(loader, view)
-    assert found == pytest.approx(np.corrcoef(places)[0, 1], rel=1e-9)
-    assert measure_mixing(view, config_of()).place_correlation == found
+                lane_rows = loader.rows_of_window(epoch, lane, window).astype(np.int64)
+                first[lane_rows], steps[lane_rows] = 3 * window, 3 if window < 6 else 2
+        positions.append(first + rng.random(NUM_ROWS) * steps)
+    found = _position_correlation(loader, view)
+    assert found == pytest.approx(np.corrcoef(positions)[0, 1], rel=1e-9)
+    assert measure_mixing(view, config_of()).position_correlation == found
 
 
 def test_twenty_steps_are_judged_and_nineteen_are_not(tmp_path: Path) -> None:
-    for group_rows, is_judged in ([80, 80], True), ([80, 72], False):
+    for group_rows, is_measured in ([80, 80], True), ([80, 72], False):
         small = view_of(tmp_path / str(sum(group_rows)), group_rows)
         mixing = measure_mixing(small, config_of())
-        assert bool(mixing.traits) == (mixing.place_correlation != 0.0) == is_judged
-        assert mixing.mend is None or is_judged
+        assert bool(mixing.traits) == (mixing.position_correlation != 0.0) == is_measured
+        assert mixing.fix is None or is_measured
 
 
 def test_steps_whose_rows_are_damaged_do_not_count(view: DatasetView, monkeypatch) -> None:
@@ -150,7 +150,7 @@ def test_steps_whose_rows_are_damaged_do_not_count(view: DatasetView, monkeypatc
     num_steps = sum(bool(rows) for steps in windows for rows in steps)
     assert 0 < num_steps < 20
     mixing = measure_mixing(view, config)
-    assert (mixing.traits, np.isfinite(mixing.meeting_again)) == ((), True)
+    assert (mixing.traits, np.isfinite(mixing.pair_recurrence)) == ((), True)
 
 
 def test_a_step_counts_where_one_of_its_rows_is_left(view: DatasetView, monkeypatch) -> None:
@@ -191,7 +191,7 @@ def test_pairs_of_a_step_are_looked_up_in_the_next_epochs_windows(tmp_path: Path
         steps.append(served)
     assert 30 < len(same) < 60 and 0 < np.mean(same) < 1
     assert _sharing_windows_again(loader, small, samples, steps) == pytest.approx(4 * np.mean(same), rel=1e-12)
-    unserved = [np.full(len(each), -1) for each in steps]
+    unserved = [np.full(len(step), -1) for step in steps]
     assert _sharing_windows_again(loader, small, samples, unserved) == 1.0
 
 
@@ -202,17 +202,17 @@ def test_rows_that_are_all_there_are_meet_again_as_often_as_by_chance(tmp_path: 
 
 
 def test_places_are_looked_at_from_the_first_row_to_the_last_but_not_all_of_many(tmp_path, monkeypatch) -> None:
-    asked = []
+    requested = []
 
     def windows_of(loader, view, rows, epoch):
-        asked.append((rows, epoch))
+        requested.append((rows, epoch))
         return rows // 100
 
     monkeypatch.setattr(mixing_module, "_windows_of", windows_of)
     large = view_of(tmp_path, [2500, 2500])
-    _place_correlation(Loader(large, config_of(), ()), large)
-    assert [epoch for _, epoch in asked] == [0, 1]
-    for rows, _ in asked:
+    _position_correlation(Loader(large, config_of(), ()), large)
+    assert [epoch for _, epoch in requested] == [0, 1]
+    for rows, _ in requested:
         assert (len(np.unique(rows)), rows[0], rows[-1]) == (4096, 0, 4999)
         assert np.diff(rows).max() == 2, "spread evenly"
 
@@ -220,16 +220,14 @@ def test_places_are_looked_at_from_the_first_row_to_the_last_but_not_all_of_many
 def test_an_order_without_anything_to_see_needs_no_mend(tmp_path: Path) -> None:
     """Rows of one kind and any length, which buckets keep apart on purpose, in many small row groups."""
     rows = [[1] * (1 + row % 7) for row in range(160)]
-    table = pa.table(
-        {"input_ids": pa.array(rows, pa.list_(pa.int32())), "label": pa.array([0] * 160, pa.int8())}
-    )
+    table = pa.table({"input_ids": pa.array(rows, pa.list_(pa.int32())), "label": pa.array([0] * 160, pa.int8())})
     (tmp_path / "source").mkdir()
     pq.write_table(table, tmp_path / "source" / "a.parquet", row_group_size=5)
     index_dataset(str(tmp_path / "source"), tmp_path / "dataset")
     view = whole_view(Dataset.open(tmp_path / "dataset"))
     mixing = measure_mixing(view, config_of(layout=BucketedLayout()))
-    assert abs(mixing.place_correlation) < 0.25
-    assert (mixing.traits, mixing.mend) == ((), None)
+    assert abs(mixing.position_correlation) < 0.25
+    assert (mixing.traits, mixing.fix) == ((), None)
 
 
 def test_steps_that_all_hold_the_same_do_not_vary_and_neighbours_do_not_agree() -> None:
@@ -282,12 +280,12 @@ def test_windows_and_lanes_are_spread_over_all_and_bounded(num_groups, changes, 
     loader = Loader(Numbers(num_groups), config_of(**changes), ())
     samples = list(_samples(loader))
     assert {sample.lanes for sample in samples} == {lanes}
-    assert {sample.place.epoch for sample in samples} == {0}
-    found = [sample.place.window for sample in samples]
+    assert {sample.index.epoch for sample in samples} == {0}
+    found = [sample.index.window for sample in samples]
     assert len(found) == len(windows) and (found[0], found[-1]) == (windows[0], windows[-1])
     assert np.abs(np.subtract(found, windows)).max() <= max(1, loader.geometry.num_windows // 1000)
     for sample in samples[:: len(samples) - 1]:
-        rows = [loader.rows_of_window(0, lane, sample.place.window) for lane in lanes]
+        rows = [loader.rows_of_window(0, lane, sample.index.window) for lane in lanes]
         assert sample.num_rows == [len(row) for row in rows]
         assert (sample.row_ids == np.concatenate(rows)).all()
         assert sample.present.all() and (sample.lengths == 1).all() and not sample.columns
@@ -309,27 +307,27 @@ def test_a_samples_rows_have_the_steps_that_serve_them_and_damaged_ones_none(fak
 
 
 @pytest.mark.parametrize(
-    ("group_rows", "window_rows", "places", "excess", "expected"),
+    ("group_rows", "window_rows", "positions", "excess", "expected"),
     [
         # Lanes of 80 rows, of four to a step. Below both bounds all is well.
         ([40] * 4, 12, 0.2499, 0.9999, None),
         # A lane in the files' order: four row groups in a window, or in a lane.
-        ([10] * 16, 12, 0.25, 0.0, Mend(64, 10)),
-        ([5] * 32, 12, 0.25, 0.0, Mend(32, 5)),
-        ([40] * 4, 12, 0.25, 0.0, Mend(80, 12)),
-        ([40] * 4, 60, 0.25, 0.0, Mend(80, 20)),
+        ([10] * 16, 12, 0.25, 0.0, OrderFix(64, 10)),
+        ([5] * 32, 12, 0.25, 0.0, OrderFix(32, 5)),
+        ([40] * 4, 12, 0.25, 0.0, OrderFix(80, 12)),
+        ([40] * 4, 60, 0.25, 0.0, OrderFix(80, 20)),
         # Twice, or eight times, what a mended order may have.
-        ([5] * 32, 12, 0.0, 1.0, Mend(32, 2)),
-        ([5] * 32, 12, 0.2499, 4.0, Mend(80, 1)),
-        ([10] * 16, 12, 0.0, 1.0, Mend(32, 5)),
-        ([10] * 16, 8, 0.0, 1.0, Mend(32, 4)),
+        ([5] * 32, 12, 0.0, 1.0, OrderFix(32, 2)),
+        ([5] * 32, 12, 0.2499, 4.0, OrderFix(80, 1)),
+        ([10] * 16, 12, 0.0, 1.0, OrderFix(32, 5)),
+        ([10] * 16, 8, 0.0, 1.0, OrderFix(32, 4)),
         # Of row groups that differ, the size that a row's has on average.
-        ([10, 30] * 4, 12, 0.0, 1.0, Mend(64, 6)),
-        ([159, 1], 24, 0.0, 1.0, Mend(80, 10)),
+        ([10, 30] * 4, 12, 0.0, 1.0, OrderFix(64, 6)),
+        ([159, 1], 24, 0.0, 1.0, OrderFix(80, 10)),
     ],
 )  # fmt: skip
 def test_a_mend_is_a_window_of_more_row_groups_or_smaller_ones(
-    tmp_path: Path, group_rows, window_rows, places, excess, expected
+    tmp_path: Path, group_rows, window_rows, positions, excess, expected
 ) -> None:
     small = view_of(tmp_path, group_rows)
-    assert _mend(Loader(small, config_of(window_rows=window_rows), ()), small, places, excess) == expected
+    assert _order_fix(Loader(small, config_of(window_rows=window_rows), ()), small, positions, excess) == expected

@@ -34,8 +34,8 @@ def test_the_right_rows_need_no_explanation(rows):
 @given(row_sets, st.data())
 def test_one_or_two_missing_rows_are_named(rows, data):
     missing = data.draw(st.sets(st.sampled_from(rows), min_size=1, max_size=2))
-    learned = receipt(keys([row for row in rows if row not in missing]))
-    assert explain(keys(rows), learned) == (tuple(sorted(missing)), (), True)
+    trained = receipt(keys([row for row in rows if row not in missing]))
+    assert explain(keys(rows), trained) == (tuple(sorted(missing)), (), True)
 
 
 @given(row_sets, st.integers(0, 2**40))
@@ -47,18 +47,18 @@ def test_one_row_too_many_is_named_whosever_it_is(rows, extra):
 def test_a_row_in_the_place_of_another_is_named_with_it(rows, data):
     missing = data.draw(st.sampled_from(rows))
     other = data.draw(st.integers(0, 2**40).filter(lambda row: row != missing))
-    learned = receipt(keys([*(row for row in rows if row != missing), other]))
-    assert explain(keys(rows), learned) == ((missing,), (other,), True)
+    trained = receipt(keys([*(row for row in rows if row != missing), other]))
+    assert explain(keys(rows), trained) == ((missing,), (other,), True)
 
 
 @pytest.mark.parametrize(("extra", "is_certain"), [(2**40, True), (2**40 + 1, False)])
 def test_a_number_beyond_any_dataset_is_no_rows(extra: int, is_certain: bool) -> None:
     rows = [5, 6, 2**40 - 1]
     too_many = explain(keys(rows), receipt(keys([*rows, extra])))
-    in_place = explain(keys(rows), receipt(keys([*rows[:2], extra])))
+    extra_row = explain(keys(rows), receipt(keys([*rows[:2], extra])))
     doubt = (tuple(rows), (), False)
     assert too_many == (((), (extra,), True) if is_certain else doubt)
-    assert in_place == (((rows[2],), (extra,), True) if is_certain else doubt)
+    assert extra_row == (((rows[2],), (extra,), True) if is_certain else doubt)
 
 
 def test_three_missing_rows_put_all_in_doubt():

@@ -88,8 +88,8 @@ def test_the_rows_of_a_step_are_told_without_reading_where_lengths_do_not_matter
     source = fake_source([9, 14, 6])
     config = LoaderConfig(lanes=2, global_batch_size=8, window_rows=8, threads=1, layout=PaddedLayout())
     loader = Loader(source, config, ())
-    told = loader.rows_of_steps(0, 1, 0)
-    assert told is not None and not source.reads
-    assert np.sort(np.concatenate(told)).tolist() == np.sort(loader.rows_of_window(0, 1, 0)).tolist()
+    rows = loader.rows_of_steps(0, 1, 0)
+    assert rows is not None and not source.reads
+    assert np.sort(np.concatenate(rows)).tolist() == np.sort(loader.rows_of_window(0, 1, 0)).tolist()
     by_length = config.model_copy(update={"layout": BucketedLayout()})
     assert Loader(source, by_length, ()).rows_of_steps(0, 1, 0) is None

@@ -31,8 +31,7 @@ def folder(tmp_path: Path) -> Path:
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "evals" / "sums.yaml").write_text(MATCH)
     (tmp_path / "modelgraded" / "fact.yaml").write_text(
-        "fact: {prompt: 'Judge {completion}', choice_strings: AB,"
-        " input_outputs: {input: completion}, author: me}"
+        "fact: {prompt: 'Judge {completion}', choice_strings: AB, input_outputs: {input: completion}, author: me}"
     )
     data = tmp_path / "data" / "sums"
     (data / "samples.jsonl").write_text(json.dumps(SAMPLE) + "\n" + json.dumps({**SAMPLE, "ideal": "3"}))

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from tokenizers import Encoding, Tokenizer
 
 from assay.base.errors import DataError
-from assay.data.dataset.formats.parts import GUARD, Span, common_length
+from assay.data.dataset.formats.conversation_parts import GUARD, Span, common_length
 from assay.data.dataset.formats.template import ChatTemplate
 from assay.records.dataset import BoundaryTokens
 
@@ -48,9 +48,9 @@ def pattern_of(tokens: Iterable[str]) -> re.Pattern[str]:
 def guarded(value: Any, pattern: re.Pattern[str]) -> Any:
     """A text, or all texts in lists and objects, with a guard in each control token: it is encoded as text."""
     if isinstance(value, Mapping):
-        return {guarded(key, pattern): guarded(each, pattern) for key, each in value.items()}
+        return {guarded(key, pattern): guarded(item, pattern) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [guarded(each, pattern) for each in value]
+        return [guarded(item, pattern) for item in value]
     while isinstance(value, str) and (found := pattern.search(value)):
         if len(found[0]) == 1:
             raise DataError(f"{found[0]!r} is a control token of one character, which cannot be text. Mend it.")
@@ -78,23 +78,21 @@ def encode_guarded(tokenizer: Tokenizer, text: str, *, add_special_tokens: bool)
     encoding = tokenizer.encode(text, add_special_tokens=add_special_tokens)
     if GUARD not in text:
         return PlainEncoding(encoding.ids, encoding.offsets, encoding.overflowing)
-    kept = [
+    text_tokens = [
         (token, (begin, end))
         for token, (begin, end) in zip(encoding.ids, encoding.offsets, strict=True)
         if text[begin:end] != GUARD
     ]
-    if any(GUARD in text[begin:end] for _, (begin, end) in kept):
+    if any(GUARD in text[begin:end] for _, (begin, end) in text_tokens):
         raise DataError("the tokenizer cannot encode a control token as text. Take it out.")
-    return PlainEncoding([token for token, _ in kept], [span for _, span in kept], encoding.overflowing)
+    return PlainEncoding([token for token, _ in text_tokens], [span for _, span in text_tokens], encoding.overflowing)
 
 
 def encode_as_text(tokenizer: Tokenizer, texts: Sequence[str]) -> list[TextEncoding]:
     """Encode texts with what the tokenizer puts around them; control tokens in them are text."""
     pattern = pattern_of(control_tokens(tokenizer, None))
     return [
-        encode_guarded(tokenizer, guarded(text, pattern), add_special_tokens=True)
-        if pattern.search(text)
-        else encoding
+        encode_guarded(tokenizer, guarded(text, pattern), add_special_tokens=True) if pattern.search(text) else encoding
         for text, encoding in zip(texts, tokenizer.encode_batch_fast(texts), strict=True)
     ]
 

@@ -33,8 +33,8 @@ from assay.data.dataset.formats.boundaries import (
     encode_guarded,
     end_of,
 )
-from assay.data.dataset.formats.parts import GUARD, Span, common_length
-from assay.data.dataset.formats.rows import EngineResponse
+from assay.data.dataset.formats.conversation_parts import GUARD, Span, common_length
+from assay.data.dataset.formats.rows import RenderedRow
 from assay.data.dataset.formats.template import PROBE, ChatTemplate
 from assay.data.dataset.raw.span import Row
 from assay.records.dataset import Format
@@ -58,18 +58,18 @@ LEAVES_OUT_ALL = "Mend them, or have them left out, and counted: '--drop unusabl
 """and behind all."""
 
 
-class KeptRow(NamedTuple):
+class UsableRow(NamedTuple):
     """A raw row that is trained on."""
 
     where: str
     row: Row
-    said: EngineResponse
+    rendered: RenderedRow
 
 
 class EncodedRow(NamedTuple):
     """A row of the dataset: what it came from, and the columns of its format."""
 
-    kept: KeptRow
+    source_row: UsableRow
     columns: dict[str, Any]
 
 
@@ -125,14 +125,14 @@ class Encoder:
         """What ends the completion of a prompt."""
         if not is_templated or self.template is None:
             return self.tokenizer.token_to_id(self.end) if self.end else None
-        rendered = self.template.render_turns(PROBE, [False, True], {}, "a probe")
+        rendered = self.template.render_conversation(PROBE, [False, True], {}, "a probe")
         encoding = self.tokenizer.encode(rendered.text, add_special_tokens=False)
         trained = np.flatnonzero(tokens_of(encoding, rendered.spans))
         return end_of(encoding, rendered.text, self._control, int(trained[-1]))[0]
 
-    def _alteration(self, kept: KeptRow, encodings: Sequence[TextEncoding]) -> str:
+    def _alteration(self, usable: UsableRow, encodings: Sequence[TextEncoding]) -> str:
         """What is otherwise in the tokens of a row than in its text, blanks apart; empty where nothing is."""
-        for encoding, sequence in zip(encodings, kept.said.sequences, strict=True):
+        for encoding, sequence in zip(encodings, usable.rendered.sequences, strict=True):
             if self._unknown is not None and self._unknown in encoding.ids:
                 return f"a part of it became {self.tokenizer.id_to_token(self._unknown)}"
             if self._is_detokenizable and self.format != "labelled":  # classifiers' tokenizers normalize
@@ -143,29 +143,29 @@ class Encoder:
                     return f"{text[begin : begin + 20]!r} became {found[begin : begin + 20]!r}"
         return ""
 
-    def _note(self, kept: KeptRow, encodings: Sequence[TextEncoding]) -> None:
+    def _note(self, usable: UsableRow, encodings: Sequence[TextEncoding]) -> None:
         """Count how the sequences of a row begin and end."""
-        self.counts["reasoning"] += kept.said.sequences[0].num_dropped
-        begin = self._templated_begin if kept.said.is_templated else self._around[0]
-        for encoding, sequence in zip(encodings, kept.said.sequences, strict=True):
+        self.counts["reasoning"] += usable.rendered.sequences[0].num_dropped
+        begin = self._templated_begin if usable.rendered.is_templated else self._around[0]
+        for encoding, sequence in zip(encodings, usable.rendered.sequences, strict=True):
             ids = encoding.ids
             self.boundaries.add_begin(begin[: common_length(begin, ids)])
             if self.format == "prompts":
-                if (end := self._completion_end(is_templated=kept.said.is_templated)) is not None:
+                if (end := self._completion_end(is_templated=usable.rendered.is_templated)) is not None:
                     self.boundaries.ends[end] += 1
-            elif kept.said.is_templated:
+            elif usable.rendered.is_templated:
                 begins, ends = _offsets(encoding)
-                of_turns = dict(zip(sequence.turns, sequence.spans, strict=True))  # the last span of each
-                for first, behind in of_turns.values():
+                turn_spans = dict(zip(sequence.turns, sequence.spans, strict=True))  # the last span of each
+                for first, behind in turn_spans.values():
                     last = int(np.flatnonzero((ends > first) & (begins < behind))[-1])
                     self.boundaries.add_end(end_of(encoding, sequence.text, self._control, last))
             else:
                 self.boundaries.add_end(End(ids[-1] if ids[-1] in self._control else None, True))
 
-    def rows(self, kept: Iterator[KeptRow], batch_rows: int) -> Iterator[EncodedRow]:
+    def rows(self, usable: Iterator[UsableRow], batch_rows: int) -> Iterator[EncodedRow]:
         """So many at a time are tokenised together."""
         encode: Callable[..., list[dict[str, Any]]] = getattr(self, f"_{self.format}")
-        while batch := list(islice(kept, batch_rows)):
+        while batch := list(islice(usable, batch_rows)):
             for row, encodings in zip(batch, self.encodings(batch), strict=True):
                 try:
                     self._refuse_no_tokens(row, encodings)
@@ -192,23 +192,23 @@ class Encoder:
         self.counts[reason] += 1
         self.firsts.setdefault(reason, what)
 
-    def encodings(self, rows: Sequence[KeptRow]) -> list[list[TextEncoding]]:
+    def encodings(self, rows: Sequence[UsableRow]) -> list[list[TextEncoding]]:
         """Encodings of the sequences of each row."""
         is_fast, is_whole = self.format in _WITHOUT_OFFSETS, self.format == "labelled"
         encode = self.tokenizer.encode_batch_fast if is_fast else self.tokenizer.encode_batch
-        texts = [sequence.text for kept in rows for sequence in kept.said.sequences]
+        texts = [sequence.text for usable in rows for sequence in usable.rendered.sequences]
         encodings: Iterator[TextEncoding] = iter(encode(texts, add_special_tokens=is_whole))
         return [
-            [self._encoding(next(encodings), sequence.text, kept) for sequence in kept.said.sequences]
-            for kept in rows
+            [self._encoding(next(encodings), sequence.text, usable) for sequence in usable.rendered.sequences]
+            for usable in rows
         ]
 
-    def _encoding(self, encoding: TextEncoding, text: str, kept: KeptRow) -> TextEncoding:
+    def _encoding(self, encoding: TextEncoding, text: str, usable: UsableRow) -> TextEncoding:
         """With what the tokenizer puts around a text: one begin; and an end where nothing else ends it."""
         is_whole = self.format == "labelled"
         if GUARD in text:
             encoding = encode_guarded(self.tokenizer, text, add_special_tokens=is_whole)
-        if is_whole or kept.said.is_templated:
+        if is_whole or usable.rendered.is_templated:
             return encoding
         begin, end = self._around
         begin = begin if encoding.ids[: len(begin)] != begin else []
@@ -219,53 +219,52 @@ class Encoder:
         offsets = [*outside * len(begin), *encoding.offsets, *outside * len(end)]
         return PlainEncoding([*begin, *encoding.ids, *end], offsets)
 
-    def _refuse_no_tokens(self, kept: KeptRow, encodings: Sequence[TextEncoding]) -> None:
+    def _refuse_no_tokens(self, usable: UsableRow, encodings: Sequence[TextEncoding]) -> None:
         if not all(encodings):
             what = f"'{self.text_field}' has" if self.format in ("labelled", "text") else "it has"
             raise DataError(
-                f"{kept.where}: {what} no tokens by this tokenizer. Drop or mend the row, or use another."
+                f"{usable.where}: {what} no tokens by this tokenizer. Drop or mend the row, or use another."
             )
 
-    def _labelled(self, _: KeptRow, encoding: TextEncoding) -> list[dict[str, Any]]:
-        if len(encoding) == self.max_tokens and (beyond := encoding.overflowing):
+    def _labelled(self, _: UsableRow, encoding: TextEncoding) -> list[dict[str, Any]]:
+        if len(encoding) == self.max_tokens and (overflowing := encoding.overflowing):
             around = self.tokenizer.num_special_tokens_to_add(False)
             self.counts["cut_rows"] += 1
-            self.counts["cut_tokens"] += sum(len(each) - around for each in beyond)
+            self.counts["cut_tokens"] += sum(len(part) - around for part in overflowing)
         return [{TOKENS: _ids(encoding), MASK: self._ones[: len(encoding)]}]
 
-    def _text(self, _: KeptRow, encoding: TextEncoding) -> list[dict[str, Any]]:
+    def _text(self, _: UsableRow, encoding: TextEncoding) -> list[dict[str, Any]]:
         ids = _ids(encoding)
         num_pieces = -(-len(ids) // self.max_tokens)
         self.counts["split_texts"] += num_pieces > 1
         borders = np.linspace(0, len(ids), num_pieces + 1).astype(int).tolist()
         return [{TOKENS: ids[begin:end]} for begin, end in pairwise(borders)]
 
-    def _chat(self, kept: KeptRow, encoding: TextEncoding) -> list[dict[str, Any]]:
-        is_trained = tokens_of(encoding, kept.said.sequences[0].spans)
+    def _chat(self, usable: UsableRow, encoding: TextEncoding) -> list[dict[str, Any]]:
+        is_trained = tokens_of(encoding, usable.rendered.sequences[0].spans)
         if not is_trained.any():
             raise DataError(
-                f"{kept.where}: what is to be learned has no tokens by this tokenizer. Drop or mend the row."
+                f"{usable.where}: what is to be learned has no tokens by this tokenizer. Drop or mend the row."
             )
-        if not kept.said.is_templated:  # what the tokenizer puts behind the text is of the completion
+        if not usable.rendered.is_templated:  # what the tokenizer puts behind the text is of the completion
             is_trained[is_trained.argmax() :] = True
         return [{TOKENS: _ids(encoding), SPANS: spans_of(is_trained)}]
 
-    def _pairs(self, kept: KeptRow, good: TextEncoding, bad: TextEncoding) -> list[dict[str, Any]]:
+    def _pairs(self, usable: UsableRow, good: TextEncoding, bad: TextEncoding) -> list[dict[str, Any]]:
         chosen, rejected = _ids(good), _ids(bad)
         if np.array_equal(chosen, rejected):
             raise DataError(
-                f"{kept.where}: chosen and rejected are the same tokens by this tokenizer: the row "
-                "prefers nothing."
+                f"{usable.where}: chosen and rejected are the same tokens by this tokenizer: the row prefers nothing."
             )
-        borders = [sequence.spans[0][0] for sequence in kept.said.sequences]
+        borders = [sequence.spans[0][0] for sequence in usable.rendered.sequences]
         shared = min(first_token_of(good, borders[0]), first_token_of(bad, borders[1]))
         differ = np.flatnonzero(chosen[:shared] != rejected[:shared])
         prompt_tokens = int(differ[0]) if len(differ) else shared
-        margin = kept.said.margin
+        margin = usable.rendered.margin
         return [{TOKENS: chosen, REJECTED: rejected, PROMPT_TOKENS: prompt_tokens, MARGIN: margin}]
 
-    def _prompts(self, kept: KeptRow, encoding: TextEncoding) -> list[dict[str, Any]]:
-        return [{TOKENS: _ids(encoding), ITEM: kept.said.item}]
+    def _prompts(self, usable: UsableRow, encoding: TextEncoding) -> list[dict[str, Any]]:
+        return [{TOKENS: _ids(encoding), ITEM: usable.rendered.item}]
 
 
 def _blankless(text: str) -> str:
@@ -281,10 +280,10 @@ def tokens_of(encoding: TextEncoding, spans: Iterable[Span]) -> npt.NDArray[np.b
     return found
 
 
-def first_token_of(encoding: TextEncoding, place: int) -> int:
+def first_token_of(encoding: TextEncoding, num_characters: int) -> int:
     """The number of tokens before the first that reaches beyond so many characters."""
-    beyond = np.flatnonzero(_offsets(encoding)[1] > place)
-    return int(beyond[0]) if len(beyond) else len(encoding)
+    later = np.flatnonzero(_offsets(encoding)[1] > num_characters)
+    return int(later[0]) if len(later) else len(encoding)
 
 
 def spans_of(is_trained: npt.NDArray[np.bool_]) -> Ids:

@@ -10,7 +10,7 @@ from jinja2.ext import Extension
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from assay.data.dataset.formats.parts import CLOSE, GUARD, OPEN
+from assay.data.dataset.formats.conversation_parts import CLOSE, GUARD, OPEN
 
 _ESCAPED_GUARD = re.compile(r"(?<!\\)((?:\\\\)*)\\ufdd4")
 
@@ -41,9 +41,7 @@ def _json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    text = json.dumps(
-        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
-    )
+    text = json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
     return _ESCAPED_GUARD.sub(rf"\1{GUARD}", text)
 
 

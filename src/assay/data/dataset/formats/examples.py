@@ -33,9 +33,7 @@ def examples_of(dataset: Dataset, num_rows: int) -> list[Example]:
     if not file.is_file() or sha256_of_bytes(file.read_bytes()) != expected:
         raise DataError(f"{file}: not the tokenizer that the dataset was built with. Copy that one there.")
     tokenizer = load_tokenizer(file)
-    columns = [
-        name for name in (TOKENS, REJECTED, SPANS, PROMPT_TOKENS, ITEM) if name in dataset.manifest.columns
-    ]
+    columns = [name for name in (TOKENS, REJECTED, SPANS, PROMPT_TOKENS, ITEM) if name in dataset.manifest.columns]
     found: list[Example] = []
     for group in range(len(dataset.groups)):
         first = int(dataset.groups.first_row[group])
@@ -66,8 +64,6 @@ def _example(tokenizer: Tokenizer, name: str, ids: Sequence[int], spans: Sequenc
     texts = [tokenizer.decode(ids[:border], skip_special_tokens=False) for border in borders]
     offsets = [len(text) for text in texts]
     parts = [
-        (texts[-1][begin:end], bool(index % 2))
-        for index, (begin, end) in enumerate(pairwise(offsets))
-        if begin < end
+        (texts[-1][begin:end], bool(index % 2)) for index, (begin, end) in enumerate(pairwise(offsets)) if begin < end
     ]
     return Example(name, len(ids), tuple(parts))

@@ -23,7 +23,7 @@ from assay.base.errors import ConfigError, DataError
 from assay.base.parsing.nesting import object_of_pairs, parse_json
 from assay.base.value_text import kind_text
 from assay.data.dataset.formats.boundaries import guarded
-from assay.data.dataset.formats.parts import REASONING, RESERVED, Message, common_length
+from assay.data.dataset.formats.conversation_parts import REASONING, RESERVED, Message, common_length
 from assay.data.dataset.formats.template import ChatTemplate, Rendered
 from assay.data.dataset.raw.span import Row
 from assay.records.dataset import Format
@@ -41,11 +41,16 @@ FIELDS: Mapping[Format, tuple[tuple[str, ...], ...]] = {
 _KWARGS = "chat_template_kwargs"
 """What TRL hands to the template beside the messages."""
 _SYSTEM = ("system", "system_prompt")
-_BESIDE = ("tools", "functions", _KWARGS)
+_CONTEXT_FIELDS = ("tools", "functions", _KWARGS)
 OTHER_FIELDS: Mapping[Format, tuple[str, ...]] = {
-    "chat": (*_BESIDE, *_SYSTEM), "pairs": (*_BESIDE, *_SYSTEM, "margin"), "prompts": (*_BESIDE, "item"),
-}  # fmt: skip
-_RENDERED = {*_BESIDE, *(name for ways in FIELDS.values() for way in ways for name in way)}
+    "chat": (*_CONTEXT_FIELDS, *_SYSTEM),
+    "pairs": (*_CONTEXT_FIELDS, *_SYSTEM, "margin"),
+    "prompts": (*_CONTEXT_FIELDS, "item"),
+}
+_RENDERED = {
+    *_CONTEXT_FIELDS,
+    *(name for field_sets in FIELDS.values() for field_set in field_sets for name in field_set),
+}
 """Fields that a template reads."""
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 _OTHER_ROLES = {
@@ -67,7 +72,7 @@ _OTHER_WEIGHTS = ("train", "training", "train_detail", "trainable", "loss", "los
 """Names under which other tools look up whether a message is trained."""
 
 
-class EngineResponse(NamedTuple):
+class RenderedRow(NamedTuple):
     """What is trained on, as text."""
 
     sequences: tuple[Rendered, ...]
@@ -101,52 +106,44 @@ class RowReader:
     control_is_text: bool = False
     """They are encoded as text."""
 
-    def read(self, row: Row, where: str) -> EngineResponse | None:
+    def read(self, row: Row, where: str) -> RenderedRow | None:
         """What a row says; None where it says nothing."""
-        read: Callable[[Row, str], EngineResponse | None] = getattr(self, f"_{self.format}")
+        read: Callable[[Row, str], RenderedRow | None] = getattr(self, f"_{self.format}")
         return read(row, where)
 
-    def _labelled(self, row: Row, where: str) -> EngineResponse | None:
+    def _labelled(self, row: Row, where: str) -> RenderedRow | None:
         text = _text_of(row, self.text_field, where)
-        return (
-            None
-            if text is None
-            else EngineResponse((Rendered(self._plain(text, self.text_field, where), ()),), text)
-        )
+        return None if text is None else RenderedRow((Rendered(self._plain(text, self.text_field, where), ()),), text)
 
-    def _text(self, row: Row, where: str) -> EngineResponse | None:
+    def _text(self, row: Row, where: str) -> RenderedRow | None:
         text = _text_of(row, self.text_field, where)
-        return (
-            None
-            if text is None
-            else EngineResponse((Rendered(self._ended(text, self.text_field, where), ()),), text)
-        )
+        return None if text is None else RenderedRow((Rendered(self._ended(text, self.text_field, where), ()),), text)
 
-    def _chat(self, row: Row, where: str) -> EngineResponse | None:
+    def _chat(self, row: Row, where: str) -> RenderedRow | None:
         _refuse_system(row, where)
         if row.get("messages") is not None:
             messages = _messages(row["messages"], "messages", where)
             if not messages:
                 return None
             _refuse_other_prompt(row.get("prompt"), messages, where)
-            said = self._conversation((), messages, _context(row, where), where)
-            return EngineResponse((said,), said.text, True)
+            rendered = self._conversation((), messages, _context(row, where), where)
+            return RenderedRow((rendered,), rendered.text, True)
         prompt, completion = _several(row, ("prompt", "completion"), where)
         if prompt is None and completion is None:
             return None
-        said, is_templated, group = self._answered(
+        rendered, is_templated, group = self._with_completion(
             prompt, completion, "completion", _context(row, where), where
         )
-        return EngineResponse((said,), group, is_templated)
+        return RenderedRow((rendered,), group, is_templated)
 
-    def _pairs(self, row: Row, where: str) -> EngineResponse | None:
+    def _pairs(self, row: Row, where: str) -> RenderedRow | None:
         _refuse_system(row, where)
         if row.get("preferred_output") is not None or row.get("non_preferred_output") is not None:
-            asked = row.get("input")
-            asked = asked if isinstance(asked, Mapping) else {}
+            source = row.get("input")
+            source = source if isinstance(source, Mapping) else {}
             row = {
-                "prompt": asked.get("messages"), "chosen": row.get("preferred_output"),
-                "rejected": row.get("non_preferred_output"), "tools": asked.get("tools"),
+                "prompt": source.get("messages"), "chosen": row.get("preferred_output"),
+                "rejected": row.get("non_preferred_output"), "tools": source.get("tools"),
                 "margin": row.get("margin"),
             }  # fmt: skip
         chosen, rejected = _several(row, ("chosen", "rejected"), where)
@@ -160,58 +157,58 @@ class RowReader:
             prompt, chosen, rejected = _common_prompt(chosen, rejected, where)
         if chosen == rejected:
             raise DataError(f"{where}: chosen and rejected are the same: the row prefers nothing.")
-        good, is_templated, group = self._answered(prompt, chosen, "chosen", context, where)
-        bad, _, _ = self._answered(prompt, rejected, "rejected", context, where)
+        good, is_templated, group = self._with_completion(prompt, chosen, "chosen", context, where)
+        bad, _, _ = self._with_completion(prompt, rejected, "rejected", context, where)
         if good.text == bad.text:
             raise DataError(
                 f"{where}: chosen and rejected are the same once the chat template has rendered them: the "
                 "row prefers nothing."
             )
-        return EngineResponse((good, bad), group, is_templated, margin=_margin(row.get("margin"), where))
+        return RenderedRow((good, bad), group, is_templated, margin=_margin(row.get("margin"), where))
 
-    def _prompts(self, row: Row, where: str) -> EngineResponse | None:
+    def _prompts(self, row: Row, where: str) -> RenderedRow | None:
         name = "prompt" if row.get("prompt") is not None else "messages"
         prompt = row.get(name)
         if prompt is None or prompt == [] or (isinstance(prompt, str) and not prompt.strip()):
             return None
         item = row.get("item") if row.get("item") is not None else row
         if isinstance(prompt, str):
-            said, is_templated = Rendered(self._plain(_checked(prompt, name, where), name, where), ()), False
+            rendered, is_templated = (
+                Rendered(self._plain(_checked(prompt, name, where), name, where), ()),
+                False,
+            )
         else:
             messages = _messages(prompt, name, where)
             if messages[-1]["role"] == "assistant":
                 raise DataError(
-                    f"{where}: the last message is the assistant's; a prompt ends before the answer. "
-                    "Leave it out."
+                    f"{where}: the last message is the assistant's; a prompt ends before the answer. Leave it out."
                 )
             plain = [_without_weight(message) for message in messages]
             context = self._plain(_context(row, where), "tools", where)
-            said = self._template(where).render_prompt(self._plain(plain, name, where), context, where)
+            rendered = self._template(where).render_prompt(self._plain(plain, name, where), context, where)
             is_templated = True
-        return EngineResponse((said,), said.text, is_templated, item=_json(item, where))
+        return RenderedRow((rendered,), rendered.text, is_templated, item=_json(item, where))
 
-    def _answered(
-        self, prompt: Any, answer: Any, name: str, context: Mapping[str, Any], where: str
+    def _with_completion(
+        self, prompt: Any, completion: Any, name: str, context: Mapping[str, Any], where: str
     ) -> tuple[Rendered, bool, str]:
         """A prompt with its answer, whether a template wrote it, and the group of rows that it is in."""
-        if isinstance(prompt, str) and isinstance(answer, str):
+        if isinstance(prompt, str) and isinstance(completion, str):
             if context["tools"]:
-                raise DataError(
-                    f"{where}: has 'tools', and texts in which nothing writes them. Write messages."
-                )
-            if not answer.strip():
+                raise DataError(f"{where}: has 'tools', and texts in which nothing writes them. Write messages.")
+            if not completion.strip():
                 raise DataError(f"{where}: '{name}' is empty: there is nothing to learn.")
             begin = self._plain(_checked(prompt, "prompt", where), "prompt", where)
-            text = self._ended(answer, name, where)
+            text = self._ended(completion, name, where)
             return Rendered(begin + text, ((len(begin), len(begin) + len(text)),)), False, begin.strip() or text
         if isinstance(prompt, str):
-            prompt = [{"role": "user", "content": prompt}] if prompt and not _is_whole(answer) else []
-        if isinstance(answer, Mapping):
-            answer = [answer]
-        messages, answers = _messages(prompt, "prompt", where), _messages(answer, name, where)
-        if answers[: len(messages)] == messages:  # the whole conversation once more
-            answers = answers[len(messages) :]
-        rendered = self._conversation(messages, answers, context, where)
+            prompt = [{"role": "user", "content": prompt}] if prompt and not _is_whole(completion) else []
+        if isinstance(completion, Mapping):
+            completion = [completion]
+        messages, replies = _messages(prompt, "prompt", where), _messages(completion, name, where)
+        if replies[: len(messages)] == messages:  # the completion repeats the prompt
+            replies = replies[len(messages) :]
+        rendered = self._conversation(messages, replies, context, where)
         has_question = any(message["role"] == "user" for message in messages)
         return rendered, True, _json([messages, context], where) if has_question else rendered.text
 
@@ -220,19 +217,17 @@ class RowReader:
     ) -> Rendered:
         """A conversation; of `before` nothing is trained."""
         speaks = [message["role"] == "assistant" for message in messages]
-        wanted = [does and message.get("weight") != 0 for does, message in zip(speaks, messages, strict=True)]
-        if not any(wanted):
+        is_trained = [does and message.get("weight") != 0 for does, message in zip(speaks, messages, strict=True)]
+        if not any(is_trained):
             why = "every assistant message has weight 0" if any(speaks) else "no message is the assistant's"
             raise DataError(f"{where}: {why}: there is nothing to learn.")
-        for number, (message, is_wanted) in enumerate(zip(messages, wanted, strict=True), start=1):
-            if is_wanted and not str(message.get("content") or "").strip() and not message.get("tool_calls"):
-                raise DataError(
-                    f"{where}: message {number}: the assistant says nothing. Fill it, or give it weight 0."
-                )
+        for number, (message, has_loss) in enumerate(zip(messages, is_trained, strict=True), start=1):
+            if has_loss and not str(message.get("content") or "").strip() and not message.get("tool_calls"):
+                raise DataError(f"{where}: message {number}: the assistant says nothing. Fill it, or give it weight 0.")
         plain = self._plain([_without_weight(message) for message in (*before, *messages)], "messages", where)
         context = self._plain(context, "tools", where)
-        rendered = self._template(where).render_turns(
-            plain, [*(False for _ in before), *wanted], context, where
+        rendered = self._template(where).render_conversation(
+            plain, [*(False for _ in before), *is_trained], context, where
         )
         if not rendered.spans:
             raise DataError(f"{where}: the chat template leaves out what the assistant says. Name another one.")
@@ -266,38 +261,36 @@ class RowReader:
 
 def check_format_fields(format: Format, fields: Iterable[str], where: str) -> None:
     """Refuse rows of which none can be of the format; the error names the field that was perhaps meant."""
-    there = sorted(set(fields))
-    roots = {name.partition(".")[0] for name in there}
-    ways = FIELDS.get(format, ())
-    if not ways or any(roots.issuperset(way) for way in ways):
+    present = sorted(set(fields))
+    roots = {name.partition(".")[0] for name in present}
+    field_sets = FIELDS.get(format, ())
+    if not field_sets or any(roots.issuperset(field_set) for field_set in field_sets):
         return
-    nearest = max(ways, key=lambda way: len(roots & set(way)))
+    nearest = max(field_sets, key=lambda field_set: len(roots & set(field_set)))
     missing = next(name for name in nearest if name not in roots)
-    wanted = "; or ".join(", ".join(way) for way in ways)
+    expected = "; or ".join(", ".join(field_set) for field_set in field_sets)
     others = [name for name in FIELDS if name != format and any(map(roots.issuperset, FIELDS[name]))]
-    said = f" They are rows of --format {others[0]}." if others else _meant(missing, there)
+    hint = f" They are rows of --format {others[0]}." if others else _meant(missing, present)
     raise ConfigError(
-        f"{where}: no row has '{missing}'. Rows of the format '{format}' have {wanted}; these have: "
-        f"{', '.join(there)}.{said}"
+        f"{where}: no row has '{missing}'. Rows of the format '{format}' have {expected}; these have: "
+        f"{', '.join(present)}.{hint}"
     )
 
 
-def _meant(missing: str, there: Iterable[str]) -> str:
+def _meant(missing: str, present: Iterable[str]) -> str:
     """A sentence on the field that was perhaps meant by one that is missing."""
-    close = [name for name in there if _ALSO_CALLED.get(name) == missing]
-    close += difflib.get_close_matches(missing, there, n=1, cutoff=0.7)
+    close = [name for name in present if _ALSO_CALLED.get(name) == missing]
+    close += difflib.get_close_matches(missing, present, n=1, cutoff=0.7)
     return f" Perhaps you meant '{close[0]}' to be '{missing}': rename the field." if close else ""
 
 
-def missing_field(name: str, option: str, there: Sequence[str], *, missing: str) -> ConfigError:
+def missing_field(name: str, option: str, present: Sequence[str], *, missing: str) -> ConfigError:
     """What to raise where `missing` says that no row has a field: the one that was perhaps meant, and all."""
-    guesses = [each for each in there if name in each or each in name]
-    guesses += difflib.get_close_matches(name, there, n=1, cutoff=0.7)
+    guesses = [field for field in present if name in field or field in name]
+    guesses += difflib.get_close_matches(name, present, n=1, cutoff=0.7)
     hint = f" Perhaps you meant {option} {guesses[0]}." if guesses else ""
     without = ", or build without labels (--no-label)" if option == "--label" else ""
-    return ConfigError(
-        f"{missing} ({option}).{hint} Name one of those that are there{without}: {', '.join(there)}."
-    )
+    return ConfigError(f"{missing} ({option}).{hint} Name one of those that are there{without}: {', '.join(present)}.")
 
 
 def nested(row: Row) -> Row:
@@ -308,18 +301,18 @@ def nested(row: Row) -> Row:
     whole: Row = {}
     for name, value in row.items():
         *roots, leaf = name.split(".")
-        place = whole
+        struct = whole
         for root in roots:
-            inner = place.setdefault(root, {})
-            place = inner if isinstance(inner, dict) else {}
-        place[leaf] = value
+            inner = struct.setdefault(root, {})
+            struct = inner if isinstance(inner, dict) else {}
+        struct[leaf] = value
     return {name: _without_nulls(value) if name in _RENDERED else value for name, value in whole.items()}
 
 
 def _without_nulls(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {name: _without_nulls(each) for name, each in value.items() if each is not None}
-    return [_without_nulls(each) for each in value] if isinstance(value, list) else value
+        return {name: _without_nulls(item) for name, item in value.items() if item is not None}
+    return [_without_nulls(item) for item in value] if isinstance(value, list) else value
 
 
 def _text_of(row: Row, name: str, where: str) -> str | None:
@@ -353,8 +346,7 @@ def _messages(value: Any, name: str, where: str) -> list[Message]:
         )
     if not isinstance(value, Sequence) or not all(isinstance(message, Mapping) for message in value):
         raise DataError(
-            f"{where}: '{name}' is {kind_text(value)}; expected a list of messages, each with "
-            "'role' and 'content'."
+            f"{where}: '{name}' is {kind_text(value)}; expected a list of messages, each with 'role' and 'content'."
         )
     return [_message(message, f"{where}: {name}[{index}]") for index, message in enumerate(value)]
 
@@ -377,9 +369,7 @@ def _message(message: Message, where: str) -> Message:
             )
     for key in (*REASONING, *_UNREAD):
         if (value := message.get(key)) and (key in _UNREAD or not isinstance(value, str)):
-            raise DataError(
-                f"{where}: '{key}' is {kind_text(value)}, which no template reads. Write it as text."
-            )
+            raise DataError(f"{where}: '{key}' is {kind_text(value)}, which no template reads. Write it as text.")
     message = _with_calls(message, where)
     content = message.get("content")
     if isinstance(content, Sequence) and not isinstance(content, str):
@@ -420,9 +410,7 @@ def _call(call: Message, where: str) -> Message:
     arguments = function.get("arguments")
     if isinstance(arguments, str):
         try:
-            arguments = parse_json(
-                arguments or "{}", object_pairs_hook=object_of_pairs, parse_constant=_no_number
-            )
+            arguments = parse_json(arguments or "{}", object_pairs_hook=object_of_pairs, parse_constant=_no_number)
         except ValueError as error:
             raise DataError(
                 f"{where}: 'arguments' is no JSON: {error}. Write an object, or its JSON as text."
@@ -439,9 +427,7 @@ def _no_number(text: str) -> NoReturn:
 
 def _joined(parts: Sequence[Any], where: str) -> str:
     """Content in parts, of which each must be text."""
-    texts = [
-        part.get("text") if isinstance(part, Mapping) and part.get("type") == "text" else None for part in parts
-    ]
+    texts = [part.get("text") if isinstance(part, Mapping) and part.get("type") == "text" else None for part in parts]
     if not all(isinstance(text, str) for text in texts):
         raise DataError(f"{where}: 'content' has parts that are not text. Models of text alone are trained.")
     return "".join(map(str, texts))
@@ -451,9 +437,9 @@ def _without_weight(message: Message) -> Message:
     return {key: value for key, value in message.items() if key != "weight"}
 
 
-def _is_whole(answer: Any) -> bool:
+def _is_whole(completion: Any) -> bool:
     """A conversation that begins before the assistant speaks: a prompt beside it is said in it once more."""
-    first = answer[0] if isinstance(answer, list) and answer else None
+    first = completion[0] if isinstance(completion, list) and completion else None
     return isinstance(first, Mapping) and first.get("role") in ("system", "developer", "user")
 
 
@@ -527,7 +513,7 @@ def _json(value: Any, where: str) -> str:
         raise DataError(f"{where}: what graders read is no JSON: {error}.") from error
 
 
-def refuse_half_characters(text: str, name: str, where: str) -> None:
+def check_encodable(text: str, name: str, where: str) -> None:
     """Halves of UTF-16's pairs: JSON can spell one alone, and no file of text can hold it. Likewise U+0000,
     which the API refuses, and no table of PostgreSQL holds."""
     if "\0" in text:
@@ -542,7 +528,7 @@ def refuse_half_characters(text: str, name: str, where: str) -> None:
 
 def _checked(text: str, name: str, where: str) -> str:
     """Text that UTF-8 can hold, and no template's marks."""
-    refuse_half_characters(text, name, where)
+    check_encodable(text, name, where)
     if found := RESERVED.search(text):
         raise DataError(f"{where}: '{name}' holds U+{ord(found[0]):04X}, a noncharacter, which no text may.")
     return text

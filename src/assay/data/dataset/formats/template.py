@@ -28,8 +28,7 @@ from jinja2 import Template, TemplateError
 from tokenizers import Tokenizer
 
 from assay.base.errors import ConfigError, DataError
-from assay.data.dataset.formats.environment import environment
-from assay.data.dataset.formats.parts import (
+from assay.data.dataset.formats.conversation_parts import (
     REASONING,
     ConversationPart,
     MarkedText,
@@ -38,6 +37,7 @@ from assay.data.dataset.formats.parts import (
     Span,
     read_marks,
 )
+from assay.data.dataset.formats.environment import environment
 from assay.data.dataset.tokens import SETTINGS_FILE, tokenizer_file, tokenizer_settings
 
 TEMPLATE_FILE = "chat_template.jinja"
@@ -110,9 +110,7 @@ class Rendered(NamedTuple):
 class ChatTemplate:
     """A Jinja template with the special tokens that it may name."""
 
-    def __init__(
-        self, source: str, special_tokens: Mapping[str, str], *, where: str, day: date | None = None
-    ) -> None:
+    def __init__(self, source: str, special_tokens: Mapping[str, str], *, where: str, day: date | None = None) -> None:
         """`day` is what a template that asks for it takes for today."""
         self.source = source
         self._where = where
@@ -130,64 +128,83 @@ class ChatTemplate:
             raise ConfigError(f"{where}: not a Jinja template: {error}. Mend it, or name another.") from error
 
     def render(
-        self, messages: Sequence[Message], context: Mapping[str, Any], where: str, *, asks: bool = False
+        self,
+        messages: Sequence[Message],
+        context: Mapping[str, Any],
+        where: str,
+        *,
+        add_generation_prompt: bool = False,
     ) -> str:
         """The conversation as one text; `asks`: with the words after which an assistant would speak."""
-        return read_marks(self._rendered(messages, context, where, asks=asks), ()).text
+        return read_marks(
+            self._rendered(messages, context, where, add_generation_prompt=add_generation_prompt), ()
+        ).text
 
     def render_prompt(self, messages: Sequence[Message], context: Mapping[str, Any], where: str) -> Rendered:
         """The text after which an assistant would speak; refused where it lacks a part of the conversation."""
-        marked = self._marked(messages, context, where, asks=True)
+        marked = self._marked(messages, context, where, add_generation_prompt=True)
         num_dropped = self._dropped(marked, [False] * len(messages), where)
         return Rendered(marked.found.text, (), num_dropped=num_dropped)
 
-    def render_turns(
-        self, messages: Sequence[Message], wanted: Sequence[bool], context: Mapping[str, Any], where: str
+    def render_conversation(
+        self,
+        messages: Sequence[Message],
+        is_trained_turn: Sequence[bool],
+        context: Mapping[str, Any],
+        where: str,
     ) -> Rendered:
         """The whole conversation with the spans of the `wanted` turns, each an assistant's.
 
         `context`: what a template may read beside the messages, e.g. `tools`. A row is refused where its text
         lacks a part of the conversation; reasoning in turns that are not trained is counted instead.
         """
-        marked = self._marked(messages, context, where, asks=False)
-        num_dropped = self._dropped(marked, wanted, where)
-        written = {marked.parts[number].message for number in marked.found.places}
-        for index, is_wanted in enumerate(wanted):
-            if is_wanted and index not in written:
+        marked = self._marked(messages, context, where, add_generation_prompt=False)
+        num_dropped = self._dropped(marked, is_trained_turn, where)
+        written = {marked.parts[number].message for number in marked.found.spans}
+        for index, is_trained in enumerate(is_trained_turn):
+            if is_trained and index not in written:
                 raise DataError(
                     f"{where}: message {index + 1}: the chat template ({self._where}) writes nothing that it "
                     "says, so what is to be trained cannot be told. Give it weight 0, or name another template."
                 )
         if self._marks:
-            of_turns = [*self._marked_spans(marked, wanted)]
+            turn_spans = [*self._marked_spans(marked, is_trained_turn)]
         else:
-            turns = [index for index, is_wanted in enumerate(wanted) if is_wanted]
-            of_turns = [(self._span(marked, index, where), index) for index in turns]
-        spans = [span for span, _ in of_turns]
+            turns = [index for index, is_trained in enumerate(is_trained_turn) if is_trained]
+            turn_spans = [(self._span(marked, index, where), index) for index in turns]
+        spans = [span for span, _ in turn_spans]
         for number, part in enumerate(marked.parts):
-            is_trained = part.message >= 0 and wanted[part.message] and not part.is_header
+            is_trained = part.message >= 0 and is_trained_turn[part.message] and not part.is_header
             if is_trained and not any(
                 begin <= first and last <= end
                 for begin, end in spans
-                for first, last in marked.found.places.get(number, ())
+                for first, last in marked.found.spans.get(number, ())
             ):
                 raise DataError(
                     f"{where}: message {part.message + 1}: {part.name} ({_short(part.text)}) is outside of "
                     f"what the chat template ({self._where}) marks with {{% generation %}}, so it would not be "
                     "trained. Give the message weight 0, or name another template (--chat-template)."
                 )
-        return Rendered(marked.found.text, tuple(spans), tuple(turn for _, turn in of_turns), num_dropped)
+        return Rendered(marked.found.text, tuple(spans), tuple(turn for _, turn in turn_spans), num_dropped)
 
     def _marked(
-        self, messages: Sequence[Message], context: Mapping[str, Any], where: str, *, asks: bool
+        self,
+        messages: Sequence[Message],
+        context: Mapping[str, Any],
+        where: str,
+        *,
+        add_generation_prompt: bool,
     ) -> "_Marked":
         """The conversation's text and where each part of it lies."""
         messages = [self._with_arguments(message) for message in messages]
-        text = self.render(messages, context, where, asks=asks)
+        text = self.render(messages, context, where, add_generation_prompt=add_generation_prompt)
         marker = Marker(self._tags)
         marked = [marker.message(index, message) for index, message in enumerate(messages)]
-        beside = {**context, "tools": marker.tool(context.get("tools"))}
-        found = read_marks(self._rendered(marked, beside, where, asks=asks), marker.parts)
+        marked_context = {**context, "tools": marker.tool(context.get("tools"))}
+        found = read_marks(
+            self._rendered(marked, marked_context, where, add_generation_prompt=add_generation_prompt),
+            marker.parts,
+        )
         if found.text != text:
             for part in marker.parts:
                 if part.text not in text:
@@ -199,15 +216,15 @@ class ChatTemplate:
         for part, value in marker.numbers:
             if str(value) not in text:
                 self._refuse(part._replace(text=str(value)), where)
-        return _Marked(found, marker.parts, marked, beside)
+        return _Marked(found, marker.parts, marked, marked_context)
 
-    def _dropped(self, marked: "_Marked", wanted: Sequence[bool], where: str) -> int:
+    def _dropped(self, marked: "_Marked", is_trained_turn: Sequence[bool], where: str) -> int:
         """The parts of reasoning that are left out of turns which are not trained; all others must be there."""
         num_dropped, behind = 0, 0
-        for index in range(-1, len(wanted)):
+        for index in range(-1, len(is_trained_turn)):
             numbers = [number for number, part in enumerate(marked.parts) if part.message == index]
             is_free = index < 0 or marked.messages[index]["role"] in ("system", "developer")
-            if index < 0 and numbers and not any(number in marked.found.places for number in numbers):
+            if index < 0 and numbers and not any(number in marked.found.spans for number in numbers):
                 raise DataError(
                     f"{where}: the chat template ({self._where}) leaves out 'tools'. Name one that writes "
                     "them, like chatml (--chat-template), or take the field out of the rows."
@@ -215,39 +232,37 @@ class ChatTemplate:
             ends = [behind]
             for number in numbers:
                 part = marked.parts[number]
-                places = marked.found.places.get(number, ())
-                here = next((place for place in places if is_free or place[0] >= behind), None)
+                spans = marked.found.spans.get(number, ())
+                here = next((span for span in spans if is_free or span[0] >= behind), None)
                 if here is not None:
                     ends += [here[1]] if not is_free else []
-                elif part.is_reasoning and not wanted[index]:
+                elif part.is_reasoning and not is_trained_turn[index]:
                     num_dropped += 1
                 elif part.text not in part.id_of_call or part.id_of_call not in marked.found.text:
-                    self._refuse(part, where, is_elsewhere=bool(places))
+                    self._refuse(part, where, is_elsewhere=bool(spans))
             behind = max(ends)
         return num_dropped
 
     def _refuse(self, part: ConversationPart, where: str, *, is_elsewhere: bool = False) -> NoReturn:
         at = f"message {part.message + 1}: " if part.message >= 0 else ""
         how = "writes before the messages in front of it" if is_elsewhere else "leaves out, or alters"
-        why = (
-            " Templates drop the reasoning of earlier turns: give these weight 0." if part.is_reasoning else ""
-        )
+        why = " Templates drop the reasoning of earlier turns: give these weight 0." if part.is_reasoning else ""
         raise DataError(
             f"{where}: {at}the chat template ({self._where}) {how} {part.name}: {_short(part.text)}.{why} Name "
             "another template (--chat-template), or leave it out."
         )
 
-    def _marked_spans(self, marked: "_Marked", wanted: Sequence[bool]) -> Iterator[tuple[Span, int]]:
+    def _marked_spans(self, marked: "_Marked", is_trained_turn: Sequence[bool]) -> Iterator[tuple[Span, int]]:
         """What the template marks in the wanted turns: a stretch is of the last message that begins in or
         before it."""
         begins = sorted(
-            (places[0][0], marked.parts[number].message)
-            for number, places in marked.found.places.items()
+            (spans[0][0], marked.parts[number].message)
+            for number, spans in marked.found.spans.items()
             if marked.parts[number].message >= 0
         )
         for begin, end in marked.found.generated:
             turn = next((message for first, message in reversed(begins) if first < end), None)
-            if turn is not None and wanted[turn]:
+            if turn is not None and is_trained_turn[turn]:
                 yield (begin, end), turn
 
     def _span(self, marked: "_Marked", index: int, where: str) -> Span:
@@ -257,17 +272,17 @@ class ChatTemplate:
         conversation that ends there: templates write earlier turns otherwise than the last, but not these.
         """
         messages, found, parts = marked.messages, marked.found, marked.parts
-        own = [n for n in found.places if parts[n].message == index and not parts[n].is_header]
-        begin, last = min(found.places[n][0][0] for n in own), _last(found, own)
-        asked = self._found(marked, messages[:index], where, asks=True)
-        before = [n for n in asked.places if n in found.places and found.places[n][0][0] < begin]
-        anchor = _end(found, _last(asked, before))
-        words, between = asked.text[_end(asked, _last(asked, before)) :], found.text[anchor:begin]
+        own = [n for n in found.spans if parts[n].message == index and not parts[n].is_header]
+        begin, last = min(found.spans[n][0][0] for n in own), _last(found, own)
+        prompt = self._found(marked, messages[:index], where, add_generation_prompt=True)
+        before = [n for n in prompt.spans if n in found.spans and found.spans[n][0][0] < begin]
+        anchor = _end(found, _last(prompt, before))
+        words, between = prompt.text[_end(prompt, _last(prompt, before)) :], found.text[anchor:begin]
         start = _common(words, between)
         if (rest := words[start:].strip()) and not (start and _THOUGHT.search(rest)):
             # The message before is written otherwise where it is the last; the words that ask are not.
-            silent = self._found(marked, messages[:index], where, asks=False)
-            header = asked.text[_common(asked.text, silent.text) :]
+            silent = self._found(marked, messages[:index], where, add_generation_prompt=False)
+            header = prompt.text[_common(prompt.text, silent.text) :]
             if not header.strip() or between.count(header) != 1:
                 raise DataError(
                     f"{where}: the chat template ({self._where}) asks for message {index + 1} in other words "
@@ -279,12 +294,17 @@ class ChatTemplate:
         behind, is_last = found.text[stop:], index + 1 == len(messages)
         with suppress(DataError):  # a template may refuse to go on after a call
             other = [*messages, PROBE[0]] if is_last else messages[: index + 1]
-            then = self._found(marked, other, where, asks=False)
+            then = self._found(marked, other, where, add_generation_prompt=False)
             return anchor + start, stop + _common(behind, then.text[_end(then, last) :])
         return anchor + start, stop + (len(behind) if is_last else 0)
 
-    def _found(self, marked: "_Marked", messages: Sequence[Message], where: str, *, asks: bool) -> MarkedText:
-        return read_marks(self._rendered(messages, marked.context, where, asks=asks), marked.parts)
+    def _found(
+        self, marked: "_Marked", messages: Sequence[Message], where: str, *, add_generation_prompt: bool
+    ) -> MarkedText:
+        return read_marks(
+            self._rendered(messages, marked.context, where, add_generation_prompt=add_generation_prompt),
+            marked.parts,
+        )
 
     def _with_arguments(self, message: Message) -> Message:
         """Arguments of calls as the template reads them: an object, or JSON for one that writes text."""
@@ -313,7 +333,7 @@ class ChatTemplate:
 
     def special_tokens(self) -> tuple[str, ...]:
         """Those that it writes around a message, like `<|im_start|>`."""
-        written = self.render(PROBE, {}, self._where, asks=True)
+        written = self.render(PROBE, {}, self._where, add_generation_prompt=True)
         return tuple(dict.fromkeys(_SPECIAL.findall(written)))
 
     def check_tokenizer(self, tokenizer: Tokenizer, name: str) -> None:
@@ -327,17 +347,22 @@ class ChatTemplate:
                 )
 
     def _rendered(
-        self, messages: Sequence[Message], context: Mapping[str, Any], where: str, *, asks: bool
+        self,
+        messages: Sequence[Message],
+        context: Mapping[str, Any],
+        where: str,
+        *,
+        add_generation_prompt: bool,
     ) -> str:
-        given = {
+        variables = {
             **self._special,
             **context,
             "messages": [_with_reasoning(message) for message in messages],
-            "add_generation_prompt": asks,
+            "add_generation_prompt": add_generation_prompt,
         }
         try:
             with _bounded():
-                return self._template.render(given)
+                return self._template.render(variables)
         except MemoryError as error:
             raise DataError(
                 f"{where}: the chat template ({self._where}) takes more than {MAX_BYTES >> 20} MiB of memory "
@@ -346,7 +371,7 @@ class ChatTemplate:
         except _ERRORS as error:
             is_own = type(error) is not TemplateError and str(error) in self._own_errors
             raise (ChatTemplateError if is_own else DataError)(
-                f"{where}: the chat template ({self._where}) cannot render it: {error}. {_cure(error)}"
+                f"{where}: the chat template ({self._where}) cannot render it: {error}. {_hint(error)}"
             ) from error
 
     @cached_property
@@ -379,17 +404,17 @@ def load_template(name: str, special_tokens: Mapping[str, str], day: date | None
         raise ConfigError(f"{path}: not UTF-8. Save the template as UTF-8.") from error
 
 
-def template_beside(
+def tokenizer_template(
     tokenizer: str | Path, special_tokens: Mapping[str, str], day: date | None = None
 ) -> ChatTemplate | None:
     """The one that comes with a tokenizer, in a file or in its settings; None where there is none."""
-    beside = tokenizer_file(tokenizer).parent / TEMPLATE_FILE
-    if beside.is_file():
-        return load_template(str(beside), special_tokens, day)
+    file = tokenizer_file(tokenizer).parent / TEMPLATE_FILE
+    if file.is_file():
+        return load_template(str(file), special_tokens, day)
     found = tokenizer_settings(tokenizer).get("chat_template")
-    where = str(beside.parent / SETTINGS_FILE)
+    where = str(file.parent / SETTINGS_FILE)
     if isinstance(found, list):
-        found = {each.get("name"): each.get("template") for each in found if isinstance(each, dict)}
+        found = {entry.get("name"): entry.get("template") for entry in found if isinstance(entry, dict)}
     if isinstance(found, dict):  # several by name, of which one is the default
         if found and "default" not in found:
             raise ConfigError(
@@ -415,12 +440,12 @@ class _Marked(NamedTuple):
 
 def _last(found: MarkedText, numbers: Sequence[int]) -> int | None:
     """The part that ends last, of those in the text."""
-    return max(numbers, key=lambda number: found.places[number][0][1], default=None)
+    return max(numbers, key=lambda number: found.spans[number][0][1], default=None)
 
 
 def _end(found: MarkedText, number: int | None) -> int:
     """Where a part ends; at the beginning of the text without one."""
-    return 0 if number is None else found.places[number][0][1]
+    return 0 if number is None else found.spans[number][0][1]
 
 
 def _common(one: str, other: str) -> int:
@@ -461,7 +486,7 @@ _TOOL = json.loads(
 )
 
 
-def _cure(error: Exception) -> str:
+def _hint(error: Exception) -> str:
     if "strftime_now" in str(error):
         return "Say which day it shall take for today (--chat-date 2026-11-22): it is part of the dataset."
     return "Another template may do (--chat-template)."

@@ -46,7 +46,7 @@ class HeldOutCopy:
         self._lock = threading.Lock()
 
     @classmethod
-    def beside(cls, parent: Dataset, split_sha256: str, num_rows: npt.NDArray[np.int64]) -> Self | None:
+    def find(cls, parent: Dataset, split_sha256: str, num_rows: npt.NDArray[np.int64]) -> Self | None:
         """The copy of a split's held-out rows; None where nobody wrote one."""
         folder = copy_folder(parent.folder, split_sha256)
         if not (folder / MANIFEST_FILE).is_file():
@@ -70,9 +70,9 @@ class HeldOutCopy:
         begin, end = self._starts[group], self._starts[group + 1]
         parts = []
         first, stop = bisect_right(self._firsts, begin) - 1, bisect_left(self._firsts, max(end, begin + 1))
-        for each in range(first, stop):
-            at = self._firsts[each]
-            table = self._decoded(each, tuple(columns))
+        for index in range(first, stop):
+            at = self._firsts[index]
+            table = self._decoded(index, tuple(columns))
             parts.append(table.slice(max(0, begin - at), min(end - at, len(table)) - max(0, begin - at)))
         return parts[0] if len(parts) == 1 else pa.concat_tables(parts)
 

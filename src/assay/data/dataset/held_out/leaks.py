@@ -29,12 +29,11 @@ class Leak(NamedTuple):
 def find_leaks(train: DatasetView, validation: DatasetView) -> Leak:
     """Compare the tokens of all rows of two parts of one dataset, by digest."""
     digests = token_digests(train.dataset)
-    learned, held_out = (
-        np.concatenate([view.row_ids(group) for group in range(len(view.num_rows))])
-        for view in (train, validation)
+    train_ids, held_out_ids = (
+        np.concatenate([view.row_ids(group) for group in range(len(view.num_rows))]) for view in (train, validation)
     )
-    leaked = held_out[np.isin(digests[held_out], digests[learned])]
-    return Leak(len(leaked), len(held_out), tuple(leaked[:5].tolist()))
+    leaked = held_out_ids[np.isin(digests[held_out_ids], digests[train_ids])]
+    return Leak(len(leaked), len(held_out_ids), tuple(leaked[:5].tolist()))
 
 
 def quick_leaks(dataset: Dataset, split: SplitConfig) -> Leak | None:

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from assay.data.dataset.columns import LABEL
 from assay.data.dataset.dataset import NUM_READERS, Dataset
 from assay.data.dataset.held_out.copy import copy_folder
-from assay.data.dataset.index import KeptFiles, index_dataset
+from assay.data.dataset.index import TokenizerInfo, index_dataset
 from assay.data.dataset.split import SplitConfig, split_sha256, split_view
 from assay.records.dataset import DatasetManifest, HeldOutOf
 from assay.store.objects import open_store
@@ -49,7 +49,7 @@ def hold_out(dataset: Dataset, split: SplitConfig, progress: Callable[[int, int]
         folder,
         name=f"{manifest.name}, held out",
         needs_label=LABEL in manifest.columns,
-        kept=KeptFiles.of(manifest),
+        tokenizer_info=TokenizerInfo.of(manifest),
         scored=manifest.scored,
         held_out_of=HeldOutOf(
             name=manifest.name,

@@ -15,7 +15,7 @@ from assay.base.digest import sha256_of_bytes, sha256_of_parts
 from assay.base.errors import DataError
 from assay.base.units import number_of
 from assay.data.dataset.raw.lines import BLOCK_BYTES, decoded
-from assay.data.dataset.raw.span import RequestRejected, Row
+from assay.data.dataset.raw.span import Row, RowErrorHandler
 
 DELIMITERS = {".tsv": "\t", ".csv": ",;\t|"}
 """By suffix; of several, the one that the header holds most of."""
@@ -37,7 +37,7 @@ class Delimited:
     stop: int
 
     @property
-    def is_spelled(self) -> bool:
+    def is_untyped(self) -> bool:
         """See `RawSpan`."""
         return True
 
@@ -53,13 +53,13 @@ class Delimited:
 
     def _blocks(self) -> Iterator[bytes]:
         with self.source.open("rb") as file:
-            for place in range(file.seek(self.start), self.stop, BLOCK_BYTES):
-                yield file.read(min(BLOCK_BYTES, self.stop - place))
+            for position in range(file.seek(self.start), self.stop, BLOCK_BYTES):
+                yield file.read(min(BLOCK_BYTES, self.stop - position))
 
     def rows(
         self,
         columns: Collection[str] | None = None,  # noqa: ARG002
-        refused: RequestRejected | None = None,
+        refused: RowErrorHandler | None = None,
     ) -> Iterator[tuple[str, Row]]:
         """See `RawSpan`; an empty value is missing."""
         for record in _records(self.source, self.delimiter, self.start, self.first_line):
@@ -124,12 +124,12 @@ class _CountedLines:
 
     def __init__(self, file: BinaryIO, source: Path, start: int, first_line: int) -> None:
         self._file, self._source = file, source
-        self.place, self.line = file.seek(start), first_line - 1
+        self.position, self.line = file.seek(start), first_line - 1
 
     def __iter__(self) -> Iterator[str]:
         for data in self._file:
-            is_first = self.place == 0
-            self.place += len(data)
+            is_first = self.position == 0
+            self.position += len(data)
             self.line += 1
             text = data.removeprefix(_BYTE_ORDER_MARK) if is_first else data
             yield decoded(text, f"{self._source}: line {self.line}", unit="line")
@@ -142,19 +142,18 @@ def _records(source: Path, delimiter: str, start: int, first_line: int) -> Itera
         lines = _CountedLines(file, source, start, first_line)
         reader = csv.reader(iter(lines), delimiter=delimiter, strict=True)
         while True:
-            begin, line = lines.place, lines.line + 1
+            begin, line = lines.position, lines.line + 1
             where = f"{source}: line {line}"
             try:
                 values = next(reader, None)
             except csv.Error as error:
                 raise DataError(
-                    f"{where}: not CSV: {error}. A text between quotes ends with a quote, and a quote in it is "
-                    "doubled."
+                    f"{where}: not CSV: {error}. A text between quotes ends with a quote, and a quote in it is doubled."
                 ) from error
             if values is None:
                 return
             if values:
-                yield _Record(where, values, line, begin, lines.place)
+                yield _Record(where, values, line, begin, lines.position)
 
 
 def _delimiter_of(source: Path) -> str:

@@ -39,10 +39,10 @@ _READERS: dict[str, Callable[[Path, int], Iterator[RawSpan]]] = {
 
 def find_spans(sources: Sequence[Path], rows_per_span: int) -> list[RawSpan]:
     """Cut the sources into spans of so many rows; the last of each file is shorter."""
-    return list(each_span(sources, rows_per_span))
+    return list(iter_spans(sources, rows_per_span))
 
 
-def each_span(sources: Sequence[Path], rows_per_span: int) -> Iterator[RawSpan]:
+def iter_spans(sources: Sequence[Path], rows_per_span: int) -> Iterator[RawSpan]:
     """Likewise, each as soon as it is found."""
     for is_row, group in groupby(_named(sources), key=_is_a_row):
         files = list(group)
@@ -54,9 +54,7 @@ def each_span(sources: Sequence[Path], rows_per_span: int) -> Iterator[RawSpan]:
                 spans = _folder_spans if source.is_dir() else _file_spans
                 yield from spans(source, rows_per_span)
             except OSError as error:
-                raise DataError(
-                    f"{source}: cannot be read: {error.strerror or error}. Check the path."
-                ) from error
+                raise DataError(f"{source}: cannot be read: {error.strerror or error}. Check the path.") from error
 
 
 def _named(sources: Sequence[Path]) -> Iterator[Path]:
@@ -131,7 +129,7 @@ def _saved_by_datasets(folder: Path) -> list[Path] | None:
         splits = _json_of(folder / "dataset_dict.json").get("splits", ())
         return [file for split in splits for file in _saved_by_datasets(folder / str(split)) or ()]
     if (folder / "state.json").is_file():
-        return [folder / str(each["filename"]) for each in _json_of(folder / "state.json")["_data_files"]]
+        return [folder / str(file["filename"]) for file in _json_of(folder / "state.json")["_data_files"]]
     return None
 
 

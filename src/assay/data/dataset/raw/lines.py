@@ -20,11 +20,11 @@ from assay.base.digest import sha256_of_bytes, sha256_of_json, sha256_of_parts
 from assay.base.errors import DataError
 from assay.base.parsing.nesting import TooDeepError, parse_json
 from assay.base.value_text import kind_text
-from assay.data.dataset.raw.span import RequestRejected, Row
+from assay.data.dataset.raw.span import Row, RowErrorHandler
 
 BLOCK_BYTES = 8 * 1024 * 1024
 TEXT_SUFFIX = ".txt"
-MEND = "Mend or drop the line."
+FIX_LINE = "Mend or drop the line."
 _BYTE_ORDER_MARK = "\ufeff"
 
 
@@ -40,7 +40,7 @@ class Lines:
     stop: int
 
     @property
-    def is_spelled(self) -> bool:
+    def is_untyped(self) -> bool:
         """See `RawSpan`."""
         return False
 
@@ -55,20 +55,20 @@ class Lines:
 
     def _blocks(self) -> Iterator[bytes]:
         with self.source.open("rb") as file:
-            for place in range(file.seek(self.start), self.stop, BLOCK_BYTES):
-                yield file.read(min(BLOCK_BYTES, self.stop - place))
+            for position in range(file.seek(self.start), self.stop, BLOCK_BYTES):
+                yield file.read(min(BLOCK_BYTES, self.stop - position))
 
     def rows(
         self,
         columns: Collection[str] | None = None,  # noqa: ARG002
-        refused: RequestRejected | None = None,
+        refused: RowErrorHandler | None = None,
     ) -> Iterator[tuple[str, Row]]:
         """See `RawSpan`."""
         is_text = self.source.suffix == TEXT_SUFFIX
         with self.source.open("rb") as file:
-            place = file.seek(self.start)
+            position = file.seek(self.start)
             for number, line in enumerate(file, start=self.first_line):
-                place += len(line)
+                position += len(line)
                 where = f"{self.source}: line {number}"
                 try:
                     row = _row_of(line, where, is_text=is_text, is_first=number == 1)
@@ -79,7 +79,7 @@ class Lines:
                 else:
                     if row is not None:
                         yield where, row
-                if place >= self.stop:
+                if position >= self.stop:
                     return
 
 
@@ -92,7 +92,7 @@ class Files:
     """Relative to `source`."""
 
     @property
-    def is_spelled(self) -> bool:
+    def is_untyped(self) -> bool:
         """See `RawSpan`."""
         return False
 
@@ -104,14 +104,12 @@ class Files:
     def digest(self, columns: Collection[str] = ()) -> str:  # noqa: ARG002
         """The digest of these rows: the files' bytes, and their names as far as rows hold them."""
         files = [(path, self.source / path) for path in self.paths]
-        return sha256_of_json(
-            [[path, file.parent.name, sha256_of_bytes(file.read_bytes())] for path, file in files]
-        )
+        return sha256_of_json([[path, file.parent.name, sha256_of_bytes(file.read_bytes())] for path, file in files])
 
     def rows(
         self,
         columns: Collection[str] | None = None,  # noqa: ARG002
-        refused: RequestRejected | None = None,
+        refused: RowErrorHandler | None = None,
     ) -> Iterator[tuple[str, Row]]:
         """See `RawSpan`."""
         for path in self.paths:
@@ -183,13 +181,13 @@ def _parsed(text: str, where: str) -> Row:
     except TooDeepError as error:
         raise DataError(f"{where}: {error}. Flatten the row.") from error
     except ValueError as error:
-        cure = (
+        hint = (
             "It looks like one JSON array: write an object a line (jq -c '.[]')."
             if text.lstrip().startswith("[")
-            else MEND
+            else FIX_LINE
         )
         column, what = json_fault(error)
-        raise DataError(f"{where}{column}: not JSON: {what}. {cure}") from error
+        raise DataError(f"{where}{column}: not JSON: {what}. {hint}") from error
     if not isinstance(row, dict):
         raise DataError(
             f"{where}: expected a JSON object, found {kind_text(row)}. Write an object a line (of an "

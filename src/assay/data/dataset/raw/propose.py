@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from assay.base.errors import ConfigError, DataError
 from assay.data.dataset.formats.rows import FIELDS, missing_field
 from assay.data.dataset.label_values import FEW, is_unlabelled
-from assay.data.dataset.raw.find import each_span
+from assay.data.dataset.raw.find import iter_spans
 from assay.records.dataset import Format
 
 SAMPLE_ROWS = 1_000
@@ -66,7 +66,7 @@ class Proposal(NamedTuple):
     """Field -> its different values: those that may be what is to be learned, the proposed one among them."""
 
 
-class AskedFields(NamedTuple):
+class RequestedFields(NamedTuple):
     """What was said already; None where nothing was."""
 
     text: str | None = None
@@ -89,43 +89,43 @@ class AskedFields(NamedTuple):
         return [(name, option) for option, name in named if name is not None]
 
 
-def propose(sources: Sequence[Path], given: AskedFields) -> Proposal:
+def propose(sources: Sequence[Path], request: RequestedFields) -> Proposal:
     """From the first rows of each source; raises `DataError` where they hold no text at all, and `ConfigError`
     where something would be proposed beside a named field that none of them has."""
-    label_is_known = given.label is not None or given.without_label
-    if given.text is not None and label_is_known and given.tokenizer is not None:
-        label = None if given.without_label else given.label
-        return Proposal(given.text, label, given.metadata, given.time, given.key, given.tokenizer, False)
+    label_is_known = request.label is not None or request.without_label
+    if request.text is not None and label_is_known and request.tokenizer is not None:
+        label = None if request.without_label else request.label
+        return Proposal(request.text, label, request.metadata, request.time, request.key, request.tokenizer, False)
     columns, num_rows = _sample(sources)
-    if missing := [(name, option) for name, option in given.named() if name not in columns]:
-        if given.tokenizer is None:
+    if missing := [(name, option) for name, option in request.named() if name not in columns]:
+        if request.tokenizer is None:
             raise _missing(*missing[0], columns, num_rows, sources)
         # Later rows may have it: whoever builds looks at all of them.
-        label = None if given.without_label else given.label or LABEL
+        label = None if request.without_label else request.label or LABEL
         return Proposal(
-            given.text or TEXT, label, given.metadata, given.time, given.key, given.tokenizer, False
+            request.text or TEXT, label, request.metadata, request.time, request.key, request.tokenizer, False
         )
-    if given.text is None and not label_is_known and (format := _format_of(columns)) is not None:
-        tokenizer = given.tokenizer or _new_tokenizer(sources)
-        return Proposal(TEXT, None, given.metadata, given.time, given.key, tokenizer, True, format)
+    if request.text is None and not label_is_known and (format := _format_of(columns)) is not None:
+        tokenizer = request.tokenizer or _new_tokenizer(sources)
+        return Proposal(TEXT, None, request.metadata, request.time, request.key, tokenizer, True, format)
     by_name = (
-        (given.text or TEXT) in columns and (label_is_known or LABEL in columns) and given.tokenizer is not None
+        (request.text or TEXT) in columns and (label_is_known or LABEL in columns) and request.tokenizer is not None
     )
-    text = given.text or _text_field(columns, sources)
+    text = request.text or _text_field(columns, sources)
     labels = _label_fields(columns, text, num_rows)
-    label = None if given.without_label else given.label or next(iter(labels), None)
+    label = None if request.without_label else request.label or next(iter(labels), None)
     if by_name:
         # Nothing is taken along that nobody named.
-        assert given.tokenizer is not None
-        return Proposal(text, label, given.metadata, given.time, given.key, given.tokenizer, False)
-    time = given.time or _named(columns, _TIME_NAMES, lambda values: all(map(_is_time, values)), {text, label})
-    taken = {text, label, time}
-    key = given.key or _named(columns, _GROUP_NAMES, _has_repeats, taken)
-    others = {name: values for name, values in columns.items() if name not in taken | {key}}
-    metadata = given.metadata or tuple(
+        assert request.tokenizer is not None
+        return Proposal(text, label, request.metadata, request.time, request.key, request.tokenizer, False)
+    time = request.time or _named(columns, _TIME_NAMES, lambda values: all(map(_is_time, values)), {text, label})
+    used = {text, label, time}
+    key = request.key or _named(columns, _GROUP_NAMES, _has_duplicates, used)
+    others = {name: values for name, values in columns.items() if name not in used | {key}}
+    metadata = request.metadata or tuple(
         name for name, values in others.items() if _is_category(values, num_rows) and _is_free(name)
     )
-    tokenizer = given.tokenizer or _new_tokenizer(sources)
+    tokenizer = request.tokenizer or _new_tokenizer(sources)
     could_be = {} if label_is_known else {name: len(set(map(str, columns[name]))) for name in labels}
     return Proposal(text, label, metadata, time, key, tokenizer, True, could_be_label=could_be)
 
@@ -136,7 +136,7 @@ def _missing(
     """What to raise instead of a proposal with a field that no row has, of those that were looked at."""
     # A table's columns are in all of its rows; of a folder, and of JSON's fields, the first rows are known.
     is_table = all(
-        source.is_file() and next(each_span([source], SAMPLE_ROWS)).fields is not None for source in sources
+        source.is_file() and next(iter_spans([source], SAMPLE_ROWS)).fields is not None for source in sources
     )
     is_all = is_table or num_rows < SAMPLE_ROWS // max(1, len(sources))
     rows = "every row" if is_all else f"the first {num_rows:,} rows"
@@ -153,9 +153,7 @@ def _sample(sources: Sequence[Path]) -> tuple[dict[str, list[Any]], int]:
     columns: dict[str, list[Any]] = {}
     num_rows, refused = 0, list[DataError]()
     for source in sources:
-        rows = chain.from_iterable(
-            span.rows(refused=refused.append) for span in each_span([source], SAMPLE_ROWS)
-        )
+        rows = chain.from_iterable(span.rows(refused=refused.append) for span in iter_spans([source], SAMPLE_ROWS))
         for _, row in islice(rows, per_source):
             num_rows += 1
             for name, value in row.items():
@@ -170,8 +168,8 @@ def _sample(sources: Sequence[Path]) -> tuple[dict[str, list[Any]], int]:
 def _format_of(columns: Mapping[str, list[Any]]) -> Format | None:
     if LABEL in columns or TEXT in columns:
         return None
-    answered: tuple[Format, ...] = ("pairs", "chat")
-    return next((name for name in answered if any(all(map(columns.get, way)) for way in FIELDS[name])), None)
+    formats: tuple[Format, ...] = ("pairs", "chat")
+    return next((name for name in formats if any(all(map(columns.get, field_set)) for field_set in FIELDS[name])), None)
 
 
 def _text_field(columns: Mapping[str, list[Any]], sources: Sequence[Path]) -> str:
@@ -205,26 +203,22 @@ def _label_fields(columns: Mapping[str, list[Any]], text: str, num_rows: int) ->
         for name, values in columns.items()
         if name != text and _is_category(values, num_rows) and len(set(map(str, values))) > 1
     }
-    asked = [name for name in differ if name not in _GROUP_NAMES and _is_yes_or_no(columns[name])]
+    yes_no_fields = [name for name in differ if name not in _GROUP_NAMES and _is_yes_or_no(columns[name])]
     several = [
         name
-        for name, count in sorted(differ.items(), key=lambda each: each[1])
+        for name, count in sorted(differ.items(), key=lambda item: item[1])
         if all(isinstance(value, str) for value in columns[name])
         and count <= FEW
         and name not in _GROUP_NAMES
         and _largest_share(columns[name]) < _NEARLY_ALL
     ]
-    likely = [*_LABEL_NAMES, *(asked if len(asked) == 1 else ()), *_CATEGORY_NAMES, *several]
+    likely = [*_LABEL_NAMES, *(yes_no_fields if len(yes_no_fields) == 1 else ()), *_CATEGORY_NAMES, *several]
     found = list(dict.fromkeys(name for name in likely if name in differ))
-    return [*found, *(name for name in asked if found and name not in found)]
+    return [*found, *(name for name in yes_no_fields if found and name not in found)]
 
 
-def _named(
-    columns: Mapping[str, list[Any]], names: Sequence[str], fits: Any, taken: set[str | None]
-) -> str | None:
-    return next(
-        (name for name in names if name not in taken and columns.get(name) and fits(columns[name])), None
-    )
+def _named(columns: Mapping[str, list[Any]], names: Sequence[str], fits: Any, used: set[str | None]) -> str | None:
+    return next((name for name in names if name not in used and columns.get(name) and fits(columns[name])), None)
 
 
 def _is_category(values: Sequence[Any], num_rows: int) -> bool:
@@ -268,7 +262,7 @@ def _is_time(value: Any) -> bool:
     return True
 
 
-def _has_repeats(values: Sequence[Any]) -> bool:
+def _has_duplicates(values: Sequence[Any]) -> bool:
     return len(set(map(str, values))) < len(values)
 
 

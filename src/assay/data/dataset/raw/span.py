@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from assay.base.errors import DataError
 
 Row = dict[str, Any]
-RequestRejected = Callable[[DataError], None]
+RowErrorHandler = Callable[[DataError], None]
 """Is told what is wrong with a row that cannot be read."""
 
 
@@ -20,7 +20,7 @@ class RawSpan(Protocol):
         ...
 
     @property
-    def is_spelled(self) -> bool:
+    def is_untyped(self) -> bool:
         """Whether every value is text that spells it, as in CSV: `3` may be a number."""
         ...
 
@@ -34,7 +34,7 @@ class RawSpan(Protocol):
         ...
 
     def rows(
-        self, columns: Collection[str] | None = None, refused: RequestRejected | None = None
+        self, columns: Collection[str] | None = None, refused: RowErrorHandler | None = None
     ) -> Iterator[tuple[str, Row]]:
         """Each row with where it is; with these columns at least, or all.
 

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from assay.base.digest import sha256_of_parts
 from assay.base.errors import DataError
 from assay.base.parsing.nesting import parse_json
-from assay.data.dataset.raw.span import RequestRejected, Row
+from assay.data.dataset.raw.span import Row, RowErrorHandler
 
 ARROW_SUFFIXES = (".arrow", ".feather", ".ipc")
 PARQUET_SUFFIX = ".parquet"
@@ -35,7 +35,7 @@ class TableRows:
     num_rows: int
 
     @property
-    def is_spelled(self) -> bool:
+    def is_untyped(self) -> bool:
         """See `RawSpan`."""
         return False
 
@@ -53,7 +53,7 @@ class TableRows:
     def rows(
         self,
         columns: Collection[str] | None = None,
-        refused: RequestRejected | None = None,  # noqa: ARG002
+        refused: RowErrorHandler | None = None,  # noqa: ARG002
     ) -> Iterator[tuple[str, Row]]:
         """See `RawSpan`."""
         with _opened(self.source) as table:
@@ -78,13 +78,13 @@ class TableRows:
         roots = {name.partition(".")[0] for name in columns} | set(columns)
         stop = self.first_row + self.num_rows
         with _opened(self.source) as table:
-            wanted = [name for name in table.schema.names if name in roots]
-            for first, batch in table.batches(wanted, self.first_row):
+            selected = [name for name in table.schema.names if name in roots]
+            for first, batch in table.batches(selected, self.first_row):
                 low, high = max(self.first_row - first, 0), min(stop - first, batch.num_rows)
                 if low < high:
                     flat = _flat(pa.Table.from_batches([batch.slice(low, high - low)]))
-                    kept = flat.select([name for name in flat.column_names if name in columns])
-                    yield first + low, kept.combine_chunks().to_batches()[0]
+                    columns_read = flat.select([name for name in flat.column_names if name in columns])
+                    yield first + low, columns_read.combine_chunks().to_batches()[0]
                 if first + batch.num_rows >= stop:
                     return
 
@@ -150,13 +150,13 @@ class _ParquetTable:
         for group in range(metadata.num_row_groups):
             num_rows = metadata.row_group(group).num_rows
             if first + num_rows > first_row:
-                place = first
+                index = first
                 try:
                     for batch in self._file.iter_batches(
                         BATCH_ROWS, row_groups=[group], columns=columns, use_threads=False
                     ):
-                        yield place, batch
-                        place += batch.num_rows
+                        yield index, batch
+                        index += batch.num_rows
                 except (pa.ArrowException, OSError) as error:
                     if isinstance(error, OSError) and error.errno is not None:
                         raise
@@ -214,10 +214,7 @@ def _plain_values(column: pa.Array, names: Sequence[str] | None) -> list[Any]:
     if types.is_dictionary(kind):
         return _plain_values(column.dictionary_decode(), names)
     if names is not None and types.is_integer(kind):
-        return [
-            names[index] if index is not None and 0 <= index < len(names) else None
-            for index in column.to_pylist()
-        ]
+        return [names[index] if index is not None and 0 <= index < len(names) else None for index in column.to_pylist()]
     if types.is_decimal(kind):
         return list(column.cast(pa.float64()).to_pylist())
     if types.is_temporal(kind) and not types.is_duration(kind) and not types.is_interval(kind):

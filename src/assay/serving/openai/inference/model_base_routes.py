@@ -12,14 +12,14 @@ from pydantic import BaseModel, ConfigDict
 from starlette.responses import Response
 
 from assay.inference.protocol import Engine, EngineResponse, Ready, Tokenized, TokenizeRequest
+from assay.serving.api_error import ApiError
+from assay.serving.openai.app_state import AppState, query_of
 from assay.serving.openai.bodies import parsed, read_json
-from assay.serving.openai.inference.answers import only_answer
-from assay.serving.openai.inference.asking import ask_model, model_of
-from assay.serving.openai.inference.chat_routes import chat_answer
-from assay.serving.openai.inference.completion_routes import completion_answer
-from assay.serving.openai.inference.questions import ChatQuestion, CompletionQuestion, read_question
-from assay.serving.openai.place import Place, query_of
-from assay.serving.refusal import RefusedError
+from assay.serving.openai.inference.chat_routes import chat_response
+from assay.serving.openai.inference.completion_routes import completion_response
+from assay.serving.openai.inference.engine_access import find_model, run_on_engine
+from assay.serving.openai.inference.request_bodies import ChatRequest, CompletionRequest, parse_request
+from assay.serving.openai.inference.responses import single_response
 
 
 class _Text(BaseModel):
@@ -35,7 +35,7 @@ class _Tokens(BaseModel):
     model: str | None = None
 
 
-def model_base_routes(place: Place) -> APIRouter:
+def model_base_routes(app: AppState) -> APIRouter:
     """The routes."""
     router = APIRouter(prefix="/x/models/{name}", tags=["one model"])
 
@@ -43,40 +43,40 @@ def model_base_routes(place: Place) -> APIRouter:
     async def complete(request: Request, name: str) -> Response:
         """Go on with prompts."""
         query_of(request)
-        asked = read_question(CompletionQuestion, await _of_model(place, request, name))
-        return await completion_answer(place, request, asked)
+        body = parse_request(CompletionRequest, await _of_model(app, request, name))
+        return await completion_response(app, request, body)
 
     @router.post("/v1/chat/completions")
     async def chat(request: Request, name: str) -> Response:
         """Answer a conversation."""
         query_of(request)
-        return await chat_answer(
-            place, request, read_question(ChatQuestion, await _of_model(place, request, name))
-        )
+        return await chat_response(app, request, parse_request(ChatRequest, await _of_model(app, request, name)))
 
     @router.post("/tokenize")
     async def tokenize(request: Request, name: str) -> dict[str, Any]:
         """A text's tokens."""
         query_of(request)
-        asked = parsed(_Text, await _of_model(place, request, name))
-        ask = TokenizeRequest(text=asked.prompt, has_start=asked.add_special_tokens)
+        body = parsed(_Text, await _of_model(app, request, name))
+        engine_request = TokenizeRequest(text=body.prompt, has_start=body.add_special_tokens)
 
         async def spell(engine: Engine) -> tuple[EngineResponse, int]:
-            return await only_answer(engine.stream, ask), engine.ready.window_tokens
+            return await single_response(engine.stream, engine_request), engine.ready.window_tokens
 
-        said, window = await ask_model(place, request, name, spell)
-        assert isinstance(said, Tokenized) and said.tokens is not None
-        return {"tokens": said.tokens, "count": len(said.tokens), "max_model_len": window}
+        response, window = await run_on_engine(app, request, name, tokenize_text)
+        assert isinstance(response, Tokenized) and response.tokens is not None
+        return {"tokens": response.tokens, "count": len(response.tokens), "max_model_len": window}
 
     @router.post("/detokenize")
     async def detokenize(request: Request, name: str) -> dict[str, Any]:
         """The text of tokens."""
         query_of(request)
-        asked = parsed(_Tokens, await _of_model(place, request, name))
-        ask = TokenizeRequest(tokens=tuple(asked.tokens))
-        said = await ask_model(place, request, name, lambda engine: only_answer(engine.stream, ask))
-        assert isinstance(said, Tokenized)
-        return {"prompt": said.text}
+        body = parsed(_Tokens, await _of_model(app, request, name))
+        engine_request = TokenizeRequest(tokens=tuple(body.tokens))
+        response = await run_on_engine(
+            app, request, name, lambda engine: single_response(engine.stream, engine_request)
+        )
+        assert isinstance(response, Tokenized)
+        return {"prompt": response.text}
 
     @router.get("/tokenizer_info")
     async def tokenizer_info(request: Request, name: str) -> dict[str, Any]:
@@ -86,7 +86,7 @@ def model_base_routes(place: Place) -> APIRouter:
         async def describe(engine: Engine) -> Ready:
             return engine.ready
 
-        ready = await ask_model(place, request, name, describe)
+        ready = await run_on_engine(app, request, name, describe)
         return {
             "bos_token": ready.start_token,
             "eos_token": ready.end_token,
@@ -99,12 +99,12 @@ def model_base_routes(place: Place) -> APIRouter:
     return router
 
 
-async def _of_model(place: Place, request: Request, name: str) -> Any:
+async def _of_model(app: AppState, request: Request, name: str) -> Any:
     """The body, in which the model is that of the address; there is one."""
-    await model_of(place, request, name)
+    await find_model(app, request, name)
     value = await read_json(request)
     if isinstance(value, dict) and value.setdefault("model", name) != name:
-        raise RefusedError(
+        raise ApiError(
             f"This address is that of {name!r:.160}, and the body asks {value['model']!r:.160}.",
             param="model",
             code="invalid_value",

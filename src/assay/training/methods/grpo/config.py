@@ -24,12 +24,12 @@ from assay.data.dataset.tokens import TOKENIZER_FILE, load_tokenizer
 from assay.data.loader.config import LoaderConfig
 from assay.inference.local.memory import sampling_numbers
 from assay.inference.remote_config import LocalSampler, RemoteSampler
-from assay.models.causal_config import PretrainedCausalConfig, check_rows, numbers_held
+from assay.models.causal_config import PretrainedCausalConfig, check_rows, model_size
 from assay.models.config import ModelSize, checkpoint_path
 from assay.records.dataset import DatasetManifest
 from assay.records.evaluation import Metric
 from assay.records.journal import JournaledGroup
-from assay.scoring.python_graders import refuse_unfenced
+from assay.scoring.python_graders import check_fence
 from assay.scoring.sampler import Sampling
 from assay.training.checkpoint.named_commit import CommitName
 from assay.training.methods.grpo.outcomes import problems_of
@@ -38,9 +38,9 @@ from assay.training.methods.grpo.reward_config import (
     GraderReward,
     JudgeEndpoint,
     check_rewards,
-    range_of,
+    judge_tools,
+    reward_range,
     runs_of,
-    tools_at,
 )
 from assay.training.trainer.method_config import MethodConfig, RowScores
 
@@ -86,10 +86,10 @@ class _Clipped(FrozenConfig):
     also_called: ClassVar = {"epsilon": "clip_low", "epsilon_low": "clip_low", "epsilon_high": "clip_high"}
 
     clip_low: float = Field(default=0.2, gt=0.0, le=1.0)
-    """With a negative advantage, a ratio below 1 - clip_low has no gradient."""
+    """Ratios below 1 - clip_low have no gradient at negative advantages."""
 
     clip_high: PositiveFloat = 0.2
-    """With a positive advantage, a ratio above 1 + clip_high has no gradient."""
+    """Ratios above 1 + clip_high have no gradient at positive advantages."""
 
 
 class DapoLoss(_Clipped):
@@ -101,7 +101,7 @@ class DapoLoss(_Clipped):
     type: Literal["dapo"] = "dapo"
 
     clip_high: PositiveFloat = 0.28
-    """As for `grpo`; the paper's value."""
+    """The paper's value."""
 
 
 class GrpoLoss(_Clipped):
@@ -139,10 +139,10 @@ class GspoLoss(_Clipped):
     type: Literal["gspo"]
 
     clip_low: float = Field(default=3e-4, gt=0.0, le=1.0)
-    """As for `grpo`; the paper's value."""
+    """The paper's value."""
 
     clip_high: PositiveFloat = 4e-4
-    """As for `grpo`; the paper's value."""
+    """The paper's value."""
 
 
 class CispoLoss(FrozenConfig):
@@ -251,7 +251,7 @@ class GrpoConfig(MethodConfig):
 
     model: PretrainedCausalConfig
     """The policy before the first step: a folder with `tokenizer.json` and an end of completions
-    (`eos_token_id`, or the token that its chat template writes)."""
+    (`eos_token_id`, or its chat template's)."""
 
     rewards: tuple[AnyReward, ...] = Field(min_length=1)
     """What completions are rewarded for; several rewards are summed."""
@@ -275,9 +275,9 @@ class GrpoConfig(MethodConfig):
     ] = LocalSampler()
     """What samples them. Held-out prompts are always completed by the training process."""
 
-    loss: Annotated[
-        AnyLoss, Field(discriminator="type"), BeforeValidator(partial(_with_type, usual="dapo"))
-    ] = DapoLoss()
+    loss: Annotated[AnyLoss, Field(discriminator="type"), BeforeValidator(partial(_with_type, usual="dapo"))] = (
+        DapoLoss()
+    )
     """The loss and what it is averaged over."""
 
     advantage_scale: Literal["group", "step", "none"] = "group"
@@ -339,14 +339,14 @@ class GrpoConfig(MethodConfig):
         """See `MethodConfig`: of one answer to each prompt."""
         apart = (KL,) if self.kl else ()
         ranges = {
-            REWARD.name: range_of(self.held_out or self.rewards),
+            REWARD.name: reward_range(self.held_out or self.rewards),
             LENGTH.name: (0.0, float(self.sampling.max_tokens)),
             KL.name: (0.0, math.inf),
         }
         return RowScores((REWARD, TRUNCATED, LENGTH, *apart), is_sampled=True, ranges=ranges)
 
     @property
-    def answers_per_prompt(self) -> int:
+    def completions_per_prompt(self) -> int:
         """See `MethodConfig`."""
         return self.group_size
 
@@ -380,7 +380,7 @@ class GrpoConfig(MethodConfig):
             _check_reference(reference, longest=needed, vocab_size=size)
         check_rewards(self.rewards, manifest, key="method.rewards", longest=needed, vocab_size=size)
         check_rewards(self.held_out, manifest, key="method.held_out", longest=needed, vocab_size=size)
-        tools_at(
+        judge_tools(
             self.judge,
             [reward for reward in (*self.rewards, *self.held_out) if isinstance(reward, GraderReward)],
         )
@@ -419,8 +419,8 @@ class GrpoConfig(MethodConfig):
 
     def check_services(self, manifest: DatasetManifest) -> None:
         """See `MethodConfig`."""
-        paid = [reward for reward in (*self.rewards, *self.held_out) if isinstance(reward, GraderReward)]
-        refuse_unfenced(each.grader for each in paid)
+        graders = [reward for reward in (*self.rewards, *self.held_out) if isinstance(reward, GraderReward)]
+        check_fence(reward.grader for reward in graders)
         if isinstance(self.sampler, RemoteSampler):
             special = self._special_tokens()
             for stop in self.sampling.stop:
@@ -430,12 +430,12 @@ class GrpoConfig(MethodConfig):
                         "out of the text that it searches. Name the token alone."
                     )
             # Here, since it brings torch along, and most recipes need not ask.
-            from assay.training.methods.grpo.remote import refuse_engine
+            from assay.training.methods.grpo.remote import check_engine
 
             sampling = Sampling(**self.sampling.model_dump())
-            refuse_engine(self.sampler, self.model, sampling, manifest.lengths.max + self.sampling.max_tokens)
+            check_engine(self.sampler, self.model, sampling, manifest.lengths.max + self.sampling.max_tokens)
 
-    def problems_of_journal(self, groups: Sequence[JournaledGroup]) -> Iterator[str]:
+    def rollout_log_problems(self, groups: Sequence[JournaledGroup]) -> Iterator[str]:
         """See `MethodConfig`."""
         return problems_of(groups, self)
 
@@ -443,7 +443,7 @@ class GrpoConfig(MethodConfig):
         """See `MethodConfig`."""
         return self.model.num_parameters()
 
-    def learned_from(self, rows: int, longest: int) -> tuple[int, int]:
+    def training_sequences(self, rows: int, longest: int) -> tuple[int, int]:
         """See `MethodConfig`: the answers with their prompts."""
         groups = rows if self.groups_per_lane is None else min(rows, self.groups_per_lane)
         return groups * self.group_size, longest + self.sampling.max_tokens
@@ -451,7 +451,7 @@ class GrpoConfig(MethodConfig):
     def size(self, num_tokens: int) -> ModelSize | None:
         """See `MethodConfig`; beside a reference, unless it is the model without its adapters."""
         is_held = self.kl > 0 and (self.reference.path is not None or self.model.lora is None)
-        return numbers_held(self.model, num_tokens, copies=int(is_held))
+        return model_size(self.model, num_tokens, copies=int(is_held))
 
     def sampling_numbers(self, rows: int, longest: int) -> int:
         """See `MethodConfig`."""
@@ -468,7 +468,7 @@ class GrpoConfig(MethodConfig):
         )
 
     @model_validator(mode="after")
-    def _reference_is_asked(self) -> "GrpoConfig":
+    def _settings_fit(self) -> "GrpoConfig":
         if self.reference.path is not None and not self.kl:
             raise ValueError("method.reference.path: nobody asks it while method.kl is 0. Give kl a weight")
         overlong = self.overlong
@@ -480,8 +480,7 @@ class GrpoConfig(MethodConfig):
         sampler = self.sampler
         if self.staleness and isinstance(sampler, RemoteSampler):
             raise ValueError(
-                "method.staleness: not with a remote sampler yet; every step waits for its answers. Leave it "
-                "out"
+                "method.staleness: not with a remote sampler yet; every step waits for its answers. Leave it out"
             )
         truncates = isinstance(sampler, RemoteSampler) and sampler.logprob_gap.on_excess == "truncate"
         if truncates and isinstance(self.loss, GspoLoss):

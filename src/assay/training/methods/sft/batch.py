@@ -24,12 +24,12 @@ def trained_tokens(batch: MicroBatch, config: SftConfig) -> Bool[np.ndarray, "li
 
 def _inside_spans(batch: MicroBatch) -> Bool[np.ndarray, "line token"]:
     """The token lies in one of its row's spans: begins add one along the line, ends take it away."""
-    spans, places = batch.ragged[SPANS], batch.places()
+    spans, offsets = batch.ragged[SPANS], batch.row_starts()
     num_lines, width = batch.tokens.values.shape
     changes = np.zeros((num_lines, width + 1), np.int32)
     rows, numbers = np.nonzero(spans.mask())
-    at = places.starts[rows] + spans.values[rows, numbers]
-    np.add.at(changes, (places.lines[rows], at), np.where(numbers % 2, -1, 1))
+    at = offsets.starts[rows] + spans.values[rows, numbers]
+    np.add.at(changes, (offsets.lines[rows], at), np.where(numbers % 2, -1, 1))
     inside: Bool[np.ndarray, "line token"] = changes[:, :-1].cumsum(axis=1) > 0
     return inside
 

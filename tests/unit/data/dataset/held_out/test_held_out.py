@@ -24,12 +24,10 @@ from assay.data.loader.loader import Loader
 from assay.records.cursor import Cursor
 
 COLUMNS = ("input_ids", "label", "created_at", "shard_id")
-UNDISTURBED = settings(
-    max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+UNDISTURBED = settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
-def made(folder: Path, rng: np.random.Generator, *, num_shards: int, share: float) -> Dataset:
+def write_source_dataset(folder: Path, rng: np.random.Generator, *, num_shards: int, share: float) -> Dataset:
     """Rows with times in no order, so that those from a moment on lie anywhere."""
     for shard in range(num_shards):
         count = int(rng.integers(1, 120))
@@ -75,11 +73,9 @@ def test_an_evaluation_of_the_copy_has_the_same_batches_as_one_of_the_dataset(
     tmp_path_factory: pytest.TempPathFactory, seed: int, num_shards: int, share: float
 ) -> None:
     rng = np.random.default_rng(seed)
-    dataset = made(tmp_path_factory.mktemp("held-out"), rng, num_shards=num_shards, share=share)
+    dataset = write_source_dataset(tmp_path_factory.mktemp("held-out"), rng, num_shards=num_shards, share=share)
     split = TimeSplit(type="time", validation_from=datetime(2026, 3, 1))
-    times = dataset.each_group(
-        lambda group: dataset.read_row_group(group, ["created_at"])["created_at"].to_pylist()
-    )
+    times = dataset.map_groups(lambda group: dataset.read_row_group(group, ["created_at"])["created_at"].to_pylist())
     if len({time for group in times for time in group}) < 2:
         return  # all rows on one side: refused
     config = LoaderConfig(lanes=4, global_batch_size=8, window_rows=int(rng.integers(2, 40)), seed=seed % 1000)
@@ -116,17 +112,17 @@ def test_selected_rows_are_those_whose_bits_are_set(rows: list[list[bool]], othe
 
 @pytest.fixture
 def scattered(tmp_path: Path) -> Dataset:
-    return made(tmp_path, np.random.default_rng(0), num_shards=2, share=0.2)
+    return write_source_dataset(tmp_path, np.random.default_rng(0), num_shards=2, share=0.2)
 
 
 SPLIT = TimeSplit(type="time", validation_from=datetime(2026, 3, 1))
 
 
 def test_a_copy_is_written_once_and_never_indexed_with_the_dataset(scattered: Dataset, capsys) -> None:
-    asked = ["data", "hold-out", str(scattered.folder), "--from", "2026-03-01"]
+    arguments = ["data", "hold-out", str(scattered.folder), "--from", "2026-03-01"]
     for _ in range(2):
         with pytest.raises(SystemExit) as ended:
-            main(asked)
+            main(arguments)
         assert ended.value.code == 0
     (folder,) = (scattered.folder / "_held-out").iterdir()
     assert str(folder) in capsys.readouterr().out
@@ -149,24 +145,21 @@ def test_an_interrupted_copy_is_none_and_is_written_anew(scattered: Dataset) -> 
     assert split_view(scattered, SPLIT, "validation").copy is not None
 
 
-def test_a_copy_of_other_rows_is_refused_and_a_changed_one_is_damage(
-    scattered: Dataset, tmp_path: Path
-) -> None:
+def test_a_copy_of_other_rows_is_refused_and_a_changed_one_is_damage(scattered: Dataset, tmp_path: Path) -> None:
     hold_out(scattered, SPLIT, lambda done, total: None)
     other = HashSplit(validation_fraction=0.5)
     hold_out(scattered, other, lambda done, total: None)
-    mine, theirs = (
-        copy.copy_folder(scattered.folder, split_sha)
-        for split_sha in map(sha256_of, (SPLIT, other), [scattered] * 2)
+    own, parent = (
+        copy.copy_folder(scattered.folder, split_sha) for split_sha in map(sha256_of, (SPLIT, other), [scattered] * 2)
     )
-    theirs.rename(tmp_path / "theirs")
-    mine.rename(theirs)
+    parent.rename(tmp_path / "theirs")
+    own.rename(parent)
     with pytest.raises(DataError, match=r"not the held-out rows of .* writes it anew"):
         split_view(scattered, other, "validation")
-    (tmp_path / "theirs").rename(mine)
-    theirs.rename(tmp_path / "again")
-    mine.rename(theirs)
-    shard = next((theirs / "shards").iterdir())
+    (tmp_path / "theirs").rename(own)
+    parent.rename(tmp_path / "again")
+    own.rename(parent)
+    shard = next((parent / "shards").iterdir())
     content = bytearray(shard.read_bytes())
     content[20] ^= 1
     shard.write_bytes(content)

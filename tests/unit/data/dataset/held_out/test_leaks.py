@@ -25,12 +25,10 @@ def test_copies_across_the_split_are_counted_and_named(tmp_path: Path, write_sha
         dataset = Dataset.open(tmp_path / "dataset")
         return [split_view(dataset, config, part) for part in ("train", "validation")]
 
-    learned, held_out = (
+    train_ids, held_out = (
         np.concatenate([view.row_ids(group) for group in range(len(view.num_rows))]) for view in views(tokens)
     )
-    for source, target in zip(
-        learned[:copied].tolist(), held_out[-copied:].tolist() if copied else [], strict=True
-    ):
+    for source, target in zip(train_ids[:copied].tolist(), held_out[-copied:].tolist() if copied else [], strict=True):
         tokens[target] = tokens[source]
     leak = find_leaks(*views(tokens))
     assert (leak.num_rows, leak.num_validation_rows) == (copied, len(held_out))

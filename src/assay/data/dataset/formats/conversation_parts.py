@@ -58,7 +58,7 @@ class MarkedText(NamedTuple):
 
     text: str
     generated: tuple[Span, ...]
-    places: Mapping[int, Sequence[Span]]
+    spans: Mapping[int, Sequence[Span]]
     """ConversationPart by its number -> where it stands; a name of an argument ends there."""
 
 
@@ -85,9 +85,7 @@ class Marker:
         for key in REASONING:
             if isinstance(text := message.get(key), str):
                 if text not in thoughts:
-                    thoughts[text] = self._text(
-                        text, ConversationPart(index, f"'{key}'", "", is_reasoning=True)
-                    )
+                    thoughts[text] = self._text(text, ConversationPart(index, f"'{key}'", "", is_reasoning=True))
                 marked[key] = thoughts[text]
         if message["role"] != "tool" and isinstance(name := message.get("name"), str):
             marked["name"] = self._text(name, ConversationPart(index, "'name'", "", is_header=True))
@@ -109,7 +107,7 @@ class Marker:
     def tool(self, tool: Any, at: str = "the tools") -> Any:
         """The definition of a tool with marks: its name, descriptions, and the names of its parameters."""
         if isinstance(tool, list):
-            return [self.tool(each, at) for each in tool]
+            return [self.tool(item, at) for item in tool]
         if not isinstance(tool, Mapping):
             return tool
         marked = {key: self.tool(value, at) if key not in _NO_SCHEMA else value for key, value in tool.items()}
@@ -117,10 +115,8 @@ class Marker:
             if isinstance(tool.get(key), str):
                 marked[key] = self._text(tool[key], ConversationPart(-1, f"'{key}' in {at}", ""))
         if isinstance(properties := tool.get("properties"), Mapping):
-            names = {
-                name: self._key(name, ConversationPart(-1, f"a parameter in {at}", "")) for name in properties
-            }
-            marked["properties"] = {names[name]: self.tool(each, at) for name, each in properties.items()}
+            names = {name: self._key(name, ConversationPart(-1, f"a parameter in {at}", "")) for name in properties}
+            marked["properties"] = {names[name]: self.tool(schema, at) for name, schema in properties.items()}
             if isinstance(required := tool.get("required"), list):
                 marked["required"] = [names.get(name, name) for name in required]
         return marked
@@ -129,9 +125,9 @@ class Marker:
         if isinstance(value, str):
             return self._text(value, part)
         if isinstance(value, Mapping):
-            return {self._key(key, part): self._value(each, part) for key, each in value.items()}
+            return {self._key(key, part): self._value(item, part) for key, item in value.items()}
         if isinstance(value, list):
-            return [self._value(each, part) for each in value]
+            return [self._value(item, part) for item in value]
         self.numbers += [(part, value)] if type(value) in (int, float) else []
         return value
 
@@ -155,29 +151,29 @@ class Marker:
 def read_marks(rendered: str, parts: Sequence[ConversationPart]) -> MarkedText:
     """The text without marks; a part that came out altered has no place."""
     rendered = _ESCAPED.sub(lambda found: found[0].encode().decode("unicode_escape"), rendered)
-    text, place, behind = [], 0, 0
+    text, position, behind = [], 0, 0
     generated: list[Span] = []
     ends: dict[int, list[Span]] = defaultdict(list)
     open_at, begins = 0, {}
     for mark in _MARK.finditer(rendered):
         text.append(rendered[behind : mark.start()])
-        place, behind = place + len(text[-1]), mark.end()
+        position, behind = position + len(text[-1]), mark.end()
         if mark[1] == OPEN:
-            open_at = place
+            open_at = position
         elif mark[1]:
-            generated += [(open_at, place)] if open_at < place else []
+            generated += [(open_at, position)] if open_at < position else []
         elif mark[2] == _BEGIN:
-            begins[mark[3]] = place
+            begins[mark[3]] = position
         else:
             number = int("".join(f"{_DIGITS.index(digit):x}" for digit in mark[3]), 16)
-            ends[number].append((begins.get(mark[3], -1), place))
+            ends[number].append((begins.get(mark[3], -1), position))
     text.append(rendered[behind:])
     whole = "".join(text)
-    places = {number: [*_places(whole, parts[number].text, spans)] for number, spans in ends.items()}
-    return MarkedText(whole, tuple(generated), {number: found for number, found in places.items() if found})
+    found = {number: [*_spans_of(whole, parts[number].text, spans)] for number, spans in ends.items()}
+    return MarkedText(whole, tuple(generated), {number: spans for number, spans in found.items() if spans})
 
 
-def _places(whole: str, text: str, spans: Sequence[Span]) -> Iterator[Span]:
+def _spans_of(whole: str, text: str, spans: Sequence[Span]) -> Iterator[Span]:
     """Where the text of a part is between its marks, or in front of its only mark, in one of its encodings."""
     for begin, end in spans:
         first = begin if begin >= 0 else end - len(text)

@@ -174,9 +174,7 @@ def test_views_are_read_as_what_rows_can_be_taken_of(
 def test_shards_that_differ_in_what_may_be_null_go_together(tmp_path: Path, write_shard) -> None:
     tables = [pq.read_table(write_shard(name, 20, seed=seed)) for seed, name in enumerate("ab")]
     required = [pa.field(field.name, field.type, nullable=False) for field in tables[1].schema]
-    required[0] = pa.field(
-        "input_ids", pa.list_(pa.field("element", pa.int32(), nullable=False)), nullable=False
-    )
+    required[0] = pa.field("input_ids", pa.list_(pa.field("element", pa.int32(), nullable=False)), nullable=False)
     strict = tables[1].set_column(2, "language", pa.array(["en"] * 20))
     pq.write_table(strict.cast(pa.schema(required)), tmp_path / "source" / "b.parquet", row_group_size=16)
     dataset = index(tmp_path)
@@ -199,9 +197,7 @@ def test_every_mask_is_held_against_its_tokens(tmp_path: Path, write_shard) -> N
         index(tmp_path)
 
 
-def test_links_to_folders_and_files_are_followed_and_each_folder_is_read_once(
-    tmp_path: Path, write_shard
-) -> None:
+def test_links_to_folders_and_files_are_followed_and_each_folder_is_read_once(tmp_path: Path, write_shard) -> None:
     for name in "abc":
         write_shard(name, 10, seed=ord(name))
     source, elsewhere = tmp_path / "source", tmp_path / "elsewhere"
@@ -229,9 +225,7 @@ def test_a_link_to_nothing_is_refused(tmp_path: Path, write_shard, name: str) ->
     assert index(tmp_path).manifest.num_rows == 50
 
 
-def test_names_in_capitals_are_shards_and_names_that_are_no_text_are_refused(
-    tmp_path: Path, write_shard
-) -> None:
+def test_names_in_capitals_are_shards_and_names_that_are_no_text_are_refused(tmp_path: Path, write_shard) -> None:
     path = write_shard("a")
     path = path.rename(path.with_suffix(".PARQUET"))
     assert index(tmp_path).manifest.num_rows == 50
@@ -257,19 +251,19 @@ def test_a_folder_that_can_not_be_listed_is_refused(tmp_path: Path, write_shard,
 
 def test_columns_in_the_path_are_columns(tmp_path: Path, write_shard) -> None:
     source = tmp_path / "source"
-    places = ["lang=en/_year=2024", "lang=pt%2DBR/_year=-25", "lang=__HIVE_DEFAULT_PARTITION__/_year=7"]
-    for seed, place in enumerate(places):
+    folders = ["lang=en/_year=2024", "lang=pt%2DBR/_year=-25", "lang=__HIVE_DEFAULT_PARTITION__/_year=7"]
+    for seed, folder in enumerate(folders):
         path = write_shard("a", 20, seed=seed)
-        (source / place).mkdir(parents=True)
-        path.rename(source / place / "part-0.parquet")
+        (source / folder).mkdir(parents=True)
+        path.rename(source / folder / "part-0.parquet")
     dataset = index(tmp_path)
     paths = [shard.path for shard in dataset.manifest.shards]
     languages = [{"e": "en", "p": "pt-BR", "_": None}[path[5]] for path in paths for _ in range(20)]
     assert column_of(dataset, "lang") == languages
     assert dataset.manifest.columns["lang"] == "string"
     assert sorted(set(column_of(dataset, "_year"))) == [-25, 7, 2024]
-    both = dataset.read_row_group(0, ["_year", "input_ids"])
-    assert both.num_rows == 16 and set(both.column_names) == {"_year", "input_ids"}
+    table = dataset.read_row_group(0, ["_year", "input_ids"])
+    assert table.num_rows == 16 and set(table.column_names) == {"_year", "input_ids"}
     (profile,) = [profile for profile in dataset.manifest.column_profiles if profile.name == "lang"]
     assert profile.top_values == (("en", 20), ("pt-BR", 20))
     write_shard("b")

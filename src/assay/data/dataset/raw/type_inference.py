@@ -8,26 +8,26 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-SpelledKind = Literal["int", "float", "bool"]
-_SPELLINGS: tuple[tuple[SpelledKind, re.Pattern[str]], ...] = (
+InferredKind = Literal["int", "float", "bool"]
+_SPELLINGS: tuple[tuple[InferredKind, re.Pattern[str]], ...] = (
     ("int", re.compile(r"[+-]?(0|[1-9]\d{0,14})")),
     ("float", re.compile(r"[+-]?((0|[1-9]\d*)(\.\d*)?|\.\d+)([eE][+-]?\d{1,3})?|[+-]?inf(inity)?|nan", re.I)),
     ("bool", re.compile(r"true|false", re.I)),
 )
 _WHOLE = re.compile(r"[+-]?\d+")
-_ARROW_TYPES: dict[SpelledKind, pa.DataType] = {
+_ARROW_TYPES: dict[InferredKind, pa.DataType] = {
     "int": pa.int64(),
     "float": pa.float64(),
     "bool": pa.bool_(),
 }
 
 
-def spelled_kind(text: str) -> SpelledKind | None:
+def infer_kind(text: str) -> InferredKind | None:
     """What it spells; None for what is text."""
     return next((kind for kind, pattern in _SPELLINGS if pattern.fullmatch(text)), None)
 
 
-def spelled_type(kinds: Collection[SpelledKind | None]) -> pa.DataType:
+def infer_column_type(kinds: Collection[InferredKind | None]) -> pa.DataType:
     """The type of a column whose values spell these."""
     if set(kinds) == {"int", "float"}:
         return pa.float64()
@@ -35,7 +35,7 @@ def spelled_type(kinds: Collection[SpelledKind | None]) -> pa.DataType:
     return pa.string() if one is None else _ARROW_TYPES[one]
 
 
-def spelled_value(text: str, arrow_type: pa.DataType) -> Any:
+def parse_value(text: str, arrow_type: pa.DataType) -> Any:
     """What a text spells in a column of this type."""
     if pa.types.is_string(arrow_type):
         return text
@@ -44,8 +44,8 @@ def spelled_value(text: str, arrow_type: pa.DataType) -> Any:
     return int(text) if pa.types.is_integer(arrow_type) else float(text)
 
 
-def spelled_number(text: str) -> int | float | None:
+def parse_number(text: str) -> int | float | None:
     """The number that a text spells, whole ones exactly; None where it spells none."""
-    if spelled_kind(text) not in ("int", "float"):
+    if infer_kind(text) not in ("int", "float"):
         return None
     return int(text) if _WHOLE.fullmatch(text) else float(text)

@@ -18,23 +18,23 @@ _READER = json.JSONDecoder(strict=False)
 
 def label_in(text: str, labels: Sequence[str]) -> str | None:
     """The label of `{"label": ...}`, or the whole answer where it is a label; None otherwise."""
-    said = _said(text, "label", "result")
-    if said is None:
-        said = text.strip().strip("\"'.")
-    return said if isinstance(said, str) and said in labels else None
+    value = _last_value(text, "label", "result")
+    if value is None:
+        value = text.strip().strip("\"'.")
+    return value if isinstance(value, str) and value in labels else None
 
 
 def result_in(text: str) -> float | None:
     """The number of `{"result": ...}`, or the whole answer where it is a number; None otherwise."""
-    said = _said(text, "result")
+    value = _last_value(text, "result")
     try:
-        number = float(text if said is None else said)
+        number = float(text if value is None else value)
     except (TypeError, ValueError, OverflowError):
         return None
-    return number if math.isfinite(number) and not isinstance(said, bool) else None
+    return number if math.isfinite(number) and not isinstance(value, bool) else None
 
 
-def _said(text: str, *keys: str) -> Any:
+def _last_value(text: str, *keys: str) -> Any:
     """The value of the first of `keys` in the last object that has one of them; None where none has."""
     for version in (text, _with_plain_backslashes(text)):
         for tree in reversed(list(_objects(version))):
@@ -46,16 +46,16 @@ def _said(text: str, *keys: str) -> Any:
 
 def _objects(text: str) -> Iterator[dict[str, Any]]:
     """The JSON objects that stand in a text, not those inside of others."""
-    place = text.find("{")
+    position = text.find("{")
     for _ in range(MAX_BRACES):
-        if place < 0:
+        if position < 0:
             return
         try:
-            tree, end = _READER.raw_decode(text, place)
+            tree, end = _READER.raw_decode(text, position)
             yield tree
         except (ValueError, RecursionError):
-            end = place + 1
-        place = text.find("{", end)
+            end = position + 1
+        position = text.find("{", end)
 
 
 def _with_plain_backslashes(text: str) -> str:

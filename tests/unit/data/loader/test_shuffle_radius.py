@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from assay.data.loader.config import BucketedLayout, LoaderConfig, PackedLayout, PaddedLayout
 from assay.data.loader.loader import Loader
-from assay.data.loader.order import Geometry, WindowPlace
+from assay.data.loader.order import Geometry, WindowIndex
 from assay.data.loader.windows import RaggedRows
 from assay.records.cursor import Cursor
 from loader_mixing import Groups, variance_over_uniform
@@ -24,13 +24,19 @@ geometries = st.builds(
     lanes=st.sampled_from([1, 2, 8]),
     rows_per_lane=st.integers(1, 9),
     window_steps=st.integers(1, 9),
-    spread=st.integers(0, 5),
+    shuffle_radius=st.integers(0, 5),
 )
 
 
 def config_of(**changes) -> LoaderConfig:
-    given = {"lanes": 2, "global_batch_size": 8, "window_rows": 40, "spread_windows": 2, "threads": 1}
-    return LoaderConfig(**given | changes)
+    defaults = {
+        "lanes": 2,
+        "global_batch_size": 8,
+        "window_rows": 40,
+        "shuffle_radius_windows": 2,
+        "threads": 1,
+    }
+    return LoaderConfig(**defaults | changes)
 
 
 def rows_of(share) -> list[list[int]]:
@@ -45,19 +51,17 @@ def epoch_of(loader: Loader, epoch: int = 0) -> list[list[list[int]]]:
 @settings(max_examples=200, deadline=None)
 @given(geometries)
 def test_each_portion_of_a_stretch_goes_to_one_window_that_is_near(geometry: Geometry) -> None:
-    taken = [
-        (portion, window)
+    selected = [
+        (segment_slice, window)
         for window in range(geometry.num_windows)
-        for portion in geometry.portions_of_window(window)
+        for segment_slice in geometry.slices_of_window(window)
     ]
-    whole = [
-        (stretch, number) for stretch in range(geometry.num_whole) for number in range(geometry.num_portions)
-    ]
+    whole = [(segment, number) for segment in range(geometry.num_whole) for number in range(geometry.num_slices)]
     last = [(geometry.num_whole, 0)] if geometry.num_windows > geometry.num_whole else []
-    assert sorted(portion for portion, _ in taken) == whole + last
-    assert all(abs(portion.stretch - window) <= geometry.reach for portion, window in taken)
-    counts = Counter(window for _, window in taken)
-    assert all(counts[window] == geometry.num_portions for window in range(geometry.num_whole))
+    assert sorted(segment_slice for segment_slice, _ in selected) == whole + last
+    assert all(abs(segment_slice.segment - window) <= geometry.radius for segment_slice, window in selected)
+    counts = Counter(window for _, window in selected)
+    assert all(counts[window] == geometry.num_slices for window in range(geometry.num_whole))
     assert geometry.num_windows - geometry.num_whole in (0, 1)
 
 
@@ -68,22 +72,26 @@ def test_windows_are_as_large_as_their_stretches_and_tile_the_epoch(geometry: Ge
     for lane in range(geometry.lanes):
         start, stop = geometry.lane_range(lane)
         sizes = np.bincount(windows[start:stop], minlength=geometry.num_windows)
-        assert sizes.tolist() == [sum(geometry.step_rows(lane, each)) for each in range(geometry.num_windows)]
+        assert sizes.tolist() == [sum(geometry.step_rows(lane, window)) for window in range(geometry.num_windows)]
 
 
 @settings(max_examples=30, deadline=None)
 @given(
     sizes=st.lists(st.integers(0, 60), min_size=1, max_size=12).filter(any),
-    spread=st.integers(0, 4),
+    shuffle_radius=st.integers(0, 4),
     window_rows=st.integers(4, 60),
     layout=st.sampled_from(LAYOUTS),
     data=st.data(),
 )
 def test_a_resume_anywhere_goes_on_as_if_nothing_had_been(
-    fake_source, sizes, spread, window_rows, layout, data
+    fake_source, sizes, shuffle_radius, window_rows, layout, data
 ) -> None:
     source = fake_source(sizes)
-    loader = Loader(source, config_of(spread_windows=spread, window_rows=window_rows, layout=layout), COLUMNS)
+    loader = Loader(
+        source,
+        config_of(shuffle_radius_windows=shuffle_radius, window_rows=window_rows, layout=layout),
+        COLUMNS,
+    )
     whole = epoch_of(loader) + epoch_of(loader, 1)
     for epoch in (whole[: loader.steps_per_epoch], whole[loader.steps_per_epoch :]):
         assert sorted(row for step in epoch for lane in step for row in lane) == source.all_rows
@@ -109,12 +117,12 @@ def test_every_row_group_is_read_once_and_what_was_read_goes_with_its_windows(fa
     (windows,) = loader.lane_windows([0]).values()
     most = 0
     for window in range(loader.geometry.num_windows):
-        windows.read(WindowPlace(0, window))
-        kept = sum(len(each.row_ids) for each in windows._kept.values())
-        most = max(most, kept)
+        windows.read(WindowIndex(0, window))
+        num_held = sum(len(rows.row_ids) for rows in windows._slices.values())
+        most = max(most, num_held)
     assert most == 2 * 40, "of a spread of two: two windows' rows"
-    assert loader.config.kept_bytes * 40 == 2 * (most + 2 * 40), "besides, the window in use and the next"
-    assert (kept, max(source.reads.values()), len(source.reads)) == (0, 1, 120)
+    assert loader.config.buffer_bytes_per_token * 40 == 2 * (most + 2 * 40), "besides, the window in use and the next"
+    assert (num_held, max(source.reads.values()), len(source.reads)) == (0, 1, 120)
 
 
 def test_a_first_step_reads_the_stretches_around_its_window_and_no_other(fake_source) -> None:
@@ -139,14 +147,14 @@ def test_neighbours_in_a_file_are_in_other_windows_and_meet_others_in_every_epoc
     assert (together[0] & together[1]).mean() < 0.08
 
 
-@pytest.mark.parametrize(("spread", "least", "most"), [(0, 10, 13), (None, 2, 3)])
+@pytest.mark.parametrize(("shuffle_radius", "least", "most"), [(0, 10, 13), (None, 2, 3)])
 def test_by_default_a_steps_mean_varies_at_most_three_times_as_under_a_uniform_shuffle(
-    spread, least, most
+    shuffle_radius, least, most
 ) -> None:
     """Steps of 256 rows on 8 lanes, row groups of 1,500 rows."""
     config = LoaderConfig(global_batch_size=256)
-    if spread is not None:
-        config = config.model_copy(update={"spread_windows": spread})
+    if shuffle_radius is not None:
+        config = config.model_copy(update={"shuffle_radius_windows": shuffle_radius})
     assert least < variance_over_uniform(Loader(Groups(1500, 700), config, ()), 1500) < most
 
 
@@ -167,9 +175,9 @@ def test_damage_takes_rows_from_the_windows_around_and_moves_no_other_padded_row
     for lane in range(2):
         for window in range(loader.geometry.num_windows):
             here = shares[window * per_window : (window + 1) * per_window]
-            said = {item.row_group for share in here for item in share.lanes[lane].quarantined}
+            quarantined = {item.row_group for share in here for item in share.lanes[lane].quarantined}
             lacks = gone & set(loader.rows_of_window(0, lane, window).tolist())
-            assert said == ({7} if lacks else set())
+            assert quarantined == ({7} if lacks else set())
 
 
 def test_what_was_skipped_at_the_start_stays_out_until_the_epoch_ends(fake_source) -> None:
@@ -178,12 +186,12 @@ def test_what_was_skipped_at_the_start_stays_out_until_the_epoch_ends(fake_sourc
     config = config_of(lanes=1, global_batch_size=4, on_damage="quarantine")
     loader = Loader(source, config, COLUMNS)
     (windows,) = loader.lane_windows([0]).values()
-    victim = loader.spans(WindowPlace(0, 2), 0)[-1].group
-    assert victim == loader.spans(WindowPlace(0, 3), 0)[0].group
+    victim = loader.spans(WindowIndex(0, 2), 0)[-1].group
+    assert victim == loader.spans(WindowIndex(0, 3), 0)[0].group
     for window in range(loader.geometry.num_windows):
-        rows = windows.read(WindowPlace(0, window), {victim} if window == 0 else ())
+        rows = windows.read(WindowIndex(0, window), {victim} if window == 0 else ())
         assert not (rows.present & (rows.row_ids // 50 == victim)).any()
-    assert windows.read(WindowPlace(1, 0)).present.all()
+    assert windows.read(WindowIndex(1, 0)).present.all()
 
 
 @pytest.mark.parametrize(("most", "bits"), [(65_535, 16), (65_536, 32), (-1, 32)])
@@ -192,10 +200,10 @@ def test_what_is_kept_for_later_windows_takes_16_bits_where_they_are_enough(most
         RaggedRows(np.array([3, most, 5], np.int32), np.array([0, 2, 3])),
         RaggedRows(np.array([7, 8], np.int32), np.array([0, 2])),
     ]
-    taken = RaggedRows.together(parts).take(np.array([2, 0]))
-    assert [taken.row(row).tolist() for row in range(2)] == [[7, 8], [3, most]]
-    assert taken.values.dtype.itemsize * 8 == bits
-    assert taken.padded(slice(0, 2)).values.tolist() == [[7, 8], [3, most]]
+    selected = RaggedRows.together(parts).take(np.array([2, 0]))
+    assert [selected.row(row).tolist() for row in range(2)] == [[7, 8], [3, most]]
+    assert selected.values.dtype.itemsize * 8 == bits
+    assert selected.padded(slice(0, 2)).values.tolist() == [[7, 8], [3, most]]
 
 
 LISTS = st.lists(st.lists(st.integers(-(2**31), 2**31 - 1) | st.integers(0, 65_535), max_size=5), max_size=6)
@@ -209,12 +217,12 @@ def ragged(lists: list[list[int]]) -> RaggedRows:
 @given(parts=st.lists(LISTS, max_size=3), data=st.data())
 def test_lists_that_are_put_together_and_taken_are_the_same_lists(parts: list[list[list[int]]], data) -> None:
     """Any numbers, rows without any, parts without rows; what is taken has memory of its own."""
-    whole = [each for part in parts for each in part]
+    whole = [row for part in parts for row in part]
     chosen = data.draw(st.lists(st.sampled_from(range(len(whole))), max_size=8)) if whole else []
     together = RaggedRows.together([ragged(part) for part in parts])
-    taken = together.take(np.array(chosen, np.intp))
-    for found, expected in ((together, whole), (taken, [whole[index] for index in chosen])):
+    selected = together.take(np.array(chosen, np.intp))
+    for found, expected in ((together, whole), (selected, [whole[index] for index in chosen])):
         assert [found.row(index).tolist() for index in range(len(expected))] == expected
-        assert found.lengths.tolist() == [len(each) for each in expected]
+        assert found.lengths.tolist() == [len(row) for row in expected]
         assert len(found.values) == found.offsets[-1], "nothing else is kept"
-    assert not np.shares_memory(taken.values, together.values)
+    assert not np.shares_memory(selected.values, together.values)

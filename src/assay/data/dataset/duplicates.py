@@ -14,7 +14,7 @@ from assay.base.seeds import Keys
 from assay.data.dataset.fields import SpanFacts
 
 
-class Doubles(NamedTuple):
+class Duplicates(NamedTuple):
     """What was found, and for each span which of its rows are dropped."""
 
     num_doubled: int
@@ -25,10 +25,10 @@ class Doubles(NamedTuple):
     """Rows of texts that several groups have and that are not dropped: they leak from one part to another."""
     dropped: list[npt.NDArray[np.bool_]]
     num_dropped: int
-    num_kept: int
+    num_retained: int
 
 
-def find_doubles(facts: Sequence[SpanFacts], drop: Collection[str]) -> Doubles:
+def find_duplicates(facts: Sequence[SpanFacts], drop: Collection[str]) -> Duplicates:
     """Doubles of all rows; `drop` as `BuildConfig.drop`."""
     texts, labels, keys = (
         np.concatenate([getattr(fact, name) for fact in facts]) for name in ("texts", "label_digests", "keys")
@@ -44,17 +44,17 @@ def find_doubles(facts: Sequence[SpanFacts], drop: Collection[str]) -> Doubles:
         dropped |= is_conflicting
     if "doubled" in drop:
         dropped |= is_doubled
-    kept = order[~dropped[order]]
-    still_first = np.ones(len(kept), bool)
-    still_first[1:] = texts[kept][1:] != texts[kept][:-1]
+    retained = order[~dropped[order]]
+    still_first = np.ones(len(retained), bool)
+    still_first[1:] = texts[retained][1:] != texts[retained][:-1]
     borders = np.cumsum([len(fact.texts) for fact in facts])[:-1]
-    return Doubles(
+    return Duplicates(
         num_doubled=int(is_doubled.sum()),
         num_conflicting=int(is_conflicting.sum()),
-        num_shared=int(_differs(keys[kept], still_first).sum()),
+        num_shared=int(_differs(keys[retained], still_first).sum()),
         dropped=list(np.split(dropped, borders)),
         num_dropped=int(dropped.sum()),
-        num_kept=len(kept),
+        num_retained=len(retained),
     )
 
 
@@ -62,7 +62,7 @@ def _differs(values: Keys, is_first: npt.NDArray[np.bool_]) -> npt.NDArray[np.bo
     """Whether the stretch that a place is in, from a first place to the next, holds several values."""
     if not len(values):
         return np.zeros(0, bool)
-    stretch = np.cumsum(is_first) - 1
-    firsts = values[is_first][stretch]
-    differs: npt.NDArray[np.bool_] = np.bincount(stretch, values != firsts)[stretch] > 0
+    run = np.cumsum(is_first) - 1
+    firsts = values[is_first][run]
+    differs: npt.NDArray[np.bool_] = np.bincount(run, values != firsts)[run] > 0
     return differs

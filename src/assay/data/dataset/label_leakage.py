@@ -17,17 +17,17 @@ QUICK_ROWS = 5_000_000
 Codes = npt.NDArray[np.int64]
 
 
-class Told(NamedTuple):
+class LabelLeakage(NamedTuple):
     """What a column tells of the label."""
 
     column: str
-    num_right: int
+    num_correct: int
     """Rows whose label most of the other rows with this value have, or the row with the next smaller number."""
-    num_commonest: int
+    num_majority: int
     """Rows that have the commonest label: so many are right without any column."""
 
 
-def told_by_columns(dataset: Dataset, columns: Sequence[str]) -> list[Told]:
+def label_leakage_of(dataset: Dataset, columns: Sequence[str]) -> list[LabelLeakage]:
     """What each of `columns` tells that holds a value a row.
 
     Nothing where labels are no classes, and of more than `QUICK_ROWS` rows, which nobody searched.
@@ -36,14 +36,14 @@ def told_by_columns(dataset: Dataset, columns: Sequence[str]) -> list[Told]:
     columns = [name for name in columns if not holds_lists(manifest.columns[name])]
     if not columns or not manifest.label_counts or manifest.num_rows > QUICK_ROWS:
         return []
-    table = pa.concat_tables(dataset.each_group(lambda group: dataset.read_row_group(group, (LABEL, *columns))))
+    table = pa.concat_tables(dataset.map_groups(lambda group: dataset.read_row_group(group, (LABEL, *columns))))
     labels = _codes(table[LABEL])
     found = []
     for name in columns:
         right = right_by_value(labels, _codes(table[name]))
         if holds_numbers(manifest.columns[name]):
             right = max(right, _right_by_neighbour(labels, table[name]))
-        found.append(Told(name, right, int(np.bincount(labels).max())))
+        found.append(LabelLeakage(name, right, int(np.bincount(labels).max())))
     return found
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.index import index_dataset
-from assay.data.dataset.telling import Codes, right_by_value, told_by_columns
+from assay.data.dataset.label_leakage import Codes, label_leakage_of, right_by_value
 from assay.statistics.warnings import warnings_of_column
 
 NUM_ROWS = 400
@@ -30,11 +30,11 @@ COLUMNS: dict[str, pa.Array] = {
 }
 
 
-def right_by_hand(labels: list[int], values: list[Any]) -> int:
+def brute_force_correct(labels: list[int], values: list[Any]) -> int:
     right = 0
     for row, (label, value) in enumerate(zip(labels, values, strict=True)):
         pairs = enumerate(zip(labels, values, strict=True))
-        others = Counter(each for place, (each, its) in pairs if place != row and its == value)
+        others = Counter(label for index, (label, its) in pairs if index != row and its == value)
         most = max(others.values(), default=0)
         right += [name for name, count in others.items() if count == most] == [label]
     return right
@@ -42,10 +42,10 @@ def right_by_hand(labels: list[int], values: list[Any]) -> int:
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4)), min_size=1, max_size=40))
 def test_a_row_is_right_where_most_others_of_its_value_have_its_label(rows: list[tuple[int, int]]) -> None:
-    labels, values = ([*each] for each in zip(*rows, strict=True))
-    as_codes = [pa.array(each).to_numpy().astype("int64") for each in (labels, values)]
+    labels, values = ([*column] for column in zip(*rows, strict=True))
+    as_codes = [pa.array(column).to_numpy().astype("int64") for column in (labels, values)]
     codes: list[Codes] = as_codes
-    assert right_by_value(*codes) == right_by_hand(labels, values)
+    assert right_by_value(*codes) == brute_force_correct(labels, values)
 
 
 @pytest.fixture
@@ -56,17 +56,23 @@ def dataset(tmp_path: Path, write_shard: Any) -> Dataset:
 
 
 def test_columns_that_tell_the_label_are_warned_of_and_no_others(dataset: Dataset) -> None:
-    told = {each.column: each for each in told_by_columns(dataset, [*COLUMNS, "input_ids"])}
-    assert told.keys() == COLUMNS.keys(), "lists of tokens are no values"
-    assert {each.num_commonest for each in told.values()} == {LABELS.count(0)}
-    assert told["verdict"].num_right == told["is_one"].num_right == NUM_ROWS and told["id"].num_right == 0
-    assert told["likely"].num_right == right_by_hand(LABELS, COLUMNS["likely"].to_pylist())
-    assert told["score"].num_right == NUM_ROWS - 2, "the first row of each label has none of it before it"
+    by_column = {leakage.column: leakage for leakage in label_leakage_of(dataset, [*COLUMNS, "input_ids"])}
+    assert by_column.keys() == COLUMNS.keys(), "lists of tokens are no values"
+    assert {leakage.num_majority for leakage in by_column.values()} == {LABELS.count(0)}
+    assert (
+        by_column["verdict"].num_correct == by_column["is_one"].num_correct == NUM_ROWS
+        and by_column["id"].num_correct == 0
+    )
+    assert by_column["likely"].num_correct == brute_force_correct(LABELS, COLUMNS["likely"].to_pylist())
+    assert by_column["score"].num_correct == NUM_ROWS - 2, "the first row of each label has none of it before it"
     warned = {
-        each.column
-        for each in told.values()
+        leakage.column
+        for leakage in by_column.values()
         if warnings_of_column(
-            each.column, num_right=each.num_right, num_commonest=each.num_commonest, num_rows=NUM_ROWS
+            leakage.column,
+            num_correct=leakage.num_correct,
+            num_majority=leakage.num_majority,
+            num_rows=NUM_ROWS,
         )
     }
     assert warned == {"verdict", "score", "is_one"}
@@ -76,14 +82,12 @@ def test_what_is_no_class_is_told_by_nothing(tmp_path: Path, write_shard: Any) -
     labels = pa.array([row / 7 for row in range(NUM_ROWS)])
     write_shard("a", NUM_ROWS, label=labels, attention_mask=None, **COLUMNS)
     index_dataset(str(tmp_path / "source"), tmp_path / "dataset")
-    assert told_by_columns(Dataset.open(tmp_path / "dataset"), [*COLUMNS]) == []
+    assert label_leakage_of(Dataset.open(tmp_path / "dataset"), [*COLUMNS]) == []
 
 
 def test_a_few_rows_of_another_class_are_told_by_nothing() -> None:
-    assert not warnings_of_column("c", num_right=1000, num_commonest=981, num_rows=1000)
-    (found,) = warnings_of_column("c", num_right=1000, num_commonest=980, num_rows=1000)
-    assert (
-        "column 'c' alone tells the label of 100% of the rows, where the commonest class has 98%" in found.text
-    )
-    assert warnings_of_column("c", num_right=980, num_commonest=0, num_rows=1000)
-    assert not warnings_of_column("c", num_right=979, num_commonest=0, num_rows=1000)
+    assert not warnings_of_column("c", num_correct=1000, num_majority=981, num_rows=1000)
+    (found,) = warnings_of_column("c", num_correct=1000, num_majority=980, num_rows=1000)
+    assert "column 'c' alone tells the label of 100% of the rows, where the commonest class has 98%" in found.text
+    assert warnings_of_column("c", num_correct=980, num_majority=0, num_rows=1000)
+    assert not warnings_of_column("c", num_correct=979, num_majority=0, num_rows=1000)
