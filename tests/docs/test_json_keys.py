@@ -16,14 +16,20 @@ from assay.reporting.views.view import View
 
 PAGE = Path(__file__).parents[2] / "docs" / "json.md"
 SPEAKING_NAMES = {
-    *("alarms", "at", "attempt", "attempts", "bits", "bits_per_row", "campaign", "candidate", "committed"),
-    *("confidence", "created", "dataset_fingerprint", "designs", "high", "last_step", "law", "level"),
-    *("maximum", "minimum", "name", "num_points", "num_recipes", "num_rows", "num_seeds"),
-    *("num_validation_rows", "outcome", "planned", "rank", "recipe_sha256", "recommendation", "run_id"),
-    *("runs", "spent", "spent_device_hours", "stages", "started", "status", "steps_per_s", "text"),
-    *("tokens_per_s", "train", "validation", "world_size"),
+    *("after", "alarms", "at", "attempt", "attempts", "baseline", "before", "bits", "bits_per_row"),
+    *("campaign", "campaign_device_hours", "candidate", "code_version", "committed", "confidence"),
+    *("created", "currency", "dataset", "dataset_fingerprint", "designs", "device_hours", "ended"),
+    *("evaluation_cost", "evaluation_hours", "expected_cost", "failure", "high", "higher_is_better"),
+    *("host", "key", "last", "last_step", "law", "level", "low", "maximum", "minimum", "name"),
+    *("num_bytes", "num_commits", "num_evaluations", "num_nan", "num_points", "num_recipes", "num_rows"),
+    *("num_seeds", "num_steps", "num_validation_rows", "outcome", "page", "parameters", "parent"),
+    *("pipeline", "planned", "prediction", "quarantine_reason", "rank", "reason", "recipe_sha256"),
+    *("recommendation", "rows_per_s", "rule", "run_dir", "run_id", "runs", "scale", "scales", "seed"),
+    *("speed", "spent", "spent_cost", "spent_device_hours", "stage", "stages", "started", "status"),
+    *("step", "steps", "steps_per_epoch", "steps_per_s", "store_url", "tags", "target_scale", "text"),
+    *("tokens_per_s", "total_steps", "train", "unit", "validation", "warnings", "world_size"),
 }
-"""Keys of views whose name says it all."""
+"""Keys of views that need no description."""
 
 
 def _printing() -> set[str]:

@@ -24,23 +24,23 @@ def check_lines(
         yield from _time(found, measured, world_size)
     if found.memory is not None:
         yield from _memory(found.memory, measured)
-    for remark in found.remarks:
-        yield f"note: {remark}"
+    for note in found.warnings:
+        yield f"note: {note}"
     parameters = "known once the model is made" if found.parameters is None else f"{found.parameters:,}"
     frozen = f" are trained; {found.frozen:,} are not (below adapters, a reference)" if found.frozen else ""
     yield f"parameters   {parameters}{frozen}"
-    a_step = count_text(found.num_tokens / found.num_steps)
-    of_prompts = ", of prompts" if found.answers else ""
-    yield f"tokens       {count_text(found.num_tokens)}, {a_step} a step{of_prompts}"
-    if found.answers:
-        drawn, drawn_a_step = (
-            count_text(each) for each in (found.answer_tokens, found.answer_tokens / found.num_steps)
+    tokens_per_step = count_text(found.num_tokens / found.num_steps)
+    of_prompts = ", of prompts" if found.completions else ""
+    yield f"tokens       {count_text(found.num_tokens)}, {tokens_per_step} a step{of_prompts}"
+    if found.completions:
+        sampled, sampled_per_step = (
+            count_text(item) for item in (found.completion_tokens, found.completion_tokens / found.num_steps)
         )
-        yield f"             and of {found.answers} answers to each up to {drawn}, {drawn_a_step} a step"
+        yield f"             and of {found.completions} answers to each up to {sampled}, {sampled_per_step} a step"
     yield f"commits      {_commits(found, trainer)}"
-    every = trainer.evaluate_every if found.num_evaluations > 1 else None
-    on_the_way = f"every {number_of(every, 'step')} and " if every else ""
-    yield f"evaluations  {on_the_way}at the end: {found.num_evaluations:,}"
+    evaluate_every = trainer.evaluate_every if found.num_evaluations > 1 else None
+    during = f"every {number_of(evaluate_every, 'step')} and " if evaluate_every else ""
+    yield f"evaluations  {during}at the end: {found.num_evaluations:,}"
 
 
 def check_view(
@@ -59,9 +59,7 @@ def check_view(
 
 
 def _memory(memory: RankMemory, measured: Calibration | None) -> Iterator[str]:
-    parts = ", ".join(
-        f"{name} {bytes_text(num_bytes)}" for name, num_bytes in memory._asdict().items() if num_bytes
-    )
+    parts = ", ".join(f"{name} {bytes_text(num_bytes)}" for name, num_bytes in memory._asdict().items() if num_bytes)
     yield f"memory       {bytes_text(sum(memory))} a rank, float32, beside Python and its libraries: {parts}"
     if measured is not None and measured.peak_bytes:
         yield f"             measured here, with those: {bytes_text(measured.peak_bytes)} of the host's memory"
@@ -73,9 +71,7 @@ def _commits(found: Preview, trainer: TrainerConfig) -> str:
     evaluations = " and at every evaluation," if found.num_evaluations > 1 else ""
     if trainer.commit_every > found.num_steps and not evaluations:
         return "at the end: 1"
-    return (
-        f"every {number_of(trainer.commit_every, 'step')},{evaluations} and at the end: {found.num_commits:,}"
-    )
+    return f"every {number_of(trainer.commit_every, 'step')},{evaluations} and at the end: {found.num_commits:,}"
 
 
 def _time(found: Preview, measured: Calibration, world_size: int) -> Iterator[str]:

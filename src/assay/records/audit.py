@@ -15,37 +15,33 @@ _OPTIONS: Mapping[WeightsDepth, str] = {"none": " --quick", "last": "", "all": "
 
 
 class AuditReport(Record):
-    """A run's receipts against its dataset's order, and its files against their digests."""
+    """A run's receipts compared with the dataset's row order, and its files with their digests."""
 
     run_id: str
     verdict: Literal["pass", "fail", "incomplete"]
-    """`incomplete`: nothing is wrong so far, but the run is not finished, or its rows could not be checked."""
+    """`incomplete`: no error, but the run is unfinished or some rows could not be checked."""
     step: NonNegativeInt
-    """Step of the last commit that was audited; 0 if there is none."""
+    """Step of the last audited commit."""
     weights: WeightsDepth = "last"
-    """Whose weights were read."""
+    """Which commits' weights were read."""
     epochs: NonNegativeInt
-    """Epochs that were audited, the last perhaps in part."""
     rows_expected: NonNegativeInt
-    """Rows that the committed steps should have learned, over all epochs."""
+    """Over all epochs."""
     rows_learned: NonNegativeInt
     rows_quarantined: NonNegativeInt
-    """Skipped because their bytes are damaged, and reported in a commit; part of `rows_expected`."""
+    """Skipped because their bytes are corrupt."""
     prompts: PromptCounts | None = None
-    """What became of the learned rows where these are prompts; null where no journal was kept."""
     missing: tuple[str, ...] = ()
-    """Rows that were expected and not learned, in words: `epoch 0 row 1234 (a.parquet, row 34)`."""
+    """E.g. `epoch 0 row 1234 (a.parquet, row 34)`."""
     repeated: tuple[str, ...] = ()
-    """Rows that were learned more than once, likewise."""
     problems: tuple[str, ...] = ()
-    """Everything else that keeps the audit from passing: a changed shard, a receipt that is not there."""
+    """Other reasons to fail."""
     not_checked: tuple[str, ...] = ()
-    """What the audit did not look at, and why: the verdict says nothing of it."""
+    """What was skipped, and why."""
     forked_from: str = ""
-    """`RUN@STEP` whose weights the run began with: what is said here is of the steps behind it. Empty where it
-    is no fork."""
+    """`RUN@STEP`; only later steps are audited."""
     strays: tuple[str, ...] = ()
-    """Files in the run's log or checkpoints that no commit names. Nothing reads them."""
+    """Files that no commit references."""
 
     def replaces(self, kept: "AuditReport") -> bool:
         """Whether this one goes on record in place of `kept`.

@@ -16,39 +16,36 @@ from assay.records.record import Record
 
 
 class DetectableEffect(Record):
-    """What a comparison of two checkpoints on these items could find; known before any comparison is made."""
+    """The power of a paired comparison on these items."""
 
     effect: NonNegativeFloat
-    """Smallest true difference of the mean score that is found with probability `power`; the score's unit."""
+    """Smallest difference found with `power`."""
     power: float = 0.8
     confidence: float = 0.95
-    """Level of the two-sided paired test; one seed a side, so the seeds' own variance is not in it."""
     correlation: float = 0.0
-    """Between the two checkpoints' scores of one item. 0 is cautious; pairs that agree need fewer items."""
+    """Between two checkpoints' item scores."""
 
 
 class Contamination(Record):
-    """How much of a benchmark's text the training data holds."""
+    """Overlap of a benchmark with the training data."""
 
     dataset_fingerprint: str
-    """Fingerprint of the training data that was searched."""
     unit: str
-    """What an n-gram is made of: `words`; where a script shows none, characters count as words."""
+    """What n-grams consist of."""
     ngram: PositiveInt
     num_ngrams: NonNegativeInt
-    """N-grams of the benchmark's text. 0: it is too short to be searched, and nothing is known."""
+    """In the benchmark; 0 if it is too short to search."""
     num_found: NonNegativeInt
-    """Those that occur in the training data, too."""
+    """Those in the training data."""
     num_items: NonNegativeInt
-    """Items of the benchmark."""
     num_items_searched: NonNegativeInt
-    """Those that hold an n-gram. The others are too short: whether they were trained on is not known."""
+    """Items long enough for an n-gram."""
     items_found: tuple[str, ...] = ()
-    """Items of which at least `item_threshold` of the n-grams occur there, the worst first; at most 100."""
+    """Up to 100 items with at least `item_threshold` of their n-grams found."""
     num_items_found: NonNegativeInt = 0
     item_threshold: float = 0.5
     score_without: float | None = None
-    """The benchmark's score over the items that are not among them; None where none is left."""
+    """Score without those items."""
 
     @property
     def overlap(self) -> float | None:
@@ -57,52 +54,49 @@ class Contamination(Record):
 
 
 class BenchmarkResult(Record):
-    """One checkpoint on one benchmark."""
+    """A checkpoint's result on a benchmark."""
 
     run_id: str
-    """Empty where the checkpoint comes from no run of ours."""
+    """Empty for an external checkpoint."""
     candidate: str
-    """Which recipe it is of, e.g. `baseline`; results that differ in the seed only share it."""
+    """Recipe name, shared by all seeds."""
     seed: NonNegativeInt = 0
-    """The seed of the training run: the unit of replication."""
+    """Of the training run."""
     step: NonNegativeInt
     weights_digest: str
     benchmark: str
     benchmark_sha256: str
-    """SHA-256 of the benchmark's whole definition with its items."""
+    """Of the definition with its items."""
     grader_sha256: str
-    """SHA-256 of the rule that turns an answer into a score."""
+    """Of the grading rule."""
     prompt_sha256: str
-    """SHA-256 of all prompts as the model got them, and of how completions are sampled."""
+    """Of all prompts and the sampling settings."""
     num_items: PositiveInt
     num_failed: NonNegativeInt
-    """Items without a score: the machinery failed (a timeout, a grader that broke), not the model."""
+    """Items without a score, due to infrastructure."""
     failures: dict[str, int] = Field(default_factory=dict)
-    """Kind of failure -> items."""
+    """Items by kind of failure."""
     incomplete_reason: str = ""
-    """Why it is not of all items: the log it was imported from was cut short. Nothing is compared with it."""
+    """Why items are missing; such a result is not compared."""
     num_prompts_cut: NonNegativeInt | None = None
-    """Items whose prompt lost its beginning, for which the model had no room; null where nobody counted."""
+    """Prompts truncated to the context length."""
     num_completions_cut: NonNegativeInt | None = None
-    """Scored items whose completion was cut at `max_tokens`; null where none is sampled, or nobody counted."""
+    """Completions cut at `max_tokens`."""
     score: Estimate
-    """Weighted mean over the scored items; the interval is clustered."""
+    """Weighted mean; the interval is clustered."""
     higher_is_better: bool = True
     unit: str = "share"
-    """`share` of items solved, `bits per byte`, `nats`, ..."""
+    """E.g. `share`, `bits per byte`."""
     could_detect: DetectableEffect | None
-    """None with fewer than two clusters."""
     metrics: dict[str, float] = Field(default_factory=dict)
-    """Whatever else the benchmark reports, e.g. `f1_score`, `counts/A`."""
     contamination: Contamination | None = None
     device_s: NonNegativeFloat
-    """Time in which its items were scored. What loading took, and what killed workers lost, the run bears."""
+    """Without loading."""
     evaluated_s: float
-    """Seconds since the Unix epoch."""
     source: str = "assay"
-    """Who scored it: `assay`, `lm-evaluation-harness`, `inspect-ai`, `openai-evals`."""
+    """`assay`, `lm-evaluation-harness`, `inspect-ai` or `openai-evals`."""
     items_sha256: str
-    """SHA-256 of `items.parquet`."""
+    """Of `items.parquet`."""
 
     def version_sha256(self) -> str:
         """What results must share to be comparable: benchmark, grader and prompts."""

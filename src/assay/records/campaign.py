@@ -20,7 +20,7 @@ class Campaign(Record):
     """SHA-256 of `config` and `recipe`."""
     recipe: dict[str, Any]
     """The known-good recipe as given."""
-    beside: str
+    base_dir: str
     """Folder of the campaign's file: what its paths are relative to."""
     known_good_sha256: str | None
     """Digest of the known-good record that it came from; None where it is a recipe's file."""
@@ -31,23 +31,20 @@ class Campaign(Record):
 
 
 class CampaignRun(Record):
-    """One arm with one seed: what was trained, and what it cost."""
+    """A run of one arm and seed."""
 
     arm: str
-    """`baseline` or the candidate's name."""
+    """`baseline` or the candidate."""
     seed: NonNegativeInt
     run_id: str
     recipe_sha256: str
     weights_digest: str
     audit_verdict: str
-    """`pass`: each row was learned exactly once."""
     num_attempts: PositiveInt
     device_s: NonNegativeFloat
-    """Device time of training, over all ranks and attempts."""
     warnings: tuple[str, ...] = ()
-    """What its model's numbers warn of, a sentence each; the audit does not look at them."""
+    """About the model's metrics."""
     warning_rules: tuple[str, ...] = ()
-    """The rule behind each of them."""
 
 
 class SealOpening(Record):

@@ -84,50 +84,42 @@ class Case(Record):
 
 
 class PredictionStanding(Record):
-    """A prediction, and what came of it."""
+    """A prediction and its outcome."""
 
     command: str
-    """As it is typed."""
     expect: str
-    """What it is expected to print."""
+    """Expected output."""
     is_shared: bool
-    """Whether another hypothesis predicts the same: it tells nothing between the two."""
+    """Another hypothesis predicts the same."""
     outcome: Outcome | None
-    """Null where it was not run yet."""
     seen: str
-    """What was there, or why nothing was."""
+    """The actual output."""
 
 
 class HypothesisStanding(Record):
-    """How a hypothesis stands."""
+    """A hypothesis and its predictions."""
 
     hypothesis: PositiveInt
-    """Its number, in the order in which they were added."""
     text: str
     by: str
-    """Who had it; empty where `case check` proposed it."""
+    """Empty if `case check` proposed it."""
     verdict: CaseVerdict
-    """By its predictions alone."""
     held: NonNegativeInt
     failed: NonNegativeInt
     not_run: NonNegativeInt
-    """Predictions that could not be run, or were not yet."""
     votes: tuple[str, ...]
-    """Who believes it: shown, and not counted."""
+    """Not counted."""
     predictions: tuple[PredictionStanding, ...]
 
 
 class CaseStanding(Record):
-    """How a case stands."""
+    """A case and its hypotheses."""
 
     name: str
     opened_s: float
-    """Seconds since the Unix epoch."""
     verdict: CaseVerdict
-    """That of the first hypothesis."""
+    """Of the first hypothesis."""
     because: str
-    """In a sentence."""
     symptoms: Symptoms
-    """What was known when it was opened."""
     hypotheses: tuple[HypothesisStanding, ...]
-    """By evidence, the best first; votes have no part in the order."""
+    """Most evidence first."""

@@ -23,7 +23,6 @@ class FileDigest(Record):
     kind: ClassVar[str] = "file"
 
     path: str
-    """Relative to the checkpoint's folder."""
     num_bytes: NonNegativeInt
     sha256: str
 

@@ -10,41 +10,38 @@ CellState = Literal["covered", "too small", "another version", "not run"]
 
 
 class CoverageCell(Record):
-    """One benchmark that looks for one failure mode."""
+    """A benchmark for a failure mode."""
 
     suite: str
     benchmark: str
     state: CellState
-    """`covered`: its power is known and suffices; `too small`: it would miss the least effect too often;
-    `another version`: it was run, but not with the items, prompts and grader that it has now."""
+    """`too small`: insufficient power. `another version`: run with other items, prompts or grader."""
     num_items: int | None = None
-    """Scored items of the result that its power is known from; None where it was not run."""
     could_detect: float | None = None
-    """Smallest worsening that it finds with the stated power, in its own unit."""
+    """Smallest regression it detects."""
     items_needed: int | None = None
-    """Independent items that would suffice; None where it is not too small."""
+    """Independent items that would suffice."""
     result_sha256: str | None = None
-    """SHA-256 of the BenchmarkResult."""
 
 
 class CoveredMode(Record):
-    """One failure mode."""
+    """A failure mode."""
 
     name: str
     owner: str
     least_effect: PositiveFloat
-    """The smallest worsening that must not go unnoticed, in the benchmarks' unit."""
+    """Smallest regression that must be detected."""
     cells: tuple[CoverageCell, ...]
     is_hole: bool
-    """No benchmark of known power covers it."""
+    """No benchmark covers it."""
 
 
 class Coverage(Record):
-    """Failure modes x benchmarks."""
+    """Failure modes by benchmark."""
 
     modes: tuple[CoveredMode, ...]
     power: float
-    """With which the least effect has to be found."""
+    """Required to detect `least_effect`."""
 
     @property
     def holes(self) -> tuple[CoveredMode, ...]:

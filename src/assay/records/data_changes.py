@@ -31,35 +31,28 @@ around it. `labels`: they follow less from the rest of their rows. `values`: of 
 
 
 class DataFinding(Versioned):
-    """One change with its size."""
+    """A change of one column."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     what: str
-    """The column; `duplicates` where whole rows are meant."""
+    """The column, or `duplicates` for whole rows."""
     kind: DataChangeKind
-    """In which way it changed."""
     before: float
-    """The figure before: a share of the rows (0 to 1); of a unit, a distribution and lengths the median."""
+    """Share of rows, or a median."""
     after: float
-    """Likewise, after."""
     effect: float
-    """The difference of shares; of a unit the factor; of a distribution or lengths the largest distance of the
-    cumulative shares (Kolmogorov-Smirnov); of `labels` the share that seems to have been changed."""
+    """Difference of shares, ratio of units, or Kolmogorov-Smirnov distance."""
     low: float
-    """The least that the effect may be (95%)."""
     high: float
-    """The most that it may be."""
     p_value: float
-    """The chance of a difference at least as large by chance; what is smaller than 1e-300 is 0."""
     says: str
-    """The change in a sentence."""
     consequences: tuple[str, ...] = ()
-    """Changes, as `column: kind`, that are gone or halved among rows that this one left alone."""
+    """Changes (`column: kind`) that it explains."""
 
 
 class MovedSlice(Versioned):
-    """Rows with one value in one column, of which the metric became another; `column` is empty for all rows."""
+    """A slice's change; `column` is empty for all rows."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
@@ -68,39 +61,35 @@ class MovedSlice(Versioned):
     before: float
     after: float
     low: float
-    """The lower end of the 95% interval of after - before, over all slices that were asked together."""
     high: float
 
 
 class MovedMetric(Versioned):
-    """What a metric did between two runs on two versions of the data, and the run that would tell why."""
+    """A metric's change between two runs."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     metric: str
     overall: MovedSlice
     slices: tuple[MovedSlice, ...]
-    """Those that surely moved, the farthest first."""
+    """Significant ones, largest first."""
     num_slices: NonNegativeInt
-    """Slices that both runs have, of which these are some."""
     ablation: str
-    """The run that would prove that the data did it."""
+    """A run that would prove the cause."""
     device_hours: float | None
-    """What that costs: what the run after held; None where that is not on record."""
+    """Cost of that run."""
 
 
 class DataChanges(Record):
-    """From one version of the data to another."""
+    """Changes between two versions of the data."""
 
     because: str
-    """The outcome in a sentence."""
     rows_before: NonNegativeInt
     rows_after: NonNegativeInt
     findings: tuple[DataFinding, ...]
-    """Causes before what has none, the surest first."""
+    """Causes first, most certain first."""
     columns: dict[str, str]
-    """Columns that both have -> what each was taken for."""
+    """Column to its inferred type."""
     sources: dict[str, str]
-    """What was read, before and after -> SHA-256 of its rows, or a dataset's fingerprint."""
     moved: MovedMetric | None = None
-    """What came of it; None where the two are no runs that were evaluated alike."""
+    """Metric changes."""

@@ -15,19 +15,18 @@ Format = Literal["labelled", "text", "chat", "pairs", "prompts"]
 
 
 class Shard(Record):
-    """One Parquet file as it was when indexed."""
+    """A Parquet file."""
 
     path: str
-    """Relative to the dataset's `source_url`, with forward slashes."""
+    """Relative to `source_url`."""
     num_bytes: PositiveInt
     num_rows: NonNegativeInt
     num_row_groups: NonNegativeInt
     sha256: str
-    """SHA-256 of the whole file."""
 
 
 class LengthProfile(Record):
-    """How long the sequences are, in tokens."""
+    """Row lengths in tokens."""
 
     mean: float
     p50: float
@@ -35,169 +34,143 @@ class LengthProfile(Record):
     p99: float
     max: int
     histogram_edges: tuple[int, ...]
-    """Bin k holds the lengths in [edges[k], edges[k + 1])."""
+    """Bin k is [edges[k], edges[k + 1])."""
     histogram_rows: tuple[int, ...]
 
 
 class ColumnProfile(Record):
-    """What a metadata or split column holds."""
+    """Values of a metadata or split column."""
 
     name: str
     type: str
     missing_rate: float
-    """Share of rows whose value is null, or not a number (NaN)."""
+    """Share of rows with null or NaN."""
     top_values: tuple[tuple[str, int], ...] = ()
-    """Most frequent values with their row counts, at most 20; empty for numbers and times."""
+    """Up to 20 values with their row counts."""
     minimum: str | None = None
     maximum: str | None = None
     mean: float | None = None
 
 
 class BuildSummary(Record):
-    """What became of the rows that a dataset was built from."""
+    """What a build did with its source rows."""
 
     num_read: NonNegativeInt
-    """Rows in the sources."""
     num_empty: NonNegativeInt = 0
-    """Left out: they have no text."""
     first_empty: str = ""
-    """Where the first of them is."""
     num_unlabelled: NonNegativeInt = 0
-    """Left out: they have no label."""
     first_unlabelled: str = ""
-    """Where the first of them is."""
     num_doubled: NonNegativeInt = 0
-    """Rows whose text an earlier row has."""
+    """Rows with the text of an earlier row."""
     num_conflicting: NonNegativeInt = 0
-    """Rows of texts that have several labels."""
+    """Rows whose text has several labels."""
     num_shared: NonNegativeInt = 0
-    """Rows kept whose text another group has, too: a split by group lets them leak from one part to another."""
+    """Rows whose text is in several groups, so that a split by group leaks them."""
     num_dropped: NonNegativeInt = 0
-    """Left out because `drop` asks for it."""
+    """By `drop`."""
     drop: tuple[str, ...] = ()
-    """What was to be left out (`--drop`)."""
     num_cut: NonNegativeInt = 0
-    """Rows that were longer than `max_tokens`."""
+    """Rows truncated to `max_tokens`."""
     num_cut_tokens: NonNegativeInt = 0
-    """What they lost."""
     num_split: NonNegativeInt = 0
-    """Texts longer than `max_tokens`, which became several rows."""
+    """Texts split into several rows."""
     num_long: NonNegativeInt = 0
-    """Left out: longer than `max_tokens`, and not to be cut."""
+    """Dropped because longer than `max_tokens`."""
     first_long: str = ""
-    """Where the first of them is."""
     num_unusable: NonNegativeInt = 0
-    """Left out because `drop` asks for it: they cannot be read, or nothing learned from them."""
+    """Dropped because unreadable or without trained tokens."""
     first_unusable: str = ""
-    """What is wrong with the first of them."""
     num_reasoning_dropped: NonNegativeInt = 0
-    """Messages' reasoning that the chat template left out of turns that are not trained."""
+    """Reasoning messages that the chat template omits."""
     num_altered: NonNegativeInt = 0
-    """Rows whose tokens do not say what their text does: some characters are unknown, or were normalized."""
+    """Rows whose tokens do not decode to their text."""
     first_altered: str = ""
-    """Where the first of them is, and what it became."""
     unread_fields: tuple[str, ...] = ()
-    """Fields of the rows that are no part of the dataset."""
+    """Source fields that were ignored."""
     num_numbers: NonNegativeInt = 0
-    """Labelled rows whose text is a number and nothing else."""
+    """Labelled rows whose text is a number."""
     group: str = ""
-    """The field that the column `shard_id` holds; empty if that is a digest of the text."""
+    """Field behind `shard_id`; empty for a digest of the text."""
     text: str = ""
-    """The field of the texts; empty if rows have no such field."""
 
 
 class ReferenceScores(Record):
-    """Whose log-probabilities stand beside pairs, and whose rows these are."""
+    """The reference model whose log-probabilities a dataset stores."""
 
     source: str
-    """Name of the dataset that the rows were copied from."""
+    """Name of the dataset with the same rows."""
     source_fingerprint: str
     reference: str
-    """The folder or the run's commit that was asked, as it was named."""
+    """Folder or run commit."""
     weights_digest: str
-    """The reference's weights as they were used, in float32: what a commit of them would have."""
 
 
 class HeldOutOf(Record):
-    """Whose held-out rows these are, and by which split."""
+    """The parent of a held-out dataset."""
 
     name: str
-    """The name of the dataset that they were copied from, their parent."""
+    """Of the parent."""
     fingerprint: str
     split: dict[str, Any]
-    """`data.split` of the recipes that evaluate on them."""
+    """`data.split` of recipes that evaluate on it."""
     split_sha256: str
-    """SHA-256 of the parent's fingerprint and the split."""
+    """Of the parent's fingerprint and the split."""
 
 
 class BoundaryTokens(Record):
-    """The tokens that begin and end the texts of a language model's dataset, as its rows have them."""
+    """The special tokens around the texts of a language-model dataset."""
 
     begin_ids: tuple[NonNegativeInt, ...] = ()
-    """Special tokens that every text begins with, whoever wrote them: the tokenizer or the chat template. The
-    header of a first message is none of them: other messages have it, too."""
     end_ids: tuple[NonNegativeInt, ...] = ()
-    """Special tokens that end what is trained, the most frequent first: a model stops after any of them. Empty
-    where what is trained ends in ordinary text; of prompts, what would end their completions."""
+    """Most frequent first."""
     num_ends: NonNegativeInt = 0
     """Trained turns, completions or texts."""
     num_trained_ends: NonNegativeInt = 0
-    """Those of `num_ends` whose end token is trained: a model learns to stop from them only."""
+    """Those whose end token is trained."""
 
 
 class DatasetManifest(Record):
-    """A dataset: the bytes, by digest, and what is in them."""
+    """A dataset's files, digests and statistics."""
 
     kind: ClassVar[str] = "dataset"
 
     name: str
     source_url: str
-    """Where the shards lie: `s3://bucket/prefix`, a path, or (inside the manifest's folder) a relative path."""
+    """URL or path of the shards."""
     source_beside: str = ""
-    """The same as a path from the manifest's folder, for both may move together; empty if they have nothing in
-    common but the root."""
     fingerprint: str
-    """SHA-256 over every shard's path, digest and row groups, and the schema. Names the dataset everywhere."""
+    """SHA-256 over shards and schema; identifies the dataset."""
     row_groups_sha256: str
-    """SHA-256 of `row_groups.parquet`."""
+    """Of `row_groups.parquet`."""
     footers_sha256: str
-    """SHA-256 of `footers.arrow`: the shards' Parquet footers, so that reading asks no shard for one."""
+    """Of `footers.arrow`, the shards' Parquet footers."""
     columns: dict[str, str]
-    """Column name -> Arrow type, in file order."""
+    """Arrow types."""
     shards: tuple[Shard, ...]
     num_rows: NonNegativeInt
     num_row_groups: NonNegativeInt
     num_tokens: NonNegativeInt
     max_token_id: NonNegativeInt
-    """A model's vocabulary must be larger."""
     lengths: LengthProfile
     label_counts: dict[str, int]
-    """Label -> rows: classes by their names, whole numbers as text. Empty where the dataset has no `label`
-    column, or one of too many values to be classes."""
+    """Rows of each class."""
     column_profiles: tuple[ColumnProfile, ...]
     tokenizer_sha256: str | None = None
-    """SHA-256 of the tokenizer's `tokenizer.json`, where the dataset was built by us."""
+    """Of `tokenizer.json`."""
     build: BuildSummary | None = None
-    """What became of the rows that it was built from; None where shards were adopted."""
+    """Null for indexed shards."""
     format: Format
-    """What the rows are trained for, as their columns say."""
     num_trained_tokens: NonNegativeInt | None = None
-    """Those of `num_tokens` that a language model learns to write: in spans, or behind the prompt of a pair.
-    None of labelled rows and prompts."""
+    """Tokens with a loss, for language models."""
     tokenizer_config_sha256: str | None = None
-    """SHA-256 of the `tokenizer_config.json` that was built with: the special tokens."""
     chat_template_sha256: str | None = None
-    """SHA-256 of the `chat_template.jinja` that rendered the messages."""
     scored: ReferenceScores | None = None
-    """Who said what the columns `ref_chosen_logps` and `ref_rejected_logps` hold; None where assay does not
-    know."""
+    """Origin of the reference log-probabilities."""
     held_out_of: HeldOutOf | None = None
-    """The dataset whose held-out rows these are; None of all others."""
+    """The dataset that these rows were held out of."""
     item_fields: dict[str, int] | None = None
-    """Field of the items that graders read of prompts -> rows in which it is not null. None of other rows, and
-    if there are more than a thousand fields."""
+    """Grader field to the number of rows that have it."""
     boundaries: BoundaryTokens | None = None
-    """Where texts begin and end. None of labelled rows and adopted shards."""
 
     @property
     def text_field(self) -> str:

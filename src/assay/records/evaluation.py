@@ -13,15 +13,14 @@ from assay.records.record import Record, record_of_kind
 
 
 class Estimate(Record):
-    """A number with its uncertainty."""
+    """A value with its confidence interval."""
 
     value: float
     low: float | None = None
-    """Lower end of the interval; None where the method gives none."""
     high: float | None = None
     confidence: float = 0.95
     method: str = ""
-    """How the interval was made: `DeLong`, `paired bootstrap, 2000 resamples`, ..."""
+    """E.g. `DeLong`."""
 
 
 ROW_MEANS = {"nats_per_token": "loss per row", "token_accuracy": "token accuracy per row"}
@@ -35,12 +34,12 @@ def metric_title(name: str) -> str:
 
 
 class Metric(Record):
-    """What a number measures, and which way is better."""
+    """A metric and its direction."""
 
     name: str
-    """As in columns and curves: `auc`, `squared_error`."""
+    """E.g. `auc`."""
     unit: str
-    """`share`, `AUC`, `nats per row`, ..."""
+    """E.g. `nats per row`."""
     higher_is_better: bool
 
     @property
@@ -50,11 +49,10 @@ class Metric(Record):
 
 
 class Measured(Record):
-    """A metric's value on some rows."""
+    """A metric's value."""
 
     metric: Metric
     estimate: Estimate | None
-    """None where these rows cannot say it: an AUC of one class."""
 
 
 ACCURACY = Metric(name="accuracy", unit="share", higher_is_better=True)
@@ -68,7 +66,7 @@ TRAINED_TOKENS = "trained_tokens"
 
 
 class CalibrationBin(Record):
-    """Rows whose predicted probability fell into one bin."""
+    """Rows in one bin of predicted probability."""
 
     num_rows: PositiveInt
     mean_predicted: float
@@ -76,7 +74,7 @@ class CalibrationBin(Record):
 
 
 class ClassifierMetrics(Record):
-    """A binary classifier on a set of rows. AUC and AP are None where a class is absent."""
+    """Metrics of a binary classifier; AUC and AP are null without both classes."""
 
     num_rows: NonNegativeInt
     num_positive: NonNegativeInt
@@ -84,7 +82,7 @@ class ClassifierMetrics(Record):
     average_precision: Estimate | None
     log_loss: Estimate
     expected_calibration_error: float
-    """Over equal-count bins."""
+    """Over bins of equal counts."""
     calibration: tuple[CalibrationBin, ...]
 
     @property
@@ -98,23 +96,19 @@ class ClassifierMetrics(Record):
 
 
 class ClassScore(Record):
-    """One of several classes on a set of rows."""
+    """Scores of one class."""
 
     name: str
     num_rows: NonNegativeInt
-    """Rows of this class."""
     predicted_as: tuple[int, ...]
-    """How many of them were taken for each class, in the order of `ScoreMetrics.classes`."""
+    """Its rows by predicted class, in the order of `classes`."""
     precision: float | None
-    """The share of the rows taken for this class that are of it; None where none was."""
     recall: float | None
-    """The share of its rows that were taken for it; None where there are none."""
     f1: float
-    """The harmonic mean of both; 0 where one is missing."""
 
 
 class NumberBin(Record):
-    """Rows whose predicted number fell into one bin."""
+    """Rows in one bin of predicted numbers."""
 
     num_rows: PositiveInt
     mean_predicted: float
@@ -122,30 +116,27 @@ class NumberBin(Record):
 
 
 class NumberFit(Record):
-    """Predicted numbers beside the true ones."""
+    """Predicted against true numbers."""
 
     label_mean: float
     label_deviation: float
-    """Standard deviation of the labels: the root mean squared error of who always says their mean."""
     r_squared: float | None
-    """1 - squared error / variance of the labels: 1 is perfect, 0 as good as their mean, less is worse. None
-    where all labels are equal."""
     bias: float
-    """Mean of prediction - label."""
+    """Mean of prediction minus label."""
     bins: tuple[NumberBin, ...]
-    """Bins of about equal counts, by prediction, lowest first."""
+    """By prediction, lowest first."""
 
 
 class ScoreMetrics(Record):
-    """The means of the rows' own scores on a set of rows."""
+    """Means over a set of rows."""
 
     num_rows: NonNegativeInt
     measured: tuple[Measured, ...]
-    """By name, the one that runs are compared by first."""
+    """Primary metric first."""
     classes: tuple[ClassScore, ...] = ()
-    """Where a row is one of several classes: each of them, on all rows."""
+    """For multi-class labels."""
     fit: NumberFit | None = None
-    """Where a number is predicted: how well, on all rows."""
+    """For numeric labels."""
 
     @property
     def macro_f1(self) -> float | None:
@@ -153,32 +144,29 @@ class ScoreMetrics(Record):
 
         A class that no row is of and that no row was taken for has none, and is left out, as scikit-learn does.
         """
-        seen = [
-            class_.f1 for class_ in self.classes if class_.precision is not None or class_.recall is not None
-        ]
+        seen = [class_.f1 for class_ in self.classes if class_.precision is not None or class_.recall is not None]
         return sum(seen) / len(seen) if seen else None
 
 
 class SliceMetrics(Record):
-    """A classifier's metrics on the rows where one metadata column has one value."""
+    """Metrics of the rows with one metadata value."""
 
     column: str
     value: str
-    """`(missing)` for null; numbers by quartile, e.g. `12 to 40`."""
+    """`(missing)` for null; numbers by quartile."""
     metrics: ClassifierMetrics
 
 
 class ScoreSlice(Record):
-    """Mean scores on the rows where one metadata column has one value."""
+    """Mean scores of the rows with one metadata value."""
 
     column: str
     value: str
-    """As in `SliceMetrics`."""
     metrics: ScoreMetrics
 
 
 class Evaluation(Record):
-    """One checkpoint on one split of one dataset: what is said of every method's."""
+    """The keys of every evaluation."""
 
     kind: ClassVar[str] = ""  # each method's has its own
 
@@ -188,11 +176,11 @@ class Evaluation(Record):
     dataset_fingerprint: str
     split: str
     predictions_sha256: str
-    """SHA-256 of the Parquet file with one line per row: row_id, the prediction, the metadata columns."""
+    """Of the Parquet file of predictions."""
     overall: ClassifierMetrics | ScoreMetrics
     slices: tuple[SliceMetrics, ...] | tuple[ScoreSlice, ...]
     num_leaking: NonNegativeInt | None = None
-    """Rows of the split that have the tokens of a training row; None where nobody searched for them."""
+    """Rows with the tokens of a training row."""
 
     @property
     def headline(self) -> Measured:
@@ -202,25 +190,25 @@ class Evaluation(Record):
     @property
     def loss(self) -> Measured | None:
         """The first metric of which less is better: what a scaling law is fitted to."""
-        return next((each for each in self.overall.measured if not each.metric.higher_is_better), None)
+        return next((metric for metric in self.overall.measured if not metric.metric.higher_is_better), None)
 
 
 class ClassifierEvaluation(Evaluation):
-    """The evaluation of a binary classifier: ranking, log-loss, calibration."""
+    """An evaluation of a binary classifier."""
 
     overall: ClassifierMetrics
     slices: tuple[SliceMetrics, ...]
 
 
 class ScoreEvaluation(Evaluation):
-    """The evaluation of a method that scores each row by itself: an error, a reward, a log-likelihood."""
+    """An evaluation of per-row scores, such as errors or rewards."""
 
     overall: ScoreMetrics
     slices: tuple[ScoreSlice, ...]
 
 
 class Comparison(Record):
-    """A candidate beside its baseline on the same rows."""
+    """A candidate compared with its baseline on the same rows."""
 
     kind: ClassVar[str] = ""  # likewise
 
@@ -228,14 +216,13 @@ class Comparison(Record):
     candidate_run_id: str
     num_rows: PositiveInt
     difference: Estimate
-    """Candidate minus baseline, paired on rows."""
+    """Candidate minus baseline, paired by row."""
     allowed_loss: float
-    """The candidate passes if even the worse end of the interval is a loss below this; in the metric's unit
-    (of an AUC, 0.01 is one percentage point)."""
+    """Non-inferiority margin in the metric's unit."""
     verdict: str
-    """`pass`, `fail`, or `undecided`."""
+    """`pass`, `fail` or `undecided`."""
     weights_equal: bool
-    """The two runs ended with the same weights, bit for bit."""
+    """Bitwise."""
 
 
 class AucComparison(Comparison):

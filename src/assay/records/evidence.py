@@ -6,17 +6,16 @@ from assay.records.record import Record
 
 
 class Look(Record):
-    """One look at a comparison; written when it is taken, whatever was seen."""
+    """A look at a comparison."""
 
     name: str
-    """`G1`, `seed 2 at step 400`, ..."""
+    """E.g. `G1`."""
     num_seeds: PositiveInt
-    """Seed pairs behind it."""
+    """Pairs."""
     is_gate: bool
-    """It was declared before the first run."""
+    """Declared before the first run."""
     level: float
-    """One-sided confidence that a claim at this look must reach."""
+    """One-sided confidence required."""
     spent: NonNegativeFloat
-    """False-positive chance that this look adds."""
+    """Type I error of this look."""
     spent_so_far: NonNegativeFloat
-    """The same of all looks up to this one; never above the plan's error rate."""

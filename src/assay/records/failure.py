@@ -47,27 +47,23 @@ FROM_OUTSIDE: frozenset[FailureKind] = frozenset(("killed_by_signal", "lost_node
 
 
 class Failure(Record):
-    """Why an attempt ended before its time."""
+    """Why an attempt ended early; `text` is the original error message."""
 
     failure_kind: FailureKind
     run_id: str
     attempt: PositiveInt
     rank: NonNegativeInt | None = None
-    """Whom it befell; None where it was not one rank."""
+    """Null if not one rank failed."""
     host: str = ""
-    """Name of that rank's machine."""
     device: str = ""
-    """The device of that rank, e.g. `cpu` or `cuda:3`; empty where it died before it had one."""
     phase: Phase | None = None
-    """What the rank was doing."""
     step: NonNegativeInt | None = None
-    """The update under way; None before the rank's first sign of life."""
+    """The step in progress."""
     signature: str
-    """Equal for two failures that are alike: `ValueError in training.trainer.step.Stepper.step < ...`."""
+    """Equal for similar failures."""
     text: str
-    """In the words of who noticed it: an error with its message, the name of a signal."""
     file: str = ""
-    """Where the traceback or the stacks lie, relative to the run's folder; empty where there are none."""
+    """Traceback or stacks, relative to the run's folder."""
 
     def headline(self) -> str:
         """What happened to whom, without what else was seen: `rank 1 hung in 'compute' of step 7`."""

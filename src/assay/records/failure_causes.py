@@ -14,62 +14,55 @@ FailureVerdict = Literal["cause", "several", "unidentifiable", "nothing"]
 
 
 class AdjustedRatio(Record):
-    """How often attempts of a region fail against those outside that are alike in something."""
+    """A failure-rate ratio within strata."""
 
     within: tuple[str, ...]
-    """What the two are alike in: factors, and `time`; empty where all are compared with all."""
+    """Stratified by these factors."""
     ratio: float
-    """Mantel & Haenszel's ratio of failure rates."""
+    """Mantel-Haenszel."""
     low: float
-    """The lower end of its 95% interval, which knows that attempts of one unit fail alike."""
     high: float
 
 
 class FailureCause(Record):
-    """A region whose attempts fail too often."""
+    """A region of attempts that fail too often."""
 
     factors: dict[str, str]
-    """Factor -> its value; all of them together are the region."""
+    """Together they define the region."""
     is_confirmed: bool
-    """Whether the scan alone accounts for it at 5%; the others are the next to suspect, in order."""
+    """Significant in the scan at 5%."""
     p_value: float
-    """How often the whole scan finds a region this striking where nothing is at fault."""
+    """Of the whole scan."""
     attempts: NonNegativeInt
     failures: NonNegativeInt
     units: NonNegativeInt
-    """Independent ones among its attempts."""
     rate: float
-    """Failures per attempt, or per unit of `--exposure`."""
+    """Per attempt, or per unit of `--exposure`."""
     rate_low: float
-    """The lower end of the 95% interval of the rate."""
     rate_high: float
     elsewhere_rate: float
-    """The rate of all attempts outside."""
+    """Outside the region."""
     adjusted_ratio: float | None
-    """Its rate against that of attempts outside which are alike in the other factors and in time, as far as
-    there are such; None where there are none."""
+    """Failure-rate ratio to similar attempts outside."""
     adjusted_low: float | None
     adjusted_high: float | None
     adjustments: tuple[AdjustedRatio, ...]
-    """The same ratio step by step: unadjusted, within the other factors, within time too."""
+    """Stepwise: unadjusted, other factors, time."""
     share_of_excess: float
-    """The part of the failures that are too many for which this region accounts."""
+    """Share of excess failures explained."""
     evidence: float
-    """Log likelihood ratio of the region having its own rate, over that of none having."""
+    """Log likelihood ratio."""
     ties: tuple[dict[str, str], ...]
-    """Other regions that these attempts do not tell from this one; those of the very same attempts come
-    first."""
+    """Regions with similar evidence."""
     is_inseparable: bool
-    """Whether one of the ties never varies apart from it."""
+    """A tie always occurs with it."""
     lost_device_hours: float | None
-    """Held by its failed attempts, beyond what the rate elsewhere would have cost; None where none are on
-    record."""
+    """Excess cost of its failures."""
     next: str
-    """What to do, with its price in device-hours where they are on record."""
 
 
 class RuledOut(Record):
-    """A region that fails often, and why it is no cause."""
+    """A region that is no cause."""
 
     factors: dict[str, str]
     attempts: NonNegativeInt
@@ -77,7 +70,6 @@ class RuledOut(Record):
     rate: float
     elsewhere_rate: float
     adjustments: tuple[AdjustedRatio, ...]
-    """Its ratio step by step."""
     because: str
 
 
@@ -85,28 +77,25 @@ class FailureDiagnosis(Record):
     """Why attempts fail."""
 
     verdict: FailureVerdict
-    """`unidentifiable`: something is at fault, and these attempts cannot say what."""
+    """`unidentifiable`: these attempts cannot separate the causes."""
     because: str
-    """The verdict in a sentence."""
     p_value: float | None
-    """How often the scan finds something this striking where nothing is at fault; None where it had nothing
-    to scan."""
+    """Of the scan under no cause."""
     attempts: NonNegativeInt
-    """Those that were scanned."""
+    """Scanned."""
     failures: NonNegativeInt
     rate: float
-    """Failures per attempt, or per unit of `--exposure`."""
+    """Per attempt, or per unit of `--exposure`."""
     baseline_rate: float | None
-    """Before, in the baseline's window; None where no window is asked about."""
+    """In the baseline window."""
     units: NonNegativeInt
-    """Independent ones; of a table without a unit, its rows."""
+    """Independent ones."""
     unit_correlation: float
-    """How alike attempts of one unit end: 0 is not at all, 1 all alike."""
+    """Correlation of outcomes within a unit."""
     causes: tuple[FailureCause, ...]
-    """Confirmed ones first."""
+    """Confirmed first."""
     ruled_out: tuple[RuledOut, ...]
-    """Regions that stood out until they were compared with attempts alike in other factors and in time."""
+    """Regions explained by other factors or time."""
     left_out: dict[str, str]
-    """Factor that was not scanned -> why."""
+    """Factor to the reason why it was not scanned."""
     sources: dict[str, str]
-    """What was read -> SHA-256 of its bytes; of a ledger, of its attempts."""

@@ -8,38 +8,31 @@ from assay.records.record import Record
 
 
 class Finding(Record):
-    """One thing that costs device time."""
+    """A cause of lost device time."""
 
     about: Literal["failures", "slower", "spent"]
-    """`failures`: attempts that fail for a reason; `slower`: steps take longer than they did; `spent`: device
-    time that no step was made of."""
+    """`spent`: device time that produced no steps."""
     what: str
-    """In a sentence."""
     is_confirmed: bool
-    """Whether the record shows it; else it is the next to suspect. What time was `spent` on is measured."""
+    """Shown by the records; otherwise suspected."""
     device_hours_a_week: NonNegativeFloat | None
-    """What it costs, as a mean over the weeks on record; all that it cost where less than a week is. None where
-    that is not on record."""
+    """Mean cost; total if less than a week is recorded."""
     next: str
-    """The command, or the deed, that comes next."""
 
 
 class TriageFindings(Record):
-    """All findings: failures without a known cause, then confirmed before suspected, the dearest first."""
+    """What costs device time, by cost."""
 
     runs: NonNegativeInt
-    """Without drills."""
     attempts: NonNegativeInt
-    """That are over, and were not preempted."""
+    """Ended and not preempted."""
     failures: NonNegativeInt
-    """Those among them that failed."""
     days: NonNegativeFloat
-    """From the first attempt's start to the last one's end."""
+    """From the first start to the last end."""
     device_hours: NonNegativeFloat
-    """Held by all attempts, as `assay goodput` counts them."""
     findings: tuple[Finding, ...]
     not_looked_at: dict[str, str]
-    """Question -> why it could not be asked of this record."""
+    """Check to the reason why it was skipped."""
 
     @property
     def is_of_weeks(self) -> bool:

@@ -19,23 +19,17 @@ def useful_share(seconds: Mapping[Phase, float]) -> float | None:
 
 
 class Interruption(Record):
-    """An attempt that ended before the run did."""
+    """What ended an attempt early, and its cost."""
 
     run_id: str
     attempt: PositiveInt
     at_s: float
-    """Seconds since the Unix epoch."""
     reason: str
-    """In words; `failure` has the facts."""
     failure: Failure | None = None
-    """None if it was asked to stop."""
     lost_device_s: NonNegativeFloat
-    """Work that was rolled back."""
     stalled_device_s: NonNegativeFloat
     startup_device_s: NonNegativeFloat
-    """Device-seconds of starting the attempt that followed."""
     waited_device_s: NonNegativeFloat
-    """Nobody held the devices between the two attempts, times the ranks of the second."""
 
     def cost_device_s(self) -> float:
         """Device-seconds of what was held: nobody paid for the waiting, which may last a week."""
@@ -43,29 +37,28 @@ class Interruption(Record):
 
 
 class Goodput(Record):
-    """The partition of the device time that training held, in device-seconds, and what follows from it."""
+    """How training spent its device time."""
 
     run_ids: tuple[str, ...]
     num_open_attempts: NonNegativeInt
-    """They still run, or nobody wrote down yet how they ended; what they hold is left out."""
+    """Not counted: still running, or no recorded end."""
     held_device_s: NonNegativeFloat
     by_phase: dict[Phase, NonNegativeFloat]
-    """Sums to the held time."""
+    """Device-seconds."""
     interruptions: tuple[Interruption, ...]
     num_commits: NonNegativeInt
     commit_s: NonNegativeFloat | None
-    """Seconds that a rank stood still for a commit, on average; None without commits."""
+    """Mean time a rank is blocked by a commit."""
     failure_s: NonNegativeFloat | None
-    """Mean time between interruptions while running (wall clock); None without one."""
+    """Mean wall time between interruptions."""
     optimal_commit_s: NonNegativeFloat | None
-    """Between commits, by Daly's formula; None where cost or rate are unknown."""
+    """Commit interval by Daly's formula."""
     step_s: NonNegativeFloat | None
-    """Mean wall seconds of a kept step."""
+    """Mean wall time of a kept step."""
     cost: NonNegativeFloat | None = None
-    """The cost of the held time, at the prices of the day; None where a price is not known."""
+    """At the configured prices."""
     currency: str = ""
     evaluation_device_s: NonNegativeFloat = 0.0
-    """Held by the evaluation of commits, which is no part of what training cost."""
 
     def useful_device_s(self) -> float:
         """Steps that were kept."""
@@ -87,12 +80,9 @@ class Goodput(Record):
 
 
 class ProgramGoodput(Record):
-    """The account of all runs of a program, and of each activity's."""
+    """Goodput of a program's runs."""
 
     program: str
-    """Its name."""
     program_sha256: str
     together: Goodput
     by_activity: dict[str, Goodput]
-    """Activities that have runs in the program, also where the ledger holds none of them yet; every run stands
-    under one activity, so the held times sum to that of all."""

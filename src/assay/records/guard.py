@@ -8,31 +8,27 @@ from assay.records.record import Record
 
 
 class Guard(Record):
-    """An accepted cause of failures: runs that land on it are warned of, or refused."""
+    """An accepted cause of failures; matching runs are warned or rejected."""
 
     name: Name
-    """What lifts it: by default its factors, `host=n12`."""
     factors: dict[str, str]
-    """Factor -> the value to stay away from; a run lands on it where all of them hold."""
+    """A run matches if all hold."""
     is_refusing: bool
-    """Whether such a run is not begun; else it is warned of."""
     accepted_s: float
-    """When, seconds since the Unix epoch; whether it was mended is asked of attempts from then on."""
+    """When it was accepted."""
     accepted_by: str
-    """The user's name."""
     rate: NonNegativeFloat
-    """Share of attempts on it that failed, when it was diagnosed."""
+    """Share of matching attempts that failed."""
     elsewhere_rate: NonNegativeFloat
-    """Likewise, of all others."""
+    """Of all others."""
     diagnosis_sha256: str
-    """The digest of the diagnosis."""
 
 
 class GuardStanding(Record):
-    """A guard, and what attempts since then say of it."""
+    """A guard and the attempts since."""
 
     guard: Guard
     has_lapsed: bool
-    """Whether the attempts on it say that it was mended: it keeps no run any more."""
+    """The cause is fixed, so it no longer applies."""
     since: FixCheck | None
-    """The attempts on it before and since; None where no attempt on record is on it."""
+    """Attempts before and after acceptance."""

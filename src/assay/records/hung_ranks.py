@@ -6,33 +6,28 @@ from assay.records.record import Record
 
 
 class HungGroup(Record):
-    """A process group that stands still."""
+    """A process group that is blocked."""
 
     group: str
-    """Its name, and its description where it has one."""
     ranks: tuple[NonNegativeInt, ...]
-    """Its members."""
     sequence: NonNegativeInt
-    """The number of the collective that does not end, as torch counts them in this group."""
+    """Number of the unfinished collective."""
     collective: str
-    """What most of its ranks wait in, e.g. `gloo:all_reduce`."""
+    """E.g. `gloo:all_reduce`."""
     waiting: tuple[NonNegativeInt, ...]
-    """Ranks that entered it."""
+    """Ranks in it."""
     absent: tuple[NonNegativeInt, ...]
-    """Ranks that never did."""
+    """Ranks that never entered it."""
     others: dict[str, tuple[NonNegativeInt, ...]]
-    """What was entered in its place -> the ranks."""
+    """Other collectives to the ranks in them."""
     without_dump: tuple[NonNegativeInt, ...]
-    """Members of which no dump is there."""
 
 
 class HungRanks(Record):
-    """Who holds up whom."""
+    """Ranks that block the others."""
 
     ranks: tuple[NonNegativeInt, ...]
-    """Those that all wait for; empty where that cannot be told."""
+    """Those that all others wait for."""
     groups: tuple[HungGroup, ...]
-    """Groups that stand still."""
     because: str
     sources: dict[str, str]
-    """What was read -> SHA-256 of its bytes."""

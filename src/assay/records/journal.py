@@ -12,7 +12,7 @@ from pydantic import NonNegativeInt, PositiveInt
 
 from assay.records.record import Record
 
-Outcome = Literal["learned", "no_spread", "overlong", "failed", "over_drawn"]
+Outcome = Literal["learned", "zero_std", "overlong", "failed", "surplus"]
 """What became of a prompt: at least one of its answers teaches | all were paid the same | those that would
 teach were cut, and masked | none could be graded | others of its lane were learned in its place."""
 
@@ -53,13 +53,13 @@ class JournaledGroup(NamedTuple):
 
 
 class PromptCounts(Record):
-    """How many prompts had each outcome."""
+    """Prompts by outcome."""
 
     learned: NonNegativeInt = 0
-    no_spread: NonNegativeInt = 0
+    zero_std: NonNegativeInt = 0
     overlong: NonNegativeInt = 0
     failed: NonNegativeInt = 0
-    over_drawn: NonNegativeInt = 0
+    surplus: NonNegativeInt = 0
 
     def plus(self, other: "PromptCounts") -> "PromptCounts":
         """Both together."""
@@ -72,8 +72,8 @@ class PromptCounts(Record):
 
     def __str__(self) -> str:
         named = {
-            "learned": self.learned, "without spread": self.no_spread, "overlong": self.overlong,
-            "failed": self.failed, "over-drawn": self.over_drawn,
+            "learned": self.learned, "without spread": self.zero_std, "overlong": self.overlong,
+            "failed": self.failed, "over-drawn": self.surplus,
         }  # fmt: skip
         return ", ".join(f"{count:,} {name}" for name, count in named.items() if count or name == "learned")
 

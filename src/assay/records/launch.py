@@ -11,27 +11,25 @@ LaunchPlace = Literal["here", "background", "slurm"]
 
 
 class Launch(Record):
-    """One start of a run somewhere; it may live through several attempts, and a Slurm job through requeues."""
+    """A start of a run; it may cover several attempts and Slurm requeues."""
 
     run_id: str
     number: PositiveInt
-    """Among the run's launches, from 1."""
+    """From 1."""
     place: LaunchPlace
     job: str
-    """The place's own name for it: a process, a job number."""
+    """Process id or job number."""
     host: str
-    """Where the process is; for a job, where it was submitted."""
+    """Host of the process; for a job, where it was submitted."""
     process: str = ""
-    """What tells the process from a later one of the same number; empty for a job."""
+    """Identifies the process if its number is reused."""
     started_by: str
-    """The user's name."""
     started_s: float
-    """Seconds since the Unix epoch."""
     asked_s: float | None = None
-    """When the command was begun that started this run alone; None if it started others, too."""
+    """When the command started, if it started only this run."""
     world_size: PositiveInt
     log: str
-    """File of what it prints; empty where that goes to a terminal."""
+    """File with its output; empty for a terminal."""
 
     def where(self) -> str:
         """`Slurm job 12`, `process 345 on node7`."""

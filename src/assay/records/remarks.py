@@ -4,12 +4,10 @@ from assay.records.record import Record
 
 
 class Note(Record):
-    """One remark of somebody; it is added to, and never edited."""
+    """A note on a run (`assay runs note`)."""
 
     at_s: float
-    """Seconds since the Unix epoch."""
     by: str
-    """The user's name."""
     text: str
 
 

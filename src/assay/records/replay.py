@@ -8,94 +8,87 @@ from assay.records.record import Record
 
 Verdict = Literal["equal", "differs", "not recorded"]
 
-Cause = Literal[
-    "wrong arithmetic", "other machine or code", "bad data", "divergence", "optimisation", "ordinary"
-]
+Cause = Literal["wrong arithmetic", "other machine or code", "bad data", "divergence", "optimisation", "ordinary"]
 """The cause of a step that looks bad. `ordinary`: it does not."""
 
 
 class Compared(Record):
-    """One number that the run wrote down, beside the replay's."""
+    """A recorded value and its replay."""
 
     step: PositiveInt
     quantity: str
-    """`loss`, `gradient_norm`, `gradient_digest`, `weights_digest`, `lane 3 gradient_digest`."""
+    """E.g. `loss`, `lane 3 gradient_digest`."""
     recorded: str
     replayed: str
     is_equal: bool
-    """In every bit."""
+    """Bitwise."""
 
 
 class OperatorFinding(Record):
-    """The first operator that went wrong."""
+    """The first operator with a wrong result."""
 
     operator: str
-    """As torch's dispatcher calls it: `aten.sum.dim_IntList`."""
+    """E.g. `aten.sum.dim_IntList`."""
     problem: Literal["not finite", "outside its error bound"]
     module: str
-    """Path in the model, for the root its class name; empty outside of it (loss, sums of gradients, update)."""
+    """Path in the model; empty outside it."""
     phase: Literal["forward", "backward", "update"]
     inputs: tuple[str, ...]
-    """Type and shape: `float32[8, 40, 16]`."""
+    """Types and shapes, e.g. `float32[8, 40, 16]`."""
     output: str
     detail: str
-    """What is wrong with the output, with its numbers."""
     lane: NonNegativeInt | None
     row_ids: tuple[NonNegativeInt, ...]
-    """Rows of the micro-batch, or those of them that the wrong numbers belong to."""
+    """Affected rows, or all of the micro-batch."""
 
 
 class OperatorWatchReport(Record):
-    """What a watched step did."""
+    """Result of watching each operator."""
 
     kind: ClassVar[str] = "operator_watch"
 
     mode: Literal["watch", "audit-ops"]
     finding: OperatorFinding | None
     num_calls: NonNegativeInt
-    """Operators that were looked at."""
+    """Operator calls checked."""
     num_operators: NonNegativeInt
-    """Different ones."""
+    """Distinct operators."""
     not_audited: dict[str, str]
-    """Operators that no reference was made for, and why; empty for `watch`."""
+    """Operators without a reference, and why."""
     raised: str = ""
-    """The error with which the step itself ended, if it did."""
+    """Error that ended the step."""
     as_written: bool = False
-    """The run makes programs of its layers (`trainer.compile`), into which no watch sees: they were computed as
-    they are written, to other bits. Nothing is compared from this step on."""
+    """Compiled layers ran eagerly, so later values are not compared."""
 
 
 class RowFinding(Record):
-    """A row that makes the step bad."""
+    """A row that makes a step bad."""
 
     row_id: NonNegativeInt
     place: str
-    """Shard, row group, row of it."""
     lane: NonNegativeInt
     loss: float | None
-    """In nats, without dropout; None where it is not finite."""
+    """In nats, without dropout."""
     text: str = ""
-    """The beginning of the row; empty where the dataset has no tokenizer beside it."""
+    """The beginning of the row."""
     origin: str = ""
-    """Its source file and line, or why they are not known; empty of all but the first rows."""
+    """Source file and line."""
 
 
 class RowSearch(Record):
-    """Which rows make a step bad."""
+    """The rows that make a step bad."""
 
     criterion: str
-    """What `bad` means here, in words with numbers."""
     rows: tuple[RowFinding, ...]
     num_rows: NonNegativeInt
-    """Rows of the step."""
     num_passes: NonNegativeInt
-    """Forward passes that the search took."""
+    """Forward passes of the search."""
     step_loss: float | None
-    """Mean over the step's rows, without dropout; None where it is not finite."""
+    """Mean without dropout."""
     loss_without: float | None
-    """The same without the rows that were named."""
+    """`step_loss` without the rows found."""
     earlier_loss: float | None
-    """Mean loss of the steps before, with the same weights: what this step's data is held against."""
+    """Mean loss of earlier steps' rows with the same weights."""
 
 
 class Explanation(Record):
@@ -106,28 +99,27 @@ class Explanation(Record):
 
 
 class ReplayReport(Record):
-    """A replay of one step, or of a stretch of them."""
+    """A replay of one or more steps."""
 
     run_id: str
     step: PositiveInt
     through_step: PositiveInt
     from_step: NonNegativeInt
-    """The step of the commit that it began from; 0: the starting weights."""
+    """Step of the commit that it started from, or 0."""
     attempt: NonNegativeInt
-    """Whose record of the step is compared; 0 where no attempt wrote it down."""
+    """Whose recorded values were compared; 0 for none."""
     recorded_code_version: str
     code_version: str
     verdict: Verdict
     compared: NonNegativeInt
-    """Numbers, over all replayed steps."""
+    """Number of comparisons."""
     at_step: tuple[Compared, ...]
-    """The comparisons of the step itself and behind it."""
+    """Comparisons at the step and after."""
     first_difference: Compared | None
     loss: float | None
-    """Loss of the step, replayed; None where it is not finite."""
     gradient_norm: float | None
     lane_loss: float | None = None
-    """Mean over the rows of the lane that was asked for."""
+    """Mean over the requested lane."""
     operators: OperatorWatchReport | None = None
     rows: RowSearch | None = None
     explanation: Explanation | None = None

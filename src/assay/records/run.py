@@ -24,13 +24,13 @@ DRILL_PREFIX = "drill-"
 
 
 class ForkedFrom(Record):
-    """The commit of another run with which a run begins, and what is otherwise here."""
+    """The commit of another run whose weights a fork starts from."""
 
     run_id: Name
     step: NonNegativeInt
     weights_digest: str
     changes: dict[str, tuple[Any, Any]]
-    """Dotted key of the recipe -> its value there, and here."""
+    """Recipe key to its value there and here."""
 
     def __str__(self) -> str:
         return f"{self.run_id}@{self.step}"

@@ -7,58 +7,54 @@ from assay.records.record import Record
 
 
 class LawParameter(Record):
-    """One coefficient or exponent, with its bootstrap standard error and interval."""
+    """A coefficient or exponent, bootstrapped."""
 
     name: str
     estimate: Estimate
-    """An end is None where resamples put it beyond any number."""
     standard_error: NonNegativeFloat | None
-    """Likewise."""
 
 
 class ScalingLaw(Record):
-    """Loss as a function of scale, fitted to finished runs."""
+    """Loss as a function of scale."""
 
     form: str
     """`chinchilla`, `over-training`, `compute` or `tokens`."""
     formula: str
     points_sha256: str
-    """SHA-256 of the points that were fitted, as canonical JSON: the input by digest."""
+    """Of the fitted points."""
     num_points: PositiveInt
     huber_delta: PositiveFloat
-    """Residuals of log loss below this count by their square, larger ones by their size."""
+    """In log loss."""
     objective: NonNegativeFloat
-    """Sum over points of the Huber loss of the residual in log loss."""
+    """Sum of Huber losses."""
     parameters: tuple[LawParameter, ...]
     num_resamples: PositiveInt
     seed: NonNegativeInt
 
 
 class ScalingPrediction(Record):
-    """What the law expects of one larger run."""
+    """A prediction for one larger run."""
 
     law_sha256: str
     target: dict[str, PositiveFloat]
-    """By name: `parameters`, `tokens`, `compute` (FLOP), as far as the law's form uses them."""
     loss: Estimate
-    """In the points' own unit. The band is for one new run, calibrated by back-test."""
     times_beyond_data: PositiveFloat
-    """The target's scale over the largest that was fitted; at most 1 inside the data."""
+    """Target scale over the largest fitted."""
     times_supported: PositiveFloat
-    """How far beyond the data a back-test could check such predictions."""
+    """Largest ratio that the back-test covers."""
 
 
 class BandCheck(Record):
-    """How often the bands held what came, where what came is known: fits on small runs against larger ones."""
+    """Coverage of the prediction bands on held-out runs."""
 
     confidence: float
     num_predictions: NonNegativeInt
     covered: float
-    """Share of held-out larger runs inside the calibrated band."""
+    """Calibrated band."""
     covered_uncalibrated: float
-    """The same for the band of bootstrap and residuals alone."""
+    """Bootstrap and residuals."""
     covered_by_bootstrap_alone: float
-    """The same for the plain bootstrap band of the fitted curve."""
+    """Bootstrap."""
 
 
 class GainForecast(Record):

@@ -13,18 +13,18 @@ from assay.records.record import Record
 
 
 class Suspect(Record):
-    """One rank whose arithmetic was not that of the others."""
+    """A rank that computed a wrong result."""
 
     rank: NonNegativeInt
     node: str
     """Host name."""
     device: str
-    """On that node, e.g. `cpu` or `cuda:3`."""
+    """E.g. `cuda:3`."""
     step: PositiveInt
     lane: NonNegativeInt
-    """Whose gradient came out in two ways."""
+    """Whose gradient differed on recomputation."""
     is_certain: bool
-    """False where as many ranks said one thing as the other; then all of them are suspects."""
+    """False if there was no majority; then all disagreeing ranks are listed."""
 
 
 class WrongArithmeticError(AssayError):

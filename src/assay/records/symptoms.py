@@ -32,105 +32,86 @@ Role = Literal["initiating", "cascade", "teardown"]
 
 
 class LogCandidate(Record):
-    """A line that may name the failure."""
+    """A line that may explain the failure."""
 
     line: PositiveInt
-    """From 1."""
     text: str
-    """Without its time stamp and colours; cut at 500 characters."""
 
 
 class LogSymptom(Record):
-    """What one log says."""
+    """The failure in one log."""
 
     model_config = ConfigDict(serialize_by_alias=True, validate_by_name=True)
 
     path: str
-    """The file."""
     sha256: str
-    """The SHA-256 of the file's bytes."""
     line: PositiveInt | None = None
-    """The line that names the failure, from 1; null where none does."""
+    """From 1."""
     symptom_class: SymptomClass = Field(alias="class")
-    """What kind of failure it is, by the first rule that the line meets."""
     key: str = ""
-    """What failures of that kind share: the line with its numbers, paths and addresses masked."""
+    """The line with numbers, paths and addresses masked."""
     role: Role | None = None
-    """Among the logs of its folder; null where it is alone, or where nobody can tell."""
+    """Among logs of the same folder."""
     num_lines: NonNegativeInt = 0
-    """Lines of the log."""
     candidates: tuple[LogCandidate, ...] = ()
-    """The likeliest lines, at most three, the likeliest first."""
+    """Up to three, likeliest first."""
 
 
 class RecordedSymptom(Record):
-    """What the record of a run says of one attempt."""
+    """A failure on record."""
 
     model_config = ConfigDict(serialize_by_alias=True, validate_by_name=True)
 
     run_id: str
-    """The run."""
     attempt: PositiveInt | None = None
-    """Which of its lives; null where it is none's."""
     rank: NonNegativeInt | None = None
-    """Whom it befell; null where it was not one rank."""
     host: str = ""
-    """That rank's machine."""
     step: NonNegativeInt | None = None
-    """The update to look at: the one under way, or whose loss stands out; null before the first."""
+    """In progress, or with an outlying loss."""
     at_s: float
-    """When the attempt began, or the notice was made, in seconds since the Unix epoch."""
+    """When the attempt started or the notice was recorded."""
     seen_by: Literal["failure", "notice", "loss"]
-    """What it is known by: why an attempt ended, what was noticed beside that, or a loss that stands out."""
     symptom_class: SymptomClass = Field(alias="class")
-    """What kind of failure it is, by its kind on record or else by the first rule that its text meets."""
     key: str
-    """What failures of that kind share: the text with its numbers, paths and addresses masked; empty where the
-    run did not fail."""
+    """The text with numbers, paths and addresses masked."""
     text: str
-    """In the words of who noticed it."""
 
 
 class Signature(Record):
-    """Failures that are alike."""
+    """Failures with the same key."""
 
     model_config = ConfigDict(serialize_by_alias=True, validate_by_name=True)
 
     symptom_class: SymptomClass = Field(alias="class")
-    """What kind of failure it is."""
     key: str
-    """What they share."""
     count: PositiveInt
-    """How many there are; what only fell with another rank, or was put away, is not counted."""
+    """Without cascading failures."""
     paths: tuple[str, ...]
-    """In which logs, in the order in which they were read."""
     runs: tuple[str, ...] = ()
-    """In which runs on record, likewise."""
 
 
 class SharedCause(Record):
-    """Signatures that one cause may have."""
+    """Signatures that may have one cause."""
 
     signatures: tuple[str, ...]
     """Their keys."""
     factors: dict[str, str]
-    """What their attempts share, factor -> its value; empty where it is only the moment."""
+    """Common to their attempts."""
     onset_s: float | None = None
-    """Since when they occur more often, in seconds since the Unix epoch; null where no moment stands out."""
+    """When they became more frequent."""
     p_value: float
-    """How often attempts with nothing at fault look as much like it."""
+    """Under no common cause."""
 
 
 class Symptoms(Record):
-    """What logs and runs on record say together."""
+    """Failures in logs and recorded runs."""
 
     logs: tuple[LogSymptom, ...]
-    """In the order in which they were read."""
+    """In reading order."""
     failures: tuple[RecordedSymptom, ...] = ()
-    """What is on record of runs, the first attempt first."""
+    """First attempt first."""
     signatures: tuple[Signature, ...]
-    """The most frequent first."""
+    """Most frequent first."""
     shared: tuple[SharedCause, ...] = ()
-    """Signatures that share factors or an onset, the surest first."""
+    """Signatures with a common cause, most certain first."""
     shared_because: str = ""
-    """What `shared` rests on, or why it is empty."""

@@ -140,50 +140,48 @@ class ThroughputCalibration(Record):
 
 
 class NetworkLink(Record):
-    """What lies between workers."""
+    """A link between workers."""
 
     bytes_per_s: PositiveFloat
-    """Each way, at once."""
+    """Each direction."""
     latency_s: NonNegativeFloat
-    """What a message costs besides."""
 
 
 class WorldForecast(Record):
-    """A number of workers."""
+    """Forecast for one world size."""
 
     world_size: PositiveInt
     nodes: tuple[PositiveInt, ...]
-    """Workers of each node."""
+    """Workers per node."""
     max_lanes: PositiveInt
-    """Those of the worker that has the most."""
+    """Lanes of the worker with the most."""
     step_s: Estimate
-    """Mean seconds of a step, without commits, evaluations and restarts."""
+    """Mean, without commits, evaluations and restarts."""
     speedup: Estimate
     """Over one worker."""
     efficiency: Estimate
-    """Speedup over the number of workers."""
     terms: dict[ThroughputTerm, float]
-    """Seconds a step; those but `commits` and `failures` sum to `step_s`."""
+    """Seconds per step; all but `commits` and `failures` sum to `step_s`."""
     binds: ThroughputTerm
-    """The term that costs the most; `lanes` where all others together are a twentieth or less."""
+    """The largest term."""
     phases: dict[str, NonNegativeFloat]
-    """Seconds a step of the mean worker, as runs account for them: data, generation, compute, communication."""
+    """Seconds per step of the mean worker."""
     sent_bytes: NonNegativeInt
-    """What the worker that sends the most sends in an exchange; of sharded weights, for an update."""
+    """Maximum of a worker per step."""
     inter_node_bytes: NonNegativeInt
-    """What leaves the node that sends the most."""
+    """Maximum leaving a node."""
     commit_every_steps: PositiveFloat
     failures: NonNegativeFloat
-    """Expected in the whole run."""
+    """Expected in the run."""
     run_s: Estimate
-    """Wall seconds of the whole run: start, steps, evaluations, commits, restarts."""
+    """Wall time of the whole run."""
     device_hours: Estimate
     extrapolation_factor: PositiveFloat
-    """Workers over the most that were measured; at most 1 is no extrapolation."""
+    """World size over the largest measured."""
 
 
 class SpeedupTarget(Record):
-    """A speedup that is asked for."""
+    """Probability of reaching a speedup."""
 
     world_size: PositiveInt
     speedup: PositiveFloat
@@ -191,54 +189,48 @@ class SpeedupTarget(Record):
 
 
 class ThroughputAdvice(Record):
-    """A change, and what it is worth at one number of workers."""
+    """A change and its saving."""
 
     change: str
-    """In words."""
     overrides: tuple[str, ...]
-    """As they stand behind a recipe, `key=value`, or options of `assay train`."""
+    """`key=value`, or options of `assay train`."""
     world_size: PositiveInt
-    """Workers, with the change."""
     time_saved: float
-    """The share of the wall time for as many rows that it saves; negative where it costs some."""
+    """Share of the wall time."""
     device_hours_saved: float
-    """Likewise."""
+    """Share."""
     changes_learning: bool
-    """Other weights come out: it has to be judged by a campaign."""
+    """The weights will differ."""
 
 
 class ThroughputForecast(Record):
-    """What a recipe takes on each of some numbers of workers."""
+    """Forecast of a recipe at several world sizes."""
 
     calibration_sha256: str
     recipe_name: str
     devices_per_node: PositiveInt
     inside: NetworkLink | None
-    """Within a node; None where nobody measured or said it, and nothing needed it."""
+    """Within a node."""
     between: NetworkLink | None
-    """Between nodes, by node; likewise."""
+    """Between nodes."""
     failures_per_node_h: NonNegativeFloat
     restart_s: NonNegativeFloat
     parallel: ParallelMode = "ddp"
-    """How the workers hold the weights."""
     sizes: tuple[WorldForecast, ...]
     targets: tuple[SpeedupTarget, ...]
     notes: tuple[str, ...]
-    """What is extrapolated, and what gains nothing."""
     advice: tuple[ThroughputAdvice, ...]
-    """The most time saved first; empty where it was not asked for."""
+    """Largest saving first."""
 
 
 class CheckedTerm(Record):
-    """One phase of an attempt: what was forecast, and what it took."""
+    """Forecast and measurement of one phase."""
 
     phase: str
     count: PositiveInt
-    """How often: steps, commits, or once."""
+    """Steps, commits, or 1."""
     forecast_s: NonNegativeFloat
-    """Each."""
     measured_s: NonNegativeFloat
-    """Each, of the mean worker."""
 
     @property
     def off_by_s(self) -> float:
@@ -247,7 +239,7 @@ class CheckedTerm(Record):
 
 
 class ThroughputCheck(Record):
-    """A forecast beside what an attempt of a run took."""
+    """A forecast compared with an attempt."""
 
     calibration_sha256: str
     run_id: str
@@ -258,8 +250,8 @@ class ThroughputCheck(Record):
     """Forecast."""
     measured_step_s: PositiveFloat
     is_within: bool
-    """The measured step lies in the forecast's interval."""
+    """Measured step inside the forecast's interval."""
     terms: tuple[CheckedTerm, ...]
     worst: str
-    """The phase that was wrong by the most seconds over the attempt."""
+    """Phase with the largest error."""
     notes: tuple[str, ...]

@@ -185,9 +185,7 @@ def made_up_phases(attempts: list[Attempt]) -> list[PhaseSeconds]:
         own = {**shares, "lost": 0.03} if attempt.outcome == "killed" else {**shares, "compute": 0.77}
         seconds = {name: held_s * share for name, share in own.items()}
         phases += [
-            PhaseSeconds(
-                run_id=attempt.run_id, attempt=attempt.attempt, rank=rank, held_s=held_s, seconds=seconds
-            )
+            PhaseSeconds(run_id=attempt.run_id, attempt=attempt.attempt, rank=rank, held_s=held_s, seconds=seconds)
             for rank in range(attempt.world_size)
         ]
     return phases
@@ -281,18 +279,14 @@ def view_of(life: Life, *, speed: float = 0.0) -> RunView:
     return view.model_copy(update={"speed": rates, "attempts": attempts, "lost_steps": lost})
 
 
-def make_run_page(
-    run_id: str = "demo-candidate", world_sizes: tuple[int, ...] = (2, 2), noise: float = 0.0
-) -> RunPage:
+def make_run_page(run_id: str = "demo-candidate", world_sizes: tuple[int, ...] = (2, 2), noise: float = 0.0) -> RunPage:
     is_interrupted = len(world_sizes) > 1
     table = made_up_predictions(noise)
     rows = scores_of(table, source="test")
     speed = 1.93 if is_interrupted else 1.0
     curves = RunCurves(
         loss=made_up_curve("loss", is_interrupted, level=0.69, noise=0.03, falls=True),
-        throughput=made_up_curve(
-            "tokens per second", is_interrupted, level=41_000 * speed, noise=1800, falls=False
-        ),
+        throughput=made_up_curve("tokens per second", is_interrupted, level=41_000 * speed, noise=1800, falls=False),
         validation=Series("validation AUC", [100, 200, 300, 400], [0.78, 0.822, 0.835, 0.838]),
     )
     view = view_of(make_life(run_id, world_sizes, table), speed=speed)
@@ -343,11 +337,7 @@ def compared() -> Callable[[float], ComparisonPage]:
 
 
 def made_up_clause(name: str, verdict: str = "pass") -> Clause:
-    more = (
-        None
-        if verdict == "pass"
-        else MoreEvidence(what="2 more seeds", num_seeds=2, device_s=90.0, probability=0.6)
-    )
+    more = None if verdict == "pass" else MoreEvidence(what="2 more seeds", num_seeds=2, device_s=90.0, probability=0.6)
     return Clause(
         name=name, type="effect", verdict=verdict, requirement="it is so", seen="87%", value=0.87, reason=HOSTILE,
         benchmarks=("code",), more=more,

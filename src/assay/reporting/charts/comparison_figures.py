@@ -27,9 +27,7 @@ def difference_figures(page: ComparisonPage) -> Iterator[Figure]:
     yield _rule(page)
     for candidate in page.candidates:
         # Equal weights differ nowhere: there is nothing to look for.
-        if not candidate.compared.weights_equal and any(
-            slice_part.difference for slice_part in candidate.slices
-        ):
+        if not candidate.compared.weights_equal and any(slice_part.difference for slice_part in candidate.slices):
             yield _slices(candidate)
 
 
@@ -111,10 +109,7 @@ def _rule(page: ComparisonPage) -> Figure:
     return figure(
         _forest(
             found[0],
-            [
-                ForestRow(comparison.candidate_run_id, comparison.difference, comparison.verdict)
-                for comparison in found
-            ],
+            [ForestRow(comparison.candidate_run_id, comparison.difference, comparison.verdict) for comparison in found],
             what="for each candidate",
         ),
         title="Against the rule",
@@ -137,9 +132,7 @@ def _slices(candidate: ComparedRun) -> Figure:
     entries = []
     for slice_part in candidate.slices:
         worse = is_worse(slice_part.difference, _limit(found), higher_is_better=found.metric.higher_is_better)
-        row = ForestRow(
-            slice_part.value, slice_part.difference, f"{number_of(slice_part.num_rows, 'row')}", worse
-        )
+        row = ForestRow(slice_part.value, slice_part.difference, f"{number_of(slice_part.num_rows, 'row')}", worse)
         entries.append((slice_part.column, row))
     return figure(
         _forest(found, forest_rows(entries), what="in each slice"),
@@ -176,9 +169,7 @@ def _limit(found: ComparisonView) -> float:
 
 def _quality(page: ComparisonPage) -> Iterator[Figure]:
     evaluated = [
-        (run, run.view.evaluation)
-        for run in _runs(page)
-        if isinstance(run.view.evaluation, ClassifierEvaluation)
+        (run, run.view.evaluation) for run in _runs(page) if isinstance(run.view.evaluation, ClassifierEvaluation)
     ]
     legend = legend_of(each.view.run_id for each, _ in evaluated)
     evaluations = [found for _, found in evaluated]

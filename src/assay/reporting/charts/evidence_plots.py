@@ -51,9 +51,7 @@ def told_apart(names: Iterable[str], longest: int) -> dict[str, str]:
     whole = set(names)
     for tail in (0, *range(6, longest - 1)):
         end = longest - 1 - tail
-        shown = {
-            name: name if len(name) <= longest else f"{name[:end]}…{name[len(name) - tail :]}" for name in whole
-        }
+        shown = {name: name if len(name) <= longest else f"{name[:end]}…{name[len(name) - tail :]}" for name in whole}
         if len(set(shown.values())) == len(whole):
             return shown
     return {name: name for name in whole}
@@ -76,19 +74,14 @@ def share_text(value: float) -> str:
 def roc_chart(curves: Sequence[RocCurve], *, label: str) -> str:
     """True positive rate over false positive rate; the dashed line is a coin's."""
     area = _square("share of negatives flagged", Axis("share of positives found", (0, 1), share_text))
-    lines = [
-        area.line(*curve, f"line s{index + 1}{under(index, len(curves))}") for index, curve in enumerate(curves)
-    ]
+    lines = [area.line(*curve, f"line s{index + 1}{under(index, len(curves))}") for index, curve in enumerate(curves)]
     return area.drawing(area.line([0, 1], [0, 1], "guide"), *lines, label=label)
 
 
 def calibration_chart(bins: Sequence[Sequence[CalibrationBin]], *, label: str) -> str:
     """Observed share of positives over predicted probability, one dot per bin; the dashed line is perfect."""
     area = _square("predicted probability", Axis("observed share of positives", (0, 1), share_text))
-    marks = [
-        _calibration_line(each, area, f"s{index + 1}{under(index, len(bins))}")
-        for index, each in enumerate(bins)
-    ]
+    marks = [_calibration_line(each, area, f"s{index + 1}{under(index, len(bins))}") for index, each in enumerate(bins)]
     return area.drawing(area.line([0, 1], [0, 1], "guide"), *marks, label=label)
 
 

@@ -28,11 +28,7 @@ def confusion_figure(classes: Sequence[ClassScore]) -> Figure:
     caption = (
         "A line is a class, its cells what its rows are taken for; a dark diagonal is good. "
         + ("None is taken for another." if confused is None else _most_confused(*confused))
-        + (
-            f" The {MAX_CLASSES} most frequent of {len(classes)} are drawn."
-            if len(classes) > MAX_CLASSES
-            else ""
-        )
+        + (f" The {MAX_CLASSES} most frequent of {len(classes)} are drawn." if len(classes) > MAX_CLASSES else "")
     )
     return figure(
         lambda width: _confusion_chart(classes, shown, width=width),
@@ -60,9 +56,7 @@ def fit_figure(fit: NumberFit) -> Figure:
         Axis("true, on average", (low, high), number_text),
     )
     dots = [area.dot(bin_.mean_predicted, bin_.mean_label, "s1", r=4, told=_told(bin_)) for bin_ in fit.bins]
-    explained = (
-        "" if fit.r_squared is None else f" R² is {fit.r_squared:.3f}: 0 is as good as always saying the mean."
-    )
+    explained = "" if fit.r_squared is None else f" R² is {fit.r_squared:.3f}: 0 is as good as always saying the mean."
     return Figure(
         title="Predicted and true",
         caption=f"Of the rows of which it says 10, is the mean 10? Dots on the dashed line: yes.{explained}",

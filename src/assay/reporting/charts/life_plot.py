@@ -24,9 +24,7 @@ class Life(NamedTuple):
         return self.area.x((at_s - self.began_s) / self.unit_s), self.area.y(step)
 
 
-def life_chart(
-    attempts: Sequence[AttemptView], commits: Sequence[CommitView], *, width: int, label: str
-) -> str:
+def life_chart(attempts: Sequence[AttemptView], commits: Sequence[CommitView], *, width: int, label: str) -> str:
     """Steps over time: a line per attempt through its commits; where work was lost, the fall back is drawn."""
     began_s = attempts[0].started
     ends = [attempt.ended or attempt.started for attempt in attempts] + [commit.committed for commit in commits]
@@ -41,8 +39,7 @@ def life_chart(
     )
     life = Life(area, began_s, unit_s)
     lines = [
-        _one_attempt(attempt, [one for one in commits if one.attempt == attempt.attempt], life)
-        for attempt in attempts
+        _one_attempt(attempt, [one for one in commits if one.attempt == attempt.attempt], life) for attempt in attempts
     ]
     return area.drawing(_beginnings(attempts, life), *lines, label=label)
 

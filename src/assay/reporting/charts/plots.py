@@ -110,11 +110,7 @@ def series_chart(
     steps = [step for item in series for step in item.steps]
     first, last = min(steps, default=0.0), max(steps, default=1.0)
     is_log = spans_decades(extremes) and not zero_based
-    range_ = (
-        log_domain(extremes)
-        if is_log
-        else domain(_without_outliers(extremes), floor=0.0 if zero_based else None)
-    )
+    range_ = log_domain(extremes) if is_log else domain(_without_outliers(extremes), floor=0.0 if zero_based else None)
     area = chart(
         width,
         280 if width > 400 else 250,
@@ -128,8 +124,7 @@ def series_chart(
     ]
     lost = [_lost_points(item, area) for item in series]
     lines = [
-        _line(each, area, f"s{index + 1}{under(index, len(series))}", dots=dots)
-        for index, each in enumerate(thinned)
+        _line(each, area, f"s{index + 1}{under(index, len(series))}", dots=dots) for index, each in enumerate(thinned)
     ]
     probes = _probes(thinned, [item.name for item in series], area) if width > 400 else ""
     return area.drawing(*bands, *lost, *lines, probes, label=label)
@@ -180,8 +175,7 @@ def _line(thinned: Bucketed, area: Chart, colour: str, *, dots: bool) -> str:
         return line
     points = zip(thinned.steps, means, thinned.means, strict=True)
     return line + "".join(
-        area.dot(step, drawn, colour, r=4, told=f"step {step:,.0f}: {value:.4f}")
-        for step, drawn, value in points
+        area.dot(step, drawn, colour, r=4, told=f"step {step:,.0f}: {value:.4f}") for step, drawn, value in points
     )
 
 

@@ -55,9 +55,7 @@ def chance_figure(
     )
 
 
-def _chance_chart(
-    lots: Sequence[Lot], width: int, limit: float, x_label: str, label: str, promised: float
-) -> str:
+def _chance_chart(lots: Sequence[Lot], width: int, limit: float, x_label: str, label: str, promised: float) -> str:
     grid = np.linspace(0.002, 0.998, 160)
     lines = [np.quantile(lot.values, grid) for lot in lots]
     low = min(float(line[0]) for line in lines)
@@ -110,9 +108,7 @@ def _tornado_chart(drivers: Sequence[Driver], *, now: float, width: int) -> str:
         rows.append(name + _swing(driver, scale, now, y + lift))
     bottom = 10 + (ROW + lift) * len(drivers)
     rule = tag("line", x1=scale(now), x2=scale(now), y1=4, y2=bottom, class_="rule")
-    foot = text(
-        f"P(on time), now {percent_text(now)}", scale(now), bottom + 18, class_="axis", text_anchor="middle"
-    )
+    foot = text(f"P(on time), now {percent_text(now)}", scale(now), bottom + 18, class_="axis", text_anchor="middle")
     return drawing(*rows, rule, foot, width=width, height=bottom + 26, label="Drivers of the date")
 
 

@@ -234,9 +234,7 @@ def series_figure(
             for step, mean, low, high in zip(*thinned, strict=True)
         ]
     return figure(
-        lambda width: series_chart(
-            series, width=width, y_label=y_label, label=label, zero_based=zero_based, dots=dots
-        ),
+        lambda width: series_chart(series, width=width, y_label=y_label, label=label, zero_based=zero_based, dots=dots),
         title=title,
         caption=caption,
         legend=legend_of(each.name for each in series) if len(series) > 1 else (),
@@ -278,11 +276,7 @@ def _life(run: RunView) -> Figure:
         lambda width: life_chart(run.attempts, run.commits, width=width, label=label),
         title="The life of the run",
         caption="Each dot is a commit, each vertical rule the beginning of an attempt with its ranks. "
-        + (
-            f"A cross is where an attempt died.{fall if run.lost_steps else ''}"
-            if num_kills
-            else _uninterrupted(run)
-        ),
+        + (f"A cross is where an attempt died.{fall if run.lost_steps else ''}" if num_kills else _uninterrupted(run)),
         table=Table.of(
             run.attempts,
             ("attempt", lambda each: str(each.attempt)),
@@ -300,9 +294,7 @@ def _life(run: RunView) -> Figure:
 def _phases(run: RunView) -> Figure:
     totals = phase_totals(run)
     present = [name for name in PHASES if totals[0][1].get(name)]
-    label = "Device time by phase: " + ", ".join(
-        f"{name} {duration_text(totals[0][1][name])}" for name in present
-    )
+    label = "Device time by phase: " + ", ".join(f"{name} {duration_text(totals[0][1][name])}" for name in present)
     rows = [
         (
             name,
@@ -363,8 +355,7 @@ def _scores(histogram: ScoreHistogram) -> Figure:
     ]
     return Figure(
         title="Scores by class",
-        caption="How the model scores each class, as a share of that class. "
-        "The less the two overlap, the better.",
+        caption="How the model scores each class, as a share of that class. The less the two overlap, the better.",
         wide=score_chart(histogram, label="Histogram of predicted probabilities for both classes"),
         legend=[("negatives", "label 0"), ("positives", "label 1")],
         table=Table(("probability", "rows of label 0", "rows of label 1"), rows),

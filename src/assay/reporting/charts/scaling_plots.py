@@ -64,10 +64,7 @@ def back_test_chart(tested: BackTest, confidence: float, *, width: int, label: s
     multiplier = tested.multiplier(confidence)
     horizons = np.concatenate([origin.horizons for origin in tested.origins]) / math.log(10)
     shares = np.concatenate(
-        [
-            origin.errors / (multiplier * band_scale(origin.claimed, origin.horizons))
-            for origin in tested.origins
-        ]
+        [origin.errors / (multiplier * band_scale(origin.claimed, origin.horizons)) for origin in tested.origins]
     )
     farthest, sizes = float(horizons.max()) * 1.03, [-1.25, 1.25, *shares.tolist()]
     area = chart(

@@ -34,9 +34,7 @@ class TitledTable(NamedTuple):
     table: Table
 
     @classmethod
-    def of(
-        cls, title: str, caption: str, facts: Iterable[Fact], *columns: tuple[str, Callable[[Fact], str]]
-    ) -> Self:
+    def of(cls, title: str, caption: str, facts: Iterable[Fact], *columns: tuple[str, Callable[[Fact], str]]) -> Self:
         """With a row for each fact; a column is its heading and what it says of a fact."""
         return cls(title, caption, Table.of(facts, *columns))
 

@@ -205,9 +205,7 @@ def _evaluation(facts: ModelFacts) -> Iterator[str]:
 def _audit(facts: ModelFacts) -> Iterator[str]:
     audit = facts.audit
     whole = (
-        f"what was learned behind {plain(audit.forked_from)}"
-        if audit and audit.forked_from
-        else "the run as a whole"
+        f"what was learned behind {plain(audit.forked_from)}" if audit and audit.forked_from else "the run as a whole"
     )
     if audit is None:
         command = code(f"assay audit {facts.run.run_id}")

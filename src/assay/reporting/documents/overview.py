@@ -19,9 +19,7 @@ from assay.reporting.views.verdict import Tile, Verdict, device_hours_text, run_
 NOT_DECIDED = "not yet decided"
 
 
-def campaigns_document(
-    lines: Sequence[CampaignLine], *, memos: Sequence[tuple[str, str]], now_s: float
-) -> Document:
+def campaigns_document(lines: Sequence[CampaignLine], *, memos: Sequence[tuple[str, str]], now_s: float) -> Document:
     """All campaigns, each candidate by its newest decision. `memos`: (file, name) of each campaign's memo."""
     campaigns = [(name, list(each)) for name, each in groupby(lines, key=lambda line: line.campaign)]
     spent_s = sum(3600 * found[0].campaign_device_hours for _, found in campaigns)
@@ -56,9 +54,7 @@ def _campaign(lines: Sequence[CampaignLine]) -> Iterator[Block]:
     if not decided:
         yield Passage(f"Declared {utc_text(lines[0].created)}; its first look is still to come.")
         return
-    for unit, alike in groupby(
-        sorted(decided, key=lambda line: line.unit or ""), key=lambda line: line.unit or ""
-    ):
+    for unit, alike in groupby(sorted(decided, key=lambda line: line.unit or ""), key=lambda line: line.unit or ""):
         yield _gains(list(alike), unit)
     yield TitledTable.of(
         "What was decided",

@@ -86,8 +86,7 @@ def render_comparison_page(page: ComparisonPage) -> str:
         tiles=[tile for candidate in page.candidates for tile in _comparison_tiles(candidate.compared)],
         sections=[("Is it as good?", difference_figures(page)), ("Side by side", overlay_figures(page))],
         changes=[
-            (candidate.compared.candidate_run_id, changes_table(candidate.compared))
-            for candidate in page.candidates
+            (candidate.compared.candidate_run_id, changes_table(candidate.compared)) for candidate in page.candidates
         ],
         costs=cost_table(page),
     )
@@ -150,9 +149,7 @@ def write_page(text: str, out: Path | None, *, beside: Path) -> Path:
         write_file(out, text)
         return out
     if not beside.parent.is_dir():
-        raise ConfigError(
-            f"{beside.parent}: no such folder; the page would lie there alone. Name a file: --out."
-        )
+        raise ConfigError(f"{beside.parent}: no such folder; the page would lie there alone. Name a file: --out.")
     try:
         open_store(str(beside.parent)).put(beside.name, text.encode())
     except StoreError as error:

@@ -66,9 +66,7 @@ def prediction_sentence(asked: ExtrapolatedTarget) -> str:
     known = max(loss.high / loss.value - 1.0, 1.0 - loss.low / loss.value)
     sentence = f"At {target_text(asked)} the loss will be {loss.value:.4g}, {band}: known to {known:.1%}."
     if asked.score is not None:
-        sentence += (
-            f" The score will be {asked.score.value:.3f}, {asked.score.low:.3f} to {asked.score.high:.3f}."
-        )
+        sentence += f" The score will be {asked.score.value:.3f}, {asked.score.low:.3f} to {asked.score.high:.3f}."
     if asked.is_untested:
         beyond, tested = asked.prediction.times_beyond_data, asked.prediction.times_supported
         sentence += (
@@ -109,8 +107,7 @@ def parameters_table(study: ScalingStudy) -> Table:
 
 def _interval_text(parameter: LawParameter) -> str:
     low, high = (
-        "no number" if end is None else f"{end:.4g}"
-        for end in (parameter.estimate.low, parameter.estimate.high)
+        "no number" if end is None else f"{end:.4g}" for end in (parameter.estimate.low, parameter.estimate.high)
     )
     return f"{low} to {high}"
 
@@ -118,9 +115,7 @@ def _interval_text(parameter: LawParameter) -> str:
 def targets_table(study: ScalingStudy) -> Table:
     """Each target with its band, or the reason why there is none."""
 
-    def told(
-        text: Callable[[ScalingPrediction], str], refused: str = ""
-    ) -> Callable[[ExtrapolatedTarget], str]:
+    def told(text: Callable[[ScalingPrediction], str], refused: str = "") -> Callable[[ExtrapolatedTarget], str]:
         return lambda each: refused if each.prediction is None else text(each.prediction)
 
     def score(each: ExtrapolatedTarget) -> str:

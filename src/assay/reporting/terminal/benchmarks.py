@@ -129,8 +129,7 @@ def interval_text(score: Estimate) -> str:
 def notes(result: BenchmarkResult) -> list[str]:
     """What a reader must know besides: failures by kind, leaks."""
     lines = [
-        f"  {result.benchmark}: {number_of(count, 'item')} failed: {kind}"
-        for kind, count in result.failures.items()
+        f"  {result.benchmark}: {number_of(count, 'item')} failed: {kind}" for kind, count in result.failures.items()
     ]
     if result.incomplete_reason:
         lines.insert(0, f"  {result.benchmark}: not whole: {result.incomplete_reason}; no decision takes it")
@@ -150,9 +149,7 @@ def notes(result: BenchmarkResult) -> list[str]:
     if leak is not None and (text := not_searched_text(leak)):
         lines.append(f"  {result.benchmark}: {text}")
     if leak is not None and leak.num_items_found:
-        without = (
-            "" if leak.score_without is None else f"; over the others the score is {leak.score_without:.4f}"
-        )
+        without = "" if leak.score_without is None else f"; over the others the score is {leak.score_without:.4f}"
         named = ", ".join(leak.items_found[:3]) + (", …" if leak.num_items_found > 3 else "")
         lines.append(
             f"  {result.benchmark}: {number_of(leak.num_items_found, 'item')} trained on (at least half of "

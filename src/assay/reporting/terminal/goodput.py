@@ -75,11 +75,7 @@ def _advice(found: Goodput) -> str:
         return "no interruption on record: nothing to weigh the cost of commits against."
     if found.optimal_commit_s is None or found.commit_s is None:
         return "no commit on record in an attempt that has ended: nobody knows yet what one costs."
-    steps = (
-        f", about {number_of(max(1, round(found.optimal_commit_s / found.step_s)), 'step')}"
-        if found.step_s
-        else ""
-    )
+    steps = f", about {number_of(max(1, round(found.optimal_commit_s / found.step_s)), 'step')}" if found.step_s else ""
     return (
         f"a commit holds a rank up for {1000 * found.commit_s:.0f} ms, an interruption comes every "
         f"{duration_text(found.failure_s)}: best is a commit every {duration_text(found.optimal_commit_s)}"

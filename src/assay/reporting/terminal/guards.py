@@ -12,9 +12,7 @@ from assay.records.guard import GuardStanding
 def print_guards(standings: Sequence[GuardStanding]) -> None:
     """One after another; those that lapsed are said to have."""
     if not standings:
-        click.echo(
-            "no guard stands. 'assay triage guard DIAGNOSIS' accepts what 'triage failures --json' found."
-        )
+        click.echo("no guard stands. 'assay triage guard DIAGNOSIS' accepts what 'triage failures --json' found.")
     for standing in standings:
         guard = standing.guard
         does = "lapsed" if standing.has_lapsed else "refuses runs" if guard.is_refusing else "warns of runs"

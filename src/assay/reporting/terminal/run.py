@@ -78,9 +78,7 @@ def _facts(run: RunView) -> Iterator[tuple[str, RenderableType]]:
     title = run.evaluation.headline.metric.title if run.evaluation else "evaluation"
     looks = ((name, each.last) for name, each in run.metrics.items() if name.startswith(VALIDATION_CURVE))
     on_the_way = [
-        f"{metric_title(name.removeprefix(VALIDATION_CURVE))} {last:.4f}"
-        for name, last in looks
-        if last is not None
+        f"{metric_title(name.removeprefix(VALIDATION_CURVE))} {last:.4f}" for name, last in looks if last is not None
     ]
     if run.evaluation is None and on_the_way:
         yield title, f"not at its end yet: {on_the_way[0]} on the way"
@@ -249,8 +247,6 @@ def _attempts(run: RunView) -> Iterator[RenderableType]:
 
 def _events(run: RunView) -> Iterator[RenderableType]:
     for notice in run.notices[-MAX_EVENTS:]:
-        yield Text(
-            f"attempt {notice.attempt}, {notice.notice.replace('_', ' ')}: {notice.text}", style="yellow"
-        )
+        yield Text(f"attempt {notice.attempt}, {notice.notice.replace('_', ' ')}: {notice.text}", style="yellow")
     for event in run.events[-MAX_EVENTS:]:
         yield Text(f"attempt {event.attempt}, rank {event.rank}: {event.text}", style="dim")

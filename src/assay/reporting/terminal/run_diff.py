@@ -19,9 +19,7 @@ def print_diff(found: RunDiffView) -> None:
         else:
             screen.print(f"\n{title}: the same")
     screen.print(f"\ndata: {_data_text(found)}")
-    screen.print(
-        f"weights: {'equal, bit for bit' if found.weights_equal else 'other ones'}; {_curve_text(found)}"
-    )
+    screen.print(f"weights: {'equal, bit for bit' if found.weights_equal else 'other ones'}; {_curve_text(found)}")
     if found.loss:
         losses = table_of(
             found.loss,
@@ -31,17 +29,11 @@ def print_diff(found: RunDiffView) -> None:
             (number("difference"), lambda each: f"{each.after - each.before:+.4f}"),
         )
         screen.print(losses)
-    known = [
-        difference
-        for difference in found.outcome
-        if not (difference.before is None and difference.after is None)
-    ]
+    known = [difference for difference in found.outcome if not (difference.before is None and difference.after is None)]
     screen.print("", table_of_differences("outcome", known, _outcome_name))
 
 
-def table_of_differences(
-    title: str, differences: Sequence[DifferenceView], name_of: Callable[[str], str]
-) -> Any:
+def table_of_differences(title: str, differences: Sequence[DifferenceView], name_of: Callable[[str], str]) -> Any:
     """Name, before, after."""
     return table_of(
         differences,

@@ -86,9 +86,7 @@ def _columns(now_s: float) -> list[_Column]:
         _Column("ranks", lambda line: world_sizes_text(line.world_sizes), spared=2),
         _Column("attempts", lambda line: str(line.attempts), is_number=True, spared=3),
         _Column("measured", _measured, is_number=True),
-        _Column(
-            "device time", lambda line: device_hours_text(3600 * line.device_hours), is_number=True, spared=1
-        ),
+        _Column("device time", lambda line: device_hours_text(3600 * line.device_hours), is_number=True, spared=1),
         _Column(
             "evaluation",
             lambda line: device_hours_text(3600 * line.evaluation_hours) if line.evaluation_hours else "",
@@ -110,9 +108,7 @@ def _columns(now_s: float) -> list[_Column]:
     ]
 
 
-def _row(
-    cells: Sequence[tuple[_Column, str]], widths: Mapping[str, int], width: int | None, status: str = ""
-) -> str:
+def _row(cells: Sequence[tuple[_Column, str]], widths: Mapping[str, int], width: int | None, status: str = "") -> str:
     row, used = "", 0
     for column, text in cells:
         gap, wide = _GAP if row else "", widths[column.heading]
@@ -140,8 +136,7 @@ def _width(text: str) -> int:
     if text.isascii():
         return len(text)
     return sum(
-        0 if unicodedata.combining(each) else 2 if unicodedata.east_asian_width(each) in "WF" else 1
-        for each in text
+        0 if unicodedata.combining(each) else 2 if unicodedata.east_asian_width(each) in "WF" else 1 for each in text
     )
 
 

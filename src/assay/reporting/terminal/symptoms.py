@@ -16,9 +16,7 @@ def print_symptoms(found: Symptoms) -> None:
     for signature in found.signatures:
         if signature.count > 1:
             where = (*signature.paths, *signature.runs)
-            click.secho(
-                f"{signature.count} alike, {signature.symptom_class}: {one_line(signature.key)}", bold=True
-            )
+            click.secho(f"{signature.count} alike, {signature.symptom_class}: {one_line(signature.key)}", bold=True)
             click.echo("".join(f"  {one_line(text)}\n" for text in where), nl=False)
     for cause in found.shared:
         _print_shared(cause)
@@ -42,9 +40,7 @@ def _print_failure(failure: RecordedSymptom) -> None:
         f"rank {failure.rank} on {one_line(failure.host)}" if failure.rank is not None else "",
     ]
     placed = ", ".join(filter(None, where))
-    click.secho(
-        f"{one_line(failure.run_id)}{f', {placed}' if placed else ''}: {failure.symptom_class}", bold=True
-    )
+    click.secho(f"{one_line(failure.run_id)}{f', {placed}' if placed else ''}: {failure.symptom_class}", bold=True)
     click.echo(f"  {one_line(failure.text)}")
 
 

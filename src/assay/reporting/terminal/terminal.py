@@ -108,9 +108,7 @@ def print_list(
 
 def print_table(found: figure.Table) -> None:
     """A table of a page: its first column holds names, the others numbers."""
-    table = Table(
-        found.header[0], *map(number, found.header[1:]), box=None, pad_edge=False, header_style="bold"
-    )
+    table = Table(found.header[0], *map(number, found.header[1:]), box=None, pad_edge=False, header_style="bold")
     for row in found.rows:
         table.add_row(*row)
     stdout().print(table)

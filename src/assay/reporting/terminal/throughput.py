@@ -39,9 +39,7 @@ NO_SHARE = 0.0005
 """Would be 0%."""
 
 
-def print_forecast(
-    found: ThroughputForecast, calibration: ThroughputCalibration, *, advised_for: int | None
-) -> None:
+def print_forecast(found: ThroughputForecast, calibration: ThroughputCalibration, *, advised_for: int | None) -> None:
     """`advised_for`: the number of workers that advice is of; None where none was asked for."""
     for line in _calibration_lines(calibration):
         click.echo(line)
@@ -110,9 +108,7 @@ def print_check(found: ThroughputCheck) -> None:
 
 
 def _calibration_lines(calibration: ThroughputCalibration) -> Iterator[str]:
-    mean_lane_s = sum(sum(step.lane_s) for step in calibration.steps) / (
-        len(calibration.steps) * calibration.lanes
-    )
+    mean_lane_s = sum(sum(step.lane_s) for step in calibration.steps) / (len(calibration.steps) * calibration.lanes)
     day = utc_text(calibration.measured_s)[:10]
     yield (
         f"calibrated on {calibration.host}, {day}, {calibration.processor.model}: "

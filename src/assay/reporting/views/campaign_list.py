@@ -33,9 +33,7 @@ class CampaignLine(View):
 
 def campaign_lines(ledger: Ledger) -> list[CampaignLine]:
     """The newest campaign first."""
-    return [
-        line for campaign in ledger.campaigns() for line in lines_of(campaign, ledger.decisions(campaign.name))
-    ]
+    return [line for campaign in ledger.campaigns() for line in lines_of(campaign, ledger.decisions(campaign.name))]
 
 
 def lines_of(campaign: Campaign, decisions: Sequence[Decision]) -> list[CampaignLine]:

@@ -28,7 +28,8 @@ class CheckView(View):
     num_rows: int
     num_tokens: float
     """Trained tokens of the whole run; for prompts, prompt tokens."""
-    answer_tokens: int
+    completion_tokens: int
+    """If every completion has the maximum length; 0 without prompts."""
     validation_tokens: float
     """Per evaluation."""
     parameters: int | None
@@ -36,7 +37,7 @@ class CheckView(View):
     """Estimated float32 memory of a rank, by part."""
     num_commits: int | None
     num_evaluations: int
-    remarks: tuple[str, ...]
+    warnings: tuple[str, ...]
     world_size: int
     wall_s: float | None
     """Expected without failures."""

@@ -89,14 +89,10 @@ def comparison_page(
     baseline = run_page(ledger, baseline_id)
     pages = [run_page(ledger, run_id) for run_id in candidate_ids]
     written = str(out or Path(pages[0].view.run_dir) / "comparison.html")
-    return ComparisonPage(
-        baseline, [_candidate(ledger, baseline, page, allowed_loss, written) for page in pages]
-    )
+    return ComparisonPage(baseline, [_candidate(ledger, baseline, page, allowed_loss, written) for page in pages])
 
 
-def comparison_view(
-    found: AnyComparison, baseline: RunView, candidate: RunView, *, page: str
-) -> ComparisonView:
+def comparison_view(found: AnyComparison, baseline: RunView, candidate: RunView, *, page: str) -> ComparisonView:
     """The record, and the two runs' speed and cost."""
     rates = [each.speed.rows_per_s if each.speed else None for each in (baseline, candidate)]
     shared = (*Comparison.model_fields, "metric", "baseline_value", "candidate_value")

@@ -62,11 +62,7 @@ class RunCurves:
 
 def run_curves(ledger: Ledger, run_id: str) -> RunCurves:
     """The curves of a run by its whole id."""
-    names = [
-        summary.name
-        for summary in metric_summaries(ledger, run_id)
-        if summary.name.startswith(VALIDATION_CURVE)
-    ]
+    names = [summary.name for summary in metric_summaries(ledger, run_id) if summary.name.startswith(VALIDATION_CURVE)]
     validation = _series(ledger, run_id, names[0]) if names else None
     return RunCurves(
         loss=_series(ledger, run_id, "loss"),

@@ -24,7 +24,7 @@ class DesignView(View):
     num_seeds: int
     detectable_effect: float
     """As a share."""
-    chance: float | None
+    power: float | None
     """For `--effect`."""
 
 
@@ -74,9 +74,7 @@ def power_view(
                 detectable_effect=minimum_detectable_effect(
                     noise, num_seeds=count, num_items=items, target_power=target_power
                 ),
-                chance=None
-                if effect is None
-                else float(power(effect, noise, num_seeds=count, num_items=items)),
+                power=None if effect is None else float(power(effect, noise, num_seeds=count, num_items=items)),
             )
             for count in SEEDS_SHOWN
         ),

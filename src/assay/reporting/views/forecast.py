@@ -22,6 +22,7 @@ class StageView(View):
     high: float
     """90% quantile at completion."""
     limit: float | None
+    """From the program."""
 
 
 class AlarmView(View):
@@ -29,6 +30,7 @@ class AlarmView(View):
 
     level: Literal["act", "watch"]
     what: str
+    """The promise, activity or risk."""
     text: str
 
 

@@ -62,8 +62,8 @@ This page is what `assay show --keys` prints. Keys are added, never renamed.
 `T?` is `T` or null, `T[]` a list, `{T}` an object with names as keys. Null means unknown, not measured or not
 applicable; infinity and NaN are null, too. `time` is ISO 8601 in UTC. A key in `_s` holds seconds (of a point
 in time: since the Unix epoch), `_h` hours since the program's start, `_sha256` a digest. `because` explains the
-verdict, `next` is the recommended next step, `low` and `high` are the ends of a 95% interval, `sources` maps
-inputs to their SHA-256. A record also has `kind` and `version`.
+verdict, `next` is the recommended next step, `low` and `high` are the ends of an interval (95% if there is no
+`confidence`), `sources` maps inputs to their SHA-256. A record also has `kind` and `version`.
 """
 
 
@@ -108,9 +108,7 @@ PRINTED = (
     Printed("assay eval history", "a list, benchmark by benchmark, each by step", HistoryLine),
     Printed("assay eval coverage", "one object", Coverage),
     Printed("assay campaign list", "a list, the newest campaign first", CampaignLine),
-    Printed(
-        "assay campaign run, assay campaign show, assay decide", "a list, one object a candidate", Decision
-    ),
+    Printed("assay campaign run, assay campaign show, assay decide", "a list, one object a candidate", Decision),
     Printed("assay throughput", "one object", ThroughputForecast),
     Printed("assay throughput --check", "one object", ThroughputCheck),
     Printed("assay scaling fit", "one object", ScalingView),
@@ -184,12 +182,12 @@ def _bases(model: type[BaseModel]) -> list[type[BaseModel]]:
     return [base for base in model.__bases__ if issubclass(base, BaseModel) and base.model_fields]
 
 
-def _section(
-    model: type[BaseModel], level: str, shared: Mapping[Any, str], introduction: str = ""
-) -> list[str]:
+def _section(model: type[BaseModel], level: str, shared: Mapping[Any, str], introduction: str = "") -> list[str]:
     about = " ".join((model.__doc__ or "").split())
-    bases = "".join(f" It has the keys of {_link(base)} and:" for base in _bases(model))
-    return ["", f"{level} {heading(model)}", "", f"{introduction}{about}{bases}", "", *_items(model, shared)]
+    items = _items(model, shared)
+    bases = "".join(f" It has the keys of {_link(base)}{' and:' if items else '.'}" for base in _bases(model))
+    text = ["", f"{level} {heading(model)}", "", f"{introduction}{about}{bases}"]
+    return [*text, "", *items] if items else text
 
 
 def _items(model: type[BaseModel], shared: Mapping[Any, str]) -> list[str]:
@@ -216,9 +214,7 @@ def _own_fields(model: type[BaseModel]) -> dict[str, FieldInfo]:
 def _shared_enumerations(models: Iterable[type[BaseModel]]) -> dict[Any, str]:
     """The long enumerations that several keys have -> the name of one of these keys."""
     fields = {
-        (key, field.annotation): field.alias or key
-        for model in models
-        for key, field in model.model_fields.items()
+        (key, field.annotation): field.alias or key for model in models for key, field in model.model_fields.items()
     }
     keys = dict[Any, list[str]]()
     for (_, annotation), name in fields.items():

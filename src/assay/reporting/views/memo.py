@@ -76,25 +76,19 @@ def memo_verdict(memo: Memo) -> Verdict:
         reason = memo.stopped_by or "no look has been taken yet"
         return Verdict("open", "not decided", f"There is no decision yet: {reason}.")
     words = [f"{WORDS[decision.recommendation].lower()} {decision.candidate}" for decision in memo.decisions]
-    left = [
-        f"{name} is not decided: {memo.stopped_by or 'its looks are still to come'}." for name in memo.undecided
-    ]
+    left = [f"{name} is not decided: {memo.stopped_by or 'its looks are still to come'}." for name in memo.undecided]
     runs = memo.runs()
     not_proved = [run for run in runs if run.audit_verdict != "pass"]
     warned = [run for run in runs if run.warnings]
     marks = (
-        Mark(
-            "rows", "bad" if not_proved else "good", f"{len(runs) - len(not_proved)} of {len(runs)} runs proved"
-        ),
+        Mark("rows", "bad" if not_proved else "good", f"{len(runs) - len(not_proved)} of {len(runs)} runs proved"),
         Mark("models", *_models_word(runs)),
     )
     tone = TONES[memo.decisions[0].recommendation]
     return Verdict(
         worst((tone, "open")) if warned else tone,
         " · ".join(words),
-        " ".join(
-            [*(_said_of(decision, is_alone=len(memo.decisions) == 1) for decision in memo.decisions), *left]
-        ),
+        " ".join([*(_said_of(decision, is_alone=len(memo.decisions) == 1) for decision in memo.decisions), *left]),
         marks,
     )
 
@@ -280,9 +274,7 @@ def all_effects(decision: Decision) -> list[BenchmarkEffect]:
 
 def effect_row(effect: BenchmarkEffect) -> tuple[str, ...]:
     """What `EFFECT_COLUMNS` say of it."""
-    clusters = (
-        "" if effect.num_clusters == effect.num_items else f" in {number_of(effect.num_clusters, 'cluster')}"
-    )
+    clusters = "" if effect.num_clusters == effect.num_items else f" in {number_of(effect.num_clusters, 'cluster')}"
     return (
         effect.benchmark if effect.higher_is_better else f"{effect.benchmark} (less is better)",
         effect.role,
@@ -332,9 +324,7 @@ def record_paths(memo: Memo) -> list[str]:
         if decision.recommendation == "scale":
             found.append(known_good_of(decision))
         found += [run_record(run) for run in decision.runs]
-        found += [
-            source.path for gate in decision.gates for clause in gate.clauses for source in clause.evidence
-        ]
+        found += [source.path for gate in decision.gates for clause in gate.clauses for source in clause.evidence]
         found += [
             source.path
             for effect in decision.effects
@@ -406,9 +396,7 @@ def _unasked_count(decision: Decision) -> str:
 
 def _cost_tile(memo: Memo) -> Tile:
     # The tile's name says the rest.
-    spent, agreed = (
-        device_time_text(each).removesuffix(" of device time") for each in (memo.spent_s(), memo.budget_s)
-    )
+    spent, agreed = (device_time_text(each).removesuffix(" of device time") for each in (memo.spent_s(), memo.budget_s))
     cost = f"; {memo.cost}" if memo.cost else ""
     return Tile(
         "device time of training",

@@ -181,7 +181,7 @@ class RunView(RunHead):
     """Oldest first, corrupt ones included."""
     device_seconds: DeviceSeconds
     """Held by training, over all ranks and attempts. `lost` is work that was rolled back."""
-    device_seconds_beside: DeviceSeconds
+    evaluation_device_seconds: DeviceSeconds
     """Held by evaluation outside training (`assay eval work`, `assay eval run`)."""
     cost: float | None
     """Training, at the configured prices (docs/settings.md)."""
@@ -225,7 +225,7 @@ class RunView(RunHead):
 
     def evaluation_s(self) -> float:
         """Device time of evaluating its commits, in seconds."""
-        return sum(self.device_seconds_beside.values())
+        return sum(self.evaluation_device_seconds.values())
 
 
 def run_view(ledger: Ledger, run_id: str, settings: Settings = NO_SETTINGS) -> RunView:
@@ -284,12 +284,8 @@ def run_view(ledger: Ledger, run_id: str, settings: Settings = NO_SETTINGS) -> R
         evaluation=evaluations[-1] if evaluations else None,
         audit=ledger.audit(run.run_id),
         warnings=_warning_views(numbers.warnings()),
-        notices=tuple(
-            NoticeView.of(notice, at=notice.at_s) for notice in ledger.notices(run.run_id)[-NEWEST_EVENTS:]
-        ),
-        events=tuple(
-            EventView.of(event, at=event.at_s) for event in events(ledger, run.run_id)[-NEWEST_EVENTS:]
-        ),
+        notices=tuple(NoticeView.of(notice, at=notice.at_s) for notice in ledger.notices(run.run_id)[-NEWEST_EVENTS:]),
+        events=tuple(EventView.of(event, at=event.at_s) for event in events(ledger, run.run_id)[-NEWEST_EVENTS:]),
         last_seen=seen_s,
         tags=remarks.tags if remarks else (),
         notes=remarks.notes if remarks else (),
@@ -305,7 +301,7 @@ def _costs(settings: Settings, attempts: Sequence[Attempt], phases: Sequence[Pha
     cost, evaluation_cost = (cost_of(settings, attempts, each) for each in (trained, evaluated))
     return {
         "device_seconds": (seconds := device_seconds(trained)),
-        "device_seconds_beside": device_seconds(evaluated),
+        "evaluation_device_seconds": device_seconds(evaluated),
         "cost": cost.amount if cost else None,
         "evaluation_cost": evaluation_cost.amount if evaluation_cost else None,
         "currency": cost.currency if cost else None,
@@ -379,8 +375,7 @@ def _attempt(attempt: Attempt, reached: int | None, phases: Sequence[PhaseSecond
 
 def _speed(ledger: Ledger, run_id: str) -> SpeedView | None:
     seconds, rows, tokens = (
-        metric_series(ledger, run_id, name, max_points=MOST_POINTS).values
-        for name in ("step_s", "rows", "tokens")
+        metric_series(ledger, run_id, name, max_points=MOST_POINTS).values for name in ("step_s", "rows", "tokens")
     )
     if not (spent_s := float(seconds.sum())) > 0:
         return None

@@ -41,7 +41,9 @@ class RunDiffView(View):
     """A comparison of two runs."""
 
     before: str
+    """Id of the first run."""
     after: str
+    """Id of the second run."""
     recipe: tuple[DifferenceView, ...]
     """Without the dataset's location."""
     is_dataset_equal: bool

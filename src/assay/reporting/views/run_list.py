@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from assay.base.clock import SystemClock
+from assay.base.closest_key import closest_key
 from assay.base.config import dotted_leaves
 from assay.base.errors import ConfigError
-from assay.base.meant_key import meant_key
 from assay.base.units import duration_text
 from assay.records.evaluation import AUC
 from assay.records.failure import FailureKind
@@ -207,7 +207,7 @@ def _refuse_keys_of_no_run(summaries: Sequence[RunSummary], where: Mapping[str, 
             # Here, for every method's keys are read, and a list of runs seldom asks.
             from assay.training.recipe import Recipe
 
-            meant = meant_key(Recipe, key.split("."))
+            meant = closest_key(Recipe, key.split("."))
             close = [meant] if meant in known else difflib.get_close_matches(key, known, n=3)
             hint = f" Perhaps you meant {' or '.join(close)}." if close else ""
             raise ConfigError(f"--where {key}: no run's recipe has that key.{hint}")

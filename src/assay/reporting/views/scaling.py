@@ -11,7 +11,7 @@ from assay.statistics.code_length import CodeLength
 from assay.statistics.scaling.study import ScalingStudy
 
 
-class AskedView(View):
+class TargetPredictionView(View):
     """A target and its prediction."""
 
     target: Mapping[str, float]
@@ -21,7 +21,7 @@ class AskedView(View):
     """Downstream score; null without `--score`."""
     is_untested: bool
     """Beyond the range of the back-test."""
-    refused: str | None
+    error: str | None
     """Why there is no prediction or score."""
 
 
@@ -31,7 +31,7 @@ class ScalingView(View):
     law: Annotated[ScalingLaw, AsWritten]
     form_errors: Mapping[str, float]
     """Back-test error of each form, in log loss."""
-    predictions: tuple[AskedView, ...]
+    predictions: tuple[TargetPredictionView, ...]
     """One per `--at`."""
     band_multiplier: float | None
     """Factor on standard errors found by the back-test."""
@@ -71,7 +71,7 @@ def scaling_view(found: ScalingStudy, check: BandCheck | None, page: Path | None
         law=found.law,
         form_errors=found.errors,
         predictions=tuple(
-            AskedView.of(target, refused=str(target.error) if target.error else None)
+            TargetPredictionView.of(target, error=str(target.error) if target.error else None)
             for target in found.targets
         ),
         band_multiplier=found.back_test.multiplier(found.confidence) if found.back_test else None,

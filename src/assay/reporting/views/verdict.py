@@ -211,9 +211,7 @@ def next_commands(run: RunView) -> list[tuple[str, str]]:
         step = commit.step if (commit := run.last_commit()) else 0
         found.append(("or change its recipe", f"assay train --from {run.run_id}@{step} KEY=VALUE"))
     if any(warning.rule == "diverged" for warning in run.warnings):
-        step = max((attempt.reached_step for attempt in run.attempts), default=0) + int(
-            kind == "loss_not_finite"
-        )
+        step = max((attempt.reached_step for attempt in run.attempts), default=0) + int(kind == "loss_not_finite")
         found.append(("why it went wrong", f"assay replay {run.run_id} --step {max(step, 1)} --explain"))
     spikes = [step for warning in run.warnings if warning.rule == "spikes" for step in warning.steps]
     if spikes:

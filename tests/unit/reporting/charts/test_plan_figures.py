@@ -58,9 +58,7 @@ def test_the_profile_s_area_is_the_device_hours(program: Program, plan: Plan) ->
 def test_the_weeks_of_the_profile_are_whole(program: Program, plan: Plan, width: int) -> None:
     short = plan.model_copy(update={"items": tuple(item for item in plan.items if item.end_h < 14 * 24)})
     root = ET.fromstring(capacity_profile(program, short, width=width))
-    numbers = [
-        element.text or "" for element in root.iter(f"{SVG}text") if element.get("text-anchor") == "middle"
-    ]
+    numbers = [element.text or "" for element in root.iter(f"{SVG}text") if element.get("text-anchor") == "middle"]
     assert numbers[:2] == ["1", "2"]
     assert all(number.isdigit() for number in numbers)
 

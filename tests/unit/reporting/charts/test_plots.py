@@ -23,7 +23,7 @@ def parsed(svg: str) -> ElementTree.Element:
 
 
 def found(svg: str, class_: str) -> list[ElementTree.Element]:
-    return [each for each in parsed(svg).iter() if class_ in (each.get("class") or "").split()]
+    return [element for element in parsed(svg).iter() if class_ in (element.get("class") or "").split()]
 
 
 @settings(max_examples=100, deadline=None)
@@ -99,8 +99,7 @@ def test_equal_curves_are_both_seen():
 
 def test_a_long_column_is_cut_but_its_notable_values_stay():
     entries = [
-        ("language", ForestRow(f"l{k}", Estimate(value=0.5) if k < 16 else None, "9 rows", k == 15))
-        for k in range(20)
+        ("language", ForestRow(f"l{k}", Estimate(value=0.5) if k < 16 else None, "9 rows", k == 15)) for k in range(20)
     ]
     rows = forest_rows(entries)
     names = ["language", *(f"l{k}" for k in range(8)), "l15"]
@@ -122,7 +121,7 @@ def test_a_loss_that_spans_decades_is_drawn_on_a_logarithmic_axis_and_one_that_d
         for values in (wild, tame)
     ]
     assert ["logarithmic" in svg for svg in drawn] == [True, False]
-    numbers = [each.text for each in found(drawn[0], "tick")]
+    numbers = [element.text for element in found(drawn[0], "tick")]
     assert {"1", "10", "100", "1,000"} <= set(numbers)
 
 
@@ -136,12 +135,10 @@ def test_marks_of_a_logarithmic_axis_are_few_and_inside(low, ratio, target):
 
 @pytest.mark.parametrize("longest", [17, 36])
 def test_no_two_names_of_a_forest_are_shortened_to_one(longest):
-    names = [
-        f"docstrings-of-the-packages-1122-1517{n:02}-{tail}" for n in range(3) for tail in ("3786", "d7ef")
-    ]
+    names = [f"docstrings-of-the-packages-1122-1517{n:02}-{tail}" for n in range(3) for tail in ("3786", "d7ef")]
     shown = told_apart([*names, "short"], longest)
     assert len(set(shown.values())) == 7 and shown["short"] == "short"
-    assert all(len(each) <= longest for each in shown.values())
+    assert all(len(item) <= longest for item in shown.values())
     assert told_apart(["a" * 50], 17) == {"a" * 50: "a" * 16 + "…"}
     rows = [ForestRow(name, Estimate(value=0.1, low=0.0, high=0.2), "pass") for name in names]
     svg = forest_chart(rows, width=400, label="forest", reference=0.0, x_label="AUC")

@@ -71,8 +71,6 @@ def test_no_text_ends_its_block_of_code(text: str) -> None:
     assert rendered(*fenced(text, "yaml"), "after").endswith("</code></pre>\n<p>after</p>\n")
 
 
-@pytest.mark.parametrize(
-    "text", ["p < 0.05 & n > 3", "2 * 3", "learning_rate", "[0.1, 0.3]", "a-b", "-0.12", "C:\\x"]
-)
+@pytest.mark.parametrize("text", ["p < 0.05 & n > 3", "2 * 3", "learning_rate", "[0.1, 0.3]", "a-b", "-0.12", "C:\\x"])
 def test_what_nothing_obeys_gets_no_backslash(text: str) -> None:
     assert plain(text) == text

@@ -67,9 +67,7 @@ def test_a_page_is_whole_and_needs_nothing_from_outside(page):
     outline = Outline(page)
     assert outline.open == []
     assert not [tag for tag, _ in outline.seen if tag in ("script", "iframe", "img", "object")]
-    links = [
-        value for _, attributes in outline.seen for key, value in attributes.items() if key in ("src", "href")
-    ]
+    links = [value for _, attributes in outline.seen for key, value in attributes.items() if key in ("src", "href")]
     assert links == ["data:,"]
     assert not re.search(r"@import|url\(", page)
 
@@ -168,6 +166,4 @@ def test_numbers_are_written_honestly():
     assert percent_text(0.99999) == ">99.9%"
     assert percent_text(1.0) == "100%"
     assert estimate_text(None) == "—"
-    assert (
-        estimate_text(Estimate(value=-0.001, low=-0.002, high=0.0), signed=True) == "-0.0010 [-0.0020, +0.0000]"
-    )
+    assert estimate_text(Estimate(value=-0.001, low=-0.002, high=0.0), signed=True) == "-0.0010 [-0.0020, +0.0000]"

@@ -39,9 +39,7 @@ def scored(page: RunPage, offset: float) -> tuple[RunPage, pa.Table]:
         predictions_sha256="p", overall=score_metrics(table, [ERROR], {}),
         slices=score_slices(table, [ERROR], {}),
     )  # fmt: skip
-    return replace(
-        page, view=page.view.model_copy(update={"evaluation": evaluation}), roc=None, histogram=None
-    ), table
+    return replace(page, view=page.view.model_copy(update={"evaluation": evaluation}), roc=None, histogram=None), table
 
 
 def test_a_run_page_shows_its_metric_and_where_it_is_worse(run_page):
@@ -57,12 +55,7 @@ def test_a_run_page_shows_what_its_method_watches(run_page):
     falling = [Series(name, [1, 2, 3], [0.0, -0.1, -0.4]) for name in ("chosen_reward", "rejected_reward")]
     page = replace(run_page, of_method=(*falling, Series("entropy", [1, 2, 3], [3.0, 2.0, 1.0])))
     text, plain = render_run_page(page), render_run_page(run_page)
-    assert (
-        ">Rewards<" in text
-        and "rejected reward" in text
-        and "rejected_reward" not in text
-        and ">Entropy<" in text
-    )
+    assert ">Rewards<" in text and "rejected reward" in text and "rejected_reward" not in text and ">Entropy<" in text
     assert ">Rewards<" not in plain and ">Margin<" not in text
 
 

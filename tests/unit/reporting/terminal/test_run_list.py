@@ -28,8 +28,7 @@ def test_a_row_says_how_a_run_stands_in_columns_as_wide_as_they_must_be() -> Non
         "       begun (UTC)  age  last sign",
         "demo-1         succeeded        1,200/1,200  2→1           2  AUC 0.9000  30 min 00 s"
         "  1970-01-01 00:00  1 h      1 min",
-        "a-longer-name  supervisor gone      7/1,200  2→1           2              30 min 00 s"
-        "  1970-01-01 00:00  1 h",
+        "a-longer-name  supervisor gone      7/1,200  2→1           2              30 min 00 s  1970-01-01 00:00  1 h",
     ]
 
 
@@ -57,4 +56,4 @@ def test_the_least_needed_column_goes_first(width: int, gone: list[str]) -> None
     heading = rows([line()], width)[0]
     assert len(heading) <= width
     every = ("begun", "last sign", "attempts", "ranks", "device time")
-    assert [each for each in every if each not in heading] == gone
+    assert [text for text in every if text not in heading] == gone

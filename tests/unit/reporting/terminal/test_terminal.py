@@ -40,9 +40,7 @@ def test_in_a_pipe_no_line_ends_in_blanks_and_a_text_of_a_cell_keeps_its_own(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     facts = [("a", "is  so"), ("longer", "\n  is not")]
-    terminal.stdout().print(
-        terminal.table_of(facts, ("name", lambda fact: fact[0]), ("why", lambda fact: fact[1]))
-    )
+    terminal.stdout().print(terminal.table_of(facts, ("name", lambda fact: fact[0]), ("why", lambda fact: fact[1])))
     assert capsys.readouterr().out == "name    why\na       is  so\nlonger\n          is not\n"
 
 

@@ -66,9 +66,7 @@ def test_what_is_recommended_has_price_time_owner_and_alternative(memo, decision
     assert "nobody is named" in text
     stopped = decision("no", "stop")
     gate = stopped.gates[0].model_copy(update={"more": more})
-    assert "go on, against the rule: 2 more seeds" in render(
-        memo(stopped.model_copy(update={"gates": (gate,)}))
-    )
+    assert "go on, against the rule: 2 more seeds" in render(memo(stopped.model_copy(update={"gates": (gate,)})))
     assert "none that the numbers speak for" in render(memo(stopped))
 
 
@@ -94,8 +92,7 @@ def test_a_cure_that_would_not_cure_is_not_told(memo, decision):
     made = decision("perhaps", "narrow")
     told = [clause.more.model_copy(update={"chance": 0.003}) for clause in made.gates[0].clauses if clause.more]
     clauses = tuple(
-        clause.model_copy(update={"more": told[0]}) if clause.more else clause
-        for clause in made.gates[0].clauses
+        clause.model_copy(update={"more": told[0]}) if clause.more else clause for clause in made.gates[0].clauses
     )
     gate = made.gates[0].model_copy(update={"clauses": clauses})
     text = memo_markdown(memo(made.model_copy(update={"gates": (gate,), "cheapest": None})))
@@ -113,14 +110,10 @@ def test_the_memo_says_its_verdict_once_and_a_cure_once(memo, decision):
         assert "It is not shown." in text
 
 
-def test_a_cure_beside_a_verdict_that_more_evidence_would_not_do_is_said_to_be_of_its_clause_alone(
-    memo, decision
-):
+def test_a_cure_beside_a_verdict_that_more_evidence_would_not_do_is_said_to_be_of_its_clause_alone(memo, decision):
     made = decision("perhaps", "narrow")
     told = made.cheapest.what
-    none = made.cheapest.model_copy(
-        update={"what": f"{NO_EVIDENCE} (32 seeds would hardly do), but a smaller claim"}
-    )
+    none = made.cheapest.model_copy(update={"what": f"{NO_EVIDENCE} (32 seeds would hardly do), but a smaller claim"})
     text = memo_markdown(memo(made.model_copy(update={"cheapest": none})))
     assert f"of this clause alone, the others stay open: {told}" in text
     assert "of this clause alone" not in memo_markdown(memo(made))
@@ -211,9 +204,7 @@ def test_a_stop_gate_that_is_not_met_does_not_read_as_a_failure(decision):
 
 def test_that_no_number_speaks_against_it_is_said_only_where_none_does(memo, decision):
     sure, warned = decision("yes", "scale"), decision("yes", "scale").model_copy(update={"warnings": ("x",)})
-    flips = sure.model_copy(
-        update={"would_change": ("It would be narrow without seed 3 (1 of 9 variations).",)}
-    )
+    flips = sure.model_copy(update={"would_change": ("It would be narrow without seed 3 (1 of 9 variations).",)})
     said = ["no number speaks against it" in memo_markdown(memo(each)) for each in (sure, warned, flips)]
     assert said == [True, False, False]
 

@@ -32,9 +32,7 @@ def ledger(tmp_path, life):
 def with_damage(life):
     """The last commit was found cut short."""
     commit = life.entries[-2]
-    damaged = CommitQuarantined(
-        attempt=2, folder=commit.folder, step=commit.step, reason="a file was cut short"
-    )
+    damaged = CommitQuarantined(attempt=2, folder=commit.folder, step=commit.step, reason="a file was cut short")
     return life._replace(entries=[*life.entries[:-1], damaged])
 
 
@@ -142,9 +140,7 @@ def test_numbers_that_json_cannot_write_are_null(run_page):
     }
 
 
-def test_a_ledger_that_is_older_than_the_run_s_folder_says_when_and_by_whom_it_was_written(
-    ledger, life, tmp_path
-):
+def test_a_ledger_that_is_older_than_the_run_s_folder_says_when_and_by_whom_it_was_written(ledger, life, tmp_path):
     run = life.run.model_copy(update={"run_dir": str(tmp_path / "run")})
     (tmp_path / "run" / "attempts").mkdir(parents=True)
     life.record(ledger)
