@@ -1,1 +1,2 @@
-"""From a program (activities, people, capacity, budget, gates) to the weeks: schedule, risk, forecast."""
+"""Planning of a program: schedule, risk simulation and forecast, from its activities, people, capacity,
+budget and gates."""

@@ -1,8 +1,7 @@
-"""What a running program has really done and spent, read from the ledger.
+"""Reads what a running program has done and spent from the ledger.
 
-A run belongs to an activity by its id (`Runs.ids`). Its attempts say when it began and ended and what it
-held; people's work, gates and events leave no trace in the ledger, so they stand in a notes file of the
-same form.
+A run belongs to an activity by its id (`Runs.ids`). Its attempts record start, end and held devices. People's
+work, gates and events leave no trace in the ledger, so they are in a notes file of the same form.
 """
 
 import math
@@ -21,33 +20,33 @@ from assay.store.ledger.ledger import Ledger
 from assay.store.settings import NO_SETTINGS, Settings
 
 FAILED = ("failed", "killed")
-"""Outcomes of an attempt that ended before its time. One that still "runs" though another followed it was
-killed together with its supervisor, and counts likewise."""
+"""Outcomes of an attempt that ended early. An attempt that still "runs" although another followed was killed
+together with its supervisor, and also counts."""
 
 
 class ProgramClock(NamedTuple):
-    """How the program's hours lie in time."""
+    """Conversion between the program's hours and seconds since the epoch."""
 
     start_s: float
     """Seconds since the epoch at the program's first midnight."""
     hour_s: float = 3600.0
-    """Seconds of one of its hours; less, for a program played in miniature."""
+    """Seconds of one program hour; less than 3600 for a program in miniature, in tests."""
 
     def hour(self, at_s: float) -> float:
-        """Hours since the program's start."""
+        """Return the hours since the program's start."""
         return (at_s - self.start_s) / self.hour_s
 
     def last_hour_s(self, at_s: float) -> float:
-        """The whole hour that has struck last: a program's now, to which all is counted."""
+        """Return the end of the last whole hour; the program's "now"."""
         return self.start_s + self.hour_s * math.floor(self.hour(at_s) + 1e-6)
 
     def moment(self, program: Program, at_s: float) -> str:
-        """As the program's calendar writes it, in whole hours."""
+        """Return the moment as the program's calendar writes it, rounded to whole hours."""
         return program.calendar.date_of(round(self.hour(at_s))).isoformat()
 
 
 def clock_of(program: Program, *, hour_s: float = 3600.0) -> ProgramClock:
-    """The program's calendar, read in local time."""
+    """Return the clock of the program's calendar, in local time."""
     return ProgramClock(program.calendar.date_of(0).timestamp(), hour_s)
 
 
@@ -63,11 +62,11 @@ class Spend(NamedTuple):
 def progress_of(
     program: Program, ledger: Ledger, *, clock: ProgramClock, now_s: float, notes: Progress
 ) -> tuple[Progress, list[Spend]]:
-    """The program's state now, and what its runs spent when.
+    """Return the program's state now, and what its runs spent and when.
 
-    `notes` tell of people's work, gates and events; of runs, the ledger knows better what was, and they what is
-    expected. Of what it knows, only what had happened by the last whole hour before `now_s` counts: that is the
-    program's now. Raises `ConfigError` where a run fits two activities.
+    `notes` provide people's work, gates and events, and what is expected of runs; for past runs the ledger
+    takes precedence. Only what happened by the last whole hour before `now_s` counts. Raises `ConfigError` if
+    a run matches two activities.
     """
     now_s = clock.last_hour_s(now_s)
     now = clock.moment(program, now_s)
@@ -92,9 +91,9 @@ def progress_of(
 
 
 def goodput_of_program(program: Program, ledger: Ledger, settings: Settings = NO_SETTINGS) -> ProgramGoodput:
-    """Where the device time of all of the program's runs went, together and by activity.
+    """Return the device time of all runs of the program, in total and by activity.
 
-    Raises `ConfigError` where a run fits two activities.
+    Raises `ConfigError` if a run matches two activities.
     """
     runs = {run.run_id: run for run in ledger.runs()}
     owned = {
@@ -110,7 +109,8 @@ def goodput_of_program(program: Program, ledger: Ledger, settings: Settings = NO
 
 
 def run_ids_by_activity(program: Program, ledger: Ledger) -> dict[str, list[str]]:
-    """The ids of each activity's runs, the newest first; `ConfigError` where a run fits two activities."""
+    """Return the run ids of each activity, newest first. Raises `ConfigError` if a run matches two
+    activities."""
     patterns = {
         name: activity.runs.ids or f"{name.replace('_', '-')}-*"
         for name, activity in program.activities.items()
@@ -166,7 +166,7 @@ def _by_phase(phases: Sequence[PhaseSeconds], held_s: float, clock: ProgramClock
 def _by_then(
     attempts: Sequence[Attempt], phases: Sequence[PhaseSeconds], *, now_s: float
 ) -> tuple[list[Attempt], list[PhaseSeconds]]:
-    """What was to be seen then: of an attempt that ended later, only that it was running."""
+    """Return the state as visible at `now_s`: attempts that ended later are still running."""
     in_progress = [attempt for attempt in attempts if attempt.started_s <= now_s]
     seen = [
         attempt.model_copy(update={"ended_s": None, "outcome": "running"})
@@ -183,7 +183,7 @@ def _by_then(
 def held_spans(
     attempts: Sequence[Attempt], phases: Sequence[PhaseSeconds], *, now_s: float
 ) -> Iterator[tuple[float, float, float]]:
-    """(from, until, device-seconds) of each attempt; of one whose ranks have not reported, by the clock."""
+    """Yield (from, until, device-seconds) of each attempt; by the clock if its ranks have not reported."""
     reported: dict[int, float] = {}
     for phase in phases:
         reported[phase.attempt] = reported.get(phase.attempt, 0.0) + phase.held_s
@@ -195,8 +195,7 @@ def held_spans(
 
 
 def _actual(program: Program, activity: str, runs: list[RunActual], noted: Actual | None) -> Actual:
-    """An activity is over when as many of its runs have ended as it asks for; until then the end that is
-    noted holds."""
+    """An activity ends when as many of its runs have ended as it declares; until then the noted end counts."""
     hour_of, declared_runs = program.calendar.hour_of, program.activities[activity].runs
     assert declared_runs is not None
     runs = sorted(runs, key=lambda run: hour_of(run.started))

@@ -1,7 +1,7 @@
-"""A plan for other people's tools: a calendar for everybody, a table, and reservations for the cluster.
+"""Exports a plan as iCalendar, as CSV, and as Slurm reservations.
 
-A reservation is what the infrastructure team can rely on: a block of devices that one activity holds from an
-hour to an hour. Times are local wall-clock times of the program, without a time zone.
+A reservation is a block of devices that one activity holds. Times are local wall-clock times of the program,
+without a time zone.
 """
 
 import csv
@@ -17,7 +17,7 @@ from assay.planning.program.program import Program
 
 
 class Reservation(NamedTuple):
-    """Devices that an activity holds without a change."""
+    """A constant number of devices that an activity holds for some hours."""
 
     activity: str
     start_h: int
@@ -26,13 +26,13 @@ class Reservation(NamedTuple):
 
 
 def reservations(plan: Plan) -> tuple[Reservation, ...]:
-    """Every block of devices, in the order of time; together they are exactly what the plan's runs hold."""
+    """Return every block of devices in order of time; together they equal what the plan's runs hold."""
     found = [Reservation(item.name, *block) for item in plan.items for block in held_devices(item.runs)]
     return tuple(sorted(found, key=lambda block: (block.start_h, block.end_h, block.activity)))
 
 
 def to_csv(program: Program, plan: Plan) -> str:
-    """One line per activity and gate, with its owners."""
+    """Return one line per activity and gate, with its owners."""
     rows: list[dict[str, Any]] = []
     for item in plan.items:
         node, owners = program.nodes()[item.name], program.owners_of(item.name)
@@ -60,9 +60,10 @@ def to_csv(program: Program, plan: Plan) -> str:
 
 
 def to_icalendar(program: Program, plan: Plan, *, stamp: datetime.datetime) -> str:
-    """The plan as iCalendar (RFC 5545): people's work and gates as they last, runs as their reservations.
+    """Return the plan as iCalendar (RFC 5545): people's work and gates by duration, runs as reservations.
 
-    `stamp` is when it was made, in UTC. An event keeps its UID from plan to plan, so that calendars move it.
+    `stamp` is the creation time in UTC. An event keeps its UID across plans, so that calendars move it
+    instead of adding another.
     """
     lines = [
         "BEGIN:VCALENDAR",
@@ -89,7 +90,7 @@ def to_icalendar(program: Program, plan: Plan, *, stamp: datetime.datetime) -> s
 
 
 def _entries(program: Program, item: Planned) -> Iterator[tuple[str, int, int, str]]:
-    """(end of its UID, from, until, what is held) of each entry in the calendar."""
+    """Yield (suffix of the UID, from, until, text) of each calendar entry."""
     if not item.runs:
         people = ", ".join(f"{program.title_of(name)} ({fte:g})" for name, fte in item.people.items())
         yield "", item.start_h, item.end_h, people
@@ -102,7 +103,8 @@ def _escaped(text: str) -> str:
 
 
 def _folded(line: str) -> Iterator[str]:
-    """Lines of at most 75 octets; what follows begins with a space."""
+    """Split a line into parts of at most 75 octets, as RFC 5545 requires; continuation lines begin with a
+    space."""
     room, part = 75, ""
     for character in line:
         if len((part + character).encode()) > room:
@@ -115,11 +117,11 @@ def _folded(line: str) -> Iterator[str]:
 def to_slurm(
     program: Program, plan: Plan, *, account: str, partition: str | None, now: datetime.datetime | None = None
 ) -> str:
-    """`scontrol create reservation` for each block of devices, as a script.
+    """Return a script with `scontrol create reservation` for each block of devices.
 
-    Slurm refuses to begin in the past: what is over before `now` (local time) is left out, what is under way
-    begins at `now`, as Slurm writes it.
-    FLEX lets a job that is ready begin early or end late; PURGE_COMP gives back what lies idle half an hour.
+    Slurm rejects start times in the past: blocks that ended before `now` (local time) are left out, and
+    running blocks start at `now`. FLEX allows ready jobs to start early or end late; PURGE_COMP releases a
+    block after half an hour idle.
     """
     lines = ["#!/bin/sh", f"# Reservations of '{program.name}', plan of program {plan.program_sha256[:12]}."]
     for number, block in enumerate(reservations(plan), start=1):

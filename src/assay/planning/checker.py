@@ -1,7 +1,7 @@
-"""Is this plan really one? Looks at every hour, with nothing but the program and the plan.
+"""Checks a plan hour by hour, using only the program and the plan.
 
-Shares no code with the solver's side on purpose (not the compiled problem, not its calendar arithmetic): it
-walks through dates and hours as a sceptical colleague would, so that a mistake there is seen here.
+It deliberately shares no code with the solver (neither the compiled problem nor its calendar arithmetic), so
+that a bug there is found here.
 """
 
 import datetime
@@ -17,16 +17,16 @@ from assay.planning.program.work import Node
 
 
 class PlanProblem(NamedTuple):
-    """A rule that the plan breaks."""
+    """A rule of the program that the plan breaks."""
 
     rule: str
-    """Key of the program that it comes from."""
+    """Key of the program that states the rule."""
 
     message: str
 
 
 def plan_problems(program: Program, plan: Plan) -> list[PlanProblem]:
-    """Every rule of the program that the plan breaks, and every figure of the plan that is not so."""
+    """Return every rule that the plan breaks, and every summary figure of the plan that is wrong."""
     names, planned = list(program.nodes()), [item.name for item in plan.items]
     if sorted(names) != sorted(planned):
         missing, extra = set(names) - set(planned), set(planned) - set(names)
@@ -146,7 +146,7 @@ def _people(program: Program, items: dict[str, Planned]) -> Iterator[PlanProblem
 
 
 def _left(program: Program, units: int, reductions: Iterable[tuple[str, str, int]]) -> dict[int, int]:
-    """Hour -> what is left of some units, of which (from, until, units) are taken."""
+    """Return hour -> units that remain after the reductions (from, until, units)."""
     available = dict.fromkeys(range(program.calendar.weeks * 7 * 24), units)
     for since, until, away in reductions:
         for hour in range(program.calendar.hour_of(since), program.calendar.hour_of(until)):

@@ -1,11 +1,10 @@
-"""Why nothing fits: the fewest limits that cannot hold together, and what would have to give way.
+"""Finds why no schedule fits: a minimal set of limits that cannot hold together, and changes that suffice.
 
-A deletion filter: limits are left out one after the other, and one whose absence still leaves no schedule is
-not to blame. What remains is a clash, and it is minimal: without any single one of its limits there is a
-schedule of the rest. For each, the least concession that alone is enough is found by solving again. Where none
-is, other limits clash as well: the smallest sets that have a limit of every clash known so far are tried, and
-one that is not enough shows the next clash (implicit hitting sets), until the smallest that are enough are
-found.
+A deletion filter removes limits one after the other; a limit whose removal still leaves no schedule is not part of
+the conflict. The rest is minimal: without any one of its limits there is a schedule. For each limit, solving again
+finds the smallest change that alone suffices. If no single change does, there are further conflicts. Then the
+smallest sets with a limit of every known conflict are tried, and a set that fails reveals the next conflict
+(implicit hitting sets).
 """
 
 import datetime
@@ -24,7 +23,7 @@ from assay.planning.program.program import Program
 from assay.planning.schedule import DEFAULT_EFFORT, Effort, new_solver, was_found
 
 LimitChange = tuple[dict[str, Any], str]
-"""A change of the program, and what is said of it where it is enough; no change: the limit is left out."""
+"""(patch of the program, description). An empty patch leaves the limit out."""
 
 WITHOUT_IT = "without it there is a schedule"
 LEFT_OUT: LimitChange = ({}, WITHOUT_IT)
@@ -32,42 +31,43 @@ LEFT_OUT: LimitChange = ({}, WITHOUT_IT)
 MAX_CLASHES = 8
 MAX_FIXES = 4
 MAX_FIX_SIZE = 4
-"""Limits that one way out gives up at most."""
+"""Maximum number of limits in one fix."""
 MAX_CANDIDATE_FIXES = 64
-"""Sets that are looked at in search of the ways out."""
+"""Maximum number of limit sets tried as fixes."""
 
 FindLimitChange = Callable[[Effort, Collection[str]], LimitChange | None]
-"""What would be enough while these other limits are left out; None where the time did not suffice to tell."""
+"""Find the smallest change of a limit that suffices while the given other limits are left out; None if the
+solver ran out of time."""
 
 
 class Limit(NamedTuple):
-    """Something that could be relaxed."""
+    """A limit that could be relaxed."""
 
     key: str
     """Dotted key of the program."""
 
     demand: str
-    """What it demands."""
+    """What it demands, as text."""
 
     find_limit_change: FindLimitChange = lambda _effort, _relaxed: LEFT_OUT
-    """What would be enough, where all is well without it."""
+    """Finds a sufficient change, if leaving the limit out suffices."""
 
 
 class Member(NamedTuple):
-    """One of the limits that clash."""
+    """A limit in a conflict."""
 
     key: str
     """Dotted key of the program."""
 
     demand: str
-    """What it demands."""
+    """What it demands, as text."""
 
     fix: str | None
-    """What would be enough, all others as they are; None where no concession here alone is."""
+    """A change that suffices with all other limits unchanged; None if changing this limit alone does not."""
 
 
 FixStep = tuple[str, str]
-"""(key, what of it would do)."""
+"""(key, sufficient change as text)."""
 
 
 class Conflict(NamedTuple):
@@ -75,21 +75,22 @@ class Conflict(NamedTuple):
 
     members: tuple[Member, ...]
     is_minimal: bool
-    """False where some question took longer than was allowed, so that a member may be one too many."""
+    """False if the solver ran out of time on some limit, so that a member may be superfluous."""
 
     others: tuple[tuple[Member, ...], ...] = ()
-    """Where giving way on no single member is enough: what clashes besides."""
+    """Further conflicts, if no change of a single member suffices."""
 
     fixes: tuple[tuple[FixStep, ...], ...] = ()
-    """... and the smallest sets of concessions that are, all others as they are."""
+    """The smallest sets of changes that suffice."""
 
     def keys(self) -> set[str]:
-        """All limits that clash."""
+        """Return the keys of all limits in conflict."""
         return {member.key for clash in (self.members, *self.others) for member in clash}
 
 
 def find_conflict(program: Program, *, effort: Effort = DEFAULT_EFFORT) -> Conflict | None:
-    """A minimal set of limits that clash, the date of the decision among them; None where all can hold."""
+    """Return a minimal set of limits that cannot hold together, including the decision date; None if all can
+    hold."""
     if can_hold(program, (), effort) is not False:
         return None
     core, is_minimal = _clash(program, frozenset(), effort)
@@ -101,7 +102,7 @@ def find_conflict(program: Program, *, effort: Effort = DEFAULT_EFFORT) -> Confl
 
 
 def _clash(program: Program, relaxed: frozenset[str], effort: Effort) -> tuple[list[Limit], bool]:
-    """A minimal set of limits, besides those left out, that cannot hold together; whether it surely is one."""
+    """Return a minimal conflict among the limits outside `relaxed`, and whether it is certainly minimal."""
     out, core, is_minimal = set(relaxed), list[Limit](), True
     for limit in limits_of(program):
         if limit.key in relaxed:
@@ -118,7 +119,7 @@ def _clash(program: Program, relaxed: frozenset[str], effort: Effort) -> tuple[l
 def _minimal_fixes(
     program: Program, first: list[str], effort: Effort
 ) -> tuple[tuple[tuple[Member, ...], ...], tuple[tuple[FixStep, ...], ...]]:
-    """(further clashes, the smallest sets that are enough)."""
+    """Return further conflicts, and the smallest sets of changes that suffice."""
     clashes, others = [first], list[tuple[Member, ...]]()
     fixes: list[tuple[str, ...]] = []
     evaluated: set[tuple[str, ...]] = set()
@@ -139,8 +140,8 @@ def _minimal_fixes(
 
 
 def _hitting_sets(clashes: Sequence[Sequence[str]], most: int) -> Iterator[tuple[str, ...]]:
-    """Sets of at most so many limits with one of every clash, the smallest first; those that people give way on
-    first come first."""
+    """Yield sets of at most `most` limits with one of every conflict, smallest first, preferring limits that
+    people change first."""
     keys = list(dict.fromkeys(key for clash in clashes for key in reversed(clash)))
     for size in range(1, most + 1):
         for chosen in itertools.combinations(keys, size):
@@ -149,7 +150,7 @@ def _hitting_sets(clashes: Sequence[Sequence[str]], most: int) -> Iterator[tuple
 
 
 def _fix_steps(program: Program, keys: Sequence[str], effort: Effort) -> Iterator[FixStep]:
-    """What of each would do, one after the other: the first at its least, the next with that."""
+    """Yield a sufficient change of each limit in turn, assuming the changes before it."""
     out = set(keys)
     for key in keys:
         limit = next(candidate for candidate in limits_of(program) if candidate.key == key)
@@ -161,7 +162,7 @@ def _fix_steps(program: Program, keys: Sequence[str], effort: Effort) -> Iterato
 
 
 def can_hold(program: Program, relaxed: Collection[str], effort: Effort) -> bool | None:
-    """Whether some schedule keeps all limits but `relaxed`, in time for the decision; None: not known."""
+    """Return whether a schedule keeps all limits but `relaxed` and meets the decision date; None if unknown."""
     problem = compile_problem(program, relaxed=relaxed, by_the_date=True)
     found = first_schedule(problem, tries=3, seed=effort.seed)
     if found is not None and affordable(problem, found):
@@ -171,7 +172,7 @@ def can_hold(program: Program, relaxed: Collection[str], effort: Effort) -> bool
 
 
 def limits_of(program: Program) -> Iterator[Limit]:
-    """Everything that could be relaxed, those that people give way on first last."""
+    """Yield every limit that could be relaxed; those that people change first come last."""
     yield from _limits_of_capacity(program)
     yield from _limits_of_people(program)
     for name, event in program.events.items():
@@ -225,7 +226,7 @@ def _limits_of_people(program: Program) -> Iterator[Limit]:
 
 
 def _absence_changes(program: Program, name: str) -> Iterator[LimitChange]:
-    """To be there in one of the times, or in all."""
+    """Yield presence during one absence, or during all."""
     key, away = f"team.{name}.away", program.team[name].away
     for absence in away:
         others = [other.model_dump(mode="json") for other in away if other is not absence]
@@ -234,7 +235,7 @@ def _absence_changes(program: Program, name: str) -> Iterator[LimitChange]:
 
 
 def _holiday_changes(days: list[str]) -> list[LimitChange]:
-    """To work on the first of them: on half of all, or on all."""
+    """Return work on the first holidays: one, a quarter, half, or all."""
     counts = sorted({1, -(-len(days) // 4), -(-len(days) // 2), len(days)})
     return [
         (
@@ -268,7 +269,7 @@ def _hours_of_stage(key: str, least: int) -> LimitChange:
 
 
 def _date_limit(program: Program, key: str, demand: str, name: str) -> Limit:
-    """When an activity or a gate must be over."""
+    """A limit on the end of an activity or a gate."""
 
     def end(model: Model) -> Any:
         return model.groups[name].end
@@ -312,7 +313,7 @@ def _minimum(
 
 
 def _latest_day(program: Program, event: str, effort: Effort, relaxed: Collection[str]) -> LimitChange:
-    """The last day on which an event would come in time."""
+    """Find the latest day for an event."""
     key = f"events.{event}.at"
 
     def is_too_late(day: int) -> bool:
@@ -332,7 +333,7 @@ def _midnight_after(program: Program, hour: int) -> str:
 
 
 def _moment(program: Program, hour: int) -> str:
-    """The end of the day in which an hour lies: `day 58 (2 March 2027)`."""
+    """Return the end of the day that contains an hour: `end of day 58 (2027-03-02)`."""
     day = max(1, math.ceil(hour / 24))
     date = program.calendar.start + datetime.timedelta(days=day - 1)
     return f"end of day {day} ({date.isoformat()})"

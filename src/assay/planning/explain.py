@@ -1,8 +1,8 @@
-"""Why the decision stands when it does: the chain of what waited for what, and the price of each limit.
+"""Explains the decision date: the critical chain of activities, and the price of each limit.
 
-The chain is read off the schedule, from the decision backwards: what a thing waited for is whatever ended last
-before it could begin. Prices come from solving again with a little more of each limit, since a cumulative
-resource has no shadow price that one could read.
+The chain is read off the schedule, backwards from the decision: an activity waited for whatever ended last
+before it could start. Prices come from solving again with each limit slightly relaxed, because a cumulative
+resource has no shadow price.
 """
 
 import math
@@ -27,37 +27,37 @@ Reason = Literal[
     "least peak",
     "least change",
 ]
-"""`now`: re-planned, it could have begun before today; `least peak`, `least change`: it could begin earlier but
-for an aim that comes after the date."""
+"""`now`: after re-planning, it could have started before today. `least peak`, `least change`: it could start
+earlier without an objective that ranks below the date."""
 
 
 class Step(NamedTuple):
-    """One link of the critical chain, latest first."""
+    """One link of the critical chain; the chain starts at the decision."""
 
     name: str
     start_h: int
     end_h: int
     reason: Reason
-    """Why it does not begin earlier."""
+    """Why it does not start earlier."""
 
     because: str
     """The activity, event, date, booking or resource that it waits for; empty at the start of the program."""
 
 
 class Price(NamedTuple):
-    """What a little more (or less) of something would do."""
+    """The effect of relaxing (or tightening) a limit."""
 
     title: str
     decision_change_h: int | None
-    """Later than without it; None where there is no schedule then, as in the next field."""
+    """Change of the decision in hours; None if there is no schedule."""
 
     device_hours_change: int | None
 
 
 def critical_chain(program: Program, plan: Plan, *, now_h: int | None = None) -> tuple[Step, ...]:
-    """From the decision back to what nothing holds up but the start of the program, or a date.
+    """Return the chain from the decision back to the start of the program or a fixed date.
 
-    `now_h`: the hour from which a plan was made anew; nothing that had not begun could begin before it.
+    `now_h`: the hour of re-planning; nothing unstarted could start before it.
     """
     items = {item.name: item for item in plan.items}
     steps: list[Step] = []
@@ -103,7 +103,7 @@ def _step(program: Program, plan: Plan, item: Planned, now_h: int | None) -> tup
 
 
 def _held_by_an_aim(program: Program, plan: Plan, item: Planned, *, is_replan: bool) -> Reason | None:
-    """Where there was room for it just before it began, the aim for whose sake it waits; None where not."""
+    """If it could have started earlier, return the objective that delays it; else None."""
     half_h = None if item.runs else _half_before(program, item)
     before_h = item.start_h - 1 if half_h is None else half_h
     if any(_missing(program, plan, item, role, before_h) for role in _roles(program, item)):
@@ -118,7 +118,7 @@ def _held_by_an_aim(program: Program, plan: Plan, item: Planned, *, is_replan: b
 
 
 def _booking_before(program: Program, plan: Plan, item: Planned) -> str:
-    """The booking whose end it waited for: with it too few devices were left just before, without it enough."""
+    """Return the booking whose end it waited for, if the devices suffice without that booking."""
     if not item.runs:
         return ""
     before_h, calendar = item.start_h - 1, program.calendar
@@ -136,7 +136,7 @@ def _holds(run: PlannedRun, hour: int) -> bool:
 
 
 def _is_free_of_the_rule(program: Program, item: Planned) -> bool:
-    """Whether the fair-use rule lets it lie anywhere."""
+    """Return whether the fair-use rule does not restrict its position."""
     rule, run, least = program.capacity.fair_use, item.runs[0], program.capacity.devices
     if rule is None or rule.job == "activity":
         return rule is None
@@ -147,7 +147,7 @@ def _is_free_of_the_rule(program: Program, item: Planned) -> bool:
 
 
 def _missing(program: Program, plan: Plan, item: Planned, role: str, hour: int) -> bool:
-    """Whether too few of a role or person are left for it in that hour."""
+    """Return whether too little of a role or person is available in that hour."""
     available = program.team[role].fte - _away(program, role, hour)
     others = [
         planned for planned in plan.items if planned.name != item.name and planned.start_h <= hour < planned.end_h
@@ -167,18 +167,18 @@ def _away(program: Program, role: str, hour: int) -> float:
 
 
 def _is_missed(program: Program, item: Planned) -> bool:
-    """Whether somebody whom it needs is away just before it begins."""
+    """Return whether a person that it needs is absent just before it starts."""
     half_h = _half_before(program, item)
     return half_h is not None and any(_away(program, role, half_h) > 0 for role in _roles(program, item))
 
 
 def _half_before(program: Program, item: Planned) -> int | None:
-    """When the last half day of work before it begins; None where there is none."""
+    """Return the start of the last half working day before it starts, or None."""
     return max((begin for begin, until in program.calendar.half_days() if until <= item.start_h), default=None)
 
 
 def _ready(program: Program, items: dict[str, Planned], item: Planned) -> tuple[int, str]:
-    """The hour before which its predecessors and dates do not let it begin, and which of them."""
+    """Return the earliest hour allowed by predecessors and dates, and which of them decides it."""
     node = program.nodes()[item.name]
     found = [(0, "")]
     for dependency in node.after:
@@ -214,10 +214,10 @@ def _releases(item: Planned) -> list[int]:
 
 
 def prices(program: Program, earliest: Plan, solve: Callable[[Program], Plan], *, now_h: int = 0) -> tuple[Price, ...]:
-    """The program solved again with a little more of each limit; those that change nothing too.
+    """Solve the program again with each limit slightly relaxed, including limits without effect.
 
-    `solve` finds the earliest plan of a program, of what is left of it where it has begun; `earliest` is what
-    it finds of `program` itself. What is over by `now_h` has no price any more.
+    `solve` returns the earliest plan of a program (of the remaining part if it has started); `earliest` is
+    its result for `program` itself. Limits that only concern the time before `now_h` have no price.
     """
     nudges = _nudges(program, now_h)
     return tuple(_price(program, earliest, title, changes, solve) for title, changes in nudges)

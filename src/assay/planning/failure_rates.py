@@ -1,12 +1,12 @@
-"""How often runs are interrupted, learned from the ledger's own attempts.
+"""Estimates how often runs are interrupted, from the ledger's attempts.
 
-Interrupts are a Poisson process in device-hours, so k of them in D device-hours turn a Gamma(a, b) belief about
-the rate into Gamma(a + k, b + D). The prior is the program's stated rate, worth one interrupt: a ledger that
-is nearly empty leaves that rate standing, and very uncertain; a long one outweighs it. The simulation draws
-one rate for each program from the posterior, so that what is not known makes its tails longer.
+Interrupts are a Poisson process in device-hours: k of them in D device-hours turn a Gamma(a, b) prior of the
+rate into Gamma(a + k, b + D). The prior has the program's declared rate as its mean and the weight of one
+interrupt. The simulation samples one rate per program from the posterior, so an uncertain rate widens the
+tails.
 
-What an interrupt costs is the work that was rolled back, the stall before it was noticed, and the start of
-the next attempt. The wait between two attempts holds no device and is left out.
+An interrupt costs the work rolled back, the stall before it was noticed, and the start of the next attempt.
+The wait between attempts holds no device and is not counted.
 """
 
 from collections import Counter
@@ -28,17 +28,17 @@ from assay.store.ledger.ledger import Ledger
 HOUR_S = 3600.0
 
 PRIOR_INTERRUPTS = 1.0
-"""What the stated rate weighs."""
+"""Weight of the declared rate, in interrupts."""
 
 MIN_LOSSES = 5
-"""Interrupts whose cost is known, below which the stated losses stand."""
+"""With fewer interrupts of known cost, the declared losses are used."""
 
 
 def failure_rates(ledger: Ledger, noise: Noise, *, runs: str = "*") -> FailureRates:
-    """The rates of the runs whose ids match a pattern. A drill's kills were meant: they count only where the
-    pattern asks for drills (`drill-*`).
+    """Estimate the rates of runs whose ids match a pattern. Interrupts of drills are planned and count only
+    if the pattern asks for drills (`drill-*`).
 
-    Raises `ConfigError` where nothing matches, or where the program states a rate of zero.
+    Raises `ConfigError` if nothing matches, or if the program declares a rate of zero.
     """
     declared = noise.interrupts_per_device_hour
     if not declared:
@@ -78,14 +78,14 @@ def failure_rates(ledger: Ledger, noise: Noise, *, runs: str = "*") -> FailureRa
 
 
 def _held_s(ledger: Ledger, run_id: str) -> float:
-    """Device-seconds of the attempts that are over."""
+    """Return the device-seconds of ended attempts."""
     attempts = ledger.attempts(run_id)
     spans = held_spans(attempts, ledger.phase_seconds(run_id), now_s=0.0)
     return sum(held_s for attempt, (*_, held_s) in zip(attempts, spans, strict=True) if attempt.ended_s is not None)
 
 
 def _unplanned(ledger: Ledger, runs: Sequence[Run]) -> list[Interruption]:
-    """Those that no fault plan had asked for."""
+    """Return the interruptions that no fault plan caused."""
     planned = {
         (run.run_id, notice.attempt)
         for run in runs

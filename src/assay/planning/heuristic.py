@@ -1,8 +1,7 @@
-"""Schedules made by placing one group after the other at its earliest time: good at once, proof of nothing.
+"""List scheduling: places one group after the other at its earliest time.
 
-`list_schedule` takes an order and gives every group the first place that is free (serial schedule generation).
-It serves twice: its best schedule is where CP-SAT begins, and it moves an optimal schedule's loose ends to the
-left, so that slack lies behind the work.
+`list_schedule` takes a priority order (serial schedule generation scheme). It provides the initial solution
+for CP-SAT, and shifts an optimal schedule to the left, so that slack lies after the work.
 """
 
 import random
@@ -15,13 +14,13 @@ from assay.planning.problem import ExecutionMode, Group, Problem
 
 
 class ScheduledGroup(NamedTuple):
-    """A group on the calendar."""
+    """A scheduled group."""
 
     mode: int
-    """Its position in the group's ways."""
+    """Index into the group's modes."""
 
     starts: tuple[tuple[int, ...], ...]
-    """For each task, the start of each segment."""
+    """[task][segment]: start hour."""
 
     start_h: int
     end_h: int
@@ -31,7 +30,7 @@ Schedule = dict[str, ScheduledGroup]
 
 
 class ResourceProfile:
-    """What is still free, hour by hour."""
+    """Free units of each resource, by hour."""
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
@@ -45,7 +44,8 @@ class ResourceProfile:
         self._work_ends = np.array([end for _, end in problem.half_days], dtype=np.int64)
 
     def insert(self, group: Group, position: int, earliest_h: int) -> ScheduledGroup | None:
-        """The earliest place of a group in one of its ways; its tasks in turn. Takes what it holds."""
+        """Schedule a group's tasks at the earliest time in one of its modes, and reserve its resources; None
+        if it does not fit."""
         mode, earliest_h = group.modes[position], max(earliest_h, group.earliest_h)
         starts: list[tuple[int, ...]] = []
         end = 0
@@ -61,11 +61,12 @@ class ResourceProfile:
         return ScheduledGroup(position, tuple(starts), starts[0][0], end)
 
     def remove(self, group: Group, scheduled: ScheduledGroup) -> None:
-        """Give back what a group held."""
+        """Release the resources of a scheduled group."""
         self._take(group.modes[scheduled.mode], scheduled.starts, scheduled.end_h, -1)
 
     def _take(self, mode: ExecutionMode, tasks: Sequence[tuple[int, ...]], end: int, sign: int) -> None:
-        """What some tasks hold; `end` is that of people's work, whose length depends on the calendar."""
+        """Reserve (or with sign -1 release) resources; `end` is the end of people's work, whose length
+        depends on the calendar."""
         for starts in tasks:
             spans = [(start, start + hours) for start, hours in zip(starts, mode.holds_h, strict=False)]
             for since, until in spans or [(starts[0], end)]:
@@ -73,7 +74,8 @@ class ResourceProfile:
                     self._free[name][since:until] -= sign * mode.demands[name]
 
     def _missing_hours(self, mode: ExecutionMode) -> Any:
-        """Cumulative count of the hours in which something is lacking: [0, ...], horizon + 1 long."""
+        """Return the cumulative count of hours in which some resource is short: [0, ...], of length horizon +
+        1."""
         lacks = np.zeros(self._problem.horizon_h, dtype=bool)
         for name, units in mode.demands.items():
             if name in self._free:
@@ -112,10 +114,11 @@ class ResourceProfile:
 def list_schedule(
     problem: Problem, priority: Mapping[str, float], *, modes: Mapping[str, int] | None = None
 ) -> Schedule | None:
-    """Every group at its earliest place, least `priority` first among those whose predecessors are placed.
+    """Schedule every group at its earliest time; among groups with scheduled predecessors, the lowest
+    `priority` first.
 
-    A group takes the way of `ways`, or the one that ends first (of equals the one with fewest device-hours).
-    None where something finds no place before the horizon; limits on spending are not looked at.
+    A group uses the mode in `modes`, or the mode that ends first (ties: fewest device-hours). Returns None if
+    a group does not fit before the horizon. Spending limits are ignored.
     """
     profile, done = ResourceProfile(problem), Schedule()
     for group in map(problem.groups.__getitem__, _topological(problem, priority)):
@@ -136,7 +139,7 @@ def list_schedule(
 
 
 def earliest_start(problem: Problem, name: str, done: Schedule) -> int:
-    """The hour before which its predecessors do not let a group begin."""
+    """Return the earliest hour allowed by scheduled predecessors."""
     earliest = 0
     for link in problem.links:
         if link.after == name:
@@ -147,7 +150,8 @@ def earliest_start(problem: Problem, name: str, done: Schedule) -> int:
 
 
 def tails(problem: Problem) -> dict[str, int]:
-    """For each group, the hours that at least follow its start: the classical priority is minus this."""
+    """Return for each group the minimal hours from its start to the end of the program; the classical
+    priority is its negative."""
     least = {name: min((mode.least_h() for mode in group.modes), default=0) for name, group in problem.groups.items()}
     found: dict[str, int] = {}
     for name in reversed(_topological(problem, dict.fromkeys(problem.groups, 0.0))):
@@ -161,7 +165,8 @@ def tails(problem: Problem) -> dict[str, int]:
 
 
 def first_schedule(problem: Problem, *, tries: int, seed: int) -> Schedule | None:
-    """The best of several list schedules by the end of the decision: by tails, then with these shaken."""
+    """Return the list schedule with the earliest decision among several: priorities by tails, then with
+    random changes."""
     rng, base = random.Random(seed), tails(problem)
     found: list[Schedule] = []
     for attempt in range(tries):
@@ -174,12 +179,12 @@ def first_schedule(problem: Problem, *, tries: int, seed: int) -> Schedule | Non
 
 
 def affordable(problem: Problem, schedule: Schedule) -> bool:
-    """Whether it keeps the limits on spending."""
+    """Return whether the schedule keeps the spending limits."""
     return all(device_hours(problem, schedule, spenders) <= most for _, spenders, most in problem.spending)
 
 
 def device_hours(problem: Problem, schedule: Schedule, names: Iterable[str]) -> int:
-    """What some groups spend."""
+    """Return the device-hours of some groups."""
     groups = ((problem.groups[name], schedule[name]) for name in names)
     return sum(group.num_tasks * group.modes[scheduled.mode].device_hours for group, scheduled in groups)
 
@@ -192,7 +197,8 @@ def _topological(problem: Problem, priority: Mapping[str, float]) -> list[str]:
 
 
 def in_order(waits: Mapping[str, Collection[str]], priority: Mapping[str, float]) -> list[str]:
-    """Least `priority` first (of equals the first in `waits`) among those that wait for nothing more."""
+    """Return a topological order: among groups without pending predecessors, the lowest `priority` first
+    (ties: in the order of `waits`)."""
     pending, order = sorted(waits, key=priority.__getitem__), dict[str, None]()
     while pending:
         ready = next((name for name in pending if all(before in order for before in waits[name])), None)

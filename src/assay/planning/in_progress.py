@@ -1,11 +1,10 @@
-"""What has begun: as it happened, when it will end, what it has spent and what of it is still to come.
+"""Decides what has started: its actual hours, its expected end, what it spent and what remains.
 
-The one place that decides this. Re-planning fixes it so, the forecast plays what is left of it, the status and
-the burn-down count it; so they cannot disagree.
+Re-planning, forecast, status and burn-down all use this module, so they cannot disagree.
 
-    spent      as noted; where its runs are known, theirs; where nobody noted it, what was planned by now
-    to come    as noted; else what was planned, less what is spent
-    its end    as noted; else as long after its start as was planned; overdue, a twentieth more of its time
+    spent      as noted; the sum of its runs, if these are known; otherwise what was planned until now
+    remaining  as noted; otherwise planned minus spent
+    end        as noted; otherwise start plus planned duration; if overdue, 5% more than its time so far
 """
 
 import math
@@ -17,71 +16,71 @@ from assay.planning.program.program import Program
 from assay.planning.program.progress import Actual, Progress, RunActual
 
 OVERDUE = 1.05
-"""How often what it has taken so far something takes in all that is over its time."""
+"""An overdue activity ends after this multiple of its time so far."""
 
 
 class RunInProgress(NamedTuple):
-    """A run of an activity that has begun; it may itself be still to begin."""
+    """A run of an activity that has started; the run itself may not have started yet."""
 
     run: PlannedRun
-    """Its hours as they were, and as they are expected."""
+    """With its actual and expected hours."""
 
     actual: RunActual | None
-    """What is known of it by itself."""
+    """The ledger's record of this run, if it has one."""
 
     def is_over(self, now_h: int) -> bool:
-        """Whether nothing of it is to come."""
+        """Return whether the run has ended."""
         return self.run.holds[-1][1] <= now_h if self.actual is None else self.actual.ended is not None
 
     def held_h(self, now_h: int) -> int:
-        """Hours for which it had held its devices by now."""
+        """Return the hours in which it held its devices until now."""
         return sum(max(0, min(end, now_h) - begin) for begin, end in self.run.holds)
 
     def left_h(self, now_h: int) -> int:
-        """Hours for which it is expected to hold them from now on."""
+        """Return the hours in which it is expected to hold its devices from now on."""
         return sum(max(0, end - max(begin, now_h)) for begin, end in self.run.holds)
 
     def planned(self, now_h: int) -> int:
-        """Device-hours from its start to its end."""
+        """Return its device-hours from start to expected end."""
         return self.run.devices * (self.held_h(now_h) + self.left_h(now_h))
 
 
 class ActivityInProgress(NamedTuple):
-    """An activity or a gate that has begun."""
+    """An activity or a gate that has started, and may have ended."""
 
     item: Planned
-    """Its hours as they were, and as they are expected."""
+    """With its actual and expected hours."""
 
     actual: Actual
     runs: tuple[RunInProgress, ...]
-    """In the plan's order; behind them those that nobody planned."""
+    """In the plan's order; unplanned runs follow."""
 
     spent: float
-    """Device-hours by now."""
+    """Device-hours until now."""
 
     to_come: float
-    """Device-hours from now on, as expected."""
+    """Expected device-hours from now on."""
 
     planned_open: float
-    """Device-hours of its open runs from start to end: as planned, for what waits has no more work for it; of
-    runs that are known by themselves, for all the time that they hold their devices."""
+    """Planned device-hours of its open runs from start to end. A run with its own record counts with all the
+    time that it holds its devices."""
 
     @property
     def is_noted(self) -> bool:
-        """Whether what it spent is known, and not only what was planned by now."""
+        """Return whether the spending is known, and not only planned."""
         return bool(self.actual.runs) or self.actual.device_hours is not None
 
     def spent_on_open_runs(self) -> float:
-        """What was spent, without those runs that are known to be over."""
+        """Return what was spent on runs that have not ended."""
         return self.spent - sum(run.actual.device_hours for run in self.runs if run.actual and run.actual.ended)
 
     def open_runs(self) -> list[RunInProgress]:
-        """Those that are not known to be over."""
+        """Return the runs that have not ended."""
         return [run for run in self.runs if run.actual is None or run.actual.ended is None]
 
 
 def activities_in_progress(program: Program, plan: Plan, progress: Progress) -> dict[str, ActivityInProgress]:
-    """All that the progress tells of, by name. Raises `KeyError` for what the plan does not hold."""
+    """Return all started activities and gates by name. Raises `KeyError` for names that are not in the plan."""
     now_h = program.calendar.hour_of(progress.now)
     return {
         name: _activity_in_progress(program, plan.item(name), actual, now_h)
@@ -136,7 +135,7 @@ def _not_over(start_h: int, end_h: int, now_h: int) -> int:
 
 
 def _moved_runs(planned: Planned, start_h: int, end_h: int) -> Iterator[RunInProgress]:
-    """The plan's runs where none is known by itself: moved with their activity, and cut off or drawn out at its
+    """Shift the planned runs with their activity if no run has its own record, and cut or extend them at its
     end."""
     shift = start_h - planned.start_h
     for run in planned.runs:
@@ -147,7 +146,7 @@ def _moved_runs(planned: Planned, start_h: int, end_h: int) -> Iterator[RunInPro
 def _known_runs(
     program: Program, planned: Planned, actual: Actual, start_h: int, now_h: int
 ) -> Iterator[RunInProgress]:
-    """The runs that are known, then the plan's others: these begin no earlier than now."""
+    """Yield recorded runs, then the plan's other runs, which start no earlier than now."""
     hour_of = program.calendar.hour_of
     for index, run_actual in enumerate(actual.runs):
         run = planned.runs[index % len(planned.runs)]
@@ -172,7 +171,7 @@ def _with_holds(run: PlannedRun, holds: tuple[Hold, ...]) -> PlannedRun:
 
 
 def _moved(holds: tuple[Hold, ...], shift: int, end_h: int | None, *, draw_out: bool) -> tuple[Hold, ...]:
-    """Holds that begin so much later, until `end_h`."""
+    """Shift holds, and end them at `end_h`."""
     moved = [(begin + shift, until + shift) for begin, until in holds]
     if end_h is None:
         return tuple(moved)
@@ -189,24 +188,24 @@ def _moved(holds: tuple[Hold, ...], shift: int, end_h: int | None, *, draw_out: 
 
 
 def working_hours(program: Program, planned: Planned) -> float:
-    """What people's work, or a gate, was planned to take."""
+    """Return the planned working hours of an activity or a gate."""
     return program.nodes()[planned.name].work[planned.mode].days * program.calendar.hours_per_day()
 
 
 def _half_days(program: Program) -> Iterator[Hold]:
-    """As the calendar's, and on behind its end: what is overdue ends some time."""
+    """Yield the calendar's half days, continued beyond its end for overdue work."""
     calendar = program.calendar
     yield from calendar.model_copy(update={"weeks": calendar.weeks + 104}).half_days()
 
 
 def _working_h(program: Program, start_h: int, until_h: int) -> int:
-    """Working hours between two hours."""
+    """Return the working hours between two hours."""
     spans = ((max(begin, start_h), min(end, until_h)) for begin, end in _half_days(program))
     return sum(max(0, end - begin) for begin, end in spans)
 
 
 def _end_after_working(program: Program, start_h: int, hours: float) -> int:
-    """The hour by which so much has been worked since `start_h`."""
+    """Return the hour at which `hours` have been worked since `start_h`."""
     last = start_h + 1
     for begin, end in _half_days(program):
         here = end - max(begin, start_h)

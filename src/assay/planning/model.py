@@ -1,9 +1,9 @@
-"""The problem as CP-SAT sees it.
+"""The scheduling problem as a CP-SAT model.
 
-A group chooses one way for all its tasks. A task is a start, an end, and an optional interval for each segment
-of each way; resources are cumulative constraints over these, with reservations as fixed intervals. The work of
-people takes its (start, end) from a table of the calendar, so that weekends and holidays lie inside and cost no
-constraint. Equal tasks start in their order, which takes nothing away and spares the search their permutations.
+A group chooses one mode for all its tasks. A task has a start, an end, and an optional interval for each
+segment of each mode. Resources are cumulative constraints over these intervals, with reservations as fixed
+intervals. People's work takes its (start, end) from a table of the calendar, so weekends and holidays need no
+constraint. Equal tasks start in order, which breaks their symmetry without loss.
 """
 
 import itertools
@@ -15,23 +15,23 @@ from typing import Any, NamedTuple
 from assay.planning.problem import DEVICES, Group, Problem, Resource
 
 IntVar = Any
-"""`cp_model.IntVar`; the package carries no types."""
+"""`cp_model.IntVar`; the package has no types."""
 
 
 class TaskVars(NamedTuple):
-    """One task."""
+    """Variables of one task."""
 
     start: IntVar
     end: IntVar
     segment_starts: dict[int, tuple[IntVar, ...]]
-    """Way (its position in the group) -> start of each of its segments."""
+    """Mode index -> start of each segment."""
 
 
 class GroupVars(NamedTuple):
-    """One group."""
+    """Variables of one group."""
 
     chosen: tuple[IntVar, ...]
-    """A literal for each way; exactly one is true."""
+    """One literal per mode; exactly one is true."""
 
     start: IntVar
     end: IntVar
@@ -39,26 +39,26 @@ class GroupVars(NamedTuple):
 
 
 class Model(NamedTuple):
-    """The constraints, and the variables that a solution is read from."""
+    """The constraints, and the variables from which a solution is read."""
 
     cp: Any
     problem: Problem
     groups: dict[str, GroupVars]
     device_hours: Any
     peak_devices: IntVar
-    """Bounded below by the devices held at any hour, once it is asked for by `bound_peak`."""
+    """Unbounded until `bound_peak` is called."""
 
     def device_hours_of(self, names: Collection[str]) -> Any:
-        """Device-hours of some groups."""
+        """Return the device-hours of some groups."""
         return _device_hours(self.problem, self.groups, names)
 
 
 Usage = dict[str, list[tuple[Any, int]]]
-"""Resource -> who holds how much of it: (interval, units)."""
+"""Resource -> [(interval, units)]."""
 
 
 def build(problem: Problem) -> Model:
-    """The model, without an aim."""
+    """Build the model without an objective."""
     from ortools.sat.python import cp_model  # it brings pandas along, so only who solves imports it
 
     cp = cp_model.CpModel()
@@ -83,7 +83,7 @@ def build(problem: Problem) -> Model:
 
 
 def bound_peak(model: Model) -> None:
-    """Make `peak_devices` at least what the program's own runs hold in any hour."""
+    """Constrain `peak_devices` to at least the devices held in any hour."""
     intervals, units = [], []
     for group, (name, variables) in zip(model.problem.groups.values(), model.groups.items(), strict=True):
         for number, task in enumerate(variables.tasks):
@@ -158,7 +158,7 @@ def _add_work(
 
 
 def _work_rows(problem: Problem, group: Group) -> Iterator[tuple[int, int, int]]:
-    """(way, start, end) of every stretch of half days that the calendar allows."""
+    """Yield (mode, start, end) for every allowed sequence of half days."""
     half_days = problem.half_days
     for position, mode in enumerate(group.modes):
         for first in range(len(half_days) - mode.half_days + 1):
@@ -196,7 +196,7 @@ def _hold(cp: Any, used: list[tuple[Any, int]], resource: Resource, horizon: int
 
 
 def _never_more_than(resource: Resource, horizon: int) -> Iterator[tuple[int, int, int]]:
-    """The reservations laid over one another; two that overlap take no more than all."""
+    """Yield the sum of overlapping reservations, limited to the resource's units."""
     moments = [moment for since, until, _ in resource.reserved for moment in (since, until)]
     for since, until in itertools.pairwise(sorted({min(max(moment, 0), horizon) for moment in moments})):
         reserved_units = (units for begin, end, units in resource.reserved if begin <= since and until <= end)

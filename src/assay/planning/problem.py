@@ -1,14 +1,13 @@
-"""A program as the solver needs it: tasks that hold resources, in whole hours.
+"""Compiles a program into a scheduling problem: tasks that hold resources, in whole hours.
 
     program --compile--> tasks, resources, links, spending limits --model--> CP-SAT
 
-Every run of an activity is a task; its runs share one way. Calendars, the reading of the fair-use rule and the
-cut into segments are settled here, so that the model knows only holds, amounts and hours. A limit that could be
-relaxed carries the dotted key of the program that it comes from: `compile_problem(program, relaxed={...})`
-leaves it out, which is how conflicts are found.
+Every run of an activity is a task; its runs share one mode. Calendars, the fair-use rule and segments are resolved
+here, so that the model has only holds, amounts and hours. A limit that could be relaxed has the dotted key of the
+program that it comes from; `compile_problem(program, relaxed={...})` leaves it out, which finds conflicts.
 
-One hour is the grid for devices, half a working day for people. People are held from the start to the end of
-what they do, nights and weekends between included; nobody else could have used those.
+The grid is one hour for devices, half a working day for people. People are held from start to end of their work,
+including nights and weekends, when nobody else could use them.
 """
 
 import math
@@ -21,46 +20,46 @@ from assay.planning.program.program import Program
 from assay.planning.program.work import Node, Runs
 
 FTE_UNITS = 20
-"""A full-time equivalent in the model's integers."""
+"""Model units per full-time equivalent."""
 
 DEVICES = "capacity.devices"
 """The resource that runs hold."""
 
 
 class ExecutionMode(NamedTuple):
-    """One alternative of a group of tasks."""
+    """An execution mode of a group of tasks."""
 
     choice: int
-    """Which of the program's alternatives it is; several ways may share one (whole, or in segments)."""
+    """Index of the program's alternative; several modes may share one (whole, or in segments)."""
 
     holds_h: tuple[int, ...]
-    """Hours of each segment; empty for the work of people, whose length depends on the calendar."""
+    """Hours of each segment; empty for people's work, whose length depends on the calendar."""
 
     half_days: int
     demands: dict[str, int]
     """Resource -> units held in every segment."""
 
     device_hours: int
-    """What one task holds."""
+    """Device-hours of one task."""
 
     gap_h: int = 0
-    """Least hours between segments."""
+    """Minimal hours between segments."""
 
     limited: tuple[tuple[int, int, int], ...] = ()
-    """(from, until, most hours that a hold may reach into it): where capacity is too scarce for a long hold."""
+    """(from, until, hours): a hold may extend into this window of scarce capacity by at most these hours."""
 
     span_h: int | None = None
-    """Most hours from the group's first start to its last end."""
+    """Maximal hours from the group's first start to its last end."""
 
     def least_h(self) -> int:
-        """Hours from start to end, gaps and nights at their least."""
+        """Return the minimal hours from start to end."""
         if not self.holds_h:
             return self.half_days * 4
         return sum(self.holds_h) + self.gap_h * (len(self.holds_h) - 1)
 
 
 class Group(NamedTuple):
-    """An activity or a gate: equal tasks, all done in the same way."""
+    """An activity or a gate: equal tasks that share one mode."""
 
     name: str
     num_tasks: int
@@ -68,11 +67,11 @@ class Group(NamedTuple):
     earliest_h: int
     latest_h: int
     is_work: bool
-    """Whether people do it, in half days; else devices, in hours."""
+    """True: people's work in half days. False: runs in hours."""
 
 
 class Precedence(NamedTuple):
-    """`after` begins no earlier than `lag_h` hours after the end (or start) of `before`."""
+    """`after` starts at least `lag_h` hours after the end (or start) of `before`."""
 
     before: str
     after: str
@@ -81,7 +80,7 @@ class Precedence(NamedTuple):
 
 
 class Resource(NamedTuple):
-    """Units that are there at every hour, less what is reserved."""
+    """Units available in every hour, minus reservations."""
 
     units: int
     reserved: tuple[tuple[int, int, int], ...] = ()
@@ -89,13 +88,13 @@ class Resource(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """What the solver is asked."""
+    """The scheduling problem."""
 
     groups: dict[str, Group]
     links: tuple[Precedence, ...]
     resources: dict[str, Resource]
     spending: tuple[tuple[str, frozenset[str], int], ...]
-    """(key, groups, most device-hours)."""
+    """(key, groups, maximal device-hours)."""
 
     half_days: tuple[tuple[int, int], ...]
     horizon_h: int
@@ -103,9 +102,9 @@ class Problem(NamedTuple):
 
 
 def compile_problem(program: Program, *, relaxed: Collection[str] = (), by_the_date: bool = False) -> Problem:
-    """The program's tasks and limits, without those limits whose keys are in `relaxed`.
+    """Compile the program without the limits whose keys are in `relaxed`.
 
-    `decision.by` is a limit only where `by_the_date` is set: else a late schedule is one too.
+    `decision.by` is a limit only with `by_the_date`; otherwise a late schedule is also a solution.
     """
     horizon = _horizon_h(program, relaxed)
     holidays = () if HOLIDAYS in relaxed else program.calendar.holidays
@@ -144,7 +143,7 @@ def compile_problem(program: Program, *, relaxed: Collection[str] = (), by_the_d
 FAIR_USE = "capacity.fair_use"
 HOLIDAYS = "calendar.holidays"
 ARRAY = "array:"
-"""Prefix of the resource that keeps an activity's runs together below the fair share."""
+"""Prefix of the resource that limits an activity's runs to the fair share."""
 
 
 def _horizon_h(program: Program, relaxed: Collection[str]) -> int:
@@ -244,7 +243,7 @@ def _modes(program: Program, node: Node, free: list[int] | None, rule: FairUse |
 
 
 def people_demands(program: Program, people: dict[str, float]) -> dict[str, int]:
-    """Units of each role and person that are held; a named person counts in the role too."""
+    """Return the units of each role and person; a named person also counts against the role."""
     demands: dict[str, int] = {}
     for name, fte in people.items():
         for role in program.roles_of(name):
@@ -253,7 +252,7 @@ def people_demands(program: Program, people: dict[str, float]) -> dict[str, int]
 
 
 def _run_modes(runs: Runs, whole: ExecutionMode, free: list[int], rule: FairUse, total: int) -> Iterator[ExecutionMode]:
-    """The ways of one mode that respect the rule: whole, whole outside scarce weeks, or in segments."""
+    """Yield the modes that respect the fair-use rule: whole, whole outside scarce windows, or in segments."""
     hours, devices = whole.holds_h[0], whole.demands[DEVICES]
     scarce = [] if hours <= rule.max_hours else _scarce_windows(devices, free, rule, total)
     scarce = [(begin, end) for begin, end in scarce if end - begin > rule.max_hours]
@@ -266,9 +265,10 @@ def _run_modes(runs: Runs, whole: ExecutionMode, free: list[int], rule: FairUse,
 
 
 def _scarce_windows(devices: int, free: list[int], rule: FairUse, total: int) -> list[tuple[int, int]]:
-    """Where so many devices are more than the share: (from, until), joined.
+    """Return merged windows (from, until) in which these devices exceed the share.
 
-    Hours in which fewer are free than it needs count as scarce only between others: it cannot run there.
+    Hours with fewer free devices than needed count as scarce only between others, because it cannot run
+    there.
     """
     of = [total] * len(free) if rule.of == "total" else free
     over = [devices > rule.share * capacity + 1e-9 for capacity in of]
@@ -277,7 +277,7 @@ def _scarce_windows(devices: int, free: list[int], rule: FairUse, total: int) ->
 
 
 def _segments(hours: int, most_h: int, resume_h: int) -> tuple[int, ...]:
-    """Holds of at most `most_h` that do `hours` of work; each after the first loses `resume_h`."""
+    """Return holds of at most `most_h` hours that do `hours` of work; each after the first loses `resume_h`."""
     if most_h <= resume_h:
         return ()
     holds, left = [most_h], hours - most_h
@@ -288,10 +288,10 @@ def _segments(hours: int, most_h: int, resume_h: int) -> tuple[int, ...]:
 
 
 def array_units(rule: FairUse, total: int, free: list[int] | None) -> int:
-    """Devices that all runs of an activity may hold for long, where they count as one job.
+    """Return the devices that all runs of an activity may hold for long, if they count as one job.
 
-    Of what is available, the scarcest hour of the horizon in which anything is free counts: an array may lie
-    anywhere. The schedule and the simulation both go by this.
+    With `of: available`, the scarcest hour with any free device counts, because the array may be anywhere.
+    Schedule and simulation both use this.
     """
     least = total if rule.of == "total" or free is None else min([f for f in free if f > 0], default=0)
     return math.floor(rule.share * least + 1e-9)
@@ -300,7 +300,7 @@ def array_units(rule: FairUse, total: int, free: list[int] | None) -> int:
 def _array_modes(
     node: Node, whole: ExecutionMode, free: list[int], rule: FairUse, total: int
 ) -> Iterator[ExecutionMode]:
-    """An activity's runs as one job: together below the share, or all over within the limit of hours."""
+    """Yield an activity's runs as one job: together below the share, or all within the limit of hours."""
     devices = whole.demands[DEVICES]
     if devices <= array_units(rule, total, free):
         yield whole._replace(demands=whole.demands | {f"{ARRAY}{node.name}": devices})

@@ -1,10 +1,10 @@
-"""A plan from today: what happened is fixed, and the rest moves as little as it must.
+"""Re-plans from today: the past is fixed, and the rest changes as little as possible.
 
-First the decision comes no later than it has to; then the sum of all shifts is least (hours that anything not
-yet begun moves from where it was planned, and half a day for another way of doing it); then cost and peak.
-People have arranged their weeks around the old plan: an earlier date alone is no reason to move them.
+The decision comes no later than necessary. Then the sum of all changes is minimized (hours by which unstarted
+activities shift, and half a day for a different mode), then cost and peak. An earlier date alone is no reason
+to move people.
 
-Events count when they came, or when they are now expected; what a gate has called off is left out.
+Events count at their actual or now expected time. Activities that a gate has called off are left out.
 """
 
 from collections import defaultdict
@@ -34,14 +34,14 @@ from assay.planning.schedule import (
 )
 
 OTHER_MODE_H = 12
-"""What another way of doing something counts, in hours of shift."""
+"""Cost of a different mode, in hours of shift."""
 
 
 def replan(program: Program, before: Plan, progress: Progress, *, effort: Effort = DEFAULT_EFFORT) -> Plan:
-    """The plan from `progress.now` on; what has begun stands in it as it happened.
+    """Return the plan from `progress.now` on, including what has started, as it happened.
 
-    Raises `InfeasibleError` where the rest no longer fits, `ConfigError` where plan, progress and program do
-    not belong together.
+    Raises `InfeasibleError` if the rest does not fit, and `ConfigError` if plan, progress and program do not
+    match.
     """
     refuse(misfits(program, progress))
     as_declared, program = program, known_program(program, progress)
@@ -59,7 +59,7 @@ def replan(program: Program, before: Plan, progress: Progress, *, effort: Effort
 
 
 def _why_nothing_fits(program: Program, before: Plan, progress: Progress, effort: Effort) -> str:
-    """With what has begun, and the limits without one of which the rest would fit."""
+    """Return the text of an `InfeasibleError`, with the limits whose removal would make the rest fit."""
     now, in_progress = program.calendar.hour_of(progress.now), activities_in_progress(program, before, progress)
 
     def fits_without(key: str) -> bool:
@@ -77,10 +77,11 @@ def _why_nothing_fits(program: Program, before: Plan, progress: Progress, effort
 
 
 def replan_earliest(known: Program, before: Plan, progress: Progress, *, effort: Effort = DEFAULT_EFFORT) -> Plan:
-    """The earliest decision that is still to be had, then the least device-hours, whoever has to move for it.
+    """Return the plan with the earliest possible decision, then the fewest device-hours, ignoring how much
+    moves.
 
-    `known`: the program as it is known now (`as_known`), perhaps with other limits from now on. Raises
-    `InfeasibleError` where the rest does not fit.
+    `known` is the program as known now (`known_program`), possibly with changed limits. Raises
+    `InfeasibleError` if the rest does not fit.
     """
     return _plan_remaining(known, before, progress, _earliest_objectives, effort)
 
@@ -114,10 +115,10 @@ def _plan_remaining(
 
 
 def known_program(program: Program, progress: Progress) -> Program:
-    """The program with its events as they came, without what its gates have called off.
+    """Return the program with its events as they happened, without what gates have called off.
 
-    Raises `ConfigError` where the decision itself is called off, or a gate has asked for repeats: these are no
-    activities of the program.
+    Raises `ConfigError` if the decision itself is called off, or if a gate asked for repeats, because these
+    are not activities of the program.
     """
     for name, verdicts in progress.verdicts.items():
         if verdicts[-1:] == ("again",):
@@ -144,7 +145,8 @@ def known_program(program: Program, progress: Progress) -> Program:
 
 
 def _as_planned(problem: Problem, before: Plan) -> Schedule | None:
-    """What is left in the old order and ways, each as early as it can: where the search begins."""
+    """Return the remaining groups in their old order and modes, as early as possible, as the initial
+    solution."""
     planned = {name: before.item(name) for name in problem.groups}
     choices = {name: [mode.choice for mode in group.modes] for name, group in problem.groups.items()}
     if any(item.mode not in choices[name] for name, item in planned.items()):
@@ -156,7 +158,7 @@ def _as_planned(problem: Problem, before: Plan) -> Schedule | None:
 def _remaining_problem(
     program: Program, problem: Problem, in_progress: dict[str, ActivityInProgress], now: int
 ) -> Problem:
-    """What is still to be done, among what is still there."""
+    """Return the problem without what has started, with the remaining resources."""
     groups = {
         name: group._replace(earliest_h=max(group.earliest_h, now))
         for name, group in problem.groups.items()
@@ -205,7 +207,7 @@ def _remaining_resources(
 
 
 def _spending(in_progress: Iterable[ActivityInProgress]) -> int:
-    """Device-hours that are gone, or will be, by what goes on."""
+    """Return the device-hours that started activities have spent or will spend."""
     return round(sum(activity.spent + activity.to_come for activity in in_progress))
 
 
@@ -240,7 +242,7 @@ def _changes(model: Model, before: Plan) -> Any:
 
 
 def _starts_as_planned(variables: GroupVars, position: int, planned: Planned) -> Iterator[tuple[Any, int]]:
-    """Each hold's start in one way of doing it, with the hour that was planned; equal runs in their order."""
+    """Yield each segment's start variable in one mode with its planned hour, equal runs in order."""
     runs = sorted(run.holds for run in planned.runs)
     for task, holds in zip(variables.tasks, runs, strict=False):
         starts = task.segment_starts.get(position, ())

@@ -1,8 +1,8 @@
-"""The best schedule of a program: earliest decision, then least device-hours, then steadiest cluster use.
+"""Finds the best schedule of a program: earliest decision, then fewest device-hours, then lowest peak.
 
-The aims are lexicographic: each is solved with the earlier ones held at what they reached, so that no weight
-has to be explained. Steady use means the least peak: the most devices that the program holds in any hour. What
-is still loose after the last aim is moved to the left, so that slack lies behind the work and absorbs delays.
+The objectives are lexicographic: each is solved with the previous ones fixed at their optimum, so no weights
+are needed. The peak is the maximal number of devices in any hour. Finally everything is shifted to the left,
+so that slack lies after the work and absorbs delays.
 """
 
 import time
@@ -21,14 +21,14 @@ OBJECTIVES: tuple[Objective, ...] = ("decision_h", "device_hours", "peak_devices
 
 
 class Effort(NamedTuple):
-    """How long and with what the solver may search."""
+    """Limits of the solver."""
 
     seconds: float = 60.0
-    """Wall time of one aim."""
+    """Wall time per objective."""
 
     workers: int = 1
-    """One alone finds the same schedule each time, in less time on programs of weeks; several prove hard
-    problems sooner, and of schedules that are equally good take the one that comes first."""
+    """One worker finds the same schedule each time, and is fast on programs of some weeks. Several prove hard
+    problems faster, but may return any of several optimal schedules."""
     seed: int = 1
 
 
@@ -36,20 +36,19 @@ DEFAULT_EFFORT = Effort()
 
 
 class InfeasibleError(ConfigError):
-    """Nothing satisfies all limits at once; `planning/conflict` says which of them clash."""
+    """No schedule satisfies all limits; `planning/conflict` finds which ones clash."""
 
 
 class UndecidedError(ConfigError):
-    """Time ran out before any schedule was found or ruled out."""
+    """The time ran out before a schedule was found or excluded."""
 
 
 def schedule(
     program: Program, *, objectives: Collection[Objective] = OBJECTIVES, effort: Effort = DEFAULT_EFFORT
 ) -> Plan:
-    """The best plan; `goals` says of each aim whether it is proved.
+    """Return the best plan; `objective_results` tells which objectives are proved optimal.
 
-    Raises `InfeasibleError` where there is none. `decision.by` is no limit here: a plan that is late is a plan,
-    and says when.
+    Raises `InfeasibleError` if there is none. `decision.by` is not a limit here: a late plan is a plan.
     """
     problem = compile_problem(program)
     found, objective_results = solve(problem, objectives=objectives, effort=effort)
@@ -59,7 +58,7 @@ def schedule(
 def solve(
     problem: Problem, *, objectives: Collection[Objective] = OBJECTIVES, effort: Effort = DEFAULT_EFFORT
 ) -> tuple[Schedule, tuple[ObjectiveResult, ...]]:
-    """The problem's best schedule, and what was proved of it."""
+    """Return the best schedule and the result of each objective."""
     best = first_schedule(problem, tries=20, seed=effort.seed)
     model, objective_results = build(problem), []
     if best is not None:
@@ -74,7 +73,7 @@ def solve(
 def optimise(
     model: Model, objective: Objective, expression: Any, start: Schedule | None, effort: Effort
 ) -> tuple[Schedule, ObjectiveResult]:
-    """Minimise one expression, beginning at a schedule, and hold it from then on at what was reached."""
+    """Minimize one expression from an initial schedule, and constrain it to the reached value from then on."""
     if objective == "peak_devices":
         bound_peak(model)
     model.cp.clear_hints()
@@ -115,14 +114,14 @@ def _reached(problem: Problem, schedule: Schedule, objective: Objective) -> int:
 
 
 def objective_expression(model: Model, objective: Objective) -> Any:
-    """What is minimised for one of the standing aims."""
+    """Return the expression of a standard objective."""
     if objective == "decision_h":
         return model.groups[model.problem.decision].end
     return model.device_hours if objective == "device_hours" else model.peak_devices
 
 
 def was_found(status: Any) -> bool | None:
-    """Whether the solver found a schedule; None where it neither did nor ruled one out."""
+    """Return whether the solver found a schedule; None if it neither found nor excluded one."""
     from ortools.sat.python import cp_model
 
     # Invalid is a model of what may begin only after it had to be over: its date has passed.
@@ -130,14 +129,14 @@ def was_found(status: Any) -> bool | None:
 
 
 def is_proved(status: Any) -> bool:
-    """Whether the solver found the best."""
+    """Return whether the solution is optimal."""
     from ortools.sat.python import cp_model
 
     return bool(status == cp_model.OPTIMAL)
 
 
 def new_solver(effort: Effort) -> Any:
-    """A solver with its limits."""
+    """Return a solver with these limits."""
     from ortools.sat.python import cp_model  # it brings pandas along, so only who solves imports it
 
     solver = cp_model.CpSolver()
@@ -148,7 +147,7 @@ def new_solver(effort: Effort) -> Any:
 
 
 def hint(model: Model, schedule: Schedule) -> None:
-    """Where the search begins."""
+    """Give the solver an initial solution."""
     for name, variables in model.groups.items():
         scheduled, group = schedule[name], model.problem.groups[name]
         holds_h = group.modes[scheduled.mode].holds_h
@@ -162,7 +161,7 @@ def hint(model: Model, schedule: Schedule) -> None:
 
 
 def read(model: Model, solver: Any) -> Schedule:
-    """The solution as a schedule."""
+    """Read the solution as a schedule."""
     found = Schedule()
     for name, variables in model.groups.items():
         mode = next(index for index, literal in enumerate(variables.chosen) if solver.value(literal))
@@ -176,7 +175,8 @@ def read(model: Model, solver: Any) -> Schedule:
 
 
 def left_shifted(problem: Problem, found: Schedule, *, peak: bool) -> Schedule:
-    """The same ways and order, as early as that allows; never a later decision or a higher peak."""
+    """Shift a schedule to the left in the same modes and order, never with a later decision or a higher
+    peak."""
     if peak:
         problem = _below_peak(problem, _peak(problem, found))
     order = {name: scheduled.start_h + scheduled.end_h * 1e-6 for name, scheduled in found.items()}
@@ -205,7 +205,7 @@ def _peak(problem: Problem, schedule: Schedule) -> int:
 def to_plan(
     program: Program, problem: Problem, schedule: Schedule, objective_results: tuple[ObjectiveResult, ...]
 ) -> Plan:
-    """The schedule in the program's own terms."""
+    """Convert a schedule to a plan of the program."""
     items = [_planned(program, problem.groups[name], scheduled) for name, scheduled in schedule.items()]
     items.sort(key=lambda item: (item.start_h, item.end_h, item.name))
     return Plan(

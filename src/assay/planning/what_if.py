@@ -1,7 +1,7 @@
-"""Questions about the world, answered side by side: each is a patch on the program, solved like the program.
+"""Solves what-if questions: each is a patch on the program.
 
-The readings of the fair-use rule are such questions too: its words leave open what a job is, of what it may
-hold 20%, and whether it may go on after giving way.
+The readings of the fair-use rule are also what-ifs: its text leaves open what a job is, of what it may hold
+20%, and whether it may continue after a pause.
 """
 
 import itertools
@@ -18,34 +18,34 @@ from assay.planning.program.program import Program
 from assay.planning.schedule import DEFAULT_EFFORT, Effort, InfeasibleError, solve, to_plan
 
 AS_PLANNED = "As planned"
-"""The title of the program as it is, which the others are held against."""
+"""Title of the unchanged program, the baseline of the comparison."""
 
 
 class WhatIfResult(NamedTuple):
-    """What would be planned then."""
+    """The plan under a changed program."""
 
     title: str
     program: Program
     plan: Plan | None
-    """None where nothing fits; then `conflict` says why."""
+    """None if infeasible; then `conflict` has the reason."""
 
     conflict: Conflict | None
 
     def is_in_time(self) -> bool:
-        """Whether the decision stands by its date."""
+        """Return whether the decision meets its date."""
         by = self.program.calendar.hour_of(self.program.decision.by)
         return self.plan is not None and self.plan.decision_h <= by
 
 
 class Solver:
-    """Answers questions, each schedule once: what changes only risks or rates leaves the schedule as it is."""
+    """Solves programs and caches schedules: a change of risks or rates only does not need another solve."""
 
     def __init__(self, effort: Effort = DEFAULT_EFFORT) -> None:
         self._effort = effort
         self._solved: list[tuple[Problem, Schedule, tuple[ObjectiveResult, ...]]] = []
 
     def solve_changes(self, program: Program, title: str, changes: Mapping[str, Any]) -> WhatIfResult:
-        """The program with a patch, solved. Raises `ConfigError` where the patch makes no valid program."""
+        """Solve the program with a patch. Raises `ConfigError` if the patch makes no valid program."""
         changed = apply_changes(program, changes, source=title)
         try:
             return WhatIfResult(title, changed, self.plan(changed), None)
@@ -53,7 +53,7 @@ class Solver:
             return WhatIfResult(title, changed, None, find_conflict(changed, effort=self._effort))
 
     def plan(self, program: Program) -> Plan:
-        """The best schedule. Raises what `schedule` raises."""
+        """Return the best schedule. Raises what `schedule` raises."""
         problem = compile_problem(program)
         for known, found, objective_results in self._solved:
             if known == problem:
@@ -71,9 +71,9 @@ def what_if_results(
     effort: Effort = DEFAULT_EFFORT,
     solver: Solver | None = None,
 ) -> tuple[WhatIfResult, ...]:
-    """As it is; then the what-ifs of the program by name (all by default), and a patch of the asker's own.
+    """Solve the unchanged program, then its what-ifs by name (default: all) and the caller's own patch.
 
-    `solver`: one that may know some of the schedules already.
+    `solver` may already have cached schedules.
     """
     questions: list[tuple[str, Mapping[str, Any]]] = [(AS_PLANNED, {})]
     chosen = [program.what_ifs[name] for name in (program.what_ifs if names is None else names)]
@@ -87,7 +87,7 @@ def what_if_results(
 def readings(
     program: Program, *, effort: Effort = DEFAULT_EFFORT, solver: Solver | None = None
 ) -> tuple[WhatIfResult, ...]:
-    """Every reading of the fair-use rule, the program's own first; none where it has no such rule."""
+    """Solve every reading of the fair-use rule, the program's own first; empty without such a rule."""
     rule = program.capacity.fair_use
     if rule is None:
         return ()

@@ -1,1 +1,1 @@
-"""Why runs fail, hang, slow down or change: what was seen, and the cause that it points to. Knows no torch."""
+"""Finds causes: why runs fail, hang, slow down or change. Contains no torch."""

@@ -20,17 +20,17 @@ from assay.records.replay import Compared, Explanation, ReplayReport, RowSearch
 from assay.store.metrics.recorded import RecordedStep
 
 NUM_BEFORE = 50
-"""Steps on record with which a loss is compared."""
+"""Number of previous steps with which a loss is compared."""
 SPIKE_SIGMAS = 6.0
-"""Robust standard deviations above the median that make a spike."""
+"""A loss this many robust standard deviations above the median is a spike."""
 DIVERGED_FACTOR = 10.0
-"""Times the loss of the first step: beyond that it is no spike, however few steps are on record."""
+"""A loss above this multiple of the first step's loss is a divergence, however few steps are recorded."""
 
 
 def explain(
     report: ReplayReport, steps: Mapping[int, RecordedStep], *, learning_rate: float | None = None
 ) -> Explanation:
-    """The cause, from a replay that searched the rows too; `learning_rate`: the recipe's, at its peak."""
+    """Return the cause, from a replay that also searched the rows. `learning_rate` is the recipe's peak."""
     if report.first_difference is not None:
         return _of_difference(report, report.first_difference)
     finding = report.operators.finding if report.operators is not None else None
@@ -68,7 +68,7 @@ def _of_difference(report: ReplayReport, first: Compared) -> Explanation:
 
 
 def _are_most(rows: RowSearch) -> bool:
-    """Whether more than half of the rows are named: then it is the weights that are bad for any."""
+    """Return whether more than half of the rows are named; then the weights are bad for any row."""
     return 2 * len(rows.rows) > rows.num_rows
 
 
@@ -111,7 +111,7 @@ def _of_loss(report: ReplayReport, steps: Mapping[int, RecordedStep], learning_r
 
 
 def _rates_text(peak: float | None, previous: list[dict[str, float]]) -> str:
-    """` (1e+03; 200 in the step before)`."""
+    """Return the learning rates as text: ` (1e+03; 200 in the step before)`."""
     known = [] if peak is None else [f"{peak:.3g}"]
     if previous and f"{previous[-1]['learning_rate']:.3g}" not in known:
         known.append(f"{previous[-1]['learning_rate']:.3g} in the step before")
@@ -126,7 +126,7 @@ def _rows_text(report: ReplayReport) -> str:
 
 
 def _divergence(report: ReplayReport, previous: list[dict[str, float]]) -> str | None:
-    """What is beyond a spike, in a sentence; None where nothing is."""
+    """Describe a divergence; None if there is none."""
     if report.loss is None:
         return "The loss is not finite again."
     if report.gradient_norm is None:
@@ -138,7 +138,7 @@ def _divergence(report: ReplayReport, previous: list[dict[str, float]]) -> str |
 
 
 def _largest_gradient(before: list[dict[str, float]], step: int) -> str:
-    """Which of the steps before is worth a look."""
+    """Return which previous step has the largest gradient."""
     norms = np.array([values["gradient_norm"] for values in before])
     worst = int(np.nanargmax(norms))
     return (

@@ -1,7 +1,8 @@
-"""Dumps of torch's flight recorder: what each rank entered, by process group.
+"""Reads dumps of torch's flight recorder: the collectives that each rank entered, by process group.
 
-A dump is JSON or a pickle of plain dictionaries. Pickles are programs: the unpickler here admits no class
-and no function, so nothing of one is ever executed."""
+A dump is JSON or a pickle of plain dictionaries. Loading a pickle can execute code, so this unpickler rejects
+every class and function.
+"""
 
 import io
 import pickle
@@ -19,7 +20,7 @@ from assay.triage.attempts.sources import bytes_of
 
 
 class Collective(NamedTuple):
-    """One that a rank entered."""
+    """A collective that a rank entered."""
 
     group: str
     sequence: int
@@ -27,16 +28,16 @@ class Collective(NamedTuple):
     sizes: tuple[tuple[int, ...], ...]
     """Sizes of its inputs."""
     is_over: bool
-    """It ended: gloo says so only by retiring it."""
+    """Whether it ended; gloo shows this only by retiring the entry."""
 
 
 class RankDump(NamedTuple):
-    """What one rank remembers."""
+    """The recorded collectives of one rank."""
 
     rank: int
     collectives: tuple[Collective, ...]
     groups: dict[str, tuple[int, ...]]
-    """Name -> members, as far as the dump says."""
+    """Name -> members, as far as the dump has them."""
 
 
 class _Entry(BaseModel):
@@ -70,19 +71,19 @@ class _Dump(BaseModel):
 
 
 class _PlainUnpickler(pickle.Unpickler):
-    """Dictionaries, lists, texts and numbers."""
+    """Unpickles only dictionaries, lists, strings and numbers."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """Refused, whatever it is."""
+        """Reject every class and function."""
         raise pickle.UnpicklingError(f"it names {written_out(f'{module}.{name}')[:80]}")
 
     def persistent_load(self, pid: Any) -> Any:  # noqa: ARG002
-        """Likewise."""
+        """Reject external references."""
         raise pickle.UnpicklingError("it refers to something outside of it")
 
 
 def read_dumps(folder: Path) -> tuple[list[RankDump], dict[str, str]]:
-    """All dumps of a folder, by rank, and each file's SHA-256."""
+    """Read all dumps of a folder, in order of rank, with each file's SHA-256."""
     files = sorted(file for file in folder.iterdir() if file.is_file() and not file.name.startswith("."))
     dumps, sources = dict[int, RankDump](), dict[str, str]()
     for file in files:
@@ -100,7 +101,7 @@ def read_dumps(folder: Path) -> tuple[list[RankDump], dict[str, str]]:
 
 
 def read_dump(file: Path, content: bytes) -> RankDump:
-    """One rank's; its rank is the last number of the file's name, unless the dump itself says it."""
+    """Read one rank's dump; unless the dump states its rank, it is the last number of the file name."""
     try:
         dump = _Dump.model_validate(_plain(file, content))
     except ValidationError as error:
@@ -124,7 +125,7 @@ def read_dump(file: Path, content: bytes) -> RankDump:
 
 
 def _plain(file: Path, content: bytes) -> Any:
-    """The dictionaries in it, whichever way they are written."""
+    """Decode JSON or a pickle."""
     try:
         if content[:1] == b"\x80":
             return _PlainUnpickler(io.BytesIO(content)).load()

@@ -34,7 +34,8 @@ def guard_of(
     accepted_s: float,
     accepted_by: str,
 ) -> Guard:
-    """The guard of the cause of that number, from 1; `ConfigError` where it could keep no run of assay."""
+    """Make a guard of the cause with that number, from 1. Raises `ConfigError` if no run of assay could match
+    it."""
     if not 1 <= number <= len(diagnosis.causes):
         named = f"causes 1 to {len(diagnosis.causes)}" if diagnosis.causes else "no cause"
         raise ConfigError(f"--cause {number}: the diagnosis ('{diagnosis.verdict}') names {named}.")
@@ -63,7 +64,7 @@ def guard_of(
 
 
 def known_factors(run: Run, *, world_size: int, host: str | None, surroundings: Surroundings | None) -> dict[str, str]:
-    """Factor -> value of a run that is to begin; without host and surroundings where a scheduler chooses."""
+    """Return factor -> value of a future run, without host and environment if a scheduler chooses them."""
     known = {
         **({} if host is None else {HOST: host}),
         **({} if surroundings is None else {name: getattr(surroundings, name) for name in ENVIRONMENT_FACTORS}),
@@ -75,18 +76,18 @@ def known_factors(run: Run, *, world_size: int, host: str | None, surroundings: 
 
 
 def lands_on(guard: Guard, known: Mapping[str, str]) -> bool:
-    """Whether all that the guard names is so."""
+    """Return whether the run matches all factors of the guard."""
     return all(known.get(name) == value for name, value in _placement(guard).items())
 
 
 def excluded_hosts(guards: Sequence[Guard], known: Mapping[str, str]) -> list[str]:
-    """The hosts on which such a run would land on a guard, whose other factors hold already."""
+    """Return the hosts on which such a run would match a guard."""
     found = (_placement(guard).get(HOST) for guard in guards if lands_on(guard, {**known, **_host_of(guard)}))
     return sorted({host for host in found if host is not None})
 
 
 def guard_status(guard: Guard, ledger: Ledger | None) -> GuardStanding:
-    """With the evidence of the ledger's attempts on it."""
+    """Return the guard with the evidence of the ledger's attempts since it was accepted."""
     since = None if ledger is None else _evidence(guard, ledger)
     return GuardStanding(guard=guard, has_lapsed=since is not None and since.verdict == "fixed", since=since)
 
@@ -101,7 +102,8 @@ def _evidence(guard: Guard, ledger: Ledger) -> FixCheck | None:
 
 
 def _placement(guard: Guard) -> dict[str, str]:
-    """Its factors; a device is where its host is, for nobody chooses one of a host's."""
+    """Return the guard's factors, with a device replaced by its host, because nobody chooses a host's
+    devices."""
     return {
         HOST if name == DEVICE else name: value.partition("/")[0] if name == DEVICE else value
         for name, value in guard.factors.items()

@@ -1,9 +1,10 @@
-"""Which rank never entered the collective that all others wait in, or entered another.
+"""Finds the ranks that never entered the collective in which the others wait, or entered another one.
 
-In each process group collectives have numbers. The group stands still at the first number that a member
-entered and did not leave; those that never reached it are absent, those that entered something else there are
-others. A rank that is absent in one group because it waits in another is held up itself: only those that
-wait nowhere are named. Where everybody entered the same, no rank is to blame on this record."""
+Collectives are numbered in each process group. A group is stuck at the first number that a member entered and
+did not leave. Members that never reached it are absent; members that entered something else are others. A
+rank that is absent because it waits in another group is itself delayed, so only ranks that wait nowhere are
+named. If all entered the same collective, no rank is to blame.
+"""
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -12,13 +13,13 @@ from assay.records.hung_ranks import HungGroup, HungRanks
 from assay.triage.flight_recorder import Collective, RankDump
 
 EVERYBODY = "(default_pg)"
-"""In the name of the group of all ranks."""
+"""Part of the name of the group of all ranks."""
 EQUAL_SIZES = ("all_reduce", "allreduce", "broadcast", "reduce_scatter_tensor", "all_gather_into_tensor")
-"""Collectives whose inputs have one size on all ranks."""
+"""Collectives whose inputs have equal sizes on all ranks."""
 
 
 def find_hung_ranks(dumps: Sequence[RankDump], sources: Mapping[str, str]) -> HungRanks:
-    """From the dumps of one moment."""
+    """Find the ranks from dumps of the same moment."""
     groups = [found for name in _group_names(dumps) if (found := _hung_group(name, dumps)) is not None]
     waiting = {rank for group in groups for rank in group.waiting}
     blamed = set[int]()
@@ -38,7 +39,7 @@ def _group_names(dumps: Sequence[RankDump]) -> list[str]:
 
 
 def _hung_group(name: str, dumps: Sequence[RankDump]) -> HungGroup | None:
-    """None where nobody waits in it."""
+    """Return the state of a group; None if no rank waits in it."""
     entered = {
         dump.rank: {collective.sequence: collective for collective in dump.collectives if collective.group == name}
         for dump in dumps
@@ -69,7 +70,7 @@ def _hung_group(name: str, dumps: Sequence[RankDump]) -> HungGroup | None:
 
 
 def _stuck_at(entered: Mapping[int, Mapping[int, Collective]], members: set[int]) -> int | None:
-    """The first number that somebody entered and did not leave."""
+    """Return the first number that a rank entered and did not leave."""
     open_at = [
         number
         for rank in members & entered.keys()
@@ -80,7 +81,7 @@ def _stuck_at(entered: Mapping[int, Mapping[int, Collective]], members: set[int]
 
 
 def _split(at: Mapping[int, Collective]) -> tuple[str, dict[str, tuple[int, ...]]]:
-    """What most entered, and what the few did; where as many entered either, nobody is the odd one."""
+    """Return what most ranks entered, and what the others did; in a tie nobody is to blame."""
     ranks = defaultdict[str, list[int]](list)
     for rank, collective in at.items():
         ranks[_called(collective)].append(rank)
@@ -92,7 +93,7 @@ def _split(at: Mapping[int, Collective]) -> tuple[str, dict[str, tuple[int, ...]
 
 
 def _called(collective: Collective) -> str:
-    """Its name, with the sizes of its inputs where these have to agree."""
+    """Return the collective's name, with its input sizes if these must agree."""
     if collective.name.rpartition(":")[2].removeprefix("_") in EQUAL_SIZES:
         return f"{collective.name} of {' and '.join('x'.join(map(str, size)) for size in collective.sizes)}"
     return collective.name

@@ -36,10 +36,10 @@ from assay.triage.symptoms.recorded import symptom_of
 HOUR_S, DAY_S = 3_600.0, 86_400.0
 DAYS_A_WEEK = 7.0
 MIN_SHARE = 0.01
-"""The share of all device time below which a phase is nothing to look at."""
+"""Phases with a smaller share of all device time are not listed."""
 MIN_RISE = 0.005
 MAX_SYMPTOMS = 5
-"""Symptoms of failures without a known cause that have a finding each; the others share one."""
+"""Number of symptoms without a known cause that are listed separately; the others share one finding."""
 
 SPENT: dict[Phase, tuple[str, str]] = {
     "lost": ("was made again after interruptions", "assay goodput"),
@@ -49,13 +49,13 @@ SPENT: dict[Phase, tuple[str, str]] = {
     "checkpoint": ("was spent on commits", "trainer.commit_every: auto ('assay goodput' says how often pays)"),
     "idle": ("was held with nothing to do", "assay goodput"),
 }
-"""Phase -> what it is, and what comes next."""
+"""Phase -> (description, next step)."""
 
 ResultT = TypeVar("Answer")
 
 
 class Fleet(NamedTuple):
-    """The findings, and the answers that they come from; None where a question could not be asked."""
+    """The findings with the analyses behind them; None if an analysis was not possible."""
 
     findings: TriageFindings
     table: AttemptTable | None
@@ -66,7 +66,7 @@ class Fleet(NamedTuple):
 
 
 def triage_ledger(ledger: Ledger) -> Fleet:
-    """All runs on record; `ConfigError` where no attempt is over."""
+    """Analyze all runs in the ledger. Raises `ConfigError` if no attempt has ended."""
     runs = {run.run_id: run for run in ledger.runs() if not run.is_drill}
     attempts = [attempt for attempt in ledger.attempts() if attempt.run_id in runs]
     ended = [attempt for attempt in attempts if attempt.ended_s is not None]
@@ -117,9 +117,10 @@ def _try_compute(question: str, refused: dict[str, str], compute: Callable[[], R
 
 
 def _ranked(found: Sequence[Finding], *, weeks: float) -> list[Finding]:
-    """Confirmed before suspected, the dearest first; hours of all the time become those of a week.
+    """Sort confirmed before suspected, most expensive first; convert hours to hours per week.
 
-    Of less than a week they stay what they are: nobody knows how the rest of the week goes."""
+    For less than a week the hours stay unchanged, because nothing is known about the rest of the week.
+    """
     weekly = [
         finding
         if finding.device_hours_a_week is None
@@ -141,7 +142,7 @@ def _of_causes(diagnosis: FailureDiagnosis | None) -> Iterator[Finding]:
 
 
 def _of_symptoms(ended: Sequence[Attempt], num_attempts: int) -> Iterator[Finding]:
-    """Failures for which no cause is known, a finding for each of the commonest symptoms."""
+    """Yield failures without a known cause, one finding for each of the most frequent symptoms."""
     symptoms = [(attempt, symptom) for attempt in ended if (symptom := symptom_of(attempt)) is not None]
     common = [key for key, _ in Counter(symptom.key for _, symptom in symptoms).most_common(MAX_SYMPTOMS)]
     for key in [*common, None]:

@@ -1,9 +1,10 @@
-"""Whether durations differ by place (stage, worker) or by work (step, micro-batch).
+"""Finds whether durations differ by location (stage, worker) or by work (step, micro-batch).
 
-The log of a duration is its kind's level, plus an effect of each of its place's factors, plus one of each
-of its work's, plus noise: Tukey's median polish finds all of them without being led by spikes. A factor
-counts where an effect of it stands out of the noise and is worth naming. A collective makes all wait
-for the slowest: durations have to be of a rank's own work."""
+The logarithm of a duration is modelled as the level of its kind, plus an effect for each location factor and
+each work factor, plus noise. Tukey's median polish estimates the effects robustly. A factor counts if an
+effect is significant and large enough. Durations must be a rank's own work, because in a collective all ranks
+wait for the slowest.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -22,9 +23,9 @@ from assay.triage.slow.series import numbers, texts
 
 ROUNDS = 10
 MIN_RATIO = math.log(1.05)
-"""Effects below it hold nobody up."""
+"""Smaller effects are ignored."""
 MEDIAN_ERROR = math.sqrt(math.pi / 2.0)
-"""A median's standard error in units of a mean's, in normal noise."""
+"""Standard error of a median relative to a mean's, in normal noise."""
 SURE = 0.001
 MAX_EFFECTS = 20
 
@@ -33,7 +34,7 @@ Codes = Int64[np.ndarray, "row"]
 
 
 class Durations(NamedTuple):
-    """What was measured, row by row."""
+    """Measured durations, row by row."""
 
     seconds: Float64[np.ndarray, "row"]
     location: Mapping[str, Sequence[str]]
@@ -52,7 +53,7 @@ def durations_of(
     work: Sequence[str],
     kind: str | None,
 ) -> Durations:
-    """From columns of text; rows without a duration say nothing and are left out."""
+    """Read the durations from columns of text; rows without a duration are left out."""
     if (twice := first_repeated((value, *location, *work, *([kind] if kind else [])))) is not None:
         raise ConfigError(f"'{twice}' is there twice: a column is the value, the kind, a location or a work.")
     seconds = numbers(where, table, value, "--value")
@@ -70,7 +71,7 @@ def durations_of(
 
 
 class _Factor(NamedTuple):
-    """One of a side, within one kind."""
+    """One factor within one kind."""
 
     side: Literal["location", "work"]
     name: str
@@ -80,7 +81,7 @@ class _Factor(NamedTuple):
 
 
 def split_skew(durations: Durations) -> Skew:
-    """What of the durations is due to place, and what to work."""
+    """Attribute the differences to location and work."""
     for row in np.flatnonzero(~(durations.seconds > 0))[:1]:
         raise DataError(f"--value, row {row + 1}: a duration is above 0, and this is {durations.seconds[row]:g}.")
     logs = np.log(durations.seconds)
@@ -130,7 +131,7 @@ def _factors(durations: Durations, rows: Int64[np.ndarray, "kept"]) -> list[_Fac
 
 
 def _polished(logs: Logs, factors: list[_Factor]) -> tuple[list[_Factor], Logs]:
-    """Effects around a median of 0, and what is left (Tukey 1977, median polish)."""
+    """Return the factors with effects of median 0, and the residuals (Tukey 1977, median polish)."""
     residuals = logs - np.median(logs)
     for _ in range(ROUNDS):
         for factor in factors:
@@ -150,7 +151,7 @@ def _medians(values: Logs, codes: Codes, number: int) -> Float64[np.ndarray, "va
 
 
 def _excess_sd(factor: _Factor, noise: float) -> float:
-    """Standard deviation over measurements, of the effects beyond what noise makes."""
+    """Return the standard deviation of the effects over measurements, beyond the noise."""
     counts = np.bincount(factor.codes, minlength=len(factor.values))
     weights = counts / counts.sum()
     centred = factor.effects - weights @ factor.effects

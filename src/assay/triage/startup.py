@@ -35,12 +35,12 @@ SPANS = (
     "evaluation", "first_step",
 )  # fmt: skip
 MIN_S = 0.5
-"""What a span grew by at least where no interval can be had."""
+"""Minimal increase of a span if no interval can be computed."""
 CONFIDENCE = 0.95
 
 
 class FirstStep(NamedTuple):
-    """How an attempt came to its first step."""
+    """The time of an attempt until the end of its first step."""
 
     run_id: str
     attempt: int
@@ -50,12 +50,12 @@ class FirstStep(NamedTuple):
 
     @property
     def unaccounted_s(self) -> float:
-        """Seconds that are in no span."""
         return max(0.0, self.total_s - sum(self.spans.values()))
 
 
 def startup_of(runs: Sequence[Run], against: Run | None) -> Startup:
-    """The starts of some runs' attempts, held against another run's; `ConfigError` where there are none."""
+    """Summarize the starts of some runs, optionally compared with another run. Raises `ConfigError` if there
+    are none."""
     starts, num_left_out = _starts(runs)
     before = [] if against is None else _starts([against])[0]
     if not starts or (against is not None and not before):
@@ -87,7 +87,7 @@ def startup_of(runs: Sequence[Run], against: Run | None) -> Startup:
 
 
 def grown(after: Sequence[FirstStep], before: Sequence[FirstStep]) -> list[GrownSpan]:
-    """The spans that take longer than before, the largest first; *unaccounted* among them."""
+    """Return the spans that take longer than before, largest first, including *unaccounted*."""
     found = [
         _grown(name, *([_seconds(start, name) for start in side] for side in (after, before)))
         for name in (*SPANS, "unaccounted")
@@ -99,9 +99,9 @@ def grown(after: Sequence[FirstStep], before: Sequence[FirstStep]) -> list[Grown
 def start_of(
     attempt: Attempt, died_s: float | None, launch: Launch | None, segments: Sequence[SegmentData]
 ) -> FirstStep | None:
-    """How one attempt came to its first step; None where none of its ranks ended one.
+    """Return the spans of one attempt until its first step; None if no rank ended one.
 
-    `died_s`: when the attempt before ended, None where this is the first. `launch`: the last one before it.
+    `died_s`: the end of the previous attempt, None for the first. `launch`: the last launch before it.
     """
     ended = [segment for segment in segments if segment.header is not None and segment.step_ends.steps.size]
     if not ended:
@@ -120,7 +120,7 @@ def start_of(
 
 
 def _marks_of(segment: SegmentData) -> list[tuple[str, float]]:
-    """The ends of a rank's own spans, in seconds since the epoch."""
+    """Return the ends of a rank's own spans, in seconds since the epoch."""
     assert segment.header is not None
     to_wall_s = segment.header.wall_s - segment.header.monotonic_s
     spans = {span.name: span for span in segment.spans}
@@ -135,9 +135,9 @@ def _marks_of(segment: SegmentData) -> list[tuple[str, float]]:
 
 
 def _between(marks: Sequence[tuple[str, float]], began_s: float, ended_s: float) -> dict[str, float]:
-    """Name -> seconds, of spans that follow one another between two moments, by their ends.
+    """Return name -> seconds of consecutive spans between two moments, given their ends.
 
-    What was over before takes none; nor does what lies outside because the clocks of two hosts disagree.
+    Spans that end before the interval, or lie outside because host clocks disagree, take no time.
     """
     spans: dict[str, float] = {}
     at_s = began_s
@@ -154,7 +154,7 @@ def _first_step_s(segment: SegmentData) -> float:
 
 
 def _evaluated_s(segment: SegmentData) -> float:
-    """Seconds of evaluation before the first step."""
+    """Return the seconds of evaluation before the first step."""
     changes, first_s = segment.phase_changes, segment.step_ends.at_s[0]
     ends = np.append(changes.at_s[1:], first_s)
     return sum(
@@ -165,7 +165,7 @@ def _evaluated_s(segment: SegmentData) -> float:
 
 
 def _starts(runs: Sequence[Run]) -> tuple[list[FirstStep], int]:
-    """All that came to a first step, and how many did not."""
+    """Return all attempts with a first step, and the number of others."""
     found: list[FirstStep] = []
     num_left_out = 0
     for run in runs:
@@ -191,7 +191,7 @@ def _seconds(start: FirstStep, name: str) -> float:
 
 
 def _grown(name: str, after: Sequence[float], before: Sequence[float]) -> GrownSpan:
-    """The difference of two means with Welch's (1947) interval."""
+    """Return the difference of two means with Welch's (1947) interval."""
     seconds = statistics.mean(after) - statistics.mean(before)
     if min(len(after), len(before)) < 2:
         return GrownSpan(span=name, seconds=seconds, low=None, high=None)

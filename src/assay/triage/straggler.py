@@ -1,8 +1,8 @@
-"""Names the rank that is slow while the run goes on.
+"""Finds a slow rank during a run.
 
-A collective hides it: everybody's step takes as long as the slowest one's. So only the time before a rank
-enters the exchange counts, window by window of steps, against the median of the other ranks. Who has more lanes
-works longer and is not slow: a rank has to be so by the lane, too.
+Collectives hide it, because every rank's step takes as long as the slowest. So only the time before a rank
+enters the exchange counts, in windows of steps, compared with the median of the other ranks. A rank with more
+lanes works longer without being slow, so its time per lane must also be high.
 """
 
 import statistics
@@ -13,34 +13,34 @@ from assay.store.heartbeat import Beat
 
 WINDOW_STEPS = 10
 SLOW_FACTOR = 1.3
-"""Own work per step, against the median of the others."""
+"""Own work per step relative to the median of the other ranks."""
 SLOW_WINDOWS = 2
-"""In a row, before a rank is named: a single one may be a passing disturbance."""
+"""Consecutive slow windows before a rank is named; a single one may be temporary."""
 
 
 class Straggler(NamedTuple):
-    """A rank that holds the others up."""
+    """A slow rank."""
 
     rank: int
     step: int
     own_s: float
     """Seconds of own work per step."""
     others_s: float
-    """The median of the other ranks."""
+    """Median of the other ranks."""
 
 
 class StragglerWatch:
-    """Looks at the heartbeats of one attempt now and then; names a rank once."""
+    """Watches the heartbeats of one attempt, and names each slow rank once."""
 
     def __init__(self, loads: Sequence[int]) -> None:
-        """`loads`: how many lanes each rank has."""
+        """`loads` is the number of lanes of each rank."""
         self._loads = loads
         self._window_began: list[Beat] | None = None
         self._slow_windows = [0] * len(loads)
         self._named: set[int] = set()
 
     def look(self, beats: Sequence[Beat]) -> Straggler | None:
-        """A rank that has just turned out to be slow."""
+        """Return a rank that has just become a straggler."""
         if len(beats) < 2 or min(beat.at_s for beat in beats) == 0:
             return None
         if self._window_began is None:
@@ -72,7 +72,7 @@ def _median_of_others(numbers: Sequence[float], rank: int) -> float:
 
 
 def describe_straggler(slow: Straggler) -> str:
-    """One sentence for a person."""
+    """Describe a straggler in one sentence."""
     return (
         f"rank {slow.rank} is slow: {slow.own_s:.3g} s of its own work a step up to step {slow.step}, "
         f"{slow.own_s / slow.others_s:.1f} times the others' {slow.others_s:.3g} s; all wait for it"

@@ -12,7 +12,7 @@ from assay.planning.program.file import read_program
 from assay.planning.program.risk import Noise
 from assay.planning.simulation.compile import compile_program
 from assay.planning.simulation.greedy_schedule import greedy_schedule
-from assay.planning.simulation.random_draws import sample_program
+from assay.planning.simulation.sampling import sample_program
 from assay.records.notice import Notice
 from assay.records.run import Attempt, PhaseSeconds, Run
 from assay.store.ledger.ledger import open_ledger

@@ -1,1 +1,1 @@
-"""What a program is, as its file says it, and what follows from it: plan, offer, progress."""
+"""The program's file format, and the plan, offer and progress that follow from it."""

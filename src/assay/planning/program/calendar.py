@@ -1,8 +1,7 @@
-"""When a program's people work, and what of the cluster is theirs.
+"""The program's calendar: when people work, and which devices are available.
 
-Everything that happens is timed in whole hours since midnight of the program's first day. People work in half
-days on working days; devices work around the clock. A moment is written as a person says it: `2027-01-18`,
-`week 4`, `week 4 day 2`, `end of week 2`.
+Times are whole hours since midnight of the program's first day. People work in half days on working days; devices
+work around the clock. A moment is written as `2027-01-18`, `week 4`, `week 4 day 2` or `end of week 2`.
 """
 
 import math
@@ -42,17 +41,18 @@ def _known_moment(text: str) -> str:
 
 
 Moment = Annotated[str, BeforeValidator(_as_text), AfterValidator(_known_moment)]
-"""`week 4`: its first midnight; `week 4 day 2`: the one before that day; `end of ...`: the one after it."""
+"""`week 4` is its first midnight; `week 4 day 2` the midnight before that day; `end of ...` the midnight
+after it."""
 
 Share = Annotated[float, Field(gt=0.0, le=1.0)]
-"""A part of the whole, 0 to 1."""
+"""A share of the whole, 0 to 1."""
 
 Fte = Annotated[float, Field(gt=0.0, multiple_of=0.05)]
 """Full-time equivalents, in twentieths."""
 
 
 class Calendar(FrozenConfig):
-    """The program's weeks."""
+    """The weeks of the program."""
 
     start: Annotated[date, BeforeValidator(lambda v: date.fromisoformat(v) if isinstance(v, str) else v)]
     """First day of week 1."""
@@ -79,16 +79,16 @@ class Calendar(FrozenConfig):
         return self
 
     def horizon_h(self) -> int:
-        """Hours that the schedule may reach."""
+        """Return the hours that the schedule may use."""
         return self.weeks * HOURS_PER_WEEK
 
     def hours_per_day(self) -> int:
-        """Working hours of a full day."""
+        """Return the working hours of a full day."""
         first, last = self.working_hours
         return last - first
 
     def hour_of(self, moment: str) -> int:
-        """Hours from the program's start to a moment; negative before it."""
+        """Return the hours from the program's start to a moment; negative before the start."""
         phrase = _PHRASE.fullmatch(moment)
         if phrase is None:
             since = datetime.fromisoformat(moment) - datetime.combine(self.start, time())
@@ -99,17 +99,17 @@ class Calendar(FrozenConfig):
         return (int(phrase["week"]) - 1) * HOURS_PER_WEEK + (int(day) - 1 + ends) * HOURS_PER_DAY
 
     def date_of(self, hour: int) -> datetime:
-        """The moment `hour` hours after the start."""
+        """Return the moment `hour` hours after the start."""
         return datetime.combine(self.start, time()) + timedelta(hours=hour)
 
     def day_of(self, hour: float, *, begins: bool = False) -> int:
-        """The day, counted from 1, on which what ends at this hour ends: at midnight that of before; where
-        something `begins`, or now is, then the day that begins at midnight."""
+        """Return the day, counted from 1, for something that ends at this hour: midnight belongs to the day
+        before. With `begins`, midnight belongs to the day after."""
         days = round(hour / HOURS_PER_DAY, 6)  # a mean of midnights is one
         return math.floor(days) + 1 if begins else max(1, math.ceil(days))
 
     def day_text(self, hour: float, *, begins: bool = False) -> str:
-        """`day 37, 9 Feb`: likewise, with its date; `1 Jan, before day 1`."""
+        """Return the day with its date: `day 37, 9 Feb`, or `1 Jan, before day 1`."""
         day = self.day_of(hour, begins=begins)
         if day > (date.max - self.start).days:
             return f"day {day:.3g}"  # no calendar reaches so far
@@ -118,16 +118,16 @@ class Calendar(FrozenConfig):
         return f"day {day}, {date_text}" if day > 0 else f"{date_text}, before day 1"
 
     def deadline_text(self, moment: str) -> str:
-        """`end of week 8 (day 56, 28 Feb)`: a moment by which something must be over, with its last day."""
+        """Return a deadline with its last day: `end of week 8 (day 56, 28 Feb)`."""
         last = self.day_text(self.hour_of(moment))
         return f"{moment} ({last})" if moment.startswith("end of") else f"{moment} (end of {last})"
 
     def works_on(self, day: date) -> bool:
-        """Whether people work on that day."""
+        """Return whether people work on that day."""
         return WEEKDAYS[day.weekday()] in self.working_days and day not in self.holidays
 
     def half_days(self) -> tuple[tuple[int, int], ...]:
-        """Every half day that people work, in order: (hour it starts, hour it ends)."""
+        """Return every half working day in order: (start hour, end hour)."""
         first, half = self.working_hours[0], self.hours_per_day() // 2
         return tuple(
             (HOURS_PER_DAY * day + begin, HOURS_PER_DAY * day + begin + half)
@@ -216,7 +216,7 @@ class Capacity(FrozenConfig):
     """Reservations by others, and maintenance."""
 
     def free_devices(self, calendar: Calendar) -> list[int]:
-        """Devices that no booking holds, for each hour of the horizon."""
+        """Return the devices that no booking holds, for each hour of the horizon."""
         free = [self.devices] * calendar.horizon_h()
         for booking in self.bookings.values():
             held = self.held_by(booking)
@@ -226,5 +226,5 @@ class Capacity(FrozenConfig):
         return free
 
     def held_by(self, booking: Booking) -> int:
-        """Devices that a booking holds, rounded up: what is promised to others is not ours."""
+        """Return the devices of a booking, rounded up."""
         return min(self.devices, math.ceil(booking.share * self.devices - 1e-9))

@@ -1,7 +1,7 @@
-"""The rule of a declared campaign, as a gate of a program is played by it: from the campaign's own file.
+"""Reads the rule of a gate from a campaign's own file.
 
-The program speaks of shares, in points, and of runs; what the campaign asks in another unit, of another
-benchmark or with other numbers of runs cannot be played, and is said with the place in the campaign's file.
+Programs count in points and runs. If a campaign uses another unit, another benchmark or other numbers of
+runs, it cannot be simulated; the error names the location in the campaign's file.
 """
 
 from collections.abc import Iterator, Mapping
@@ -23,14 +23,15 @@ _SHARED_KEYS = (
     "confidence", "probability", "stop_probability", "least_predictive_power", "unscheduled_share",
     "over_seeds",
 )  # fmt: skip
-"""Keys that mean the same in both."""
+"""Keys with the same meaning in both files."""
 
 _SHARES = ("correct", "ranking")
-"""Scores of predictions that are shares whatever is trained: where the class is right, and the AUC."""
+"""Prediction scores that are shares for any method: accuracy and AUC."""
 
 
 def with_campaigns(values: dict[str, Any], folder: Path) -> Iterator[ProgramProblem]:
-    """Put a campaign's rule where a gate of the program's tree names its file, relative to `folder`."""
+    """Replace the path of a campaign's file in each gate of the program's tree by that campaign's rule; yield
+    the problems."""
     gates = values.get("gates")
     for name, gate in gates.items() if isinstance(gates, dict) else ():
         evidence = gate.get("evidence") if isinstance(gate, dict) else None
@@ -78,7 +79,7 @@ def _campaign(path: Path) -> "CampaignConfig":
 
 
 def _unfit(config: "CampaignConfig", known: Any) -> Iterator[tuple[str, str]]:
-    """(benchmark, why a program cannot play what the campaign's rule asks of it)."""
+    """Yield (benchmark, why the campaign's rule cannot be simulated)."""
     scores = {benchmark.name: benchmark.score for benchmark in config.benchmarks if benchmark.type == "predictions"}
 
     def unit_text(name: str) -> str | None:
@@ -110,7 +111,7 @@ def _unknown(key: str, name: str, known: Mapping[str, Any], its: str) -> str:
 
 
 def _count(values: Mapping[str, Any], evidence: Mapping[str, Any]) -> int | None:
-    """Runs of the activity that the gate reads; None where the file says no such number."""
+    """Return the runs of the activity that the gate reads; None if the file does not state a number."""
     found: Any = values
     for part in ("activities", evidence.get("runs"), "runs"):
         found = found.get(part) if isinstance(found, dict) and isinstance(part, str) else None
@@ -119,14 +120,14 @@ def _count(values: Mapping[str, Any], evidence: Mapping[str, Any]) -> int | None
 
 
 def _arms(config: "CampaignConfig", count: int | None) -> int:
-    """All of the campaign's, or two where only one candidate's comparison is planned as this activity."""
+    """Return the campaign's arms, or two if the activity covers a single candidate's comparison."""
     return 2 if count == 2 * config.seeds else len(config.arm_names)
 
 
 def _other_seeds(
     config: "CampaignConfig", path: Path, evidence: Mapping[str, Any], count: int | None
 ) -> Iterator[ProgramProblem]:
-    """Where the runs are whole seeds of all arms and reach a look, and are not the seeds of the campaign."""
+    """Yield a problem if the runs are whole seeds of all arms, but not the campaign's number of seeds."""
     arms = evidence["rule"]["arms"]
     if count is None or count % arms or count < arms * config.all_looks[0] or count == arms * config.seeds:
         return  # the first two are mistakes of any gate's runs

@@ -1,7 +1,7 @@
-"""What is wrong with a program before any schedule is sought: dangling names, circles, the impossible.
+"""Checks a program before scheduling: unknown names, cycles, impossible requirements.
 
-Each problem names its key, what was seen and what to do. Whether everything fits together is a question for the
-solver (`planning/conflict`); what one part alone shows to be impossible is answered here, at once.
+Each problem names its key, the value, and what to do. Whether everything fits together is a question for the
+solver (`planning/conflict`); a part that is impossible by itself is reported here.
 """
 
 import itertools
@@ -22,14 +22,14 @@ WATCHED = ("device_hours", "decision_day", "failure_share", "gain")
 
 
 MOST = 1e12
-"""Up to which the numbers of a program are anything that is planned: device-hours, items, points, days."""
+"""Maximal number in a program: device-hours, items, points."""
 
 MAX_DAYS = 3640
-"""As many as a calendar may have."""
+"""Maximal days of a calendar."""
 
 
 class ProgramProblem(NamedTuple):
-    """Something wrong with a program."""
+    """A problem of a program."""
 
     key: str
     """Dotted key of the program."""
@@ -38,9 +38,9 @@ class ProgramProblem(NamedTuple):
 
 
 def problems_of(program: Program, unread: Collection[str] = ()) -> Iterator[ProgramProblem]:
-    """Everything that is wrong with it; a schedule may be sought only where there is nothing.
+    """Yield every problem; a program with problems is not scheduled.
 
-    `unread`: dotted keys that were left out because they could not be read; what hangs on them is no mistake.
+    `unread`: dotted keys left out because they could not be read; what depends on them is not reported.
     """
     if beyond := list(_beyond_measure("", program.model_dump(mode="json"))):
         yield from beyond  # with such numbers nothing can be counted on
@@ -63,7 +63,7 @@ def problems_of(program: Program, unread: Collection[str] = ()) -> Iterator[Prog
 
 
 def strangers(program: Program, progress: Progress, unread: Collection[str] = ()) -> Iterator[ProgramProblem]:
-    """What the progress tells of, readable or not, and the program does not hold."""
+    """Yield names in the progress, readable or not, that the program does not have."""
     nodes = program.nodes()
     for section, noted, known in (
         ("activities", progress.activities, nodes),
@@ -82,9 +82,9 @@ def strangers(program: Program, progress: Progress, unread: Collection[str] = ()
 
 
 def misfits(program: Program, progress: Progress, unread: Collection[str] = ()) -> Iterator[ProgramProblem]:
-    """What in these notes the program does not hold, or cannot have been.
+    """Yield notes that the program does not have, or that are impossible.
 
-    `unread`: dotted keys that were left out because they could not be read; what hangs on them is no mistake.
+    `unread`: dotted keys left out because they could not be read; what depends on them is not reported.
     """
     yield from strangers(program, progress, unread)
     nodes, now = program.nodes(), None if "now" in unread else progress.now
@@ -101,7 +101,7 @@ def misfits(program: Program, progress: Progress, unread: Collection[str] = ()) 
 
 
 def _beyond_measure(key: str, part: object) -> Iterator[ProgramProblem]:
-    """Numbers that no program has; days of work that no calendar has."""
+    """Yield numbers that are too large for a program, and days of work beyond any calendar."""
     if isinstance(part, dict | list):
         named = part.items() if isinstance(part, dict) else enumerate(part)
         for name, value in named:
@@ -113,7 +113,7 @@ def _beyond_measure(key: str, part: object) -> Iterator[ProgramProblem]:
 
 
 def refuse(found: Iterable[ProgramProblem]) -> None:
-    """Raise one `ConfigError` that lists what is wrong with a progress, where anything is."""
+    """Raise one `ConfigError` that lists all problems of a progress."""
     if lines := [f"{problem.key}: {problem.message}" for problem in found]:
         raise ConfigError("progress: " + "\n  ".join(lines))
 
@@ -170,7 +170,7 @@ def _invalid_looks(name: str, gate: ProgramGate, verdicts: Sequence[Verdict]) ->
 def _not_over(
     program: Program, progress: Progress, name: str, now: str | None, unread: Collection[str]
 ) -> Iterator[ProgramProblem]:
-    """What a gate judges, and what has not been by now."""
+    """Yield predecessors of a gate with a verdict that have not ended."""
     hour_of, off = program.calendar.hour_of, called_off(program, progress)
     for dependency in program.gates[name].after:
         before = dependency.name
@@ -188,7 +188,8 @@ def _not_over(
 
 
 def unawaited(program: Program) -> list[str]:
-    """Activities and gates that the decision does not wait for, not even by way of others: seldom meant."""
+    """Return activities and gates that the decision does not wait for, directly or indirectly; usually a
+    mistake."""
     nodes = program.nodes()
     pending, awaited = [program.decision.decided_by], set[str]()
     while pending:
@@ -202,7 +203,7 @@ def unawaited(program: Program) -> list[str]:
 # Names that lead nowhere
 
 _Reference = tuple[str, str, Collection[str], str]
-"""(key, the name that stands there, the names that may, what these are)."""
+"""(key, name, allowed names, what these are)."""
 
 
 def _dangling(program: Program, unread: Collection[str]) -> Iterator[ProgramProblem]:
@@ -232,7 +233,7 @@ def _named_by_work(program: Program) -> Iterator[_Reference]:
 
 
 def _people_of(node: Node) -> Iterator[tuple[str, Mapping[str, float]]]:
-    """Each way to do it: (key, who)."""
+    """Yield (key, people) of each alternative."""
     for index, work in enumerate(node.work):
         yield f"{node.key}.people" if node.is_gate else f"{node.key}.work.{index}.people", work.people
     if node.runs:
@@ -265,7 +266,7 @@ def _named_by_gates(program: Program) -> Iterator[_Reference]:
 
 
 def _rule_benchmarks(rule: GateRule) -> Iterator[tuple[str, str]]:
-    """(Key, benchmark) of what else a campaign's rule asks."""
+    """Yield (key, benchmark) of the other clauses of a campaign's rule."""
     yield from (("guardrails", guardrail.benchmark) for guardrail in rule.guardrails)
     yield from (("safety", limit.benchmark) for limit in rule.safety)
 
@@ -377,7 +378,7 @@ def _dates_out_of_order(program: Program) -> Iterator[ProgramProblem]:
 
 
 def unusable_run_counts(program: Program, unread: Collection[str] = ()) -> Iterator[ProgramProblem]:
-    """Activities whose runs a gate reads, and cannot share out among its arms, or not by its first look."""
+    """Yield activities whose runs do not divide among a gate's arms, or do not reach its first look."""
     for name, gate in program.gates.items():
         evidence = gate.evidence
         activity = program.activities.get(evidence.runs) if evidence is not None else None
@@ -395,7 +396,7 @@ def unusable_run_counts(program: Program, unread: Collection[str] = ()) -> Itera
 
 
 def why_nothing_passes(program: Program) -> Iterator[str]:
-    """What keeps gates from ever passing, whatever the gain: options may have left them too few runs."""
+    """Yield reasons why gates can never pass, whatever the gain; options may have left them too few runs."""
     yield from (f"{run.key}: {run.message}" for run in unusable_run_counts(program))
     for name, gate in program.gates.items():
         if gate.evidence is not None and gate.evidence.runs not in program.activities:
@@ -418,7 +419,7 @@ def _unprovable_rates(program: Program, gate: str, rule: GateRule) -> Iterator[s
 
 
 def _cycles(program: Program) -> Iterator[ProgramProblem]:
-    """One circle for each set of activities and gates that wait for one another."""
+    """Yield one cycle for each set of nodes that wait for one another."""
     nodes = program.nodes()
     over: set[str] = set()
     for name in nodes:
@@ -434,7 +435,8 @@ def _cycles(program: Program) -> Iterator[ProgramProblem]:
 
 
 def _circle(nodes: Mapping[str, Node], name: str, stack: list[str], over: set[str]) -> list[str]:
-    """The first circle in what `name` waits for, its beginning once more at its end; `stack` leads there."""
+    """Return the first cycle reachable from `name`, with its start repeated at the end; `stack` is the path
+    to `name`."""
     if name in stack:
         return [*stack[stack.index(name) :], name]
     if name in over or name not in nodes:
@@ -465,7 +467,7 @@ def _too_few_people(program: Program) -> Iterator[ProgramProblem]:
 
 
 def _booked_twice(program: Program) -> Iterator[ProgramProblem]:
-    """Named people whose activities are pinned by dates onto the same days."""
+    """Yield named people whose activities are fixed by dates to the same days."""
     fixed = []
     for node in program.nodes().values():
         if len(node.work) != 1 or not node.not_before or not node.due:
@@ -514,7 +516,7 @@ def _too_few_devices(program: Program) -> Iterator[ProgramProblem]:
 
 
 def short_budgets(program: Program) -> Iterator[ProgramProblem]:
-    """Budgets below the least that the runs need."""
+    """Yield budgets below the minimum of the runs."""
     least = {
         name: activity.runs.count * min(mode.devices * mode.hours for mode in activity.runs.all_modes())
         for name, activity in program.activities.items()

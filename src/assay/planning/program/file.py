@@ -1,7 +1,7 @@
-"""Reading a program, so that everything wrong with it is said at once, each with the line that it stands in.
+"""Reads a program or progress file, and reports all problems at once with their lines.
 
-YAML is composed once, into the lines of its keys and into values. Whatever later speaks of a dotted key
-(`activities.memo.after`) finds the line by it, also where the key itself is missing: then it is its parent's.
+The YAML is composed once into values and the lines of keys. A dotted key (`activities.memo.after`) has the
+line of its nearest existing parent.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -29,14 +29,14 @@ from assay.planning.program.risk import Mitigation, Option, WhatIf
 
 ReadT = TypeVar("ReadT", Program, Progress)
 Check = Callable[[ReadT, Sequence[str]], Iterable[ProgramProblem]]
-"""What is wrong with what was read; given the keys that could not be."""
+"""Returns the problems of the object read, given the keys that could not be read."""
 
 Prepare = Callable[[dict[str, Any], Path], Iterable[ProgramProblem]]
-"""Fills a tree with what it takes from other files, relative to a folder; what is wrong with those."""
+"""Fills the tree with content of other files, relative to a folder; returns their problems."""
 
 
 class ProgramFile(NamedTuple):
-    """A valid program, and where its keys stand."""
+    """A valid program, with the lines of its keys."""
 
     program: Program
     path: Path
@@ -44,15 +44,15 @@ class ProgramFile(NamedTuple):
     """Dotted key -> line, from 1."""
 
     def location(self, key: str) -> str:
-        """`programs/x.yaml:12`: the line of a key, or of the nearest one above it."""
+        """Return `programs/x.yaml:12`: the line of a key, or of its nearest parent."""
         return _location(self.path, _line(self.lines, key))
 
 
 def read_program(path: Path, *, allow_short_budget: bool = False) -> ProgramFile:
-    """Read and check a program; one `ConfigError` lists everything that is wrong with it.
+    """Read and check a program; one `ConfigError` lists all problems.
 
-    `may_be_short`: a budget below what its runs need is let through where nothing else is wrong, for
-    `find_conflict` to name it beside all that clashes.
+    With `allow_short_budget`, a budget below its runs' minimum passes if nothing else is wrong, so that
+    `find_conflict` can report it with all that clashes.
     """
 
     def check(program: Program, unread: Sequence[str]) -> list[ProgramProblem]:
@@ -68,14 +68,14 @@ def read_program(path: Path, *, allow_short_budget: bool = False) -> ProgramFile
 
 
 def read_progress(path: Path, program: Program) -> Progress:
-    """Read what happened so far; what the program does not hold, lies after `now`, or contradicts another note,
-    is said with its line."""
+    """Read the progress; report names that the program does not have, moments after `now`, and
+    contradictions."""
     progress, _ = _read(path, Progress, lambda notes, unread: notes_problems(program, notes, unread))
     return progress
 
 
 def apply_changes(program: Program, changes: Mapping[str, Any], *, source: str) -> Program:
-    """The program with a patch, checked like a file; `source` is what an error names."""
+    """Return the program with a patch, checked like a file; `source` is named in errors."""
     try:
         tree = program.tree_with(changes)
     except KeyError as error:
@@ -91,7 +91,7 @@ def apply_changes(program: Program, changes: Mapping[str, Any], *, source: str) 
 
 
 def _invalid_changes(program: Program) -> Iterator[ProgramProblem]:
-    """Changes of options, what-ifs and mitigations that have no place in the program as it is, or no value."""
+    """Yield problems of the changes in options, what-ifs and mitigations."""
     proposed: dict[str, Option | WhatIf | Mitigation] = {
         **{f"options.{name}": option for name, option in program.options.items()},
         **{f"what_ifs.{name}": what_if for name, what_if in program.what_ifs.items()},
@@ -117,7 +117,7 @@ def _invalid_changes(program: Program) -> Iterator[ProgramProblem]:
 
 
 def _of_change(key: str, changes: Mapping[str, Any], problem: ProgramProblem) -> ProgramProblem:
-    """A mistake in a changed program, told of the change that makes it."""
+    """Attribute a problem of a changed program to the change that causes it."""
     changed = next((name for name in changes if problem.key.startswith(name)), "")
     message = problem.message if problem.key == changed else f"{problem.key}: {problem.message}"
     return ProgramProblem(f"{key}.changes.{changed}".rstrip("."), message)
@@ -131,7 +131,7 @@ def _read(
     hint: str = "",
     prepare: Prepare | None = None,
 ) -> tuple[ReadT, dict[str, int]]:
-    """A file's content and its keys' lines; one `ConfigError` lists everything that is wrong with it."""
+    """Return the content and the lines of its keys; one `ConfigError` lists all problems."""
     values, lines = _read_yaml(path, hint=hint)
     if (other := other_kind(values, str(path), expected=schema.kind)) is not None:
         raise ConfigError(f"{path} is no valid {schema.kind}: {other}")
@@ -207,13 +207,13 @@ def _schema_problems(
 
 
 def _no_such_key(location: Sequence[str | int], schema: type[Program | Progress]) -> str:
-    """With a guess among the keys of that section; without one, all of them."""
+    """Suggest a key of that section; without a close match, list all."""
     known = _sibling_keys(schema, [str(part) for part in location[:-1]])
     return f"no such key{meant(str(location[-1]), known) or '; known here: ' + ', '.join(known)}."
 
 
 def _sibling_keys(model: Any, location: Sequence[str]) -> list[str]:
-    """The keys of the section that an error's location leads to, past names and tags."""
+    """Return the keys of the section at an error's location, skipping names and tags."""
     models = models_in(model)
     for part in location:
         inner = [
@@ -226,7 +226,7 @@ def _sibling_keys(model: Any, location: Sequence[str]) -> list[str]:
 
 
 def _line(lines: Mapping[str, int], key: str) -> int:
-    """The line of a key, or of the nearest one above it; 0 where there is none."""
+    """Return the line of a key, or of its nearest parent; 0 if there is none."""
     while key and key not in lines:
         key = key.rpartition(".")[0]
     return lines.get(key, 0)

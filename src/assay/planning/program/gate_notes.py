@@ -1,11 +1,10 @@
-"""Notes on gates that contradict one another: a forecast made from them would be one of no program.
+"""Checks that notes on gates do not contradict one another.
 
-    a verdict          has a meeting that is over, in the notes' `activities`
-    a meeting's end    has a verdict; a gate whose campaign decides has that campaign's
-    what waits for it  begins once the meeting is over, and it has let it begin
+    a verdict            needs an ended meeting in the notes' `activities`
+    an ended meeting     needs a verdict, or a campaign that decides the gate
+    a successor          starts after the meeting, and only if the verdict allows it
 
-Each contradiction is said once, with its cure. What a gate judges, and how often it may be held, is asked by
-`checks.misfits`.
+Each contradiction is reported once, with a hint. `checks.misfits` checks what a gate judges and how often.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -18,7 +17,8 @@ from assay.planning.program.work import Node, Verdict
 
 
 def notes_problems(program: Program, progress: Progress, unread: Sequence[str]) -> list[ProgramProblem]:
-    """All that is wrong with notes that people wrote; nothing is said of what hangs on the keys in `unread`."""
+    """Return all problems of notes written by people; keys in `unread`, and what depends on them, are not
+    reported."""
     found = list(misfits(program, progress, unread))
     gates = {problem.key.partition(".")[2] for problem in found if problem.key.startswith("verdicts.")}
     found += _of_gates(program, progress, unread, leave_out=gates)
@@ -65,7 +65,7 @@ def _started_too_early(
 
 
 def _why_not_yet(program: Program, progress: Progress, node: Node, gate: str, started: str) -> str:
-    """Why what waits for a gate cannot have begun then; empty where it can."""
+    """Return why a successor of a gate cannot have started then; empty if it can."""
     hour_of, held = program.calendar.hour_of, progress.activities.get(gate)
     if held is None:
         return f"'{gate}', the gate for which it waits, has not been held (activities.{gate}, verdicts.{gate})"

@@ -1,4 +1,4 @@
-"""A first program to start from: small, valid, every section there and explained."""
+"""Writes a first program to start from: small, valid, with every section explained."""
 
 import datetime
 from importlib.resources import files

@@ -1,5 +1,4 @@
-"""The plan that is offered: the scope that was chosen, its schedule, and how safe it is, beside the calm
-optimum."""
+"""An offer: the chosen scope, its schedule and its risk, compared with the optimum of the full scope."""
 
 from typing import Any
 
@@ -44,7 +43,8 @@ class Safety(FrozenConfig):
     by_verdict: dict[str, VerdictMeans] = Field(default_factory=dict)
 
     def probability_text(self, share: float) -> str:
-        """A chance that these worlds show; never 0% or 100%, which no number of worlds does."""
+        """Return a probability as text; never 0% or 100%, because a finite number of samples cannot show
+        these."""
         return sampled_percent_text(share, self.num_programs)
 
 
@@ -89,8 +89,8 @@ class Offer(Record):
     decide_by: str
 
     def decision_text(self) -> str:
-        """`decision on day 41, 13 Feb (80% of worlds: ...), due by the end of week 8 (day 56, 28 Feb), after
-        15,040 device-hours`: medians."""
+        """Return the decision's date and cost as text: `decision on day 41, 13 Feb (80% of samples: ...), due
+        by the end of week 8 (day 56, 28 Feb), after 15,040 device-hours`; medians."""
         days, hours = self.safety.decision_day, self.safety.device_hours
         low, middle, high = (
             self.calendar.day_text(24 * days_quantile) for days_quantile in (days.p10, days.p50, days.p90)

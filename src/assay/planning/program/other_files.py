@@ -1,6 +1,6 @@
-"""A file that is something else than what was asked for: which one it is, and the command that takes it.
+"""Recognizes a file of another kind, and names the command that reads it.
 
-Told by the keys at its top, so that nobody is answered key by key why a recipe is no program.
+It is recognized by its top-level keys, so that a recipe given as a program gets one error, not one per key.
 """
 
 from collections.abc import Mapping
@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 
 class _Kind(NamedTuple):
-    """One kind of a file that people write."""
+    """A kind of file that people write."""
 
     called: str
     own_keys: frozenset[str]
-    """At its top, and at no other kind's."""
+    """Top-level keys that no other kind has."""
     command: str
 
 
@@ -49,8 +49,8 @@ _RECORDS = {
 
 
 def other_kind(values: Mapping[str, Any], path: str, *, expected: str) -> str | None:
-    """What a file looks like that is no `expected` (`program`, `progress`), and what takes it; None where it
-    may be one, with mistakes."""
+    """Return what a file looks like, and which command reads it; None if it may be an `expected` file
+    (`program`, `progress`) with mistakes."""
     if "version" in values and (record := _RECORDS.get(str(values.get("kind")))):
         return f"this looks like {record.format(path=path)}."
     if any(kind.own_keys & values.keys() for kind in _KINDS if kind.called == expected):

@@ -1,4 +1,4 @@
-"""A schedule of a program: what runs when, in which way, and how far that is proved to be the best."""
+"""A schedule of a program: when everything runs, in which mode, and whether it is proved optimal."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -38,12 +38,12 @@ class Planned(FrozenConfig):
     runs: tuple[PlannedRun, ...] = ()
 
     def device_hours(self) -> int:
-        """What its runs hold."""
+        """Return the device-hours of its runs."""
         return sum(run.devices * (end - start) for run in self.runs for start, end in run.holds)
 
 
 def held_devices(runs: Iterable[PlannedRun]) -> list[tuple[int, int, int]]:
-    """(from, until, devices): each stretch in which these runs together hold equally many, in order."""
+    """Return (from, until, devices) for each interval in which these runs hold a constant number of devices."""
     changes: Counter[int] = Counter()
     for run in runs:
         for begin, end in run.holds:
@@ -55,7 +55,7 @@ def held_devices(runs: Iterable[PlannedRun]) -> list[tuple[int, int, int]]:
 
 
 def peak_devices(runs: Iterable[PlannedRun]) -> int:
-    """Most devices that these runs hold in any hour."""
+    """Return the maximal number of devices that these runs hold in any hour."""
     return max((held for _, _, held in held_devices(runs)), default=0)
 
 
@@ -92,16 +92,16 @@ class Plan(Record):
     objective_results: tuple[ObjectiveResult, ...]
 
     def item(self, name: str) -> Planned:
-        """The one of that name; a `KeyError` where the plan does not hold it."""
+        """Return the item of that name. Raises `KeyError` if the plan does not have it."""
         for item in self.items:
             if item.name == name:
                 return item
         raise KeyError(name)
 
     def decision_day(self) -> int:
-        """The day, counted from 1, on which the decision stands."""
+        """Return the day of the decision, counted from 1."""
         return -(-self.decision_h // 24)  # as Calendar.day_of
 
     def is_proved(self) -> bool:
-        """Whether it is the best possible on every aim."""
+        """Return whether all objectives are proved optimal."""
         return all(result.proved for result in self.objective_results)

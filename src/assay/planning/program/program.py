@@ -1,11 +1,11 @@
-"""A program: everything that stands between a pilot and its decision, as one file.
+"""A program: everything between a pilot and its decision, in one file.
 
     people, capacity, budget, dates  --+
     activities and gates             --+-->  planning: schedule, risk, documents
     risks, options, what-ifs         --+
 
-A program says what must be done and within what; never when. Names join its parts, and a name that leads
-nowhere is an error here; whether everything can fit is for `planning` to find out.
+A program declares what must be done and its limits, not when. Unknown names are errors here; `planning` finds out
+whether everything fits.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -55,7 +55,7 @@ class Budget(FrozenConfig):
     """Most device-hours of a stage; other stages are limited by the whole budget only."""
 
     def plannable_device_hours(self) -> float:
-        """What a plan may spend."""
+        """Return the device-hours that a plan may use."""
         return self.device_hours * (1.0 - self.reserve)
 
 
@@ -110,7 +110,7 @@ class Program(Record):
     what_ifs: dict[Name, WhatIf] = Field(default_factory=dict)
 
     def nodes(self) -> dict[str, Node]:
-        """Activities and gates alike, in the file's order: what the schedule places."""
+        """Return activities and gates in the file's order."""
         activities = {name: _node("activities", name, a, a.work, a.runs) for name, a in self.activities.items()}
         gates = {
             name: _node("gates", name, gate, (Work(days=gate.days, people=gate.people),), None)
@@ -119,32 +119,33 @@ class Program(Record):
         return activities | gates
 
     def owners_of(self, name: str) -> Owners:
-        """RACI of an activity or a gate: its own, or its stage's."""
+        """Return the RACI of an activity or a gate: its own, or its stage's."""
         node = self.nodes()[name]
         return node.owners or self.stages[node.stage].owners
 
     def roles_of(self, name: str) -> tuple[str, ...]:
-        """A role; a named person and the role that the person is part of: both miss who is away or at work."""
+        """Return the role; for a named person also the role that the person is part of."""
         role = self.team[name].part_of
         return (name,) if role is None else (name, role)
 
     def absences(self) -> Iterator[tuple[str, int, int, float]]:
-        """(role or person, from, until, full-time equivalents) of everybody's."""
+        """Yield (role or person, from, until, full-time equivalents) of every absence."""
         for name, role in self.team.items():
             for absence in role.away:
                 since, until = self.calendar.hour_of(absence.since), self.calendar.hour_of(absence.until)
                 yield name, since, until, role.fte if absence.fte is None else absence.fte
 
     def changed(self, changes: Mapping[str, Any]) -> Self:
-        """This program with a patch (dotted key -> value; None removes the key), validated anew.
+        """Return this program with a patch (dotted key -> value; None removes the key), validated.
 
-        An activity that is removed leaves its predecessors to those who waited for it. Raises pydantic's
-        `ValidationError` or `KeyError` where the patch does not fit.
+        Successors of a removed activity inherit its predecessors. Raises pydantic's `ValidationError`, or
+        `KeyError` if the patch does not fit.
         """
         return type(self).model_validate(self.tree_with(changes))
 
     def tree_with(self, changes: Mapping[str, Any]) -> dict[str, Any]:
-        """The tree of values with a patch, not validated. Raises `KeyError` where the patch has no place."""
+        """Return the tree of values with a patch, not validated. Raises `KeyError` if a parent key does not
+        exist."""
         tree = self.model_dump(mode="json")
         for key, value in changes.items():
             set_key(tree, key, value)
@@ -155,12 +156,12 @@ class Program(Record):
         return tree
 
     def title_of(self, name: str) -> str:
-        """A role's, a person's or a stakeholder's title; the name itself where there is none."""
+        """Return the title of a role, person or stakeholder, or the name itself."""
         known = self.team.get(name) or self.stakeholders.get(name)
         return (known.title if known else "") or name
 
     def with_options(self, names: Iterable[str]) -> Self:
-        """This program run otherwise, by its own options."""
+        """Return this program with some of its own options applied."""
         program = self
         for name in names:
             program = program.changed(self.options[name].changes)
@@ -168,8 +169,8 @@ class Program(Record):
 
 
 def set_key(tree: dict[str, Any], dotted: str, value: Any) -> None:
-    """Set, or with None remove, one key of nested mappings; a parent that is missing is a `KeyError` of
-    that key and what is wrong with it."""
+    """Set one key of nested mappings, or remove it with None. Raises `KeyError` of that key and the problem
+    if a parent is missing."""
     *parents, last = dotted.split(".")
     branch = tree
     for depth, parent in enumerate(parents):
@@ -192,7 +193,7 @@ def _node(section: Section, name: str, item: Activity | ProgramGate, work: tuple
 
 
 def _inherited(name: str, nodes: Mapping[str, Node], removed: frozenset[str]) -> list[dict[str, Any]]:
-    """What a removed activity waited for; of what is removed with it, what that waited for."""
+    """Return the predecessors of a removed activity; removed predecessors are replaced by theirs."""
     found: list[dict[str, Any]] = []
     for dependency in nodes[name].after:
         is_gone = dependency.name in removed and dependency.name != name
@@ -204,7 +205,7 @@ def _inherited(name: str, nodes: Mapping[str, Node], removed: frozenset[str]) ->
 
 
 def _bridge(tree: dict[str, Any], removed: str, inherited: Sequence[dict[str, Any]]) -> None:
-    """Whoever waited for `removed` now waits for what it waited for."""
+    """Replace `removed` by its predecessors in every dependency."""
     for section in ("activities", "gates"):
         for item in tree[section].values():
             waits = [_as_dependency(entry) for entry in item.get("after", ())]

@@ -1,4 +1,4 @@
-"""What really happened so far: where re-planning starts from."""
+"""The actual state of a running program, from which re-planning starts."""
 
 from typing import Any, Self
 
@@ -12,21 +12,21 @@ from assay.records.record import Record
 
 
 class RunActual(FrozenConfig):
-    """One run of an activity, as the ledger knows it."""
+    """One run of an activity, from the ledger."""
 
     run_id: str
     started: Moment
     ended: Moment | None = None
-    """None while it goes on."""
+    """None while it runs."""
 
     device_hours: NonNegativeFloat
     """Held so far, over all attempts."""
 
     device_hours_lost: NonNegativeFloat = 0.0
-    """The part of them that was rolled back: work that was done twice."""
+    """Device-hours of work that was rolled back and repeated."""
 
     device_hours_by_phase: dict[str, NonNegativeFloat] = Field(default_factory=dict)
-    """What they were held for: compute, data, lost ...; `unreported` is what no rank has told of yet."""
+    """Device-hours by phase: compute, data, lost, ...; `unreported` is what no rank has reported yet."""
 
     num_attempts: PositiveInt = 1
     num_failed: NonNegativeInt = 0
@@ -34,24 +34,24 @@ class RunActual(FrozenConfig):
 
 
 class Actual(FrozenConfig):
-    """An activity or a gate that has begun."""
+    """An activity or a gate that has started."""
 
     started: Moment
     ended: Moment | None = None
-    """None while it goes on."""
+    """None while it continues."""
 
     expected_end: Moment | None = None
-    """When what goes on is expected to end; None: as long after its start as was planned, or where that is
-    past, after a twentieth more of the time that it has taken."""
+    """Expected end of what continues. Null: start plus planned duration, or if that has passed, 5% more than
+    its time so far."""
 
     device_hours: NonNegativeFloat | None = None
-    """Spent so far; None where nobody noted it: then what was planned until now counts."""
+    """Spent so far; null: what was planned until now."""
 
     device_hours_to_come: NonNegativeFloat | None = None
-    """What runs that go on will still spend, 0 for nothing; None: what was planned, less what is spent."""
+    """What continuing runs will still spend, 0 for nothing; null: planned minus spent."""
 
     runs: tuple[RunActual, ...] = ()
-    """Each run by itself, where the ledger knows them; in the order in which they began."""
+    """The runs from the ledger, in order of start."""
 
     @model_validator(mode="after")
     def _over_or_not(self) -> Self:
@@ -65,14 +65,14 @@ class Progress(Record):
 
     now: Moment
     activities: dict[str, Actual] = Field(default_factory=dict)
-    """What has begun, activities and gates by name; what is absent has not."""
+    """Started activities and gates by name; others have not started."""
 
     events: dict[str, Moment] = Field(default_factory=dict)
-    """When events from outside really came; one whose date has passed and that is absent is still awaited.
-    A moment to come is when it is expected now."""
+    """Actual times of external events. An event that is absent after its date is still awaited; a future time
+    is the current expectation."""
 
     verdicts: dict[str, tuple[Verdict, ...]] = Field(default_factory=dict)
-    """Gate -> what it said, look by look."""
+    """Gate -> its verdicts, look by look."""
 
     @field_validator("verdicts", mode="before")
     @classmethod
@@ -83,7 +83,7 @@ class Progress(Record):
 
 
 def called_off(program: Program, progress: Progress) -> set[str]:
-    """What the gates so far have dropped: what a narrowing gives up, and all that a stop does not ask for."""
+    """Return the names that the gates have called off: dropped by `narrow`, or not listed after a stop."""
     off: set[str] = set()
     for name in progress.verdicts.keys() & program.gates.keys():
         gate, verdicts = program.gates[name], progress.verdicts[name]

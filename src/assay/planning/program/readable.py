@@ -1,9 +1,8 @@
-"""What is left of a file without the values that cannot be read, so that one of them hides no other mistake.
+"""Extracts the readable part of an invalid file, so that one invalid value hides no other problem.
 
-    tree --take out what the schema refuses, again and again--> something valid, and the keys that are missing
+    tree --remove what the schema rejects, repeatedly--> a valid tree, and the keys that are missing
 
-A list from which an entry was taken counts otherwise than the file: `Readable.key` says where a key stands
-there.
+If an entry was removed from a list, `Readable.key` maps the remaining indices to those of the file.
 """
 
 import copy
@@ -26,28 +25,28 @@ _STAND_INS: dict[str, Any] = {
     "decision": {"decided_by": UNREAD, "by": "end of week 1"},
     "now": "week 1",
 }
-"""For what a program, or the notes on it, cannot be without, so that the rest can be checked."""
+"""Substitutes for required keys of a program or of its notes, so that the rest can be checked."""
 
 _WITH_NAMES = ("capacity",)
-"""Sections that hold names; where nothing of one can be read, nothing can be said of who uses these."""
+"""Sections that define names; if nothing of one can be read, uses of its names are not reported."""
 
 
 class Readable(NamedTuple, Generic[ModelT]):
-    """What could be read."""
+    """The readable part of a file."""
 
     found: ModelT
     unread: tuple[str, ...]
-    """Dotted keys, as the file has them, of what was taken out."""
+    """Dotted keys, as in the file, of what was removed."""
     indices: Any
-    """The tree's shape; each list with the places that its entries have in the file."""
+    """The tree's shape; each list with its entries' indices in the file."""
 
     def key(self, key: str) -> str:
-        """Where a key of `found` stands in the file."""
+        """Return where a key of `found` is in the file."""
         return _key_in_file(self.indices, key.split("."))
 
 
 def readable(values: dict[str, Any], schema: type[ModelT], error: ValidationError) -> Readable[ModelT] | None:
-    """What is left; None where that is too little."""
+    """Return the readable part; None if too little remains."""
     tree, unread, indices = copy.deepcopy(values), list[str](), _indices(values)
     while True:
         path = _take_out(tree, [part for part in error.errors()[0]["loc"] if part != "[key]"])
@@ -62,12 +61,12 @@ def readable(values: dict[str, Any], schema: type[ModelT], error: ValidationErro
 
 
 def is_touched(key: str, unread: Collection[str]) -> bool:
-    """Whether a key, a part of it or what it stands in could not be read."""
+    """Return whether a key, a part of it or a parent of it could not be read."""
     return any(f"{key}.".startswith(f"{unread_key}.") or unread_key.startswith(f"{key}.") for unread_key in unread)
 
 
 def _take_out(tree: dict[str, Any], location: Sequence[str | int]) -> list[str | int] | None:
-    """Remove what stands there, or where nothing does, what it should stand in; its place."""
+    """Remove the value at a location, or its nearest existing parent; return the path."""
     branch: Any = tree
     parents: list[tuple[Any, str | int]] = []
     for part in location:
@@ -115,7 +114,7 @@ def _key_in_file(indices: Any, path: Sequence[str | int]) -> str:
 
 
 def _forget(indices: Any, path: Sequence[str | int]) -> None:
-    """An entry of a list was taken out; of anything else nothing needs to be known."""
+    """Update the indices of a list from which an entry was removed."""
     *parents, last = path
     for part in parents:
         if isinstance(indices, list) and isinstance(part, int):

@@ -1,11 +1,11 @@
-"""Every key of a program, as Markdown."""
+"""Reference of all program keys, as Markdown."""
 
 from assay.base.key_reference import key_reference
 from assay.planning.program.program import Program
 
 
 def program_reference() -> str:
-    """The whole reference; `docs/program.md` holds it."""
+    """Return the reference that `docs/program.md` holds."""
     introduction = [
         "# Programs, key by key",
         "",

@@ -1,6 +1,6 @@
-"""What may come otherwise than planned: noise, risks with their mitigations, and what the pilot is worth.
+"""Uncertainty of a program: noise, risks with their mitigations, and the pilot's evidence.
 
-The schedule ignores all of this; the simulation (`planning/risk`) draws it.
+The schedule ignores all of this; the simulation samples it.
 """
 
 from typing import Annotated, Any, Literal, Self
@@ -16,7 +16,7 @@ Triangular = tuple[NonNegativeFloat, NonNegativeFloat, NonNegativeFloat]
 """Least, most likely, most."""
 
 Changes = dict[str, Any]
-"""A patch on the program: dotted key -> value; None removes the key (an activity, a booking)."""
+"""A patch on the program: dotted key -> value; None removes the key."""
 
 
 class Noise(FrozenConfig):

@@ -1,4 +1,4 @@
-"""What a program does: activities of people and of devices, in alternative ways, and the gates between them."""
+"""Work of a program: activities of people and devices in alternative modes, and the gates between them."""
 
 import math
 from typing import Annotated, Any, Literal, NamedTuple, Self
@@ -20,7 +20,7 @@ from assay.planning.program.risk import Probability
 Verdict = Literal["pass", "narrow", "stop", "again"]
 
 Section = Literal["activities", "gates"]
-"""Where in a program's file."""
+"""Section of a program's file."""
 
 HalfDays = Annotated[float, Field(gt=0.0, multiple_of=0.5)]
 """Working days, in halves."""
@@ -102,7 +102,7 @@ class Runs(FrozenConfig):
         return self
 
     def all_modes(self) -> tuple[RunMode, ...]:
-        """The modes, fewest devices first; hours rounded up to whole ones."""
+        """Return the modes, fewest devices first, with hours rounded up."""
         if self.device_hours is None:
             return tuple(sorted(self.modes, key=lambda mode: mode.devices))
         least, loss = min(self.devices), 1.0 + self.loss_per_doubling
@@ -254,18 +254,18 @@ class Evidence(FrozenConfig):
 
     @property
     def thresholds(self) -> tuple[float, float]:
-        """(`pass_at`, `stop_below`) of a gate that no rule judges."""
+        """Return (`pass_at`, `stop_below`) of a gate without a rule."""
         assert self.pass_at is not None and self.stop_below is not None, self
         return self.pass_at, self.stop_below
 
     @property
     def arms(self) -> int:
-        """Arms that the activity's runs are shared by, the baseline among them."""
+        """Return the number of arms among the activity's runs, including the baseline."""
         return 2 if self.rule is None else self.rule.arms
 
     @property
     def least_seeds(self) -> int:
-        """Seeds of each arm without which it can tell nothing."""
+        """Return the minimal number of seeds of each arm."""
         if self.rule is None:
             return 1
         fewest = 2
@@ -277,7 +277,7 @@ class Evidence(FrozenConfig):
 
     @property
     def least_gain(self) -> float:
-        """The smallest gain worth having, in points."""
+        """Return the smallest worthwhile gain, in points."""
         return self.thresholds[0] if self.rule is None else self.rule.least_effect
 
 
@@ -340,7 +340,7 @@ class ProgramGate(FrozenConfig):
 
 
 class Node(NamedTuple):
-    """An activity or a gate, as what is put on the calendar."""
+    """An activity or a gate, as the scheduler sees it."""
 
     section: Section
     name: str
@@ -355,10 +355,10 @@ class Node(NamedTuple):
 
     @property
     def key(self) -> str:
-        """`activities.memo`: where it stands in the file."""
+        """Return its key in the file: `activities.memo`."""
         return f"{self.section}.{self.name}"
 
     @property
     def is_gate(self) -> bool:
-        """A meeting that decides; else an activity."""
+        """Return whether it is a gate."""
         return self.section == "gates"

@@ -1,1 +1,1 @@
-"""What a plan is worth when durations, people, data and results are not what it says."""
+"""Monte Carlo simulation of a plan under uncertain durations, people, data and results."""

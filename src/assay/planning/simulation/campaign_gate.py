@@ -1,13 +1,12 @@
-"""A gate that a campaign decides, played by that campaign's own rule.
+"""Simulates a gate that a campaign decides, by that campaign's own rule.
 
-    scores [seed, world] --> look by look: the rule's clauses, solved for the mean --> pass, narrow or stop
-                                       guardrails' chances, failures --^
+    scores [seed, sample] --> look by look: the rule's clauses, solved for the mean --> pass, narrow or stop
+                                       guardrails, failure modes --^
 
-The thresholds are `campaign.rule`'s, as `assay campaign` judges by them, with the variance that each world's
-few seeds happen to show; so the plan and the campaign state one probability. A guardrail passes as often as
-a candidate without harm passes it, a failure mode as often as one that fails at its `failure_rate` does. The
-other clauses (coverage, the drill, the sealed holdout) are taken as met: where they may not be, a gate of
-their own says so.
+The thresholds are those of `campaign.rule`, with the variance that each sample's few seeds happen to show, so the
+plan and the campaign state the same probability. A guardrail passes as often as for a candidate without harm, a
+failure mode as often as for a candidate that fails at its `failure_rate`. The other clauses (coverage, the drill,
+the sealed holdout) are assumed to pass; if they may not, declare a separate gate.
 """
 
 from functools import lru_cache
@@ -30,17 +29,17 @@ from assay.statistics.power import VarianceComponents, components_from_discordan
 from assay.statistics.seeds.trimmed import MIN_SEEDS, inner_seeds, normal_seeds, trimmed_variance
 
 _VARIANCES = 96
-"""Variances of the seeds' part at which the clauses are solved; between them they are all but straight."""
+"""Number of seed variances at which the clauses are solved; between them they are interpolated linearly."""
 
 
 class CampaignOutcome(NamedTuple):
-    """What a campaign says in each world, at the look that ended it."""
+    """The campaign's decision in each sample, at the look that ended it."""
 
     verdict: NDArray[np.str_]
     estimate: Float64[np.ndarray, " sample"]
-    """The gain that it saw, in points."""
+    """Estimated gain, in points."""
     num_seeds: NDArray[np.int64]
-    """Seeds of each arm behind it."""
+    """Seeds of each arm at that look."""
 
 
 def simulate_campaign(
@@ -50,8 +49,8 @@ def simulate_campaign(
     shares: Float64[np.ndarray, "guardrail sample"],
     failing: Float64[np.ndarray, "mode sample"],
 ) -> CampaignOutcome:
-    """Judge every world. `scores`: each seed's gain over all items, in points; `shares`, `failing`: a uniform
-    number for each guardrail and for each failure mode, of which a larger one is a worse seed."""
+    """Decide every sample. `scores` are each seed's gains over all items, in points; `shares` and `failing`
+    are uniform numbers for each guardrail and failure mode, of which a larger one is a worse result."""
     assert evidence.rule is not None, "a gate without a campaign's rule is judged by its own thresholds"
     num_seeds, num_samples = scores.shape
     verdict, is_open = np.full(num_samples, "narrow"), np.ones(num_samples, bool)
@@ -73,13 +72,13 @@ def simulate_campaign(
 
 
 def components_of(program: Program, benchmark: str) -> VarianceComponents:
-    """What makes a comparison on a benchmark scatter, in shares squared."""
+    """Return the variance components of a comparison on a benchmark, in squared shares."""
     declared = program.benchmarks[benchmark]
     return components_from_discordance(discordance=declared.discordance, seed_sd=declared.seed_sd / POINTS)
 
 
 def _noise(program: Program, benchmark: str) -> tuple[VarianceComponents, int]:
-    """With the number of items that they are of."""
+    """Return the components with the number of items."""
     return components_of(program, benchmark), program.benchmarks[benchmark].items
 
 
@@ -94,19 +93,19 @@ class _Design(NamedTuple):
         return self.rule.over_seeds == "trimmed"
 
     def fewest_seeds(self) -> int:
-        """How many a look needs that says anything."""
+        """Return the smallest number of seeds of a look."""
         return MIN_SEEDS if self.is_trimmed else 2
 
     def seen(
         self, by_seed: Float64[np.ndarray, "world seed"]
     ) -> tuple[Float64[np.ndarray, " sample"], Float64[np.ndarray, " sample"]]:
-        """The mean that the rule goes by, and its variance."""
+        """Return the mean that the rule uses, and its variance."""
         if self.is_trimmed:
             return np.mean(by_seed, axis=1, where=inner_seeds(by_seed)), trimmed_variance(by_seed)
         return by_seed.mean(axis=1), by_seed.var(axis=1, ddof=1) / by_seed.shape[1]
 
     def plan(self) -> LookPlan:
-        """The declared looks that the runs reach; the last is at all of them."""
+        """Return the declared looks that the runs reach; the last look uses all runs."""
         return LookPlan(
             gate_seeds=(
                 *(look for look in self.rule.looks if self.fewest_seeds() <= look < self.num_seeds),
@@ -117,7 +116,7 @@ class _Design(NamedTuple):
         )
 
     def thresholds(self) -> CampaignRule:
-        """In shares."""
+        """Return the rule's thresholds, in shares."""
         rule = self.rule
         return CampaignRule(
             least_effect=rule.least_effect / POINTS,
@@ -132,7 +131,7 @@ class _Design(NamedTuple):
 
 @lru_cache(maxsize=256)
 def _solved(design: _Design, look: int) -> tuple[NDArray[np.float64], Bounds]:
-    """The clauses at a look, for each of the variances that its seeds may show."""
+    """Solve the clauses of a look on a grid of seed variances."""
     components, plan, rule = design.components, design.plan(), design.thresholds()
     degrees, expected = look - 1, components.seed / look
     if design.is_trimmed:
@@ -187,8 +186,8 @@ def _passes_guardrails(
 def _rare_and_frequent(
     program: Program, rule: GateRule, look: int, failing: Float64[np.ndarray, "mode sample"]
 ) -> tuple[Bool[np.ndarray, " sample"], Bool[np.ndarray, " sample"]]:
-    """Whether each failure mode is surely rare enough, and whether one is surely too frequent, by the exact
-    bounds of the worst of so many seeds; a campaign asks no other."""
+    """Return whether each failure mode is certainly rare enough, and whether one is certainly too frequent,
+    by exact bounds on the worst seed."""
     is_rare, is_frequent = np.ones(failing.shape[1], bool), np.zeros(failing.shape[1], bool)
     for mode, share in zip(rule.safety, failing, strict=True):
         declared = program.benchmarks[mode.benchmark]

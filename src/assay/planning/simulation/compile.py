@@ -1,12 +1,12 @@
-"""A program and its schedule, as the network that is simulated.
+"""Compiles a program and its schedule into the network that is simulated.
 
-Of the schedule the simulator keeps which way each activity is done, and the order in which activities
-begin. Everything else is played: each run of an activity is a job of its own; a repeat that a gate may ask
-for stands in the network from the start and is passed over where nobody asks; a `start` with a lag, or a
-negative lag, counts from the predecessor's beginning, because nobody can know its end beforehand.
+The simulator keeps the mode of each activity and the order in which activities start. Everything else is
+simulated. Each run of an activity is a job of its own. A repeat that a gate may ask for is part of the network
+and is skipped if not needed. A dependency on a `start`, or with a negative lag, counts from the predecessor's
+start, because its end is not known in advance.
 
     activity x with 2 runs        x#1, x#2 --> x
-    gate g that may ask again     g --> (x~1#1, x~1#2 --> x~1) --> g~1 --> whoever waits for g
+    gate g that may ask again     g --> (x~1#1, x~1#2 --> x~1) --> g~1 --> successors of g
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,22 +31,22 @@ from assay.planning.simulation.network import (
 )
 
 DEVICE = "devices"
-"""The name of the first resource."""
+"""Name of the first resource."""
 
 BOOKING, AWAY, RISK = "booking ", "away ", "risk "
-"""What a cut's name begins with: a booking and a risk may have the same."""
+"""Prefixes of a reduction's name, because a booking and a risk may have the same name."""
 
 _YEARS_AHEAD_DAYS = 3 * 365
-"""How far the working calendar reaches: behind the latest end that a simulation may find."""
+"""Length of the working calendar; simulated ends may be late."""
 
 Kind = Literal["event", "work", "run", "join", "gate"]
 
 
 class Slot(NamedTuple):
-    """How the schedule does an activity or gate."""
+    """Mode and hours of an activity or a gate in the schedule."""
 
     mode: int
-    """Index among its alternatives, in the program's order (of `work`, or of `runs.all_modes()`)."""
+    """Index of the alternative in the program's order (of `work`, or of `runs.all_modes()`)."""
     start_h: float
     end_h: float
 
@@ -55,32 +55,32 @@ Baseline = Mapping[str, Slot]
 """Every activity and gate of the program, as scheduled."""
 
 _ARRAY = "array of "
-"""Prefix of the resource that keeps an activity's runs together below the fair share."""
+"""Prefix of the resource that limits an activity's runs to the fair share."""
 
 
 class PlannedReduction(NamedTuple):
-    """Capacity that is taken away."""
+    """A reduction of capacity."""
 
     name: str
-    """The booking, the person or the risk behind it, after its prefix; two cuts may share one."""
+    """Prefix and name of the booking, person or risk; two reductions may share one."""
     resource: str
     amount: float
     start_h: float
     end_h: float
-    """As planned; equal where only a risk makes it."""
+    """As planned; equal to `start_h` if only a risk causes it."""
 
 
 class NetworkItem(NamedTuple):
-    """One node of the network and what it stands for."""
+    """One node of the network, and what it stands for."""
 
     name: str
     node: str
     """The activity, gate or event."""
     stage: str
-    """Whose budget pays; empty for events."""
+    """The stage whose budget it uses; empty for events."""
     kind: Kind
     repeat: int
-    """0 the first time; k where a gate has asked again k times."""
+    """0 at first; k after the k-th "again" of a gate."""
     planned_h: float
     """Working hours of people, wall hours of a run; 0 for events and joins."""
     devices: int
@@ -88,7 +88,7 @@ class NetworkItem(NamedTuple):
 
 @dataclass
 class _Spec:
-    """A node before its place in the order is known."""
+    """A node before the order of nodes is known."""
 
     item: NetworkItem
     start_h: float
@@ -100,7 +100,7 @@ class _Spec:
 
 @dataclass(frozen=True)
 class CompiledProgram:
-    """A program ready to be played."""
+    """A program compiled for simulation."""
 
     program: Program
     network: Network
@@ -108,32 +108,32 @@ class CompiledProgram:
     reductions: tuple[PlannedReduction, ...]
 
     def devices(self) -> Array:
-        """How many each item holds."""
         return np.array([item.devices for item in self.items], float)
 
     def indices(self, node: str) -> list[int]:
-        """Where an activity, gate or event stands in the network; its repeats behind it, in their order."""
+        """Return the indices of an activity, gate or event in the network, followed by its repeats."""
         found = [index for index, item in enumerate(self.items) if item.node == node]
         return sorted(found, key=lambda index: self.items[index].repeat)
 
     def repeated_nodes(self, gate: str, repeat: int) -> list[int]:
-        """Where stands what a gate may ask for again, its own next look included, for the `repeat`-th time."""
+        """Return the indices of what a gate may repeat for the `repeat`-th time, including the gate itself."""
         again = self.program.gates[gate].again
         nodes = {gate, *(again.activities if again else ())}
         return [i for i, item in enumerate(self.items) if item.node in nodes and item.repeat == repeat]
 
     def reductions_of(self, name: str) -> list[int]:
-        """Where the cuts of that name stand: a named person's leave is also one of the person's role."""
+        """Return the indices of the reductions with that name; a person's leave also reduces the person's
+        role."""
         return [index for index, reduction in enumerate(self.reductions) if reduction.name == name]
 
     def planned_reductions(self) -> tuple[Array, Array]:
-        """When each begins and ends, as two columns."""
+        """Return start and end of each reduction, as two columns."""
         start, end = ([getattr(reduction, field) for reduction in self.reductions] for field in ("start_h", "end_h"))
         return np.array(start, float)[:, None], np.array(end, float)[:, None]
 
 
 def compile_program(program: Program, baseline: Baseline, *, keeps_calendar: bool = False) -> CompiledProgram:
-    """Compile. `keeps_calendar`: nothing begins before the schedule says so, even where it could."""
+    """Compile a scheduled program. With `keeps_calendar`, nothing starts before its scheduled hour."""
     specs = {spec.item.name: spec for spec in _specs(program, baseline)}
     waits = {name: [before for before, _, _ in spec.links] for name, spec in specs.items()}
     order = in_order(waits, {name: spec.start_h for name, spec in specs.items()})
@@ -168,7 +168,7 @@ def compile_program(program: Program, baseline: Baseline, *, keeps_calendar: boo
 
 
 def _working_hours(program: Program) -> WorkingTime:
-    """The program's calendar, far enough for a very late end; holidays as stated."""
+    """Return the program's calendar, extended for late ends."""
     calendar = program.calendar
     days = [calendar.works_on(calendar.start + timedelta(days=day)) for day in range(_YEARS_AHEAD_DAYS)]
     first, last = calendar.working_hours
@@ -213,7 +213,7 @@ def _node_specs(
 
 
 def _repeat_specs(program: Program, baseline: Baseline, name: str, gate: ProgramGate) -> Iterator[_Spec]:
-    """What a gate may ask for again, one copy for each time that it may."""
+    """Yield one copy of the repeated nodes for each time that a gate may repeat them."""
     assert gate.again is not None
     nodes = program.nodes()
     again = set(gate.again.activities)
@@ -236,7 +236,7 @@ def _repeat_specs(program: Program, baseline: Baseline, name: str, gate: Program
 
 
 def _repeated(name: str, repeat: int) -> str:
-    """`x` and `x#1` once more: `x~1` and `x~1#1`."""
+    """Return the name of a repeat: `x` and `x#1` become `x~1` and `x~1#1`."""
     activity, run, number = name.partition("#")
     return f"{activity}~{repeat}{run}{number}" if repeat else name
 
@@ -247,7 +247,7 @@ def _last_look(program: Program, name: str) -> str:
 
 
 def _link(program: Program, baseline: Baseline, dependency: Dependency) -> tuple[str, float, bool]:
-    """(item, lag, whether from its start)."""
+    """Return (item, lag, whether from its start)."""
     name, lag_h = dependency.name, float(dependency.lag_hours)
     if name in program.events:
         return name, lag_h, False
@@ -278,7 +278,7 @@ def _earliest_objectives(spec: _Spec, keeps_calendar: bool) -> float:
 
 
 def _closing(program: Program, specs: Mapping[str, _Spec], position: Mapping[str, int]) -> dict[int, frozenset[int]]:
-    """For each look of each gate, the items that are done even after a stop."""
+    """Return for each look of each gate the items that run even after a stop."""
     first = [(name, spec.item.node) for name, spec in specs.items() if spec.item.repeat == 0]
     return {
         position[look]: frozenset(
@@ -293,7 +293,7 @@ def _closing(program: Program, specs: Mapping[str, _Spec], position: Mapping[str
 
 
 def _longest_hold_h(program: Program, baseline: Baseline, item: NetworkItem) -> float:
-    """How long the fair-use rule lets a run hold its devices; the scarcest planned hour counts."""
+    """Return how long the fair-use rule lets a run hold its devices; the scarcest planned hour counts."""
     rule, devices = program.capacity.fair_use, program.capacity.devices
     if rule is None or not item.devices:
         return np.inf
@@ -304,7 +304,7 @@ def _longest_hold_h(program: Program, baseline: Baseline, item: NetworkItem) -> 
 
 
 def _arrays(program: Program, baseline: Baseline) -> dict[str, float]:
-    """Where an activity's runs count as one job: what all of them together may hold for long."""
+    """Return the limits of activities whose runs count as one job."""
     rule = program.capacity.fair_use
     if rule is None or rule.job == "run":
         return {}

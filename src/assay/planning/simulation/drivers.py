@@ -1,9 +1,9 @@
-"""What the date and the budget hang on: each driver alone, from its kindest to its harshest, under the same
-luck.
+"""Sensitivity of date and budget: each driver alone at its best and worst value, with the same random
+samples.
 
-The register ranks risks by what they really cost, at their stated probability: how much likelier a decision
-in time and in budget would be without the risk, or with a mitigation. The tornado asks how far each driver
-could move the date at all: a risk that never or certainly comes true, noise that is absent or doubled.
+The register ranks risks by cost: how much P(on time and within budget) would rise without the risk, or with a
+mitigation. The tornado shows how far each driver moves the date: a risk that never or certainly occurs, noise
+that is absent or doubled.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -20,14 +20,14 @@ from assay.planning.simulation.network import Flags
 from assay.planning.simulation.outcome import Outcome, simulate, simulate_many
 
 DRIVER_SAMPLES = 2_048
-"""Played for each end of each driver; the luck is shared, so differences are finer than the levels."""
+"""Samples per end of each driver. Because the samples are shared, differences are more precise than levels."""
 
 Schedule = Callable[[Program], Baseline]
-"""How a changed program is scheduled."""
+"""Schedules a changed program."""
 
 
 class ScenarioStats(NamedTuple):
-    """Where a program stands."""
+    """Summary of a simulation."""
 
     p_on_time: float
     p_over_budget: float
@@ -46,42 +46,41 @@ class Driver(NamedTuple):
     title: str
     low: ScenarioStats
     low_text: str
-    """What the kind end means: `never`, `none`."""
+    """Label of the best value: `never`, `none`."""
     high: ScenarioStats
     high_text: str
 
     def swing(self) -> float:
-        """How far it moves P(on time) and P(over budget) together."""
+        """Return how far it moves P(on time) and P(over budget) together."""
         on_time = abs(self.high.p_on_time - self.low.p_on_time)
         return on_time + abs(self.high.p_over_budget - self.low.p_over_budget)
 
 
 class MitigationResult(NamedTuple):
-    """A mitigation, played."""
+    """The simulation with one mitigation."""
 
     name: str
     title: str
     after: ScenarioStats
-    """With this mitigation."""
 
 
 class RegisterLine(NamedTuple):
-    """A risk with what it costs."""
+    """A risk and its cost."""
 
     name: str
     risk: Risk
     now: ScenarioStats
     without: ScenarioStats
-    """Were it known not to come."""
+    """If the risk never occurs."""
     mitigations: tuple[MitigationResult, ...]
 
     def cost(self) -> float:
-        """P(on time and within budget) that the risk takes away."""
+        """Return the loss of P(on time and within budget) by the risk."""
         return self.without.p_within_limits - self.now.p_within_limits
 
 
 def scenario_stats(outcome: Outcome, selected: Flags | slice = np.s_[:]) -> ScenarioStats:
-    """The numbers of a simulation, or of some of its worlds, that drivers are compared by."""
+    """Summarize a simulation, or some of its samples."""
     is_on_time, is_over = outcome.is_on_time()[selected], outcome.is_over_budget()[selected]
     return ScenarioStats(
         float(is_on_time.mean()),
@@ -93,7 +92,7 @@ def scenario_stats(outcome: Outcome, selected: Flags | slice = np.s_[:]) -> Scen
 
 
 def tornado(program: Program, baseline: Baseline, *, num_samples: int = DRIVER_SAMPLES, seed: int = 0) -> list[Driver]:
-    """Every driver, the strongest first."""
+    """Return all drivers, strongest first."""
     now, ends = simulate(program, baseline, num_samples=num_samples, seed=seed), list(_ends(program))
     changes = [change for _, _, low, _, high, _ in ends for change in (low, high)]
     programs = ((program.changed(change), baseline) for change in changes)
@@ -110,10 +109,10 @@ def tornado(program: Program, baseline: Baseline, *, num_samples: int = DRIVER_S
 def register(
     program: Program, schedule: Schedule, *, num_samples: int = DRIVER_SAMPLES, seed: int = 0
 ) -> list[RegisterLine]:
-    """The risks, the dearest first, each with its mitigations tried.
+    """Return the risks, most expensive first, each with its mitigations simulated.
 
-    A mitigation may change the work, so each is scheduled anew by `schedule`. Raises `ConfigError` where one
-    does not fit the program.
+    A mitigation may change the work, so `schedule` schedules each one. Raises `ConfigError` if one does not
+    fit the program.
     """
     outcome = simulate(program, schedule(program), num_samples=num_samples, seed=seed)
     now = scenario_stats(outcome)
@@ -178,7 +177,7 @@ def _ends(program: Program) -> Iterator[_Ends]:
 
 
 def _gain_driver(outcome: Outcome) -> Driver:
-    """The truth itself: worlds whose gain is among the largest and the smallest fifth."""
+    """Compare the samples with the highest and the lowest fifth of true gains."""
     low, high = np.quantile(outcome.samples.gain, (0.2, 0.8))
     return Driver(
         "gain",

@@ -1,10 +1,9 @@
-"""Where a running program will end: what has happened is fixed, the rest is played from today.
+"""Forecasts the end of a running program: the past is fixed, the rest is simulated from today.
 
-What is over stands as it happened. Of what goes on, `planning/begun` says what it has spent, what is to come
-and when it ends; each world has its own luck with what is left, and where nobody noted an end, it lasts as long
-as such things last that are not over after this long. What has not begun begins today at the earliest. Where a
-gate has spoken, only those worlds go on whose own gate said the same, so that its verdict also teaches what
-the gain may be.
+For activities in progress, `planning/in_progress` provides what was spent, what remains and the expected end.
+Each sample varies what remains. Without a noted end, the duration is conditioned on not having ended yet.
+Unstarted activities start today at the earliest. If gates have decided, only samples with the same verdicts
+are used, so that the verdicts inform the gain.
 """
 
 import itertools
@@ -34,46 +33,45 @@ from assay.planning.simulation.compile import (
 from assay.planning.simulation.information import spent_until
 from assay.planning.simulation.network import Array, CapacityReduction, Flags
 from assay.planning.simulation.outcome import Outcome, simulate_samples
-from assay.planning.simulation.random_draws import Gates, ProgramSamples, is_stop, sample_program
+from assay.planning.simulation.sampling import Gates, ProgramSamples, is_stop, sample_program
 from assay.records.evaluation import Estimate
 
 FORECAST_SAMPLES = 16_384
 MIN_MATCHING_SAMPLES = 50
-"""Fewer simulated worlds than this that agree with the verdicts so far say nothing; then all are kept, and
-whoever shows the forecast says so."""
+"""With fewer matching samples, all samples are used, and the forecast says so."""
 
 LATE_HOURS = 24.0
-"""An activity that is so long over its planned end is said to be late."""
+"""Hours past its planned end after which an activity is reported as late."""
 
 OVER_SHARE = 1.2
-"""An activity or stage that will spend this much more than planned raises an alarm."""
+"""An activity or stage that exceeds its plan by this factor raises an alarm."""
 
 _PLENTY = 1e9
-"""Room for whatever really went on before today, whether the plan had any or not."""
+"""Added to the capacity before today, so that what happened is not limited."""
 
 
 class _Fact(NamedTuple):
-    """What is known of one node of the network that has begun, or whose activity has."""
+    """What is known about a node of the network that has started."""
 
     start_h: float
     end_h: float | None
-    """None: it is not over."""
+    """None: it has not ended."""
     held_h: float = 0.0
-    """Hours (working hours of people) that it has taken by now."""
+    """Hours (working hours of people) until now."""
     left_h: float = 0.0
-    """... and that are to come, as expected."""
+    """Expected remaining hours."""
     is_declared: bool = False
-    """Whether somebody has said when it will end."""
+    """Whether the notes state an expected end."""
 
 
 class Alarm(NamedTuple):
-    """Something to act on before it is too late."""
+    """A condition that needs attention."""
 
     level: Literal["act", "watch"]
     what: str
     text: str
     then: Literal["stop", "narrow", "review"] | None = None
-    """What a stop condition asks for; None: it is none."""
+    """Action of the stop condition; None if it is not one."""
 
 
 class StageForecast(NamedTuple):
@@ -83,48 +81,47 @@ class StageForecast(NamedTuple):
     planned: float
     spent: float
     low: float
-    """At completion; a tenth lies below."""
+    """At completion: 10% quantile."""
     middle: float
     high: float
     limit: float | None
 
 
 class ProgramForecast(NamedTuple):
-    """A running program's state and its future."""
+    """State and forecast of a running program."""
 
     program: Program
     plan: Plan
     progress: Progress
     now_h: float
     outcome: Outcome
-    """What becomes of the rest; `device_hours` includes what was spent."""
+    """`device_hours` includes what was spent."""
     in_progress: dict[str, ActivityInProgress]
-    """By name: what was spent, and what of it is to come."""
+    """By name."""
     in_progress_device_hours: dict[str, Array]
-    """What each of them takes in each world, spent and still to come."""
+    """In each sample: spent and remaining."""
     known: frozenset[int]
-    """Nodes of the network that have begun, or whose activity has."""
+    """Network nodes that have started."""
     stages: tuple[StageForecast, ...]
     alarms: tuple[Alarm, ...]
     num_matching: int
-    """Samples whose gates said what ours said; below `LEAST_LIKE_US` the rest is played without
-    regard to the verdicts' bearing on the gain."""
+    """Samples with the same verdicts as the program; below `MIN_MATCHING_SAMPLES` the verdicts are ignored."""
     num_samples: int
     gain: Estimate | None = None
-    """In points, of the newest decision that a gate took over; None before there is one."""
+    """In points, from the newest decision that a gate used; None without one."""
 
     @property
     def spent(self) -> float:
-        """Device-hours by now."""
+        """Return the device-hours until now."""
         return sum(activity.spent for activity in self.in_progress.values())
 
     @property
     def to_come(self) -> float:
-        """Device-hours that what has begun is still expected to take."""
+        """Return the expected device-hours of activities in progress from now on."""
         return sum(activity.to_come for activity in self.in_progress.values())
 
     def is_conditioned(self) -> bool:
-        """Whether the verdicts so far teach what the gain may be."""
+        """Return whether the samples are conditioned on the verdicts so far."""
         return self.num_matching >= MIN_MATCHING_SAMPLES
 
 
@@ -138,9 +135,9 @@ def forecast(
     baseline: Baseline,
     gain: Estimate | None = None,
 ) -> ProgramForecast:
-    """Play the rest of an offered program; `gain`, in points, is what the newest decision found.
+    """Simulate the rest of an offered program; `gain` is the newest decision's estimate, in points.
 
-    Raises `ConfigError` where the progress tells of what the program does not hold.
+    Raises `ConfigError` if the progress has names that the program does not.
     """
     refuse(strangers(program, progress))
     compiled = compile_program(program, baseline)
@@ -184,7 +181,7 @@ def forecast(
 def _facts(
     compiled: CompiledProgram, progress: Progress, in_progress: dict[str, ActivityInProgress], now_h: float
 ) -> dict[int, _Fact]:
-    """Node of the network -> what is known of it; absent: neither it nor its activity has begun."""
+    """Return node -> what is known; nodes that have not started are absent."""
     facts: dict[int, _Fact] = {}
     hour_of = compiled.program.calendar.hour_of
     for name, moment in progress.events.items():
@@ -227,7 +224,7 @@ def _runs_of(compiled: CompiledProgram, activity: str) -> list[int]:
 
 
 def _matching(samples: ProgramSamples, progress: Progress) -> np.ndarray:
-    """The worlds whose gates said what ours did."""
+    """Return the samples whose gates decided as the program's gates did."""
     same = np.ones(len(samples.gain), bool)
     for name, verdicts in progress.verdicts.items():
         for verdict, look in zip(verdicts, samples.gates[name], strict=False):
@@ -236,7 +233,7 @@ def _matching(samples: ProgramSamples, progress: Progress) -> np.ndarray:
 
 
 def _chosen(matching: np.ndarray, num_samples: int) -> np.ndarray:
-    """As many as before: those like us over and over, or all where these are too few."""
+    """Repeat the matching samples to the original number; use all samples if too few match."""
     enough = matching if len(matching) >= MIN_MATCHING_SAMPLES else np.arange(num_samples)
     return np.resize(enough, num_samples)
 
@@ -248,7 +245,7 @@ def _from_now(
     progress: Progress,
     now_h: float,
 ) -> tuple[CompiledProgram, ProgramSamples, dict[int, Array]]:
-    """The network and the luck of the rest, and the hours that are left of each node that goes on."""
+    """Return the network and samples of the rest, and the remaining hours of each node in progress."""
     network, replay_samples = compiled.network, samples.replay_samples
     predecessors, demand = list(network.predecessors), network.demand.copy()
     not_before, longest = np.maximum(network.not_before_h, now_h), network.longest_hold_h.copy()
@@ -303,7 +300,7 @@ def _from_now(
 def _unlimited_before_now(
     compiled: CompiledProgram, start: Array, end: Array, now_h: float
 ) -> tuple[CompiledProgram, tuple[Array, Array]]:
-    """Until now nothing limits what really went on."""
+    """Remove all capacity limits before now."""
     network = compiled.network
     count, num_samples = len(network.capacity), start.shape[1]
     if now_h <= 0:
@@ -327,7 +324,7 @@ def _unlimited_before_now(
 
 
 def _active(compiled: CompiledProgram, sampled: Flags, progress: Progress) -> Flags:
-    """What the verdicts so far switch on and off."""
+    """Switch nodes on and off by the verdicts so far."""
     active = sampled.copy()
     for name, verdicts in progress.verdicts.items():
         gate = compiled.program.gates[name]
@@ -351,8 +348,8 @@ def _with_verdicts(gates: Gates, progress: Progress) -> Gates:
 
 
 def _left(item: NetworkItem, durations: Array, fact: _Fact) -> Array:
-    """Hours that are left of what goes on. Each world has its own luck with what somebody expects; where nobody
-    has said, it lasts as long as in worlds in which it is not over after so long."""
+    """Return the remaining hours of a node in progress. With a stated end, each sample scales it; otherwise
+    the duration is conditioned on exceeding the hours so far."""
     if fact.is_declared or not fact.held_h:
         return np.asarray(fact.left_h * durations / item.planned_h)
     longer = durations[durations > fact.held_h]
@@ -360,13 +357,13 @@ def _left(item: NetworkItem, durations: Array, fact: _Fact) -> Array:
 
 
 def _not_over_after(durations: Array, elapsed_h: float) -> Array:
-    """Durations of those worlds in which it lasts longer than this; a twentieth more where none does."""
+    """Return durations conditioned on exceeding the elapsed hours; 5% more if no sample does."""
     longer = durations[durations > elapsed_h]
     return np.resize(longer, durations.shape) if longer.size else np.full_like(durations, OVERDUE * elapsed_h)
 
 
 def _reduction_ends(compiled: CompiledProgram, samples: ProgramSamples, now_h: float) -> Array:
-    """Bookings stand as stated; what a risk would have taken before today did not happen."""
+    """Return the ends of reductions; a risk that would have occurred before today did not."""
     start, end = samples.replay_samples.reduction_start_h, samples.replay_samples.reduction_end_h
     is_risk = np.array([[reduction.name.startswith(RISK)] for reduction in compiled.reductions], bool).reshape(-1, 1)
     return np.where(is_risk & (start < now_h), start, end)
@@ -383,10 +380,10 @@ def _device_hours(
     outcome: Outcome,
     now_h: float,
 ) -> Array:
-    """What an activity that has begun spends in each world, from its start to its end.
+    """Return an activity's device-hours in each sample, from start to end.
 
-    What is stated to be to come and what was planned for the time that is left have the same luck, which hangs
-    on no hours that are noted: so to state what would be taken anyway changes nothing, and more is never less.
+    Remaining hours, stated or planned, are scaled by the same factor, which does not depend on noted hours.
+    So stating the default changes nothing, and more is never less.
     """
     if activity.actual.ended is not None:
         return np.full(len(outcome.device_hours), activity.spent)
@@ -399,7 +396,7 @@ def _device_hours(
 
 
 def _planned_by_now(activity: ActivityInProgress, now_h: float) -> float:
-    """Device-hours of its open runs for which the time has passed; overdue, a twentieth more is to come."""
+    """Return the planned device-hours of its open runs until now; if overdue, 5% more remain."""
     held = float(sum(run.run.devices * run.held_h(int(now_h)) for run in activity.open_runs()))
     return held if held < activity.planned_open else activity.planned_open / OVERDUE
 
@@ -412,8 +409,8 @@ def _remaining_factor(
     outcome: Outcome,
     now_h: float,
 ) -> Array:
-    """Per world: (what its open runs hold from now on) / (what they are expected to), by a mean over the runs
-    that does not hang on when they are noted to end; less where a stop ends them before."""
+    """Return for each sample (remaining hold of its open runs) / (expected), averaged over runs independently
+    of their noted ends; less if a stop ends them earlier."""
     num_samples, items = len(outcome.device_hours), outcome.compiled.items
     expected_hours, reached_hours, factor, weights = (
         np.zeros(num_samples),
@@ -445,7 +442,7 @@ def _remaining_factor(
 
 
 def _remaining_device_hours(outcome: Outcome, facts: dict[int, _Fact]) -> Array:
-    """Per node and world: what is held by what has not begun."""
+    """Return [node, sample]: device-hours of unstarted nodes."""
     remaining: Array = outcome.compiled.devices()[:, None] * outcome.replay.held_h
     remaining[list(facts)] = 0.0
     return remaining
@@ -492,7 +489,7 @@ def _promise_alarms(found: ProgramForecast, offer: Offer) -> Iterator[Alarm]:
 
 
 def _stop_alarms(found: ProgramForecast) -> Iterator[Alarm]:
-    """Stop conditions on numbers that a forecast or the ledger knows."""
+    """Yield alarms of stop conditions on numbers that the forecast or the ledger knows."""
     runs = [run for actual in found.progress.activities.values() for run in actual.runs]
     known: dict[str, Array] = {
         "device_hours": found.outcome.device_hours,
@@ -522,7 +519,7 @@ def _passes(values: Array, stop: StopCondition) -> Flags:
 
 
 def _gain_alarm(gain: Estimate, name: str, stop: StopCondition) -> Iterator[Alarm]:
-    """To act where the whole interval lies beyond the limit, to watch where the estimate does."""
+    """`act` if the whole interval is beyond the limit, `watch` if only the estimate is."""
     low, high = (end if end is not None else gain.value for end in (gain.low, gain.high))
     if not _passes(np.array([gain.value]), stop).all():
         return
@@ -532,7 +529,7 @@ def _gain_alarm(gain: Estimate, name: str, stop: StopCondition) -> Iterator[Alar
 
 
 def unwatched(found: ProgramForecast) -> list[StopCondition]:
-    """Stop conditions on what no forecast and no decision known here tells."""
+    """Return the stop conditions on quantities that neither the forecast nor a known decision has."""
     known = {"device_hours", "decision_day", "failure_share"} | ({"gain"} if found.gain is not None else set())
     return [stop for stop in found.program.stops.values() if stop.watch not in known]
 
@@ -563,7 +560,7 @@ def _activity_alarms(found: ProgramForecast) -> Iterator[Alarm]:
 
 
 def _waiting_alarms(found: ProgramForecast) -> Iterator[Alarm]:
-    """What could have begun by now, was planned to, and has not."""
+    """Yield unstarted activities that could have started, and were planned to."""
     progress, nodes = found.progress, found.program.nodes()
     over = {name for name, actual in progress.activities.items() if actual.ended is not None}
     over |= set(progress.events) | set(progress.verdicts)
@@ -581,9 +578,9 @@ def _waiting_alarms(found: ProgramForecast) -> Iterator[Alarm]:
 def budget_by_day(
     found: ProgramForecast, spends: Sequence[Spend], *, num_days: int
 ) -> tuple[list[float], list[tuple[float, float]]]:
-    """Device-hours of the budget that are left: (after each day as planned, (day, left) as it is until now).
+    """Return the budget's remaining device-hours: planned after each day, and actual as (day, remaining).
 
-    `spends` are the ledger's; what only the notes know is spread evenly over its time.
+    `spends` come from the ledger; spending that only the notes have is spread evenly over its time.
     """
     budget = found.program.budget.device_hours
     known = {spend.activity for spend in spends}
@@ -608,14 +605,15 @@ def budget_by_day(
 
 
 def remaining_by_day(found: ProgramForecast, *, days: Sequence[float], shares: Sequence[float]) -> list[list[float]]:
-    """Quantiles of what is left of the budget on days to come, over the forecast worlds."""
+    """Return quantiles of the remaining budget on future days."""
     budget = found.program.budget.device_hours
     left = [np.quantile(budget - _device_hours_until(found, 24.0 * day), shares).tolist() for day in days]
     return [list(column) for column in zip(*left, strict=True)]
 
 
 def _device_hours_until(found: ProgramForecast, hour: float) -> Array:
-    """By an hour to come: what has begun goes on evenly until its end, what has not follows its simulation."""
+    """Return the device-hours until a future hour: activities in progress continue evenly until their end,
+    others follow the simulation."""
     outcome, compiled = found.outcome, found.outcome.compiled
     start, finish, held = outcome.replay
     remaining = [index for index in range(len(compiled.items)) if index not in found.known]
@@ -630,7 +628,7 @@ def _device_hours_until(found: ProgramForecast, hour: float) -> Array:
 
 
 def _noted_spend(found: ProgramForecast, name: str, activity: ActivityInProgress) -> Spend:
-    """What only the notes know to have been spent."""
+    """Return the spending that only the notes have."""
     until = min(float(activity.item.end_h), found.now_h) if activity.actual.ended is not None else found.now_h
     return Spend(name, float(activity.item.start_h), until, activity.spent)
 

@@ -1,8 +1,8 @@
-"""A schedule without a solver: good enough to compare hundreds of scopes under the simulation.
+"""A fast greedy schedule, to compare hundreds of scopes under the simulation.
 
-Each activity is done in the index that ends it soonest among those that cost at most a little more than the
-cheapest; whatever has the longest index still to go begins first. The calm replay of that order is the sketch.
-The plan that is offered is solved properly afterwards.
+Each activity uses the fastest mode among those that cost at most a little more than the cheapest. The longest
+remaining chain has priority. The schedule is the deterministic replay of that order; the offered plan is
+later solved properly.
 """
 
 from collections.abc import Mapping
@@ -14,11 +14,11 @@ from assay.planning.simulation.compile import Baseline, Slot, compile_program
 from assay.planning.simulation.outcome import baseline_replay
 
 DEARER = 1.031
-"""Device-hours, over the cheapest index's, that speed may cost: one doubling of the devices at the usual 3%."""
+"""Maximal device-hours of a mode, relative to the cheapest: one doubling of the devices at the usual 3%."""
 
 
 def greedy_schedule(program: Program) -> Baseline:
-    """Ways and starts of every activity and gate."""
+    """Return modes and starts of every activity and gate."""
     nodes = program.nodes()
     choices = {name: _mode_index(program, node) for name, node in nodes.items()}
     lengths = {name: _length_h(program, node, choices[name]) for name, node in nodes.items()}
@@ -67,7 +67,7 @@ def _length_h(program: Program, node: Node, index: int) -> float:
 
 
 def _hours_to_go(nodes: Mapping[str, Node], lengths: Mapping[str, float]) -> dict[str, float]:
-    """From each node's start to the end of the longest chain behind it."""
+    """Return the hours from each node's start to the end of the longest chain after it."""
     waits = {
         name: [dependency.name for dependency in node.after if dependency.name in nodes] for name, node in nodes.items()
     }

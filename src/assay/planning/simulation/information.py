@@ -1,11 +1,9 @@
-"""What each stage teaches, what it costs, and what it saves by stopping early.
+"""Value of information: what each stage teaches, what it costs, and what stopping early saves.
 
-After a stage the best that can be done is to scale where the expected gain, given all that was seen, is
-above the least that matters, and to stop otherwise. Three numbers follow from the simulated worlds
-themselves: how often that would be wrong; how many points of gain it would secure on average (the value of
-the information); and how many device-hours the gate saves because weak evidence ends the program there.
-Estimates and gain are jointly normal but for rare risks, so the expected gain given the estimates is their
-linear regression over the worlds.
+After a stage, the best decision is to scale if the expected gain given the evidence exceeds the smallest
+worthwhile gain. The samples give three numbers: how often that decision is wrong, the expected gain that it
+secures, and the device-hours saved because weak evidence ends the program early. Estimates and gain are
+jointly normal apart from rare risks, so the expected gain is a linear regression over the samples.
 """
 
 from collections.abc import Collection, Sequence
@@ -22,70 +20,71 @@ from assay.planning.simulation.campaign_gate import components_of
 from assay.planning.simulation.compile import Baseline, CompiledProgram, compile_program
 from assay.planning.simulation.network import Array
 from assay.planning.simulation.outcome import Outcome, resimulate, simulate_many
-from assay.planning.simulation.random_draws import p_pass, seeds_of
+from assay.planning.simulation.sampling import p_pass, seeds_of
 
 STOP_PROBABILITY = 0.2
-"""A rung stops a candidate whose gain is worth having with less than this probability."""
+"""A rung stops a candidate if the probability of a worthwhile gain is below this."""
 
 
 class StageInformation(NamedTuple):
-    """A gate, or (the first line) what is known before any."""
+    """A gate; the first line is the state before any."""
 
     name: str
     title: str
     p_wrong: float | None
-    """P(the better of scale and stop is the wrong one), were the decision made here; None: reads no effect."""
+    """Probability that the better of scale and stop is wrong if decided here; None if the gate reads no
+    effect."""
     points_secured: float | None
-    """E[max(0, expected gain - least)]: points of gain, beyond the least, that deciding here would secure."""
+    """E[max(0, expected gain - least)], in points."""
     device_hours: float
-    """Spent on average by the end of the gate, where it is reached."""
+    """Mean spending until the end of the gate, if it is reached."""
     p_stop: float
-    """How often the program ends here."""
+    """Probability that the program ends here."""
     p_stopped_wrongly: float
-    """... although the gain was worth having."""
+    """Probability that it ends here although the gain is worthwhile."""
     device_hours_saved: float
-    """On average over all worlds, by being able to stop here."""
+    """Mean saving over all samples."""
     days_saved: float
 
 
 class GateSite(NamedTuple):
-    """An activity whose runs compare the candidate with its baseline: a place where a gate could stand."""
+    """An activity that compares the candidate with its baseline, after which a gate could be placed."""
 
     activity: str
     title: str
     end_day: float
-    """When it ends, on average."""
+    """Mean end."""
     num_seeds: int
     standard_error: float
     """Standard error of its estimate, in points."""
     device_hours: float
-    """What its own runs hold."""
+    """Device-hours of its own runs."""
     p_wrong: float
-    """After this rung alone and what was believed before."""
+    """With this rung and the prior only."""
     p_stop: float
-    """How often its evidence alone would say stop."""
+    """Probability that its evidence alone stops."""
     device_hours_saved: float
-    """On average, were the program stopped there then."""
+    """Mean saving if the program stopped there."""
     p_stopped_wrongly: float
 
     def worth(self) -> float:
-        """Device-hours saved beyond its own."""
+        """Return the device-hours saved minus its own."""
         return self.device_hours_saved - self.device_hours
 
 
 class SeedCountOption(NamedTuple):
-    """The last gate with more or fewer seeds."""
+    """The last gate with a different number of seeds."""
 
     num_seeds: int
     """Seeds of each arm."""
     num_more: int
-    """Than the program has; negative: fewer."""
+    """Relative to the program; negative: fewer."""
     standard_error: float
     """Standard error of the gate's estimate, in points."""
     p_pass_if_least: float
-    """P(the gate passes), were the gain one standard deviation of our belief above the least."""
+    """Probability that the gate passes if the gain is one prior standard deviation above the least."""
     p_scale: float
-    """P(the program ends with 'scale')."""
+    """Probability that the program ends with `scale`."""
     p_wrong: float
     p_on_time: float
     p_over_budget: float
@@ -94,20 +93,20 @@ class SeedCountOption(NamedTuple):
 
 
 def _last_evidence(compiled: CompiledProgram) -> tuple[str, Evidence] | None:
-    """The gate with evidence that the program comes to last."""
+    """Return the last gate with evidence."""
     gates = [item.node for item in compiled.items if item.kind == "gate" and not item.repeat]
     found = [(gate, evidence) for gate in gates if (evidence := compiled.program.gates[gate].evidence)]
     return found[-1] if found else None
 
 
 def least_gain(outcome: Outcome) -> float:
-    """Points of gain that are worth having: what the last gate passes."""
+    """Return the smallest worthwhile gain in points, from the last gate."""
     last = _last_evidence(outcome.compiled)
     return last[1].least_gain if last else 0.0
 
 
 def stages_information(outcome: Outcome) -> list[StageInformation]:
-    """One line before any stage, then one for each gate, in their order."""
+    """Return one line before any stage, then one for each gate in order."""
     compiled, samples = outcome.compiled, outcome.samples
     program, least = compiled.program, least_gain(outcome)
     before = _decide_now(samples.gain, [], least)
@@ -140,9 +139,9 @@ def stages_information(outcome: Outcome) -> list[StageInformation]:
 
 
 def ladder(outcome: Outcome) -> list[GateSite]:
-    """Every activity that repeats the pilot's comparison, in the order of time, as if a gate stood behind it.
+    """Return every activity that repeats the pilot's comparison, in order of time, as if a gate followed it.
 
-    A rung below full size is taken to show the same gain: what a smaller size misses, only records can tell
+    A rung below full size is assumed to show the same gain; only records can tell otherwise
     (`assay.statistics.proxy`).
     """
     compiled = outcome.compiled
@@ -167,9 +166,9 @@ def seeds_table(
     num_samples: int,
     seed: int = 0,
 ) -> list[SeedCountOption]:
-    """The last gate's comparison with so many seeds of each arm, date and budget included.
+    """Simulate the last gate with different numbers of seeds per arm, including date and budget.
 
-    By default from two fewer than now to two more.
+    By default from two fewer to two more than now.
     """
     compiled = compile_program(program, baseline)
     last = _last_evidence(compiled)
@@ -204,7 +203,7 @@ def seeds_table(
 
 
 def _decide_now(gain: Array, estimates: Sequence[Array], least: float) -> tuple[float, float]:
-    """(P(wrong), points secured) of the best decision given the estimates."""
+    """Return (P(wrong), points secured) of the best decision given the estimates."""
     columns = np.stack([np.ones_like(gain), *estimates], axis=1)
     weights, *_ = np.linalg.lstsq(columns, gain, rcond=None)
     expected = columns @ weights
@@ -213,8 +212,8 @@ def _decide_now(gain: Array, estimates: Sequence[Array], least: float) -> tuple[
 
 
 def _saved_by_stopping(outcome: Outcome, gate: str) -> tuple[float, float]:
-    """(device-hours, days) that the same worlds would cost more, on average, could this gate not stop
-    them."""
+    """Return the mean (device-hours, days) that the same samples would cost more if this gate could not
+    stop."""
     replay_samples = outcome.samples.replay_samples
     is_stop = replay_samples.is_stop.copy()
     is_stop[outcome.compiled.indices(gate)] = False
@@ -224,14 +223,14 @@ def _saved_by_stopping(outcome: Outcome, gate: str) -> tuple[float, float]:
 
 
 def _spent_by(outcome: Outcome, moment_h: Array) -> float:
-    """Mean device-hours by a moment of each world (never reached: minus infinity)."""
+    """Return the mean device-hours until a moment of each sample (minus infinity: never reached)."""
     reached = np.isfinite(moment_h)
     return float(spent_until(outcome, moment_h)[reached].mean()) if reached.any() else 0.0
 
 
 def spent_until(outcome: Outcome, moment_h: Array, nodes: Collection[int] | None = None) -> Array:
-    """Device-hours of each world until a moment, or those of some nodes of the network; a run spends evenly
-    from its start to its end."""
+    """Return each sample's device-hours until a moment, optionally of some nodes only; a run spends evenly
+    from start to end."""
     spent = np.zeros(len(outcome.device_hours))
     start, finish, held = outcome.replay
     for index, item in enumerate(outcome.compiled.items):

@@ -1,9 +1,9 @@
-"""A plan as the simulator reads it: activities in the order of their priority, and what each waits for.
+"""The activity network of a plan, as the simulator reads it.
 
-An activity waits for its predecessors and for room; whoever stands earlier in the order takes room first.
-That order and the earliest starts are all that the policy keeps of a plan: the rest is decided as the
-program runs. Times are hours since the program's first midnight; a person's hours are working hours, a
-device's run day and night. Knows no randomness and no program files.
+An activity waits for its predecessors and for capacity; activities earlier in the order take capacity first.
+That order and the earliest starts are all that remains of the plan; everything else is decided during the
+simulation. Times are hours since the program's first midnight; people's hours are working hours, devices run
+around the clock. Contains no randomness and no program files.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ DEVICES = 0
 
 
 class PredecessorLink(NamedTuple):
-    """A predecessor, and the hours that must pass after its end (or after it has begun)."""
+    """A predecessor, and the hours after its end (or start)."""
 
     predecessor: int
     lag_h: float = 0.0
@@ -31,25 +31,24 @@ class PredecessorLink(NamedTuple):
 
 
 class CapacityReduction(NamedTuple):
-    """Capacity that is taken away for a while: a booking, maintenance, a leave. When is a matter of the
-    draws."""
+    """A temporary reduction of capacity: a booking, maintenance, an absence. Its times are sampled."""
 
     resource: int
     amount: float
 
 
 class WorkingTime(NamedTuple):
-    """Working hours that have passed by each hour of the calendar: a rising line with flats at night."""
+    """A piecewise linear map from wall hours to working hours."""
 
     wall_h: Array
     working_h: Array
 
     def working(self, wall_h: Array) -> Array:
-        """Working hours since the beginning."""
+        """Return the working hours since the start."""
         return np.interp(wall_h, self.wall_h, self.working_h)
 
     def wall(self, working_h: Array) -> Array:
-        """The first hour of the calendar by which so much has been worked."""
+        """Return the first wall hour at which so many hours have been worked."""
         after = np.clip(np.searchsorted(self.working_h, working_h, side="left"), 1, len(self.working_h) - 1)
         before_working, after_working = self.working_h[after - 1], self.working_h[after]
         share = (working_h - before_working) / np.maximum(after_working - before_working, 1e-12)
@@ -58,31 +57,30 @@ class WorkingTime(NamedTuple):
 
 @dataclass(frozen=True)
 class Network:
-    """Activities by priority, the first first; a predecessor always stands before its successor."""
+    """Activities in order of priority; a predecessor always precedes its successors."""
 
     names: tuple[str, ...]
     predecessors: tuple[tuple[PredecessorLink, ...], ...]
     in_working_hours: tuple[bool, ...]
-    """People's work; everything else runs day and night."""
+    """True for people's work; everything else runs around the clock."""
     demand: Float[np.ndarray, "activity resource"]
     not_before_h: Float[np.ndarray, " activity"]
-    """A date from outside (data that arrives), or the plan's own start where the policy keeps to its
-    calendar."""
+    """An external date, or the planned start if the policy keeps the calendar."""
     longest_hold_h: Float[np.ndarray, " activity"]
-    """After so long it gives way and waits for `gap_h` before it goes on; infinite where no rule limits it."""
+    """After this many hours it pauses for `gap_h`; infinite without a rule."""
     gap_h: float
     restart_h: Float[np.ndarray, " activity"]
-    """What it pays, in hours on each of its devices, when it goes on after it gave way."""
+    """Hours lost on each of its devices when it continues after a pause."""
     capacity: Float[np.ndarray, " resource"]
     reductions: tuple[CapacityReduction, ...]
     working_time: WorkingTime
     closing: Mapping[int, frozenset[int]]
-    """Gate -> the activities that are still done after it has said stop; all others are called off."""
+    """Gate -> the activities that run even after a stop; all others are called off."""
     decision: int
     """The activity whose end is the decision."""
 
     def successors(self) -> tuple[tuple[PredecessorLink, ...], ...]:
-        """The links turned around: for each activity, who waits for it (`predecessor` is the follower here)."""
+        """Return for each activity the links to its successors, with `predecessor` as the successor's index."""
         found: list[list[PredecessorLink]] = [[] for _ in self.names]
         for index, links in enumerate(self.predecessors):
             for link in links:
@@ -90,11 +88,11 @@ class Network:
         return tuple(map(tuple, found))
 
     def is_same(self, other: "Network") -> bool:
-        """Whether everything is as in another, so that the same luck comes to the same end."""
+        """Return whether everything is equal, so that the same samples give the same result."""
         return all(_are_equal(getattr(self, item.name), getattr(other, item.name)) for item in fields(self))
 
     def index(self, name: str) -> int:
-        """Where an activity stands in the order."""
+        """Return an activity's index."""
         return self.names.index(name)
 
 
@@ -105,7 +103,7 @@ def _are_equal(one: Any, other: Any) -> bool:
 
 
 def working_time(*, working_days: Sequence[bool], first_h: float, last_h: float) -> WorkingTime:
-    """Working hours from `first_h` to `last_h` of each working day (`working_days[day]`, from day 0)."""
+    """Return the working time with hours from `first_h` to `last_h` on each working day."""
     wall, working = [0.0], [0.0]
     for day, is_working in enumerate(working_days):
         if is_working:

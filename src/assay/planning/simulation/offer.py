@@ -1,8 +1,8 @@
-"""The plan to offer: the scope is chosen under the simulation, then scheduled to proven optimality and played.
+"""Makes an offer: the scope is chosen under the simulation, then scheduled to optimality and simulated.
 
-program --choose_scope--> the scope that keeps its promises --schedule--> plan --simulate--> how safe it is
+program --choose_scope--> scope that meets the targets --schedule--> plan --simulate--> its risk
    |
-   +------------------------schedule--> the calm optimum --simulate--> ... and how safe that would be
+   +----------------------schedule--> optimum of the full scope --simulate--> its risk
 """
 
 from collections.abc import Callable
@@ -27,25 +27,25 @@ from assay.planning.what_if import Solver
 from assay.records.failure_rates import FailureRates
 
 MEASURED = "ledger"
-"""Name of the move that puts the ledger's failure rates in the place of the stated ones."""
+"""Name of the move that replaces the declared failure rates by the ledger's."""
 
 ReportProgress = Callable[[str], None]
 
 
 class Offered(NamedTuple):
-    """An offer with the simulated worlds behind it."""
+    """An offer with its simulations."""
 
     offer: Offer
     program: Program
-    """As offered: the chosen moves made."""
+    """With the chosen moves applied."""
     outcome: Outcome
     baseline_outcome: Outcome
     solver: Solver
-    """Knows the schedules that were made."""
+    """With its cached schedules."""
 
 
 def baseline_of(plan: Plan) -> Baseline:
-    """What the simulator takes over from a plan."""
+    """Return the schedule that the simulator uses."""
     return {item.name: Slot(item.mode, float(item.start_h), float(item.end_h)) for item in plan.items}
 
 
@@ -60,9 +60,9 @@ def make_offer(
     report_progress: ReportProgress = lambda text: None,
     clock: Clock | None = None,
 ) -> Offered:
-    """Choose, schedule, play; with `rates`, under those instead of the stated ones.
+    """Choose the scope, schedule it and simulate it; with `rates`, under those instead of the declared ones.
 
-    Raises what `schedule` raises where the program cannot be done at all.
+    Raises what `schedule` raises if the program is infeasible.
     """
     clock, targets = clock or SystemClock(), targets or ReliabilityTargets()
     began_s = clock.monotonic_s()
@@ -105,7 +105,7 @@ def make_offer(
 
 
 def offered_program(program: Program, offer: Offer) -> Program:
-    """The program as it was offered. Raises `ConfigError` where the file has changed since."""
+    """Return the program with the offer's moves. Raises `ConfigError` if the file has changed since."""
     if program.digest() != offer.program_sha256:
         raise ConfigError(
             f"program '{program.name}' has changed since the offer was made. Make it anew with 'assay plan offer'."
@@ -114,7 +114,7 @@ def offered_program(program: Program, offer: Offer) -> Program:
 
 
 def program_with(program: Program, names: tuple[str, ...]) -> Program:
-    """The program with options or mitigations of its own, by name."""
+    """Return the program with its own options or mitigations, by name."""
     known = moves_of(program)
     unknown = [name for name in names if name not in known]
     if unknown:
@@ -123,7 +123,7 @@ def program_with(program: Program, names: tuple[str, ...]) -> Program:
 
 
 def safety_of(outcome: Outcome) -> Safety:
-    """The simulation's summary, as a record."""
+    """Summarize a simulation as a record."""
     return Safety(
         num_programs=len(outcome.verdict),
         p_on_time=outcome.p_on_time(),
@@ -153,7 +153,7 @@ def _by_verdict(outcome: Outcome) -> dict[str, VerdictMeans]:
 
 
 def _measured(rates: FailureRates | None) -> tuple[Move, ...]:
-    """The ledger's rates stand before all moves, so that whoever reads the offer plays with them too."""
+    """The ledger's rates come before all moves, so that readers of the offer also simulate with them."""
     if rates is None:
         return ()
     return (Move(name=MEASURED, title=f"Failure rates: {rates.sentence()}", changes=rates.changes()),)

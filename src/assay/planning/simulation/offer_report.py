@@ -1,7 +1,5 @@
-"""Everything that the documents of an offered plan say, computed once.
-
-offer --> what drives it, what each risk costs, what each stage teaches, what each reading of a rule costs
-"""
+"""Everything that the documents of an offer show, computed once: drivers, risks, information, what-ifs and
+readings."""
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -23,7 +21,7 @@ from assay.planning.what_if import readings, what_if_results
 
 @dataclass(frozen=True)
 class OfferReport:
-    """An offer and all that is known about it."""
+    """An offer with its analyses."""
 
     offered: Offered
     drivers: tuple[Driver, ...]
@@ -32,11 +30,11 @@ class OfferReport:
     ladder: tuple[GateSite, ...]
     seeds: tuple[SeedCountOption, ...]
     what_ifs: tuple[SimulatedWhatIf, ...]
-    """The first line is the plan as it is."""
+    """The first one is the unchanged plan."""
     readings: tuple[SimulatedWhatIf, ...]
-    """What each reading of the fair-use rule costs; the first line is the program's own."""
+    """Readings of the fair-use rule; the first one is the program's own."""
     num_few_samples: int
-    """Worlds in which drivers, mitigations, seeds and readings were played."""
+    """Samples of drivers, mitigations, seeds and readings."""
 
 
 def build_offer_report(
@@ -46,10 +44,10 @@ def build_offer_report(
     num_samples: int = QUESTION_SAMPLES,
     report_progress: ReportProgress = lambda text: None,
 ) -> OfferReport:
-    """Compute what the documents need, each what-if on `num_worlds` worlds. Where only probabilities
-    and means are shown (drivers, mitigations, seeds, readings), fewer do.
+    """Compute the analyses, each what-if with `num_samples` samples; fewer if only probabilities and means
+    are shown (drivers, mitigations, seeds, readings).
 
-    `questions=False` leaves what-ifs and readings out: they are solved anew.
+    `questions=False` leaves out what-ifs and readings, which need further solves.
     """
     program, outcome, seed = offered.program, offered.outcome, offered.offer.seed
     baseline = baseline_of(offered.offer.plan)

@@ -1,4 +1,4 @@
-"""What-ifs and readings of a rule, each solved anew and played under the same luck as the plan as it is."""
+"""Simulates what-ifs and readings of a rule with the same samples as the unchanged plan."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -9,23 +9,23 @@ from assay.planning.simulation.outcome import Outcome, simulate_many
 from assay.planning.what_if import WhatIfResult
 
 QUESTION_SAMPLES = 16_384
-"""Played for each what-if and reading: their quantiles of the date, too, are the same to 1% for each seed."""
+"""Samples per what-if and reading; quantiles of the date vary by less than 1% between seeds."""
 
 
 class SimulatedWhatIf(NamedTuple):
-    """A question about the world, with its answer when nothing happens and under the simulation."""
+    """A what-if with its plan and its simulation."""
 
     result: WhatIfResult
     safety: Safety | None
-    """None where nothing fits."""
+    """None if infeasible."""
     device_hours_saved: float | None
-    """On average, against the first; negative where it costs more. None where one of them has no plan."""
+    """Mean, relative to the first; negative if it costs more. None if one of them has no plan."""
 
 
 def simulate_what_ifs(
     results: Iterable[WhatIfResult], *, num_samples: int = QUESTION_SAMPLES, seed: int = 0
 ) -> tuple[SimulatedWhatIf, ...]:
-    """Play each; the first is what the others are held against."""
+    """Simulate each result; the first is the baseline."""
     found: list[SimulatedWhatIf] = []
     base_h: float | None = None
     known: list[Outcome] = []

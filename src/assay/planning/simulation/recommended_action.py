@@ -1,7 +1,7 @@
-"""What to do about a running program: scale, review, narrow or stop, as its gates and stop conditions add up.
+"""Recommends an action for a running program: scale, review, narrow or stop.
 
 verdicts of the gates ----+
-stop conditions raised ---+-->  the gravest of what they ask for; the status and the review both say this one
+stop conditions raised ---+-->  the most severe action; status and review show the same one
 alarms to act on ---------+     (whether anybody must act now)
 """
 
@@ -14,24 +14,24 @@ from assay.planning.simulation.forecast import Alarm, ProgramForecast
 Action = Literal["scale", "review", "narrow", "stop"]
 
 _GRAVITY = ("scale", "review", "narrow", "stop")
-"""Ascending; below them all is to wait for the gates."""
+"""In ascending order; below all of them is waiting for the gates."""
 
 
 class RecommendedAction(NamedTuple):
-    """What is asked for, and by whom."""
+    """The recommended action and its sources."""
 
     word: Action | None
-    """None: a gate is open, and no stop condition asks for anything."""
+    """None: a gate is open, and no stop condition applies."""
     by_gates: Literal["scale", "narrow", "stop"] | None
-    """What the gates alone add up to; None while one is open."""
+    """By the gates' verdicts alone; None while one is open."""
     raised: tuple[Alarm, ...]
-    """Stop conditions that are to be acted on."""
+    """Stop conditions that require action."""
     must_act: tuple[Alarm, ...]
-    """All alarms that are, those among them; where there is none, nobody must."""
+    """All alarms that require action, including these."""
 
 
 def recommended_action(found: ProgramForecast) -> RecommendedAction:
-    """What to do, by what is known as of the forecast's moment."""
+    """Return the recommended action at the forecast's moment."""
     must_act = tuple(alarm for alarm in found.alarms if alarm.level == "act")
     raised = tuple(alarm for alarm in must_act if alarm.then is not None)
     by_gates = recommended(found.program, found.progress)
@@ -45,7 +45,7 @@ def recommended_action(found: ProgramForecast) -> RecommendedAction:
 
 
 def recommended(program: Program, progress: Progress) -> Literal["scale", "narrow", "stop"] | None:
-    """As the gates' verdicts add up; None while they are open."""
+    """Return the action by the gates' verdicts; None while one is open."""
     last = {name: verdicts[-1] for name, verdicts in progress.verdicts.items() if verdicts}
     if "stop" in last.values():
         return "stop"
@@ -55,7 +55,7 @@ def recommended(program: Program, progress: Progress) -> Literal["scale", "narro
 
 
 def left_to_do(program: Program, progress: Progress) -> list[str]:
-    """What is neither over nor called off, by name; nothing once what makes the decision has ended."""
+    """Return the names of what is neither over nor called off; empty after the decision."""
     over = {name for name, actual in progress.activities.items() if actual.ended is not None}
     over |= {name for name, verdicts in progress.verdicts.items() if verdicts and verdicts[-1] != "again"}
     if program.decision.decided_by in over:

@@ -1,13 +1,13 @@
-"""What becomes of a plan in many worlds at once, each with its own luck.
+"""Simulates a plan in many samples at once.
 
-Every program has its own clock, which jumps from event to event: an activity ends, a date arrives, a
-booking begins or ends. At each event, in the order of priority, whatever is ready and fits begins; nobody
-knows how long anything will take. A job that a booking displaces yields, the last in priority first, and
-goes on when there is room. NumPy handles each event of a block of worlds together, and of these looks only at
-the activities in which something may happen; worlds that are over leave the block. What is known of an
-activity is a row of its own: NumPy picks places from a row several times faster than from a table.
+Every sample has its own clock, which jumps from event to event: an activity ends, a date arrives, a booking
+starts or ends. At each event, in order of priority, every activity that is ready and fits starts, without
+knowledge of durations. A job displaced by a booking yields, the lowest priority first, and continues when there
+is capacity. NumPy processes one event of all samples of a block at once, and only the activities in which
+something may happen; finished samples leave the block. The state of an activity is an array of its own, because
+NumPy indexes a row several times faster than a table.
 
-    draws + network --> replay --> when each activity began and ended, the device-hours that it held
+    samples + network --> replay --> start and end of each activity, hours in which it held its devices
 """
 
 from collections.abc import Sequence
@@ -21,54 +21,53 @@ from assay.base.shapes import Bool, Float
 from assay.planning.simulation.network import DEVICES, Array, Flags, Network, PredecessorLink
 
 _WAITING, _PENDING, _BLOCKED, _RUNNING, _DONE, _CANCELLED = range(6)
-"""For predecessors; for a date; for room; not waiting at all; over; called off."""
+"""States: waits for predecessors, for a date, for capacity; running; done; called off."""
 
 _TOLERANCE = 1e-9
-"""How exactly capacities are compared: a tenth of a person ten times is one person."""
+"""Tolerance of capacity comparisons: ten times a tenth of a person is one person."""
 
 _BLOCK_SIZE = 16_384
-"""Worlds of one block: each event costs the same few hundred calls however many there are, and a row of numbers
-of each activity should lie in a core's cache."""
+"""Samples per block: an event costs the same few hundred calls for any number of samples, and one row per
+activity should fit a core's cache."""
 
 
 @dataclass(frozen=True)
 class ReplaySamples:
-    """The luck of each world; every column is one world."""
+    """Inputs of a replay; every column is one sample."""
 
     duration_h: Float[np.ndarray, "activity sample"]
-    """Hours of work, in working hours where people do it; repeated and lost work included."""
+    """Working hours for people's work, wall hours otherwise; including repeated and lost work."""
     delay_h: Float[np.ndarray, "activity sample"]
-    """Hours between all that it waits for and the moment it can really begin: data that comes late."""
+    """Hours between the readiness of all predecessors and the possible start: late data."""
     is_active: Bool[np.ndarray, "activity sample"]
-    """False: this world does without it (a branch not taken), and its successors do not wait."""
-    reduction_start_h: Float[np.ndarray, "cut sample"]
-    reduction_end_h: Float[np.ndarray, "cut sample"]
-    """When each cut begins and ends; equal where it does not happen."""
+    """False: this sample does without it, and its successors do not wait."""
+    reduction_start_h: Float[np.ndarray, "reduction sample"]
+    reduction_end_h: Float[np.ndarray, "reduction sample"]
+    """Start and end of each reduction; equal if it does not occur."""
     is_stop: Bool[np.ndarray, "activity sample"]
-    """For gates: its verdict, should the program get there."""
+    """For gates: whether the verdict is stop, if the program gets there."""
 
     def select(self, chosen: NDArray[np.intp] | slice) -> "ReplaySamples":
-        """Some of the worlds, by their places."""
         return ReplaySamples(**{field.name: getattr(self, field.name)[:, chosen] for field in fields(self)})
 
     def differing_samples(self, others: "ReplaySamples") -> NDArray[np.intp]:
-        """The worlds whose luck is not that of the same world of others."""
+        """Return the indices of samples that differ from the same sample of `others`."""
         names = [field.name for field in fields(self)]
         same = [(getattr(self, name) == getattr(others, name)).all(axis=0) for name in names]
         return np.flatnonzero(~np.logical_and.reduce(same))
 
 
 class Replay(NamedTuple):
-    """What happened. NaN: never began, or was called off before its end."""
+    """What happened. NaN: never started, or called off before its end."""
 
     start_h: Float[np.ndarray, "activity sample"]
     finish_h: Float[np.ndarray, "activity sample"]
     held_h: Float[np.ndarray, "activity sample"]
-    """Hours for which it held its devices or people (device-hours are these times its devices)."""
+    """Hours in which it held its devices or people."""
 
 
 def replay(network: Network, replay_samples: ReplaySamples) -> Replay:
-    """Run every world to its end under the policy. Raises `ValueError` where an activity can never fit."""
+    """Simulate every sample to its end. Raises `ValueError` if an activity can never fit."""
     if not replay_samples.duration_h.size:
         return Replay(*(np.zeros_like(replay_samples.duration_h) for _ in Replay._fields))
     blocks = [
@@ -79,7 +78,7 @@ def replay(network: Network, replay_samples: ReplaySamples) -> Replay:
 
 
 def concatenated(batch: Sequence[ReplaySamples]) -> ReplaySamples:
-    """All of these worlds, one lot after the other."""
+    """Concatenate the samples of several programs."""
     names = [field.name for field in fields(ReplaySamples)]
     return ReplaySamples(
         **{name: np.concatenate([getattr(samples, name) for samples in batch], axis=1) for name in names}
@@ -91,7 +90,7 @@ def _rows(table: NDArray[Any]) -> list[NDArray[Any]]:
 
 
 class _Block:
-    """The state of some worlds, each at its own time: for each activity (or resource, or cut) a row of them."""
+    """State of a block of samples, each at its own time: one row per activity, resource or reduction."""
 
     def __init__(self, network: Network, replay_samples: ReplaySamples) -> None:
         shape = replay_samples.duration_h.shape
@@ -155,7 +154,7 @@ class _Block:
             self._take_events()
 
     def _next_events(self) -> tuple[Array, Flags]:
-        """When something happens next in each world, cuts included; and whether anything is still to happen."""
+        """Return the next event time of each sample, including reductions, and whether it has events left."""
         following = np.full(len(self._now), np.inf)
         for index in self._has_events.nonzero()[0].tolist():
             row = self._event[index]
@@ -172,7 +171,7 @@ class _Block:
         return following, is_open
 
     def _leave_behind(self, is_open: Flags) -> None:
-        """Worlds that are over: their results are kept, and they are looked at no more."""
+        """Save the results of finished samples, and drop them from the block."""
         over, rest = np.flatnonzero(~is_open), np.flatnonzero(is_open)
         sample_indices = self._sample_indices[over]
         for found, own in zip(self._found, (self._start, self._finish, self._held), strict=True):
@@ -193,7 +192,7 @@ class _Block:
             self._room[reduction.resource] -= reduction.amount * ((start_h <= self._now) & (self._now < end_h))
 
     def _yield_where_too_full(self) -> None:
-        """Jobs give way to a booking; people who are at work finish what they do."""
+        """Jobs yield to a booking; people finish their current work."""
         for index in reversed(range(len(self._network.names))):
             if not self._can_yield[index]:
                 continue
@@ -222,7 +221,7 @@ class _Block:
                 where = where[is_running]
             if self._can_rest[index]:
                 is_over = self._end[index][where] <= self._now[where]
-                self._remaining_problem(index, where[~is_over])
+                self._pause(index, where[~is_over])
                 where = where[is_over]
             self._end_here(index, where)
 
@@ -266,7 +265,7 @@ class _Block:
         self._release(self._after_start[index], where)
 
     def _leave(self, index: int, where: NDArray[np.intp], phase: int) -> None:
-        """Stop running: give the room back, count what was held."""
+        """Stop running: release capacity, add up the hold."""
         if not where.size:
             return
         for resource, demand in self._needs[index]:
@@ -280,8 +279,8 @@ class _Block:
         self._remaining[index][where] = left + self._network.restart_h[index]
         self._leave(index, where, _PENDING)
 
-    def _remaining_problem(self, index: int, where: NDArray[np.intp]) -> None:
-        """It has held more than its share for as long as it may."""
+    def _pause(self, index: int, where: NDArray[np.intp]) -> None:
+        """Pause a job that has exceeded its fair share for the allowed hours."""
         if where.size:
             self._give_way(index, where)
             self._event[index][where] = self._now[where] + self._network.gap_h
@@ -292,7 +291,7 @@ class _Block:
             self._complete(index, where)
 
     def _complete(self, index: int, where: NDArray[np.intp]) -> None:
-        """It is over, or not needed: whoever waited for it goes on, unless it was the gate that says stop."""
+        """Finish an activity: its successors may start, unless it is a gate that stops."""
         if not where.size:
             return
         self._phase[index][where] = _DONE
@@ -306,7 +305,7 @@ class _Block:
         self._release(self._after_end[index], where)
 
     def _release(self, followers: Sequence[PredecessorLink], where: NDArray[np.intp]) -> None:
-        """Those who waited for an end (or a start) no longer do."""
+        """Decrement the waiting count of successors."""
         if not followers or not where.size:
             return
         now = self._now[where]
@@ -336,8 +335,7 @@ class _Block:
             self._is_blocked[index] = True
 
     def _call_off(self, gate: int, where: NDArray[np.intp]) -> None:
-        """The gate said stop: only what closes the program is still done, and it waits for nothing called
-        off."""
+        """After a stop only closing activities continue, and they wait for nothing that was called off."""
         if not where.size:
             return
         closing = self._network.closing[gate]

@@ -1,11 +1,9 @@
-"""Which scope to offer: the one that keeps its promises under the simulation and gives up the least.
+"""Chooses the scope to offer: the one that meets the reliability targets and gives up the least.
 
-A schedule that is optimal when nothing happens is not a safe plan. The program states what could be done
-otherwise (`options`: less scope, another order), what it could do without (`optional`) and what could be done
-about its risks (`mitigations`).
-From the full scope, whatever brings the promises nearest is names_with until they hold; then each thing names_with is
-given back if they hold without it. All scopes are scheduled under the same luck, so small differences are
-real.
+An optimal schedule without uncertainty is not a safe plan. The program declares what it could do differently
+(`options`), what it could do without (`optional`) and how to reduce its risks (`mitigations`). From the full
+scope, the search greedily adds the move that helps most until the targets are met, then removes each move
+that is not needed. All scopes use the same samples, so small differences are significant.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,31 +20,31 @@ from assay.planning.simulation.greedy_schedule import greedy_schedule
 from assay.planning.simulation.outcome import Outcome, simulate_many
 
 SEARCH_SAMPLES = 2_048
-"""Played for each scope in the search: a probability of 0.85 is known to 0.65 of a point."""
+"""Samples per scope in the search: a probability of 0.85 has a standard error of about 0.8 points."""
 
 MARGIN = 0.01
-"""What the search asks beyond the promise on time, and a quarter of it on budget: about the error of one
-search."""
+"""Margin of the search on P(on time); a quarter of it on P(over budget). About one standard error."""
 
 
 class ReliabilityTargets(NamedTuple):
-    """What the offered plan must keep."""
+    """What the offered plan must reach."""
 
     p_on_time: float = 0.85
     p_over_budget: float = 0.02
 
     def shortfall(self, outcome: Outcome, *, margin: float = 0.0) -> float:
-        """By how much both together are missed, in probability; 0 where they hold. `margin` asks for more."""
+        """Return by how much the targets are missed, summed as probabilities; 0 if they are met. `margin`
+        tightens them."""
         late = max(0.0, self.p_on_time + margin - outcome.p_on_time())
         return late + max(0.0, outcome.p_over_budget() - max(0.0, self.p_over_budget - margin / 4))
 
 
 @dataclass(frozen=True)
 class ScopeChoice:
-    """What was tried, and what is offered."""
+    """The chosen scope, and all evaluated ones."""
 
     program: Program
-    """With the chosen moves made."""
+    """With the chosen moves applied."""
     moves: tuple[Move, ...]
     meets_targets: bool
     evaluated: tuple[EvaluatedScope, ...]
@@ -54,8 +52,8 @@ class ScopeChoice:
 
 
 def moves_of(program: Program) -> dict[str, Move]:
-    """Every option, every optional activity that no option removes (`without NAME`), every mitigation (`risk:
-    mitigation`), in the file's order."""
+    """Return every option, every optional activity that no option removes (`without NAME`), and every
+    mitigation (`risk: mitigation`), in the file's order."""
     moves = [
         Move(name=name, title=option.title, gives_up=option.gives_up, changes=option.changes)
         for name, option in program.options.items()
@@ -75,7 +73,7 @@ def moves_of(program: Program) -> dict[str, Move]:
 
 
 def with_moves(program: Program, moves: Iterable[Move]) -> Program:
-    """The program run so, moves applied in the given order."""
+    """Return the program with the moves applied in order."""
     return reduce(Program.changed, (move.changes for move in moves), program)
 
 
@@ -86,7 +84,7 @@ def choose_scope(
     num_samples: int = SEARCH_SAMPLES,
     seed: int = 0,
 ) -> ScopeChoice:
-    """Search; where no scope keeps the promises, the nearest one is returned and says so."""
+    """Search the scope; if none meets the targets, return the closest one with `meets_targets=False`."""
     search = _Search(program, targets or ReliabilityTargets(), num_samples, seed)
     chosen = search.give_back(search.forward(()))
     return ScopeChoice(
@@ -107,7 +105,7 @@ class _Search:
         self._full: Outcome | None = None
 
     def rank(self, names: tuple[str, ...]) -> tuple[float, float]:
-        """Lower is better: first the promises, then the chance of both."""
+        """Lower is better: first the targets, then P(on time and within budget)."""
         shortfall = self.shortfall(names)
         return shortfall, -self.evaluated[names].p_within_limits if names in self.evaluated else 0.0
 
@@ -115,13 +113,13 @@ class _Search:
         return with_moves(self._program, [self.moves[name] for name in names])
 
     def shortfall(self, names: tuple[str, ...]) -> float:
-        """Infinite where the moves do not go together."""
+        """Return the shortfall; infinite if the moves are incompatible."""
         if names not in self._shortfalls:
             self._try([names])
         return self._shortfalls[names]
 
     def forward(self, names: tuple[str, ...]) -> tuple[str, ...]:
-        """Take what helps most until the promises hold, or nothing helps any more."""
+        """Add the move that helps most until the targets are met or no move helps."""
         while self.shortfall(names) > 0:
             more = list(self._more(names))
             self._try(more)
@@ -132,7 +130,7 @@ class _Search:
         return names
 
     def give_back(self, names: tuple[str, ...]) -> tuple[str, ...]:
-        """Drop whatever the promises do not need."""
+        """Remove moves that the targets do not need."""
         while True:
             fewer = [tuple(other for other in names if other != name) for name in names]
             self._try(fewer)
@@ -142,7 +140,7 @@ class _Search:
             names = min(sufficient, key=self.rank)
 
     def _try(self, scopes: Sequence[tuple[str, ...]]) -> None:
-        """Play those that have not been; a world that a move does not change is not scheduled again."""
+        """Simulate the scopes that are new."""
         new = {names: self._scheduled(names) for names in scopes if names not in self._shortfalls}
         self._shortfalls |= {names: float("inf") for names, scope in new.items() if scope is None}
         scheduled = {names: scope for names, scope in new.items() if scope is not None}

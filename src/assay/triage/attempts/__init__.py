@@ -1,2 +1,1 @@
-"""One table of attempts, whoever wrote them down: assay's ledger, a scheduler, a test runner, a CI, a plain
-table."""
+"""A uniform table of attempts from assay's ledger, a scheduler, a test runner, CI, or a plain table."""

@@ -1,4 +1,4 @@
-"""From columns of text to attempts: which column says what, and every way in which it cannot mean anything."""
+"""Builds the table of attempts from columns of text, and validates the choice of columns."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -18,7 +18,7 @@ TRUTHS = {"true": 1.0, "yes": 1.0, "false": 0.0, "no": 0.0}
 
 
 class ColumnNames(NamedTuple):
-    """The options by which a person says what a table's columns are; None leaves it to the source."""
+    """The options that name a table's columns; None leaves the choice to the source."""
 
     failed: str | None = None
     attempts: str | None = None
@@ -29,7 +29,7 @@ class ColumnNames(NamedTuple):
 
 
 def built(parts: Sequence[tuple[str, Columns]], names: ColumnNames, sources: dict[str, str]) -> AttemptTable:
-    """The attempts of all sources, one below the other."""
+    """Build one table from the attempts of all sources."""
     first_name, first = parts[0]
     where = first_name if len(parts) == 1 else f"{first_name} and others"
     table = pa.concat_tables([part.table for _, part in parts], promote_options="default")
@@ -77,23 +77,23 @@ def _refuse_impossible(
 
 
 class _Reader:
-    """One table's columns, by the options that name them."""
+    """Reads the columns that options name."""
 
     def __init__(self, where: str, table: pa.Table) -> None:
         self._where, self._table = where, table
 
     def columns_text(self) -> str:
-        """For an error: what could have been named."""
+        """Return the available columns, for an error message."""
         return f"the columns are {written_out(', '.join(self._table.column_names))[:400]}"
 
     def column(self, name: str, option: str) -> pa.ChunkedArray:
-        """One that a person named."""
+        """Return a column by the name in an option."""
         if name not in self._table.column_names:
             raise DataError(f"{self._where}: no column '{name}', which {option} names; {self.columns_text()}.")
         return self._table[name]
 
     def numbers(self, name: str, option: str) -> Float64[np.ndarray, "row"]:
-        """Numbers from 0 on; truths count as 0 and 1."""
+        """Return non-negative numbers; booleans count as 0 and 1."""
         texts = self.column(name, option).to_pylist()
         known = {text: self._number(name, option, text) for text in dict.fromkeys(texts)}
         return np.array([known[text] for text in texts], np.float64)
@@ -110,15 +110,15 @@ class _Reader:
         return number
 
     def moments(self, name: str, option: str) -> Float64[np.ndarray, "row"]:
-        """Moments."""
+        """Return the times of a column."""
         return moments(self.column(name, option).to_pylist(), f"{self._where}: column '{name}' ({option})")
 
     def codes(self, name: str, option: str) -> Int64[np.ndarray, "row"]:
-        """Equal for equal cells."""
+        """Return integer codes, equal for equal cells."""
         return _encoded(self.column(name, option))[0]
 
     def factor(self, name: str) -> Factor:
-        """Its cells cut into values."""
+        """Return a factor; cells are split into their values."""
         cells, texts = _encoded(self.column(name, "--factors"))
         values: dict[str, int] = {}
         per_cell = [
@@ -140,8 +140,8 @@ class _Reader:
 
 
 def _encoded(column: pa.ChunkedArray) -> tuple[Int64[np.ndarray, "row"], list[str]]:
-    """A code for each cell, and the texts that they stand for. Without Arrow's own encoding, on whose way to
-    NumPy pandas is imported where it is installed."""
+    """Return a code for each cell, and the text of each code. Arrow's own encoding imports pandas if it is
+    installed, which is slow."""
     known = dict[str, int]()
     codes = [known.setdefault(text or "", len(known)) for text in column.to_pylist()]
     return np.array(codes, np.int64), list(known)

@@ -1,4 +1,4 @@
-"""What a reader of a source hands over: columns of text, and what each of them means there."""
+"""The common format of all sources: columns of text, with the meaning of each."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -8,17 +8,17 @@ import pyarrow as pa
 from assay.base.errors import DataError
 
 SEVERAL = "|"
-"""Between the values of one cell."""
+"""Separator between values of one cell."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Columns:
-    """A source as text, column by column; what was not recorded is null or empty."""
+    """A source as columns of text; missing values are null or empty."""
 
     table: pa.Table
     """All columns are strings."""
     failed: str | None = None
-    """Name of the column that says so, where the source's format does; the others likewise."""
+    """Name of the column that states failure, if the format has one; the other names likewise."""
     at: str | None = None
     unit: str | None = None
     device_hours: str | None = None
@@ -26,7 +26,7 @@ class Columns:
 
 
 def columns_of(rows: list[dict[str, str | None]], source: str, **meanings: object) -> Columns:
-    """From one dictionary a row; a key that a row lacks is null there."""
+    """Build columns from one dictionary per row; missing keys become null."""
     if not rows:
         raise DataError(f"{source}: there is no attempt in it that is over.")
     names = list(dict.fromkeys(name for row in rows for name in row))
@@ -35,13 +35,13 @@ def columns_of(rows: list[dict[str, str | None]], source: str, **meanings: objec
 
 
 def text_column(cells: Iterable[str | None]) -> pa.Array:
-    """One column; None is null. By a builder, as `pa.array` imports pandas where it is installed, which takes
-    as long as all that is asked here."""
+    """Build one column; None becomes null. Uses a builder, because `pa.array` imports pandas if it is
+    installed, which is slow."""
     builder = pa.lib.StringBuilder()
     builder.append_values(cells)
     return builder.finish()
 
 
 def join_values(values: list[str]) -> str:
-    """One cell that holds them all."""
+    """Join several values into one cell."""
     return SEVERAL.join(dict.fromkeys(filter(None, values)))

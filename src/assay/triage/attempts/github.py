@@ -1,4 +1,4 @@
-"""GitHub's jobs of workflow runs (`/actions/runs/ID/jobs`): a job is an attempt; its name is the unit."""
+"""Reads GitHub's jobs of workflow runs (`/actions/runs/ID/jobs`): a job is an attempt, its name the unit."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ FACTORS = ("runner", "runner_group", "labels", "workflow", "name", "commit", "br
 
 
 def github_columns(source: str, jobs: list[Any]) -> Columns:
-    """Jobs that ended in success or failure; cancelled and skipped ones say nothing."""
+    """Return the jobs that succeeded or failed; cancelled and skipped jobs are left out."""
     rows: list[dict[str, str | None]] = [
         {
             "failed": str(int(job["conclusion"] in FAILED)),

@@ -1,5 +1,5 @@
-"""JUnit XML: test cases as attempts. A document that declares entities or a type is refused before it is
-read."""
+"""Reads JUnit XML: test cases are attempts. A document that declares entities or a document type is rejected
+unread."""
 
 import xml.etree.ElementTree as ElementTree
 from typing import Any
@@ -10,7 +10,7 @@ from assay.triage.attempts.columns import Columns, columns_of
 
 
 def junit_columns(source: str, text: str) -> Columns:
-    """Every test case that ran; skipped ones did not. The unit is the test."""
+    """Return every test case that ran; the unit is the test."""
     suites = suites_of(junit_root(source, text))
     rows: list[dict[str, str | None]] = [
         {
@@ -32,7 +32,7 @@ def junit_columns(source: str, text: str) -> Columns:
 
 
 def junit_root(source: str, text: str) -> ElementTree.Element:
-    """The document, if it is one of JUnit's."""
+    """Return the root element. Raises `DataError` if it is not JUnit's XML."""
     refuse_declarations(source, text)
     try:
         root = ElementTree.fromstring(text)
@@ -44,17 +44,17 @@ def junit_root(source: str, text: str) -> ElementTree.Element:
 
 
 def suites_of(root: ElementTree.Element) -> list[ElementTree.Element]:
-    """All suites, those inside of others, too."""
+    """Return all suites, including nested ones."""
     return list(root.iter("testsuite"))
 
 
 def name_of_test(case: ElementTree.Element) -> str:
-    """What a test is called by every command."""
+    """Return a test's name as used by all commands."""
     return f"{case.get('classname', '')}::{case.get('name', '')}"
 
 
 def refuse_declarations(source: str, text: str) -> None:
-    """No entity is ever expanded: a document that declares one, or a document type, is an error."""
+    """Raise `DataError` if the document declares a type or an entity, so that no entity is ever expanded."""
 
     def refuse(*_: Any) -> None:
         raise DataError(

@@ -1,6 +1,6 @@
-"""`kubectl get pods -o json`: pods that have ended, with their node and images.
+"""Reads `kubectl get pods -o json`: ended pods with their node and images.
 
-The unit is the pod's owner without its digits: the pods of one job fail alike.
+The unit is the pod's owner without digits, because pods of one job fail together.
 """
 
 import re
@@ -11,7 +11,7 @@ from assay.triage.attempts.columns import Columns, columns_of, join_values
 
 
 def pod_columns(source: str, items: list[Any]) -> Columns:
-    """Pods in the phases Failed and Succeeded; others have not ended, and what is no pod is passed over."""
+    """Return the pods in phase Failed or Succeeded."""
     rows = [_row(pod) for pod in items if _phase(pod) in ("Failed", "Succeeded")]
     if not rows and not any(_phase(pod) for pod in items):
         raise DataError(f"{source}: none of its items is a pod. Expected: kubectl get pods -o json.")

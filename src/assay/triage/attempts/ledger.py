@@ -1,8 +1,8 @@
-"""assay's own attempts as a table: what each ran on and with, and whether it failed.
+"""Reads assay's own attempts from the ledger, with the factors of each.
 
-The unit is the recipe without its seed and name. Keys of the recipe are factors where runs differ in them,
-if few values are shared by many. Attempts that run,
-were preempted, or that a drill hurt on purpose, say nothing of failure."""
+The unit is the recipe without seed and name. Recipe keys are factors if runs differ in them and few values
+are shared by many runs. Attempts that still run, were preempted, or were interrupted by a drill are left out.
+"""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -19,40 +19,40 @@ from assay.triage.attempts.table import AttemptTable
 
 NOT_OF_THE_UNIT = {"seed", "name"}
 MAX_KEYS = 12
-"""Recipe keys that are looked at, those with the fewest values first."""
+"""Maximal number of recipe keys, those with the fewest values first."""
 OVER = ("succeeded", "failed", "killed")
 HOUR_S = 3_600.0
 ENVIRONMENT = (
     *("model", "torch", "cuda", "nccl", "python", "kernel", "driver", "image", "user", "place", "partition"),
 )
-"""What an attempt ran on and in."""
+"""Environment of an attempt."""
 RECIPE = "recipe."
-"""What stands before a recipe's key as a factor."""
+"""Prefix of a recipe key as a factor."""
 SHOWN_FINGERPRINT = 12
-"""Characters of a dataset's fingerprint by which it is told from others."""
+"""Shown characters of a dataset's fingerprint."""
 
 
 def ledger_attempts(ledger: Ledger, names: ColumnNames) -> AttemptTable:
-    """All attempts that are over."""
+    """Return all ended attempts."""
     columns, _ = ledger_columns(ledger, names.factors or ())
     return table_of_columns(columns, names)
 
 
 def table_of_columns(columns: Columns, names: ColumnNames) -> AttemptTable:
-    """The same of columns that were read already."""
+    """Build the table from columns that are already read."""
     return built([("the ledger", columns)], names, {"ledger": sha256_of_json(columns.table.to_pylist())})
 
 
 def ledger_columns(ledger: Ledger, factor_names: Sequence[str] = ()) -> tuple[Columns, list[Attempt]]:
-    """See `columns_of_attempts`."""
+    """Read the ledger; see `columns_of_attempts`."""
     return columns_of_attempts(ledger.runs(), ledger.attempts(), factor_names)
 
 
 def columns_of_attempts(
     recorded: Iterable[Run], recorded_attempts: Iterable[Attempt], factor_names: Sequence[str] = ()
 ) -> tuple[Columns, list[Attempt]]:
-    """A row for each attempt that is over, and the attempts themselves, in one order; with the recipe's keys
-    that tell runs apart, and those among the factors that were asked for."""
+    """Return one row per ended attempt, and the attempts in the same order. Factors include the recipe keys
+    in which runs differ, and those in `factor_names`."""
     runs = {run.run_id: run for run in recorded if not run.is_drill}
     attempts = [attempt for attempt in recorded_attempts if attempt.run_id in runs and attempt.outcome in OVER]
     if not attempts:
@@ -90,7 +90,8 @@ def columns_of_attempts(
 
 
 def _devices_vary(attempts: Sequence[Attempt]) -> bool:
-    """Whether some host's devices were not always used together; else they are another name for the host."""
+    """Return whether some host's devices were not always used together; otherwise they are another name for
+    the host."""
     sets: dict[str, set[frozenset[str]]] = defaultdict(set)
     for attempt in attempts:
         of_host: dict[str, set[str]] = defaultdict(set)
@@ -102,8 +103,8 @@ def _devices_vary(attempts: Sequence[Attempt]) -> bool:
 
 
 def _informative_serials(attempts: Sequence[Attempt]) -> set[str]:
-    """Serial numbers of devices that were moved, or took turns in a place; else a number is another name for
-    its host, or for its place there."""
+    """Return the serial numbers of devices that were moved or replaced; otherwise a serial number is another
+    name for its host or slot."""
     of_serial, of_slot = defaultdict[str, set[int]](set), defaultdict[str, set[int]](set)
     for number, attempt in enumerate(attempts):
         for host, device, serial in zip(attempt.hosts, attempt.devices, attempt.serials, strict=False):
@@ -131,7 +132,7 @@ def _row(attempt: Attempt, run: Run) -> dict[str, str | None]:
 
 
 def _environment(attempt: Attempt) -> dict[str, str | None]:
-    """What is around the ranks on all its nodes; an empty text is no value."""
+    """Return the environment of all nodes; empty values are missing."""
     nodes = [attempt.surroundings, *attempt.elsewhere.values()]
     known = {name: join_values([getattr(node, name, "") for node in nodes]) for name in ENVIRONMENT}
     known |= {"model": attempt.processor.model, "torch": attempt.processor.torch}
@@ -139,13 +140,14 @@ def _environment(attempt: Attempt) -> dict[str, str | None]:
 
 
 def recipe_texts(run: Run) -> dict[str, str | None]:
-    """Dotted key -> its value as text, but for what makes runs of one recipe differ."""
+    """Return dotted key -> value as text, without the keys in which runs of one recipe differ."""
     leaves: dict[str, Any] = dict(dotted_leaves(run.recipe))
     return {key: str(value) for key, value in leaves.items() if key.split(".")[-1] not in NOT_OF_THE_UNIT}
 
 
 def _varying_keys(recipes: list[dict[str, str | None]]) -> list[str]:
-    """Keys in which attempts differ, and whose values are shared; of keys that never vary apart, the first."""
+    """Return the keys in which attempts differ and whose values are shared; among keys that always vary
+    together, the first."""
     values: dict[str, set[str | None]] = defaultdict(set)
     for key in dict.fromkeys(key for recipe in recipes for key in recipe):
         values[key] = {recipe.get(key) for recipe in recipes}

@@ -1,7 +1,8 @@
-"""Moments and windows as people and tables write them: seconds since the epoch, or ISO 8601.
+"""Parses times and windows: seconds since the epoch, or ISO 8601.
 
-A column is of one kind: epoch seconds and ISO beside each other, or ISO with and without a time zone, are
-clocks that disagree, and an error. ISO without a zone is taken as UTC, all of it."""
+A column must use one format. Epoch seconds mixed with ISO, or ISO with and without a time zone, are an error.
+ISO without a time zone is read as UTC.
+"""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -14,23 +15,23 @@ from assay.base.shapes import Bool, Float64
 from assay.base.visible import written_out
 
 LATEST_S = 1e11
-"""Seconds since the epoch in the year 5138: what is beyond is milliseconds."""
+"""Year 5138 in seconds since the epoch; larger numbers are milliseconds."""
 
 
 class TimeWindow(NamedTuple):
-    """From a moment, to just before another."""
+    """A half-open time window."""
 
     from_s: float
     to_s: float
     text: str
 
     def holds(self, at_s: Float64[np.ndarray, "row"]) -> Bool[np.ndarray, "row"]:
-        """Which moments lie in it."""
+        """Return which times lie in the window."""
         return (at_s >= self.from_s) & (at_s < self.to_s)
 
 
 def window(text: str, option: str) -> TimeWindow:
-    """`FROM..TO`, half open."""
+    """Parse `FROM..TO`, half open."""
     begins, dots, ends = text.partition("..")
     if not dots or not begins.strip() or not ends.strip():
         raise ConfigError(f"{option} {text}: expected FROM..TO, each in epoch seconds or ISO 8601.")
@@ -41,7 +42,7 @@ def window(text: str, option: str) -> TimeWindow:
 
 
 def moment(text: str, option: str) -> float:
-    """One moment that a person gave."""
+    """Parse a time given in an option."""
     try:
         return _moment(text)[0]
     except ValueError as error:
@@ -49,7 +50,7 @@ def moment(text: str, option: str) -> float:
 
 
 def moments(texts: Sequence[str | None], where: str) -> Float64[np.ndarray, "row"]:
-    """A whole column; `where` names it in an error."""
+    """Parse a column of times; `where` names it in errors."""
     seconds, kinds = np.empty(len(texts)), dict[str, str]()
     for index, text in enumerate(texts):
         try:

@@ -1,4 +1,4 @@
-"""Some attempts of a table: those with given values of given factors."""
+"""Selects attempts by factor values."""
 
 from collections.abc import Sequence
 
@@ -10,12 +10,12 @@ from assay.triage.attempts.table import AttemptTable
 
 
 def with_values(table: AttemptTable, selected: Sequence[tuple[str, str]]) -> AttemptTable:
-    """Attempts that have all of them; a `ConfigError` names a value that none has."""
+    """Return the attempts that have all values. Raises `ConfigError` for a value that no attempt has."""
     return table.where(having(table, selected))
 
 
 def having(table: AttemptTable, selected: Sequence[tuple[str, str]]) -> Bool[np.ndarray, "row"]:
-    """Which attempts have all of them; a `ConfigError` names a value that none has."""
+    """Return which attempts have all values. Raises `ConfigError` for a value that no attempt has."""
     mask = np.ones(table.num_rows, bool)
     factors = {factor.name: factor for factor in table.factors}
     for name, value in selected:

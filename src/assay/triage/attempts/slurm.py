@@ -14,7 +14,7 @@ from assay.triage.attempts.columns import Columns, columns_of, join_values
 FAILED = {"FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT", "BOOT_FAIL", "DEADLINE"}
 SUCCEEDED = {"COMPLETED"}
 MAX_HOSTS = 100_000
-"""In one list; more is no node list."""
+"""Maximal number of hosts in one node list."""
 MEANINGS: dict[str, Any] = {
     "failed": "failed",
     "at": "at",
@@ -24,7 +24,7 @@ MEANINGS: dict[str, Any] = {
 
 
 def sacct_text_columns(source: str, text: str) -> Columns:
-    """`sacct --parsable2`: fields by the names in the head; steps of jobs are left out."""
+    """Read `sacct --parsable2`, with fields named by its header; job steps are left out."""
     head, *lines = [line for line in text.splitlines() if line.strip()]
     names = [name.lower() for name in head.split("|")]
     if "state" not in names:
@@ -41,7 +41,7 @@ def sacct_text_columns(source: str, text: str) -> Columns:
 
 
 def completion_columns(source: str, text: str) -> Columns:
-    """`JobCompType=jobcomp/filetxt`: one line a job, `Key=value`; a name may hold blanks."""
+    """Read `JobCompType=jobcomp/filetxt`: one line per job of `Key=value`; names may contain spaces."""
     rows = []
     for number, line in enumerate(filter(str.strip, text.splitlines()), 1):
         job = {key.lower(): value for key, value in re.findall(r"(\w+)=(.*?)(?=\s+\w+=|\s*$)", line)}
@@ -53,7 +53,7 @@ def completion_columns(source: str, text: str) -> Columns:
 
 
 def sacct_json_columns(source: str, jobs: list[Any]) -> Columns:
-    """`sacct --json`, of any version of its schema."""
+    """Read `sacct --json`, with any version of its schema."""
     rows = []
     for job in jobs:
         if not isinstance(job, dict):
@@ -77,7 +77,7 @@ def sacct_json_columns(source: str, jobs: list[Any]) -> Columns:
 
 
 def hosts_of(node_list: str) -> list[str]:
-    """`n[01-03,7],login` -> n01, n02, n03, n7, login."""
+    """Expand `n[01-03,7],login` to n01, n02, n03, n7, login."""
     found: list[str] = []
     for part in re.findall(r"[^,\[]+(?:\[[^\]]*\][^,\[]*)*", node_list):
         found += _expanded(part)

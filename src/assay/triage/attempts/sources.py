@@ -26,18 +26,18 @@ from assay.triage.attempts.slurm import completion_columns, sacct_json_columns, 
 from assay.triage.attempts.table import AttemptTable
 
 LARGEST_BYTES = 2 * 2**30
-"""A table of attempts that is larger is no table of attempts."""
+"""Larger files are rejected."""
 
 
 def read_attempts(files: list[Path], names: ColumnNames) -> AttemptTable:
-    """The attempts of some files, one below the other."""
+    """Read the attempts of some files into one table."""
     contents = {str(file): bytes_of(file) for file in files}
     parts = [(file, read_columns(file, content)) for file, content in contents.items()]
     return built(parts, names, {file: sha256_of_bytes(content) for file, content in contents.items()})
 
 
 def read_tables(files: list[Path]) -> tuple[str, pa.Table, dict[str, str]]:
-    """The rows of some files as text, one below the other; what an error calls them, and their SHA-256."""
+    """Read rows of some files as text; also return their name for errors and their SHA-256."""
     contents = {str(file): bytes_of(file) for file in files}
     tables = [read_columns(file, content).table for file, content in contents.items()]
     where = str(files[0]) if len(files) == 1 else f"{files[0]} and others"
@@ -46,7 +46,7 @@ def read_tables(files: list[Path]) -> tuple[str, pa.Table, dict[str, str]]:
 
 
 def bytes_of(file: Path) -> bytes:
-    """A file whole, if it is of a size that can be."""
+    """Read a file, up to a maximal size."""
     try:
         if file.stat().st_size > LARGEST_BYTES:
             raise DataError(f"{file}: over 2 GiB, which no table of attempts is. Give a part of it.")
@@ -56,7 +56,7 @@ def bytes_of(file: Path) -> bytes:
 
 
 def text_of(name: str, content: bytes, *, expected: str) -> str:
-    """What bytes say that are text; `name` and `expected` are for an error."""
+    """Decode text; `name` and `expected` are used in errors."""
     if (at := content.find(0)) < 0:
         try:
             return content.decode("utf-8-sig")
@@ -67,7 +67,7 @@ def text_of(name: str, content: bytes, *, expected: str) -> str:
 
 
 def read_columns(name: str, content: bytes) -> Columns:
-    """A source of any kind; `name` is what an error calls it."""
+    """Read a source of any format; `name` is used in errors."""
     if content[:4] == b"PAR1":
         return Columns(table=_parquet(name, content))
     text = text_of(name, content, expected="Parquet, or text in UTF-8")
@@ -108,7 +108,7 @@ def _texts(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _cell(value: Any) -> str | None:
-    """A value of JSON or Parquet as the text of a cell."""
+    """Convert a value of JSON or Parquet to the text of a cell."""
     if value is None:
         return None
     if isinstance(value, list | tuple):

@@ -1,8 +1,8 @@
-"""A frozen columnar value: attempts, which of them failed, when, of which unit, and by what they differ.
+"""A columnar table of attempts: failures, times, units and factors.
 
-A row is an attempt, or several that are alike (`attempts` counts them). A cell of a factor may hold several
-values (one attempt, many hosts); what was not recorded is no value. Rows are sorted by unit, so that whoever
-walks a subset of them in order meets each unit once.
+A row is one attempt, or several equal ones (`attempts` counts them). A cell of a factor may have several
+values (one attempt, many hosts) or none. Rows are sorted by unit, so that any subset of rows keeps each
+unit's rows together.
 """
 
 from collections.abc import Mapping
@@ -15,19 +15,19 @@ from assay.base.shapes import Bool, Float64, Int, Int64
 
 @dataclass(frozen=True, kw_only=True)
 class Factor:
-    """Something that attempts differ in."""
+    """A factor in which attempts differ."""
 
     name: str
     values: tuple[str, ...]
     rows: Int64[np.ndarray, "entry"]
-    """The row of each of its values, ascending; a row with several values has several entries."""
+    """The row of each value, ascending; a row with several values has several entries."""
     codes: Int64[np.ndarray, "entry"]
-    """Which value, as an index of `values`."""
+    """Index into `values`, for each entry."""
     cells: Int64[np.ndarray, "row"]
-    """Equal for rows whose cells are equal, whatever is in them."""
+    """Equal for rows with equal cells."""
 
     def of_rows(self, rows: Int64[np.ndarray, "kept"]) -> "Factor":
-        """The same of some of the rows, in their order."""
+        """Return the factor of a subset of rows."""
         order = np.argsort(rows, kind="stable")
         new_index = np.full(len(self.cells), -1)
         new_index[rows[order]] = order
@@ -43,38 +43,37 @@ class AttemptTable:
 
     failures: Float64[np.ndarray, "row"]
     attempts: Float64[np.ndarray, "row"]
-    """How many a row stands for; 1 where each has its own."""
+    """Number of attempts in a row."""
     units: Int64[np.ndarray, "row"]
-    """Ascending."""
+    """Unit of each row, ascending."""
     has_units: bool
-    """False where nobody named one: then every row is its own."""
+    """False: every row is its own unit."""
     at_s: Float64[np.ndarray, "row"] | None
     """Seconds since the epoch."""
     exposure: Float64[np.ndarray, "row"] | None
-    """What rates are per, instead of attempts."""
+    """The denominator of rates instead of attempts."""
     device_hours: Float64[np.ndarray, "row"] | None
     factors: tuple[Factor, ...]
     sources: Mapping[str, str]
 
     @property
     def num_rows(self) -> int:
-        """Rows."""
         return len(self.failures)
 
     def size(self) -> Float64[np.ndarray, "row"]:
-        """What a row's rate is per."""
+        """Return the denominator of each row's rate."""
         return self.attempts if self.exposure is None else self.exposure
 
     def num_units(self) -> int:
-        """Independent ones."""
+        """Return the number of independent units."""
         return len(np.unique(self.units))
 
     def where(self, mask: Bool[np.ndarray, "row"]) -> "AttemptTable":
-        """Some of the rows."""
+        """Return the selected rows."""
         return self.of_rows(np.flatnonzero(mask))
 
     def of_rows(self, rows: Int[np.ndarray, "kept"]) -> "AttemptTable":
-        """These rows, in this order, sorted by unit."""
+        """Return these rows, sorted by unit."""
         rows = rows[np.argsort(self.units[rows], kind="stable")]
 
         def chosen(column: Float64[np.ndarray, "row"] | None) -> Float64[np.ndarray, "kept"] | None:

@@ -1,1 +1,1 @@
-"""An investigation as a notebook: what hypotheses predict, what came of it, and which one stands."""
+"""An investigation as a record: hypotheses, their predictions, the results, and the resulting verdicts."""

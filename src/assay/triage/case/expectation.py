@@ -18,14 +18,14 @@ from assay.base.visible import written_out
 from assay.records.case import Outcome
 
 RESULT_EXIT_CODES = (0, 1, 3)
-"""Exit codes with which a command has an answer; others say that it was asked wrongly, or could not."""
+"""Exit codes of a command with a result; others mean wrong usage or an error."""
 EXIT = re.compile(r"exit ([013])")
 PATH_VALUE = re.compile(r"([^=!\s]+)(!?=)(.*)", re.DOTALL)
 SHOWN_CHARACTERS = 300
 
 
 class Expectation(NamedTuple):
-    """An exit code, or a place and what is there."""
+    """An exit code, or a path with its expected value."""
 
     exit_code: int | None
     path: tuple[str, ...]
@@ -34,29 +34,29 @@ class Expectation(NamedTuple):
 
 
 class CommandOutput(NamedTuple):
-    """What a command said."""
+    """The output of a command."""
 
     exit_code: int | None
-    """None where it was not started, or did not end in time."""
+    """None if it was not started, or timed out."""
     tree: Any
-    """Its JSON; None where it printed none."""
+    """Its JSON; None if it printed none."""
     problem: str
-    """Why there is no answer; empty where there is one."""
+    """Why there is no output; empty if there is."""
 
 
 class PredictionResult(NamedTuple):
-    """What an answer is to a prediction."""
+    """Whether a prediction held, and the observed value."""
 
     outcome: Outcome
     seen: str
 
 
 class _NoSuchKeyError(Exception):
-    """A path names what the answer does not have."""
+    """A path has a key that the output does not have."""
 
 
 def parse_expectation(text: str) -> Expectation:
-    """What a person wrote; a `ConfigError` where it cannot mean anything."""
+    """Parse an expectation. Raises `ConfigError` if it is invalid."""
     if found := EXIT.fullmatch(text.strip()):
         return Expectation(int(found[1]), (), False, "")
     if (matched := PATH_VALUE.fullmatch(text.strip())) is None:
@@ -68,7 +68,7 @@ def parse_expectation(text: str) -> Expectation:
 
 
 def judge(expectation: Expectation, output: CommandOutput) -> PredictionResult:
-    """Whether a prediction held. No answer is neither for nor against it."""
+    """Return whether a prediction held. Missing output counts neither for nor against it."""
     if output.problem:
         return PredictionResult("not_run", output.problem)
     if expectation.exit_code is not None:
@@ -84,7 +84,7 @@ def judge(expectation: Expectation, output: CommandOutput) -> PredictionResult:
 
 
 def _values(tree: Any, path: Sequence[str]) -> Iterator[Any]:
-    """What is at a place: one value, or with `*` any number."""
+    """Yield the value at a path, or any number of values with `*`."""
     if not path or tree is None:
         yield tree
     elif isinstance(tree, dict):
@@ -112,7 +112,7 @@ def _of_list(tree: list[Any], path: Sequence[str]) -> Iterator[Any]:
 
 
 def _key(tree: dict[str, Any], path: Sequence[str]) -> tuple[str, Sequence[str]]:
-    """A key, which may have dots of its own, and what is behind it."""
+    """Return a key, which may contain dots, and the rest of the path."""
     for length in range(1, len(path) + 1):
         if (key := ".".join(path[:length])) in tree:
             return key, path[length:]

@@ -1,4 +1,4 @@
-"""What is written into a case: each function gives the case with one thing more at the end of one list."""
+"""Appends hypotheses, predictions, votes and evidence to a case; each function returns the new case."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -13,14 +13,14 @@ LONGEST_TEXT = 500
 
 
 class Predicted(NamedTuple):
-    """A command and its outcome, as a person writes them."""
+    """A command and its expected result, as written by a person."""
 
     command: str
     expect: str
 
 
 def with_hypothesis(case: Case, text: str, predicted: Sequence[Predicted], *, by: str, now_s: float) -> Case:
-    """A hypothesis with what it predicts; of one that is there, only the predictions that are new."""
+    """Add a hypothesis with its predictions; if it exists, add only new predictions."""
     text = text.strip()
     if not text or len(text) > LONGEST_TEXT:
         raise ConfigError(f"--hypothesis: expected a sentence of at most {LONGEST_TEXT} characters.")
@@ -44,7 +44,7 @@ def with_hypothesis(case: Case, text: str, predicted: Sequence[Predicted], *, by
 
 
 def with_vote(case: Case, hypothesis: str, *, by: str, now_s: float) -> Case:
-    """A vote for a hypothesis, by its number or its text; twice is once."""
+    """Add a vote for a hypothesis, by number or text; a second vote by the same person is ignored."""
     if not by.strip():
         raise ConfigError("--vote: whose vote is it? Give a name.")
     vote = Vote(hypothesis=_number(case, hypothesis), by=by.strip(), at_s=now_s)
@@ -54,7 +54,7 @@ def with_vote(case: Case, hypothesis: str, *, by: str, now_s: float) -> Case:
 
 
 def with_evidence(case: Case, evidence: CaseEvidence) -> Case:
-    """What came of a prediction."""
+    """Add the result of a prediction."""
     return case.model_copy(update={"evidence": (*case.evidence, evidence)})
 
 

@@ -16,29 +16,29 @@ from assay.triage.case.notebook import Predicted
 
 FINDING = "operators.finding.operator"
 MAX_STEPS = 12
-"""Steps that are replayed: of alike failures, each run's first."""
+"""Maximal number of replayed steps; the first failed step of each run."""
 
 
 class ProposedHypothesis(NamedTuple):
-    """A hypothesis with what it predicts."""
+    """A hypothesis with its predictions."""
 
     text: str
     predicted: tuple[Predicted, ...]
 
 
 class StepOfRun(NamedTuple):
-    """What is replayed."""
+    """A step to replay."""
 
     run_id: str
     step: int
 
     def command(self) -> tuple[str, ...]:
-        """What names a wrong operator, or else the rows that are to blame."""
+        """Return the command that finds a wrong operator, or the rows to blame."""
         return ("replay", self.run_id, "--step", str(self.step), "--audit-ops", "--explain")
 
 
 def steps_to_replay(case: Case) -> list[StepOfRun]:
-    """One for each run of the symptoms that has a step to look at."""
+    """Return one step for each run whose symptoms have one."""
     first: dict[str, RecordedSymptom] = {}
     for failure in case.symptoms.failures:
         if failure.step is not None and failure.step > 0:
@@ -52,9 +52,9 @@ def proposals(
     shared: Iterable[SharedCause],
     runs: Mapping[str, str],
 ) -> list[ProposedHypothesis]:
-    """What to test, by the audits of the steps (the JSON of each replay) and what the symptoms share.
+    """Propose hypotheses from the audits of the steps (each replay's JSON) and from what the symptoms share.
 
-    `runs`: those on record, the newest first, each with the beginning of its dataset's fingerprint.
+    `runs`: recorded runs, newest first, with the start of their dataset's fingerprint.
     """
     named = dict.fromkeys(filter(None, map(_operator, audits)))
     found = [
@@ -71,7 +71,7 @@ def proposals(
 
 
 def _operator(report: Any) -> str | None:
-    """`aten::sum` of a report that names one of its overloads as wrong."""
+    """Return `aten::sum` if the report finds one of its overloads wrong."""
     finding = ((report or {}).get("operators") or {}).get("finding")
     if finding is None:
         return None

@@ -1,4 +1,4 @@
-"""Which commands a prediction may run: those of assay that only ask, as words, never through a shell."""
+"""Restricts predictions to read-only commands of assay, given as words and never run by a shell."""
 
 import shlex
 from collections.abc import Sequence
@@ -18,14 +18,13 @@ ASKING = (
     ("eval", "history"),
     *(("triage", name) for name in ("failures", "symptoms", "fixed", "slow", "skew", "hang", "startup", "data", "ci")),
 )
-"""Each prints JSON with `--json`, and changes nothing that it is asked about."""
+"""Read-only commands with `--json` output."""
 NOT_ASKING = ("--keep", "--keys", "--help", "-h", "--json")
-"""Options with which such a command writes, or does not answer; `--json` is added."""
+"""Options that write or print no result; `--json` is added."""
 
 
 def command_words(text: str) -> tuple[str, ...]:
-    """The words of a command as a person types it, with or without `assay` before them; a `ConfigError` where
-    it is none that only asks."""
+    """Split a command, with or without a leading `assay`. Raises `ConfigError` if it is not read-only."""
     try:
         words = shlex.split(text)
     except ValueError as error:
@@ -36,7 +35,8 @@ def command_words(text: str) -> tuple[str, ...]:
 
 
 def json_command(words: Sequence[str]) -> list[str]:
-    """The words behind `assay` that print the answer as JSON; a `ConfigError` where they do not only ask."""
+    """Return the arguments that print the result as JSON. Raises `ConfigError` if the command is not
+    read-only."""
     command = next((name for name in ASKING if tuple(words[: len(name)]) == name), None)
     shown = _shown(shlex.join(words))
     if command is None:

@@ -1,7 +1,7 @@
-"""How the hypotheses of a case stand: by what they predicted and what came of it, and by nothing else.
+"""Evaluates the hypotheses of a case by their predictions only.
 
-Votes are listed beside each and have no part in its verdict or its place. A prediction that two hypotheses make
-tells nothing between them, so it establishes neither.
+Votes are listed, but do not affect verdict or rank. A prediction that two hypotheses share does not
+distinguish them, so it establishes neither.
 """
 
 import shlex
@@ -22,7 +22,7 @@ RANK: dict[CaseVerdict, int] = {"established": 0, "supported": 1, "unknown": 2, 
 
 
 def evaluate_case(case: Case) -> CaseStanding:
-    """The hypotheses, the best first; of equals the one that was had first."""
+    """Return the hypotheses, best first; ties in order of creation."""
     latest = {evidence.prediction: evidence for evidence in case.evidence}
     distinct = Counter(
         {(prediction.command, prediction.expect, prediction.hypothesis) for prediction in case.predictions}

@@ -1,1 +1,2 @@
-"""Where the time of CI goes, how to cut it, which tests flake, and which ones a change reaches."""
+"""CI analysis: where its time goes, how to shard it, which tests are flaky, and which tests a change
+affects."""

@@ -1,8 +1,8 @@
-"""Would the tests that a change reaches have been enough? Asked of failures on record.
+"""Back-tests test selection: whether the selected tests would have caught the recorded failures.
 
-For each commit with results, the difference to its (first) parent selects tests by the commit's own files, and
-each recorded failure is either among them or missed. A test that passed on the same commit, too, or failed on
-the parent, is left out: the commit's change did not break it.
+For each commit with results, the difference to its (first) parent selects tests, using the commit's own
+files. Each recorded failure is then selected or missed. A test that also passed on the same commit, or failed
+on the parent, is left out, because the commit did not break it.
 """
 
 from collections import Counter, defaultdict
@@ -14,7 +14,7 @@ from assay.statistics.interval import normal_quantile, wilson_interval
 from assay.triage.ci.flaky import bad_runs
 from assay.triage.ci.recorded import CaseRun, FileRun
 from assay.triage.ci.repository import Repository
-from assay.triage.ci.select_tests import TestSelection, select_tests
+from assay.triage.ci.select_tests import SelectedTests, select_tests
 
 NO_COMMIT = "the commit of its run is not known"
 NOT_HERE = "its commit is not in the repository"
@@ -26,7 +26,7 @@ BAD_RUN = "its run is a bad one: many tests failed that pass in its commit's oth
 
 
 class _Outcome(NamedTuple):
-    """A test on one commit, over all runs and configurations."""
+    """A test's results on one commit, over all runs and configurations."""
 
     case: CaseRun
     failures: int
@@ -34,7 +34,7 @@ class _Outcome(NamedTuple):
 
 
 def back_test(repository: Repository, files: Sequence[FileRun]) -> CiBackTest:
-    """Ask of each failure on record: a test on a commit, however often it failed there."""
+    """Check each recorded failure, counted once per test and commit."""
     left_out: Counter[str] = Counter()
     outcomes = _outcomes(repository, files, left_out)
     missed: list[MissedFailure] = []
@@ -72,7 +72,7 @@ def back_test(repository: Repository, files: Sequence[FileRun]) -> CiBackTest:
 def _outcomes(
     repository: Repository, files: Sequence[FileRun], left_out: Counter[str]
 ) -> dict[str, dict[str, _Outcome]]:
-    """Commit -> test -> what came of it there. Failures of which no commit is known are counted as left out."""
+    """Return commit -> test -> outcome. Failures without a known commit are counted as left out."""
     found: dict[str, dict[str, _Outcome]] = defaultdict(dict)
     hashes = {name: repository.commit(name) for name in {file.origin.commit for file in files} - {""}}
     bad = bad_runs(files)
@@ -92,7 +92,7 @@ def _outcomes(
 def _broken_by(
     tests: Mapping[str, _Outcome], before: Mapping[str, _Outcome], left_out: Counter[str]
 ) -> Iterator[CaseRun]:
-    """Tests that failed, and did so only since this commit as far as the record tells."""
+    """Yield the tests that this commit broke, as far as the records show."""
     for test, outcome in tests.items():
         if not outcome.failures:
             continue
@@ -104,9 +104,8 @@ def _broken_by(
             yield outcome.case
 
 
-def file_of_test(case: CaseRun, selection: TestSelection) -> str | None:
-    """The file in which a test lies, by its file, its class, or its name (of one that could not be collected);
-    None where the tree has no one such file."""
+def file_of_test(case: CaseRun, selection: SelectedTests) -> str | None:
+    """Return a test's file, by its file, class or name; None if the tree has no unique match."""
     class_name, _, name = case.test.partition("::")
     for candidate in (case.file, class_name, name.partition("::")[0]):
         for path in _paths_meant(candidate):
@@ -117,7 +116,8 @@ def file_of_test(case: CaseRun, selection: TestSelection) -> str | None:
 
 
 def _paths_meant(text: str) -> Iterator[str]:
-    """`tests.unit.test_x.TestY` -> `tests/unit/test_x/TestY.py`, `tests/unit/test_x.py`, ..."""
+    """Yield candidate paths: `tests.unit.test_x.TestY` -> `tests/unit/test_x/TestY.py`,
+    `tests/unit/test_x.py`, ..."""
     if text.endswith(".py"):
         yield text.replace("\\", "/").removeprefix("./")
         return
@@ -127,7 +127,8 @@ def _paths_meant(text: str) -> Iterator[str]:
 
 
 def _the_one(path: str, tests: Collection[str]) -> str | None:
-    """The test file of this path, else the only one whose path ends with it: pytest may have started below."""
+    """Return the test file with this path, or the only one whose path ends with it, because pytest may run in
+    a subfolder."""
     if path in tests:
         return path
     ending = [test for test in tests if test.endswith(f"/{path}")]

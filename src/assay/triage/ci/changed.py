@@ -1,4 +1,4 @@
-"""The tests that a change reaches, and whether that would have been enough, as a record."""
+"""Selects the tests that a change affects, with a back-test, as a record."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,9 +12,10 @@ from assay.triage.ci.select_tests import select_tests
 
 
 def changed_since(rev: str, folder: Path, files: Sequence[FileRun]) -> CiChanged:
-    """What differs between a revision and the working tree of a repository; with results, the back-test.
+    """Compare a revision with the working tree of a repository; with results, also run the back-test.
 
-    A `ConfigError` where the folder lies in no repository, or the revision is not in it."""
+    Raises `ConfigError` if the folder is not in a repository, or the revision does not exist.
+    """
     repository = opened_repository(folder)
     commit = repository.commit(rev)
     if commit is None:
@@ -37,5 +38,5 @@ def changed_since(rev: str, folder: Path, files: Sequence[FileRun]) -> CiChanged
 
 
 def _shown(paths: Sequence[str]) -> tuple[str, ...]:
-    """Paths as text: what in them is not UTF-8 is written out."""
+    """Return paths as text, with invalid UTF-8 escaped."""
     return tuple(path.encode(errors="backslashreplace").decode() for path in paths)

@@ -21,13 +21,13 @@ from assay.records.ci_report import FlakyTest
 from assay.triage.ci.recorded import FileRun
 
 BAD_RUN_TESTS, BAD_RUN_SHARE, BAD_RUN_TIMES = 5, 0.2, 3.0
-"""A run is bad where at least so many tests, such a share of them, and over so many times the usual number fail
-that pass in another run of the commit."""
+"""A run is bad if at least this many tests, this share of them, and more than this multiple of the median
+number fail that pass in another run of the commit."""
 # Equally likely under Jeffreys' prior, Beta(1/2, 1/2): its quantiles.
 _RATES = np.sin(np.pi / 2 * (np.arange(20_000) + 0.5) / 20_000) ** 2
 
 Group = tuple[str, str]
-"""A commit and a configuration; of a file without a known commit, the file alone."""
+"""(commit, configuration), or the file alone if its commit is unknown."""
 
 
 class RateRange(NamedTuple):
@@ -39,12 +39,12 @@ class RateRange(NamedTuple):
 
 
 def group_of(run: FileRun) -> Group:
-    """What a run may be compared with."""
+    """Return the group within which runs are compared."""
     return (run.origin.commit, run.origin.config) if run.origin.commit else ("", run.file)
 
 
 def flaky_tests(files: Sequence[FileRun]) -> tuple[FlakyTest, ...]:
-    """Those that did both, the most frequent failures first."""
+    """Return the flaky tests, most frequent failures first."""
     counts: dict[str, dict[Group, list[int]]] = defaultdict(lambda: defaultdict(lambda: [0, 0]))
     for file in files:
         for case in file.cases:
@@ -74,8 +74,8 @@ def _flaky(test: str, groups: list[list[int]]) -> FlakyTest | None:
 
 
 def flake_rate(failures: Int64[np.ndarray, "group"], runs: Int64[np.ndarray, "group"]) -> RateRange:
-    """Failures per run from groups of at least two runs, not all of which failed: the posterior's median and
-    its 2.5% and 97.5% quantiles under Jeffreys' prior."""
+    """Return the failures per run of groups with at least two runs, not all failed: median and 2.5% and 97.5%
+    quantiles of the posterior under Jeffreys' prior."""
     logs = failures.sum() * np.log(_RATES) + (runs - failures).sum() * np.log1p(-_RATES)
     for size, number in zip(*np.unique(runs, return_counts=True), strict=True):
         logs -= number * np.log1p(-(_RATES**size))
@@ -85,7 +85,7 @@ def flake_rate(failures: Int64[np.ndarray, "group"], runs: Int64[np.ndarray, "gr
 
 
 def bad_runs(files: Sequence[FileRun]) -> set[str]:
-    """Files whose failures tell of their run."""
+    """Return the files whose failures indicate a bad run."""
     passed = {(group_of(file), case.test) for file in files for case in file.cases if case.passes}
     unexpected = {
         file.file: sum(

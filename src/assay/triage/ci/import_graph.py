@@ -22,16 +22,16 @@ from assay.triage.ci.repository import SourceTree
 
 PROJECT_FILES = ("pyproject.toml", "setup.py", "setup.cfg")
 EVERYWHERE = {"__init__.py", "__main__.py", "conftest.py", "setup.py"}
-"""Names that say of no file in particular which it is."""
+"""File names that are too common to identify a file."""
 MANY_NAMES = 50
-"""From so many on it is quicker to look at every file's words than to search its text for each name."""
+"""From this many names on, comparing each file's words is faster than searching its text."""
 
 
 class ImportGraph:
-    """The edges of one tree. `gone`: files that were there and that others may still import."""
+    """The dependency edges of one tree. `gone` are deleted files that others may still import."""
 
     def __init__(self, tree: SourceTree, gone: Iterable[str] = ()) -> None:
-        """Resolves every import."""
+        """Resolve every import."""
         self.tree = tree
         self.paths = tree.paths.union(gone)
         self.python = sorted(path for path in self.paths if path.endswith(".py"))
@@ -44,7 +44,7 @@ class ImportGraph:
             self.uses[user] |= named - {user}
 
     def is_gone_test(self, path: str) -> bool:
-        """Whether it was a file of tests, and is there no more."""
+        """Return whether it was a test file and is deleted."""
         return path not in self.tree.paths and path.endswith(".py") and self._is_test(path)
 
     def _used_by(self, path: str) -> set[str]:
@@ -57,7 +57,7 @@ class ImportGraph:
         return used - {path}
 
     def _resolved(self, importer: str, imported: ImportedName) -> Iterator[str]:
-        """The files that an import runs: the module, the packages around it, and names that are modules."""
+        """Yield the files that an import runs: the module, its packages, and imported submodules."""
         if imported.level:
             yield from self._resolved_relatively(importer, imported)
             return
@@ -73,7 +73,7 @@ class ImportGraph:
             yield from self._modules.get(f"{imported.module}.{name}", ())
 
     def _is_meant(self, parts: list[str], names: tuple[str, ...]) -> bool:
-        """Whether at least a package and a module in it are written out."""
+        """Return whether at least a package and a module are written out."""
         start = parts[:2] if len(parts) > 1 else [*parts, *names]
         return ".".join(start) in self._modules
 
@@ -103,8 +103,8 @@ class ImportGraph:
                     yield from files
 
     def named_by_strings(self, files: Iterable[str]) -> Mapping[str, set[str]]:
-        """Python file -> those of the files that its strings name, by their whole path or its end. A Python
-        file is named by its name alone only if no other has it."""
+        """Return Python file -> files that its strings name, by their path or the end of it. A Python file is
+        matched by name only if the name is unique."""
         targets: dict[str, set[str]] = defaultdict(set)
         for path in files:
             parts = path.split("/")
@@ -125,7 +125,7 @@ class ImportGraph:
         return found
 
     def users_of(self, files: Iterable[str], extra: Mapping[str, set[str]] | None = None) -> set[str]:
-        """The files, and all that a chain of uses leads from to one of them. `extra`: further edges."""
+        """Return the files and all their direct and indirect users. `extra` are further edges."""
         users: dict[str, set[str]] = defaultdict(set)
         for edges in (self.uses, extra or {}):
             for user, used in edges.items():
@@ -134,7 +134,7 @@ class ImportGraph:
         return _closure(files, users)
 
     def used_from(self, files: Iterable[str], extra: Mapping[str, set[str]] | None = None) -> set[str]:
-        """The files, and all that a chain of uses leads to from one of them."""
+        """Return the files and everything that they use directly or indirectly."""
         further = extra or {}
         together = {path: used | further.get(path, set()) for path, used in self.uses.items()}
         return _closure(files, together)
@@ -151,7 +151,7 @@ def _closure(start: Iterable[str], edges: Mapping[str, set[str]]) -> set[str]:
 
 
 def _modules_of(python: Iterable[str], paths: frozenset[str], pythonpath: Collection[str]) -> dict[str, list[str]]:
-    """Dotted name -> the files that it may mean."""
+    """Return dotted name -> the files that it may mean."""
     roots = {*pythonpath} | {path.rpartition("/")[0] for path in paths if path.rpartition("/")[2] in PROJECT_FILES}
     modules: dict[str, list[str]] = defaultdict(list)
     for path in python:
@@ -168,7 +168,7 @@ def _modules_of(python: Iterable[str], paths: frozenset[str], pythonpath: Collec
 
 
 def _packages_of(path: str, paths: frozenset[str]) -> list[str]:
-    """The `__init__.py` of the package in which a file lies, and of those around it."""
+    """Return the `__init__.py` files of a file's packages."""
     found = []
     for folder in PurePosixPath(path).parents:
         init = str(folder / "__init__.py")
@@ -179,6 +179,6 @@ def _packages_of(path: str, paths: frozenset[str]) -> list[str]:
 
 
 def _conftests_of(path: str, paths: frozenset[str]) -> list[str]:
-    """Those that pytest loads before a test."""
+    """Return the `conftest.py` files that pytest loads for a test."""
     conftests = (str(folder / "conftest.py") for folder in PurePosixPath(path).parents)
     return [conftest for conftest in conftests if conftest in paths]

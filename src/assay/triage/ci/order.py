@@ -1,7 +1,8 @@
-"""The order of tests in which the first failure comes earliest.
+"""Orders tests so that the first failure comes early.
 
-For tests that fail independently, by chance to fail per second, highest first (Mitten 1960). The chance is the
-share of runs that failed, with half a failure in one run more, so a test that never failed keeps its turn.
+For independent tests the optimal order is by probability of failure per second, highest first (Mitten 1960).
+The probability is the share of failed runs with half a failure and one run added, so that a test without
+failures keeps a position.
 """
 
 import statistics
@@ -15,14 +16,14 @@ from assay.triage.ci.flaky import Group, group_of
 from assay.triage.ci.recorded import FileRun
 
 MIN_S = 1e-3
-"""What a test takes at least: nobody measures less."""
+"""Minimal seconds of a test."""
 
 
 class FailureCounts:
-    """Failed runs and runs of each test, over all groups and in each."""
+    """Failed runs and runs of each test, in total and by group."""
 
     def __init__(self, files: Sequence[FileRun]) -> None:
-        """Counts them."""
+        """Count them."""
         self.tests = list(dict.fromkeys(case.test for file in files for case in file.cases))
         self.index = {test: index for index, test in enumerate(self.tests)}
         self.of_groups: dict[Group, np.ndarray] = defaultdict(lambda: np.zeros((2, len(self.tests))))
@@ -34,14 +35,14 @@ class FailureCounts:
         self.total = np.sum(list(self.of_groups.values()), axis=0)
 
     def priorities(self, seconds: Mapping[str, float], *, without: Group | None = None) -> np.ndarray:
-        """Chance to fail per second, of each test; of all runs, or all but one group's."""
+        """Return each test's probability of failure per second, optionally without one group's runs."""
         failed, runs = self.total - self.of_groups[without] if without else self.total
         durations = np.array([max(seconds[test], MIN_S) for test in self.tests])
         return np.asarray((failed + 0.5) / (runs + 1.0) / durations)
 
 
 def failing_first(files: Sequence[FileRun], seconds: Mapping[str, float]) -> tuple[str, ...]:
-    """All tests in that order; none where no outcome is on record."""
+    """Return all tests in that order; empty without recorded results."""
     counts = FailureCounts(files)
     if not counts.total[1].any():
         return ()
@@ -50,8 +51,8 @@ def failing_first(files: Sequence[FileRun], seconds: Mapping[str, float]) -> tup
 
 
 def first_failure(files: Sequence[FileRun], seconds: Mapping[str, float]) -> FirstFailure | None:
-    """What the order gains over the recorded one in runs that failed; each by an order that other commits gave,
-    which is what it would have been worth."""
+    """Return what the order gains over the recorded one in failed runs. Each run is ordered by the other
+    commits only, so the gain is out of sample."""
     counts = FailureCounts(files)
     recorded, ordered = [], []
     for file in files:

@@ -1,4 +1,4 @@
-"""Which files pytest takes for tests, and from where it imports: by its settings in the top folder."""
+"""Reads pytest's settings in the top folder: which files are tests, and where imports are resolved."""
 
 import configparser
 import fnmatch
@@ -9,21 +9,21 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 TEST_FILES = ("test_*.py", "*_test.py")
-"""Pytest's own choice."""
+"""Pytest's default."""
 _SECTIONS = {"setup.cfg": "tool:pytest"}
 
 
 class PytestSettings(NamedTuple):
-    """What matters here of them."""
+    """The relevant settings."""
 
     python_files: tuple[str, ...]
     testpaths: tuple[str, ...]
-    """Folders, from the top one, outside of which nothing is a test; none where all may hold tests."""
+    """Folders that contain all tests, relative to the top folder; empty: anywhere."""
     pythonpath: tuple[str, ...]
-    """Folders, from the top one."""
+    """Folders relative to the top folder."""
 
     def is_test(self, path: str) -> bool:
-        """Whether pytest would look for tests in a file of this path."""
+        """Return whether pytest would collect tests from a file with this path."""
         name = path.rpartition("/")[2]
         if self.testpaths and not any(
             path == testpath or path.startswith(f"{testpath}/") for testpath in self.testpaths
@@ -33,7 +33,7 @@ class PytestSettings(NamedTuple):
 
 
 def pytest_settings(files: Mapping[str, bytes]) -> PytestSettings:
-    """Those of the first file, in pytest's order, that has any; its defaults where none has readable ones."""
+    """Return the settings of the first file, in pytest's order, that has any; otherwise the defaults."""
     options = next((found for name, content in files.items() if (found := _options(name, content))), {})
     patterns = tuple(word for word in _words(options.get("python_files")) if word.endswith(".py"))
     return PytestSettings(
@@ -55,7 +55,7 @@ def _options(name: str, content: bytes) -> dict[str, Any]:
 
 
 def _folders(value: Any) -> tuple[str, ...]:
-    """Paths from the top folder; none where one is the top folder itself, or a pattern."""
+    """Return relative paths; empty if one is the top folder itself or a pattern."""
     folders = tuple(posixpath.normpath(word) for word in _words(value))
     return () if any(folder == "." or set(folder) & set("*?[") for folder in folders) else folders
 

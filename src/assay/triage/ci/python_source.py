@@ -1,9 +1,8 @@
-"""What the text of a Python file says that it imports and names. It is parsed, and never executed.
+"""Finds what a Python file imports and names, by parsing it without executing it.
 
-Imports inside functions count, for they run when the function does. Those under `if TYPE_CHECKING` do not: they
-never run. A dotted name in a string counts as an import of what it names (patches, plug-ins, entry points); so
-do the argument of `import_module` and what follows `-m`, of f-strings, too, as far as their text is written
-out. Names that are put together otherwise cannot be seen.
+Imports in functions count; imports under `if TYPE_CHECKING` do not. A dotted name in a string counts as an
+import (patches, plug-ins, entry points). So do the argument of `import_module` and what follows `-m`,
+including the constant part of f-strings. Names built otherwise are not found.
 """
 
 import ast
@@ -19,47 +18,49 @@ from assay.base.visible import written_out
 
 IMPORTING_CALLS = {"import_module", "__import__", "importorskip", "run_module"}
 HOLE = "*"
-"""What an f-string fills in, in a dotted name."""
+"""Placeholder for the variable part of an f-string."""
 LONGEST_STRING = 1_000
-"""Characters of strings whose words are looked at; what is longer is prose or data."""
+"""Longer strings are text or data, and are ignored."""
 
 _DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+")
 _MAY_NAME_MODULES = re.compile(
     rb"import_module|__import__|importorskip|run_module|pytest_plugins|__all__|-m\b"
     rb"|[\"'][A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+[\"':]"
 )
-"""Most files have none of these, and their expressions need not be looked at."""
+"""Most files have none of these; then their expressions are skipped."""
 
 
 class ImportedName(NamedTuple):
-    """`from ..a.b import c, d`: level 2, module `a.b`, names `c` and `d`; of `import a.b` none."""
+    """`from ..a.b import c, d` has level 2, module `a.b`, names `c` and `d`; `import a.b` has no names."""
 
     level: int
     module: str
     names: tuple[str, ...] = ()
     is_text: bool = False
-    """Whether a string says so, which may mean something else: `setup.py` is no module `py` of `setup`."""
+    """Whether it comes from a string, which may mean something else: `setup.py` is not the module `py` of
+    `setup`."""
 
 
 @dataclass(frozen=True)
 class PythonSource:
-    """One file's bytes, parsed once and only as far as asked."""
+    """One file, parsed once and only as far as needed."""
 
     content: bytes
 
     @cached_property
     def problem(self) -> str:
-        """Why it cannot be parsed; empty where it can."""
+        """Return why it cannot be parsed, or an empty text."""
         return self._parsed[1]
 
     @cached_property
     def imports(self) -> frozenset[ImportedName]:
-        """All that count; none where it cannot be parsed."""
+        """Return all imports; empty if it cannot be parsed."""
         return self._parsed[0] | self._seen[0] if _MAY_NAME_MODULES.search(self.content) else self._parsed[0]
 
     @property
     def words(self) -> frozenset[str]:
-        """Words of its strings but for docstrings, as ends of paths: no `./`, `../` and `/` before them."""
+        """Return the words of its strings without docstrings, as ends of paths without leading `./`, `../`
+        and `/`."""
         return self._seen[1]
 
     @cached_property
@@ -69,7 +70,7 @@ class PythonSource:
 
     @cached_property
     def _seen(self) -> tuple[frozenset[ImportedName], frozenset[str]]:
-        """Imports by strings, and words."""
+        """Return imports and words from strings."""
         imports: set[ImportedName] = set()
         words: set[str] = set()
         for node in _expressions(_tree_of(self.content)[0]):
@@ -126,7 +127,7 @@ def _is_not_type_checking(test: ast.expr) -> bool:
 
 
 def _expressions(tree: ast.Module) -> Iterator[ast.AST]:
-    """Strings that are no statement of their own, calls, lists, tuples and assignments."""
+    """Yield strings that are not statements, calls, lists, tuples and assignments."""
     waiting: list[ast.AST] = [tree]
     while waiting:
         node = waiting.pop()
@@ -142,7 +143,7 @@ def _expressions(tree: ast.Module) -> Iterator[ast.AST]:
 
 
 def _end_of_path(word: str) -> str:
-    """`../data/table.csv::row` -> `data/table.csv`."""
+    """Convert `../data/table.csv::row` to `data/table.csv`."""
     return re.sub(r"^(?:\.{0,2}/)+", "", word.strip("'\"`,;()[]").partition("::")[0])
 
 
@@ -155,7 +156,7 @@ def _dotted_names(words: Sequence[str]) -> Iterator[ImportedName]:
 
 
 def _behind_m(words: Sequence[str]) -> Iterator[ImportedName]:
-    """`python -m package` runs the package's `__main__`."""
+    """Yield what `python -m package` runs: the package's `__main__`."""
     for before, word in itertools.pairwise(words):
         if before == "-m":
             yield ImportedName(0, word, ("__main__",))
@@ -177,7 +178,7 @@ def _called_imports(call: ast.Call) -> Iterator[ImportedName]:
 
 
 def _text_with_holes(node: ast.expr) -> str:
-    """The text of a string; of an f-string with `*` for what is filled in, and `.` for the own package."""
+    """Return a string; in f-strings, `*` stands for variable parts and `.` for the own package."""
     if isinstance(node, ast.Constant):
         return str(node.value)
     if not isinstance(node, ast.JoinedStr):
@@ -199,7 +200,7 @@ def _is_own_package(node: ast.expr) -> bool:
 
 
 def _assigned_imports(node: ast.Assign) -> Iterator[ImportedName]:
-    """`pytest_plugins` names modules, and a package's `__all__` what a star imports."""
+    """Yield modules in `pytest_plugins`, and what a package's `__all__` exports."""
     targets = {getattr(target, "id", "") for target in node.targets}
     texts = [
         str(child.value)

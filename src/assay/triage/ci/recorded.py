@@ -1,4 +1,4 @@
-"""Files of results as runs of tests: JUnit XML, GitHub's jobs, or pytest-split's durations, told by content."""
+"""Reads recorded test runs: JUnit XML, GitHub's jobs, or pytest-split's durations, recognized by content."""
 
 import math
 import re
@@ -20,31 +20,31 @@ from assay.triage.attempts.sources import bytes_of, text_of
 from assay.triage.ci.run_origin import RunOrigin, path_pattern, run_origin
 
 RERUNS_THAT_FAILED = ("flakyFailure", "flakyError", "rerunFailure", "rerunError")
-"""Surefire's children of a test case: earlier tries of it."""
+"""Surefire's elements for earlier tries of a test case."""
 WORKER_PROPERTIES = ("worker", "worker_id", "xdist_worker")
 PHASES = ("setup", "call", "teardown")
 
 
 @dataclass(frozen=True, kw_only=True)
 class CaseRun:
-    """A test in one file."""
+    """A test's result in one file."""
 
     test: str
     seconds: float | None
-    """None where the file does not say."""
+    """None if the file has no time."""
     failures: int = 0
     passes: int = 0
-    """A test that was tried again counts once a try; one that was skipped has neither."""
+    """Each try counts once; a skipped test has neither failures nor passes."""
     worker: str = ""
     phases: tuple[float | None, ...] = (None, None, None)
     """Seconds of set-up, call and tear-down."""
     file: str = ""
-    """The test's own file, where that is said."""
+    """The test's own file, if known."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FileRun:
-    """Tests of one configuration, of one commit, once."""
+    """The tests of one run, on one commit and configuration."""
 
     file: str
     origin: RunOrigin
@@ -54,7 +54,7 @@ class FileRun:
 
 @dataclass(frozen=True)
 class Recorded:
-    """All that was read."""
+    """All recorded runs."""
 
     files: tuple[FileRun, ...]
     sources: dict[str, str]
@@ -62,7 +62,8 @@ class Recorded:
 
 
 def read_recorded(sources: Sequence[Path], *, commit: str | None, path: str | None) -> Recorded:
-    """Files, and the XML files of folders. `commit` is that of all files; `path` says what their paths mean."""
+    """Read files, and the XML files of folders. `commit` applies to all files; `path` tells how to parse
+    their paths."""
     pattern = path_pattern(path) if path else None
     runs: list[FileRun] = []
     digests: dict[str, str] = {}
@@ -123,7 +124,7 @@ def _junit_run(file: Path, text: str, pattern: re.Pattern[str] | None) -> FileRu
 
 
 def _wall_s(root: Element, suites: list[Element], file: Path) -> float | None:
-    """The document's own time, else that of its suites, one after another."""
+    """Return the document's time, or the sum of its suites' times."""
     own = _seconds(root.get("time"), file, "the document")
     if own is not None or root.tag == "testsuite":
         return own
@@ -169,7 +170,7 @@ def _seconds(value: Any, file: Path, what: str) -> float | None:
 
 
 def _job_runs(file: Path, jobs: Sequence[Any]) -> Iterator[FileRun]:
-    """GitHub's jobs: a job is a test, and a try of a workflow's run is a run."""
+    """Yield GitHub's jobs: each job is a test, each try of a workflow run is a run."""
     tries: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
     for job in jobs:
         if isinstance(job, dict) and job.get("conclusion") in FAILED | {"success"}:

@@ -1,4 +1,4 @@
-"""All that recorded runs of CI say, in one record."""
+"""Summarizes recorded CI runs in one record."""
 
 import statistics
 from collections import defaultdict
@@ -13,7 +13,7 @@ from assay.triage.ci.shards import bound_s, sharded
 
 
 def report_of(recorded: Recorded, num_shards: int | None) -> CiReport:
-    """Times are medians over runs; outcomes are those of all runs but the bad ones, which `left_out` names."""
+    """Report times as medians over runs, and outcomes without bad runs; `left_out` names these."""
     files = recorded.files
     seconds, left_out = _seconds_of_tests(files)
     bad = bad_runs(files)
@@ -42,7 +42,7 @@ def report_of(recorded: Recorded, num_shards: int | None) -> CiReport:
 
 
 def report_without_results() -> CiReport:
-    """Nothing of times and outcomes."""
+    """Return a report without times and outcomes."""
     unknown = CiSpans(
         tests_s=0.0, setup_s=None, call_s=None, teardown_s=None, outside_s=None, idle_s=None, workers=None
     )
@@ -66,7 +66,7 @@ def report_without_results() -> CiReport:
 
 
 def _seconds_of_tests(files: Sequence[FileRun]) -> tuple[dict[str, float], dict[str, str]]:
-    """Median over files; tries within one file are one after another. With what has no time on record."""
+    """Return the median seconds of each test over files, and what has no recorded time."""
     found: dict[str, list[float]] = defaultdict(list)
     for file in files:
         own: dict[str, float] = {}
@@ -86,7 +86,7 @@ def _tests_s(file: FileRun) -> float:
 
 
 def _walls_s(files: Sequence[FileRun]) -> list[float]:
-    """The seconds of each run; files of one commit that name one run were beside each other."""
+    """Return the seconds of each run; files of the same run ran in parallel."""
     walls: dict[tuple[str, str], float] = {}
     for file in files:
         run = (file.origin.commit, file.origin.run) if file.origin.run else ("", file.file)
@@ -117,7 +117,7 @@ def _spans(files: Sequence[FileRun]) -> CiSpans:
 
 
 def _around_tests(file: FileRun) -> tuple[float | None, float | None, int | None]:
-    """Seconds outside of tests, idle seconds, and workers of one file, as far as it says."""
+    """Return (seconds outside tests, idle seconds, workers) of one file; None if unknown."""
     busy: dict[str, float] = defaultdict(float)
     for case in file.cases:
         busy[case.worker] += case.seconds or 0.0

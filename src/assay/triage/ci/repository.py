@@ -1,7 +1,7 @@
-"""A git repository, asked and never changed: the files of its working tree and of its commits.
+"""Reads a git repository without changing it: files of its working tree and its commits.
 
-Nothing of it is executed: neither hooks nor a monitor of files that its settings name. Paths are those from its
-top folder, with `/`.
+Neither hooks nor a file system monitor from its settings are executed. Paths are relative to its top folder,
+with `/`.
 """
 
 import subprocess
@@ -14,13 +14,13 @@ from assay.base.errors import ConfigError
 from assay.triage.ci.python_source import PythonSource
 
 _LINK_MODES = ("120000", "160000")
-"""Symbolic links and other repositories, whose content is not here."""
+"""Symbolic links and submodules, whose content is elsewhere."""
 
 SETTINGS = ("pytest.ini", ".pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg")
-"""Where pytest looks for its settings, first to last."""
+"""Where pytest looks for its settings, in order."""
 
 LONGEST_REV = 1_000
-"""Characters of what may be the name of a commit."""
+"""Maximal length of a revision."""
 
 
 class SourceTree(NamedTuple):
@@ -28,43 +28,43 @@ class SourceTree(NamedTuple):
 
     paths: frozenset[str]
     python: Mapping[str, PythonSource]
-    """Those that end in `.py`."""
+    """Files that end in `.py`."""
     settings: Mapping[str, bytes]
-    """Those of pytest in the top folder."""
+    """pytest's settings files in the top folder."""
 
 
 @dataclass
 class Repository:
-    """One, by its top folder. What was parsed is kept, for commits share most of their files."""
+    """A repository, with a cache of parsed files, because commits share most of them."""
 
     top: Path
     _by_blob: dict[str, PythonSource] = field(default_factory=dict)
 
     def commit(self, rev: str) -> str | None:
-        """The commit's whole hash; None where there is none of that name."""
+        """Return the full hash of a commit, or None."""
         if not rev.isprintable() or not 0 < len(rev) <= LONGEST_REV:
             return None
         completed = _run_git(self.top, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{rev}^{{commit}}")
         return None if completed.returncode else completed.stdout.decode().strip()
 
     def parent(self, commit: str) -> str | None:
-        """The first one; None of a commit that has none here."""
+        """Return the first parent, or None."""
         return self.commit(f"{commit}^1")
 
     def changed_since(self, commit: str) -> tuple[str, ...]:
-        """Files of the working tree that differ from the commit, those that git does not know yet, too."""
+        """Return the files of the working tree that differ from the commit, including untracked ones."""
         differing = _paths(_git(self.top, "diff", "--name-only", "--no-renames", "-z", commit, "--"))
         new = _paths(_git(self.top, "ls-files", "--others", "--exclude-standard", "-z"))
         return tuple(sorted({*differing, *new}))
 
     def changed_between(self, before: str, after: str) -> tuple[str, ...]:
-        """Files that differ between two commits."""
+        """Return the files that differ between two commits."""
         return tuple(
             sorted(_paths(_git(self.top, "diff-tree", "-r", "--name-only", "--no-renames", "-z", before, after)))
         )
 
     def working_tree(self) -> SourceTree:
-        """Its files as they lie there, but for those that git ignores."""
+        """Return the files of the working tree, without ignored ones."""
         listed = _paths(_git(self.top, "ls-files", "--cached", "--others", "--exclude-standard", "-z"))
         paths = frozenset(path for path in listed if _is_own_file(self.top / path))
         python = {path: PythonSource((self.top / path).read_bytes()) for path in paths if path.endswith(".py")}
@@ -72,7 +72,7 @@ class Repository:
         return SourceTree(paths, python, settings)
 
     def tree_of(self, commit: str) -> SourceTree:
-        """The files of a commit."""
+        """Return the files of a commit."""
         blobs: dict[str, str] = {}
         for line in _paths(_git(self.top, "ls-tree", "-r", "-z", commit)):
             about, _, path = line.partition("\t")
@@ -100,7 +100,7 @@ class Repository:
 
 
 def opened_repository(folder: Path) -> Repository:
-    """The repository in which a folder lies; a `ConfigError` where it is in none."""
+    """Return the repository that contains a folder. Raises `ConfigError` if there is none."""
     if not folder.is_dir():
         raise ConfigError(f"{folder}: no such folder. Expected one of a git repository.")
     completed = _run_git(folder, "rev-parse", "--show-toplevel")
@@ -113,7 +113,7 @@ def opened_repository(folder: Path) -> Repository:
 
 
 def _git(folder: Path, *arguments: str, stdin: bytes = b"") -> bytes:
-    """What a command of git prints; a `ConfigError` where it fails."""
+    """Return a git command's output. Raises `ConfigError` if it fails."""
     completed = _run_git(folder, *arguments, stdin=stdin)
     if completed.returncode:
         raise ConfigError(f"{folder}: git {arguments[0]} says: {_git_message(completed)}")

@@ -1,7 +1,7 @@
-"""Says of which commit, run and configuration a file of results is.
+"""Finds the commit, run and configuration of a results file.
 
-By `--path`, else by a property of the file, else by its path. Matrix builds put one commit into several
-configurations, and what fails in one of them alone is broken there, not flaky: so whatever of a path names
+The sources are `--path`, then a property of the file, then its path. Matrix builds test one commit in several
+configurations; what fails in one of them only is broken there, not flaky. So every part of a path that is
 neither commit nor run counts as configuration.
 """
 
@@ -17,7 +17,7 @@ COMMIT_PROPERTIES = {
     *("commit", "commitsha", "commitid", "commithash", "gitcommit", "gitcommitsha", "gitsha", "sha", "headsha"),
     *("githubsha", "cicommitsha", "revision", "gitrevision", "vcsrevision", "buildsourceversion", "circlesha1"),
 }
-"""Names under which CI systems keep the commit, in small letters and without signs."""
+"""Names under which CI systems store the commit, in lower case without punctuation."""
 CONFIG_PROPERTIES = {"config", "configuration", "environment", "toxenv", "toxenvname", "job"}
 RUN_PROPERTIES = {"run", "runid", "githubrunid", "cipipelineid", "buildid"}
 
@@ -36,7 +36,7 @@ _RUN = re.compile(
 
 
 class RunOrigin(NamedTuple):
-    """`commit` and `run` are empty where nothing says them; `config` is what else the path says."""
+    """`commit` and `run` are empty if unknown; `config` is the rest of the path."""
 
     commit: str
     run: str
@@ -44,7 +44,7 @@ class RunOrigin(NamedTuple):
 
 
 def path_pattern(template: str) -> re.Pattern[str]:
-    """`{commit}/{config}/{run}.xml`, for the end of a path; `*` is anything within one part."""
+    """Compile `{commit}/{config}/{run}.xml`, which matches the end of a path; `*` matches within one part."""
     pattern = ""
     for piece in re.split(r"(\{[^}]*\}|\*)", template):
         if piece == "*":
@@ -59,7 +59,7 @@ def path_pattern(template: str) -> re.Pattern[str]:
 
 
 def run_origin(file: Path, properties: Mapping[str, str], pattern: re.Pattern[str] | None) -> RunOrigin:
-    """What is known of a file; what a `--path` names comes before properties, they before the path's words."""
+    """Return the origin of a file; `--path` takes precedence over properties, these over the path's words."""
     path = file.as_posix()
     named: dict[str, str] = {}
     if pattern is not None:

@@ -1,8 +1,8 @@
-"""Which tests a change reaches: those that use a changed file, at any remove.
+"""Selects the tests that a change affects: those that use a changed file directly or indirectly.
 
-Settings and lists of what is installed reach all tests. A file that is no Python is used by those that name it
-in a string; where none does, who reads it is unknown, and the tests of the nearest folder around it (below the
-top one) are taken, and who names its folder. A file that does not parse may import anything, so it is taken for
+Settings and dependency lists affect all tests. A file that is not Python is used by files that name it in a
+string. If none does, its users are unknown: the tests of the nearest folder around it (below the top one) are
+selected, and files that name its folder. A file that does not parse may import anything, so it counts as
 changed.
 """
 
@@ -21,26 +21,26 @@ AFFECTS_ALL = (
     *("setup.py", "*.lock", "*.lockb", "*-lock.*", "pylock*.toml", "go.sum", "Pipfile", ".python-version"),
     *("requirements*.txt", "requirements*.in", "constraints*.txt", "environment.yml", "environment.yaml"),
 )
-"""Names of files on which every test stands: settings, and what is installed."""
+"""Files that affect every test: settings and dependencies."""
 
 
-class TestSelection(NamedTuple):
-    """What a change of some files means for the tests of a tree."""
+class SelectedTests(NamedTuple):
+    """The tests that a change affects."""
 
     graph: ImportGraph
     tests: frozenset[str]
-    """Files of tests that it reaches."""
+    """Affected test files."""
     selects_all: tuple[str, ...]
-    """Changed files that reach every test."""
+    """Changed files that affect every test."""
     unreached: tuple[str, ...]
     """Changed files that no test uses."""
     unknown: Mapping[str, str]
-    """File -> what cannot be known of it."""
+    """File -> what is unknown about it."""
 
 
-def select_tests(tree: SourceTree, changed: Collection[str]) -> TestSelection:
-    """What a change that led to this tree reaches. Changed files that are not in it were deleted; a deleted
-    test is neither reached nor missing."""
+def select_tests(tree: SourceTree, changed: Collection[str]) -> SelectedTests:
+    """Select the tests for a change that led to this tree. Changed files that are not in the tree were
+    deleted; a deleted test is neither selected nor missed."""
     graph = ImportGraph(tree, gone=set(changed) - tree.paths)
     selects_all = tuple(path for path in changed if _reaches_all(path))
     other = [path for path in changed if not path.endswith(".py") and path not in selects_all]
@@ -54,7 +54,7 @@ def select_tests(tree: SourceTree, changed: Collection[str]) -> TestSelection:
         for path in changed
         if path not in used and path not in selects_all and path not in unknown and not graph.is_gone_test(path)
     ]
-    return TestSelection(graph, reached, selects_all, tuple(unreached), unknown)
+    return SelectedTests(graph, reached, selects_all, tuple(unreached), unknown)
 
 
 def _reaches_all(path: str) -> bool:
@@ -62,7 +62,7 @@ def _reaches_all(path: str) -> bool:
 
 
 def _file_users(files: Collection[str], graph: ImportGraph) -> tuple[dict[str, set[str]], dict[str, str]]:
-    """Python file -> those of the files that it reads, as far as can be told; and of which that is a guess."""
+    """Return Python file -> the files that it reads, and for which files this is a guess."""
     file_users: dict[str, set[str]] = defaultdict(set)
     for reader, named in graph.named_by_strings(files).items():
         file_users[reader] |= named
@@ -96,7 +96,7 @@ def _unreadable(tree: SourceTree) -> dict[str, str]:
 
 
 def _nearest_tests(path: str, tests: Collection[str]) -> tuple[str, list[str]]:
-    """The nearest folder around a file, below the top one, that holds tests at any depth, and these."""
+    """Return the nearest folder around a file, below the top one, that contains tests, and these tests."""
     for folder in PurePosixPath(path).parents:
         nearest = [test for test in tests if test.startswith(f"{folder}/")]
         if nearest and folder.name:

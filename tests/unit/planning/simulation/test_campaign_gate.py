@@ -20,7 +20,7 @@ from assay.planning.simulation.compile import compile_program
 from assay.planning.simulation.greedy_schedule import greedy_schedule
 from assay.planning.simulation.information import least_gain, seeds_table
 from assay.planning.simulation.outcome import simulate
-from assay.planning.simulation.random_draws import (
+from assay.planning.simulation.sampling import (
     ProgramSamples,
     p_pass,
     quantile_of_belief,

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from assay.base.errors import ConfigError
 from assay.planning.simulation.compile import compile_program
 from assay.planning.simulation.greedy_schedule import greedy_schedule
-from assay.planning.simulation.random_draws import Sampler, sample_program, triangular_quantile
+from assay.planning.simulation.sampling import Sampler, sample_program, triangular_quantile
 
 
 def sampled(program, **options):

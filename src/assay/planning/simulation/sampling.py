@@ -1,16 +1,15 @@
-"""The luck of each world: how long things take, what goes wrong, what the pilot's effect truly is.
+"""Random samples of a program: durations, risks, gate verdicts and the true gain.
 
-Every quantity is drawn along an axis of its own, named by what it belongs to ("replicate#3", "data_late"). So
-two mitigations or two what-ifs are compared under the same luck, and what differs is their doing. A quantile
-that lies between the worlds that stop and those that go on is only as firm as the share of those that stop;
-so luck is not thrown but laid out evenly, in two layers:
+Every quantity has its own axis, keyed by its name ("replicate#3", "data_late"). So two mitigations or what-ifs
+are compared with the same samples, and differences are theirs. A quantile between samples that stop and samples
+that continue is only as precise as the share of those that stop. So the samples are stratified, in two layers:
 
-    what gates say    many more worlds than are played, of which every k-th is taken in the order of the
-                      verdicts: each path through the gates has its share to about 1 in 10,000
-    everything else   a scrambled Sobol sequence (Owen 1998), in that same order: within each path, too, long
-                      and short durations come in their proportions
+    gate verdicts       many more samples than are simulated, of which every k-th is used in the order of the
+                        verdicts: each path through the gates has its share to about 1 in 10,000
+    everything else     a scrambled Sobol sequence (Owen 1998) in the same order: durations are also stratified
+                        within each path
 
-    true gain ~ belief after the pilot and its reruns  -->  a gate's estimate = gain + luck of items and seeds
+    true gain ~ posterior after the pilot and its reruns  -->  a gate's estimate = gain + noise of items and seeds
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -45,42 +44,41 @@ from assay.planning.simulation.replay import ReplaySamples
 from assay.statistics.replication import posterior_after
 
 _AXES = 512
-"""Dimensions of the Sobol sequence. A name takes the axis of its hash, or the next free one, so that it keeps
-its luck where others come and go; names beyond the last are drawn at random."""
+"""Dimensions of the Sobol sequence. A name uses the axis of its hash, or the next free one, so its samples do
+not depend on other names. Names beyond the last axis use plain random numbers."""
 
 MANY_PARTS = 1000
-"""More parts than these are summed by their normal law."""
+"""Sums of more parts use the normal approximation."""
 
 _GATE_AXES = 32
-"""Dimensions of that of the few names that gates depend on."""
+"""Dimensions of the sequence for gates, which depend on few names."""
 
 _CANDIDATES = 16
-"""Worlds through the gates for each one that is played: a verdict costs little, a replay much."""
+"""Gate paths sampled per simulated sample: a verdict is cheap, a replay is not."""
 
 Verdicts = NDArray[np.str_]
 
 
 class GateSamples(NamedTuple):
-    """What one look of a gate finds, should the program get there."""
+    """Verdict and estimate of one look of a gate, if the program reaches it."""
 
     verdict: Verdicts
     estimate: Array | None
-    """The gain that it sees, in points; None where stated probabilities decide."""
+    """Estimated gain in points; None if the verdict follows from stated probabilities."""
     standard_error: Array | None
 
     def select(self, chosen: NDArray[np.intp]) -> "GateSamples":
-        """Some of the worlds, by their positions."""
         estimate = None if self.estimate is None else self.estimate[chosen]
         error = None if self.standard_error is None else self.standard_error[chosen]
         return GateSamples(self.verdict[chosen], estimate, error)
 
 
 Gates = Mapping[str, tuple[GateSamples, ...]]
-"""Gate -> its looks, the repeats included."""
+"""Gate -> its looks, including repeats."""
 
 
 class ProgramSamples(NamedTuple):
-    """All that is drawn for each world."""
+    """All random samples of a program."""
 
     replay_samples: ReplaySamples
     gain: Float[np.ndarray, " sample"]
@@ -88,7 +86,6 @@ class ProgramSamples(NamedTuple):
     gates: Gates
 
     def select(self, chosen: NDArray[np.intp]) -> "ProgramSamples":
-        """Some of the worlds, by their positions."""
         return ProgramSamples(self.replay_samples.select(chosen), self.gain[chosen], _select(self.gates, chosen))
 
 
@@ -106,7 +103,7 @@ def _sobol_points(num_samples: int, seed: int, num_axes: int) -> Float[np.ndarra
 
 
 class Sampler:
-    """Numbers for `num_samples` worlds; each name has an axis of its own."""
+    """Quasi-random numbers for `num_samples` samples; each name has its own axis."""
 
     def __init__(self, *, num_samples: int, seed: int, num_axes: int = _AXES) -> None:
         self.num_samples = num_samples
@@ -116,7 +113,7 @@ class Sampler:
         self._used_axes: set[int] = set()
 
     def uniform(self, *name: str | int) -> Array:
-        """Strictly between 0 and 1."""
+        """Uniform, strictly between 0 and 1."""
         axis = self._axis(derive_key(*name))
         return self._stream(*name).random(self.num_samples) if axis is None else self._points[axis]
 
@@ -125,12 +122,12 @@ class Sampler:
         return np.asarray(ndtri(self.uniform(*name)))
 
     def triangular(self, values: Sequence[float], *name: str | int) -> Array:
-        """Least, most likely, most; all equal is no luck at all."""
+        """Triangular with (least, most likely, most); constant if all are equal."""
         least, likely, most = values
         return triangular_quantile(least, likely, most, self.uniform(*name))
 
     def poisson_sum(self, rate: float | Array, low: float, high: float, *name: str | int) -> Array:
-        """The sum of as many uniform numbers in [low, high] as a Poisson of this mean asks for; at random."""
+        """A Poisson-distributed number of uniform values in [low, high], summed; plain random numbers."""
         stream = self._stream(*name)
         counts = stream.poisson(rate, self.num_samples)
         if counts.max(initial=0) > MANY_PARTS:
@@ -161,7 +158,7 @@ class Sampler:
 
 
 def triangular_quantile(least: float, likely: float, most: float, share: Array) -> Array:
-    """The inverse of the triangular distribution's cumulative function."""
+    """Return the quantile function of the triangular distribution."""
     width = most - least
     if width <= 0:
         return np.full_like(share, least)
@@ -172,7 +169,7 @@ def triangular_quantile(least: float, likely: float, most: float, share: Array) 
 
 
 def sample_program(compiled: CompiledProgram, *, num_samples: int, seed: int = 0) -> ProgramSamples:
-    """Draw everything. Raises `ConfigError` where a gate reads an effect and no pilot says what to expect."""
+    """Sample everything. Raises `ConfigError` if a gate reads an effect and the program has no pilot."""
     program, sampler = compiled.program, Sampler(num_samples=num_samples, seed=seed)
     gate_results = _gate_results(_gate_query(compiled, num_samples=num_samples, seed=seed))
     active_risks = {
@@ -192,7 +189,7 @@ def sample_program(compiled: CompiledProgram, *, num_samples: int, seed: int = 0
 
 
 def p_pass(compiled: CompiledProgram, gate: str, gain: float, *, num_samples: int, seed: int = 0) -> float:
-    """P(the first look of a gate passes), were the true gain so many points."""
+    """Return the probability that the first look of a gate passes if the true gain is `gain` points."""
     sampler = Sampler(num_samples=num_samples, seed=derive_key(seed, "if"), num_axes=_GATE_AXES)
     active = np.ones((len(compiled.items), num_samples), bool)
     found = _look(compiled, gate, sampler, np.full(num_samples, gain), active, 0, is_last=True)
@@ -200,7 +197,7 @@ def p_pass(compiled: CompiledProgram, gate: str, gain: float, *, num_samples: in
 
 
 def baseline_replay_samples(compiled: CompiledProgram) -> ReplaySamples:
-    """One program to which nothing happens, and whose gates all pass: the schedule as it was meant."""
+    """Return a single sample without risks and noise, in which all gates pass."""
     shape = (len(compiled.items), 1)
     reduction_start, reduction_end = compiled.planned_reductions()
     return ReplaySamples(
@@ -232,7 +229,7 @@ def _duration(program: Program, item: NetworkItem, sampler: Sampler, active_risk
 
 
 def _interrupt_rate(program: Program, sampler: Sampler) -> Array:
-    """Per device-hour, the same for all runs of a program."""
+    """Per device-hour, the same for all runs of a sample."""
     rate, shape = program.noise.interrupts_per_device_hour, program.noise.interrupts_known_from
     if shape is None:
         return np.full(sampler.num_samples, rate)
@@ -240,7 +237,8 @@ def _interrupt_rate(program: Program, sampler: Sampler) -> Array:
 
 
 def _risk_factor(program: Program, item: NetworkItem, sampler: Sampler, active_risks: Mapping[str, Flags]) -> Array:
-    """By how much risks that have come true lengthen it; one draw for all that a risk touches."""
+    """Return the factor by which active risks lengthen an item; one value for everything that a risk
+    affects."""
     factor = np.ones(sampler.num_samples)
     names = {item.node, item.stage}
     for name, risk in program.risks.items():
@@ -265,7 +263,7 @@ def _delays(compiled: CompiledProgram, sampler: Sampler, active_risks: Mapping[s
 
 
 def _reductions(compiled: CompiledProgram, sampler: Sampler, active_risks: Mapping[str, Flags]) -> tuple[Array, Array]:
-    """When capacity is missing, in each world."""
+    """Return start and end of each capacity reduction, in each sample."""
     program, num_samples = compiled.program, sampler.num_samples
     start, end = (np.repeat(hours, num_samples, axis=1) for hours in compiled.planned_reductions())
     last_h = float(program.calendar.hour_of(program.decision.by))
@@ -290,24 +288,24 @@ def _reductions(compiled: CompiledProgram, sampler: Sampler, active_risks: Mappi
 
 @dataclass(frozen=True)
 class _GateQuery:
-    """A question for what the runs show; programs that differ in nothing of it have one answer."""
+    """Cache key of the gates' samples: programs with equal `about` have equal samples."""
 
     about: str
-    """All that the answer depends on."""
+    """Everything that the samples depend on."""
     compiled: CompiledProgram = field(compare=False)
     num_samples: int
     seed: int
 
 
 class _GateResults(NamedTuple):
-    """In each world, evenly taken from many more."""
+    """Stratified samples of gates and gain."""
 
     gain: Array
     gates: Gates
     active: Mapping[tuple[str, int], Flags]
-    """(Activity or gate, repeat) -> where it is done."""
+    """(Activity or gate, repeat) -> whether it is done."""
     lost: Mapping[str, Flags]
-    """Risk that costs gain -> where it comes true."""
+    """Risk that reduces the gain -> whether it occurs."""
 
 
 def _gate_query(compiled: CompiledProgram, *, num_samples: int, seed: int) -> _GateQuery:
@@ -348,15 +346,15 @@ def _select(gates: Gates, chosen: NDArray[np.intp]) -> Gates:
 
 
 def looks_of(compiled: CompiledProgram, gates: Gates) -> Iterator[tuple[int, GateSamples]]:
-    """Every look of every gate, with its position in the network."""
+    """Yield every look of every gate, with its index in the network."""
     for name, looks in gates.items():
         yield from zip(compiled.indices(name), looks, strict=True)
 
 
 def _by_path(compiled: CompiledProgram, gates: Gates, active: Flags, gain: Array) -> NDArray[np.intp]:
-    """Worlds sorted by what the first gate says, then the second, ...; by gain within a path.
+    """Sort samples by the verdict of the first gate, then of the second, ..., and by gain within a path.
 
-    What comes after a stop, or was never asked, tells no paths apart.
+    Looks after a stop, or that are never reached, do not distinguish paths.
     """
     ended = np.zeros(len(gain), bool)
     columns: list[NDArray[np.uint8]] = []
@@ -369,7 +367,7 @@ def _by_path(compiled: CompiledProgram, gates: Gates, active: Flags, gain: Array
 
 
 def _initials(verdict: Verdicts) -> NDArray[np.uint8]:
-    """No two verdicts begin with the same letter, and numbers are sorted many times faster than words."""
+    """Return the verdicts' first letters, which are distinct; numbers sort much faster than strings."""
     letters = np.ascontiguousarray(verdict).view(np.uint32).reshape(len(verdict), -1)
     return letters[:, 0].astype(np.uint8)
 
@@ -385,7 +383,7 @@ def _true_gain(program: Program, sampler: Sampler, active_risks: Mapping[str, Fl
 
 
 def quantile_of_belief(pilot: Pilot, share: Array) -> Array:
-    """Points of gain at quantiles of what is believed after the pilot and its reruns, none left out."""
+    """Return quantiles of the posterior gain in points, after the pilot and all its reruns."""
     variance = (pilot.standard_error / POINTS) ** 2
     belief = posterior_after(
         [gain / POINTS for gain in pilot.gains],
@@ -397,7 +395,7 @@ def quantile_of_belief(pilot: Pilot, share: Array) -> Array:
 
 
 def _walk_gates(compiled: CompiledProgram, sampler: Sampler, gain: Array) -> tuple[Gates, Flags]:
-    """Every gate's looks, in order; what narrows and repeats switch off and on."""
+    """Sample every gate's looks in order, and switch nodes on and off by their verdicts."""
     program = compiled.program
     is_first = np.array([[item.repeat == 0] for item in compiled.items])
     active = np.repeat(is_first, sampler.num_samples, axis=1)
@@ -470,7 +468,7 @@ def _by_thresholds(evidence: Evidence, estimate: Array, *, is_last: bool) -> Ver
 
 
 def _seed_deviations(sampler: Sampler, runs: str, num_seeds: int) -> Float[np.ndarray, "seed sample"]:
-    """How far each seed lies from the mean of them all, in standard deviations of one."""
+    """Return each seed's deviation from the mean of the seeds, in standard deviations of one seed."""
     normal = [sampler.normal("seed", runs, number) for number in range(num_seeds)]
     seeds = np.reshape(normal, (num_seeds, sampler.num_samples))
     return seeds - (seeds.mean(axis=0) if num_seeds else 0.0)
@@ -485,7 +483,7 @@ def _declared(gate: ProgramGate, share: Array, *, is_last: bool) -> Verdicts:
 
 
 def is_stop(compiled: CompiledProgram, gates: Gates, *, num_samples: int) -> Flags:
-    """Whether each look says stop; false for what is no gate."""
+    """Return whether each look stops; False for nodes that are not gates."""
     found = np.zeros((len(compiled.items), num_samples), bool)
     for index, look in looks_of(compiled, gates):
         found[index] = look.verdict == "stop"
@@ -493,7 +491,7 @@ def is_stop(compiled: CompiledProgram, gates: Gates, *, num_samples: int) -> Fla
 
 
 def seeds_of(compiled: CompiledProgram, activity: str) -> int:
-    """Seeds of each arm: half of the activity's runs, or as the gate that reads them shares them out."""
+    """Return the seeds of each arm: half of the activity's runs, or by the arms of the gate that reads them."""
     readers = (gate.evidence for gate in compiled.program.gates.values() if gate.evidence is not None)
     arms = next((reader.arms for reader in readers if reader.runs == activity), 2)
     return sum(i.node == activity and i.kind == "run" and not i.repeat for i in compiled.items) // arms
