@@ -1,14 +1,14 @@
-"""Why a step looks bad: wrong arithmetic, bad data, or the optimisation itself, up to a divergence.
+"""Explains why a step looks bad: wrong arithmetic, bad data, or the optimization itself.
 
-the replay differs from the record                      -> wrong arithmetic (if only from this step on), else
-another machine or code made the record
-equal, and an operator is off its reference             -> wrong arithmetic: rows that meet it only look bad
-equal, and rows of this step are worse than the rows
-before them, with the same weights                      -> bad data; the rows are named
-equal, those rows are no worse, and the loss is
-not finite or far above where training began            -> divergence: the updates had ruined the weights
-equal, and those rows are no worse                      -> optimisation: the weights had gone wrong before
-equal, and the loss is within what it was before        -> ordinary
+the replay differs from the record             -> wrong arithmetic (if only from this step on), or
+                                                  a record made by another machine or code
+equal, and an operator is outside its bound    -> wrong arithmetic, even if some rows look bad
+equal, and rows of this step are worse than
+previous rows with the same weights            -> bad data; the rows are named
+equal, rows are no worse, and the loss is not
+finite or far above its start                  -> divergence: earlier updates ruined the weights
+equal, rows are no worse, the loss is high     -> optimization: the weights were already bad
+equal, the loss is in the usual range          -> ordinary
 """
 
 import math

@@ -1,9 +1,9 @@
-"""A diagnosis becomes a guard: what runs land on it, which hosts a scheduler is to leave out, when it lapses.
+"""Turns a diagnosis into a guard: which runs match it, which hosts to exclude, and when it lapses.
 
-What is known of a run before it begins are the factors that the ledger has of attempts: code, dataset, number
-of workers, the recipe's keys; host and surroundings where no scheduler chooses them. A guard of anything else
-would keep nothing, and is refused. Evidence that it was mended is that of `triage fixed`, from the moment on at
-which it was accepted; a run that is refused is none, so a guard that refuses is lifted by hand.
+Before a run starts, its known factors are code, dataset, number of workers and recipe keys, and host and
+environment unless a scheduler chooses them. A guard on other factors is rejected, because it could match no run.
+A guard lapses if `triage fixed` finds the cause fixed since it was accepted. A guard that refuses runs gets no such
+evidence, so it must be removed by hand.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,12 +1,12 @@
-"""What to look at first: every question of triage that the ledger can answer, by device-hours lost a week.
+"""Ranks everything that triage can find in the ledger by device-hours lost per week.
 
-    failures   of each cause, what its failed attempts held beyond what the rate elsewhere would have cost
-    slower     of each lasting rise of step time, the share of what was held since that it added
-    spent      device time by phase: started, made again, stood still, waited for rows, committed
+    failures   for each cause, the device-hours of failed attempts beyond the rate elsewhere
+    slower     for each lasting increase of step time, the added share of all later device-hours
+    spent      device time by phase: startup, repeated work, stalls, waiting for rows, commits
 
-Failures for which no cause is confirmed come first, by symptom. A cause is confirmed where the scan is sure of
-it, a rise where it is assigned to a factor; what a phase took is measured. Parts overlap (work made again
-after a failure is lost, and is the failure's), so they are no sum.
+Failures without a confirmed cause come first, by symptom. A cause is confirmed if the scan is significant, an
+increase if a factor explains it; time by phase is measured. Parts overlap (work repeated after a failure is also
+lost), so they do not sum.
 """
 
 from collections import Counter

@@ -1,17 +1,17 @@
-"""Where the time goes between the moment when a run is asked for and the end of its first step.
+"""Measures where the time goes from the request of a run to the end of its first step.
 
-    command       the command that was typed: its imports and checks           (first attempt of a launch)
-    launch        from the launch's record to the attempt: a queue, a process  (first attempt of a launch)
-    restart       from the death of the attempt before                         (the others)
-    process       until the last rank can work: forks, and imports outside of the fork server
-    imports       of what ranks need, as far as the attempt waits for them
-    rendezvous    until the ranks have met
-    dataset, model, restore    what their names say
+    command       imports and checks of the command                            (first attempt of a launch)
+    launch        from the launch's record to the attempt: queue, process      (first attempt of a launch)
+    restart       from the end of the previous attempt                         (other attempts)
+    process       until the last rank can work: forks, and imports outside the fork server
+    imports       of the ranks, as far as the attempt waits for them
+    rendezvous    until the ranks have connected
+    dataset, model, restore
     evaluation    before the first step
-    first_step    until it has ended: first rows, allocations, compiled programs
+    first_step    until it has ended: first rows, allocations, compilation
 
-Spans follow one another, so each second is in one of them or in none; the latter are `unaccounted`. Ranks end
-their first step together, nearly: the last one's spans are reported.
+Spans are consecutive, so each second is in one span or in none; the latter are `unaccounted`. Ranks end their first
+step almost together; the spans of the last one are reported.
 """
 
 import math

@@ -73,7 +73,7 @@ class Offer(Record):
 
     program: str
     program_sha256: str
-    """Of the program at full scope."""
+    """Digest of the program at full scope."""
     seed: NonNegativeInt
     target_on_time: Probability
     target_over_budget: Probability

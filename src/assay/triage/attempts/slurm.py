@@ -1,7 +1,7 @@
-"""Slurm's accounts of jobs: `sacct --parsable2`, `sacct --json`, and the text of its job-completion plugin.
+"""Reads Slurm's job records: `sacct --parsable2`, `sacct --json`, and the text of its job-completion plugin.
 
-A job that was cancelled, or preempted, or still runs, says nothing of failure and is left out. The unit is the
-user's job name without its digits: forty jobs of one array fail alike.
+Jobs that were cancelled or preempted, or still run, are left out. The unit is the user's job name without digits,
+because the jobs of one array fail together.
 """
 
 import re

@@ -1,9 +1,10 @@
-"""Which kind of source a file is, told by its content; never by its name.
+"""Recognizes the format of a source by its content, never by its name.
 
 Parquet | JUnit XML | JSON (sacct, pods, GitHub's jobs, rows) | JSONL | sacct --parsable2 | Slurm's
 job-completion text | CSV
 
-JSON is read by pydantic's parser: one that refuses half a character, which no column of text holds."""
+JSON is read by pydantic's parser, which rejects lone surrogates; Arrow cannot store these.
+"""
 
 import csv
 import io

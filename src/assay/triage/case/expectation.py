@@ -1,11 +1,11 @@
-"""What a prediction expects of an answer, and whether an answer is that.
+"""Parses what a prediction expects of a command's output, and checks it.
 
     exit 1                                   the command's exit code
-    operators.finding.operator=aten::sum     a place in its JSON, and the value there
+    operators.finding.operator=aten::sum     a path in its JSON, and the value there
     findings.*.what!=null                    any element, any other value
 
-A name of an operator with `::` is that operator in any overload. A place inside of what is null is null; a key
-that the answer does not have is a mistake in the prediction, and says nothing.
+An operator name with `::` matches any overload. A path inside null is null. A key that the output does not have is
+a mistake in the prediction, which then counts neither for nor against.
 """
 
 import json

@@ -1,9 +1,9 @@
-"""Hypotheses that follow from what the symptoms of a case share.
+"""Proposes hypotheses from what the symptoms of a case share.
 
-runs with a step to look at -> one operator: that the audit of each run's step names it
-                            -> the rows: that each step's own rows are to blame
-a host, dataset, code, key  -> that the scan of all attempts names it
-a dataset among these       -> that it differs from what runs without a failure read
+runs with a step to examine -> one operator: the audit of each run's step names it
+                            -> the rows: each step's own rows are to blame
+a host, dataset, code, key  -> the scan of all attempts names it
+a dataset among these       -> it differs from the dataset of a run without failures
 """
 
 import shlex

@@ -1,12 +1,12 @@
-"""Which tests pass and fail on one commit in one configuration, and how often they fail.
+"""Finds tests that pass and fail on the same commit and configuration, and estimates how often they fail.
 
-A commit that breaks a test makes it fail in every run of that commit, so a test is called flaky only where it
-did both. Commits all of whose runs failed may be broken, so the rate is that of the others; that these may not
-have failed in every run is part of the likelihood (a binomial without its last value):
+A commit that breaks a test fails it in every run of that commit, so only tests with both results are flaky. Commits
+whose runs all failed may be broken, so the rate comes from the others; the likelihood is conditioned on not all
+runs having failed (a truncated binomial):
 
     P(k failures of n | k < n) = C(n, k) p^k (1 - p)^(n - k) / (1 - p^n)
 
-A run in which far more tests fail than its commit's other runs explain tells of its machine, not of tests.
+A run in which many more tests fail than in its commit's other runs indicates a bad machine, not flaky tests.
 """
 
 import statistics

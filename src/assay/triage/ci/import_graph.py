@@ -1,13 +1,13 @@
-"""Which files of a repository a test stands on, as far as their text says.
+"""Builds the dependency graph of a repository's files from their text.
 
     test --> conftest.py of its folder and above, __init__.py of its packages
-    file --> what it imports, with the packages on the way there
-    file --> what its strings name: a script, a table
+    file --> its imports, including their packages
+    file --> files that its strings name: a script, a table
 
-Files are modules by every name under which they may be imported: from the top folder, from folders named `src`,
-from those of a project (with a pyproject.toml, setup.py or setup.cfg), from pytest's `pythonpath`, and from the
-first folder above them that is no package, as pytest and a script have it. Where two files share a name, both
-are meant: a test too many is run rather than one too few.
+A file is a module under every name by which it may be imported: from the top folder, from folders named `src`, from
+project folders (with a pyproject.toml, setup.py or setup.cfg), from pytest's `pythonpath`, and from the first
+folder above it that is not a package. If two files share a name, both count: running an unneeded test is better
+than missing one.
 """
 
 import fnmatch

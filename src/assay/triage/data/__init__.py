@@ -1,1 +1,1 @@
-"""Which data changed: from two versions of the rows to the changes in them, causes before consequences."""
+"""Compares two versions of the data, and lists the changes with causes before consequences."""

@@ -1,10 +1,11 @@
-"""The changes from one version of the data to another, causes before what follows from them.
+"""Compares two versions of the data, and separates causes from consequences.
 
     rows --> kinds of columns --> changes of values, texts, tokens, masks, whole rows
                                      |
-             of each that left rows alone: what is gone among those rows is its consequence
+             for each change that left rows unchanged: changes that vanish among those rows are consequences
 
-Rows are taken to be independent draws; what every version would have (a later time, other ids) is no change."""
+Rows are assumed independent. Differences that any new version has (later times, other ids) are no changes.
+"""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -33,23 +34,23 @@ from assay.triage.data.whole_rows import (
 
 MIN_ROWS = 30
 MIN_MATCHED = 0.3
-"""This share of the rows has to be left for what is not found among them to be gone."""
+"""A consequence is only tested if at least this share of the rows remains."""
 CAUSES: tuple[DataChangeKind, ...] = (
     "columns", "missing", "empty", "truncation", "unseen", "share", "duplicates", "unit", "range", "template",
     "words", "tokens", "mask", "labels", "values", "distribution", "lengths",
 )  # fmt: skip
-"""Which is asked first whether it explains the others."""
+"""Order in which causes are tested as explanations of the others."""
 EXPLAINS: dict[DataChangeKind, tuple[DataChangeKind, ...]] = {
     "template": ("words", "tokens", "mask", "lengths", "values"),
     "words": ("tokens", "mask", "lengths", "values"),
     "tokens": ("mask", "lengths", "values"),
     "truncation": ("lengths", "values"),
 }
-"""What follows from changes in every row: tokens from the texts that they spell, masks from the tokens."""
+"""Consequences of changes in every row: tokens follow from texts, masks from tokens."""
 
 
 def compare_data(before: Path, after: Path, rng: np.random.Generator) -> DataChanges:
-    """The changes between two datasets, files, or folders of files."""
+    """Compare two datasets, files, or folders of files."""
     old, new = read_versions(before, after)
     if min(old.num_rows, new.num_rows) < MIN_ROWS:
         few = min((old, new), key=lambda rows: rows.num_rows)
@@ -75,7 +76,7 @@ def compare_data(before: Path, after: Path, rng: np.random.Generator) -> DataCha
 
 
 def _refuse_strangers(old: VersionRows, new: VersionRows, shared: Sequence[str]) -> None:
-    """What shares no column, or is a dataset beside rows without tokens, has no changes to be named."""
+    """Raise `DataError` if the versions share no column, or only one of them has tokens."""
     strangers = f"{old.name} and {new.name} are not two versions of one thing:"
     if not shared:
         columns = "; ".join(f"{rows.name} has {', '.join(rows.columns)}" for rows in (old, new))
@@ -108,7 +109,7 @@ def _other_columns(old: VersionRows, new: VersionRows) -> Iterator[Change]:
 def _changes(
     old: VersionRows, new: VersionRows, kinds: dict[str, ColumnKind], rng: np.random.Generator
 ) -> list[Change]:
-    """All of them, a column at a time."""
+    """Find all changes, column by column."""
     found: list[Change] = []
     digests = content_digests(old, kinds), content_digests(new, kinds)
     found += duplicate_changes(*digests, rng)
@@ -136,7 +137,7 @@ def _changes(
 
 
 def _tokens_of(mask: str, kinds: dict[str, ColumnKind]) -> str:
-    """The column of tokens that a mask is of; empty where there is none."""
+    """Return the token column that a mask belongs to, or an empty text."""
     tokens = [name for name, kind in kinds.items() if kind == "tokens" and name.rpartition(".")[2] != REJECTED]
     siblings = [name for name in tokens if name.rpartition(".")[0] == mask.rpartition(".")[0]]
     exact = [name for name in siblings if name.rpartition(".")[2] == TOKENS]
@@ -150,7 +151,7 @@ def _ranked(
     kinds: dict[str, ColumnKind],
     rng: np.random.Generator,
 ) -> tuple[DataFinding, ...]:
-    """Each change that no other explains, with those that it does."""
+    """Return the changes that no other explains, each with its consequences."""
     waiting = sorted(
         found,
         key=lambda change: (
@@ -175,7 +176,7 @@ def _ranked(
 
 
 def _significance(finding: DataFinding) -> tuple[float, float]:
-    """The surest and then the largest first."""
+    """Sort key: most significant first, then largest."""
     return finding.p_value, -abs(finding.effect)
 
 
@@ -184,7 +185,7 @@ def _follows(cause: DataFinding, other: DataFinding) -> bool:
 
 
 def _is_gone(finding: DataFinding, left: list[Change]) -> bool:
-    """Whether among those rows it is not found any more, or half as large."""
+    """Return whether the finding disappears among the remaining rows, or is less than half as large."""
     same = [
         change.finding for change in left if (change.finding.what, change.finding.kind) == (finding.what, finding.kind)
     ]

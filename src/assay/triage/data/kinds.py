@@ -1,4 +1,4 @@
-"""What a column is taken for, by the values of both versions: what can be asked of it follows from that."""
+"""Classifies columns by the values of both versions; the kind decides which tests apply."""
 
 import re
 from collections.abc import Sequence
@@ -9,22 +9,22 @@ from typing import Any, Literal
 from assay.data.dataset.columns import SPANS
 
 ColumnKind = Literal["numbers", "categories", "text", "names", "times", "tokens", "mask", "lists", "nothing"]
-"""`names`: a value of its own a row (ids, paths): what values it has says nothing. `lists`: of what are no
-tokens, chat messages for instance."""
+"""`names`: a distinct value per row (ids, paths), whose values carry no information. `lists`: lists that are
+not tokens, e.g. chat messages."""
 
 FEW_VALUES = 20
-"""Numbers of no more values are categories."""
+"""Numbers with at most this many distinct values are categories."""
 IGNORED = -100
-"""The label of a token that is not trained on, as PyTorch's losses have it."""
+"""The label that PyTorch's losses ignore."""
 SAMPLE = 4_000
 _TIME = re.compile(r"(^|[_.])(at|time|timestamp|date|datetime|created|updated|ts)($|[_.])|_at$", re.IGNORECASE)
 _ID = re.compile(r"(^|[_.])(id|uid|uuid|guid|index|idx|row|key|hash|sha256|path|file|url)$", re.IGNORECASE)
 EPOCH_S = (5e8, 5e9)
-"""Seconds since 1970 from 1985 to 2128."""
+"""1985 to 2128, in seconds since the epoch."""
 
 
 def kind_of(name: str, old: Sequence[Any], new: Sequence[Any]) -> ColumnKind:
-    """The kind of the values that are there; both versions together decide."""
+    """Classify a column by its values in both versions."""
     present = [*_some(old), *_some(new)]
     if not present:
         return "nothing"
@@ -40,12 +40,12 @@ def kind_of(name: str, old: Sequence[Any], new: Sequence[Any]) -> ColumnKind:
 
 
 def is_number(value: Any) -> bool:
-    """Whether it is a number, and no truth value."""
+    """Return whether it is a number and not a boolean."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _some(values: Sequence[Any]) -> list[Any]:
-    """Up to so many that are there, from all over the column."""
+    """Return a sample of present values from the whole column."""
     present = [value for value in values if value is not None and value == value]
     return present[:: max(1, len(present) // SAMPLE)]
 
@@ -72,7 +72,8 @@ def _number_kind(name: str, numbers: list[float]) -> ColumnKind:
 
 
 def _counts_on(numbers: list[float]) -> bool:
-    """Whether they rise from row to row, but for one fall where the second version begins."""
+    """Return whether the numbers increase from row to row, with at most one decrease where the second version
+    begins."""
     falls = sum(after <= before for before, after in pairwise(numbers))
     return len(numbers) > 20 and falls <= 1
 

@@ -17,8 +17,8 @@ CONFIDENCE = 0.95
 
 
 def moved_metric(before: Evaluation, after: Evaluation, *, dataset: str, held_s: float) -> MovedMetric | None:
-    """`dataset`: that of the run before; `held_s`: device time of the run after. None where the two have no
-    metric in common that both know with an interval."""
+    """Compare the metric of two runs by slice. `dataset` is that of the run before, `held_s` the device time
+    of the run after. None if they share no metric with intervals."""
     name = after.headline.metric.name
     old, new = _estimate(before.overall, name), _estimate(after.overall, name)
     if old is None or new is None:
@@ -49,7 +49,7 @@ def moved_metric(before: Evaluation, after: Evaluation, *, dataset: str, held_s:
 
 
 def _estimate(metrics: ClassifierMetrics | ScoreMetrics, name: str) -> Estimate | None:
-    """With an interval; None where there is none."""
+    """Return the metric's estimate with its interval, or None."""
     found = next((measured.estimate for measured in metrics.measured if measured.metric.name == name), None)
     return found if found is not None and found.low is not None and found.high is not None else None
 

@@ -1,6 +1,7 @@
-"""The rows of one version of the data, column by column: a dataset, or files as `assay data build` reads them.
+"""Reads the rows of one version of the data by column: a dataset, or files as `assay data build` reads them.
 
-Fields of structs and of JSON's objects are columns with dotted names; what a row lacks is missing there."""
+Fields of structs and JSON objects become columns with dotted names; absent fields are missing values.
+"""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -29,26 +30,27 @@ class VersionRows:
 
     name: str
     digest: str
-    """SHA-256 of the rows as they lie there, or the dataset's fingerprint."""
+    """SHA-256 of the rows, or the dataset's fingerprint."""
     num_rows: int
     columns: dict[str, list[Any]]
-    """A value a row; None is missing. Values are as JSON holds them."""
+    """One JSON value per row; None is missing."""
     is_untyped: bool = False
-    """Whether it is from CSV."""
+    """True for CSV."""
     is_dataset: bool = False
-    """Whether it was built or adopted, with a manifest."""
+    """Whether it has a manifest."""
 
     def only(self, rows: NDArray[np.int64]) -> "VersionRows":
-        """These rows."""
+        """Return a subset of the rows."""
         chosen = rows.tolist()
         columns = {name: [values[row] for row in chosen] for name, values in self.columns.items()}
         return VersionRows(self.name, self.digest, len(chosen), columns, self.is_untyped)
 
 
 def read_versions(before: Path, after: Path) -> tuple[VersionRows, VersionRows]:
-    """All rows of two datasets' folders, files, or folders of files; the same rows are the same in any format.
+    """Read all rows of two datasets, files, or folders of files; equal rows are equal in any format.
 
-    CSV says neither types nor whether a text is empty or missing: what the other version says of it counts."""
+    CSV has neither types nor a difference between empty and missing; the other version decides.
+    """
     old, new = _read_rows(before), _read_rows(after)
     return _read_matching(old, new), _read_matching(new, old)
 
@@ -91,7 +93,7 @@ def _flat(row: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _read_matching(read: VersionRows, other: VersionRows) -> VersionRows:
-    """With CSV's texts as what they spell, and without what CSV cannot tell from nothing."""
+    """Convert CSV's texts to values, and treat empty texts as missing if the other version is CSV."""
     columns = read.columns
     if read.is_untyped:
         columns = {name: _parsed_values(values, other, name) for name, values in columns.items()}
@@ -101,9 +103,11 @@ def _read_matching(read: VersionRows, other: VersionRows) -> VersionRows:
 
 
 def _parsed_values(texts: list[str | None], other: VersionRows, name: str) -> list[Any]:
-    """A column's values: of the other version's type, where that says its own, else as `data build` has them.
+    """Return a column's values with the other version's type, if it has types; otherwise as `data build`
+    infers them.
 
-    A slip among numbers is a finding, and no reason to take all of them for text."""
+    A wrong value among numbers is a finding, and does not turn the column into text.
+    """
     known = None if other.is_untyped else _most(other.columns.get(name, ()))
     present = [text for text in texts if text is not None]
     kinds = {infer_kind(text) for text in present}
@@ -120,7 +124,7 @@ def _parsed_values(texts: list[str | None], other: VersionRows, name: str) -> li
 
 
 def _most(values: Iterable[Any]) -> type | None:
-    """What most values are: text, true or false, numbers; None where there are none."""
+    """Return the most frequent type: text, boolean or number; None without values."""
     kinds = Counter(
         bool if isinstance(value, bool) else str if isinstance(value, str) else float
         for value in values
@@ -130,5 +134,5 @@ def _most(values: Iterable[Any]) -> type | None:
 
 
 def is_missing(values: Iterable[Any]) -> NDArray[np.bool_]:
-    """Which are nothing, or no number."""
+    """Return which values are missing or NaN."""
     return np.array([value is None or value != value for value in values], bool)

@@ -1,6 +1,7 @@
-"""How large a change is, and whether it may be chance: shares, cumulative shares, factors.
+"""Effect sizes with p-values: shares, cumulative shares, factors.
 
-A finding needs both: a least size, and a p-value that is small though all columns were asked."""
+A finding needs both a minimal size and a p-value that is small despite the number of tests.
+"""
 
 import math
 from typing import NamedTuple
@@ -13,12 +14,12 @@ from assay.statistics.interval import wilson_interval
 
 QUANTILE = 1.959963984540054
 MAX_P_VALUE = 1e-5
-"""A p-value above is no finding. Some hundred questions are asked of two versions: by chance one is answered in
-a thousand comparisons; the rest is for rows that are less independent than they are taken to be."""
+"""Maximal p-value of a finding. With some hundred tests per comparison, this gives one false finding in a
+thousand comparisons, and leaves a margin for rows that are less independent than assumed."""
 MIN_SHARE_CHANGE = 0.005
-"""The least share of rows that are missing, empty, unseen, ...: half a point."""
+"""Minimal change of a share of rows: half a percentage point."""
 MIN_DISTANCE = 0.05
-"""Between cumulative shares."""
+"""Minimal distance of cumulative shares."""
 
 
 class Size(NamedTuple):
@@ -33,8 +34,8 @@ class Size(NamedTuple):
 
 
 def share_change(before: float, num_before: float, after: float, num_after: float) -> Size:
-    """From one share of independent rows to another: Newcombe's (1998) interval of the difference, and the
-    two-sided p-value of the pooled z."""
+    """Compare two shares of independent rows: Newcombe's (1998) interval of the difference, and the two-sided
+    p-value of the pooled z-test."""
     (low_b, high_b), (low_a, high_a) = (
         wilson_interval(rate, count, QUANTILE) for rate, count in ((before, num_before), (after, num_after))
     )
@@ -52,15 +53,15 @@ def share_change(before: float, num_before: float, after: float, num_after: floa
 
 
 def flag_change(old: NDArray[np.bool_], new: NDArray[np.bool_]) -> Size | None:
-    """Likewise, of rows that are so or not; None where one side has no rows."""
+    """Compare two columns of flags; None if one has no rows."""
     if not len(old) or not len(new):
         return None
     return share_change(float(old.mean()), len(old), float(new.mean()), len(new))
 
 
 def distance(old: NDArray[np.float64], new: NDArray[np.float64]) -> Size:
-    """Kolmogorov and Smirnov's, with the medians. The interval is that of the difference of two shares at the
-    place where they lie farthest apart; asymptotic p-value."""
+    """Return the Kolmogorov-Smirnov distance with the medians. The interval is that of the difference of the
+    two shares at the point of the largest distance; the p-value is asymptotic."""
     found = stats.ks_2samp(old, new, method="asymp")
     location, effect = found.statistic_location, float(found.statistic)
     gap = share_change(float((old <= location).mean()), len(old), float((new <= location).mean()), len(new))
@@ -69,9 +70,9 @@ def distance(old: NDArray[np.float64], new: NDArray[np.float64]) -> Size:
 
 
 def factor(old: NDArray[np.float64], new: NDArray[np.float64]) -> Size | None:
-    """The factor between two distributions that are one but for it, of values that are not 0.
+    """Return the factor between two distributions that are otherwise equal, ignoring zeros.
 
-    Known by the quotients of the deciles, which agree within a tenth; None where there is none of at least 1.5.
+    The quotients of the deciles must agree within a tenth; None if there is no factor of at least 1.5.
     """
     logs = [np.log(np.abs(values[values != 0])) for values in (old, new)]
     if min(map(len, logs)) < 20 or (old < 0).mean() > 0.5 > (new < 0).mean():

@@ -1,7 +1,8 @@
-"""What stands in texts: how long they are and whether they were cut, and what stands around words (a template).
+"""Finds changes in texts: lengths, truncation, and templates around words.
 
-A space more in a template is in no column's statistics; it is in which runs of spaces and punctuation, with
-the words beside them, stand in how many of the rows."""
+An additional space in a template appears in no column statistics. It appears in which runs of spaces and
+punctuation occur, with adjacent words, in how many rows.
+"""
 
 import re
 from collections import Counter
@@ -24,19 +25,19 @@ from assay.triage.data.sizes import (
 )
 
 MIN_SHARE = 0.02
-"""The share of rows in which something begins or ceases to stand."""
+"""Minimal change of the share of rows with a feature."""
 SAMPLE = 4_000
-"""Rows of which every word is looked at."""
+"""Number of rows whose words are examined."""
 MAX_CHARACTERS = 4_000
-"""What is looked at of each of them: its two ends."""
+"""Examined characters of each row, half from each end."""
 MIN_FRAMED_SHARE = 0.3
-"""What stands in so many of the rows is said by a template, not by who wrote them."""
+"""Features in at least this share of the rows come from a template."""
 _PART = re.compile(r"\w+|\W+")
 Counted = Counter[Hashable]
 
 
 def as_text(value: Any) -> str:
-    """A text as it is; of messages and other lists, what they say, a part a line."""
+    """Return a text unchanged; join the contents of messages and lists, one part per line."""
     if isinstance(value, str):
         return value
     if isinstance(value, dict):
@@ -49,9 +50,10 @@ def as_text(value: Any) -> str:
 
 
 def length_changes(name: str, old: Sequence[Any], new: Sequence[Any]) -> Iterator[Change]:
-    """That texts (in characters or words) or lists (in parts) were cut, else that their lengths changed.
+    """Find truncation of texts (in characters or words) or lists (in parts), or else changed lengths.
 
-    Nothing and empty values have no length here."""
+    Missing and empty values are excluded.
+    """
     is_text = any(isinstance(value, str) for value in (*old[:100], *new[:100]))
     measures: dict[str, Callable[[Any], int]] = {"parts": len}
     if is_text:
@@ -84,7 +86,7 @@ def length_changes(name: str, old: Sequence[Any], new: Sequence[Any]) -> Iterato
 
 
 def _cut(name: str, unit: str, old: NDArray[np.int64], new: NDArray[np.int64]) -> tuple[float, Change] | None:
-    """With the share of rows at the very limit."""
+    """Return the truncation, with the share of rows at the limit."""
     for longer, shorter, is_now in ((old, new, True), (new, old, False)):
         if not len(longer) or not len(shorter) or not shorter.max():
             continue
@@ -105,7 +107,7 @@ def _cut(name: str, unit: str, old: NDArray[np.int64], new: NDArray[np.int64]) -
 
 
 def template_changes(name: str, old: Sequence[Any], new: Sequence[Any], rng: np.random.Generator) -> Iterator[Change]:
-    """What stands around the words; else what the words are."""
+    """Find changed text around words, or else changed words."""
     counts, sizes = zip(*(_documents(values, text_parts, rng) for values in (old, new)), strict=True)
     found = moved_feature(counts, sizes)
     if found is None:
@@ -135,7 +137,7 @@ def _bare(feature: Any) -> tuple[str, ...] | None:
 def _documents(
     values: Sequence[Any], parts: Callable[[Any], set[Any]], rng: np.random.Generator
 ) -> tuple[Counter[Any], int]:
-    """Feature -> rows of a sample that have it; and how many rows that is."""
+    """Return feature -> number of sampled rows with it, and the sample size."""
     present = [value for value in values if value]
     if len(present) > SAMPLE:
         present = [present[row] for row in rng.choice(len(present), SAMPLE, replace=False).tolist()]
@@ -143,7 +145,7 @@ def _documents(
 
 
 def text_parts(value: Any) -> set[tuple[str, ...]]:
-    """Runs of what is no word, with the word before and after; what the text begins and ends with."""
+    """Return non-word runs with their adjacent words, and the start and end of the text."""
     text = as_text(value)
     if len(text) > MAX_CHARACTERS:
         text = text[: MAX_CHARACTERS // 2] + text[-MAX_CHARACTERS // 2 :]
@@ -156,8 +158,7 @@ def text_parts(value: Any) -> set[tuple[str, ...]]:
 
 
 def moved_feature(counts: Sequence[Counter[Any]], sizes: Sequence[int]) -> tuple[Any, Size] | None:
-    """The feature of which the share of rows changed most, if by enough and not by chance; of several that
-    changed alike the longest."""
+    """Return the feature with the largest significant change; of several equal ones the longest."""
     if min(sizes, default=0) < 20:
         return None
     names = list(counts[0].keys() | counts[1].keys())

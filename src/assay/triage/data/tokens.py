@@ -1,7 +1,8 @@
-"""What stands in token ids, and what a loss mask lets through: which tokens stand where, in how many rows.
+"""Finds changes in token ids and loss masks: which tokens occur where, and in how many rows.
 
-The tokens on either side of a mask's borders are what a mask that is off by one changes in every row, while the
-number of trained tokens hardly moves."""
+A mask that is off by one changes the tokens at its boundaries in every row, while the number of trained
+tokens hardly changes.
+"""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -31,7 +32,7 @@ PROPERTIES = {
 
 
 def token_changes(name: str, old: Sequence[Any], new: Sequence[Any], rng: np.random.Generator) -> Iterator[Change]:
-    """The token whose rows became more or fewer, by where it stands."""
+    """Find the token whose share of rows changed most, with its position."""
     samples = [_sample(len(values), rng) for values in (old, new)]
     rows = [[values[row] for row in sample if values[row]] for values, sample in zip((old, new), samples, strict=True)]
     found = moved_feature([Counter(f for ids in row for f in _features(ids)) for row in rows], [*map(len, rows)])
@@ -58,7 +59,7 @@ def mask_changes(
     new: tuple[Sequence[Any], Sequence[Any] | None],
     rng: np.random.Generator,
 ) -> Iterator[Change]:
-    """`old` and `new`: the mask's column, and the tokens' where there is one."""
+    """`old` and `new` are the mask's column, and the tokens' column if there is one."""
     facts = []
     shares = []
     for values, ids in (old, new):
@@ -91,7 +92,7 @@ def _sample(num_rows: int, rng: np.random.Generator) -> list[int]:
 
 
 def _trained(name: str, value: Any, ids: list[int] | None) -> NDArray[np.bool_]:
-    """Which tokens of a row are trained on."""
+    """Return which tokens of a row are trained on."""
     if isinstance(value, int | float):
         mask = np.ones(len(ids or ()), bool)
         mask[: int(value)] = False

@@ -1,4 +1,4 @@
-"""What a column shows by itself: missing and empty values, unseen ones, shares, units, distributions."""
+"""Finds changes within one column: missing and empty values, new values, shares, units, distributions."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -24,17 +24,17 @@ from assay.triage.data.sizes import (
 )
 
 MAX_VALUES = 50
-"""Values of a column, of which a share of their own is looked at; the rest is one."""
+"""Number of values whose shares are tested separately; the others are pooled."""
 OPEN = 0.3
-"""A column of which so many new rows would have an unseen value anyway has no set of values."""
+"""A column in which at least this share of new rows has a new value anyway is not categorical."""
 MIN_RATIO = 1.5
-"""A share that is so many times as large, or as small, counts from 0.3 points on."""
+"""A share that changes by this factor counts from 0.3 percentage points on."""
 WHOLE_FACTORS = (10, 12, 24, 60, 100, 1_000, 1_024, 3_600, 86_400, 1_000_000, 1_000_000_000)
-"""Between units that people mix up."""
+"""Factors between commonly confused units."""
 
 
 def value_changes(name: str, kind: ColumnKind, old: Sequence[Any], new: Sequence[Any]) -> Iterator[Change]:
-    """At most one of each kind; `old` and `new` are all the values of a column."""
+    """Find at most one change of each kind; `old` and `new` are all values of a column."""
     gone = is_missing(old), is_missing(new)
     yield from _flags(name, "missing", *gone)
     if kind in ("text", "names", "lists", "tokens", "mask"):
@@ -110,7 +110,7 @@ def _category_changes(name: str, old: Sequence[Any], new: Sequence[Any]) -> Iter
 
 
 def _renamed(old: Counter[str], seen: Counter[str], num_unseen: int) -> str | None:
-    """The value that the unseen ones stand in place of: with them it has the share that it had."""
+    """Return the value that new values replaced: with them it would have its old share."""
     for key, _ in old.most_common(MAX_VALUES):
         together = seen + Counter({key: num_unseen})
         is_less = share_change(old[key] / old.total(), old.total(), seen[key] / together.total(), together.total())
@@ -120,8 +120,7 @@ def _renamed(old: Counter[str], seen: Counter[str], num_unseen: int) -> str | No
 
 
 def _unseen(old: Counter[str], new: Counter[str], unseen: set[str]) -> Size | None:
-    """Against the chance that the next row of before is of a value not seen yet: the share of the values seen
-    once (Good, 1953)."""
+    """Compare with the expected share of new values: the share of values seen once (Good, 1953)."""
     num_old, num_new = old.total(), new.total()
     if not num_old or not num_new:
         return None
@@ -134,7 +133,7 @@ def _unseen(old: Counter[str], new: Counter[str], unseen: set[str]) -> Size | No
 
 
 def _moved(old: Counter[str], new: Counter[str]) -> tuple[str, Size] | None:
-    """The value whose share changed, and its size: the one without which the others are most as they were."""
+    """Return the value whose share changed, and its size: the value without which the others changed least."""
     num_old, num_new = old.total(), new.total()
     if not num_old or not num_new:
         return None
@@ -159,7 +158,7 @@ def _is_large(size: Size) -> bool:
 
 
 def _unevenness(table: NDArray[np.float64]) -> float:
-    """Chi-square of independence over rows and columns that are not empty."""
+    """Return the chi-square statistic of independence, without empty rows and columns."""
     table = table[table.sum(1) > 0]
     if len(table) < 2 or (table.sum(0) == 0).any():
         return 0.0
@@ -214,8 +213,8 @@ def _shape_changes(name: str, old: NDArray[np.float64], new: NDArray[np.float64]
 
 
 def _mixed_unit(old: NDArray[np.float64], outside: NDArray[np.float64]) -> int | None:
-    """The factor of which values beyond are those of before, if one fits; it fits their upper part only, as
-    the lower hides among the others."""
+    """Return the factor that converts values outside the old range into it; it must fit the upper part,
+    because the lower part overlaps with other values."""
     if len(outside) < 30 or old.min() < 0:
         return None
     for times in WHOLE_FACTORS:

@@ -1,4 +1,5 @@
-"""What only whole rows show: copies, what changed in rows of both, labels that their rows tell less."""
+"""Finds changes of whole rows: duplicates, changed values in common rows, and labels that fit their rows
+less."""
 
 import json
 from collections import Counter
@@ -32,19 +33,19 @@ LABEL_NAMES = (
     "sentiment",
 )
 MIN_SHARED = 0.2
-"""This share of the rows has to be in both versions, for what changed in them to stand for the rest."""
+"""Minimal share of rows in both versions for comparing their values."""
 MAX_LABELS = 20
 MIN_PROBABILITY = 0.02
-"""That a classifier may give a label: it is surer than it should be."""
+"""Lower bound of a label's probability, because classifiers are overconfident."""
 FOLDS = 5
 MAX_LABEL_P_VALUE = 2e-3
-"""One question a column of labels, not hundreds."""
+"""There is one label test per label column instead of hundreds of tests."""
 LABEL_ROWS = 20_000
 Digests = NDArray[np.uint64]
 
 
 def content_digests(rows: VersionRows, kinds: Mapping[str, ColumnKind]) -> Digests:
-    """A digest of each row: of its texts and tokens if it has any, else of all but its own names and times."""
+    """Return a digest of each row: of its texts and tokens, or of everything but names and times."""
     names = [name for name, kind in kinds.items() if kind in CONTENT]
     names = names or [name for name, kind in kinds.items() if kind not in ("names", "times")]
     if not names:
@@ -57,7 +58,7 @@ def content_digests(rows: VersionRows, kinds: Mapping[str, ColumnKind]) -> Diges
 
 
 def duplicate_changes(old: Digests, new: Digests, rng: np.random.Generator) -> Iterator[Change]:
-    """Rows that an earlier one equals, in as many rows of both versions: with more, more are so by chance."""
+    """Compare the share of duplicates in samples of equal size, because larger samples have more duplicates."""
     least = min(len(old), len(new))
     copies = [_copies(digests) for digests in (old, new)]
     shares = []
@@ -82,7 +83,7 @@ def _copies(digests: Digests) -> NDArray[np.bool_]:
 def changed_values(
     name: str, old: Sequence[Any], new: Sequence[Any], digests: tuple[Digests, Digests]
 ) -> Iterator[Change]:
-    """Rows that both versions have once, with another value of this column."""
+    """Find rows that occur once in both versions with different values in this column."""
     once = [_once(digest) for digest in digests]
     shared, at_old, at_new = np.intersect1d(digests[0][once[0]], digests[1][once[1]], return_indices=True)
     if len(shared) < max(50, MIN_SHARED * min(map(len, digests))):
@@ -103,7 +104,7 @@ def _once(digests: Digests) -> NDArray[np.int64]:
 
 
 def label_columns(kinds: Mapping[str, ColumnKind], rows: VersionRows) -> list[str]:
-    """Columns of a few values that are named as labels are; else the only ones of two values."""
+    """Return columns with few values and a label's name, or else the only columns with two values."""
     few = {
         name: values
         for name, kind in kinds.items()
@@ -117,11 +118,12 @@ def label_columns(kinds: Mapping[str, ColumnKind], rows: VersionRows) -> list[st
 def label_changes(
     name: str, old: VersionRows, new: VersionRows, kinds: Mapping[str, ColumnKind], rng: np.random.Generator
 ) -> Iterator[Change]:
-    """How well the labels fit to a classifier that read other rows of before: errors make them fit less, though
-    the share of each stays.
+    """Measure how well labels fit a classifier trained on other old rows. Label errors reduce the fit even if
+    the share of each label is unchanged.
 
-    A logistic regression on hashed words and categories, trained on folds of before and asked of the rest,
-    so that rows of both versions are equally new to it."""
+    The classifier is a logistic regression on hashed words and categories, trained on folds of the old
+    version, so that rows of both versions are equally new to it.
+    """
     used = {
         column: kind
         for column, kind in kinds.items()
@@ -163,9 +165,10 @@ def _labelled(rows: VersionRows, name: str, rng: np.random.Generator) -> Version
 def _doubts(
     name: str, old: VersionRows, new: VersionRows, used: Mapping[str, ColumnKind]
 ) -> list[tuple[NDArray[np.float64], NDArray[np.float64]]] | None:
-    """For each row of either version: how its label, and on average the others, speak for a change of labels.
+    """Return for each row how strongly its label, and on average the other labels, indicate a label change.
 
-    That is the derivative of the log-likelihood in the share of labels changed for any other, at none."""
+    This is the derivative of the log-likelihood with respect to the share of changed labels, at zero.
+    """
     from sklearn.feature_extraction.text import HashingVectorizer
     from sklearn.linear_model import LogisticRegression
 
@@ -195,7 +198,8 @@ def _deciles(values: Sequence[Any]) -> NDArray[np.float64]:
 
 
 def _words(rows: VersionRows, used: Mapping[str, ColumnKind], cuts: Mapping[str, NDArray[np.float64]]) -> list[str]:
-    """What a row says, a word a feature; values of categories, and tenths of numbers, by column."""
+    """Return a row as text with one word per feature; categories and deciles of numbers are marked by
+    column."""
     parts = []
     for index, (name, kind) in enumerate(used.items()):
         values = rows.columns[name]
@@ -212,7 +216,7 @@ def _words(rows: VersionRows, used: Mapping[str, ColumnKind], cuts: Mapping[str,
 
 
 def matched(strata: Strata, rng: np.random.Generator) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Rows of both versions in which each stratum has the same share; those of stratum -1 are left out."""
+    """Return rows of both versions with equal shares of each stratum, excluding stratum -1."""
     counts = [Counter(side[side >= 0].tolist()) for side in strata]
     common = counts[0].keys() & counts[1].keys()
     if not common:

@@ -1,1 +1,1 @@
-"""Why attempts fail: which factors the failures have in common, and whether a repair helped."""
+"""Finds why attempts fail: which factors failures have in common, and whether a fix worked."""

@@ -1,9 +1,10 @@
-"""A region's ratio of failure rates, against attempts that are alike in the other factors and in time.
+"""Failure rate ratio of a region, adjusted for the other factors and for time.
 
-Mantel & Haenszel's ratio over strata; its variance is Greenland & Robins' (1985), or, where that is larger,
-the one by which whole units vary. Time is always a stratum: a broken commit makes everything of its hour
-fail, and who ran then is not at fault. A factor that decides by itself who is in the region (a rack's own
-hosts) leaves nothing to compare, and is no stratum; nor is one after which hardly anything would be left."""
+It is Mantel & Haenszel's ratio over strata, with Greenland & Robins' (1985) variance, or the variance between
+units if that is larger. Time is always a stratum, because a broken commit fails everything of its hour. A
+factor that determines who is in the region (a rack's own hosts) leaves nothing to compare and is no stratum;
+nor is a factor that leaves too little.
+"""
 
 import math
 
@@ -15,11 +16,11 @@ from assay.triage.attempts.table import AttemptTable, Factor
 
 Z = 1.959964
 MIN_REMAINING = 0.15
-"""What strata have to leave of what the whole table says about a region."""
+"""Strata must keep this share of the information about a region."""
 DIRECT = 32
-"""Times the rows: as many pairs of codes are counted instead of sorted."""
+"""Up to this multiple of the number of rows, code pairs are counted instead of sorted."""
 SLOTS = 12
-"""A slot is the longest of `SLOT_LENGTHS_S` that cuts the table's time into so many."""
+"""A time slot is the longest of `SLOT_LENGTHS_S` that divides the table's time into at least this many."""
 MINUTE_S, HOUR_S, DAY_S = 60.0, 3_600.0, 86_400.0
 SLOT_LENGTHS_S = (
     *(MINUTE_S * n for n in (1, 2, 5, 10, 20, 30)),
@@ -29,7 +30,7 @@ SLOT_LENGTHS_S = (
 
 
 def slot_length_s(at_s: Float64[np.ndarray, "row"]) -> float:
-    """How long a stratum of time is."""
+    """Return the length of a time stratum."""
     span = float(at_s.max() - at_s.min())
     return max((length_s for length_s in SLOT_LENGTHS_S if length_s <= span / SLOTS), default=SLOT_LENGTHS_S[0])
 
@@ -37,7 +38,7 @@ def slot_length_s(at_s: Float64[np.ndarray, "row"]) -> float:
 def adjustments(
     table: AttemptTable, inside: Bool[np.ndarray, "row"], named: tuple[int, ...]
 ) -> tuple[AdjustedRatio, ...]:
-    """The region's ratio: to all others, within the other factors, within time too; as far as there is one."""
+    """Return the region's ratio: unadjusted, adjusted for other factors, and also for time, if these exist."""
     everything = np.zeros(table.num_rows, np.int64)
     whole = _information(table, inside, everything)
     slots = _slots(table)
@@ -57,7 +58,7 @@ def adjustments(
 
 
 def _slots(table: AttemptTable) -> Int64[np.ndarray, "row"]:
-    """The stretch of time of each attempt; all one where no time is on record."""
+    """Return the time slot of each attempt; all equal without times."""
     if table.at_s is None:
         return np.zeros(table.num_rows, np.int64)
     slots = (table.at_s - table.at_s.min()) // slot_length_s(table.at_s)
@@ -72,7 +73,7 @@ def _most_explaining_first(
     *,
     least: float,
 ) -> list[Factor]:
-    """Those that leave enough to compare; first the one that explains most of the ratio by itself."""
+    """Return the factors that leave enough to compare, the strongest confounder first."""
     found = list[tuple[float, Factor]]()
     for factor in factors:
         strata = _joined(slots, factor.cells)
@@ -83,7 +84,7 @@ def _most_explaining_first(
 
 
 def _joined(one: Int64[np.ndarray, "row"], other: Int64[np.ndarray, "row"]) -> Int64[np.ndarray, "row"]:
-    """Equal where both are equal."""
+    """Return codes that are equal where both inputs are equal."""
     codes, size = one * (int(other.max()) + 1) + other, (int(one.max()) + 1) * (int(other.max()) + 1)
     if size > DIRECT * len(codes):
         return np.unique(codes, return_inverse=True)[1].astype(np.int64)
@@ -91,7 +92,7 @@ def _joined(one: Int64[np.ndarray, "row"], other: Int64[np.ndarray, "row"]) -> I
 
 
 def _information(table: AttemptTable, inside: Bool[np.ndarray, "row"], strata: Int64[np.ndarray, "row"]) -> float:
-    """What strata leave of the comparison: the harmonic sum of both sides."""
+    """Return the information that strata leave: the harmonic sum of both sides."""
     size = table.size()
     ours, other_size = (np.bincount(strata, size * side) for side in (inside, ~inside))
     return float((ours * other_size / np.maximum(ours + other_size, 1e-12)).sum())
@@ -103,7 +104,7 @@ def _ratio(
     strata: Int64[np.ndarray, "row"],
     within: tuple[str, ...],
 ) -> AdjustedRatio | None:
-    """None where no stratum has failures to compare."""
+    """Return the ratio; None if no stratum has failures to compare."""
     size, failed = table.size(), table.failures
     n1, n0, a, c = (np.bincount(strata, of * side) for of in (size, failed) for side in (inside, ~inside))
     n = np.maximum(n1 + n0, 1e-12)

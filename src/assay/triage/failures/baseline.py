@@ -1,7 +1,8 @@
-"""What the attempts of a window were expected to fail, by those of an earlier one.
+"""Expected failures of a window, from an earlier window.
 
-The baseline's rates by each factor alone, multiplied: each rate is drawn toward what the others expect, as
-if by twenty more attempts, so that a value which was hardly seen expects nothing of its own."""
+The baseline's rates by each factor are multiplied. Each rate is shrunk toward what the other factors predict,
+with a weight of twenty attempts, so that rare values have no effect of their own.
+"""
 
 import numpy as np
 
@@ -11,11 +12,11 @@ from assay.triage.attempts.table import AttemptTable, Factor
 WEIGHT = 20.0
 ROUNDS = 3
 MOST = 0.98
-"""The largest share of a row's attempts that is expected to fail."""
+"""Maximal expected share of failures in a row."""
 
 
 def expected_failures(window: AttemptTable, before: AttemptTable) -> Float64[np.ndarray, "row"]:
-    """The failures of each row of the window, as expected. Both have the same factors with the same values."""
+    """Return the expected failures of each row of the window. Both tables have the same factors and values."""
     overall = (before.failures.sum() + 0.5) / (before.size().sum() + 1.0)
     ours, expected_before = window.size() * overall, before.size() * overall
     for _ in range(ROUNDS):
@@ -31,7 +32,7 @@ def expected_failures(window: AttemptTable, before: AttemptTable) -> Float64[np.
 def _ratios(
     factor: Factor, failures: Float64[np.ndarray, "row"], expected: Float64[np.ndarray, "row"], weight: float
 ) -> Float64[np.ndarray, "value"]:
-    """Failures over expected ones, by value."""
+    """Return observed over expected failures, by value."""
     seen, due = (
         np.bincount(factor.codes, of[factor.rows], minlength=len(factor.values)) for of in (failures, expected)
     )
@@ -39,7 +40,7 @@ def _ratios(
 
 
 def _of_rows(factor: Factor, ratios: Float64[np.ndarray, "value"], num_rows: int) -> Float64[np.ndarray, "row"]:
-    """Each row's ratio: of a cell with several values their geometric mean; of an empty one, 1."""
+    """Return each row's ratio: the geometric mean of a cell's values; 1 if it is empty."""
     logs = np.bincount(factor.rows, np.log(ratios)[factor.codes], minlength=num_rows)
     counts = np.bincount(factor.rows, minlength=num_rows)
     return np.asarray(np.exp(logs / np.maximum(counts, 1)))

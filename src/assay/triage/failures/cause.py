@@ -1,4 +1,4 @@
-"""One region as a cause on record: its rates with their intervals, what it cost, and what to do next."""
+"""Builds the record of a cause: a region's rates with intervals, its cost, and the next step."""
 
 from typing import NamedTuple
 
@@ -12,19 +12,19 @@ from assay.triage.failures.scan import Region, Scan
 
 TAIL = 0.025
 SEPARATING_ATTEMPTS = 3.0
-"""Failures to be expected on one side, if it is at fault, before none of them clears it (95%)."""
+"""Expected failures after which a run without failures clears a side (95%)."""
 
 
 class Ties(NamedTuple):
-    """What cannot be told from a region."""
+    """Regions that cannot be distinguished from a region."""
 
     factors: list[dict[str, str]]
     is_inseparable: bool
-    """Whether one of them is the very same attempts."""
+    """Whether one of them has exactly the same attempts."""
 
 
 def region_factors(table: AttemptTable, region: Region) -> dict[str, str]:
-    """Factor -> value."""
+    """Return factor -> value of a region."""
     return {
         table.factors[index].name: table.factors[index].values[value]
         for index, value in zip(region.factors, region.values, strict=True)
@@ -32,7 +32,7 @@ def region_factors(table: AttemptTable, region: Region) -> dict[str, str]:
 
 
 def region_rates(table: AttemptTable, inside: Bool[np.ndarray, "row"]) -> tuple[float, float]:
-    """The rates of a region and elsewhere."""
+    """Return the failure rates inside and outside."""
     size = table.size()
     return tuple(  # type: ignore[return-value]
         float(table.failures[side].sum()) / max(float(size[side].sum()), 1e-12) for side in (inside, ~inside)
@@ -48,7 +48,7 @@ def cause_of(
     *,
     is_confirmed: bool,
 ) -> FailureCause:
-    """The record."""
+    """Build the record."""
     inside = np.zeros(table.num_rows, bool)
     inside[region.rows] = True
     rate, elsewhere = region_rates(table, inside)
@@ -82,8 +82,8 @@ def cause_of(
 def _interval(
     table: AttemptTable, inside: Bool[np.ndarray, "row"], weights: Float64[np.ndarray, "row"]
 ) -> tuple[float, float]:
-    """95%, of the failures that independent attempts would have been: Clopper & Pearson's, or Garwood's of
-    a rate per exposure."""
+    """Return the 95% interval at the effective number of attempts: Clopper & Pearson's, or Garwood's for a
+    rate per exposure."""
     size = float((table.size() * weights)[inside].sum())
     failed = float((table.failures * weights)[inside].sum())
     if table.exposure is not None:
@@ -104,8 +104,7 @@ def _lost_device_hours(
 
 
 def _next(table: AttemptTable, factors: dict[str, str], ties: Ties, rate: float) -> str:
-    """The cheapest experiment that would tell the ties apart; or, where there are none, that would show the
-    fix."""
+    """Return the cheapest experiment that separates the ties, or else one that confirms the fix."""
     number = max(int(np.ceil(SEPARATING_ATTEMPTS / max(min(rate, 1.0), 1e-3))), 1)
     price = ""
     if table.device_hours is not None:

@@ -1,10 +1,10 @@
-"""How striking it is that a region failed so often: the log likelihood ratio, and the share of the excess.
+"""Scores a region's failures: log likelihood ratio, and share of the excess.
 
-Against the rest (a standing rate): the region and the rest each have a rate of their own, over one rate for
-all. Against a baseline (a surge): the region has its own rate over that of before, less what is gained
-likewise by the rest, which should be as it was. A region ranks by log LLR + log share, so that of two that
-fit alike the one which explains more is first. Counts are effective ones: each attempt counts for what its
-unit leaves it to say."""
+Against the rest (a persistent rate), region and rest have separate rates, compared with one common rate.
+Against a baseline (a surge), the region has its own rate relative to the baseline, minus what the rest gains
+likewise. Regions rank by log LLR + log share, so of two equally likely regions the one that explains more
+comes first. Counts are effective: attempts of one unit are weighted down.
+"""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -17,13 +17,13 @@ TINY = 1e-30
 
 
 class RegionContrast(NamedTuple):
-    """What is striking, for each region and table."""
+    """Likelihood ratio and share of each region and table."""
 
     llr: Float[np.ndarray, "region table"]
     share: Float[np.ndarray, "region table"]
 
     def score(self) -> Float[np.ndarray, "region table"]:
-        """Higher is more striking; minus infinity where a region did not fail too often."""
+        """Return the score; minus infinity if the region does not fail too often."""
         with np.errstate(divide="ignore"):
             logs = np.log(np.maximum(self.llr, 0.0)), np.log(np.maximum(self.share, 0.0))
             return np.asarray(logs[0] + logs[1])
@@ -31,14 +31,14 @@ class RegionContrast(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Contrast:
-    """What the whole table holds, and by which likelihood it is read."""
+    """Totals of the whole table, and the choice of likelihood."""
 
     failures: Float[np.ndarray, "table"]
     size: float
     is_count: bool
-    """Sizes count attempts, of which no more than all can fail; else they are exposures."""
+    """Sizes are attempts, so failures cannot exceed them; otherwise sizes are exposures."""
     baseline: Float64[np.ndarray, "row"] | None
-    """What each row was expected to fail, by the baseline; None against the rest."""
+    """Expected failures of each row by the baseline; None against the rest."""
 
     def of_regions(
         self,
@@ -46,7 +46,7 @@ class Contrast:
         sizes: Float[np.ndarray, "region"],
         baseline: Float[np.ndarray, "region"] | None,
     ) -> RegionContrast:
-        """`baseline`: expected failures of each region, where there is one."""
+        """Score regions; `baseline` has their expected failures, if there is one."""
         sizes = sizes[:, None].astype(failures.dtype)
         rest, rest_size = np.maximum(self.failures - failures, 0.0), np.maximum(self.size - sizes, TINY)
         if baseline is None:
@@ -63,11 +63,11 @@ class Contrast:
         return RegionContrast(np.where(excess > 0, gained, 0.0), np.minimum(excess / np.maximum(total, 1.0), 1.0))
 
     def _fit(self, failures: Any, sizes: Any) -> Any:
-        """The log likelihood at the rate that fits best."""
+        """Return the log likelihood at the best rate."""
         return self._at(failures, sizes, failures)
 
     def _at(self, failures: Any, sizes: Any, expected: Any) -> Any:
-        """The log likelihood where so many failures are expected."""
+        """Return the log likelihood at the expected failures."""
         rate = np.maximum(expected, TINY) / sizes
         if not self.is_count:
             return failures * np.log(rate) - expected

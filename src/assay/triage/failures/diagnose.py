@@ -1,7 +1,7 @@
-"""From a table of attempts to a verdict: scan, rule out what other factors or the hour explain, say what ties.
+"""Diagnoses the failures of a table of attempts.
 
-scan -> the most striking region -> is it more than luck (p) and than its confounders (strata)? -> its ties
-     -> the same scan of the attempts outside, until nothing more stands out
+scan -> best region -> significant (p), and not explained by other factors or time (strata)? -> its ties
+     -> scan of the attempts outside, until nothing is significant
 """
 
 from collections.abc import ItemsView, Sequence
@@ -31,35 +31,35 @@ from assay.triage.failures.scan import Region, Scan, scan
 LEVEL = 0.05
 MAX_CAUSES = 3
 MAX_EXAMINED, MAX_CANDIDATES = 30, 12
-"""So many regions are compared with their like at most, and until so many stand."""
+"""Maximal number of regions examined, and of regions without another explanation."""
 SAME_LLR = 2.0
-"""Regions of this log likelihood ratio of one another that share most failures are one finding."""
+"""Regions within this log likelihood ratio that share most failures are one finding."""
 SAME_FAILURES = 0.7
-"""Share of the failures of either that two regions have in common if they tie."""
+"""Minimal shared share of failures of tied regions."""
 MAX_TIES = 12
 
 
 class _CandidateRegion(NamedTuple):
-    """A region that nothing else explains, and its ratios."""
+    """A region that no other factor explains, with its ratios."""
 
     region: Region
     ratios: tuple[AdjustedRatio, ...]
 
 
 class _ClassifiedRegions(NamedTuple):
-    """Regions of one scan, sorted out."""
+    """The regions of one scan, classified."""
 
     candidates: list[_CandidateRegion]
     refined: list[_CandidateRegion]
-    """Regions of several factors, one of which is not seen to add anything: second names, unless nothing else
-    stands."""
+    """Regions of several factors, one of which has no visible effect: alternative names, unless nothing else
+    remains."""
     ruled_out: list[RuledOut]
 
 
 def diagnose(
     table: AttemptTable, *, window: TimeWindow | None, baseline: TimeWindow | None, rng: np.random.Generator
 ) -> FailureDiagnosis:
-    """Why the attempts of a table, or of a window of it, fail."""
+    """Diagnose the failures of a table, or of a window of it."""
     chosen, before = _windows(table, window, baseline)
     left_out = _left_out(chosen)
     if problem := _nothing_to_scan(chosen, left_out):
@@ -97,7 +97,7 @@ def diagnose(
 
 
 def _suspected(table: AttemptTable, found: Scan, causes: list[FailureCause]) -> list[FailureCause]:
-    """What, of a surge that somebody saw, to look at next, whether or not the scan is sure."""
+    """In a surge, return the regions to examine next, whether or not the scan is significant."""
     classified = _classify_regions(table, found, is_surge=True)
     named = [known for cause in causes for known in (cause.factors, *cause.ties)]
     suspected = list[FailureCause]()
@@ -135,7 +135,7 @@ def _span_text(at_s: Float64[np.ndarray, "row"]) -> str:
 
 
 def _left_out(table: AttemptTable) -> dict[str, str]:
-    """Factors that no scan can say anything about."""
+    """Return factors that no scan can test, with the reason."""
     found = {}
     for factor in table.factors:
         counts = np.bincount(factor.codes, table.attempts[factor.rows], minlength=len(factor.values))
@@ -150,7 +150,7 @@ def _left_out(table: AttemptTable) -> dict[str, str]:
 
 
 def _nothing_to_scan(table: AttemptTable, left_out: dict[str, str]) -> str:
-    """Why nothing can be known; empty where something may be."""
+    """Return why nothing can be found, or an empty text."""
     if table.num_rows == 0:
         return "there is no attempt."
     if table.failures.sum() == 0:
@@ -168,8 +168,8 @@ def _nothing_to_scan(table: AttemptTable, left_out: dict[str, str]) -> str:
 def _classify_regions(
     table: AttemptTable, found: Scan, *, is_surge: bool, known: Sequence[RuledOut] = ()
 ) -> _ClassifiedRegions:
-    """Which regions stand, and what explains the others; no more are looked at than are listed. What was
-    `known` to be ruled out among all attempts stays so among some of them."""
+    """Classify regions by whether other factors explain them. Regions in `known` remain ruled out in subsets
+    of the attempts."""
     idle = [ruled_out_region.factors.items() for ruled_out_region in known]
     candidates: list[_CandidateRegion] = []
     refined: list[_CandidateRegion] = []
@@ -195,7 +195,7 @@ def _classify_regions(
 
 
 def _holds_any(table: AttemptTable, region: Region, idle: Sequence[ItemsView[str, str]]) -> bool:
-    """Whether a region is a part of one of some others."""
+    """Return whether a region is part of one of some others."""
     ours = region_factors(table, region).items()
     return any(region_items <= ours for region_items in idle)
 
@@ -220,11 +220,11 @@ def _ruled_out(
 
 
 def explained_away(ratios: tuple[AdjustedRatio, ...]) -> str:
-    """Why a region is no cause, by its ratios step by step; empty where they let it stand.
+    """Return why a region is not a cause, by its successive ratios; empty if it may be one.
 
-    They do not where the last one may be 1, and no ratio lies in both intervals. One that is so unsure that it
-    may be either says nothing; and as strata are chosen for what they explain, and regions for what they do
-    not, a last interval that just misses the plain ratio says nothing either.
+    A region is explained away if its last ratio may be 1 and its interval lies below the unadjusted ratio. If
+    the intervals overlap, nothing is concluded: strata are chosen for what they explain and regions for what
+    they do not, so a close miss carries no information.
     """
     if len(ratios) < 2:
         return ""
@@ -236,7 +236,7 @@ def explained_away(ratios: tuple[AdjustedRatio, ...]) -> str:
 
 
 def _parents(table: AttemptTable, region: Region) -> list[tuple[int, Bool[np.ndarray, "row"]]]:
-    """For each factor of a region: its place, and the region without it."""
+    """Return for each factor of a region its position, and the region without it."""
     held = [holds(table, index, value) for index, value in zip(region.factors, region.values, strict=True)]
     everything = np.ones(table.num_rows, bool)
     return [
@@ -246,13 +246,13 @@ def _parents(table: AttemptTable, region: Region) -> list[tuple[int, Bool[np.nda
 
 
 def _is_longer_name(table: AttemptTable, region: Region, inside: Bool[np.ndarray, "row"]) -> bool:
-    """Whether one of its factors could be left out, and it would still be the same attempts."""
+    """Return whether a factor could be removed without changing the attempts."""
     return len(region.factors) > 1 and any(parent.sum() == inside.sum() for _, parent in _parents(table, region))
 
 
 def _idle_factor(table: AttemptTable, region: Region) -> str | None:
-    """Why one of a region's several factors is no cause, once the others are held; None where one is not
-    seen to add anything; empty where all count."""
+    """Return why one of a region's factors is not a cause given the others; None if one has no visible
+    effect; empty if all count."""
     is_idle = False
     for position, parent in _parents(table, region) if len(region.factors) > 1 else ():
         index = region.factors[position]
@@ -266,15 +266,15 @@ def _idle_factor(table: AttemptTable, region: Region) -> str | None:
 
 
 def holds(table: AttemptTable, index: int, value: int) -> Bool[np.ndarray, "row"]:
-    """Which rows have a value of a factor."""
+    """Return which rows have a value of a factor."""
     factor, found = table.factors[index], np.zeros(table.num_rows, bool)
     found[factor.rows[factor.codes == value]] = True
     return found
 
 
 def _ties(table: AttemptTable, region: Region, classified: _ClassifiedRegions, found: Scan) -> Ties:
-    """What these attempts do not tell from a region: the very same attempts under another name, and regions
-    that fit about as well and share most of its failures."""
+    """Return regions that cannot be distinguished: exactly the same attempts, or a similar likelihood and
+    mostly the same failures."""
     same, similar = list[Region](), list[Region]()
     weighted = found.weights * table.failures
     for other, _ in (*classified.candidates, *classified.refined):
@@ -288,7 +288,7 @@ def _ties(table: AttemptTable, region: Region, classified: _ClassifiedRegions, f
 
 
 def _overlap(weighted: Float64[np.ndarray, "row"], one: Int64[np.ndarray, "a"], other: Int64[np.ndarray, "b"]) -> float:
-    """Failures that two regions share, as a part of the larger one's."""
+    """Return the shared failures of two regions, relative to the larger."""
     shared = float(weighted[np.intersect1d(one, other)].sum())
     return shared / max(float(weighted[one].sum()), float(weighted[other].sum()), 1e-12)
 

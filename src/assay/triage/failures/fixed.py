@@ -1,11 +1,11 @@
-"""Did the fix work? A test that may be looked at after every attempt, against the least of the old rate.
+"""Tests whether a fix worked, valid after any number of attempts.
 
-The e-value after n attempts of which f failed is a mixture over all rates q below r0 of how much better q
-explains them than r0 does. If the rate still is r0 or more, it reaches 20 with a chance of at most 5%,
-however often one looks (Ville 1939). r0 is the lower 95% bound of the old rate, not its estimate: a lucky
-stretch would else be a fix. The mirror of it asks whether the rate rose. Attempts of one unit fail alike,
-so the k-th of a unit is worth less than the first: each factor of the product is raised to a power below 1,
-which keeps it a fair bet."""
+The e-value after n attempts with f failures averages, over all rates q below r0, how much better q explains
+them than r0. If the rate is still r0 or more, it reaches 20 with a probability of at most 5%, however often
+one looks (Ville 1939). r0 is the lower 95% bound of the old rate, because its estimate would accept a lucky
+period as a fix. The mirrored test asks whether the rate rose. Attempts of one unit fail together, so each
+further attempt of a unit counts less: its factor is raised to a power below 1, which keeps the test valid.
+"""
 
 import math
 from typing import NamedTuple
@@ -21,9 +21,9 @@ from assay.triage.attempts.table import AttemptTable
 from assay.triage.failures.unit_correlation import likeness
 
 DECIDES = 20.0
-"""The e-value at which it is decided: at most 5% false."""
+"""The e-value that decides: at most 5% false decisions."""
 MAX_MORE = 1_000_000
-"""Attempts beyond which nobody waits."""
+"""Upper bound of the search for further attempts."""
 
 
 class _Verdicts(NamedTuple):
@@ -34,7 +34,7 @@ class _Verdicts(NamedTuple):
 
 
 def check_fix(table: AttemptTable, since_s: float) -> FixCheck:
-    """The attempts of a table from a moment on, against those before."""
+    """Compare the attempts since a moment with those before."""
     if table.at_s is None:
         raise ConfigError("--since needs to know when attempts were made: give --at.")
     if (table.attempts != 1).any():
@@ -74,8 +74,7 @@ def _correlation(before: AttemptTable) -> float:
 
 
 def _bounds(before: AttemptTable, correlation: float) -> tuple[float, float]:
-    """What the old rate may have been at least and at most, each at 95%; failures count as independent
-    attempts would have been."""
+    """Return lower and upper 95% bounds of the old rate, at the effective number of attempts."""
     if before.num_rows == 0:
         return 0.0, 1.0
     weights = _weights(before, correlation)
@@ -84,8 +83,8 @@ def _bounds(before: AttemptTable, correlation: float) -> tuple[float, float]:
 
 
 def _weights(table: AttemptTable, correlation: float) -> Float64[np.ndarray, "row"]:
-    """What each attempt is worth if those of its unit before it are known: k of them together k / (1 + (k -
-    1) rho)."""
+    """Return the weight of each attempt given those of its unit before it: k together count k / (1 + (k - 1)
+    rho)."""
     _, begins, counts = np.unique(table.units, return_index=True, return_counts=True)
     # Rows lie by unit; within a unit by time, as its attempts were made.
     index = np.arange(table.num_rows) - np.repeat(begins, counts)
@@ -107,8 +106,8 @@ def _e_values_after(
 def e_values(
     failed: Float64[np.ndarray, "look"], passed: Float64[np.ndarray, "look"], least: float
 ) -> Float64[np.ndarray, "look"]:
-    """Evidence that the rate is below `least`: the mean over q uniform in (0, least) of the likelihood
-    ratio."""
+    """Return the evidence that the rate is below `least`: the mean likelihood ratio over q uniform in (0,
+    least)."""
     if least <= 0.0:
         return np.ones(len(failed))
     with np.errstate(divide="ignore", over="ignore"):
@@ -123,14 +122,14 @@ def _first(values: Float64[np.ndarray, "attempt"]) -> int | None:
 
 
 def _last(values: Float64[np.ndarray, "attempt"], decided_after: int | None) -> float:
-    """When it was decided, else now; 1 before the first attempt."""
+    """Return the e-value at the decision, or now; 1 without attempts."""
     if len(values) == 0:
         return 1.0
     return float(values[-1 if decided_after is None else decided_after - 1])
 
 
 def _more_needed(after: AttemptTable, weights: Float64[np.ndarray, "row"], low: float) -> int | None:
-    """Further attempts of units of their own, none failing, until it is decided."""
+    """Return how many further attempts of new units without a failure would decide."""
     failed, passed = float(weights @ after.failures), float(weights @ (1.0 - after.failures))
     if low <= 0.0:
         return None

@@ -1,8 +1,8 @@
-"""Every region: all attempts that share the values of one to three factors, if at least four units are in it.
+"""Enumerates regions: all attempts that share the values of one to three factors, with at least four units.
 
-A region of two factors has at most the units of either, so whatever is too small is never crossed with more
-factors. Regions of one set of factors are a sparse matrix, region x row, with rows ascending and thus with each
-unit's rows together.
+A region of two factors has at most the units of either, so small regions are not crossed further. Regions of
+one set of factors are a sparse matrix, region x row, with ascending rows, which keeps each unit's rows
+together.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from assay.triage.attempts.table import AttemptTable
 
 MAX_FACTORS = 3
 MIN_UNITS = 4
-"""Below that, a region may be one unit's luck."""
+"""With fewer units a region may be the chance of one unit."""
 
 
 class Regions(NamedTuple):
@@ -39,7 +39,7 @@ class _Entries(NamedTuple):
 
 
 def all_regions(table: AttemptTable) -> Iterator[Regions]:
-    """By one factor, then by two, then by three."""
+    """Yield regions of one factor, then of two, then of three."""
     # A table without units counts its attempts: a row of many is many.
     units = table.units if table.has_units else None
     known: dict[tuple[int, ...], _Entries] = {}
@@ -61,7 +61,7 @@ def _single(table: AttemptTable, index: int) -> _Entries:
 
 
 def _crossed(one: _Entries, other: _Entries) -> _Entries:
-    """Rows that are in a region of each."""
+    """Return rows that are in a region of each."""
     num_rows = max(int(one.rows.max()), int(other.rows.max())) + 1
     counts = np.bincount(other.rows, minlength=num_rows)
     starts = np.cumsum(counts) - counts
@@ -79,7 +79,7 @@ def _crossed(one: _Entries, other: _Entries) -> _Entries:
 def _renumbered(
     codes: Int64[np.ndarray, "entry"], size: int
 ) -> tuple[Int64[np.ndarray, "region"], Int64[np.ndarray, "entry"]]:
-    """The codes that occur, and the codes as indices of these."""
+    """Return the codes that occur, and the codes renumbered as indices of these."""
     if size > 8 * len(codes) + 1_000_000:
         return np.unique(codes, return_inverse=True)
     occurs = np.bincount(codes, minlength=size) > 0
@@ -89,7 +89,7 @@ def _renumbered(
 def _large_enough(
     entries: _Entries, units: Int64[np.ndarray, "row"] | None, table: AttemptTable
 ) -> tuple[_Entries, Any]:
-    """Only regions of enough units, and not of all rows."""
+    """Keep regions with enough units that do not contain all rows."""
     rows, codes, values = entries
     num_rows = np.bincount(codes, minlength=len(values))
     if units is None:
@@ -118,7 +118,7 @@ def _matrix(rows: Any, codes: Any, num_regions: int, num_rows: int) -> Any:
 
 
 def _num_units(members: Any, units: Int64[np.ndarray, "row"]) -> Int64[np.ndarray, "region"]:
-    """Units are ascending along each region's rows, so they are counted where they change."""
+    """Count units, which are ascending along each region's rows, where they change."""
     of_entry = units[members.indices]
     begins = np.ones(len(of_entry), np.int64)
     begins[1:] = of_entry[1:] != of_entry[:-1]

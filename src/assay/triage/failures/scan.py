@@ -1,8 +1,8 @@
-"""The scan: all regions of a table at once, and of tables in which nothing is at fault.
+"""Scans all regions of a table and of null tables at once.
 
-The most striking region of the table is held against the most striking of each null table, so looking at
-everything costs nothing in honesty. Observed and null failures are columns of one matrix: a region's counts in
-all tables are one product with its rows.
+The table's best score is compared with the best scores of null tables, which accounts for testing all
+regions. Observed and null failures are columns of one matrix, so a region's counts in all tables are one
+matrix product.
 """
 
 import heapq
@@ -17,13 +17,13 @@ from assay.triage.failures.regions import Regions, all_regions
 from assay.triage.failures.unit_correlation import likeness, null_failures
 
 NUM_NULLS, NUM_NULLS_LARGE, LARGE_ROWS = 199, 99, 20_000
-"""Null tables, and those of a table of so many rows."""
+"""Number of null tables, and of those for tables with this many rows."""
 NUM_BEST = 80
-"""Regions that are looked at more closely."""
+"""Number of regions examined further."""
 
 
 class Region(NamedTuple):
-    """One that stands out."""
+    """A region with a high score."""
 
     score: float
     llr: float
@@ -35,7 +35,7 @@ class Region(NamedTuple):
 
 
 class Scan(NamedTuple):
-    """What stands out in a table, the most striking first, and in tables where nothing is at fault."""
+    """The best regions of a table, best first, and the best scores of null tables."""
 
     regions: list[Region]
     null_scores: Float64[np.ndarray, "table"]
@@ -43,12 +43,13 @@ class Scan(NamedTuple):
     weights: Float64[np.ndarray, "row"]
 
     def p_value(self, score: float) -> float:
-        """How often nothing at fault looks at least as striking."""
+        """Return the share of null tables with at least this score."""
         return float((1 + (self.null_scores >= score).sum()) / (1 + len(self.null_scores)))
 
 
 def scan(table: AttemptTable, baseline: Float64[np.ndarray, "row"] | None, *, rng: np.random.Generator) -> Scan:
-    """`baseline`: failures that each row was expected to have by an earlier window; None against the rest."""
+    """Scan a table; `baseline` has expected failures of each row from an earlier window, None compares with
+    the rest."""
     size = table.size()
     expected = size * (table.failures.sum() / size.sum()) if baseline is None else baseline
     expected = np.minimum(expected, table.attempts)

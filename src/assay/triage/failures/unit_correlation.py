@@ -1,10 +1,9 @@
-"""How alike attempts of one unit end, what that leaves each of them to say, and tables in which nothing is
-at fault.
+"""Correlation of attempts within a unit, the resulting weights, and null tables.
 
-Attempts of one recipe fail alike: forty retries of one broken recipe are one piece of evidence. The
-failures of a unit of n attempts are taken as beta-binomial with a correlation rho, found by maximum
-likelihood; an attempt weighs 1 / (1 + (n - 1) rho). Null tables draw each unit's own rate from the fitted
-beta distribution."""
+Attempts of one recipe fail together: forty retries of a broken recipe are one piece of evidence. Failures of
+a unit of n attempts are modelled as beta-binomial with correlation rho, by maximum likelihood; an attempt has
+the weight 1 / (1 + (n - 1) rho). Null tables sample each unit's rate from the fitted beta distribution.
+"""
 
 from typing import NamedTuple
 
@@ -15,22 +14,21 @@ from assay.base.shapes import Float32, Float64
 from assay.triage.attempts.table import AttemptTable
 
 CORRELATIONS = np.concatenate(([0.0], np.geomspace(1e-3, 0.95, 60)))
-"""Among which the most likely one is looked for."""
+"""Grid of the maximum likelihood search."""
 
 
 class Likeness(NamedTuple):
-    """What the units of a table say."""
+    """Correlation within units, and the weights of rows."""
 
     correlation: float
     weights: Float64[np.ndarray, "row"]
-    """What each attempt of a row counts."""
+    """Weight of each attempt of a row."""
 
 
 def likeness(table: AttemptTable, expected: Float64[np.ndarray, "row"]) -> Likeness:
-    """The likeness within units of a table whose rows are expected to fail so often, on average.
+    """Fit the correlation for rows with these expected failures.
 
-    A unit whose rows are expected to fail more often than others may do so: its failures are held against its
-    own expectation.
+    Each unit's failures are compared with its own expectation.
     """
     _, index = np.unique(table.units, return_inverse=True)
     attempts = np.bincount(index, table.attempts)
@@ -44,8 +42,8 @@ def likeness(table: AttemptTable, expected: Float64[np.ndarray, "row"]) -> Liken
 
 
 def _most_likely(kinds: Float64[np.ndarray, "3 kind"], counts: Float64[np.ndarray, "kind"]) -> float:
-    """The correlation of units, by their attempts, failures and expected rate, and how many there are of
-    each kind."""
+    """Return the most likely correlation, given distinct units by attempts, failures and expected rate with
+    their counts."""
     attempts, failures, rates = kinds
     best, found = -np.inf, 0.0
     for correlation in CORRELATIONS:
@@ -72,7 +70,7 @@ def null_failures(
     num_tables: int,
     rng: np.random.Generator,
 ) -> Float32[np.ndarray, "row table"]:
-    """Failures of each row in tables where rows fail as expected, and units have luck of their own."""
+    """Sample failures of each row in tables without a cause: expected rates, times random rates of units."""
     _, index = np.unique(table.units, return_inverse=True)
     rates = np.clip(expected / table.attempts, 0.0, 1.0)
     unit_rate = np.clip(np.bincount(index, expected) / np.bincount(index, table.attempts), 1e-9, 1 - 1e-9)

@@ -1,1 +1,1 @@
-"""What became slower: changes in a series, and which factor changed there."""
+"""Finds slowdowns: lasting changes in a series, and the factor that changed."""

@@ -1,10 +1,10 @@
-"""Which factor a change of level belongs to, if the record can tell.
+"""Attributes a level change to a factor, if the records can separate factors.
 
-A factor changed there if its values close to the change, before and after, are mostly others. One that
-changed alone is the cause. Of several, each factor's effect is a regression over the measurements that had
-the values before or after of all of them, wherever they lie in the series: where runs cross (this code
-elsewhere, other code here) the effects come apart. They are believed only if they are narrow, and
-if together they explain every combination; else nobody is blamed."""
+A factor changed if its values near the change are mostly different before and after. If only one factor
+changed, it is the cause. For several, a regression over all measurements with the values before or after
+estimates each factor's effect; crossed runs (this code elsewhere, other code here) separate them. The effects
+count only if they are precise and together explain every combination.
+"""
 
 import math
 from collections import Counter
@@ -18,35 +18,35 @@ from assay.base.shapes import Float64, Int64
 from assay.triage.slow.detect import LevelChange, LevelNoise
 
 NEAR = 10
-"""Measurements on either side that say what changed there."""
+"""Number of measurements on each side that decide whether a factor changed."""
 MAX_SHARED = 0.5
-"""The share of the values before and after, where a factor changed."""
+"""Maximal overlap of the values before and after a changed factor."""
 MOSTLY = 0.8
-"""The share of one value on a side from which on it is that side's."""
+"""Minimal share of a side's dominant value."""
 MAX_CHANCE_P, NUM_SHUFFLED = 0.002, 2_000
-"""A factor of many values (hosts of a pool) shares few of them between twenty measurements whatever happens: it
-changed there if shuffling those measurements seldom parts its values as well."""
+"""A factor with many values (hosts of a pool) always overlaps little in twenty measurements. It changed if a
+permutation test rejects equal distributions."""
 NARROW = 1.0 / 3.0
-"""Standard error of an effect, at most, as a share of the change."""
+"""Maximal standard error of an effect, relative to the change."""
 SURE_Z = 2.576
-"""Standard errors of an effect that further runs should show (99%)."""
+"""Standard errors that an effect should reach with further runs (99%)."""
 CONTRADICTED_P = 0.001
 MIN_PER_SIDE = 3
-"""Measurements on either side of an effect: fewer are luck."""
+"""Minimal measurements on each side of an effect."""
 
 
 class ChangedFactor(NamedTuple):
-    """A factor that changed at a change."""
+    """A factor that changed together with the level."""
 
     name: str
     before: str
     after: str
     is_after: Int64[np.ndarray, "row"]
-    """For each measurement: 0 where it had a value from before, 1 where one from after, -1 where another."""
+    """For each measurement: 0 with a value from before, 1 from after, -1 otherwise."""
 
 
 class FactorEffect(NamedTuple):
-    """What some factors that never vary apart do to the value."""
+    """The effect of factors that always vary together."""
 
     factors: tuple[str, ...]
     difference: float
@@ -54,7 +54,7 @@ class FactorEffect(NamedTuple):
 
 
 def changed_factors(factors: Mapping[str, Sequence[str]], change: LevelChange) -> list[ChangedFactor]:
-    """Those whose values close to the change are mostly others after than before."""
+    """Return the factors whose values near the change are mostly different."""
     found = []
     for name, cells in factors.items():
         before = cells[max(change.begins, change.first - NEAR) : change.first]
@@ -74,7 +74,7 @@ def _shares(cells: Sequence[str]) -> dict[str, float]:
 
 
 def _is_other(before: Sequence[str], after: Sequence[str]) -> bool:
-    """Whether the values of two sides are mostly others, and not by the chance of few measurements."""
+    """Return whether the values of two sides are mostly different, beyond chance."""
     shares, later = _shares(before), _shares(after)
     shared = sum(min(share, later.get(value, 0.0)) for value, share in shares.items())
     if shared >= MAX_SHARED:
@@ -85,7 +85,7 @@ def _is_other(before: Sequence[str], after: Sequence[str]) -> bool:
 
 
 def _is_parted(before: Sequence[str], after: Sequence[str], shared: float) -> bool:
-    """Whether the sides share less than the same cells nearly ever would if their order meant nothing."""
+    """Return whether the overlap is smaller than in nearly all permutations of the cells."""
     _, codes = np.unique(np.asarray([*before, *after]), return_inverse=True)
     shuffled = np.random.default_rng(0).permuted(np.tile(codes, (NUM_SHUFFLED, 1)), axis=1)
     is_value = shuffled[:, :, None] == np.arange(codes.max() + 1)
@@ -101,7 +101,7 @@ def crossed_effects(
     change: LevelChange,
     noise: LevelNoise,
 ) -> list[FactorEffect] | None:
-    """The effect of each group of factors, or None where the record does not tell them apart."""
+    """Return the effect of each group of factors, or None if the records do not separate them."""
     rows = _comparable(factors, changed, change)
     groups = _groups(changed, rows)
     if len(groups) < 2:
@@ -124,7 +124,8 @@ def crossed_effects(
 def _comparable(
     factors: Mapping[str, Sequence[str]], changed: Sequence[ChangedFactor], change: LevelChange
 ) -> Int64[np.ndarray, "kept"]:
-    """Measurements with a value from before or after of all that changed, and of all else one that is there."""
+    """Return measurements with values from before or after of all changed factors, and present values of all
+    others."""
     mask = np.logical_and.reduce([factor.is_after >= 0 for factor in changed])
     for name in factors.keys() - {factor.name for factor in changed}:
         present = set(factors[name][change.begins : change.ends])
@@ -133,7 +134,7 @@ def _comparable(
 
 
 def _groups(changed: Sequence[ChangedFactor], rows: Int64[np.ndarray, "kept"]) -> list[list[ChangedFactor]]:
-    """Factors that never vary apart in these measurements."""
+    """Return groups of factors that never vary separately in these measurements."""
     groups: dict[bytes, list[ChangedFactor]] = {}
     for factor in changed:
         groups.setdefault(factor.is_after[rows].tobytes(), []).append(factor)
@@ -143,7 +144,7 @@ def _groups(changed: Sequence[ChangedFactor], rows: Int64[np.ndarray, "kept"]) -
 def _is_contradicted(
     residuals: Float64[np.ndarray, "kept"], codes: Int64[np.ndarray, "kept group"], noise: LevelNoise
 ) -> bool:
-    """Whether some combination lies where effects that add up do not put it (lack of fit, chi-square)."""
+    """Return whether some combination contradicts additive effects (lack of fit, chi-square)."""
     cells, of_row = np.unique(codes, axis=0, return_inverse=True)
     of_row = of_row.reshape(-1)
     counts = np.bincount(of_row)
@@ -155,7 +156,7 @@ def _is_contradicted(
 
 
 def separating_runs(changed: Sequence[ChangedFactor], change: LevelChange, noise: LevelNoise) -> tuple[str, int]:
-    """Which runs would tell factors that changed together apart, and how many."""
+    """Return which runs would separate factors that changed together, and how many."""
     first, *rest = changed
     others = ", ".join(f"{factor.name}={factor.before or 'what it was'}" for factor in rest)
     number = math.ceil(noise.long_run_variance() * (2.0 * SURE_Z / change.difference) ** 2)

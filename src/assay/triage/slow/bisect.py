@@ -1,15 +1,14 @@
-"""Which of some commits made a step slower, from noisy measurements.
+"""Bisects commits for a slowdown, with noisy measurements.
 
-    GOOD   c0   c1   c2   ...   BAD            one of c0 ... BAD is the first of the other level
+    GOOD   c0   c1   c2   ...   BAD            one of c0 ... BAD is the first with the other level
 
-Every measurement is a block: a run of some commit beside one of GOOD, as a log ratio. It is 0 before the
-culprit and the whole difference from there on, plus noise. Of each commit the posterior that it is the culprit
-has a closed form: difference and noise, which nobody knows, are integrated out (flat and Jeffreys' priors of a
-linear model). The next block is of the commit that splits the posterior in halves, which tells most whatever
-the noise; and it ends when one culprit has all but `error` of it (Horstein 1963; Waeber 2013). So a block by
-itself decides nothing, and a commit that was measured unluckily is measured again.
+Every measurement is a block: a run of some commit and one of GOOD, as a log ratio. It is 0 before the culprit and
+the whole difference from there on, plus noise. Each commit's posterior probability of being the culprit has a
+closed form, with difference and noise integrated out (flat and Jeffreys' priors of a linear model). The next block
+measures the commit that halves the posterior. It ends when one culprit has a probability of 1 - `error` (Horstein
+1963; Waeber 2013). So no single block decides, and an unlucky measurement is repeated.
 
-Commits that do not run tell nothing: those that only they could tell apart stay together.
+Commits that do not run provide no information; commits that only they could separate stay together.
 """
 
 import math
@@ -22,29 +21,30 @@ from assay.base.shapes import Bool, Float64
 
 
 class CannotRun(Exception):  # noqa: N818
-    """A commit cannot be measured; says why."""
+    """A commit cannot be measured; the message has the reason."""
 
 
 class Bisected(NamedTuple):
-    """Where a bisection ended."""
+    """The result of a bisection."""
 
     culprits: tuple[int, ...]
-    """The likeliest commit, by its place behind GOOD; several where only commits that do not run would tell."""
+    """Index of the most probable commit after GOOD; several if only commits that do not run could separate
+    them."""
     probability: float
-    """That it is one of these."""
+    """Probability that it is one of these."""
     posterior: Float64[np.ndarray, "commit"]
     log_ratios: tuple[float, ...]
-    """The blocks' from the culprit on."""
+    """Log ratios of the blocks from the culprit on."""
     skipped: dict[int, str]
-    """Commits that do not run -> why."""
+    """Commit that does not run -> reason."""
     is_decided: bool
 
 
 class StepPosterior:
-    """What is known of the culprit."""
+    """Posterior of the culprit."""
 
     def __init__(self, is_candidate: Bool[np.ndarray, "commit"], of_bad: Sequence[float]) -> None:
-        """`may_be`: whether a commit changes anything, BAD last; `of_bad`: log ratios of BAD to GOOD."""
+        """`is_candidate`: whether a commit changes anything, BAD last; `of_bad`: log ratios of BAD to GOOD."""
         number = len(is_candidate)
         self._log_prior = np.where(is_candidate, 0.0, -math.inf)
         self._ratios: list[list[float]] = [[] for _ in range(number)]
@@ -52,15 +52,15 @@ class StepPosterior:
         self._is_measurable = np.ones(number, bool)
 
     def add(self, commit: int, log_ratio: float) -> None:
-        """A block of a commit beside GOOD."""
+        """Add a block of a commit, compared with GOOD."""
         self._ratios[commit].append(log_ratio)
 
     def skip(self, commit: int) -> None:
-        """It does not run."""
+        """Mark a commit as not measurable."""
         self._is_measurable[commit] = False
 
     def probabilities(self) -> Float64[np.ndarray, "commit"]:
-        """That each is the culprit."""
+        """Return each commit's probability of being the culprit."""
         counts = np.array([len(some) for some in self._ratios], np.float64)
         sums = np.array([sum(some) for some in self._ratios])
         squares = sum(ratio * ratio for some in self._ratios for ratio in some)
@@ -71,7 +71,7 @@ class StepPosterior:
         return np.asarray(weights / weights.sum())
 
     def groups(self) -> list[list[int]]:
-        """Commits that may be the culprit, together where no commit that runs tells them apart."""
+        """Return candidate commits, grouped if no commit that runs separates them."""
         found: list[list[int]] = [[]]
         for commit, prior in enumerate(self._log_prior):
             if prior == 0.0:
@@ -81,7 +81,7 @@ class StepPosterior:
         return [group for group in found if group]
 
     def next_commit(self) -> int | None:
-        """The one to be measured; None where none tells anything."""
+        """Return the next commit to measure; None if no measurement is informative."""
         before = self.probabilities().cumsum()[:-1]
         is_informative = self._is_measurable[:-1] & (before > 0.0) & (before < 1.0)
         if not is_informative.any():
@@ -89,7 +89,7 @@ class StepPosterior:
         return int(np.where(is_informative, np.abs(before - 0.5), np.inf).argmin())
 
     def log_ratios_from(self, commit: int) -> tuple[float, ...]:
-        """All blocks' from a commit on."""
+        """Return the log ratios of all blocks from a commit on."""
         return tuple(ratio for some in self._ratios[commit:] for ratio in some)
 
 
@@ -102,10 +102,10 @@ def bisect_commits(
     can_continue: Callable[[], bool],
     on_update: Callable[[Bisected], None] = lambda so_far: None,
 ) -> Bisected:
-    """Measure until one culprit, or what cannot be told from it, has a probability of 1 - `error`.
+    """Measure until one culprit, or an inseparable group, has a probability of 1 - `error`.
 
-    `measure`: a commit's place -> the log ratio of a block beside GOOD, or `CannotRun`. `may_go_on`: whether
-    another block is allowed.
+    `measure` returns the log ratio of a block of a commit (by index) relative to GOOD, or raises `CannotRun`.
+    `can_continue` tells whether another block is allowed.
     """
     known, skipped = StepPosterior(is_candidate, of_bad), dict[int, str]()
     while True:

@@ -1,4 +1,4 @@
-"""What a bisection says, in numbers and in a sentence."""
+"""Builds the record of a bisection."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -13,27 +13,27 @@ from assay.triage.slow.blocks import Block, BlockComparison, BlockRules, effect_
 from assay.triage.slow.compared import S_PER_HOUR, change_text, ratio_fields
 
 MIN_PROBABILITY = 0.01
-"""What commits have at least that are listed although they were not measured."""
+"""Unmeasured commits with at least this probability are listed."""
 
 
 class CommitLine(NamedTuple):
-    """The commits behind GOOD up to BAD, the oldest first."""
+    """The commits after GOOD up to BAD, oldest first."""
 
     good: str
     commits: tuple[str, ...]
     subjects: tuple[str, ...]
     unchanged: int
-    """Those of them that change nothing in the package."""
+    """Number of commits that change nothing in the package."""
 
     def text(self, index: int) -> str:
-        """A commit for people."""
+        """Return a commit's hash and subject."""
         return f"{self.commits[index][:10]} ({self.subjects[index]})"
 
 
 def no_bisection(
     ends: BlockComparison, line: CommitLine, rules: BlockRules, plan: Mapping[str, int], sources: dict[str, str]
 ) -> CommitBisection:
-    """The record of two ends between which there is no difference, or none that could be told."""
+    """Build the record if GOOD and BAD do not differ, or not measurably."""
     is_same = ends.verdict == "same"
     measured = f"a step of BAD takes {change_text(ends.effect)} than one of GOOD"
     conclusion = (
@@ -68,7 +68,7 @@ def bisection(
     plan: Mapping[str, int],
     sources: dict[str, str],
 ) -> CommitBisection:
-    """The record of a difference that is there. `blocks`: a commit's place -> its blocks beside GOOD."""
+    """Build the record of a difference. `blocks`: commit index -> its blocks relative to GOOD."""
     effect = effect_of(found.log_ratios, error=rules.error)
     verdict = ("found" if len(found.culprits) == 1 else "several") if found.is_decided else "undecided"
     return CommitBisection.model_validate(
@@ -90,7 +90,7 @@ def bisection(
 
 
 def suspect_text(found: Bisected, line: CommitLine) -> str:
-    """The likeliest so far."""
+    """Return the most probable commit so far."""
     return f"{_culprits(found, line)} with probability {percent_text(found.probability)}"
 
 

@@ -1,17 +1,17 @@
-"""Whether one of two variants takes longer for a step, looked at after every block.
+"""Compares the step time of two variants sequentially, block by block.
 
-    block    both are started, and take turns:  A B B A A B B A,  or B first
-    value    log (seconds of B / seconds of A), the mean over steps that both made, spikes clipped
+    block    one process of each variant, alternating:  A B B A A B B A,  or B first
+    value    log (seconds of B / seconds of A), the mean over common steps, with spikes clipped
 
-Turns cancel what drifts, and what else the machine does. Processes of one and the same code still differ by a
-few percent for as long as they live (where their memory lies): so each block starts new ones, and is one value.
+Alternation cancels drift and other load. Processes of the same code differ by a few percent for their whole life
+(memory placement), so each block starts new processes and gives one value.
 
-The interval holds at all looks at once: it is what a t-test that bets on an effect of the size of the noise
-cannot refute (a normal prior of the standardised effect, the right Haar prior of the noise: Lai 1976; Rouder
-2009; Pérez-Ortiz 2024). So one may stop as soon as it decides, and is wrong in at most `error` of all
-comparisons, however often one looks. It takes blocks to be normal; with heavier tails it is too wide.
+The interval is valid at all looks: it contains the effects that a t-test which bets on an effect of the size of the
+noise cannot reject (normal prior of the standardized effect, right Haar prior of the noise: Lai 1976; Rouder 2009;
+Pérez-Ortiz 2024). So one may stop as soon as it decides, with an error rate of at most `error` over all looks. It
+assumes normal blocks; with heavier tails it is too wide.
 
-Knows no processes: who measures is passed in.
+Contains no process handling: the measurement is a parameter.
 """
 
 import math
@@ -23,38 +23,38 @@ import numpy as np
 from assay.base.shapes import Float64
 
 PRIOR_VARIANCE = 4.0
-"""The prior's, in standard deviations of a block. It moves when one may stop, not how often that is wrong."""
+"""In units of a block's variance. It affects when to stop, not the error rate."""
 MAX_BLOCKS = 10_000
-"""Where the search for how many would decide ends."""
+"""Upper bound of the search for the number of blocks."""
 CLIP_SIGMAS = 4.0
 MAD_SIGMAS = 1.4826
-"""A normal distribution's sigma in units of its median absolute deviation."""
+"""Sigma of a normal distribution divided by its median absolute deviation."""
 
 BlockVerdict = Literal["slower", "faster", "same", "undecided"]
 
 
 class CountedSteps(NamedTuple):
-    """The steps of a run that count."""
+    """The measured steps of a run."""
 
     steps: tuple[int, ...]
     phases: Mapping[str, Float64[np.ndarray, "step"]]
-    """Phase -> seconds in each."""
+    """Phase -> seconds of each step."""
 
 
 class Block(NamedTuple):
-    """One run of each side, in turns."""
+    """One run of each variant, alternating."""
 
     log_ratio: float
-    """Above 0 where B took longer."""
+    """Positive if B took longer."""
     a_s: Mapping[str, float]
-    """Phase -> A's seconds per step, the mean over the steps that both made."""
+    """Phase -> A's mean seconds per step over the common steps."""
     b_s: Mapping[str, float]
     device_s: float
-    """What it cost: seconds, times devices."""
+    """Cost: seconds times devices."""
 
 
 def block_of(a: CountedSteps, b: CountedSteps, *, device_s: float) -> Block:
-    """Two runs beside one another, step by step. They have steps in common."""
+    """Compare two runs step by step; they must have common steps."""
     common = sorted(set(a.steps) & set(b.steps))
     assert common, (a.steps, b.steps)
     found = []
@@ -75,7 +75,7 @@ def _clipped_mean(values: Float64[np.ndarray, "step"]) -> float:
 
 
 class BlockEffect(NamedTuple):
-    """A mean with the interval that holds at all looks at once; infinite while there are too few."""
+    """A mean with an interval that is valid at all looks; infinite with too few values."""
 
     mean: float
     low: float
@@ -83,35 +83,35 @@ class BlockEffect(NamedTuple):
 
 
 class BlockRules(NamedTuple):
-    """When to stop."""
+    """The stopping rules."""
 
     least: float
-    """The least change that matters, as a share: 0.03."""
+    """The smallest relevant change, as a share: 0.03."""
     error: float
-    """The chance to call equals different, or a change of at least `least` none."""
+    """Probability of reporting equal variants as different, or of missing a change of at least `least`."""
     most_blocks: int
     budget_s: float = math.inf
     """Device-seconds."""
 
     def allow(self, blocks: int, device_s: float) -> bool:
-        """Whether another block, as dear as those before, is within them."""
+        """Return whether another block of average cost is allowed."""
         return blocks < self.most_blocks and device_s * (blocks + 1) / blocks <= self.budget_s
 
 
 class BlockComparison(NamedTuple):
-    """Where a comparison ended."""
+    """The result of a comparison."""
 
     verdict: BlockVerdict
     blocks: tuple[Block, ...]
     effect: BlockEffect
-    """The log ratio's."""
+    """The effect on the log ratio."""
 
     def device_s(self) -> float:
-        """What it cost."""
+        """Return the cost."""
         return sum(block.device_s for block in self.blocks)
 
     def noise(self) -> float:
-        """Standard deviation of a block's log ratio; 0 of one block."""
+        """Return the standard deviation of a block's log ratio; 0 for one block."""
         ratios = [block.log_ratio for block in self.blocks]
         return float(np.std(ratios, ddof=1)) if len(ratios) > 1 else 0.0
 
@@ -121,7 +121,7 @@ def compare(
     rules: BlockRules,
     on_update: Callable[[BlockComparison], None] = lambda so_far: None,
 ) -> BlockComparison:
-    """Measure blocks until the interval decides, or the next one would be more than is allowed."""
+    """Measure blocks until the interval decides, or another block is not allowed."""
     blocks: list[Block] = []
     while True:
         blocks.append(measure())
@@ -133,7 +133,7 @@ def compare(
 
 
 def effect_of(values: Sequence[float], *, error: float) -> BlockEffect:
-    """The mean of some values, and all means that they do not refute."""
+    """Return the mean of some values, with the interval of means that they do not reject."""
     mean, width = float(np.mean(values)), interval_half_width(len(values), error=error)
     if math.isinf(width):
         return BlockEffect(mean, -math.inf, math.inf)
@@ -142,7 +142,7 @@ def effect_of(values: Sequence[float], *, error: float) -> BlockEffect:
 
 
 def interval_half_width(number: int, *, error: float) -> float:
-    """Half the interval's width in standard deviations of a value; infinite where so few decide nothing.
+    """Return half the interval's width in standard deviations of a value; infinite with too few values.
 
     The Bayes factor is (1 + n g)^(-1/2) [(1 + x) / (1 + x / (1 + n g))]^(n / 2), with g the prior's variance
     and x = t² / (n - 1); it reaches 1 / `error` at the ends of the interval.
@@ -158,7 +158,8 @@ def interval_half_width(number: int, *, error: float) -> float:
 
 
 def verdict_of(effect: BlockEffect, least: float) -> BlockVerdict:
-    """`same` where a change of `least` or more is refuted; a change, where none is and it seems to matter."""
+    """Return `same` if a change of `least` or more is rejected; a direction if zero is rejected and the mean
+    is relevant."""
     matters = math.log1p(least)
     if -matters < effect.low and effect.high < matters:
         return "same"
@@ -170,7 +171,8 @@ def verdict_of(effect: BlockEffect, least: float) -> BlockVerdict:
 
 
 def blocks_to_decide(effect: BlockEffect, noise: float, rules: BlockRules) -> int | None:
-    """Blocks in all that would decide if mean and noise stay as they are; None where no number would.
+    """Return the total number of blocks that would decide with the current mean and noise; None if no number
+    would.
 
     `noise`: standard deviation of a block's log ratio.
     """
@@ -183,7 +185,7 @@ def blocks_to_decide(effect: BlockEffect, noise: float, rules: BlockRules) -> in
 
 
 class PhaseChange(NamedTuple):
-    """What a phase takes per step on either side, seconds."""
+    """Seconds per step of a phase in both variants."""
 
     a_s: float
     b_s: float
@@ -191,7 +193,7 @@ class PhaseChange(NamedTuple):
 
 
 def measure_phase_changes(blocks: Sequence[Block], *, error: float) -> dict[str, PhaseChange]:
-    """By phase; the chance of error is shared out among them."""
+    """Return the changes by phase; the error probability is divided among them."""
     names = list(dict.fromkeys(name for block in blocks for side in (block.a_s, block.b_s) for name in side))
     found = {}
     for name in names:

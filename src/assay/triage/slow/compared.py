@@ -1,4 +1,4 @@
-"""What a comparison of two variants says, in numbers and in a sentence."""
+"""Builds the record of a comparison of two variants."""
 
 import math
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ def side_by_side(
     plan: Mapping[str, int],
     sources: dict[str, str],
 ) -> SideBySide:
-    """The record. `plan`: how each block was made (`BlockPlan`)."""
+    """Build the record. `plan`: how each block was measured (`BlockPlan`)."""
     phase_changes = measure_phase_changes(found.blocks, error=rules.error)
     phase = _phase(found, phase_changes)
     return SideBySide.model_validate(
@@ -56,12 +56,13 @@ def side_by_side(
 
 
 def ratio_fields(effect: BlockEffect) -> dict[str, float | None]:
-    """A log ratio as `ratio`, `low`, `high`; None where an end is not known."""
+    """Return a log ratio as `ratio`, `low`, `high`; None for an infinite end."""
     return {"ratio": math.exp(effect.mean), "low": _end(effect.low), "high": _end(effect.high)}
 
 
 def change_text(effect: BlockEffect) -> str:
-    """`5.3% longer (1.9% to 8.8%)`, of a log ratio; the whole interval in the direction of the mean."""
+    """Return a log ratio as text: `5.3% longer (1.9% to 8.8%)`, with the interval in the direction of the
+    mean."""
     sign, word = (1.0, "longer") if effect.mean >= 0.0 else (-1.0, "less")
     shown = f"{abs(math.expm1(effect.mean)):.1%} {word}"
     if math.isinf(effect.low):
@@ -81,7 +82,7 @@ def _difference(growth: PhaseChange) -> PhaseDifference:
 
 
 def _phase(found: BlockComparison, phase_changes: dict[str, PhaseChange]) -> str | None:
-    """The one that took most of the difference: of those that surely changed, if any did."""
+    """Return the phase with most of the difference, among significant phases if there are any."""
     if found.verdict not in ("slower", "faster") or not phase_changes:
         return None
     sign = 1.0 if found.verdict == "slower" else -1.0

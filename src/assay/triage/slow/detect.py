@@ -1,10 +1,11 @@
-"""Where a series changes its level for good.
+"""Detects lasting level changes in a series.
 
-Values are clipped to four sigma around a running median of five, so that a spike is no change. The cost of a
-segmentation is its sum of squares plus a penalty of 4 ln n times the long-run variance a change; the
-minimum is exact (PELT, Killick 2012). The long-run variance, sigma² (1 + r) / (1 - r), is estimated inside
-the segments (MAD of the residuals, lag-1 autocorrelation r), which need it: so both are iterated, from the
-noise of neighbours' differences on. A change that neither ranks confirm nor five sigma is dropped."""
+Values are clipped to four sigma around a running median of five, so that spikes are no changes. The cost of a
+segmentation is its sum of squares plus a penalty of 4 ln n times the long-run variance per change; the
+minimum is exact (PELT, Killick 2012). The long-run variance, sigma² (1 + r) / (1 - r), is estimated within
+segments (MAD of the residuals, lag-1 autocorrelation r), so segmentation and variance are iterated, starting
+from the noise of adjacent differences. A change is dropped unless a rank test or five sigma confirms it.
+"""
 
 import itertools
 import math
@@ -16,55 +17,55 @@ from scipy.special import ndtr
 from assay.base.shapes import Float64
 
 MIN_SEGMENT = 5
-"""Measurements of a segment."""
+"""Minimal measurements of a segment."""
 PENALTY = 4.0
 RUNNING = 5
-"""Measurements of the running median."""
+"""Window of the running median."""
 CLIP_SIGMAS = 4.0
 MAD_SIGMAS = 1.4826
-"""A normal distribution's sigma in units of its median absolute deviation."""
+"""Sigma of a normal distribution divided by its median absolute deviation."""
 MAX_ROUNDS = 10
 RANKS_P = 0.1
-"""At most, divided by the length of the series: of ranks before and after (Mann-Whitney)."""
+"""Maximal p-value of the rank test (Mann-Whitney), divided by the length of the series."""
 SURE_SIGMAS = 5.0
 
 
 class LevelNoise(NamedTuple):
-    """Standard deviation of measurements within segments."""
+    """Noise within segments."""
 
     sigma: float
     correlation: float
-    """Correlation of neighbours, 0 to .9."""
+    """Lag-1 autocorrelation, 0 to 0.9."""
 
     def long_run_variance(self) -> float:
-        """Times 1 / n: the variance of the mean of n measurements."""
+        """Return the variance of the mean of n measurements, times n."""
         return self.sigma**2 * (1.0 + self.correlation) / (1.0 - self.correlation)
 
 
 class LevelChange(NamedTuple):
-    """One, from a segment to the next."""
+    """A change from one segment to the next."""
 
     begins: int
-    """The first measurement of the segment before."""
+    """First measurement of the segment before."""
     first: int
-    """The first measurement after."""
+    """First measurement after."""
     ends: int
-    """The end of the segment after, exclusive."""
+    """End of the segment after, exclusive."""
     difference: float
     standard_error: float
     p_value: float
-    """That noise makes a step as great at any of the series' places (normal, Bonferroni)."""
+    """Probability that noise gives such a step anywhere in the series (normal, Bonferroni)."""
 
 
 class Levels(NamedTuple):
-    """What a series does."""
+    """The level changes of a series."""
 
     changes: tuple[LevelChange, ...]
     noise: LevelNoise
 
 
 def find_levels(values: Float64[np.ndarray, "row"], *, least: float) -> Levels:
-    """The changes of at least `least`, in the values' own unit."""
+    """Return the changes of at least `least`, in the values' unit."""
     sigma = _difference_sigma(values)
     if len(values) < 2 * MIN_SEGMENT or np.ptp(values) == 0.0:
         return Levels((), LevelNoise(sigma, 0.0))
@@ -90,7 +91,7 @@ def _difference_sigma(values: Float64[np.ndarray, "row"]) -> float:
 
 
 def _floor(values: Float64[np.ndarray, "row"]) -> float:
-    """No noise is smaller than the rounding of the values."""
+    """Return a lower bound of the noise: the rounding of the values."""
     return 1e-9 * max(float(np.abs(values).max()), 1e-300)
 
 
@@ -105,7 +106,8 @@ def _penalty(noise: LevelNoise, number: int) -> float:
 
 
 def segments(values: Float64[np.ndarray, "row"], penalty: float) -> list[int]:
-    """Bounds of the segments of at least `SHORTEST`, with 0 and n, of the least squares plus `penalty` each."""
+    """Return the bounds of segments of at least `MIN_SEGMENT` measurements, including 0 and n, that minimize
+    squares plus `penalty` each."""
     number = len(values)
     values = values - values.mean()
     sums = np.concatenate(([0.0], np.cumsum(values)))
@@ -128,7 +130,7 @@ def segments(values: Float64[np.ndarray, "row"], penalty: float) -> list[int]:
 
 
 def noise_within(values: Float64[np.ndarray, "row"], bounds: list[int], *, floor: float) -> LevelNoise:
-    """The noise of the residuals about the segments' medians; one estimate for all."""
+    """Return the noise of the residuals about the segments' medians, pooled over segments."""
     parts = [values[a:b] - np.median(values[a:b]) for a, b in itertools.pairwise(bounds)]
     residuals = np.concatenate(parts)
     # Each segment's level costs a degree of freedom.
@@ -144,7 +146,7 @@ def noise_within(values: Float64[np.ndarray, "row"], bounds: list[int], *, floor
 
 
 def _pruned(values: Float64[np.ndarray, "row"], bounds: list[int], noise: LevelNoise, least: float) -> Levels:
-    """Without the weakest change again and again, until each stands."""
+    """Remove the weakest change repeatedly until all are confirmed."""
     bounds = list(bounds)
     while len(bounds) > 2:
         changes = _changes(values, bounds, noise)

@@ -1,4 +1,4 @@
-"""From a series to its changes, each with the phase that grew and the factor it belongs to."""
+"""Explains the changes of a series: the phase that increased and the factor that caused it."""
 
 import math
 from collections.abc import Sequence
@@ -21,11 +21,11 @@ from assay.triage.slow.series import MeasuredSeries
 
 INTERVAL_Z = float(ndtri(0.975))
 SURE_EFFECT_Z = float(ndtri(0.995))
-"""Standard errors of an effect that is not nothing."""
+"""Standard errors of a significant effect."""
 
 
 def explain_changes(series: MeasuredSeries, *, least: float) -> SlowChanges:
-    """All lasting changes of at least the share `least` of the level."""
+    """Return all lasting changes of at least the share `least` of the level."""
     if not 0.0 < least < 1.0:
         raise ConfigError(f"--least {least:g}: expected a share of the level between 0 and 1, e.g. 0.005.")
     values = series.values
@@ -98,7 +98,7 @@ def _effects(
     change: LevelChange,
     noise: LevelNoise,
 ) -> list[FactorEffect]:
-    """What is to blame; empty where nothing is, or nobody can know."""
+    """Return the effects that explain a change; empty if unknown."""
     if not changed:
         return []
     if len(changed) == 1:
@@ -113,7 +113,7 @@ def _effects(
 
 
 def _increased_phase(series: MeasuredSeries, change: LevelChange) -> str | None:
-    """The one whose mean moved furthest in the direction of the change."""
+    """Return the phase whose median moved furthest in the direction of the change."""
     moved = {}
     for name, seconds in series.phases.items():
         before, after = seconds[change.begins : change.first], seconds[change.first : change.ends]

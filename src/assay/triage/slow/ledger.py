@@ -1,4 +1,4 @@
-"""Seconds per step of assay's own runs, by attempt, and what each ran on and with."""
+"""Seconds per step of assay's own runs by attempt, with the factors of each."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -18,8 +18,8 @@ STEP_TIME = "step_s"
 
 
 def ledger_series(ledger: Ledger, names: SeriesNames) -> MeasuredSeries:
-    """One measurement for each attempt that made steps: rank 0's seconds per committed step, and each phase's
-    share of them. Work that was rolled back is no step."""
+    """Return one measurement per attempt with steps: rank 0's seconds per committed step, by phase.
+    Rolled-back work is excluded."""
     columns, attempts = ledger_columns(ledger)
     return series_of_attempts(columns, attempts, ledger.phase_seconds(), names)
 
@@ -27,7 +27,8 @@ def ledger_series(ledger: Ledger, names: SeriesNames) -> MeasuredSeries:
 def series_of_attempts(
     columns: Columns, attempts: Sequence[Attempt], spent: Iterable[PhaseSeconds], names: SeriesNames
 ) -> MeasuredSeries:
-    """The same of records that were read already: a row of the columns for each attempt, in their order."""
+    """Build the series from records that are already read; the columns have one row per attempt, in the same
+    order."""
     phases = {
         (phase_seconds.run_id, phase_seconds.attempt): phase_seconds
         for phase_seconds in spent
@@ -49,7 +50,7 @@ def series_of_attempts(
 
 
 def _step_seconds(attempt: Attempt, spent: PhaseSeconds | None) -> dict[str, float]:
-    """By phase, and in all; empty where the attempt committed no step."""
+    """Return seconds by phase and in total; empty if the attempt committed no step."""
     num_steps = (attempt.end_step or attempt.start_step) - attempt.start_step
     if spent is None or num_steps <= 0:
         return {}

@@ -1,4 +1,4 @@
-"""A value that was measured again and again, with what it was measured on, in the order of time."""
+"""A repeatedly measured value with its factors, in order of time."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,7 +18,7 @@ from assay.triage.attempts.sources import bytes_of, read_columns
 
 
 class SeriesNames(NamedTuple):
-    """The options by which a person says what a table's columns are; None leaves it to the source."""
+    """The options that name a table's columns; None leaves the choice to the source."""
 
     value: str | None = None
     at: str | None = None
@@ -32,23 +32,23 @@ class MeasuredSeries(NamedTuple):
     name: str
     values: Float64[np.ndarray, "row"]
     at: tuple[str, ...]
-    """As the source writes it."""
+    """As written in the source."""
     factors: Mapping[str, Sequence[str]]
-    """Its value in each row; empty where it was not recorded."""
+    """The value in each row; empty if missing."""
     phases: Mapping[str, Float64[np.ndarray, "row"]]
-    """What the value is made of."""
+    """Parts of the value."""
     sources: Mapping[str, str]
 
 
 def read_series(files: Sequence[Path], names: SeriesNames) -> MeasuredSeries:
-    """The rows of some tables, one below the other, in the order of their moments."""
+    """Read the rows of some tables in order of time."""
     contents = {str(file): bytes_of(file) for file in files}
     parts = [(file, read_columns(file, content)) for file, content in contents.items()]
     return series_of(parts, names, {file: sha256_of_bytes(content) for file, content in contents.items()})
 
 
 def series_of(parts: Sequence[tuple[str, Columns]], names: SeriesNames, sources: dict[str, str]) -> MeasuredSeries:
-    """From columns of text. Rows without the value say nothing and are left out."""
+    """Build a series from columns of text; rows without the value are left out."""
     where = parts[0][0] if len(parts) == 1 else f"{parts[0][0]} and others"
     table = pa.concat_tables([part.table for _, part in parts], promote_options="default")
     if names.value is None:
@@ -80,14 +80,14 @@ def series_of(parts: Sequence[tuple[str, Columns]], names: SeriesNames, sources:
 
 
 def texts(where: str, table: pa.Table, name: str, option: str) -> list[str]:
-    """A column that a person named; what is not recorded is empty."""
+    """Return a column named in an option; missing cells are empty."""
     if name not in table.column_names:
         raise DataError(f"{where}: no column '{name}', which {option} names; {_columns_text(table)}.")
     return [(text or "").strip() for text in table[name].to_pylist()]
 
 
 def numbers(where: str, table: pa.Table, name: str, option: str) -> Float64[np.ndarray, "row"]:
-    """A column of numbers; not a number where nothing is recorded."""
+    """Return a column of numbers; missing cells are NaN."""
     found = np.full(len(table), np.nan)
     for row, text in enumerate(texts(where, table, name, option)):
         try:

@@ -1,1 +1,1 @@
-"""What a log says: of which class its failure is, the line that names it, what it shares with others."""
+"""Symptoms of failures: the line of a log that names the failure, its class, and what failures share."""

@@ -1,8 +1,8 @@
-"""The class of a line that names a failure: ordered rules, of which the first that matches holds.
+"""Classifies a line that names a failure, by ordered rules; the first match decides.
 
-The order decides where two classes share words: a full GPU before a full machine, a library that cannot be
-opened before a file that is not there, a refused login before a network that fails. The rules know the words of
-the field (Linux, CUDA, NCCL, gloo, Slurm, Python), and of no single project.
+The order matters if classes share words: device memory before host memory, a missing library before a missing
+file, a rejected login before a network failure. The rules know the terms of the field (Linux, CUDA, NCCL,
+gloo, Slurm, Python), not of any project.
 """
 
 import re
@@ -12,7 +12,7 @@ from assay.records.symptoms import SymptomClass
 
 
 class ClassRule(NamedTuple):
-    """Lines of one class."""
+    """Patterns of one class."""
 
     symptom_class: SymptomClass
     pattern: re.Pattern[str]
@@ -166,5 +166,5 @@ RULES = (
 
 
 def class_of(text: str) -> SymptomClass | None:
-    """The class of the first rule that a line meets; None where it meets none."""
+    """Return the class of the first matching rule, or None."""
     return next((rule.symptom_class for rule in RULES if rule.pattern.search(text)), None)

@@ -1,8 +1,8 @@
-"""What several logs say together: which rank began it, and which failures are alike.
+"""Combines several logs: which rank failed first, and which failures are equal.
 
-The logs of one folder are the ranks of one attempt. A rank that lost its peer fell because another one did, and
-a rank that was put away says so; where some log of the folder says what happened itself, those are fall-out and
-count as no cause. Where all of them lost a peer, nobody knows who began.
+The logs of one folder are the ranks of one attempt. Ranks that lost a peer or were torn down are consequences
+if some log of the folder names a failure of its own. If all of them lost a peer, the initiating rank is
+unknown.
 """
 
 from collections import defaultdict
@@ -24,7 +24,7 @@ WITHOUT_FACTORS = "logs alone have no factors: what failures share is asked of r
 
 
 def read_symptoms(sources: Sequence[Path], failures: Sequence[RecordedSymptom] = ()) -> Symptoms:
-    """What log files say, folders of the logs of one attempt, and runs on record."""
+    """Read log files, folders with the logs of one attempt, and recorded failures."""
     logs = tuple(log for source in sources for log in _of_source(source))
     return Symptoms(
         logs=logs,
@@ -35,7 +35,7 @@ def read_symptoms(sources: Sequence[Path], failures: Sequence[RecordedSymptom] =
 
 
 def signatures(logs: Sequence[LogSymptom], failures: Sequence[RecordedSymptom] = ()) -> tuple[Signature, ...]:
-    """Failures that are alike, the most frequent first; of equals the one that was met first."""
+    """Group equal failures, most frequent first; ties in order of occurrence."""
     causes = [log for log in logs if log.role in (None, "initiating") and log.candidates]
     groups: dict[tuple[SymptomClass, str], list[LogSymptom | RecordedSymptom]] = defaultdict(list)
     members: list[LogSymptom | RecordedSymptom] = [*causes, *(failure for failure in failures if failure.key)]

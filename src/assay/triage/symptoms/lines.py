@@ -1,9 +1,9 @@
-"""How strongly one line speaks of the failure that ended a log, and what it shares with lines like it.
+"""Scores how likely a line names the failure that ended a log.
 
-A log is mostly noise, and its end is the noise of putting things away: "exit code 1", an upload that fails, the
-other ranks that lose their peer. So a line has a strength (an exception behind a traceback and a full device
-weigh most, a word such as "failed" least), which is lowered where it speaks of the tear-down, of a retry, or of
-what merely happened to be said. Scripts that a shell echoes say nothing.
+Most of a log is noise, and its end is the noise of the tear-down: "exit code 1", a failed upload, other ranks
+that lose their peer. So each line has a strength: highest for an exception after a traceback or a full
+device, lowest for a word such as "failed". It is reduced for tear-down, retries and incidental mentions.
+Scripts echoed by a shell count nothing.
 """
 
 import re
@@ -22,7 +22,7 @@ SPEAKER = re.compile(
     r"|\((?:\w+ )?(?:pid|rank)=[^)]*\)\s?)",
     re.IGNORECASE,
 )
-"""Who says it, as torchrun, srun, mpirun and Ray write it in front of a rank's lines."""
+"""Prefixes of a rank's lines by torchrun, srun, mpirun and Ray."""
 
 TROUBLE = tuple(
     b"error,exception,fail,fatal,traceback,panic,abort,kill,crash,could not,couldn't,cannot,can't,"
@@ -32,14 +32,14 @@ TROUBLE = tuple(
     b"____,!!!,double free,smashing,terminate called,bad_alloc,stall,lost,undefined,critical,severe,"
     b"quota,no space,stale,fault".split(b",")
 )
-"""What a line holds, in small letters, that can weigh anything: no other is looked at."""
+"""Lower-case substrings, one of which every line with a strength contains; a fast filter."""
 
 EXCEPTION = re.compile(
     r"^(?:E\s+|\w+: )?((?:\w+\.)*[A-Za-z_]\w*(?:Error|Exception|Interrupt|Exit|Timeout|Failure|Fault|Abort"
     r"|Expired|Exhausted|NotFound|Unavailable))\b(?=\s*:|\s*$)"
 )
 DOTTED = re.compile(r"^(?:E\s+)?(?:[a-z_]\w*\.)+[A-Za-z_]\w*(?=:\s)")
-"""An exception whose name does not say that it is one: `socket.gaierror: ...`."""
+"""An exception whose name does not end like one: `socket.gaierror: ...`."""
 SPECIFIC = re.compile(
     r"out of memory|no space left|oom[-_]?kill|segmentation fault|bus error|illegal memory access"
     r"|device-side assert"
@@ -73,7 +73,7 @@ WORDS = re.compile(
     re.IGNORECASE,
 )
 COUNTED = 3.6
-"""What a count of failures weighs, which names none of them."""
+"""Strength of a count of failures, which names none."""
 PUT_AWAY = re.compile(
     r"exit(?:ed|s|ing)?(?: with)?(?: code| status)|process completed|upload|artifact|clean(?:ing|ed)?[ -]?up"
     r"|orphan"
@@ -93,7 +93,7 @@ PEER = re.compile(
     r"|remote process (?:exited|failed|has)|aborted by (?:peer|rank)|tcpstore.*(?:closed|reset|broken)",
     re.IGNORECASE,
 )
-"""What a rank says that lost another one, which is the cause."""
+"""Messages of a rank that lost another rank, which is the cause."""
 RETRIED = re.compile(r"back(?:ing)? ?off|retry(?:ing)?|will try again|attempt \d+ (?:of|/)|trying again", re.IGNORECASE)
 MILD = re.compile(
     r"\bwarn(?:ing)?s?\b|deprecat|\bnote:|\binfo\b|\bdebug\b|\btrace\b|caused by|during handling"
@@ -108,7 +108,7 @@ ECHO = re.compile(
     r"|^\s+[A-Za-z_]\w*: \S+$|^[a-z-]+: \d+$"
 )
 SHELL_COLOUR = "\x1b[36;1m"
-"""In which GitHub's runner prints the script that it is about to run."""
+"""Colour in which GitHub's runner prints the script before running it."""
 
 MASKS = (
     (re.compile(r"https?://\S+"), "<url>"),
@@ -123,25 +123,25 @@ KEY_CHARACTERS = 200
 
 
 class WeightedLine(NamedTuple):
-    """A line that says something of a failure."""
+    """A line that may name a failure."""
 
     strength: float
     """0 to 10."""
     text: str
     is_peer: bool
-    """A rank that lost another."""
+    """A rank that lost another rank."""
     is_put_away: bool
-    """The tear-down speaks."""
+    """A message of the tear-down."""
 
 
 def speaks_of_trouble(raw: bytes) -> bool:
-    """Whether a line may weigh anything, told quickly."""
+    """Return quickly whether a line may have a strength."""
     small = raw.lower()
     return any(word in small for word in TROUBLE)
 
 
 def plain(raw: str) -> tuple[str, str]:
-    """Who says it (empty where nobody is named), and what: without time stamps, colours and line end."""
+    """Return (prefix of the rank or empty, text) without time stamps, colours and line end."""
     text = raw.rstrip("\r\n")
     if "\x1b" in text:
         text = COLOURS.sub("", text)
@@ -152,12 +152,12 @@ def plain(raw: str) -> tuple[str, str]:
 
 
 def is_echo(raw: str, text: str) -> bool:
-    """Whether a shell shows a script or its environment, and nothing happened."""
+    """Return whether a shell only echoes a script or its environment."""
     return SHELL_COLOUR in raw or ECHO.match(text) is not None
 
 
 def weigh(text: str, *, ends_traceback: bool) -> WeightedLine | None:
-    """What a plain line is worth; None of a line that says nothing of a failure."""
+    """Return the strength of a plain line; None if it does not indicate a failure."""
     line = text.strip()
     strength = 8.0 if ends_traceback else _strength(line)
     if strength and not ends_traceback:
@@ -196,7 +196,7 @@ def _strength(line: str) -> float:
 
 
 def key_of(text: str) -> str:
-    """The line with what differs from one time to the next masked."""
+    """Return the line with variable parts masked, as a key of equal lines."""
     for pattern, name in MASKS:
         text = pattern.sub(name, text)
     return text[:KEY_CHARACTERS]

@@ -1,9 +1,9 @@
-"""Reads a log, of any size and any bytes, and names the line at which it failed.
+"""Reads a log of any size and content, and finds the line that names its failure.
 
-    bytes -> lines -> those that hold a word of trouble -> weighed, alike ones together -> three candidates
+    bytes -> lines -> lines with a word of trouble -> strength, equal lines merged -> three candidates
 
-Lines that are alike count once, by their last: what was said before and gone on from was survived. Of equally
-strong ones the later weighs a little more, since a log ends where it failed. Nothing of a log is executed.
+Equal lines count once, at the last occurrence, because a failure that the program survived did not end the log. Of
+equally strong lines the later one is preferred, since a log ends with its failure. Nothing in a log is executed.
 """
 
 import hashlib
@@ -28,26 +28,26 @@ from assay.triage.symptoms.lines import (
 
 LONGEST_LINE_BYTES = 1 << 16
 LONGEST_TEXT = 600
-"""Characters of a line that are looked at."""
+"""Examined characters of a line."""
 SHOWN_CHARACTERS = 500
 MAX_KINDS = 2_000
-"""Kinds of lines that are kept while a log is read: the weakest go first."""
+"""Maximal number of distinct lines in memory; the weakest are dropped first."""
 NUM_CANDIDATES = 3
 NUM_LOOKED_UP = 12
 KNOWN = 0.7
-"""What it weighs that a rule knows what a line speaks of."""
+"""Added strength of a line with a known class."""
 LATENESS = 0.8
-"""What standing at the end weighs, against standing at the beginning."""
+"""Added strength of the last line, relative to the first."""
 FIRST_FAILED_TEST = 9.0
 TRACEBACK = "Traceback (most recent call last)"
 RAISED = re.compile(r"^[A-Za-z_][\w.]*(?:\[[^\]]*\])?(?::\s|:?$)")
-"""The line of a traceback that says its exception; other lines without an indent are said in between."""
+"""The traceback line with the exception; other unindented lines may be interleaved."""
 FAILURES = re.compile(r"^=+ (?:FAILURES|ERRORS) =+$")
 FAILED_TEST = re.compile(r"^_{3,} .+ _{3,}$")
 
 
 class Named(NamedTuple):
-    """A kind of line that may name the failure, at its last occurrence."""
+    """A distinct line that may name the failure, at its last occurrence."""
 
     strength: float
     line: int
@@ -57,29 +57,29 @@ class Named(NamedTuple):
 
 
 class ReadLog(NamedTuple):
-    """What a log holds."""
+    """The symptom of a log."""
 
     symptom: LogSymptom
     best: Named | None
-    """The likeliest line."""
+    """The most likely line."""
 
 
 class _LogPosition:
-    """Where in a log we are: which ranks are inside a traceback, and whether a list of failed tests begins."""
+    """State while reading: ranks inside a traceback, and whether a list of failed tests starts."""
 
     def __init__(self) -> None:
         self.in_traceback: set[str] = set()
         self.awaits_failed_test = False
 
     def ends_traceback(self, who: str, text: str) -> bool:
-        """Whether this is the line in which a traceback says its exception."""
+        """Return whether this line ends a traceback with its exception."""
         if who in self.in_traceback and RAISED.match(text):
             self.in_traceback.discard(who)
             return True
         return False
 
     def names_failed_test(self, text: str) -> bool:
-        """Whether this is the first heading below pytest's FAILURES."""
+        """Return whether this is the first heading below pytest's FAILURES."""
         if FAILURES.match(text):
             self.awaits_failed_test = True
             return False
@@ -90,7 +90,7 @@ class _LogPosition:
 
 
 def read_log(path: Path) -> ReadLog:
-    """The failure that a log names; raises `DataError` where it cannot be read."""
+    """Return the failure that a log names. Raises `DataError` if it cannot be read."""
     digest = hashlib.sha256()
     kinds: dict[str, Named] = {}
     num_lines, position = 0, _LogPosition()
@@ -119,7 +119,8 @@ def read_log(path: Path) -> ReadLog:
 
 
 def class_of_line(text: str) -> SymptomClass:
-    """The class of a line that names a failure; what meets no rule and is an error is the program's own."""
+    """Return the class of a line that names a failure; an error without a matching rule is the program's
+    own."""
     if found := class_of(text):
         return found
     is_programs = EXCEPTION.match(text) or TEST.search(text) or FAILED_TEST.match(text) or "error" in text.lower()
@@ -127,7 +128,7 @@ def class_of_line(text: str) -> SymptomClass:
 
 
 def _best_candidates(named: Iterable[Named], num_lines: int) -> list[Named]:
-    """The candidates: by strength and place, and then whether a rule knows what they speak of."""
+    """Return the candidates by strength and position, then by whether their class is known."""
 
     def likely(line: Named) -> float:
         return line.strength + LATENESS * line.line / num_lines
@@ -139,7 +140,7 @@ def _best_candidates(named: Iterable[Named], num_lines: int) -> list[Named]:
 
 
 def _lines(file: BinaryIO, digest: "hashlib._Hash") -> Iterator[tuple[int, bytes]]:
-    """Number and bytes of each line; of a line that is longer than any is, its beginning."""
+    """Yield number and bytes of each line; very long lines are cut."""
     number, continues = 0, False
     while raw := file.readline(LONGEST_LINE_BYTES):
         digest.update(raw)
@@ -163,7 +164,7 @@ def _named(raw: str, number: int, position: _LogPosition) -> Named | None:
 
 
 def _keep(kinds: dict[str, Named], named: Named) -> None:
-    """Alike lines are one, at the last of them."""
+    """Keep one entry per distinct line, at its last occurrence."""
     kinds[key_of(named.text)] = named
     if len(kinds) > 2 * MAX_KINDS:
         for key in heapq.nsmallest(MAX_KINDS, kinds, key=lambda key: kinds[key].strength):

@@ -1,10 +1,10 @@
-"""What runs on record say of their failures: a symptom for each, of a class and with a key as a log's line has.
+"""Finds the symptoms of recorded failures, with the same classes and keys as lines of logs.
 
-    attempts -> why each ended  -+
-    notices  -> what else was seen +-> class (its kind, where that says it; else by the rules of logs) and key
-    losses   -> where a run that did not fail looks odd, if somebody asks about it
+    attempts -> why each ended    -+
+    notices  -> other observations +-> class (by failure kind, or else by the rules of logs) and key
+    losses   -> outliers of a run without failures, if it is selected
 
-Attempts that were preempted, still run, or were hurt by a drill say nothing of failure.
+Attempts that were preempted, still run, or were interrupted by a drill are left out.
 """
 
 import math
@@ -38,7 +38,7 @@ CLASS_OF_KIND: Mapping[FailureKind, SymptomClass] = {
     "not_gone_after_sigterm": "hang",
     "fenced": "preempted",
 }
-"""Kinds that say of which class they are; of the others, their text does."""
+"""Failure kinds with a fixed class; for others the text decides."""
 UNLIKE_ITS_TEXT: Mapping[FailureKind, SymptomClass] = {
     "exception": "program",
     "refused": "program",
@@ -46,30 +46,31 @@ UNLIKE_ITS_TEXT: Mapping[FailureKind, SymptomClass] = {
     "crashed": "crash",
     "killed_by_signal": "crash",
 }
-"""Where no rule knows their text."""
+"""Classes of failure kinds whose text matches no rule."""
 RANK_PREFIX = re.compile(r"^(?:a rank|rank \d+): ")
 NOTICED = "wrong_arithmetic"
-"""The notice that tells of a failure by itself; others speak of what is a failure on record, or of none."""
+"""The notice that is a failure by itself; other notices accompany recorded failures."""
 STANDS_OUT_SIGMAS = 6.0
 MIN_STEPS = 8
 
 
 class RunSelection(NamedTuple):
-    """A run that somebody asks about."""
+    """A run to examine."""
 
     run_id: str
     step: int | None = None
-    """The step at which it looked odd, if they say so."""
+    """The suspicious step, if known."""
 
 
 def failures_on_record(ledger: Ledger) -> list[RecordedSymptom]:
-    """Those of all runs, the first attempt first."""
+    """Return the failures of all runs, in order of attempts."""
     runs = [run for run in ledger.runs() if not run.is_drill]
     return sorted((symptom for run in runs for symptom in _of_run(ledger, run)), key=lambda symptom: symptom.at_s)
 
 
 def failures_of_runs(ledger: Ledger, selected: Iterable[RunSelection]) -> list[RecordedSymptom]:
-    """Those of these runs; where one did not fail, or a step is named, where to look."""
+    """Return the failures of some runs; for a run without failures, or a given step, return the step to
+    examine."""
     found = list[RecordedSymptom]()
     for fromkey in dict.fromkeys(selected):
         run = ledger.run(fromkey.run_id)
@@ -79,7 +80,7 @@ def failures_of_runs(ledger: Ledger, selected: Iterable[RunSelection]) -> list[R
 
 
 def symptom_of(attempt: Attempt) -> RecordedSymptom | None:
-    """Why an attempt failed; None of one that did not."""
+    """Return why an attempt failed; None if it did not."""
     if attempt.outcome not in FAILED:
         return None
     failure = attempt.failure
@@ -136,7 +137,7 @@ def _noticed(notice: Notice) -> RecordedSymptom:
 
 
 def _outlier_step(run: Run, step: int | None) -> RecordedSymptom:
-    """A run that did not fail: at the step that is named, or where its loss is furthest from the others."""
+    """Return the symptom of a run that did not fail: at the given step, or where its loss is an outlier."""
     losses = {
         number: recorded.values["loss"]
         for number, recorded in recorded_steps(Path(run.run_dir)).items()
@@ -157,8 +158,7 @@ def _outlier_step(run: Run, step: int | None) -> RecordedSymptom:
 
 
 def _furthest(losses: Mapping[int, float]) -> tuple[int, float]:
-    """The step whose loss jumps most from the one before, and by how many robust standard deviations of such
-    jumps."""
+    """Return the step with the largest jump of the loss, in robust standard deviations of such jumps."""
     steps, values = np.array(list(losses)), np.array(list(losses.values()))
     jumps = np.diff(values)
     scale = 1.4826 * float(np.median(np.abs(jumps - np.median(jumps)))) or float(jumps.std()) or 1.0

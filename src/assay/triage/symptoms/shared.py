@@ -1,12 +1,12 @@
-"""Which signatures one cause may have: those that share a region of factors, or began to occur at one moment.
+"""Finds signatures with a shared cause: a common region of factors, or a common onset.
 
-    attempts on record, failed where they have a signature -> the scan of `triage failures` -> regions
-                                       since each moment   -> the same scan                 -> an onset
-    -> the failures of all signatures but the strongest there lie in the region too often as well
+    recorded attempts, failed if they have a signature   -> scan of `triage failures` -> regions
+                                       since each moment -> the same scan             -> an onset
+    -> the failures of all signatures but the strongest are also too frequent there
 
-A region that one signature alone makes striking is no shared cause, hence the last step: together, for many
-signatures that are rare, or one by one (Benjamini & Heller's partial conjunction, 2008), for few that are not.
-Named are then those that lie there more often than a fifth of signatures would by chance.
+A region that only one signature supports is no shared cause, hence the last step: either all other signatures
+together, for many rare ones, or one by one (Benjamini & Heller's partial conjunction, 2008), for few frequent ones.
+Signatures are listed if their p-value there is at most 0.2.
 """
 
 from collections.abc import Iterator, Sequence
@@ -33,15 +33,15 @@ from assay.triage.symptoms.recorded import symptom_of
 
 SIGNATURE = "signature"
 NUM_MOMENTS = 40
-"""Moments that may be an onset, spread over the attempts."""
+"""Number of tested onsets, spread over the attempts."""
 TWICE = 2
-"""Regions and moments are asked about; and the others in two ways, of which the better counts."""
+"""Bonferroni factor: regions and onsets are tested."""
 NAMED = 0.2
-"""The p-value up to which a signature is taken to share what several are known to share."""
+"""Signatures with at most this p-value are listed as sharing the cause."""
 
 
 class Shared(NamedTuple):
-    """What signatures share."""
+    """Shared causes of signatures."""
 
     causes: tuple[SharedCause, ...]
     because: str
@@ -57,7 +57,7 @@ class _Region(NamedTuple):
 
 
 def shared_causes(ledger: Ledger, failures: Sequence[RecordedSymptom], rng: np.random.Generator) -> Shared:
-    """One cause for several of the signatures of these failures, against all attempts on record."""
+    """Find shared causes of these failures' signatures, among all recorded attempts."""
     keys = {failure.key for failure in failures if failure.key}
     if len(keys) < 2:
         return Shared((), f"{number_of(len(keys), 'signature')} on record: nothing to share.")
@@ -76,7 +76,7 @@ def shared_causes(ledger: Ledger, failures: Sequence[RecordedSymptom], rng: np.r
 
 
 def shared_in(table: AttemptTable, rng: np.random.Generator) -> Shared:
-    """Likewise, of attempts whose last factor is their signature (none, where they have none of these)."""
+    """Find shared causes in a table whose last factor is the signature (none for other attempts)."""
     *factors, signature = table.factors
     failed = np.zeros(table.num_rows)
     failed[signature.rows] = 1.0
@@ -97,7 +97,7 @@ def shared_in(table: AttemptTable, rng: np.random.Generator) -> Shared:
 
 
 def _onset(table: AttemptTable, rng: np.random.Generator) -> list[_Region]:
-    """Since when these failures are more frequent; empty where no moment stands out."""
+    """Return the moment since which these failures are more frequent; empty if none is significant."""
     if table.at_s is None or not 0 < table.failures.sum() < table.num_rows:
         return []
     indices = np.linspace(0, table.num_rows - 1, NUM_MOMENTS + 2)[1:-1].astype(int)
@@ -113,7 +113,7 @@ def _onset(table: AttemptTable, rng: np.random.Generator) -> list[_Region]:
 
 
 def _since(at_s: Float64[np.ndarray, "row"], moments: Float64[np.ndarray, "moment"]) -> Factor:
-    """A factor of which each attempt has every moment that came before it."""
+    """Return a factor with every tested moment before each attempt as its values."""
     passed = np.searchsorted(moments, at_s, side="right")
     rows = np.repeat(np.arange(len(at_s)), passed)
     codes = np.concatenate([np.arange(count) for count in passed]) if len(at_s) else rows
@@ -139,8 +139,8 @@ def _explained(table: AttemptTable, signature: Factor, regions: Sequence[_Region
 
 
 def _p_value(table: AttemptTable, failed: Int64[np.ndarray, "failed"], inside: Bool[np.ndarray, "row"]) -> float:
-    """How often failures would lie in a region so often by chance: of each unit that they befell, the first
-    failed attempt, against how much of a unit lies there."""
+    """Return the p-value of the number of failures in a region, by the first failed attempt of each unit and
+    the mean share of a unit's attempts there."""
     if not len(failed):
         return 1.0
     _, index = np.unique(table.units, return_inverse=True)
@@ -150,12 +150,12 @@ def _p_value(table: AttemptTable, failed: Int64[np.ndarray, "failed"], inside: B
 
 
 def _simes(p_values: Sequence[float]) -> float:
-    """Whether any of some is at fault (Simes, 1986); ascending. 1 of none."""
+    """Return Simes' (1986) p-value of ascending p-values; 1 for none."""
     return min((len(p_values) / rank * p_value for rank, p_value in enumerate(p_values, 1)), default=1.0)
 
 
 def _with_onsets(found: Sequence[SharedCause]) -> list[SharedCause]:
-    """One for the same signatures, with what they share and since when."""
+    """Merge a region and an onset with the same signatures."""
     onset = next((cause for cause in found if cause.onset_s is not None), None)
     regions = [cause for cause in found if cause is not onset]
     if onset is None:

@@ -1,7 +1,7 @@
-"""Counts of failures that are zero say that nothing failed: `0 errors`, `failures=0`, `"error_count": 0`.
+"""Removes counts of zero failures: `0 errors`, `failures=0`, `"error_count": 0`.
 
-They are cut out of a line before it is weighed, so that what else stands in it still counts: `1 failed,
-0 errors`, and `rank 0 failed`, in which 0 counts nothing.
+They are removed before a line is scored, so that the rest of it still counts: `1 failed, 0 errors`, or `rank
+0 failed`, in which 0 is not a count.
 """
 
 import re
@@ -48,11 +48,11 @@ COUNT_ABOVE_ZERO = re.compile(
     r"|(?:errors?|failures?|fail(?:ed)?)(?:[_ -]?(?:\w+))?[\"']?\s*[:=|]\s*[\"']?[1-9]",
     re.IGNORECASE,
 )
-"""Says that something failed, and not what."""
+"""Matches a count of failures, which does not name them."""
 
 
 def without_zero_counts(line: str) -> str:
-    """The line without its counts of no failures."""
+    """Return the line without its counts of zero failures."""
     if "0" not in line and not _WORD.search(line):
         return line
     while True:
