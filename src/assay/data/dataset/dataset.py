@@ -170,8 +170,8 @@ _HINT = "Restore it, index the dataset anew, or set loader.on_damage=quarantine 
 
 def dataset_fingerprint(columns: Mapping[str, str], shards: Sequence[Shard], groups: RowGroups) -> str:
     """Names a dataset: the bytes of its shards, the rows of their groups, and the types of the columns."""
-    borders = np.searchsorted(groups.shard_index, np.arange(1, len(shards)))
-    num_rows = (rows.tolist() for rows in np.split(groups.num_rows, borders))
+    boundaries = np.searchsorted(groups.shard_index, np.arange(1, len(shards)))
+    num_rows = (rows.tolist() for rows in np.split(groups.num_rows, boundaries))
     listed = [[shard.path, shard.sha256, rows] for shard, rows in zip(shards, num_rows, strict=True)]
     return sha256_of_json({"columns": dict(columns), "shards": listed})
 

@@ -47,12 +47,12 @@ def find_duplicates(facts: Sequence[SpanFacts], drop: Collection[str]) -> Duplic
     retained = order[~dropped[order]]
     still_first = np.ones(len(retained), bool)
     still_first[1:] = texts[retained][1:] != texts[retained][:-1]
-    borders = np.cumsum([len(fact.texts) for fact in facts])[:-1]
+    boundaries = np.cumsum([len(fact.texts) for fact in facts])[:-1]
     return Duplicates(
         num_doubled=int(is_doubled.sum()),
         num_conflicting=int(is_conflicting.sum()),
         num_shared=int(_differs(keys[retained], still_first).sum()),
-        dropped=list(np.split(dropped, borders)),
+        dropped=list(np.split(dropped, boundaries)),
         num_dropped=int(dropped.sum()),
         num_retained=len(retained),
     )

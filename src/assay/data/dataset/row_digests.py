@@ -30,8 +30,8 @@ def token_digests(dataset: Dataset) -> Keys:
 
 def digests_of(column: pa.ChunkedArray) -> Keys:
     """Digests of the lists of tokens in a column."""
-    borders = np.concatenate([[0], np.cumsum(pc.list_value_length(column).to_numpy())]).tolist()
+    boundaries = np.concatenate([[0], np.cumsum(pc.list_value_length(column).to_numpy())]).tolist()
     tokens: npt.NDArray[np.int64] = pc.list_flatten(column).to_numpy().astype(np.int64)
     data = tokens.data.cast("B")
-    digests = [xxhash.xxh3_64_intdigest(data[8 * start : 8 * stop]) for start, stop in pairwise(borders)]
+    digests = [xxhash.xxh3_64_intdigest(data[8 * start : 8 * stop]) for start, stop in pairwise(boundaries)]
     return np.array(digests, np.uint64)

@@ -276,8 +276,8 @@ def _by_time(column: pa.ChunkedArray, config: TimeSplit, where: str) -> npt.NDAr
         )
     moment = config.validation_from
     utc = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
-    border = pa.scalar(utc.replace(tzinfo=None), _UTC_MOMENT)
-    held_out: npt.NDArray[np.bool_] = pc.greater_equal(_utc_moments(column), border).to_numpy()
+    boundary = pa.scalar(utc.replace(tzinfo=None), _UTC_MOMENT)
+    held_out: npt.NDArray[np.bool_] = pc.greater_equal(_utc_moments(column), boundary).to_numpy()
     return held_out
 
 

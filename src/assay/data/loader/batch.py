@@ -1,4 +1,4 @@
-"""What a step is made of: arrays, and whose they are."""
+"""Micro-batches of NumPy arrays, and the lanes and steps that they belong to."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,64 +15,60 @@ from assay.records.cursor import Cursor
 
 @dataclass(frozen=True)
 class Packing:
-    """Where the rows lie in packed sequences."""
+    """Position and segment of each token in packed sequences."""
 
     position_ids: Int32[np.ndarray, "sequence token"]
-    """Place in its row; 0 on padding."""
+    """Index of the token in its row; 0 on padding."""
     segment_ids: Int32[np.ndarray, "sequence token"]
     """1 for the sequence's first row, 2 for its second, ...; 0 on padding."""
-    cu_seqlens: Int32[np.ndarray, "border"]
-    """[rows + 1]: borders of the rows among the tokens that are not padding, in the order of `row_ids`."""
+    cu_seqlens: Int32[np.ndarray, "boundary"]
+    """[rows + 1]: cumulative row lengths without padding, in the order of `row_ids`."""
 
 
 @dataclass(frozen=True)
 class Ragged:
-    """A column whose rows are lists of whole numbers, side by side: tokens, or borders of spans."""
+    """A padded column of integer lists: tokens, or the boundaries of spans."""
 
-    values: Int64[np.ndarray, "line place"]
-    """[row, place], padded with 0 to the longest; if packed: [sequence, token]. As wide as embeddings want
-    them, so that nobody copies them again."""
+    values: Int64[np.ndarray, "line index"]
+    """[row, index], padded with 0 to the longest; if packed: [sequence, token]. int64, which embeddings take
+    without another copy."""
     lengths: Int32[np.ndarray, "row"]
-    """Numbers in its list."""
+    """Length of each row's list."""
 
     @property
     def is_padded(self) -> bool:
-        """Some row is shorter than the longest."""
         return bool((self.lengths != self.values.shape[1]).any())
 
-    def mask(self) -> Bool[np.ndarray, "row place"]:
-        """True on what a row holds, false on padding. Means nothing where rows are packed."""
+    def mask(self) -> Bool[np.ndarray, "row index"]:
+        """Return True on values and False on padding. Undefined for packed rows."""
         return np.arange(self.values.shape[1]) < self.lengths[:, None]
 
-    def take(self, rows: Int[np.ndarray, "taken"]) -> "Ragged":
-        """Some of the rows, padded as wide as before."""
+    def take(self, rows: Int[np.ndarray, "selected"]) -> "Ragged":
         return Ragged(self.values[rows], self.lengths[rows])
 
 
 class RowStarts(NamedTuple):
-    """Where the tokens of each row begin."""
+    """The line and column at which the tokens of each row begin."""
 
     lines: Int[np.ndarray, "row"]
     starts: Int[np.ndarray, "row"]
-    """In the line."""
 
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """The rows of one forward and backward pass: list columns as arrays, the others as Arrow has them."""
+    """The rows of one forward and backward pass: list columns as arrays, other columns as Arrow arrays."""
 
     row_ids: UInt64[np.ndarray, "row"]
-    """Place in the dataset."""
+    """Dataset-wide row ids."""
     ragged: Mapping[str, Ragged]
-    """The list columns asked for; always the tokens (`input_ids`)."""
+    """Requested list columns, always including the tokens (`input_ids`)."""
     columns: Mapping[str, pa.Array]
-    """The other columns asked for, [row] each, nulls kept."""
+    """Other requested columns, [row] each, with nulls."""
     packing: Packing | None = None
-    """Where the tokens' rows lie if they are packed."""
+    """Layout of the tokens if they are packed."""
 
     @property
     def tokens(self) -> Ragged:
-        """The column of tokens."""
         return self.ragged[TOKENS]
 
     @property
@@ -81,13 +77,13 @@ class MicroBatch:
         return sum(int(self.ragged[name].lengths.sum()) for name in sequences_of(self.ragged))
 
     def row_starts(self) -> RowStarts:
-        """Places of every row, in the order of `row_ids`: a line each, or one after another in shared ones."""
+        """Return where each row begins, in the order of `row_ids`. Unpacked rows have a line of their own."""
         if self.packing is None:
             return RowStarts(np.arange(len(self.row_ids)), np.zeros(len(self.row_ids), np.intp))
         return RowStarts(*np.nonzero((self.packing.position_ids == 0) & (self.packing.segment_ids > 0)))
 
     def take(self, rows: Sequence[int]) -> "MicroBatch":
-        """Some of the rows, padded as wide as before; packed ones are taken apart, a line for each."""
+        """Return some of the rows, padded to the same width; packed rows are unpacked, one line each."""
         chosen = np.asarray(rows, np.intp)
         ragged = {name: column.take(chosen) for name, column in self.ragged.items() if name != TOKENS}
         return MicroBatch(
@@ -96,7 +92,7 @@ class MicroBatch:
             columns={name: column.take(pa.array(chosen)) for name, column in self.columns.items()},
         )
 
-    def _tokens_apart(self, chosen: Int[np.ndarray, "taken"]) -> Ragged:
+    def _tokens_apart(self, chosen: Int[np.ndarray, "selected"]) -> Ragged:
         if self.packing is None:
             return self.tokens.take(chosen)
         lengths, row_starts = self.tokens.lengths[chosen], self.row_starts()
@@ -109,30 +105,28 @@ class MicroBatch:
 
 @dataclass(frozen=True)
 class LaneShare:
-    """A lane's part of a step; no micro-batches where the lane has run out of rows."""
+    """The micro-batches of one lane in one step; none if the lane has no rows left."""
 
     lane: int
     micro_batches: tuple[MicroBatch, ...]
     quarantined: tuple[Quarantined, ...] = ()
-    """Damaged row groups of the step's window: some of their rows would have been in this step, or in another
-    of the window. Said with each of its steps, so that a resume in its midst hears of it too."""
+    """Damaged row groups of the step's window. Repeated with every step of the window, so that a resume in the
+    middle of it reports them too."""
 
     @property
     def num_rows(self) -> int:
-        """In this lane and step."""
         return sum(len(batch.row_ids) for batch in self.micro_batches)
 
     @property
     def num_tokens(self) -> int:
-        """Without padding."""
         return sum(batch.num_tokens for batch in self.micro_batches)
 
 
 @dataclass(frozen=True)
 class StepShare:
-    """What the lanes of one rank bring to a step."""
+    """The lane shares of one rank in one step."""
 
     cursor: Cursor
     lanes: tuple[LaneShare, ...]
     ahead: tuple[tuple[LaneShare, ...], ...] = ()
-    """The lanes of the next steps, where what they are to learn from is made before."""
+    """Lane shares of the next steps, for methods that generate rollouts ahead."""

@@ -1,4 +1,4 @@
-"""What a user chooses about the order of the rows and the shape of the batches."""
+"""Configuration of the row order and the batch layout."""
 
 from typing import Annotated, ClassVar, Literal
 
@@ -26,7 +26,7 @@ class BucketedLayout(FrozenConfig):
 
 
 class PackedLayout(FrozenConfig):
-    """Several rows in one sequence, with position ids and segment borders; almost no padding."""
+    """Several rows in one sequence, with position ids and segment ids; almost no padding."""
 
     type: Literal["packed"]
 
@@ -70,8 +70,8 @@ class LoaderConfig(FrozenConfig):
     tokens x 2 bytes, 4 bytes if token ids exceed 65,535."""
 
     shuffle_radius_windows: NonNegativeInt = 3
-    """Windows before and after its own to which a file segment's rows are dealt: with 3, a window has rows
-    of seven times as many row groups. More mix better and cost memory and a slower first step."""
+    """Shuffle radius: windows on each side over which the rows of a file segment are distributed. With 3, a
+    window has rows of seven times as many row groups. More mix better but cost memory and a slower first step."""
 
     layout: Layout = BucketedLayout()
 
@@ -102,20 +102,18 @@ class LoaderConfig(FrozenConfig):
         return self
 
     def for_evaluation(self) -> "LoaderConfig":
-        """For rows that are read and not learned from: how well they are mixed matters to nobody."""
+        """Return the config for reading rows that are not trained on: no shuffle radius, which only costs memory."""
         return self.model_copy(update={"shuffle_radius_windows": 0})
 
     @property
     def buffer_bytes_per_token(self) -> int:
-        """For each token of a window, over its lane: the window in use, the next, and what is to be dealt."""
+        """Window buffers per lane in units of a window's tokens: the current window, the next, and pending slices."""
         return 2 * (self.shuffle_radius_windows + 2)
 
     @property
     def rows_per_lane(self) -> int:
-        """Rows of one lane in one step."""
         return self.global_batch_size // self.lanes
 
     @property
     def window_steps(self) -> int:
-        """Steps that one window feeds."""
         return max(1, self.window_rows // self.rows_per_lane)

@@ -1,13 +1,11 @@
-"""Which lanes each rank works on, for any number of ranks of at most that of lanes.
+"""Assigns lanes to ranks, for any world size up to the number of lanes.
 
-The one place that knows the rule. The sum over lanes is a binary tree, so a rank with n lanes holds one
-aligned block for each power of two in n, and sums each block by itself: one of 5 lanes has a block of 4 and
-one of 1. The blocks of all ranks are handed out largest first, each behind the last, which keeps them aligned
-without a gap.
+The sum over lanes is a fixed binary tree. A rank with n lanes holds one aligned block for each power of two in n
+(5 lanes: a block of 4 and a block of 1) and sums each block locally. Blocks are assigned largest first, which
+keeps all of them aligned without gaps.
 
-    blocks         rank 0: 0 1 + 6   rank 1: 2 3 + 7   rank 2: 4 5    a rank adds its own lanes first
-    interleaved    rank 0: 0 3 6     rank 1: 1 4 7     rank 2: 2 5    each round of lanes is added over the
-    ranks
+    blocks         rank 0: 0 1 + 6   rank 1: 2 3 + 7   rank 2: 4 5    a rank sums its own lanes first
+    interleaved    rank 0: 0 3 6     rank 1: 1 4 7     rank 2: 2 5    each round of lanes is summed over ranks
 """
 
 import heapq
@@ -25,7 +23,7 @@ from assay.base.shapes import Int64
 
 
 class LaneBlock(NamedTuple):
-    """Lanes whose sum is one node of the tree: 2^k of them, from a multiple of 2^k on."""
+    """An aligned block of lanes, whose sum is one node of the tree: 2^k lanes from a multiple of 2^k on."""
 
     first: int
     size: int
@@ -33,62 +31,61 @@ class LaneBlock(NamedTuple):
 
     @property
     def lanes(self) -> range:
-        """Their numbers."""
         return range(self.first, self.first + self.size)
 
 
 @dataclass(frozen=True)
 class LaneShares:
-    """The lanes of all ranks; `ConfigError` for a number of ranks that cannot share them."""
+    """The lanes of all ranks. Raises `ConfigError` if the world size exceeds the number of lanes."""
 
     num_lanes: int
     world_size: int
     interleaved: bool = False
     nodes: tuple[int, ...] = ()
-    """Ranks of each node, neighbours; by default, all are on one."""
+    """Number of (consecutive) ranks on each node; by default all ranks share one node."""
     explicit_loads: tuple[int, ...] | None = None
-    """[rank]: how many lanes it has, at least one, e.g. `loads_by_speed`; by default, `equal_loads`."""
+    """Lanes of each rank, at least one, e.g. from `loads_by_speed`; by default `equal_loads`."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.world_size <= self.num_lanes:
             raise ConfigError(
                 f"--workers {self.world_size}: loader.lanes={self.num_lanes} can be shared by 1 to "
-                f"{self.num_lanes} workers, each with a lane at least. Use as many, or a recipe of more lanes, "
-                "which is another order of its rows."
+                f"{self.num_lanes} workers, each with at least one lane. Use fewer workers, or a recipe with more "
+                "lanes, which changes the row order."
             )
         assert not self.nodes or (sum(self.nodes) == self.world_size and min(self.nodes) > 0), self.nodes
         loads = self.explicit_loads
         if loads is not None:
             assert len(loads) == self.world_size and min(loads) > 0 and sum(loads) == self.num_lanes, loads
-            assert not self.interleaved, "rounds of lanes are dealt to all ranks alike"
+            assert not self.interleaved, "interleaved lanes are shared equally"
 
     @classmethod
     def alone(cls, num_lanes: int) -> Self:
-        """One rank has them all."""
+        """Return the shares of a single rank."""
         return cls(num_lanes, 1)
 
     @cached_property
     def loads(self) -> tuple[int, ...]:
-        """[rank]: how many lanes it has."""
+        """Number of lanes of each rank."""
         if self.interleaved:
             return tuple(len(self.of_rank(rank)) for rank in range(self.world_size))
         return self.explicit_loads or equal_loads(self.num_lanes, self.nodes or (self.world_size,))
 
     @property
     def most(self) -> int:
-        """Lanes of the rank that has the most."""
+        """Number of lanes of the rank with the most."""
         return max(self.loads)
 
     @property
     def ranks_of_nodes(self) -> list[range]:
-        """[node]: its ranks."""
+        """Ranks of each node."""
         stops = accumulate(self.nodes or (self.world_size,))
         return [range(first, stop) for first, stop in pairwise((0, *stops))]
 
     @cached_property
     def blocks(self) -> tuple[LaneBlock, ...]:
-        """All ranks' blocks, in lane order."""
-        assert not self.interleaved, "lanes of a round are no block of a rank"
+        """Blocks of all ranks, in lane order."""
+        assert not self.interleaved, "interleaved lanes form no blocks"
         of_nodes: list[list[range]] = [[] for _ in self.ranks_of_nodes]
         sizes = [sum(self.loads[rank] for rank in ranks) for ranks in self.ranks_of_nodes]
         for node, lanes in _assign_blocks(sizes, [range(self.num_lanes)]):
@@ -101,21 +98,21 @@ class LaneShares:
         return tuple(sorted(found))
 
     def blocks_of(self, rank: int) -> tuple[LaneBlock, ...]:
-        """In the order in which the rank works on them: the largest, whose sum is there last, comes last."""
+        """Return a rank's blocks in processing order: the largest last."""
         return tuple(sorted((block for block in self.blocks if block.rank == rank), key=lambda block: block.size))
 
     def of_rank(self, rank: int) -> tuple[int, ...]:
-        """In the order in which the rank works on them."""
+        """Return a rank's lanes in processing order."""
         if self.interleaved:
             return tuple(range(rank, self.num_lanes, self.world_size))
         return tuple(lane for block in self.blocks_of(rank) for lane in block.lanes)
 
 
 def _assign_blocks(loads: Sequence[int], blocks: Sequence[range]) -> Iterator[tuple[int, range]]:
-    """Whose load it is, and an aligned block of lanes for each power of two in it; the largest first.
+    """Yield (owner, aligned block of lanes) for each power of two in each load, largest first.
 
-    `places` are aligned blocks of as many lanes in all, the largest first. What is handed out fits between
-    their ends, since all are multiples of what is still to come.
+    `blocks` are aligned blocks with as many lanes in total, largest first. An assigned block never crosses the
+    end of one of them, because each is a multiple of all sizes still to come.
     """
     lanes = [lane for block in blocks for lane in block]
     sizes = [(size, owner) for owner, load in enumerate(loads) for size in powers_of_two(load)]
@@ -126,17 +123,16 @@ def _assign_blocks(loads: Sequence[int], blocks: Sequence[range]) -> Iterator[tu
 
 
 def powers_of_two(load: int) -> list[int]:
-    """Those that add up to it, the largest first."""
+    """Return the powers of two that sum to `load`, largest first."""
     return [1 << power for power in reversed(range(load.bit_length())) if load >> power & 1]
 
 
 @lru_cache(maxsize=64)
 def equal_loads(num_lanes: int, nodes: tuple[int, ...]) -> tuple[int, ...]:
-    """Loads under which the rank with the most lanes has as few as may be; of these, those of the fewest
-    blocks.
+    """Return loads that minimize the largest load, and then the number of blocks.
 
-    A step takes as long as that rank, and each block is a partial sum that crosses ranks. The larger loads of a
-    node come first.
+    A step takes as long as the rank with the most lanes, and every block is a partial sum that ranks exchange.
+    Within a node the larger loads come first.
     """
     most = -(-num_lanes // sum(nodes))
     loads = _of_fewest_blocks([most] * sum(nodes), num_lanes, nodes)
@@ -144,27 +140,27 @@ def equal_loads(num_lanes: int, nodes: tuple[int, ...]) -> tuple[int, ...]:
 
 
 LEAST_GAIN = 0.05
-"""A share of a step's time. Less is within what a measurement says of itself, and may cost blocks."""
+"""Relative gain of step time below which equal loads are kept: it is within measurement error."""
 
 
 def loads_by_speed(lane_s: Sequence[float], num_lanes: int, nodes: tuple[int, ...] = ()) -> tuple[int, ...]:
-    """Loads under which the slowest rank is done soonest, where rank r takes `lane_s[r]` seconds for a lane; of
-    these, those of the fewest blocks. Every rank has a lane at least.
+    """Return loads that minimize the slowest rank's time, and then the number of blocks.
 
-    Equal loads where others gain less than `LEAST_GAIN`.
+    Rank r takes `lane_s[r]` seconds a lane. Every rank has at least one lane. Equal loads are returned if others
+    gain less than `LEAST_GAIN`.
     """
     nodes = nodes or (len(lane_s),)
     equal = equal_loads(num_lanes, nodes)
     least_s = _least_seconds(lane_s, num_lanes)
     if least_s > (1 - LEAST_GAIN) * max(load * seconds for load, seconds in zip(equal, lane_s, strict=True)):
         return equal
-    # A product that is divided again may come out as a little less than it was.
+    # The factor absorbs rounding: (n * s) / s may be slightly less than n.
     most = [max(1, math.floor(least_s / seconds * (1 + 1e-9))) for seconds in lane_s]
     return tuple(_of_fewest_blocks(most, num_lanes, nodes))
 
 
 def _least_seconds(lane_s: Sequence[float], num_lanes: int) -> float:
-    """That the slowest rank takes at best: lanes are alike, so each goes to who would be done with it first."""
+    """Return the least possible time of the slowest rank: greedily give each lane to the rank done first."""
     done_s = [(2 * seconds, seconds) for seconds in lane_s]
     heapq.heapify(done_s)
     least_s = max(lane_s)
@@ -176,15 +172,15 @@ def _least_seconds(lane_s: Sequence[float], num_lanes: int) -> float:
 
 
 def _neighbours(nodes: Sequence[int], of_ranks: Sequence[int]) -> Iterator[Sequence[int]]:
-    """[node]: what its ranks have."""
+    """Split per-rank values by node."""
     for first, stop in pairwise((0, *accumulate(nodes))):
         yield of_ranks[first:stop]
 
 
 def _of_fewest_blocks(most: Sequence[int], num_lanes: int, nodes: tuple[int, ...]) -> list[int]:
-    """Loads of at most `most[rank]` lanes that have the fewest blocks.
+    """Return loads of at most `most[rank]` lanes with the fewest blocks.
 
-    Blocks of nodes, whose ranks join theirs first, count before blocks of ranks.
+    Blocks of nodes are minimized before blocks of ranks, because ranks of a node combine theirs first.
     """
     of_load = {load: _blocks_up_to(load, max(most)) for load in set(most)}
     ranks_of_nodes = [[of_load[rank] for rank in ranks] for ranks in _neighbours(nodes, most)]
@@ -199,9 +195,9 @@ def _of_fewest_blocks(most: Sequence[int], num_lanes: int, nodes: tuple[int, ...
     return [load for costs, of_node in zip(ranks_of_nodes, shared, strict=True) for load in _loads(costs, of_node)]
 
 
-def _blocks_up_to(most: int, anybodys: int) -> "Costs":
-    """What a rank of 1 to `most` lanes costs, up to the most that anybody has."""
-    blocks = np.array([load.bit_count() for load in range(anybodys + 1)], np.int64)
+def _blocks_up_to(most: int, largest: int) -> "Costs":
+    """Return the number of blocks for loads of 1 to `most`; other loads up to `largest` are unreachable."""
+    blocks = np.array([load.bit_count() for load in range(largest + 1)], np.int64)
     blocks[0] = blocks[most + 1 :] = _UNREACHABLE
     return blocks
 
@@ -210,11 +206,11 @@ _UNREACHABLE = np.iinfo(np.int64).max // 4
 
 
 Costs = Int64[np.ndarray, "load"]
-"""[load]: of a rank or a node that has so many lanes."""
+"""[load]: cost of a rank or node with that many lanes."""
 
 
 def _fewest_blocks(costs: Sequence[Costs], num_lanes: int) -> list[Int64[np.ndarray, "lane"]]:
-    """[how many][lanes]: the least cost at which the first so many of them share so many lanes."""
+    """Return tables[n][lanes]: the least cost at which the first n ranks share so many lanes."""
     least = np.full(num_lanes + 1, _UNREACHABLE, np.int64)
     least[0] = 0
     tables = [least]
@@ -227,7 +223,7 @@ def _fewest_blocks(costs: Sequence[Costs], num_lanes: int) -> list[Int64[np.ndar
 
 
 def _loads(costs: Sequence[Costs], num_lanes: int) -> list[int]:
-    """The loads of least cost; of several, the first has as much as may be."""
+    """Return the loads of least cost; ties give the largest load to the first rank."""
     tables = _fewest_blocks(costs[::-1], num_lanes)
     left, loads = num_lanes, []
     for of_load, whole, rest in zip(costs, tables[:0:-1], tables[-2::-1], strict=True):
@@ -239,12 +235,12 @@ def _loads(costs: Sequence[Costs], num_lanes: int) -> list[int]:
 
 
 def useful_world_size(num_lanes: int, world_size: int) -> int:
-    """The fewest ranks under which nobody has more lanes than under `world_size`: the others gain no time."""
+    """Return the fewest ranks whose largest load equals that of `world_size`; more ranks save no time."""
     most = -(-num_lanes // world_size)
     return -(-num_lanes // most)
 
 
 def next_useful_world_size(num_lanes: int, world_size: int) -> int | None:
-    """The fewest ranks under which the rank with the most lanes has fewer; None if it has but one."""
+    """Return the fewest ranks with a smaller largest load; None if that load is 1."""
     most = -(-num_lanes // world_size)
     return -(-num_lanes // (most - 1)) if most > 1 else None

@@ -1,10 +1,10 @@
-"""The windows of one lane, put together from portions of the stretches around them; each stretch is read once.
+"""The windows of one lane, assembled from slices of the segments around them; each segment is read once.
 
-    stretch s --read, cut--> portions for the windows s - reach .. s + reach
-    window w  <--together--- its portions; then they are gone
+    segment s --read, cut---> slices for the windows s - radius .. s + radius
+    window w  <--concatenate- its slices, which are then freed
 
-Windows are asked for one after another. A portion goes with its window, so about half of what was read of the
-stretches around is kept. A reader that begins in the midst drops what earlier windows would have had.
+Windows are read in order. Because slices are freed with their window, about half of the rows of the segments
+within the radius are in memory. A reader that starts mid-epoch drops the slices of earlier windows.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -18,7 +18,7 @@ from assay.data.loader.windows import LaneReader, WindowRows
 
 
 class LaneWindows:
-    """Reads one lane's windows."""
+    """Reads the windows of one lane in order."""
 
     def __init__(
         self,
@@ -27,7 +27,7 @@ class LaneWindows:
         spans: Callable[[WindowIndex], Sequence[Span]],
         numbers: Callable[[WindowIndex], Int64[np.ndarray, "row"]],
     ) -> None:
-        """`spans` and `numbers`: the rows of a stretch, and the portion of each."""
+        """`spans` returns the rows of a segment; `numbers` the slice index of each row."""
         self._reader, self._geometry = reader, geometry
         self._spans, self._numbers = spans, numbers
         self._epoch = -1
@@ -35,9 +35,9 @@ class LaneWindows:
         self._skipped: set[int] = set()
 
     def read(self, index: WindowIndex, skipped: Collection[int] = ()) -> WindowRows:
-        """The rows of a window; those of `skipped` row groups count as damaged, here and up to the epoch's end.
+        """Return the rows of a window. Rows of `skipped` row groups count as damaged until the epoch ends.
 
-        A row group that stood in two stretches would else be damaged in one and whole in the other.
+        Without that, a row group that spans two segments could be damaged in one and intact in the other.
         """
         if index.epoch != self._epoch:
             self._epoch = index.epoch
@@ -52,7 +52,7 @@ class LaneWindows:
         return WindowRows.together(parts)
 
     def _read_segment(self, segment: int, window: int) -> None:
-        """Keep its portions for the window and those behind it."""
+        """Read a segment and keep its slices for `window` and later windows."""
         index = WindowIndex(self._epoch, segment)
         rows = self._reader.read(self._spans(index), self._skipped)
         if segment >= self._geometry.num_whole or self._geometry.num_slices == 1:
@@ -65,7 +65,7 @@ class LaneWindows:
             self._slices[SegmentSlice(segment, number)] = self._with_its_damage(slices[number])
 
     def _with_its_damage(self, segment_slice: WindowRows) -> WindowRows:
-        """Only what it has rows of is quarantined in it."""
+        """Keep only the quarantined row groups that have rows in the slice."""
         row_ids = self._reader.source.row_ids
         own = (
             item for item in segment_slice.quarantined if np.isin(row_ids(item.row_group), segment_slice.row_ids).any()

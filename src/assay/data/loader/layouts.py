@@ -1,14 +1,14 @@
-"""How the rows of a window become the micro-batches of its steps: pure functions of lengths and keys.
+"""Assigns the rows of a window to steps and micro-batches: pure functions of lengths and keys.
 
-A window feeds a fixed number of steps whatever the layout; only which row goes to which step differs.
+A window feeds the same number of steps under every layout; the layout decides which row goes to which step.
 
     padded     rows in hashed order, cut into steps
-    bucketed   rows by length, give or take some jitter, cut into steps; which slice serves which step is
-               hashed, for all lanes alike
-    packed     rows best-fitted into sequences, the sequences dealt out to the steps
+    bucketed   rows sorted by length (with optional jitter), cut into steps; the order of the steps is hashed
+               and the same for all lanes
+    packed     rows packed into sequences by best fit, and the sequences assigned to steps
 
-Rows that are damaged take their places in padded and bucketed steps, which are then short: no other row moves
-to another step because of them, or (bucketed) at most within the window.
+Damaged rows keep their positions in padded and bucketed steps, which are then short. So they never move another
+row to another step (padded), or only within the window (bucketed).
 """
 
 import itertools
@@ -29,35 +29,35 @@ class Piece(NamedTuple):
     start: int
     stop: int
     sequence_rows: tuple[int, ...] = ()
-    """Packed: how many of these rows stand in each sequence, one after the other."""
+    """Packed layout: the number of rows in each sequence."""
 
 
 class Arrangement(NamedTuple):
-    """A window's rows in the order in which they are served."""
+    """The order in which a window's rows are served, and how it is cut."""
 
     order: Int[np.ndarray, "present"]
-    """Indices of rows; each row that is present, once."""
+    """Row indices; every row that is present occurs once."""
     steps: list[tuple[Piece, ...]]
-    """The micro-batches of each of the window's steps; together they cover `order` from front to back."""
+    """Micro-batches of each step; together they cover `order` from front to back."""
 
 
 class WindowKeys(NamedTuple):
-    """What the hashed choices within a window hang on."""
+    """Derives the keys of the hashed choices within a window."""
 
     seed: int
     epoch: int
     window: int
 
     def of_rows(self) -> int:
-        """Key of the rows' order, the same for all windows of an epoch."""
+        """Return the key of the row order, the same for all windows of an epoch."""
         return derive_key(self.seed, "rows", self.epoch)
 
     def of_lengths(self) -> int:
-        """Key of the rows' jitter."""
+        """Return the key of the length jitter."""
         return derive_key(self.seed, "lengths", self.epoch)
 
     def of_steps(self) -> int:
-        """Key of what is dealt to which step, the same for all lanes."""
+        """Return the key of the step order, the same for all lanes."""
         return derive_key(self.seed, "steps", self.epoch, self.window)
 
 
@@ -71,9 +71,9 @@ def arrange(
     step_rows: Sequence[int],
     max_tokens: int | None,
 ) -> Arrangement:
-    """Assign a window's rows to its steps; `step_rows` says how many each step has, damaged ones included.
+    """Assign a window's rows to its steps; `step_rows` is the number of rows of each, damaged ones included.
 
-    Packed sequences hold the rows that fit, so their steps have other numbers of rows, and about equal tokens.
+    In the packed layout steps have about equal tokens, so their row counts differ from `step_rows`.
     """
     shuffled = keyed_order(row_ids, keys.of_rows())
     if isinstance(layout, PackedLayout):
@@ -81,22 +81,22 @@ def arrange(
         return _packed(steps, layout.sequence_tokens, max_tokens)
     if isinstance(layout, BucketedLayout):
         lengths = _with_lengths_for_damaged(lengths, present, row_ids, keys)
-        order, borders = _bucketed(shuffled, _jittered(lengths, row_ids, layout.jitter, keys), keys, step_rows)
+        order, boundaries = _bucketed(shuffled, _jittered(lengths, row_ids, layout.jitter, keys), keys, step_rows)
     else:
-        order, borders = shuffled, _borders(step_rows)
+        order, boundaries = shuffled, _boundaries(step_rows)
     if not present.all():
         stays = present[order]
-        borders = _borders(stays)[borders]
+        boundaries = _boundaries(stays)[boundaries]
         order = order[stays]
     if max_tokens is None:
-        return Arrangement(order, [_pieces(start, stop) for start, stop in _pairs(borders)])
-    return _within_budget(order, lengths, borders, max_tokens)
+        return Arrangement(order, [_pieces(start, stop) for start, stop in _pairs(boundaries)])
+    return _within_budget(order, lengths, boundaries, max_tokens)
 
 
 def _jittered(
     lengths: Int32[np.ndarray, "row"], row_ids: UInt64[np.ndarray, "row"], jitter: float, keys: WindowKeys
 ) -> Int32[np.ndarray, "row"] | Float64[np.ndarray, "row"]:
-    """Lengths to sort by."""
+    """Return the lengths to sort by, with the configured jitter."""
     if not jitter:
         return lengths
     share = (mix64(row_ids ^ np.uint64(keys.of_lengths())) >> np.uint64(32)).astype(np.float64) / 2**31
@@ -109,20 +109,20 @@ def _bucketed(
     lengths: Int32[np.ndarray, "row"] | Float64[np.ndarray, "row"],
     keys: WindowKeys,
     step_rows: Sequence[int],
-) -> tuple[Int[np.ndarray, "row"], Int64[np.ndarray, "border"]]:
-    """Rows step by step, each step's from one slice of the rows sorted by length."""
+) -> tuple[Int[np.ndarray, "row"], Int64[np.ndarray, "boundary"]]:
+    """Order rows by step; the rows of a step are one slice of the rows sorted by length."""
     by_length = shuffled[np.argsort(_sortable(lengths[shuffled]), kind="stable")]
-    # The same for all lanes: in each step every rank has rows of about the same length.
+    # The same order for all lanes, so that in each step all ranks have rows of about the same length.
     step_of_slice = _common_order(len(step_rows), keys.of_steps())
     slices = np.split(by_length, np.cumsum(np.asarray(step_rows)[step_of_slice])[:-1])
     steps = [shuffled[:0]] * len(step_rows)
     for step, rows in zip(step_of_slice.tolist(), slices, strict=True):
         steps[step] = rows
-    return np.concatenate(steps), _borders(step_rows)
+    return np.concatenate(steps), _boundaries(step_rows)
 
 
 def _sortable(lengths: Shaped[np.ndarray, "row"]) -> Shaped[np.ndarray, "row"]:
-    """The same whole numbers in 16 bits if they fit: NumPy's stable sort is then linear."""
+    """Return the integers in 16 bits if they fit, for which NumPy's stable sort takes linear time."""
     fits = lengths.dtype == np.int32 and lengths.max(initial=0) <= np.iinfo(np.uint16).max
     return lengths.astype(np.uint16) if fits else lengths
 
@@ -133,7 +133,7 @@ def _with_lengths_for_damaged(
     row_ids: UInt64[np.ndarray, "row"],
     keys: WindowKeys,
 ) -> Int32[np.ndarray, "row"]:
-    """A damaged row has no length; it borrows that of a hashed other row, so that all steps lose alike."""
+    """Give each damaged row the length of a hashed intact row, so that damage shortens all steps equally."""
     intact = lengths[present]
     if len(intact) in (0, len(lengths)):
         return lengths
@@ -146,14 +146,14 @@ def _with_lengths_for_damaged(
 def _within_budget(
     order: Int[np.ndarray, "present"],
     lengths: Int32[np.ndarray, "row"],
-    borders: Int64[np.ndarray, "border"],
+    boundaries: Int64[np.ndarray, "boundary"],
     max_tokens: int,
 ) -> Arrangement:
-    """Each step's rows by falling length, cut where the padded tokens would exceed the budget."""
-    step_of_row = np.repeat(np.arange(len(borders) - 1), np.diff(borders))
+    """Sort each step's rows by falling length, and cut where the padded tokens would exceed the budget."""
+    step_of_row = np.repeat(np.arange(len(boundaries) - 1), np.diff(boundaries))
     order = order[np.lexsort((-lengths[order].astype(np.int64), step_of_row))]
     steps = []
-    for start, stop in _pairs(borders):
+    for start, stop in _pairs(boundaries):
         pieces = []
         while start < stop:
             size = max(1, max_tokens // max(1, int(lengths[order[start]])))
@@ -170,22 +170,22 @@ def _packed_steps(
     keys: WindowKeys,
     num_steps: int,
 ) -> list[list[Int[np.ndarray, "_"]]]:
-    """The sequences of each step; as equal in number as can be, and none without a row if there are enough."""
+    """Return the packed sequences of each step, in numbers as equal as possible; no step is empty if avoidable."""
     sequences = pack(rows, lengths, sequence_tokens)
     if len(sequences) >= num_steps:
-        dealt = _common_order(len(sequences), keys.of_steps())
-        return [[sequences[index] for index in dealt[step::num_steps]] for step in range(num_steps)]
-    # So few tokens that full sequences would leave steps empty: deal rows out, then pack each step's.
+        step_order = _common_order(len(sequences), keys.of_steps())
+        return [[sequences[index] for index in step_order[step::num_steps]] for step in range(num_steps)]
+    # Full sequences would leave some steps empty: assign rows to steps first, then pack each step.
     return [pack(rows[step::num_steps], lengths, sequence_tokens) for step in range(num_steps)]
 
 
 def pack(
     rows: Int[np.ndarray, "packed"], lengths: Int32[np.ndarray, "row"], sequence_tokens: int
 ) -> list[Int[np.ndarray, "_"]]:
-    """Best-fit decreasing: the longest row first, each into the sequence that it fills best.
+    """Pack rows by best-fit decreasing: longest row first, into the sequence with the least sufficient space.
 
-    No row may be longer than a sequence. Ties go by the order of `rows`. Needs at most 11/9 of the fewest
-    sequences possible, and one more (Johnson 1974).
+    No row may be longer than a sequence. Ties follow the order of `rows`. Uses at most 11/9 of the optimal number
+    of sequences, plus one (Johnson 1974).
     """
     sequences: list[list[int]] = []
     spaces: list[tuple[int, int]] = []  # (tokens free, sequence), sorted
@@ -221,13 +221,13 @@ def _pieces(start: int, stop: int) -> tuple[Piece, ...]:
     return (Piece(start, stop),) if stop > start else ()
 
 
-def _borders(sizes: Sequence[int] | Bool[np.ndarray, "size"]) -> Int64[np.ndarray, "border"]:
+def _boundaries(sizes: Sequence[int] | Bool[np.ndarray, "size"]) -> Int64[np.ndarray, "boundary"]:
     return np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
 
 
-def _pairs(borders: Int64[np.ndarray, "border"]) -> list[tuple[int, int]]:
-    return list(itertools.pairwise(borders.tolist()))
+def _pairs(boundaries: Int64[np.ndarray, "boundary"]) -> list[tuple[int, int]]:
+    return list(itertools.pairwise(boundaries.tolist()))
 
 
-def _common_order(count: int, key: int) -> Int[np.ndarray, "place"]:
+def _common_order(count: int, key: int) -> Int[np.ndarray, "index"]:
     return keyed_order(np.arange(count, dtype=np.uint64), key)

@@ -1,9 +1,9 @@
-"""Batches of NumPy arrays for some lanes, from any place in the global order.
+"""Yields batches of NumPy arrays for some lanes, from any cursor of the global order.
 
     shares(cursor, lanes):  windows of the lanes, read ahead by threads --> each step's micro-batches --> queue
 
-Nothing here is state that could be lost: two loaders given the same cursor and lanes yield the same arrays,
-however many threads they have and whatever was read before. The caller keeps the cursor.
+The loader has no state to lose: for the same cursor and lanes it yields the same arrays, whatever the number of
+threads and whatever was read before. The caller keeps the cursor.
 """
 
 import queue
@@ -29,22 +29,22 @@ from assay.data.loader.windows import LaneReader, SharedGroups, Window, WindowRo
 from assay.records.cursor import Cursor
 
 CLOSE_POLL_S = 0.05
-"""How long a prefetching thread that is ahead of its reader takes to see that the reader has gone."""
+"""Poll interval at which a blocked prefetch thread notices that its consumer has stopped."""
 
 
 class Loader:
-    """The rows of a source, in the order that a configuration names."""
+    """Serves the rows of a source in the configured order."""
 
     def __init__(self, source: RowSource, config: LoaderConfig, columns: Sequence[str]) -> None:
         self.config = config
         self._source = source
         self._columns = tuple(columns)
-        # Every row has as many sequences as any other: tokens, and perhaps what they are preferred to.
+        # Every row has the same number of sequences: one, or two for preference pairs.
         self._num_sequences = len(sequences_of(columns))
         if self._num_sequences > 1 and isinstance(config.layout, PackedLayout):
             raise ConfigError(
-                "loader.layout: pairs are not packed, for both sequences of one are needed at once. Use "
-                "loader.layout.type=bucketed."
+                "loader.layout: preference pairs cannot be packed, because a pair's two sequences must stay together. "
+                "Use loader.layout.type=bucketed."
             )
         self._geometry = Geometry(
             num_rows=int(source.num_rows.sum()),
@@ -58,31 +58,31 @@ class Loader:
         self._orders = lru_cache(maxsize=2)(
             lambda epoch: EpochOrder(source.identities, source.num_rows, seed=config.seed, epoch=epoch)
         )
-        # As many as there are between the windows of one lane that share a stretch, if lanes take turns.
+        # Enough for all segments that a window shares with its neighbours, when lanes are visited in turn.
         num_cached = config.lanes * (self._geometry.num_slices + 1)
         self._segments = lru_cache(maxsize=num_cached)(self._rows_by_slice)
 
     @property
     def geometry(self) -> Geometry:
-        """Sizes of lanes, windows and steps."""
         return self._geometry
 
     @property
     def steps_per_epoch(self) -> int:
-        """Optimizer steps in which each row is served once."""
+        """Optimizer steps per epoch."""
         return self._geometry.steps_per_epoch
 
     def next_cursor(self, cursor: Cursor) -> Cursor:
-        """The place after a step."""
+        """Return the cursor of the next step."""
         return self.cursor_at(cursor.epoch * self.steps_per_epoch + cursor.step_in_epoch + 1)
 
     def cursor_at(self, step: int) -> Cursor:
-        """The place after `step` steps from the start of the first epoch."""
+        """Return the cursor after `step` steps from the start of the first epoch."""
         epoch, step_in_epoch = divmod(step, self.steps_per_epoch)
         return Cursor(epoch=epoch, step_in_epoch=step_in_epoch)
 
     def rows_in_step(self, step_in_epoch: int) -> int | None:
-        """Rows behind a step over all lanes, damaged ones included; None if packed: it depends on lengths."""
+        """Return the rows of a step over all lanes, damaged ones included; None if packed, where it depends on
+        row lengths."""
         if isinstance(self.config.layout, PackedLayout):
             return None
         return sum(self._geometry.rows_in_step(lane, step_in_epoch) for lane in range(self.config.lanes))
@@ -90,32 +90,31 @@ class Loader:
     def shares(
         self, cursor: Cursor, lanes: Sequence[int], num_steps: int, skipped: Collection[int] | None = None
     ) -> Generator[StepShare, None, None]:
-        """The lanes' shares of `num_steps` steps from the one at `cursor` on, epoch after epoch.
+        """Yield the lanes' shares of `num_steps` steps from `cursor` on, across epochs.
 
-        Nothing beyond them is read. Close the iterator to stop its threads early. A `DamagedDataError` comes
-        with the first step of the window that needs the damaged rows; the shares before it are whole.
+        Nothing beyond these steps is read. Close the iterator to stop its threads early. A `DamagedDataError` is
+        raised at the first step of the window that needs the damaged rows.
 
-        Where steps of the first window were made before, `skipped` are the row groups that these went without:
-        who is in which step hangs on the lengths of all that are in the window, so the others go without them,
-        too, and if more is damaged by now there is no going on.
+        When resuming inside a window, `skipped` are the row groups that its earlier steps were built without.
+        Which rows a step has depends on the lengths of all rows in the window, so the remaining steps skip the
+        same row groups, and further damage in the window is an error.
         """
         if isinstance(self.config.layout, PaddedLayout):
-            skipped = None  # each row has its place, whatever becomes of others
+            skipped = None  # in this layout a row's step does not depend on other rows
         steps = _Steps(self, cursor, lanes, num_steps, skipped)
         if self.config.prefetch_steps == 0:
             return steps.shares()
         return _prefetched(steps, self.config.prefetch_steps)
 
     def order(self, epoch: int) -> EpochOrder:
-        """The virtual sequence of an epoch."""
         return self._orders(epoch)
 
     def spans(self, index: WindowIndex, lane: int) -> list[Span]:
-        """The rows of a lane's stretch, as parts of row groups."""
+        """Return the rows of a lane's segment as spans of row groups."""
         return self.order(index.epoch).spans(*self._geometry.window_range(lane, index.window))
 
     def rows_of_window(self, epoch: int, lane: int, window: int) -> UInt64[np.ndarray, "row"]:
-        """Ids of all rows of a window, portion by portion; reads no data."""
+        """Return the ids of all rows of a window, slice by slice; reads no data."""
         slices = self._geometry.slices_of_window(window)
         ids = [
             self._segments(WindowIndex(epoch, segment_slice.segment), lane)[segment_slice.number]
@@ -124,14 +123,14 @@ class Loader:
         return np.concatenate(ids)
 
     def _rows_by_slice(self, index: WindowIndex, lane: int) -> list[UInt64[np.ndarray, "row"]]:
-        """Ids of a stretch's rows, [portion]."""
+        """Return the row ids of a segment, by slice."""
         ids = [self._source.row_ids(span.group)[span.first : span.stop] for span in self.spans(index, lane)]
         rows = np.concatenate(ids) if ids else np.zeros(0, np.uint64)
         numbers = self.slice_indices(index, lane)
         return [rows[numbers == number] for number in range(self._geometry.num_slices)]
 
     def slice_indices(self, index: WindowIndex, lane: int) -> Int64[np.ndarray, "row"]:
-        """The portion of each row of a lane's stretch."""
+        """Return the slice index of each row of a lane's segment."""
         start, stop = self._geometry.window_range(lane, index.window)
         if index.window >= self._geometry.num_whole:
             return np.zeros(stop - start, np.int64)
@@ -139,14 +138,15 @@ class Loader:
         return self._geometry.slice_indices(np.full_like(positions, start), positions, self._slices_key(index.epoch))
 
     def windows_at(self, epoch: int, positions: Int64[np.ndarray, "row"]) -> Int64[np.ndarray, "row"]:
-        """The window that has each of some positions of an epoch's virtual sequence."""
+        """Return the window that reads each position of an epoch's virtual sequence."""
         return self._geometry.windows_at(positions, self._slices_key(epoch))
 
     def _slices_key(self, epoch: int) -> int:
         return derive_key(self.config.seed, "portions", epoch)
 
     def rows_of_steps(self, epoch: int, lane: int, window: int) -> list[UInt64[np.ndarray, "row"]] | None:
-        """Likewise step by step, damaged rows in their places; None where that hangs on the rows' lengths."""
+        """Return the row ids of each step of a window, damaged rows included; None if the layout depends on
+        row lengths."""
         if not isinstance(self.config.layout, PaddedLayout):
             return None
         rows = self.rows_of_window(epoch, lane, window)
@@ -155,11 +155,11 @@ class Loader:
         return [rows[[i for piece in pieces for i in order[piece.start : piece.stop]]] for pieces in steps]
 
     def expected_receipt(self, epoch: int, lane: int, window: int) -> Receipt:
-        """The receipt of all rows of a window; reads no data."""
+        """Return the receipt of all rows of a window; reads no data."""
         return receipt(self.rows_of_window(epoch, lane, window))
 
     def lane_windows(self, lanes: Sequence[int]) -> dict[int, LaneWindows]:
-        """Each lane's windows, to be read one after another."""
+        """Return the window reader of each lane."""
         groups = SharedGroups(self._source, self._columns, quarantines=self.config.on_damage == "quarantine")
         return {
             lane: LaneWindows(
@@ -174,14 +174,14 @@ class Loader:
     def read_window(
         self, windows: LaneWindows, index: WindowIndex, lane: int, skipped: Collection[int] | None = None
     ) -> Window:
-        """Read, decode and arrange a lane's window; see `shares`."""
+        """Read, decode and arrange a lane's window; for `skipped` see `shares`."""
         rows = windows.read(index, skipped or ())
         if skipped is not None:
-            _refuse_newly_damaged(rows, skipped)
+            _check_no_new_damage(rows, skipped)
         layout = self.config.layout
         sequence_tokens = layout.sequence_tokens if isinstance(layout, PackedLayout) else None
         if sequence_tokens is not None:
-            _refuse_longer(rows, sequence_tokens)
+            _check_row_lengths(rows, sequence_tokens)
         arrangement = self.arrange(rows.row_ids, rows.lengths, rows.present, index, lane)
         return Window(rows, arrangement, sequence_tokens=sequence_tokens)
 
@@ -193,7 +193,7 @@ class Loader:
         index: WindowIndex,
         lane: int,
     ) -> Arrangement:
-        """Deal a lane's rows to the steps of a window."""
+        """Assign a lane's rows to the steps of a window."""
         budget = self.config.max_micro_batch_tokens
         return arrange(
             row_ids,
@@ -207,7 +207,7 @@ class Loader:
 
 
 class _Steps:
-    """One pass from a cursor on: keeps a window of each lane, and reads the next one meanwhile."""
+    """One pass from a cursor on. Holds one window of each lane and reads the next one in the background."""
 
     def __init__(
         self,
@@ -225,7 +225,6 @@ class _Steps:
         self._windows = loader.lane_windows(lanes)
 
     def shares(self) -> Generator[StepShare, None, None]:
-        """One step after another; a thread pool reads the windows."""
         pool = ThreadPoolExecutor(self._loader.config.threads, thread_name_prefix="loader")
         try:
             yield from self._shares(pool)
@@ -266,7 +265,7 @@ def _lane_share(lane: int, window: Window, step: int) -> LaneShare:
 
 
 def _prefetched(steps: _Steps, depth: int) -> Generator[StepShare, None, None]:
-    """The same shares, made by a thread that is at most `depth` steps ahead."""
+    """Yield the shares of `steps`, produced by a thread that is at most `depth` steps ahead."""
     ready: queue.Queue[StepShare | BaseException | None] = queue.Queue(depth)
     stopped = threading.Event()
 
@@ -303,22 +302,22 @@ def _prefetched(steps: _Steps, depth: int) -> Generator[StepShare, None, None]:
         thread.join()
 
 
-def _refuse_newly_damaged(rows: WindowRows, skipped: Collection[int]) -> None:
+def _check_no_new_damage(rows: WindowRows, skipped: Collection[int]) -> None:
     for damaged in rows.quarantined:
         if damaged.row_group not in skipped:
             raise DamagedDataError(
-                f"{damaged.shard}: row group {damaged.row_group} of the dataset was damaged after steps of its "
-                "window had been made. Which rows the window's other steps have hangs on the lengths of all of "
-                "them (loader.layout), so rows would be skipped or repeated. Restore the file, or train the "
+                f"{damaged.shard}: row group {damaged.row_group} of the dataset was damaged after some steps of "
+                "its window were trained. The rows of the remaining steps depend on the lengths of all rows in the "
+                "window (loader.layout), so rows would be skipped or repeated. Restore the file, or train the "
                 f"recipe again under another --run-id. ({damaged.reason})"
             )
 
 
-def _refuse_longer(rows: WindowRows, sequence_tokens: int) -> None:
+def _check_row_lengths(rows: WindowRows, sequence_tokens: int) -> None:
     longest = int(rows.lengths.max(initial=0))
     if longest > sequence_tokens:
         row = int(rows.row_ids[int(rows.lengths.argmax())])
         raise DataError(
-            f"row {row} has {longest} tokens and loader.layout.sequence_tokens is {sequence_tokens}: a row is "
-            "never cut. Raise it, or build the dataset with shorter rows."
+            f"row {row} has {longest} tokens and loader.layout.sequence_tokens is {sequence_tokens}: rows are "
+            "never cut. Raise sequence_tokens, or build the dataset with shorter rows."
         )

@@ -1,10 +1,10 @@
-"""How far the order of some rows, with a loader's window, is from a uniform shuffle; and what would mend it.
+"""Measures how far the loader's row order is from a uniform shuffle, and which settings would fix it.
 
-    row groups of two epochs           --> how a row's place in one follows from its place in the other
-    some windows of an epoch, read     --> how much steps differ in what rows hold, and neighbouring ones agree
-    the same windows, dealt once more  --> how often two rows of a step meet again
+    row groups of two epochs            --> correlation of a row's position in one epoch and in the next
+    sampled windows of an epoch         --> variance of step means per column, and correlation of adjacent steps
+    the same windows in the next epoch  --> how often two rows of a step share a step again
 
-A window of few row groups holds few kinds of rows where a file is sorted, and so do all its steps.
+If a file is sorted, a window that covers few row groups contains few kinds of rows, and so do its steps.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,72 +26,72 @@ from assay.records.dataset import ColumnProfile
 MAX_LANES = 8
 MAX_WINDOWS = 32
 MAX_ROWS = 1 << 17
-"""That are read, about; two windows of each lane in any case, with the stretches around them."""
+"""Approximate limit of rows that are read; at least two windows of each lane are, with their segments."""
 NUM_POSITIONS = 4096
 MIN_STEPS = 20
-"""Fewer tell nothing."""
+"""With fewer steps the statistics mean nothing."""
 LENGTH = "tokens a row"
 GOOD_EXCESS = 0.5
-"""Variance that the steps of a window share, over a uniform shuffle's: what a mended order may have."""
+"""Target excess variance (see `TraitMixing.excess`) of a proposed fix."""
 BAD_EXCESS = 1.0
-"""From here on a mend is named."""
+"""Excess variance from which a fix is proposed."""
 GOOD_CORRELATION = 0.25
 MIN_GROUPS = 4
-"""In a lane, or in a window, so that a row's place in it is another in every epoch."""
+"""Row groups that a lane or window needs, so that a row's position changes between epochs."""
 
 
 class TraitMixing(NamedTuple):
-    """One thing in which rows differ."""
+    """How well one column (or the row length) is mixed."""
 
     name: str
     variation: float
-    """Standard deviation of what a step holds, over that under a uniform shuffle: 1 is as good."""
+    """Standard deviation of a step's mean relative to a uniform shuffle; 1 is uniform."""
     neighbours: float
-    """Correlation of steps that follow one another: 0 is as good."""
+    """Correlation of consecutive steps; 0 is uniform."""
 
     @property
     def excess(self) -> float:
-        """Variance that neighbouring steps share, as those of one window do, over a uniform shuffle's. What
-        bucketing adds, where kinds of rows are of different length, falls on one step alone."""
+        """Variance shared by consecutive steps, relative to a uniform shuffle. It leaves out the variance that
+        bucketing adds when kinds of rows differ in length, which affects single steps only."""
         return self.neighbours * self.variation**2
 
 
 class OrderFix(NamedTuple):
-    """Either would do."""
+    """Two alternative settings; either one fixes the order."""
 
     window_rows: int
     rows_per_group: int
 
 
 class Mixing(NamedTuple):
-    """Against a uniform shuffle, where the correlation is 0 and the others are 1."""
+    """Mixing of the row order. Under a uniform shuffle the correlation is 0 and the ratios are 1."""
 
     position_correlation: float
-    """The correlation of a row's step in one epoch with its step in the next."""
+    """Correlation of a row's step in one epoch with its step in the next."""
     traits: tuple[TraitMixing, ...]
-    """The worst first; none where there was too little to see."""
+    """Worst first; empty if there were too few steps."""
     pair_recurrence: float
-    """How often two rows of a step are in one step of the next epoch, too, over chance."""
+    """How often two rows of a step share a step in the next epoch, relative to chance."""
     fix: OrderFix | None
-    """None where places and traits are well mixed."""
+    """None if the order is well mixed."""
 
 
 class _Sample(NamedTuple):
-    """A window of some lanes, one lane after the other."""
+    """The rows of one window of several lanes, concatenated by lane."""
 
     index: WindowIndex
     lanes: range
     num_rows: list[int]
-    """[lane]"""
+    """Rows of each lane."""
     row_ids: UInt64[np.ndarray, "row"]
     lengths: Int32[np.ndarray, "row"]
     present: Bool[np.ndarray, "row"]
     columns: list[pa.Table]
-    """The columns of the rows that are present, one after the other."""
+    """Columns of the rows that are present, by lane."""
 
 
 def measure_mixing(view: DatasetView, config: LoaderConfig) -> Mixing:
-    """Reads some windows of the first epoch, and the table of row groups."""
+    """Measure the row order of a view; reads sampled windows of the first epoch."""
     profiles = {profile.name: profile for profile in view.dataset.manifest.column_profiles}
     columns = [name for name, profile in profiles.items() if _is_informative(profile)]
     loader = Loader(view, config, [*columns, *sequences_of(view.dataset.manifest.columns)])
@@ -115,15 +115,15 @@ def measure_mixing(view: DatasetView, config: LoaderConfig) -> Mixing:
 
 
 def _is_informative(profile: ColumnProfile) -> bool:
-    if profile.top_values:  # all values, if they are fewer than a profile lists
+    if profile.top_values:  # a shorter list than the limit holds all values
         return len(profile.top_values) < NUM_TOP_VALUES and (len(profile.top_values) > 1 or profile.missing_rate > 0)
     return profile.minimum != profile.maximum
 
 
 def _samples(loader: Loader) -> Iterator[_Sample]:
-    """Windows spread over an epoch, of lanes spread over all: lanes are drawn alike.
+    """Read windows spaced over an epoch, of lanes spaced over all lanes.
 
-    Not the first and last ones, which have fewer stretches around them, but where there are no others.
+    The first and last windows have fewer segments within the radius, so they are used only if there are no others.
     """
     geometry, config = loader.geometry, loader.config
     lanes = range(0, config.lanes, max(1, config.lanes // MAX_LANES))
@@ -145,12 +145,14 @@ def _samples(loader: Loader) -> Iterator[_Sample]:
         )
 
 
-def _steps(loader: Loader, sample: _Sample, dealt: Int[np.ndarray, "row"], *, epoch: int) -> Int64[np.ndarray, "row"]:
-    """The step of the window that serves each row, where the lanes take the rows in the order `dealt`."""
-    steps = np.full(len(dealt), -1, np.int64)
+def _steps(
+    loader: Loader, sample: _Sample, row_order: Int[np.ndarray, "row"], *, epoch: int
+) -> Int64[np.ndarray, "row"]:
+    """Return each row's step in its window, if the lanes receive the rows in the order `row_order`; -1 if none."""
+    steps = np.full(len(row_order), -1, np.int64)
     start = 0
     for lane, num_rows in zip(sample.lanes, sample.num_rows, strict=True):
-        lane_rows = dealt[start : start + num_rows]
+        lane_rows = row_order[start : start + num_rows]
         start += num_rows
         index = sample.index._replace(epoch=epoch)
         order, of_steps = loader.arrange(
@@ -165,7 +167,7 @@ def _steps(loader: Loader, sample: _Sample, dealt: Int[np.ndarray, "row"], *, ep
 def _trait(
     name: str, values: Float64[np.ndarray, "present kind"], steps: Sequence[Int64[np.ndarray, "_"]]
 ) -> TraitMixing:
-    """From the sums of each step, which a uniform shuffle lets vary as the square root of its rows."""
+    """Compute the variation of step sums; under a uniform shuffle they vary as the square root of the step's rows."""
     centred = values - values.mean(axis=0)
     squares, products, start = [], [], 0
     for step in steps:
@@ -187,7 +189,7 @@ def _trait(
 
 
 def _as_numbers(column: pa.ChunkedArray, *, is_text: bool) -> Float64[np.ndarray, "row kind"]:
-    """Texts as a column for each, numbers and times as their ranks; nulls are a kind, or the highest."""
+    """Encode text as one-hot columns, numbers and times as ranks; nulls are a category, or the highest rank."""
     if not is_text:
         return _ranks(column.cast(pa.float32()) if pa.types.is_float16(column.type) else column)
     codes = column.combine_chunks().cast(pa.string()).dictionary_encode().indices
@@ -202,7 +204,7 @@ def _ranks(column: pa.ChunkedArray | pa.Array) -> Float64[np.ndarray, "row kind"
 
 
 def _position_correlation(loader: Loader, view: DatasetView) -> float:
-    """The correlation over rows from all files; which step of its window serves a row is as good as random."""
+    """Correlate positions in two epochs, over rows of all files; the step within a window is drawn at random."""
     geometry = loader.geometry
     if geometry.steps_per_epoch < MIN_STEPS:
         return 0.0
@@ -220,7 +222,7 @@ def _position_correlation(loader: Loader, view: DatasetView) -> float:
 def _windows_of(
     loader: Loader, view: DatasetView, rows: Int64[np.ndarray, "row"], epoch: int
 ) -> Int64[np.ndarray, "row"]:
-    """In which window each of the selected rows is, counted in the files' order."""
+    """Return the window of each row, where rows are numbered in file order among the selected ones."""
     ends = np.cumsum(view.num_rows)
     groups = np.searchsorted(ends, rows, side="right")
     positions = loader.order(epoch).positions(groups, rows - (ends - view.num_rows)[groups])
@@ -228,7 +230,7 @@ def _windows_of(
 
 
 def _meeting_again(loader: Loader, samples: Sequence[_Sample], steps: Sequence[Int64[np.ndarray, "_"]]) -> float:
-    """How often two rows of a step are in one window of the next epoch, in any lane; over chance."""
+    """Return how often two rows of a step share a step again if their window recurs, relative to chance."""
     rng = np.random.default_rng(0)
     recurrence, by_chance = 0.0, 0.0
     for sample, before in zip(samples, steps, strict=True):
@@ -241,7 +243,7 @@ def _meeting_again(loader: Loader, samples: Sequence[_Sample], steps: Sequence[I
 
 
 def _num_pairs(kinds: Int64[np.ndarray, "row"]) -> float:
-    """The number of pairs of rows of one kind."""
+    """Return the number of pairs of rows with equal `kinds`."""
     counts = np.unique(kinds, return_counts=True)[1].astype(np.float64)
     return float((counts * (counts - 1) / 2).sum())
 
@@ -249,7 +251,7 @@ def _num_pairs(kinds: Int64[np.ndarray, "row"]) -> float:
 def _sharing_windows_again(
     loader: Loader, view: DatasetView, samples: Sequence[_Sample], steps: Sequence[Int64[np.ndarray, "_"]]
 ) -> float:
-    """How often the next epoch has two rows of a step in one window, over chance."""
+    """Return how often two rows of a step are in one window of the next epoch, relative to chance."""
     rng = np.random.default_rng(0)
     first_row = view.dataset.groups.first_row
     same: list[bool] = []
@@ -257,7 +259,7 @@ def _sharing_windows_again(
         order = np.lexsort([rng.random(len(step)), step])
         row_ids = sample.row_ids[order].astype(np.int64)
         groups = np.searchsorted(first_row + view.dataset.groups.num_rows, row_ids, side="right")
-        # Where in a row group a selected row stands: about, which is enough to know its window.
+        # An approximate index among the selected rows of the group is enough to find the window.
         share = (row_ids - first_row[groups]) / view.dataset.groups.num_rows[groups]
         rows = (np.cumsum(view.num_rows) - view.num_rows)[groups] + (share * view.num_rows[groups]).astype(int)
         windows = _windows_of(loader, view, rows, epoch=1)
@@ -267,7 +269,7 @@ def _sharing_windows_again(
 
 
 def _order_fix(loader: Loader, view: DatasetView, positions: float, excess: float) -> OrderFix | None:
-    """What a window's row groups add to the variance of its steps falls as their number."""
+    """Propose settings; the excess variance of a window falls in proportion to its number of row groups."""
     if excess < BAD_EXCESS and positions < GOOD_CORRELATION:
         return None
     geometry = loader.geometry
@@ -279,7 +281,7 @@ def _order_fix(loader: Loader, view: DatasetView, positions: float, excess: floa
     if positions >= GOOD_CORRELATION:
         target = max(target, MIN_GROUPS * group_rows)
     return OrderFix(
-        # A window as long as its lane leaves nothing to chance but the lanes' own steps.
+        # A window as long as its lane is the maximum: it shuffles the whole lane.
         window_rows=min(lane_rows, 1 << int(np.ceil(np.log2(target / geometry.num_slices)))),
         rows_per_group=max(1, int(min(group_rows, mixed_rows, lane_rows / MIN_GROUPS) / factor)),
     )

@@ -1,11 +1,11 @@
-"""Receipts: what was really learned, in eight bytes; and what ought to have been.
+"""Receipts: an order-independent digest of the rows that were trained on, compared with the expected rows.
 
-A receipt is a row count and the sum modulo 2^64 of the rows' hashes. It does not depend on the order of the
-rows, receipts add up, and a wrong set of rows passes by accident with probability 2^-64.
+A receipt is a row count and the sum of the rows' hashes modulo 2^64. Receipts can be added, and a wrong set of
+rows matches by accident with probability 2^-64.
 
-By accident: the hash has no key, so who trains the run, or rewrites its log, could choose changes that cancel
-inside one lane's window. A receipt is proof against machines and mistakes, not against its own writer. What
-was committed is kept from changing afterwards by the digest of its file, which the entry in the log names.
+The hash has no key, so somebody who controls the run or its log could choose changes that cancel out within one
+lane's window. Receipts detect machine failures and mistakes, not forgery. Committed receipts cannot change
+unnoticed, because the log entry holds the digest of their file.
 """
 
 from typing import NamedTuple
@@ -16,17 +16,16 @@ from assay.base.seeds import mix64, unmix64
 from assay.base.shapes import UInt64
 
 MAX_ROW_ID = np.uint64(2**40)
-"""No dataset has so many rows; a number above it is no row's id."""
+"""Upper bound of row ids; a larger number is not a row id."""
 
 
 class Receipt(NamedTuple):
-    """The receipt of some rows."""
+    """The count and hash sum of a set of rows."""
 
     num_rows: int
     digest: int
 
     def plus(self, other: "Receipt") -> "Receipt":
-        """The receipt of both sets of rows."""
         return Receipt(self.num_rows + other.num_rows, (self.digest + other.digest) % 2**64)
 
 
@@ -34,25 +33,25 @@ NO_ROWS = Receipt(0, 0)
 
 
 def receipt(row_ids: UInt64[np.ndarray, "row"]) -> Receipt:
-    """The receipt of these rows; a row that stands twice counts twice."""
+    """Return the receipt of rows; a row that occurs twice counts twice."""
     return Receipt(len(row_ids), int(mix64(row_ids).sum(dtype=np.uint64)))
 
 
 class Difference(NamedTuple):
-    """What receipts say about a set of rows that was not learned as it should."""
+    """How the rows that were trained on differ from the expected rows, as far as receipts tell."""
 
     missing: tuple[int, ...]
     repeated: tuple[int, ...]
-    """Learned once too often, or rows of another set that were learned here."""
+    """Rows trained on twice, or rows of another window."""
     is_certain: bool
-    """False: the rows could not be told apart; `missing` then holds all that were expected."""
+    """False if the rows could not be identified; `missing` then holds all expected rows."""
 
 
 def explain(expected_rows: UInt64[np.ndarray, "row"], trained: Receipt) -> Difference:
-    """Name the rows whose hashes make up the difference of the digests.
+    """Identify the rows whose hashes explain the difference between the digests.
 
-    Exact for one or two rows missing, one row too many (whichever it is: a hash can be inverted), and one row
-    in the place of another. Of anything else it is said that these rows are in doubt.
+    Exact for one or two missing rows, one extra row (the hash can be inverted), and one row replaced by another.
+    Any other difference is reported as uncertain.
     """
     expected = receipt(expected_rows)
     if trained == expected:

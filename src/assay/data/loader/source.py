@@ -1,4 +1,4 @@
-"""What the loader asks of a dataset: the sizes and identities of its row groups, and their rows."""
+"""The interface that the loader reads from: row group sizes and identities, and their rows."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -14,27 +14,27 @@ class RowSource(Protocol):
 
     @property
     def fingerprint(self) -> str:
-        """Names the rows and their bytes."""
+        """Digest that identifies the rows and their bytes."""
         ...
 
     @property
     def identities(self) -> UInt64[np.ndarray, "group"]:
-        """What the order of the row groups hangs on."""
+        """Keys that determine the order of the row groups."""
         ...
 
     @property
     def num_rows(self) -> Int[np.ndarray, "group"]:
-        """Selected rows."""
+        """Selected rows of each row group."""
         ...
 
     def row_ids(self, group: int) -> UInt64[np.ndarray, "row"]:
-        """Dataset-wide ids of the selected rows of a group, in file order; reads no data."""
+        """Return dataset-wide ids of a group's selected rows, in file order; reads no data."""
         ...
 
     def read(self, group: int, columns: Sequence[str]) -> pa.Table:
-        """The selected rows of a group, in file order. Raises `DamagedDataError` for changed bytes."""
+        """Return a group's selected rows, in file order. Raises `DamagedDataError` if its bytes changed."""
         ...
 
     def shard_of(self, group: int) -> str:
-        """The file that holds a group, for messages."""
+        """Return the file that holds a group, for messages."""
         ...

@@ -1,8 +1,8 @@
-"""A window of a lane, read, decoded and arranged: what is left to do for a step is to slice and to pad.
+"""Reads, decodes and arranges a lane's window, so that a step only slices and pads.
 
-spans of row groups --read, verify, decode--> a stretch's rows, in 16 bits a token where those are enough
-                    --take-->                 its portions, each with memory of its own
-                    --put together, take-->   a window's rows in the order in which they are served
+spans of row groups --read, verify, decode--> a segment's rows, in 16 bits a token if all ids fit
+                    --take-->                 its slices, copied so that the segment can be freed
+                    --concatenate, take-->    a window's rows in the order in which they are served
 """
 
 import threading
@@ -31,20 +31,19 @@ MOST_IN_16_BITS = (1 << 16) - 1
 
 @dataclass(frozen=True)
 class RaggedRows:
-    """A list column of some rows, one list behind another."""
+    """A list column of some rows: values and offsets."""
 
     values: Int32[np.ndarray, "place"] | UInt16[np.ndarray, "place"]
-    offsets: Int64[np.ndarray, "border"]
-    """[rows + 1]: borders of the rows in `values`, from 0 to its end. A damaged row has nothing in between."""
+    offsets: Int64[np.ndarray, "boundary"]
+    """[rows + 1]: row boundaries in `values`, starting at 0. A damaged row is empty."""
 
     @cached_property
     def lengths(self) -> Int32[np.ndarray, "row"]:
-        """Numbers in each list."""
         return np.diff(self.offsets).astype(np.int32)
 
     @classmethod
     def together(cls, parts: "Sequence[RaggedRows]") -> "RaggedRows":
-        """The rows of all parts, in 16 bits if all numbers fit: half the memory."""
+        """Concatenate; in 16 bits if all values fit, which halves the memory."""
         dtype = np.uint16 if all(map(_fits_in_16_bits, parts)) else np.int32
         numbers = [np.zeros(0, np.int32), *(part.values for part in parts)]
         values = np.concatenate(numbers, dtype=dtype, casting="unsafe")
@@ -52,10 +51,10 @@ class RaggedRows:
         offsets = [part.offsets[1:] + before for part, before in zip(parts, ends, strict=False)]
         return cls(values, np.concatenate([[0], *offsets], dtype=np.int64))
 
-    def take(self, rows: Int[np.ndarray, "taken"]) -> "RaggedRows":
-        """Some of the rows, with memory of their own.
+    def take(self, rows: Int[np.ndarray, "selected"]) -> "RaggedRows":
+        """Copy some of the rows.
 
-        Arrow copies strings much faster than lists, whose numbers it gathers one by one.
+        The lists are viewed as binary strings, because Arrow copies strings much faster than lists.
         """
         width, whole = self.values.itemsize, pa.large_binary()
         buffers = [None, pa.py_buffer(self.offsets * width), pa.py_buffer(self.values)]
@@ -67,16 +66,15 @@ class RaggedRows:
         )
 
     def padded(self, rows: slice) -> Ragged:
-        """Consecutive rows side by side."""
-        borders, lengths = self.offsets[rows.start : rows.stop + 1].tolist(), self.lengths[rows]
+        """Return consecutive rows padded to the longest."""
+        boundaries, lengths = self.offsets[rows.start : rows.stop + 1].tolist(), self.lengths[rows]
         lines = np.zeros((len(lengths), int(lengths.max())), np.int64)
         # One copy of a row's bytes each: half the time of gathering them by an index array.
-        for line, (start, stop) in zip(lines, pairwise(borders), strict=True):
+        for line, (start, stop) in zip(lines, pairwise(boundaries), strict=True):
             line[: stop - start] = self.values[start:stop]
         return Ragged(lines, lengths)
 
     def row(self, index: int) -> Int32[np.ndarray, "place"] | UInt16[np.ndarray, "place"]:
-        """One row's list."""
         return self.values[int(self.offsets[index]) : int(self.offsets[index + 1])]
 
 
@@ -87,18 +85,18 @@ def _fits_in_16_bits(rows: RaggedRows) -> bool:
 
 @dataclass(frozen=True)
 class WindowRows:
-    """Rows in the order of the virtual sequence."""
+    """Decoded rows in the order of the virtual sequence."""
 
     row_ids: UInt64[np.ndarray, "row"]
     present: Bool[np.ndarray, "row"]
-    """Not damaged."""
+    """False for damaged rows."""
     ragged: dict[str, RaggedRows]
     columns: pa.Table
-    """The other columns of the rows that are present."""
+    """Other columns, of the rows that are present only."""
     quarantined: tuple[Quarantined, ...]
 
-    def take(self, rows: Int[np.ndarray, "taken"]) -> "WindowRows":
-        """Some of the rows, with memory of their own. What is quarantined is said with them."""
+    def take(self, rows: Int[np.ndarray, "selected"]) -> "WindowRows":
+        """Copy some of the rows; the list of quarantined row groups is kept whole."""
         columns = self.columns
         if columns.num_columns:
             in_table = np.cumsum(self.present) - 1
@@ -107,13 +105,12 @@ class WindowRows:
         return WindowRows(self.row_ids[rows], self.present[rows], ragged, columns, self.quarantined)
 
     def slices(self, numbers: Int64[np.ndarray, "row"], count: int) -> "list[WindowRows]":
-        """The rows of each number from 0 on."""
+        """Split the rows by slice index, from 0 to `count` - 1."""
         order = np.argsort(numbers.astype(np.uint16), kind="stable")
         return [self.take(rows) for rows in np.split(order, np.cumsum(np.bincount(numbers, minlength=count))[:-1])]
 
     @classmethod
     def together(cls, parts: "Sequence[WindowRows]") -> "WindowRows":
-        """The rows of all parts, one part after the other."""
         tables = [part.columns for part in parts if part.columns.num_columns]
         names = dict.fromkeys([TOKENS, *(name for part in parts for name in part.ragged)])
         return cls(
@@ -125,18 +122,18 @@ class WindowRows:
         )
 
     def lists(self, name: str) -> RaggedRows:
-        """A list column; where all rows are damaged, its lists are empty."""
+        """Return a list column; with empty lists if all rows are damaged."""
         nothing = RaggedRows(np.zeros(0, np.int32), np.zeros(len(self.row_ids) + 1, np.int64))
         return self.ragged.get(name, nothing)
 
     @property
     def lengths(self) -> Int32[np.ndarray, "row"]:
-        """Tokens of the longest sequence."""
+        """Tokens of each row's longest sequence."""
         return reduce(np.maximum, (self.ragged[name].lengths for name in sequences_of(self.ragged)))
 
 
 class Window:
-    """The micro-batches of a window's steps."""
+    """An arranged window, from which the micro-batches of its steps are cut."""
 
     def __init__(self, rows: WindowRows, arrangement: Arrangement, *, sequence_tokens: int | None) -> None:
         served = rows.take(arrangement.order)
@@ -149,7 +146,7 @@ class Window:
         self._columns = {name: _one_chunk(columns[name]) for name in columns.column_names}
 
     def micro_batches(self, step: int) -> tuple[MicroBatch, ...]:
-        """The micro-batches of one of the window's steps; none if the lane has no rows left for it."""
+        """Return the micro-batches of one step of the window; none if the lane has no rows left for it."""
         return tuple(self._micro_batch(piece) for piece in self.steps[step])
 
     def _micro_batch(self, piece: Piece) -> MicroBatch:
@@ -185,18 +182,18 @@ def _packed(tokens: RaggedRows, piece: Piece, sequence_tokens: int) -> tuple[Rag
             segment_ids[line, offset:stop] = segment
             offset, row = stop, row + 1
     lengths = tokens.lengths[piece.start : piece.stop]
-    borders = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-    return Ragged(input_ids, lengths), Packing(position_ids, segment_ids, borders)
+    boundaries = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    return Ragged(input_ids, lengths), Packing(position_ids, segment_ids, boundaries)
 
 
 Group: TypeAlias = pa.Table | Quarantined
 
 
 class SharedGroups:
-    """Row groups as they are read, shared by the lanes for as long as one of them still holds on to it.
+    """Decoded row groups, shared by the lanes through weak references.
 
-    Lanes meet inside a row group only where one ends and the next begins, or where row groups are larger than
-    lanes; there a group is decoded once and not once per lane.
+    Two lanes need the same row group only at a lane boundary, or if row groups are larger than lanes; such a
+    group is decoded once instead of once per lane.
     """
 
     def __init__(self, source: RowSource, columns: Sequence[str], *, quarantines: bool) -> None:
@@ -207,7 +204,7 @@ class SharedGroups:
         self._locks = [threading.Lock() for _ in range(NUM_LOCKS)]
 
     def read(self, index: int) -> Group:
-        """A group's rows, or why there are none; raises `DamagedDataError` unless damage is quarantined."""
+        """Return a group's rows, or its quarantine record. Raises `DamagedDataError` if damage is not quarantined."""
         with self._locks[index % NUM_LOCKS]:
             group: Group | None = self._alive.get(index)
             if group is not None:
@@ -223,14 +220,14 @@ class SharedGroups:
 
 
 def quarantined(source: RowSource, index: int, reason: str) -> Quarantined:
-    """A row group that is skipped."""
+    """Return the record of a skipped row group."""
     return Quarantined(
         row_group=index, shard=source.shard_of(index), num_rows=int(source.num_rows[index]), reason=reason
     )
 
 
 class LaneReader:
-    """Reads one lane's stretches one after another; keeps the row group that two neighbours share."""
+    """Reads one lane's segments in order; holds the last row group, which the next segment may share."""
 
     def __init__(self, groups: SharedGroups) -> None:
         self.source = groups.source
@@ -238,9 +235,9 @@ class LaneReader:
         self._last: tuple[int, Group] | None = None
 
     def read(self, spans: Sequence[Span], skipped: Collection[int] = ()) -> WindowRows:
-        """Read and decode the rows of some spans; those of `skipped` groups count as damaged."""
+        """Read and decode spans of rows; rows of `skipped` groups count as damaged."""
         groups = [
-            quarantined(self.source, span.group, "it was damaged when its window was begun")
+            quarantined(self.source, span.group, "it was damaged when its window was first read")
             if span.group in skipped
             else self._group(span.group)
             for span in spans
@@ -254,7 +251,6 @@ class LaneReader:
 
 
 def _rows(source: RowSource, span: Span, group: Group) -> WindowRows:
-    """A span, as decoded."""
     row_ids = source.row_ids(span.group)[span.first : span.stop]
     if isinstance(group, Quarantined):
         return WindowRows(row_ids, np.zeros(len(row_ids), bool), {}, pa.table({}), (group,))
@@ -273,20 +269,20 @@ def _rows(source: RowSource, span: Span, group: Group) -> WindowRows:
 def _lists(column: pa.ChunkedArray) -> RaggedRows:
     if not pa.types.is_integer(column.type.value_type):
         raise DataError(
-            f"holds lists of {column.type.value_type}; a list column that a method reads holds whole numbers. "
-            "Build the dataset anew with another type."
+            f"holds lists of {column.type.value_type}; expected lists of integers. "
+            "Rebuild the dataset with another type."
         )
     lists = _one_chunk(column)
     offsets = lists.offsets.to_numpy().astype(np.int64)
     values = lists.values.slice(int(offsets[0]), int(offsets[-1] - offsets[0]))
     if nulls := column.null_count + values.null_count:
-        raise DataError(f"has {nulls} nulls. Drop these rows, and index the dataset anew.")
+        raise DataError(f"has {nulls} nulls. Drop these rows, and index the dataset again.")
     numbers = values.to_numpy()
     if not np.can_cast(numbers.dtype, np.int32) and len(numbers):
         low, high = int(numbers.min()), int(numbers.max())
         if not -(2**31) <= low <= high < 2**31:
             wrong = low if low < -(2**31) else high
-            raise DataError(f"holds {wrong}, beyond 32 bits. Drop these rows, and index the dataset anew.")
+            raise DataError(f"holds {wrong}, which exceeds 32 bits. Drop these rows, and index the dataset again.")
     return RaggedRows(numbers.astype(np.int32, copy=False), offsets - offsets[0])
 
 

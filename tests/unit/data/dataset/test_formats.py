@@ -641,7 +641,7 @@ def test_the_loader_serves_every_pair_once_with_its_columns(tmp_path: Path, toke
     windows = range(loader.geometry.num_windows)
     expected = [loader.rows_of_window(0, lane, window) for lane in range(2) for window in windows]
     assert receipt(np.array(seen, np.uint64)) == receipt(np.concatenate(expected))
-    with pytest.raises(ConfigError, match="pairs are not packed"):
+    with pytest.raises(ConfigError, match="pairs cannot be packed"):
         packed = config.model_copy(update={"layout": PackedLayout(type="packed", sequence_tokens=64)})
         Loader(whole_view(dataset), packed, ("rejected_ids",))
 

@@ -230,5 +230,5 @@ def test_a_manifest_whose_table_was_replaced_is_refused(tmp_path: Path, write_sh
     index(tmp_path)
     table = tmp_path / "dataset" / name
     table.write_bytes(table.read_bytes()[:-1])
-    with pytest.raises(DataError, match="Index the dataset anew"):
+    with pytest.raises(DataError, match="Index the dataset again"):
         Dataset.open(tmp_path / "dataset")

@@ -243,7 +243,7 @@ def test_both_sequences_of_a_pair_count_against_the_budget(fake_source):
 
 def test_pairs_are_not_packed(fake_source):
     source = fake_source([30])
-    with pytest.raises(ConfigError, match="pairs are not packed"):
+    with pytest.raises(ConfigError, match="pairs cannot be packed"):
         Loader(source, config_of(layout=LAYOUTS[2]), ("input_ids", "rejected_ids"))
     assert Loader(source, config_of(layout=LAYOUTS[2]), ("input_ids",)).rows_in_step(0) is None
 
@@ -257,7 +257,7 @@ def test_rows_that_are_lost_amid_a_window_stop_those_layouts_that_hang_on_length
     if layout.type == "padded":
         assert not any(row // 16 == 1 for row in all_rows(shares))
     else:
-        with pytest.raises(DamagedDataError, match="row group 1 of the dataset was damaged after steps"):
+        with pytest.raises(DamagedDataError, match="row group 1 of the dataset was damaged after some steps"):
             list(shares)
 
 
@@ -427,7 +427,7 @@ def with_column(name, array):
         ),
         (
             with_column("spans", lambda rows: pa.array([[0.5]] * rows, pa.list_(pa.float64()))),
-            r"row group 0: column 'spans' holds lists of double; .* whole numbers",
+            r"row group 0: column 'spans' holds lists of double; expected lists of integers",
         ),
     ],
 )

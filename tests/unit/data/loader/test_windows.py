@@ -18,7 +18,7 @@ def test_numbers_of_a_list_are_within_32_bits_or_refused(kind) -> None:
     lists = _lists(pa.chunked_array([[[least, 7], [], [most]]], pa.list_(kind)))
     assert lists.values.tolist() == [least, 7, most] and lists.values.dtype == np.int32
     assert lists.offsets.tolist() == [0, 2, 2, 3]
-    with pytest.raises(DataError, match=f"holds {most + 1}, beyond 32 bits"):
+    with pytest.raises(DataError, match=f"holds {most + 1}, which exceeds 32 bits"):
         _lists(pa.chunked_array([[[3], [most + 1]]], pa.list_(kind)))
 
 
@@ -37,7 +37,7 @@ def test_lists_are_cut_out_of_a_row_group_with_their_own_numbers() -> None:
 
 
 def test_a_number_below_32_bits_is_named() -> None:
-    with pytest.raises(DataError, match=f"holds {-(2**31) - 1}, beyond"):
+    with pytest.raises(DataError, match=f"holds {-(2**31) - 1}, which exceeds"):
         _lists(pa.chunked_array([[[5], [-(2**31) - 1]]], pa.list_(pa.int64())))
 
 
@@ -48,7 +48,7 @@ def test_a_list_that_is_missing_or_misses_a_number_is_refused(lists) -> None:
 
 
 def test_the_least_that_fits_is_not_blamed_for_what_is_beyond() -> None:
-    with pytest.raises(DataError, match=f"holds {2**31}, beyond"):
+    with pytest.raises(DataError, match=f"holds {2**31}, which exceeds"):
         _lists(pa.chunked_array([[[-(2**31)], [2**31]]], pa.list_(pa.int64())))
 
 
@@ -80,7 +80,7 @@ def test_a_skipped_group_is_not_read_and_says_why_it_is_missing(fake_source) -> 
     assert rows.lengths.tolist() == [source.length_of(1), source.length_of(2), 0, 0, 0, 0]
     assert rows.columns["label"].to_pylist() == [1, 0] and source.reads == {0: 1}
     assert [(item.row_group, item.shard, item.num_rows, item.reason) for item in rows.quarantined] == [
-        (1, "shard-1.parquet", 4, "it was damaged when its window was begun")
+        (1, "shard-1.parquet", 4, "it was damaged when its window was first read")
     ]
 
 

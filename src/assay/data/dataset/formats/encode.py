@@ -237,8 +237,8 @@ class Encoder:
         ids = _ids(encoding)
         num_pieces = -(-len(ids) // self.max_tokens)
         self.counts["split_texts"] += num_pieces > 1
-        borders = np.linspace(0, len(ids), num_pieces + 1).astype(int).tolist()
-        return [{TOKENS: ids[begin:end]} for begin, end in pairwise(borders)]
+        boundaries = np.linspace(0, len(ids), num_pieces + 1).astype(int).tolist()
+        return [{TOKENS: ids[begin:end]} for begin, end in pairwise(boundaries)]
 
     def _chat(self, usable: UsableRow, encoding: TextEncoding) -> list[dict[str, Any]]:
         is_trained = tokens_of(encoding, usable.rendered.sequences[0].spans)
@@ -256,8 +256,8 @@ class Encoder:
             raise DataError(
                 f"{usable.where}: chosen and rejected are the same tokens by this tokenizer: the row prefers nothing."
             )
-        borders = [sequence.spans[0][0] for sequence in usable.rendered.sequences]
-        shared = min(first_token_of(good, borders[0]), first_token_of(bad, borders[1]))
+        boundaries = [sequence.spans[0][0] for sequence in usable.rendered.sequences]
+        shared = min(first_token_of(good, boundaries[0]), first_token_of(bad, boundaries[1]))
         differ = np.flatnonzero(chosen[:shared] != rejected[:shared])
         prompt_tokens = int(differ[0]) if len(differ) else shared
         margin = usable.rendered.margin
@@ -294,8 +294,8 @@ def spans_of(is_trained: npt.NDArray[np.bool_]) -> Ids:
 
 def list_array(rows: Sequence[npt.NDArray[Any]], arrow_type: pa.DataType) -> pa.Array:
     """A list column."""
-    borders = pa.array(np.concatenate([[0], np.cumsum([len(row) for row in rows])]), pa.int32())
-    return pa.ListArray.from_arrays(borders, pa.array(np.concatenate(rows), arrow_type.value_type))
+    boundaries = pa.array(np.concatenate([[0], np.cumsum([len(row) for row in rows])]), pa.int32())
+    return pa.ListArray.from_arrays(boundaries, pa.array(np.concatenate(rows), arrow_type.value_type))
 
 
 def _offsets(encoding: TextEncoding) -> npt.NDArray[np.int64]:

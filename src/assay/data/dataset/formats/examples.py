@@ -60,8 +60,8 @@ def _examples(tokenizer: Tokenizer, name: str, row: dict[str, Any]) -> Iterator[
 
 def _example(tokenizer: Tokenizer, name: str, ids: Sequence[int], spans: Sequence[int]) -> Example:
     # A text's places are told by what comes before them: alone, a piece may decode to another text.
-    borders = [0, *spans, len(ids)]
-    texts = [tokenizer.decode(ids[:border], skip_special_tokens=False) for border in borders]
+    boundaries = [0, *spans, len(ids)]
+    texts = [tokenizer.decode(ids[:boundary], skip_special_tokens=False) for boundary in boundaries]
     offsets = [len(text) for text in texts]
     parts = [
         (texts[-1][begin:end], bool(index % 2)) for index, (begin, end) in enumerate(pairwise(offsets)) if begin < end

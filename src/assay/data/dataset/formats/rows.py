@@ -481,17 +481,17 @@ def _refuse_system(row: Row, where: str) -> None:
 def _common_prompt(chosen: Any, rejected: Any, where: str) -> tuple[Any, Any, Any]:
     """The prompt with which both begin, and what is left of each."""
     if isinstance(chosen, str) and isinstance(rejected, str):
-        border = common_length(chosen, rejected)
+        boundary = common_length(chosen, rejected)
         # A word that both begin with is theirs, not the prompt's.
-        while border and border < max(len(chosen), len(rejected)) and not chosen[border - 1].isspace():
-            border -= 1
-        return chosen[:border], chosen[border:], rejected[border:]
+        while boundary and boundary < max(len(chosen), len(rejected)) and not chosen[boundary - 1].isspace():
+            boundary -= 1
+        return chosen[:boundary], chosen[boundary:], rejected[boundary:]
     good, bad = _messages(chosen, "chosen", where), _messages(rejected, "rejected", where)
-    border = common_length(good, bad)
-    if good == bad or border == 0:
+    boundary = common_length(good, bad)
+    if good == bad or boundary == 0:
         same = "the same" if good == bad else "answers to different prompts"
         raise DataError(f"{where}: chosen and rejected are {same}.")
-    return good[:border], good[border:], bad[border:]
+    return good[:boundary], good[boundary:], bad[boundary:]
 
 
 def _margin(value: Any, where: str) -> float:
